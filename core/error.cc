@@ -1,0 +1,27 @@
+#include "lathe/core/error.h"
+
+#include <utility>
+
+namespace lathe {
+
+Error::Error(absl::StatusCode code, std::string message, std::string hint,
+             std::source_location location)
+    : code_(code),
+      message_(std::move(message)),
+      hint_(std::move(hint)),
+      location_(location),
+      what_(hint_.empty() ? message_ : message_ + "\nhint: " + hint_) {}
+
+Error InvalidArgument(std::string message, std::string hint, std::source_location location) {
+  return Error(absl::StatusCode::kInvalidArgument, std::move(message), std::move(hint), location);
+}
+
+Error NotFound(std::string message, std::string hint, std::source_location location) {
+  return Error(absl::StatusCode::kNotFound, std::move(message), std::move(hint), location);
+}
+
+Error DataLoss(std::string message, std::string hint, std::source_location location) {
+  return Error(absl::StatusCode::kDataLoss, std::move(message), std::move(hint), location);
+}
+
+}  // namespace lathe

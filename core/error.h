@@ -1,0 +1,58 @@
+// Lathe's one way to report an error: an exception with a status code, a message in one grammar and,
+// where the user can act, a hint.
+//
+// Messages: `[layer_norm] weight must have shape [768] but has [512]` for calls;
+// `train.csv:1207: 3 columns, expected 2` for files. Only `main` catches and prints.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <exception>
+#include <source_location>
+#include <sstream>
+#include <string>
+
+namespace lathe {
+
+class Error : public std::exception {
+ public:
+  // `hint` may be empty; it tells the user what to do, without the word "hint".
+  explicit Error(absl::StatusCode code, std::string message, std::string hint = "",
+                 std::source_location location = std::source_location::current());
+
+  absl::StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  const std::string& hint() const { return hint_; }
+  const std::source_location& location() const { return location_; }
+  // The message, and on a second line `hint: ...` if there is one.
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  absl::StatusCode code_;
+  std::string message_;
+  std::string hint_;
+  std::source_location location_;
+  std::string what_;
+};
+
+// Shorthands for the codes that are thrown most.
+Error InvalidArgument(std::string message, std::string hint = "",
+                      std::source_location location = std::source_location::current());
+Error NotFound(std::string message, std::string hint = "",
+               std::source_location location = std::source_location::current());
+Error DataLoss(std::string message, std::string hint = "",
+               std::source_location location = std::source_location::current());
+
+// Throws InvalidArgument("[op] part part ...") unless `ok`. The parts are only printed on failure.
+template <typename... Parts>
+void Check(bool ok, const char* op, const Parts&... parts) {
+  if (ok) [[likely]] {
+    return;
+  }
+  std::ostringstream message;
+  message << '[' << op << "] ";
+  (message << ... << parts);
+  throw InvalidArgument(message.str());
+}
+
+}  // namespace lathe

@@ -1,0 +1,132 @@
+// Tensor: a cheap handle to {storage, offset, shape, dtype, device, autograd record}.
+//
+// Always contiguous and row-major; ops that want a transpose take it as an argument. Copying a Tensor
+// copies the handle. Views (Slice, Reshape) share the storage. A tensor may be *unallocated*: it has a
+// shape and a dtype but no storage yet (parameters before their values are loaded or drawn).
+//
+//   Tensor x = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2});
+//   Tensor y = Matmul(x, x);
+//   float first = y.ToVector<float>()[0];
+#pragma once
+
+#include <absl/container/inlined_vector.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lathe/core/dtype.h"
+#include "lathe/core/error.h"
+
+namespace lathe {
+
+using Shape = absl::InlinedVector<int64_t, 4>;
+
+std::string ToString(const Shape& shape);  // "[2, 3]"
+int64_t NumElements(const Shape& shape);   // 1 for a scalar's shape []
+
+// A block of bytes on one device, 64-byte aligned. The last handle frees it.
+class Storage {
+ public:
+  static std::shared_ptr<Storage> Allocate(int64_t bytes, Device device);
+  virtual ~Storage() = default;
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  // Counts in-place changes, so that the backward pass notices a saved tensor that was overwritten.
+  int64_t version() const { return version_; }
+  void BumpVersion() { ++version_; }
+
+ protected:
+  Storage(void* data, int64_t bytes) : data_(data), bytes_(bytes) {}
+  void* data_;
+  int64_t bytes_;
+  int64_t version_ = 0;
+};
+
+struct Node;  // a recorded operation, core/autograd.h
+
+struct TensorImpl {
+  std::shared_ptr<Storage> storage;
+  int64_t offset = 0;  // in elements
+  Shape shape;
+  DType dtype = DType::kF32;
+  Device device;
+  bool requires_grad = false;
+  std::shared_ptr<Node> producer;  // the op that made it, while gradients are recorded
+  std::shared_ptr<TensorImpl> grad;
+  // Called once in each backward pass, when a leaf's gradient has received all its parts.
+  std::function<void()> on_grad_ready;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined
+  explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  static Tensor Unallocated(Shape shape, DType dtype = DType::kF32, Device device = {});
+  static Tensor Empty(Shape shape, DType dtype = DType::kF32, Device device = {});
+  static Tensor Zeros(Shape shape, DType dtype = DType::kF32, Device device = {});
+  static Tensor Full(Shape shape, double value, DType dtype = DType::kF32, Device device = {});
+  template <typename T>
+  static Tensor FromVector(const std::vector<T>& values, Shape shape);
+  template <typename T>
+  static Tensor FromVector(const std::vector<T>& values) {
+    return FromVector(values, {static_cast<int64_t>(values.size())});
+  }
+
+  bool defined() const { return impl_ != nullptr; }
+  bool allocated() const { return impl_ != nullptr && impl_->storage != nullptr; }
+  const Shape& shape() const { return impl_->shape; }
+  int64_t dim(int i) const;  // negative counts from the end
+  int ndim() const { return static_cast<int>(impl_->shape.size()); }
+  int64_t numel() const { return NumElements(impl_->shape); }
+  DType dtype() const { return impl_->dtype; }
+  Device device() const { return impl_->device; }
+  int64_t bytes() const { return numel() * SizeOf(dtype()); }
+
+  // The elements. Throws if T is not the tensor's dtype or it is unallocated. Host tensors only.
+  template <typename T>
+  T* data() const {
+    CheckDType(DTypeOf<T>::value);
+    return static_cast<T*>(raw_data());
+  }
+  void* raw_data() const;
+  template <typename T>
+  std::span<T> values() const {
+    return {data<T>(), static_cast<size_t>(numel())};
+  }
+  template <typename T>
+  std::vector<T> ToVector() const;
+  // The one element as a double, whatever the dtype.
+  double Item() const;
+
+  // Rows [begin, end) of the leading dimension. Differentiable views are ops (core/ops/shape.h).
+  Tensor Slice(int64_t begin, int64_t end) const;
+  Tensor Reshape(Shape shape) const;  // one -1 is worked out
+  Tensor Clone() const;               // own storage, no autograd record
+  Tensor To(DType dtype) const;       // converts; itself if it has the dtype. No autograd record.
+  Tensor Detach() const;              // same storage, no autograd record
+  void Fill(double value);
+  void CopyFrom(const Tensor& other);  // same shape; converts dtypes
+
+  // Autograd. A leaf that requires a gradient collects it in grad().
+  bool requires_grad() const { return impl_ != nullptr && impl_->requires_grad; }
+  Tensor& SetRequiresGrad(bool value);
+  bool is_leaf() const { return impl_->producer == nullptr; }
+  Tensor grad() const { return Tensor(impl_->grad); }  // undefined if there is none
+  void SetGrad(const Tensor& grad) { impl_->grad = grad.impl_; }
+
+  const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
+
+ private:
+  void CheckDType(DType dtype) const;
+  std::shared_ptr<TensorImpl> impl_;
+};
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
+
+}  // namespace lathe

@@ -1,0 +1,103 @@
+// Pretrained models: directories in Transformers' layout, in and out.
+//
+//   auto model = AutoModelForSequenceClassification::FromPretrained(dir, {.num_labels = 2});
+//   SequenceClassifierOutput out = model->Forward(batch);
+//   model->SavePretrained(out_dir);
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lathe/data/batch.h"
+#include "lathe/data/tokenizer.h"
+#include "lathe/models/config.h"
+#include "lathe/nn/module.h"
+
+namespace lathe {
+
+// What a load did: names are parameter paths.
+struct LoadReport {
+  std::vector<std::string> loaded;
+  std::vector<std::string> fresh_head;        // parameters of the head that the file lacks: expected
+  std::vector<std::string> missing;           // other parameters that the file lacks
+  std::vector<std::string> unused_pretraining;  // pre-training heads and buffers in the file: expected
+  std::vector<std::string> unexpected;        // other tensors in the file
+  std::vector<std::string> mismatched;        // "name: file has [3, 8], model [2, 8]", fresh values instead
+  std::string Summary() const;                // a few lines for people; empty if all went as expected
+};
+
+struct LoadOptions {
+  std::vector<std::string> head_prefixes = {"classifier."};
+  bool ignore_mismatched_sizes = false;
+  uint64_t seed = 42;  // of fresh values
+};
+
+// Fills `module` from the directory's safetensors. Old names (gamma, beta) are renamed; if no tensor starts with
+// `base_prefix` ("bert.") it is a bare encoder and gets the prefix. Missing parameters get fresh values; a
+// missing one outside the head is reported. Values are read straight into the module's arena.
+LoadReport LoadWeights(Module& module, const std::string& dir, const std::string& base_prefix,
+                       const LoadOptions& options = {});
+
+// Writes model.safetensors (all parameters by path) atomically.
+void SaveWeights(const Module& module, const std::string& dir);
+
+struct SequenceClassifierOutput {
+  Tensor loss;    // [] f32; undefined without labels
+  Tensor logits;  // [B, num_labels] f32
+  std::vector<Tensor> hidden_states;  // only if asked: [T, H] each, 0 enters the first layer
+};
+
+struct ForwardOptions {
+  bool output_hidden_states = false;
+};
+
+class SequenceClassifier : public Module {
+ public:
+  virtual SequenceClassifierOutput Forward(const Batch& batch, const ForwardOptions& options = {}) = 0;
+  // config.json (with problem_type as decided) and model.safetensors.
+  void SavePretrained(const std::string& dir) const;
+  PretrainedConfig& config() { return config_; }
+  const PretrainedConfig& config() const { return config_; }
+  const LoadReport& load_report() const { return load_report_; }
+  void set_load_report(LoadReport report) { load_report_ = std::move(report); }
+  // Longest sequence that the position table allows.
+  virtual int64_t max_length() const = 0;
+
+ protected:
+  explicit SequenceClassifier(PretrainedConfig config) : config_(std::move(config)) {}
+  PretrainedConfig config_;
+  LoadReport load_report_;
+};
+
+struct FromPretrainedOptions {
+  std::optional<int64_t> num_labels;
+  std::vector<std::string> label_names;       // implies num_labels
+  std::optional<std::string> problem_type;
+  std::optional<double> dropout;              // overrides all dropout rates
+  bool ignore_mismatched_sizes = false;
+  uint64_t seed = 42;
+};
+
+struct AutoConfig {
+  static PretrainedConfig FromPretrained(const std::string& dir) { return PretrainedConfig::FromPretrained(dir); }
+};
+
+struct AutoModelForSequenceClassification {
+  // Throws for a model_type that Lathe doesn't have (lists those it has).
+  static std::shared_ptr<SequenceClassifier> FromPretrained(const std::string& dir,
+                                                            const FromPretrainedOptions& options = {});
+  // Fresh weights.
+  static std::shared_ptr<SequenceClassifier> FromConfig(const PretrainedConfig& config,
+                                                        const FromPretrainedOptions& options = {});
+};
+
+struct AutoTokenizer {
+  static std::shared_ptr<Tokenizer> FromPretrained(const std::string& dir);
+};
+
+// model_types that Lathe has.
+std::vector<std::string> SupportedModelTypes();
+
+}  // namespace lathe

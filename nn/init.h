@@ -1,0 +1,34 @@
+// Initialisers: what a fresh parameter holds, as a value that a loader can apply later.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "lathe/core/tensor.h"
+
+namespace lathe {
+
+struct Init {
+  enum class Kind { kZeros, kOnes, kNormal, kTruncatedNormal, kUniform };
+  Kind kind = Kind::kZeros;
+  double a = 0;  // standard deviation; lower bound for kUniform
+  double b = 0;  // cut-off in standard deviations for kTruncatedNormal; upper bound for kUniform
+  int64_t zero_row = -1;  // this row is zeroed afterwards (an embedding's padding row)
+
+  static Init Zeros() { return {}; }
+  static Init Ones() { return {.kind = Kind::kOnes}; }
+  static Init Normal(double std_dev, int64_t zero_row = -1) {
+    return {.kind = Kind::kNormal, .a = std_dev, .zero_row = zero_row};
+  }
+  static Init TruncatedNormal(double std_dev, double cutoff) {
+    return {.kind = Kind::kTruncatedNormal, .a = std_dev, .b = cutoff};
+  }
+  static Init Uniform(double low, double high) {
+    return {.kind = Kind::kUniform, .a = low, .b = high};
+  }
+};
+
+// Fills `tensor` (float32 or float64) with values that depend on (seed, name, element) alone.
+void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name);
+
+}  // namespace lathe

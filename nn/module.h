@@ -1,0 +1,74 @@
+// Module: a tree of named parameters. Paths equal Transformers' names, so loading needs no table.
+//
+//   class Classifier : public Module {
+//    public:
+//     explicit Classifier(int64_t in) : dense_(Register<Linear>("dense", in, 2)) {}
+//     Tensor Forward(const Tensor& x) const { return dense_->Forward(x); }
+//    private:
+//     std::shared_ptr<Linear> dense_;
+//   };
+//   Classifier model(8);
+//   model.Initialize(/*seed=*/42);       // "dense.weight" [2, 8], "dense.bias" [2]
+//
+// Parameters have a shape but no values until Initialize (fresh values) or a loader allocates them, all in
+// one arena (nn/arena.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/tensor.h"
+#include "lathe/nn/init.h"
+
+namespace lathe {
+
+struct Parameter {
+  std::string name;  // path, e.g. "bert.pooler.dense.weight"
+  Tensor tensor;
+  Init init;
+  bool decays = true;  // false for biases and the parameters of a norm (Trainer's rule)
+};
+
+class Module {
+ public:
+  Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+  virtual ~Module() = default;
+
+  // All parameters of the tree, in order of registration (= order of use in the forward pass).
+  std::vector<Parameter> Parameters() const;
+  int64_t NumParameters() const;  // elements
+
+  // Allocates whatever has no values yet and draws fresh values for all parameters from their initialisers,
+  // a function of (seed, path) alone.
+  void Initialize(uint64_t seed);
+
+  void Train(bool training = true);
+  void Eval() { Train(false); }
+  bool training() const { return training_; }
+
+ protected:
+  Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true);
+  template <typename M, typename... Args>
+  std::shared_ptr<M> Register(std::string name, Args&&... args) {
+    auto module = std::make_shared<M>(std::forward<Args>(args)...);
+    RegisterModule(std::move(name), module);
+    return module;
+  }
+  void RegisterModule(std::string name, std::shared_ptr<Module> module);
+
+ private:
+  struct Entry {  // exactly one of tensor and module is set
+    std::string name;
+    Parameter parameter;
+    std::shared_ptr<Module> module;
+  };
+  void Collect(const std::string& prefix, std::vector<Parameter>& out) const;
+  std::vector<Entry> entries_;
+  bool training_ = false;
+};
+
+}  // namespace lathe

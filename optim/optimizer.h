@@ -1,0 +1,104 @@
+// Optimizers. They put their parameters into one arena (nn/arena.h) and update it in flat passes.
+//
+//   AdamW optimizer(model.Parameters(), {.lr = 3e-5, .weight_decay = 0.01});
+//   Backward(loss); ClipGradNorm(optimizer, 1.0); optimizer.Step(); optimizer.ZeroGrad();
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lathe/nn/arena.h"
+#include "lathe/nn/module.h"
+
+namespace lathe {
+
+// A set of parameters with a rate and a decay of their own.
+struct ParameterGroup {
+  std::vector<Parameter> parameters;
+  double lr = -1;            // negative: the optimizer's
+  double weight_decay = -1;  // negative: the optimizer's
+};
+
+// Trainer's two groups: {decay: weight_decay; biases and norms: 0}.
+std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters, double weight_decay);
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // One update from the gradients in the arena, at each group's current lr. Parameters whose gradient was
+  // never computed count as having gradient 0.
+  virtual void Step() = 0;
+  void ZeroGrad() { arena_->ZeroGrads(); }
+
+  int num_groups() const { return static_cast<int>(lr_.size()); }
+  double lr(int group = 0) const { return lr_[group]; }
+  void SetLr(int group, double lr) { lr_[group] = lr; }
+  double initial_lr(int group = 0) const { return initial_lr_[group]; }
+  int64_t step_count() const { return step_count_; }
+  ParameterArena& arena() const { return *arena_; }
+
+ protected:
+  Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
+
+  // A stretch of the arena with one group; stretches of the same group that touch are joined.
+  struct Range {
+    int64_t begin, end;  // elements
+    int group;
+  };
+  std::shared_ptr<ParameterArena> arena_;
+  std::vector<Range> ranges_;
+  std::vector<double> lr_, initial_lr_, weight_decay_;
+  int64_t step_count_ = 0;
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;  // PyTorch's default, decoupled
+};
+
+// Loshchilov & Hutter 2019, with PyTorch's placement of eps:
+//   p -= lr * wd * p; m, v moving averages; p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps).
+class AdamW : public Optimizer {
+ public:
+  AdamW(std::vector<Parameter> parameters, AdamWOptions options);  // one group, decay on all, as PyTorch
+  AdamW(std::vector<ParameterGroup> groups, AdamWOptions options);
+  void Step() override;
+
+ private:
+  AdamWOptions options_;
+  Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
+};
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double weight_decay = 0;  // PyTorch's: added to the gradient
+  double dampening = 0;
+  bool nesterov = false;
+};
+
+class SGD : public Optimizer {
+ public:
+  SGD(std::vector<Parameter> parameters, SGDOptions options);
+  SGD(std::vector<ParameterGroup> groups, SGDOptions options);
+  void Step() override;
+
+ private:
+  SGDOptions options_;
+  Tensor momentum_;
+};
+
+// L2 norm over all gradients of the arena as a [] f32 tensor; nothing is read back to the host.
+Tensor GradNorm(Optimizer& optimizer);
+
+// Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_) and returns the norm
+// before. A norm that is not finite leaves NaN in the gradients, as PyTorch does (error_if_nonfinite=False).
+Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
+void ClipGradValue(Optimizer& optimizer, double max_value);
+
+}  // namespace lathe

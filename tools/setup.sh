@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that Lathe builds with. Safe to run again: it installs only what is missing.
+set -euo pipefail
+
+packages=(
+  bazel-bootstrap bazel-rules-java g++ pkg-config
+  libabsl-dev libdnnl-dev libgomp1 libgtest-dev libicu-dev libsentencepiece-dev nlohmann-json3-dev
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  if ! dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$'; then
+    missing+=("$package")
+  fi
+done
+
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "setup: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "error: not root and no sudo; install these first: ${missing[*]}" >&2; exit 1; }
+  as_root=(sudo)
+fi
+
+echo "setup: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+run() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
+run apt-get update
+run apt-get install -y --no-install-recommends "${missing[@]}"
+echo "setup: done"
