@@ -1,10 +1,11 @@
 // The autograd engine: records ops as they run and walks them backwards.
 //
-// An op computes its result and calls Record with its inputs and a backward function. Nothing here knows
-// any op. `Backward(loss)` visits nodes in reverse order of use, without recursion, frees each node as it
-// passes, adds leaf gradients into `leaf.grad()` and fires the leaf's `on_grad_ready` hook once all of the
-// leaf's parts have arrived. A saved tensor changed in place since the forward pass is an error.
-// Single-threaded: one thread records and walks a graph at a time.
+// An op computes its result and calls Record with its inputs and a backward function. Nothing here
+// knows any op. `Backward(loss)` visits nodes in reverse order of use, without recursion, frees
+// each node as it passes, adds leaf gradients into `leaf.grad()` and fires the leaf's
+// `on_grad_ready` hook once all of the leaf's parts have arrived. A saved tensor changed in place
+// since the forward pass is an error. Single-threaded: one thread records and walks a graph at a
+// time.
 #pragma once
 
 #include <functional>
@@ -19,7 +20,8 @@ namespace lathe {
 // What a backward function sees of its node.
 class BackwardContext {
  public:
-  BackwardContext(Tensor grad_output, Node& node) : grad_output_(std::move(grad_output)), node_(node) {}
+  BackwardContext(Tensor grad_output, Node& node)
+      : grad_output_(std::move(grad_output)), node_(node) {}
 
   // d loss / d output, of the output's shape and dtype.
   const Tensor& grad_output() const { return grad_output_; }
@@ -27,8 +29,9 @@ class BackwardContext {
   bool Needs(size_t i) const;
   // Gives input i its gradient. A shape that the input was broadcast from is summed back here.
   void SetGrad(size_t i, Tensor grad);
-  // The gradient buffer of input i if the input is a leaf of the output's dtype (allocated and zeroed on
-  // first use): an op that can, *accumulates* into it and calls no SetGrad for i. Else undefined.
+  // The gradient buffer of input i if the input is a leaf of the output's dtype (allocated and
+  // zeroed on first use): an op that can, *accumulates* into it and calls no SetGrad for i. Else
+  // undefined.
   Tensor LeafGrad(size_t i);
 
  private:
@@ -40,9 +43,10 @@ class BackwardContext {
 
 using BackwardFunction = std::function<void(BackwardContext&)>;
 
-// Marks `output` as computed by `op` from `inputs`, with `saved` kept for the backward pass and watched for
-// in-place changes. Returns `output`. Does nothing when no input requires a gradient or under NoGradGuard.
-// `backward` may capture tensors, but never `output` itself with its record (capture output.Detach()).
+// Marks `output` as computed by `op` from `inputs`, with `saved` kept for the backward pass and
+// watched for in-place changes. Returns `output`. Does nothing when no input requires a gradient or
+// under NoGradGuard. `backward` may capture tensors, but never `output` itself with its record
+// (capture output.Detach()).
 Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction backward);
 
@@ -69,12 +73,14 @@ class NoGradGuard {
 // A user-defined op.
 //
 //   struct Square : Function {
-//     Tensor Forward(const std::vector<Tensor>& x) override { Save({x[0]}); return Mul(x[0], x[0]); }
-//     std::vector<Tensor> Backward(const Tensor& dy) override { return {Scale(Mul(saved(0), dy), 2)}; }
+//     Tensor Forward(const std::vector<Tensor>& x) override { Save({x[0]}); return Mul(x[0], x[0]);
+//     } std::vector<Tensor> Backward(const Tensor& dy) override { return {Scale(Mul(saved(0), dy),
+//     2)}; }
 //   };
 //   Tensor y = Apply<Square>({x});
 //
-// Forward runs without recording. Backward returns one gradient for each input; an undefined one means none.
+// Forward runs without recording. Backward returns one gradient for each input; an undefined one
+// means none.
 class Function {
  public:
   virtual ~Function() = default;

@@ -12,14 +12,16 @@ namespace lathe {
 
 enum class DType { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kBool };
 
-// A bfloat16 value as stored: the upper half of a float. Conversion rounds to nearest, ties to even.
+// A bfloat16 value as stored: the upper half of a float. Conversion rounds to nearest, ties to
+// even.
 struct BFloat16 {
   uint16_t bits = 0;
   BFloat16() = default;
   explicit BFloat16(float value) {
     uint32_t u = std::bit_cast<uint32_t>(value);
-    bits = (u & 0x7fffffff) > 0x7f800000 ? static_cast<uint16_t>(u >> 16 | 0x40)
-                                         : static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
+    bits = (u & 0x7fffffff) > 0x7f800000
+               ? static_cast<uint16_t>(u >> 16 | 0x40)
+               : static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
   }
   operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };
@@ -36,17 +38,25 @@ template <typename T>
 struct DTypeOf;
 template <DType d>
 using DTypeConstant = std::integral_constant<DType, d>;
-template <> struct DTypeOf<float> : DTypeConstant<DType::kF32> {};
-template <> struct DTypeOf<BFloat16> : DTypeConstant<DType::kBF16> {};
-template <> struct DTypeOf<Float16> : DTypeConstant<DType::kF16> {};
-template <> struct DTypeOf<double> : DTypeConstant<DType::kF64> {};
-template <> struct DTypeOf<int64_t> : DTypeConstant<DType::kI64> {};
-template <> struct DTypeOf<int32_t> : DTypeConstant<DType::kI32> {};
-template <> struct DTypeOf<uint8_t> : DTypeConstant<DType::kU8> {};
-template <> struct DTypeOf<bool> : DTypeConstant<DType::kBool> {};
+template <>
+struct DTypeOf<float> : DTypeConstant<DType::kF32> {};
+template <>
+struct DTypeOf<BFloat16> : DTypeConstant<DType::kBF16> {};
+template <>
+struct DTypeOf<Float16> : DTypeConstant<DType::kF16> {};
+template <>
+struct DTypeOf<double> : DTypeConstant<DType::kF64> {};
+template <>
+struct DTypeOf<int64_t> : DTypeConstant<DType::kI64> {};
+template <>
+struct DTypeOf<int32_t> : DTypeConstant<DType::kI32> {};
+template <>
+struct DTypeOf<uint8_t> : DTypeConstant<DType::kU8> {};
+template <>
+struct DTypeOf<bool> : DTypeConstant<DType::kBool> {};
 
-int64_t SizeOf(DType dtype);          // bytes of one element
-const char* ToString(DType dtype);    // "float32", "bfloat16", ...
+int64_t SizeOf(DType dtype);        // bytes of one element
+const char* ToString(DType dtype);  // "float32", "bfloat16", ...
 inline bool IsFloating(DType d) {
   return d == DType::kF32 || d == DType::kBF16 || d == DType::kF16 || d == DType::kF64;
 }

@@ -1,5 +1,5 @@
-// Lathe's one way to report an error: an exception with a status code, a message in one grammar and,
-// where the user can act, a hint.
+// Lathe's one way to report an error: an exception with a status code, a message in one grammar
+// and, where the user can act, a hint.
 //
 // Messages: `[layer_norm] weight must have shape [768] but has [512]` for calls;
 // `train.csv:1207: 3 columns, expected 2` for files. Only `main` catches and prints.

@@ -1,8 +1,9 @@
 // Tensor: a cheap handle to {storage, offset, shape, dtype, device, autograd record}.
 //
-// Always contiguous and row-major; ops that want a transpose take it as an argument. Copying a Tensor
-// copies the handle. Views (Slice, Reshape) share the storage. A tensor may be *unallocated*: it has a
-// shape and a dtype but no storage yet (parameters before their values are loaded or drawn).
+// Always contiguous and row-major; ops that want a transpose take it as an argument. Copying a
+// Tensor copies the handle. Views (Slice, Reshape) share the storage. A tensor may be
+// *unallocated*: it has a shape and a dtype but no storage yet (parameters before their values are
+// loaded or drawn).
 //
 //   Tensor x = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2});
 //   Tensor y = Matmul(x, x);
@@ -24,7 +25,10 @@
 
 namespace lathe {
 
-using Shape = absl::InlinedVector<int64_t, 4>;
+// Sizes of the dimensions, outermost first; [] is a scalar. A type of its own so that it prints.
+struct Shape : absl::InlinedVector<int64_t, 4> {
+  using absl::InlinedVector<int64_t, 4>::InlinedVector;
+};
 
 std::string ToString(const Shape& shape);  // "[2, 3]"
 int64_t NumElements(const Shape& shape);   // 1 for a scalar's shape []

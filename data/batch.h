@@ -17,10 +17,11 @@ struct Batch {
   Tensor labels;          // [B] i64 classes, [B] f32 scores, [B, num_labels] f32, or undefined
   std::vector<int64_t> indices;  // [B] place of each sample in the dataset; may be empty
   int64_t max_seqlen = 0;
-  int64_t step = -1;  // number of the batch since training began, keys dropout; -1: the model counts
+  int64_t step =
+      -1;  // number of the batch since training began, keys dropout; -1: the model counts
 
-  int64_t size() const { return cu_seqlens.dim(0) - 1; }     // B
-  int64_t num_tokens() const { return input_ids.dim(0); }    // T, real ones: there are no others
+  int64_t size() const { return cu_seqlens.dim(0) - 1; }   // B
+  int64_t num_tokens() const { return input_ids.dim(0); }  // T, real ones: there are no others
 
   // Packs padded tensors: input_ids, attention_mask (nonzero keeps; padding on either side) and
   // token_type_ids (may be undefined) are [B, S], i32 or i64. Throws if a row keeps no token.

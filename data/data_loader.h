@@ -1,5 +1,5 @@
-// DataLoader: batches of a tokenised dataset, in an order that is a function of (seed, epoch), collated into
-// packed batches on a thread ahead of use.
+// DataLoader: batches of a tokenised dataset, in an order that is a function of (seed, epoch),
+// collated into packed batches on a thread ahead of use.
 //
 //   DataLoader train(dataset, {.batch_size = 32, .shuffle = true});
 //   for (int epoch = 0; epoch < 3; ++epoch)
@@ -18,17 +18,20 @@ namespace lathe {
 struct DataLoaderOptions {
   int64_t batch_size = 8;
   bool shuffle = false;
-  bool group_by_length = false;  // Trainer's length-grouped order: mega-batches of up to 50 batches
+  // Trainer's length-grouped order, shuffled in any case: mega-batches of up to 50 batches, each from long to
+  // short, the longest sample of all first.
+  bool group_by_length = false;
   bool drop_last = false;
   uint64_t seed = 42;
-  int prefetch = 2;              // batches prepared ahead on a thread; 0: none, no thread
+  int prefetch = 2;  // batches prepared ahead on a thread; 0: none, no thread
 };
 
-// The order in which samples are visited in `epoch`.
+// The order in which samples are visited in `epoch`: a function of the dataset's lengths, (seed, epoch) and, with
+// group_by_length, batch_size.
 std::vector<int64_t> SampleOrder(const TokenizedDataset& dataset, const DataLoaderOptions& options,
                                  int64_t epoch);
 
-// Packs the samples `indices` of the dataset.
+// Packs the samples `indices` of the dataset. Throws if there are none, or one has no tokens.
 Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indices);
 
 class DataLoader {
@@ -45,7 +48,9 @@ class DataLoader {
   int64_t epoch() const { return epoch_; }  // the one that the next begin() starts
   void SetEpoch(int64_t epoch) { epoch_ = epoch; }
 
-  class Iterator {  // single pass
+  // Single pass: copies share it. ++ rethrows what went wrong while the batch was made. May be destroyed, or
+  // outlive the loader, at any time.
+  class Iterator {
    public:
     const Batch& operator*() const { return *batch_; }
     const Batch* operator->() const { return batch_.get(); }

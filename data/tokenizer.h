@@ -15,8 +15,9 @@
 namespace lathe {
 
 struct Encoding {
-  std::vector<int32_t> input_ids;       // with special tokens
-  std::vector<int32_t> token_type_ids;  // same length: 0 for the first text, 1 for the second where types exist
+  std::vector<int32_t> input_ids;  // with special tokens
+  // Same length: 0 for the first text and, if the model is fed types, 1 for the second.
+  std::vector<int32_t> token_type_ids;
 };
 
 // Thread-safe once made.
@@ -24,37 +25,61 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // `text` must be valid UTF-8 (the caller checks; see data/utf8.h). max_length counts special tokens; 0 means
-  // no truncation; otherwise `longest_first`, as the fast tokenizers cut (hf: the longer one, ties the second).
+  // `text` and `pair` must be valid UTF-8 (the caller checks; see data/utf8.h). `max_length` counts
+  // special tokens; 0 means no truncation, otherwise `longest_first` as the fast tokenizers cut.
+  // Throws InvalidArgument if `max_length` has no room for the special tokens.
   Encoding Encode(std::string_view text, std::optional<std::string_view> pair = std::nullopt,
                   int64_t max_length = 0) const;
 
-  virtual int64_t vocab_size() const = 0;                     // ids are in [0, vocab_size)
+  virtual int64_t vocab_size() const = 0;  // ids are in [0, vocab_size)
   virtual std::optional<int32_t> TokenToId(std::string_view token) const = 0;
-  virtual std::string IdToToken(int32_t id) const = 0;        // throws when out of range
-  virtual bool makes_token_type_ids() const = 0;              // whether pairs get type 1 in the model's input
+  virtual std::string IdToToken(int32_t id) const = 0;  // throws when out of range
+  // Whether pairs get type 1 in the model's input.
+  virtual bool makes_token_type_ids() const = 0;
   int64_t model_max_length() const { return model_max_length_; }  // 0: not set
   int32_t pad_token_id() const { return pad_token_id_; }
 
-  // Writes the tokenizer's own files (those it was loaded from, byte for byte, or freshly made ones), so that
-  // Transformers' AutoTokenizer loads the directory to the same effect.
+  // Writes the tokenizer's own files (those it was loaded from, byte for byte, or freshly made
+  // ones) into the existing folder `dir`, so that Transformers' AutoTokenizer loads it to the same
+  // effect.
   virtual void SavePretrained(const std::string& dir) const = 0;
 
  protected:
+  // One place of a template such as `[CLS] A [SEP] B [SEP]`.
+  struct TemplateItem {
+    enum class Kind { kSpecial, kFirst, kSecond };
+    Kind kind;
+    int32_t id = 0;  // of a special token
+    int32_t type_id = 0;
+  };
+
   // Ids of one text without special tokens.
   virtual std::vector<int32_t> EncodeText(std::string_view text) const = 0;
-  // Special tokens: prefix A infix [B suffix]; see the cc file.
-  std::vector<int32_t> prefix_, infix_, pair_infix_, suffix_;
+
+  std::vector<TemplateItem> single_template_, pair_template_;
   int64_t model_max_length_ = 0;
   int32_t pad_token_id_ = 0;
 };
 
-// Longest-first truncation of lengths (n1, n2) to a total of `budget`, as fast tokenizers do it.
+// Lengths to which texts of `n1` and `n2` tokens are cut for a total of `budget`, as the fast
+// tokenizers' longest_first does it: the longer one loses first, and of two that are both cut the
+// originally longer keeps the odd token (the second one if they were equal).
 std::pair<int64_t, int64_t> LongestFirst(int64_t n1, int64_t n2, int64_t budget);
 
-// Reads the tokenizer in `dir` (tokenizer_config.json, vocab.txt, tokenizer.json, spiece.model,
-// sentencepiece.bpe.model, special_tokens_map.json). `model_type` (from config.json, may be empty) decides where
-// the files don't say. Throws NotFound/InvalidArgument, naming what is there and what is supported.
-std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& dir, const std::string& model_type = "");
+// Reads the tokenizer in `dir`: tokenizer.json, or else vocab.txt, spiece.model,
+// sentencepiece.bpe.model or spm.model; tokenizer_config.json and special_tokens_map.json if they
+// are there. `model_type` (from config.json, may be empty) decides where the files don't say.
+// Throws NotFound/InvalidArgument, naming what was looked for and what is supported.
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& dir,
+                                         const std::string& model_type = "");
+
+// An ALBERT tokenizer from a SentencePiece unigram model, trained with `<pad>` `<unk>` `[CLS]`
+// `[SEP]`
+// `[MASK]` as ids 0 to 4. `model_max_length` 0 leaves it unset. Saved, it is spiece.model,
+// tokenizer.json and tokenizer_config.json. Throws NotFound/InvalidArgument if there is no such
+// model.
+std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& spm_file,
+                                                            bool do_lower_case, bool keep_accents,
+                                                            int64_t model_max_length);
 
 }  // namespace lathe

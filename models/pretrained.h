@@ -20,12 +20,14 @@ namespace lathe {
 // What a load did: names are parameter paths.
 struct LoadReport {
   std::vector<std::string> loaded;
-  std::vector<std::string> fresh_head;        // parameters of the head that the file lacks: expected
-  std::vector<std::string> missing;           // other parameters that the file lacks
-  std::vector<std::string> unused_pretraining;  // pre-training heads and buffers in the file: expected
-  std::vector<std::string> unexpected;        // other tensors in the file
-  std::vector<std::string> mismatched;        // "name: file has [3, 8], model [2, 8]", fresh values instead
-  std::string Summary() const;                // a few lines for people; empty if all went as expected
+  std::vector<std::string> fresh_head;  // parameters of the head that the file lacks: expected
+  std::vector<std::string> missing;     // other parameters that the file lacks
+  std::vector<std::string>
+      unused_pretraining;               // pre-training heads and buffers in the file: expected
+  std::vector<std::string> unexpected;  // other tensors in the file
+  std::vector<std::string>
+      mismatched;               // "name: file has [3, 8], model [2, 8]", fresh values instead
+  std::string Summary() const;  // a few lines for people; empty if all went as expected
 };
 
 struct LoadOptions {
@@ -34,9 +36,10 @@ struct LoadOptions {
   uint64_t seed = 42;  // of fresh values
 };
 
-// Fills `module` from the directory's safetensors. Old names (gamma, beta) are renamed; if no tensor starts with
-// `base_prefix` ("bert.") it is a bare encoder and gets the prefix. Missing parameters get fresh values; a
-// missing one outside the head is reported. Values are read straight into the module's arena.
+// Fills `module` from the directory's safetensors. Old names (gamma, beta) are renamed; if no
+// tensor starts with `base_prefix` ("bert.") it is a bare encoder and gets the prefix. Missing
+// parameters get fresh values; a missing one outside the head is reported. Values are read straight
+// into the module's arena.
 LoadReport LoadWeights(Module& module, const std::string& dir, const std::string& base_prefix,
                        const LoadOptions& options = {});
 
@@ -44,8 +47,8 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const std::string
 void SaveWeights(const Module& module, const std::string& dir);
 
 struct SequenceClassifierOutput {
-  Tensor loss;    // [] f32; undefined without labels
-  Tensor logits;  // [B, num_labels] f32
+  Tensor loss;                        // [] f32; undefined without labels
+  Tensor logits;                      // [B, num_labels] f32
   std::vector<Tensor> hidden_states;  // only if asked: [T, H] each, 0 enters the first layer
 };
 
@@ -55,7 +58,8 @@ struct ForwardOptions {
 
 class SequenceClassifier : public Module {
  public:
-  virtual SequenceClassifierOutput Forward(const Batch& batch, const ForwardOptions& options = {}) = 0;
+  virtual SequenceClassifierOutput Forward(const Batch& batch,
+                                           const ForwardOptions& options = {}) = 0;
   // config.json (with problem_type as decided) and model.safetensors.
   void SavePretrained(const std::string& dir) const;
   PretrainedConfig& config() { return config_; }
@@ -73,21 +77,23 @@ class SequenceClassifier : public Module {
 
 struct FromPretrainedOptions {
   std::optional<int64_t> num_labels;
-  std::vector<std::string> label_names;       // implies num_labels
+  std::vector<std::string> label_names;  // implies num_labels
   std::optional<std::string> problem_type;
-  std::optional<double> dropout;              // overrides all dropout rates
+  std::optional<double> dropout;  // overrides all dropout rates
   bool ignore_mismatched_sizes = false;
   uint64_t seed = 42;
 };
 
 struct AutoConfig {
-  static PretrainedConfig FromPretrained(const std::string& dir) { return PretrainedConfig::FromPretrained(dir); }
+  static PretrainedConfig FromPretrained(const std::string& dir) {
+    return PretrainedConfig::FromPretrained(dir);
+  }
 };
 
 struct AutoModelForSequenceClassification {
   // Throws for a model_type that Lathe doesn't have (lists those it has).
-  static std::shared_ptr<SequenceClassifier> FromPretrained(const std::string& dir,
-                                                            const FromPretrainedOptions& options = {});
+  static std::shared_ptr<SequenceClassifier> FromPretrained(
+      const std::string& dir, const FromPretrainedOptions& options = {});
   // Fresh weights.
   static std::shared_ptr<SequenceClassifier> FromConfig(const PretrainedConfig& config,
                                                         const FromPretrainedOptions& options = {});

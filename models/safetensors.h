@@ -1,4 +1,5 @@
-// The safetensors format: memory-mapped reading, checked as the reference reader checks, and atomic writing.
+// The safetensors format: memory-mapped reading, checked as the reference reader checks, and atomic
+// writing.
 #pragma once
 
 #include <map>
@@ -18,7 +19,8 @@ struct SafetensorsEntry {
   std::string file;
 };
 
-// One file, or a directory's model.safetensors, or its shards by model.safetensors.index.json. Mapped, not read.
+// One file, or a directory's model.safetensors, or its shards by model.safetensors.index.json.
+// Mapped, not read.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& file);
@@ -29,8 +31,8 @@ class SafetensorsReader {
 
   const std::map<std::string, SafetensorsEntry>& entries() const;
   bool has(const std::string& name) const { return entries().count(name) != 0; }
-  // Copies and converts (F64, F32, F16, BF16 -> floating; integers -> integer tensors) straight from the
-  // mapping into `out`, whose shape must be the entry's.
+  // Copies and converts (F64, F32, F16, BF16 -> floating; integers -> integer tensors) straight
+  // from the mapping into `out`, whose shape must be the entry's.
   void Read(const std::string& name, Tensor& out) const;
   // A new tensor of the file's own dtype (those that Lathe has).
   Tensor Read(const std::string& name) const;

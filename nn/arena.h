@@ -1,8 +1,8 @@
 // The arena: the values of many parameters in one flat buffer, their gradients in another.
 //
 // A parameter's tensor becomes a view into it. Zeroing gradients is one memset, the global norm one
-// reduction, an optimizer step one pass. Order: the reverse of registration, so that gradients that are ready
-// first lie first. Each parameter starts at a multiple of 16 elements; the gaps stay 0.
+// reduction, an optimizer step one pass. Order: the reverse of registration, so that gradients that
+// are ready first lie first. Each parameter starts at a multiple of 16 elements; the gaps stay 0.
 #pragma once
 
 #include <memory>
@@ -19,13 +19,14 @@ class ParameterArena {
     int64_t offset = 0;  // in elements, into values() and grads()
   };
 
-  // Puts all the parameters (float32) into one new arena: allocated ones are moved there, the others get
-  // undefined values. If they all lie in one arena already, alone, that one is returned.
+  // Puts all the parameters (float32) into one arena: allocated ones are moved there, the others
+  // get undefined values. Nothing moves if they lie in one arena of just these parameters already;
+  // its buffers are shared.
   static std::shared_ptr<ParameterArena> Of(const std::vector<Parameter>& parameters);
 
   const std::vector<Entry>& entries() const { return entries_; }
   const Tensor& values() const { return values_; }  // [n] float32
-  const Tensor& grads();                            // [n] float32, allocated and zeroed on first use
+  const Tensor& grads();  // [n] float32, allocated and zeroed on first use
   void ZeroGrads();
 
  private:

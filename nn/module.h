@@ -10,8 +10,8 @@
 //   Classifier model(8);
 //   model.Initialize(/*seed=*/42);       // "dense.weight" [2, 8], "dense.bias" [2]
 //
-// Parameters have a shape but no values until Initialize (fresh values) or a loader allocates them, all in
-// one arena (nn/arena.h).
+// Parameters have a shape but no values until Initialize (fresh values) or a loader allocates them,
+// all in one arena (nn/arena.h).
 #pragma once
 
 #include <memory>
@@ -42,8 +42,8 @@ class Module {
   std::vector<Parameter> Parameters() const;
   int64_t NumParameters() const;  // elements
 
-  // Allocates whatever has no values yet and draws fresh values for all parameters from their initialisers,
-  // a function of (seed, path) alone.
+  // Allocates whatever has no values yet and draws fresh values for all parameters from their
+  // initialisers, a function of (seed, path) alone.
   void Initialize(uint64_t seed);
 
   void Train(bool training = true);

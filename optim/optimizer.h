@@ -21,14 +21,15 @@ struct ParameterGroup {
 };
 
 // Trainer's two groups: {decay: weight_decay; biases and norms: 0}.
-std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters, double weight_decay);
+std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters,
+                                        double weight_decay);
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // One update from the gradients in the arena, at each group's current lr. Parameters whose gradient was
-  // never computed count as having gradient 0.
+  // One update from the gradients in the arena, at each group's current lr. Parameters whose
+  // gradient was never computed count as having gradient 0.
   virtual void Step() = 0;
   void ZeroGrad() { arena_->ZeroGrads(); }
 
@@ -62,10 +63,12 @@ struct AdamWOptions {
 };
 
 // Loshchilov & Hutter 2019, with PyTorch's placement of eps:
-//   p -= lr * wd * p; m, v moving averages; p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps).
+//   p -= lr * wd * p; m, v moving averages; p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t))
+//   + eps).
 class AdamW : public Optimizer {
  public:
-  AdamW(std::vector<Parameter> parameters, AdamWOptions options);  // one group, decay on all, as PyTorch
+  AdamW(std::vector<Parameter> parameters,
+        AdamWOptions options);  // one group, decay on all, as PyTorch
   AdamW(std::vector<ParameterGroup> groups, AdamWOptions options);
   void Step() override;
 
@@ -96,8 +99,9 @@ class SGD : public Optimizer {
 // L2 norm over all gradients of the arena as a [] f32 tensor; nothing is read back to the host.
 Tensor GradNorm(Optimizer& optimizer);
 
-// Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_) and returns the norm
-// before. A norm that is not finite leaves NaN in the gradients, as PyTorch does (error_if_nonfinite=False).
+// Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_) and returns
+// the norm before. A norm that is not finite leaves NaN in the gradients, as PyTorch does
+// (error_if_nonfinite=False).
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
 void ClipGradValue(Optimizer& optimizer, double max_value);
 

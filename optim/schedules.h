@@ -1,7 +1,7 @@
 // Learning-rate schedules by Transformers' `get_scheduler` names, counted in optimizer steps.
 //
-//   auto scheduler = GetScheduler("linear", optimizer, {.num_warmup_steps = 100, .num_training_steps = 1000});
-//   optimizer.Step(); scheduler->Step();
+//   auto scheduler = GetScheduler("linear", optimizer, {.num_warmup_steps = 100,
+//   .num_training_steps = 1000}); optimizer.Step(); scheduler->Step();
 #pragma once
 
 #include <memory>
@@ -17,27 +17,27 @@ namespace lathe {
 struct ScheduleOptions {
   int64_t num_warmup_steps = 0;
   int64_t num_training_steps = 0;
-  std::optional<double> num_cycles;      // cosine 0.5, cosine_with_restarts 1
-  double power = 1.0;                    // polynomial
-  double lr_end = 1e-7;                  // polynomial
-  std::optional<double> min_lr;          // cosine_with_min_lr: one of the two; reduce_lr_on_plateau
+  std::optional<double> num_cycles;  // cosine 0.5, cosine_with_restarts 1
+  double power = 1.0;                // polynomial
+  double lr_end = 1e-7;              // polynomial
+  std::optional<double> min_lr;      // cosine_with_min_lr: one of the two; reduce_lr_on_plateau
   std::optional<double> min_lr_rate;
-  std::optional<int64_t> timescale;      // inverse_sqrt: default num_warmup_steps or 10000
-  std::optional<int64_t> num_decay_steps;   // warmup_stable_decay: required
+  std::optional<int64_t> timescale;        // inverse_sqrt: default num_warmup_steps or 10000
+  std::optional<int64_t> num_decay_steps;  // warmup_stable_decay: required
   std::optional<int64_t> num_stable_steps;
-  std::string warmup_type = "linear";    // warmup_stable_decay: linear, cosine, 1-sqrt
+  std::string warmup_type = "linear";  // warmup_stable_decay: linear, cosine, 1-sqrt
   std::string decay_type = "cosine";
-  double min_lr_ratio = 0;               // warmup_stable_decay
-  std::string mode = "min";              // reduce_lr_on_plateau: min or max
+  double min_lr_ratio = 0;   // warmup_stable_decay
+  std::string mode = "min";  // reduce_lr_on_plateau: min or max
   double factor = 0.1;
   int64_t patience = 10;
   double threshold = 1e-4;
   int64_t cooldown = 0;
 };
 
-// The factor on the base rate for optimizer step `step` (0-based). A pure function. Throws for an unknown name
-// (lists the known ones) and for reduce_lr_on_plateau, which is no function of the step. `base_lr` matters to
-// polynomial and to cosine_with_min_lr with min_lr.
+// The factor on the base rate for optimizer step `step` (0-based). A pure function. Throws for an
+// unknown name (lists the known ones) and for reduce_lr_on_plateau, which is no function of the
+// step. `base_lr` matters to polynomial and to cosine_with_min_lr with min_lr.
 double ScheduleMultiplier(const std::string& name, int64_t step, double base_lr,
                           const ScheduleOptions& options);
 
@@ -46,12 +46,14 @@ const std::vector<std::string>& ScheduleNames();
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  virtual void Step() = 0;               // after each optimizer step
-  virtual void StepMetric(double) {}     // after each evaluation (reduce_lr_on_plateau); others ignore it
+  virtual void Step() = 0;  // after each optimizer step
+  virtual void StepMetric(double) {
+  }  // after each evaluation (reduce_lr_on_plateau); others ignore it
   virtual double last_lr(int group = 0) const = 0;
 };
 
-// Sets the optimizer's rates for step 0 at once, as LambdaLR does. The optimizer must outlive the scheduler.
+// Sets the optimizer's rates for step 0 at once, as LambdaLR does. The optimizer must outlive the
+// scheduler.
 std::unique_ptr<Scheduler> GetScheduler(const std::string& name, Optimizer& optimizer,
                                         ScheduleOptions options);
 

@@ -1,0 +1,219 @@
+#include "lathe/core/autograd.h"
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+
+#include "lathe/core/broadcast.h"
+
+namespace lathe {
+namespace {
+
+thread_local bool grad_enabled = true;
+thread_local int64_t next_sequence = 0;
+
+bool NeedsGrad(const Tensor& t) { return t.defined() && t.requires_grad(); }
+
+}  // namespace
+
+struct Node {
+  struct Saved {
+    std::shared_ptr<Storage> storage;
+    int64_t version;
+  };
+  const char* op = "";
+  int64_t sequence = 0;  // consumers have higher numbers than producers
+  std::vector<Tensor> inputs;
+  std::vector<Saved> saved;
+  BackwardFunction backward;
+  Tensor grad;  // sum of what the consumers sent
+  bool freed = false;
+
+  // Drops what the node holds without recursing down a long chain of producers.
+  void Free() {
+    std::vector<Tensor> pending = std::move(inputs);
+    inputs.clear();
+    backward = nullptr;
+    saved.clear();
+    grad = Tensor();
+    freed = true;
+    while (!pending.empty()) {
+      const Tensor last = std::move(pending.back());
+      pending.pop_back();
+      if (!last.defined() || last.impl().use_count() > 1) continue;
+      const std::shared_ptr<Node>& producer = last.impl()->producer;
+      if (producer == nullptr || producer.use_count() > 1) continue;
+      for (Tensor& input : producer->inputs) pending.push_back(std::move(input));
+      producer->inputs.clear();
+    }
+  }
+  ~Node() { Free(); }
+};
+
+bool GradEnabled() { return grad_enabled; }
+NoGradGuard::NoGradGuard() : before_(grad_enabled) { grad_enabled = false; }
+NoGradGuard::~NoGradGuard() { grad_enabled = before_; }
+
+bool NeedsRecord(std::initializer_list<Tensor> inputs) {
+  return grad_enabled && std::any_of(inputs.begin(), inputs.end(), NeedsGrad);
+}
+
+Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::vector<Tensor> saved,
+              BackwardFunction backward) {
+  if (!grad_enabled || std::none_of(inputs.begin(), inputs.end(), NeedsGrad)) return output;
+  auto node = std::make_shared<Node>();
+  node->op = op;
+  node->sequence = next_sequence++;
+  node->inputs = std::move(inputs);
+  for (const Tensor& t : saved) {
+    if (t.allocated()) node->saved.push_back({t.impl()->storage, t.impl()->storage->version()});
+  }
+  node->backward = std::move(backward);
+  output.impl()->producer = std::move(node);
+  output.impl()->requires_grad = true;
+  return output;
+}
+
+bool BackwardContext::Needs(size_t i) const { return NeedsGrad(node_.inputs.at(i)); }
+
+void BackwardContext::SetGrad(size_t i, Tensor grad) {
+  if (!Needs(i)) return;
+  const Tensor& input = node_.inputs[i];
+  Check(grad.dtype() == input.dtype(), node_.op, "gradient of input ", i, " has ",
+        ToString(grad.dtype()), " but the input has ", ToString(input.dtype()));
+  grads_.resize(node_.inputs.size());
+  grads_[i] = SumToShape(grad, input.shape());
+}
+
+Tensor BackwardContext::LeafGrad(size_t i) {
+  const Tensor& input = node_.inputs.at(i);
+  if (!NeedsGrad(input) || !input.is_leaf()) return {};
+  if (!input.impl()->grad) {
+    input.impl()->grad = Tensor::Zeros(input.shape(), input.dtype(), input.device()).impl();
+  }
+  return input.grad();
+}
+
+namespace {
+
+// target += grad, without touching a buffer that somebody else may hold.
+void Accumulate(Tensor& target, const Tensor& grad) {
+  if (!target.defined()) {
+    target = grad;
+  } else if (target.impl().use_count() == 1 && target.impl()->storage.use_count() == 1) {
+    AddInPlace(target, grad);
+  } else {
+    target = target.Clone();
+    AddInPlace(target, grad);
+  }
+}
+
+// A leaf's own buffer, which others (the arena) may see, is always added to in place.
+void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
+  if (leaf.impl()->grad) {
+    Tensor buffer = leaf.grad();
+    AddInPlace(buffer, grad);
+  } else {
+    leaf.impl()->grad = grad.Clone().impl();
+  }
+}
+
+}  // namespace
+
+void Backward(const Tensor& output, const Tensor& grad) {
+  Check(output.defined() && output.requires_grad(), "backward",
+        "the tensor was not computed from anything that requires a gradient");
+  Tensor start = grad;
+  if (!start.defined()) {
+    Check(output.numel() == 1, "backward", "a gradient must be given for shape ", output.shape());
+    start = Tensor::Full(output.shape(), 1.0, output.dtype(), output.device());
+  }
+  Check(start.shape() == output.shape(), "backward", "gradient must have shape ", output.shape(),
+        " but has ", start.shape());
+  NoGradGuard no_grad;
+  if (output.is_leaf()) {
+    AccumulateLeaf(output, start);
+    if (output.impl()->on_grad_ready) output.impl()->on_grad_ready();
+    return;
+  }
+
+  std::vector<std::shared_ptr<Node>> nodes;
+  absl::flat_hash_set<const Node*> seen;
+  absl::flat_hash_map<const TensorImpl*, int> leaf_parts;  // still to arrive
+  std::vector<std::shared_ptr<Node>> to_visit = {output.impl()->producer};
+  seen.insert(to_visit[0].get());
+  while (!to_visit.empty()) {
+    std::shared_ptr<Node> node = std::move(to_visit.back());
+    to_visit.pop_back();
+    Check(!node->freed, "backward", "the graph of [", node->op,
+          "] was already walked and freed; run the forward pass again");
+    for (const Tensor& input : node->inputs) {
+      if (!NeedsGrad(input)) continue;
+      if (input.is_leaf()) {
+        ++leaf_parts[input.impl().get()];
+      } else if (seen.insert(input.impl()->producer.get()).second) {
+        to_visit.push_back(input.impl()->producer);
+      }
+    }
+    nodes.push_back(std::move(node));
+  }
+  std::sort(nodes.begin(), nodes.end(),
+            [](const auto& a, const auto& b) { return a->sequence > b->sequence; });
+
+  nodes.front()->grad = start;
+  for (std::shared_ptr<Node>& node : nodes) {
+    std::vector<Tensor> grads;
+    if (node->grad.defined()) {
+      for (const Node::Saved& saved : node->saved) {
+        Check(saved.storage->version() == saved.version, node->op,
+              "a tensor that the backward pass needs was changed in place after the forward pass");
+      }
+      BackwardContext context(std::move(node->grad), *node);
+      node->backward(context);
+      grads = std::move(context.grads_);
+    }
+    grads.resize(node->inputs.size());
+    for (size_t i = 0; i < grads.size(); ++i) {
+      const Tensor& input = node->inputs[i];
+      if (!NeedsGrad(input)) continue;
+      if (!input.is_leaf()) {
+        if (grads[i].defined()) Accumulate(input.impl()->producer->grad, std::move(grads[i]));
+        continue;
+      }
+      if (grads[i].defined()) AccumulateLeaf(input, grads[i]);
+      if (--leaf_parts[input.impl().get()] == 0 && input.impl()->on_grad_ready) {
+        input.impl()->on_grad_ready();
+      }
+    }
+    node->Free();
+    node.reset();
+  }
+}
+
+Tensor ApplyFunction(std::shared_ptr<Function> function, std::vector<Tensor> inputs) {
+  Tensor output;
+  {
+    NoGradGuard no_grad;
+    output = function->Forward(inputs);
+  }
+  Check(output.defined(), function->name(), "Forward returned no tensor");
+  for (const Tensor& input : inputs) {
+    // Recording marks the output; an input that is passed through must not be marked itself.
+    if (input.defined() && input.impl() == output.impl()) output = output.Detach();
+  }
+  const char* name = function->name();
+  const std::vector<Tensor> saved = function->saved_;
+  const size_t count = inputs.size();
+  return Record(name, std::move(output), std::move(inputs), saved,
+                [function, name, count](BackwardContext& context) {
+                  std::vector<Tensor> grads = function->Backward(context.grad_output());
+                  Check(grads.size() == count, name, "Backward must return ", count,
+                        " gradients but returned ", grads.size());
+                  for (size_t i = 0; i < count; ++i) {
+                    if (grads[i].defined()) context.SetGrad(i, grads[i]);
+                  }
+                });
+}
+
+}  // namespace lathe

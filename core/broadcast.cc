@@ -1,0 +1,67 @@
+#include "lathe/core/broadcast.h"
+
+#include <algorithm>
+
+namespace lathe {
+
+Shape BroadcastShape(const char* op, const Shape& a, const Shape& b) {
+  Shape out(std::max(a.size(), b.size()), 1);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t da = i < a.size() ? a[a.size() - 1 - i] : 1;
+    const int64_t db = i < b.size() ? b[b.size() - 1 - i] : 1;
+    Check(da == db || da == 1 || db == 1, op, "shapes ", a, " and ", b, " don't broadcast");
+    out[out.size() - 1 - i] = da == 1 ? db : da;
+  }
+  return out;
+}
+
+Shape BroadcastStrides(const Shape& shape, const Shape& target) {
+  Shape strides(target.size(), 0);
+  int64_t stride = 1;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const int64_t d = shape[shape.size() - 1 - i];
+    strides[target.size() - 1 - i] = d == 1 ? 0 : stride;
+    stride *= d;
+  }
+  return strides;
+}
+
+Tensor SumToShape(const Tensor& t, const Shape& shape) {
+  if (t.shape() == shape) return t;
+  Check(BroadcastShape("sum_to_shape", t.shape(), shape) == t.shape(), "sum_to_shape", "shape ",
+        t.shape(), " was not broadcast from ", shape);
+  Tensor out = Tensor::Zeros(shape, t.dtype(), t.device());
+  const Shape strides = BroadcastStrides(shape, t.shape());
+  DispatchFloat(t.dtype(), "sum_to_shape", [&](auto tag) {
+    using T = decltype(tag);
+    const T* in = t.data<T>();
+    T* sums = out.data<T>();
+    Shape index(t.shape().size(), 0);
+    int64_t at = 0;
+    for (int64_t i = 0, n = t.numel(); i < n; ++i) {
+      sums[at] += in[i];
+      for (int d = static_cast<int>(index.size()) - 1; d >= 0; --d) {
+        at += strides[d];
+        if (++index[d] < t.shape()[d]) break;
+        at -= strides[d] * index[d];
+        index[d] = 0;
+      }
+    }
+  });
+  return out;
+}
+
+void AddInPlace(Tensor& target, const Tensor& other) {
+  Check(target.shape() == other.shape(), "add", "expected shape ", target.shape(), " but got ",
+        other.shape());
+  DispatchFloat(target.dtype(), "add", [&](auto tag) {
+    using T = decltype(tag);
+    T* a = target.data<T>();
+    const T* b = other.data<T>();
+    const int64_t n = target.numel();
+#pragma omp parallel for simd schedule(static) if (n > 32768)
+    for (int64_t i = 0; i < n; ++i) a[i] += b[i];
+  });
+}
+
+}  // namespace lathe

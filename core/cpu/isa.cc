@@ -1,0 +1,27 @@
+#include "lathe/core/cpu/isa.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace lathe::cpu {
+
+int IsaLevel() {
+  static const int level = [] {
+    __builtin_cpu_init();
+    int has = 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi2")) {
+      has = 3;
+      if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+          __builtin_cpu_supports("avx512vl")) {
+        has = 4;
+      }
+    }
+    const char* cap = std::getenv("LATHE_MAX_ISA");
+    return cap == nullptr ? has : std::clamp(std::atoi(cap), 2, has);
+  }();
+  return level;
+}
+
+}  // namespace lathe::cpu

@@ -1,0 +1,208 @@
+#include "lathe/core/tensor.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include <cstring>
+
+#include "lathe/core/autograd.h"
+
+namespace lathe {
+
+std::string ToString(const Shape& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << ToString(shape); }
+
+int64_t NumElements(const Shape& shape) {
+  int64_t n = 1;
+  for (int64_t d : shape) n *= d;
+  return n;
+}
+
+Tensor Tensor::Unallocated(Shape shape, DType dtype, Device device) {
+  for (int64_t d : shape) Check(d >= 0, "tensor", "negative size in shape ", shape);
+  auto impl = std::make_shared<TensorImpl>();
+  impl->shape = std::move(shape);
+  impl->dtype = dtype;
+  impl->device = device;
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::Empty(Shape shape, DType dtype, Device device) {
+  Tensor t = Unallocated(std::move(shape), dtype, device);
+  t.impl_->storage = Storage::Allocate(t.bytes(), device);
+  return t;
+}
+
+Tensor Tensor::Zeros(Shape shape, DType dtype, Device device) {
+  Tensor t = Empty(std::move(shape), dtype, device);
+  std::memset(t.raw_data(), 0, static_cast<size_t>(t.bytes()));
+  return t;
+}
+
+Tensor Tensor::Full(Shape shape, double value, DType dtype, Device device) {
+  Tensor t = Empty(std::move(shape), dtype, device);
+  t.Fill(value);
+  return t;
+}
+
+template <typename T>
+Tensor Tensor::FromVector(const std::vector<T>& values, Shape shape) {
+  Tensor t = Empty(std::move(shape), DTypeOf<T>::value);
+  Check(t.numel() == static_cast<int64_t>(values.size()), "tensor", values.size(),
+        " values for shape ", t.shape());
+  std::copy(values.begin(), values.end(), t.data<T>());
+  return t;
+}
+
+int64_t Tensor::dim(int i) const {
+  const int n = ndim();
+  Check(i >= -n && i < n, "tensor", "no dimension ", i, " in shape ", shape());
+  return shape()[i < 0 ? i + n : i];
+}
+
+void* Tensor::raw_data() const {
+  Check(defined(), "tensor", "undefined tensor used");
+  Check(impl_->storage != nullptr, "tensor", "tensor of shape ", impl_->shape,
+        " has no values yet; initialise or load the module first");
+  return static_cast<char*>(impl_->storage->data()) + impl_->offset * SizeOf(impl_->dtype);
+}
+
+void Tensor::CheckDType(DType wanted) const {
+  Check(defined(), "tensor", "undefined tensor used");
+  Check(wanted == impl_->dtype, "tensor", "expected ", lathe::ToString(wanted), " but has ",
+        lathe::ToString(impl_->dtype));
+}
+
+template <typename T>
+std::vector<T> Tensor::ToVector() const {
+  const std::span<T> span = values<T>();
+  return std::vector<T>(span.begin(), span.end());
+}
+
+#define LATHE_INSTANTIATE(T)                                           \
+  template Tensor Tensor::FromVector<T>(const std::vector<T>&, Shape); \
+  template std::vector<T> Tensor::ToVector<T>() const;
+LATHE_INSTANTIATE(float)
+LATHE_INSTANTIATE(BFloat16)
+LATHE_INSTANTIATE(Float16)
+LATHE_INSTANTIATE(double)
+LATHE_INSTANTIATE(int64_t)
+LATHE_INSTANTIATE(int32_t)
+LATHE_INSTANTIATE(uint8_t)
+#undef LATHE_INSTANTIATE
+
+double Tensor::Item() const {
+  Check(numel() == 1, "tensor", "Item() needs one element but the shape is ", shape());
+  return DispatchAll(dtype(), [&](auto tag) {
+    return static_cast<double>(*static_cast<const decltype(tag)*>(raw_data()));
+  });
+}
+
+Tensor Tensor::Slice(int64_t begin, int64_t end) const {
+  Check(ndim() >= 1 && 0 <= begin && begin <= end && end <= dim(0), "slice", "rows ", begin, " to ",
+        end, " of shape ", shape());
+  auto view = std::make_shared<TensorImpl>();
+  view->storage = impl_->storage;
+  view->shape = shape();
+  view->shape[0] = end - begin;
+  view->dtype = dtype();
+  view->device = device();
+  view->offset = impl_->offset + (dim(0) == 0 ? 0 : begin * (numel() / dim(0)));
+  return Tensor(std::move(view));
+}
+
+Tensor Tensor::Reshape(Shape new_shape) const {
+  int64_t known = 1;
+  int unknown = -1;
+  for (size_t i = 0; i < new_shape.size(); ++i) {
+    if (new_shape[i] == -1 && unknown < 0) {
+      unknown = static_cast<int>(i);
+    } else {
+      known *= new_shape[i];
+    }
+  }
+  if (unknown >= 0) {
+    Check(known > 0 && numel() % known == 0, "reshape", shape(), " to ", new_shape);
+    new_shape[unknown] = numel() / known;
+  }
+  Check(NumElements(new_shape) == numel(), "reshape", shape(), " to ", new_shape);
+  Tensor view = Detach();
+  view.impl_->shape = std::move(new_shape);
+  return view;
+}
+
+Tensor Tensor::Detach() const {
+  auto view = std::make_shared<TensorImpl>();
+  view->storage = impl_->storage;
+  view->offset = impl_->offset;
+  view->shape = impl_->shape;
+  view->dtype = impl_->dtype;
+  view->device = impl_->device;
+  return Tensor(std::move(view));
+}
+
+Tensor Tensor::Clone() const {
+  Tensor copy = Empty(shape(), dtype(), device());
+  std::memcpy(copy.raw_data(), raw_data(), static_cast<size_t>(bytes()));
+  return copy;
+}
+
+Tensor Tensor::To(DType wanted) const {
+  if (wanted == dtype()) return *this;
+  Tensor out = Empty(shape(), wanted, device());
+  out.CopyFrom(*this);
+  return out;
+}
+
+void Tensor::Fill(double value) {
+  DispatchAll(dtype(), [&](auto tag) {
+    using T = decltype(tag);
+    T converted;
+    if constexpr (std::is_arithmetic_v<T>) {
+      converted = static_cast<T>(value);
+    } else {
+      converted = T(static_cast<float>(value));
+    }
+    T* out = static_cast<T*>(raw_data());
+    std::fill(out, out + numel(), converted);
+  });
+  impl_->storage->BumpVersion();
+}
+
+void Tensor::CopyFrom(const Tensor& other) {
+  Check(shape() == other.shape(), "copy", "expected shape ", shape(), " but got ", other.shape());
+  if (dtype() == other.dtype()) {
+    std::memcpy(raw_data(), other.raw_data(), static_cast<size_t>(bytes()));
+  } else {
+    DispatchAll(dtype(), [&](auto to) {
+      DispatchAll(other.dtype(), [&](auto from) {
+        using To = decltype(to);
+        using From = decltype(from);
+        To* out = static_cast<To*>(raw_data());
+        const From* in = static_cast<const From*>(other.raw_data());
+        for (int64_t i = 0; i < numel(); ++i) {
+          if constexpr (std::is_arithmetic_v<To> && std::is_arithmetic_v<From>) {
+            out[i] = static_cast<To>(in[i]);
+          } else if constexpr (std::is_arithmetic_v<To>) {
+            out[i] = static_cast<To>(static_cast<float>(in[i]));
+          } else {
+            out[i] = To(static_cast<float>(in[i]));
+          }
+        }
+      });
+    });
+  }
+  impl_->storage->BumpVersion();
+}
+
+Tensor& Tensor::SetRequiresGrad(bool value) {
+  Check(!value || IsFloating(dtype()), "autograd", "only floating tensors have gradients, not ",
+        lathe::ToString(dtype()));
+  impl_->requires_grad = value;
+  return *this;
+}
+
+}  // namespace lathe

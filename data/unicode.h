@@ -1,0 +1,27 @@
+// Character classes and mappings of the Rust library `tokenizers`, by way of ICU.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lathe {
+
+// Unicode's White_Space, which is `char::is_whitespace` and the regex class `\s` of Rust.
+bool IsWhitespace(char32_t c);
+// Categories C* as far as `tokenizers` knows them, without tab, line feed and carriage return.
+bool IsBertControl(char32_t c);
+// ASCII 33-47, 58-64, 91-96, 123-126 or category P*.
+bool IsPunctuation(char32_t c);
+// What BERT sets apart as Chinese. The range 2B820-2B91F is missing, as it is in `tokenizers`.
+bool IsCjk(char32_t c);
+bool IsNonspacingMark(char32_t c);  // category Mn
+bool IsMark(char32_t c);            // categories M*
+bool IsWordCharacter(char32_t c);   // the regex class `\w`
+
+enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
+std::string NormalizeUnicode(std::string_view text, NormalizationForm form);
+
+// Each character's own full lower-case mapping, whatever stands round it: a final sigma becomes σ.
+std::string LowerCase(std::string_view text);
+
+}  // namespace lathe

@@ -1,0 +1,87 @@
+#include "lathe/nn/arena.h"
+
+#include <cstring>
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // elements: a cache line
+
+int64_t Padded(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+// The whole buffer in which `impl(entry)` of every entry lies at its offset; undefined if there is
+// none.
+template <typename GetImpl>
+Tensor CommonBuffer(const std::vector<ParameterArena::Entry>& entries, int64_t size, GetImpl get) {
+  std::shared_ptr<Storage> storage;
+  for (const ParameterArena::Entry& entry : entries) {
+    const TensorImpl* impl = get(*entry.parameter.tensor.impl());
+    if (impl == nullptr || impl->storage == nullptr || impl->offset != entry.offset) return {};
+    if (storage == nullptr) storage = impl->storage;
+    if (impl->storage != storage) return {};
+  }
+  if (storage == nullptr || storage->bytes() != size * 4) return {};
+  Tensor buffer = Tensor::Unallocated({size});
+  buffer.impl()->storage = std::move(storage);
+  return buffer;
+}
+
+}  // namespace
+
+std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>& parameters) {
+  Check(!parameters.empty(), "arena", "no parameters");
+  auto arena = std::make_shared<ParameterArena>();
+  int64_t size = 0;
+  for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
+    Check(p->tensor.dtype() == DType::kF32, "arena", "parameter ", p->name,
+          " must be float32 but is ", ToString(p->tensor.dtype()));
+    arena->entries_.push_back({*p, size});
+    size += Padded(p->tensor.numel());
+  }
+  arena->values_ =
+      CommonBuffer(arena->entries_, size, [](const TensorImpl& impl) { return &impl; });
+  if (arena->values_.defined()) {
+    arena->grads_ =
+        CommonBuffer(arena->entries_, size, [](const TensorImpl& impl) { return impl.grad.get(); });
+    return arena;
+  }
+  arena->values_ = Tensor::Empty({size});
+  float* values = arena->values_.data<float>();
+  for (const Entry& entry : arena->entries_) {
+    TensorImpl& impl = *entry.parameter.tensor.impl();
+    const int64_t n = NumElements(impl.shape);
+    if (impl.storage != nullptr) {
+      std::memcpy(values + entry.offset, entry.parameter.tensor.data<float>(),
+                  static_cast<size_t>(n) * 4);
+    }
+    std::memset(values + entry.offset + n, 0, static_cast<size_t>(Padded(n) - n) * 4);
+    // Each old buffer goes as soon as it is copied: never two whole copies.
+    impl.storage = arena->values_.impl()->storage;
+    impl.offset = entry.offset;
+    impl.grad = nullptr;
+  }
+  return arena;
+}
+
+const Tensor& ParameterArena::grads() {
+  if (!grads_.defined()) {
+    grads_ = Tensor::Zeros(values_.shape());
+    for (const Entry& entry : entries_) {
+      const Tensor& p = entry.parameter.tensor;
+      Tensor view = grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
+      if (p.grad().defined()) view.CopyFrom(p.grad());
+      entry.parameter.tensor.impl()->grad = view.impl();
+    }
+  }
+  return grads_;
+}
+
+void ParameterArena::ZeroGrads() {
+  if (grads_.defined()) {
+    grads_.Fill(0);
+  } else {
+    for (const Entry& entry : entries_) entry.parameter.tensor.impl()->grad = nullptr;
+  }
+}
+
+}  // namespace lathe

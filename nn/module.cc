@@ -1,0 +1,54 @@
+#include "lathe/nn/module.h"
+
+#include "lathe/nn/arena.h"
+
+namespace lathe {
+
+Tensor Module::RegisterParameter(std::string name, Shape shape, Init init, bool decays) {
+  Tensor tensor = Tensor::Unallocated(std::move(shape));
+  tensor.SetRequiresGrad(true);
+  entries_.push_back({name, {name, tensor, init, decays}, nullptr});
+  return tensor;
+}
+
+void Module::RegisterModule(std::string name, std::shared_ptr<Module> module) {
+  entries_.push_back({std::move(name), {}, std::move(module)});
+}
+
+void Module::Collect(const std::string& prefix, std::vector<Parameter>& out) const {
+  for (const Entry& entry : entries_) {
+    if (entry.module != nullptr) {
+      entry.module->Collect(prefix + entry.name + ".", out);
+    } else {
+      out.push_back(entry.parameter);
+      out.back().name = prefix + entry.name;
+    }
+  }
+}
+
+std::vector<Parameter> Module::Parameters() const {
+  std::vector<Parameter> parameters;
+  Collect("", parameters);
+  return parameters;
+}
+
+int64_t Module::NumParameters() const {
+  int64_t n = 0;
+  for (const Parameter& p : Parameters()) n += p.tensor.numel();
+  return n;
+}
+
+void Module::Initialize(uint64_t seed) {
+  std::vector<Parameter> parameters = Parameters();
+  ParameterArena::Of(parameters);
+  for (Parameter& p : parameters) Fill(p.tensor, p.init, seed, p.name);
+}
+
+void Module::Train(bool training) {
+  training_ = training;
+  for (const Entry& entry : entries_) {
+    if (entry.module != nullptr) entry.module->Train(training);
+  }
+}
+
+}  // namespace lathe
