@@ -1,0 +1,210 @@
+#include "lathe/core/ops/elementwise.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/broadcast.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kParallelSize = 16384;  // elements that are worth waking the threads for
+
+// y_i = f(x_i)
+template <typename F>
+Tensor Map(const char* op, const Tensor& x, F f) {
+  Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
+  DispatchFloat(x.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const T* in = x.data<T>();
+    T* out = y.data<T>();
+    const int64_t n = x.numel();
+#pragma omp parallel for schedule(static) if (n > kParallelSize)
+    for (int64_t i = 0; i < n; ++i) out[i] = f(in[i]);
+  });
+  return y;
+}
+
+// y_i = f(a_i, b_i), both of one shape
+template <typename F>
+Tensor Zip(const char* op, const Tensor& a, const Tensor& b, F f) {
+  Tensor y = Tensor::Empty(a.shape(), a.dtype(), a.device());
+  DispatchFloat(a.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const T* left = a.data<T>();
+    const T* right = b.data<T>();
+    T* out = y.data<T>();
+    const int64_t n = y.numel();
+#pragma omp parallel for schedule(static) if (n > kParallelSize)
+    for (int64_t i = 0; i < n; ++i) out[i] = f(left[i], right[i]);
+  });
+  return y;
+}
+
+// y = f(a, b), broadcast. Walks rows of the last dimension, along which each operand either runs
+// or stands still, so that the inner loops vectorise; a row vector is just a row that repeats.
+template <typename F>
+Tensor Broadcast(const char* op, const Tensor& a, const Tensor& b, F f) {
+  Check(a.dtype() == b.dtype(), op, "expected operands of one dtype but got ", ToString(a.dtype()),
+        " and ", ToString(b.dtype()));
+  if (a.shape() == b.shape()) return Zip(op, a, b, f);
+  Tensor y = Tensor::Empty(BroadcastShape(op, a.shape(), b.shape()), a.dtype(), a.device());
+  if (y.numel() == 0) return y;
+  const Shape& shape = y.shape();
+  const Shape a_strides = BroadcastStrides(a.shape(), shape);
+  const Shape b_strides = BroadcastStrides(b.shape(), shape);
+  const int last = y.ndim() - 1;
+  const int64_t columns = shape[last], rows = y.numel() / columns;
+  DispatchFloat(a.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const T* a_data = a.data<T>();
+    const T* b_data = b.data<T>();
+    T* y_data = y.data<T>();
+#pragma omp parallel for schedule(static) if (rows * columns > kParallelSize)
+    for (int64_t row = 0; row < rows; ++row) {
+      const T* left = a_data;
+      const T* right = b_data;
+      T* out = y_data + row * columns;
+      int64_t rest = row;
+      for (int d = last - 1; d >= 0; --d) {
+        left += rest % shape[d] * a_strides[d];
+        right += rest % shape[d] * b_strides[d];
+        rest /= shape[d];
+      }
+      if (a_strides[last] != 0 && b_strides[last] != 0) {
+        for (int64_t j = 0; j < columns; ++j) out[j] = f(left[j], right[j]);
+      } else if (a_strides[last] != 0) {
+        for (int64_t j = 0; j < columns; ++j) out[j] = f(left[j], *right);
+      } else if (b_strides[last] != 0) {
+        for (int64_t j = 0; j < columns; ++j) out[j] = f(*left, right[j]);
+      } else {
+        for (int64_t j = 0; j < columns; ++j) out[j] = f(*left, *right);
+      }
+    }
+  });
+  return y;
+}
+
+}  // namespace
+
+// y = a + b;  da = dy,  db = dy
+Tensor Add(const Tensor& a, const Tensor& b) {
+  Tensor y = Broadcast("add", a, b, [](auto u, auto v) { return u + v; });
+  return Record("add", y, {a, b}, {}, [](BackwardContext& context) {
+    context.SetGrad(0, context.grad_output());
+    context.SetGrad(1, context.grad_output());
+  });
+}
+
+// y = a - b;  da = dy,  db = -dy
+Tensor Sub(const Tensor& a, const Tensor& b) {
+  Tensor y = Broadcast("sub", a, b, [](auto u, auto v) { return u - v; });
+  return Record("sub", y, {a, b}, {}, [](BackwardContext& context) {
+    context.SetGrad(0, context.grad_output());
+    if (context.Needs(1)) context.SetGrad(1, Scale(context.grad_output(), -1));
+  });
+}
+
+// y = a b;  da = dy b,  db = dy a
+Tensor Mul(const Tensor& a, const Tensor& b) {
+  Tensor y = Broadcast("mul", a, b, [](auto u, auto v) { return u * v; });
+  return Record("mul", y, {a, b}, {a, b},
+                [a = a.Detach(), b = b.Detach()](BackwardContext& context) {
+                  const Tensor& dy = context.grad_output();
+                  if (context.Needs(0)) context.SetGrad(0, Mul(dy, b));
+                  if (context.Needs(1)) context.SetGrad(1, Mul(dy, a));
+                });
+}
+
+// y = a / b;  da = dy / b,  db = -dy y / b
+Tensor Div(const Tensor& a, const Tensor& b) {
+  Tensor y = Broadcast("div", a, b, [](auto u, auto v) { return u / v; });
+  return Record("div", y, {a, b}, {b, y},
+                [b = b.Detach(), y = y.Detach()](BackwardContext& context) {
+                  const Tensor dy_over_b = Div(context.grad_output(), b);
+                  context.SetGrad(0, dy_over_b);
+                  if (context.Needs(1)) context.SetGrad(1, Scale(Mul(dy_over_b, y), -1));
+                });
+}
+
+// y = c x;  dx = c dy
+Tensor Scale(const Tensor& x, double factor) {
+  Tensor y = Map("scale", x, [factor](auto v) { return v * static_cast<decltype(v)>(factor); });
+  return Record("scale", y, {x}, {}, [factor](BackwardContext& context) {
+    context.SetGrad(0, Scale(context.grad_output(), factor));
+  });
+}
+
+// y = x + c;  dx = dy
+Tensor AddScalar(const Tensor& x, double value) {
+  Tensor y = Map("add_scalar", x, [value](auto v) { return v + static_cast<decltype(v)>(value); });
+  return Record("add_scalar", y, {x}, {},
+                [](BackwardContext& context) { context.SetGrad(0, context.grad_output()); });
+}
+
+// y = e^x;  dx = dy y
+Tensor Exp(const Tensor& x) {
+  Tensor y = Map("exp", x, [](auto v) { return std::exp(v); });
+  return Record("exp", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
+    context.SetGrad(0, Mul(context.grad_output(), y));
+  });
+}
+
+// y = ln x;  dx = dy / x
+Tensor Log(const Tensor& x) {
+  Tensor y = Map("log", x, [](auto v) { return std::log(v); });
+  return Record("log", y, {x}, {x}, [x = x.Detach()](BackwardContext& context) {
+    context.SetGrad(0, Div(context.grad_output(), x));
+  });
+}
+
+// y = sqrt x;  dx = dy / (2 y)
+Tensor Sqrt(const Tensor& x) {
+  Tensor y = Map("sqrt", x, [](auto v) { return std::sqrt(v); });
+  return Record("sqrt", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
+    context.SetGrad(0, Zip("sqrt", context.grad_output(), y,
+                           [](auto dy, auto root) { return dy / (2 * root); }));
+  });
+}
+
+// y = tanh x;  dx = dy (1 - y^2)
+Tensor Tanh(const Tensor& x) {
+  Tensor y = Map("tanh", x, [](auto v) { return std::tanh(v); });
+  return Record("tanh", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
+    context.SetGrad(
+        0, Zip("tanh", context.grad_output(), y, [](auto dy, auto t) { return dy * (1 - t * t); }));
+  });
+}
+
+// y = 1 / (1 + e^-x);  dx = dy y (1 - y)
+Tensor Sigmoid(const Tensor& x) {
+  Tensor y = Map("sigmoid", x, [](auto v) { return 1 / (1 + std::exp(-v)); });
+  return Record("sigmoid", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
+    context.SetGrad(0, Zip("sigmoid", context.grad_output(), y,
+                           [](auto dy, auto s) { return dy * s * (1 - s); }));
+  });
+}
+
+// y = erf x;  dx = dy 2/sqrt(pi) e^(-x^2)
+Tensor Erf(const Tensor& x) {
+  Tensor y = Map("erf", x, [](auto v) { return std::erf(v); });
+  return Record("erf", y, {x}, {x}, [x = x.Detach()](BackwardContext& context) {
+    context.SetGrad(0, Zip("erf", context.grad_output(), x, [](auto dy, auto v) {
+                      using T = decltype(v);
+                      return dy * 2 * std::numbers::inv_sqrtpi_v<T> * std::exp(-v * v);
+                    }));
+  });
+}
+
+// y = max(x, 0);  dx = dy where x > 0, else 0
+Tensor Relu(const Tensor& x) {
+  // Written so that NaN, which compares false, passes.
+  Tensor y = Map("relu", x, [](auto v) { return v < 0 ? 0 : v; });
+  return Record("relu", y, {x}, {x}, [x = x.Detach()](BackwardContext& context) {
+    context.SetGrad(
+        0, Zip("relu", context.grad_output(), x, [](auto dy, auto v) { return v <= 0 ? 0 : dy; }));
+  });
+}
+
+}  // namespace lathe

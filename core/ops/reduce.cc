@@ -1,0 +1,135 @@
+#include "lathe/core/ops/reduce.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/ops/elementwise.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kParallelSize = 16384;
+constexpr int64_t kChunk = 4096;  // elements of one partial sum
+
+// Calls `body(in_row, out_row, in_columns)` for every row of x's last dimension; y has as many
+// rows.
+template <typename T, typename Body>
+void ForRows(const Tensor& x, const Tensor& y, Body body) {
+  if (x.numel() == 0) return;
+  const int64_t columns = x.dim(-1), rows = x.numel() / columns, out_columns = y.numel() / rows;
+  const T* in = x.data<T>();
+  T* out = y.data<T>();
+#pragma omp parallel for schedule(static) if (x.numel() > kParallelSize)
+  for (int64_t r = 0; r < rows; ++r) body(in + r * columns, out + r * out_columns, columns);
+}
+
+void CheckLast(const char* op, const Tensor& x) {
+  Check(x.ndim() >= 1, op, "expected at least one dimension but got a scalar");
+}
+
+// Sums in double: for float32 inputs a long row loses nothing.
+template <typename T>
+double SumOf(const T* values, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += values[i];
+  return sum;
+}
+
+// The maximum; NaN if there is one, as std::max_element would not say.
+template <typename T>
+T MaxOf(const T* values, int64_t n) {
+  T max = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < n; ++i) max = values[i] <= max ? max : values[i];
+  return max;
+}
+
+}  // namespace
+
+// y = sum_i x_i;  dx_i = dy
+Tensor Sum(const Tensor& x) {
+  Tensor y = Tensor::Empty({}, x.dtype(), x.device());
+  DispatchFloat(x.dtype(), "sum", [&](auto tag) {
+    using T = decltype(tag);
+    const T* in = x.data<T>();
+    const int64_t n = x.numel(), chunks = (n + kChunk - 1) / kChunk;
+    std::vector<double> partial(static_cast<size_t>(chunks));
+#pragma omp parallel for schedule(static) if (n > kParallelSize)
+    for (int64_t c = 0; c < chunks; ++c) {
+      partial[c] = SumOf(in + c * kChunk, std::min(kChunk, n - c * kChunk));
+    }
+    *y.data<T>() = static_cast<T>(SumOf(partial.data(), chunks));
+  });
+  return Record("sum", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
+    const Tensor& dy = context.grad_output();
+    context.SetGrad(0, Tensor::Full(shape, dy.Item(), dy.dtype(), dy.device()));
+  });
+}
+
+// y = sum_i x_i / n
+Tensor Mean(const Tensor& x) { return Scale(Sum(x), 1.0 / static_cast<double>(x.numel())); }
+
+// y_r = sum_j x_rj;  dx_rj = dy_r
+Tensor SumLast(const Tensor& x) {
+  CheckLast("sum_last", x);
+  Shape shape = x.shape();
+  shape.back() = 1;
+  Tensor y = Tensor::Zeros(shape, x.dtype(), x.device());
+  DispatchFloat(x.dtype(), "sum_last", [&](auto tag) {
+    using T = decltype(tag);
+    ForRows<T>(x, y, [](const T* in, T* out, int64_t n) { *out = static_cast<T>(SumOf(in, n)); });
+  });
+  return Record("sum_last", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
+    const Tensor& dy = context.grad_output();
+    context.SetGrad(0, Add(Tensor::Zeros(shape, dy.dtype(), dy.device()), dy));
+  });
+}
+
+// y_r = sum_j x_rj / n
+Tensor MeanLast(const Tensor& x) {
+  CheckLast("mean_last", x);
+  return Scale(SumLast(x), 1.0 / static_cast<double>(x.dim(-1)));
+}
+
+// y_rj = e^(x_rj - m_r) / sum_k e^(x_rk - m_r);  dx = y (dy - sum_k dy_k y_k)
+Tensor SoftmaxLast(const Tensor& x) {
+  CheckLast("softmax", x);
+  Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
+  DispatchFloat(x.dtype(), "softmax", [&](auto tag) {
+    using T = decltype(tag);
+    ForRows<T>(x, y, [](const T* in, T* out, int64_t n) {
+      const T max = MaxOf(in, n);
+      for (int64_t j = 0; j < n; ++j) out[j] = std::exp(in[j] - max);
+      const T scale = static_cast<T>(1 / SumOf(out, n));
+      for (int64_t j = 0; j < n; ++j) out[j] *= scale;
+    });
+  });
+  return Record("softmax", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
+    const Tensor& dy = context.grad_output();
+    context.SetGrad(0, Mul(y, Sub(dy, SumLast(Mul(dy, y)))));
+  });
+}
+
+// y_rj = x_rj - m_r - ln sum_k e^(x_rk - m_r);  dx = dy - e^y sum_k dy_k
+Tensor LogSoftmaxLast(const Tensor& x) {
+  CheckLast("log_softmax", x);
+  Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
+  DispatchFloat(x.dtype(), "log_softmax", [&](auto tag) {
+    using T = decltype(tag);
+    ForRows<T>(x, y, [](const T* in, T* out, int64_t n) {
+      const T max = MaxOf(in, n);
+      double sum = 0;
+      for (int64_t j = 0; j < n; ++j) sum += std::exp(in[j] - max);
+      const T log_sum = static_cast<T>(std::log(sum));
+      for (int64_t j = 0; j < n; ++j) out[j] = in[j] - max - log_sum;
+    });
+  });
+  return Record("log_softmax", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
+    const Tensor& dy = context.grad_output();
+    context.SetGrad(0, Sub(dy, Mul(Exp(y), SumLast(dy))));
+  });
+}
+
+}  // namespace lathe
