@@ -1,0 +1,81 @@
+// Command-line options over plain variables: a table of named, grouped, documented options.
+//
+//   struct Options { double lr = 5e-5; bool train = false; } options;
+//   FlagTable flags("usage: prog [options]");
+//   flags.Group("Training");
+//   flags.Add("learning_rate", &options.lr, "peak learning rate").Min(0);
+//   flags.Add("do_train", &options.train, "train");
+//   std::vector<std::string> positional = flags.Parse({"--learning_rate", "3e-5", "--do_train"});
+//
+// Forms: `--name value`, `--name=value`; dashes in a name may stand for underscores. A boolean
+// takes `--name`,
+// `--name true`, `--name=false` and `--no_name`. A list takes `a,b` or `a b`. `--` ends the
+// options. Wrong input throws InvalidArgument; the variables may then be half set.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lathe {
+
+// The candidate that `word` was probably meant to be; nullopt if none is near.
+std::optional<std::string> NearestName(const std::string& word,
+                                       const std::vector<std::string>& candidates);
+
+class FlagTable {
+ public:
+  struct Flag {
+    enum class Kind { kValue, kBool, kList };
+    std::string name, value_name, help, default_value;
+    int group = 0;
+    Kind kind = Kind::kValue;
+    double min = -std::numeric_limits<double>::infinity();
+    double max = std::numeric_limits<double>::infinity();
+    std::vector<std::string> choices;
+    bool given = false;  // set by Parse or ApplyJson
+    std::function<void(const Flag&, const std::vector<std::string>&)> set;
+
+    Flag& Min(double value) { return min = value, *this; }
+    Flag& Max(double value) { return max = value, *this; }
+    Flag& Choices(std::vector<std::string> names) { return choices = std::move(names), *this; }
+    Flag& Value(std::string name_in_help) { return value_name = std::move(name_in_help), *this; }
+  };
+
+  explicit FlagTable(std::string usage) : usage_(std::move(usage)) {}
+
+  void Group(std::string title) { groups_.push_back(std::move(title)); }
+  // The variable's present value is the default that --help shows; it must outlive the table.
+  Flag& Add(std::string name, bool* target, std::string help);
+  Flag& Add(std::string name, int64_t* target, std::string help);
+  Flag& Add(std::string name, double* target, std::string help);
+  Flag& Add(std::string name, std::string* target, std::string help);
+  Flag& Add(std::string name, std::optional<int64_t>* target, std::string help);
+  Flag& Add(std::string name, std::optional<bool>* target, std::string help);
+  Flag& Add(std::string name, std::vector<std::string>* target, std::string help);
+
+  // Sets the variables and returns the arguments that belong to no option.
+  std::vector<std::string> Parse(const std::vector<std::string>& args);
+  // Sets them from a JSON object in a file with the same names, except those that were given
+  // already: what the command line says goes before the file.
+  void ApplyJson(const std::string& path);
+
+  bool given(const std::string& name) const;
+  std::string Help() const;
+
+ private:
+  Flag& AddFlag(std::string name, std::string value_name, std::string help, std::string shown);
+  Flag* Find(const std::string& name);
+  // "did you mean --x?", or a pointer to --help.
+  std::string HintFor(const std::string& name) const;
+
+  std::string usage_;
+  std::vector<std::string> groups_;
+  std::deque<Flag> flags_;  // a deque keeps references to its elements valid
+};
+
+}  // namespace lathe

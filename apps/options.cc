@@ -1,0 +1,203 @@
+#include "lathe/apps/options.h"
+
+#include <cmath>
+
+#include "lathe/core/error.h"
+#include "lathe/optim/schedules.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kUsage[] =
+    "Trains a text classifier, evaluates it and predicts with it.\n"
+    "\n"
+    "Usage:\n"
+    "  finetune --model_name_or_path DIR --train_file FILE --validation_file FILE \\\n"
+    "           --do_train --do_eval --output_dir DIR [options]\n"
+    "\n"
+    "Files are .csv, .tsv, .json or .jsonl with a column or key for each text and one for the "
+    "label.\n"
+    "A switch takes --name, --name true, --name=false or --no_name.\n";
+
+void AddModelFlags(FlagTable& flags, FinetuneOptions& o) {
+  flags.Group("Model");
+  flags.Add("model_name_or_path", &o.model_name_or_path, "folder of a pretrained model")
+      .Value("DIR");
+  flags
+      .Add("config_name", &o.config_name,
+           "folder of a config.json; without --model_name_or_path, fresh weights of that shape")
+      .Value("DIR");
+  flags
+      .Add("tokenizer_name", &o.tokenizer_name, "folder of the tokenizer, if it is not the model's")
+      .Value("DIR");
+  flags
+      .Add("config_overrides", &o.config_overrides,
+           "values that replace the config's, e.g. hidden_dropout_prob=0,num_hidden_layers=2")
+      .Value("A=B,C=D");
+  flags.Add("num_labels", &o.num_labels, "number of labels, if it is not that of the training file")
+      .Min(1);
+  flags
+      .Add("problem_type", &o.problem_type,
+           "what labels mean, if the training file should not decide")
+      .Choices({"single_label_classification", "multi_label_classification", "regression"});
+  flags.Add("ignore_mismatched_sizes", &o.ignore_mismatched_sizes,
+            "fresh values for parameters whose shape differs in the file, instead of an error");
+}
+
+void AddDataFlags(FlagTable& flags, FinetuneOptions& o) {
+  flags.Group("Data");
+  flags.Add("train_file", &o.train_file, "training data").Value("FILE");
+  flags.Add("validation_file", &o.validation_file, "evaluation data").Value("FILE");
+  flags.Add("test_file", &o.test_file, "data to predict; labels in it are not looked at")
+      .Value("FILE");
+  flags.Add("text_columns", &o.text_columns,
+            "one or two columns of text (default: sentence1,sentence2, else the first two that are "
+            "not the label)");
+  flags.Add("label_column", &o.label_column, "column of labels");
+  flags.Add("max_seq_length", &o.max_seq_length, "longer texts are cut to so many tokens").Min(1);
+  flags.Add("max_train_samples", &o.max_train_samples, "use only the first N").Min(1);
+  flags.Add("max_eval_samples", &o.max_eval_samples, "use only the first N").Min(1);
+  flags.Add("max_predict_samples", &o.max_predict_samples, "use only the first N").Min(1);
+  flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
+      .Choices({"error", "replace"});
+}
+
+void AddTaskFlags(FlagTable& flags, FinetuneOptions& o) {
+  flags.Group("What to do (at least one of --do_train, --do_eval, --do_predict)");
+  flags.Add("do_train", &o.do_train, "train on --train_file and save the model");
+  flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file, at the end");
+  flags.Add("do_predict", &o.do_predict, "predict the labels of --test_file");
+  flags.Add("output_dir", &o.output_dir, "where the model and all results go").Value("DIR");
+  flags.Add("overwrite_output_dir", &o.overwrite_output_dir,
+            "train into a folder that is not empty");
+}
+
+void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
+  flags.Group("Training");
+  flags.Add("per_device_train_batch_size", &o.per_device_train_batch_size, "samples in a batch")
+      .Min(1);
+  flags.Add("per_device_eval_batch_size", &o.per_device_eval_batch_size, "samples in a batch")
+      .Min(1);
+  flags
+      .Add("gradient_accumulation_steps", &o.gradient_accumulation_steps,
+           "batches in an optimizer step")
+      .Min(1);
+  flags.Add("num_train_epochs", &o.num_train_epochs, "passes over the training data").Min(0);
+  flags.Add("max_steps", &o.max_steps, "optimizer steps; above 0 it replaces --num_train_epochs")
+      .Min(-1);
+  flags.Add("learning_rate", &o.learning_rate, "peak learning rate of AdamW").Min(0);
+  flags.Add("weight_decay", &o.weight_decay, "decay of all parameters but biases and norms").Min(0);
+  flags.Add("adam_beta1", &o.adam_beta1, "AdamW's decay of the first moment").Min(0).Max(1);
+  flags.Add("adam_beta2", &o.adam_beta2, "AdamW's decay of the second moment").Min(0).Max(1);
+  flags.Add("adam_epsilon", &o.adam_epsilon, "AdamW's epsilon").Min(0);
+  flags.Add("max_grad_norm", &o.max_grad_norm, "gradients are clipped to this norm; 0: not").Min(0);
+  flags.Add("lr_scheduler_type", &o.lr_scheduler_type, "learning-rate schedule")
+      .Choices(ScheduleNames());
+  flags
+      .Add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
+           "the schedule's own options, e.g. '{\"num_cycles\": 2}'")
+      .Value("JSON");
+  flags.Add("warmup_steps", &o.warmup_steps, "steps in which the rate rises from 0").Min(0);
+  flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps").Min(0).Max(1);
+  flags.Add("shuffle_train", &o.shuffle_train, "a new order in each epoch");
+  flags.Add("group_by_length", &o.group_by_length, "batches of texts of similar length");
+  flags.Add("dataloader_drop_last", &o.dataloader_drop_last, "leave out an incomplete last batch");
+  flags.Add("seed", &o.seed, "decides fresh weights, dropout and order").Min(0);
+  flags.Add("data_seed", &o.data_seed, "decides the order instead of --seed").Min(0);
+}
+
+void AddLoggingFlags(FlagTable& flags, FinetuneOptions& o) {
+  flags.Group("Logging and evaluation while training");
+  flags.Add("logging_steps", &o.logging_steps, "log each N steps; below 1: a share of all steps")
+      .Min(0);
+  flags.Add("logging_first_step", &o.logging_first_step, "log the first step too");
+  flags.Add("eval_strategy", &o.eval_strategy, "when to evaluate")
+      .Choices({"no", "steps", "epoch"});
+  flags.Add("eval_steps", &o.eval_steps, "evaluate each N steps; 0: as --logging_steps").Min(0);
+  flags.Add("metric_for_best_model", &o.metric_for_best_model,
+            "metric that compares models, with or without \"eval_\" (default: loss)");
+  flags.Add("greater_is_better", &o.greater_is_better,
+            "whether that metric should be high (default: unless it is a loss or an error)");
+  flags.Add("load_best_model_at_end", &o.load_best_model_at_end,
+            "save the best model instead of the last");
+  flags.Add("disable_tqdm", &o.disable_tqdm, "no progress bar");
+}
+
+void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::string& json_config) {
+  flags.Group("General");
+  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0);
+  flags.Add("json_config", &json_config, "file with these options; the command line goes before it")
+      .Value("FILE");
+  flags.Add("help", &help, "show this text");
+}
+
+void Require(bool ok, const char* message, const char* hint = "") {
+  if (!ok) throw InvalidArgument(message, hint);
+}
+
+void Validate(FinetuneOptions& o) {
+  Require(o.do_train || o.do_eval || o.do_predict, "nothing to do",
+          "pass at least one of --do_train, --do_eval, --do_predict");
+  Require(!o.output_dir.empty(), "--output_dir is required");
+  Require(!o.model_name_or_path.empty() || !o.config_name.empty(),
+          "--model_name_or_path is required", "or pass --config_name to train fresh weights");
+  Require(!o.do_train || !o.train_file.empty(), "--do_train needs --train_file");
+  Require(!o.do_eval || !o.validation_file.empty(), "--do_eval needs --validation_file");
+  Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file");
+  Require(o.text_columns.size() <= 2, "--text_columns takes one or two columns");
+  Require(o.adam_beta1 < 1, "--adam_beta1 must be below 1");
+  Require(o.adam_beta2 < 1, "--adam_beta2 must be below 1");
+  Require(o.max_steps != 0, "--max_steps must be above 0, or -1 for --num_train_epochs");
+  Require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs must be above 0");
+  Require(o.logging_steps > 0, "--logging_steps must be above 0");
+  Require(o.logging_steps < 1 || o.logging_steps == std::floor(o.logging_steps),
+          "--logging_steps must be a whole number or below 1");
+  Require(o.eval_steps < 1 || o.eval_steps == std::floor(o.eval_steps),
+          "--eval_steps must be a whole number or below 1");
+
+  const bool plateau = o.lr_scheduler_type == "reduce_lr_on_plateau";
+  if (o.do_train && (o.load_best_model_at_end || plateau)) {
+    const char* flag =
+        plateau ? "--lr_scheduler_type reduce_lr_on_plateau" : "--load_best_model_at_end";
+    if (o.eval_strategy == "no") {
+      throw InvalidArgument(std::string(flag) + " needs evaluations while training",
+                            "pass --eval_strategy steps or --eval_strategy epoch");
+    }
+    if (o.metric_for_best_model.empty()) o.metric_for_best_model = "loss";
+  }
+  Require(!o.do_train || o.eval_strategy == "no" || !o.validation_file.empty(),
+          "--eval_strategy needs --validation_file");
+  if (o.eval_steps == 0) o.eval_steps = o.logging_steps;
+}
+
+}  // namespace
+
+ParsedOptions ParseOptions(const std::vector<std::string>& args) {
+  ParsedOptions parsed;
+  FinetuneOptions& o = parsed.options;
+  bool help = false;
+  std::string json_config;
+  FlagTable flags(kUsage);
+  AddModelFlags(flags, o);
+  AddDataFlags(flags, o);
+  AddTaskFlags(flags, o);
+  AddTrainingFlags(flags, o);
+  AddLoggingFlags(flags, o);
+  AddGeneralFlags(flags, o, help, json_config);
+
+  const std::string help_text = flags.Help();  // before parsing: it shows the defaults
+  const std::vector<std::string> positional = flags.Parse(args);
+  if (help) {
+    parsed.help = help_text;
+    return parsed;
+  }
+  if (!positional.empty()) {
+    throw InvalidArgument("unexpected argument \"" + positional[0] + "\"",
+                          "every value follows its option; --help lists them");
+  }
+  if (!json_config.empty()) flags.ApplyJson(json_config);
+  Validate(o);
+  return parsed;
+}
+
+}  // namespace lathe

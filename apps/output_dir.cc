@@ -1,0 +1,112 @@
+#include "lathe/apps/output_dir.h"
+
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+void ThrowIf(const std::error_code& code, const std::string& path) {
+  if (code) throw FileError(path, code.value());
+}
+
+// A folder inside another one that is gone at the end, whatever happens.
+class ScratchDir {
+ public:
+  explicit ScratchDir(const std::string& parent)
+      : path_(parent + "/.partial." + std::to_string(getpid())) {
+    std::error_code code;
+    fs::remove_all(path_, code);
+    fs::create_directory(path_, code);
+    ThrowIf(code, parent);
+  }
+  ~ScratchDir() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchDir(const ScratchDir&) = delete;
+  ScratchDir& operator=(const ScratchDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(path)) {
+  while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
+  std::error_code code;
+  const fs::file_status status = fs::status(path_, code);
+  if (fs::exists(status)) {
+    if (!fs::is_directory(status)) throw InvalidArgument(path_ + ": --output_dir is not a folder");
+    const bool empty = fs::is_empty(path_, code);
+    ThrowIf(code, path_);
+    if (!empty && !allow_existing) {
+      throw InvalidArgument(path_ + ": --output_dir is not empty",
+                            "choose another folder or pass --overwrite_output_dir");
+    }
+  } else {
+    fs::path made = fs::absolute(path_);
+    while (made.has_parent_path() && made != made.parent_path() && !fs::exists(made)) {
+      first_made_ = made;
+      made = made.parent_path();
+    }
+    fs::create_directories(path_, code);
+    ThrowIf(code, path_);
+  }
+  // Hours of training should not end at a folder that can't be written.
+  try {
+    ScratchDir probe(path_);
+  } catch (...) {
+    if (!first_made_.empty()) fs::remove_all(first_made_, code);
+    throw;
+  }
+}
+
+OutputDir::~OutputDir() {
+  if (first_made_.empty()) return;
+  std::error_code code;
+  for (fs::path dir = fs::absolute(path_); fs::remove(dir, code) && dir != first_made_;) {
+    dir = dir.parent_path();  // remove fails at the first folder that isn't empty
+  }
+}
+
+void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
+  ScratchDir scratch(path_);
+  try {
+    write(scratch.path());
+  } catch (const Error& e) {
+    // The user knows nothing of the scratch folder: name the file where it would have been.
+    std::string message = e.message();
+    if (message.starts_with(scratch.path())) message.replace(0, scratch.path().size(), path_);
+    throw Error(e.code(), message, e.hint(), e.location());
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(scratch.path()))
+    names.push_back(entry.path().filename());
+  std::error_code code;
+  for (const std::string& name : names) {
+    fs::rename(scratch.path() + "/" + name, File(name), code);
+    ThrowIf(code, File(name));
+  }
+}
+
+void OutputDir::Write(const std::string& name, const std::string& contents) {
+  WriteFileAtomically(File(name), contents);
+}
+
+void OutputDir::WriteJson(const std::string& name, const nlohmann::json& json, int indent) {
+  // Texts may come from anywhere; a byte that is not UTF-8 must not cost the results.
+  Write(name, json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace lathe

@@ -1,0 +1,43 @@
+// The folder that a run writes to: refused early if it can't be used, and never left half written.
+//
+//   OutputDir out("model", /*allow_existing=*/false);     // before any work
+//   out.Replace([&](const std::string& dir) { model.SavePretrained(dir);
+//   tokenizer.SavePretrained(dir); }); out.WriteJson("train_results.json", results);
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace lathe {
+
+class OutputDir {
+ public:
+  // Makes the folder if need be and checks that files can be written to it. Throws if it is
+  // something else than a folder, if it can't be written, or if it holds anything and
+  // `allow_existing` is false.
+  OutputDir(std::string path, bool allow_existing);
+  // Takes the folders that it made away again if nothing was written.
+  ~OutputDir();
+  OutputDir(const OutputDir&) = delete;
+  OutputDir& operator=(const OutputDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+
+  // Lets `write` fill an empty folder and then moves its files over those of the same name here. If
+  // `write` throws (a full disk, say), everything here stays as it was.
+  void Replace(const std::function<void(const std::string& dir)>& write);
+
+  // One file, whole or not at all; JSON as Trainer writes it.
+  void Write(const std::string& name, const std::string& contents);
+  void WriteJson(const std::string& name, const nlohmann::json& json, int indent = 4);
+
+ private:
+  std::string path_;
+  std::filesystem::path
+      first_made_;  // the outermost folder that did not exist before; may be empty
+};
+
+}  // namespace lathe

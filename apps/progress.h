@@ -1,0 +1,57 @@
+// Progress for people: a bar with rate, loss and time left on a terminal, plain lines now and then
+// elsewhere.
+//
+//   Progress progress({.title = "train", .total = 1000});
+//   progress.Update(1, loss);
+//   progress.Print("eval_accuracy = 0.91");      // a line that doesn't collide with the bar
+//
+// The bar goes to standard error, lines go to standard output.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace lathe {
+
+class Progress {
+ public:
+  struct Options {
+    std::string title = "";
+    int64_t total = 0;
+    std::string unit = "step";
+    bool enabled = true;
+  };
+
+  explicit Progress(Options options);
+  ~Progress();  // takes the bar away
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // `done` more units. `loss` is shown from then on.
+  void Update(int64_t done, std::optional<double> loss = std::nullopt);
+  void Print(const std::string& line);
+  // Takes the bar away until the next update, so that another one can be shown.
+  void Clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string Line(bool with_bar) const;
+
+  Options options_;
+  bool terminal_;
+  bool drawn_ = false;
+  int64_t done_ = 0;
+  std::optional<double> loss_;
+  Clock::time_point start_ = Clock::now(), last_shown_ = start_;
+};
+
+// "1:05", "2:03:40".
+std::string FormatDuration(double seconds);
+// "109,483,778".
+std::string FormatCount(int64_t n);
+// Like printf's format, into a string: for numbers in lines of text.
+std::string FormatNumber(const char* format, double value);
+
+}  // namespace lathe

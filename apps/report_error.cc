@@ -1,0 +1,42 @@
+#include "lathe/apps/report_error.h"
+
+#include <algorithm>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+// A message may quote input that has line breaks; it still gets one line.
+std::string OneLine(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  return text;
+}
+
+void Print(const std::string& message, const std::string& hint = "") {
+  std::cout.flush();
+  std::cerr << "error: " << OneLine(message) << '\n';
+  if (!hint.empty()) std::cerr << "hint: " << OneLine(hint) << '\n';
+}
+
+}  // namespace
+
+int ReportErrors(int exit_code, const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const Error& e) {
+    Print(e.message(), e.hint());
+  } catch (const std::bad_alloc&) {
+    Print("out of memory", "use a smaller batch size or a smaller --max_seq_length");
+  } catch (const std::exception& e) {
+    Print(e.what());
+  }
+  return exit_code;
+}
+
+}  // namespace lathe

@@ -1,0 +1,173 @@
+#include "lathe/apps/task.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+
+namespace lathe {
+namespace {
+
+std::optional<TextTable> ReadTable(bool wanted, const std::string& path,
+                                   std::optional<int64_t> max_rows,
+                                   const FinetuneOptions& options) {
+  if (!wanted || path.empty()) return std::nullopt;
+  TextTable table = ReadTextTable(
+      path, options.invalid_utf8 == "replace" ? InvalidUtf8::kReplace : InvalidUtf8::kError);
+  if (max_rows && *max_rows < table.rows()) {
+    for (auto& column : table.columns) column.resize(static_cast<size_t>(*max_rows));
+    table.lines.resize(static_cast<size_t>(*max_rows));
+  }
+  return table;
+}
+
+// --config_name is a folder or the file itself.
+PretrainedConfig ReadConfig(const std::string& name) {
+  if (!std::filesystem::is_regular_file(name)) return PretrainedConfig::FromPretrained(name);
+  try {
+    return PretrainedConfig::FromJson(nlohmann::json::parse(ReadFile(name)), name);
+  } catch (const nlohmann::json::exception&) {
+    throw InvalidArgument(name + ": not valid JSON");
+  }
+}
+
+std::string Folder(const std::string& name) {
+  if (!std::filesystem::is_regular_file(name)) return name;
+  const auto parent = std::filesystem::path(name).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+void CheckFolder(const std::string& dir, const char* flag) {
+  if (!dir.empty() && !std::filesystem::exists(dir)) {
+    throw NotFound(dir + ": no such folder (" + flag + ")",
+                   "give the path of a local folder; models are not downloaded");
+  }
+}
+
+std::shared_ptr<Tokenizer> MakeTokenizer(const FinetuneOptions& options) {
+  if (!options.tokenizer_name.empty()) return AutoTokenizer::FromPretrained(options.tokenizer_name);
+  if (!options.model_name_or_path.empty())
+    return AutoTokenizer::FromPretrained(options.model_name_or_path);
+  try {
+    return AutoTokenizer::FromPretrained(Folder(options.config_name));
+  } catch (const Error& e) {
+    throw Error(e.code(), e.message(), "pass the tokenizer's folder with --tokenizer_name");
+  }
+}
+
+// Some models pad their table so that kernels like its size: a few more rows than tokens are no
+// mistake.
+void CheckVocabulary(const Tokenizer& tokenizer, const PretrainedConfig& config,
+                     std::vector<std::string>& notes) {
+  const int64_t has = tokenizer.vocab_size();
+  const int64_t says = config.GetInt("vocab_size", has, 1);
+  if (has >= says) return;
+  const bool padded = says % 4 == 0 && (says - has) * 100 < says;
+  const std::string what = "the tokenizer has " + std::to_string(has) +
+                           " tokens but vocab_size is " + std::to_string(says) + " in " +
+                           config.path();
+  if (!padded) throw InvalidArgument(what, "the vocabulary file is cut off or of another model");
+  notes.push_back(what);
+}
+
+void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
+                    const Tokenizer& tokenizer, const SequenceClassifier& model) {
+  const int64_t limit = model.max_length();
+  const int64_t vocab_size = model.config().GetInt("vocab_size", tokenizer.vocab_size());
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    if (dataset.length(i) > limit) {
+      throw InvalidArgument(table.Where(i) + ": " + std::to_string(dataset.length(i)) +
+                                " tokens, but the model's max_position_embeddings allows " +
+                                std::to_string(limit),
+                            "pass --max_seq_length " + std::to_string(limit));
+    }
+    for (int64_t t = dataset.offsets[i]; t < dataset.offsets[i + 1]; ++t) {
+      if (const int32_t id = dataset.input_ids[t]; id < 0 || id >= vocab_size) {
+        throw InvalidArgument(table.Where(i) + ": token \"" + tokenizer.IdToToken(id) +
+                                  "\" has id " + std::to_string(id) +
+                                  " but the model's vocab_size is " + std::to_string(vocab_size),
+                              "use the tokenizer that belongs to the model");
+      }
+    }
+  }
+}
+
+TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& columns,
+                  const Task& task, const FinetuneOptions& options, bool labelled) {
+  if (!table) return {};
+  TokenizedDataset dataset = Tokenize(*table, columns, task.labels, *task.tokenizer,
+                                      {.max_length = task.max_length,
+                                       .label_column = labelled ? options.label_column : "",
+                                       .require_labels = labelled,
+                                       .num_threads = static_cast<int>(options.num_threads)});
+  CheckSequences(*table, dataset, *task.tokenizer, *task.model);
+  return {table->path, std::make_shared<const TokenizedDataset>(std::move(dataset))};
+}
+
+}  // namespace
+
+Task LoadTask(const FinetuneOptions& options) {
+  CheckFolder(options.model_name_or_path, "--model_name_or_path");
+  CheckFolder(options.config_name, "--config_name");
+  CheckFolder(options.tokenizer_name, "--tokenizer_name");
+  PretrainedConfig config =
+      ReadConfig(options.config_name.empty() ? options.model_name_or_path : options.config_name);
+  if (!options.config_overrides.empty()) config.Override(options.config_overrides);
+
+  // Labels are those of the whole file, as run_glue finds them, so its rows are cut afterwards.
+  const bool evaluates = options.do_eval || (options.do_train && options.eval_strategy != "no");
+  std::optional<TextTable> train =
+      ReadTable(!options.train_file.empty(), options.train_file, {}, options);
+  const auto validation =
+      ReadTable(evaluates, options.validation_file, options.max_eval_samples, options);
+  const auto test =
+      ReadTable(options.do_predict, options.test_file, options.max_predict_samples, options);
+
+  Task task;
+  task.labels =
+      DecideLabels(train ? &*train : nullptr, validation ? &*validation : nullptr, config, options);
+  if (options.do_train && options.max_train_samples) {
+    train = ReadTable(true, options.train_file, options.max_train_samples, options);
+  }
+
+  task.tokenizer = MakeTokenizer(options);
+  CheckVocabulary(*task.tokenizer, config, task.notes);
+  const FromPretrainedOptions model_options = {
+      .num_labels = task.labels.num_labels(),
+      .label_names = task.labels.names(),
+      .problem_type = ProblemType(task.labels.kind()),
+      .ignore_mismatched_sizes = options.ignore_mismatched_sizes,
+      .seed = static_cast<uint64_t>(options.seed)};
+  if (options.model_name_or_path.empty()) {
+    task.model = AutoModelForSequenceClassification::FromConfig(config, model_options);
+    task.notes.push_back("fresh weights");
+  } else {
+    task.model = AutoModelForSequenceClassification::FromPretrained(options.model_name_or_path,
+                                                                    model_options);
+    if (const std::string summary = task.model->load_report().Summary(); !summary.empty()) {
+      task.notes.push_back(summary);
+    }
+  }
+  task.label_names = task.model->config().label_names();
+
+  task.max_length = options.max_seq_length;
+  if (const int64_t limit = task.tokenizer->model_max_length();
+      limit > 0 && limit < task.max_length) {
+    task.max_length = limit;
+    task.notes.push_back("--max_seq_length is " + std::to_string(options.max_seq_length) +
+                         " but the tokenizer's model_max_length is " + std::to_string(limit) +
+                         ", which is used");
+  }
+
+  const TextTable& first = train ? *train : validation ? *validation : *test;
+  const TextColumns columns = ChooseTextColumns(first, options.text_columns, options.label_column);
+  if (options.do_train) task.train = MakeData(train, columns, task, options, true);
+  task.validation = MakeData(validation, columns, task, options, true);
+  task.test = MakeData(test, columns, task, options, false);
+  return task;
+}
+
+}  // namespace lathe

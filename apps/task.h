@@ -1,0 +1,43 @@
+// Everything that a run needs, loaded and checked before the first step: data, labels, tokenizer,
+// model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lathe/apps/options.h"
+#include "lathe/data/dataset.h"
+#include "lathe/models/pretrained.h"
+
+namespace lathe {
+
+// One file, tokenised.
+struct TaskData {
+  std::string path;
+  std::shared_ptr<const TokenizedDataset> dataset;
+};
+
+struct Task {
+  LabelSet labels = LabelSet::Regression();
+  std::vector<std::string> label_names;  // as the model has them; LABEL_0 for regression
+  std::shared_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<SequenceClassifier> model;
+  int64_t max_length = 0;            // texts are cut to so many tokens
+  TaskData train, validation, test;  // without a dataset if not asked for
+  std::vector<std::string> notes;    // for people: what differs from what they may expect
+};
+
+Task LoadTask(const FinetuneOptions& options);
+
+// A model's readable problem type for a kind of labels, as config.json has it.
+std::string ProblemType(LabelKind kind);
+
+// What the labels of these files mean, in the order of the model's outputs. `train` and
+// `validation` may be null. With training data its labels count (in the config's order if they are
+// the same names), else the config's. Throws if there are more labels than --num_labels.
+LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
+                      const PretrainedConfig& config, const FinetuneOptions& options);
+
+}  // namespace lathe
