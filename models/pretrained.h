@@ -76,10 +76,11 @@ class SequenceClassifier : public Module {
 };
 
 struct FromPretrainedOptions {
-  std::optional<int64_t> num_labels;
-  std::vector<std::string> label_names;  // implies num_labels
-  std::optional<std::string> problem_type;
-  std::optional<double> dropout;  // overrides all dropout rates
+  std::optional<int64_t> num_labels = {};
+  std::vector<std::string> label_names = {};  // implies num_labels
+  std::optional<std::string> problem_type = {};
+  std::optional<double> dropout = {};           // overrides all dropout rates
+  std::optional<PretrainedConfig> config = {};  // FromPretrained: instead of the folder's
   bool ignore_mismatched_sizes = false;
   uint64_t seed = 42;
 };

@@ -17,14 +17,14 @@ namespace lathe {
 struct ScheduleOptions {
   int64_t num_warmup_steps = 0;
   int64_t num_training_steps = 0;
-  std::optional<double> num_cycles;  // cosine 0.5, cosine_with_restarts 1
-  double power = 1.0;                // polynomial
-  double lr_end = 1e-7;              // polynomial
-  std::optional<double> min_lr;      // cosine_with_min_lr: one of the two; reduce_lr_on_plateau
-  std::optional<double> min_lr_rate;
-  std::optional<int64_t> timescale;        // inverse_sqrt: default num_warmup_steps or 10000
-  std::optional<int64_t> num_decay_steps;  // warmup_stable_decay: required
-  std::optional<int64_t> num_stable_steps;
+  std::optional<double> num_cycles = {};  // cosine 0.5, cosine_with_restarts 1
+  double power = 1.0;                     // polynomial
+  double lr_end = 1e-7;                   // polynomial
+  std::optional<double> min_lr = {};  // cosine_with_min_lr: one of the two; reduce_lr_on_plateau
+  std::optional<double> min_lr_rate = {};
+  std::optional<int64_t> timescale = {};        // inverse_sqrt: default num_warmup_steps or 10000
+  std::optional<int64_t> num_decay_steps = {};  // warmup_stable_decay: required
+  std::optional<int64_t> num_stable_steps = {};
   std::string warmup_type = "linear";  // warmup_stable_decay: linear, cosine, 1-sqrt
   std::string decay_type = "cosine";
   double min_lr_ratio = 0;   // warmup_stable_decay
