@@ -1,0 +1,225 @@
+#include "lathe/core/ops/losses.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/reduce.h"
+#include "lathe/core/ops/shape.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kParallelSize = 16384;
+constexpr int64_t kChunk = 4096;
+
+// sum_i f(a_i, b_i) / denominator, in double and in a fixed order.
+template <typename F>
+Tensor MeanOfPairs(const char* op, const Tensor& a, const Tensor& b, double denominator, F f) {
+  Tensor loss = Tensor::Empty({}, a.dtype(), a.device());
+  DispatchFloat(a.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const T* left = a.data<T>();
+    const T* right = b.data<T>();
+    const int64_t n = a.numel(), chunks = (n + kChunk - 1) / kChunk;
+    std::vector<double> partial(static_cast<size_t>(chunks));
+#pragma omp parallel for schedule(static) if (n > kParallelSize)
+    for (int64_t c = 0; c < chunks; ++c) {
+      double sum = 0;
+      for (int64_t i = c * kChunk; i < std::min((c + 1) * kChunk, n); ++i) {
+        sum += f(left[i], right[i]);
+      }
+      partial[c] = sum;
+    }
+    double sum = 0;
+    for (double s : partial) sum += s;
+    *loss.data<T>() = static_cast<T>(sum / denominator);
+  });
+  return loss;
+}
+
+// factor * f(a_i, b_i)
+template <typename F>
+Tensor ScaledPairs(const char* op, const Tensor& a, const Tensor& b, double factor, F f) {
+  Tensor out = Tensor::Empty(a.shape(), a.dtype(), a.device());
+  DispatchFloat(a.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const T* left = a.data<T>();
+    const T* right = b.data<T>();
+    T* result = out.data<T>();
+    const int64_t n = a.numel();
+    const T scale = static_cast<T>(factor);
+#pragma omp parallel for schedule(static) if (n > kParallelSize)
+    for (int64_t i = 0; i < n; ++i) result[i] = scale * f(left[i], right[i]);
+  });
+  return out;
+}
+
+void CheckPair(const char* op, const Tensor& a, const Tensor& b) {
+  Check(a.shape() == b.shape() && a.dtype() == b.dtype(), op, "expected target of shape ",
+        a.shape(), " ", ToString(a.dtype()), " but got ", b.shape(), " ", ToString(b.dtype()));
+}
+
+double DenominatorOf(double denominator, int64_t count) {
+  return denominator != 0 ? denominator : static_cast<double>(count);
+}
+
+// Checks shapes and labels; returns how many labels are not ignored.
+int64_t CheckLabels(const Tensor& logits, const Tensor& labels, int64_t ignore_index) {
+  constexpr const char* kOp = "cross_entropy";
+  Check(logits.ndim() == 2, kOp, "logits must have shape [N, C] but have ", logits.shape());
+  Check(labels.shape() == Shape{logits.dim(0)}, kOp, "labels must have shape [", logits.dim(0),
+        "] but have ", labels.shape());
+  Check(labels.dtype() == DType::kI64, kOp, "labels must be int64 but are ",
+        ToString(labels.dtype()));
+  const int64_t classes = logits.dim(1);
+  const int64_t* label = labels.data<int64_t>();
+  int64_t count = 0;
+  for (int64_t i = 0; i < labels.numel(); ++i) {
+    if (label[i] == ignore_index) continue;
+    Check(label[i] >= 0 && label[i] < classes, kOp, "the label of row ", i, " is ", label[i],
+          " but there are ", classes, " classes");
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+// With lse_i = m_i + log sum_c e^(z_ic - m_i):
+//   loss = sum_i (lse_i - z_i,label_i) / n;  dz_ic = dloss / n (e^(z_ic - lse_i) - [c = label_i])
+// Rows that are ignored add nothing and get a gradient of 0.
+Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
+                    double denominator) {
+  const int64_t count = CheckLabels(logits, labels, ignore_index);
+  const double divisor = DenominatorOf(denominator, count);
+  const int64_t rows = logits.dim(0), classes = logits.dim(1);
+  Tensor loss = Tensor::Empty({}, logits.dtype(), logits.device());
+  Tensor max_and_log_sum = Tensor::Empty({rows, 2}, DType::kF64, logits.device());
+  DispatchFloat(logits.dtype(), "cross_entropy", [&](auto tag) {
+    using T = decltype(tag);
+    const T* z = logits.data<T>();
+    const int64_t* label = labels.data<int64_t>();
+    double* saved = max_and_log_sum.data<double>();
+    std::vector<double> row_loss(static_cast<size_t>(rows), 0.0);
+#pragma omp parallel for schedule(static) if (rows * classes > kParallelSize)
+    for (int64_t i = 0; i < rows; ++i) {
+      if (label[i] == ignore_index) continue;
+      const T* row = z + i * classes;
+      T max = -std::numeric_limits<T>::infinity();
+      for (int64_t c = 0; c < classes; ++c) max = row[c] <= max ? max : row[c];  // keeps a NaN
+      double sum = 0;
+      for (int64_t c = 0; c < classes; ++c) sum += std::exp(row[c] - max);
+      saved[2 * i] = max;
+      saved[2 * i + 1] = std::log(sum);
+      row_loss[i] = (static_cast<double>(max) - row[label[i]]) + saved[2 * i + 1];
+    }
+    double sum = 0;
+    for (double l : row_loss) sum += l;
+    *loss.data<T>() = static_cast<T>(sum / divisor);
+  });
+  return Record("cross_entropy", loss, {logits}, {logits, labels},
+                [z_in = logits.Detach(), labels = labels.Detach(), max_and_log_sum, ignore_index,
+                 divisor](BackwardContext& context) {
+                  const int64_t n = z_in.dim(0), width = z_in.dim(1);
+                  Tensor dlogits = Tensor::Zeros(z_in.shape(), z_in.dtype(), z_in.device());
+                  const double factor = context.grad_output().Item() / divisor;
+                  DispatchFloat(z_in.dtype(), "cross_entropy", [&](auto tag) {
+                    using T = decltype(tag);
+                    const T* z = z_in.data<T>();
+                    const int64_t* label = labels.data<int64_t>();
+                    const double* saved = max_and_log_sum.data<double>();
+                    T* dz = dlogits.data<T>();
+                    const T scale = static_cast<T>(factor);
+#pragma omp parallel for schedule(static) if (n * width > kParallelSize)
+                    for (int64_t i = 0; i < n; ++i) {
+                      if (label[i] == ignore_index) continue;
+                      const T max = static_cast<T>(saved[2 * i]);
+                      const T log_sum = static_cast<T>(saved[2 * i + 1]);
+                      T* row = dz + i * width;
+                      for (int64_t c = 0; c < width; ++c) {
+                        row[c] = scale * std::exp(z[i * width + c] - max - log_sum);
+                      }
+                      row[label[i]] -= scale;
+                    }
+                  });
+                  context.SetGrad(0, dlogits);
+                });
+}
+
+Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
+                            double denominator) {
+  const int64_t count = CheckLabels(logits, labels, ignore_index), classes = logits.dim(1);
+  std::vector<int64_t> taken;
+  for (int64_t i = 0; i < labels.numel(); ++i) {
+    const int64_t label = labels.data<int64_t>()[i];
+    if (label != ignore_index) taken.push_back(i * classes + label);
+  }
+  const Tensor log_probabilities = ReshapeOp(LogSoftmaxLast(logits), {logits.numel(), 1});
+  const Tensor of_labels = GatherRows(log_probabilities, Tensor::FromVector(taken));
+  return Scale(Div(Sum(of_labels), Tensor::Full({}, DenominatorOf(denominator, count),
+                                                logits.dtype(), logits.device())),
+               -1);
+}
+
+// loss = sum_i (p_i - t_i)^2 / n;  dp_i = 2 dloss / n (p_i - t_i),  dt_i = -dp_i
+Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator) {
+  CheckPair("mse_loss", pred, target);
+  const double divisor = DenominatorOf(denominator, pred.numel());
+  Tensor loss = MeanOfPairs("mse_loss", pred, target, divisor,
+                            [](double p, double t) { return (p - t) * (p - t); });
+  return Record(
+      "mse_loss", loss, {pred, target}, {pred, target},
+      [pred = pred.Detach(), target = target.Detach(), divisor](BackwardContext& context) {
+        const double factor = 2 * context.grad_output().Item() / divisor;
+        const auto difference = [](auto p, auto t) { return p - t; };
+        if (context.Needs(0)) {
+          context.SetGrad(0, ScaledPairs("mse_loss", pred, target, factor, difference));
+        }
+        if (context.Needs(1)) {
+          context.SetGrad(1, ScaledPairs("mse_loss", pred, target, -factor, difference));
+        }
+      });
+}
+
+Tensor MseLossComposed(const Tensor& pred, const Tensor& target, double denominator) {
+  const Tensor difference = Sub(pred, target);
+  return Div(Sum(Mul(difference, difference)),
+             Tensor::Full({}, DenominatorOf(denominator, pred.numel()), pred.dtype()));
+}
+
+// The form that neither overflows nor cancels: -log s(x) = max(-x, 0) + log(1 + e^-|x|), so
+//   loss = sum_i (max(x_i, 0) - x_i t_i + log(1 + e^-|x_i|)) / n
+//   dx_i = dloss / n (s(x_i) - t_i),  dt_i = -dloss / n x_i
+Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator) {
+  CheckPair("bce_with_logits_loss", logits, targets);
+  const double divisor = DenominatorOf(denominator, logits.numel());
+  Tensor loss =
+      MeanOfPairs("bce_with_logits_loss", logits, targets, divisor, [](double x, double t) {
+        return (x < 0 ? 0 : x) - x * t + std::log1p(std::exp(-std::fabs(x)));
+      });
+  return Record(
+      "bce_with_logits_loss", loss, {logits, targets}, {logits, targets},
+      [logits = logits.Detach(), targets = targets.Detach(), divisor](BackwardContext& context) {
+        const double factor = context.grad_output().Item() / divisor;
+        if (context.Needs(0)) {
+          context.SetGrad(0,
+                          ScaledPairs("bce_with_logits_loss", logits, targets, factor,
+                                      [](auto x, auto t) { return 1 / (1 + std::exp(-x)) - t; }));
+        }
+        if (context.Needs(1)) context.SetGrad(1, Scale(logits, -factor));
+      });
+}
+
+Tensor BceWithLogitsLossComposed(const Tensor& logits, const Tensor& targets, double denominator) {
+  const Tensor magnitude = Add(Relu(logits), Relu(Scale(logits, -1)));
+  const Tensor softplus = Log(AddScalar(Exp(Scale(magnitude, -1)), 1));
+  const Tensor losses = Add(Sub(Relu(logits), Mul(logits, targets)), softplus);
+  return Div(Sum(losses),
+             Tensor::Full({}, DenominatorOf(denominator, logits.numel()), logits.dtype()));
+}
+
+}  // namespace lathe
