@@ -25,9 +25,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // `text` and `pair` must be valid UTF-8 (the caller checks; see data/utf8.h). `max_length` counts
-  // special tokens; 0 means no truncation, otherwise `longest_first` as the fast tokenizers cut.
-  // Throws InvalidArgument if `max_length` has no room for the special tokens.
+  // `text` and `pair` must be valid UTF-8 (the caller checks; see data/utf8.h). An empty `pair` is
+  // no pair, as in Transformers. `max_length` counts special tokens; 0 means no truncation,
+  // otherwise `longest_first` as the fast tokenizers cut. Throws InvalidArgument if `max_length`
+  // has no room for the special tokens.
   Encoding Encode(std::string_view text, std::optional<std::string_view> pair = std::nullopt,
                   int64_t max_length = 0) const;
 

@@ -8,7 +8,8 @@ namespace lathe {
 
 // Unicode's White_Space, which is `char::is_whitespace` and the regex class `\s` of Rust.
 bool IsWhitespace(char32_t c);
-// Categories C* as far as `tokenizers` knows them, without tab, line feed and carriage return.
+// Categories Cc, Cf and Co without tab, line feed and carriage return. Unassigned characters (Cn)
+// are not among them, whatever BERT's own code says.
 bool IsBertControl(char32_t c);
 // ASCII 33-47, 58-64, 91-96, 123-126 or category P*.
 bool IsPunctuation(char32_t c);

@@ -1,0 +1,128 @@
+#include "lathe/data/unigram.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lathe/core/error.h"
+#include "lathe/data/utf8.h"
+
+namespace lathe {
+namespace {
+
+// How much worse an unknown character is than the worst piece.
+constexpr double kUnknownPenalty = 10.0;
+
+}  // namespace
+
+Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id)
+    : unk_id_(unk_id) {
+  Check(unk_id >= 0 && unk_id < std::ssize(pieces), "unigram", "unk_id is ", unk_id,
+        ", but the vocabulary has ", pieces.size(), " pieces");
+  std::vector<std::string> tokens;
+  double min_score = std::numeric_limits<double>::infinity();
+  for (auto& [token, score] : pieces) {
+    tokens.push_back(std::move(token));
+    scores_.push_back(score);
+    min_score = std::min(min_score, score);
+  }
+  unk_score_ = min_score - kUnknownPenalty;
+  vocabulary_ = Vocabulary(std::move(tokens));
+  BuildTrie();
+}
+
+void Unigram::BuildTrie() {
+  std::vector<std::string_view> sorted(vocabulary_.tokens().begin(), vocabulary_.tokens().end());
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+
+  // Breadth first: each node stands for the sorted pieces [begin, end) that share its first `depth`
+  // bytes.
+  struct Range {
+    size_t begin, end, depth;
+  };
+  std::vector<Range> ranges = {{0, sorted.size(), 0}};
+  trie_.resize(1);
+  for (size_t node = 0; node < trie_.size(); ++node) {
+    auto [begin, end, depth] = ranges[node];
+    if (begin < end && sorted[begin].size() == depth) {
+      // The empty piece, if there is one, matches nothing.
+      trie_[node].id = depth == 0 ? -1 : *vocabulary_.Find(sorted[begin]);
+      ++begin;
+    }
+    trie_[node].first_child = static_cast<uint32_t>(trie_.size());
+    while (begin < end) {
+      const char label = sorted[begin][depth];
+      size_t next = begin;
+      while (next < end && sorted[next][depth] == label) {
+        ++next;
+      }
+      Node child;
+      child.label = static_cast<uint8_t>(label);
+      trie_.push_back(child);
+      ++trie_[node].num_children;
+      ranges.push_back({begin, next, depth + 1});
+      begin = next;
+    }
+  }
+}
+
+uint32_t Unigram::Child(uint32_t node, uint8_t label) const {
+  const auto begin = trie_.begin() + trie_[node].first_child;
+  const auto end = begin + trie_[node].num_children;
+  const auto it = std::lower_bound(begin, end, label,
+                                   [](const Node& child, uint8_t l) { return child.label < l; });
+  return it != end && it->label == label ? static_cast<uint32_t>(it - trie_.begin()) : 0;
+}
+
+void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
+  // The best way to reach each byte offset.
+  struct Best {
+    double score = 0;
+    int64_t begin = -1;  // of the last piece; -1: not reached
+    int32_t id = 0;
+  };
+  std::vector<Best> best(word.size() + 1);
+  const auto relax = [&](size_t begin, size_t end, double score, int32_t id) {
+    if (best[end].begin < 0 || score > best[end].score) {
+      best[end] = {score, static_cast<int64_t>(begin), id};
+    }
+  };
+  for (size_t begin = 0; begin < word.size();) {
+    const double score = best[begin].score;
+    const size_t character = Utf8SequenceLength(word[begin]);
+    bool has_single = false;
+    uint32_t node = 0;
+    for (size_t end = begin; end < word.size();) {
+      node = Child(node, static_cast<uint8_t>(word[end++]));
+      if (node == 0) {
+        break;
+      }
+      if (const int32_t id = trie_[node].id; id >= 0) {
+        relax(begin, end, score + scores_[id], id);
+        has_single = has_single || end - begin == character;
+      }
+    }
+    if (!has_single) {
+      relax(begin, begin + character, score + unk_score_, unk_id_);
+    }
+    begin += character;
+  }
+
+  const size_t first = ids->size();
+  for (size_t end = word.size(); end > 0;) {
+    size_t begin = static_cast<size_t>(best[end].begin);
+    int32_t id = best[end].id;
+    if (id == unk_id_) {
+      while (begin > 0 && best[begin].id == unk_id_) {
+        begin = static_cast<size_t>(best[begin].begin);
+      }
+      // Fused unknowns are looked up once more: together they may be a piece after all.
+      id = vocabulary_.Find(word.substr(begin, end - begin)).value_or(unk_id_);
+    }
+    ids->push_back(id);
+    end = begin;
+  }
+  std::reverse(ids->begin() + static_cast<int64_t>(first), ids->end());
+}
+
+}  // namespace lathe

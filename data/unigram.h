@@ -1,0 +1,41 @@
+// Unigram language model (Kudo 2018): the segmentation with the best sum of scores, as the Rust
+// library `tokenizers` finds it.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/data/subword_model.h"
+
+namespace lathe {
+
+class Unigram : public SubwordModel {
+ public:
+  // `pieces`: token and score (log probability), in id order. Throws InvalidArgument if `unk_id` is
+  // out of range.
+  Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id);
+
+  // Neighbouring unknown characters become one unknown token.
+  void Encode(std::string_view word, std::vector<int32_t>* ids) const override;
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+
+ private:
+  struct Node {
+    uint32_t first_child = 0;  // children are neighbours, sorted by label
+    uint16_t num_children = 0;
+    uint8_t label = 0;
+    int32_t id = -1;  // of the piece that ends here, or -1
+  };
+  // The child of `node` with `label`, or 0.
+  uint32_t Child(uint32_t node, uint8_t label) const;
+  void BuildTrie();
+
+  Vocabulary vocabulary_;
+  std::vector<double> scores_;
+  std::vector<Node> trie_;
+  double unk_score_ = 0;
+  int32_t unk_id_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,112 @@
+// Every line of every golden tokenizer case: ids and types must equal what Transformers'
+// AutoTokenizer gave. Cases: tests/golden/tokenizers, and $LATHE_GOLDEN_DIR/tokenizers (or
+// ../shared/golden) where there is one.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lathe/core/error.h"
+#include "lathe/data/tokenizer.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Golden types are left out by tokenizers that make none by default.
+bool CheckLine(const Tokenizer& tokenizer, const Json& line) {
+  const std::string text = line["text"];
+  std::optional<std::string> pair;
+  if (!line["text_pair"].is_null()) {
+    pair = line["text_pair"].get<std::string>();
+  }
+  const int64_t max_length = line["max_length"].is_null() ? 0 : line["max_length"].get<int64_t>();
+  const Encoding encoding = tokenizer.Encode(text, pair, max_length);
+  const auto ids = line["input_ids"].get<std::vector<int32_t>>();
+  EXPECT_EQ(encoding.input_ids, ids) << line["tokens"].dump();
+  const Json& golden_types = line["token_type_ids"];
+  const auto types = golden_types.is_null() ? std::vector<int32_t>(ids.size())
+                                            : golden_types.get<std::vector<int32_t>>();
+  EXPECT_EQ(encoding.token_type_ids.size(), ids.size());
+  EXPECT_TRUE(golden_types.is_null() || encoding.token_type_ids == types);
+  return encoding.input_ids == ids && (golden_types.is_null() || encoding.token_type_ids == types);
+}
+
+std::map<std::string, std::string> ReadFolder(const fs::path& dir) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    std::ifstream in(entry.path(), std::ios::binary);
+    files[entry.path().filename()] = std::string(std::istreambuf_iterator<char>(in), {});
+  }
+  return files;
+}
+
+// Whether the case's tokenizer is of a kind that Lathe has.
+bool RunCase(const fs::path& dir) {
+  SCOPED_TRACE(dir.string());
+  std::unique_ptr<Tokenizer> tokenizer;
+  try {
+    tokenizer = LoadTokenizer(dir);
+  } catch (const Error& error) {
+    if (error.message().find("not supported") == std::string::npos) {
+      ADD_FAILURE() << error.what();
+      return false;
+    }
+    std::cout << "skipped " << dir.filename() << ": " << error.message() << "\n";
+    return false;
+  }
+  std::ifstream in(dir / "golden.jsonl", std::ios::binary);
+  int64_t num_lines = 0, num_wrong = 0;
+  for (std::string text; std::getline(in, text); ++num_lines) {
+    SCOPED_TRACE(text.substr(0, 300));
+    num_wrong += !CheckLine(*tokenizer, Json::parse(text));
+  }
+  EXPECT_GT(num_lines, 0);
+  std::cout << dir.filename() << ": " << num_lines << " lines"
+            << ", " << num_wrong << " wrong\n";
+
+  // Saved again, the folder holds the same bytes.
+  const fs::path saved = fs::path(testing::TempDir()) / ("tokenizer_" + dir.filename().string());
+  fs::create_directories(saved);
+  tokenizer->SavePretrained(saved);
+  const auto original = ReadFolder(dir);
+  for (const auto& [name, contents] : ReadFolder(saved)) {
+    EXPECT_TRUE(original.contains(name) && original.at(name) == contents) << name;
+  }
+  return true;
+}
+
+int RunAll(const fs::path& root) {
+  int num_run = 0;
+  std::set<fs::path> cases;
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (fs::exists(entry.path() / "golden.jsonl")) {
+      cases.insert(entry.path());
+    }
+  }
+  for (const fs::path& dir : cases) {
+    num_run += RunCase(dir);
+  }
+  return num_run;
+}
+
+TEST(TokenizerGoldenTest, OwnCases) { EXPECT_GE(RunAll("tests/golden/tokenizers"), 3); }
+
+TEST(TokenizerGoldenTest, SharedCases) {
+  const char* env = std::getenv("LATHE_GOLDEN_DIR");
+  const fs::path root = fs::path(env != nullptr ? env : "../shared/golden") / "tokenizers";
+  if (!fs::exists(root)) {
+    GTEST_SKIP() << "no golden data at " << root;
+  }
+  EXPECT_GT(RunAll(root), 0);
+}
+
+}  // namespace
+}  // namespace lathe
