@@ -1,0 +1,317 @@
+#include "lathe/models/config.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_split.h>
+#include <absl/strings/strip.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <string_view>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+// The value of a key that counts as given: null means "not set" in Transformers' files.
+const Json* Find(const Json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+Error Wrong(const std::string& path, const std::string& key, const std::string& must) {
+  return InvalidArgument(path + ": \"" + key + "\" must be " + must);
+}
+
+// Transformers reads whole numbers written as 12.0, and so does this. Empty if it is none.
+std::optional<int64_t> AsInteger(const Json& value) {
+  if (value.is_number_unsigned()) {
+    const uint64_t n = value.get<uint64_t>();
+    return n <= static_cast<uint64_t>(INT64_MAX) ? std::optional<int64_t>(n) : std::nullopt;
+  }
+  if (value.is_number_integer()) {
+    return value.get<int64_t>();
+  }
+  if (value.is_number_float()) {
+    const double x = value.get<double>();
+    if (std::trunc(x) == x && std::abs(x) < 0x1p53) {
+      return static_cast<int64_t>(x);
+    }
+  }
+  return std::nullopt;
+}
+
+// A label id, which id2label has as a string.
+int64_t LabelId(const std::string& path, const std::string& key) {
+  int64_t id;
+  if (!absl::SimpleAtoi(key, &id) || id < 0) {
+    throw Wrong(path, "id2label", "an object from 0, 1, ... to names but has \"" + key + "\"");
+  }
+  return id;
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) {
+    row[j] = j;
+  }
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// `text` as a value of the same type as `old`; a key without a value takes whatever the text looks
+// like.
+Json ParseAs(const std::string& key, const std::string& text, const Json* old) {
+  const auto wrong = [&](const char* must) {
+    return InvalidArgument("override " + key + "=" + text + ": must be " + must);
+  };
+  if (old == nullptr) {
+    Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    return parsed.is_discarded() ? Json(text) : parsed;
+  }
+  if (old->is_boolean()) {
+    bool value;
+    if (!absl::SimpleAtob(text, &value)) {
+      throw wrong("true or false");
+    }
+    return value;
+  }
+  if (old->is_number_integer()) {
+    int64_t value;
+    if (!absl::SimpleAtoi(text, &value)) {
+      throw wrong("a whole number");
+    }
+    return value;
+  }
+  if (old->is_number()) {
+    double value;
+    if (!absl::SimpleAtod(text, &value) || !std::isfinite(value)) {
+      throw wrong("a number");
+    }
+    return value;
+  }
+  if (old->is_string()) {
+    return text;
+  }
+  throw InvalidArgument("override " + key + "=" + text +
+                        ": only numbers, texts, true and false can be overridden");
+}
+
+}  // namespace
+
+PretrainedConfig PretrainedConfig::FromPretrained(const std::string& dir) {
+  const std::string path = (std::filesystem::path(dir) / "config.json").string();
+  if (!std::filesystem::exists(path)) {
+    throw NotFound(path + ": No such file or directory",
+                   "name a folder with a model as save_pretrained writes it");
+  }
+  const std::string text = ReadFile(path);
+  try {
+    return FromJson(Json::parse(text), path);
+  } catch (const Json::parse_error& e) {
+    const size_t at = std::min(e.byte > 0 ? e.byte - 1 : 0, text.size());
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
+    std::string_view what = e.what();
+    // "[json.exception.parse_error.101] parse error at line 3, column 4: what": the line is said
+    // before.
+    if (const size_t colon = what.find(": "); colon != std::string_view::npos) {
+      what.remove_prefix(colon + 2);
+    }
+    throw InvalidArgument(path + ":" + std::to_string(line) + ": not JSON: " + std::string(what));
+  }
+}
+
+PretrainedConfig PretrainedConfig::FromJson(Json value, std::string path) {
+  if (!value.is_object()) {
+    throw InvalidArgument(path + ": must be a JSON object");
+  }
+  PretrainedConfig config;
+  config.json_ = std::move(value);
+  config.path_ = std::move(path);
+  return config;
+}
+
+std::string PretrainedConfig::model_type() const {
+  const std::string type = GetString("model_type", "");
+  if (type.empty()) {
+    throw InvalidArgument(path_ + ": \"model_type\" is missing");
+  }
+  return type;
+}
+
+int64_t PretrainedConfig::GetInt(const std::string& key, int64_t default_value, int64_t low,
+                                 int64_t high) const {
+  const Json* value = Find(json_, key);
+  if (value == nullptr) {
+    return default_value;
+  }
+  const std::optional<int64_t> integer = AsInteger(*value);
+  if (!integer) {
+    throw Wrong(path_, key, "a whole number but is " + value->dump());
+  }
+  if (*integer < low || *integer > high) {
+    const std::string range = high == INT64_MAX ? "at least " + std::to_string(low)
+                              : low == INT64_MIN
+                                  ? "at most " + std::to_string(high)
+                                  : "from " + std::to_string(low) + " to " + std::to_string(high);
+    throw Wrong(path_, key, range + " but is " + std::to_string(*integer));
+  }
+  return *integer;
+}
+
+double PretrainedConfig::GetDouble(const std::string& key, double default_value) const {
+  return GetOptionalDouble(key).value_or(default_value);
+}
+
+std::optional<double> PretrainedConfig::GetOptionalDouble(const std::string& key) const {
+  const Json* value = Find(json_, key);
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  if (!value->is_number()) {
+    throw Wrong(path_, key, "a number but is " + value->dump());
+  }
+  return value->get<double>();
+}
+
+std::string PretrainedConfig::GetString(const std::string& key,
+                                        const std::string& default_value) const {
+  const Json* value = Find(json_, key);
+  if (value == nullptr) {
+    return default_value;
+  }
+  if (!value->is_string()) {
+    throw Wrong(path_, key, "a text but is " + value->dump());
+  }
+  return value->get<std::string>();
+}
+
+bool PretrainedConfig::GetBool(const std::string& key, bool default_value) const {
+  const Json* value = Find(json_, key);
+  if (value == nullptr) {
+    return default_value;
+  }
+  if (!value->is_boolean()) {
+    throw Wrong(path_, key, "true or false but is " + value->dump());
+  }
+  return value->get<bool>();
+}
+
+bool PretrainedConfig::has(const std::string& key) const { return Find(json_, key) != nullptr; }
+
+int64_t PretrainedConfig::num_labels() const {
+  if (const Json* id2label = Find(json_, "id2label")) {
+    if (!id2label->is_object()) {
+      throw Wrong(path_, "id2label", "an object");
+    }
+    return static_cast<int64_t>(id2label->size());
+  }
+  return GetInt("num_labels", 2, 1);
+}
+
+std::vector<std::string> PretrainedConfig::label_names() const {
+  const int64_t n = num_labels();
+  std::vector<std::string> names(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    names[i] = "LABEL_" + std::to_string(i);
+  }
+  if (const Json* id2label = Find(json_, "id2label")) {
+    for (const auto& [key, name] : id2label->items()) {
+      const int64_t id = LabelId(path_, key);
+      if (id >= n || !name.is_string()) {
+        throw Wrong(path_, "id2label",
+                    "an object from 0 ... " + std::to_string(n - 1) + " to names");
+      }
+      names[id] = name.get<std::string>();
+    }
+  }
+  return names;
+}
+
+void PretrainedConfig::SetLabels(const std::vector<std::string>& names) {
+  Json id2label = Json::object();
+  Json label2id = Json::object();
+  for (size_t i = 0; i < names.size(); ++i) {
+    id2label[std::to_string(i)] = names[i];
+    if (!label2id.emplace(names[i], i).second) {
+      throw InvalidArgument("the label \"" + names[i] + "\" comes twice");
+    }
+  }
+  json_["id2label"] = std::move(id2label);
+  json_["label2id"] = std::move(label2id);
+  json_.erase("num_labels");  // id2label says it; two sources could disagree
+}
+
+void PretrainedConfig::SetNumLabels(int64_t n) {
+  Check(n >= 1, "SetNumLabels", "expected at least 1 label but got ", n);
+  if (Find(json_, "id2label") != nullptr && num_labels() == n) {
+    return;
+  }
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < n; ++i) {
+    names.push_back("LABEL_" + std::to_string(i));
+  }
+  SetLabels(names);
+}
+
+void PretrainedConfig::Override(const std::string& overrides,
+                                const std::vector<std::string>& known_keys) {
+  Json changed = json_;  // all or nothing
+  for (const std::string& part :
+       std::vector<std::string>(absl::StrSplit(overrides, ',', absl::SkipWhitespace()))) {
+    const size_t equals = part.find('=');
+    if (equals == std::string::npos) {
+      throw InvalidArgument("override \"" + std::string(part) + "\": expected key=value");
+    }
+    const std::string key(absl::StripAsciiWhitespace(part.substr(0, equals)));
+    const std::string text(absl::StripAsciiWhitespace(part.substr(equals + 1)));
+    if (!changed.contains(key) &&
+        std::find(known_keys.begin(), known_keys.end(), key) == known_keys.end()) {
+      std::set<std::string> candidates(known_keys.begin(), known_keys.end());
+      for (const auto& [known, value] : changed.items()) {
+        candidates.insert(known);
+      }
+      std::string nearest;
+      size_t distance = SIZE_MAX;
+      for (const std::string& candidate : candidates) {
+        const size_t d = EditDistance(key, candidate);
+        if (d < distance) {
+          distance = d;
+          nearest = candidate;
+        }
+      }
+      throw InvalidArgument(path_ + ": no key \"" + key + "\" to override",
+                            nearest.empty() ? "" : "did you mean \"" + nearest + "\"?");
+    }
+    changed[key] = ParseAs(key, text, Find(changed, key));
+  }
+  json_ = std::move(changed);
+}
+
+std::string PretrainedConfig::ToString() const {
+  return json_.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+}
+
+void PretrainedConfig::SavePretrained(const std::string& dir) const {
+  const std::filesystem::path path(dir);
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    throw FileError(dir, error.value());
+  }
+  WriteFileAtomically((path / "config.json").string(), ToString());
+}
+
+}  // namespace lathe
