@@ -18,16 +18,16 @@ namespace lathe {
 struct DataLoaderOptions {
   int64_t batch_size = 8;
   bool shuffle = false;
-  // Trainer's length-grouped order, shuffled in any case: mega-batches of up to 50 batches, each from long to
-  // short, the longest sample of all first.
+  // Trainer's length-grouped order, shuffled in any case: mega-batches of up to 50 batches, each
+  // from long to short, the longest sample of all first.
   bool group_by_length = false;
   bool drop_last = false;
   uint64_t seed = 42;
   int prefetch = 2;  // batches prepared ahead on a thread; 0: none, no thread
 };
 
-// The order in which samples are visited in `epoch`: a function of the dataset's lengths, (seed, epoch) and, with
-// group_by_length, batch_size.
+// The order in which samples are visited in `epoch`: a function of the dataset's lengths, (seed,
+// epoch) and, with group_by_length, batch_size.
 std::vector<int64_t> SampleOrder(const TokenizedDataset& dataset, const DataLoaderOptions& options,
                                  int64_t epoch);
 
@@ -48,8 +48,8 @@ class DataLoader {
   int64_t epoch() const { return epoch_; }  // the one that the next begin() starts
   void SetEpoch(int64_t epoch) { epoch_ = epoch; }
 
-  // Single pass: copies share it. ++ rethrows what went wrong while the batch was made. May be destroyed, or
-  // outlive the loader, at any time.
+  // Single pass: copies share it. ++ rethrows what went wrong while the batch was made. May be
+  // destroyed, or outlive the loader, at any time.
   class Iterator {
    public:
     const Batch& operator*() const { return *batch_; }

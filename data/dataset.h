@@ -33,15 +33,16 @@ struct TokenizedDataset {
 };
 
 struct TokenizeOptions {
-  int64_t max_length = 128;             // 0: no truncation
-  std::string label_column = "label";   // empty: no labels
-  bool require_labels = true;           // false: a missing label column gives a dataset without labels
-  int num_threads = 0;                  // 0: all cores. The result does not depend on it.
+  int64_t max_length = 128;            // 0: no truncation
+  std::string label_column = "label";  // empty: no labels
+  bool require_labels = true;  // false: a missing label column gives a dataset without labels
+  int num_threads = 0;         // 0: all cores. The result does not depend on it.
 };
 
-// Throws `path:line: label "x" was not seen in training; known labels: ...`, `path:line: empty label`,
-// `path:line: score "x" is not a finite number`, and what TextTable::column throws.
-TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns, const LabelSet& labels,
-                          const Tokenizer& tokenizer, const TokenizeOptions& options);
+// Throws `path:line: label "x" was not seen in training; known labels: ...`, `path:line: empty
+// label`, `path:line: score "x" is not a finite number`, and what TextTable::column throws.
+TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
+                          const LabelSet& labels, const Tokenizer& tokenizer,
+                          const TokenizeOptions& options);
 
 }  // namespace lathe

@@ -17,14 +17,17 @@ enum class LabelKind { kSingleLabel, kMultiLabel, kRegression };
 
 class LabelSet {
  public:
-  // Infers from label columns: JSON arrays -> multi-label; any number that is not an integer among all-numeric
-  // values -> regression ("4.0" is written as a float and counts as one; "nan" counts as a number, for Tokenize
-  // to report with its line); else classes. Names are sorted as run_glue sorts a column's unique values:
-  // integers by value, strings by code point. Empty labels are passed over: Tokenize reports them with their
-  // line. Throws if no label is left, if arrays and plain labels are mixed, or if there is only one class.
+  // Infers from label columns: JSON arrays -> multi-label; any number that is not an integer among
+  // all-numeric values -> regression ("4.0" is written as a float and counts as one; "nan" counts
+  // as a number, for Tokenize to report with its line); else classes. Names are sorted as run_glue
+  // sorts a column's unique values: integers by value, strings by code point. Empty labels are
+  // passed over: Tokenize reports them with their line. Throws if no label is left, if arrays and
+  // plain labels are mixed, or if there is only one class.
   static LabelSet Infer(const std::vector<const std::vector<std::string>*>& columns);
-  static LabelSet Classes(std::vector<std::string> names);     // in this order; throws if one is repeated
-  static LabelSet MultiLabel(std::vector<std::string> names);  // in this order; throws if one is repeated
+  static LabelSet Classes(
+      std::vector<std::string> names);  // in this order; throws if one is repeated
+  static LabelSet MultiLabel(
+      std::vector<std::string> names);  // in this order; throws if one is repeated
   static LabelSet Regression();
 
   LabelKind kind() const { return kind_; }
@@ -46,8 +49,8 @@ class LabelSet {
 // The whole of `text`, spaces around it aside, as a number; "nan" and "inf" are numbers here.
 std::optional<double> ParseNumber(std::string_view text);
 
-// The labels in a JSON array such as `["joy", "fear"]` or `[0, 3]`; nullopt if `text` is not an array of strings,
-// numbers or booleans.
+// The labels in a JSON array such as `["joy", "fear"]` or `[0, 3]`; nullopt if `text` is not an
+// array of strings, numbers or booleans.
 std::optional<std::vector<std::string>> ParseLabelArray(const std::string& text);
 
 }  // namespace lathe

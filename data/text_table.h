@@ -4,7 +4,8 @@
 //   TextColumns columns = ChooseTextColumns(table, {});   // as run_glue chooses
 //   const std::string& text = table.column(columns.first)[0];
 //
-// A file that cannot be used ends in one lathe::Error that names the file and, where there is one, the line.
+// A file that cannot be used ends in one lathe::Error that names the file and, where there is one,
+// the line.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +32,17 @@ struct TextTable {
 };
 
 // By extension:
-//   .csv           RFC 4180: quotes, doubled quotes, line breaks inside quotes, LF or CRLF; first row names the
+//   .csv           RFC 4180: quotes, doubled quotes, line breaks inside quotes, LF or CRLF; first
+//   row names the
 //                  columns. A quote inside an unquoted field is an ordinary character.
-//   .tsv           split at tabs, no quoting (GLUE's files have lone quotes); first row names the columns.
-//   .json, .jsonl  one object a line, the same keys in each. Strings are taken as they are; numbers, booleans and
+//   .tsv           split at tabs, no quoting (GLUE's files have lone quotes); first row names the
+//   columns. .json, .jsonl  one object a line, the same keys in each. Strings are taken as they
+//   are; numbers, booleans and
 //                  arrays (labels) as JSON text.
-// A UTF-8 byte order mark and blank lines are skipped. Throws with `path:line: what` for a ragged row, an
-// unterminated quote, invalid UTF-8 (unless kReplace puts U+FFFD), broken JSON, a missing or unexpected key;
-// with `path: what` for a missing, unreadable or empty file (header only counts), a duplicate column name or an
-// unknown extension.
+// A UTF-8 byte order mark and blank lines are skipped. Throws with `path:line: what` for a ragged
+// row, an unterminated quote, invalid UTF-8 (unless kReplace puts U+FFFD), broken JSON, a missing
+// or unexpected key; with `path: what` for a missing, unreadable or empty file (header only
+// counts), a duplicate column name or an unknown extension.
 TextTable ReadTextTable(const std::string& path, InvalidUtf8 invalid = InvalidUtf8::kError);
 
 // Parses `contents` as the file `path` would be; `path` serves for the extension and the messages.
@@ -49,9 +52,9 @@ TextTable ParseTextTable(const std::string& path, std::string_view contents,
 struct TextColumns {
   std::string first, second;  // second may be empty
 };
-// The named ones (one or two); if none is named, as run_glue: sentence1+sentence2 if both are there, else the
-// first two columns that are not `label_column`, else the one. Columns "idx", "id" and "" (a row index written by
-// a data frame) are no text either.
+// The named ones (one or two); if none is named, as run_glue: sentence1+sentence2 if both are
+// there, else the first two columns that are not `label_column`, else the one. Columns "idx", "id"
+// and "" (a row index written by a data frame) are no text either.
 TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::string>& named,
                               const std::string& label_column = "label");
 

@@ -1,0 +1,218 @@
+#include "lathe/data/data_loader.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "lathe/core/philox.h"
+
+namespace lathe {
+namespace {
+
+// A uniform number in [0, bound): the `draw`-th of those that belong to (seed, epoch). Scaling 64
+// random bits instead of rejecting some keeps draw `i` independent of the others; its bias is below
+// bound / 2^64.
+int64_t UniformBelow(int64_t bound, uint64_t draw, uint64_t seed, int64_t epoch) {
+  constexpr uint32_t kSite = static_cast<uint32_t>(HashName("data_loader/shuffle"));
+  const RandomKey key{.seed = seed, .step = static_cast<uint32_t>(epoch), .site = kSite};
+  const uint64_t block = draw / 2;
+  const PhiloxBlock bits =
+      Philox4x32({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), key.step, 0}},
+                 key.key0(), key.key1());
+  const int half = 2 * static_cast<int>(draw % 2);
+  const uint64_t random = static_cast<uint64_t>(bits.v[half + 1]) << 32 | bits.v[half];
+  return static_cast<int64_t>(static_cast<unsigned __int128>(random) * bound >> 64);
+}
+
+// Groups a shuffled order as Transformers' get_length_grouped_indices does.
+void GroupByLength(const TokenizedDataset& dataset, int64_t batch_size,
+                   std::vector<int64_t>& order) {
+  const int64_t n = static_cast<int64_t>(order.size());
+  const int64_t mega =
+      std::max<int64_t>(1, std::min<int64_t>(n / (4 * batch_size), 50)) * batch_size;
+  int64_t longest = 0;  // first of its mega-batch
+  for (int64_t begin = 0; begin < n; begin += mega) {
+    const int64_t end = std::min(begin + mega, n);
+    std::stable_sort(order.begin() + begin, order.begin() + end,
+                     [&](int64_t a, int64_t b) { return dataset.length(a) > dataset.length(b); });
+    if (dataset.length(order[begin]) > dataset.length(order[longest])) longest = begin;
+  }
+  // If memory runs out, it does so in the first step.
+  if (n > 0) std::swap(order[0], order[longest]);
+}
+
+}  // namespace
+
+std::vector<int64_t> SampleOrder(const TokenizedDataset& dataset, const DataLoaderOptions& options,
+                                 int64_t epoch) {
+  std::vector<int64_t> order(dataset.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (options.shuffle || options.group_by_length) {
+    for (int64_t i = dataset.size() - 1; i > 0; --i) {  // Fisher and Yates
+      std::swap(order[i],
+                order[UniformBelow(i + 1, static_cast<uint64_t>(i), options.seed, epoch)]);
+    }
+  }
+  if (options.group_by_length) GroupByLength(dataset, options.batch_size, order);
+  return order;
+}
+
+Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indices) {
+  std::vector<std::vector<int32_t>> sequences, token_types;
+  std::vector<int64_t> classes;
+  std::vector<float> scores;
+  const int64_t width = dataset.kind == LabelKind::kMultiLabel ? dataset.num_labels : 1;
+  for (int64_t i : indices) {
+    Check(i >= 0 && i < dataset.size(), "collate", "sample ", i, " is not in a dataset of ",
+          dataset.size());
+    const int64_t begin = dataset.offsets[i], end = dataset.offsets[i + 1];
+    sequences.emplace_back(dataset.input_ids.begin() + begin, dataset.input_ids.begin() + end);
+    token_types.emplace_back(dataset.token_type_ids.begin() + begin,
+                             dataset.token_type_ids.begin() + end);
+    if (!dataset.has_labels) continue;
+    if (dataset.kind == LabelKind::kSingleLabel) {
+      classes.push_back(dataset.classes[i]);
+    } else {
+      scores.insert(scores.end(), dataset.scores.begin() + i * width,
+                    dataset.scores.begin() + (i + 1) * width);
+    }
+  }
+  Tensor labels;
+  if (dataset.has_labels) {
+    const int64_t rows = static_cast<int64_t>(indices.size());
+    labels = dataset.kind == LabelKind::kSingleLabel  ? Tensor::FromVector(classes)
+             : dataset.kind == LabelKind::kRegression ? Tensor::FromVector(scores)
+                                                      : Tensor::FromVector(scores, {rows, width});
+  }
+  Batch batch = Batch::Pack(sequences, token_types, std::move(labels));
+  batch.indices = indices;
+  return batch;
+}
+
+// One epoch's batches, made in order on a thread that stays at most `prefetch` ahead. An exception
+// there is handed over in place of the batch that it struck.
+struct DataLoader::Iterator::Pass {
+  std::shared_ptr<const TokenizedDataset> dataset;
+  std::vector<int64_t> order;
+  int64_t batch_size = 0, num_batches = 0, first_step = 0;
+  size_t prefetch = 0;
+  int64_t taken = 0;  // batches handed to the caller; without a thread only
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<const Batch>> ready;
+  std::exception_ptr error;
+  bool done = false;     // the thread makes no more
+  bool stopped = false;  // nobody wants any more
+  std::thread thread;
+
+  ~Pass() {
+    {
+      std::lock_guard lock(mutex);
+      stopped = true;
+    }
+    changed.notify_all();
+    if (thread.joinable()) thread.join();
+  }
+
+  std::shared_ptr<const Batch> Make(int64_t number) const {
+    const int64_t begin = number * batch_size;
+    const int64_t end = std::min(begin + batch_size, static_cast<int64_t>(order.size()));
+    auto batch =
+        std::make_shared<Batch>(Collate(*dataset, {order.begin() + begin, order.begin() + end}));
+    batch->step = first_step + number;
+    return batch;
+  }
+
+  void Run() {
+    std::exception_ptr caught;
+    try {
+      for (int64_t number = 0; number < num_batches; ++number) {
+        auto batch = Make(number);
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return stopped || ready.size() < prefetch; });
+        if (stopped) return;
+        ready.push_back(std::move(batch));
+        changed.notify_all();
+      }
+    } catch (...) {
+      caught = std::current_exception();
+    }
+    std::lock_guard lock(mutex);
+    error = caught;
+    done = true;
+    changed.notify_all();
+  }
+
+  // Null after the last.
+  std::shared_ptr<const Batch> Next() {
+    if (prefetch == 0) {
+      if (taken == num_batches) return nullptr;
+      const int64_t number = taken;
+      taken = num_batches;  // if it throws, the pass is over, as with a thread
+      auto batch = Make(number);
+      taken = number + 1;
+      return batch;
+    }
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return done || !ready.empty(); });
+    if (!ready.empty()) {
+      auto batch = std::move(ready.front());
+      ready.pop_front();
+      changed.notify_all();
+      return batch;
+    }
+    if (error) std::rethrow_exception(std::exchange(error, nullptr));
+    return nullptr;
+  }
+};
+
+DataLoader::Iterator& DataLoader::Iterator::operator++() {
+  batch_ = nullptr;
+  if (pass_ != nullptr) batch_ = pass_->Next();
+  return *this;
+}
+
+DataLoader::DataLoader(std::shared_ptr<const TokenizedDataset> dataset, DataLoaderOptions options)
+    : dataset_(std::move(dataset)), options_(options) {
+  Check(dataset_ != nullptr, "data_loader", "the dataset is null");
+  Check(options_.batch_size > 0, "data_loader", "batch_size must be positive but is ",
+        options_.batch_size);
+  Check(options_.prefetch >= 0, "data_loader", "prefetch must not be negative but is ",
+        options_.prefetch);
+  Check(!options_.drop_last || dataset_->size() >= options_.batch_size, "data_loader",
+        "drop_last leaves nothing of ", dataset_->size(), " samples with batch_size ",
+        options_.batch_size);
+}
+
+DataLoader::DataLoader(TokenizedDataset dataset, DataLoaderOptions options)
+    : DataLoader(std::make_shared<const TokenizedDataset>(std::move(dataset)), options) {}
+
+DataLoader::~DataLoader() = default;
+
+int64_t DataLoader::size() const {
+  const int64_t n = num_samples(), b = options_.batch_size;
+  return options_.drop_last ? n / b : (n + b - 1) / b;
+}
+
+DataLoader::Iterator DataLoader::begin() {
+  const int64_t epoch = epoch_++;
+  auto pass = std::make_shared<Iterator::Pass>();
+  pass->dataset = dataset_;
+  pass->order = SampleOrder(*dataset_, options_, epoch);
+  pass->batch_size = options_.batch_size;
+  pass->num_batches = size();
+  pass->first_step = epoch * size();
+  pass->prefetch = static_cast<size_t>(options_.prefetch);
+  if (pass->prefetch > 0) pass->thread = std::thread([&p = *pass] { p.Run(); });
+  Iterator iterator;
+  iterator.pass_ = std::move(pass);
+  return ++iterator;
+}
+
+}  // namespace lathe
