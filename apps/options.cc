@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/error.h"
 #include "lathe/optim/schedules.h"
 
@@ -167,6 +168,7 @@ void Validate(FinetuneOptions& o) {
   }
   Require(!o.do_train || o.eval_strategy == "no" || !o.validation_file.empty(),
           "--eval_strategy needs --validation_file");
+  ParseScheduleKwargs(o.lr_scheduler_kwargs);
   if (o.eval_steps == 0) o.eval_steps = o.logging_steps;
 }
 

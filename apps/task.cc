@@ -135,16 +135,16 @@ Task LoadTask(const FinetuneOptions& options) {
 
   task.tokenizer = MakeTokenizer(options);
   CheckVocabulary(*task.tokenizer, config, task.notes);
-  const FromPretrainedOptions model_options = {
-      .num_labels = task.labels.num_labels(),
-      .label_names = task.labels.names(),
-      .problem_type = ProblemType(task.labels.kind()),
-      .ignore_mismatched_sizes = options.ignore_mismatched_sizes,
-      .seed = static_cast<uint64_t>(options.seed)};
+  FromPretrainedOptions model_options = {.num_labels = task.labels.num_labels(),
+                                         .label_names = task.labels.names(),
+                                         .problem_type = ProblemType(task.labels.kind()),
+                                         .ignore_mismatched_sizes = options.ignore_mismatched_sizes,
+                                         .seed = static_cast<uint64_t>(options.seed)};
   if (options.model_name_or_path.empty()) {
     task.model = AutoModelForSequenceClassification::FromConfig(config, model_options);
     task.notes.push_back("fresh weights");
   } else {
+    model_options.config = config;
     task.model = AutoModelForSequenceClassification::FromPretrained(options.model_name_or_path,
                                                                     model_options);
     if (const std::string summary = task.model->load_report().Summary(); !summary.empty()) {

@@ -1,0 +1,116 @@
+#include "lathe/apps/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "lathe/apps/interrupt.h"
+#include "lathe/apps/progress.h"
+#include "lathe/core/autograd.h"
+#include "lathe/data/data_loader.h"
+#include "lathe/data/metrics.h"
+
+namespace lathe {
+namespace {
+
+// A label must not break the table.
+std::string Cell(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
+  return text;
+}
+
+// The shortest text that reads back as the same float.
+std::string Number(float value) {
+  char buffer[32];
+  for (int digits = 6; digits <= 9; ++digits) {
+    std::snprintf(buffer, sizeof buffer, "%.*g", digits, static_cast<double>(value));
+    if (std::strtof(buffer, nullptr) == value) break;
+  }
+  return buffer;
+}
+
+// The names of all labels that a row of logits predicts.
+std::string PredictedNames(const float* row, const LabelSet& labels,
+                           const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (row[i] > 0) out += (out.empty() ? "" : ",") + Cell(labels.names()[i]);
+  }
+  return out;
+}
+
+}  // namespace
+
+Evaluation Evaluate(SequenceClassifier& model, std::shared_ptr<const TokenizedDataset> dataset,
+                    const FinetuneOptions& options, const std::string& title) {
+  const auto start = std::chrono::steady_clock::now();
+  model.Eval();
+  NoGradGuard no_grad;
+  DataLoader loader(dataset, {.batch_size = options.per_device_eval_batch_size});
+  Progress progress(
+      {.title = title, .total = loader.size(), .unit = "batch", .enabled = !options.disable_tqdm});
+  Evaluation result;
+  double loss_sum = 0;
+  for (const Batch& batch : loader) {
+    const SequenceClassifierOutput outputs = model.Forward(batch);
+    const auto logits = outputs.logits.ToVector<float>();
+    result.logits.insert(result.logits.end(), logits.begin(), logits.end());
+    if (outputs.loss.defined()) loss_sum += outputs.loss.Item() * static_cast<double>(batch.size());
+    ++result.batches;
+    progress.Update(1);
+    if (Interrupted()) {
+      result.complete = result.batches == loader.size();
+      break;
+    }
+  }
+  result.loss = dataset->size() > 0 ? loss_sum / static_cast<double>(dataset->size()) : 0;
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset) {
+  nlohmann::json json = {
+      {"eval_loss", evaluation.loss},
+      {"eval_samples", dataset.size()},
+      {"eval_runtime", evaluation.seconds},
+      {"eval_samples_per_second", static_cast<double>(dataset.size()) / evaluation.seconds},
+      {"eval_steps_per_second", static_cast<double>(evaluation.batches) / evaluation.seconds}};
+  const MetricValues values = ComputeMetrics({.kind = dataset.kind,
+                                              .num_labels = dataset.num_labels,
+                                              .logits = evaluation.logits,
+                                              .classes = dataset.classes,
+                                              .scores = dataset.scores});
+  for (const auto& [name, value] : values) json["eval_" + name] = value;
+  return json;
+}
+
+std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,
+                            const std::vector<std::string>& label_names) {
+  const int64_t columns = labels.num_labels();
+  std::string table = "index\tprediction";
+  for (const std::string& name : label_names) table += "\tlogit_" + Cell(name);
+  table += '\n';
+  const std::vector<int64_t> best = ArgMax(evaluation.logits, columns);
+  for (size_t i = 0; i < best.size(); ++i) {
+    const float* row = evaluation.logits.data() + static_cast<int64_t>(i) * columns;
+    table += std::to_string(i) + '\t';
+    switch (labels.kind()) {
+      case LabelKind::kRegression:
+        table += Number(row[0]);
+        break;
+      case LabelKind::kSingleLabel:
+        table += Cell(labels.names()[static_cast<size_t>(best[i])]);
+        break;
+      case LabelKind::kMultiLabel:
+        table += PredictedNames(row, labels, labels.names());
+        break;
+    }
+    for (int64_t c = 0; c < columns; ++c) table += '\t' + Number(row[c]);
+    table += '\n';
+  }
+  return table;
+}
+
+}  // namespace lathe

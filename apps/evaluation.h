@@ -1,0 +1,35 @@
+// A model's outputs for a whole dataset, and what Trainer reports about them.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lathe/apps/options.h"
+#include "lathe/data/dataset.h"
+#include "lathe/models/pretrained.h"
+
+namespace lathe {
+
+struct Evaluation {
+  std::vector<float> logits;  // [n, num_labels], in the dataset's order
+  double loss = 0;            // mean over samples; 0 without labels
+  double seconds = 0;
+  int64_t batches = 0;
+  bool complete = true;  // false if Ctrl-C ended it: then only the first logits are there
+};
+
+// Runs in evaluation mode without gradients and leaves the model in evaluation mode.
+Evaluation Evaluate(SequenceClassifier& model, std::shared_ptr<const TokenizedDataset> dataset,
+                    const FinetuneOptions& options, const std::string& title);
+
+// eval_loss, eval_<GLUE's metrics>, eval_runtime, eval_samples_per_second, eval_steps_per_second,
+// eval_samples.
+nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset);
+
+// "index\tprediction\tlogit_<label>..." and one line for each sample.
+std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,
+                            const std::vector<std::string>& label_names);
+
+}  // namespace lathe

@@ -1,0 +1,135 @@
+// The `finetune` program: trains, evaluates and predicts as run_glue does.
+#include <omp.h>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "lathe/apps/evaluation.h"
+#include "lathe/apps/interrupt.h"
+#include "lathe/apps/options.h"
+#include "lathe/apps/output_dir.h"
+#include "lathe/apps/progress.h"
+#include "lathe/apps/report_error.h"
+#include "lathe/apps/task.h"
+#include "lathe/apps/trainer.h"
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+
+namespace lathe {
+namespace {
+
+void PrintRow(const std::string& name, const std::string& value) {
+  std::cout << "  " << name << std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') << value
+            << '\n';
+}
+
+void PrintData(const std::string& name, const TaskData& data, int64_t max_length) {
+  if (data.dataset == nullptr) return;
+  const TokenizedDataset& dataset = *data.dataset;
+  const double mean = dataset.size() > 0 ? static_cast<double>(dataset.input_ids.size()) /
+                                               static_cast<double>(dataset.size())
+                                         : 0;
+  PrintRow(name, FormatCount(dataset.size()) + " samples, " + FormatNumber("%.1f", mean) +
+                     " tokens on average, " + FormatCount(dataset.truncated) + " cut to " +
+                     std::to_string(max_length) + " (" + data.path + ")");
+}
+
+void PrintSummary(const FinetuneOptions& options, const Task& task, const Trainer* trainer) {
+  std::string labels = ProblemType(task.labels.kind());
+  if (task.labels.kind() != LabelKind::kRegression) {
+    labels += ", " + std::to_string(task.labels.num_labels()) + ":";
+    for (size_t i = 0; i < task.label_names.size() && i < 10; ++i)
+      labels += " " + task.label_names[i];
+    if (task.label_names.size() > 10) labels += " ...";
+  }
+  PrintRow("model", task.model->config().model_type() + ", " +
+                        FormatCount(task.model->NumParameters()) + " parameters");
+  PrintRow("labels", labels);
+  PrintData("train", task.train, task.max_length);
+  PrintData("validation", task.validation, task.max_length);
+  PrintData("test", task.test, task.max_length);
+  if (trainer != nullptr) PrintRow("steps", trainer->Plan());
+  PrintRow("threads", std::to_string(omp_get_max_threads()));
+  PrintRow("output", options.output_dir);
+  for (const std::string& note : task.notes) PrintRow("note", note);
+  std::cout << std::flush;
+}
+
+void PrintMetrics(const std::string& title, const nlohmann::json& metrics) {
+  std::cout << title << '\n';
+  for (const auto& [name, value] : metrics.items()) {
+    PrintRow(name, " " + (value.is_number_float() ? FormatNumber("%.4f", value.get<double>())
+                                                  : value.dump()));
+  }
+  std::cout << std::flush;
+}
+
+// Earlier results of other parts stay, as with Trainer, unless the model is a new one.
+nlohmann::json EarlierResults(const OutputDir& out, const FinetuneOptions& options) {
+  if (options.do_train) return nlohmann::json::object();
+  try {
+    const auto json = nlohmann::json::parse(ReadFile(out.File("all_results.json")), nullptr, false);
+    if (json.is_object()) return json;
+  } catch (const Error&) {
+    // There is none.
+  }
+  return nlohmann::json::object();
+}
+
+int Finetune(const FinetuneOptions& options) {
+  OutputDir out(options.output_dir, !options.do_train || options.overwrite_output_dir);
+  if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
+  Task task = LoadTask(options);
+  std::optional<Trainer> trainer;
+  if (options.do_train) trainer.emplace(options, task, out);
+  PrintSummary(options, task, trainer ? &*trainer : nullptr);
+  if (Interrupted()) return kInterruptedExitCode;
+
+  nlohmann::json results = EarlierResults(out, options);
+  if (trainer) {
+    trainer->Train();
+    results.update(trainer->metrics());
+    PrintMetrics("train", trainer->metrics());
+    if (trainer->interrupted()) {
+      std::cout << "interrupted after step " << trainer->state().global_step << "; the model is in "
+                << out.path() << std::endl;
+      return kInterruptedExitCode;
+    }
+  }
+  if (options.do_eval) {
+    const Evaluation evaluation = Evaluate(*task.model, task.validation.dataset, options, "eval");
+    if (!evaluation.complete) return kInterruptedExitCode;
+    nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
+    if (trainer) metrics["epoch"] = trainer->state().epoch;
+    out.WriteJson("eval_results.json", metrics);
+    results.update(metrics);
+    PrintMetrics("eval", metrics);
+  }
+  if (options.do_predict) {
+    const Evaluation evaluation = Evaluate(*task.model, task.test.dataset, options, "predict");
+    if (!evaluation.complete) return kInterruptedExitCode;
+    out.Write("predict_results.tsv", PredictionTable(evaluation, task.labels, task.label_names));
+  }
+  if (!results.empty()) out.WriteJson("all_results.json", results);
+  return 0;
+}
+
+}  // namespace
+}  // namespace lathe
+
+int main(int argc, char** argv) {
+  lathe::InstallInterruptHandler();
+  lathe::ParsedOptions parsed;
+  const int usage = lathe::ReportErrors(lathe::kUsageExitCode, [&] {
+    parsed = lathe::ParseOptions({argv + 1, argv + argc});
+    return 0;
+  });
+  if (usage != 0) return usage;
+  if (parsed.help) {
+    std::cout << *parsed.help;
+    return 0;
+  }
+  return lathe::ReportErrors(lathe::kErrorExitCode,
+                             [&] { return lathe::Finetune(parsed.options); });
+}

@@ -1,0 +1,205 @@
+#include "lathe/apps/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "lathe/apps/evaluation.h"
+#include "lathe/apps/interrupt.h"
+#include "lathe/apps/schedule_kwargs.h"
+#include "lathe/core/autograd.h"
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// Set before main runs: as near to the start of the process as a program can tell.
+const Clock::time_point process_start = Clock::now();
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A number of steps, or a share of all of them below 1.
+int64_t StepsOf(double value, int64_t max_steps) {
+  const double steps = value < 1 ? std::ceil(value * static_cast<double>(max_steps)) : value;
+  return std::max<int64_t>(1, static_cast<int64_t>(steps));
+}
+
+std::string MetricName(const std::string& name) {
+  if (name.empty()) return "eval_loss";
+  return name.starts_with("eval_") ? name : "eval_" + name;
+}
+
+// High accuracy is good, a high loss or error is not.
+bool GreaterIsBetter(const FinetuneOptions& options, const std::string& metric) {
+  return options.greater_is_better.value_or(!metric.ends_with("loss") && !metric.ends_with("mse") &&
+                                            !metric.ends_with("runtime"));
+}
+
+DataLoaderOptions LoaderOptions(const FinetuneOptions& options) {
+  return {.batch_size = options.per_device_train_batch_size,
+          .shuffle = options.shuffle_train,
+          .group_by_length = options.group_by_length,
+          .drop_last = options.dataloader_drop_last,
+          .seed = static_cast<uint64_t>(options.data_seed.value_or(options.seed))};
+}
+
+AdamWOptions OptimizerOptions(const FinetuneOptions& options) {
+  return {.lr = options.learning_rate,
+          .beta1 = options.adam_beta1,
+          .beta2 = options.adam_beta2,
+          .eps = options.adam_epsilon,
+          .weight_decay = options.weight_decay};
+}
+
+ScheduleOptions MakeScheduleOptions(const FinetuneOptions& options, int64_t max_steps) {
+  ScheduleOptions schedule = ParseScheduleKwargs(options.lr_scheduler_kwargs);
+  schedule.num_training_steps = max_steps;
+  schedule.num_warmup_steps =
+      options.warmup_steps > 0
+          ? options.warmup_steps
+          : static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * options.warmup_ratio));
+  return schedule;
+}
+
+}  // namespace
+
+Trainer::Trainer(const FinetuneOptions& options, Task& task, OutputDir& out)
+    : options_(options),
+      task_(task),
+      out_(out),
+      model_(*task.model),
+      loader_(task.train.dataset, LoaderOptions(options)),
+      optimizer_(DecayGroups(model_.Parameters(), options.weight_decay), OptimizerOptions(options)),
+      metric_name_(MetricName(options.metric_for_best_model)),
+      greater_is_better_(GreaterIsBetter(options, metric_name_)) {
+  if (loader_.size() == 0) {
+    throw InvalidArgument(task.train.path + ": " + std::to_string(loader_.num_samples()) +
+                              " samples make no whole batch of " +
+                              std::to_string(options.per_device_train_batch_size),
+                          "leave --dataloader_drop_last out or use a smaller batch");
+  }
+  CheckMetricName();
+  steps_per_epoch_ = DivideUp(loader_.size(), options.gradient_accumulation_steps);
+  const double planned =
+      std::ceil(options.num_train_epochs * static_cast<double>(steps_per_epoch_));
+  state_.max_steps = options.max_steps > 0 ? options.max_steps : static_cast<int64_t>(planned);
+  state_.num_train_epochs = DivideUp(state_.max_steps, steps_per_epoch_);
+  state_.logging_steps = StepsOf(options.logging_steps, state_.max_steps);
+  state_.eval_steps = StepsOf(options.eval_steps, state_.max_steps);
+  state_.train_batch_size = options.per_device_train_batch_size;
+  scheduler_ = GetScheduler(options.lr_scheduler_type, optimizer_,
+                            MakeScheduleOptions(options, state_.max_steps));
+  accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
+}
+
+// A misspelt metric should not end the run at its first evaluation.
+void Trainer::CheckMetricName() const {
+  if (options_.eval_strategy == "no") return;
+  TokenizedDataset nothing;
+  nothing.kind = task_.labels.kind();
+  nothing.num_labels = task_.labels.num_labels();
+  const nlohmann::json metrics = EvalMetrics({}, nothing);
+  if (metrics.contains(metric_name_)) return;
+  std::string names;
+  for (const auto& [name, value] : metrics.items())
+    names += (names.empty() ? "" : ", ") + name.substr(5);
+  throw InvalidArgument("--metric_for_best_model must be one of " + names + " but is \"" +
+                        options_.metric_for_best_model + "\"");
+}
+
+std::string Trainer::Plan() const {
+  std::string plan = FormatCount(state_.max_steps) + " (" + FormatCount(steps_per_epoch_) +
+                     " an epoch), batches of " +
+                     std::to_string(options_.per_device_train_batch_size);
+  if (options_.gradient_accumulation_steps > 1) {
+    plan += " x " + std::to_string(options_.gradient_accumulation_steps);
+  }
+  return plan;
+}
+
+void Trainer::Train() {
+  const auto start = Clock::now();
+  progress_.emplace(Progress::Options{
+      .title = "train", .total = state_.max_steps, .enabled = !options_.disable_tqdm});
+  model_.Train();
+  optimizer_.ZeroGrad();
+  while (state_.global_step < state_.max_steps && !interrupted_) TrainEpoch();
+  ReadLosses();
+  if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite");
+  progress_.reset();
+  if (options_.load_best_model_at_end && best_values_.defined() && !interrupted_) {
+    Tensor values = optimizer_.arena().values();
+    values.CopyFrom(best_values_);
+  }
+  metrics_ = TrainMetrics(SecondsSince(start));
+  state_.Log(metrics_);
+  Save();
+}
+
+void Trainer::TrainEpoch() {
+  const int64_t epoch = loader_.epoch();
+  const int64_t batches = loader_.size();
+  const int64_t batch_size = options_.per_device_train_batch_size;
+  const int64_t accumulation = options_.gradient_accumulation_steps;
+  int64_t place = 0;
+  for (const Batch& batch : loader_) {
+    const int64_t window_begin = place / accumulation * accumulation;
+    const int64_t window_end = std::min(window_begin + accumulation, batches);
+    const int64_t window_samples =
+        std::min(window_end * batch_size, loader_.num_samples()) - window_begin * batch_size;
+    Accumulate(batch, window_samples);
+    if (++place < window_end) continue;
+    FinishStep();
+    state_.epoch =
+        static_cast<double>(epoch) + static_cast<double>(place) / static_cast<double>(batches);
+    AfterStep(/*epoch_ends=*/place == batches);
+    if (interrupted_ || state_.global_step == state_.max_steps) break;
+  }
+}
+
+void Trainer::Accumulate(const Batch& batch, int64_t window_samples) {
+  const SequenceClassifierOutput outputs = model_.Forward(batch);
+  const double weight = static_cast<double>(batch.size()) / static_cast<double>(window_samples);
+  pending_.push_back({outputs.loss.Detach(), weight});
+  window_.push_back(batch);
+  Backward(outputs.loss,
+           Tensor::Full(Shape{}, weight, outputs.loss.dtype(), outputs.loss.device()));
+  samples_seen_ += batch.size();
+  state_.num_input_tokens_seen += batch.num_tokens();
+}
+
+void Trainer::FinishStep() {
+  grad_norm_ = options_.max_grad_norm > 0 ? ClipGradNorm(optimizer_, options_.max_grad_norm)
+                                          : GradNorm(optimizer_);
+  // Reading a scalar costs nothing on the CPU, so a bad step is noticed before it is taken.
+  // Elsewhere it would hold the device up: losses are read when they are logged.
+  if (grad_norm_.device() == Device{}) ReadLosses();
+  used_lr_ = optimizer_.lr(0);
+  optimizer_.Step();
+  scheduler_->Step();
+  optimizer_.ZeroGrad();
+  window_.clear();
+  ++state_.global_step;
+  if (state_.global_step == 1) time_to_first_step_ = SecondsSince(process_start);
+}
+
+void Trainer::AfterStep(bool epoch_ends) {
+  progress_->Update(1);
+  const int64_t step = state_.global_step;
+  if (step % state_.logging_steps == 0 || (step == 1 && options_.logging_first_step)) LogStep();
+  interrupted_ = interrupted_ || Interrupted();
+  if (interrupted_) return;
+  if (options_.eval_strategy == "epoch"
+          ? epoch_ends || step == state_.max_steps
+          : options_.eval_strategy == "steps" && step % state_.eval_steps == 0) {
+    EvaluateNow();
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,96 @@
+// The training loop behind `finetune`, with Trainer's rules: steps and warm-up are counted in
+// optimizer steps; a step is clip, update, schedule, zero; the rate that is logged is the one used.
+// A step's loss is the mean over the samples of its accumulation window, which makes a short last
+// window exact.
+//
+//   Trainer trainer(options, task, out);
+//   trainer.Train();                    // saves the model and its logs
+//   if (trainer.interrupted()) ...
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lathe/apps/options.h"
+#include "lathe/apps/output_dir.h"
+#include "lathe/apps/progress.h"
+#include "lathe/apps/task.h"
+#include "lathe/apps/trainer_state.h"
+#include "lathe/data/data_loader.h"
+#include "lathe/distributed/accelerator.h"
+#include "lathe/optim/optimizer.h"
+#include "lathe/optim/schedules.h"
+
+namespace lathe {
+
+class Trainer {
+ public:
+  // All three must outlive it. Throws for options that don't fit the data.
+  Trainer(const FinetuneOptions& options, Task& task, OutputDir& out);
+
+  // The steps to come, for people.
+  std::string Plan() const;
+  // Trains and saves, once. When a loss or a gradient is not finite it saves the model as it was
+  // before that step and throws, naming the step and the first bad parameter.
+  void Train();
+
+  bool interrupted() const { return interrupted_; }
+  const TrainerState& state() const { return state_; }
+  // train_loss, train_runtime, ...; after Train.
+  const nlohmann::json& metrics() const { return metrics_; }
+
+ private:
+  struct PendingLoss {  // part of a step's loss that nobody has read yet
+    Tensor loss;
+    double weight;
+  };
+
+  // trainer.cc: the loop.
+  void CheckMetricName() const;
+  void TrainEpoch();
+  void Accumulate(const Batch& batch, int64_t window_samples);
+  void FinishStep();
+  void AfterStep(bool epoch_ends);
+
+  // trainer_report.cc: what is read from the loop and written to files.
+  void ReadLosses();
+  void LogStep();
+  void EvaluateNow();
+  [[noreturn]] void Diverged(int64_t step, const std::string& what);
+  std::string FirstBadParameter();
+  bool ParametersAreFinite() const;
+  void Save();
+  nlohmann::json TrainMetrics(double seconds) const;
+
+  const FinetuneOptions& options_;
+  Task& task_;
+  OutputDir& out_;
+  SequenceClassifier& model_;
+  Accelerator accelerator_;
+  DataLoader loader_;
+  AdamW optimizer_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::optional<Progress> progress_;
+  std::string metric_name_;  // decides which model is best: "eval_loss"
+  bool greater_is_better_;
+  int64_t steps_per_epoch_ = 0;
+  TrainerState state_;
+
+  std::vector<Batch> window_;  // the batches of the present step
+  std::vector<PendingLoss> pending_;
+  Tensor grad_norm_;
+  double used_lr_ = 0;
+  double loss_since_log_ = 0, loss_total_ = 0;
+  int64_t logged_step_ = 0, evaluated_step_ = 0;
+  int64_t samples_seen_ = 0;
+  double time_to_first_step_ = 0;
+  Tensor best_values_;  // the arena's values when the metric was best
+  bool interrupted_ = false;
+  nlohmann::json metrics_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,159 @@
+// The part of the trainer that reads numbers back, writes them down and saves.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lathe/apps/evaluation.h"
+#include "lathe/apps/trainer.h"
+#include "lathe/core/autograd.h"
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+
+namespace lathe {
+namespace {
+
+int64_t PeakRssBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+bool AllFinite(const Tensor& tensor) {
+  const auto values = tensor.values<float>();
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+}
+
+std::string Text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Inf" : "-Inf";
+  return FormatNumber("%g", value);
+}
+
+}  // namespace
+
+void Trainer::ReadLosses() {
+  if (pending_.empty()) return;
+  // Before the update is counted where losses are read at once, after it elsewhere.
+  const int64_t step = state_.global_step + (window_.empty() ? 0 : 1);
+  double loss = 0;
+  for (const PendingLoss& part : pending_) loss += part.weight * part.loss.Item();
+  pending_.clear();
+  loss_since_log_ += loss;
+  loss_total_ += loss;
+  if (!std::isfinite(loss)) Diverged(step, "the loss is " + Text(loss));
+  if (const double norm = grad_norm_.Item(); !std::isfinite(norm)) {
+    Diverged(step, "the gradient norm is " + Text(norm));
+  }
+  progress_->Update(0, loss);
+}
+
+void Trainer::LogStep() {
+  ReadLosses();
+  const double steps = static_cast<double>(state_.global_step - logged_step_);
+  const double loss = loss_since_log_ / steps;
+  const double grad_norm = grad_norm_.Item();
+  state_.Log({{"loss", loss}, {"grad_norm", grad_norm}, {"learning_rate", used_lr_}});
+  progress_->Print("step " + std::to_string(state_.global_step) + "/" +
+                   std::to_string(state_.max_steps) + FormatNumber("  epoch %.2f", state_.epoch) +
+                   FormatNumber("  loss %.4f", loss) + FormatNumber("  grad_norm %.3f", grad_norm) +
+                   FormatNumber("  learning_rate %.3g", used_lr_));
+  loss_since_log_ = 0;
+  logged_step_ = state_.global_step;
+}
+
+void Trainer::EvaluateNow() {
+  progress_->Clear();
+  const Evaluation evaluation = Evaluate(model_, task_.validation.dataset, options_, "eval");
+  model_.Train();
+  if (!evaluation.complete) {
+    interrupted_ = true;
+    return;
+  }
+  const nlohmann::json metrics = EvalMetrics(evaluation, *task_.validation.dataset);
+  state_.Log(metrics);
+  std::string line = "eval at step " + std::to_string(state_.global_step);
+  for (const auto& [name, value] : metrics.items()) {
+    if (name.ends_with("_second") || name.ends_with("runtime") || name.ends_with("samples"))
+      continue;
+    line += "  " + name + FormatNumber(" %.4f", value.get<double>());
+  }
+  progress_->Print(line);
+
+  const double metric = metrics.at(metric_name_).get<double>();
+  scheduler_->StepMetric(metric);
+  const bool better = !state_.best_metric || (greater_is_better_ ? metric > *state_.best_metric
+                                                                 : metric < *state_.best_metric);
+  if (!better) return;
+  if (!options_.metric_for_best_model.empty()) {
+    state_.best_metric = metric;
+    state_.best_global_step = state_.global_step;
+  }
+  if (options_.load_best_model_at_end) best_values_ = optimizer_.arena().values().Clone();
+}
+
+bool Trainer::ParametersAreFinite() const { return AllFinite(optimizer_.arena().values()); }
+
+// A bad value if there is one, in the order of use. Else a bad gradient, in the order in which the
+// backward pass makes them: what comes after may only have inherited it.
+std::string Trainer::FirstBadParameter() {
+  const std::vector<Parameter> parameters = model_.Parameters();
+  for (const Parameter& parameter : parameters) {
+    if (!AllFinite(parameter.tensor))
+      return "parameter \"" + parameter.name + "\" holds a bad value";
+  }
+  // Clipping by a bad norm has spoiled all gradients, so they are computed once more. Dropout is a
+  // function of the step: they come out the same.
+  optimizer_.ZeroGrad();
+  for (const Batch& batch : window_) Backward(model_.Forward(batch).loss);
+  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    const Tensor grad = parameter->tensor.grad();
+    if (grad.defined() && !AllFinite(grad)) {
+      return "the first bad gradient is that of parameter \"" + parameter->name + "\"";
+    }
+  }
+  return "all parameters and gradients are finite one by one";
+}
+
+void Trainer::Diverged(int64_t step, const std::string& what) {
+  progress_.reset();
+  const std::string message =
+      "step " + std::to_string(step) + ": " + what + "; " + FirstBadParameter();
+  if (!ParametersAreFinite() && best_values_.defined()) {
+    Tensor values = optimizer_.arena().values();
+    values.CopyFrom(best_values_);
+  }
+  std::string hint = "lower --learning_rate or raise --warmup_steps";
+  if (ParametersAreFinite() && state_.global_step > 0) {
+    Save();
+    hint += "; the last good model is in " + out_.path();
+  }
+  throw InvalidArgument(message, hint);
+}
+
+void Trainer::Save() {
+  out_.Replace([this](const std::string& dir) {
+    model_.SavePretrained(dir);
+    task_.tokenizer->SavePretrained(dir);
+    WriteFileAtomically(dir + "/trainer_state.json", state_.ToJson().dump(2) + "\n");
+    if (!metrics_.is_null()) {
+      WriteFileAtomically(dir + "/train_results.json", metrics_.dump(4) + "\n");
+    }
+  });
+}
+
+nlohmann::json Trainer::TrainMetrics(double seconds) const {
+  const double steps = static_cast<double>(state_.global_step);
+  return {{"epoch", state_.epoch},
+          {"train_loss", steps > 0 ? loss_total_ / steps : 0.0},
+          {"train_runtime", seconds},
+          {"train_samples", loader_.num_samples()},
+          {"train_samples_per_second", static_cast<double>(samples_seen_) / seconds},
+          {"train_steps_per_second", steps / seconds},
+          {"train_tokens_per_second", static_cast<double>(state_.num_input_tokens_seen) / seconds},
+          {"time_to_first_step", time_to_first_step_},
+          {"peak_rss_bytes", PeakRssBytes()}};
+}
+
+}  // namespace lathe
