@@ -58,8 +58,7 @@ TEST(SampleOrderTest, IsAPermutationGivenBySeedAndEpoch) {
 
 TEST(SampleOrderTest, StaysTheSameAcrossVersions) {
   // A run that is resumed by a newer build must see the same order. The expected one was made by a
-  // Philox4x32-10 written
-  // apart in Python.
+  // Philox4x32-10 written apart in Python.
   EXPECT_EQ(SampleOrder(DatasetOfSize(10), {.shuffle = true, .seed = 42}, 0),
             (Order{7, 3, 1, 4, 6, 8, 5, 9, 0, 2}));
 }
