@@ -19,11 +19,13 @@ class Accelerator {
  public:
   explicit Accelerator(AcceleratorOptions options = {}) : options_(options) {
     Check(options.gradient_accumulation_steps >= 1, "accelerator",
-          "gradient_accumulation_steps must be at least 1 but is ", options.gradient_accumulation_steps);
+          "gradient_accumulation_steps must be at least 1 but is ",
+          options.gradient_accumulation_steps);
   }
 
-  // Any of loaders, models, optimizers and schedulers, in any order: puts them on the device and shards them over
-  // the processes. With one process on the CPU all of them are where they should be.
+  // Any of loaders, models, optimizers and schedulers, in any order: puts them on the device and
+  // shards them over the processes. With one process on the CPU all of them are where they should
+  // be.
   template <typename... Objects>
   void Prepare(Objects&...) {}
 

@@ -1,0 +1,144 @@
+#include "lathe/core/cpu/activation.h"
+
+#include "lathe/core/cpu/math.h"
+
+namespace lathe::cpu {
+namespace {
+
+// Each activation: value and derivative. Formulas as in Transformers' ACT2FN.
+struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
+  template <typename T>
+  [[gnu::always_inline]] static T Value(T x) {
+    return T(0.5) * x * (T(1) + Erf(x * T(0.70710678118654752)));
+  }
+  template <typename T>
+  [[gnu::always_inline]] static T Derivative(T x) {
+    return T(0.5) * (T(1) + Erf(x * T(0.70710678118654752))) +
+           x * T(0.39894228040143268) * Exp(T(-0.5) * x * x);
+  }
+};
+struct GeluNew {  // x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+  template <typename T>
+  [[gnu::always_inline]] static T Value(T x) {
+    const T u = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
+    return T(0.5) * x * (T(1) + Tanh(u));
+  }
+  template <typename T>
+  [[gnu::always_inline]] static T Derivative(T x) {
+    const T u = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
+    const T t = Tanh(u);
+    return T(0.5) * (T(1) + t) +
+           T(0.5) * x * (T(1) - t * t) * T(0.79788456080286536) * (T(1) + T(3 * 0.044715) * x * x);
+  }
+};
+struct Relu {
+  template <typename T>
+  [[gnu::always_inline]] static T Value(T x) {
+    return x < 0 ? T(0) : x;  // NaN stays
+  }
+  template <typename T>
+  [[gnu::always_inline]] static T Derivative(T x) {
+    return x > 0 ? T(1) : T(0);
+  }
+};
+struct TanhActivation {
+  template <typename T>
+  static T Value(T x) {
+    return std::tanh(x);
+  }
+  template <typename T>
+  static T Derivative(T x) {
+    const T t = std::tanh(x);
+    return T(1) - t * t;
+  }
+};
+struct Silu {  // x * sigmoid(x)
+  template <typename T>
+  [[gnu::always_inline]] static T Value(T x) {
+    return x / (T(1) + Exp(-x));
+  }
+  template <typename T>
+  [[gnu::always_inline]] static T Derivative(T x) {
+    const T s = T(1) / (T(1) + Exp(-x));
+    return s * (T(1) + x * (T(1) - s));
+  }
+};
+
+template <typename Body>
+void With(ActivationKind kind, Body body) {
+  switch (kind) {
+    case ActivationKind::kNone:
+      return;
+    case ActivationKind::kGelu:
+      return body(Gelu{});
+    case ActivationKind::kGeluNew:
+      return body(GeluNew{});
+    case ActivationKind::kRelu:
+      return body(Relu{});
+    case ActivationKind::kTanh:
+      return body(TanhActivation{});
+    case ActivationKind::kSilu:
+      return body(Silu{});
+  }
+}
+
+template <typename T>
+void Forward(T* y, T* x, const T* bias, int64_t rows, int64_t n, ActivationKind kind) {
+  if (kind == ActivationKind::kNone) {
+    if (bias == nullptr) return;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < n; ++c) x[r * n + c] += bias[c];
+    }
+    return;
+  }
+  With(kind, [&](auto act) {
+    using Act = decltype(act);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; ++r) {
+      T* xr = x + r * n;
+      T* yr = y + r * n;
+      if (bias != nullptr) {
+        for (int64_t c = 0; c < n; ++c) xr[c] += bias[c];
+      }
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) yr[c] = Act::Value(xr[c]);
+    }
+  });
+}
+
+template <typename T>
+void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
+  With(kind, [&](auto act) {
+    using Act = decltype(act);
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * Act::Derivative(x[i]);
+  });
+}
+
+template <typename T>
+void ColumnSums(T* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
+  constexpr int64_t kBlock = 64;
+#pragma omp parallel for schedule(static)
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t width = n - begin < kBlock ? n - begin : kBlock;
+    T sum[kBlock] = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* row = x + r * ld + begin;
+      for (int64_t c = 0; c < width; ++c) sum[c] += row[c];
+    }
+    for (int64_t c = 0; c < width; ++c) sums[begin + c] += sum[c];
+  }
+}
+
+}  // namespace
+
+template <>
+const ActivationKernels& TableOf<ActivationKernels, LATHE_ISA>() {
+  static constexpr ActivationKernels table = {
+      {Forward<float>, Backward<float>, ColumnSums<float>},
+      {Forward<double>, Backward<double>, ColumnSums<double>}};
+  return table;
+}
+
+}  // namespace lathe::cpu

@@ -1,0 +1,46 @@
+// Dropout masks on the CPU.
+//
+// Element `column` of row r is dropped when its 32 Philox bits are below the threshold. The bits
+// are a function of (seed, site, step, sample, position, column) alone. A row of n columns has nb =
+// ceil(n / 4) blocks; column w * nb + b is word w of block b.
+#pragma once
+
+#include <cstdint>
+
+#include "lathe/core/cpu/isa.h"
+#include "lathe/core/philox.h"
+
+namespace lathe::cpu {
+
+// What a kernel needs for dropout; `threshold` 0 means none.
+struct DropoutMask {
+  uint32_t threshold = 0;
+  double scale = 1;  // 1 / (1 - p)
+  uint32_t key0 = 0, key1 = 0, step = 0;
+  const int32_t* row_samples = nullptr;    // [rows]
+  const int32_t* row_positions = nullptr;  // [rows]
+};
+
+// bits: room for 4 * ceil(n / 4).
+[[gnu::always_inline]] inline void RowBits(uint32_t key0, uint32_t key1, uint32_t step,
+                                           uint32_t sample, uint32_t position, int64_t n,
+                                           uint32_t* bits) {
+  const int64_t blocks = (n + 3) / 4;
+#pragma omp simd
+  for (int64_t b = 0; b < blocks; ++b) {
+    const PhiloxBlock block =
+        Philox4x32({{static_cast<uint32_t>(b), position, sample, step}}, key0, key1);
+    bits[b] = block.v[0];
+    bits[blocks + b] = block.v[1];
+    bits[2 * blocks + b] = block.v[2];
+    bits[3 * blocks + b] = block.v[3];
+  }
+}
+
+struct DropoutKernels {
+  // out = x * mask * scale, [rows, n]; out may be x.
+  void (*f32)(const float* x, float* out, int64_t rows, int64_t n, const DropoutMask& mask);
+  void (*f64)(const double* x, double* out, int64_t rows, int64_t n, const DropoutMask& mask);
+};
+
+}  // namespace lathe::cpu

@@ -1,0 +1,86 @@
+#include "lathe/core/ops/attention.h"
+
+#include <cmath>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/cpu/attention.h"
+#include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/linear.h"
+#include "lathe/core/ops/reduce.h"
+#include "lathe/core/ops/shape.h"
+
+namespace lathe {
+
+Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
+                       const AttentionOptions& options) {
+  constexpr const char* kOp = "attention";
+  Check(q.ndim() == 2 && kv.ndim() == 2 && kv.dim(1) == 2 * q.dim(1), kOp,
+        "kv must have shape [T, 2 H] for q [T, H] but they have ", kv.shape(), " and ", q.shape());
+  const int64_t heads = options.num_heads, H = q.dim(1), batch = sequences.size();
+  Check(heads >= 1 && H % heads == 0, kOp, "hidden size ", H, " is not a multiple of ", heads,
+        " heads");
+  Check(q.dim(0) == (options.first_query_only ? batch : kv.dim(0)), kOp, "q has ", q.dim(0),
+        " rows for ", batch, " sequences of ", kv.dim(0), " tokens");
+  const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
+  Check(cu[0] == 0 && cu[batch] == kv.dim(0), kOp, "cu_seqlens must run from 0 to ", kv.dim(0));
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = cu[b + 1] - cu[b];
+    Check(length >= 1 && length <= sequences.max_seqlen, kOp, "sequence ", b, " has ", length,
+          " tokens; allowed are 1 to max_seqlen = ", sequences.max_seqlen);
+  }
+  cpu::AttentionArgs args;
+  args.cu_seqlens = cu;
+  args.sample_ids = sequences.sample_ids.defined() ? sequences.sample_ids.data<int32_t>() : nullptr;
+  args.batch = batch;
+  args.heads = heads;
+  args.head_dim = H / heads;
+  args.max_seqlen = sequences.max_seqlen;
+  args.kv_stride = 2 * H;
+  args.first_query_only = options.first_query_only;
+  args.mask = MaskOf(options.dropout, kOp, -1);
+  Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
+  return DispatchFloat(q.dtype(), kOp, [&](auto tag) {
+    using T = decltype(tag);
+    Tensor out = Tensor::Empty(q.shape(), q.dtype());
+    Tensor lse = Tensor::Empty({q.dim(0), heads}, q.dtype());
+    KernelsOf<T, cpu::AttentionKernels>().forward(out.data<T>(), lse.data<T>(), q.data<T>(),
+                                                  kv.data<T>(), kv.data<T>() + H, args);
+    // `sequences` is captured to keep alive what args points to.
+    return Record(kOp, out, {q, kv}, {q, kv, out},
+                  [args, sequences, H, lse, q = q.Detach(), kv = kv.Detach(),
+                   out = out.Detach()](BackwardContext& context) {
+                    Tensor dq = Tensor::Empty(q.shape(), q.dtype());
+                    Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype());
+                    KernelsOf<T, cpu::AttentionKernels>().backward(
+                        dq.data<T>(), dkv.data<T>(), dkv.data<T>() + H,
+                        context.grad_output().template data<T>(), out.data<T>(), lse.data<T>(),
+                        q.data<T>(), kv.data<T>(), kv.data<T>() + H, args);
+                    context.SetGrad(0, dq);
+                    context.SetGrad(1, dkv);
+                  });
+  });
+}
+
+Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
+                               const AttentionOptions& options) {
+  const int64_t H = q.dim(1), d = H / options.num_heads;
+  const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
+  std::vector<Tensor> rows;
+  for (int64_t b = 0; b < sequences.size(); ++b) {
+    const Tensor qs =
+        options.first_query_only ? SliceRows(q, b, b + 1) : SliceRows(q, cu[b], cu[b + 1]);
+    const Tensor kvs = SliceRows(kv, cu[b], cu[b + 1]);
+    std::vector<Tensor> heads;
+    for (int64_t h = 0; h < options.num_heads; ++h) {
+      const Tensor k = SliceColumns(kvs, h * d, (h + 1) * d);
+      const Tensor v = SliceColumns(kvs, H + h * d, H + (h + 1) * d);
+      const Tensor scores = Matmul(SliceColumns(qs, h * d, (h + 1) * d), k, false, true);
+      heads.push_back(Matmul(SoftmaxLast(Scale(scores, 1 / std::sqrt(static_cast<double>(d)))), v));
+    }
+    rows.push_back(ConcatColumns(heads));
+  }
+  return ConcatRows(rows);
+}
+
+}  // namespace lathe

@@ -1,0 +1,56 @@
+#include "lathe/core/ops/dropout.h"
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/ops/dispatch.h"
+
+namespace lathe {
+
+cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows) {
+  Check(spec.p >= 0 && spec.p < 1, op, "dropout probability must be in [0, 1) but is ", spec.p);
+  cpu::DropoutMask mask;
+  if (spec.p == 0) return mask;
+  mask.threshold = DropThreshold(spec.p);
+  mask.scale = 1 / (1 - spec.p);
+  mask.key0 = spec.key.key0();
+  mask.key1 = spec.key.key1();
+  mask.step = spec.key.step;
+  if (rows >= 0) {
+    Check(spec.row_samples.defined() && spec.row_samples.numel() == rows &&
+              spec.row_positions.defined() && spec.row_positions.numel() == rows,
+          op, "row_samples and row_positions must have shape [", rows, "]");
+    mask.row_samples = spec.row_samples.data<int32_t>();
+    mask.row_positions = spec.row_positions.data<int32_t>();
+  }
+  return mask;
+}
+
+namespace {
+
+template <typename T>
+Tensor Run(const Tensor& x, const DropoutSpec& spec) {
+  Tensor y = Tensor::Empty(x.shape(), x.dtype());
+  const auto& kernels = cpu::Kernels<cpu::DropoutKernels>();
+  const cpu::DropoutMask mask = MaskOf(spec, "dropout", x.dim(0));
+  if constexpr (std::is_same_v<T, float>) {
+    kernels.f32(x.data<T>(), y.data<T>(), x.dim(0), x.dim(1), mask);
+  } else {
+    kernels.f64(x.data<T>(), y.data<T>(), x.dim(0), x.dim(1), mask);
+  }
+  return y;
+}
+
+}  // namespace
+
+Tensor Dropout(const Tensor& x, const DropoutSpec& spec) {
+  if (spec.p == 0) return x;
+  Check(x.ndim() == 2 && x.dim(1) <= 32768, "dropout",
+        "x must have shape [N, C] with C at most 32768 but has ", x.shape());
+  return DispatchFloat(x.dtype(), "dropout", [&](auto tag) {
+    using T = decltype(tag);
+    return Record("dropout", Run<T>(x, spec), {x}, {}, [spec](BackwardContext& context) {
+      context.SetGrad(0, Run<T>(context.grad_output(), spec));
+    });
+  });
+}
+
+}  // namespace lathe

@@ -1,0 +1,25 @@
+// Dropout with masks that are computed, never stored (core/philox.h).
+#pragma once
+
+#include "lathe/core/cpu/dropout.h"
+#include "lathe/core/tensor.h"
+
+namespace lathe {
+
+// Which elements are dropped: a function of the key and, for each row, of its sample's place in the
+// global batch and its position in the sequence. So neither packing nor the number of processes or
+// threads matters.
+struct DropoutSpec {
+  double p = 0;  // in [0, 1); 0: none
+  RandomKey key;
+  Tensor row_samples;    // [rows] i32
+  Tensor row_positions;  // [rows] i32
+};
+
+// What kernels take; checks p and, where `rows` >= 0, the row arrays.
+cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows);
+
+// x: [N, C]. Keeps each element with probability 1 - p, times 1 / (1 - p).
+Tensor Dropout(const Tensor& x, const DropoutSpec& spec);
+
+}  // namespace lathe

@@ -1,0 +1,14 @@
+// Embedding look-up, several tables summed: y[t] = sum_i tables[i][ids[i][t]].
+#pragma once
+
+#include "lathe/core/tensor.h"
+
+namespace lathe {
+
+// ids[i]: [T] i32, tables[i]: [V_i, C]. Returns [T, C]. padding_rows[i] >= 0 gets no gradient
+// (PyTorch's padding_idx). Throws for an id outside its table, naming its place. The backward pass
+// adds rows into leaves' buffers.
+Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
+                    const std::vector<int64_t>& padding_rows = {});
+
+}  // namespace lathe

@@ -1,0 +1,84 @@
+#include "lathe/core/ops/layer_norm.h"
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/cpu/layer_norm.h"
+#include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/reduce.h"
+
+namespace lathe {
+namespace {
+
+// Inputs: x, residual (may be undefined), weight, bias.
+Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor& weight,
+           const Tensor& bias, double eps, const DropoutSpec& dropout) {
+  Check(x.ndim() == 2 && x.dim(1) >= 1 && x.dim(1) <= 32768, op,
+        "x must have shape [N, C] with C from 1 to 32768 but has ", x.shape());
+  Check(!residual.defined() || residual.shape() == x.shape(), op, "residual must have shape ",
+        x.shape());
+  const int64_t rows = x.dim(0), n = x.dim(1);
+  Check(weight.shape() == Shape({n}), op, "weight must have shape [", n, "] but has ",
+        weight.shape());
+  Check(bias.shape() == Shape({n}), op, "bias must have shape [", n, "] but has ", bias.shape());
+  return DispatchFloat(x.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const bool plain = !residual.defined() && dropout.p == 0;  // z is x itself
+    const cpu::LayerNormArgs<T> args = {rows, n, eps, MaskOf(dropout, op, rows)};
+    Tensor y = Tensor::Empty(x.shape(), x.dtype());
+    Tensor z = plain ? x.Detach() : Tensor::Empty(x.shape(), x.dtype());
+    Tensor mean = Tensor::Empty({rows}, x.dtype()), rstd = Tensor::Empty({rows}, x.dtype());
+    KernelsOf<T, cpu::LayerNormKernels>().forward(
+        y.data<T>(), z.data<T>(), mean.data<T>(), rstd.data<T>(), x.data<T>(),
+        residual.defined() ? residual.data<T>() : nullptr, weight.data<T>(), bias.data<T>(), args);
+    return Record(op, y, {x, residual, weight, bias}, {z, weight},
+                  [=, weight = weight.Detach()](BackwardContext& context) {
+                    const int64_t chunks = (rows + cpu::kLayerNormChunk - 1) / cpu::kLayerNormChunk;
+                    Tensor dz = Tensor::Empty(z.shape(), z.dtype());
+                    const bool own_dx = dropout.p > 0 && context.Needs(0);
+                    Tensor dx = own_dx ? Tensor::Empty(z.shape(), z.dtype()) : dz;
+                    Tensor partial = Tensor::Empty({chunks, 2 * n}, z.dtype());
+                    Tensor dw, db;
+                    if (context.Needs(2) || context.Needs(3)) {
+                      dw = context.LeafGrad(2);
+                      db = context.LeafGrad(3);
+                    }
+                    const bool own_dw = context.Needs(2) && !dw.defined();
+                    const bool own_db = context.Needs(3) && !db.defined();
+                    if (context.Needs(2) || context.Needs(3)) {
+                      if (!dw.defined()) dw = Tensor::Zeros({n}, z.dtype());
+                      if (!db.defined()) db = Tensor::Zeros({n}, z.dtype());
+                    }
+                    KernelsOf<T, cpu::LayerNormKernels>().backward(
+                        dz.data<T>(), own_dx ? dx.data<T>() : nullptr,
+                        dw.defined() ? dw.data<T>() : nullptr,
+                        db.defined() ? db.data<T>() : nullptr, partial.data<T>(),
+                        context.grad_output().template data<T>(), z.data<T>(), mean.data<T>(),
+                        rstd.data<T>(), weight.data<T>(), args);
+                    context.SetGrad(0, dx);
+                    if (context.Needs(1)) context.SetGrad(1, dz);
+                    if (own_dw) context.SetGrad(2, dw);
+                    if (own_db) context.SetGrad(3, db);
+                  });
+  });
+}
+
+}  // namespace
+
+Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return Run("layer_norm", x, {}, weight, bias, eps, {});
+}
+
+Tensor DropoutAddLayerNorm(const Tensor& x, const Tensor& residual, const Tensor& weight,
+                           const Tensor& bias, double eps, const DropoutSpec& dropout) {
+  return Run("dropout_add_layer_norm", x, residual, weight, bias, eps, dropout);
+}
+
+Tensor DropoutAddLayerNormComposed(const Tensor& x, const Tensor& residual, const Tensor& weight,
+                                   const Tensor& bias, double eps, const DropoutSpec& dropout) {
+  const Tensor z = Add(Dropout(x, dropout), residual);
+  const Tensor centred = Sub(z, MeanLast(z));
+  const Tensor deviation = Sqrt(AddScalar(MeanLast(Mul(centred, centred)), eps));
+  return Add(Mul(Div(centred, deviation), weight), bias);
+}
+
+}  // namespace lathe

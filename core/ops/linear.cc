@@ -1,0 +1,208 @@
+#include "lathe/core/ops/linear.h"
+
+#include <utility>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/gemm.h"
+#include "lathe/core/ops/dispatch.h"
+
+namespace lathe {
+
+ActivationKind ParseActivation(const std::string& name) {
+  static const std::vector<std::pair<const char*, ActivationKind>> known = {
+      {"gelu", ActivationKind::kGelu},
+      {"gelu_python", ActivationKind::kGelu},
+      {"gelu_new", ActivationKind::kGeluNew},
+      {"gelu_pytorch_tanh", ActivationKind::kGeluNew},
+      {"gelu_accurate", ActivationKind::kGeluNew},
+      {"relu", ActivationKind::kRelu},
+      {"tanh", ActivationKind::kTanh},
+      {"silu", ActivationKind::kSilu},
+      {"swish", ActivationKind::kSilu},
+      {"linear", ActivationKind::kNone},
+  };
+  std::string names;
+  for (const auto& [known_name, kind] : known) {
+    if (name == known_name) return kind;
+    names += names.empty() ? known_name : std::string(", ") + known_name;
+  }
+  throw InvalidArgument("activation \"" + name + "\" is not one that Lathe has",
+                        "known activations: " + names);
+}
+
+namespace {
+
+// The gradient buffer to accumulate into: the leaf's own, or a fresh zeroed one that is handed over
+// after use.
+class GradTarget {
+ public:
+  GradTarget(BackwardContext& context, size_t i, const Tensor& like) : context_(context), i_(i) {
+    tensor_ = context.LeafGrad(i);
+    if (!tensor_.defined()) {
+      own_ = true;
+      tensor_ = Tensor::Zeros(like.shape(), like.dtype());
+    }
+  }
+  ~GradTarget() noexcept(false) {
+    if (own_) context_.SetGrad(i_, tensor_);
+  }
+  const Tensor& tensor() const { return tensor_; }
+
+ private:
+  BackwardContext& context_;
+  size_t i_;
+  bool own_ = false;
+  Tensor tensor_;
+};
+
+// dx = sum_i dy_i W_i; dW_i += dy_i^T x; db_i += column sums of dy_i. Inputs: x, weights, biases.
+template <typename T>
+void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
+                    const std::vector<Tensor>& weights, const std::vector<Tensor>& biases) {
+  const int64_t rows = x.dim(0), in = x.dim(1), total = dy.dim(1);
+  const size_t count = weights.size();
+  Tensor dx = context.Needs(0) ? Tensor::Empty(x.shape(), x.dtype()) : Tensor();
+  int64_t column = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t out = weights[i].dim(0);
+    const T* dyi = dy.data<T>() + column;
+    if (dx.defined()) {
+      Gemm(false, false, rows, in, out, dyi, total, weights[i].data<T>(), in, T(i == 0 ? 0 : 1),
+           dx.data<T>(), in);
+    }
+    if (context.Needs(1 + i)) {
+      GradTarget dw(context, 1 + i, weights[i]);
+      Gemm(true, false, out, in, rows, dyi, total, x.data<T>(), in, T(1), dw.tensor().data<T>(),
+           in);
+    }
+    if (biases[i].defined() && context.Needs(1 + count + i)) {
+      GradTarget db(context, 1 + count + i, biases[i]);
+      KernelsOf<T, cpu::ActivationKernels>().column_sums(db.tensor().data<T>(), dyi, rows, out,
+                                                         total);
+    }
+    column += out;
+  }
+  if (dx.defined()) context.SetGrad(0, dx);
+}
+
+Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weights,
+               const std::vector<Tensor>& biases, ActivationKind activation) {
+  Check(x.ndim() == 2, op, "x must have shape [N, in] but has ", x.shape());
+  int64_t total = 0;
+  std::vector<Tensor> inputs = {x};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Tensor& w = weights[i];
+    Check(w.ndim() == 2 && w.dim(1) == x.dim(1), op, "weight must have shape [out, ", x.dim(1),
+          "] but has ", w.shape());
+    Check(!biases[i].defined() || biases[i].shape() == Shape({w.dim(0)}), op,
+          "bias must have shape [", w.dim(0), "]");
+    total += w.dim(0);
+    inputs.push_back(w);
+  }
+  inputs.insert(inputs.end(), biases.begin(), biases.end());
+  return DispatchFloat(x.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const int64_t rows = x.dim(0), in = x.dim(1);
+    Tensor pre = Tensor::Empty({rows, total}, x.dtype());
+    int64_t column = 0;
+    for (const Tensor& w : weights) {
+      Gemm(false, true, rows, w.dim(0), in, x.data<T>(), in, w.data<T>(), in, T(0),
+           pre.data<T>() + column, total);
+      column += w.dim(0);
+    }
+    Tensor bias = biases[0];
+    if (biases.size() > 1 && bias.defined()) {
+      bias = Tensor::Empty({total}, x.dtype());
+      T* to = bias.data<T>();
+      for (const Tensor& b : biases) to = std::copy_n(b.data<T>(), b.numel(), to);
+    }
+    const bool activated = activation != ActivationKind::kNone;
+    Tensor y = activated ? Tensor::Empty(pre.shape(), x.dtype()) : pre;
+    KernelsOf<T, cpu::ActivationKernels>().forward(activated ? y.data<T>() : nullptr, pre.data<T>(),
+                                                   bias.defined() ? bias.data<T>() : nullptr, rows,
+                                                   total, activation);
+    if (!GradEnabled()) return y;
+    std::vector<Tensor> saved = {x};
+    saved.insert(saved.end(), weights.begin(), weights.end());
+    return Record(op, y, inputs, saved,
+                  [x = x.Detach(), pre = activated ? pre : Tensor(), weights, biases,
+                   activation](BackwardContext& context) {
+                    Tensor dy = context.grad_output();
+                    if (pre.defined()) {
+                      Tensor dpre = Tensor::Empty(dy.shape(), dy.dtype());
+                      KernelsOf<T, cpu::ActivationKernels>().backward(
+                          dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(), activation);
+                      dy = dpre;
+                    }
+                    LinearBackward<T>(context, dy, x, weights, biases);
+                  });
+  });
+}
+
+}  // namespace
+
+Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              ActivationKind activation) {
+  return Forward("linear", x, {weight}, {bias}, activation);
+}
+
+Tensor LinearConcat(const Tensor& x, const std::vector<Tensor>& weights,
+                    const std::vector<Tensor>& biases) {
+  Check(!weights.empty() && weights.size() == biases.size(), "linear_concat", weights.size(),
+        " weights and ", biases.size(), " biases");
+  for (const Tensor& b : biases) {
+    Check(b.defined() == biases[0].defined(), "linear_concat",
+          "all layers have a bias or none has");
+  }
+  return Forward("linear_concat", x, weights, biases, ActivationKind::kNone);
+}
+
+Tensor Activation(const Tensor& x, ActivationKind activation) {
+  if (activation == ActivationKind::kNone) return x;
+  return DispatchFloat(x.dtype(), "activation", [&](auto tag) {
+    using T = decltype(tag);
+    Tensor y = Tensor::Empty(x.shape(), x.dtype());
+    KernelsOf<T, cpu::ActivationKernels>().forward(y.data<T>(), x.data<T>(), nullptr, 1, x.numel(),
+                                                   activation);
+    return Record(
+        "activation", y, {x}, {x}, [x = x.Detach(), activation](BackwardContext& context) {
+          Tensor dx = Tensor::Empty(x.shape(), x.dtype());
+          KernelsOf<T, cpu::ActivationKernels>().backward(dx.data<T>(),
+                                                          context.grad_output().template data<T>(),
+                                                          x.data<T>(), x.numel(), activation);
+          context.SetGrad(0, dx);
+        });
+  });
+}
+
+// C = op(A) op(B): dA = dC op(B)^T (transposed if A was), dB likewise.
+Tensor Matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b) {
+  Check(a.ndim() == 2 && b.ndim() == 2, "matmul", "both operands must be matrices but have ",
+        a.shape(), " and ", b.shape());
+  const int64_t M = a.dim(transpose_a ? 1 : 0), K = a.dim(transpose_a ? 0 : 1);
+  const int64_t N = b.dim(transpose_b ? 0 : 1);
+  Check(b.dim(transpose_b ? 1 : 0) == K && a.dtype() == b.dtype(), "matmul", "cannot multiply ",
+        ToString(a.dtype()), " ", a.shape(), transpose_a ? "^T" : "", " by ", ToString(b.dtype()),
+        " ", b.shape(), transpose_b ? "^T" : "");
+  return DispatchFloat(a.dtype(), "matmul", [&](auto tag) {
+    using T = decltype(tag);
+    Tensor c = Tensor::Empty({M, N}, a.dtype());
+    Gemm(transpose_a, transpose_b, M, N, K, a.data<T>(), a.dim(1), b.data<T>(), b.dim(1), T(0),
+         c.data<T>(), N);
+    return Record(
+        "matmul", c, {a, b}, {a, b},
+        [a = a.Detach(), b = b.Detach(), transpose_a, transpose_b](BackwardContext& context) {
+          const Tensor& dc = context.grad_output();
+          if (context.Needs(0)) {
+            context.SetGrad(0, transpose_a ? Matmul(b, dc, transpose_b, true)
+                                           : Matmul(dc, b, false, !transpose_b));
+          }
+          if (context.Needs(1)) {
+            context.SetGrad(1, transpose_b ? Matmul(dc, a, true, transpose_a)
+                                           : Matmul(a, dc, !transpose_a, false));
+          }
+        });
+  });
+}
+
+}  // namespace lathe

@@ -1,0 +1,32 @@
+// y = act(x W^T + b): dense layers, alone or several that read the same input.
+//
+// Weights are [out, in] as Transformers stores them. The backward pass accumulates weight and bias
+// gradients of leaves straight into their buffers and assigns dx.
+#pragma once
+
+#include "lathe/core/cpu/activation.h"
+#include "lathe/core/tensor.h"
+
+namespace lathe {
+
+using ActivationKind = cpu::ActivationKind;
+
+// By Transformers' names (gelu, gelu_new, gelu_pytorch_tanh, relu, tanh, silu, swish, ...); throws
+// InvalidArgument listing the known ones.
+ActivationKind ParseActivation(const std::string& name);
+
+// x: [N, in], weight: [out, in], bias: [out] or undefined. Returns [N, out].
+Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              ActivationKind activation = ActivationKind::kNone);
+
+// The outputs of several layers side by side: [N, sum of out]. No activation.
+Tensor LinearConcat(const Tensor& x, const std::vector<Tensor>& weights,
+                    const std::vector<Tensor>& biases);
+
+// act(x), any shape.
+Tensor Activation(const Tensor& x, ActivationKind activation);
+
+// op(a) op(b), [M, K] x [K, N] -> [M, N].
+Tensor Matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);
+
+}  // namespace lathe

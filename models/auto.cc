@@ -1,0 +1,111 @@
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include <functional>
+#include <map>
+
+#include "lathe/models/bert.h"
+#include "lathe/models/pretrained.h"
+
+namespace lathe {
+namespace {
+
+// What the framework needs to know of an architecture; a new model adds one line.
+struct Architecture {
+  std::string class_name;   // in "architectures"
+  std::string base_prefix;  // of the encoder's tensors
+  std::vector<std::string> head_prefixes;
+  std::vector<std::string> dropout_keys;  // all dropout rates of its config
+  std::function<std::shared_ptr<SequenceClassifier>(const PretrainedConfig&, uint64_t seed)> make;
+};
+
+const std::map<std::string, Architecture>& Architectures() {
+  static const auto* architectures = new std::map<std::string, Architecture>{
+      {"bert",
+       {"BertForSequenceClassification",
+        "bert.",
+        {"classifier."},
+        {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
+        [](const PretrainedConfig& config, uint64_t seed) {
+          return std::make_shared<BertForSequenceClassification>(config, seed);
+        }}},
+  };
+  return *architectures;
+}
+
+const Architecture& Find(const PretrainedConfig& config) {
+  const std::string type = config.model_type();
+  auto found = Architectures().find(type);
+  if (found == Architectures().end()) {
+    throw InvalidArgument(
+        absl::StrCat(config.path(), ": model_type \"", type, "\" is not one that Lathe has"),
+        absl::StrCat("known model types: ", absl::StrJoin(SupportedModelTypes(), ", ")));
+  }
+  return found->second;
+}
+
+PretrainedConfig Apply(PretrainedConfig config, const Architecture& architecture,
+                       const FromPretrainedOptions& options) {
+  if (!options.label_names.empty()) {
+    if (options.num_labels.has_value() &&
+        *options.num_labels < static_cast<int64_t>(options.label_names.size())) {
+      throw InvalidArgument(absl::StrCat(options.label_names.size(),
+                                         " label names but num_labels is ", *options.num_labels));
+    }
+    config.SetLabels(options.label_names);
+  }
+  if (options.num_labels.has_value()) config.SetNumLabels(*options.num_labels);
+  if (options.problem_type.has_value()) config.json()["problem_type"] = *options.problem_type;
+  if (options.dropout.has_value()) {
+    for (const std::string& key : architecture.dropout_keys) config.json()[key] = *options.dropout;
+  }
+  config.json()["architectures"] = {architecture.class_name};
+  return config;
+}
+
+}  // namespace
+
+std::vector<std::string> SupportedModelTypes() {
+  std::vector<std::string> names;
+  for (const auto& [name, architecture] : Architectures()) names.push_back(name);
+  return names;
+}
+
+std::shared_ptr<SequenceClassifier> AutoModelForSequenceClassification::FromConfig(
+    const PretrainedConfig& config, const FromPretrainedOptions& options) {
+  const Architecture& architecture = Find(config);
+  auto model = architecture.make(Apply(config, architecture, options), options.seed);
+  model->Initialize(options.seed);
+  return model;
+}
+
+std::shared_ptr<SequenceClassifier> AutoModelForSequenceClassification::FromPretrained(
+    const std::string& dir, const FromPretrainedOptions& options) {
+  const PretrainedConfig config =
+      options.config.has_value() ? *options.config : PretrainedConfig::FromPretrained(dir);
+  const Architecture& architecture = Find(config);
+  auto model = architecture.make(Apply(config, architecture, options), options.seed);
+  LoadOptions load;
+  load.head_prefixes = architecture.head_prefixes;
+  load.ignore_mismatched_sizes = options.ignore_mismatched_sizes;
+  load.seed = options.seed;
+  model->set_load_report(LoadWeights(*model, dir, architecture.base_prefix, load));
+  return model;
+}
+
+std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& dir) {
+  std::string model_type;
+  try {
+    model_type = PretrainedConfig::FromPretrained(dir).GetString("model_type", "");
+  } catch (const Error&) {
+    // A tokenizer may lie alone; its own files then say what it is.
+  }
+  return LoadTokenizer(dir, model_type);
+}
+
+void SequenceClassifier::SavePretrained(const std::string& dir) const {
+  SaveWeights(*this, dir);
+  config_.SavePretrained(dir);
+}
+
+}  // namespace lathe

@@ -1,0 +1,140 @@
+#include "lathe/models/bert.h"
+
+#include <absl/strings/str_cat.h>
+
+#include "lathe/core/ops/embedding.h"
+#include "lathe/models/classification_loss.h"
+
+namespace lathe {
+namespace {
+
+double Probability(const PretrainedConfig& config, const char* key, double default_value) {
+  const double p = config.GetDouble(key, default_value);
+  if (!(p >= 0 && p < 1)) {
+    throw InvalidArgument(absl::StrCat(config.path(), ": \"", key,
+                                       "\" must be at least 0 and less than 1 but is ", p));
+  }
+  return p;
+}
+
+}  // namespace
+
+BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
+  nn::EncoderLayerOptions& o = layer_options_;
+  constexpr int64_t kMost = 1 << 30;
+  o.hidden_size = config.GetInt("hidden_size", 768, 1, 32768);
+  o.num_attention_heads = config.GetInt("num_attention_heads", 12, 1, 32768);
+  o.intermediate_size = config.GetInt("intermediate_size", 3072, 1, kMost);
+  o.hidden_act = ParseActivation(config.GetString("hidden_act", "gelu"));
+  o.hidden_dropout_prob = Probability(config, "hidden_dropout_prob", 0.1);
+  o.attention_probs_dropout_prob = Probability(config, "attention_probs_dropout_prob", 0.1);
+  o.layer_norm_eps = config.GetDouble("layer_norm_eps", 1e-12);
+  o.initializer_range = config.GetDouble("initializer_range", 0.02);
+  vocab_size_ = config.GetInt("vocab_size", 30522, 1, kMost);
+  max_position_embeddings_ = config.GetInt("max_position_embeddings", 512, 1, kMost);
+  type_vocab_size_ = config.GetInt("type_vocab_size", 2, 1, kMost);
+  const int64_t num_layers = config.GetInt("num_hidden_layers", 12, 1, 1024);
+  if (o.hidden_size % o.num_attention_heads != 0) {
+    throw InvalidArgument(absl::StrCat(config.path(), ": \"hidden_size\" ", o.hidden_size,
+                                       " is not a multiple of \"num_attention_heads\" ",
+                                       o.num_attention_heads));
+  }
+  const std::string positions = config.GetString("position_embedding_type", "absolute");
+  if (positions != "absolute") {
+    throw InvalidArgument(absl::StrCat(config.path(), ": \"position_embedding_type\" \"", positions,
+                                       "\" is not supported; supported: absolute"));
+  }
+  if (config.GetBool("is_decoder", false)) {
+    throw InvalidArgument(
+        absl::StrCat(config.path(), ": \"is_decoder\" is true; Lathe has encoders only"));
+  }
+  const int64_t H = o.hidden_size;
+  word_ = Register<nn::Embedding>("embeddings.word_embeddings", vocab_size_, H, o.initializer_range,
+                                  config.GetInt("pad_token_id", 0));
+  position_ = Register<nn::Embedding>("embeddings.position_embeddings", max_position_embeddings_, H,
+                                      o.initializer_range);
+  token_type_ = Register<nn::Embedding>("embeddings.token_type_embeddings", type_vocab_size_, H,
+                                        o.initializer_range);
+  norm_ = Register<nn::LayerNorm>("embeddings.LayerNorm", H, o.layer_norm_eps);
+  for (int64_t i = 0; i < num_layers; ++i) {
+    const std::string path = absl::StrCat("encoder.layer.", i);
+    layers_.push_back(Register<nn::EncoderLayer>(path, o, path));
+  }
+  if (pooler) {
+    pooler_ = Register<nn::Linear>("pooler.dense", H, H, Init::Normal(o.initializer_range),
+                                   ActivationKind::kTanh);
+  }
+}
+
+nn::ForwardContext BertModel::MakeContext(const Batch& batch,
+                                          const BertForwardOptions& options) const {
+  nn::ForwardContext context = nn::ForwardContext::Make(batch.cu_seqlens, batch.sample_ids,
+                                                        batch.position_ids, batch.max_seqlen);
+  context.training = options.training;
+  context.seed = options.seed;
+  context.step = static_cast<uint32_t>(batch.step >= 0 ? batch.step : own_step_);
+  return context;
+}
+
+Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) const {
+  Check(batch.max_seqlen <= max_position_embeddings_, "bert", "a sequence has ", batch.max_seqlen,
+        " tokens but the model's max_position_embeddings is ", max_position_embeddings_);
+  const Tensor sum = EmbeddingSum({batch.input_ids, batch.token_type_ids, batch.position_ids},
+                                  {word_->weight, token_type_->weight, position_->weight},
+                                  {word_->padding_row, -1, -1});
+  return Dropout(norm_->Forward(sum),
+                 context.Dropout(layer_options_.hidden_dropout_prob, "embeddings"));
+}
+
+BertOutput BertModel::Forward(const Batch& batch, const BertForwardOptions& options) const {
+  Check(batch.size() >= 1, "bert", "empty batch");
+  const nn::ForwardContext context = MakeContext(batch, options);
+  if (options.training && batch.step < 0) ++own_step_;
+  BertOutput out;
+  Tensor hidden_states = Embed(batch, context);
+  const bool shortcut = options.first_tokens_only && !options.output_hidden_states;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (options.output_hidden_states) out.hidden_states.push_back(hidden_states);
+    hidden_states =
+        layers_[i]->Forward(hidden_states, context, shortcut && i + 1 == layers_.size());
+  }
+  if (options.output_hidden_states) out.hidden_states.push_back(hidden_states);
+  if (shortcut) {
+    out.first_tokens = hidden_states;
+  } else {
+    out.last_hidden_state = hidden_states;
+    out.first_tokens = nn::FirstTokens(hidden_states, batch.cu_seqlens);
+  }
+  if (pooler_ != nullptr) out.pooled = pooler_->Forward(out.first_tokens);
+  return out;
+}
+
+BertForSequenceClassification::BertForSequenceClassification(PretrainedConfig config, uint64_t seed)
+    : SequenceClassifier(std::move(config)), seed_(seed) {
+  bert_ = Register<BertModel>("bert", config_);
+  const double p = config_.GetOptionalDouble("classifier_dropout").has_value()
+                       ? Probability(config_, "classifier_dropout", 0)
+                       : Probability(config_, "hidden_dropout_prob", 0.1);
+  dropout_ = Register<nn::Dropout>("dropout", p, "classifier");
+  classifier_ = Register<nn::Linear>("classifier", bert_->hidden_size(), config_.num_labels(),
+                                     Init::Normal(config_.GetDouble("initializer_range", 0.02)));
+}
+
+SequenceClassifierOutput BertForSequenceClassification::Forward(const Batch& batch,
+                                                                const ForwardOptions& options) {
+  BertForwardOptions bert_options;
+  bert_options.output_hidden_states = options.output_hidden_states;
+  bert_options.first_tokens_only = true;
+  bert_options.training = training();
+  bert_options.seed = seed_;
+  const nn::ForwardContext context = bert_->MakeContext(batch, bert_options);
+  BertOutput encoded = bert_->Forward(batch, bert_options);
+  SequenceClassifierOutput out;
+  out.logits =
+      classifier_->Forward(dropout_->Forward(encoded.pooled, context, /*first_tokens=*/true));
+  out.hidden_states = std::move(encoded.hidden_states);
+  if (batch.labels.defined()) out.loss = ClassificationLoss(out.logits, batch.labels, config_);
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,71 @@
+// BERT (Devlin et al. 2018) as Transformers' BertModel and BertForSequenceClassification compute
+// it.
+//
+//   BertModel bert(config);                         // parameters "embeddings...", "encoder...",
+//   "pooler..." BertOutput out = bert.Forward(batch, {});
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lathe/models/pretrained.h"
+#include "lathe/nn/encoder.h"
+
+namespace lathe {
+
+struct BertOutput {
+  Tensor last_hidden_state;  // [T, H]; undefined if only first tokens were asked for
+  Tensor first_tokens;       // [B, H]: rows of the first tokens of the last layer
+  Tensor pooled;             // [B, H]: tanh(pooler(first_tokens)); undefined without a pooler
+  std::vector<Tensor> hidden_states;  // if asked: [T, H] each; 0 enters the first layer
+};
+
+struct BertForwardOptions {
+  bool output_hidden_states = false;
+  // The last layer is computed for the first tokens alone: exact for whoever reads nothing else,
+  // and less work.
+  bool first_tokens_only = false;
+  bool training = false;
+  uint64_t seed = 42;  // of the dropout masks
+};
+
+class BertModel : public Module {
+ public:
+  // Throws for values that make no model and for variants that Lathe doesn't have. `pooler` adds
+  // pooler.dense.
+  explicit BertModel(const PretrainedConfig& config, bool pooler = true);
+
+  BertOutput Forward(const Batch& batch, const BertForwardOptions& options) const;
+  // What the layers of a forward pass over `batch` share; for heads that drop out.
+  nn::ForwardContext MakeContext(const Batch& batch, const BertForwardOptions& options) const;
+
+  int64_t hidden_size() const { return layer_options_.hidden_size; }
+  int64_t max_length() const { return max_position_embeddings_; }
+
+ private:
+  Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const;
+
+  nn::EncoderLayerOptions layer_options_;
+  int64_t vocab_size_, max_position_embeddings_, type_vocab_size_;
+  std::shared_ptr<nn::Embedding> word_, position_, token_type_;
+  std::shared_ptr<nn::LayerNorm> norm_;
+  std::vector<std::shared_ptr<nn::EncoderLayer>> layers_;
+  std::shared_ptr<nn::Linear> pooler_;
+  mutable int64_t own_step_ = 0;  // counts training passes over batches that don't say their step
+};
+
+class BertForSequenceClassification : public SequenceClassifier {
+ public:
+  explicit BertForSequenceClassification(PretrainedConfig config, uint64_t seed = 42);
+  SequenceClassifierOutput Forward(const Batch& batch, const ForwardOptions& options = {}) override;
+  int64_t max_length() const override { return bert_->max_length(); }
+
+ private:
+  uint64_t seed_;
+  std::shared_ptr<BertModel> bert_;
+  std::shared_ptr<nn::Dropout> dropout_;
+  std::shared_ptr<nn::Linear> classifier_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,32 @@
+// What a forward pass over a packed batch carries from layer to layer, besides the hidden states.
+#pragma once
+
+#include <string_view>
+
+#include "lathe/core/ops/attention.h"
+#include "lathe/core/ops/dropout.h"
+
+namespace lathe::nn {
+
+struct ForwardContext {
+  PackedSequences sequences;
+  Tensor row_samples;    // [T] i32: the sample of each token row, by its place in the global batch
+  Tensor row_positions;  // [T] i32: the token's place in its sequence
+  Tensor first_positions;  // [B] i32 zeros: those of first tokens
+  bool training = false;
+  uint64_t seed = 0;
+  uint32_t step = 0;
+
+  // Dropout at a named place, on the T rows of all tokens or on the B rows of first tokens. None
+  // when not training.
+  DropoutSpec Dropout(double p, std::string_view site, bool first_tokens = false) const;
+
+  // cu_seqlens: [B+1] i32, sample_ids: [B] i32, position_ids: [T] i32.
+  static ForwardContext Make(const Tensor& cu_seqlens, const Tensor& sample_ids,
+                             const Tensor& position_ids, int64_t max_seqlen);
+};
+
+// Rows of the first tokens: [T, H] -> [B, H].
+Tensor FirstTokens(const Tensor& hidden_states, const Tensor& cu_seqlens);
+
+}  // namespace lathe::nn

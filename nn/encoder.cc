@@ -1,0 +1,52 @@
+#include "lathe/nn/encoder.h"
+
+namespace lathe::nn {
+
+SelfAttention::SelfAttention(const EncoderLayerOptions& options, std::string site)
+    : options_(options), site_(std::move(site)) {
+  const int64_t H = options.hidden_size;
+  const Init init = Init::Normal(options.initializer_range);
+  query_ = Register<Linear>("query", H, H, init);
+  key_ = Register<Linear>("key", H, H, init);
+  value_ = Register<Linear>("value", H, H, init);
+}
+
+Tensor SelfAttention::Forward(const Tensor& hidden_states, const ForwardContext& context,
+                              bool first_tokens_only) const {
+  const Tensor q = query_->Forward(
+      first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states);
+  const Tensor kv =
+      LinearConcat(hidden_states, {key_->weight, value_->weight}, {key_->bias, value_->bias});
+  AttentionOptions options;
+  options.num_heads = options_.num_attention_heads;
+  options.first_query_only = first_tokens_only;
+  options.dropout = context.Dropout(options_.attention_probs_dropout_prob, site_);
+  return PackedAttention(q, kv, context.sequences, options);
+}
+
+EncoderLayer::EncoderLayer(const EncoderLayerOptions& options, std::string site)
+    : options_(options), site_(std::move(site)) {
+  const int64_t H = options.hidden_size, I = options.intermediate_size;
+  const Init init = Init::Normal(options.initializer_range);
+  self_ = Register<SelfAttention>("attention.self", options, site_ + ".attention.self");
+  attention_output_ = Register<Linear>("attention.output.dense", H, H, init);
+  attention_norm_ = Register<LayerNorm>("attention.output.LayerNorm", H, options.layer_norm_eps);
+  intermediate_ = Register<Linear>("intermediate.dense", H, I, init, options.hidden_act);
+  output_ = Register<Linear>("output.dense", I, H, init);
+  output_norm_ = Register<LayerNorm>("output.LayerNorm", H, options.layer_norm_eps);
+}
+
+Tensor EncoderLayer::Forward(const Tensor& hidden_states, const ForwardContext& context,
+                             bool first_tokens_only) const {
+  const double p = options_.hidden_dropout_prob;
+  const Tensor residual =
+      first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states;
+  const Tensor attended =
+      attention_output_->Forward(self_->Forward(hidden_states, context, first_tokens_only));
+  const Tensor a = attention_norm_->Forward(
+      attended, residual, context.Dropout(p, site_ + ".attention.output", first_tokens_only));
+  return output_norm_->Forward(output_->Forward(intermediate_->Forward(a)), a,
+                               context.Dropout(p, site_ + ".output", first_tokens_only));
+}
+
+}  // namespace lathe::nn

@@ -1,0 +1,71 @@
+// Layers: modules around the ops of core, with parameters under Transformers' names.
+//
+//   nn::Linear dense(768, 2, Init::Normal(0.02));   // dense.weight [2, 768], dense.bias [2]
+#pragma once
+
+#include "lathe/core/ops/linear.h"
+#include "lathe/nn/context.h"
+#include "lathe/nn/module.h"
+
+namespace lathe::nn {
+
+// act(x W^T + b): [N, in] -> [N, out].
+class Linear : public Module {
+ public:
+  Linear(int64_t in, int64_t out, Init init, ActivationKind activation = ActivationKind::kNone,
+         bool with_bias = true)
+      : weight(RegisterParameter("weight", {out, in}, init)), activation_(activation) {
+    if (with_bias) bias = RegisterParameter("bias", {out}, Init::Zeros(), /*decays=*/false);
+  }
+  Tensor Forward(const Tensor& x) const { return lathe::Linear(x, weight, bias, activation_); }
+
+  Tensor weight, bias;
+
+ private:
+  ActivationKind activation_;
+};
+
+// A table of rows; the padding row, if there is one, starts at 0 and gets no gradient.
+class Embedding : public Module {
+ public:
+  Embedding(int64_t rows, int64_t columns, double std_dev, int64_t padding_row_index = -1)
+      : weight(
+            RegisterParameter("weight", {rows, columns}, Init::Normal(std_dev, padding_row_index))),
+        padding_row(padding_row_index) {}
+  // ids: [T] i32 -> [T, C].
+  Tensor Forward(const Tensor& ids) const;
+
+  Tensor weight;
+  int64_t padding_row;
+};
+
+// Over the last dimension; neither parameter decays.
+class LayerNorm : public Module {
+ public:
+  LayerNorm(int64_t n, double eps_value)
+      : weight(RegisterParameter("weight", {n}, Init::Ones(), /*decays=*/false)),
+        bias(RegisterParameter("bias", {n}, Init::Zeros(), /*decays=*/false)),
+        eps(eps_value) {}
+  Tensor Forward(const Tensor& x) const;
+  // LayerNorm(dropout(x) + residual), fused.
+  Tensor Forward(const Tensor& x, const Tensor& residual, const DropoutSpec& dropout) const;
+
+  Tensor weight, bias;
+  double eps;
+};
+
+// Active while training only. `site` names the place, so that each has masks of its own.
+class Dropout : public Module {
+ public:
+  Dropout(double p, std::string site) : p_(p), site_(std::move(site)) {}
+  // x: [T, C], or [B, C] rows of first tokens.
+  Tensor Forward(const Tensor& x, const ForwardContext& context, bool first_tokens = false) const {
+    return lathe::Dropout(x, context.Dropout(p_, site_, first_tokens));
+  }
+
+ private:
+  double p_;
+  std::string site_;
+};
+
+}  // namespace lathe::nn

@@ -1,0 +1,183 @@
+// Runs every golden case (config.json, model.safetensors, golden.safetensors) of a supported model
+// type: logits, loss, hidden states, each gradient by name, and ten training steps, against values
+// that Transformers computed in float64. Cases come from tests/golden/models and, if set,
+// $LATHE_GOLDEN_DIR/models.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/file.h"
+#include "lathe/models/pretrained.h"
+#include "lathe/models/safetensors.h"
+#include "lathe/optim/optimizer.h"
+#include "lathe/optim/schedules.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Limits on the largest error over the largest magnitude of the golden tensor.
+constexpr double kOutputLimit = 5e-6, kLossLimit = 2e-6, kGradLimit = 3e-5, kNormLimit = 5e-6,
+                 kFinalLimit = 3e-5;
+
+std::vector<fs::path> Cases() {
+  std::vector<fs::path> roots = {"tests/golden/models"};
+  if (const char* dir = std::getenv("LATHE_GOLDEN_DIR")) roots.push_back(fs::path(dir) / "models");
+  std::vector<fs::path> cases;
+  const std::vector<std::string> supported = SupportedModelTypes();
+  for (const fs::path& root : roots) {
+    if (!fs::is_directory(root)) continue;
+    for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+      if (!fs::exists(entry.path() / "golden.safetensors")) continue;
+      const std::string type = PretrainedConfig::FromPretrained(entry.path()).model_type();
+      if (std::find(supported.begin(), supported.end(), type) != supported.end())
+        cases.push_back(entry.path());
+    }
+  }
+  std::sort(cases.begin(), cases.end());
+  return cases;
+}
+
+double MaxRelativeError(const Tensor& actual, const Tensor& golden) {
+  EXPECT_EQ(actual.shape(), golden.shape());
+  const std::vector<double> a = actual.To(DType::kF64).ToVector<double>();
+  const std::vector<double> g = golden.To(DType::kF64).ToVector<double>();
+  double error = 0, magnitude = 0;
+  for (size_t i = 0; i < g.size(); ++i) {
+    error = std::isfinite(a[i]) ? std::max(error, std::fabs(a[i] - g[i])) : INFINITY;
+    magnitude = std::max(magnitude, std::fabs(g[i]));
+  }
+  return magnitude == 0 ? error : error / magnitude;
+}
+
+class GoldenModel : public testing::TestWithParam<fs::path> {
+ protected:
+  GoldenModel()
+      : golden_(GetParam() / "golden.safetensors"),
+        model_(AutoModelForSequenceClassification::FromPretrained(GetParam())) {
+    const nlohmann::json meta = nlohmann::json::parse(ReadFile(GetParam() / "meta.json"));
+    for (const auto& name : meta["gradients"]["zero"]) zero_.push_back(name);
+    model_->Train();
+  }
+
+  bool IsZero(const std::string& name) const {
+    return std::find(zero_.begin(), zero_.end(), name) != zero_.end();
+  }
+
+  Tensor Get(const std::string& name) const {
+    return golden_.has(name) ? golden_.Read(name) : Tensor();
+  }
+
+  // The batch stored under `prefix`; with step >= 0 that row of stacked ones.
+  Batch MakeBatch(const std::string& prefix, int64_t step) const {
+    auto get = [&](const char* name) {
+      Tensor t = Get(prefix + name);
+      if (step < 0 || !t.defined()) return t;
+      Tensor row = t.Slice(step, step + 1);
+      Shape shape;
+      for (int i = 1; i < row.ndim(); ++i) shape.push_back(row.dim(i));
+      return row.Reshape(shape);
+    };
+    return Batch::FromPadded(get("input_ids"), get("attention_mask"), get("token_type_ids"),
+                             get("labels"));
+  }
+
+  SafetensorsReader golden_;
+  std::shared_ptr<SequenceClassifier> model_;
+  std::vector<std::string> zero_;
+};
+
+TEST_P(GoldenModel, EveryWeightIsLoaded) {
+  const LoadReport& report = model_->load_report();
+  EXPECT_EQ(report.loaded.size(), model_->Parameters().size());
+  EXPECT_EQ(report.Summary(), "");
+}
+
+TEST_P(GoldenModel, LogitsLossAndHiddenStates) {
+  const Batch batch = MakeBatch("", -1);
+  const SequenceClassifierOutput fast = model_->Forward(batch);
+  EXPECT_LE(MaxRelativeError(fast.logits, Get("logits").Reshape(fast.logits.shape())),
+            kOutputLimit);
+  EXPECT_LE(std::fabs(fast.loss.Item() / Get("loss").Item() - 1), kLossLimit);
+
+  const SequenceClassifierOutput full = model_->Forward(batch, {.output_hidden_states = true});
+  EXPECT_LE(MaxRelativeError(full.logits, fast.logits), kOutputLimit);
+  const Tensor mask = Get("attention_mask");
+  ASSERT_FALSE(full.hidden_states.empty());
+  for (size_t layer = 0; layer < full.hidden_states.size(); ++layer) {
+    const Tensor golden = Get("hidden_states." + std::to_string(layer));
+    ASSERT_TRUE(golden.defined());
+    const int64_t H = golden.dim(2);
+    std::vector<float> kept;  // the golden rows of real tokens
+    for (int64_t i = 0; i < mask.numel(); ++i) {
+      if (mask.data<int64_t>()[i] == 0) continue;
+      kept.insert(kept.end(), golden.data<float>() + i * H, golden.data<float>() + (i + 1) * H);
+    }
+    const Tensor packed = Tensor::FromVector(kept, {static_cast<int64_t>(kept.size()) / H, H});
+    EXPECT_LE(MaxRelativeError(full.hidden_states[layer], packed), kOutputLimit)
+        << "layer " << layer;
+  }
+}
+
+TEST_P(GoldenModel, EveryGradient) {
+  Backward(model_->Forward(MakeBatch("", -1)).loss);
+  int compared = 0;
+  for (const Parameter& p : model_->Parameters()) {
+    const Tensor golden = Get("grad." + p.name);
+    ASSERT_TRUE(golden.defined()) << p.name;
+    ASSERT_TRUE(p.tensor.grad().defined()) << p.name;
+    if (IsZero(p.name)) continue;
+    EXPECT_LE(MaxRelativeError(p.tensor.grad(), golden), kGradLimit) << p.name;
+    ++compared;
+  }
+  EXPECT_GT(compared, 10);
+}
+
+TEST_P(GoldenModel, TenSteps) {
+  AdamW optimizer(DecayGroups(model_->Parameters(), 0.01), {.lr = 1e-3, .weight_decay = 0.01});
+  auto scheduler =
+      GetScheduler("linear", optimizer, {.num_warmup_steps = 2, .num_training_steps = 10});
+  const std::vector<double> losses = Get("train.loss").ToVector<double>();
+  const std::vector<double> norms = Get("train.grad_norm").ToVector<double>();
+  const std::vector<double> rates = Get("train.lr").ToVector<double>();
+  ASSERT_EQ(losses.size(), 10u);
+  for (int64_t step = 0; step < 10; ++step) {
+    const Tensor loss = model_->Forward(MakeBatch("train.", step)).loss;
+    EXPECT_LE(std::fabs(loss.Item() / losses[step] - 1), kLossLimit) << "step " << step;
+    Backward(loss);
+    const double norm = ClipGradNorm(optimizer, 1.0).Item();
+    EXPECT_LE(std::fabs(norm / norms[step] - 1), kNormLimit) << "step " << step;
+    EXPECT_NEAR(optimizer.lr(), rates[step], 1e-12) << "step " << step;
+    optimizer.Step();
+    scheduler->Step();
+    optimizer.ZeroGrad();
+  }
+  for (const Parameter& p : model_->Parameters()) {
+    if (IsZero(p.name)) continue;
+    EXPECT_LE(MaxRelativeError(p.tensor, Get("train.final." + p.name)), kFinalLimit) << p.name;
+  }
+}
+
+std::string CaseName(const testing::TestParamInfo<fs::path>& info) {
+  std::string name = info.param.parent_path().parent_path().filename().string() + "_" +
+                     info.param.filename().string();
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); },
+      '_');
+  return name + "_" + std::to_string(info.index);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel, testing::ValuesIn(Cases()), CaseName);
+
+TEST(GoldenModels, TheRepositorysOwnAreThere) {
+  EXPECT_TRUE(fs::is_directory("tests/golden/models"));
+}
+
+}  // namespace
+}  // namespace lathe
