@@ -1,0 +1,138 @@
+#include "lathe/optim/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+namespace lathe {
+namespace {
+
+// Sums are formed in pieces of this many elements, so that their order, and with it the last bit,
+// does not depend on the number of threads.
+constexpr int64_t kChunk = 16384;
+
+int64_t NumChunks(int64_t n) { return (n + kChunk - 1) / kChunk; }
+
+// The groups' parameters in the order of registration, if they lie in an arena already: it is kept
+// then instead of copied, whatever way the groups divide it.
+std::vector<Parameter> InArenaOrder(const std::vector<ParameterGroup>& groups) {
+  std::vector<Parameter> all;
+  for (const ParameterGroup& group : groups) {
+    all.insert(all.end(), group.parameters.begin(), group.parameters.end());
+  }
+  const bool one_storage = std::all_of(all.begin(), all.end(), [&](const Parameter& p) {
+    return p.tensor.allocated() && p.tensor.impl()->storage == all[0].tensor.impl()->storage;
+  });
+  if (one_storage) {
+    std::sort(all.begin(), all.end(), [](const Parameter& a, const Parameter& b) {
+      return a.tensor.impl()->offset > b.tensor.impl()->offset;
+    });
+  }
+  return all;
+}
+
+double Norm(const float* x, int64_t n) {
+  std::vector<double> partial(static_cast<size_t>(NumChunks(n)));
+#pragma omp parallel for schedule(static)
+  for (int64_t chunk = 0; chunk < static_cast<int64_t>(partial.size()); ++chunk) {
+    const int64_t end = std::min(n, (chunk + 1) * kChunk);
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = chunk * kChunk; i < end; ++i) {
+      const double value = x[i];
+      sum += value * value;
+    }
+    partial[static_cast<size_t>(chunk)] = sum;
+  }
+  double sum = 0;
+  for (const double part : partial) {
+    sum += part;
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters,
+                                        double weight_decay) {
+  ParameterGroup decayed, others;
+  decayed.weight_decay = weight_decay;
+  others.weight_decay = 0;
+  for (const Parameter& parameter : parameters) {
+    (parameter.decays ? decayed : others).parameters.push_back(parameter);
+  }
+  return {std::move(decayed), std::move(others)};
+}
+
+Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
+                     double default_weight_decay) {
+  Check(default_lr >= 0, "optimizer", "lr must be at least 0 but is ", default_lr);
+  Check(default_weight_decay >= 0, "optimizer", "weight_decay must be at least 0 but is ",
+        default_weight_decay);
+  std::map<const TensorImpl*, int> group_of;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const ParameterGroup& group = groups[g];
+    lr_.push_back(group.lr < 0 ? default_lr : group.lr);
+    weight_decay_.push_back(group.weight_decay < 0 ? default_weight_decay : group.weight_decay);
+    for (const Parameter& parameter : group.parameters) {
+      Check(group_of.emplace(parameter.tensor.impl().get(), static_cast<int>(g)).second,
+            "optimizer", "parameter ", parameter.name, " is given twice");
+    }
+  }
+  initial_lr_ = lr_;
+  Check(!group_of.empty(), "optimizer", "no parameters");
+  arena_ = ParameterArena::Of(InArenaOrder(groups));
+
+  const auto& entries = arena_->entries();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const int64_t begin = entries[i].offset;
+    // The gap after a parameter belongs to it: an update leaves its zeros as they are.
+    const int64_t end = i + 1 < entries.size() ? entries[i + 1].offset : arena_->values().numel();
+    const int group = group_of.at(entries[i].parameter.tensor.impl().get());
+    if (!ranges_.empty() && ranges_.back().group == group && ranges_.back().end == begin) {
+      ranges_.back().end = end;
+    } else {
+      ranges_.push_back({begin, end, group});
+    }
+  }
+}
+
+Tensor GradNorm(Optimizer& optimizer) {
+  const Tensor& grads = optimizer.arena().grads();
+  return Tensor::Full({}, Norm(grads.data<float>(), grads.numel()));
+}
+
+Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
+  Check(max_norm >= 0, "ClipGradNorm", "max_norm must be at least 0 but is ", max_norm);
+  const Tensor& grads = optimizer.arena().grads();
+  const Tensor norm = GradNorm(optimizer);
+  const float ratio = static_cast<float>(max_norm) / (norm.data<float>()[0] + 1e-6f);
+  if (ratio >= 1) {
+    return norm;
+  }
+  // A ratio that is NaN gets here too and spoils all gradients, so that nobody takes them for
+  // clipped.
+  float* g = grads.data<float>();
+  const int64_t n = grads.numel();
+#pragma omp parallel for simd schedule(static) if (n > kChunk)
+  for (int64_t i = 0; i < n; ++i) {
+    g[i] *= ratio;
+  }
+  return norm;
+}
+
+void ClipGradValue(Optimizer& optimizer, double max_value) {
+  Check(max_value >= 0, "ClipGradValue", "max_value must be at least 0 but is ", max_value);
+  const Tensor& grads = optimizer.arena().grads();
+  const float limit = static_cast<float>(max_value);
+  float* g = grads.data<float>();
+  const int64_t n = grads.numel();
+#pragma omp parallel for simd schedule(static) if (n > kChunk)
+  for (int64_t i = 0; i < n; ++i) {
+    const float low = g[i] < -limit ? -limit : g[i];  // a NaN stays one
+    g[i] = low > limit ? limit : low;
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,209 @@
+#include "lathe/optim/optimizer.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/file.h"
+
+namespace lathe {
+namespace {
+
+using nlohmann::json;
+
+Parameter MakeParameter(const std::string& name, std::vector<float> values, Shape shape,
+                        bool decays = true) {
+  return {.name = name,
+          .tensor = Tensor::FromVector<float>(values, std::move(shape)),
+          .init = {},
+          .decays = decays};
+}
+
+void SetGrad(const Parameter& parameter, const std::vector<float>& values) {
+  Tensor grad = parameter.tensor.grad();
+  std::copy(values.begin(), values.end(), grad.data<float>());
+}
+
+void ExpectNear(const Tensor& tensor, const json& expected, const std::string& what) {
+  const std::vector<float> values = tensor.ToVector<float>();
+  ASSERT_EQ(values.size(), expected.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float e = expected[i];
+    EXPECT_NEAR(values[i], e, 1e-6 * std::max(1.0f, std::abs(e))) << what << " " << i;
+  }
+}
+
+std::unique_ptr<Optimizer> MakeOptimizer(const json& c, std::vector<ParameterGroup> groups) {
+  const json& o = c["options"];
+  if (c["optimizer"] == "AdamW") {
+    AdamWOptions options;
+    options.lr = o["lr"];
+    options.eps = o.value("eps", options.eps);
+    options.weight_decay = o.value("weight_decay", options.weight_decay);
+    if (o.contains("betas")) {
+      options.beta1 = o["betas"][0];
+      options.beta2 = o["betas"][1];
+    }
+    return std::make_unique<AdamW>(std::move(groups), options);
+  }
+  SGDOptions options;
+  options.lr = o["lr"];
+  options.momentum = o.value("momentum", 0.0);
+  options.dampening = o.value("dampening", 0.0);
+  options.weight_decay = o.value("weight_decay", 0.0);
+  options.nesterov = o.value("nesterov", false);
+  return std::make_unique<SGD>(std::move(groups), options);
+}
+
+TEST(OptimizerTest, UpdatesEqualPyTorch) {
+  const json golden = json::parse(ReadFile("optim/testdata/optim_golden.json"));
+  for (const json& c : golden["optimizers"]) {
+    SCOPED_TRACE(c["optimizer"].get<std::string>() + " " + c["options"].dump());
+    const bool no_decay_bias = c["no_decay_bias"];
+    const Parameter weight = MakeParameter("weight", c["weight"], {3, 5});
+    const Parameter bias = MakeParameter("bias", c["bias"], {5}, !no_decay_bias);
+    const double decay = c["options"].value("weight_decay", -1.0);
+    auto optimizer = MakeOptimizer(c, DecayGroups({weight, bias}, decay));
+    optimizer->ZeroGrad();
+    optimizer->arena().grads();
+    int step = 0;
+    for (const json& row : c["steps"]) {
+      SCOPED_TRACE(++step);
+      for (int group = 0; group < optimizer->num_groups(); ++group) {
+        optimizer->SetLr(group, row["lr"]);
+      }
+      SetGrad(weight, row["weight_grad"]);
+      SetGrad(bias, row["bias_grad"]);
+      if (!c["clip"].is_null()) {
+        const double norm = ClipGradNorm(*optimizer, c["clip"]).Item();
+        EXPECT_NEAR(norm, row["norm"].get<double>(), 1e-6 * norm);
+        ExpectNear(weight.tensor.grad(), row["clipped"], "clipped");
+      }
+      optimizer->Step();
+      ExpectNear(weight.tensor, row["weight"], "weight");
+      ExpectNear(bias.tensor, row["bias"], "bias");
+    }
+    EXPECT_EQ(optimizer->step_count(), step);
+  }
+}
+
+TEST(OptimizerTest, GroupsKeepTheArenaOfTheModel) {
+  std::vector<Parameter> parameters;
+  for (int i = 0; i < 5; ++i) {
+    parameters.push_back(MakeParameter("p" + std::to_string(i), {1, 2, 3}, {3}, i % 2 == 0));
+  }
+  const auto arena = ParameterArena::Of(parameters);
+  const void* storage = arena->values().raw_data();
+  SGD optimizer(DecayGroups(parameters, 0.5), {.lr = 1});
+  EXPECT_EQ(optimizer.arena().values().raw_data(), storage);
+  optimizer.Step();  // no gradients: only the decay changes anything
+  for (const Parameter& p : parameters) {
+    EXPECT_EQ(p.tensor.data<float>()[1], p.decays ? 1 : 2) << p.name;
+  }
+}
+
+TEST(OptimizerTest, StepsAndNormsDoNotDependOnThreads) {
+  const int64_t n = 200'003;
+  std::vector<float> values(n), grads(n);
+  for (int64_t i = 0; i < n; ++i) {
+    values[i] = std::sin(static_cast<float>(i));
+    grads[i] = std::cos(static_cast<float>(3 * i)) * 1e-3f;
+  }
+  const int threads = omp_get_max_threads();
+  std::vector<std::vector<float>> results;
+  std::vector<float> norms;
+  for (int count : {1, 2, 3, 7}) {
+    omp_set_num_threads(count);
+    const Parameter p = MakeParameter("p", values, {n});
+    AdamW optimizer({p}, {.lr = 0.1});
+    optimizer.arena().grads();
+    SetGrad(p, grads);
+    norms.push_back(ClipGradNorm(optimizer, 0.01).data<float>()[0]);
+    optimizer.Step();
+    results.push_back(p.tensor.ToVector<float>());
+  }
+  omp_set_num_threads(threads);
+  double square = 0;
+  for (float g : grads) {
+    square += static_cast<double>(g) * g;
+  }
+  EXPECT_FLOAT_EQ(norms[0], static_cast<float>(std::sqrt(square)));
+  for (size_t i = 1; i < results.size(); ++i) {
+    EXPECT_EQ(norms[i], norms[0]);
+    EXPECT_EQ(results[i], results[0]);
+  }
+}
+
+TEST(OptimizerTest, GapsOfTheArenaStayZero) {
+  const Parameter a = MakeParameter("a", {1, 2, 3}, {3});
+  const Parameter b = MakeParameter("b", {4}, {1});
+  AdamW optimizer({a, b}, {.lr = 0.1});
+  optimizer.arena().grads();
+  SetGrad(a, {1, 1, 1});
+  SetGrad(b, {1});
+  optimizer.Step();
+  const std::vector<float> values = optimizer.arena().values().ToVector<float>();
+  int zeros = 0;
+  for (float v : values) {
+    zeros += v == 0;
+  }
+  EXPECT_EQ(zeros, static_cast<int>(values.size()) - 4);
+}
+
+TEST(ClipTest, SmallGradientsAreLeftAlone) {
+  const Parameter p = MakeParameter("p", {0, 0}, {2});
+  SGD optimizer({p}, {});
+  optimizer.arena().grads();
+  SetGrad(p, {3, 4});
+  EXPECT_EQ(ClipGradNorm(optimizer, 6).Item(), 5);
+  EXPECT_EQ(p.tensor.grad().ToVector<float>(), (std::vector<float>{3, 4}));
+  ClipGradNorm(optimizer, 0);
+  EXPECT_EQ(p.tensor.grad().ToVector<float>(), (std::vector<float>{0, 0}));
+  EXPECT_THROW(ClipGradNorm(optimizer, -1), Error);
+}
+
+TEST(ClipTest, NormThatIsNotFiniteLeavesNaN) {
+  const Parameter p = MakeParameter("p", {0, 0}, {2});
+  SGD optimizer({p}, {});
+  optimizer.arena().grads();
+  SetGrad(p, {std::numeric_limits<float>::quiet_NaN(), 4});
+  EXPECT_TRUE(std::isnan(ClipGradNorm(optimizer, 1).Item()));
+  EXPECT_TRUE(std::isnan(p.tensor.grad().data<float>()[1]));
+  optimizer.ZeroGrad();
+  SetGrad(p, {std::numeric_limits<float>::infinity(), 4});
+  EXPECT_TRUE(std::isinf(ClipGradNorm(optimizer, 1).Item()));
+  EXPECT_TRUE(std::isnan(p.tensor.grad().data<float>()[0]));
+  EXPECT_EQ(p.tensor.grad().data<float>()[1], 0);
+}
+
+TEST(ClipTest, Value) {
+  const Parameter p = MakeParameter("p", {0, 0, 0, 0}, {4});
+  SGD optimizer({p}, {});
+  optimizer.arena().grads();
+  SetGrad(p, {-3, 0.25f, 4, std::numeric_limits<float>::quiet_NaN()});
+  ClipGradValue(optimizer, 0.5);
+  const std::vector<float> g = p.tensor.grad().ToVector<float>();
+  EXPECT_EQ(g[0], -0.5f);
+  EXPECT_EQ(g[1], 0.25f);
+  EXPECT_EQ(g[2], 0.5f);
+  EXPECT_TRUE(std::isnan(g[3]));
+}
+
+TEST(OptimizerTest, RejectsWrongOptions) {
+  const Parameter p = MakeParameter("p", {0}, {1});
+  EXPECT_THROW(AdamW({p}, {.lr = -1}), Error);
+  EXPECT_THROW(AdamW({p}, {.beta1 = 1}), Error);
+  EXPECT_THROW(AdamW({p}, {.beta2 = -0.1}), Error);
+  EXPECT_THROW(AdamW({p}, {.eps = -1}), Error);
+  EXPECT_THROW(AdamW({p}, {.weight_decay = -1}), Error);
+  EXPECT_THROW(AdamW(std::vector<Parameter>{p, p}, {}), Error);
+  EXPECT_THROW(AdamW(std::vector<Parameter>{}, {}), Error);
+  EXPECT_THROW(SGD({p}, {.nesterov = true}), Error);
+  EXPECT_THROW(SGD({p}, {.momentum = -1}), Error);
+}
+
+}  // namespace
+}  // namespace lathe

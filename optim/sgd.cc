@@ -1,0 +1,75 @@
+#include <utility>
+
+#include "lathe/optim/optimizer.h"
+
+namespace lathe {
+namespace {
+
+struct SGDStep {
+  float lr, weight_decay, momentum;
+  float take;  // the part of the gradient that enters the buffer: 1 - dampening
+  bool nesterov;
+};
+
+void Update(float* p, const float* g, int64_t n, const SGDStep& step) {
+  const SGDStep s = step;
+#pragma omp parallel for simd schedule(static) if (n > 16384)
+  for (int64_t i = 0; i < n; ++i) {
+    p[i] -= s.lr * (g[i] + s.weight_decay * p[i]);
+  }
+}
+
+void UpdateWithMomentum(float* p, float* buffer, const float* g, int64_t n, const SGDStep& step) {
+  const SGDStep s = step;
+  // b = momentum * b + take * d; Nesterov steps along d + momentum * b, the plain method along b.
+  const float of_gradient = s.nesterov ? 1.0f : 0.0f;
+  const float of_buffer = s.nesterov ? s.momentum : 1.0f;
+#pragma omp parallel for simd schedule(static) if (n > 16384)
+  for (int64_t i = 0; i < n; ++i) {
+    const float d = g[i] + s.weight_decay * p[i];
+    const float b = s.momentum * buffer[i] + s.take * d;
+    buffer[i] = b;
+    p[i] -= s.lr * (of_gradient * d + of_buffer * b);
+  }
+}
+
+}  // namespace
+
+SGD::SGD(std::vector<Parameter> parameters, SGDOptions options)
+    : SGD(std::vector<ParameterGroup>{{.parameters = std::move(parameters)}}, options) {}
+
+SGD::SGD(std::vector<ParameterGroup> groups, SGDOptions options)
+    : Optimizer(std::move(groups), options.lr, options.weight_decay), options_(options) {
+  Check(options.momentum >= 0, "SGD", "momentum must be at least 0 but is ", options.momentum);
+  Check(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "SGD",
+        "nesterov needs a momentum and no dampening");
+}
+
+void SGD::Step() {
+  const Tensor& values = arena_->values();
+  const Tensor& grads = arena_->grads();
+  if (options_.momentum != 0 && !momentum_.defined()) {
+    momentum_ = Tensor::Zeros(values.shape());
+  }
+  ++step_count_;
+  // The first gradient fills the buffer whole, whatever the dampening (PyTorch).
+  const double take = step_count_ == 1 ? 1 : 1 - options_.dampening;
+  for (const Range& range : ranges_) {
+    const SGDStep step = {.lr = static_cast<float>(lr_[range.group]),
+                          .weight_decay = static_cast<float>(weight_decay_[range.group]),
+                          .momentum = static_cast<float>(options_.momentum),
+                          .take = static_cast<float>(take),
+                          .nesterov = options_.nesterov};
+    float* p = values.data<float>() + range.begin;
+    const float* g = grads.data<float>() + range.begin;
+    const int64_t n = range.end - range.begin;
+    if (momentum_.defined()) {
+      UpdateWithMomentum(p, momentum_.data<float>() + range.begin, g, n, step);
+    } else {
+      Update(p, g, n, step);
+    }
+  }
+  values.impl()->storage->BumpVersion();
+}
+
+}  // namespace lathe
