@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Makes the golden model cases beside this file: tiny random BERT classifiers and what Transformers computes with them.
+
+  python3 tests/golden/make_models.py          # needs torch, transformers, safetensors
+
+A case is a folder with config.json, model.safetensors (as save_pretrained writes them), golden.safetensors (inputs and
+expected values, computed in float64; see tests/golden_models_test.cc for the keys) and meta.json (names of parameters
+whose exact gradient is 0). All dropout rates are 0. Values were made with torch 2.15 and transformers 5.23.
+"""
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import BertConfig, BertForSequenceClassification, get_scheduler
+
+CASES = {
+    "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
+    "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
+    "bert-tags": dict(num_labels=3, hidden_act="relu", problem_type="multi_label_classification"),
+}
+VOCAB, POSITIONS, STEPS = 61, 16, 10
+
+
+def random_batch(config, generator):
+    lengths = [POSITIONS, 2, 7, 1, 11]
+    ids = torch.zeros(len(lengths), POSITIONS, dtype=torch.int64)
+    types, mask = ids.clone(), ids.clone()
+    for row, n in enumerate(lengths):
+        ids[row, :n] = torch.randint(1, VOCAB, (n,), generator=generator)
+        types[row, n // 2:n] = row % 2
+        mask[row, :n] = 1
+    b, n = len(lengths), config.num_labels
+    if config.problem_type == "multi_label_classification":
+        labels = torch.randint(0, 2, (b, n), generator=generator).float()
+    elif n == 1:
+        labels = torch.rand(b, generator=generator) * 5
+    else:
+        labels = torch.randint(0, n, (b,), generator=generator)
+    return dict(input_ids=ids, token_type_ids=types, attention_mask=mask, labels=labels)
+
+
+def run(model, batch, **options):
+    labels = batch["labels"].double() if batch["labels"].is_floating_point() else batch["labels"]
+    return model(**{**batch, "labels": labels}, **options)
+
+
+def make(folder, number, overrides):
+    config = BertConfig(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3,
+                        intermediate_size=40, max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0,
+                        attention_probs_dropout_prob=0.0, **overrides)
+    torch.manual_seed(1000 + number)
+    generator = torch.Generator().manual_seed(number)
+    model = BertForSequenceClassification._from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():  # far from the usual start, so that every part of the model shows
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.float().save_pretrained(folder)
+    model = model.double().train()
+
+    golden = {}
+    batch = random_batch(config, generator)
+    out = run(model, batch, output_hidden_states=True)
+    out.loss.backward()
+    golden.update(batch)
+    golden.update(logits=out.logits.detach(), loss=out.loss.detach())
+    for i, states in enumerate(out.hidden_states):
+        golden[f"hidden_states.{i}"] = (states.detach() * batch["attention_mask"][..., None]).float()
+    zero = []
+    for name, parameter in model.named_parameters():
+        golden["grad." + name] = parameter.grad.float()
+        if name.endswith("attention.self.key.bias"):
+            zero.append(name)  # softmax doesn't see what is added to all scores of a query
+    model.zero_grad()
+
+    norms = [p for n, p in model.named_parameters() if "bias" in n or "LayerNorm" in n]
+    others = [p for n, p in model.named_parameters() if not ("bias" in n or "LayerNorm" in n)]
+    optimizer = torch.optim.AdamW([dict(params=others, weight_decay=0.01), dict(params=norms, weight_decay=0.0)], lr=1e-3)
+    scheduler = get_scheduler("linear", optimizer, num_warmup_steps=2, num_training_steps=STEPS)
+    batches, losses, grad_norms, rates = [], [], [], []
+    for _ in range(STEPS):
+        batches.append(random_batch(config, generator))
+        loss = run(model, batches[-1]).loss
+        loss.backward()
+        losses.append(loss.detach())
+        grad_norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    for key in batches[0]:
+        golden["train." + key] = torch.stack([b[key] for b in batches])
+    golden["train.loss"], golden["train.grad_norm"] = torch.stack(losses), torch.stack(grad_norms)
+    golden["train.lr"] = torch.tensor(rates, dtype=torch.float64)
+    for name, parameter in model.named_parameters():
+        golden["train.final." + name] = parameter.detach().float()
+    save_file({k: v.detach().contiguous() for k, v in golden.items()}, folder / "golden.safetensors")
+    (folder / "meta.json").write_text(json.dumps({"gradients": {"zero": zero}}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    for number, (name, overrides) in enumerate(CASES.items()):
+        make(Path(__file__).parent / "models" / name, number, overrides)
