@@ -1,0 +1,133 @@
+// Bad input: one error line, the right exit code, nothing half-written.
+#include <filesystem>
+
+#include "cli_testing.h"
+
+namespace lathe {
+namespace {
+
+class CliErrorTest : public CliTest {
+ protected:
+  void ExpectNothingWritten() const { EXPECT_FALSE(Exists("out")); }
+};
+
+TEST_F(CliErrorTest, UnknownFlag) {
+  const RunResult run = Train({"--learing_rate", "1"});
+  ExpectError(run, "unknown option --learing_rate", 2);
+  EXPECT_NE(run.err.find("did you mean --learning_rate?"), std::string::npos);
+  ExpectError(Train({"--learning_rate", "abc"}), "--learning_rate must be a number but is \"abc\"",
+              2);
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, MoreLabelsThanNumLabels) {
+  Write("train.csv", "sentence,label\na,x\nb,y\nc,z\n");
+  ExpectError(Train({"--num_labels", "2"}), "train.csv: 3 labels (x, y, z) but --num_labels is 2");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, LabelThatTrainingNeverSaw) {
+  Write("dev.csv", "sentence,label\na,positive\nb,neutral\n");
+  ExpectError(Train({"--do_eval"}), "dev.csv:3: ");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, BrokenFiles) {
+  Write("train.csv", "sentence,label\na,positive,more\n");
+  ExpectError(Train({}), "train.csv:2: ");
+  Write("train.csv", "sentence,label\na \xff,positive\nb,negative\n");
+  ExpectError(Train({}), "train.csv:2: ");
+  Write("train.csv", "");
+  ExpectError(Train({}), "train.csv: ");
+  ExpectError(Train({"--train_file", Path("none.csv")}), "none.csv: ");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, LossIsNotANumber) {
+  // The first step throws the parameters so far that the second one overflows.
+  const RunResult run = Train({"--learning_rate", "1e30", "--lr_scheduler_type", "constant"});
+  ExpectError(run, "step ");
+  EXPECT_NE(run.err.find("parameter \""), std::string::npos) << run.err;
+}
+
+TEST_F(CliErrorTest, LossIsNotANumberKeepsTheLastGoodModel) {
+  ASSERT_EQ(Train({"--max_steps", "2"}).exit_code, 0);
+  const RunResult run = Train({"--model_name_or_path", Path("out"), "--output_dir", Path("bad"),
+                               "--learning_rate", "3e18", "--lr_scheduler_type", "constant"});
+  ExpectError(run, "step ");
+  if (run.err.find("the last good model is in") != std::string::npos) {
+    EXPECT_TRUE(Exists("bad/model.safetensors"));
+    EXPECT_TRUE(Exists("bad/trainer_state.json"));
+  } else {
+    EXPECT_FALSE(Exists("bad"));
+  }
+}
+
+TEST_F(CliErrorTest, ConfigBrokenOrUnsupported) {
+  SetConfig({{"model_type", "lstm"}});
+  ExpectError(Train({}), "model_type \"lstm\"");
+  SetConfig({{"model_type", "bert"}, {"hidden_size", "big"}});
+  ExpectError(Train({}), "\"hidden_size\"");
+  SetConfig({{"hidden_size", 15}});
+  ExpectError(Train({}), "15");
+  Write("model/config.json", "{\n\"model_type\": ");
+  ExpectError(Train({}), "config.json:2");
+  std::filesystem::remove(Path("model/config.json"));
+  ExpectError(Train({}), "config.json");
+  ExpectError(Train({"--config_name", Path("nowhere")}), "nowhere: no such folder (--config_name)");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, VocabularySmallerThanTheConfigSays) {
+  SetConfig({{"vocab_size", 99}});
+  ExpectError(Train({}), "but vocab_size is 99 in ");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, IdsBeyondVocabSize) {
+  SetConfig({{"vocab_size", 20}});
+  ExpectError(Train({}), "but the model's vocab_size is 20");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, SequenceLongerThanMaxPositionEmbeddings) {
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "film ";
+  Write("train.csv", "sentence,label\na,positive\nb,negative\n" + text + ",positive\n");
+  const RunResult run = Train({});
+  ExpectError(run, "train.csv:4: 52 tokens, but the model's max_position_embeddings allows 32");
+  EXPECT_NE(run.err.find("hint: pass --max_seq_length 32"), std::string::npos);
+  ExpectNothingWritten();
+  EXPECT_EQ(Train({"--max_seq_length", "32"}).exit_code, 0);
+}
+
+TEST_F(CliErrorTest, OutputFolderIsNotEmpty) {
+  std::filesystem::create_directories(Path("out"));
+  Write("out/mine", "1");
+  ExpectError(Train({}), "out: --output_dir is not empty");
+  EXPECT_EQ(Read("out/mine"), "1");
+  EXPECT_EQ(Train({"--overwrite_output_dir", "--max_steps", "1"}).exit_code, 0);
+  EXPECT_EQ(Read("out/mine"), "1");
+}
+
+TEST_F(CliErrorTest, FullDiskKeepsTheOldModel) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  const std::string before = Read("out/model.safetensors");
+  const RunResult run =
+      Train({"--max_steps", "2", "--overwrite_output_dir"}, {.max_file_bytes = 2000});
+  ExpectError(run, "out/model.safetensors: ");
+  EXPECT_EQ(Read("out/model.safetensors"), before);
+  for (const auto& entry : std::filesystem::directory_iterator(Path("out"))) {
+    EXPECT_EQ(entry.path().filename().string().find(".partial"), std::string::npos);
+    EXPECT_EQ(entry.path().filename().string().find(".tmp"), std::string::npos);
+  }
+}
+
+TEST_F(CliErrorTest, MetricThatDoesNotExist) {
+  ExpectError(Train({"--eval_strategy", "epoch", "--metric_for_best_model", "acuracy"}),
+              "--metric_for_best_model must be one of accuracy");
+  ExpectNothingWritten();
+}
+
+}  // namespace
+}  // namespace lathe

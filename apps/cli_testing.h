@@ -1,0 +1,51 @@
+// Runs the built programs on tiny data: a BERT of a few thousand parameters and sentences of which
+// one word decides the label.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace lathe {
+
+struct RunResult {
+  int exit_code = -1;  // 128 + signal if one killed it
+  std::string out, err;
+};
+
+struct RunOptions {
+  std::string input = {};            // standard input
+  std::string interrupt_after = {};  // send SIGINT once standard output holds this
+  int64_t max_file_bytes = 0;        // above 0: a longer file can't be written, as on a full disk
+};
+
+// `program` is "finetune" or "lathe".
+RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
+                     const RunOptions& options = {});
+
+// A folder of its own for each test, with model/ (config.json, vocab.txt), train.csv, dev.csv and
+// test.csv.
+class CliTest : public testing::Test {
+ protected:
+  void SetUp() override;
+  ~CliTest() override;
+
+  std::string Path(const std::string& name) const { return root_ + "/" + name; }
+  void Write(const std::string& name, const std::string& text) const;
+  std::string Read(const std::string& name) const;
+  nlohmann::json ReadJson(const std::string& name) const;
+  bool Exists(const std::string& name) const;
+  // finetune with fresh weights, training files, --output_dir out and a seed, and `more`.
+  RunResult Train(const std::vector<std::string>& more, const RunOptions& options = {}) const;
+  // Changes keys of model/config.json.
+  void SetConfig(const nlohmann::json& changes) const;
+
+  std::string root_;
+};
+
+// Expects one `error:` line that holds `part`, at most a hint after it, and the exit code.
+void ExpectError(const RunResult& result, const std::string& part, int exit_code = 1);
+
+}  // namespace lathe

@@ -1,0 +1,180 @@
+#include "lathe/apps/options.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "lathe/apps/schedule_kwargs.h"
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+using Args = std::vector<std::string>;
+
+// The least that is accepted, and more.
+FinetuneOptions Parse(Args more) {
+  Args args = {"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
+               "--output_dir",         "o"};
+  args.insert(args.end(), more.begin(), more.end());
+  return ParseOptions(args).options;
+}
+
+// "message|hint" of the error that the arguments cause.
+std::string ErrorOf(const Args& args, bool complete = false) {
+  try {
+    complete ? static_cast<void>(ParseOptions(args)) : static_cast<void>(Parse(args));
+  } catch (const Error& e) {
+    return e.message() + "|" + e.hint();
+  }
+  return "no error";
+}
+
+TEST(OptionsTest, DefaultsAreTrainers) {
+  const FinetuneOptions o = Parse({});
+  EXPECT_TRUE(o.do_train);
+  EXPECT_FALSE(o.do_eval);
+  EXPECT_EQ(o.max_seq_length, 128);
+  EXPECT_EQ(o.per_device_train_batch_size, 8);
+  EXPECT_EQ(o.learning_rate, 5e-5);
+  EXPECT_EQ(o.weight_decay, 0);
+  EXPECT_EQ(o.adam_beta1, 0.9);
+  EXPECT_EQ(o.adam_beta2, 0.999);
+  EXPECT_EQ(o.adam_epsilon, 1e-8);
+  EXPECT_EQ(o.max_grad_norm, 1);
+  EXPECT_EQ(o.num_train_epochs, 3);
+  EXPECT_EQ(o.max_steps, -1);
+  EXPECT_EQ(o.lr_scheduler_type, "linear");
+  EXPECT_EQ(o.logging_steps, 500);
+  EXPECT_EQ(o.eval_strategy, "no");
+  EXPECT_EQ(o.seed, 42);
+  EXPECT_TRUE(o.shuffle_train);
+}
+
+TEST(OptionsTest, ValuesComeAfterSpaceOrEquals) {
+  const FinetuneOptions o =
+      Parse({"--learning_rate", "3e-5", "--seed=7", "--max-steps", "10", "--num_labels=3"});
+  EXPECT_EQ(o.learning_rate, 3e-5);
+  EXPECT_EQ(o.seed, 7);
+  EXPECT_EQ(o.max_steps, 10);
+  EXPECT_EQ(o.num_labels, 3);
+}
+
+TEST(OptionsTest, SwitchesHaveFourForms) {
+  EXPECT_TRUE(Parse({"--group_by_length"}).group_by_length);
+  EXPECT_TRUE(Parse({"--group_by_length", "True"}).group_by_length);
+  EXPECT_FALSE(Parse({"--shuffle_train=false"}).shuffle_train);
+  EXPECT_FALSE(Parse({"--no_shuffle_train"}).shuffle_train);
+  EXPECT_FALSE(Parse({"--shuffle_train", "0"}).shuffle_train);
+  EXPECT_EQ(Parse({"--no_greater_is_better"}).greater_is_better, false);
+  EXPECT_EQ(Parse({}).greater_is_better, std::nullopt);
+}
+
+TEST(OptionsTest, ListsTakeCommasOrSpaces) {
+  const Args two = {"question", "answer"};
+  EXPECT_EQ(Parse({"--text_columns", "question,answer"}).text_columns, two);
+  EXPECT_EQ(Parse({"--text_columns", "question", "answer", "--do_train"}).text_columns, two);
+  EXPECT_EQ(ErrorOf({"--text_columns", "a,b,c"}), "--text_columns takes one or two columns|");
+  EXPECT_EQ(ErrorOf({"--text_columns", "a,,b"}),
+            "--text_columns must be a list of names but is \"a,,b\"|");
+}
+
+TEST(OptionsTest, WrongValuesAreNamed) {
+  EXPECT_EQ(ErrorOf({"--learning_rate", "abc"}),
+            "--learning_rate must be a number but is \"abc\"|");
+  EXPECT_EQ(ErrorOf({"--learning_rate", "nan"}),
+            "--learning_rate must be a number but is \"nan\"|");
+  EXPECT_EQ(ErrorOf({"--learning_rate", "-1"}),
+            "--learning_rate must be at least 0 but is \"-1\"|");
+  EXPECT_EQ(ErrorOf({"--warmup_ratio=1.5"}), "--warmup_ratio must be at most 1 but is \"1.5\"|");
+  EXPECT_EQ(ErrorOf({"--seed", "1.5"}), "--seed must be a whole number but is \"1.5\"|");
+  EXPECT_EQ(ErrorOf({"--seed", "99999999999999999999"}),
+            "--seed must be a whole number but is \"99999999999999999999\"|");
+  EXPECT_EQ(ErrorOf({"--do_eval=maybe"}), "--do_eval must be true or false but is \"maybe\"|");
+  EXPECT_EQ(ErrorOf({"--seed"}), "--seed needs a value|");
+  EXPECT_EQ(ErrorOf({"--seed", "--do_eval"}), "--seed needs a value|");
+  EXPECT_EQ(ErrorOf({"--eval_strategy", "step"}),
+            "--eval_strategy must be one of no, steps, epoch but is \"step\"|did you mean steps?");
+  EXPECT_EQ(ErrorOf({"--logging_steps", "0"}), "--logging_steps must be above 0|");
+  EXPECT_EQ(ErrorOf({"stray"}),
+            "unexpected argument \"stray\"|every value follows its option; --help lists them");
+}
+
+TEST(OptionsTest, UnknownOptionsGetTheNearestName) {
+  EXPECT_EQ(ErrorOf({"--learing_rate", "1"}),
+            "unknown option --learing_rate|did you mean --learning_rate?");
+  EXPECT_EQ(ErrorOf({"--zzzzzz"}), "unknown option --zzzzzz|--help lists the options");
+  EXPECT_EQ(ErrorOf({"--no_learning_rate"}).substr(0, 32), "unknown option --no_learning_rat");
+}
+
+TEST(OptionsTest, OptionsMustFitTogether) {
+  EXPECT_EQ(ErrorOf({"--output_dir", "o", "--model_name_or_path", "m"}, true),
+            "nothing to do|pass at least one of --do_train, --do_eval, --do_predict");
+  EXPECT_EQ(ErrorOf({"--do_train"}, true), "--output_dir is required|");
+  EXPECT_EQ(ErrorOf({"--do_eval"}), "--do_eval needs --validation_file|");
+  EXPECT_EQ(ErrorOf({"--do_predict"}), "--do_predict needs --test_file|");
+  EXPECT_EQ(ErrorOf({"--eval_strategy", "epoch"}), "--eval_strategy needs --validation_file|");
+  EXPECT_EQ(ErrorOf({"--load_best_model_at_end"}),
+            "--load_best_model_at_end needs evaluations while training|"
+            "pass --eval_strategy steps or --eval_strategy epoch");
+}
+
+TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {
+  const std::string help = *ParseOptions({"--help"}).help;
+  for (const char* part :
+       {"\nTraining:\n", "\nData:\n", "--learning_rate X", "(default: 5e-05)", "linear"}) {
+    EXPECT_NE(help.find(part), std::string::npos) << part;
+  }
+  for (size_t begin = 0, end; begin < help.size(); begin = end + 1) {
+    end = std::min(help.find('\n', begin), help.size());
+    EXPECT_LE(end - begin, 100u) << help.substr(begin, end - begin);
+  }
+}
+
+class JsonConfigTest : public testing::Test {
+ protected:
+  void Write(const std::string& text) { std::ofstream(path_) << text; }
+  ~JsonConfigTest() override { std::remove(path_.c_str()); }
+  std::string path_ = testing::TempDir() + "/options_test_" + std::to_string(getpid()) + ".json";
+};
+
+TEST_F(JsonConfigTest, HasTheSameNamesAndYieldsToTheCommandLine) {
+  Write(R"({"learning_rate": 1e-3, "do_eval": true, "validation_file": "v.csv", "seed": 1,
+            "text_columns": ["a", "b"], "problem_type": null})");
+  const FinetuneOptions o = Parse({"--json_config", path_, "--seed", "2"});
+  EXPECT_EQ(o.learning_rate, 1e-3);
+  EXPECT_TRUE(o.do_eval);
+  EXPECT_EQ(o.seed, 2);
+  EXPECT_EQ(o.text_columns, (Args{"a", "b"}));
+}
+
+TEST_F(JsonConfigTest, NamesFileAndOption) {
+  Write("{\"learing_rate\": 1}");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}),
+            path_ + ": unknown option \"learing_rate\"|did you mean --learning_rate?");
+  Write("{\"seed\": \"x\"}");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}),
+            path_ + ": --seed must be a whole number but is \"x\"|");
+  Write("{\n\"seed\": }");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}), path_ + ":2: not valid JSON|");
+  EXPECT_NE(ErrorOf({"--json_config", path_ + ".none"}).find(path_ + ".none: "), std::string::npos);
+}
+
+TEST(ScheduleKwargsTest, ReadsAndChecks) {
+  EXPECT_EQ(ParseScheduleKwargs("{\"num_cycles\": 2, \"power\": 3}").num_cycles, 2);
+  EXPECT_THROW(ParseScheduleKwargs("[1]"), Error);
+  EXPECT_THROW(ParseScheduleKwargs("{\"num_cycle\": 2}"), Error);
+  EXPECT_THROW(ParseScheduleKwargs("{\"num_cycles\": \"two\"}"), Error);
+}
+
+TEST(NearestNameTest, FindsTyposOnly) {
+  EXPECT_EQ(NearestName("perdict", {"predict", "help"}), "predict");
+  EXPECT_EQ(NearestName("evaluation_strategy", {"eval_strategy", "seed"}), "eval_strategy");
+  EXPECT_EQ(NearestName("train", {"predict"}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lathe
