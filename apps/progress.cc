@@ -37,7 +37,7 @@ std::string FormatDuration(double seconds) {
 std::string FormatCount(int64_t n) {
   std::string digits = std::to_string(n);
   for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > (n < 0 ? 1 : 0); i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
+    digits.insert(static_cast<size_t>(i), 1, ',');
   }
   return digits;
 }
