@@ -4,11 +4,26 @@
 #include <unicode/normalizer2.h>
 #include <unicode/stringpiece.h>
 #include <unicode/uchar.h>
+#include <unicode/uniset.h>
+#include <unicode/unistr.h>
 
 #include "lathe/core/error.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
+namespace {
+
+// The Rust libraries' tables are older than ICU's. To them a younger character is unassigned.
+bool KnownIn(char32_t c, int unicode_version) {
+  UVersionInfo age;
+  u_charAge(static_cast<UChar32>(c), age);
+  return age[0] <= unicode_version;
+}
+constexpr int kCategoriesVersion = 8;      // crate unicode_categories
+constexpr int kCombiningMarkVersion = 9;   // crate unicode-normalization-alignments
+constexpr int kDecompositionVersion = 11;  // the same
+
+}  // namespace
 
 bool IsWhitespace(char32_t c) {
   if (c < 0x80) {
@@ -22,7 +37,7 @@ bool IsBertControl(char32_t c) {
     return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
   }
   constexpr uint32_t kControl = U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK;
-  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & kControl) != 0;
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & kControl) != 0 && KnownIn(c, kCategoriesVersion);
 }
 
 bool IsPunctuation(char32_t c) {
@@ -30,7 +45,12 @@ bool IsPunctuation(char32_t c) {
     return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
            (c >= 123 && c <= 126);
   }
-  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_P_MASK) != 0;
+  // Punctuation until Unicode 12 and 11.
+  if (c == 0x166D || c == 0x111C9) {
+    return true;
+  }
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_P_MASK) != 0 &&
+         KnownIn(c, kCategoriesVersion);
 }
 
 bool IsCjk(char32_t c) {
@@ -40,11 +60,23 @@ bool IsCjk(char32_t c) {
 }
 
 bool IsNonspacingMark(char32_t c) {
-  return c >= 0x300 && u_charType(static_cast<UChar32>(c)) == U_NON_SPACING_MARK;
+  if (c == 0x1734) {
+    return true;  // a spacing mark since Unicode 14
+  }
+  // The first two were letters, the last two another kind of mark or punctuation.
+  if (c == 0x1885 || c == 0x1886 || c == 0xA9BD || c == 0x111C9) {
+    return false;
+  }
+  return c >= 0x300 && u_charType(static_cast<UChar32>(c)) == U_NON_SPACING_MARK &&
+         KnownIn(c, kCategoriesVersion);
 }
 
 bool IsMark(char32_t c) {
-  return c >= 0x300 && (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_M_MASK) != 0;
+  if (c == 0x1CF2 || c == 0x1CF3 || c == 0x111C9) {
+    return c != 0x111C9;  // their category changed in Unicode 11 and 12
+  }
+  return c >= 0x300 && (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_M_MASK) != 0 &&
+         KnownIn(c, kCombiningMarkVersion);
 }
 
 bool IsWordCharacter(char32_t c) {
@@ -71,11 +103,20 @@ std::string NormalizeUnicode(std::string_view text, NormalizationForm form) {
       normalizer = icu::Normalizer2::getNFKDInstance(status);
       break;
   }
+  // Made once and never destroyed: other threads may still normalize at exit.
+  static const icu::UnicodeSet* const known = [] {
+    UErrorCode set_status = U_ZERO_ERROR;
+    const std::string pattern = "[:Age=" + std::to_string(kDecompositionVersion) + ".0:]";
+    auto* set = new icu::UnicodeSet(icu::UnicodeString::fromUTF8(pattern), set_status);
+    set->freeze();
+    return set;
+  }();
   std::string out;
   if (U_SUCCESS(status)) {
+    const icu::FilteredNormalizer2 filtered(*normalizer, *known);
     icu::StringByteSink<std::string> sink(&out);
-    normalizer->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())),
-                              sink, nullptr, status);
+    filtered.normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())),
+                           sink, nullptr, status);
   }
   if (U_FAILURE(status)) {
     throw Error(absl::StatusCode::kInternal,

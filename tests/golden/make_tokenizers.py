@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/tokenizers: small tokenizers and what Transformers' AutoTokenizer does with them.
+
+    python3 tests/golden/make_tokenizers.py [OUT]
+
+Needs the packages transformers (5 or later), tokenizers and sentencepiece. The vocabularies are trained on
+TEXT below, so nothing is downloaded.
+"""
+import io
+import json
+import pathlib
+import sys
+
+import sentencepiece
+import transformers
+from tokenizers import normalizers, pre_tokenizers, trainers, Tokenizer, models
+
+TEXT = """
+The ferry leaves the harbour at seven, and by eight the island is a grey line behind the rain.
+My neighbour repairs old clocks; she says that a clock is a small engine which has nowhere to go.
+We walked up to the lighthouse, counted one hundred and twelve steps, and found the door locked.
+Fresh bread costs 3.50 in the village and 4.25 in town, but the town's baker opens earlier.
+Nobody had watered the tomatoes, so they were small and split, and yet they tasted wonderful.
+The film is slow, clumsy and far too long. I loved the music, though, and the final scene.
+A café on the corner sells naïve paintings, crème brûlée and second-hand books about Zürich.
+If the train is late again, call me: 555-0199. Otherwise I'll meet you under the station clock.
+Is it true? Yes! Well... perhaps. (Ask the captain; he remembers every storm since 1987.)
+Learning takes patience: measure, change one thing, and measure again before you believe it.
+Our dog, who fears nothing else, hides from balloons. Cats ignore them. Parrots attack them.
+The teacher wrote the word "unremarkable" on the board and asked for seven words inside it.
+Das Wetter war schön, die Straße trocken. El niño comió una piña. Le garçon a mangé une pêche.
+我爱北京 and 東京 are written without spaces; Москва and Αθήνα are not.
+"""
+
+TEXTS = [
+    "The ferry leaves at seven.", "She repairs old clocks; slowly, patiently.", "", " ", "\n\t ",
+    "hello world", "HELLO World", "unremarkable unremarkably unremarked", "3.50, 4.25 or 1,000,000?",
+    "don't won't I'll", "a café, a cafe\u0301, a CAFÉ", "naïve—hi", "Straße STRASSE ẞ", "ΟΔΟΣ οδός Σ",
+    "İstanbul ısrar I i", "我爱北京world東京", "\U0002b825 \U0002b920 \u4e00", "a\u0000b\ufffdc\u200bd\u00ade",
+    "nbsp\u00a0line\u2028sep\u0085next\u3000wide", "[CLS] hello [SEP]", "a[MASK]b", " [MASK]  [MASK] ",
+    "[mask] [Cls] <pad><unk> [UNK] [PAD]", "x" * 100, "x" * 101, "é" * 100, "😀😃 👩‍👩‍👧 🇩🇪 ❤️",
+    "ﬁne ﬂow Ⅷ ① ½ ™ ｆｕｌｌ　ｗｉｄｔｈ", "नमस्ते हिन्दी", "ไทย", "한국어 한글", "\u0378 \ue000 \ufdd0 \U0010ffff",
+    "``quoted'' and ''more''", "$1.25 €5 50% +1-555", "~!@#$%^&*()_+`-={}|[]\\:\";'<>?,./",
+    "https://example.org/a?b=c#d", "▁ already ▁▁ marked", "##ing ## a##b", "9, 99, 9,5 (1987,)",
+    "\u166d \u2e43 \u32ff \u08ca marks \u1c89 of many versions",
+]
+PAIRS = [("The ferry leaves", "at seven."), ("one", ""), ("", "two"), ("a [SEP] b", "c")]
+CUTS = [(TEXTS[1], None, 6), (TEXTS[1], None, 2), (TEXTS[0], TEXTS[1], 9), (TEXTS[0], TEXTS[1], 10),
+        (TEXTS[1], TEXTS[0], 12), (TEXTS[0], TEXTS[0], 8), (TEXTS[0], "two", 7), ("two", TEXTS[0], 7)]
+
+
+def lines(tokenizer):
+    rows = [(t, None, None) for t in TEXTS] + [(a, b, None) for a, b in PAIRS] + CUTS
+    for text, pair, length in rows:
+        cut = {"truncation": "longest_first", "max_length": length} if length else {}
+        e = tokenizer(text, pair, **cut)
+        yield {"kind": "own", "text": text, "text_pair": pair, "max_length": length,
+               "input_ids": e["input_ids"], "token_type_ids": e.get("token_type_ids"),
+               "tokens": tokenizer.convert_ids_to_tokens(e["input_ids"])}
+
+
+def train_wordpiece(folder, lower):
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(TEXT.splitlines(), trainers.WordPieceTrainer(
+        vocab_size=400, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+    vocab = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    (folder / "vocab.txt").write_text("".join(token + "\n" for token, _ in vocab), encoding="utf-8")
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower, "model_max_length": 64}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def train_albert(folder):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.lower().splitlines()), model_writer=model, vocab_size=220,
+        model_type="unigram", pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="<pad>",
+        control_symbols="[CLS],[SEP],[MASK]", normalization_rule_name="identity",
+        num_threads=1, minloglevel=2)
+    (folder / "spiece.model").write_bytes(model.getvalue())
+    config = {"tokenizer_class": "AlbertTokenizer", "do_lower_case": True, "keep_accents": False,
+              "model_max_length": 64}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+
+
+def main():
+    here = pathlib.Path(__file__).parent / "tokenizers"
+    out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here
+    cases = {"bert-uncased": lambda d: train_wordpiece(d, True),
+             "bert-cased": lambda d: train_wordpiece(d, False), "albert": train_albert}
+    for name, make in cases.items():
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        make(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        with open(folder / "golden.jsonl", "w", encoding="utf-8", newline="\n") as f:
+            for line in lines(tokenizer):
+                f.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+main()
