@@ -86,7 +86,8 @@ TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
     const RunResult run = Train(args);
     EXPECT_EQ(run.exit_code, 0) << run.err;
     std::vector<double> all;
-    for (const Json& entry : ReadJson(out + "/trainer_state.json")["log_history"]) {
+    const Json state = ReadJson(out + "/trainer_state.json");
+    for (const Json& entry : state["log_history"]) {
       if (entry.contains("loss")) all.push_back(entry["loss"]);
     }
     return all;
