@@ -74,6 +74,7 @@ bool RunCase(const fs::path& dir) {
 
   // Saved again, the folder holds the same bytes.
   const fs::path saved = fs::path(testing::TempDir()) / ("tokenizer_" + dir.filename().string());
+  fs::remove_all(saved);  // of another run
   fs::create_directories(saved);
   tokenizer->SavePretrained(saved);
   const auto original = ReadFolder(dir);

@@ -79,10 +79,10 @@ def train_albert(folder):
         control_symbols="[CLS],[SEP],[MASK]", normalization_rule_name="identity",
         num_threads=1, minloglevel=2)
     (folder / "spiece.model").write_bytes(model.getvalue())
-    config = {"tokenizer_class": "AlbertTokenizer", "do_lower_case": True, "keep_accents": False,
-              "model_max_length": 64}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    vocab = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(len(processor))]
+    tokenizer = transformers.AlbertTokenizer(vocab=vocab, model_max_length=64)
+    tokenizer.save_pretrained(folder)
 
 
 def main():
