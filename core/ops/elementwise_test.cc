@@ -1,0 +1,85 @@
+#include "lathe/core/ops/elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+namespace {
+
+const std::vector<std::vector<Shape>> kUnary = {{{5}}, {{2, 3, 4}}, {{}}, {{0, 3}}, {{150, 130}}};
+const std::vector<std::vector<Shape>> kBinary = {
+    {{4, 3}, {4, 3}}, {{4, 3}, {3}},    {{3}, {4, 3}},       {{4, 3}, {4, 1}},
+    {{4, 1}, {1, 3}}, {{2, 4, 3}, {}},  {{2, 1, 3}, {4, 1}}, {{2, 4, 3}, {2, 1, 1}},
+    {{0, 3}, {3}},    {{0, 3}, {0, 3}}, {{150, 130}, {130}}, {{2, 3, 1}, {1, 1}}};
+
+TEST(Elementwise, Binary) {
+  CheckOp(
+      {.name = "add", .op = [](const Tensors& x) { return Add(x[0], x[1]); }, .shapes = kBinary});
+  CheckOp({.name = "sub",
+           .op = [](const Tensors& x) { return Sub(x[0], x[1]); },
+           .composed = [](const Tensors& x) { return Add(x[0], Scale(x[1], -1)); },
+           .shapes = kBinary});
+  CheckOp(
+      {.name = "mul", .op = [](const Tensors& x) { return Mul(x[0], x[1]); }, .shapes = kBinary});
+  CheckOp(
+      {.name = "square", .op = [](const Tensors& x) { return Mul(x[0], x[0]); }, .shapes = kUnary});
+  CheckOp({.name = "div",
+           .op = [](const Tensors& x) { return Div(x[0], x[1]); },
+           .shapes = kBinary,
+           .low = 0.5});
+}
+
+TEST(Elementwise, Unary) {
+  CheckOp({.name = "scale",
+           .op = [](const Tensors& x) { return Scale(x[0], -2.5); },
+           .shapes = kUnary});
+  CheckOp({.name = "add_scalar",
+           .op = [](const Tensors& x) { return AddScalar(x[0], 0.3); },
+           .shapes = kUnary});
+  CheckOp({.name = "exp", .op = [](const Tensors& x) { return Exp(x[0]); }, .shapes = kUnary});
+  CheckOp({.name = "log",
+           .op = [](const Tensors& x) { return Log(x[0]); },
+           .shapes = kUnary,
+           .low = 0.5});
+  CheckOp({.name = "sqrt",
+           .op = [](const Tensors& x) { return Sqrt(x[0]); },
+           .shapes = kUnary,
+           .low = 0.5});
+  CheckOp({.name = "tanh",
+           .op = [](const Tensors& x) { return Tanh(x[0]); },
+           .composed =
+               [](const Tensors& x) { return AddScalar(Scale(Sigmoid(Scale(x[0], 2)), 2), -1); },
+           .shapes = kUnary});
+  CheckOp(
+      {.name = "sigmoid", .op = [](const Tensors& x) { return Sigmoid(x[0]); }, .shapes = kUnary});
+  CheckOp({.name = "erf", .op = [](const Tensors& x) { return Erf(x[0]); }, .shapes = kUnary});
+  CheckOp({.name = "relu", .op = [](const Tensors& x) { return Relu(x[0]); }, .shapes = kUnary});
+}
+
+TEST(Elementwise, BroadcastValues) {
+  const Tensor column = Tensor::FromVector<float>({10, 20}, {2, 1});
+  const Tensor row = Tensor::FromVector<float>({1, 2, 3});
+  EXPECT_EQ(Add(column, row).ToVector<float>(), (std::vector<float>{11, 12, 13, 21, 22, 23}));
+  EXPECT_EQ(Sub(row, column).ToVector<float>(), (std::vector<float>{-9, -8, -7, -19, -18, -17}));
+}
+
+TEST(Elementwise, UnaryValues) {
+  EXPECT_EQ(Sigmoid(Tensor::FromVector<float>({-1e4f, 0, 1e4f})).ToVector<float>(),
+            (std::vector<float>{0, 0.5, 1}));
+  EXPECT_EQ(Relu(Tensor::FromVector<float>({-1, 0, 2})).ToVector<float>(),
+            (std::vector<float>{0, 0, 2}));
+  EXPECT_TRUE(std::isnan(Log(Tensor::FromVector<float>({-1})).Item()));
+}
+
+TEST(Elementwise, Errors) {
+  EXPECT_THROW(Add(Tensor::Zeros({2, 3}), Tensor::Zeros({2})), Error);
+  EXPECT_THROW(Add(Tensor::Zeros({2}), Tensor::Zeros({2}, DType::kF64)), Error);
+  EXPECT_THROW(Exp(Tensor::Zeros({2}, DType::kI64)), Error);
+  EXPECT_THROW(Mul(Tensor::Zeros({2}), Tensor::Unallocated({2})), Error);
+}
+
+}  // namespace
+}  // namespace lathe

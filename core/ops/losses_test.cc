@@ -1,0 +1,129 @@
+#include "lathe/core/ops/losses.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+namespace {
+
+// Labels for n rows of c classes; every third is ignored.
+Tensor Labels(int64_t n, int64_t c) {
+  std::vector<int64_t> labels(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) labels[i] = i % 3 == 2 ? kIgnoreIndex : i * 7 % c;
+  return Tensor::FromVector(labels);
+}
+
+TEST(Losses, CrossEntropy) {
+  const std::vector<std::vector<Shape>> shapes = {
+      {{5, 3}}, {{1, 1}}, {{4, 2}}, {{0, 3}}, {{90, 200}}};
+  CheckOp(
+      {.name = "cross_entropy",
+       .op = [](const Tensors& x) { return CrossEntropy(x[0], Labels(x[0].dim(0), x[0].dim(1))); },
+       .composed =
+           [](const Tensors& x) {
+             return CrossEntropyComposed(x[0], Labels(x[0].dim(0), x[0].dim(1)));
+           },
+       .shapes = shapes,
+       .nan_check = false});
+  CheckOp({.name = "cross_entropy_with_denominator",
+           .op =
+               [](const Tensors& x) {
+                 return CrossEntropy(x[0], Labels(x[0].dim(0), x[0].dim(1)), kIgnoreIndex, 7.5);
+               },
+           .composed =
+               [](const Tensors& x) {
+                 return CrossEntropyComposed(x[0], Labels(x[0].dim(0), x[0].dim(1)), kIgnoreIndex,
+                                             7.5);
+               },
+           .shapes = shapes,
+           .nan_check = false});
+  CheckOp(
+      {.name = "cross_entropy_nan",
+       .op = [](const Tensors& x) { return CrossEntropy(x[0], Tensor::Zeros({2}, DType::kI64)); },
+       .composed =
+           [](const Tensors& x) {
+             return CrossEntropyComposed(x[0], Tensor::Zeros({2}, DType::kI64));
+           },
+       .shapes = {{{2, 3}}}});
+}
+
+TEST(Losses, CrossEntropyAllIgnored) {
+  Tensor logits = Tensor::Full({2, 3}, 1.5).SetRequiresGrad(true);
+  const Tensor labels = Tensor::Full({2}, -100, DType::kI64);
+  const Tensor loss = CrossEntropy(logits, labels);
+  EXPECT_TRUE(std::isnan(loss.Item()));
+  Backward(loss);
+  EXPECT_EQ(logits.grad().ToVector<float>(), std::vector<float>(6, 0));
+  EXPECT_EQ(CrossEntropy(logits, labels, -100, 4).Item(), 0);
+}
+
+TEST(Losses, CrossEntropyErrors) {
+  const Tensor logits = Tensor::Zeros({2, 3});
+  try {
+    CrossEntropy(logits, Tensor::FromVector<int64_t>({0, 3}));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), "[cross_entropy] the label of row 1 is 3 but there are 3 classes");
+  }
+  EXPECT_THROW(CrossEntropy(logits, Tensor::FromVector<int64_t>({0, -1})), Error);
+  EXPECT_NO_THROW(CrossEntropy(logits, Tensor::FromVector<int64_t>({0, -1}), -1));
+  EXPECT_THROW(CrossEntropy(logits, Tensor::FromVector<int64_t>({0})), Error);
+  EXPECT_THROW(CrossEntropy(logits, Tensor::FromVector<int32_t>({0, 1})), Error);
+  EXPECT_THROW(CrossEntropy(Tensor::Zeros({3}), Tensor::FromVector<int64_t>({0})), Error);
+}
+
+// The losses of two micro-batches, each divided by the whole count, add up to the mean over both.
+TEST(Losses, DenominatorOfALargerWindow) {
+  const Tensor logits = Tensor::FromVector<double>({1, 2, 3, 0, -1, 2, 0.5, 1, 4, 1, 1, 1}, {4, 3});
+  const Tensor labels = Tensor::FromVector<int64_t>({0, 2, -100, 1});
+  const double whole = CrossEntropy(logits, labels).Item();
+  const double parts = CrossEntropy(logits.Slice(0, 2), labels.Slice(0, 2), -100, 3).Item() +
+                       CrossEntropy(logits.Slice(2, 4), labels.Slice(2, 4), -100, 3).Item();
+  EXPECT_NEAR(whole, parts, 1e-12);
+}
+
+TEST(Losses, Mse) {
+  const std::vector<std::vector<Shape>> shapes = {
+      {{5}, {5}}, {{2, 3}, {2, 3}}, {{0}, {0}}, {{150, 130}, {150, 130}}};
+  CheckOp({.name = "mse_loss",
+           .op = [](const Tensors& x) { return MseLoss(x[0], x[1]); },
+           .composed = [](const Tensors& x) { return MseLossComposed(x[0], x[1]); },
+           .shapes = shapes});
+  CheckOp({.name = "mse_loss_with_denominator",
+           .op = [](const Tensors& x) { return MseLoss(x[0], x[1], 8); },
+           .composed = [](const Tensors& x) { return MseLossComposed(x[0], x[1], 8); },
+           .shapes = shapes});
+  EXPECT_THROW(MseLoss(Tensor::Zeros({2, 1}), Tensor::Zeros({2})), Error);
+}
+
+TEST(Losses, BceWithLogits) {
+  const std::vector<std::vector<Shape>> shapes = {
+      {{5}, {5}}, {{2, 3}, {2, 3}}, {{0}, {0}}, {{150, 130}, {150, 130}}};
+  CheckOp({.name = "bce_with_logits_loss",
+           .op = [](const Tensors& x) { return BceWithLogitsLoss(x[0], x[1]); },
+           .composed = [](const Tensors& x) { return BceWithLogitsLossComposed(x[0], x[1]); },
+           .shapes = shapes});
+  CheckOp({.name = "bce_with_logits_loss_with_denominator",
+           .op = [](const Tensors& x) { return BceWithLogitsLoss(x[0], x[1], 8); },
+           .composed = [](const Tensors& x) { return BceWithLogitsLossComposed(x[0], x[1], 8); },
+           .shapes = shapes});
+  // The textbook formula, where it does not cancel.
+  const Tensor x = Tensor::FromVector<double>({-1.5, 0.25, 2});
+  const Tensor t = Tensor::FromVector<double>({0, 0.5, 1});
+  double expected = 0;
+  for (int i = 0; i < 3; ++i) {
+    const double s = Sigmoid(x).ToVector<double>()[i], target = t.ToVector<double>()[i];
+    expected -= (target * std::log(s) + (1 - target) * std::log(1 - s)) / 3;
+  }
+  EXPECT_NEAR(BceWithLogitsLoss(x, t).Item(), expected, 1e-12);
+  EXPECT_EQ(BceWithLogitsLoss(Tensor::FromVector<float>({1e4f}), Tensor::Zeros({1})).Item(), 1e4);
+  EXPECT_THROW(BceWithLogitsLoss(Tensor::Zeros({2, 1}), Tensor::Zeros({2})), Error);
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,98 @@
+#include "lathe/core/ops/shape.h"
+
+#include <gtest/gtest.h>
+
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+namespace {
+
+TEST(ShapeOps, Views) {
+  CheckOp({.name = "reshape",
+           .op =
+               [](const Tensors& x) {
+                 return ReshapeOp(x[0], {2, -1});
+               },
+           .shapes = {{{4, 3}}, {{2}}, {{0, 3}}}});
+  CheckOp({.name = "slice_rows",
+           .op = [](const Tensors& x) { return SliceRows(x[0], 1, 4); },
+           .shapes = {{{5, 3}}, {{4}}, {{4, 2, 3}}, {{5, 0}}}});
+  CheckOp({.name = "slice_no_rows",
+           .op = [](const Tensors& x) { return SliceRows(x[0], 0, 0); },
+           .shapes = {{{5, 3}}, {{0, 3}}}});
+}
+
+TEST(ShapeOps, Copies) {
+  CheckOp({.name = "slice_columns",
+           .op = [](const Tensors& x) { return SliceColumns(x[0], 1, 3); },
+           .shapes = {{{5, 4}}, {{1, 3}}, {{0, 3}}, {{300, 70}}}});
+  CheckOp({.name = "concat_rows",
+           .op = [](const Tensors& x) { return ConcatRows(x); },
+           .shapes = {{{2, 3}, {1, 3}, {4, 3}}, {{2}, {3}}, {{0, 3}, {2, 3}}, {{2, 2, 2}}}});
+  CheckOp({.name = "concat_rows_of_one_tensor",
+           .op =
+               [](const Tensors& x) {
+                 return ConcatRows({x[0], x[0]});
+               },
+           .shapes = {{{2, 3}}}});
+  CheckOp({.name = "concat_columns",
+           .op = [](const Tensors& x) { return ConcatColumns(x); },
+           .shapes = {{{2, 3}, {2, 1}, {2, 4}}, {{0, 3}, {0, 2}}, {{2, 0}, {2, 3}}}});
+  CheckOp({.name = "transpose",
+           .op = [](const Tensors& x) { return Transpose(x[0]); },
+           .composed = nullptr,
+           .shapes = {{{2, 3}}, {{1, 4}}, {{0, 3}}, {{150, 130}}}});
+}
+
+TEST(ShapeOps, GatherRows) {
+  const Tensor index = Tensor::FromVector<int64_t>({2, 0, 2, 1, 2}, {5});
+  CheckOp({.name = "gather_rows",
+           .op = [&](const Tensors& x) { return GatherRows(x[0], index); },
+           .shapes = {{{3, 4}}, {{3}}, {{4, 2, 3}}, {{3, 0}}}});
+  CheckOp({.name = "gather_no_rows",
+           .op = [](const Tensors& x) { return GatherRows(x[0], Tensor::Empty({0}, DType::kI64)); },
+           .shapes = {{{3, 4}}, {{0, 4}}}});
+  std::vector<int32_t> many;
+  for (int i = 0; i < 600; ++i) many.push_back(i * i % 37);
+  const Tensor many_index = Tensor::FromVector(many, {20, 30});
+  CheckOp({.name = "gather_many_rows",
+           .op = [&](const Tensors& x) { return GatherRows(x[0], many_index); },
+           .composed =
+               [&](const Tensors& x) {
+                 std::vector<Tensor> rows;
+                 for (int32_t i : many) rows.push_back(SliceRows(x[0], i, i + 1));
+                 return ReshapeOp(ConcatRows(rows), {20, 30, 40});
+               },
+           .shapes = {{{37, 40}}}});
+}
+
+TEST(ShapeOps, Values) {
+  const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  EXPECT_EQ(Transpose(x).ToVector<float>(), (std::vector<float>{1, 4, 2, 5, 3, 6}));
+  EXPECT_EQ(SliceColumns(x, 1, 3).ToVector<float>(), (std::vector<float>{2, 3, 5, 6}));
+  EXPECT_EQ(ConcatColumns({x, x}).Slice(0, 1).ToVector<float>(),
+            (std::vector<float>{1, 2, 3, 1, 2, 3}));
+  EXPECT_EQ(SliceRows(x, 1, 2).raw_data(), x.data<float>() + 3);  // a view
+}
+
+TEST(ShapeOps, Errors) {
+  const Tensor x = Tensor::Zeros({2, 3});
+  EXPECT_THROW(ReshapeOp(x, {4}), Error);
+  EXPECT_THROW(SliceRows(x, 1, 3), Error);
+  EXPECT_THROW(SliceColumns(x, 2, 1), Error);
+  EXPECT_THROW(ConcatRows({}), Error);
+  EXPECT_THROW(ConcatRows({x, Tensor::Zeros({2, 2})}), Error);
+  EXPECT_THROW(ConcatRows({x, Tensor::Zeros({})}), Error);
+  EXPECT_THROW(ConcatColumns({x, Tensor::Zeros({3, 3})}), Error);
+  EXPECT_THROW(Transpose(Tensor::Zeros({3})), Error);
+  EXPECT_THROW(GatherRows(x, Tensor::Zeros({1})), Error);
+  try {
+    GatherRows(x, Tensor::FromVector<int64_t>({0, 2}));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), "[gather_rows] index[1] is 2 but x has 2 rows");
+  }
+}
+
+}  // namespace
+}  // namespace lathe
