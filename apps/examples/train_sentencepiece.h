@@ -1,0 +1,16 @@
+// SentencePiece training behind a wall, as data/sentencepiece_library.h does it: SentencePiece's
+// header declares absl::string_view itself. So this one includes no Abseil, and reports errors as
+// std::runtime_error.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lathe {
+
+// Trains a unigram model (Kudo 2018) of `vocab_size` pieces on `texts`, with ALBERT's special
+// tokens as ids 0 to 4: <pad>, <unk>, [CLS], [SEP], [MASK]. Text is put into NFKC and lower case.
+// Returns the bytes of the .model file, a function of the arguments alone.
+std::string TrainSentencePiece(const std::vector<std::string>& texts, int vocab_size);
+
+}  // namespace lathe
