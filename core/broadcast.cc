@@ -62,6 +62,7 @@ void AddInPlace(Tensor& target, const Tensor& other) {
 #pragma omp parallel for simd schedule(static) if (n > 32768)
     for (int64_t i = 0; i < n; ++i) a[i] += b[i];
   });
+  target.impl()->storage->BumpVersion();
 }
 
 }  // namespace lathe

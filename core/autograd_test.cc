@@ -1,0 +1,202 @@
+#include "lathe/core/autograd.h"
+
+#include <gtest/gtest.h>
+
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/reduce.h"
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+namespace {
+
+Tensor Leaf(const std::vector<float>& values) {
+  return Tensor::FromVector(values).SetRequiresGrad(true);
+}
+
+using Floats = std::vector<float>;
+
+struct CubeSum : Function {
+  const char* name() const override { return "cube_sum"; }
+  Tensor Forward(const Tensors& x) override {
+    Save({x[0], x[1]});
+    return Mul(Mul(x[0], x[0]), Add(x[0], x[1]));
+  }
+  Tensors Backward(const Tensor& dy) override {  // a^3 + a^2 b
+    const Tensor &a = saved(0), &b = saved(1), square = Mul(a, a);
+    return {Mul(dy, Add(Scale(square, 3), Scale(Mul(a, b), 2))), Mul(dy, square)};
+  }
+};
+
+TEST(Autograd, UserDefinedFunction) {
+  CheckOp({.name = "cube_sum",
+           .op =
+               [](const Tensors& x) {
+                 return Apply<CubeSum>({x[0], x[1]});
+               },
+           .composed = [](const Tensors& x) { return Mul(Mul(x[0], x[0]), Add(x[0], x[1])); },
+           .shapes = {{{3, 2}, {3, 2}}, {{0}, {0}}}});
+}
+
+struct TooFew : Function {
+  Tensor Forward(const Tensors& x) override { return x[0]; }  // passes its input through
+  Tensors Backward(const Tensor&) override { return {}; }
+};
+
+TEST(Autograd, UserDefinedFunctionMustReturnAllGradients) {
+  Tensor x = Leaf({1});
+  const Tensor y = Apply<TooFew>({x});
+  EXPECT_TRUE(x.is_leaf());
+  EXPECT_THROW(Backward(y), Error);
+}
+
+TEST(Autograd, NoGradGuardRecordsNothing) {
+  const Tensor x = Leaf({1, 2});
+  {
+    NoGradGuard guard;
+    EXPECT_FALSE(GradEnabled());
+    { NoGradGuard nested; }
+    EXPECT_FALSE(GradEnabled());
+    EXPECT_FALSE(Mul(x, x).requires_grad());
+  }
+  EXPECT_TRUE(GradEnabled());
+  EXPECT_TRUE(Mul(x, x).requires_grad());
+  EXPECT_THROW(Backward(Tensor::Zeros({})), Error);
+}
+
+TEST(Autograd, InPlaceChangeOfASavedTensorIsAnError) {
+  Tensor x = Leaf({1, 2}), other = Leaf({3, 4});
+  Tensor y = Sum(Mul(x, other));
+  x.Fill(5);
+  EXPECT_THROW(Backward(y), Error);
+  y = Sum(Add(x, other));  // saves nothing
+  x.Fill(6);
+  EXPECT_NO_THROW(Backward(y));
+}
+
+TEST(Autograd, DiamondAndRepeatedLeaf) {
+  Tensor x = Leaf({1, 2, 3});
+  const Tensor square = Mul(x, x);
+  const Tensor y = Add(Mul(square, x), Add(square, x));  // x^3 + x^2 + x
+  Backward(Sum(y));
+  EXPECT_EQ(x.grad().ToVector<float>(), (Floats{6, 17, 34}));
+}
+
+TEST(Autograd, GradientsAddUp) {
+  Tensor x = Leaf({1, 2});
+  Backward(Sum(x));
+  const Tensor grad = x.grad();
+  Backward(Sum(Scale(x, 2)));
+  EXPECT_EQ(grad.ToVector<float>(), (Floats{3, 3}));  // in the same buffer
+  Backward(x, Tensor::FromVector<float>({1, 1}));     // a leaf is its own graph
+  EXPECT_EQ(grad.ToVector<float>(), (Floats{4, 4}));
+}
+
+// Two consumers get one gradient tensor; adding to one's must not change the other's.
+TEST(Autograd, SharedGradientsAreNotOverwritten) {
+  Tensor x = Leaf({1}), z = Leaf({1});
+  const Tensor a = Scale(x, 1), b = Scale(z, 1);
+  const Tensor sum = Add(a, b);
+  Backward(Sum(Add(sum, Scale(a, 10))));
+  EXPECT_EQ(x.grad().Item(), 11);
+  EXPECT_EQ(z.grad().Item(), 1);
+  Tensor w = Leaf({1});
+  const Tensor given = Tensor::FromVector<float>({2});
+  const Tensor c = Scale(w, 1);
+  Backward(Add(c, c), given);
+  EXPECT_EQ(given.Item(), 2);
+  EXPECT_EQ(w.grad().Item(), 4);
+}
+
+TEST(Autograd, HookFiresOnceAfterAllParts) {
+  Tensor x = Leaf({1, 2}), unused = Leaf({1});
+  int fired = 0;
+  Floats seen;
+  x.impl()->on_grad_ready = [&, impl = x.impl().get()] {
+    ++fired;
+    seen = Tensor(impl->grad).ToVector<float>();
+  };
+  unused.impl()->on_grad_ready = [] { FAIL(); };
+  Backward(Sum(Add(Mul(x, x), Scale(Exp(Scale(x, 0)), 1))));
+  EXPECT_EQ(fired, 1);
+  EXPECT_EQ(seen, (Floats{2, 4}));
+  Backward(Sum(x));
+  EXPECT_EQ(fired, 2);
+}
+
+TEST(Autograd, WalkingTwiceIsAnError) {
+  Tensor x = Leaf({1, 2});
+  const Tensor square = Mul(x, x), y = Sum(square);
+  Backward(y);
+  EXPECT_THROW(Backward(y), Error);
+  EXPECT_THROW(Backward(Sum(square)), Error);  // shares a node that is gone
+}
+
+TEST(Autograd, GradientMustFit) {
+  const Tensor y = Mul(Leaf({1, 2}), Leaf({1, 2}));
+  EXPECT_THROW(Backward(y), Error);  // not a scalar
+  EXPECT_THROW(Backward(y, Tensor::Zeros({3})), Error);
+}
+
+TEST(Autograd, BroadcastingIsUndone) {
+  Tensor row = Leaf({1, 2, 3}), scalar = Tensor::Full({}, 2).SetRequiresGrad(true);
+  const Tensor matrix = Tensor::Full({2, 3}, 1);
+  Backward(Sum(Mul(Add(matrix, row), scalar)));
+  EXPECT_EQ(row.grad().ToVector<float>(), (Floats{4, 4, 4}));
+  EXPECT_EQ(scalar.grad().Item(), 18);
+  EXPECT_EQ(scalar.grad().shape(), Shape{});
+}
+
+TEST(Autograd, OnlyNeededGradientsAreComputed) {
+  Tensor x = Leaf({1}), frozen = Tensor::Full({1}, 3);
+  bool called = false, needs_frozen = true;
+  const auto op = [&](const Tensor& a, const Tensor& b) {
+    return Record("op", Tensor::Full({1}, 0), {a, b}, {}, [&](BackwardContext& context) {
+      called = true;
+      needs_frozen = context.Needs(1);
+      context.SetGrad(0, context.grad_output());
+      context.SetGrad(1, context.grad_output());  // ignored
+    });
+  };
+  EXPECT_FALSE(op(frozen, frozen).requires_grad());
+  Backward(op(x, frozen));
+  EXPECT_TRUE(called);
+  EXPECT_FALSE(needs_frozen);
+  EXPECT_FALSE(frozen.grad().defined());
+  EXPECT_EQ(x.grad().Item(), 1);
+}
+
+constexpr int kDeep = 200000;
+
+TEST(Autograd, DeepChainIsWalkedWithoutRecursion) {
+  Tensor x = Leaf({1});
+  Tensor y = x;
+  for (int i = 0; i < kDeep; ++i) y = Add(y, x);
+  Backward(y);
+  EXPECT_EQ(x.grad().Item(), kDeep + 1);
+}
+
+TEST(Autograd, DeepChainIsDroppedWithoutRecursion) {
+  Tensor x = Leaf({1});
+  Tensor y = x;
+  for (int i = 0; i < kDeep; ++i) y = Add(y, x);
+}
+
+struct Keep : Function {  // saves its input, record and all
+  Tensor Forward(const Tensors& x) override {
+    Save({x[0]});
+    return x[0].Clone();
+  }
+  Tensors Backward(const Tensor& dy) override { return {dy}; }
+};
+
+TEST(Autograd, DeepChainOfSavedInputsIsDroppedWithoutRecursion) {
+  for (bool walk : {false, true}) {
+    Tensor x = Leaf({1});
+    Tensor y = x;
+    for (int i = 0; i < kDeep; ++i) y = Apply<Keep>({y});
+    if (walk) Backward(y);
+  }
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,108 @@
+#include "lathe/core/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lathe/core/broadcast.h"
+
+namespace lathe {
+namespace {
+
+TEST(Tensor, Construction) {
+  EXPECT_FALSE(Tensor().defined());
+  const Tensor t = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  EXPECT_EQ(t.shape(), (Shape{2, 3}));
+  EXPECT_EQ(t.dim(-1), 3);
+  EXPECT_EQ(t.numel(), 6);
+  EXPECT_EQ(t.bytes(), 24);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(t.raw_data()) % 64, 0u);
+  EXPECT_EQ(ToString(t.shape()), "[2, 3]");
+  EXPECT_EQ(Tensor::Full({2}, 1.5, DType::kBF16).To(DType::kF32).ToVector<float>(),
+            (std::vector<float>{1.5, 1.5}));
+  EXPECT_EQ(Tensor::Zeros({0, 3}).numel(), 0);
+  EXPECT_EQ(Tensor::Full({}, 7, DType::kI64).Item(), 7);
+  EXPECT_THROW(Tensor::FromVector<float>({1, 2}, {3}), Error);
+  EXPECT_THROW(Tensor::Empty({-1}), Error);
+  EXPECT_THROW(t.dim(2), Error);
+}
+
+TEST(Tensor, UnallocatedHasNoValues) {
+  const Tensor t = Tensor::Unallocated({2});
+  EXPECT_TRUE(t.defined());
+  EXPECT_FALSE(t.allocated());
+  EXPECT_THROW(t.raw_data(), Error);
+  EXPECT_THROW(Tensor().data<float>(), Error);
+  EXPECT_THROW(Tensor::Zeros({2}).data<double>(), Error);
+  EXPECT_THROW(Tensor::Zeros({2}).Item(), Error);
+}
+
+TEST(Tensor, ViewsShareStorage) {
+  Tensor t = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {3, 2});
+  Tensor rows = t.Slice(1, 3).Slice(1, 2);
+  rows.Fill(9);
+  EXPECT_EQ(t.ToVector<float>(), (std::vector<float>{1, 2, 3, 4, 9, 9}));
+  EXPECT_EQ(t.Reshape({-1, 3}).shape(), (Shape{2, 3}));
+  EXPECT_EQ(t.Reshape({6}).raw_data(), t.raw_data());
+  const Tensor copy = t.Clone();
+  t.Fill(0);
+  EXPECT_EQ(copy.ToVector<float>()[0], 1);
+  EXPECT_THROW(t.Slice(2, 4), Error);
+  EXPECT_THROW(t.Reshape({4}), Error);
+  EXPECT_THROW(t.Reshape({-1, 4}), Error);
+}
+
+TEST(Tensor, Conversions) {
+  const Tensor t = Tensor::FromVector<float>({1.00390625f, -2.5f, 65504, 1e-7f});
+  EXPECT_EQ(t.To(DType::kBF16).To(DType::kF32).ToVector<float>()[0], 1);  // a tie goes to even
+  EXPECT_EQ(t.To(DType::kF16).To(DType::kF32).ToVector<float>()[2], 65504);
+  EXPECT_EQ(t.To(DType::kI32).ToVector<int32_t>()[1], -2);
+  EXPECT_EQ(t.To(DType::kF32).raw_data(), t.raw_data());
+  EXPECT_NEAR(t.To(DType::kF16).To(DType::kF64).ToVector<double>()[3], 1e-7, 3e-8);
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(static_cast<float>(Float16(65520.0f)), inf);
+  EXPECT_EQ(static_cast<float>(BFloat16(inf)), inf);
+  EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::nanf("")))));
+  EXPECT_TRUE(std::isnan(static_cast<float>(Float16(std::nanf("")))));
+}
+
+// Every finite half value survives the way to float and back.
+TEST(Tensor, Float16RoundTrip) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    if ((bits & 0x7c00) == 0x7c00 && (bits & 0x3ff) != 0) continue;  // NaN
+    Float16 half;
+    half.bits = static_cast<uint16_t>(bits);
+    ASSERT_EQ(Float16(static_cast<float>(half)).bits, bits);
+  }
+}
+
+TEST(Tensor, ChangesCount) {
+  Tensor t = Tensor::Zeros({2});
+  const int64_t before = t.impl()->storage->version();
+  t.Fill(1);
+  t.CopyFrom(Tensor::Zeros({2}));
+  AddInPlace(t, Tensor::Zeros({2}));
+  EXPECT_EQ(t.impl()->storage->version(), before + 3);
+  EXPECT_THROW(t.CopyFrom(Tensor::Zeros({3})), Error);
+}
+
+TEST(Broadcast, Shapes) {
+  EXPECT_EQ(BroadcastShape("op", {2, 1, 3}, {4, 1}), (Shape{2, 4, 3}));
+  EXPECT_EQ(BroadcastShape("op", {}, {4}), (Shape{4}));
+  EXPECT_EQ(BroadcastShape("op", {0, 1}, {1, 3}), (Shape{0, 3}));
+  EXPECT_EQ(BroadcastStrides({4, 1}, {2, 4, 3}), (Shape{0, 1, 0}));
+  EXPECT_THROW(BroadcastShape("op", {2}, {3}), Error);
+}
+
+TEST(Broadcast, SumToShape) {
+  const Tensor t = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  EXPECT_EQ(SumToShape(t, {3}).ToVector<float>(), (std::vector<float>{5, 7, 9}));
+  EXPECT_EQ(SumToShape(t, {2, 1}).ToVector<float>(), (std::vector<float>{6, 15}));
+  EXPECT_EQ(SumToShape(t, {}).Item(), 21);
+  EXPECT_EQ(SumToShape(Tensor::Zeros({0, 3}), {3}).ToVector<float>(), std::vector<float>(3, 0));
+  EXPECT_THROW(SumToShape(t, {2}), Error);
+}
+
+}  // namespace
+}  // namespace lathe
