@@ -19,9 +19,9 @@
 namespace lathe {
 namespace {
 
-void PrintRow(const std::string& name, const std::string& value) {
-  std::cout << "  " << name << std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') << value
-            << '\n';
+void PrintRow(const std::string& name, const std::string& value, size_t width = 12) {
+  std::cout << "  " << name << std::string(name.size() < width ? width - name.size() : 1, ' ')
+            << value << '\n';
 }
 
 void PrintData(const std::string& name, const TaskData& data, int64_t max_length) {
@@ -59,8 +59,9 @@ void PrintSummary(const FinetuneOptions& options, const Task& task, const Traine
 void PrintMetrics(const std::string& title, const nlohmann::json& metrics) {
   std::cout << title << '\n';
   for (const auto& [name, value] : metrics.items()) {
-    PrintRow(name, " " + (value.is_number_float() ? FormatNumber("%.4f", value.get<double>())
-                                                  : value.dump()));
+    PrintRow(name,
+             value.is_number_float() ? FormatNumber("%.4f", value.get<double>()) : value.dump(),
+             28);
   }
   std::cout << std::flush;
 }

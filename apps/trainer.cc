@@ -17,6 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Set before main runs: as near to the start of the process as a program can tell.
 const Clock::time_point process_start = Clock::now();
+constexpr auto kSnapshotInterval = std::chrono::minutes(1);
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -77,7 +78,8 @@ Trainer::Trainer(const FinetuneOptions& options, Task& task, OutputDir& out)
       loader_(task.train.dataset, LoaderOptions(options)),
       optimizer_(DecayGroups(model_.Parameters(), options.weight_decay), OptimizerOptions(options)),
       metric_name_(MetricName(options.metric_for_best_model)),
-      greater_is_better_(GreaterIsBetter(options, metric_name_)) {
+      greater_is_better_(GreaterIsBetter(options, metric_name_)),
+      good_values_(out.path()) {
   if (loader_.size() == 0) {
     throw InvalidArgument(task.train.path + ": " + std::to_string(loader_.num_samples()) +
                               " samples make no whole batch of " +
@@ -131,7 +133,7 @@ void Trainer::Train() {
   optimizer_.ZeroGrad();
   while (state_.global_step < state_.max_steps && !interrupted_) TrainEpoch();
   ReadLosses();
-  if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite");
+  if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true);
   progress_.reset();
   if (options_.load_best_model_at_end && best_values_.defined() && !interrupted_) {
     Tensor values = optimizer_.arena().values();
@@ -179,7 +181,10 @@ void Trainer::FinishStep() {
                                           : GradNorm(optimizer_);
   // Reading a scalar costs nothing on the CPU, so a bad step is noticed before it is taken.
   // Elsewhere it would hold the device up: losses are read when they are logged.
-  if (grad_norm_.device() == Device{}) ReadLosses();
+  if (grad_norm_.device() == Device{}) {
+    ReadLosses();
+    TakeSnapshot();
+  }
   used_lr_ = optimizer_.lr(0);
   optimizer_.Step();
   scheduler_->Step();
@@ -187,6 +192,15 @@ void Trainer::FinishStep() {
   window_.clear();
   ++state_.global_step;
   if (state_.global_step == 1) time_to_first_step_ = SecondsSince(process_start);
+}
+
+// The values that have just given a finite loss and gradient, before the first update and then now
+// and then.
+void Trainer::TakeSnapshot() {
+  if (state_.global_step > 0 && Clock::now() - good_time_ < kSnapshotInterval) return;
+  good_values_.Take(optimizer_.arena().values().values<float>());
+  good_step_ = state_.global_step + 1;
+  good_time_ = Clock::now();
 }
 
 void Trainer::AfterStep(bool epoch_ends) {

@@ -8,6 +8,7 @@
 //   if (trainer.interrupted()) ...
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "lathe/apps/options.h"
 #include "lathe/apps/output_dir.h"
 #include "lathe/apps/progress.h"
+#include "lathe/apps/snapshot.h"
 #include "lathe/apps/task.h"
 #include "lathe/apps/trainer_state.h"
 #include "lathe/data/data_loader.h"
@@ -54,13 +56,15 @@ class Trainer {
   void TrainEpoch();
   void Accumulate(const Batch& batch, int64_t window_samples);
   void FinishStep();
+  void TakeSnapshot();
   void AfterStep(bool epoch_ends);
 
   // trainer_report.cc: what is read from the loop and written to files.
   void ReadLosses();
   void LogStep();
   void EvaluateNow();
-  [[noreturn]] void Diverged(int64_t step, const std::string& what);
+  // `model_is_bad`: its parameters, as they are now, are what gave the bad number.
+  [[noreturn]] void Diverged(int64_t step, const std::string& what, bool model_is_bad);
   std::string FirstBadParameter();
   bool ParametersAreFinite() const;
   void Save();
@@ -88,6 +92,9 @@ class Trainer {
   int64_t logged_step_ = 0, evaluated_step_ = 0;
   int64_t samples_seen_ = 0;
   double time_to_first_step_ = 0;
+  Snapshot good_values_;  // the last ones that are known to have given a finite loss and gradient
+  int64_t good_step_ = 0;
+  std::chrono::steady_clock::time_point good_time_;
   Tensor best_values_;  // the arena's values when the metric was best
   bool interrupted_ = false;
   nlohmann::json metrics_;

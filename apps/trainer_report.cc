@@ -42,9 +42,9 @@ void Trainer::ReadLosses() {
   pending_.clear();
   loss_since_log_ += loss;
   loss_total_ += loss;
-  if (!std::isfinite(loss)) Diverged(step, "the loss is " + Text(loss));
+  if (!std::isfinite(loss)) Diverged(step, "the loss is " + Text(loss), true);
   if (const double norm = grad_norm_.Item(); !std::isfinite(norm)) {
-    Diverged(step, "the gradient norm is " + Text(norm));
+    Diverged(step, "the gradient norm is " + Text(norm), false);
   }
   progress_->Update(0, loss);
 }
@@ -116,20 +116,24 @@ std::string Trainer::FirstBadParameter() {
   return "all parameters and gradients are finite one by one";
 }
 
-void Trainer::Diverged(int64_t step, const std::string& what) {
+void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad) {
   progress_.reset();
   const std::string message =
       "step " + std::to_string(step) + ": " + what + "; " + FirstBadParameter();
-  if (!ParametersAreFinite() && best_values_.defined()) {
-    Tensor values = optimizer_.arena().values();
-    values.CopyFrom(best_values_);
-  }
   std::string hint = "lower --learning_rate or raise --warmup_steps";
-  if (ParametersAreFinite() && state_.global_step > 0) {
-    Save();
-    hint += "; the last good model is in " + out_.path();
+  Tensor values = optimizer_.arena().values();
+  if (model_is_bad && best_values_.defined()) {
+    values.CopyFrom(best_values_);
+    step = *state_.best_global_step + 1;
+  } else if (model_is_bad && good_values_.taken()) {
+    good_values_.Restore(values.values<float>());
+    step = good_step_;
+  } else if (model_is_bad) {
+    throw InvalidArgument(message, hint);
   }
-  throw InvalidArgument(message, hint);
+  Save();
+  throw InvalidArgument(message, hint + "; the last good model, from before step " +
+                                     std::to_string(step) + ", is in " + out_.path());
 }
 
 void Trainer::Save() {
