@@ -1,0 +1,86 @@
+#include "lathe/core/ops/linear.h"
+
+#include <gtest/gtest.h>
+
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/shape.h"
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+namespace {
+
+TEST(Linear, Matmul) {
+  CheckOp({.name = "matmul",
+           .op = [](const Tensors& x) { return Matmul(x[0], x[1]); },
+           .shapes = {{{2, 3}, {3, 4}}, {{1, 1}, {1, 1}}, {{0, 3}, {3, 2}}, {{33, 40}, {40, 17}}},
+           .nan_check = false});
+  CheckOp({.name = "matmul_transposed",
+           .op = [](const Tensors& x) { return Matmul(x[0], x[1], true, true); },
+           .composed = [](const Tensors& x) { return Matmul(Transpose(x[0]), Transpose(x[1])); },
+           .shapes = {{{3, 2}, {4, 3}}, {{3, 0}, {2, 3}}}});
+}
+
+TEST(Linear, Layer) {
+  for (ActivationKind activation :
+       {ActivationKind::kNone, ParseActivation("gelu"), ParseActivation("gelu_new"),
+        ParseActivation("relu"), ParseActivation("tanh"), ParseActivation("silu")}) {
+    CheckOp({.name = "linear",
+             .op = [=](const Tensors& x) { return Linear(x[0], x[1], x[2], activation); },
+             .composed =
+                 [=](const Tensors& x) {
+                   const Tensor y = Add(Matmul(x[0], x[1], false, true), x[2]);
+                   return Activation(y, activation);
+                 },
+             .shapes = {{{2, 3}, {4, 3}, {4}}, {{0, 3}, {2, 3}, {2}}, {{9, 33}, {17, 33}, {17}}},
+             .tolerance = 5e-5,
+             .grad_tolerance = 5e-4});
+  }
+  CheckOp({.name = "linear_concat",
+           .op =
+               [](const Tensors& x) {
+                 return LinearConcat(x[0], {x[1], x[2]}, {x[3], x[4]});
+               },
+           .composed =
+               [](const Tensors& x) {
+                 return ConcatColumns({Linear(x[0], x[1], x[3]), Linear(x[0], x[2], x[4])});
+               },
+           .shapes = {{{2, 3}, {4, 3}, {2, 3}, {4}, {2}}, {{0, 3}, {4, 3}, {2, 3}, {4}, {2}}}});
+}
+
+TEST(Linear, Activations) {
+  const std::vector<std::vector<Shape>> shapes = {{{7}}, {{3, 19}}, {{0, 3}}};
+  CheckOp({.name = "gelu",
+           .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("gelu")); },
+           .composed =
+               [](const Tensors& x) {
+                 const Tensor erf = Erf(Scale(x[0], 0.70710678118654752440));
+                 return Mul(Scale(x[0], 0.5), AddScalar(erf, 1));
+               },
+           .shapes = shapes});
+  CheckOp({.name = "gelu_new",
+           .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("gelu_new")); },
+           .composed =
+               [](const Tensors& x) {
+                 const Tensor cube = Mul(Mul(x[0], x[0]), x[0]);
+                 const Tensor inner =
+                     Scale(Add(x[0], Scale(cube, 0.044715)), 0.79788456080286535588);
+                 return Mul(Scale(x[0], 0.5), AddScalar(Tanh(inner), 1));
+               },
+           .shapes = shapes});
+  CheckOp({.name = "silu",
+           .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("silu")); },
+           .composed = [](const Tensors& x) { return Mul(x[0], Sigmoid(x[0])); },
+           .shapes = shapes});
+  CheckOp({.name = "activation_relu",
+           .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("relu")); },
+           .composed = [](const Tensors& x) { return Relu(x[0]); },
+           .shapes = shapes});
+  CheckOp({.name = "activation_tanh",
+           .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("tanh")); },
+           .composed = [](const Tensors& x) { return Tanh(x[0]); },
+           .shapes = shapes});
+  EXPECT_THROW(ParseActivation("no_such_activation"), Error);
+}
+
+}  // namespace
+}  // namespace lathe

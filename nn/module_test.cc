@@ -1,0 +1,182 @@
+#include "lathe/nn/module.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lathe/nn/arena.h"
+
+namespace lathe {
+namespace {
+
+using Floats = std::vector<float>;
+
+class Dense : public Module {
+ public:
+  Dense(int64_t in, int64_t out)
+      : weight(RegisterParameter("weight", {out, in}, Init::Normal(0.02))),
+        bias(RegisterParameter("bias", {out}, Init::Zeros(), /*decays=*/false)) {}
+  Tensor weight, bias;
+};
+
+class Network : public Module {
+ public:
+  Network() : first(Register<Dense>("first", 3, 5)), second(Register<Dense>("second", 5, 2)) {}
+  std::shared_ptr<Dense> first, second;
+};
+
+// The same parameters, registered the other way round.
+class Reversed : public Module {
+ public:
+  Reversed() : second(Register<Dense>("second", 5, 2)), first(Register<Dense>("first", 3, 5)) {}
+  std::shared_ptr<Dense> second, first;
+};
+
+TEST(Module, PathsInOrderOfRegistration) {
+  const Network network;
+  std::vector<std::string> names;
+  for (const Parameter& p : network.Parameters()) names.push_back(p.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"first.weight", "first.bias", "second.weight",
+                                             "second.bias"}));
+  EXPECT_EQ(network.NumParameters(), 15 + 5 + 10 + 2);
+  EXPECT_TRUE(network.Parameters()[0].decays);
+  EXPECT_FALSE(network.Parameters()[1].decays);
+  EXPECT_FALSE(network.first->weight.allocated());
+  EXPECT_TRUE(network.first->weight.requires_grad());
+}
+
+TEST(Module, TrainReachesTheWholeTree) {
+  Network network;
+  EXPECT_FALSE(network.training());
+  network.Train();
+  EXPECT_TRUE(network.first->training());
+  network.Eval();
+  EXPECT_FALSE(network.second->training());
+}
+
+TEST(Module, InitializeIsAFunctionOfSeedAndPath) {
+  Network a, b, other_seed;
+  Reversed reversed;
+  a.Initialize(7);
+  b.Initialize(7);
+  b.Initialize(7);
+  other_seed.Initialize(8);
+  reversed.Initialize(7);
+  const Floats values = a.first->weight.ToVector<float>();
+  EXPECT_EQ(values, b.first->weight.ToVector<float>());
+  EXPECT_EQ(values, reversed.first->weight.ToVector<float>());
+  EXPECT_NE(values, other_seed.first->weight.ToVector<float>());
+  Floats second = a.second->weight.ToVector<float>();
+  EXPECT_FALSE(std::equal(second.begin(), second.end(), values.begin()));
+  EXPECT_EQ(a.first->bias.ToVector<float>(), Floats(5, 0));
+}
+
+TEST(Arena, ParametersAreViewsInReverseOrder) {
+  Network network;
+  const std::vector<Parameter> parameters = network.Parameters();
+  const auto arena = ParameterArena::Of(parameters);
+  ASSERT_EQ(arena->entries().size(), 4u);
+  EXPECT_EQ(arena->entries()[0].parameter.name, "second.bias");
+  EXPECT_EQ(arena->entries()[3].parameter.name, "first.weight");
+  EXPECT_EQ(arena->values().numel(), 4 * 16);  // each padded to a cache line
+  for (const ParameterArena::Entry& entry : arena->entries()) {
+    EXPECT_EQ(entry.offset % 16, 0);
+    EXPECT_EQ(entry.parameter.tensor.raw_data(), arena->values().data<float>() + entry.offset);
+  }
+  Tensor(network.first->weight).Fill(3);
+  EXPECT_EQ(arena->values().data<float>()[arena->entries()[3].offset + 14], 3);
+  EXPECT_EQ(arena->values().data<float>()[arena->entries()[3].offset + 15], 0);  // the gap
+}
+
+TEST(Arena, KeepsValuesAndGradientsOfAllocatedParameters) {
+  Network network;
+  network.Initialize(7);
+  const Floats before = network.second->weight.ToVector<float>();
+  const auto part = ParameterArena::Of(network.second->Parameters());
+  EXPECT_EQ(network.second->weight.ToVector<float>(), before);
+  network.second->bias.SetGrad(Tensor::Full({2}, 4));
+  EXPECT_EQ(part->grads().data<float>()[part->entries()[0].offset], 4);
+  part->ZeroGrads();
+  EXPECT_EQ(network.second->bias.grad().ToVector<float>(), (Floats{0, 0}));
+}
+
+TEST(Arena, TwiceSharesTheBuffers) {
+  Network network;
+  network.Initialize(7);
+  const auto a = ParameterArena::Of(network.Parameters());
+  a->grads();
+  const auto b = ParameterArena::Of(network.Parameters());
+  EXPECT_EQ(a->values().raw_data(), b->values().raw_data());
+  EXPECT_EQ(a->grads().raw_data(), b->grads().raw_data());
+  EXPECT_EQ(network.first->bias.grad().raw_data(),
+            a->grads().data<float>() + a->entries()[2].offset);
+  EXPECT_NE(ParameterArena::Of(network.first->Parameters())->values().raw_data(),
+            a->values().raw_data());
+}
+
+TEST(Arena, Errors) {
+  EXPECT_THROW(ParameterArena::Of({}), Error);
+  const Parameter parameter{"x", Tensor::Zeros({2}, DType::kF64), Init::Zeros()};
+  EXPECT_THROW(ParameterArena::Of({parameter}), Error);
+}
+
+struct Moments {
+  double mean, std_dev, min, max;
+};
+
+Moments MomentsOf(const Init& init, int64_t n = 200000) {
+  Tensor t = Tensor::Empty({n}, DType::kF64);
+  Fill(t, init, 42, "moments");
+  Moments m{0, 0, 1e9, -1e9};
+  for (double v : t.values<double>()) {
+    m.mean += v / static_cast<double>(n);
+    m.min = std::min(m.min, v);
+    m.max = std::max(m.max, v);
+  }
+  for (double v : t.values<double>()) m.std_dev += (v - m.mean) * (v - m.mean);
+  m.std_dev = std::sqrt(m.std_dev / static_cast<double>(n));
+  return m;
+}
+
+// Bounds are four standard errors or more.
+TEST(Init, Statistics) {
+  const Moments normal = MomentsOf(Init::Normal(0.02));
+  EXPECT_NEAR(normal.mean, 0, 0.0002);
+  EXPECT_NEAR(normal.std_dev, 0.02, 0.00015);
+  EXPECT_GT(normal.max, 0.02 * 3.9);
+  EXPECT_LT(normal.min, -0.02 * 3.9);
+  const Moments truncated = MomentsOf(Init::TruncatedNormal(0.02, 2));
+  EXPECT_NEAR(truncated.mean, 0, 0.0002);
+  EXPECT_NEAR(truncated.std_dev, 0.02 * 0.87963, 0.00015);  // of a normal cut at two
+  EXPECT_LE(truncated.max, 0.04);
+  EXPECT_GE(truncated.min, -0.04);
+  const Moments uniform = MomentsOf(Init::Uniform(-1, 3));
+  EXPECT_NEAR(uniform.mean, 1, 0.011);
+  EXPECT_NEAR(uniform.std_dev, 4 / std::sqrt(12.0), 0.01);
+  EXPECT_GE(uniform.min, -1);
+  EXPECT_LE(uniform.max, 3);
+}
+
+TEST(Init, ConstantsAndPaddingRow) {
+  Tensor t = Tensor::Empty({3, 2});
+  Fill(t, Init::Ones(), 1, "t");
+  EXPECT_EQ(t.ToVector<float>(), Floats(6, 1));
+  Fill(t, Init::Normal(1, /*zero_row=*/1), 1, "t");
+  const Floats values = t.ToVector<float>();
+  EXPECT_EQ(values[2], 0);
+  EXPECT_EQ(values[3], 0);
+  EXPECT_NE(values[0], 0);
+  EXPECT_NE(values[5], 0);
+}
+
+// A prefix does not depend on how many elements follow.
+TEST(Init, ElementsAreIndependentOfTheSize) {
+  Tensor small = Tensor::Empty({5}), large = Tensor::Empty({50000});
+  Fill(small, Init::TruncatedNormal(1, 1), 3, "t");
+  Fill(large, Init::TruncatedNormal(1, 1), 3, "t");
+  EXPECT_EQ(small.ToVector<float>(), large.Slice(0, 5).ToVector<float>());
+}
+
+}  // namespace
+}  // namespace lathe
