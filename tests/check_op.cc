@@ -115,7 +115,6 @@ class Checker {
         EXPECT_FALSE(leaves[i].grad().defined()) << "input " << i << " wants no gradient";
         continue;
       }
-      // An op may pass no gradient to an input that has no influence.
       const Tensor grad = leaves[i].grad();
       EXPECT_TRUE(grad.defined()) << "input " << i << " got no gradient";
       if (!grad.defined()) continue;
