@@ -1,6 +1,7 @@
 #include "lathe/core/ops/dropout.h"
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/cpu/dropout.h"
 #include "lathe/core/ops/dispatch.h"
 
 namespace lathe {

@@ -1,10 +1,14 @@
 // Dropout with masks that are computed, never stored (core/philox.h).
 #pragma once
 
-#include "lathe/core/cpu/dropout.h"
+#include "lathe/core/philox.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
+
+namespace cpu {
+struct DropoutMask;  // core/cpu/dropout.h
+}
 
 // Which elements are dropped: a function of the key and, for each row, of its sample's place in the
 // global batch and its position in the sequence. So neither packing nor the number of processes or
