@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# From a fresh machine to a trained text classifier: which section does a Debian package belong to?
+set -euo pipefail
+
+usage() {
+  cat <<END
+Installs what is missing, builds Lathe, makes a data set of this machine's package lists, trains a
+classifier on it, evaluates it and classifies three texts.
+
+Usage: tools/quickstart.sh [--model DIR] [--epochs N] [--output DIR]
+  --model DIR    fine-tune this pretrained model instead of a small one from fresh weights
+  --epochs N     passes over the training data (default: $epochs, with --model 3)
+  --output DIR   where data and model go (default: quickstart/ in the source tree)
+END
+}
+
+fail() {
+  echo "error: $1" >&2
+  exit "${2:-1}"
+}
+
+model=''
+epochs=5
+epochs_given=''
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+output=$root/quickstart
+while [ $# -gt 0 ]; do
+  case $1 in
+    --help | -h) usage; exit 0 ;;
+    --model | --epochs | --output) [ $# -ge 2 ] || fail "$1 needs a value" 2 ;;
+    *) usage >&2; fail "unknown argument $1" 2 ;;
+  esac
+  case $1 in
+    --model) model=$(realpath -e -- "$2") || fail "$2: no such folder" ;;
+    --epochs) epochs_given=$2 ;;
+    --output) output=$(realpath -m -- "$2") ;;
+  esac
+  shift 2
+done
+cd "$root"
+
+heading() { printf '\n== %s  (%d s so far)\n' "$1" "$SECONDS"; }
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+heading "Set-up"
+tools/setup.sh
+
+heading "Build"
+bazel build --color=no --noshow_progress //apps:finetune //apps:lathe //apps/examples:package_sections
+
+heading "Data"
+data=$output/data
+if [ -f "$data/model/config.json" ]; then
+  echo "using $data (remove it to make it anew)"
+else
+  mkdir -p "$output"
+  if [ "$(apt-cache dumpavail | grep -c '^Package: ')" -lt 10000 ]; then
+    as_root apt-get update -qq
+  fi
+  apt-cache dumpavail | bazel-bin/apps/examples/package_sections "$data"
+fi
+
+heading "Training and evaluation"
+if [ -n "$model" ]; then
+  start=(--model_name_or_path "$model" --ignore_mismatched_sizes --learning_rate 5e-5)
+  epochs=3
+else
+  start=(--config_name "$data/model" --tokenizer_name "$data/model" --learning_rate 1e-3)
+fi
+epochs=${epochs_given:-$epochs}
+bazel-bin/apps/finetune "${start[@]}" \
+  --train_file "$data/train.tsv" --validation_file "$data/dev.tsv" \
+  --text_columns name,description --label_column section --max_seq_length 64 \
+  --do_train --do_eval --eval_strategy epoch --num_train_epochs "$epochs" \
+  --per_device_train_batch_size 32 --per_device_eval_batch_size 64 --group_by_length \
+  --warmup_ratio 0.1 --weight_decay 0.01 \
+  --output_dir "$output/model" --overwrite_output_dir
+
+heading "Three texts that the model has not seen"
+texts=(
+  $'starfighter\tSpace shooter with network play'
+  $'libquux-dev\tDevelopment files for the quux compression library'
+  $'python3-webforms\tValidate and render HTML forms in Python 3'
+)
+paste <(printf '%s\n' "${texts[@]}") \
+  <(printf '%s\n' "${texts[@]}" | bazel-bin/apps/lathe predict "$output/model" --pairs)
+
+accuracy=$(sed -n 's/.*"eval_accuracy": *\([0-9.]*\).*/\1/p' "$output/model/eval_results.json")
+heading "Done: accuracy $accuracy"
+cat <<END
+The model is in $output/model. To classify texts of your own (name, a tab, description):
+  printf 'mytool\tWhat it does in one line\n' | bazel-bin/apps/lathe predict $output/model --pairs
+To train on data of your own, see README.md.
+END

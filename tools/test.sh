@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Builds everything and runs every test. The last line is "N passed, N failed", counted in test cases;
+# exits with 1 if any failed or none ran.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tools/setup.sh
+
+quiet=(--color=no --noshow_progress)
+options=()
+golden=${LATHE_GOLDEN_DIR:-}
+if [ -z "$golden" ] && [ -d ../shared/golden ]; then
+  golden=$(cd ../shared/golden && pwd)
+fi
+if [ -n "$golden" ]; then
+  options+=("--test_env=LATHE_GOLDEN_DIR=$golden")
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+passed=0
+failed=0
+
+# A part that does not build is one failed case: no count of what is in it can be had.
+bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
+
+# Tests use all cores themselves, so two at a time keep a machine busy enough.
+bazel test "${quiet[@]}" --keep_going --local_test_jobs=2 "${options[@]}" //... 2>&1 | tee "$log" || true
+
+# "PASSED FAILED" cases in a test.xml, GoogleTest's or (after a crash or a timeout) Bazel's own.
+# Skipped and disabled ones are neither.
+count_cases() {
+  awk '
+    function attribute(name) {
+      return match($0, " " name "=\"[0-9]+\"") ? substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 4) : 0
+    }
+    /^ *<testsuite name=/ {
+      bad += attribute("failures") + attribute("errors")
+      good += attribute("tests") - attribute("failures") - attribute("errors") - attribute("skipped") - attribute("disabled")
+    }
+    END { print good + 0, bad + 0 }' "$1"
+}
+
+while read -r label; do
+  xml=bazel-testlogs/${label#//}
+  xml=${xml/://}/test.xml
+  good=0
+  bad=0
+  if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
+    read -r good bad < <(count_cases "$xml")
+  elif grep -qE "^$label +(\(cached\) )?(FAILED|TIMEOUT|FLAKY)" "$log" && [ -f "$xml" ]; then
+    read -r good bad < <(count_cases "$xml")
+    [ "$bad" -gt 0 ] || bad=1  # it ended badly after its last case
+  else
+    bad=1  # it did not run
+  fi
+  passed=$((passed + good))
+  failed=$((failed + bad))
+done < <(bazel query "${quiet[@]}" 'tests(//...)' 2>/dev/null)
+
+# A workspace of its own that embeds Lathe.
+if (cd tests/embedding && bazel build "${quiet[@]}" //:embedding && bazel-bin/embedding); then
+  passed=$((passed + 1))
+else
+  echo "FAILED: tests/embedding"
+  failed=$((failed + 1))
+fi
+(cd tests/embedding && bazel shutdown >/dev/null 2>&1) || true
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
