@@ -20,7 +20,7 @@ fail() {
 }
 
 model=''
-epochs=5
+epochs=4
 epochs_given=''
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 output=$root/quickstart

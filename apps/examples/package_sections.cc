@@ -119,7 +119,7 @@ int64_t WriteModel(const std::string& dir, const std::vector<Package>& packages)
                               {"hidden_act", "gelu"},
                               {"hidden_dropout_prob", 0.1},
                               {"attention_probs_dropout_prob", 0.1},
-                              {"initializer_range", 0.02},
+                              {"initializer_range", 0.05},
                               {"layer_norm_eps", 1e-12},
                               {"max_position_embeddings", kMaxLength},
                               {"type_vocab_size", 2}})
