@@ -105,7 +105,9 @@ std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& s
                  {"sep_token", "[SEP]"},
                  {"unk_token", "<unk>"},
                  {"pad_token", "<pad>"},
-                 {"mask_token", "[MASK]"}};
+                 {"mask_token", "[MASK]"},
+                 // AutoTokenizer makes no token types for this class unless it is told to.
+                 {"model_input_names", {"input_ids", "token_type_ids", "attention_mask"}}};
   if (model_max_length > 0) {
     config["model_max_length"] = model_max_length;
   }

@@ -41,7 +41,7 @@ constexpr std::array kFamilies = {
            "[UNK]", "[PAD]", "[MASK]"},
     Family{"mpnet", "MPNetTokenizer", Family::kWordPiece, false, "<s>", "</s>", "[UNK]", "<pad>",
            "<mask>", true},
-    Family{"albert", "AlbertTokenizer", Family::kSentencePiece, true, "[CLS]", "[SEP]", "<unk>",
+    Family{"albert", "AlbertTokenizer", Family::kSentencePiece, false, "[CLS]", "[SEP]", "<unk>",
            "<pad>", "[MASK]"},
     Family{"camembert", "CamembertTokenizer", Family::kSentencePiece, false, "<s>", "</s>", "<unk>",
            "<pad>", "<mask>", true},

@@ -35,6 +35,7 @@ bool CheckLine(const Tokenizer& tokenizer, const Json& line) {
   const auto types = golden_types.is_null() ? std::vector<int32_t>(ids.size())
                                             : golden_types.get<std::vector<int32_t>>();
   EXPECT_EQ(encoding.token_type_ids.size(), ids.size());
+  EXPECT_EQ(tokenizer.makes_token_type_ids(), !golden_types.is_null());
   EXPECT_TRUE(golden_types.is_null() || encoding.token_type_ids == types);
   return encoding.input_ids == ids && (golden_types.is_null() || encoding.token_type_ids == types);
 }
