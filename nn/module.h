@@ -27,7 +27,7 @@ namespace lathe {
 struct Parameter {
   std::string name;  // path, e.g. "bert.pooler.dense.weight"
   Tensor tensor;
-  Init init;
+  Init init = {};
   bool decays = true;  // false for biases and the parameters of a norm (Trainer's rule)
 };
 

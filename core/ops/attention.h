@@ -7,8 +7,8 @@ namespace lathe {
 
 // Where the sequences of a packed batch lie.
 struct PackedSequences {
-  Tensor cu_seqlens;  // [B+1] i32
-  Tensor sample_ids;  // [B] i32, keys of dropout masks
+  Tensor cu_seqlens = {};  // [B+1] i32
+  Tensor sample_ids = {};  // [B] i32, keys of dropout masks
   int64_t max_seqlen = 0;
   int64_t size() const { return cu_seqlens.dim(0) - 1; }
 };
@@ -16,7 +16,7 @@ struct PackedSequences {
 struct AttentionOptions {
   int64_t num_heads = 1;
   bool first_query_only = false;  // q has one row a sequence, that of its first token
-  DropoutSpec dropout;            // on the probabilities; its row arrays are not used
+  DropoutSpec dropout = {};       // on the probabilities; its row arrays are not used
 };
 
 // softmax(q k^T / sqrt(H / num_heads)) v for each sequence and head. q: [T, H] ([B, H] for

@@ -15,9 +15,9 @@ struct DropoutMask;  // core/cpu/dropout.h
 // threads matters.
 struct DropoutSpec {
   double p = 0;  // in [0, 1); 0: none
-  RandomKey key;
-  Tensor row_samples;    // [rows] i32
-  Tensor row_positions;  // [rows] i32
+  RandomKey key = {};
+  Tensor row_samples = {};    // [rows] i32
+  Tensor row_positions = {};  // [rows] i32
 };
 
 // What kernels take; checks p and, where `rows` >= 0, the row arrays.

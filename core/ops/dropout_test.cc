@@ -1,0 +1,90 @@
+#include "lathe/core/ops/dropout.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lathe/core/autograd.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kColumns = 258;  // not a multiple of four, the words of a Philox block
+
+// `rows` tokens of one sample, from position 0.
+DropoutSpec Spec(double p, int64_t rows, int32_t sample = 0, RandomKey key = {42, 7, 3}) {
+  std::vector<int32_t> positions(rows);
+  for (int64_t r = 0; r < rows; ++r) positions[r] = static_cast<int32_t>(r);
+  return {.p = p,
+          .key = key,
+          .row_samples = Tensor::FromVector(std::vector<int32_t>(rows, sample)),
+          .row_positions = Tensor::FromVector(positions)};
+}
+
+Tensor Ones(int64_t rows) { return Tensor::Full({rows, kColumns}, 1); }
+
+double Sum(const Tensor& t) {
+  double sum = 0;
+  for (float x : t.values<float>()) sum += x;
+  return sum;
+}
+
+double Agreement(const Tensor& a, const Tensor& b) {
+  int64_t same = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) same += a.data<float>()[i] == b.data<float>()[i];
+  return static_cast<double>(same) / static_cast<double>(a.numel());
+}
+
+TEST(DropoutTest, KeepsTheMeanAndDropsTheShare) {
+  for (double p : {0.1, 0.5, 0.9}) {
+    const Tensor y = Dropout(Ones(400), Spec(p, 400));
+    const double n = static_cast<double>(y.numel());
+    int64_t dropped = 0;
+    for (float value : y.values<float>()) {
+      dropped += value == 0;
+      const float kept = static_cast<float>(1 / (1 - p));
+      EXPECT_TRUE(value == 0 || std::fabs(value / kept - 1) < 1e-6) << value;
+    }
+    EXPECT_NEAR(static_cast<double>(dropped) / n, p, 5 * std::sqrt(p * (1 - p) / n));
+    EXPECT_NEAR(Sum(y) / n, 1, 5 * std::sqrt(p / (1 - p) / n));
+  }
+}
+
+TEST(DropoutTest, MaskDependsOnTheSampleAndPositionNotOnTheRow) {
+  const Tensor together = Dropout(Ones(9), Spec(0.5, 9, /*sample=*/5));
+  DropoutSpec moved = Spec(0.5, 9, 5);
+  moved.row_positions.data<int32_t>()[0] = 8;
+  moved.row_positions.data<int32_t>()[8] = 0;
+  const Tensor swapped = Dropout(Ones(9), moved);
+  EXPECT_EQ(Agreement(swapped.Slice(0, 1), together.Slice(8, 9)), 1);
+  EXPECT_EQ(Agreement(swapped.Slice(8, 9), together.Slice(0, 1)), 1);
+  EXPECT_EQ(Agreement(swapped.Slice(1, 8), together.Slice(1, 8)), 1);
+}
+
+TEST(DropoutTest, SeedStepSiteAndSampleEachGiveAnotherMask) {
+  const Tensor base = Dropout(Ones(40), Spec(0.5, 40));
+  EXPECT_EQ(Agreement(base, Dropout(Ones(40), Spec(0.5, 40))), 1);
+  for (const DropoutSpec& other :
+       {Spec(0.5, 40, 0, {43, 7, 3}), Spec(0.5, 40, 0, {42, 8, 3}), Spec(0.5, 40, 0, {42, 7, 4}),
+        Spec(0.5, 40, 1), Spec(0.5, 40, 0, {42 + (uint64_t{1} << 32), 7, 3})}) {
+    EXPECT_NEAR(Agreement(base, Dropout(Ones(40), other)), 0.5, 0.03);
+  }
+}
+
+TEST(DropoutTest, BackwardUsesTheForwardMask) {
+  Tensor x = Ones(6).SetRequiresGrad(true);
+  const Tensor y = Dropout(x, Spec(0.3, 6));
+  Backward(y, Ones(6));
+  EXPECT_EQ(Agreement(x.grad(), y), 1);
+}
+
+TEST(DropoutTest, NothingAtZeroAndErrorsOutsideTheRange) {
+  const Tensor x = Ones(2);
+  EXPECT_EQ(Dropout(x, {}).raw_data(), x.raw_data());
+  EXPECT_THROW(Dropout(x, Spec(1.0, 2)), Error);
+  EXPECT_THROW(Dropout(x, Spec(-0.1, 2)), Error);
+  EXPECT_THROW(Dropout(x, Spec(0.1, 3)), Error);
+}
+
+}  // namespace
+}  // namespace lathe
