@@ -102,6 +102,7 @@ void AppendList(std::string& out, const std::string& what, const std::vector<std
 
 std::string LoadReport::Summary() const {
   std::string out;
+  AppendList(out, "new head, fresh values", fresh_head);
   AppendList(out, "not in the checkpoint, fresh values", missing);
   AppendList(out, "other shape in the checkpoint, fresh values", mismatched);
   AppendList(out, "in the checkpoint but not in the model", unexpected);

@@ -89,7 +89,7 @@ TEST_F(LoadWeightsTest, PretrainingCheckpointWithOldNames) {
   EXPECT_EQ(report.fresh_head, (Names{"classifier.weight", "classifier.bias"}));
   EXPECT_EQ(report.unused_pretraining, (Names{"bert.embeddings.position_ids",
                                               "bert.pooler.dense.bias", "cls.predictions.bias"}));
-  EXPECT_EQ(report.Summary(), "");
+  EXPECT_EQ(report.Summary(), "new head, fresh values (2): classifier.weight, classifier.bias\n");
 
   // The fresh head is what Initialize with the same seed draws.
   Model fresh;
@@ -119,6 +119,7 @@ TEST_F(LoadWeightsTest, SurprisesAreReported) {
   EXPECT_EQ(report.missing, (Names{"bert.dense.bias"}));
   EXPECT_EQ(report.unexpected, (Names{"bert.dense.byas"}));
   EXPECT_EQ(report.Summary(),
+            "new head, fresh values (2): classifier.weight, classifier.bias\n"
             "not in the checkpoint, fresh values (1): bert.dense.bias\n"
             "in the checkpoint but not in the model (1): bert.dense.byas\n");
   EXPECT_EQ(ValuesOf(model, "bert.dense.bias"), (std::vector<float>{0, 0}));
