@@ -27,7 +27,7 @@ struct LoadReport {
   std::vector<std::string> unexpected;  // other tensors in the file
   std::vector<std::string>
       mismatched;               // "name: file has [3, 8], model [2, 8]", fresh values instead
-  std::string Summary() const;  // a few lines for people; empty if all went as expected
+  std::string Summary() const;  // a few lines for people; empty if every parameter was found
 };
 
 struct LoadOptions {
