@@ -53,8 +53,30 @@ LabelKind KindOf(const std::string& problem_type) {
                                                       : LabelKind::kSingleLabel;
 }
 
+// A column of scores with a slip in it would otherwise be taken for names of classes.
+void CheckScores(const TextTable& train, const Names& column) {
+  int64_t fractions = 0, bad_row = -1;
+  for (size_t row = 0; row < column.size(); ++row) {
+    if (!ParseNumber(column[row])) {
+      if (bad_row < 0) bad_row = static_cast<int64_t>(row);
+    } else if (column[row].find('.') != std::string::npos) {
+      ++fractions;
+    }
+  }
+  if (bad_row < 0 || fractions * 2 <= static_cast<int64_t>(column.size())) return;
+  throw InvalidArgument(
+      train.Where(bad_row) + ": score \"" + column[bad_row] + "\" is not a number",
+      "correct it, or pass --problem_type single_label_classification if these are names");
+}
+
 LabelSet FromTraining(const TextTable& train, const FinetuneOptions& options) {
   const Names& column = train.column(options.label_column);
+  for (size_t row = 0; row < column.size(); ++row) {
+    if (!column[row].empty()) continue;
+    throw InvalidArgument(train.Where(static_cast<int64_t>(row)) + ": empty label",
+                          "give the row a label or remove it");
+  }
+  if (options.problem_type.empty()) CheckScores(train, column);
   const std::string where = train.path + ": column \"" + options.label_column + "\"";
   const LabelSet inferred = LabelSet::Infer({&column});
   if (options.problem_type.empty()) return inferred;

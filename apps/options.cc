@@ -126,7 +126,7 @@ void AddLoggingFlags(FlagTable& flags, FinetuneOptions& o) {
 
 void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::string& json_config) {
   flags.Group("General");
-  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0);
+  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
   flags.Add("json_config", &json_config, "file with these options; the command line goes before it")
       .Value("FILE");
   flags.Add("help", &help, "show this text");

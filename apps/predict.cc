@@ -52,7 +52,7 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
       .Add("max_seq_length", &o.max_seq_length,
            "cut to so many tokens; 0: as many as the model takes")
       .Min(0);
-  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0);
+  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
   flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
       .Choices({"error", "replace"});
   flags.Add("help", &o.help, "show this text");
@@ -123,6 +123,13 @@ class Predictor {
                                 model_->load_report().fresh_head.front() + " is missing)",
                             "train one with finetune");
     }
+    if (!model_->load_report().missing.empty()) {
+      throw InvalidArgument(options.model_dir + ": the checkpoint lacks " +
+                                std::to_string(model_->load_report().missing.size()) +
+                                " parameters, the first is " +
+                                model_->load_report().missing.front(),
+                            "its config.json and model.safetensors don't belong together");
+    }
     const std::string type = model_->config().problem_type();
     kind_ = type == "regression" || (type.empty() && names_.size() == 1) ? LabelKind::kRegression
             : type == "multi_label_classification"                       ? LabelKind::kMultiLabel
@@ -166,7 +173,10 @@ class Predictor {
     for (size_t i = 0; i < input_ids_.size(); ++i) {
       Print(std::span(logits).subspan(i * names_.size(), names_.size()));
     }
-    std::cout << std::flush;
+    if (!(std::cout << std::flush)) {
+      throw Error(absl::StatusCode::kUnavailable, "standard output: cannot write the predictions",
+                  "is the disk full?");
+    }
     input_ids_.clear();
     token_type_ids_.clear();
   }

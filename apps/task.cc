@@ -77,6 +77,7 @@ void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
                     const Tokenizer& tokenizer, const SequenceClassifier& model) {
   const int64_t limit = model.max_length();
   const int64_t vocab_size = model.config().GetInt("vocab_size", tokenizer.vocab_size());
+  const int64_t type_vocab_size = model.config().GetInt("type_vocab_size", 2);
   for (int64_t i = 0; i < dataset.size(); ++i) {
     if (dataset.length(i) > limit) {
       throw InvalidArgument(table.Where(i) + ": " + std::to_string(dataset.length(i)) +
@@ -85,6 +86,13 @@ void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
                             "pass --max_seq_length " + std::to_string(limit));
     }
     for (int64_t t = dataset.offsets[i]; t < dataset.offsets[i + 1]; ++t) {
+      if (dataset.token_type_ids[t] >= type_vocab_size) {
+        throw InvalidArgument(table.Where(i) +
+                                  ": a second text needs two token types but the model's "
+                                  "type_vocab_size is " +
+                                  std::to_string(type_vocab_size),
+                              "name one column with --text_columns or use another model");
+      }
       if (const int32_t id = dataset.input_ids[t]; id < 0 || id >= vocab_size) {
         throw InvalidArgument(table.Where(i) + ": token \"" + tokenizer.IdToToken(id) +
                                   "\" has id " + std::to_string(id) +
@@ -164,6 +172,13 @@ Task LoadTask(const FinetuneOptions& options) {
 
   const TextTable& first = train ? *train : validation ? *validation : *test;
   const TextColumns columns = ChooseTextColumns(first, options.text_columns, options.label_column);
+  for (const std::string& name : {columns.first, columns.second}) {
+    if (name == options.label_column && (options.do_train || options.do_eval)) {
+      throw InvalidArgument(
+          first.path + ": column \"" + name + "\" is the label and cannot be a text",
+          "name others with --text_columns or --label_column");
+    }
+  }
   if (options.do_train) task.train = MakeData(train, columns, task, options, true);
   task.validation = MakeData(validation, columns, task, options, true);
   task.test = MakeData(test, columns, task, options, false);

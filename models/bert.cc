@@ -17,6 +17,15 @@ double Probability(const PretrainedConfig& config, const char* key, double defau
   return p;
 }
 
+double NotNegative(const PretrainedConfig& config, const char* key, double default_value) {
+  const double value = config.GetDouble(key, default_value);
+  if (!(value >= 0)) {
+    throw InvalidArgument(
+        absl::StrCat(config.path(), ": \"", key, "\" must not be negative but is ", value));
+  }
+  return value;
+}
+
 }  // namespace
 
 BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
@@ -25,11 +34,16 @@ BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
   o.hidden_size = config.GetInt("hidden_size", 768, 1, 32768);
   o.num_attention_heads = config.GetInt("num_attention_heads", 12, 1, 32768);
   o.intermediate_size = config.GetInt("intermediate_size", 3072, 1, kMost);
-  o.hidden_act = ParseActivation(config.GetString("hidden_act", "gelu"));
+  try {
+    o.hidden_act = ParseActivation(config.GetString("hidden_act", "gelu"));
+  } catch (const Error& error) {
+    throw InvalidArgument(absl::StrCat(config.path(), ": \"hidden_act\": ", error.message()),
+                          error.hint());
+  }
   o.hidden_dropout_prob = Probability(config, "hidden_dropout_prob", 0.1);
   o.attention_probs_dropout_prob = Probability(config, "attention_probs_dropout_prob", 0.1);
-  o.layer_norm_eps = config.GetDouble("layer_norm_eps", 1e-12);
-  o.initializer_range = config.GetDouble("initializer_range", 0.02);
+  o.layer_norm_eps = NotNegative(config, "layer_norm_eps", 1e-12);
+  o.initializer_range = NotNegative(config, "initializer_range", 0.02);
   vocab_size_ = config.GetInt("vocab_size", 30522, 1, kMost);
   max_position_embeddings_ = config.GetInt("max_position_embeddings", 512, 1, kMost);
   type_vocab_size_ = config.GetInt("type_vocab_size", 2, 1, kMost);

@@ -175,8 +175,11 @@ std::string CaseName(const testing::TestParamInfo<fs::path>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel, testing::ValuesIn(Cases()), CaseName);
 
-TEST(GoldenModels, TheRepositorysOwnAreThere) {
+TEST(GoldenModels, TheFoldersAreThere) {
   EXPECT_TRUE(fs::is_directory("tests/golden/models"));
+  if (const char* dir = std::getenv("LATHE_GOLDEN_DIR")) {
+    EXPECT_TRUE(fs::is_directory(fs::path(dir) / "models")) << dir;
+  }
 }
 
 }  // namespace

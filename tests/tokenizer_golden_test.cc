@@ -50,13 +50,13 @@ std::map<std::string, std::string> ReadFolder(const fs::path& dir) {
 }
 
 // Whether the case's tokenizer is of a kind that Lathe has.
-bool RunCase(const fs::path& dir) {
+bool RunCase(const fs::path& dir, bool must_run) {
   SCOPED_TRACE(dir.string());
   std::unique_ptr<Tokenizer> tokenizer;
   try {
     tokenizer = LoadTokenizer(dir);
   } catch (const Error& error) {
-    if (error.message().find("not supported") == std::string::npos) {
+    if (must_run || error.message().find("not supported") == std::string::npos) {
       ADD_FAILURE() << error.what();
       return false;
     }
@@ -94,7 +94,9 @@ int RunAll(const fs::path& root) {
     }
   }
   for (const fs::path& dir : cases) {
-    num_run += RunCase(dir);
+    const std::string name = dir.filename();
+    num_run += RunCase(dir, name.starts_with("bert") || name.starts_with("albert") ||
+                                name.starts_with("camembert"));
   }
   return num_run;
 }
@@ -105,6 +107,7 @@ TEST(TokenizerGoldenTest, SharedCases) {
   const char* env = std::getenv("LATHE_GOLDEN_DIR");
   const fs::path root = fs::path(env != nullptr ? env : "../shared/golden") / "tokenizers";
   if (!fs::exists(root)) {
+    ASSERT_EQ(env, nullptr) << "LATHE_GOLDEN_DIR is set but has no folder tokenizers";
     GTEST_SKIP() << "no golden data at " << root;
   }
   EXPECT_GT(RunAll(root), 0);

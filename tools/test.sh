@@ -13,6 +13,7 @@ if [ -z "$golden" ] && [ -d ../shared/golden ]; then
   golden=$(cd ../shared/golden && pwd)
 fi
 if [ -n "$golden" ]; then
+  golden=$(realpath -e -- "$golden")  # tests run in a folder of their own
   options+=("--test_env=LATHE_GOLDEN_DIR=$golden")
 fi
 
@@ -24,8 +25,9 @@ failed=0
 # A part that does not build is one failed case: no count of what is in it can be had.
 bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
 
-# Tests use all cores themselves, so two at a time keep a machine busy enough.
-bazel test "${quiet[@]}" --keep_going --local_test_jobs=2 "${options[@]}" //... 2>&1 | tee "$log" || true
+# Tests use all cores themselves, so two at a time keep a machine busy enough. Results are never taken from
+# the cache, which knows nothing of what lies in the golden folder.
+bazel test "${quiet[@]}" --keep_going --nocache_test_results --local_test_jobs=2 "${options[@]}" //... 2>&1 | tee "$log" || true
 
 # "PASSED FAILED" cases in a test.xml, GoogleTest's or (after a crash or a timeout) Bazel's own.
 # Skipped and disabled ones are neither.
