@@ -120,6 +120,33 @@ TEST_F(CliErrorTest, OutputFolderIsNotEmpty) {
   EXPECT_EQ(Read("out/mine"), "1");
 }
 
+TEST_F(CliErrorTest, NothingOfTheOldModelStays) {
+  std::filesystem::create_directories(Path("out/vocab.json"));  // a folder is not a model's file
+  const std::vector<std::string> old = {"tokenizer.json",     "spiece.model",
+                                        "pytorch_model.bin",  "model-00001-of-00002.safetensors",
+                                        "eval_results.json",  "all_results.json",
+                                        "predict_results.tsv"};
+  const std::vector<std::string> others = {"model-a-of-b.safetensors", "notes.txt",
+                                           "model-1-of-2.safetensors.old", "my_tokenizer.json"};
+  for (const auto& names : {old, others})
+    for (const auto& name : names) Write("out/" + name, "old");
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 1);
+  ExpectError(Train({"--max_steps", "1", "--overwrite_output_dir"}, {.max_file_bytes = 2000}),
+              "out/model.safetensors: ");
+  for (const auto& name : old) EXPECT_TRUE(Exists("out/" + name)) << name;
+
+  const RunResult run = Train({"--max_steps", "1", "--overwrite_output_dir"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const auto& name : old) {
+    if (name == "all_results.json") continue;  // written anew
+    EXPECT_FALSE(Exists("out/" + name)) << name;
+  }
+  EXPECT_NE(Read("out/all_results.json"), "old");
+  for (const auto& name : others) EXPECT_EQ(Read("out/" + name), "old") << name;
+  EXPECT_TRUE(Exists("out/vocab.json"));
+  EXPECT_EQ(RunProgram("lathe", {"predict", Path("out"), "the film"}).exit_code, 0);
+}
+
 TEST_F(CliErrorTest, FullDiskKeepsTheOldModel) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   const std::string before = Read("out/model.safetensors");

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -16,6 +19,36 @@ namespace fs = std::filesystem;
 
 void ThrowIf(const std::error_code& code, const std::string& path) {
   if (code) throw FileError(path, code.value());
+}
+
+// Files that belong to one model: a loader that finds another model's copy beside the new files may
+// prefer it (tokenizer.json wins over vocab.txt), and results would be taken for the new model's.
+constexpr std::string_view kModelFiles[] = {"tokenizer.json",
+                                            "tokenizer_config.json",
+                                            "special_tokens_map.json",
+                                            "added_tokens.json",
+                                            "vocab.txt",
+                                            "spiece.model",
+                                            "sentencepiece.bpe.model",
+                                            "spm.model",
+                                            "vocab.json",
+                                            "merges.txt",
+                                            "model.safetensors",
+                                            "model.safetensors.index.json",
+                                            "pytorch_model.bin",
+                                            "config.json",
+                                            "train_results.json",
+                                            "eval_results.json",
+                                            "all_results.json",
+                                            "predict_results.tsv",
+                                            "trainer_state.json"};
+
+bool IsModelFile(const std::string& name) {
+  if (std::find(std::begin(kModelFiles), std::end(kModelFiles), name) != std::end(kModelFiles))
+    return true;
+  int end = -1;  // stays so unless the whole pattern matches
+  std::sscanf(name.c_str(), "model-%*[0-9]-of-%*[0-9].safetensors%n", &end);
+  return end == static_cast<int>(name.size());
 }
 
 // A folder inside another one that is gone at the end, whatever happens.
@@ -96,6 +129,18 @@ void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
   std::error_code code;
   for (const std::string& name : names) {
     fs::rename(scratch.path() + "/" + name, File(name), code);
+    ThrowIf(code, File(name));
+  }
+  std::vector<std::string> stale;
+  for (const auto& entry : fs::directory_iterator(path_)) {
+    const std::string name = entry.path().filename();
+    if (IsModelFile(name) && !entry.is_directory(code) &&
+        std::find(names.begin(), names.end(), name) == names.end()) {
+      stale.push_back(name);
+    }
+  }
+  for (const std::string& name : stale) {
+    fs::remove(File(name), code);
     ThrowIf(code, File(name));
   }
 }

@@ -26,8 +26,10 @@ class OutputDir {
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const { return path_ + "/" + name; }
 
-  // Lets `write` fill an empty folder and then moves its files over those of the same name here. If
-  // `write` throws (a full disk, say), everything here stays as it was.
+  // Lets `write` fill an empty folder and then moves its files over those of the same name here.
+  // Files of an earlier model that it did not write anew (its tokenizer, weights and results, by
+  // their usual names) are removed then; others stay. If `write` throws (a full disk, say),
+  // everything here stays as it was.
   void Replace(const std::function<void(const std::string& dir)>& write);
 
   // One file, whole or not at all; JSON as Trainer writes it.
