@@ -59,6 +59,34 @@ TEST_F(CliErrorTest, DivergenceKeepsTheLastGoodModel) {
             0);
 }
 
+TEST_F(CliErrorTest, DivergenceThatAnEvaluationNotices) {
+  const RunResult run = Train({"--learning_rate", "1e30", "--lr_scheduler_type", "constant",
+                               "--eval_strategy", "steps", "--eval_steps", "1"});
+  ExpectError(
+      run, "step 1: the logits of evaluation sample 0 are not finite; all parameters are finite");
+  EXPECT_NE(run.err.find("the last good model, from before step 1, is in"), std::string::npos)
+      << run.err;
+  EXPECT_FALSE(Exists("out/train_results.json"));
+  EXPECT_EQ(Train({"--model_name_or_path", Path("out"), "--output_dir", Path("more")}).exit_code,
+            0);
+}
+
+TEST_F(CliErrorTest, DivergenceInTheLastStep) {
+  for (const bool eval : {false, true}) {
+    const std::string out = eval ? "with_eval" : "without";
+    std::vector<std::string> args = {"--max_steps",  "1",      "--learning_rate", "1e30",
+                                     "--output_dir", Path(out)};
+    if (eval) args.push_back("--do_eval");
+    const RunResult run = Train(args);
+    ExpectError(run, "step 1: the logits after it are not finite; all parameters are finite");
+    EXPECT_NE(run.err.find("the last good model, from before step 1, is in"), std::string::npos)
+        << run.err;
+    EXPECT_FALSE(Exists(out + "/train_results.json"));
+    EXPECT_FALSE(Exists(out + "/eval_results.json"));
+    EXPECT_EQ(RunProgram("lathe", {"predict", Path(out), "the film"}).exit_code, 0);
+  }
+}
+
 TEST_F(CliErrorTest, BadParameterIsNamedAndNothingSaved) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   std::string file = Read("out/model.safetensors");

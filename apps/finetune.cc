@@ -101,6 +101,7 @@ int Finetune(const FinetuneOptions& options) {
   if (options.do_eval) {
     const Evaluation evaluation = Evaluate(*task.model, task.validation.dataset, options, "eval");
     if (!evaluation.complete) return kInterruptedExitCode;
+    if (trainer) trainer->CheckFinite(evaluation);
     nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
     if (trainer) metrics["epoch"] = trainer->state().epoch;
     out.WriteJson("eval_results.json", metrics);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "lathe/apps/evaluation.h"
 #include "lathe/apps/interrupt.h"
 #include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/autograd.h"
@@ -133,7 +132,7 @@ void Trainer::Train() {
   optimizer_.ZeroGrad();
   while (state_.global_step < state_.max_steps && !interrupted_) TrainEpoch();
   ReadLosses();
-  if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true);
+  CheckLastUpdate();
   progress_.reset();
   if (options_.load_best_model_at_end && best_values_.defined() && !interrupted_) {
     Tensor values = optimizer_.arena().values();
@@ -189,6 +188,7 @@ void Trainer::FinishStep() {
   optimizer_.Step();
   scheduler_->Step();
   optimizer_.ZeroGrad();
+  last_batch_ = window_.back();
   window_.clear();
   ++state_.global_step;
   if (state_.global_step == 1) time_to_first_step_ = SecondsSince(process_start);

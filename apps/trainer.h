@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/apps/evaluation.h"
 #include "lathe/apps/options.h"
 #include "lathe/apps/output_dir.h"
 #include "lathe/apps/progress.h"
@@ -39,6 +40,9 @@ class Trainer {
   // Trains and saves, once. When a loss or a gradient is not finite it saves the model as it was
   // before that step and throws, naming the step and the first bad parameter.
   void Train();
+  // Treats an evaluation of the trained model in which a number is not finite as Train does such a
+  // loss.
+  void CheckFinite(const Evaluation& evaluation);
 
   bool interrupted() const { return interrupted_; }
   const TrainerState& state() const { return state_; }
@@ -66,6 +70,8 @@ class Trainer {
   // `model_is_bad`: its parameters, as they are now, are what gave the bad number.
   [[noreturn]] void Diverged(int64_t step, const std::string& what, bool model_is_bad);
   std::string FirstBadParameter();
+  // Of what the last update made, which no loss has shown yet.
+  void CheckLastUpdate();
   bool ParametersAreFinite() const;
   void Save();
   nlohmann::json TrainMetrics(double seconds) const;
@@ -85,6 +91,7 @@ class Trainer {
   TrainerState state_;
 
   std::vector<Batch> window_;  // the batches of the present step
+  std::optional<Batch> last_batch_;
   std::vector<PendingLoss> pending_;
   Tensor grad_norm_;
   double used_lr_ = 0;

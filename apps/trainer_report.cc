@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "lathe/apps/evaluation.h"
 #include "lathe/apps/trainer.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
@@ -64,6 +63,7 @@ void Trainer::LogStep() {
 }
 
 void Trainer::EvaluateNow() {
+  ReadLosses();  // so that a bad one is reported as such and not by the evaluation
   progress_->Clear();
   const Evaluation evaluation = Evaluate(model_, task_.validation.dataset, options_, "eval");
   model_.Train();
@@ -71,6 +71,7 @@ void Trainer::EvaluateNow() {
     interrupted_ = true;
     return;
   }
+  CheckFinite(evaluation);
   const nlohmann::json metrics = EvalMetrics(evaluation, *task_.validation.dataset);
   state_.Log(metrics);
   std::string line = "eval at step " + std::to_string(state_.global_step);
@@ -93,6 +94,34 @@ void Trainer::EvaluateNow() {
   if (options_.load_best_model_at_end) best_values_ = optimizer_.arena().values().Clone();
 }
 
+void Trainer::CheckFinite(const Evaluation& evaluation) {
+  for (size_t i = 0; i < evaluation.logits.size(); ++i) {
+    if (std::isfinite(evaluation.logits[i])) continue;
+    const size_t sample = i / static_cast<size_t>(task_.labels.num_labels());
+    Diverged(state_.global_step,
+             "the logits of evaluation sample " + std::to_string(sample) + " are not finite", true);
+  }
+  if (!std::isfinite(evaluation.loss)) {
+    Diverged(state_.global_step, "the evaluation loss is " + Text(evaluation.loss), true);
+  }
+}
+
+void Trainer::CheckLastUpdate() {
+  if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true);
+  if (!last_batch_) return;
+  // Finite parameters may still be so large that nothing can be computed with them.
+  model_.Eval();
+  NoGradGuard no_grad;
+  const SequenceClassifierOutput outputs = model_.Forward(*last_batch_);
+  const auto logits = outputs.logits.ToVector<float>();
+  if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); })) {
+    Diverged(state_.global_step, "the logits after it are not finite", true);
+  }
+  if (const double loss = outputs.loss.Item(); !std::isfinite(loss)) {
+    Diverged(state_.global_step, "the loss after it is " + Text(loss), true);
+  }
+}
+
 bool Trainer::ParametersAreFinite() const { return AllFinite(optimizer_.arena().values()); }
 
 // A bad value if there is one, in the order of use. Else a bad gradient, in the order in which the
@@ -103,6 +132,7 @@ std::string Trainer::FirstBadParameter() {
     if (!AllFinite(parameter.tensor))
       return "parameter \"" + parameter.name + "\" holds a bad value";
   }
+  if (window_.empty()) return "all parameters are finite";  // no backward pass to look into
   // Clipping by a bad norm has spoiled all gradients, so they are computed once more. Dropout is a
   // function of the step: they come out the same.
   optimizer_.ZeroGrad();
@@ -121,6 +151,7 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad)
   const std::string message =
       "step " + std::to_string(step) + ": " + what + "; " + FirstBadParameter();
   std::string hint = "lower --learning_rate or raise --warmup_steps";
+  metrics_ = nullptr;  // they are not those of the model that is kept
   Tensor values = optimizer_.arena().values();
   if (model_is_bad && best_values_.defined()) {
     values.CopyFrom(best_values_);
