@@ -1,5 +1,5 @@
 // Data and flags that would make a wrong model without an error: each is refused before training.
-#include "cli_testing.h"
+#include "lathe/apps/cli_testing.h"
 
 namespace lathe {
 namespace {

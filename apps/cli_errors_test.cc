@@ -3,7 +3,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cli_testing.h"
+#include "lathe/apps/cli_testing.h"
 
 namespace lathe {
 namespace {

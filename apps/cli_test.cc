@@ -3,7 +3,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "cli_testing.h"
+#include "lathe/apps/cli_testing.h"
 
 namespace lathe {
 namespace {

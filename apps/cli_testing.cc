@@ -1,4 +1,4 @@
-#include "cli_testing.h"
+#include "lathe/apps/cli_testing.h"
 
 #include <fcntl.h>
 #include <poll.h>

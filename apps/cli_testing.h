@@ -21,7 +21,7 @@ struct RunOptions {
   int64_t max_file_bytes = 0;        // above 0: a longer file can't be written, as on a full disk
 };
 
-// `program` is "finetune" or "lathe".
+// `program` is its path below apps/, such as "finetune" or "examples/package_sections".
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
                      const RunOptions& options = {});
 

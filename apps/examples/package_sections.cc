@@ -5,15 +5,16 @@
 //
 // Writes DIR/train.tsv and DIR/dev.tsv (columns name, description, section) and DIR/model: a
 // tokenizer with a SentencePiece vocabulary of the training part, and the configuration of a small
-// BERT to train from fresh weights. The same package lists give the same files.
+// BERT to train from fresh weights. DIR/model/config.json is written last: where it is, all is
+// there. The same package lists give the same files.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <unordered_set>
 #include <vector>
 
@@ -43,7 +44,7 @@ std::string BareSection(const std::string& section) {
 
 bool IsUsable(const Package& package) {
   for (const std::string* field : {&package.name, &package.description, &package.section}) {
-    if (field->empty() || field->find('\t') != std::string::npos ||
+    if (field->empty() || field->find_first_of("\t\r") != std::string::npos ||
         ValidateUtf8(*field) != std::string_view::npos) {
       return false;
     }
@@ -102,7 +103,6 @@ int64_t WriteModel(const std::string& dir, const std::vector<Package>& packages)
     texts.push_back(p.name);
     texts.push_back(p.description);
   }
-  std::filesystem::create_directories(dir);
   const std::string spm_file = dir + "/spiece.model";
   WriteFileAtomically(spm_file, TrainSentencePiece(texts, kVocabSize));
   const auto tokenizer = AlbertTokenizerFromSentencePiece(spm_file, /*do_lower_case=*/true,
@@ -146,10 +146,13 @@ void MakeTask(const std::string& dir) {
   // A section with a single package may have it here; a classifier can't know that label.
   std::erase_if(dev, [&](const Package& p) { return !train_sections.contains(p.section); });
 
-  std::filesystem::create_directories(dir);
+  const std::string model_dir = dir + "/model";
+  std::error_code code;
+  std::filesystem::create_directories(model_dir, code);
+  if (code) throw FileError(model_dir, code.value());
   WriteTable(dir + "/train.tsv", train);
   WriteTable(dir + "/dev.tsv", dev);
-  const int64_t vocab_size = WriteModel(dir + "/model", train);
+  const int64_t vocab_size = WriteModel(model_dir, train);
   std::cout << train.size() << " packages to train on, " << dev.size() << " to evaluate with, "
             << train_sections.size() << " sections, " << vocab_size << " word pieces\n";
 }
