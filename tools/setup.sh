@@ -19,6 +19,7 @@ if [ ${#missing[@]} -eq 0 ]; then
   exit 0
 fi
 
+command -v apt-get >/dev/null || { echo "error: no apt-get here: Lathe's packages come from Debian 12" >&2; exit 1; }
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || { echo "error: not root and no sudo; install these first: ${missing[*]}" >&2; exit 1; }
@@ -28,7 +29,13 @@ fi
 echo "setup: installing ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-run() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; }
-run apt-get update
-run apt-get install -y --no-install-recommends "${missing[@]}"
+run() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "$@" >>"$log" 2>&1; }
+# Without a network apt-get update only warns, and one broken source need not matter: what installing says
+# decides, and update's complaints explain it.
+run apt-get update || true
+if ! run apt-get install -y --no-install-recommends "${missing[@]}"; then
+  cat "$log" >&2
+  echo "error: apt-get could not install what Lathe needs; its messages are above" >&2
+  exit 1
+fi
 echo "setup: done"
