@@ -83,18 +83,13 @@ Chunk EncodeRows(const std::vector<std::string>& first, const std::vector<std::s
     std::optional<std::string_view> pair;
     if (second != nullptr) pair = (*second)[row];
     Encoding encoding = tokenizer.Encode(first[row], pair, max_length);
-    const int64_t length = static_cast<int64_t>(encoding.input_ids.size());
-    // A full row has lost tokens only if it is longer when nothing is cut.
-    if (max_length > 0 && length >= max_length &&
-        static_cast<int64_t>(tokenizer.Encode(first[row], pair).input_ids.size()) > length) {
-      ++chunk.truncated;
-    }
+    chunk.truncated += encoding.truncated;
     chunk.input_ids.insert(chunk.input_ids.end(), encoding.input_ids.begin(),
                            encoding.input_ids.end());
     for (int32_t type : encoding.token_type_ids) {
       chunk.token_type_ids.push_back(static_cast<uint8_t>(type));
     }
-    chunk.lengths.push_back(length);
+    chunk.lengths.push_back(std::ssize(encoding.input_ids));
   }
   return chunk;
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "lathe/core/error.h"
 
 namespace lathe {
@@ -22,12 +24,17 @@ class ByteTokenizer : public Tokenizer {
   std::string IdToToken(int32_t) const override { return ""; }
   bool makes_token_type_ids() const override { return true; }
   void SavePretrained(const std::string&) const override {}
+  int num_encoded() const { return num_encoded_; }
 
  protected:
   std::vector<int32_t> EncodeText(std::string_view text) const override {
+    ++num_encoded_;
     if (text.find('!') != std::string_view::npos) throw InvalidArgument(std::string(text));
     return {text.begin(), text.end()};
   }
+
+ private:
+  mutable std::atomic<int> num_encoded_ = 0;
 };
 
 const LabelSet kClasses = LabelSet::Classes({"no", "yes"});
@@ -69,6 +76,15 @@ TEST(TokenizeTest, PairsAreCutAndCounted) {
   EXPECT_EQ(data.token_type_ids, (std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 1,  //
                                                        0, 0, 0, 0, 1, 1, 1}));
   EXPECT_EQ(data.truncated, 1);
+}
+
+TEST(TokenizeTest, EachTextIsEncodedOnceEvenIfItIsCut) {
+  const TextTable table = ParseTextTable("t.csv", "a,b,label\nAA,BB,yes\nAAAA,BBBB,no\n");
+  const ByteTokenizer tokenizer;
+  const TokenizedDataset data =
+      Tokenize(table, ChooseTextColumns(table, {}), kClasses, tokenizer, {.max_length = 7});
+  EXPECT_EQ(data.truncated, 1);
+  EXPECT_EQ(tokenizer.num_encoded(), 4);
 }
 
 TEST(TokenizeTest, ScoresAndSetsOfLabels) {

@@ -28,6 +28,7 @@ Encoding Tokenizer::Encode(std::string_view text, std::optional<std::string_view
   const std::vector<TemplateItem>& items = pair ? pair_template_ : single_template_;
   std::vector<int32_t> first = EncodeText(text);
   std::vector<int32_t> second = pair ? EncodeText(*pair) : std::vector<int32_t>();
+  Encoding encoding;
   if (max_length != 0) {
     const int64_t num_special = std::count_if(
         items.begin(), items.end(), [](const auto& item) { return item.kind == Kind::kSpecial; });
@@ -36,11 +37,11 @@ Encoding Tokenizer::Encode(std::string_view text, std::optional<std::string_view
     const auto [n1, n2] =
         LongestFirst(std::ssize(first), std::ssize(second), max_length - num_special);
     // A single text has nothing to share with: LongestFirst gives it the whole budget.
+    encoding.truncated = n1 < std::ssize(first) || n2 < std::ssize(second);
     first.resize(n1);
     second.resize(n2);
   }
 
-  Encoding encoding;
   const size_t total = first.size() + second.size() + items.size();
   encoding.input_ids.reserve(total);
   encoding.token_type_ids.reserve(total);

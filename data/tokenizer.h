@@ -18,6 +18,7 @@ struct Encoding {
   std::vector<int32_t> input_ids;  // with special tokens
   // Same length: 0 for the first text and, if the model is fed types, 1 for the second.
   std::vector<int32_t> token_type_ids;
+  bool truncated = false;  // tokens were cut off for max_length
 };
 
 // Thread-safe once made.

@@ -86,6 +86,16 @@ TEST(TokenizerTest, LongestFirst) {
   }
 }
 
+TEST(TokenizerTest, SaysWhetherItCutTokensOff) {
+  const auto toy = Toy(true);
+  EXPECT_FALSE(toy->Encode("hello world").truncated);
+  EXPECT_FALSE(toy->Encode("hello world", std::nullopt, 4).truncated);
+  EXPECT_TRUE(toy->Encode("hello world", std::nullopt, 3).truncated);
+  EXPECT_FALSE(toy->Encode("hello world", "hi !", 7).truncated);
+  EXPECT_TRUE(toy->Encode("hello world", "hi", 5).truncated);  // the first text
+  EXPECT_TRUE(toy->Encode("hello", "hi !", 5).truncated);      // the second
+}
+
 TEST(TokenizerTest, UnigramFusesUnknowns) {
   const Unigram model({{"<s>", 0},
                        {"<pad>", 0},
