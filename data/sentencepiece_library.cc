@@ -12,9 +12,9 @@ struct SentencePieceLibrary::Impl {
 
 namespace {
 
-void ThrowUnlessOk(const sentencepiece::util::Status& status) {
+void ThrowUnlessOk(const sentencepiece::util::Status& status, const char* what) {
   if (!status.ok()) {
-    throw std::runtime_error(status.ToString());
+    throw std::runtime_error(what);
   }
 }
 
@@ -22,14 +22,14 @@ void ThrowUnlessOk(const sentencepiece::util::Status& status) {
 
 SentencePieceLibrary::SentencePieceLibrary(const std::string& model)
     : impl_(std::make_unique<Impl>()) {
-  ThrowUnlessOk(impl_->processor.LoadFromSerializedProto(model));
+  ThrowUnlessOk(impl_->processor.LoadFromSerializedProto(model), "not a SentencePiece model");
 }
 
 SentencePieceLibrary::~SentencePieceLibrary() = default;
 
 std::vector<std::string> SentencePieceLibrary::Encode(std::string_view text) const {
   std::vector<std::string> pieces;
-  ThrowUnlessOk(impl_->processor.Encode(text, &pieces));
+  ThrowUnlessOk(impl_->processor.Encode(text, &pieces), "SentencePiece could not encode a text");
   return pieces;
 }
 

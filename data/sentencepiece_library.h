@@ -1,6 +1,6 @@
 // The SentencePiece library behind a wall: its header declares absl::string_view itself, which no
 // file that includes Abseil can bear. So this one includes neither, and reports errors as
-// std::runtime_error.
+// std::runtime_error, whose text says what failed but not where in the library's sources.
 #pragma once
 
 #include <memory>

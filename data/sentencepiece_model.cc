@@ -11,6 +11,9 @@
 namespace lathe {
 namespace {
 
+constexpr const char* kDamagedHint =
+    "the file is damaged or of another kind; copy it again from where the model comes from";
+
 // Reads a protocol buffer's fields one after another.
 class WireReader {
  public:
@@ -181,7 +184,7 @@ SentencePieceModelInfo ParseSentencePieceModel(const std::string& bytes, const s
     }
   });
   if (!ok || info.pieces.empty()) {
-    throw DataLoss(path + ": not a SentencePiece model");
+    throw DataLoss(path + ": not a SentencePiece model", kDamagedHint);
   }
   return info;
 }
@@ -192,7 +195,7 @@ std::unique_ptr<SubwordModel> MakeSentencePieceModel(const std::string& bytes,
   try {
     return std::make_unique<SentencePieceModel>(bytes, std::move(ids));
   } catch (const std::runtime_error& error) {
-    throw DataLoss(path + ": SentencePiece can't load it: " + error.what());
+    throw DataLoss(path + ": " + error.what(), kDamagedHint);
   }
 }
 

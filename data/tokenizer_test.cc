@@ -144,6 +144,21 @@ TEST(TokenizerTest, ErrorsNameTheFile) {
   EXPECT_THROW(Toy(true)->Encode("a", std::nullopt, 1), Error);
 }
 
+TEST(TokenizerTest, BrokenSentencePieceModel) {
+  // Noise, nothing at all, a model that is cut off, and one without pieces.
+  for (const std::string& bytes : {"not a model"s, ""s, "\x0A\x40\x0A\x03"s, "\x12\x02\x18\x01"s}) {
+    testing::internal::CaptureStderr();
+    try {
+      TokenizerFromFiles("dir", {{"spiece.model", bytes}}, "albert");
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), "dir/spiece.model: not a SentencePiece model");
+      EXPECT_NE(error.hint(), "");
+    }
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  }
+}
+
 TEST(Utf8Test, FindsAndReplacesInvalid) {
   EXPECT_EQ(ValidateUtf8("aé我😀"), std::string_view::npos);
   EXPECT_EQ(ValidateUtf8("a\xC0\x80"), 1u);
