@@ -77,15 +77,19 @@ Batch Batch::FromPadded(const Tensor& input_ids, const Tensor& attention_mask,
                                          : std::vector<int64_t>(ids.size(), 0);
   const int64_t rows = input_ids.dim(0), width = input_ids.dim(1);
   std::vector<std::vector<int32_t>> sequences(rows), kept_types(rows);
+  std::vector<int32_t> columns;
   for (int64_t b = 0; b < rows; ++b) {
     for (int64_t i = b * width; i < (b + 1) * width; ++i) {
       if (mask[i] == 0) continue;
       sequences[b].push_back(static_cast<int32_t>(ids[i]));
       kept_types[b].push_back(static_cast<int32_t>(types[i]));
+      columns.push_back(static_cast<int32_t>(i - b * width));
     }
     Check(!sequences[b].empty(), "batch", "attention_mask keeps no token of row ", b);
   }
-  return Pack(sequences, kept_types, labels);
+  Batch batch = Pack(sequences, kept_types, labels);
+  batch.position_ids = Tensor::FromVector(columns);
+  return batch;
 }
 
 }  // namespace lathe

@@ -11,7 +11,7 @@ namespace lathe {
 struct Batch {
   Tensor input_ids;       // [T] i32
   Tensor token_type_ids;  // [T] i32; zeros where the tokenizer makes none
-  Tensor position_ids;    // [T] i32: 0, 1, ... in each sequence
+  Tensor position_ids;    // [T] i32: 0, 1, ... in each sequence, or columns (FromPadded)
   Tensor cu_seqlens;      // [B+1] i32: sequence b is rows cu_seqlens[b] .. cu_seqlens[b+1]
   Tensor sample_ids;      // [B] i32: the sample's place in the global batch; keys its dropout masks
   Tensor labels;          // [B] i64 classes, [B] f32 scores, [B, num_labels] f32, or undefined
@@ -23,8 +23,9 @@ struct Batch {
   int64_t size() const { return cu_seqlens.dim(0) - 1; }   // B
   int64_t num_tokens() const { return input_ids.dim(0); }  // T, real ones: there are no others
 
-  // Packs padded tensors: input_ids, attention_mask (nonzero keeps; padding on either side) and
-  // token_type_ids (may be undefined) are [B, S], i32 or i64. Throws if a row keeps no token.
+  // Packs padded tensors: input_ids, attention_mask (nonzero keeps; padding anywhere) and
+  // token_type_ids (may be undefined) are [B, S], i32 or i64. A token's position is its column, as
+  // in Transformers' BERT. Throws if a row keeps no token.
   static Batch FromPadded(const Tensor& input_ids, const Tensor& attention_mask,
                           const Tensor& token_type_ids = {}, const Tensor& labels = {});
 

@@ -28,7 +28,7 @@ TEST(BatchTest, TokenTypesDefaultToZero) {
   EXPECT_FALSE(batch.labels.defined());
 }
 
-TEST(BatchTest, UnpadsEitherSide) {
+TEST(BatchTest, UnpadsAnySideAndKeepsColumnsAsPositions) {
   // Right padding, left padding, none.
   Tensor ids = Tensor::FromVector<int64_t>({5, 6, 0, 0, 7, 8, 9, 10, 11}, {3, 3});
   Tensor mask = Tensor::FromVector<int32_t>({1, 1, 0, 0, 1, 1, 1, 1, 1}, {3, 3});
@@ -36,9 +36,14 @@ TEST(BatchTest, UnpadsEitherSide) {
   Batch batch = Batch::FromPadded(ids, mask, types, Tensor::FromVector<float>({0.5f, 1.0f, 2.0f}));
   EXPECT_EQ(batch.input_ids.ToVector<int32_t>(), (Ids{5, 6, 7, 8, 9, 10, 11}));
   EXPECT_EQ(batch.token_type_ids.ToVector<int32_t>(), (Ids{0, 1, 0, 1, 1, 1, 1}));
-  EXPECT_EQ(batch.position_ids.ToVector<int32_t>(), (Ids{0, 1, 0, 1, 0, 1, 2}));
+  EXPECT_EQ(batch.position_ids.ToVector<int32_t>(), (Ids{0, 1, 1, 2, 0, 1, 2}));
   EXPECT_EQ(batch.cu_seqlens.ToVector<int32_t>(), (Ids{0, 2, 4, 7}));
   EXPECT_EQ(batch.labels.dim(0), 3);
+
+  Batch gap =
+      Batch::FromPadded(ids, Tensor::FromVector<int32_t>({1, 0, 1, 1, 1, 0, 0, 1, 0}, {3, 3}));
+  EXPECT_EQ(gap.input_ids.ToVector<int32_t>(), (Ids{5, 0, 0, 7, 10}));
+  EXPECT_EQ(gap.position_ids.ToVector<int32_t>(), (Ids{0, 2, 0, 1, 1}));
 }
 
 TEST(BatchTest, BadInputs) {

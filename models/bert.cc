@@ -2,6 +2,8 @@
 
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
+
 #include "lathe/core/ops/embedding.h"
 #include "lathe/models/classification_loss.h"
 
@@ -24,6 +26,20 @@ double NotNegative(const PretrainedConfig& config, const char* key, double defau
         absl::StrCat(config.path(), ": \"", key, "\" must not be negative but is ", value));
   }
   return value;
+}
+
+// The classifier reads a row's first token, Transformers' the row's first column: where that is
+// padding, the two would differ without a word.
+void CheckFirstColumns(const Batch& batch) {
+  const int32_t* cu_seqlens = batch.cu_seqlens.data<int32_t>();
+  const int32_t* positions = batch.position_ids.data<int32_t>();
+  for (int64_t b = 0; b < batch.size(); ++b) {
+    if (const int32_t first = positions[cu_seqlens[b]]; first != 0) {
+      throw InvalidArgument(absl::StrCat("[bert] sequence ", b, " starts at position ", first,
+                                         ", but the classifier reads position 0"),
+                            "pad on the right, not on the left");
+    }
+  }
 }
 
 }  // namespace
@@ -93,6 +109,10 @@ nn::ForwardContext BertModel::MakeContext(const Batch& batch,
 Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) const {
   Check(batch.max_seqlen <= max_position_embeddings_, "bert", "a sequence has ", batch.max_seqlen,
         " tokens but the model's max_position_embeddings is ", max_position_embeddings_);
+  const auto positions = batch.position_ids.values<int32_t>();
+  const int32_t last = *std::max_element(positions.begin(), positions.end());
+  Check(last < max_position_embeddings_, "bert", "a sequence reaches position ", last,
+        " but the model's max_position_embeddings is ", max_position_embeddings_);
   const Tensor sum = EmbeddingSum({batch.input_ids, batch.token_type_ids, batch.position_ids},
                                   {word_->weight, token_type_->weight, position_->weight},
                                   {word_->padding_row, -1, -1});
@@ -141,6 +161,7 @@ SequenceClassifierOutput BertForSequenceClassification::Forward(const Batch& bat
   bert_options.first_tokens_only = true;
   bert_options.training = training();
   bert_options.seed = seed_;
+  CheckFirstColumns(batch);
   const nn::ForwardContext context = bert_->MakeContext(batch, bert_options);
   BertOutput encoded = bert_->Forward(batch, bert_options);
   SequenceClassifierOutput out;

@@ -58,6 +58,8 @@ class BertModel : public Module {
 class BertForSequenceClassification : public SequenceClassifier {
  public:
   explicit BertForSequenceClassification(PretrainedConfig config, uint64_t seed = 42);
+  // Throws if a sequence doesn't start at position 0 (padding on the left, Batch::FromPadded):
+  // Transformers would classify what it computes for the padding.
   SequenceClassifierOutput Forward(const Batch& batch, const ForwardOptions& options = {}) override;
   int64_t max_length() const override { return bert_->max_length(); }
 

@@ -12,6 +12,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/file.h"
+#include "lathe/models/bert.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/safetensors.h"
 #include "lathe/optim/optimizer.h"
@@ -54,6 +55,17 @@ double MaxRelativeError(const Tensor& actual, const Tensor& golden) {
     magnitude = std::max(magnitude, std::fabs(g[i]));
   }
   return magnitude == 0 ? error : error / magnitude;
+}
+
+// The rows of `padded` [B, S, H] where the mask is not 0, one after another.
+Tensor KeptRows(const Tensor& padded, const Tensor& mask) {
+  const int64_t H = padded.dim(2);
+  std::vector<float> kept;
+  for (int64_t i = 0; i < mask.numel(); ++i) {
+    if (mask.data<int64_t>()[i] == 0) continue;
+    kept.insert(kept.end(), padded.data<float>() + i * H, padded.data<float>() + (i + 1) * H);
+  }
+  return Tensor::FromVector(kept, {static_cast<int64_t>(kept.size()) / H, H});
 }
 
 class GoldenModel : public testing::TestWithParam<fs::path> {
@@ -113,14 +125,7 @@ TEST_P(GoldenModel, LogitsLossAndHiddenStates) {
   for (size_t layer = 0; layer < full.hidden_states.size(); ++layer) {
     const Tensor golden = Get("hidden_states." + std::to_string(layer));
     ASSERT_TRUE(golden.defined());
-    const int64_t H = golden.dim(2);
-    std::vector<float> kept;  // the golden rows of real tokens
-    for (int64_t i = 0; i < mask.numel(); ++i) {
-      if (mask.data<int64_t>()[i] == 0) continue;
-      kept.insert(kept.end(), golden.data<float>() + i * H, golden.data<float>() + (i + 1) * H);
-    }
-    const Tensor packed = Tensor::FromVector(kept, {static_cast<int64_t>(kept.size()) / H, H});
-    EXPECT_LE(MaxRelativeError(full.hidden_states[layer], packed), kOutputLimit)
+    EXPECT_LE(MaxRelativeError(full.hidden_states[layer], KeptRows(golden, mask)), kOutputLimit)
         << "layer " << layer;
   }
 }
@@ -174,6 +179,50 @@ std::string CaseName(const testing::TestParamInfo<fs::path>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel, testing::ValuesIn(Cases()), CaseName);
+
+// bert-padding above has padding between the tokens, which changes nothing but positions. On the
+// left, hidden states are as Transformers', too; a classifier would read another row than theirs.
+TEST(GoldenModels, PaddingOnTheLeft) {
+  const fs::path dir = "tests/golden/models/bert-padding";
+  const SafetensorsReader golden(dir / "golden.safetensors"), weights(dir / "model.safetensors");
+  const Tensor mask = golden.Read("left.attention_mask");
+  const Batch batch =
+      Batch::FromPadded(golden.Read("left.input_ids"), mask, golden.Read("left.token_type_ids"));
+  BertModel bert(PretrainedConfig::FromPretrained(dir));
+  bert.Initialize(1);
+  for (Parameter& p : bert.Parameters()) weights.Read("bert." + p.name, p.tensor);
+  EXPECT_LE(MaxRelativeError(bert.Forward(batch, {}).last_hidden_state,
+                             KeptRows(golden.Read("left.last_hidden_state"), mask)),
+            kOutputLimit);
+
+  const auto classifier = AutoModelForSequenceClassification::FromPretrained(dir);
+  try {
+    classifier->Forward(batch);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(),
+              "[bert] sequence 1 starts at position 14, but the classifier reads position 0");
+    EXPECT_EQ(error.hint(), "pad on the right, not on the left");
+  }
+}
+
+TEST(GoldenModels, PositionsBeyondTheTable) {
+  const auto classifier =
+      AutoModelForSequenceClassification::FromPretrained("tests/golden/models/bert-padding");
+  const Tensor ids = Tensor::Full({1, 18}, 5, DType::kI32);
+  Tensor mask = Tensor::Zeros({1, 18}, DType::kI32);
+  mask.data<int32_t>()[0] = mask.data<int32_t>()[15] = 1;
+  EXPECT_NO_THROW(classifier->Forward(Batch::FromPadded(ids, mask)));
+  mask.data<int32_t>()[16] = 1;
+  try {
+    classifier->Forward(Batch::FromPadded(ids, mask));
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(
+        error.message(),
+        "[bert] a sequence reaches position 16 but the model's max_position_embeddings is 16");
+  }
+}
 
 TEST(GoldenModels, TheFoldersAreThere) {
   EXPECT_TRUE(fs::is_directory("tests/golden/models"));

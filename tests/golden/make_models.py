@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Makes the golden model cases beside this file: tiny random BERT classifiers and what Transformers computes with them.
 
-  python3 tests/golden/make_models.py          # needs torch, transformers, safetensors
+  python3 tests/golden/make_models.py [CASE ...]          # needs torch, transformers, safetensors
 
 A case is a folder with config.json, model.safetensors (as save_pretrained writes them), golden.safetensors (inputs and
 expected values, computed in float64; see tests/golden_models_test.cc for the keys) and meta.json (names of parameters
-whose exact gradient is 0). All dropout rates are 0. Values were made with torch 2.15 and transformers 5.23.
+whose exact gradient is 0). All dropout rates are 0. In bert-padding the masked columns lie between the others, hold
+tokens, and a batch "left." with its last hidden states is padded on the left. Values were made with torch 2.15 and transformers 5.23.
 """
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -18,18 +20,29 @@ CASES = {
     "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
     "bert-tags": dict(num_labels=3, hidden_act="relu", problem_type="multi_label_classification"),
+    "bert-padding": dict(num_labels=3, hidden_act="gelu", layer_norm_eps=1e-3),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
-def random_batch(config, generator):
+def columns_of(length, padding, generator):
+    """Where the tokens of a row are: at its start, at its end, or anywhere from column 0 on."""
+    if padding == "middle":
+        return [0] + sorted((torch.randperm(POSITIONS - 1, generator=generator)[:length - 1] + 1).tolist())
+    return list(range(length) if padding == "right" else range(POSITIONS - length, POSITIONS))
+
+
+def random_batch(config, generator, padding="right"):
     lengths = [POSITIONS, 2, 7, 1, 11]
     ids = torch.zeros(len(lengths), POSITIONS, dtype=torch.int64)
     types, mask = ids.clone(), ids.clone()
+    if padding == "middle":  # what stands in masked columns doesn't count
+        ids = torch.randint(1, VOCAB, ids.shape, generator=generator)
     for row, n in enumerate(lengths):
-        ids[row, :n] = torch.randint(1, VOCAB, (n,), generator=generator)
-        types[row, n // 2:n] = row % 2
-        mask[row, :n] = 1
+        columns = columns_of(n, padding, generator)
+        ids[row, columns] = torch.randint(1, VOCAB, (n,), generator=generator)
+        types[row, columns[n // 2:]] = row % 2
+        mask[row, columns] = 1
     b, n = len(lengths), config.num_labels
     if config.problem_type == "multi_label_classification":
         labels = torch.randint(0, 2, (b, n), generator=generator).float()
@@ -46,6 +59,7 @@ def run(model, batch, **options):
 
 
 def make(folder, number, overrides):
+    padding = "middle" if folder.name == "bert-padding" else "right"
     config = BertConfig(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3,
                         intermediate_size=40, max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0,
                         attention_probs_dropout_prob=0.0, **overrides)
@@ -60,7 +74,7 @@ def make(folder, number, overrides):
     model = model.double().train()
 
     golden = {}
-    batch = random_batch(config, generator)
+    batch = random_batch(config, generator, padding)
     out = run(model, batch, output_hidden_states=True)
     out.loss.backward()
     golden.update(batch)
@@ -73,6 +87,11 @@ def make(folder, number, overrides):
         if name.endswith("attention.self.key.bias"):
             zero.append(name)  # softmax doesn't see what is added to all scores of a query
     model.zero_grad()
+    if padding == "middle":
+        left = random_batch(config, generator, "left")
+        states = run(model, left, output_hidden_states=True).hidden_states[-1]
+        golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
+        golden["left.last_hidden_state"] = states.detach().float()
 
     norms = [p for n, p in model.named_parameters() if "bias" in n or "LayerNorm" in n]
     others = [p for n, p in model.named_parameters() if not ("bias" in n or "LayerNorm" in n)]
@@ -80,7 +99,7 @@ def make(folder, number, overrides):
     scheduler = get_scheduler("linear", optimizer, num_warmup_steps=2, num_training_steps=STEPS)
     batches, losses, grad_norms, rates = [], [], [], []
     for _ in range(STEPS):
-        batches.append(random_batch(config, generator))
+        batches.append(random_batch(config, generator, padding))
         loss = run(model, batches[-1]).loss
         loss.backward()
         losses.append(loss.detach())
@@ -101,4 +120,5 @@ def make(folder, number, overrides):
 
 if __name__ == "__main__":
     for number, (name, overrides) in enumerate(CASES.items()):
-        make(Path(__file__).parent / "models" / name, number, overrides)
+        if len(sys.argv) == 1 or name in sys.argv[1:]:
+            make(Path(__file__).parent / "models" / name, number, overrides)
