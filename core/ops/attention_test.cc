@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <random>
 
+#include "lathe/core/autograd.h"
+#include "lathe/core/philox.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
@@ -51,6 +55,119 @@ TEST(Attention, Dropout) {
            .op = [=](const Tensors& x) { return PackedAttention(x[0], x[1], packed, options); },
            .shapes = {{{9, 8}, {9, 16}}},
            .nan_check = false});
+}
+
+// Whether dropout takes the probability of key j for query i, out of `keys`: straight from Philox.
+// A query's keys are spread over blocks of four words, word by word; the head is part of the key.
+bool Dropped(const DropoutSpec& spec, int32_t sample, int64_t head, int64_t i, int64_t j,
+             int64_t keys) {
+  const int64_t blocks = (keys + 3) / 4;
+  const PhiloxBlock block =
+      Philox4x32({{static_cast<uint32_t>(j % blocks), static_cast<uint32_t>(i),
+                   static_cast<uint32_t>(sample), spec.key.step}},
+                 spec.key.key0(), spec.key.key1() + static_cast<uint32_t>(head) * 0x9E3779B9u);
+  return block.v[j / blocks] < DropThreshold(spec.p);
+}
+
+struct Reference {
+  std::vector<double> out, dq, dkv;
+  double dropped = 0;  // share of the probabilities
+};
+
+// Attention and its gradient in plain loops. With m the mask, 0 or 1 / (1 - p):
+//   O = (m P) V;  dP = m (dO V^T);  dS = P (dP - sum_k P_ik dP_ik) / sqrt(d)
+Reference PlainAttention(const std::vector<double>& q, const std::vector<double>& kv,
+                         const std::vector<double>& dout, int64_t H, const PackedSequences& packed,
+                         const AttentionOptions& options) {
+  Reference r{std::vector<double>(q.size()), std::vector<double>(q.size()),
+              std::vector<double>(kv.size())};
+  const int64_t d = H / options.num_heads;
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  const int32_t* cu = packed.cu_seqlens.data<int32_t>();
+  int64_t total = 0;
+  for (int64_t s = 0; s < packed.size(); ++s) {
+    const int64_t keys = cu[s + 1] - cu[s], queries = options.first_query_only ? 1 : keys;
+    const int64_t first = options.first_query_only ? s : cu[s];
+    for (int64_t h = 0; h < options.num_heads; ++h) {
+      const auto k_at = [&](int64_t j) { return (cu[s] + j) * 2 * H + h * d; };  // v: + H
+      for (int64_t i = 0; i < queries; ++i) {
+        const int64_t row = (first + i) * H + h * d;
+        std::vector<double> p(keys), m(keys), dp(keys);
+        double sum = 0, dot = 0;
+        for (int64_t j = 0; j < keys; ++j) {
+          for (int64_t c = 0; c < d; ++c) p[j] += q[row + c] * kv[k_at(j) + c] * scale;
+          sum += p[j] = std::exp(p[j]);
+        }
+        for (int64_t j = 0; j < keys; ++j) {
+          p[j] /= sum;
+          const bool dropped =
+              Dropped(options.dropout, packed.sample_ids.data<int32_t>()[s], h, i, j, keys);
+          m[j] = dropped ? 0 : 1 / (1 - options.dropout.p);
+          r.dropped += dropped;
+          ++total;
+          for (int64_t c = 0; c < d; ++c) {
+            r.out[row + c] += m[j] * p[j] * kv[k_at(j) + H + c];
+            r.dkv[k_at(j) + H + c] += m[j] * p[j] * dout[row + c];
+            dp[j] += m[j] * dout[row + c] * kv[k_at(j) + H + c];
+          }
+          dot += p[j] * dp[j];
+        }
+        for (int64_t j = 0; j < keys; ++j) {
+          const double ds = p[j] * (dp[j] - dot) * scale;
+          for (int64_t c = 0; c < d; ++c) {
+            r.dq[row + c] += ds * kv[k_at(j) + c];
+            r.dkv[k_at(j) + c] += ds * q[row + c];
+          }
+        }
+      }
+    }
+  }
+  r.dropped /= static_cast<double>(total);
+  return r;
+}
+
+double MaxDifference(const Tensor& actual, const std::vector<double>& expected) {
+  const std::vector<double> values = actual.To(DType::kF64).ToVector<double>();
+  EXPECT_EQ(values.size(), expected.size());
+  double difference = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    difference = std::max(difference, std::fabs(values[i] - expected[i]));
+  }
+  return difference;
+}
+
+TEST(Attention, DropoutEqualsPlainLoopsWithTheMaskOfPhilox) {
+  constexpr int64_t H = 12;
+  PackedSequences packed = Packed({0, 3, 4, 9, 79});  // the last has more queries than one tile
+  packed.sample_ids = Tensor::FromVector<int32_t>({5, 0, 7, 2});
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const auto draw = [&](int64_t n) {
+    std::vector<double> values(n);
+    for (double& value : values) value = normal(random);  // exact in float32
+    return values;
+  };
+  for (const bool first : {false, true}) {
+    AttentionOptions options;
+    options.num_heads = 3;
+    options.first_query_only = first;
+    options.dropout.p = 0.3;
+    options.dropout.key = {.seed = (uint64_t{9} << 32) + 1, .step = 2, .site = 0xF0000003};
+    const int64_t rows = first ? packed.size() : 79;
+    const auto q = draw(rows * H), kv = draw(79 * 2 * H), dout = draw(rows * H);
+    const Reference expected = PlainAttention(q, kv, dout, H, packed, options);
+    EXPECT_NEAR(expected.dropped, 0.3, first ? 0.12 : 0.02);
+    for (const DType dtype : {DType::kF32, DType::kF64}) {
+      const double limit = dtype == DType::kF32 ? 2e-5 : 1e-12;
+      Tensor tq = Tensor::FromVector(q, {rows, H}).To(dtype).SetRequiresGrad(true);
+      Tensor tkv = Tensor::FromVector(kv, {79, 2 * H}).To(dtype).SetRequiresGrad(true);
+      const Tensor out = PackedAttention(tq, tkv, packed, options);
+      EXPECT_LE(MaxDifference(out, expected.out), limit);
+      Backward(out, Tensor::FromVector(dout, {rows, H}).To(dtype));
+      EXPECT_LE(MaxDifference(tq.grad(), expected.dq), limit);
+      EXPECT_LE(MaxDifference(tkv.grad(), expected.dkv), limit);
+    }
+  }
 }
 
 }  // namespace
