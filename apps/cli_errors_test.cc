@@ -122,6 +122,46 @@ TEST_F(CliErrorTest, VocabularySmallerThanTheConfigSays) {
   ExpectNothingWritten();
 }
 
+TEST_F(CliErrorTest, HintNamesTheFlagOfAMismatch) {
+  std::filesystem::create_directories(Path("other"));
+  Write("other/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nfilm\n");
+  const auto expect_hint = [](const RunResult& run, const std::string& hint) {
+    ExpectError(run, "but vocab_size is ");
+    EXPECT_NE(run.err.find("hint: " + hint), std::string::npos) << run.err;
+  };
+  const std::string config = "--config_name " + Path("model");
+  const RunResult other = Train({"--tokenizer_name", Path("other")});
+  expect_hint(other, "--tokenizer_name " + Path("other") + " does not belong to " + config +
+                         "; name the folder of its own tokenizer, or pass --config_overrides "
+                         "vocab_size=6\n");
+  ExpectError(other, Path("other/vocab.txt") + ": the tokenizer has 6 tokens but vocab_size is 31");
+  EXPECT_EQ(Train({"--tokenizer_name", Path("other"), "--config_overrides", "vocab_size=6",
+                   "--max_steps", "1", "--output_dir", Path("small")})
+                .exit_code,
+            0);
+  expect_hint(Train({"--config_overrides", "vocab_size=99"}),
+              "--config_overrides sets vocab_size; leave it out or set it to 31\n");
+  expect_hint(Train({"--model_name_or_path", Path("small")}),
+              config + " does not belong to --model_name_or_path " + Path("small") +
+                  ", whose tokenizer is used; leave it out or pass --tokenizer_name\n");
+
+  // And the other way round, once a text has such an id.
+  SetConfig({{"vocab_size", 6}});
+  std::filesystem::create_directories(Path("larger"));
+  Write("larger/vocab.txt", Read("model/vocab.txt"));
+  const RunResult larger = Train({"--tokenizer_name", Path("larger")});
+  ExpectError(larger, "but the model's vocab_size is 6");
+  EXPECT_NE(larger.err.find("hint: --tokenizer_name " + Path("larger")), std::string::npos);
+}
+
+TEST_F(CliErrorTest, PredictWithACutOffVocabulary) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  const std::string vocab = Read("out/vocab.txt");
+  Write("out/vocab.txt", vocab.substr(0, vocab.find("##s")));
+  ExpectError(RunProgram("lathe", {"predict", Path("out"), "the film"}),
+              Path("out/vocab.txt") + ": the tokenizer has 30 tokens but vocab_size is 31 in ");
+}
+
 TEST_F(CliErrorTest, IdsBeyondVocabSize) {
   SetConfig({{"vocab_size", 20}});
   ExpectError(Train({}), "but the model's vocab_size is 20");

@@ -21,6 +21,7 @@
 #include "lathe/data/metrics.h"
 #include "lathe/data/utf8.h"
 #include "lathe/models/pretrained.h"
+#include "lathe/models/vocabulary.h"
 
 namespace lathe {
 namespace {
@@ -117,6 +118,7 @@ class Predictor {
         tokenizer_(AutoTokenizer::FromPretrained(options.model_dir)),
         names_(model_->config().label_names()),
         vocab_size_(model_->config().GetInt("vocab_size", tokenizer_->vocab_size())) {
+    CheckVocabularySize(*tokenizer_, model_->config());
     model_->Eval();
     if (!model_->load_report().fresh_head.empty()) {
       throw InvalidArgument(options.model_dir + ": the model has no trained classifier (" +

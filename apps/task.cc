@@ -7,6 +7,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/models/vocabulary.h"
 
 namespace lathe {
 namespace {
@@ -54,27 +55,42 @@ std::shared_ptr<Tokenizer> MakeTokenizer(const FinetuneOptions& options) {
   try {
     return AutoTokenizer::FromPretrained(Folder(options.config_name));
   } catch (const Error& e) {
+    if (e.code() != absl::StatusCode::kNotFound) throw;
     throw Error(e.code(), e.message(), "pass the tokenizer's folder with --tokenizer_name");
   }
 }
 
-// Some models pad their table so that kernels like its size: a few more rows than tokens are no
-// mistake.
+// What to do about a tokenizer that doesn't fit the configuration, by the flags that named the two;
+// "" if they come from one folder.
+std::string MismatchHint(const FinetuneOptions& options, const Tokenizer& tokenizer) {
+  const std::string& model = options.model_name_or_path;
+  const std::string size = std::to_string(tokenizer.vocab_size());
+  if (options.config_overrides.find("vocab_size=") != std::string::npos) {
+    return "--config_overrides sets vocab_size; leave it out or set it to " + size;
+  }
+  const std::string config = options.config_name.empty() ? "--model_name_or_path " + model
+                                                         : "--config_name " + options.config_name;
+  const std::string resize = model.empty() ? ", or pass --config_overrides vocab_size=" + size : "";
+  if (!options.tokenizer_name.empty()) {
+    return "--tokenizer_name " + options.tokenizer_name + " does not belong to " + config +
+           "; name the folder of its own tokenizer" + resize;
+  }
+  if (options.config_name.empty() || model.empty()) return "";
+  return config + " does not belong to --model_name_or_path " + model +
+         ", whose tokenizer is used; leave it out or pass --tokenizer_name";
+}
+
 void CheckVocabulary(const Tokenizer& tokenizer, const PretrainedConfig& config,
-                     std::vector<std::string>& notes) {
-  const int64_t has = tokenizer.vocab_size();
-  const int64_t says = config.GetInt("vocab_size", has, 1);
-  if (has >= says) return;
-  const bool padded = says % 4 == 0 && (says - has) * 100 < says;
-  const std::string what = "the tokenizer has " + std::to_string(has) +
-                           " tokens but vocab_size is " + std::to_string(says) + " in " +
-                           config.path();
-  if (!padded) throw InvalidArgument(what, "the vocabulary file is cut off or of another model");
-  notes.push_back(what);
+                     const FinetuneOptions& options, std::vector<std::string>& notes) {
+  const std::string hint = MismatchHint(options, tokenizer);
+  const std::string note = hint.empty() ? CheckVocabularySize(tokenizer, config)
+                                        : CheckVocabularySize(tokenizer, config, hint);
+  if (!note.empty()) notes.push_back(note);
 }
 
 void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
-                    const Tokenizer& tokenizer, const SequenceClassifier& model) {
+                    const Tokenizer& tokenizer, const SequenceClassifier& model,
+                    const FinetuneOptions& options) {
   const int64_t limit = model.max_length();
   const int64_t vocab_size = model.config().GetInt("vocab_size", tokenizer.vocab_size());
   const int64_t type_vocab_size = model.config().GetInt("type_vocab_size", 2);
@@ -94,10 +110,11 @@ void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
                               "name one column with --text_columns or use another model");
       }
       if (const int32_t id = dataset.input_ids[t]; id < 0 || id >= vocab_size) {
+        const std::string hint = MismatchHint(options, tokenizer);
         throw InvalidArgument(table.Where(i) + ": token \"" + tokenizer.IdToToken(id) +
                                   "\" has id " + std::to_string(id) +
                                   " but the model's vocab_size is " + std::to_string(vocab_size),
-                              "use the tokenizer that belongs to the model");
+                              hint.empty() ? "use the tokenizer that belongs to the model" : hint);
       }
     }
   }
@@ -111,7 +128,7 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
                                        .label_column = labelled ? options.label_column : "",
                                        .require_labels = labelled,
                                        .num_threads = static_cast<int>(options.num_threads)});
-  CheckSequences(*table, dataset, *task.tokenizer, *task.model);
+  CheckSequences(*table, dataset, *task.tokenizer, *task.model, options);
   return {table->path, std::make_shared<const TokenizedDataset>(std::move(dataset))};
 }
 
@@ -142,7 +159,7 @@ Task LoadTask(const FinetuneOptions& options) {
   }
 
   task.tokenizer = MakeTokenizer(options);
-  CheckVocabulary(*task.tokenizer, config, task.notes);
+  CheckVocabulary(*task.tokenizer, config, options, task.notes);
   FromPretrainedOptions model_options = {.num_labels = task.labels.num_labels(),
                                          .label_names = task.labels.names(),
                                          .problem_type = ProblemType(task.labels.kind()),

@@ -357,6 +357,7 @@ int32_t RequireToken(const Source& source, const Parts& parts, const char* key,
 Parts FromTokenizerJson(const Source& source) {
   Parts parts;
   const Json& json = source.json;
+  parts.vocab_file = source.Path("tokenizer.json");
   parts.model = ModelFromJson(json.at("model"), source);
   parts.normalizer = NormalizerFromJson(json.value("normalizer", Json()));
   parts.pre_tokenizer = PreTokenizerFromJson(json.value("pre_tokenizer", Json()));
@@ -378,6 +379,7 @@ Parts FromTokenizerJson(const Source& source) {
 
 Parts FromVocabTxt(const Source& source) {
   Parts parts;
+  parts.vocab_file = source.Path("vocab.txt");
   WordPieceOptions options;
   options.unk_token = SpecialToken(source, "unk_token", source.family->unk).content;
   try {
@@ -412,6 +414,7 @@ Normalizer AlbertPreprocess(bool do_lower_case, bool keep_accents) {
 
 Parts FromSentencePiece(const Source& source, const std::string& name) {
   Parts parts;
+  parts.vocab_file = source.Path(name);
   const std::string_view type = source.family->model_type;
   SentencePieceIds ids;
   if (type == "albert") {

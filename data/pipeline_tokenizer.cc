@@ -12,6 +12,7 @@ PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
   pair_template_ = parts_.pair_template;
   model_max_length_ = parts_.model_max_length;
   pad_token_id_ = parts_.pad_token_id;
+  vocab_file_ = parts_.vocab_file;
   vocab_size_ = parts_.model->vocabulary().size();
   std::vector<AddedToken> raw, normalized;
   for (const AddedToken& token : parts_.added_tokens) {

@@ -32,6 +32,7 @@ class PipelineTokenizer : public Tokenizer {
     int64_t model_max_length = 0;
     int32_t pad_token_id = 0;
     bool makes_token_type_ids = false;
+    std::string vocab_file;
     std::map<std::string, std::string> files;  // name to contents, what SavePretrained writes
   };
   explicit PipelineTokenizer(Parts parts);

@@ -40,6 +40,8 @@ class Tokenizer {
   virtual bool makes_token_type_ids() const = 0;
   int64_t model_max_length() const { return model_max_length_; }  // 0: not set
   int32_t pad_token_id() const { return pad_token_id_; }
+  // The file that the vocabulary was read from, for messages; may be empty.
+  const std::string& vocab_file() const { return vocab_file_; }
 
   // Writes the tokenizer's own files (those it was loaded from, byte for byte, or freshly made
   // ones) into the existing folder `dir`, so that Transformers' AutoTokenizer loads it to the same
@@ -61,6 +63,7 @@ class Tokenizer {
   std::vector<TemplateItem> single_template_, pair_template_;
   int64_t model_max_length_ = 0;
   int32_t pad_token_id_ = 0;
+  std::string vocab_file_;
 };
 
 // Lengths to which texts of `n1` and `n2` tokens are cut for a total of `budget`, as the fast

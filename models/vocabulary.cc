@@ -1,0 +1,33 @@
+#include "lathe/models/vocabulary.h"
+
+#include <absl/strings/str_cat.h>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+bool IsPadded(int64_t num_tokens, int64_t vocab_size) {
+  if ((vocab_size - num_tokens) * 100 >= vocab_size) return false;
+  for (const int64_t multiple : {8, 16, 32, 64, 128}) {
+    if (vocab_size == (num_tokens + multiple - 1) / multiple * multiple) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string CheckVocabularySize(const Tokenizer& tokenizer, const PretrainedConfig& config,
+                                const std::string& hint) {
+  const int64_t num_tokens = tokenizer.vocab_size();
+  const int64_t vocab_size = config.GetInt("vocab_size", num_tokens, 1);
+  if (num_tokens >= vocab_size) return "";
+  const std::string& file = tokenizer.vocab_file();
+  const std::string what =
+      absl::StrCat(file, file.empty() ? "" : ": ", "the tokenizer has ", num_tokens,
+                   " tokens but vocab_size is ", vocab_size, " in ", config.path());
+  if (!IsPadded(num_tokens, vocab_size)) throw InvalidArgument(what, hint);
+  return what + "; taken for padding";
+}
+
+}  // namespace lathe
