@@ -9,6 +9,7 @@ classifier on it, evaluates it and classifies three texts.
 
 Usage: tools/quickstart.sh [--model DIR] [--epochs N] [--output DIR]
   --model DIR    fine-tune this pretrained model instead of a small one from fresh weights
+                 (the larger it is, the longer it takes: hours for a BERT-base on 2 cores)
   --epochs N     passes over the training data (default: $epochs, with --model 3)
   --output DIR   where data and model go (default: quickstart/ in the source tree)
 END
@@ -31,17 +32,29 @@ while [ $# -gt 0 ]; do
     *) usage >&2; fail "unknown argument $1" 2 ;;
   esac
   case $1 in
-    --model) model=$(realpath -e -- "$2") || fail "$2: no such folder" ;;
-    --epochs) epochs_given=$2 ;;
+    --model)
+      [ -f "$2/config.json" ] || fail "$2: no model there (config.json is missing)"
+      model=$(realpath -s -- "$2")
+      ;;
+    --epochs)
+      [[ $2 =~ ^([0-9]+\.?|[0-9]*\.[0-9]+)$ ]] || fail "--epochs must be a number but is \"$2\"" 2
+      epochs_given=$2
+      ;;
     --output) output=$(realpath -m -- "$2") ;;
   esac
   shift 2
 done
+mkdir -p -- "$output"
 cd "$root"
 
 heading() { printf '\n== %s  (%d s so far)\n' "$1" "$SECONDS"; }
 as_root() {
-  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  else
+    command -v sudo >/dev/null || fail "not root and no sudo; run this first, as root: $*"
+    sudo "$@"
+  fi
 }
 
 heading "Set-up"
@@ -55,7 +68,6 @@ data=$output/data
 if [ -f "$data/model/config.json" ]; then
   echo "using $data (remove it to make it anew)"
 else
-  mkdir -p "$output"
   if [ "$(apt-cache dumpavail | grep -c '^Package: ')" -lt 10000 ]; then
     as_root apt-get update -qq
   fi
