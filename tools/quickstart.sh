@@ -23,6 +23,7 @@ fail() {
 model=''
 epochs=4
 epochs_given=''
+caller=$PWD
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 output=$root/quickstart
 while [ $# -gt 0 ]; do
@@ -61,7 +62,9 @@ heading "Set-up"
 tools/setup.sh
 
 heading "Build"
-bazel build --color=no --noshow_progress //apps:finetune //apps:lathe //apps/examples:package_sections
+quiet=()
+[ -t 2 ] || quiet=(--color=no --noshow_progress)  # a log needs no progress bar
+bazel build "${quiet[@]}" //apps:finetune //apps:lathe //apps/examples:package_sections
 
 heading "Data"
 data=$output/data
@@ -96,13 +99,18 @@ texts=(
   $'libquux-dev\tDevelopment files for the quux compression library'
   $'python3-webforms\tValidate and render HTML forms in Python 3'
 )
-paste <(printf '%s\n' "${texts[@]}") \
-  <(printf '%s\n' "${texts[@]}" | bazel-bin/apps/lathe predict "$output/model" --pairs)
+labels=$(printf '%s\n' "${texts[@]}" | bazel-bin/apps/lathe predict "$output/model" --pairs)
+for text in "${texts[@]}"; do
+  read -r label
+  printf '%s\n    %s\n' "$text" "$label"
+done <<<"$labels"
 
 accuracy=$(sed -n 's/.*"eval_accuracy": *\([0-9.]*\).*/\1/p' "$output/model/eval_results.json")
-heading "Done: accuracy $accuracy"
+heading "Done: accuracy $(LC_ALL=C printf '%.4f' "$accuracy")"
+# As the user can type it where the script was started.
+as_typed() { printf '%q' "$(realpath -s --relative-base="$caller" -- "$1")"; }
 cat <<END
 The model is in $output/model. To classify texts of your own (name, a tab, description):
-  printf 'mytool\tWhat it does in one line\n' | bazel-bin/apps/lathe predict $output/model --pairs
+  printf 'mytool\tWhat it does in one line\n' | $(as_typed bazel-bin/apps/lathe) predict $(as_typed "$output/model") --pairs
 To train on data of your own, see README.md.
 END
