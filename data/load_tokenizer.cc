@@ -1,5 +1,5 @@
-// From a folder's files to a PipelineTokenizer: which class it is, which files count, and what they
-// say.
+// From what a folder's files say (tokenizer_source.h) to a PipelineTokenizer: its model,
+// normalizer, special tokens and templates.
 #include "lathe/data/load_tokenizer.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "lathe/core/file.h"
 #include "lathe/data/pipeline_tokenizer.h"
 #include "lathe/data/sentencepiece_model.h"
+#include "lathe/data/tokenizer_source.h"
 #include "lathe/data/unicode.h"
 #include "lathe/data/unigram.h"
 #include "lathe/data/utf8.h"
@@ -22,152 +23,12 @@ namespace {
 using Json = nlohmann::json;
 using Parts = PipelineTokenizer::Parts;
 using Files = std::map<std::string, std::string>;
+using Family = TokenizerFamily;
+using Source = TokenizerSource;
 
-// What Transformers' class of a model type fixes.
-struct Family {
-  const char* model_type;
-  const char* tokenizer_class;
-  enum { kWordPiece, kSentencePiece } kind;
-  bool token_type_ids;
-  const char *cls, *sep, *unk, *pad, *mask;
-  bool mask_lstrip = false;
-};
-constexpr std::array kFamilies = {
-    Family{"bert", "BertTokenizer", Family::kWordPiece, true, "[CLS]", "[SEP]", "[UNK]", "[PAD]",
-           "[MASK]"},
-    Family{"electra", "ElectraTokenizer", Family::kWordPiece, true, "[CLS]", "[SEP]", "[UNK]",
-           "[PAD]", "[MASK]"},
-    Family{"distilbert", "DistilBertTokenizer", Family::kWordPiece, false, "[CLS]", "[SEP]",
-           "[UNK]", "[PAD]", "[MASK]"},
-    Family{"mpnet", "MPNetTokenizer", Family::kWordPiece, false, "<s>", "</s>", "[UNK]", "<pad>",
-           "<mask>", true},
-    Family{"albert", "AlbertTokenizer", Family::kSentencePiece, false, "[CLS]", "[SEP]", "<unk>",
-           "<pad>", "[MASK]"},
-    Family{"camembert", "CamembertTokenizer", Family::kSentencePiece, false, "<s>", "</s>", "<unk>",
-           "<pad>", "<mask>", true},
-    Family{"xlm-roberta", "XLMRobertaTokenizer", Family::kSentencePiece, false, "<s>", "</s>",
-           "<unk>", "<pad>", "<mask>", true},
-    Family{"deberta-v2", "DebertaV2Tokenizer", Family::kSentencePiece, true, "[CLS]", "[SEP]",
-           "[UNK]", "[PAD]", "[MASK]"},
-};
 constexpr std::array kFileNames = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt",      "spiece.model",          "sentencepiece.bpe.model", "spm.model"};
-constexpr const char* kSupported =
-    "supported are the tokenizers of bert, electra, distilbert, mpnet, albert, camembert, "
-    "xlm-roberta and "
-    "deberta-v2, and a tokenizer.json with a WordPiece or Unigram model";
-
-Json ParseJson(const std::string& path, const std::string& text) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    const auto line =
-        std::count(text.begin(), text.begin() + std::min(error.byte, text.size()), '\n') + 1;
-    throw InvalidArgument(path + ":" + std::to_string(line) + ": not valid JSON: " + error.what());
-  }
-}
-
-// All that is known before the parts are made.
-struct Source {
-  std::string dir;
-  Files files;
-  Json config = Json::object();  // tokenizer_config.json over special_tokens_map.json
-  Json json;                     // tokenizer.json, or null
-  const Family* family = nullptr;
-
-  std::string Path(const std::string& name) const { return dir + "/" + name; }
-  bool Has(const std::string& name) const { return files.contains(name); }
-};
-
-// A key of the configuration; null counts as missing.
-template <typename T>
-T ConfigValue(const Json& config, const char* key, T fallback) {
-  const auto it = config.find(key);
-  return it == config.end() || it->is_null() ? fallback : it->get<T>();
-}
-
-// `key` names a special token, as a string or as an object with flags.
-AddedToken SpecialToken(const Source& source, const char* key, const char* fallback) {
-  AddedToken token;
-  token.content = fallback;
-  const auto it = source.config.find(key);
-  if (it == source.config.end() || it->is_null()) {
-    token.lstrip = source.family->mask_lstrip && key == std::string_view("mask_token");
-    return token;
-  }
-  if (it->is_string()) {
-    token.content = it->get<std::string>();
-    token.lstrip = source.family->mask_lstrip && key == std::string_view("mask_token");
-    return token;
-  }
-  token.content = it->at("content").get<std::string>();
-  token.single_word = it->value("single_word", false);
-  token.lstrip = it->value("lstrip", false);
-  token.rstrip = it->value("rstrip", false);
-  token.normalized = it->value("normalized", false);
-  return token;
-}
-
-AddedToken AddedTokenFromJson(const Json& json, int32_t id) {
-  AddedToken token;
-  token.id = id;
-  token.content = json.at("content").get<std::string>();
-  token.single_word = json.value("single_word", false);
-  token.lstrip = json.value("lstrip", false);
-  token.rstrip = json.value("rstrip", false);
-  token.normalized = json.value("normalized", !json.value("special", false));
-  return token;
-}
-
-const Family* FindFamily(const std::string& tokenizer_class, const std::string& model_type) {
-  std::string name = tokenizer_class;
-  if (name.ends_with("Fast")) {
-    name.resize(name.size() - 4);
-  }
-  for (const Family& family : kFamilies) {
-    if (name.empty() ? model_type == family.model_type : name == family.tokenizer_class) {
-      return &family;
-    }
-  }
-  return nullptr;
-}
-
-Source ReadSource(const std::string& dir, Files files, const std::string& model_type) {
-  Source source;
-  source.dir = dir;
-  source.files = std::move(files);
-  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
-    if (source.Has(name)) {
-      const Json config = ParseJson(source.Path(name), source.files[name]);
-      if (!config.is_object()) {
-        throw InvalidArgument(source.Path(name) + ": must hold a JSON object");
-      }
-      source.config.update(config);
-    }
-  }
-  if (source.Has("tokenizer.json")) {
-    source.json = ParseJson(source.Path("tokenizer.json"), source.files["tokenizer.json"]);
-  }
-  std::string tokenizer_class = ConfigValue<std::string>(source.config, "tokenizer_class", "");
-  // Names of the class that takes a tokenizer.json as it stands.
-  const bool generic =
-      tokenizer_class == "PreTrainedTokenizerFast" || tokenizer_class == "TokenizersBackend";
-  source.family = FindFamily(generic ? "" : tokenizer_class, generic ? "" : model_type);
-  if (source.family == nullptr && !tokenizer_class.empty() && !generic) {
-    throw InvalidArgument(source.Path("tokenizer_config.json") + ": tokenizer_class '" +
-                              tokenizer_class + "' is not supported",
-                          kSupported);
-  }
-  if (source.family == nullptr && source.json.is_null()) {
-    // Of the bare files only these two belong to one family.
-    source.family = source.Has("vocab.txt")      ? FindFamily("", "bert")
-                    : source.Has("spiece.model") ? FindFamily("", "albert")
-                                                 : nullptr;
-  }
-  return source;
-}
-
 // ---- Templates ----
 
 // `[CLS] A [SEP]` and its pair, by the family's rule.
@@ -218,8 +79,8 @@ void SetTemplates(const Json& json, Parts* parts) {
   } else if (type == "RobertaProcessing" || type == "BertProcessing") {
     const int32_t cls = json.at("cls").at(1);
     const int32_t sep = json.at("sep").at(1);
-    SetFamilyTemplates(*FindFamily("", type == "BertProcessing" ? "bert" : "xlm-roberta"), cls, sep,
-                       parts);
+    SetFamilyTemplates(*FindTokenizerFamily("", type == "BertProcessing" ? "bert" : "xlm-roberta"),
+                       cls, sep, parts);
   } else {
     throw InvalidArgument("post_processor '" + type + "' is not supported",
                           "supported are TemplateProcessing, BertProcessing and RobertaProcessing");
@@ -265,7 +126,7 @@ std::unique_ptr<SubwordModel> ModelFromJson(const Json& json, const Source& sour
     return std::make_unique<Unigram>(std::move(pieces), json.at("unk_id").get<int32_t>());
   }
   throw InvalidArgument(source.Path("tokenizer.json") + ": model '" + type + "' is not supported",
-                        kSupported);
+                        kSupportedTokenizers);
 }
 
 BertNormalizerOptions BertOptions(const Source& source, bool lowercase_by_default) {
@@ -477,7 +338,7 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
                 ": looked for tokenizer.json, vocab.txt, spiece.model, sentencepiece.bpe.model and "
                 "spm.model, found " +
                 (there.empty() ? "none of their files" : there),
-            kSupported);
+            kSupportedTokenizers);
       }
       parts = FromSentencePiece(source, found);
     }
@@ -512,7 +373,7 @@ std::unique_ptr<Tokenizer> TokenizerFromFiles(const std::string& dir,
                                               std::map<std::string, std::string> files,
                                               const std::string& model_type) {
   try {
-    return MakeTokenizer(ReadSource(dir, std::move(files), model_type));
+    return MakeTokenizer(ReadTokenizerSource(dir, std::move(files), model_type));
   } catch (const Json::exception& error) {
     throw InvalidArgument(dir + ": a tokenizer file is not as expected: " + error.what());
   }
