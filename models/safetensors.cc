@@ -1,23 +1,21 @@
 #include "lathe/models/safetensors.h"
 
-#include <absl/container/flat_hash_set.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "lathe/core/file.h"
+#include "lathe/models/safetensors_header.h"
 
 namespace lathe {
 namespace {
@@ -27,66 +25,6 @@ using nlohmann::json;
 constexpr uint64_t kMaxHeader = 100'000'000;  // the reference reader's limit
 constexpr const char* kFileName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
-
-struct FormatDType {
-  const char* name;
-  int bits;
-  std::optional<DType> dtype;  // Lathe's, where it has one
-};
-
-// The reference's order of declaration, which its writer sorts by.
-constexpr std::array<FormatDType, 22> kDTypes = {{
-    {"BOOL", 8, DType::kBool},
-    {"F4", 4, {}},
-    {"F6_E2M3", 6, {}},
-    {"F6_E3M2", 6, {}},
-    {"U8", 8, DType::kU8},
-    {"I8", 8, {}},
-    {"F8_E5M2", 8, {}},
-    {"F8_E4M3", 8, {}},
-    {"F8_E8M0", 8, {}},
-    {"F8_E4M3FNUZ", 8, {}},
-    {"F8_E5M2FNUZ", 8, {}},
-    {"I16", 16, {}},
-    {"U16", 16, {}},
-    {"F16", 16, DType::kF16},
-    {"BF16", 16, DType::kBF16},
-    {"I32", 32, DType::kI32},
-    {"U32", 32, {}},
-    {"F32", 32, DType::kF32},
-    {"C64", 64, {}},
-    {"F64", 64, DType::kF64},
-    {"I64", 64, DType::kI64},
-    {"U64", 64, {}},
-}};
-
-const FormatDType* FindDType(std::string_view name) {
-  for (const FormatDType& dtype : kDTypes) {
-    if (name == dtype.name) {
-      return &dtype;
-    }
-  }
-  return nullptr;
-}
-
-// Position in kDTypes: the rank that the writer sorts by.
-int RankOf(DType dtype) {
-  for (size_t i = 0; i < kDTypes.size(); ++i) {
-    if (kDTypes[i].dtype == dtype) {
-      return static_cast<int>(i);
-    }
-  }
-  throw InvalidArgument(std::string("safetensors can't hold ") + ToString(dtype));
-}
-
-Error Broken(const std::string& file, const std::string& what) {
-  return DataLoss(file + ": " + what,
-                  "the file is damaged or incomplete; download or save it again");
-}
-
-Error BrokenTensor(const std::string& file, const std::string& name, const std::string& what) {
-  return Broken(file, "tensor \"" + name + "\": " + what);
-}
 
 class MappedFile {
  public:
@@ -128,140 +66,6 @@ class MappedFile {
   const char* data_ = nullptr;
   uint64_t size_ = 0;
 };
-
-// JSON in which a key that comes twice is an error; the library's own parser would keep the last.
-json ParseStrictly(std::string_view text, const std::string& file) {
-  std::vector<absl::flat_hash_set<std::string>> keys;
-  const auto callback = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) {
-      keys.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      keys.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      const std::string key = parsed.get<std::string>();
-      if (!keys.back().insert(key).second) {
-        throw Broken(file, "the header has \"" + key + "\" twice");
-      }
-    }
-    return true;
-  };
-  try {
-    return json::parse(text.begin(), text.end(), callback);
-  } catch (const json::exception& e) {
-    throw Broken(file, std::string("the header is not JSON: ") + e.what());
-  }
-}
-
-// A whole number that an int64_t holds.
-int64_t GetCount(const json& value, const std::string& file, const std::string& name,
-                 const char* what) {
-  if (!value.is_number_unsigned() ||
-      value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-    throw BrokenTensor(file, name,
-                       std::string(what) + " must be whole numbers but has " + value.dump());
-  }
-  return value.get<int64_t>();
-}
-
-SafetensorsEntry ParseEntry(const json& value, const std::string& file, const std::string& name) {
-  if (!value.is_object()) {
-    throw BrokenTensor(file, name, "its description must be an object");
-  }
-  const auto member = [&](const char* key, bool (json::*is_type)() const noexcept) -> const json& {
-    const auto found = value.find(key);
-    if (found == value.end() || !((*found).*is_type)()) {
-      throw BrokenTensor(file, name, std::string("\"") + key + "\" is missing or of a wrong type");
-    }
-    return *found;
-  };
-  SafetensorsEntry entry;
-  entry.file = file;
-  entry.dtype = member("dtype", &json::is_string).get<std::string>();
-  const FormatDType* dtype = FindDType(entry.dtype);
-  if (dtype == nullptr) {
-    throw BrokenTensor(file, name, "unknown dtype \"" + entry.dtype + "\"");
-  }
-  int64_t bits = dtype->bits;
-  for (const json& dim : member("shape", &json::is_array)) {
-    entry.shape.push_back(GetCount(dim, file, name, "shape"));
-    if (__builtin_mul_overflow(bits, entry.shape.back(), &bits)) {
-      throw BrokenTensor(file, name, "shape " + ToString(entry.shape) + " is too large");
-    }
-  }
-  if (bits % 8 != 0) {
-    throw BrokenTensor(file, name, "does not fill whole bytes");
-  }
-  const json& offsets = member("data_offsets", &json::is_array);
-  if (offsets.size() != 2) {
-    throw BrokenTensor(file, name, "\"data_offsets\" must have 2 numbers");
-  }
-  entry.begin = GetCount(offsets[0], file, name, "data_offsets");
-  entry.end = GetCount(offsets[1], file, name, "data_offsets");
-  if (entry.end < entry.begin) {
-    throw BrokenTensor(file, name,
-                       "ends at " + std::to_string(entry.end) + ", before its start at " +
-                           std::to_string(entry.begin));
-  }
-  if (entry.end - entry.begin != bits / 8) {
-    throw BrokenTensor(file, name,
-                       entry.dtype + " of shape " + ToString(entry.shape) + " needs " +
-                           std::to_string(bits / 8) + " bytes but has " +
-                           std::to_string(entry.end - entry.begin));
-  }
-  return entry;
-}
-
-void CheckMetadata(const json& metadata, const std::string& file) {
-  if (!metadata.is_object()) {
-    throw Broken(file, "\"__metadata__\" must be an object");
-  }
-  for (const auto& [key, value] : metadata.items()) {
-    if (!value.is_string()) {
-      throw Broken(file, "\"__metadata__\": the value of \"" + key + "\" must be a string");
-    }
-    // TensorFlow's and Flax' files hold transposed kernels under other names; they would load
-    // wrongly.
-    if (key == "format" && (value == "tf" || value == "flax")) {
-      throw InvalidArgument(
-          file + ": holds the weights of a " + value.get<std::string>() + " model",
-          "convert it: load it with Transformers and save it from PyTorch");
-    }
-  }
-}
-
-// The tensors must fill the buffer without holes, overlaps or bytes after the last.
-void CheckLayout(const std::map<std::string, SafetensorsEntry>& entries, int64_t buffer_size,
-                 const std::string& file) {
-  std::vector<std::pair<const std::string*, const SafetensorsEntry*>> order;
-  for (const auto& [name, entry] : entries) {
-    order.emplace_back(&name, &entry);
-  }
-  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second->begin, a.second->end) < std::pair(b.second->begin, b.second->end);
-  });
-  int64_t end = 0;
-  const std::string* previous = nullptr;
-  for (const auto& [name, entry] : order) {
-    if (entry->begin != end) {
-      const std::string after = previous ? "tensor \"" + *previous + "\"" : "the start";
-      throw BrokenTensor(file, *name,
-                         entry->begin < end
-                             ? "overlaps " + after
-                             : "there is a hole of " + std::to_string(entry->begin - end) +
-                                   " bytes between " + after + " and it");
-    }
-    if (entry->end > buffer_size) {
-      throw BrokenTensor(file, *name,
-                         "ends at byte " + std::to_string(entry->end) + " but the file has only " +
-                             std::to_string(buffer_size) + " bytes of tensors");
-    }
-    end = entry->end;
-    previous = name;
-  }
-  if (end != buffer_size) {
-    throw Broken(file, std::to_string(buffer_size - end) + " bytes follow the last tensor");
-  }
-}
 
 template <typename T>
 T Load(const char* at) {
@@ -361,32 +165,22 @@ struct SafetensorsReader::Impl {
   std::map<std::string, SafetensorsEntry> Open(const std::string& file) {
     auto mapped = std::make_shared<MappedFile>(file);
     if (mapped->size() < 8) {
-      throw Broken(file, "is too short for a safetensors file (" + std::to_string(mapped->size()) +
-                             " bytes)");
+      throw BrokenSafetensors(file, "is too short for a safetensors file (" +
+                                        std::to_string(mapped->size()) + " bytes)");
     }
     const uint64_t header_size = Load<uint64_t>(mapped->data());
     if (header_size > kMaxHeader) {
-      throw Broken(file, "its header claims " + std::to_string(header_size) +
-                             " bytes, more than the format allows; not a safetensors file?");
+      throw BrokenSafetensors(file,
+                              "its header claims " + std::to_string(header_size) +
+                                  " bytes, more than the format allows; not a safetensors file?");
     }
     if (8 + header_size > mapped->size()) {
-      throw Broken(file, "its header has " + std::to_string(header_size) + " bytes but the file " +
-                             std::to_string(mapped->size()));
+      throw BrokenSafetensors(file, "its header has " + std::to_string(header_size) +
+                                        " bytes but the file " + std::to_string(mapped->size()));
     }
     const std::string_view text(mapped->data() + 8, header_size);
-    if (text.empty() || text[0] != '{') {
-      throw Broken(file, "the header must start with {");
-    }
-    const json header = ParseStrictly(text, file);
-    std::map<std::string, SafetensorsEntry> result;
-    for (const auto& [name, value] : header.items()) {
-      if (name == "__metadata__") {
-        CheckMetadata(value, file);
-      } else {
-        result.emplace(name, ParseEntry(value, file, name));
-      }
-    }
-    CheckLayout(result, static_cast<int64_t>(mapped->size() - 8 - header_size), file);
+    auto result =
+        ParseSafetensorsHeader(text, static_cast<int64_t>(mapped->size() - 8 - header_size), file);
     files[file] = {std::move(mapped), 8 + header_size};
     return result;
   }
@@ -396,17 +190,18 @@ struct SafetensorsReader::Impl {
     try {
       parsed = json::parse(ReadFile(index));
     } catch (const json::exception& e) {
-      throw Broken(index, std::string("is not JSON: ") + e.what());
+      throw BrokenSafetensors(index, std::string("is not JSON: ") + e.what());
     }
     if (!parsed.is_object() || !parsed.contains("weight_map") ||
         !parsed["weight_map"].is_object()) {
-      throw Broken(index, "\"weight_map\" must be an object");
+      throw BrokenSafetensors(index, "\"weight_map\" must be an object");
     }
     std::map<std::string, std::string> shard_of;
     std::set<std::string> shards;
     for (const auto& [name, value] : parsed["weight_map"].items()) {
       if (!value.is_string()) {
-        throw Broken(index, "\"weight_map\": the value of \"" + name + "\" must be a file name");
+        throw BrokenSafetensors(
+            index, "\"weight_map\": the value of \"" + name + "\" must be a file name");
       }
       shard_of[name] = value.get<std::string>();
       CheckShardName(shard_of[name], index);
@@ -424,13 +219,14 @@ struct SafetensorsReader::Impl {
           continue;  // the index decides between copies
         }
         if (!entries.emplace(name, entry).second) {
-          throw BrokenTensor(file, name, "is also in " + entries[name].file);
+          throw BrokenSafetensors(file, name, "is also in " + entries[name].file);
         }
       }
     }
     for (const auto& [name, shard] : shard_of) {
       if (entries.count(name) == 0) {
-        throw BrokenTensor((dir / shard).string(), name, "missing, though " + index + " lists it");
+        throw BrokenSafetensors((dir / shard).string(), name,
+                                "missing, though " + index + " lists it");
       }
     }
   }
@@ -475,7 +271,7 @@ void SafetensorsReader::Read(const std::string& name, Tensor& out) const {
   }
   const char* bytes = impl_->Bytes(entry);
   const int64_t n = out.numel();
-  if (FindDType(entry.dtype)->dtype == out.dtype() && out.dtype() != DType::kBool) {
+  if (FindSafetensorsDType(entry.dtype)->dtype == out.dtype() && out.dtype() != DType::kBool) {
     if (n > 0) {
       std::memcpy(out.raw_data(), bytes, static_cast<size_t>(out.bytes()));
     }
@@ -505,7 +301,7 @@ void SafetensorsReader::Read(const std::string& name, Tensor& out) const {
 
 Tensor SafetensorsReader::Read(const std::string& name) const {
   const SafetensorsEntry& entry = impl_->Find(name);
-  const std::optional<DType> dtype = FindDType(entry.dtype)->dtype;
+  const std::optional<DType> dtype = FindSafetensorsDType(entry.dtype)->dtype;
   if (!dtype) {
     throw InvalidArgument(entry.file + ": tensor \"" + name + "\" has dtype " + entry.dtype +
                           ", which Lathe does not have");
@@ -527,7 +323,7 @@ void WriteSafetensors(const std::string& file,
   for (const auto& [name, tensor] : tensors) {
     Check(tensor.allocated(), "WriteSafetensors", "tensor \"", name, "\" has no values");
     Check(names.insert(name).second, "WriteSafetensors", "the name \"", name, "\" is taken");
-    order.push_back({RankOf(tensor.dtype()), &name, &tensor});
+    order.push_back({SafetensorsRank(tensor.dtype()), &name, &tensor});
   }
   // Wide types first, so that every tensor is aligned as its type needs.
   std::sort(order.begin(), order.end(), [](const Item& a, const Item& b) {
@@ -549,7 +345,7 @@ void WriteSafetensors(const std::string& file,
     } catch (const json::exception&) {
       throw InvalidArgument("[WriteSafetensors] a tensor's name is not UTF-8");
     }
-    header += "," + quoted + R"(:{"dtype":")" + kDTypes[item.rank].name + R"(","shape":)" +
+    header += "," + quoted + R"(:{"dtype":")" + SafetensorsDTypeName(item.rank) + R"(","shape":)" +
               dims.dump() + R"(,"data_offsets":[)" + std::to_string(offset) + "," +
               std::to_string(end) + "]}";
     offset = end;
