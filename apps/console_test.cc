@@ -1,6 +1,10 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -10,6 +14,22 @@
 #include "lathe/apps/report_error.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+
+namespace {
+// Of the renames to come, the one that does not happen, counted from 0; -1: all do.
+int bad_rename = -1;
+bool bad_rename_kills = false;
+}  // namespace
+
+// Takes the C library's place in the whole process.
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (bad_rename >= 0 && bad_rename-- == 0) {
+    if (bad_rename_kills) _exit(0);
+    errno = EIO;
+    return -1;
+  }
+  return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
 
 namespace lathe {
 namespace {
@@ -55,6 +75,81 @@ TEST_F(OutputDirTest, ReplaceIsAllOrNothing) {
   }
   EXPECT_EQ(ReadFile(root_ + "/a"), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 2);
+}
+
+class ReplaceFaultTest : public OutputDirTest {
+ protected:
+  static constexpr const char* kNames[] = {"config.json", "model.safetensors", "vocab.txt"};
+
+  // The old model has one file more, which a loader would prefer to vocab.txt.
+  void WriteOldModel() const {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    for (const char* name : kNames) WriteFileAtomically(root_ + "/" + name, "old");
+    WriteFileAtomically(root_ + "/tokenizer.json", "old");
+  }
+  void ReplaceWithFault(int at, bool kills) const {
+    OutputDir(root_, true).Replace([&](const std::string& dir) {
+      for (const char* name : kNames) WriteFileAtomically(dir + "/" + name, "new");
+      bad_rename = at;
+      bad_rename_kills = kills;
+    });
+    bad_rename = -1;
+  }
+  std::string Contents(const std::string& name) const {
+    return fs::exists(root_ + "/" + name) ? ReadFile(root_ + "/" + name) : "none";
+  }
+  // Whether the folder holds one model, whole and alone.
+  bool HoldsModel(const std::string& version) const {
+    for (const char* name : kNames)
+      if (Contents(name) != version) return false;
+    return Contents("tokenizer.json") == (version == "old" ? "old" : "none");
+  }
+  int CountFiles() const {
+    int files = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(root_))
+      files += !entry.is_directory();
+    return files;
+  }
+};
+
+TEST_F(ReplaceFaultTest, CrashNeverMixesModels) {
+  int crashes = 0, unloadable = 0;
+  for (bool finished = false; !finished; ++crashes) {
+    ASSERT_LT(crashes, 100);
+    WriteOldModel();
+    const pid_t child = fork();
+    if (child == 0) {
+      ReplaceWithFault(crashes, /*kills=*/true);
+      _exit(1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    finished = WEXITSTATUS(status) == 1;
+    if (finished) break;
+    EXPECT_EQ(CountFiles(), 7) << "a file of either model is lost";
+    unloadable += Contents("config.json") == "none";
+    EXPECT_TRUE(HoldsModel("old") || Contents("config.json") == "none") << crashes;
+  }
+  EXPECT_EQ(crashes, 7);
+  EXPECT_EQ(unloadable, 6);
+  EXPECT_TRUE(HoldsModel("new"));
+}
+
+TEST_F(ReplaceFaultTest, FailedRenameIsUndone) {
+  for (int at = 0; at < 7; ++at) {
+    WriteOldModel();
+    EXPECT_THROW(ReplaceWithFault(at, /*kills=*/false), Error) << at;
+    EXPECT_TRUE(HoldsModel("old")) << at;
+    EXPECT_EQ(CountFiles(), 4) << at;
+  }
+}
+
+TEST_F(ReplaceFaultTest, FolderInTheWayStays) {
+  fs::create_directories(root_ + "/vocab.txt/mine");
+  EXPECT_THROW(ReplaceWithFault(-1, false), Error);
+  EXPECT_TRUE(fs::exists(root_ + "/vocab.txt/mine"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
 }
 
 TEST(ReportErrorsTest, TurnsExceptionsIntoExitCodes) {

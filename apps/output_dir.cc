@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <functional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -73,6 +75,39 @@ class ScratchDir {
   std::string path_;
 };
 
+// A model without it does not load, here or in Transformers.
+constexpr std::string_view kConfig = "config.json";
+
+std::vector<std::string> NamesIn(const std::string& dir) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(dir)) names.push_back(entry.path().filename());
+  return names;
+}
+
+// Renames that are undone unless they are all there.
+class Renames {
+ public:
+  Renames() = default;
+  ~Renames() {
+    if (committed_) return;
+    for (auto move = done_.rbegin(); move != done_.rend(); ++move)
+      std::rename(move->second.c_str(), move->first.c_str());
+  }
+  Renames(const Renames&) = delete;
+  Renames& operator=(const Renames&) = delete;
+
+  // An error names `shown`.
+  void Add(const std::string& from, const std::string& to, const std::string& shown) {
+    if (std::rename(from.c_str(), to.c_str()) != 0) throw FileError(shown, errno);
+    done_.emplace_back(from, to);
+  }
+  void Commit() { committed_ = true; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> done_;
+  bool committed_ = false;
+};
+
 }  // namespace
 
 OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(path)) {
@@ -115,34 +150,43 @@ OutputDir::~OutputDir() {
 
 void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
   ScratchDir scratch(path_);
+  const std::string new_dir = scratch.path() + "/new", old_dir = scratch.path() + "/old";
+  fs::create_directory(new_dir);
+  fs::create_directory(old_dir);
   try {
-    write(scratch.path());
+    write(new_dir);
   } catch (const Error& e) {
     // The user knows nothing of the scratch folder: name the file where it would have been.
     std::string message = e.message();
-    if (message.starts_with(scratch.path())) message.replace(0, scratch.path().size(), path_);
+    if (message.starts_with(new_dir)) message.replace(0, new_dir.size(), path_);
     throw Error(e.code(), message, e.hint(), e.location());
   }
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(scratch.path()))
-    names.push_back(entry.path().filename());
-  std::error_code code;
-  for (const std::string& name : names) {
-    fs::rename(scratch.path() + "/" + name, File(name), code);
-    ThrowIf(code, File(name));
-  }
-  std::vector<std::string> stale;
-  for (const auto& entry : fs::directory_iterator(path_)) {
-    const std::string name = entry.path().filename();
-    if (IsModelFile(name) && !entry.is_directory(code) &&
-        std::find(names.begin(), names.end(), name) == names.end()) {
-      stale.push_back(name);
+
+  std::vector<std::string> arriving = NamesIn(new_dir), leaving;
+  for (const std::string& name : NamesIn(path_)) {
+    const bool replaced = std::find(arriving.begin(), arriving.end(), name) != arriving.end();
+    if (!fs::is_directory(File(name))) {
+      if (replaced || IsModelFile(name)) leaving.push_back(name);
+    } else if (replaced) {
+      throw InvalidArgument(File(name) + ": is a folder but must be a file of the model",
+                            "rename it or choose another --output_dir");
     }
   }
-  for (const std::string& name : stale) {
-    fs::remove(File(name), code);
-    ThrowIf(code, File(name));
+  const auto is_config = [](const std::string& name) { return name == kConfig; };
+  std::partition(leaving.begin(), leaving.end(), is_config);
+  std::partition(arriving.begin(), arriving.end(), std::not_fn(is_config));
+
+  Renames renames;
+  for (const std::string& name : leaving) {
+    renames.Add(File(name), old_dir + "/" + name, File(name));
+    if (is_config(name)) SyncFolder(path_);
   }
+  for (const std::string& name : arriving) {
+    if (is_config(name)) SyncFolder(path_);
+    renames.Add(new_dir + "/" + name, File(name), File(name));
+  }
+  SyncFolder(path_);
+  renames.Commit();
 }
 
 void OutputDir::Write(const std::string& name, const std::string& contents) {

@@ -26,10 +26,12 @@ class OutputDir {
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const { return path_ + "/" + name; }
 
-  // Lets `write` fill an empty folder and then moves its files over those of the same name here.
-  // Files of an earlier model that it did not write anew (its tokenizer, weights and results, by
-  // their usual names) are removed then; others stay. If `write` throws (a full disk, say),
-  // everything here stays as it was.
+  // Lets `write` fill an empty folder with synced files, which then take the place of those of the
+  // same name and of an earlier model's (its tokenizer, weights and results, by their usual names);
+  // others stay. If anything fails (a full disk, say), everything here stays as it was.
+  // After a crash the folder holds the old model, the new one, or none that loads: config.json
+  // leaves first and arrives last, and what is not in place then lies in `.partial.PID/old` and
+  // `.partial.PID/new`.
   void Replace(const std::function<void(const std::string& dir)>& write);
 
   // One file, whole or not at all; JSON as Trainer writes it.

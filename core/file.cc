@@ -174,6 +174,8 @@ void WriteFileAtomically(const std::string& path,
   Sync(FolderOf(path), O_RDONLY | O_DIRECTORY, path);
 }
 
+void SyncFolder(const std::string& dir) { Sync(dir, O_RDONLY | O_DIRECTORY, dir); }
+
 void WriteFileAtomically(const std::string& path, std::string_view contents) {
   WriteFileAtomically(path, [&](const std::string& temporary) {
     FileWriter file(temporary, path);

@@ -20,6 +20,9 @@ void WriteFileAtomically(const std::string& path,
                          const std::function<void(const std::string&)>& write);
 void WriteFileAtomically(const std::string& path, std::string_view contents);
 
+// Makes renames and removals in the folder survive a power cut.
+void SyncFolder(const std::string& dir);
+
 // What a failed system call says about a file: `path: No such file or directory`, with the matching
 // code.
 Error FileError(const std::string& path, int error_number,
