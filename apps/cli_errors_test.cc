@@ -221,6 +221,8 @@ TEST_F(CliErrorTest, FullDiskKeepsTheOldModel) {
   const RunResult run =
       Train({"--max_steps", "2", "--overwrite_output_dir"}, {.max_file_bytes = 2000});
   ExpectError(run, "out/model.safetensors: ");
+  EXPECT_NE(run.out.find("no copy of the last good model can be kept"), std::string::npos)
+      << run.out;
   EXPECT_EQ(Read("out/model.safetensors"), before);
   for (const auto& entry : std::filesystem::directory_iterator(Path("out"))) {
     EXPECT_EQ(entry.path().filename().string().find(".partial"), std::string::npos);

@@ -9,6 +9,7 @@
 #include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
+#include "lathe/core/file.h"
 
 namespace lathe {
 namespace {
@@ -198,7 +199,12 @@ void Trainer::FinishStep() {
 // and then.
 void Trainer::TakeSnapshot() {
   if (state_.global_step > 0 && Clock::now() - good_time_ < kSnapshotInterval) return;
-  good_values_.Take(optimizer_.arena().values().values<float>());
+  const int problem = good_values_.Take(optimizer_.arena().values().values<float>());
+  if (problem != 0 && !std::exchange(warned_of_snapshot_, true)) {
+    progress_->Print("warning: " + FileError(out_.path(), problem).message() +
+                     "; no copy of the last good model can be kept: if training diverges, none is "
+                     "saved");
+  }
   good_step_ = state_.global_step + 1;
   good_time_ = Clock::now();
 }

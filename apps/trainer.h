@@ -101,6 +101,7 @@ class Trainer {
   double time_to_first_step_ = 0;
   Snapshot good_values_;  // the last ones that are known to have given a finite loss and gradient
   int64_t good_step_ = 0;
+  bool warned_of_snapshot_ = false;
   std::chrono::steady_clock::time_point good_time_;
   Tensor best_values_;  // the arena's values when the metric was best
   bool interrupted_ = false;
