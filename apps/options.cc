@@ -168,7 +168,7 @@ void Validate(FinetuneOptions& o) {
   }
   Require(!o.do_train || o.eval_strategy == "no" || !o.validation_file.empty(),
           "--eval_strategy needs --validation_file");
-  ParseScheduleKwargs(o.lr_scheduler_kwargs);
+  ParseScheduleKwargs(o.lr_scheduler_type, o.lr_scheduler_kwargs);
   if (o.eval_steps == 0) o.eval_steps = o.logging_steps;
 }
 

@@ -1,62 +1,102 @@
 #include "lathe/apps/schedule_kwargs.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "lathe/apps/flags.h"
 #include "lathe/core/error.h"
 
 namespace lathe {
+namespace {
 
-ScheduleOptions ParseScheduleKwargs(const std::string& text) {
+using Json = nlohmann::json;
+using Names = std::vector<std::string>;
+
+// The keyword arguments of Transformers' get_*_schedule*, without those that have options of their
+// own here.
+const Names& NamesOf(const std::string& schedule) {
+  static const std::map<std::string, Names> names = {
+      {"cosine", {"num_cycles"}},
+      {"cosine_with_restarts", {"num_cycles"}},
+      {"polynomial", {"lr_end", "power"}},
+      {"inverse_sqrt", {"timescale"}},
+      {"reduce_lr_on_plateau", {"mode", "factor", "patience", "threshold", "cooldown", "min_lr"}},
+      {"cosine_with_min_lr", {"num_cycles", "min_lr", "min_lr_rate"}},
+      {"warmup_stable_decay",
+       {"num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio",
+        "num_cycles"}}};
+  static const Names none;
+  const auto found = names.find(schedule);
+  return found == names.end() ? none : found->second;
+}
+
+template <typename T>
+bool Set(const Json& value, T& field) {
+  const bool fits = std::is_same_v<T, std::string> ? value.is_string()
+                    : std::is_integral_v<T>        ? value.is_number_integer()
+                                                   : value.is_number();
+  if (fits) field = value.get<T>();
+  return fits;
+}
+
+template <typename T>
+bool Set(const Json& value, std::optional<T>& field) {
+  return Set(value, field.emplace());
+}
+
+// A function that sets `field` if the value has its type.
+template <typename T>
+auto Into(T& field) {
+  return [&field](const Json& value) { return Set(value, field); };
+}
+
+void CheckName(const std::string& schedule, const std::string& name) {
+  const Names& names = NamesOf(schedule);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  std::string known;
+  for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
+  const auto nearest = NearestName(name, names);
+  throw InvalidArgument("--lr_scheduler_kwargs: " + schedule + " has no option \"" + name + "\"",
+                        nearest         ? "did you mean " + *nearest + "?"
+                        : names.empty() ? "it has none"
+                                        : "it has " + known);
+}
+
+}  // namespace
+
+ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::string& text) {
   ScheduleOptions options;
   if (text.empty()) return options;
-  using Json = nlohmann::json;
-  const auto into = [](auto& field) {
-    return [&field](const Json& value) { value.get_to(field); };
-  };
-  const auto into_double = [](std::optional<double>& field) {
-    return [&field](const Json& value) { field = value.get<double>(); };
-  };
-  const auto into_int = [](std::optional<int64_t>& field) {
-    return [&field](const Json& value) { field = value.get<int64_t>(); };
-  };
-  const std::map<std::string, std::function<void(const Json&)>> setters = {
-      {"num_cycles", into_double(options.num_cycles)},
-      {"power", into(options.power)},
-      {"lr_end", into(options.lr_end)},
-      {"min_lr", into_double(options.min_lr)},
-      {"min_lr_rate", into_double(options.min_lr_rate)},
-      {"timescale", into_int(options.timescale)},
-      {"num_decay_steps", into_int(options.num_decay_steps)},
-      {"num_stable_steps", into_int(options.num_stable_steps)},
-      {"warmup_type", into(options.warmup_type)},
-      {"decay_type", into(options.decay_type)},
-      {"min_lr_ratio", into(options.min_lr_ratio)},
-      {"mode", into(options.mode)},
-      {"factor", into(options.factor)},
-      {"patience", into(options.patience)},
-      {"threshold", into(options.threshold)},
-      {"cooldown", into(options.cooldown)}};
+  const std::map<std::string, std::function<bool(const Json&)>> setters = {
+      {"num_cycles", Into(options.num_cycles)},
+      {"power", Into(options.power)},
+      {"lr_end", Into(options.lr_end)},
+      {"min_lr", Into(options.min_lr)},
+      {"min_lr_rate", Into(options.min_lr_rate)},
+      {"timescale", Into(options.timescale)},
+      {"num_decay_steps", Into(options.num_decay_steps)},
+      {"num_stable_steps", Into(options.num_stable_steps)},
+      {"warmup_type", Into(options.warmup_type)},
+      {"decay_type", Into(options.decay_type)},
+      {"min_lr_ratio", Into(options.min_lr_ratio)},
+      {"mode", Into(options.mode)},
+      {"factor", Into(options.factor)},
+      {"patience", Into(options.patience)},
+      {"threshold", Into(options.threshold)},
+      {"cooldown", Into(options.cooldown)}};
 
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     throw InvalidArgument("--lr_scheduler_kwargs must be a JSON object but is \"" + text + "\"");
   }
   for (const auto& [name, value] : json.items()) {
-    const auto setter = setters.find(name);
-    if (setter == setters.end()) {
-      std::vector<std::string> names;
-      for (const auto& known : setters) names.push_back(known.first);
-      const auto nearest = NearestName(name, names);
-      throw InvalidArgument("--lr_scheduler_kwargs has no option \"" + name + "\"",
-                            nearest ? "did you mean " + *nearest + "?" : "");
-    }
-    try {
-      setter->second(value);
-    } catch (const Json::exception&) {
+    CheckName(schedule, name);
+    if (!setters.at(name)(value)) {
       throw InvalidArgument("--lr_scheduler_kwargs: \"" + name +
                             "\" has the wrong type: " + value.dump());
     }

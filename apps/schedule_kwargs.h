@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-// Empty text gives the defaults. Throws for text that is no JSON object, unknown names and wrong
-// types.
-ScheduleOptions ParseScheduleKwargs(const std::string& text);
+// Empty text gives the defaults. Throws for text that is no JSON object, names that `schedule` does
+// not have and wrong types.
+ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::string& text);
 
 }  // namespace lathe

@@ -59,7 +59,8 @@ AdamWOptions OptimizerOptions(const FinetuneOptions& options) {
 }
 
 ScheduleOptions MakeScheduleOptions(const FinetuneOptions& options, int64_t max_steps) {
-  ScheduleOptions schedule = ParseScheduleKwargs(options.lr_scheduler_kwargs);
+  ScheduleOptions schedule =
+      ParseScheduleKwargs(options.lr_scheduler_type, options.lr_scheduler_kwargs);
   schedule.num_training_steps = max_steps;
   schedule.num_warmup_steps =
       options.warmup_steps > 0
