@@ -1,4 +1,6 @@
 // Bad input: one error line, the right exit code, nothing half-written.
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +13,17 @@ namespace {
 class CliErrorTest : public CliTest {
  protected:
   void ExpectNothingWritten() const { EXPECT_FALSE(Exists("out")); }
+  // Overwrites `count` values of a parameter in out/model.safetensors.
+  void SpoilParameter(const std::string& name, size_t begin, size_t count = 1,
+                      float value = NAN) const {
+    std::string file = Read("out/model.safetensors");
+    uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof header);
+    const auto json = nlohmann::json::parse(file.substr(8, header));
+    begin = 8 + header + json[name]["data_offsets"][0].get<size_t>() + begin * 4;
+    for (size_t i = 0; i < count; ++i) std::memcpy(file.data() + begin + i * 4, &value, 4);
+    Write("out/model.safetensors", file);
+  }
 };
 
 TEST_F(CliErrorTest, UnknownFlag) {
@@ -89,13 +102,8 @@ TEST_F(CliErrorTest, DivergenceInTheLastStep) {
 
 TEST_F(CliErrorTest, BadParameterIsNamedAndNothingSaved) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
-  std::string file = Read("out/model.safetensors");
   const std::string name = "bert.encoder.layer.1.output.dense.bias";
-  uint64_t header = 0;
-  std::memcpy(&header, file.data(), sizeof header);
-  const auto json = nlohmann::json::parse(file.substr(8, header));
-  file.replace(8 + header + json[name]["data_offsets"][0].get<size_t>(), 4, "\x00\x00\xc0\x7f", 4);
-  Write("out/model.safetensors", file);
+  SpoilParameter(name, 0);
   const RunResult run = Train({"--model_name_or_path", Path("out"), "--output_dir", Path("bad")});
   ExpectError(run, "step 1: the loss is NaN; parameter \"" + name + "\" holds a bad value");
   EXPECT_FALSE(Exists("bad"));
@@ -234,6 +242,17 @@ TEST_F(CliErrorTest, MetricThatDoesNotExist) {
   ExpectError(Train({"--eval_strategy", "epoch", "--metric_for_best_model", "acuracy"}),
               "--metric_for_best_model must be one of accuracy");
   ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, OutputThatCannotBeWritten) {
+  const RunOptions full = {.stdout_path = "/dev/full"};
+  ExpectError(Train({"--do_eval"}, full), "standard output: cannot be written");
+  EXPECT_TRUE(Exists("out/eval_results.json"));
+  EXPECT_EQ(RunProgram("lathe", {"predict", Path("out"), "the film"}).exit_code, 0);
+  ExpectError(RunProgram("lathe", {"predict", Path("out"), "the film"}, full), "standard output: ");
+  ExpectError(RunProgram("lathe", {"predict", "--help"}, full), "standard output: ");
+  ExpectError(RunProgram("lathe", {"--help"}, full), "standard output: ");
+  ExpectError(RunProgram("finetune", {"--help"}, full), "standard output: ");
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
   const pid_t pid = fork();
   if (pid == 0) {
     dup2(in.ends[0], STDIN_FILENO);
-    dup2(out.ends[1], STDOUT_FILENO);
+    dup2(options.stdout_path.empty() ? out.ends[1] : open(options.stdout_path.c_str(), O_WRONLY),
+         STDOUT_FILENO);
     dup2(err.ends[1], STDERR_FILENO);
     if (options.max_file_bytes > 0) {
       const rlimit limit = {static_cast<rlim_t>(options.max_file_bytes),

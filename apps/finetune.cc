@@ -1,5 +1,6 @@
 // The `finetune` program: trains, evaluates and predicts as run_glue does.
 #include <omp.h>
+#include <signal.h>
 
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -79,6 +80,9 @@ nlohmann::json EarlierResults(const OutputDir& out, const FinetuneOptions& optio
 }
 
 int Finetune(const FinetuneOptions& options) {
+  // The reader of the progress may end; the model is saved all the same, and the failed output
+  // reported at the end.
+  signal(SIGPIPE, SIG_IGN);
   OutputDir out(options.output_dir, !options.do_train || options.overwrite_output_dir);
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
   Task task = LoadTask(options);
@@ -128,10 +132,9 @@ int main(int argc, char** argv) {
     return 0;
   });
   if (usage != 0) return usage;
-  if (parsed.help) {
+  return lathe::ReportErrors(lathe::kErrorExitCode, [&] {
+    if (!parsed.help) return lathe::Finetune(parsed.options);
     std::cout << *parsed.help;
     return 0;
-  }
-  return lathe::ReportErrors(lathe::kErrorExitCode,
-                             [&] { return lathe::Finetune(parsed.options); });
+  });
 }

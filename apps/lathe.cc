@@ -24,9 +24,15 @@ constexpr char kUsage[] =
 
 int main(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
-  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
-    (args.empty() ? std::cerr : std::cout) << lathe::kUsage;
-    return args.empty() ? lathe::kUsageExitCode : 0;
+  if (args.empty()) {
+    std::cerr << lathe::kUsage;
+    return lathe::kUsageExitCode;
+  }
+  if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    return lathe::ReportErrors(lathe::kErrorExitCode, [] {
+      std::cout << lathe::kUsage;
+      return 0;
+    });
   }
   if (args[0] == "predict") {
     return lathe::ReportErrors(lathe::kErrorExitCode, [&] {

@@ -175,12 +175,9 @@ class Predictor {
     for (size_t i = 0; i < input_ids_.size(); ++i) {
       Print(std::span(logits).subspan(i * names_.size(), names_.size()));
     }
-    if (!(std::cout << std::flush)) {
-      throw Error(absl::StatusCode::kUnavailable, "standard output: cannot write the predictions",
-                  "is the disk full?");
-    }
     input_ids_.clear();
     token_type_ids_.clear();
+    if (!(std::cout << std::flush)) throw UnwrittenOutput();  // no more work for nobody
   }
 
  private:

@@ -26,9 +26,19 @@ void Print(const std::string& message, const std::string& hint = "") {
 
 }  // namespace
 
+Error UnwrittenOutput() {
+  return Error(absl::StatusCode::kUnavailable, "standard output: cannot be written",
+               "is the disk full, or has its reader ended?");
+}
+
 int ReportErrors(int exit_code, const std::function<int()>& body) {
   try {
-    return body();
+    const int result = body();
+    if (!std::cout.flush()) throw UnwrittenOutput();
+    return result;
+  } catch (const UsageError& e) {
+    Print(e.message(), e.hint());
+    return kUsageExitCode;
   } catch (const Error& e) {
     Print(e.message(), e.hint());
   } catch (const std::bad_alloc&) {

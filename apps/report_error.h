@@ -2,14 +2,30 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <utility>
+
+#include "lathe/core/error.h"
 
 namespace lathe {
 
 inline constexpr int kErrorExitCode = 1;
 inline constexpr int kUsageExitCode = 2;
 
+// The value of an option is wrong, as only the data or the model could show. It ends with
+// kUsageExitCode, as do the mistakes that parsing finds.
+class UsageError : public Error {
+ public:
+  explicit UsageError(std::string message, std::string hint = "",
+                      std::source_location location = std::source_location::current())
+      : Error(absl::StatusCode::kInvalidArgument, std::move(message), std::move(hint), location) {}
+};
+
+// What is thrown when standard output can't be written.
+Error UnwrittenOutput();
+
 // Runs `body` and returns its result. An exception is printed to standard error and turned into
-// `exit_code`.
+// `exit_code`; output that could not be written is an error too.
 int ReportErrors(int exit_code, const std::function<int()>& body);
 
 }  // namespace lathe
