@@ -23,6 +23,13 @@ TEST_F(CliDataErrorTest, EmptyLabel) {
   ExpectNothingWritten();
 }
 
+TEST_F(CliDataErrorTest, OneClassOnly) {
+  Write("train.csv", "sentence,mood\na,x\nb,x\n");
+  ExpectError(Train({"--label_column", "mood"}),
+              "train.csv: column \"mood\": only one class, \"x\"; at least two are needed");
+  ExpectNothingWritten();
+}
+
 TEST_F(CliDataErrorTest, LabelAsText) {
   ExpectError(Train({"--text_columns", "sentence,label"}),
               "column \"label\" is the label and cannot be a text");

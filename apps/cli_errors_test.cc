@@ -240,7 +240,32 @@ TEST_F(CliErrorTest, FullDiskKeepsTheOldModel) {
 
 TEST_F(CliErrorTest, MetricThatDoesNotExist) {
   ExpectError(Train({"--eval_strategy", "epoch", "--metric_for_best_model", "acuracy"}),
-              "--metric_for_best_model must be one of accuracy");
+              "--metric_for_best_model must be one of accuracy", 2);
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, ValuesThatOnlyTheModelOrTheDataRefuse) {
+  ExpectError(Train({"--lr_scheduler_type", "cosine_with_min_lr"}),
+              "--lr_scheduler_type: [cosine_with_min_lr] expected one of min_lr and min_lr_rate",
+              2);
+  ExpectError(Train({"--config_overrides", "hiden_size=3"}), "--config_overrides: ", 2);
+  ExpectError(Train({"--config_overrides", "hidden_size=x"}), "--config_overrides: ", 2);
+  ExpectError(Train({"--max_seq_length", "2"}),
+              "--max_seq_length must be at least 3, for 2 special tokens and one of the text, but "
+              "is 2",
+              2);
+  Write("train.csv", "sentence1,sentence2,label\na,b,x\nb,c,y\n");
+  ExpectError(Train({"--max_seq_length", "4"}), "must be at least 5, for 3 special tokens", 2);
+  Write("train.csv", "sentence,label\na,0.5\nb,1.5\n");
+  ExpectError(Train({"--num_labels", "2"}), "--num_labels is 2 but the labels are numbers", 2);
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, FolderInsteadOfAFile) {
+  ExpectError(Train({"--train_file", Path("model")}),
+              "model: is a folder but --train_file must be a file");
+  ExpectError(Train({"--do_eval", "--validation_file", Path("model")}),
+              "model: is a folder but --validation_file must be a file");
   ExpectNothingWritten();
 }
 

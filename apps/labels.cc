@@ -3,6 +3,7 @@
 #include <cctype>
 #include <set>
 
+#include "lathe/apps/report_error.h"
 #include "lathe/apps/task.h"
 #include "lathe/core/error.h"
 
@@ -69,6 +70,16 @@ void CheckScores(const TextTable& train, const Names& column) {
       "correct it, or pass --problem_type single_label_classification if these are names");
 }
 
+LabelSet Infer(const Names& column, const std::string& where) {
+  try {
+    return LabelSet::Infer({&column});
+  } catch (const Error& e) {
+    const size_t end = e.message().find("] ");  // of the name of the function
+    throw Error(e.code(), where + ": " + e.message().substr(end == std::string::npos ? 0 : end + 2),
+                e.hint(), e.location());
+  }
+}
+
 LabelSet FromTraining(const TextTable& train, const FinetuneOptions& options) {
   const Names& column = train.column(options.label_column);
   for (size_t row = 0; row < column.size(); ++row) {
@@ -78,7 +89,7 @@ LabelSet FromTraining(const TextTable& train, const FinetuneOptions& options) {
   }
   if (options.problem_type.empty()) CheckScores(train, column);
   const std::string where = train.path + ": column \"" + options.label_column + "\"";
-  const LabelSet inferred = LabelSet::Infer({&column});
+  const LabelSet inferred = Infer(column, where);
   if (options.problem_type.empty()) return inferred;
   const LabelKind wanted = KindOf(options.problem_type);
   if (wanted == inferred.kind()) return inferred;
@@ -142,7 +153,12 @@ LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
       train != nullptr ? FromTraining(*train, options) : FromConfig(validation, config, options);
   const int64_t wanted = options.num_labels.value_or(labels.num_labels());
   if (labels.kind() == LabelKind::kRegression) {
-    Check(wanted == 1, "labels", "regression has one output but --num_labels is ", wanted);
+    if (wanted != 1) {
+      throw UsageError("--num_labels is " + std::to_string(wanted) +
+                           " but the labels are numbers, and a regression has one output",
+                       "leave --num_labels out, or pass --problem_type single_label_classification "
+                       "if the numbers are names");
+    }
     return labels;
   }
   Names names = train != nullptr ? InOrderOf(config.label_names(), labels.names()) : labels.names();

@@ -146,6 +146,9 @@ void Validate(FinetuneOptions& o) {
   Require(!o.do_eval || !o.validation_file.empty(), "--do_eval needs --validation_file");
   Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file");
   Require(o.text_columns.size() <= 2, "--text_columns takes one or two columns");
+  if (o.text_columns.size() == 2 && o.text_columns[0] == o.text_columns[1]) {
+    throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
+  }
   Require(o.adam_beta1 < 1, "--adam_beta1 must be below 1");
   Require(o.adam_beta2 < 1, "--adam_beta2 must be below 1");
   Require(o.max_steps != 0, "--max_steps must be above 0, or -1 for --num_train_epochs");

@@ -78,6 +78,7 @@ TEST(OptionsTest, ListsTakeCommasOrSpaces) {
   EXPECT_EQ(Parse({"--text_columns", "question,answer"}).text_columns, two);
   EXPECT_EQ(Parse({"--text_columns", "question", "answer", "--do_train"}).text_columns, two);
   EXPECT_EQ(ErrorOf({"--text_columns", "a,b,c"}), "--text_columns takes one or two columns|");
+  EXPECT_EQ(ErrorOf({"--text_columns", "a,a"}), "--text_columns names \"a\" twice|");
   EXPECT_EQ(ErrorOf({"--text_columns", "a,,b"}),
             "--text_columns must be a list of names but is \"a,,b\"|");
 }

@@ -16,6 +16,7 @@
 
 #include "lathe/apps/flags.h"
 #include "lathe/apps/report_error.h"
+#include "lathe/apps/sequence_length.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
 #include "lathe/data/metrics.h"
@@ -136,6 +137,7 @@ class Predictor {
     kind_ = type == "regression" || (type.empty() && names_.size() == 1) ? LabelKind::kRegression
             : type == "multi_label_classification"                       ? LabelKind::kMultiLabel
                                                                          : LabelKind::kSingleLabel;
+    CheckMaxSeqLength(*tokenizer_, options.pairs, options.max_seq_length);
     max_length_ = model_->max_length();
     for (const int64_t limit : {tokenizer_->model_max_length(), options.max_seq_length}) {
       if (limit > 0) max_length_ = std::min(max_length_, limit);

@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "lathe/apps/report_error.h"
+#include "lathe/apps/sequence_length.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/models/vocabulary.h"
@@ -12,10 +14,14 @@
 namespace lathe {
 namespace {
 
-std::optional<TextTable> ReadTable(bool wanted, const std::string& path,
+std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::string& path,
                                    std::optional<int64_t> max_rows,
                                    const FinetuneOptions& options) {
   if (!wanted || path.empty()) return std::nullopt;
+  if (std::filesystem::is_directory(path)) {
+    throw InvalidArgument(path + ": is a folder but " + flag + " must be a file",
+                          "give the path of a .csv, .tsv, .json or .jsonl file");
+  }
   TextTable table = ReadTextTable(
       path, options.invalid_utf8 == "replace" ? InvalidUtf8::kReplace : InvalidUtf8::kError);
   if (max_rows && *max_rows < table.rows()) {
@@ -32,6 +38,15 @@ PretrainedConfig ReadConfig(const std::string& name) {
     return PretrainedConfig::FromJson(nlohmann::json::parse(ReadFile(name)), name);
   } catch (const nlohmann::json::exception&) {
     throw InvalidArgument(name + ": not valid JSON");
+  }
+}
+
+void OverrideConfig(PretrainedConfig& config, const std::string& overrides) {
+  if (overrides.empty()) return;
+  try {
+    config.Override(overrides);
+  } catch (const Error& e) {
+    throw UsageError("--config_overrides: " + e.message(), e.hint());
   }
 }
 
@@ -140,22 +155,22 @@ Task LoadTask(const FinetuneOptions& options) {
   CheckFolder(options.tokenizer_name, "--tokenizer_name");
   PretrainedConfig config =
       ReadConfig(options.config_name.empty() ? options.model_name_or_path : options.config_name);
-  if (!options.config_overrides.empty()) config.Override(options.config_overrides);
+  OverrideConfig(config, options.config_overrides);
 
   // Labels are those of the whole file, as run_glue finds them, so its rows are cut afterwards.
   const bool evaluates = options.do_eval || (options.do_train && options.eval_strategy != "no");
   std::optional<TextTable> train =
-      ReadTable(!options.train_file.empty(), options.train_file, {}, options);
-  const auto validation =
-      ReadTable(evaluates, options.validation_file, options.max_eval_samples, options);
-  const auto test =
-      ReadTable(options.do_predict, options.test_file, options.max_predict_samples, options);
+      ReadTable(!options.train_file.empty(), "--train_file", options.train_file, {}, options);
+  const auto validation = ReadTable(evaluates, "--validation_file", options.validation_file,
+                                    options.max_eval_samples, options);
+  const auto test = ReadTable(options.do_predict, "--test_file", options.test_file,
+                              options.max_predict_samples, options);
 
   Task task;
   task.labels =
       DecideLabels(train ? &*train : nullptr, validation ? &*validation : nullptr, config, options);
   if (options.do_train && options.max_train_samples) {
-    train = ReadTable(true, options.train_file, options.max_train_samples, options);
+    train = ReadTable(true, "--train_file", options.train_file, options.max_train_samples, options);
   }
 
   task.tokenizer = MakeTokenizer(options);
@@ -189,6 +204,7 @@ Task LoadTask(const FinetuneOptions& options) {
 
   const TextTable& first = train ? *train : validation ? *validation : *test;
   const TextColumns columns = ChooseTextColumns(first, options.text_columns, options.label_column);
+  CheckMaxSeqLength(*task.tokenizer, !columns.second.empty(), options.max_seq_length);
   for (const std::string& name : {columns.first, columns.second}) {
     if (name == options.label_column && (options.do_train || options.do_eval)) {
       throw InvalidArgument(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lathe/apps/interrupt.h"
+#include "lathe/apps/report_error.h"
 #include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
@@ -69,6 +70,18 @@ ScheduleOptions MakeScheduleOptions(const FinetuneOptions& options, int64_t max_
   return schedule;
 }
 
+std::unique_ptr<Scheduler> MakeScheduler(const FinetuneOptions& options, Optimizer& optimizer,
+                                         int64_t max_steps) {
+  try {
+    return GetScheduler(options.lr_scheduler_type, optimizer,
+                        MakeScheduleOptions(options, max_steps));
+  } catch (const Error& e) {
+    throw UsageError(
+        "--lr_scheduler_type: " + e.message(),
+        e.hint().empty() ? "set it with --lr_scheduler_kwargs '{\"NAME\": VALUE}'" : e.hint());
+  }
+}
+
 }  // namespace
 
 Trainer::Trainer(const FinetuneOptions& options, Task& task, OutputDir& out)
@@ -96,8 +109,7 @@ Trainer::Trainer(const FinetuneOptions& options, Task& task, OutputDir& out)
   state_.logging_steps = StepsOf(options.logging_steps, state_.max_steps);
   state_.eval_steps = StepsOf(options.eval_steps, state_.max_steps);
   state_.train_batch_size = options.per_device_train_batch_size;
-  scheduler_ = GetScheduler(options.lr_scheduler_type, optimizer_,
-                            MakeScheduleOptions(options, state_.max_steps));
+  scheduler_ = MakeScheduler(options, optimizer_, state_.max_steps);
   accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
 }
 
@@ -112,8 +124,8 @@ void Trainer::CheckMetricName() const {
   std::string names;
   for (const auto& [name, value] : metrics.items())
     names += (names.empty() ? "" : ", ") + name.substr(5);
-  throw InvalidArgument("--metric_for_best_model must be one of " + names + " but is \"" +
-                        options_.metric_for_best_model + "\"");
+  throw UsageError("--metric_for_best_model must be one of " + names + " but is \"" +
+                   options_.metric_for_best_model + "\"");
 }
 
 std::string Trainer::Plan() const {

@@ -1,0 +1,14 @@
+// --max_seq_length against the tokenizer's special tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "lathe/data/tokenizer.h"
+
+namespace lathe {
+
+// Throws UsageError unless texts (or pairs) cut to `max_seq_length` keep at least one token each
+// beside the special ones. 0 is no limit.
+void CheckMaxSeqLength(const Tokenizer& tokenizer, bool pairs, int64_t max_seq_length);
+
+}  // namespace lathe
