@@ -109,6 +109,59 @@ TEST_F(CliErrorTest, BadParameterIsNamedAndNothingSaved) {
   EXPECT_FALSE(Exists("bad"));
 }
 
+// A model that is fine but for one word, which only the last evaluation or prediction meets.
+class SpoiledWordTest : public CliErrorTest {
+ protected:
+  void SetUp() override {
+    CliErrorTest::SetUp();
+    ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+    constexpr size_t kId = 30, kHiddenSize = 16;  // "##s"
+    SpoilParameter("bert.embeddings.word_embeddings.weight", kId * kHiddenSize);
+    Write("bad.csv", "sentence,label\nthe film,positive\nthe films,negative\n");
+  }
+  std::vector<std::string> Args(const std::vector<std::string>& more) const {
+    std::vector<std::string> args = {
+        "--model_name_or_path", Path("out"),     "--output_dir", Path("again"),  "--max_steps", "1",
+        "--validation_file",    Path("bad.csv"), "--test_file",  Path("bad.csv")};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+};
+
+TEST_F(SpoiledWordTest, WithoutTrainingNothingIsWritten) {
+  ExpectError(RunProgram("finetune", Args({"--do_eval"})),
+              "out: the logits of evaluation sample 1 are not finite");
+  ExpectError(RunProgram("finetune", Args({"--do_predict"})),
+              "out: the logits of test sample 1 are not finite");
+  EXPECT_FALSE(Exists("again"));
+}
+
+TEST_F(SpoiledWordTest, LathePredictAnswersWhatItCan) {
+  const RunResult run = RunProgram("lathe", {"predict", Path("out"), "the film", "the films"});
+  ExpectError(run, "text 2: the logits are not finite");
+  EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1) << run.out;
+}
+
+TEST_F(CliErrorTest, DivergenceThatOnlyThePredictionsShow) {
+  // Training never meets a word whose embedding overflows, and says so of the model it keeps.
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  SpoilParameter("bert.embeddings.word_embeddings.weight", 30 * 16, 16, 3e38f);
+  Write("bad.csv", "sentence,label\nthe film,positive\nthe films,negative\n");
+  for (const std::string what : {"--do_eval", "--do_predict"}) {
+    const RunResult run =
+        Train({"--model_name_or_path", Path("out"), "--output_dir", Path(what), "--validation_file",
+               Path("bad.csv"), "--test_file", Path("bad.csv"), what});
+    ExpectError(run, what == "--do_eval" ? "step 36: the logits of evaluation sample 1 are not"
+                                         : "step 36: the logits of test sample 1 are not finite");
+    EXPECT_NE(run.err.find("the last good model, from before step 1, is in"), std::string::npos);
+    EXPECT_TRUE(Exists(what + "/model.safetensors"));
+    for (const char* name :
+         {"train_results.json", "eval_results.json", "all_results.json", "predict_results.tsv"}) {
+      EXPECT_FALSE(Exists(what + "/" + name)) << name;
+    }
+  }
+}
+
 TEST_F(CliErrorTest, ConfigBrokenOrUnsupported) {
   SetConfig({{"model_type", "lstm"}});
   ExpectError(Train({}), "model_type \"lstm\"");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -68,6 +69,18 @@ Evaluation Evaluate(SequenceClassifier& model, std::shared_ptr<const TokenizedDa
   result.loss = dataset->size() > 0 ? loss_sum / static_cast<double>(dataset->size()) : 0;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
+}
+
+std::string FirstNotFinite(const Evaluation& evaluation, int64_t num_labels,
+                           const std::string& data) {
+  const auto bad = std::find_if_not(evaluation.logits.begin(), evaluation.logits.end(),
+                                    [](float v) { return std::isfinite(v); });
+  if (bad != evaluation.logits.end()) {
+    return "the logits of " + data + " sample " +
+           std::to_string((bad - evaluation.logits.begin()) / num_labels) + " are not finite";
+  }
+  if (std::isfinite(evaluation.loss)) return "";
+  return "the " + data + " loss is " + (std::isnan(evaluation.loss) ? "NaN" : "Inf");
 }
 
 nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset) {

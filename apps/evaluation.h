@@ -24,6 +24,11 @@ struct Evaluation {
 Evaluation Evaluate(SequenceClassifier& model, std::shared_ptr<const TokenizedDataset> dataset,
                     const FinetuneOptions& options, const std::string& title);
 
+// "the logits of test sample 3 are not finite", where `data` is "test", or what else cannot be
+// used; empty if nothing.
+std::string FirstNotFinite(const Evaluation& evaluation, int64_t num_labels,
+                           const std::string& data);
+
 // eval_loss, eval_<GLUE's metrics>, eval_runtime, eval_samples_per_second, eval_steps_per_second,
 // eval_samples.
 nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset);

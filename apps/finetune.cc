@@ -67,6 +67,17 @@ void PrintMetrics(const std::string& title, const nlohmann::json& metrics) {
   std::cout << std::flush;
 }
 
+// A trained model goes back to its last good state; one that was only read is refused.
+void CheckFinite(const Evaluation& evaluation, const std::string& data,
+                 const FinetuneOptions& options, const Task& task, Trainer* trainer) {
+  if (trainer != nullptr) return trainer->CheckFinite(evaluation, data);
+  const std::string problem = FirstNotFinite(evaluation, task.labels.num_labels(), data);
+  if (problem.empty()) return;
+  throw InvalidArgument(options.model_name_or_path + ": " + problem,
+                        "its weights cannot be computed with; train the model anew, at a lower "
+                        "learning rate");
+}
+
 // Earlier results of other parts stay, as with Trainer, unless the model is a new one.
 nlohmann::json EarlierResults(const OutputDir& out, const FinetuneOptions& options) {
   if (options.do_train) return nlohmann::json::object();
@@ -105,7 +116,7 @@ int Finetune(const FinetuneOptions& options) {
   if (options.do_eval) {
     const Evaluation evaluation = Evaluate(*task.model, task.validation.dataset, options, "eval");
     if (!evaluation.complete) return kInterruptedExitCode;
-    if (trainer) trainer->CheckFinite(evaluation);
+    CheckFinite(evaluation, "evaluation", options, task, trainer ? &*trainer : nullptr);
     nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
     if (trainer) metrics["epoch"] = trainer->state().epoch;
     out.WriteJson("eval_results.json", metrics);
@@ -115,6 +126,7 @@ int Finetune(const FinetuneOptions& options) {
   if (options.do_predict) {
     const Evaluation evaluation = Evaluate(*task.model, task.test.dataset, options, "predict");
     if (!evaluation.complete) return kInterruptedExitCode;
+    CheckFinite(evaluation, "test", options, task, trainer ? &*trainer : nullptr);
     out.Write("predict_results.tsv", PredictionTable(evaluation, task.labels, task.label_names));
   }
   if (!results.empty()) out.WriteJson("all_results.json", results);

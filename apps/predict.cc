@@ -162,6 +162,7 @@ class Predictor {
                               std::to_string(vocab_size_));
       }
     }
+    where_.push_back(where);
     input_ids_.push_back(std::move(encoding.input_ids));
     token_type_ids_.push_back(std::move(encoding.token_type_ids));
   }
@@ -175,15 +176,21 @@ class Predictor {
     const auto logits =
         model_->Forward(Batch::Pack(input_ids_, token_type_ids_)).logits.ToVector<float>();
     for (size_t i = 0; i < input_ids_.size(); ++i) {
-      Print(std::span(logits).subspan(i * names_.size(), names_.size()));
+      Print(std::span(logits).subspan(i * names_.size(), names_.size()), where_[i]);
     }
     input_ids_.clear();
     token_type_ids_.clear();
+    where_.clear();
     if (!(std::cout << std::flush)) throw UnwrittenOutput();  // no more work for nobody
   }
 
  private:
-  void Print(std::span<const float> logits) const {
+  void Print(std::span<const float> logits, const std::string& where) const {
+    if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); })) {
+      throw InvalidArgument(where + ": the logits are not finite; the weights in " +
+                                options_.model_dir + " cannot be computed with",
+                            "train the model anew, at a lower learning rate");
+    }
     const std::vector<double> scores = Scores(logits);
     const size_t best = static_cast<size_t>(ArgMax(logits, static_cast<int64_t>(logits.size()))[0]);
     nlohmann::ordered_json line = {{"label", names_[best]}, {"score", scores[best]}};
@@ -216,6 +223,7 @@ class Predictor {
   LabelKind kind_;
   int64_t max_length_;
   std::vector<std::vector<int32_t>> input_ids_, token_type_ids_;
+  std::vector<std::string> where_;  // each text came from
 };
 
 int Predict(const PredictOptions& options) {

@@ -42,7 +42,8 @@ class Trainer {
   void Train();
   // Treats an evaluation of the trained model in which a number is not finite as Train does such a
   // loss.
-  void CheckFinite(const Evaluation& evaluation);
+  // `data` names it in the error: "evaluation", "test".
+  void CheckFinite(const Evaluation& evaluation, const std::string& data);
 
   bool interrupted() const { return interrupted_; }
   const TrainerState& state() const { return state_; }

@@ -71,7 +71,7 @@ void Trainer::EvaluateNow() {
     interrupted_ = true;
     return;
   }
-  CheckFinite(evaluation);
+  CheckFinite(evaluation, "evaluation");
   const nlohmann::json metrics = EvalMetrics(evaluation, *task_.validation.dataset);
   state_.Log(metrics);
   std::string line = "eval at step " + std::to_string(state_.global_step);
@@ -94,16 +94,9 @@ void Trainer::EvaluateNow() {
   if (options_.load_best_model_at_end) best_values_ = optimizer_.arena().values().Clone();
 }
 
-void Trainer::CheckFinite(const Evaluation& evaluation) {
-  for (size_t i = 0; i < evaluation.logits.size(); ++i) {
-    if (std::isfinite(evaluation.logits[i])) continue;
-    const size_t sample = i / static_cast<size_t>(task_.labels.num_labels());
-    Diverged(state_.global_step,
-             "the logits of evaluation sample " + std::to_string(sample) + " are not finite", true);
-  }
-  if (!std::isfinite(evaluation.loss)) {
-    Diverged(state_.global_step, "the evaluation loss is " + Text(evaluation.loss), true);
-  }
+void Trainer::CheckFinite(const Evaluation& evaluation, const std::string& data) {
+  const std::string problem = FirstNotFinite(evaluation, task_.labels.num_labels(), data);
+  if (!problem.empty()) Diverged(state_.global_step, problem, true);
 }
 
 void Trainer::CheckLastUpdate() {
