@@ -322,6 +322,27 @@ TEST_F(CliErrorTest, FolderInsteadOfAFile) {
   ExpectNothingWritten();
 }
 
+TEST_F(CliErrorTest, ResultsGoBesideTheirOwnModelOnly) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  ASSERT_EQ(Train({"--max_steps", "1", "--output_dir", Path("other")}).exit_code, 0);
+  std::filesystem::create_directories(Path("mine"));
+  Write("mine/notes.txt", "1");
+  const auto evaluate = [&](const std::string& out, bool overwrite = false) {
+    std::vector<std::string> args = {
+        "--model_name_or_path", Path("out"),    "--do_eval", "--validation_file",
+        Path("dev.csv"),        "--output_dir", Path(out)};
+    if (overwrite) args.push_back("--overwrite_output_dir");
+    return RunProgram("finetune", args);
+  };
+  const std::string model = Read("other/model.safetensors");
+  ExpectError(evaluate("other"), "other: --output_dir holds another model");
+  EXPECT_FALSE(Exists("other/eval_results.json"));
+  for (const std::string out : {"out", "out", "mine"}) EXPECT_EQ(evaluate(out).exit_code, 0) << out;
+  EXPECT_EQ(evaluate("other", true).exit_code, 0);
+  EXPECT_TRUE(Exists("other/eval_results.json"));
+  EXPECT_EQ(Read("other/model.safetensors"), model);
+}
+
 TEST_F(CliErrorTest, OutputThatCannotBeWritten) {
   const RunOptions full = {.stdout_path = "/dev/full"};
   ExpectError(Train({"--do_eval"}, full), "standard output: cannot be written");

@@ -2,6 +2,7 @@
 #include <omp.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -78,6 +79,18 @@ void CheckFinite(const Evaluation& evaluation, const std::string& data,
                         "learning rate");
 }
 
+// Results that lie beside a model are taken for its own.
+void CheckNoOtherModel(const OutputDir& out, const FinetuneOptions& options) {
+  std::error_code code;
+  if (options.do_train || options.overwrite_output_dir ||
+      !std::filesystem::exists(out.File("config.json"), code) ||
+      std::filesystem::equivalent(out.path(), options.model_name_or_path, code)) {
+    return;
+  }
+  throw InvalidArgument(out.path() + ": --output_dir holds another model than the one to evaluate",
+                        "choose another folder or pass --overwrite_output_dir");
+}
+
 // Earlier results of other parts stay, as with Trainer, unless the model is a new one.
 nlohmann::json EarlierResults(const OutputDir& out, const FinetuneOptions& options) {
   if (options.do_train) return nlohmann::json::object();
@@ -95,6 +108,7 @@ int Finetune(const FinetuneOptions& options) {
   // reported at the end.
   signal(SIGPIPE, SIG_IGN);
   OutputDir out(options.output_dir, !options.do_train || options.overwrite_output_dir);
+  CheckNoOtherModel(out, options);
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
   Task task = LoadTask(options);
   std::optional<Trainer> trainer;

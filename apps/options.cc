@@ -16,8 +16,9 @@ constexpr char kUsage[] =
     "  finetune --model_name_or_path DIR --train_file FILE --validation_file FILE \\\n"
     "           --do_train --do_eval --output_dir DIR [options]\n"
     "\n"
-    "Files are .csv, .tsv, .json or .jsonl with a column or key for each text and one for the "
-    "label.\n"
+    "Files are .csv, .tsv, .json or .jsonl, with a column or key for each text and\n"
+    "one for the label. Without --do_train the results go beside the model that is\n"
+    "evaluated, replacing earlier ones, or into a folder that holds no model.\n"
     "A switch takes --name, --name true, --name=false or --no_name.\n";
 
 void AddModelFlags(FlagTable& flags, FinetuneOptions& o) {
@@ -70,7 +71,7 @@ void AddTaskFlags(FlagTable& flags, FinetuneOptions& o) {
   flags.Add("do_predict", &o.do_predict, "predict the labels of --test_file");
   flags.Add("output_dir", &o.output_dir, "where the model and all results go").Value("DIR");
   flags.Add("overwrite_output_dir", &o.overwrite_output_dir,
-            "train into a folder that is not empty");
+            "use a folder that is not empty (to train) or holds another model (to evaluate)");
 }
 
 void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
