@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
@@ -76,24 +78,31 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// `text` in lines of at most `width` characters, each after the first indented.
-std::string Wrap(const std::string& text, size_t width, size_t indent) {
+// `words` in lines of at most `width` characters, each after the first indented.
+std::string Wrap(const Values& words, size_t width, size_t indent) {
   std::string out;
   size_t column = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = std::min(text.find(' ', begin), text.size());
-    if (column > 0 && column + 1 + (end - begin) > width) {
+  for (const std::string& word : words) {
+    if (column > 0 && column + 1 + word.size() > width) {
       out += '\n' + std::string(indent, ' ');
       column = 0;
     } else if (column > 0) {
       out += ' ';
       ++column;
     }
-    out += text.substr(begin, end - begin);
-    column += end - begin;
-    begin = end + 1;
+    out += word;
+    column += word.size();
   }
   return out;
+}
+
+// What Help says of a flag; its default is one word and so stays on one line.
+Values HelpWords(const Flag& flag) {
+  std::istringstream text(flag.help +
+                          (flag.choices.empty() ? "" : ": " + Join(flag.choices, ", ")));
+  Values words(std::istream_iterator<std::string>(text), {});
+  if (!flag.default_value.empty()) words.push_back("(default: " + flag.default_value + ")");
+  return words;
 }
 
 }  // namespace
@@ -300,7 +309,7 @@ void FlagTable::ApplyJson(const std::string& path) {
 }
 
 std::string FlagTable::Help() const {
-  constexpr size_t kIndent = 34, kWidth = 100;
+  constexpr size_t kIndent = 35, kWidth = 80;
   std::string out = usage_;
   for (size_t group = 0; group < groups_.size(); ++group) {
     out += '\n' + groups_[group] + ":\n";
@@ -310,10 +319,7 @@ std::string FlagTable::Help() const {
           "  --" + flag.name + (flag.value_name.empty() ? "" : " " + flag.value_name);
       left.size() + 1 < kIndent ? left.append(kIndent - left.size(), ' ')
                                 : left.append('\n' + std::string(kIndent, ' '));
-      std::string help = flag.help;
-      if (!flag.choices.empty()) help += ": " + Join(flag.choices, ", ");
-      if (!flag.default_value.empty()) help += " (default: " + flag.default_value + ")";
-      out += left + Wrap(help, kWidth - kIndent, kIndent) + '\n';
+      out += left + Wrap(HelpWords(flag), kWidth - kIndent, kIndent) + '\n';
     }
   }
   return out;

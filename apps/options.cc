@@ -57,9 +57,16 @@ void AddDataFlags(FlagTable& flags, FinetuneOptions& o) {
             "not the label)");
   flags.Add("label_column", &o.label_column, "column of labels");
   flags.Add("max_seq_length", &o.max_seq_length, "longer texts are cut to so many tokens").Min(1);
-  flags.Add("max_train_samples", &o.max_train_samples, "use only the first N").Min(1);
-  flags.Add("max_eval_samples", &o.max_eval_samples, "use only the first N").Min(1);
-  flags.Add("max_predict_samples", &o.max_predict_samples, "use only the first N").Min(1);
+  flags.Add("max_train_samples", &o.max_train_samples, "use only the first N rows of --train_file")
+      .Min(1);
+  flags
+      .Add("max_eval_samples", &o.max_eval_samples,
+           "use only the first N rows of --validation_file")
+      .Min(1);
+  flags
+      .Add("max_predict_samples", &o.max_predict_samples,
+           "use only the first N rows of --test_file")
+      .Min(1);
   flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
       .Choices({"error", "replace"});
 }
@@ -92,12 +99,13 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
   flags.Add("adam_beta1", &o.adam_beta1, "AdamW's decay of the first moment").Min(0).Max(1);
   flags.Add("adam_beta2", &o.adam_beta2, "AdamW's decay of the second moment").Min(0).Max(1);
   flags.Add("adam_epsilon", &o.adam_epsilon, "AdamW's epsilon").Min(0);
-  flags.Add("max_grad_norm", &o.max_grad_norm, "gradients are clipped to this norm; 0: not").Min(0);
+  flags.Add("max_grad_norm", &o.max_grad_norm, "clip gradients to this norm; 0: no clipping")
+      .Min(0);
   flags.Add("lr_scheduler_type", &o.lr_scheduler_type, "learning-rate schedule")
       .Choices(ScheduleNames());
   flags
       .Add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
-           "the schedule's own options, e.g. '{\"num_cycles\": 2}'")
+           "the schedule's own options, e.g. '{\"min_lr\":1e-6}' for cosine_with_min_lr")
       .Value("JSON");
   flags.Add("warmup_steps", &o.warmup_steps, "steps in which the rate rises from 0").Min(0);
   flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps").Min(0).Max(1);
@@ -128,7 +136,9 @@ void AddLoggingFlags(FlagTable& flags, FinetuneOptions& o) {
 void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::string& json_config) {
   flags.Group("General");
   flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
-  flags.Add("json_config", &json_config, "file with these options; the command line goes before it")
+  flags
+      .Add("json_config", &json_config,
+           "JSON file with options of these names; the command line wins")
       .Value("FILE");
   flags.Add("help", &help, "show this text");
 }

@@ -131,7 +131,7 @@ TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {
   }
   for (size_t begin = 0, end; begin < help.size(); begin = end + 1) {
     end = std::min(help.find('\n', begin), help.size());
-    EXPECT_LE(end - begin, 100u) << help.substr(begin, end - begin);
+    EXPECT_LE(end - begin, 80u) << help.substr(begin, end - begin);
   }
 }
 
