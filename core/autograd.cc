@@ -4,6 +4,7 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "lathe/core/broadcast.h"
 
@@ -12,6 +13,18 @@ namespace {
 
 thread_local bool grad_enabled = true;
 thread_local int64_t next_sequence = 0;
+
+using Clock = std::chrono::steady_clock;
+thread_local OpProfile* op_profile = nullptr;
+thread_local Clock::time_point last_event;
+
+// The time since the last event, which ends here.
+double Lap() {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - last_event).count();
+  last_event = now;
+  return seconds;
+}
 
 bool NeedsGrad(const Tensor& t) { return t.defined() && t.requires_grad(); }
 
@@ -55,12 +68,22 @@ bool GradEnabled() { return grad_enabled; }
 NoGradGuard::NoGradGuard() : before_(grad_enabled) { grad_enabled = false; }
 NoGradGuard::~NoGradGuard() { grad_enabled = before_; }
 
+void SetOpProfile(OpProfile* profile) {
+  op_profile = profile;
+  last_event = Clock::now();
+}
+
 bool NeedsRecord(std::initializer_list<Tensor> inputs) {
   return grad_enabled && std::any_of(inputs.begin(), inputs.end(), NeedsGrad);
 }
 
 Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction backward) {
+  if (op_profile != nullptr) {
+    OpProfile::Entry& entry = op_profile->ops[op];
+    entry.forward += Lap();
+    ++entry.calls;
+  }
   if (!grad_enabled || std::none_of(inputs.begin(), inputs.end(), NeedsGrad)) return output;
   auto node = std::make_shared<Node>();
   node->op = op;
@@ -170,7 +193,9 @@ void Backward(const Tensor& output, const Tensor& grad) {
               "a tensor that the backward pass needs was changed in place after the forward pass");
       }
       BackwardContext context(std::move(node->grad), *node);
+      if (op_profile != nullptr) Lap();
       node->backward(context);
+      if (op_profile != nullptr) op_profile->ops[node->op].backward += Lap();
       grads = std::move(context.grads_);
     }
     grads.resize(node->inputs.size());

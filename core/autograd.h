@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,6 +58,18 @@ bool NeedsRecord(std::initializer_list<Tensor> inputs);
 void Backward(const Tensor& output, const Tensor& grad = {});
 
 bool GradEnabled();
+
+// Where the time of passes goes, by op: forward, the time since the op before was recorded;
+// backward, that of its backward function. Seconds.
+struct OpProfile {
+  struct Entry {
+    double forward = 0, backward = 0;
+    int64_t calls = 0;
+  };
+  std::map<std::string, Entry> ops;
+};
+// Starts adding to `profile` on this thread; nullptr stops it.
+void SetOpProfile(OpProfile* profile);
 
 // While one lives, nothing is recorded on this thread.
 class NoGradGuard {

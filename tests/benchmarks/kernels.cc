@@ -1,0 +1,245 @@
+// Kernels of a BERT's training step at its shapes, each with what it reaches: products in GFLOP/s,
+// the others in bytes that must be moved a second. `copy` is what the memory gives.
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+#include <vector>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/cpu/activation.h"
+#include "lathe/core/cpu/layer_norm.h"
+#include "lathe/core/cpu/optimizer.h"
+#include "lathe/core/gemm.h"
+#include "lathe/core/ops/attention.h"
+#include "lathe/core/ops/dispatch.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kRows = 816;  // tokens of 32 of SST-2's sentences
+
+void Rate(benchmark::State& state, const char* unit, double amount) {
+  state.counters[unit] = benchmark::Counter(amount, benchmark::Counter::kIsIterationInvariantRate,
+                                            benchmark::Counter::kIs1000);
+}
+
+template <typename T>
+Tensor Filled(Shape shape) {
+  return Tensor::Full(std::move(shape), 0.5, DTypeOf<T>::value);
+}
+
+template <typename T>
+void Forward(benchmark::State& state) {
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor x = Filled<T>({kRows, in}), w = Filled<T>({out, in}), y = Filled<T>({kRows, out});
+  for (auto _ : state) {
+    Gemm(false, true, kRows, out, in, x.data<T>(), in, w.data<T>(), in, 0.0f, y.data<T>(), out);
+  }
+  Rate(state, "FLOP/s", 2.0 * static_cast<double>(kRows * in * out));
+}
+template <typename T>
+void InputGradient(benchmark::State& state) {
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor dx = Filled<T>({kRows, in}), w = Filled<T>({out, in}), dy = Filled<T>({kRows, out});
+  for (auto _ : state) {
+    Gemm(false, false, kRows, in, out, dy.data<T>(), out, w.data<T>(), in, 0.0f, dx.data<T>(), in);
+  }
+  Rate(state, "FLOP/s", 2.0 * static_cast<double>(kRows * in * out));
+}
+template <typename T>
+void WeightGradient(benchmark::State& state) {
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor x = Filled<T>({kRows, in}), dy = Filled<T>({kRows, out});
+  const Tensor dw = Filled<float>({out, in});
+  for (auto _ : state) {
+    Gemm(true, false, out, in, kRows, dy.data<T>(), out, x.data<T>(), in, 1.0f, dw.data<float>(),
+         in);
+  }
+  Rate(state, "FLOP/s", 2.0 * static_cast<double>(kRows * in * out));
+}
+void Shapes(benchmark::internal::Benchmark* b) {
+  for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{
+           {768, 768}, {768, 1536}, {768, 3072}, {3072, 768}, {384, 384}, {384, 1536}}) {
+    b->Args({in, out});
+  }
+  b->ArgNames({"in", "out"})->UseRealTime();
+}
+BENCHMARK(Forward<float>)->Apply(Shapes);
+BENCHMARK(InputGradient<float>)->Apply(Shapes);
+BENCHMARK(WeightGradient<float>)->Apply(Shapes);
+BENCHMARK(Forward<BFloat16>)->Apply(Shapes);
+BENCHMARK(InputGradient<BFloat16>)->Apply(Shapes);
+BENCHMARK(WeightGradient<BFloat16>)->Apply(Shapes);
+
+void Copy(benchmark::State& state) {
+  const int64_t n = state.range(0);
+  const Tensor a = Filled<float>({n}), b = Filled<float>({n});
+  float* to = b.data<float>();
+  const float* from = a.data<float>();
+  for (auto _ : state) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i += 4096) std::memcpy(to + i, from + i, 4096 * 4);
+    benchmark::ClobberMemory();
+  }
+  Rate(state, "B/s", 8.0 * static_cast<double>(n));
+}
+BENCHMARK(Copy)->Arg(1 << 20)->Arg(1 << 26)->UseRealTime();
+
+template <typename T>
+void GeluForward(benchmark::State& state) {
+  const Tensor x = Filled<T>({kRows, 3072}), y = Filled<T>({kRows, 3072});
+  for (auto _ : state) {
+    KernelsOf<T, cpu::ActivationKernels>().forward(y.data<T>(), x.data<T>(), x.numel(),
+                                                   cpu::ActivationKind::kGelu);
+  }
+  Rate(state, "B/s", 2.0 * static_cast<double>(x.bytes()));
+}
+template <typename T>
+void GeluBackward(benchmark::State& state) {
+  const Tensor x = Filled<T>({kRows, 3072}), dy = Filled<T>({kRows, 3072});
+  const Tensor dx = Filled<T>({kRows, 3072});
+  for (auto _ : state) {
+    KernelsOf<T, cpu::ActivationKernels>().backward(dx.data<T>(), dy.data<T>(), x.data<T>(),
+                                                    x.numel(), cpu::ActivationKind::kGelu);
+  }
+  Rate(state, "B/s", 3.0 * static_cast<double>(x.bytes()));
+}
+template <typename T>
+void ColumnSums(benchmark::State& state) {
+  const Tensor x = Filled<T>({kRows, 3072}), sums = Filled<float>({3072});
+  for (auto _ : state) {
+    KernelsOf<T, cpu::ActivationKernels>().column_sums(sums.data<float>(), x.data<T>(), kRows, 3072,
+                                                       3072);
+  }
+  Rate(state, "B/s", static_cast<double>(x.bytes()));
+}
+BENCHMARK(GeluForward<float>)->UseRealTime();
+BENCHMARK(GeluForward<BFloat16>)->UseRealTime();
+BENCHMARK(GeluBackward<float>)->UseRealTime();
+BENCHMARK(GeluBackward<BFloat16>)->UseRealTime();
+BENCHMARK(ColumnSums<float>)->UseRealTime();
+BENCHMARK(ColumnSums<BFloat16>)->UseRealTime();
+
+struct NormCase {
+  std::vector<int32_t> samples = std::vector<int32_t>(kRows, 1);
+  std::vector<int32_t> positions = std::vector<int32_t>(kRows, 2);
+  cpu::LayerNormArgs args = {kRows, 768, 1e-12, {}};
+  explicit NormCase(bool dropout) {
+    if (dropout) args.mask.threshold = 429496730;
+    args.mask.row_samples = samples.data();
+    args.mask.row_positions = positions.data();
+  }
+};
+
+// With (1) and without (0) dropout, and with a residual.
+template <typename T>
+void NormForward(benchmark::State& state) {
+  const NormCase c(state.range(0) != 0);
+  const Shape shape = {kRows, 768};
+  const Tensor x = Filled<T>(shape), y = Filled<T>(shape), z = Filled<T>(shape),
+               residual = Filled<T>(shape), weight = Filled<float>({768}),
+               mean = Filled<float>({kRows}), rstd = Filled<float>({kRows});
+  for (auto _ : state) {
+    KernelsOf<T, cpu::LayerNormKernels>().forward(
+        y.data<T>(), z.data<T>(), mean.data<float>(), rstd.data<float>(), x.data<T>(),
+        residual.data<T>(), weight.data<float>(), weight.data<float>(), c.args);
+  }
+  Rate(state, "B/s", 4.0 * static_cast<double>(x.bytes()));
+}
+template <typename T>
+void NormBackward(benchmark::State& state) {
+  const NormCase c(state.range(0) != 0);
+  const Shape shape = {kRows, 768};
+  const Tensor dz = Filled<T>(shape), dx = Filled<T>(shape), dy = Filled<T>(shape),
+               z = Filled<T>(shape), weight = Filled<float>({768}), mean = Filled<float>({kRows}),
+               rstd = Filled<float>({kRows}), grads = Filled<float>({2, 768}),
+               partial = Filled<float>({kRows / cpu::kLayerNormChunk + 1, 2 * 768});
+  for (auto _ : state) {
+    KernelsOf<T, cpu::LayerNormKernels>().backward(
+        dz.data<T>(), dx.data<T>(), grads.data<float>(), grads.data<float>() + 768,
+        partial.data<float>(), dy.data<T>(), z.data<T>(), mean.data<float>(), rstd.data<float>(),
+        weight.data<float>(), c.args);
+  }
+  Rate(state, "B/s", 4.0 * static_cast<double>(dz.bytes()));
+}
+BENCHMARK(NormForward<float>)->ArgName("dropout")->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(NormForward<BFloat16>)->ArgName("dropout")->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(NormBackward<float>)->ArgName("dropout")->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(NormBackward<BFloat16>)->ArgName("dropout")->Arg(0)->Arg(1)->UseRealTime();
+
+// 12 heads of 64 over about 816 tokens (or 8 x 512), with dropout; forward and, if asked, backward.
+template <typename T>
+void Attention(benchmark::State& state) {
+  const int64_t length = state.range(0), H = 768;
+  const bool backward = state.range(1) != 0;
+  const int64_t batch = length >= 512 ? 8 : kRows / length;
+  const int64_t rows = batch * length;
+  std::vector<int32_t> cu, samples;
+  for (int64_t b = 0; b <= batch; ++b) cu.push_back(static_cast<int32_t>(b * length));
+  for (int64_t b = 0; b < batch; ++b) samples.push_back(static_cast<int32_t>(b));
+  const PackedSequences packed = {Tensor::FromVector(cu), Tensor::FromVector(samples), length};
+  AttentionOptions options;
+  options.num_heads = 12;
+  options.dropout.p = 0.1;
+  Tensor q = Filled<T>({rows, H}), kv = Filled<T>({rows, 2 * H});
+  const Tensor dout = Filled<T>({rows, H});
+  if (backward) {
+    q.SetRequiresGrad(true);
+    kv.SetRequiresGrad(true);
+  }
+  for (auto _ : state) {
+    const Tensor out = PackedAttention(q, kv, packed, options);
+    if (backward) {
+      Backward(out, dout);
+      q.SetGrad({});
+      kv.SetGrad({});
+    }
+  }
+  const double products = backward ? 14 : 4;  // 2 forward, 5 more backward, 2 operations each
+  Rate(state, "FLOP/s", products * static_cast<double>(batch * length * length * H));
+}
+BENCHMARK(Attention<float>)
+    ->ArgNames({"length", "backward"})
+    ->ArgsProduct({{25, 128, 512}, {0, 1}})
+    ->UseRealTime();
+BENCHMARK(Attention<BFloat16>)
+    ->ArgNames({"length", "backward"})
+    ->ArgsProduct({{25, 128, 512}, {0, 1}})
+    ->UseRealTime();
+
+// With (1) and without (0) a bfloat16 copy of the values.
+void AdamW(benchmark::State& state) {
+  const int64_t n = 85'000'000;
+  const Tensor p = Filled<float>({n}), m = Filled<float>({n}), v = Filled<float>({n}),
+               g = Filled<float>({n}), narrow = Filled<BFloat16>({n});
+  const bool copy = state.range(0) != 0;
+  std::vector<uint8_t> active(n / cpu::kAdamWBlock + 1, 1);
+  for (auto _ : state) {
+    cpu::Kernels<cpu::OptimizerKernels>().adamw(p.data<float>(), m.data<float>(), v.data<float>(),
+                                                copy ? narrow.data<BFloat16>() : nullptr,
+                                                active.data(), g.data<float>(), n,
+                                                {.decay = 1,
+                                                 .beta2 = 0.999f,
+                                                 .rest1 = 0.1f,
+                                                 .rest2 = 0.001f,
+                                                 .step_size = 1e-5f,
+                                                 .inverse_bias2 = 1,
+                                                 .eps = 1e-8f});
+  }
+  Rate(state, "B/s", (copy ? 30.0 : 28.0) * static_cast<double>(n));
+}
+void SumOfSquares(benchmark::State& state) {
+  const Tensor g = Filled<float>({85'000'000});
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        cpu::Kernels<cpu::OptimizerKernels>().sum_of_squares(g.data<float>(), g.numel()));
+  }
+  Rate(state, "B/s", static_cast<double>(g.bytes()));
+}
+BENCHMARK(AdamW)->ArgName("bf16_copy")->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(SumOfSquares)->UseRealTime();
+
+}  // namespace
+}  // namespace lathe
+
+BENCHMARK_MAIN();
