@@ -106,6 +106,22 @@ TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
   }
 }
 
+TEST_F(CliTest, MixedPrecision) {
+  const RunResult full = Train({"--do_eval", "--num_train_epochs", "6"});
+  ASSERT_EQ(full.exit_code, 0) << full.err;
+  const Json full_state = ReadJson("out/trainer_state.json");
+  const RunResult run =
+      Train({"--do_eval", "--num_train_epochs", "6", "--bf16", "--overwrite_output_dir"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("bf16"), std::string::npos) << run.out;
+  EXPECT_GT(ReadJson("out/eval_results.json")["eval_accuracy"], 0.8);
+  const Json state = ReadJson("out/trainer_state.json");
+  const double first = state["log_history"][0]["loss"];
+  const double full_first = full_state["log_history"][0]["loss"];
+  EXPECT_NE(first, full_first);
+  EXPECT_NEAR(first, full_first, 0.01);
+}
+
 TEST_F(CliTest, KeepsTheBestModel) {
   const RunResult run = Train({"--do_eval", "--eval_strategy", "steps", "--eval_steps", "4",
                                "--load_best_model_at_end", "--metric_for_best_model", "accuracy",

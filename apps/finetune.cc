@@ -17,6 +17,8 @@
 #include "lathe/apps/trainer.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/core/gemm.h"
+#include "lathe/distributed/accelerator.h"
 
 namespace lathe {
 namespace {
@@ -53,6 +55,7 @@ void PrintSummary(const FinetuneOptions& options, const Task& task, const Traine
   PrintData("test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow("steps", trainer->Plan());
   PrintRow("threads", std::to_string(omp_get_max_threads()));
+  if (options.mixed_precision != "no") PrintRow("precision", options.mixed_precision);
   PrintRow("output", options.output_dir);
   for (const std::string& note : task.notes) PrintRow("note", note);
   std::cout << std::flush;
@@ -111,6 +114,10 @@ int Finetune(const FinetuneOptions& options) {
   CheckNoOtherModel(out, options);
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
   Task task = LoadTask(options);
+  Accelerator({.mixed_precision = options.mixed_precision}).Prepare(*task.model);
+  if (options.mixed_precision == "bf16" && !HasFastBFloat16()) {
+    task.notes.push_back("this processor has no bfloat16 products: --mixed_precision bf16 is slow");
+  }
   std::optional<Trainer> trainer;
   if (options.do_train) trainer.emplace(options, task, out);
   PrintSummary(options, task, trainer ? &*trainer : nullptr);

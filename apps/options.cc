@@ -109,6 +109,11 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
       .Value("JSON");
   flags.Add("warmup_steps", &o.warmup_steps, "steps in which the rate rises from 0").Min(0);
   flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps").Min(0).Max(1);
+  flags
+      .Add("mixed_precision", &o.mixed_precision,
+           "bf16: activations and products in bfloat16, everything else in float32")
+      .Choices({"no", "bf16"});
+  flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
   flags.Add("shuffle_train", &o.shuffle_train, "a new order in each epoch");
   flags.Add("group_by_length", &o.group_by_length, "batches of texts of similar length");
   flags.Add("dataloader_drop_last", &o.dataloader_drop_last, "leave out an incomplete last batch");
@@ -183,6 +188,7 @@ void Validate(FinetuneOptions& o) {
   Require(!o.do_train || o.eval_strategy == "no" || !o.validation_file.empty(),
           "--eval_strategy needs --validation_file");
   ParseScheduleKwargs(o.lr_scheduler_type, o.lr_scheduler_kwargs);
+  if (o.bf16) o.mixed_precision = "bf16";
   if (o.eval_steps == 0) o.eval_steps = o.logging_steps;
 }
 

@@ -89,6 +89,7 @@ Trainer::Trainer(const FinetuneOptions& options, Task& task, OutputDir& out)
       task_(task),
       out_(out),
       model_(*task.model),
+      accelerator_({.mixed_precision = options.mixed_precision}),
       loader_(task.train.dataset, LoaderOptions(options)),
       optimizer_(DecayGroups(model_.Parameters(), options.weight_decay), OptimizerOptions(options)),
       metric_name_(MetricName(options.metric_for_best_model)),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lathe/core/cpu/convert.h"
+
 namespace lathe {
 
 Shape BroadcastShape(const char* op, const Shape& a, const Shape& b) {
@@ -54,14 +56,17 @@ Tensor SumToShape(const Tensor& t, const Shape& shape) {
 void AddInPlace(Tensor& target, const Tensor& other) {
   Check(target.shape() == other.shape(), "add", "expected shape ", target.shape(), " but got ",
         other.shape());
-  DispatchFloat(target.dtype(), "add", [&](auto tag) {
-    using T = decltype(tag);
-    T* a = target.data<T>();
-    const T* b = other.data<T>();
-    const int64_t n = target.numel();
-#pragma omp parallel for simd schedule(static) if (n > 32768)
+  const int64_t n = target.numel();
+  if (target.dtype() == DType::kF64) {
+    double* a = target.data<double>();
+    const double* b = other.data<double>();
     for (int64_t i = 0; i < n; ++i) a[i] += b[i];
-  });
+  } else if (target.dtype() == DType::kBF16) {
+    cpu::Kernels<cpu::ConvertKernels>().add_bf16(target.data<BFloat16>(), other.data<BFloat16>(),
+                                                 n);
+  } else {
+    cpu::Kernels<cpu::ConvertKernels>().add_f32(target.data<float>(), other.data<float>(), n);
+  }
   target.impl()->storage->BumpVersion();
 }
 

@@ -15,7 +15,7 @@ Shape BroadcastStrides(const Shape& shape, const Shape& target);
 // Sums `t` over the dimensions along which `shape` was broadcast; `t` itself if the shapes agree.
 Tensor SumToShape(const Tensor& t, const Shape& shape);
 
-// target += other, same shape and dtype (float32 or float64).
+// target += other, same shape and dtype (float32, float64 or bfloat16).
 void AddInPlace(Tensor& target, const Tensor& other);
 
 }  // namespace lathe

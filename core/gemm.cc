@@ -1,32 +1,183 @@
 #include "lathe/core/gemm.h"
 
-#include <dnnl.h>
+#include <absl/container/flat_hash_map.h>
 
+#include <dnnl.hpp>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "lathe/core/cpu/convert.h"
 #include "lathe/core/error.h"
 
 namespace lathe {
+namespace {
+
+using DataType = dnnl::memory::data_type;
+
+const dnnl::engine& Engine() {
+  static const dnnl::engine* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *engine;
+}
+
+struct Product {
+  bool transpose_a, transpose_b, accumulate, bias;
+  DataType inputs, output;
+  int64_t M, N, K, lda, ldb, ldc;
+
+  template <typename H>
+  friend H AbslHashValue(H h, const Product& p) {
+    return H::combine(std::move(h), p.transpose_a, p.transpose_b, p.accumulate, p.bias,
+                      static_cast<int>(p.inputs), static_cast<int>(p.output), p.M, p.N, p.K, p.lda,
+                      p.ldb, p.ldc);
+  }
+  friend bool operator==(const Product&, const Product&) = default;
+
+  dnnl::memory::desc A() const {
+    return {{M, K}, inputs, transpose_a ? dnnl::memory::dims{1, lda} : dnnl::memory::dims{lda, 1}};
+  }
+  dnnl::memory::desc B() const {
+    return {{K, N}, inputs, transpose_b ? dnnl::memory::dims{1, ldb} : dnnl::memory::dims{ldb, 1}};
+  }
+  dnnl::memory::desc C() const { return {{M, N}, output, dnnl::memory::dims{ldc, 1}}; }
+  dnnl::memory::desc Bias() const { return {{1, N}, DataType::f32, dnnl::memory::dims{N, 1}}; }
+
+  dnnl::matmul Build() const {
+    dnnl::primitive_attr attributes;
+    if (accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::desc desc =
+        bias ? dnnl::matmul::desc(A(), B(), Bias(), C()) : dnnl::matmul::desc(A(), B(), C());
+    return dnnl::matmul(dnnl::matmul::primitive_desc(desc, attributes, Engine()));
+  }
+};
+
+// Building a product generates code, which takes as long as a small product itself: each is kept.
+dnnl::matmul Prepared(const Product& product) {
+  constexpr size_t kMostKept = 4096;
+  static std::mutex* mutex = new std::mutex;
+  static auto* kept = new absl::flat_hash_map<Product, dnnl::matmul>;
+  std::lock_guard lock(*mutex);
+  const auto found = kept->find(product);
+  if (found != kept->end()) return found->second;
+  if (kept->size() >= kMostKept) kept->clear();
+  return kept->emplace(product, product.Build()).first->second;
+}
+
+void Execute(const Product& product, const void* a, const void* b, void* c, const float* bias) {
+  try {
+    thread_local dnnl::stream stream(Engine());
+    // oneDNN takes inputs as void* too; it does not write to them.
+    std::unordered_map<int, dnnl::memory> arguments = {
+        {DNNL_ARG_SRC, {product.A(), Engine(), const_cast<void*>(a)}},
+        {DNNL_ARG_WEIGHTS, {product.B(), Engine(), const_cast<void*>(b)}},
+        {DNNL_ARG_DST, {product.C(), Engine(), c}}};
+    if (product.bias) {
+      arguments.insert({DNNL_ARG_BIAS, {product.Bias(), Engine(), const_cast<float*>(bias)}});
+    }
+    Prepared(product).execute(stream, arguments);
+    stream.wait();
+  } catch (const dnnl::error& error) {
+    Check(false, "gemm", "oneDNN failed: ", error.what(), " for M, N, K = ", product.M, ", ",
+          product.N, ", ", product.K);
+  }
+}
+
+// C = beta C + bias, what a product over nothing is.
+template <typename C, typename M>
+void OnlyBias(int64_t rows, int64_t N, M beta, C* c, int64_t ldc, const M* bias) {
+  for (int64_t m = 0; m < rows; ++m) {
+    for (int64_t n = 0; n < N; ++n) {
+      cpu::Store(c[m * ldc + n], (beta == 0 ? M(0) : beta * cpu::Load(c[m * ldc + n])) +
+                                     (bias == nullptr ? M(0) : bias[n]));
+    }
+  }
+}
+
+std::vector<float> ToFloat(const BFloat16* x, int64_t rows, int64_t columns, int64_t ld) {
+  std::vector<float> out(static_cast<size_t>(rows * columns));
+  for (int64_t r = 0; r < rows; ++r) {
+    cpu::Kernels<cpu::ConvertKernels>().to_f32(out.data() + r * columns, x + r * ld, columns);
+  }
+  return out;
+}
+
+template <typename C>
+void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K,
+                  const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb, float beta, C* c,
+                  int64_t ldc, const float* bias) {
+  Check(beta == 0 || (beta == 1 && bias == nullptr), "gemm", "beta must be 0 or 1 but is ", beta);
+  if (M == 0 || N == 0) return;
+  if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
+  if (HasFastBFloat16()) {
+    const DataType output = std::is_same_v<C, float> ? DataType::f32 : DataType::bf16;
+    return Execute({transpose_a, transpose_b, beta != 0, bias != nullptr, DataType::bf16, output, M,
+                    N, K, lda, ldb, ldc},
+                   a, b, c, bias);
+  }
+  const std::vector<float> wide_a = transpose_a ? ToFloat(a, K, M, lda) : ToFloat(a, M, K, lda);
+  const std::vector<float> wide_b = transpose_b ? ToFloat(b, N, K, ldb) : ToFloat(b, K, N, ldb);
+  std::vector<float> wide_c(static_cast<size_t>(M * N));
+  Gemm(transpose_a, transpose_b, M, N, K, wide_a.data(), transpose_a ? M : K, wide_b.data(),
+       transpose_b ? K : N, 0.0f, wide_c.data(), N, bias);
+  for (int64_t m = 0; m < M; ++m) {
+    for (int64_t n = 0; n < N; ++n) {
+      C& to = c[m * ldc + n];
+      cpu::Store(to, wide_c[static_cast<size_t>(m * N + n)] + (beta == 0 ? 0 : cpu::Load(to)));
+    }
+  }
+}
+
+}  // namespace
+
+bool HasFastBFloat16() {
+  static const bool fast = [] {
+    if (cpu::IsaLevel() < 4) return false;
+    try {
+      Product{.transpose_a = false,
+              .transpose_b = false,
+              .accumulate = false,
+              .bias = false,
+              .inputs = DataType::bf16,
+              .output = DataType::bf16,
+              .M = 16,
+              .N = 16,
+              .K = 16,
+              .lda = 16,
+              .ldb = 16,
+              .ldc = 16}
+          .Build();
+      // oneDNN emulates bfloat16 on AVX-512 machines without it.
+      constexpr int kNeeded = dnnl_cpu_isa_avx512_core_bf16;
+      return (static_cast<int>(dnnl::get_effective_cpu_isa()) & kNeeded) == kNeeded;
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  }();
+  return fast;
+}
 
 void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const float* a,
-          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc,
+          const float* bias) {
+  Check(beta == 0 || (beta == 1 && bias == nullptr), "gemm", "beta must be 0 or 1 but is ", beta);
   if (M == 0 || N == 0) return;
-  if (K == 0) {
-    for (int64_t m = 0; m < M; ++m) {
-      for (int64_t n = 0; n < N; ++n) c[m * ldc + n] = beta == 0 ? 0 : beta * c[m * ldc + n];
-    }
-    return;
-  }
-  const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', M, N, K,
-                                          1.0f, a, lda, b, ldb, beta, c, ldc);
-  Check(status == dnnl_success, "gemm", "oneDNN failed with status ", static_cast<int>(status),
-        " for M, N, K = ", M, ", ", N, ", ", K);
+  if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
+  Execute({transpose_a, transpose_b, beta != 0, bias != nullptr, DataType::f32, DataType::f32, M, N,
+           K, lda, ldb, ldc},
+          a, b, c, bias);
 }
 
 void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const double* a,
-          int64_t lda, const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
+          int64_t lda, const double* b, int64_t ldb, double beta, double* c, int64_t ldc,
+          const double* bias) {
 #pragma omp parallel for schedule(static)
   for (int64_t m = 0; m < M; ++m) {
     for (int64_t n = 0; n < N; ++n) {
-      double sum = 0;
+      double sum = bias == nullptr ? 0 : bias[n];
       for (int64_t k = 0; k < K; ++k) {
         sum += (transpose_a ? a[k * lda + m] : a[m * lda + k]) *
                (transpose_b ? b[n * ldb + k] : b[k * ldb + n]);
@@ -34,6 +185,18 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
       c[m * ldc + n] = sum + (beta == 0 ? 0 : beta * c[m * ldc + n]);
     }
   }
+}
+
+void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
+          int64_t lda, const BFloat16* b, int64_t ldb, float beta, BFloat16* c, int64_t ldc,
+          const float* bias) {
+  BFloat16Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
+}
+
+void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
+          int64_t lda, const BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc,
+          const float* bias) {
+  BFloat16Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
 }
 
 }  // namespace lathe

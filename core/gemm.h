@@ -1,15 +1,32 @@
-// Matrix products on the host: oneDNN for float32, a plain loop for float64 (gradient checks).
+// Matrix products on the host: oneDNN for float32 and bfloat16, a plain loop for float64 (gradient
+// checks).
 #pragma once
 
 #include <cstdint>
 
+#include "lathe/core/dtype.h"
+
 namespace lathe {
 
 // C (M, N) = op(A) op(B) + beta C, row-major; op(A) is (M, K), op(B) is (K, N); ld* are the row
-// strides of A, B and C as stored.
+// strides of A, B and C as stored. beta is 0 or 1. bias (N), if given, is added to each row of C;
+// with beta 0 only.
 void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const float* a,
-          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc,
+          const float* bias = nullptr);
 void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const double* a,
-          int64_t lda, const double* b, int64_t ldb, double beta, double* c, int64_t ldc);
+          int64_t lda, const double* b, int64_t ldb, double beta, double* c, int64_t ldc,
+          const double* bias = nullptr);
+// Sums are formed in float32 whatever C is.
+void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
+          int64_t lda, const BFloat16* b, int64_t ldb, float beta, BFloat16* c, int64_t ldc,
+          const float* bias = nullptr);
+void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
+          int64_t lda, const BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc,
+          const float* bias = nullptr);
+
+// False if this processor has no instructions for bfloat16 products: they are then computed in
+// float32, which is right and slow.
+bool HasFastBFloat16();
 
 }  // namespace lathe

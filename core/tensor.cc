@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/cpu/convert.h"
 
 namespace lathe {
 
@@ -176,6 +177,10 @@ void Tensor::CopyFrom(const Tensor& other) {
   Check(shape() == other.shape(), "copy", "expected shape ", shape(), " but got ", other.shape());
   if (dtype() == other.dtype()) {
     std::memcpy(raw_data(), other.raw_data(), static_cast<size_t>(bytes()));
+  } else if (dtype() == DType::kBF16 && other.dtype() == DType::kF32) {
+    cpu::Kernels<cpu::ConvertKernels>().to_bf16(data<BFloat16>(), other.data<float>(), numel());
+  } else if (dtype() == DType::kF32 && other.dtype() == DType::kBF16) {
+    cpu::Kernels<cpu::ConvertKernels>().to_f32(data<float>(), other.data<BFloat16>(), numel());
   } else {
     DispatchAll(dtype(), [&](auto to) {
       DispatchAll(other.dtype(), [&](auto from) {

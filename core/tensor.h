@@ -62,6 +62,10 @@ struct TensorImpl {
   bool requires_grad = false;
   std::shared_ptr<Node> producer;  // the op that made it, while gradients are recorded
   std::shared_ptr<TensorImpl> grad;
+  // A copy in a narrower dtype for products, and the storage's version that it was made of
+  // (core/ops/cast.h).
+  std::shared_ptr<TensorImpl> low_precision;
+  int64_t low_precision_version = -1;
   // Called once in each backward pass, when a leaf's gradient has received all its parts.
   std::function<void()> on_grad_ready;
 };

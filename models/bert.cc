@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/embedding.h"
+#include "lathe/core/ops/shape.h"
 #include "lathe/models/classification_loss.h"
 
 namespace lathe {
@@ -40,6 +42,25 @@ void CheckFirstColumns(const Batch& batch) {
                             "pad on the right, not on the left");
     }
   }
+}
+
+// Products are prepared for each number of rows that they meet, which takes a while: the rows of a
+// batch are filled up to a multiple of this. The surplus rows belong to no sequence, so nothing
+// reads them and their gradients are 0.
+constexpr int64_t kRowStep = 32;
+
+// x: [T] i32, followed by zeros.
+Tensor WithSurplus(const Tensor& x, int64_t rows) {
+  if (x.numel() == rows) return x;
+  Tensor filled = Tensor::Zeros({rows}, DType::kI32);
+  filled.Slice(0, x.numel()).CopyFrom(x);
+  return filled;
+}
+
+// Without surplus rows, in float32: what a caller gets to see.
+Tensor Visible(const Tensor& hidden_states, int64_t rows) {
+  const Tensor x = hidden_states.dim(0) == rows ? hidden_states : SliceRows(hidden_states, 0, rows);
+  return Cast(x, DType::kF32);
 }
 
 }  // namespace
@@ -98,8 +119,9 @@ BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
 
 nn::ForwardContext BertModel::MakeContext(const Batch& batch,
                                           const BertForwardOptions& options) const {
-  nn::ForwardContext context = nn::ForwardContext::Make(batch.cu_seqlens, batch.sample_ids,
-                                                        batch.position_ids, batch.max_seqlen);
+  const int64_t rows = (batch.num_tokens() + kRowStep - 1) / kRowStep * kRowStep;
+  nn::ForwardContext context = nn::ForwardContext::Make(
+      batch.cu_seqlens, batch.sample_ids, WithSurplus(batch.position_ids, rows), batch.max_seqlen);
   context.training = options.training;
   context.seed = options.seed;
   context.step = static_cast<uint32_t>(batch.step >= 0 ? batch.step : own_step_);
@@ -113,11 +135,14 @@ Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) c
   const int32_t last = *std::max_element(positions.begin(), positions.end());
   Check(last < max_position_embeddings_, "bert", "a sequence reaches position ", last,
         " but the model's max_position_embeddings is ", max_position_embeddings_);
-  const Tensor sum = EmbeddingSum({batch.input_ids, batch.token_type_ids, batch.position_ids},
+  const int64_t rows = context.row_positions.numel();
+  const Tensor sum = EmbeddingSum({WithSurplus(batch.input_ids, rows),
+                                   WithSurplus(batch.token_type_ids, rows), context.row_positions},
                                   {word_->weight, token_type_->weight, position_->weight},
                                   {word_->padding_row, -1, -1});
-  return Dropout(norm_->Forward(sum),
-                 context.Dropout(layer_options_.hidden_dropout_prob, "embeddings"));
+  return Cast(Dropout(norm_->Forward(sum),
+                      context.Dropout(layer_options_.hidden_dropout_prob, "embeddings")),
+              compute_dtype());
 }
 
 BertOutput BertModel::Forward(const Batch& batch, const BertForwardOptions& options) const {
@@ -126,19 +151,20 @@ BertOutput BertModel::Forward(const Batch& batch, const BertForwardOptions& opti
   if (options.training && batch.step < 0) ++own_step_;
   BertOutput out;
   Tensor hidden_states = Embed(batch, context);
+  const int64_t rows = batch.num_tokens();
   const bool shortcut = options.first_tokens_only && !options.output_hidden_states;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    if (options.output_hidden_states) out.hidden_states.push_back(hidden_states);
+    if (options.output_hidden_states) out.hidden_states.push_back(Visible(hidden_states, rows));
     hidden_states =
         layers_[i]->Forward(hidden_states, context, shortcut && i + 1 == layers_.size());
   }
-  if (options.output_hidden_states) out.hidden_states.push_back(hidden_states);
   if (shortcut) {
-    out.first_tokens = hidden_states;
+    out.first_tokens = Cast(hidden_states, DType::kF32);
   } else {
-    out.last_hidden_state = hidden_states;
-    out.first_tokens = nn::FirstTokens(hidden_states, batch.cu_seqlens);
+    out.last_hidden_state = Visible(hidden_states, rows);
+    out.first_tokens = nn::FirstTokens(out.last_hidden_state, batch.cu_seqlens);
   }
+  if (options.output_hidden_states) out.hidden_states.push_back(out.last_hidden_state);
   if (pooler_ != nullptr) out.pooled = pooler_->Forward(out.first_tokens);
   return out;
 }

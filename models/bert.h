@@ -14,6 +14,7 @@
 
 namespace lathe {
 
+// All float32, whatever the model computes in.
 struct BertOutput {
   Tensor last_hidden_state;  // [T, H]; undefined if only first tokens were asked for
   Tensor first_tokens;       // [B, H]: rows of the first tokens of the last layer

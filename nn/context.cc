@@ -19,7 +19,7 @@ ForwardContext ForwardContext::Make(const Tensor& cu_seqlens, const Tensor& samp
   ForwardContext context;
   context.sequences = {cu_seqlens, sample_ids, max_seqlen};
   context.row_positions = position_ids;
-  context.row_samples = Tensor::Empty({position_ids.numel()}, DType::kI32);
+  context.row_samples = Tensor::Zeros({position_ids.numel()}, DType::kI32);
   context.first_positions = Tensor::Zeros({sample_ids.numel()}, DType::kI32);
   const int32_t* cu = cu_seqlens.data<int32_t>();
   const int32_t* samples = sample_ids.data<int32_t>();

@@ -10,7 +10,8 @@ namespace lathe::nn {
 
 struct ForwardContext {
   PackedSequences sequences;
-  Tensor row_samples;    // [T] i32: the sample of each token row, by its place in the global batch
+  Tensor row_samples;    // [T] i32: the sample of each token row, by its place in the global batch;
+                         // 0 for surplus rows beyond the last sequence
   Tensor row_positions;  // [T] i32: the token's place in its sequence
   Tensor first_positions;  // [B] i32 zeros: those of first tokens
   bool training = false;

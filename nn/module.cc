@@ -51,4 +51,13 @@ void Module::Train(bool training) {
   }
 }
 
+void Module::SetComputeDType(DType dtype) {
+  Check(dtype == DType::kF32 || dtype == DType::kBF16, "module",
+        "the compute dtype must be float32 or bfloat16 but is ", ToString(dtype));
+  compute_dtype_ = dtype;
+  for (const Entry& entry : entries_) {
+    if (entry.module != nullptr) entry.module->SetComputeDType(dtype);
+  }
+}
+
 }  // namespace lathe

@@ -50,6 +50,11 @@ class Module {
   void Eval() { Train(false); }
   bool training() const { return training_; }
 
+  // The dtype of activations and products between input and head: float32, or bfloat16 for mixed
+  // precision. Parameters and their gradients stay float32. Accelerator::Prepare sets it.
+  void SetComputeDType(DType dtype);
+  DType compute_dtype() const { return compute_dtype_; }
+
  protected:
   Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true);
   template <typename M, typename... Args>
@@ -69,6 +74,7 @@ class Module {
   void Collect(const std::string& prefix, std::vector<Parameter>& out) const;
   std::vector<Entry> entries_;
   bool training_ = false;
+  DType compute_dtype_ = DType::kF32;
 };
 
 }  // namespace lathe

@@ -1,37 +1,11 @@
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "lathe/core/cpu/optimizer.h"
 #include "lathe/optim/optimizer.h"
 
 namespace lathe {
-namespace {
-
-// One step's constants; those that depend on t alone are worked out in double, as PyTorch does.
-struct AdamWStep {
-  float decay;  // 1 - lr * weight_decay
-  float beta2;
-  float rest1, rest2;   // 1 - beta, not the difference of rounded values
-  float step_size;      // lr / (1 - beta1^t)
-  float inverse_bias2;  // 1 / sqrt(1 - beta2^t)
-  float eps;
-};
-
-void Update(float* p, float* m, float* v, const float* g, int64_t n, const AdamWStep& step) {
-  const AdamWStep s = step;
-  const float rest1 = s.rest1;
-  const float rest2 = s.rest2;
-#pragma omp parallel for simd schedule(static) if (n > 16384)
-  for (int64_t i = 0; i < n; ++i) {
-    const float grad = g[i];
-    const float mean = m[i] + rest1 * (grad - m[i]);
-    const float square = s.beta2 * v[i] + rest2 * grad * grad;
-    m[i] = mean;
-    v[i] = square;
-    p[i] = p[i] * s.decay - s.step_size * mean / (std::sqrt(square) * s.inverse_bias2 + s.eps);
-  }
-}
-
-}  // namespace
 
 AdamW::AdamW(std::vector<Parameter> parameters, AdamWOptions options)
     : AdamW(std::vector<ParameterGroup>{{.parameters = std::move(parameters)}}, options) {}
@@ -51,24 +25,47 @@ void AdamW::Step() {
   if (!exp_avg_.defined()) {
     exp_avg_ = Tensor::Zeros(values.shape());
     exp_avg_sq_ = Tensor::Zeros(values.shape());
+    for (const Range& range : ranges_) {
+      const int64_t n = range.parameter.numel();
+      active_.emplace_back(static_cast<size_t>((n + cpu::kAdamWBlock - 1) / cpu::kAdamWBlock));
+    }
   }
   ++step_count_;
   const double t = static_cast<double>(step_count_);
-  for (const Range& range : ranges_) {
+  const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
+  const int64_t version = values.impl()->storage->version();
+  std::vector<TensorImpl*> written;  // parameters whose bfloat16 copies are kept up to date
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const Range& range = ranges_[i];
     const double lr = lr_[range.group];
-    Update(values.data<float>() + range.begin, exp_avg_.data<float>() + range.begin,
-           exp_avg_sq_.data<float>() + range.begin, grads.data<float>() + range.begin,
-           range.end - range.begin,
-           {.decay = static_cast<float>(1 - lr * weight_decay_[range.group]),
-
-            .beta2 = static_cast<float>(options_.beta2),
-            .rest1 = static_cast<float>(1 - options_.beta1),
-            .rest2 = static_cast<float>(1 - options_.beta2),
-            .step_size = static_cast<float>(lr / (1 - std::pow(options_.beta1, t))),
-            .inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t))),
-            .eps = static_cast<float>(options_.eps)});
+    TensorImpl& parameter = *range.parameter.impl();
+    BFloat16* narrow = nullptr;
+    if (parameter.low_precision != nullptr && parameter.low_precision->dtype == DType::kBF16 &&
+        parameter.low_precision_version == version) {
+      narrow = Tensor(parameter.low_precision).data<BFloat16>();
+      written.push_back(&parameter);
+    }
+    const float decay = static_cast<float>(1 - lr * weight_decay_[range.group]);
+    // A part of a parameter that never had a gradient, such as the rows of words that never came
+    // up, stays as it is, unless it decays.
+    const bool passes_over = decay == 1 && options_.eps > 0;
+    if (!passes_over) std::fill(active_[i].begin(), active_[i].end(), 1);
+    kernels.adamw(
+        values.data<float>() + range.begin, exp_avg_.data<float>() + range.begin,
+        exp_avg_sq_.data<float>() + range.begin, narrow, active_[i].data(),
+        grads.data<float>() + range.begin, range.parameter.numel(),
+        {.decay = decay,
+         .beta2 = static_cast<float>(options_.beta2),
+         .rest1 = static_cast<float>(1 - options_.beta1),
+         .rest2 = static_cast<float>(1 - options_.beta2),
+         .step_size = static_cast<float>(lr / (1 - std::pow(options_.beta1, t))),
+         .inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t))),
+         .eps = static_cast<float>(options_.eps)});
   }
   values.impl()->storage->BumpVersion();
+  for (TensorImpl* parameter : written) {
+    parameter->low_precision_version = values.impl()->storage->version();
+  }
 }
 
 }  // namespace lathe

@@ -5,14 +5,10 @@
 #include <map>
 #include <utility>
 
+#include "lathe/core/cpu/optimizer.h"
+
 namespace lathe {
 namespace {
-
-// Sums are formed in pieces of this many elements, so that their order, and with it the last bit,
-// does not depend on the number of threads.
-constexpr int64_t kChunk = 16384;
-
-int64_t NumChunks(int64_t n) { return (n + kChunk - 1) / kChunk; }
 
 // The groups' parameters in the order of registration, if they lie in an arena already: it is kept
 // then instead of copied, whatever way the groups divide it.
@@ -30,26 +26,6 @@ std::vector<Parameter> InArenaOrder(const std::vector<ParameterGroup>& groups) {
     });
   }
   return all;
-}
-
-double Norm(const float* x, int64_t n) {
-  std::vector<double> partial(static_cast<size_t>(NumChunks(n)));
-#pragma omp parallel for schedule(static)
-  for (int64_t chunk = 0; chunk < static_cast<int64_t>(partial.size()); ++chunk) {
-    const int64_t end = std::min(n, (chunk + 1) * kChunk);
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = chunk * kChunk; i < end; ++i) {
-      const double value = x[i];
-      sum += value * value;
-    }
-    partial[static_cast<size_t>(chunk)] = sum;
-  }
-  double sum = 0;
-  for (const double part : partial) {
-    sum += part;
-  }
-  return std::sqrt(sum);
 }
 
 }  // namespace
@@ -89,18 +65,15 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
     const int64_t begin = entries[i].offset;
     // The gap after a parameter belongs to it: an update leaves its zeros as they are.
     const int64_t end = i + 1 < entries.size() ? entries[i + 1].offset : arena_->values().numel();
-    const int group = group_of.at(entries[i].parameter.tensor.impl().get());
-    if (!ranges_.empty() && ranges_.back().group == group && ranges_.back().end == begin) {
-      ranges_.back().end = end;
-    } else {
-      ranges_.push_back({begin, end, group});
-    }
+    const Tensor& parameter = entries[i].parameter.tensor;
+    ranges_.push_back({begin, end, group_of.at(parameter.impl().get()), parameter});
   }
 }
 
 Tensor GradNorm(Optimizer& optimizer) {
   const Tensor& grads = optimizer.arena().grads();
-  return Tensor::Full({}, Norm(grads.data<float>(), grads.numel()));
+  const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
+  return Tensor::Full({}, std::sqrt(kernels.sum_of_squares(grads.data<float>(), grads.numel())));
 }
 
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
@@ -113,12 +86,7 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   }
   // A ratio that is NaN gets here too and spoils all gradients, so that nobody takes them for
   // clipped.
-  float* g = grads.data<float>();
-  const int64_t n = grads.numel();
-#pragma omp parallel for simd schedule(static) if (n > kChunk)
-  for (int64_t i = 0; i < n; ++i) {
-    g[i] *= ratio;
-  }
+  cpu::Kernels<cpu::OptimizerKernels>().scale(grads.data<float>(), grads.numel(), ratio);
   return norm;
 }
 
@@ -128,7 +96,7 @@ void ClipGradValue(Optimizer& optimizer, double max_value) {
   const float limit = static_cast<float>(max_value);
   float* g = grads.data<float>();
   const int64_t n = grads.numel();
-#pragma omp parallel for simd schedule(static) if (n > kChunk)
+#pragma omp parallel for simd schedule(static) if (n > 16384)
   for (int64_t i = 0; i < n; ++i) {
     const float low = g[i] < -limit ? -limit : g[i];  // a NaN stays one
     g[i] = low > limit ? limit : low;

@@ -43,10 +43,11 @@ class Optimizer {
  protected:
   Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
 
-  // A stretch of the arena with one group; stretches of the same group that touch are joined.
+  // A parameter's stretch of the arena, with the gap after it.
   struct Range {
     int64_t begin, end;  // elements
     int group;
+    Tensor parameter;
   };
   std::shared_ptr<ParameterArena> arena_;
   std::vector<Range> ranges_;
@@ -74,7 +75,8 @@ class AdamW : public Optimizer {
 
  private:
   AdamWOptions options_;
-  Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
+  Tensor exp_avg_, exp_avg_sq_;               // [n] f32, allocated at the first step
+  std::vector<std::vector<uint8_t>> active_;  // for each range, core/cpu/optimizer.h
 };
 
 struct SGDOptions {

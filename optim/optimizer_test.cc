@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/file.h"
+#include "lathe/core/ops/cast.h"
 
 namespace lathe {
 namespace {
@@ -203,6 +204,53 @@ TEST(OptimizerTest, RejectsWrongOptions) {
   EXPECT_THROW(AdamW(std::vector<Parameter>{}, {}), Error);
   EXPECT_THROW(SGD({p}, {.nesterov = true}), Error);
   EXPECT_THROW(SGD({p}, {.momentum = -1}), Error);
+}
+
+// A step writes a parameter's bfloat16 copy with its values, so that nobody converts it again.
+TEST(AdamW, WritesTheLowPrecisionCopy) {
+  const Parameter with = MakeParameter("with", {1, -2, 3.3f}, {3});
+  const Parameter without = MakeParameter("without", {5, 6}, {2});
+  AdamW optimizer({with, without}, {.lr = 0.1});
+  const Tensor copy = LowPrecisionCopy(with.tensor, DType::kBF16);
+  optimizer.arena().grads();
+  SetGrad(with, {1, 2, -3});
+  optimizer.Step();
+  const std::vector<float> rounded = with.tensor.To(DType::kBF16).To(DType::kF32).ToVector<float>();
+  EXPECT_EQ(copy.To(DType::kF32).ToVector<float>(), rounded);
+  EXPECT_NE(rounded[0], 1);
+  EXPECT_EQ(with.tensor.impl()->low_precision_version, with.tensor.impl()->storage->version());
+  // One that is made after the step is right, too.
+  EXPECT_EQ(LowPrecisionCopy(without.tensor, DType::kBF16).To(DType::kF32).ToVector<float>(),
+            without.tensor.To(DType::kBF16).To(DType::kF32).ToVector<float>());
+}
+
+// Parts of a parameter without any gradient are passed over: the result is that of the plain rule
+// all the same, whenever a part gets its first gradient, and also with a decay from some step on.
+TEST(AdamW, PassesOverWhatNeverHadAGradient) {
+  constexpr int64_t kSize = 1000;  // several blocks, the last one not whole
+  std::vector<float> start(kSize);
+  for (int64_t i = 0; i < kSize; ++i) start[i] = std::sin(static_cast<float>(i));
+  const Parameter p = MakeParameter("p", start, {kSize});
+  const double decay = 0.1, eps = 1e-8;
+  AdamW optimizer({p}, {.lr = 0, .weight_decay = decay});
+  std::vector<double> values(start.begin(), start.end()), m(kSize), v(kSize);
+  for (int step = 1; step <= 6; ++step) {
+    const double lr = step <= 3 ? 0 : 0.01;  // at rate 0 nothing decays
+    optimizer.SetLr(0, lr);
+    optimizer.arena().grads();
+    std::vector<float> g(kSize);
+    if (step != 2) g[step * 150] = 0.5f;
+    SetGrad(p, g);
+    optimizer.Step();
+    for (int64_t i = 0; i < kSize; ++i) {
+      m[i] = 0.9 * m[i] + 0.1 * g[i];
+      v[i] = 0.999 * v[i] + 0.001 * g[i] * g[i];
+      values[i] -= lr * decay * values[i];
+      values[i] -= lr / (1 - std::pow(0.9, step)) * m[i] /
+                   (std::sqrt(v[i] / (1 - std::pow(0.999, step))) + eps);
+    }
+  }
+  for (int64_t i = 0; i < kSize; ++i) EXPECT_NEAR(p.tensor.data<float>()[i], values[i], 1e-6) << i;
 }
 
 }  // namespace

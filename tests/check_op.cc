@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/philox.h"
 
 namespace lathe {
@@ -16,7 +17,7 @@ namespace {
 using Values = std::vector<double>;
 using OpFunction = std::function<Tensor(const Tensors&)>;
 
-enum class Inputs { kLeaves, kLeavesTwice, kComputed };
+enum class Inputs { kLeaves, kLeavesTwice, kComputed, kBFloat16 };
 
 // Uniform in [-1, 1), rounded to float32 so that both precisions start from the same numbers.
 Values Draw(const std::string& name, uint32_t stream, int64_t n) {
@@ -76,6 +77,7 @@ class Checker {
       CheckWaysToTheGradient(single);
       CheckDifferences(case_.float64 ? case_.op : reference);
     }
+    if (!case_.activations.empty()) CheckBFloat16(reference);
     if (case_.extremes) CheckExtremes(reference);
     if (case_.nan_check) CheckNaN(reference);
   }
@@ -96,7 +98,14 @@ class Checker {
       Tensors x;
       for (const Tensor& leaf : leaves)
         x.push_back(how == Inputs::kComputed ? Identity(leaf) : leaf);
-      const Tensor y = op(x);
+      if (how == Inputs::kBFloat16) {
+        for (size_t i : case_.activations) x[i] = Cast(x[i], DType::kBF16);
+      }
+      Tensor y = op(x);
+      if (how == Inputs::kBFloat16) {
+        EXPECT_EQ(y.dtype(), DType::kBF16);
+        y = Cast(y, DType::kF32);
+      }
       EXPECT_EQ(y.dtype(), dtype);
       EXPECT_EQ(y.requires_grad(), any);
       result.shape = y.shape();
@@ -165,6 +174,17 @@ class Checker {
       ExpectClose("gradient of input " + std::to_string(i) + " alone", alone.grads[i], all.grads[i],
                   1e-6);
     }
+  }
+
+  void CheckBFloat16(const OpFunction& reference) {
+    SCOPED_TRACE("bfloat16");
+    std::vector<Values> inputs = inputs_;
+    for (size_t i : case_.activations) {
+      inputs[i] = ToValues(MakeTensor(inputs[i], shapes_[i], DType::kBF16));
+    }
+    Compare("bfloat16", Run(case_.op, inputs, DType::kF32, needs_grad_, Inputs::kBFloat16),
+            Run(reference, inputs, DType::kF64, needs_grad_), case_.bfloat16_tolerance,
+            case_.bfloat16_tolerance);
   }
 
   // (f(x + h) - f(x - h)) / 2h for f = sum(output * cotangent), in float64.

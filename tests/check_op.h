@@ -15,7 +15,8 @@
 //   - magnitudes of 1e4 and 1e-30, and -0.0: values and gradients are finite wherever the reference
 //     in float64 is (and fits in float32);
 //   - NaN in, NaN out, and at the same places as in the composed formula;
-//   - that the inputs are left as they were.
+//   - that the inputs are left as they were;
+//   - where the case names its activations, all of the values and gradients in bfloat16.
 // The inputs are drawn from Philox under the case's name, so a failure repeats itself.
 #pragma once
 
@@ -45,6 +46,10 @@ struct OpCase {
   bool float64 = true;    // false: the op has no float64 kernel; the composed formula stands in
   bool extremes = true;   // false: the op is not meant for them
   bool nan_check = true;  // false: NaN may disappear
+  // Inputs that are activations: the op is also run with these in bfloat16, the others in float32.
+  std::vector<size_t> activations = {};
+  // Largest error then, against the reference on the same rounded inputs.
+  double bfloat16_tolerance = 0.02;
 };
 
 void CheckOp(const OpCase& op_case);

@@ -169,6 +169,35 @@ TEST_P(GoldenModel, TenSteps) {
   }
 }
 
+// Mixed precision rounds activations to 8 bits: everything is near, and the directions of the
+// gradients are right. The parameters' gradients themselves are float32.
+TEST_P(GoldenModel, InBFloat16) {
+  model_->SetComputeDType(DType::kBF16);
+  const Batch batch = MakeBatch("", -1);
+  const SequenceClassifierOutput out = model_->Forward(batch);
+  EXPECT_EQ(out.logits.dtype(), DType::kF32);
+  const double error = MaxRelativeError(out.logits, Get("logits").Reshape(out.logits.shape()));
+  EXPECT_LE(error, 0.05);
+  EXPECT_GT(error, kOutputLimit) << "nothing was rounded";
+  EXPECT_LE(std::fabs(out.loss.Item() / Get("loss").Item() - 1), 0.05);
+  Backward(out.loss);
+  double dot = 0, own = 0, golden = 0;
+  for (const Parameter& p : model_->Parameters()) {
+    if (IsZero(p.name)) continue;
+    ASSERT_TRUE(p.tensor.grad().defined()) << p.name;
+    ASSERT_EQ(p.tensor.grad().dtype(), DType::kF32) << p.name;
+    const std::vector<double> a = p.tensor.grad().To(DType::kF64).ToVector<double>();
+    const std::vector<double> g = Get("grad." + p.name).To(DType::kF64).ToVector<double>();
+    for (size_t i = 0; i < g.size(); ++i) {
+      dot += a[i] * g[i];
+      own += a[i] * a[i];
+      golden += g[i] * g[i];
+    }
+  }
+  EXPECT_GT(dot / std::sqrt(own * golden), 0.999);
+  EXPECT_NEAR(std::sqrt(own / golden), 1, 0.03);
+}
+
 std::string CaseName(const testing::TestParamInfo<fs::path>& info) {
   std::string name = info.param.parent_path().parent_path().filename().string() + "_" +
                      info.param.filename().string();

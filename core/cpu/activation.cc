@@ -83,27 +83,11 @@ void With(ActivationKind kind, Body body) {
 }
 
 template <typename T>
-void Forward(T* y, T* x, const T* bias, int64_t rows, int64_t n, ActivationKind kind) {
-  if (kind == ActivationKind::kNone) {
-    if (bias == nullptr) return;
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < n; ++c) x[r * n + c] += bias[c];
-    }
-    return;
-  }
+void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
   With(kind, [&](auto act) {
     using Act = decltype(act);
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < rows; ++r) {
-      T* xr = x + r * n;
-      T* yr = y + r * n;
-      if (bias != nullptr) {
-        for (int64_t c = 0; c < n; ++c) xr[c] += bias[c];
-      }
-#pragma omp simd
-      for (int64_t c = 0; c < n; ++c) yr[c] = Act::Value(xr[c]);
-    }
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; ++i) Store(y[i], Act::Value(Load(x[i])));
   });
 }
 
@@ -112,20 +96,20 @@ void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   With(kind, [&](auto act) {
     using Act = decltype(act);
 #pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * Act::Derivative(x[i]);
+    for (int64_t i = 0; i < n; ++i) Store(dx[i], Load(dy[i]) * Act::Derivative(Load(x[i])));
   });
 }
 
 template <typename T>
-void ColumnSums(T* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
+void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
   constexpr int64_t kBlock = 64;
 #pragma omp parallel for schedule(static)
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t width = n - begin < kBlock ? n - begin : kBlock;
-    T sum[kBlock] = {};
+    MathType<T> sum[kBlock] = {};
     for (int64_t r = 0; r < rows; ++r) {
       const T* row = x + r * ld + begin;
-      for (int64_t c = 0; c < width; ++c) sum[c] += row[c];
+      for (int64_t c = 0; c < width; ++c) sum[c] += Load(row[c]);
     }
     for (int64_t c = 0; c < width; ++c) sums[begin + c] += sum[c];
   }
@@ -137,7 +121,8 @@ template <>
 const ActivationKernels& TableOf<ActivationKernels, LATHE_ISA>() {
   static constexpr ActivationKernels table = {
       {Forward<float>, Backward<float>, ColumnSums<float>},
-      {Forward<double>, Backward<double>, ColumnSums<double>}};
+      {Forward<double>, Backward<double>, ColumnSums<double>},
+      {Forward<BFloat16>, Backward<BFloat16>, ColumnSums<BFloat16>}};
   return table;
 }
 

@@ -58,10 +58,51 @@ void SmallGemm(int64_t M, int64_t N, int64_t K, const T* a, int64_t a_row, int64
   }
 }
 
-template <typename T>
-void TransposeTo(T* out, int64_t ld, const T* in, int64_t stride, int64_t rows, int64_t columns) {
+template <typename M, typename T>
+void TransposeTo(M* out, int64_t ld, const T* in, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) out[c * ld + r] = in[r * stride + c];
+    for (int64_t c = 0; c < columns; ++c) out[c * ld + r] = Load(in[r * stride + c]);
+  }
+}
+
+// A matrix of d columns that a product can read.
+template <typename M>
+struct Block {
+  M* data;
+  int64_t stride;
+};
+
+// Rows of activations as they are or, where they are stored narrower, converted into `scratch`.
+template <typename M, typename T>
+Block<const M> Read(const T* x, int64_t stride, int64_t rows, int64_t d, M* scratch) {
+  if constexpr (std::is_same_v<M, T>) {
+    return {x, stride};
+  } else {
+    for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+      for (int64_t c = 0; c < d; ++c) scratch[r * d + c] = Load(x[r * stride + c]);
+    }
+    return {scratch, d};
+  }
+}
+
+// Where a product may write that is meant for rows of activations: there or, where they are stored
+// narrower, into `scratch`, which Write then converts.
+template <typename M, typename T>
+Block<M> Target(T* x, int64_t stride, int64_t d, M* scratch) {
+  if constexpr (std::is_same_v<M, T>) {
+    return {x, stride};
+  } else {
+    return {scratch, d};
+  }
+}
+template <typename M, typename T>
+void Write(T* x, int64_t stride, int64_t rows, int64_t d, const M* scratch) {
+  if constexpr (!std::is_same_v<M, T>) {
+    for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+      for (int64_t c = 0; c < d; ++c) Store(x[r * stride + c], scratch[r * d + c]);
+    }
   }
 }
 
@@ -95,16 +136,19 @@ void QueryBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_
           static_cast<uint32_t>(i), keys, bits);
 }
 
-template <typename T>
-void Forward(T* out, T* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
+template <typename T, typename M>
+void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
   const int64_t d = args.head_dim, H = args.heads * d, S_max = args.max_seqlen + 32;
-  const T scale = T(1) / std::sqrt(static_cast<T>(d));
-  const T keep_scale = static_cast<T>(args.mask.scale);
+  const M scale = M(1) / std::sqrt(static_cast<M>(d));
+  const M keep_scale = static_cast<M>(args.mask.scale);
 #pragma omp parallel
   {
-    Scratch<T> scratch(d * S_max + kTile * S_max + 4 * 16 + S_max * 4);
-    T* kt = scratch.Take(d * S_max);
-    T* p = scratch.Take(kTile * S_max);
+    Scratch<M> scratch(2 * d * S_max + kTile * S_max + 2 * kTile * d + 8 * 16 + S_max * 4);
+    M* kt = scratch.Take(d * S_max);
+    M* p = scratch.Take(kTile * S_max);
+    M* v_room = scratch.Take(d * S_max);
+    M* q_room = scratch.Take(kTile * d);
+    M* out_room = scratch.Take(kTile * d);
     uint32_t* bits = reinterpret_cast<uint32_t*>(scratch.Take(S_max * 2));
 #pragma omp for collapse(2) schedule(dynamic, 1)
     for (int64_t s = 0; s < args.batch; ++s) {
@@ -115,34 +159,38 @@ void Forward(T* out, T* lse, const T* q, const T* k, const T* v, const Attention
         const T* ks = k + begin * args.kv_stride + h * d;
         const T* vs = v + begin * args.kv_stride + h * d;
         TransposeTo(kt, S, ks, args.kv_stride, S, d);
+        const Block<const M> values = Read(vs, args.kv_stride, S, d, v_room);
         for (int64_t tile = 0; tile < queries; tile += kTile) {
           const int64_t rows = Min(kTile, queries - tile);
-          SmallGemm(rows, S, d, q + (q_begin + tile) * H + h * d, H, int64_t{1}, kt, S, p, S,
-                    false);
+          const int64_t at = (q_begin + tile) * H + h * d;
+          const Block<const M> q_tile = Read(q + at, H, rows, d, q_room);
+          SmallGemm(rows, S, d, q_tile.data, q_tile.stride, int64_t{1}, kt, S, p, S, false);
           for (int64_t i = 0; i < rows; ++i) {
-            T* row = p + i * S;
-            T top = row[0];
+            M* row = p + i * S;
+            M top = row[0];
 #pragma omp simd reduction(max : top)
             for (int64_t j = 0; j < S; ++j) top = top > row[j] ? top : row[j];
-            T sum = 0;
+            M sum = 0;
 #pragma omp simd reduction(+ : sum)
             for (int64_t j = 0; j < S; ++j) {
               row[j] = Exp((row[j] - top) * scale);
               sum += row[j];
             }
             lse[(q_begin + tile + i) * args.heads + h] = top * scale + std::log(sum);
-            const T norm = T(1) / sum;
+            const M norm = M(1) / sum;
             if (args.mask.threshold > 0) {
               QueryBits(args, s, h, tile + i, S, bits);
               for (int64_t j = 0; j < S; ++j) {
-                row[j] = bits[j] < args.mask.threshold ? T(0) : row[j] * norm * keep_scale;
+                row[j] = bits[j] < args.mask.threshold ? M(0) : row[j] * norm * keep_scale;
               }
             } else {
               for (int64_t j = 0; j < S; ++j) row[j] *= norm;
             }
           }
-          SmallGemm(rows, d, S, p, S, int64_t{1}, vs, args.kv_stride,
-                    out + (q_begin + tile) * H + h * d, H, false);
+          const Block<M> to = Target(out + at, H, d, out_room);
+          SmallGemm(rows, d, S, p, S, int64_t{1}, values.data, values.stride, to.data, to.stride,
+                    false);
+          Write(out + at, H, rows, d, to.data);
         }
       }
     }
@@ -151,19 +199,26 @@ void Forward(T* out, T* lse, const T* q, const T* k, const T* v, const Attention
 
 // With m the mask times its scale, P' = m P, D_i = sum_j dO_ij O_ij:
 //   dV = P'^T dO;  dS = P (m (dO V^T) - D) / sqrt(d);  dQ = dS K;  dK = dS^T Q.
-template <typename T>
-void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const T* lse, const T* q,
+template <typename T, typename M>
+void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
               const T* k, const T* v, const AttentionArgs& args) {
   const int64_t d = args.head_dim, H = args.heads * d, S_max = args.max_seqlen + 32;
-  const T scale = T(1) / std::sqrt(static_cast<T>(d));
-  const T keep_scale = static_cast<T>(args.mask.scale);
+  const M scale = M(1) / std::sqrt(static_cast<M>(d));
+  const M keep_scale = static_cast<M>(args.mask.scale);
 #pragma omp parallel
   {
-    Scratch<T> scratch(2 * d * S_max + 2 * kTile * S_max + 8 * 16 + S_max * 4);
-    T* kt = scratch.Take(d * S_max);
-    T* vt = scratch.Take(d * S_max);
-    T* p = scratch.Take(kTile * S_max);
-    T* ds = scratch.Take(kTile * S_max);
+    Scratch<M> scratch(5 * d * S_max + 2 * kTile * S_max + 4 * kTile * d + 16 * 16 + S_max * 4);
+    M* kt = scratch.Take(d * S_max);
+    M* vt = scratch.Take(d * S_max);
+    M* p = scratch.Take(kTile * S_max);
+    M* ds = scratch.Take(kTile * S_max);
+    M* k_room = scratch.Take(d * S_max);
+    M* dk_room = scratch.Take(d * S_max);
+    M* dv_room = scratch.Take(d * S_max);
+    M* q_room = scratch.Take(kTile * d);
+    M* dout_room = scratch.Take(kTile * d);
+    M* out_room = scratch.Take(kTile * d);
+    M* dq_room = scratch.Take(kTile * d);
     uint32_t* bits = reinterpret_cast<uint32_t*>(scratch.Take(S_max * 2));
 #pragma omp for collapse(2) schedule(dynamic, 1)
     for (int64_t s = 0; s < args.batch; ++s) {
@@ -174,41 +229,55 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const T* lse, co
         const int64_t kv = begin * args.kv_stride + h * d;
         TransposeTo(kt, S, k + kv, args.kv_stride, S, d);
         TransposeTo(vt, S, v + kv, args.kv_stride, S, d);
+        const Block<const M> keys = Read(k + kv, args.kv_stride, S, d, k_room);
+        const Block<M> dkeys = Target(dk + kv, args.kv_stride, d, dk_room);
+        const Block<M> dvalues = Target(dv + kv, args.kv_stride, d, dv_room);
         for (int64_t tile = 0; tile < queries; tile += kTile) {
           const int64_t rows = Min(kTile, queries - tile);
           const int64_t at = (q_begin + tile) * H + h * d;
-          SmallGemm(rows, S, d, q + at, H, int64_t{1}, kt, S, p, S, false);
-          SmallGemm(rows, S, d, dout + at, H, int64_t{1}, vt, S, ds, S, false);
+          const Block<const M> q_tile = Read(q + at, H, rows, d, q_room);
+          const Block<const M> dout_tile = Read(dout + at, H, rows, d, dout_room);
+          const Block<const M> out_tile = Read(out + at, H, rows, d, out_room);
+          SmallGemm(rows, S, d, q_tile.data, q_tile.stride, int64_t{1}, kt, S, p, S, false);
+          SmallGemm(rows, S, d, dout_tile.data, dout_tile.stride, int64_t{1}, vt, S, ds, S, false);
           for (int64_t i = 0; i < rows; ++i) {
-            T* prow = p + i * S;
-            T* dsrow = ds + i * S;
-            const T log_sum = lse[(q_begin + tile + i) * args.heads + h];
-            T dot = 0;
-            const T* o = out + at + i * H;
-            const T* go = dout + at + i * H;
+            M* prow = p + i * S;
+            M* dsrow = ds + i * S;
+            const M log_sum = lse[(q_begin + tile + i) * args.heads + h];
+            M dot = 0;
+            const M* o = out_tile.data + i * out_tile.stride;
+            const M* go = dout_tile.data + i * dout_tile.stride;
 #pragma omp simd reduction(+ : dot)
             for (int64_t c = 0; c < d; ++c) dot += o[c] * go[c];
             if (args.mask.threshold > 0) {
               QueryBits(args, s, h, tile + i, S, bits);
+#pragma omp simd
               for (int64_t j = 0; j < S; ++j) {
-                const T m = bits[j] < args.mask.threshold ? T(0) : keep_scale;
-                const T probability = Exp(prow[j] * scale - log_sum);
+                const M m = bits[j] < args.mask.threshold ? M(0) : keep_scale;
+                const M probability = Exp(prow[j] * scale - log_sum);
                 dsrow[j] = probability * (m * dsrow[j] - dot) * scale;
                 prow[j] = probability * m;
               }
             } else {
 #pragma omp simd
               for (int64_t j = 0; j < S; ++j) {
-                const T probability = Exp(prow[j] * scale - log_sum);
+                const M probability = Exp(prow[j] * scale - log_sum);
                 dsrow[j] = probability * (dsrow[j] - dot) * scale;
                 prow[j] = probability;
               }
             }
           }
-          SmallGemm(S, d, rows, p, int64_t{1}, S, dout + at, H, dv + kv, args.kv_stride, tile > 0);
-          SmallGemm(S, d, rows, ds, int64_t{1}, S, q + at, H, dk + kv, args.kv_stride, tile > 0);
-          SmallGemm(rows, d, S, ds, S, int64_t{1}, k + kv, args.kv_stride, dq + at, H, false);
+          const Block<M> dq_tile = Target(dq + at, H, d, dq_room);
+          SmallGemm(S, d, rows, p, int64_t{1}, S, dout_tile.data, dout_tile.stride, dvalues.data,
+                    dvalues.stride, tile > 0);
+          SmallGemm(S, d, rows, ds, int64_t{1}, S, q_tile.data, q_tile.stride, dkeys.data,
+                    dkeys.stride, tile > 0);
+          SmallGemm(rows, d, S, ds, S, int64_t{1}, keys.data, keys.stride, dq_tile.data,
+                    dq_tile.stride, false);
+          Write(dq + at, H, rows, d, dq_tile.data);
         }
+        Write(dk + kv, args.kv_stride, S, d, dkeys.data);
+        Write(dv + kv, args.kv_stride, S, d, dvalues.data);
       }
     }
   }
@@ -218,8 +287,9 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const T* lse, co
 
 template <>
 const AttentionKernels& TableOf<AttentionKernels, LATHE_ISA>() {
-  static constexpr AttentionKernels table = {{Forward<float>, Backward<float>},
-                                             {Forward<double>, Backward<double>}};
+  static constexpr AttentionKernels table = {{Forward<float, float>, Backward<float, float>},
+                                             {Forward<double, double>, Backward<double, double>},
+                                             {Forward<BFloat16, float>, Backward<BFloat16, float>}};
   return table;
 }
 

@@ -5,6 +5,7 @@
 //   P = softmax(Q K^T / sqrt(d));  O = dropout(P) V
 #pragma once
 
+#include "lathe/core/cpu/convert.h"
 #include "lathe/core/cpu/dropout.h"
 
 namespace lathe::cpu {
@@ -19,16 +20,17 @@ struct AttentionArgs {
 };
 
 struct AttentionKernels {
-  template <typename T>
+  template <typename T, typename M = MathType<T>>
   struct Of {
     // out: (Tq, H). Saved: lse, (Tq, heads), log of the sum of exponentials. q: (Tq, H).
-    void (*forward)(T* out, T* lse, const T* q, const T* k, const T* v, const AttentionArgs& args);
+    void (*forward)(T* out, M* lse, const T* q, const T* k, const T* v, const AttentionArgs& args);
     // dq: (Tq, H), dk, dv: rows of kv_stride; all assigned.
-    void (*backward)(T* dq, T* dk, T* dv, const T* dout, const T* out, const T* lse, const T* q,
+    void (*backward)(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
                      const T* k, const T* v, const AttentionArgs& args);
   };
   Of<float> f32;
   Of<double> f64;
+  Of<BFloat16> bf16;
 };
 
 }  // namespace lathe::cpu

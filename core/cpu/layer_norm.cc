@@ -7,65 +7,70 @@ namespace {
 
 constexpr int64_t kMaxColumns = 1 << 15;
 
-template <typename T>
-void Forward(T* y, T* z, T* mean, T* rstd, const T* x, const T* residual, const T* weight,
-             const T* bias, const LayerNormArgs<T>& args) {
+// z = dropout(x) + residual in M, one row.
+template <typename T, typename M>
+[[gnu::always_inline]] inline void Sum(M* z, const T* x, const T* residual, int64_t row,
+                                       const LayerNormArgs& args) {
   const int64_t n = args.n;
-  const T scale = static_cast<T>(args.mask.scale);
+  const M scale = static_cast<M>(args.mask.scale);
+  if (args.mask.threshold > 0) {
+    alignas(64) uint32_t bits[kMaxColumns];
+    RowBits(args.mask.key0, args.mask.key1, args.mask.step,
+            static_cast<uint32_t>(args.mask.row_samples[row]),
+            static_cast<uint32_t>(args.mask.row_positions[row]), n, bits);
+#pragma omp simd
+    for (int64_t c = 0; c < n; ++c) {
+      z[c] = bits[c] < args.mask.threshold ? M(0) : Load(x[c]) * scale;
+    }
+  } else {
+#pragma omp simd
+    for (int64_t c = 0; c < n; ++c) z[c] = Load(x[c]);
+  }
+  if (residual == nullptr) return;
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) z[c] += Load(residual[c]);
+}
+
+template <typename T, typename M>
+void Forward(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, const M* weight,
+             const M* bias, const LayerNormArgs& args) {
+  const int64_t n = args.n;
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < args.rows; ++r) {
-    const T* xr = x + r * n;
-    T* zr = z + r * n;
-    T sum = 0;
-    if (args.mask.threshold > 0) {
-      alignas(64) uint32_t bits[kMaxColumns];
-      RowBits(args.mask.key0, args.mask.key1, args.mask.step,
-              static_cast<uint32_t>(args.mask.row_samples[r]),
-              static_cast<uint32_t>(args.mask.row_positions[r]), n, bits);
-      for (int64_t c = 0; c < n; ++c) {
-        zr[c] = bits[c] < args.mask.threshold ? T(0) : xr[c] * scale;
-      }
-      xr = zr;
-    }
-    if (residual != nullptr) {
-      const T* rr = residual + r * n;
+    alignas(64) M row[kMaxColumns];
+    Sum(row, x + r * n, residual == nullptr ? nullptr : residual + r * n, r, args);
+    M sum = 0;
 #pragma omp simd reduction(+ : sum)
-      for (int64_t c = 0; c < n; ++c) {
-        zr[c] = xr[c] + rr[c];
-        sum += zr[c];
-      }
-    } else {
-#pragma omp simd reduction(+ : sum)
-      for (int64_t c = 0; c < n; ++c) {
-        zr[c] = xr[c];
-        sum += zr[c];
-      }
-    }
-    const T m = sum / static_cast<T>(n);
-    T squares = 0;
+    for (int64_t c = 0; c < n; ++c) sum += row[c];
+    const M m = sum / static_cast<M>(n);
+    M squares = 0;
 #pragma omp simd reduction(+ : squares)
-    for (int64_t c = 0; c < n; ++c) squares += (zr[c] - m) * (zr[c] - m);
-    const T s = T(1) / std::sqrt(squares / static_cast<T>(n) + static_cast<T>(args.eps));
+    for (int64_t c = 0; c < n; ++c) squares += (row[c] - m) * (row[c] - m);
+    const M s = M(1) / std::sqrt(squares / static_cast<M>(n) + static_cast<M>(args.eps));
     mean[r] = m;
     rstd[r] = s;
     T* yr = y + r * n;
 #pragma omp simd
-    for (int64_t c = 0; c < n; ++c) yr[c] = (zr[c] - m) * s * weight[c] + bias[c];
+    for (int64_t c = 0; c < n; ++c) Store(yr[c], (row[c] - m) * s * weight[c] + bias[c]);
+    T* zr = z + r * n;
+    if (zr == x + r * n) continue;
+#pragma omp simd
+    for (int64_t c = 0; c < n; ++c) Store(zr[c], row[c]);
   }
 }
 
 // With g = dy * weight and xhat = (z - mean) * rstd:
 //   dz = rstd * (g - mean(g) - xhat * mean(g * xhat)); dweight = sum dy * xhat; dbias = sum dy.
-template <typename T>
-void Backward(T* dz, T* dx, T* dweight, T* dbias, T* partial, const T* dy, const T* z,
-              const T* mean, const T* rstd, const T* weight, const LayerNormArgs<T>& args) {
+template <typename T, typename M>
+void Backward(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const T* z,
+              const M* mean, const M* rstd, const M* weight, const LayerNormArgs& args) {
   const int64_t n = args.n;
   const int64_t chunks = (args.rows + kLayerNormChunk - 1) / kLayerNormChunk;
-  const T scale = static_cast<T>(args.mask.scale);
+  const M scale = static_cast<M>(args.mask.scale);
 #pragma omp parallel for schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    T* dw = partial + chunk * 2 * n;
-    T* db = dw + n;
+    M* dw = partial + chunk * 2 * n;
+    M* db = dw + n;
     for (int64_t c = 0; c < 2 * n; ++c) dw[c] = 0;
     const int64_t end =
         (chunk + 1) * kLayerNormChunk < args.rows ? (chunk + 1) * kLayerNormChunk : args.rows;
@@ -73,22 +78,23 @@ void Backward(T* dz, T* dx, T* dweight, T* dbias, T* partial, const T* dy, const
       const T* dyr = dy + r * n;
       const T* zr = z + r * n;
       T* dzr = dz + r * n;
-      const T m = mean[r], s = rstd[r];
-      T sum_g = 0, sum_gx = 0;
+      const M m = mean[r], s = rstd[r];
+      M sum_g = 0, sum_gx = 0;
 #pragma omp simd reduction(+ : sum_g, sum_gx)
       for (int64_t c = 0; c < n; ++c) {
-        const T xhat = (zr[c] - m) * s;
-        const T g = dyr[c] * weight[c];
+        const M xhat = (Load(zr[c]) - m) * s;
+        const M d = Load(dyr[c]);
+        const M g = d * weight[c];
         sum_g += g;
         sum_gx += g * xhat;
-        dw[c] += dyr[c] * xhat;
-        db[c] += dyr[c];
+        dw[c] += d * xhat;
+        db[c] += d;
       }
-      sum_g /= static_cast<T>(n);
-      sum_gx /= static_cast<T>(n);
+      sum_g /= static_cast<M>(n);
+      sum_gx /= static_cast<M>(n);
 #pragma omp simd
       for (int64_t c = 0; c < n; ++c) {
-        dzr[c] = s * (dyr[c] * weight[c] - sum_g - (zr[c] - m) * s * sum_gx);
+        Store(dzr[c], s * (Load(dyr[c]) * weight[c] - sum_g - (Load(zr[c]) - m) * s * sum_gx));
       }
       if (dx == nullptr) continue;
       T* dxr = dx + r * n;
@@ -97,8 +103,9 @@ void Backward(T* dz, T* dx, T* dweight, T* dbias, T* partial, const T* dy, const
         RowBits(args.mask.key0, args.mask.key1, args.mask.step,
                 static_cast<uint32_t>(args.mask.row_samples[r]),
                 static_cast<uint32_t>(args.mask.row_positions[r]), n, bits);
+#pragma omp simd
         for (int64_t c = 0; c < n; ++c) {
-          dxr[c] = bits[c] < args.mask.threshold ? T(0) : dzr[c] * scale;
+          Store(dxr[c], bits[c] < args.mask.threshold ? M(0) : Load(dzr[c]) * scale);
         }
       } else {
         for (int64_t c = 0; c < n; ++c) dxr[c] = dzr[c];
@@ -108,7 +115,7 @@ void Backward(T* dz, T* dx, T* dweight, T* dbias, T* partial, const T* dy, const
   if (dweight == nullptr) return;
 #pragma omp parallel for schedule(static)
   for (int64_t c = 0; c < n; ++c) {
-    T dw = 0, db = 0;
+    M dw = 0, db = 0;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       dw += partial[chunk * 2 * n + c];
       db += partial[chunk * 2 * n + n + c];
@@ -122,8 +129,9 @@ void Backward(T* dz, T* dx, T* dweight, T* dbias, T* partial, const T* dy, const
 
 template <>
 const LayerNormKernels& TableOf<LayerNormKernels, LATHE_ISA>() {
-  static constexpr LayerNormKernels table = {{Forward<float>, Backward<float>},
-                                             {Forward<double>, Backward<double>}};
+  static constexpr LayerNormKernels table = {{Forward<float, float>, Backward<float, float>},
+                                             {Forward<double, double>, Backward<double, double>},
+                                             {Forward<BFloat16, float>, Backward<BFloat16, float>}};
   return table;
 }
 

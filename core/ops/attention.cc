@@ -20,10 +20,13 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   const int64_t heads = options.num_heads, H = q.dim(1), batch = sequences.size();
   Check(heads >= 1 && H % heads == 0, kOp, "hidden size ", H, " is not a multiple of ", heads,
         " heads");
+  Check(q.dtype() == kv.dtype(), kOp, "q is ", ToString(q.dtype()), " but kv ",
+        ToString(kv.dtype()));
   Check(q.dim(0) == (options.first_query_only ? batch : kv.dim(0)), kOp, "q has ", q.dim(0),
         " rows for ", batch, " sequences of ", kv.dim(0), " tokens");
   const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
-  Check(cu[0] == 0 && cu[batch] == kv.dim(0), kOp, "cu_seqlens must run from 0 to ", kv.dim(0));
+  Check(cu[0] == 0 && cu[batch] <= kv.dim(0), kOp, "cu_seqlens must run from 0 to at most ",
+        kv.dim(0));
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = cu[b + 1] - cu[b];
     Check(length >= 1 && length <= sequences.max_seqlen, kOp, "sequence ", b, " has ", length,
@@ -40,21 +43,30 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   args.first_query_only = options.first_query_only;
   args.mask = MaskOf(options.dropout, kOp, -1);
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
-  return DispatchFloat(q.dtype(), kOp, [&](auto tag) {
+  // Rows beyond the last sequence, which no kernel writes.
+  const int64_t tokens = cu[batch];
+  const auto clear_surplus = [tokens](Tensor& x) {
+    if (x.dim(0) > tokens) x.Slice(tokens, x.dim(0)).Fill(0);
+  };
+  return DispatchActivations(q.dtype(), kOp, [&](auto tag) {
     using T = decltype(tag);
+    using M = MathType<T>;
     Tensor out = Tensor::Empty(q.shape(), q.dtype());
-    Tensor lse = Tensor::Empty({q.dim(0), heads}, q.dtype());
-    KernelsOf<T, cpu::AttentionKernels>().forward(out.data<T>(), lse.data<T>(), q.data<T>(),
+    if (!options.first_query_only) clear_surplus(out);
+    Tensor lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()));
+    KernelsOf<T, cpu::AttentionKernels>().forward(out.data<T>(), lse.data<M>(), q.data<T>(),
                                                   kv.data<T>(), kv.data<T>() + H, args);
     // `sequences` is captured to keep alive what args points to.
     return Record(kOp, out, {q, kv}, {q, kv, out},
-                  [args, sequences, H, lse, q = q.Detach(), kv = kv.Detach(),
+                  [args, sequences, H, lse, clear_surplus, q = q.Detach(), kv = kv.Detach(),
                    out = out.Detach()](BackwardContext& context) {
                     Tensor dq = Tensor::Empty(q.shape(), q.dtype());
                     Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype());
+                    if (!args.first_query_only) clear_surplus(dq);
+                    clear_surplus(dkv);
                     KernelsOf<T, cpu::AttentionKernels>().backward(
                         dq.data<T>(), dkv.data<T>(), dkv.data<T>() + H,
-                        context.grad_output().template data<T>(), out.data<T>(), lse.data<T>(),
+                        context.grad_output().template data<T>(), out.data<T>(), lse.data<M>(),
                         q.data<T>(), kv.data<T>(), kv.data<T>() + H, args);
                     context.SetGrad(0, dq);
                     context.SetGrad(1, dkv);

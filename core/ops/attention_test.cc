@@ -7,6 +7,7 @@
 #include <random>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/ops/shape.h"
 #include "lathe/core/philox.h"
 #include "lathe/tests/check_op.h"
 
@@ -39,9 +40,28 @@ TEST(Attention, Packed) {
                    [=](const Tensors& x) {
                      return PackedAttentionComposed(x[0], x[1], packed, options);
                    },
-               .shapes = {{{rows, 8}, {9, 16}}, {{rows, 64}, {9, 128}}}});
+               .shapes = {{{rows, 8}, {9, 16}}, {{rows, 64}, {9, 128}}},
+               .activations = {0, 1}});
     }
   }
+}
+
+// Rows beyond the last sequence are 0 and get gradient 0; the others don't notice them.
+TEST(Attention, SurplusRows) {
+  const PackedSequences packed = Packed({0, 3, 9});
+  AttentionOptions options;
+  options.num_heads = 2;
+  CheckOp({.name = "attention_surplus_rows",
+           .op = [=](const Tensors& x) { return PackedAttention(x[0], x[1], packed, options); },
+           .composed =
+               [=](const Tensors& x) {
+                 const Tensor real = PackedAttentionComposed(
+                     SliceRows(x[0], 0, 9), SliceRows(x[1], 0, 9), packed, options);
+                 return ConcatRows({real, Tensor::Zeros({2, 8}, real.dtype())});
+               },
+           .shapes = {{{11, 8}, {11, 16}}},
+           .nan_check = false,
+           .activations = {0, 1}});
 }
 
 // With dropout the oracle is the op itself in float64 and its differences.
@@ -54,7 +74,8 @@ TEST(Attention, Dropout) {
   CheckOp({.name = "packed_attention_dropout",
            .op = [=](const Tensors& x) { return PackedAttention(x[0], x[1], packed, options); },
            .shapes = {{{9, 8}, {9, 16}}},
-           .nan_check = false});
+           .nan_check = false,
+           .activations = {0, 1}});
 }
 
 // Whether dropout takes the probability of key j for query i, out of `keys`: straight from Philox.

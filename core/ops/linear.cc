@@ -4,6 +4,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/gemm.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 
 namespace lathe {
@@ -55,10 +56,21 @@ class GradTarget {
   Tensor tensor_;
 };
 
+// The weight as the products read it.
+template <typename T>
+const T* WeightData(const Tensor& weight) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return LowPrecisionCopy(weight, DType::kBF16).data<BFloat16>();
+  } else {
+    return weight.data<T>();
+  }
+}
+
 // dx = sum_i dy_i W_i; dW_i += dy_i^T x; db_i += column sums of dy_i. Inputs: x, weights, biases.
 template <typename T>
 void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
                     const std::vector<Tensor>& weights, const std::vector<Tensor>& biases) {
+  using M = MathType<T>;
   const int64_t rows = x.dim(0), in = x.dim(1), total = dy.dim(1);
   const size_t count = weights.size();
   Tensor dx = context.Needs(0) ? Tensor::Empty(x.shape(), x.dtype()) : Tensor();
@@ -67,17 +79,17 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
     const int64_t out = weights[i].dim(0);
     const T* dyi = dy.data<T>() + column;
     if (dx.defined()) {
-      Gemm(false, false, rows, in, out, dyi, total, weights[i].data<T>(), in, T(i == 0 ? 0 : 1),
-           dx.data<T>(), in);
+      Gemm(false, false, rows, in, out, dyi, total, WeightData<T>(weights[i]), in,
+           M(i == 0 ? 0 : 1), dx.data<T>(), in);
     }
     if (context.Needs(1 + i)) {
       GradTarget dw(context, 1 + i, weights[i]);
-      Gemm(true, false, out, in, rows, dyi, total, x.data<T>(), in, T(1), dw.tensor().data<T>(),
+      Gemm(true, false, out, in, rows, dyi, total, x.data<T>(), in, M(1), dw.tensor().data<M>(),
            in);
     }
     if (biases[i].defined() && context.Needs(1 + count + i)) {
       GradTarget db(context, 1 + count + i, biases[i]);
-      KernelsOf<T, cpu::ActivationKernels>().column_sums(db.tensor().data<T>(), dyi, rows, out,
+      KernelsOf<T, cpu::ActivationKernels>().column_sums(db.tensor().data<M>(), dyi, rows, out,
                                                          total);
     }
     column += out;
@@ -94,47 +106,42 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
     const Tensor& w = weights[i];
     Check(w.ndim() == 2 && w.dim(1) == x.dim(1), op, "weight must have shape [out, ", x.dim(1),
           "] but has ", w.shape());
+    Check(w.dtype() == MathDType(x.dtype()), op, "weight must be ", ToString(MathDType(x.dtype())),
+          " for ", ToString(x.dtype()), " x but is ", ToString(w.dtype()));
     Check(!biases[i].defined() || biases[i].shape() == Shape({w.dim(0)}), op,
           "bias must have shape [", w.dim(0), "]");
     total += w.dim(0);
     inputs.push_back(w);
   }
   inputs.insert(inputs.end(), biases.begin(), biases.end());
-  return DispatchFloat(x.dtype(), op, [&](auto tag) {
+  return DispatchActivations(x.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
+    using M = MathType<T>;
     const int64_t rows = x.dim(0), in = x.dim(1);
     Tensor pre = Tensor::Empty({rows, total}, x.dtype());
     int64_t column = 0;
-    for (const Tensor& w : weights) {
-      Gemm(false, true, rows, w.dim(0), in, x.data<T>(), in, w.data<T>(), in, T(0),
-           pre.data<T>() + column, total);
-      column += w.dim(0);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const int64_t out = weights[i].dim(0);
+      Gemm(false, true, rows, out, in, x.data<T>(), in, WeightData<T>(weights[i]), in, M(0),
+           pre.data<T>() + column, total, biases[i].defined() ? biases[i].data<M>() : nullptr);
+      column += out;
     }
-    Tensor bias = biases[0];
-    if (biases.size() > 1 && bias.defined()) {
-      bias = Tensor::Empty({total}, x.dtype());
-      T* to = bias.data<T>();
-      for (const Tensor& b : biases) to = std::copy_n(b.data<T>(), b.numel(), to);
+    if (activation == ActivationKind::kNone) {
+      return Record(op, pre, inputs, inputs,
+                    [x = x.Detach(), weights, biases](BackwardContext& context) {
+                      LinearBackward<T>(context, context.grad_output(), x, weights, biases);
+                    });
     }
-    const bool activated = activation != ActivationKind::kNone;
-    Tensor y = activated ? Tensor::Empty(pre.shape(), x.dtype()) : pre;
-    KernelsOf<T, cpu::ActivationKernels>().forward(activated ? y.data<T>() : nullptr, pre.data<T>(),
-                                                   bias.defined() ? bias.data<T>() : nullptr, rows,
-                                                   total, activation);
-    if (!GradEnabled()) return y;
-    std::vector<Tensor> saved = {x};
-    saved.insert(saved.end(), weights.begin(), weights.end());
-    return Record(op, y, inputs, saved,
-                  [x = x.Detach(), pre = activated ? pre : Tensor(), weights, biases,
-                   activation](BackwardContext& context) {
-                    Tensor dy = context.grad_output();
-                    if (pre.defined()) {
-                      Tensor dpre = Tensor::Empty(dy.shape(), dy.dtype());
-                      KernelsOf<T, cpu::ActivationKernels>().backward(
-                          dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(), activation);
-                      dy = dpre;
-                    }
-                    LinearBackward<T>(context, dy, x, weights, biases);
+    Tensor y = Tensor::Empty(pre.shape(), x.dtype());
+    KernelsOf<T, cpu::ActivationKernels>().forward(y.data<T>(), pre.data<T>(), pre.numel(),
+                                                   activation);
+    return Record(op, y, inputs, inputs,
+                  [x = x.Detach(), pre, weights, biases, activation](BackwardContext& context) {
+                    const Tensor& dy = context.grad_output();
+                    Tensor dpre = Tensor::Empty(dy.shape(), dy.dtype());
+                    KernelsOf<T, cpu::ActivationKernels>().backward(
+                        dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(), activation);
+                    LinearBackward<T>(context, dpre, x, weights, biases);
                   });
   });
 }
@@ -159,11 +166,10 @@ Tensor LinearConcat(const Tensor& x, const std::vector<Tensor>& weights,
 
 Tensor Activation(const Tensor& x, ActivationKind activation) {
   if (activation == ActivationKind::kNone) return x;
-  return DispatchFloat(x.dtype(), "activation", [&](auto tag) {
+  return DispatchActivations(x.dtype(), "activation", [&](auto tag) {
     using T = decltype(tag);
     Tensor y = Tensor::Empty(x.shape(), x.dtype());
-    KernelsOf<T, cpu::ActivationKernels>().forward(y.data<T>(), x.data<T>(), nullptr, 1, x.numel(),
-                                                   activation);
+    KernelsOf<T, cpu::ActivationKernels>().forward(y.data<T>(), x.data<T>(), x.numel(), activation);
     return Record(
         "activation", y, {x}, {x}, [x = x.Detach(), activation](BackwardContext& context) {
           Tensor dx = Tensor::Empty(x.shape(), x.dtype());

@@ -1,6 +1,7 @@
 // y = act(x W^T + b): dense layers, alone or several that read the same input.
 //
-// Weights are [out, in] as Transformers stores them. The backward pass accumulates weight and bias
+// Weights are [out, in] as Transformers stores them. With bfloat16 x the products read bfloat16
+// copies of the float32 weights and sum in float32. The backward pass accumulates weight and bias
 // gradients of leaves straight into their buffers and assigns dx.
 #pragma once
 

@@ -33,7 +33,8 @@ TEST(Linear, Layer) {
                  },
              .shapes = {{{2, 3}, {4, 3}, {4}}, {{0, 3}, {2, 3}, {2}}, {{9, 33}, {17, 33}, {17}}},
              .tolerance = 5e-5,
-             .grad_tolerance = 5e-4});
+             .grad_tolerance = 5e-4,
+             .activations = {0}});
   }
   CheckOp({.name = "linear_concat",
            .op =
@@ -44,7 +45,8 @@ TEST(Linear, Layer) {
                [](const Tensors& x) {
                  return ConcatColumns({Linear(x[0], x[1], x[3]), Linear(x[0], x[2], x[4])});
                },
-           .shapes = {{{2, 3}, {4, 3}, {2, 3}, {4}, {2}}, {{0, 3}, {4, 3}, {2, 3}, {4}, {2}}}});
+           .shapes = {{{2, 3}, {4, 3}, {2, 3}, {4}, {2}}, {{0, 3}, {4, 3}, {2, 3}, {4}, {2}}},
+           .activations = {0}});
 }
 
 TEST(Linear, Activations) {

@@ -1,4 +1,4 @@
-// Ops that move elements and compute nothing, all differentiable. float32 or float64.
+// Ops that move elements and compute nothing, all differentiable. float32, float64 or bfloat16.
 #pragma once
 
 #include <vector>

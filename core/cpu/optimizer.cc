@@ -1,0 +1,89 @@
+#include "lathe/core/cpu/optimizer.h"
+
+#include <cmath>
+#include <cstdlib>
+
+namespace lathe::cpu {
+namespace {
+
+constexpr int64_t kChunk = 16384;
+
+template <bool has_narrow>
+[[gnu::always_inline]] inline void UpdateBlock(float* p, float* m, float* v, BFloat16* narrow,
+                                               const float* g, int64_t n, const AdamWStep& s) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float grad = g[i];
+    const float mean = m[i] + s.rest1 * (grad - m[i]);
+    const float square = s.beta2 * v[i] + s.rest2 * grad * grad;
+    m[i] = mean;
+    v[i] = square;
+    const float value =
+        p[i] * s.decay - s.step_size * mean / (std::sqrt(square) * s.inverse_bias2 + s.eps);
+    p[i] = value;
+    if constexpr (has_narrow) Store(narrow[i], value);
+  }
+}
+
+// False for NaN among them.
+[[gnu::always_inline]] inline bool AllZero(const float* g, int64_t n) {
+  uint32_t bits = 0;
+#pragma omp simd reduction(| : bits)
+  for (int64_t i = 0; i < n; ++i) bits |= std::bit_cast<uint32_t>(g[i]) << 1;  // -0 is zero
+  return bits == 0;
+}
+
+void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, const float* g,
+           int64_t n, const AdamWStep& step) {
+  const AdamWStep s = step;
+  const int64_t blocks = (n + kAdamWBlock - 1) / kAdamWBlock;
+#pragma omp parallel for schedule(static) if (n > kChunk)
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t i = block * kAdamWBlock;
+    const int64_t count = n - i < kAdamWBlock ? n - i : kAdamWBlock;
+    if (!active[block]) {
+      if (AllZero(g + i, count)) continue;
+      active[block] = 1;
+    }
+    if (narrow == nullptr) {
+      UpdateBlock<false>(p + i, m + i, v + i, nullptr, g + i, count, s);
+    } else {
+      UpdateBlock<true>(p + i, m + i, v + i, narrow + i, g + i, count, s);
+    }
+  }
+}
+
+double SumOfSquares(const float* x, int64_t n) {
+  const int64_t chunks = (n + kChunk - 1) / kChunk;
+  double* partial = static_cast<double*>(std::malloc(static_cast<size_t>(chunks + 1) * 8));
+#pragma omp parallel for schedule(static)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t end = (chunk + 1) * kChunk < n ? (chunk + 1) * kChunk : n;
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = chunk * kChunk; i < end; ++i) {
+      const double value = x[i];
+      sum += value * value;
+    }
+    partial[chunk] = sum;
+  }
+  double sum = 0;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk];
+  std::free(partial);
+  return sum;
+}
+
+void Scale(float* x, int64_t n, float factor) {
+#pragma omp parallel for simd schedule(static) if (n > kChunk)
+  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
+}
+
+}  // namespace
+
+template <>
+const OptimizerKernels& TableOf<OptimizerKernels, LATHE_ISA>() {
+  static constexpr OptimizerKernels table = {AdamW, SumOfSquares, Scale};
+  return table;
+}
+
+}  // namespace lathe::cpu

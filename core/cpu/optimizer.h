@@ -1,0 +1,32 @@
+// Flat passes over parameters, gradients and moments.
+#pragma once
+
+#include "lathe/core/cpu/convert.h"
+
+namespace lathe::cpu {
+
+// One step's constants; those that depend on t alone are worked out in double, as PyTorch does.
+struct AdamWStep {
+  float decay;  // 1 - lr * weight_decay
+  float beta2;
+  float rest1, rest2;   // 1 - beta, not the difference of rounded values
+  float step_size;      // lr / (1 - beta1^t)
+  float inverse_bias2;  // 1 / sqrt(1 - beta2^t)
+  float eps;
+};
+
+constexpr int64_t kAdamWBlock = 256;  // elements that become active together
+
+struct OptimizerKernels {
+  // p, m, v: (n), updated from the gradients g. narrow, if given, gets the new values in bfloat16.
+  // active: (ceil(n / kAdamWBlock)) flags. A block that is not active has moments 0; while its
+  // gradients are 0, too, it is passed over, which changes nothing if `decay` is 1 and eps above 0.
+  void (*adamw)(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, const float* g,
+                int64_t n, const AdamWStep& step);
+  // In double; the order of the sum, and with it the last bit, does not depend on the number of
+  // threads.
+  double (*sum_of_squares)(const float* x, int64_t n);
+  void (*scale)(float* x, int64_t n, float factor);
+};
+
+}  // namespace lathe::cpu

@@ -1,0 +1,31 @@
+#include "lathe/core/ops/cast.h"
+
+#include "lathe/core/autograd.h"
+
+namespace lathe {
+
+Tensor Cast(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  Check(IsFloating(x.dtype()) && IsFloating(dtype), "cast", "only floating dtypes, not ",
+        ToString(x.dtype()), " to ", ToString(dtype));
+  return Record("cast", x.To(dtype), {x}, {}, [from = x.dtype()](BackwardContext& context) {
+    context.SetGrad(0, context.grad_output().To(from));
+  });
+}
+
+Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype) {
+  TensorImpl& impl = *leaf.impl();
+  const int64_t version = impl.storage->version();
+  if (impl.low_precision == nullptr || impl.low_precision->dtype != dtype) {
+    impl.low_precision = Tensor::Empty(leaf.shape(), dtype, leaf.device()).impl();
+    impl.low_precision_version = -1;
+  }
+  Tensor copy(impl.low_precision);
+  if (impl.low_precision_version != version) {
+    copy.CopyFrom(leaf);
+    impl.low_precision_version = version;
+  }
+  return copy;
+}
+
+}  // namespace lathe
