@@ -31,6 +31,7 @@ def lathe_cc_test(name, deps = [], **kwargs):
         copts = _COPTS,
         linkopts = _LINKOPTS,
         deps = deps + [Label("//tools/third_party:gtest_main")],
+        visibility = ["//visibility:public"],
         **kwargs
     )
 
