@@ -169,6 +169,8 @@ TEST_F(CliErrorTest, ConfigBrokenOrUnsupported) {
   ExpectError(Train({}), "\"hidden_size\"");
   SetConfig({{"hidden_size", 15}});
   ExpectError(Train({}), "15");
+  SetConfig({{"hidden_size", 16}, {"problem_type", "foo"}});
+  ExpectError(Train({}), "\"problem_type\" \"foo\" is not one that Lathe has");
   Write("model/config.json", "{\n\"model_type\": ");
   ExpectError(Train({}), "config.json:2");
   std::filesystem::remove(Path("model/config.json"));

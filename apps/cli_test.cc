@@ -106,6 +106,55 @@ TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
   }
 }
 
+// Masks and order don't depend on threads, and here not even the sums do.
+TEST_F(CliTest, ThreadsChangeNoMask) {
+  for (const char* threads : {"1", "2"}) {
+    ASSERT_EQ(Train({"--output_dir", Path(threads), "--max_steps", "12", "--num_threads", threads})
+                  .exit_code,
+              0);
+  }
+  const auto losses = [&](const std::string& out) {
+    std::vector<double> all;
+    const Json state = ReadJson(out + "/trainer_state.json");
+    for (const Json& entry : state["log_history"]) {
+      if (entry.contains("loss")) all.push_back(entry["loss"]);
+    }
+    return all;
+  };
+  const auto one = losses("1"), two = losses("2");
+  ASSERT_EQ(one.size(), 12u);
+  ASSERT_EQ(two.size(), 12u);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-5) << i;
+}
+
+TEST_F(CliTest, SeveralLabelsFromJsonLines) {
+  std::string rows;
+  for (int i = 0; i < 48; ++i) {
+    rows += i % 3 == 0   ? "{\"text\": \"good film\", \"label\": [\"fine\"]}\n"
+            : i % 3 == 1 ? "{\"text\": \"bad film\", \"label\": [\"poor\", \"long\"]}\n"
+                         : "{\"text\": \"film\", \"label\": []}\n";
+  }
+  Write("train.jsonl", rows);
+  const RunResult run = Train({"--train_file", Path("train.jsonl"), "--validation_file",
+                               Path("train.jsonl"), "--test_file", Path("train.jsonl"), "--do_eval",
+                               "--do_predict", "--num_train_epochs", "10"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(ReadJson("out/config.json")["problem_type"], "multi_label_classification");
+  ExpectKeys(ReadJson("out/eval_results.json"), {"eval_loss", "eval_f1", "eval_accuracy"});
+  const auto predictions = Lines(Read("out/predict_results.tsv"));
+  ASSERT_EQ(predictions.size(), 49u);
+  EXPECT_EQ(predictions[0], "index\tprediction\tlogit_fine\tlogit_long\tlogit_poor");
+}
+
+TEST_F(CliTest, OverridesKeysThatTheConfigLeavesToTheirDefaults) {
+  Json config = ReadJson("model/config.json");
+  config.erase("hidden_dropout_prob");
+  Write("model/config.json", config.dump());
+  ASSERT_EQ(Train({"--config_overrides", "hidden_dropout_prob=0.25", "--max_steps", "1"}).exit_code,
+            0);
+  EXPECT_EQ(ReadJson("out/config.json")["hidden_dropout_prob"], 0.25);
+}
+
 TEST_F(CliTest, MixedPrecision) {
   const RunResult full = Train({"--do_eval", "--num_train_epochs", "6"});
   ASSERT_EQ(full.exit_code, 0) << full.err;

@@ -106,6 +106,12 @@ nlohmann::json EarlierResults(const OutputDir& out, const FinetuneOptions& optio
   return nlohmann::json::object();
 }
 
+// Ctrl-C in an evaluation after all steps: the model is whole.
+int EndInterrupted(bool trained, const OutputDir& out) {
+  if (trained) std::cout << "interrupted; the trained model is in " << out.path() << std::endl;
+  return kInterruptedExitCode;
+}
+
 int Finetune(const FinetuneOptions& options) {
   // The reader of the progress may end; the model is saved all the same, and the failed output
   // reported at the end.
@@ -136,7 +142,7 @@ int Finetune(const FinetuneOptions& options) {
   }
   if (options.do_eval) {
     const Evaluation evaluation = Evaluate(*task.model, task.validation.dataset, options, "eval");
-    if (!evaluation.complete) return kInterruptedExitCode;
+    if (!evaluation.complete) return EndInterrupted(trainer.has_value(), out);
     CheckFinite(evaluation, "evaluation", options, task, trainer ? &*trainer : nullptr);
     nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
     if (trainer) metrics["epoch"] = trainer->state().epoch;
@@ -146,7 +152,7 @@ int Finetune(const FinetuneOptions& options) {
   }
   if (options.do_predict) {
     const Evaluation evaluation = Evaluate(*task.model, task.test.dataset, options, "predict");
-    if (!evaluation.complete) return kInterruptedExitCode;
+    if (!evaluation.complete) return EndInterrupted(trainer.has_value(), out);
     CheckFinite(evaluation, "test", options, task, trainer ? &*trainer : nullptr);
     out.Write("predict_results.tsv", PredictionTable(evaluation, task.labels, task.label_names));
   }

@@ -221,7 +221,10 @@ std::string FlagTable::HintFor(const std::string& name) const {
   return nearest ? "did you mean --" + *nearest + "?" : "--help lists the options";
 }
 
-Values FlagTable::Parse(const Values& args) {
+Values FlagTable::Parse(const Values& given) {
+  Values args = given;
+  std::replace(args.begin(), std::find(args.begin(), args.end(), "--"), std::string("-h"),
+               std::string("--help"));
   Values positional;
   const auto is_option = [](const std::string& arg) {
     return arg.size() > 2 && arg.starts_with("--");

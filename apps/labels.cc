@@ -167,7 +167,7 @@ LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
     const std::string where = train != nullptr ? train->path : config.path();
     throw InvalidArgument(where + ": " + std::to_string(found) + " labels (" + Join(names) +
                               ") but --num_labels is " + std::to_string(wanted),
-                          wanted == 1
+                          wanted == 1 && labels.kind() != LabelKind::kMultiLabel
                               ? "pass --problem_type regression to fit the numbers themselves"
                               : "leave --num_labels out or raise it");
   }

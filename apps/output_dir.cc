@@ -23,6 +23,10 @@ void ThrowIf(const std::error_code& code, const std::string& path) {
   if (code) throw FileError(path, code.value());
 }
 
+Error NotWritable(const Error& e) {
+  return Error(e.code(), e.message(), "--output_dir must be a folder that you may write to");
+}
+
 // Files that belong to one model: a loader that finds another model's copy beside the new files may
 // prefer it (tokenizer.json wins over vocab.txt), and results would be taken for the new model's.
 constexpr std::string_view kModelFiles[] = {"tokenizer.json",
@@ -129,14 +133,14 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
       made = made.parent_path();
     }
     fs::create_directories(path_, code);
-    ThrowIf(code, path_);
+    if (code) throw NotWritable(FileError(path_, code.value()));
   }
   // Hours of training should not end at a folder that can't be written.
   try {
     ScratchDir probe(path_);
-  } catch (...) {
+  } catch (const Error& e) {
     if (!first_made_.empty()) fs::remove_all(first_made_, code);
-    throw;
+    throw NotWritable(e);
   }
 }
 

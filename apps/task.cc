@@ -14,6 +14,21 @@
 namespace lathe {
 namespace {
 
+// With hints that name flags.
+TextTable ReadTextTableOf(const char* flag, const std::string& path,
+                          const FinetuneOptions& options) {
+  const bool replace = options.invalid_utf8 == "replace";
+  try {
+    return ReadTextTable(path, replace ? InvalidUtf8::kReplace : InvalidUtf8::kError);
+  } catch (const Error& e) {
+    if (e.message().ends_with("invalid UTF-8")) {
+      throw Error(e.code(), e.message(), e.hint() + ": --invalid_utf8 replace");
+    }
+    if (!e.hint().empty()) throw;
+    throw Error(e.code(), e.message(), std::string("check ") + flag);
+  }
+}
+
 std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::string& path,
                                    std::optional<int64_t> max_rows,
                                    const FinetuneOptions& options) {
@@ -22,8 +37,7 @@ std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::str
     throw InvalidArgument(path + ": is a folder but " + flag + " must be a file",
                           "give the path of a .csv, .tsv, .json or .jsonl file");
   }
-  TextTable table = ReadTextTable(
-      path, options.invalid_utf8 == "replace" ? InvalidUtf8::kReplace : InvalidUtf8::kError);
+  TextTable table = ReadTextTableOf(flag, path, options);
   if (max_rows && *max_rows < table.rows()) {
     for (auto& column : table.columns) column.resize(static_cast<size_t>(*max_rows));
     table.lines.resize(static_cast<size_t>(*max_rows));
@@ -43,8 +57,9 @@ PretrainedConfig ReadConfig(const std::string& name) {
 
 void OverrideConfig(PretrainedConfig& config, const std::string& overrides) {
   if (overrides.empty()) return;
+  const std::vector<std::string> known_keys = KnownConfigKeys(config);
   try {
-    config.Override(overrides);
+    config.Override(overrides, known_keys);
   } catch (const Error& e) {
     throw UsageError("--config_overrides: " + e.message(), e.hint());
   }

@@ -43,6 +43,10 @@ Error NotFound(std::string message, std::string hint = "",
 Error DataLoss(std::string message, std::string hint = "",
                std::source_location location = std::source_location::current());
 
+// What another library's exception says, without a tag in brackets before it
+// ("[json.exception.out_of_range.403] ").
+std::string PlainMessage(const std::exception& error);
+
 // Throws InvalidArgument("[op] part part ...") unless `ok`. The parts are only printed on failure.
 template <typename... Parts>
 void Check(bool ok, const char* op, const Parts&... parts) {

@@ -26,6 +26,9 @@ using Files = std::map<std::string, std::string>;
 using Family = TokenizerFamily;
 using Source = TokenizerSource;
 
+constexpr const char* kBrokenTokenizer =
+    "take the tokenizer's files from the model's source again, or name another folder";
+
 constexpr std::array kFileNames = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt",      "spiece.model",          "sentencepiece.bpe.model", "spm.model"};
@@ -346,7 +349,8 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
   } catch (const Json::exception& error) {
     throw InvalidArgument(
         source.Path(source.json.is_null() ? "tokenizer_config.json" : "tokenizer.json") + ": " +
-        error.what());
+            PlainMessage(error),
+        kBrokenTokenizer);
   }
   // What Transformers would have to guess from the folder is written down for it.
   if (!source.Has("tokenizer_config.json") && source.family != nullptr) {
@@ -375,7 +379,8 @@ std::unique_ptr<Tokenizer> TokenizerFromFiles(const std::string& dir,
   try {
     return MakeTokenizer(ReadTokenizerSource(dir, std::move(files), model_type));
   } catch (const Json::exception& error) {
-    throw InvalidArgument(dir + ": a tokenizer file is not as expected: " + error.what());
+    throw InvalidArgument(dir + ": a tokenizer file is not as expected: " + PlainMessage(error),
+                          kBrokenTokenizer);
   }
 }
 

@@ -16,6 +16,7 @@ struct Architecture {
   std::string base_prefix;  // of the encoder's tensors
   std::vector<std::string> head_prefixes;
   std::vector<std::string> dropout_keys;  // all dropout rates of its config
+  std::vector<std::string> config_keys;   // what its class reads, with defaults
   std::function<std::shared_ptr<SequenceClassifier>(const PretrainedConfig&, uint64_t seed)> make;
 };
 
@@ -26,6 +27,7 @@ const std::map<std::string, Architecture>& Architectures() {
         "bert.",
         {"classifier."},
         {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
+        BertModel::ConfigKeys(),
         [](const PretrainedConfig& config, uint64_t seed) {
           return std::make_shared<BertForSequenceClassification>(config, seed);
         }}},
@@ -40,6 +42,14 @@ const Architecture& Find(const PretrainedConfig& config) {
     throw InvalidArgument(
         absl::StrCat(config.path(), ": model_type \"", type, "\" is not one that Lathe has"),
         absl::StrCat("known model types: ", absl::StrJoin(SupportedModelTypes(), ", ")));
+  }
+  const std::string problem = config.problem_type();
+  if (!problem.empty() && problem != "regression" && problem != "single_label_classification" &&
+      problem != "multi_label_classification") {
+    throw InvalidArgument(
+        absl::StrCat(config.path(), ": \"problem_type\" \"", problem,
+                     "\" is not one that Lathe has"),
+        "known: regression, single_label_classification, multi_label_classification");
   }
   return found->second;
 }
@@ -64,6 +74,10 @@ PretrainedConfig Apply(PretrainedConfig config, const Architecture& architecture
 }
 
 }  // namespace
+
+std::vector<std::string> KnownConfigKeys(const PretrainedConfig& config) {
+  return Find(config).config_keys;
+}
 
 std::vector<std::string> SupportedModelTypes() {
   std::vector<std::string> names;

@@ -86,9 +86,10 @@ BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
   type_vocab_size_ = config.GetInt("type_vocab_size", 2, 1, kMost);
   const int64_t num_layers = config.GetInt("num_hidden_layers", 12, 1, 1024);
   if (o.hidden_size % o.num_attention_heads != 0) {
-    throw InvalidArgument(absl::StrCat(config.path(), ": \"hidden_size\" ", o.hidden_size,
-                                       " is not a multiple of \"num_attention_heads\" ",
-                                       o.num_attention_heads));
+    throw InvalidArgument(
+        absl::StrCat(config.path(), ": \"hidden_size\" ", o.hidden_size,
+                     " is not a multiple of \"num_attention_heads\" ", o.num_attention_heads),
+        "correct one of the two");
   }
   const std::string positions = config.GetString("position_embedding_type", "absolute");
   if (positions != "absolute") {
@@ -115,6 +116,25 @@ BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
     pooler_ = Register<nn::Linear>("pooler.dense", H, H, Init::Normal(o.initializer_range),
                                    ActivationKind::kTanh);
   }
+}
+
+std::vector<std::string> BertModel::ConfigKeys() {
+  return {"attention_probs_dropout_prob",
+          "classifier_dropout",
+          "hidden_act",
+          "hidden_dropout_prob",
+          "hidden_size",
+          "initializer_range",
+          "intermediate_size",
+          "is_decoder",
+          "layer_norm_eps",
+          "max_position_embeddings",
+          "num_attention_heads",
+          "num_hidden_layers",
+          "pad_token_id",
+          "position_embedding_type",
+          "type_vocab_size",
+          "vocab_size"};
 }
 
 nn::ForwardContext BertModel::MakeContext(const Batch& batch,

@@ -37,6 +37,9 @@ class BertModel : public Module {
   // pooler.dense.
   explicit BertModel(const PretrainedConfig& config, bool pooler = true);
 
+  // The keys of config.json that BERT reads.
+  static std::vector<std::string> ConfigKeys();
+
   BertOutput Forward(const Batch& batch, const BertForwardOptions& options) const;
   // What the layers of a forward pass over `batch` share; for heads that drop out.
   nn::ForwardContext MakeContext(const Batch& batch, const BertForwardOptions& options) const;

@@ -129,7 +129,8 @@ PretrainedConfig PretrainedConfig::FromPretrained(const std::string& dir) {
     if (const size_t colon = what.find(": "); colon != std::string_view::npos) {
       what.remove_prefix(colon + 2);
     }
-    throw InvalidArgument(path + ":" + std::to_string(line) + ": not JSON: " + std::string(what));
+    throw InvalidArgument(path + ":" + std::to_string(line) + ": not JSON: " + std::string(what),
+                          "correct the file or take it from the model's source again");
   }
 }
 
@@ -146,7 +147,8 @@ PretrainedConfig PretrainedConfig::FromJson(Json value, std::string path) {
 std::string PretrainedConfig::model_type() const {
   const std::string type = GetString("model_type", "");
   if (type.empty()) {
-    throw InvalidArgument(path_ + ": \"model_type\" is missing");
+    throw InvalidArgument(path_ + ": \"model_type\" is missing",
+                          "add it, e.g. \"model_type\": \"bert\"");
   }
   return type;
 }
@@ -284,7 +286,7 @@ void PretrainedConfig::Override(const std::string& overrides,
         candidates.insert(known);
       }
       std::string nearest;
-      size_t distance = SIZE_MAX;
+      size_t distance = std::max<size_t>(2, key.size() / 3) + 1;  // farther ones are no typing slip
       for (const std::string& candidate : candidates) {
         const size_t d = EditDistance(key, candidate);
         if (d < distance) {
@@ -293,7 +295,9 @@ void PretrainedConfig::Override(const std::string& overrides,
         }
       }
       throw InvalidArgument(path_ + ": no key \"" + key + "\" to override",
-                            nearest.empty() ? "" : "did you mean \"" + nearest + "\"?");
+                            nearest.empty()
+                                ? "the keys are those of the file and of the model's class"
+                                : "did you mean \"" + nearest + "\"?");
     }
     changed[key] = ParseAs(key, text, Find(changed, key));
   }

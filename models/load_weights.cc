@@ -137,8 +137,8 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const std::string
                                ToString(parameter.tensor.shape());
       if (!options.ignore_mismatched_sizes) {
         throw InvalidArgument(entry.file + ": " + what,
-                              "check the number of labels, or set ignore_mismatched_sizes to start "
-                              "this parameter from fresh values");
+                              "the weights belong to another configuration or number of labels; "
+                              "with ignore_mismatched_sizes this parameter starts fresh");
       }
       report.mismatched.push_back(what);
       to_fill.push_back(&parameter);

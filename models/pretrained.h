@@ -104,6 +104,10 @@ struct AutoTokenizer {
   static std::shared_ptr<Tokenizer> FromPretrained(const std::string& dir);
 };
 
+// The keys that a model of this config's type reads, whether the config has them or not; throws for
+// a type that Lathe doesn't have.
+std::vector<std::string> KnownConfigKeys(const PretrainedConfig& config);
+
 // model_types that Lathe has.
 std::vector<std::string> SupportedModelTypes();
 

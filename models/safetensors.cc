@@ -190,7 +190,7 @@ struct SafetensorsReader::Impl {
     try {
       parsed = json::parse(ReadFile(index));
     } catch (const json::exception& e) {
-      throw BrokenSafetensors(index, std::string("is not JSON: ") + e.what());
+      throw BrokenSafetensors(index, std::string("is not JSON: ") + PlainMessage(e));
     }
     if (!parsed.is_object() || !parsed.contains("weight_map") ||
         !parsed["weight_map"].is_object()) {
@@ -291,8 +291,9 @@ void SafetensorsReader::Read(const std::string& name, Tensor& out) const {
     }
   });
   if (!converted) {
-    throw InvalidArgument(where + "has dtype " + entry.dtype + ", which can't be read as " +
-                          ToString(out.dtype()));
+    throw InvalidArgument(
+        where + "has dtype " + entry.dtype + ", which can't be read as " + ToString(out.dtype()),
+        "save the model's weights as float32, float16 or bfloat16");
   }
   if (!fits) {
     throw InvalidArgument(where + "has values that " + ToString(out.dtype()) + " can't hold");

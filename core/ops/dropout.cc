@@ -3,6 +3,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/dropout.h"
 #include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/elementwise.h"
 
 namespace lathe {
 
@@ -52,6 +53,23 @@ Tensor Dropout(const Tensor& x, const DropoutSpec& spec) {
       context.SetGrad(0, Run<T>(context.grad_output(), spec));
     });
   });
+}
+
+Tensor DropoutComposed(const Tensor& x, const DropoutSpec& spec) {
+  const int64_t rows = x.dim(0), n = x.dim(1), blocks = (n + 3) / 4;
+  Tensor mask = Tensor::Zeros({rows, n}, DType::kF64);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < n; ++c) {
+      const PhiloxBlock block =
+          Philox4x32({{static_cast<uint32_t>(c % blocks),
+                       static_cast<uint32_t>(spec.row_positions.data<int32_t>()[r]),
+                       static_cast<uint32_t>(spec.row_samples.data<int32_t>()[r]), spec.key.step}},
+                     spec.key.key0(), spec.key.key1());
+      const bool kept = block.v[c / blocks] >= DropThreshold(spec.p);
+      mask.data<double>()[r * n + c] = kept ? 1 / (1 - spec.p) : 0;
+    }
+  }
+  return Mul(x, mask.To(x.dtype()));
 }
 
 }  // namespace lathe

@@ -26,4 +26,7 @@ cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows);
 // x: [N, C]. Keeps each element with probability 1 - p, times 1 / (1 - p).
 Tensor Dropout(const Tensor& x, const DropoutSpec& spec);
 
+// The same from single ops and Philox's definition: documentation and test oracle.
+Tensor DropoutComposed(const Tensor& x, const DropoutSpec& spec);
+
 }  // namespace lathe

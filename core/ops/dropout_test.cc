@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/tests/check_op.h"
 
 namespace lathe {
 namespace {
@@ -33,6 +35,17 @@ double Agreement(const Tensor& a, const Tensor& b) {
   int64_t same = 0;
   for (int64_t i = 0; i < a.numel(); ++i) same += a.data<float>()[i] == b.data<float>()[i];
   return static_cast<double>(same) / static_cast<double>(a.numel());
+}
+
+TEST(DropoutTest, Op) {
+  for (double p : {0.0, 0.3}) {
+    CheckOp(
+        {.name = "dropout",
+         .op = [=](const Tensors& x) { return Scale(Dropout(x[0], Spec(p, x[0].dim(0))), 1); },
+         .composed = [=](const Tensors& x) { return DropoutComposed(x[0], Spec(p, x[0].dim(0))); },
+         .shapes = {{{3, 8}}, {{5, 7}}, {{4, 1}}, {{0, 8}}, {{2, 258}}},
+         .nan_check = p == 0});  // NaN may be dropped
+  }
 }
 
 TEST(DropoutTest, KeepsTheMeanAndDropsTheShare) {
