@@ -13,6 +13,10 @@ TEST_F(CliDataErrorTest, SlipInAColumnOfScores) {
   Write("train.csv", "sentence,label\na,0.5\nb,x\nc,1.5\nd,2.5\n");
   ExpectError(Train({}), "train.csv:3: score \"x\" is not a number");
   ExpectNothingWritten();
+  // Few of the scores need have a fraction.
+  Write("train.csv", "sentence,label\na,1.5\nb,bad\nc,2\n");
+  ExpectError(Train({}), "train.csv:3: score \"bad\" is not a number");
+  ExpectNothingWritten();
   // Said to be names, they are.
   EXPECT_EQ(Train({"--problem_type", "single_label_classification"}).exit_code, 0);
 }

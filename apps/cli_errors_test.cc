@@ -294,8 +294,9 @@ TEST_F(CliErrorTest, FullDiskKeepsTheOldModel) {
 }
 
 TEST_F(CliErrorTest, MetricThatDoesNotExist) {
-  ExpectError(Train({"--eval_strategy", "epoch", "--metric_for_best_model", "acuracy"}),
-              "--metric_for_best_model must be one of accuracy", 2);
+  const RunResult run = Train({"--eval_strategy", "epoch", "--metric_for_best_model", "acuracy"});
+  ExpectError(run, "--metric_for_best_model must be one of accuracy", 2);
+  EXPECT_EQ(run.err.find("per_second"), std::string::npos) << run.err;
   ExpectNothingWritten();
 }
 

@@ -56,15 +56,17 @@ LabelKind KindOf(const std::string& problem_type) {
 
 // A column of scores with a slip in it would otherwise be taken for names of classes.
 void CheckScores(const TextTable& train, const Names& column) {
-  int64_t fractions = 0, bad_row = -1;
+  int64_t numbers = 0, fractions = 0, bad_row = -1;
   for (size_t row = 0; row < column.size(); ++row) {
     if (!ParseNumber(column[row])) {
       if (bad_row < 0) bad_row = static_cast<int64_t>(row);
-    } else if (column[row].find('.') != std::string::npos) {
-      ++fractions;
+    } else {
+      ++numbers;
+      fractions += column[row].find('.') != std::string::npos;
     }
   }
-  if (bad_row < 0 || fractions * 2 <= static_cast<int64_t>(column.size())) return;
+  const bool are_scores = fractions > 0 && numbers * 2 > static_cast<int64_t>(column.size());
+  if (bad_row < 0 || !are_scores) return;
   throw InvalidArgument(
       train.Where(bad_row) + ": score \"" + column[bad_row] + "\" is not a number",
       "correct it, or pass --problem_type single_label_classification if these are names");

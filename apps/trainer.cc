@@ -123,8 +123,11 @@ void Trainer::CheckMetricName() const {
   const nlohmann::json metrics = EvalMetrics({}, nothing);
   if (metrics.contains(metric_name_)) return;
   std::string names;
-  for (const auto& [name, value] : metrics.items())
-    names += (names.empty() ? "" : ", ") + name.substr(5);
+  for (const auto& [name, value] : metrics.items()) {
+    const bool of_speed = name.ends_with("runtime") || name.find("samples") != std::string::npos ||
+                          name.ends_with("per_second");
+    if (!of_speed) names += (names.empty() ? "" : ", ") + name.substr(5);
+  }
   throw UsageError("--metric_for_best_model must be one of " + names + " but is \"" +
                    options_.metric_for_best_model + "\"");
 }
