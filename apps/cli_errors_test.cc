@@ -72,6 +72,18 @@ TEST_F(CliErrorTest, DivergenceKeepsTheLastGoodModel) {
             0);
 }
 
+TEST_F(CliErrorTest, OneBadRowLateCostsLittle) {
+  std::string rows = "sentence,label\n";
+  for (int i = 0; i < 1200; ++i) rows += i % 2 == 0 ? "good film,0.5\n" : "bad film,3.5\n";
+  Write("train.csv", rows + "the film,1e30\n");
+  const RunResult run = Train({"--shuffle_train", "false", "--num_train_epochs", "1"});
+  ExpectError(run, "step 151: the loss is Inf");
+  const std::string kept = "the last good model, from before step ";
+  const size_t at = run.err.find(kept);
+  ASSERT_NE(at, std::string::npos) << run.err;
+  EXPECT_GT(std::stoi(run.err.substr(at + kept.size())), 10) << run.err;
+}
+
 TEST_F(CliErrorTest, DivergenceThatAnEvaluationNotices) {
   const RunResult run = Train({"--learning_rate", "1e30", "--lr_scheduler_type", "constant",
                                "--eval_strategy", "steps", "--eval_steps", "1"});
@@ -153,7 +165,7 @@ TEST_F(CliErrorTest, DivergenceThatOnlyThePredictionsShow) {
                Path("bad.csv"), "--test_file", Path("bad.csv"), what});
     ExpectError(run, what == "--do_eval" ? "step 36: the logits of evaluation sample 1 are not"
                                          : "step 36: the logits of test sample 1 are not finite");
-    EXPECT_NE(run.err.find("the last good model, from before step 1, is in"), std::string::npos);
+    EXPECT_NE(run.err.find("the last good model, from before step "), std::string::npos);
     EXPECT_TRUE(Exists(what + "/model.safetensors"));
     for (const char* name :
          {"train_results.json", "eval_results.json", "all_results.json", "predict_results.tsv"}) {

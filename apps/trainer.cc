@@ -18,7 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Set before main runs: as near to the start of the process as a program can tell.
 const Clock::time_point process_start = Clock::now();
-constexpr auto kSnapshotInterval = std::chrono::minutes(1);
+// Copies of the model are taken so often that they cost at most a fiftieth of the time.
+constexpr int kSnapshotShare = 50;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -215,7 +216,8 @@ void Trainer::FinishStep() {
 // The values that have just given a finite loss and gradient, before the first update and then now
 // and then.
 void Trainer::TakeSnapshot() {
-  if (state_.global_step > 0 && Clock::now() - good_time_ < kSnapshotInterval) return;
+  const Clock::time_point start = Clock::now();
+  if (state_.global_step > 0 && start - good_time_ < kSnapshotShare * good_duration_) return;
   const int problem = good_values_.Take(optimizer_.arena().values().values<float>());
   if (problem != 0 && !std::exchange(warned_of_snapshot_, true)) {
     progress_->Print("warning: " + FileError(out_.path(), problem).message() +
@@ -224,6 +226,7 @@ void Trainer::TakeSnapshot() {
   }
   good_step_ = state_.global_step + 1;
   good_time_ = Clock::now();
+  good_duration_ = good_time_ - start;
 }
 
 void Trainer::AfterStep(bool epoch_ends) {

@@ -104,6 +104,7 @@ class Trainer {
   int64_t good_step_ = 0;
   bool warned_of_snapshot_ = false;
   std::chrono::steady_clock::time_point good_time_;
+  std::chrono::steady_clock::duration good_duration_{};  // that taking them took
   Tensor best_values_;  // the arena's values when the metric was best
   bool interrupted_ = false;
   nlohmann::json metrics_;
