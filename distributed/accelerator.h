@@ -15,9 +15,9 @@ namespace lathe {
 
 struct AcceleratorOptions {
   int64_t gradient_accumulation_steps = 1;
-  // "no" (float32) or "bf16": bfloat16 activations and products; parameters, their gradients, the
-  // optimizer's moments, sums and the loss stay float32. Empty: the environment's
-  // ACCELERATE_MIXED_PRECISION, else "no".
+  // "no" (float32) or "bf16": bfloat16 activations, their gradients, and products; parameters,
+  // their gradients, the optimizer's moments, sums inside products and the loss stay float32.
+  // Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no".
   std::string mixed_precision = "";
 };
 

@@ -8,9 +8,8 @@ namespace lathe {
 // x in another floating dtype; x itself if it has it. The gradient is cast back.
 Tensor Cast(const Tensor& x, DType dtype);
 
-// The values of a float32 leaf in bfloat16, kept with the leaf until its values change (an
-// optimizer step may have written them already, see nn/arena.h). Not differentiable: for ops that
-// give the leaf its gradient themselves.
+// The values of a float32 leaf in bfloat16, kept with the leaf until its values change (AdamW
+// writes them in its step). Not differentiable: for ops that give the leaf its gradient themselves.
 Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype);
 
 }  // namespace lathe
