@@ -50,7 +50,7 @@ TEST_F(CliDataErrorTest, PairsForAModelWithOneTokenType) {
 TEST_F(CliDataErrorTest, ImpossibleNumbers) {
   ExpectError(Train({"--num_threads", "100000"}), "--num_threads must be at most 1024", 2);
   ExpectError(Train({"--config_overrides", "layer_norm_eps=-1"}),
-              "\"layer_norm_eps\" must not be negative");
+              "\"layer_norm_eps\" must not be negative", 2);
   ExpectNothingWritten();
 }
 

@@ -73,11 +73,15 @@ TEST_F(CliErrorTest, DivergenceKeepsTheLastGoodModel) {
 }
 
 TEST_F(CliErrorTest, OneBadRowLateCostsLittle) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  SpoilParameter("bert.embeddings.word_embeddings.weight", 30 * 16, 16, 3e38f);  // of "##s"
   std::string rows = "sentence,label\n";
-  for (int i = 0; i < 1200; ++i) rows += i % 2 == 0 ? "good film,0.5\n" : "bad film,3.5\n";
-  Write("train.csv", rows + "the film,1e30\n");
-  const RunResult run = Train({"--shuffle_train", "false", "--num_train_epochs", "1"});
-  ExpectError(run, "step 151: the loss is Inf");
+  for (int i = 0; i < 1200; ++i)
+    rows += i % 2 == 0 ? "good film,positive\n" : "bad film,negative\n";
+  Write("train.csv", rows + "the films,positive\n");
+  const RunResult run = Train({"--shuffle_train", "false", "--num_train_epochs", "1",
+                               "--model_name_or_path", Path("out"), "--output_dir", Path("more")});
+  ExpectError(run, "step 151: the loss is NaN");
   const std::string kept = "the last good model, from before step ";
   const size_t at = run.err.find(kept);
   ASSERT_NE(at, std::string::npos) << run.err;
@@ -314,8 +318,13 @@ TEST_F(CliErrorTest, MetricThatDoesNotExist) {
 
 TEST_F(CliErrorTest, ValuesThatOnlyTheModelOrTheDataRefuse) {
   ExpectError(Train({"--lr_scheduler_type", "cosine_with_min_lr"}),
-              "--lr_scheduler_type: [cosine_with_min_lr] expected one of min_lr and min_lr_rate",
-              2);
+              "--lr_scheduler_type cosine_with_min_lr: expected one of min_lr and min_lr_rate", 2);
+  ExpectError(Train({"--config_overrides", "hidden_dropout_prob=1.5"}),
+              "--config_overrides: \"hidden_dropout_prob\" must be", 2);
+  ExpectError(Train({"--config_overrides", "num_attention_heads=4,hidden_size=33"}),
+              "--config_overrides: \"hidden_size\" 33 is not a multiple", 2);
+  ExpectError(Train({"--config_overrides", "model_type=lstm"}),
+              "--config_overrides: model_type \"lstm\" is not one", 2);
   ExpectError(Train({"--config_overrides", "hiden_size=3"}), "--config_overrides: ", 2);
   ExpectError(Train({"--config_overrides", "hidden_size=x"}), "--config_overrides: ", 2);
   ExpectError(Train({"--max_seq_length", "2"}),
@@ -326,6 +335,30 @@ TEST_F(CliErrorTest, ValuesThatOnlyTheModelOrTheDataRefuse) {
   ExpectError(Train({"--max_seq_length", "4"}), "must be at least 5, for 3 special tokens", 2);
   Write("train.csv", "sentence,label\na,0.5\nb,1.5\n");
   ExpectError(Train({"--num_labels", "2"}), "--num_labels is 2 but the labels are numbers", 2);
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, WeightsOfAnotherShape) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  const std::vector<std::string> narrower = {
+      "--model_name_or_path", Path("out"),    "--config_overrides", "intermediate_size=24",
+      "--output_dir",         Path("narrow"), "--max_steps",        "1"};
+  const RunResult run = Train(narrower);
+  ExpectError(run, "file has [32, 16], model [24, 16]");
+  EXPECT_NE(run.err.find("with --ignore_mismatched_sizes"), std::string::npos) << run.err;
+  std::string config = Read("out/config.json");
+  const std::string size = "\"intermediate_size\": 32";
+  ASSERT_NE(config.find(size), std::string::npos) << config;
+  Write("out/config.json",
+        config.replace(config.find(size), size.size(), "\"intermediate_size\": 24"));
+  const RunResult predict = RunProgram("lathe", {"predict", Path("out"), "the film"});
+  ExpectError(predict, "file has [32, 16], model [24, 16]");
+  EXPECT_EQ(predict.err.find("ignore_mismatched_sizes"), std::string::npos) << predict.err;
+}
+
+TEST_F(CliErrorTest, NoWholeBatch) {
+  const RunResult run = Train({"--dataloader_drop_last", "--per_device_train_batch_size", "100"});
+  ExpectError(run, "train.csv: 96 samples make no whole batch of 100");
   ExpectNothingWritten();
 }
 

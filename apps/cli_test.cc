@@ -205,6 +205,22 @@ TEST_F(CliTest, ControlCSavesTheModel) {
   EXPECT_EQ(eval.exit_code, 0) << eval.err;
 }
 
+TEST_F(CliTest, ControlCSavesTheBestModelWhereThatIsWanted) {
+  const RunResult run = Train({"--max_steps", "1000000", "--eval_strategy", "steps", "--eval_steps",
+                               "2", "--load_best_model_at_end"},
+                              {.interrupt_after = "eval at step 4", .interrupts = 3});
+  EXPECT_EQ(run.exit_code, 130) << run.err;
+  const Json state = ReadJson("out/trainer_state.json");
+  const std::string best = "; the best model, of step " +
+                           std::to_string(state["best_global_step"].get<int64_t>()) + ", is in ";
+  EXPECT_NE(run.out.find(best), std::string::npos) << run.out;
+  const RunResult eval =
+      RunProgram("finetune", {"--model_name_or_path", Path("out"), "--validation_file",
+                              Path("dev.csv"), "--do_eval", "--output_dir", Path("eval")});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_NEAR(ReadJson("eval/eval_results.json")["eval_loss"], state["best_metric"], 1e-6);
+}
+
 TEST_F(CliTest, LathePredict) {
   ASSERT_EQ(Train({"--num_train_epochs", "6"}).exit_code, 0);
   const RunResult words =

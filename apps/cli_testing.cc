@@ -106,7 +106,10 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
       }
     }
     if (!interrupted && result.out.find(options.interrupt_after) != std::string::npos) {
-      kill(pid, SIGINT);
+      for (int i = 0; i < options.interrupts; ++i) {
+        kill(pid, SIGINT);
+        usleep(1000);  // signals that wait together arrive as one
+      }
       interrupted = true;
     }
   }

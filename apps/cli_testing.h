@@ -18,6 +18,7 @@ struct RunResult {
 struct RunOptions {
   std::string input = {};            // standard input
   std::string interrupt_after = {};  // send SIGINT once standard output holds this
+  int interrupts = 1;                // as many times
   std::string stdout_path = {};      // where standard output goes instead of RunResult::out
   int64_t max_file_bytes = 0;        // above 0: a longer file can't be written, as on a full disk
 };

@@ -135,8 +135,11 @@ int Finetune(const FinetuneOptions& options) {
     results.update(trainer->metrics());
     PrintMetrics("train", trainer->metrics());
     if (trainer->interrupted()) {
-      std::cout << "interrupted after step " << trainer->state().global_step << "; the model is in "
-                << out.path() << std::endl;
+      const int64_t best =
+          options.load_best_model_at_end ? trainer->state().best_global_step.value_or(0) : 0;
+      std::cout << "interrupted after step " << trainer->state().global_step << "; the "
+                << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
+                << " is in " << out.path() << std::endl;
       return kInterruptedExitCode;
     }
   }

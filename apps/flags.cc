@@ -277,16 +277,24 @@ Values FlagTable::Parse(const Values& given) {
 }
 
 void FlagTable::ApplyJson(const std::string& path) {
-  const std::string text = ReadFile(path);
+  constexpr char kHint[] =
+      "--json_config names a file with one JSON object, e.g. {\"learning_rate\": 3e-5}";
+  std::string text;
+  try {
+    text = ReadFile(path);
+  } catch (const Error& e) {
+    throw Error(e.code(), e.message(), kHint);
+  }
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& e) {
     const auto end = text.begin() + static_cast<int64_t>(std::min(text.size(), e.byte));
-    throw InvalidArgument(path + ":" + std::to_string(1 + std::count(text.begin(), end, '\n')) +
-                          ": not valid JSON");
+    throw InvalidArgument(
+        path + ":" + std::to_string(1 + std::count(text.begin(), end, '\n')) + ": not valid JSON",
+        kHint);
   }
-  if (!json.is_object()) throw InvalidArgument(path + ": must be a JSON object of options");
+  if (!json.is_object()) throw InvalidArgument(path + ": must be a JSON object of options", kHint);
   const auto text_of = [](const nlohmann::json& v) {
     return v.is_string() ? v.get<std::string>() : v.dump();
   };

@@ -1,20 +1,39 @@
 #include "lathe/apps/interrupt.h"
 
 #include <signal.h>
+#include <time.h>
 
 namespace lathe {
 namespace {
-volatile sig_atomic_t interrupted = 0;
+
+// A key that is held down, or pressed twice in haste, is one wish to stop.
+constexpr time_t kHasteSeconds = 1;
+
+volatile sig_atomic_t interrupted = 0, shields = 0;
+volatile time_t first_second = 0;
+
+void HandleInterrupt(int signal_number) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (interrupted == 0) first_second = now.tv_sec;
+  interrupted = 1;
+  if (shields > 0 || now.tv_sec - first_second <= kHasteSeconds) return;
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
 }  // namespace
 
 void InstallInterruptHandler() {
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
-  // RESETHAND: the second one finds the default action. RESTART: a write that is under way goes on.
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  action.sa_handler = HandleInterrupt;
+  action.sa_flags = SA_RESTART;  // a write that is under way goes on
   sigaction(SIGINT, &action, nullptr);
 }
 
 bool Interrupted() { return interrupted != 0; }
+
+InterruptShield::InterruptShield() { shields = shields + 1; }
+InterruptShield::~InterruptShield() { shields = shields - 1; }
 
 }  // namespace lathe

@@ -76,9 +76,7 @@ LabelSet Infer(const Names& column, const std::string& where) {
   try {
     return LabelSet::Infer({&column});
   } catch (const Error& e) {
-    const size_t end = e.message().find("] ");  // of the name of the function
-    throw Error(e.code(), where + ": " + e.message().substr(end == std::string::npos ? 0 : end + 2),
-                e.hint(), e.location());
+    throw Error(e.code(), where + ": " + WithoutFunction(e.message()), e.hint(), e.location());
   }
 }
 

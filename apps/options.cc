@@ -155,12 +155,14 @@ void Require(bool ok, const char* message, const char* hint = "") {
 void Validate(FinetuneOptions& o) {
   Require(o.do_train || o.do_eval || o.do_predict, "nothing to do",
           "pass at least one of --do_train, --do_eval, --do_predict");
-  Require(!o.output_dir.empty(), "--output_dir is required");
+  Require(!o.output_dir.empty(), "--output_dir is required",
+          "name the folder that the model and the results go to");
   Require(!o.model_name_or_path.empty() || !o.config_name.empty(),
           "--model_name_or_path is required", "or pass --config_name to train fresh weights");
-  Require(!o.do_train || !o.train_file.empty(), "--do_train needs --train_file");
-  Require(!o.do_eval || !o.validation_file.empty(), "--do_eval needs --validation_file");
-  Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file");
+  constexpr char kFileHint[] = "name a .csv, .tsv, .json or .jsonl file";
+  Require(!o.do_train || !o.train_file.empty(), "--do_train needs --train_file", kFileHint);
+  Require(!o.do_eval || !o.validation_file.empty(), "--do_eval needs --validation_file", kFileHint);
+  Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file", kFileHint);
   Require(o.text_columns.size() <= 2, "--text_columns takes one or two columns");
   if (o.text_columns.size() == 2 && o.text_columns[0] == o.text_columns[1]) {
     throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
@@ -186,9 +188,8 @@ void Validate(FinetuneOptions& o) {
     if (o.metric_for_best_model.empty()) o.metric_for_best_model = "loss";
   }
   Require(!o.do_train || o.eval_strategy == "no" || !o.validation_file.empty(),
-          "--eval_strategy needs --validation_file");
+          "--eval_strategy needs --validation_file", kFileHint);
   ParseScheduleKwargs(o.lr_scheduler_type, o.lr_scheduler_kwargs);
-  if (o.bf16) o.mixed_precision = "bf16";
   if (o.eval_steps == 0) o.eval_steps = o.logging_steps;
 }
 
@@ -218,6 +219,11 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
                           "every value follows its option; --help lists them");
   }
   if (!json_config.empty()) flags.ApplyJson(json_config);
+  if (flags.given("bf16") && flags.given("mixed_precision")) {
+    Require(o.bf16 == (o.mixed_precision == "bf16"),
+            "--bf16 and --mixed_precision contradict each other", "leave one of them out");
+  }
+  if (o.bf16) o.mixed_precision = "bf16";
   Validate(o);
   return parsed;
 }

@@ -112,15 +112,34 @@ TEST(OptionsTest, UnknownOptionsGetTheNearestName) {
 }
 
 TEST(OptionsTest, OptionsMustFitTogether) {
+  const std::string file = "name a .csv, .tsv, .json or .jsonl file";
   EXPECT_EQ(ErrorOf({"--output_dir", "o", "--model_name_or_path", "m"}, true),
             "nothing to do|pass at least one of --do_train, --do_eval, --do_predict");
-  EXPECT_EQ(ErrorOf({"--do_train"}, true), "--output_dir is required|");
-  EXPECT_EQ(ErrorOf({"--do_eval"}), "--do_eval needs --validation_file|");
-  EXPECT_EQ(ErrorOf({"--do_predict"}), "--do_predict needs --test_file|");
-  EXPECT_EQ(ErrorOf({"--eval_strategy", "epoch"}), "--eval_strategy needs --validation_file|");
+  EXPECT_EQ(ErrorOf({"--do_train"}, true),
+            "--output_dir is required|name the folder that the model and the results go to");
+  EXPECT_EQ(ErrorOf({"--do_eval"}), "--do_eval needs --validation_file|" + file);
+  EXPECT_EQ(ErrorOf({"--do_predict"}), "--do_predict needs --test_file|" + file);
+  EXPECT_EQ(ErrorOf({"--eval_strategy", "epoch"}),
+            "--eval_strategy needs --validation_file|" + file);
   EXPECT_EQ(ErrorOf({"--load_best_model_at_end"}),
             "--load_best_model_at_end needs evaluations while training|"
             "pass --eval_strategy steps or --eval_strategy epoch");
+}
+
+TEST(OptionsTest, Bf16IsShortForMixedPrecision) {
+  const auto precision = [](Args args) {
+    args.insert(args.end(), {"--do_eval", "--validation_file", "v.csv"});
+    return Parse(args).mixed_precision;
+  };
+  EXPECT_EQ(precision({}), "no");
+  EXPECT_EQ(precision({"--no_bf16"}), "no");
+  EXPECT_EQ(precision({"--bf16"}), "bf16");
+  EXPECT_EQ(precision({"--mixed_precision", "bf16"}), "bf16");
+  EXPECT_EQ(precision({"--bf16", "--mixed_precision", "bf16"}), "bf16");
+  const std::string contradiction =
+      "--bf16 and --mixed_precision contradict each other|leave one of them out";
+  EXPECT_EQ(ErrorOf({"--bf16", "--mixed_precision", "no"}), contradiction);
+  EXPECT_EQ(ErrorOf({"--no_bf16", "--mixed_precision", "bf16"}), contradiction);
 }
 
 TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {
@@ -153,6 +172,8 @@ TEST_F(JsonConfigTest, HasTheSameNamesAndYieldsToTheCommandLine) {
 }
 
 TEST_F(JsonConfigTest, NamesFileAndOption) {
+  const std::string hint =
+      "--json_config names a file with one JSON object, e.g. {\"learning_rate\": 3e-5}";
   Write("{\"learing_rate\": 1}");
   EXPECT_EQ(ErrorOf({"--json_config", path_}),
             path_ + ": unknown option \"learing_rate\"|did you mean --learning_rate?");
@@ -160,8 +181,12 @@ TEST_F(JsonConfigTest, NamesFileAndOption) {
   EXPECT_EQ(ErrorOf({"--json_config", path_}),
             path_ + ": --seed must be a whole number but is \"x\"|");
   Write("{\n\"seed\": }");
-  EXPECT_EQ(ErrorOf({"--json_config", path_}), path_ + ":2: not valid JSON|");
-  EXPECT_NE(ErrorOf({"--json_config", path_ + ".none"}).find(path_ + ".none: "), std::string::npos);
+  EXPECT_EQ(ErrorOf({"--json_config", path_}), path_ + ":2: not valid JSON|" + hint);
+  Write("[1]");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}),
+            path_ + ": must be a JSON object of options|" + hint);
+  const std::string missing = ErrorOf({"--json_config", path_ + ".none"});
+  EXPECT_TRUE(missing.starts_with(path_ + ".none: ") && missing.ends_with(hint)) << missing;
 }
 
 TEST(ScheduleKwargsTest, ReadsAndChecks) {

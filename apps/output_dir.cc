@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/apps/interrupt.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 
@@ -119,7 +120,9 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
   std::error_code code;
   const fs::file_status status = fs::status(path_, code);
   if (fs::exists(status)) {
-    if (!fs::is_directory(status)) throw InvalidArgument(path_ + ": --output_dir is not a folder");
+    if (!fs::is_directory(status)) {
+      throw InvalidArgument(path_ + ": --output_dir is not a folder", "choose another name");
+    }
     const bool empty = fs::is_empty(path_, code);
     ThrowIf(code, path_);
     if (!empty && !allow_existing) {
@@ -153,6 +156,7 @@ OutputDir::~OutputDir() {
 }
 
 void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
+  const InterruptShield shield;
   ScratchDir scratch(path_);
   const std::string new_dir = scratch.path() + "/new", old_dir = scratch.path() + "/old";
   fs::create_directory(new_dir);

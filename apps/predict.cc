@@ -111,11 +111,24 @@ class Source {
   int64_t count_ = 0;
 };
 
+constexpr char kNotTogether[] =
+    "the files in the folder don't belong together; copy the model again";
+
+std::shared_ptr<SequenceClassifier> LoadClassifier(const std::string& dir) {
+  try {
+    return AutoModelForSequenceClassification::FromPretrained(dir);
+  } catch (const Error& e) {
+    // Only a training program could let a parameter of another shape start fresh.
+    const bool mismatch = e.hint().find("ignore_mismatched_sizes") != std::string::npos;
+    throw Error(e.code(), e.message(), mismatch ? kNotTogether : e.hint(), e.location());
+  }
+}
+
 class Predictor {
  public:
   explicit Predictor(const PredictOptions& options)
       : options_(options),
-        model_(AutoModelForSequenceClassification::FromPretrained(options.model_dir)),
+        model_(LoadClassifier(options.model_dir)),
         tokenizer_(AutoTokenizer::FromPretrained(options.model_dir)),
         names_(model_->config().label_names()),
         vocab_size_(model_->config().GetInt("vocab_size", tokenizer_->vocab_size())) {
@@ -131,7 +144,7 @@ class Predictor {
                                 std::to_string(model_->load_report().missing.size()) +
                                 " parameters, the first is " +
                                 model_->load_report().missing.front(),
-                            "its config.json and model.safetensors don't belong together");
+                            kNotTogether);
     }
     const std::string type = model_->config().problem_type();
     kind_ = type == "regression" || (type.empty() && names_.size() == 1) ? LabelKind::kRegression
@@ -150,7 +163,8 @@ class Predictor {
     if (options_.pairs) {
       const size_t tab = text.find('\t');
       if (tab == std::string::npos)
-        throw InvalidArgument(where + ": no tab between two texts (--pairs)");
+        throw InvalidArgument(where + ": no tab between two texts",
+                              "separate them by a tab, or leave --pairs out");
       first = std::string_view(text).substr(0, tab);
       second = std::string_view(text).substr(tab + 1);
     }
@@ -158,8 +172,9 @@ class Predictor {
     for (const int32_t id : encoding.input_ids) {
       if (id < 0 || id >= vocab_size_) {
         throw InvalidArgument(where + ": token \"" + tokenizer_->IdToToken(id) + "\" has id " +
-                              std::to_string(id) + " but the model's vocab_size is " +
-                              std::to_string(vocab_size_));
+                                  std::to_string(id) + " but the model's vocab_size is " +
+                                  std::to_string(vocab_size_),
+                              kNotTogether);
       }
     }
     where_.push_back(where);

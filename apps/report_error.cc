@@ -26,6 +26,11 @@ void Print(const std::string& message, const std::string& hint = "") {
 
 }  // namespace
 
+std::string WithoutFunction(const std::string& message) {
+  const size_t end = message.starts_with('[') ? message.find("] ") : std::string::npos;
+  return end == std::string::npos ? message : message.substr(end + 2);
+}
+
 Error UnwrittenOutput() {
   return Error(absl::StatusCode::kUnavailable, "standard output: cannot be written",
                "is the disk full, or has its reader ended?");

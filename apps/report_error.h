@@ -21,6 +21,10 @@ class UsageError : public Error {
       : Error(absl::StatusCode::kInvalidArgument, std::move(message), std::move(hint), location) {}
 };
 
+// Without the name of the function before it ("[labels] ..."), which tells users of a program
+// nothing.
+std::string WithoutFunction(const std::string& message);
+
 // What is thrown when standard output can't be written.
 Error UnwrittenOutput();
 

@@ -162,16 +162,28 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
   return {table->path, std::make_shared<const TokenizedDataset>(std::move(dataset))};
 }
 
-}  // namespace
+// Errors in the model's configuration and weights by the flags that are to blame or can help.
+[[noreturn]] void RethrowWithFlags(const Error& e, const std::string& config_path,
+                                   const std::string& overrides) {
+  const std::string place = config_path + ": ";
+  if (e.message().starts_with(place)) {
+    for (size_t begin = 0; begin < overrides.size();) {
+      const size_t end = std::min(overrides.find(',', begin), overrides.size());
+      const std::string key = overrides.substr(begin, overrides.find('=', begin) - begin);
+      if (e.message().find(key, place.size()) != std::string::npos) {
+        throw UsageError("--config_overrides: " + e.message().substr(place.size()),
+                         "correct the value or leave it out");
+      }
+      begin = end + 1;
+    }
+  }
+  std::string hint = e.hint();
+  const std::string option = "ignore_mismatched_sizes";
+  if (const size_t at = hint.find(option); at != std::string::npos) hint.insert(at, "--");
+  throw Error(e.code(), e.message(), hint, e.location());
+}
 
-Task LoadTask(const FinetuneOptions& options) {
-  CheckFolder(options.model_name_or_path, "--model_name_or_path");
-  CheckFolder(options.config_name, "--config_name");
-  CheckFolder(options.tokenizer_name, "--tokenizer_name");
-  PretrainedConfig config =
-      ReadConfig(options.config_name.empty() ? options.model_name_or_path : options.config_name);
-  OverrideConfig(config, options.config_overrides);
-
+Task LoadTaskWith(const PretrainedConfig& config, const FinetuneOptions& options) {
   // Labels are those of the whole file, as run_glue finds them, so its rows are cut afterwards.
   const bool evaluates = options.do_eval || (options.do_train && options.eval_strategy != "no");
   std::optional<TextTable> train =
@@ -231,6 +243,25 @@ Task LoadTask(const FinetuneOptions& options) {
   task.validation = MakeData(validation, columns, task, options, true);
   task.test = MakeData(test, columns, task, options, false);
   return task;
+}
+
+}  // namespace
+
+Task LoadTask(const FinetuneOptions& options) {
+  CheckFolder(options.model_name_or_path, "--model_name_or_path");
+  CheckFolder(options.config_name, "--config_name");
+  CheckFolder(options.tokenizer_name, "--tokenizer_name");
+  PretrainedConfig config =
+      ReadConfig(options.config_name.empty() ? options.model_name_or_path : options.config_name);
+  OverrideConfig(config, options.config_overrides);
+
+  try {
+    return LoadTaskWith(config, options);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& e) {
+    RethrowWithFlags(e, config.path(), options.config_overrides);
+  }
 }
 
 }  // namespace lathe

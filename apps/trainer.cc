@@ -44,7 +44,13 @@ bool GreaterIsBetter(const FinetuneOptions& options, const std::string& metric) 
                                             !metric.ends_with("runtime"));
 }
 
-DataLoaderOptions LoaderOptions(const FinetuneOptions& options) {
+DataLoaderOptions LoaderOptions(const FinetuneOptions& options, const TaskData& train) {
+  if (options.dataloader_drop_last && train.dataset->size() < options.per_device_train_batch_size) {
+    throw InvalidArgument(train.path + ": " + std::to_string(train.dataset->size()) +
+                              " samples make no whole batch of " +
+                              std::to_string(options.per_device_train_batch_size),
+                          "leave --dataloader_drop_last out or use a smaller batch");
+  }
   return {.batch_size = options.per_device_train_batch_size,
           .shuffle = options.shuffle_train,
           .group_by_length = options.group_by_length,
@@ -78,7 +84,7 @@ std::unique_ptr<Scheduler> MakeScheduler(const FinetuneOptions& options, Optimiz
                         MakeScheduleOptions(options, max_steps));
   } catch (const Error& e) {
     throw UsageError(
-        "--lr_scheduler_type: " + e.message(),
+        "--lr_scheduler_type " + options.lr_scheduler_type + ": " + WithoutFunction(e.message()),
         e.hint().empty() ? "set it with --lr_scheduler_kwargs '{\"NAME\": VALUE}'" : e.hint());
   }
 }
@@ -91,17 +97,11 @@ Trainer::Trainer(const FinetuneOptions& options, Task& task, OutputDir& out)
       out_(out),
       model_(*task.model),
       accelerator_({.mixed_precision = options.mixed_precision}),
-      loader_(task.train.dataset, LoaderOptions(options)),
+      loader_(task.train.dataset, LoaderOptions(options, task.train)),
       optimizer_(DecayGroups(model_.Parameters(), options.weight_decay), OptimizerOptions(options)),
       metric_name_(MetricName(options.metric_for_best_model)),
       greater_is_better_(GreaterIsBetter(options, metric_name_)),
       good_values_(out.path()) {
-  if (loader_.size() == 0) {
-    throw InvalidArgument(task.train.path + ": " + std::to_string(loader_.num_samples()) +
-                              " samples make no whole batch of " +
-                              std::to_string(options.per_device_train_batch_size),
-                          "leave --dataloader_drop_last out or use a smaller batch");
-  }
   CheckMetricName();
   steps_per_epoch_ = DivideUp(loader_.size(), options.gradient_accumulation_steps);
   const double planned =
@@ -153,7 +153,7 @@ void Trainer::Train() {
   ReadLosses();
   CheckLastUpdate();
   progress_.reset();
-  if (options_.load_best_model_at_end && best_values_.defined() && !interrupted_) {
+  if (options_.load_best_model_at_end && best_values_.defined()) {
     Tensor values = optimizer_.arena().values();
     values.CopyFrom(best_values_);
   }

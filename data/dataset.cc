@@ -12,6 +12,8 @@ namespace lathe {
 namespace {
 
 constexpr int64_t kRowsPerChunk = 256;  // keeps threads busy when some texts are long
+// The square of a larger error has no place in a float, nor has the mean of such squares.
+constexpr float kLargestScore = 1e18f;
 
 // Encoded rows of one chunk, in order.
 struct Chunk {
@@ -37,6 +39,13 @@ Error UnseenLabel(const TextTable& table, int64_t row, const std::string& label,
                          "correct the label, or add rows with it to the training file");
 }
 
+// A name that comes twice; "" if there is none.
+std::string Repeated(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  const auto found = std::adjacent_find(names.begin(), names.end());
+  return found == names.end() ? "" : *found;
+}
+
 void AddLabel(const TextTable& table, int64_t row, const std::string& label, const LabelSet& labels,
               TokenizedDataset& dataset) {
   if (label.empty()) {
@@ -55,6 +64,11 @@ void AddLabel(const TextTable& table, int64_t row, const std::string& label, con
         throw InvalidArgument(table.Where(row) + ": score \"" + label + "\" is not a finite number",
                               "correct the score or remove the row");
       }
+      if (std::abs(score) > kLargestScore) {
+        throw InvalidArgument(table.Where(row) + ": score \"" + label +
+                                  "\" is too large: the square of its error would overflow",
+                              "correct the score, or divide all scores by one number");
+      }
       dataset.scores.push_back(score);
       break;
     }
@@ -63,6 +77,11 @@ void AddLabel(const TextTable& table, int64_t row, const std::string& label, con
       if (!names) {
         throw InvalidArgument(table.Where(row) + ": labels \"" + label + "\" are not a JSON array",
                               "write them as [\"a\", \"b\"]");
+      }
+      if (const std::string twice = Repeated(*names); !twice.empty()) {
+        throw InvalidArgument(
+            table.Where(row) + ": labels " + label + " name \"" + twice + "\" twice",
+            "name each label that the row has once; a 0 or 1 for every label is not read");
       }
       const size_t begin = dataset.scores.size();
       dataset.scores.resize(begin + labels.num_labels(), 0.0f);

@@ -118,7 +118,12 @@ TEST(TokenizeTest, BadLabelsAreReportedWithTheirLine) {
               "t.csv:3: score \"" + bad + "\" is not a finite number");
   }
   EXPECT_EQ(MessageOfMake("text,label\nb,\n", regression), "t.csv:2: empty label");
+  EXPECT_EQ(MessageOfMake("text,label\na,1e18\nb,-1.1e18\n", regression),
+            "t.csv:3: score \"-1.1e18\" is too large: the square of its error would overflow");
   const LabelSet sets = LabelSet::MultiLabel({"x", "y"});
+  EXPECT_EQ(MessageOfMake("text,label\na,\"[\"\"y\"\"]\"\nb,\"[0,1,0]\"\n",
+                          LabelSet::MultiLabel({"0", "1", "y"})),
+            "t.csv:3: labels [0,1,0] name \"0\" twice");
   EXPECT_EQ(MessageOfMake("text,label\na,x\n", sets), "t.csv:2: labels \"x\" are not a JSON array");
   EXPECT_EQ(MessageOfMake("text,label\na,\"[\"\"q\"\"]\"\n", sets),
             "t.csv:2: label \"q\" was not seen in training; known labels: x, y");

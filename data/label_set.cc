@@ -61,7 +61,11 @@ std::optional<std::vector<std::string>> ParseLabelArray(const std::string& text)
   if (!array.is_array()) return std::nullopt;
   std::vector<std::string> labels;
   for (const auto& element : array) {
-    if (!element.is_string() && !element.is_number() && !element.is_boolean()) return std::nullopt;
+    if (!element.is_string() && !element.is_number_integer() && !element.is_boolean()) {
+      throw InvalidArgument(
+          "[labels] " + text + " holds something else than names of labels: " + element.dump(),
+          "list the names of the row's labels, e.g. [\"a\", \"b\"]");
+    }
     labels.push_back(element.is_string() ? element.get<std::string>() : element.dump());
   }
   return labels;

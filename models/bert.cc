@@ -16,7 +16,8 @@ double Probability(const PretrainedConfig& config, const char* key, double defau
   const double p = config.GetDouble(key, default_value);
   if (!(p >= 0 && p < 1)) {
     throw InvalidArgument(absl::StrCat(config.path(), ": \"", key,
-                                       "\" must be at least 0 and less than 1 but is ", p));
+                                       "\" must be at least 0 and less than 1 but is ", p),
+                          "correct the value");
   }
   return p;
 }
@@ -25,7 +26,8 @@ double NotNegative(const PretrainedConfig& config, const char* key, double defau
   const double value = config.GetDouble(key, default_value);
   if (!(value >= 0)) {
     throw InvalidArgument(
-        absl::StrCat(config.path(), ": \"", key, "\" must not be negative but is ", value));
+        absl::StrCat(config.path(), ": \"", key, "\" must not be negative but is ", value),
+        "correct the value");
   }
   return value;
 }
@@ -94,11 +96,13 @@ BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
   const std::string positions = config.GetString("position_embedding_type", "absolute");
   if (positions != "absolute") {
     throw InvalidArgument(absl::StrCat(config.path(), ": \"position_embedding_type\" \"", positions,
-                                       "\" is not supported; supported: absolute"));
+                                       "\" is not supported; supported: absolute"),
+                          "use a model with absolute positions");
   }
   if (config.GetBool("is_decoder", false)) {
     throw InvalidArgument(
-        absl::StrCat(config.path(), ": \"is_decoder\" is true; Lathe has encoders only"));
+        absl::StrCat(config.path(), ": \"is_decoder\" is true; Lathe has encoders only"),
+        "use an encoder's model");
   }
   const int64_t H = o.hidden_size;
   word_ = Register<nn::Embedding>("embeddings.word_embeddings", vocab_size_, H, o.initializer_range,

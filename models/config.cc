@@ -24,8 +24,10 @@ const Json* Find(const Json& object, const std::string& key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+constexpr char kCorrectFile[] = "correct the file or take it from the model's source again";
+
 Error Wrong(const std::string& path, const std::string& key, const std::string& must) {
-  return InvalidArgument(path + ": \"" + key + "\" must be " + must);
+  return InvalidArgument(path + ": \"" + key + "\" must be " + must, kCorrectFile);
 }
 
 // Transformers reads whole numbers written as 12.0, and so does this. Empty if it is none.
@@ -130,13 +132,13 @@ PretrainedConfig PretrainedConfig::FromPretrained(const std::string& dir) {
       what.remove_prefix(colon + 2);
     }
     throw InvalidArgument(path + ":" + std::to_string(line) + ": not JSON: " + std::string(what),
-                          "correct the file or take it from the model's source again");
+                          kCorrectFile);
   }
 }
 
 PretrainedConfig PretrainedConfig::FromJson(Json value, std::string path) {
   if (!value.is_object()) {
-    throw InvalidArgument(path + ": must be a JSON object");
+    throw InvalidArgument(path + ": must be a JSON object", kCorrectFile);
   }
   PretrainedConfig config;
   config.json_ = std::move(value);

@@ -132,7 +132,8 @@ bool DispatchFloating(std::string_view dtype, Body&& body) {
 void CheckShardName(const std::string& shard, const std::string& index) {
   const bool has_separator = shard.find_first_of("/\\") != std::string::npos;
   if (has_separator || !shard.ends_with(".safetensors")) {
-    throw DataLoss(index + ": \"" + shard + "\" must be the name of a .safetensors file beside it");
+    throw BrokenSafetensors(index,
+                            "\"" + shard + "\" must be the name of a .safetensors file beside it");
   }
 }
 

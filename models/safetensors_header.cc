@@ -147,6 +147,12 @@ void CheckLayout(const std::map<std::string, SafetensorsEntry>& entries, int64_t
                  const std::string& file) {
   std::vector<std::pair<const std::string*, const SafetensorsEntry*>> order;
   for (const auto& [name, entry] : entries) {
+    if (entry.end > buffer_size) {
+      throw BrokenSafetensors(file, name,
+                              "ends at byte " + std::to_string(entry.end) +
+                                  " but the file has only " + std::to_string(buffer_size) +
+                                  " bytes of tensors");
+    }
     order.emplace_back(&name, &entry);
   }
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -162,12 +168,6 @@ void CheckLayout(const std::map<std::string, SafetensorsEntry>& entries, int64_t
                                   ? "overlaps " + after
                                   : "there is a hole of " + std::to_string(entry->begin - end) +
                                         " bytes between " + after + " and it");
-    }
-    if (entry->end > buffer_size) {
-      throw BrokenSafetensors(file, *name,
-                              "ends at byte " + std::to_string(entry->end) +
-                                  " but the file has only " + std::to_string(buffer_size) +
-                                  " bytes of tensors");
     }
     end = entry->end;
     previous = name;

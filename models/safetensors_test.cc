@@ -241,6 +241,8 @@ TEST_F(SafetensorsTest, RejectsHolesOverlapsAndWrongLengths) {
             "tensor \"a\": there is a hole of 1 bytes between the start and it");
   EXPECT_EQ(HeaderError(header(0, 2, 2, 4), "123"),
             "tensor \"b\": ends at byte 4 but the file has only 3 bytes of tensors");
+  EXPECT_EQ(HeaderError(header(0, 9, 2, 4), "1234"),
+            "tensor \"a\": ends at byte 9 but the file has only 4 bytes of tensors");
   EXPECT_EQ(HeaderError(header(0, 2, 2, 4), "12345"), "1 bytes follow the last tensor");
 }
 
