@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "lathe/core/broadcast.h"
 
@@ -98,6 +99,25 @@ Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::ve
   return output;
 }
 
+Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {
+  if (!grad_enabled || !NeedsGrad(x)) return f(x);
+  Tensor y;
+  {
+    NoGradGuard no_grad;
+    y = f(x.Detach());
+  }
+  return Record("checkpoint", y.Detach(), {x}, {x}, [f, x = x.Detach()](BackwardContext& context) {
+    struct GradGuard {
+      bool before = std::exchange(grad_enabled, true);
+      ~GradGuard() { grad_enabled = before; }
+    } record;
+    Tensor input = x.Detach();
+    input.SetRequiresGrad(true);
+    Backward(f(input), context.grad_output());
+    if (const Tensor grad = input.grad(); grad.defined()) context.SetGrad(0, grad);
+  });
+}
+
 bool BackwardContext::Needs(size_t i) const { return NeedsGrad(node_.inputs.at(i)); }
 
 void BackwardContext::SetGrad(size_t i, Tensor grad) {
@@ -113,9 +133,29 @@ Tensor BackwardContext::LeafGrad(size_t i) {
   const Tensor& input = node_.inputs.at(i);
   if (!NeedsGrad(input) || !input.is_leaf()) return {};
   if (!input.impl()->grad) {
-    input.impl()->grad = Tensor::Zeros(input.shape(), input.dtype(), input.device()).impl();
+    Tensor(input).SetGrad(Tensor::Zeros(input.shape(), input.dtype(), input.device()));
   }
   return input.grad();
+}
+
+Tensor BackwardContext::LeafGrad(size_t i, bool* overwrite) {
+  TensorImpl& input = *node_.inputs.at(i).impl();
+  *overwrite = input.grad != nullptr && std::exchange(input.grad_is_stale, false);
+  return LeafGrad(i);
+}
+
+Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
+  TensorImpl& input = *node_.inputs.at(i).impl();
+  std::optional<std::vector<int32_t>> written = std::move(input.grad_rows);
+  if (input.grad != nullptr && input.grad_is_stale) written.emplace();
+  Tensor grad = LeafGrad(i);
+  if (!grad.defined() || !written) return grad;
+  written->insert(written->end(), rows.begin(), rows.end());
+  std::sort(written->begin(), written->end());
+  written->erase(std::unique(written->begin(), written->end()), written->end());
+  // Where most rows are written, a list of them helps nobody.
+  if (std::ssize(*written) <= input.shape[0] / 2) input.grad_rows = std::move(written);
+  return grad;
 }
 
 namespace {
@@ -134,7 +174,11 @@ void Accumulate(Tensor& target, const Tensor& grad) {
 
 // A leaf's own buffer, which others (the arena) may see, is always added to in place.
 void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
-  if (leaf.impl()->grad) {
+  if (leaf.impl()->grad_is_stale) {
+    Tensor(leaf.impl()->grad).CopyFrom(grad);
+    leaf.impl()->grad_is_stale = false;
+    leaf.impl()->grad_rows.reset();
+  } else if (leaf.impl()->grad) {
     Tensor buffer = leaf.grad();
     AddInPlace(buffer, grad);
   } else {

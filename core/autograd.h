@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,10 +31,14 @@ class BackwardContext {
   bool Needs(size_t i) const;
   // Gives input i its gradient. A shape that the input was broadcast from is summed back here.
   void SetGrad(size_t i, Tensor grad);
-  // The gradient buffer of input i if the input is a leaf of the output's dtype (allocated and
-  // zeroed on first use): an op that can, *accumulates* into it and calls no SetGrad for i. Else
-  // undefined.
+  // The gradient buffer of input i if the input is a leaf: an op that can, *accumulates* into it
+  // and calls no SetGrad for i. Else undefined.
   Tensor LeafGrad(size_t i);
+  // The same for ops that can overwrite as well as accumulate: where `overwrite` comes back true,
+  // the buffer holds nothing of worth and every element must be written.
+  Tensor LeafGrad(size_t i, bool* overwrite);
+  // The same for ops that accumulate into some rows only: `rows`, which are in range.
+  Tensor LeafGradRows(size_t i, std::span<const int32_t> rows);
 
  private:
   Tensor grad_output_;
@@ -56,6 +61,11 @@ bool NeedsRecord(std::initializer_list<Tensor> inputs);
 
 // Walks back from `output`. `grad` defaults to 1 for a scalar. Gradients of leaves are accumulated.
 void Backward(const Tensor& output, const Tensor& grad = {});
+
+// f(x) of which nothing is kept but x: the backward pass computes f once more, and so must find
+// what the forward pass did (dropout does, by its counters). What f computes from other tensors
+// than x and leaves isn't differentiated. Where x requires no gradient, f runs as it is.
+Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x);
 
 bool GradEnabled();
 

@@ -123,6 +123,39 @@ TEST(Autograd, HookFiresOnceAfterAllParts) {
   EXPECT_EQ(fired, 2);
 }
 
+TEST(Checkpoint, ComputesTheSameGradientsAgain) {
+  const auto gradients = [](bool checkpoint) {
+    Tensor x = Tensor::FromVector<float>({1, -2, 3}), w = Tensor::FromVector<float>({0.5f, 4, 2});
+    x.SetRequiresGrad(true);
+    w.SetRequiresGrad(true);
+    int calls = 0;
+    const auto layer = [w, &calls](const Tensor& a) {
+      ++calls;
+      return Mul(Mul(a, w), a);
+    };
+    Tensor y = Mul(x, x);
+    for (int i = 0; i < 3; ++i) y = checkpoint ? Checkpoint(layer, y) : layer(y);
+    Backward(Sum(y));
+    EXPECT_EQ(calls, checkpoint ? 6 : 3);
+    EXPECT_TRUE(GradEnabled());
+    auto result = x.grad().ToVector<float>();
+    for (const float g : w.grad().ToVector<float>()) result.push_back(g);
+    return result;
+  };
+  EXPECT_EQ(gradients(true), gradients(false));
+}
+
+TEST(Checkpoint, WithoutGradientsItIsTheFunction) {
+  const Tensor x = Tensor::FromVector<float>({3});
+  Tensor w = Tensor::FromVector<float>({2});
+  w.SetRequiresGrad(true);
+  const auto layer = [w](const Tensor& a) { return Mul(a, w); };
+  Backward(Checkpoint(layer, x));  // w's gradient isn't lost
+  EXPECT_EQ(w.grad().Item(), 3);
+  NoGradGuard no_grad;
+  EXPECT_FALSE(Checkpoint(layer, w).requires_grad());
+}
+
 TEST(Autograd, WalkingTwiceIsAnError) {
   Tensor x = Leaf({1, 2});
   const Tensor square = Mul(x, x), y = Sum(square);

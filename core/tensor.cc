@@ -38,8 +38,8 @@ Tensor Tensor::Empty(Shape shape, DType dtype, Device device) {
 }
 
 Tensor Tensor::Zeros(Shape shape, DType dtype, Device device) {
-  Tensor t = Empty(std::move(shape), dtype, device);
-  std::memset(t.raw_data(), 0, static_cast<size_t>(t.bytes()));
+  Tensor t = Unallocated(std::move(shape), dtype, device);
+  t.impl_->storage = Storage::Allocate(t.bytes(), device, /*zeroed=*/true);
   return t;
 }
 
@@ -201,6 +201,19 @@ void Tensor::CopyFrom(const Tensor& other) {
     });
   }
   impl_->storage->BumpVersion();
+}
+
+Tensor Tensor::grad() const {
+  Tensor grad(impl_->grad);
+  if (std::exchange(impl_->grad_is_stale, false)) grad.Fill(0);
+  impl_->grad_rows.reset();  // the caller may write anywhere
+  return grad;
+}
+
+void Tensor::SetGrad(const Tensor& grad) {
+  impl_->grad = grad.impl_;
+  impl_->grad_is_stale = false;
+  impl_->grad_rows.reset();
 }
 
 Tensor& Tensor::SetRequiresGrad(bool value) {

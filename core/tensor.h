@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -36,7 +37,8 @@ int64_t NumElements(const Shape& shape);   // 1 for a scalar's shape []
 // A block of bytes on one device, 64-byte aligned. The last handle frees it.
 class Storage {
  public:
-  static std::shared_ptr<Storage> Allocate(int64_t bytes, Device device);
+  // `zeroed`: all bytes are 0; otherwise they are whatever the last user left.
+  static std::shared_ptr<Storage> Allocate(int64_t bytes, Device device, bool zeroed = false);
   virtual ~Storage() = default;
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
@@ -62,6 +64,11 @@ struct TensorImpl {
   bool requires_grad = false;
   std::shared_ptr<Node> producer;  // the op that made it, while gradients are recorded
   std::shared_ptr<TensorImpl> grad;
+  // Zeroing a gradient only sets this: it counts as 0 whatever its buffer holds, and who writes
+  // first overwrites. Tensor::grad() clears the buffer, so that nobody else sees the difference.
+  bool grad_is_stale = false;
+  // If given, all rows of the gradient but these are 0; ascending, each once.
+  std::optional<std::vector<int32_t>> grad_rows;
   // A copy in a narrower dtype for products, and the storage's version that it was made of
   // (core/ops/cast.h).
   std::shared_ptr<TensorImpl> low_precision;
@@ -125,8 +132,9 @@ class Tensor {
   bool requires_grad() const { return impl_ != nullptr && impl_->requires_grad; }
   Tensor& SetRequiresGrad(bool value);
   bool is_leaf() const { return impl_->producer == nullptr; }
-  Tensor grad() const { return Tensor(impl_->grad); }  // undefined if there is none
-  void SetGrad(const Tensor& grad) { impl_->grad = grad.impl_; }
+  // A handle from before an optimizer's ZeroGrad may still show the old values; ask anew.
+  Tensor grad() const;  // undefined if there is none
+  void SetGrad(const Tensor& grad);
 
   const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lathe/core/autograd.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/shape.h"
@@ -179,8 +180,12 @@ BertOutput BertModel::Forward(const Batch& batch, const BertForwardOptions& opti
   const bool shortcut = options.first_tokens_only && !options.output_hidden_states;
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (options.output_hidden_states) out.hidden_states.push_back(Visible(hidden_states, rows));
-    hidden_states =
-        layers_[i]->Forward(hidden_states, context, shortcut && i + 1 == layers_.size());
+    const auto layer = [layer = layers_[i], context,
+                        first_only = shortcut && i + 1 == layers_.size()](const Tensor& x) {
+      return layer->Forward(x, context, first_only);
+    };
+    hidden_states = options.training && gradient_checkpointing() ? Checkpoint(layer, hidden_states)
+                                                                 : layer(hidden_states);
   }
   if (shortcut) {
     out.first_tokens = Cast(hidden_states, DType::kF32);

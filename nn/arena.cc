@@ -1,6 +1,8 @@
 #include "lathe/nn/arena.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace lathe {
 namespace {
@@ -58,29 +60,48 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
     // Each old buffer goes as soon as it is copied: never two whole copies.
     impl.storage = arena->values_.impl()->storage;
     impl.offset = entry.offset;
-    impl.grad = nullptr;
+    Tensor(entry.parameter.tensor).SetGrad({});
   }
   return arena;
 }
 
 const Tensor& ParameterArena::grads() {
+  GradsToRead();
+  for (const Entry& entry : entries_) entry.parameter.tensor.impl()->grad_rows.reset();
+  return grads_;
+}
+
+const Tensor& ParameterArena::GradsToRead() {
   if (!grads_.defined()) {
     grads_ = Tensor::Zeros(values_.shape());
     for (const Entry& entry : entries_) {
-      const Tensor& p = entry.parameter.tensor;
+      Tensor p = entry.parameter.tensor;
       Tensor view = grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
-      if (p.grad().defined()) view.CopyFrom(p.grad());
-      entry.parameter.tensor.impl()->grad = view.impl();
+      if (const Tensor grad = p.grad(); grad.defined()) view.CopyFrom(grad);
+      p.SetGrad(view);
     }
+  }
+  for (const Entry& entry : entries_) {
+    TensorImpl& p = *entry.parameter.tensor.impl();
+    if (std::exchange(p.grad_is_stale, false)) Tensor(p.grad).Fill(0);
   }
   return grads_;
 }
 
 void ParameterArena::ZeroGrads() {
-  if (grads_.defined()) {
-    grads_.Fill(0);
-  } else {
-    for (const Entry& entry : entries_) entry.parameter.tensor.impl()->grad = nullptr;
+  for (const Entry& entry : entries_) {
+    Tensor p = entry.parameter.tensor;
+    TensorImpl& impl = *p.impl();
+    if (!grads_.defined()) {
+      p.SetGrad({});
+    } else if (impl.grad_rows) {
+      const int64_t width = p.numel() / p.dim(0);
+      float* grad = Tensor(impl.grad).data<float>();
+      for (const int32_t row : *impl.grad_rows) std::fill_n(grad + row * width, width, 0.0f);
+      impl.grad_rows->clear();
+    } else {
+      impl.grad_is_stale = true;
+    }
   }
 }
 

@@ -1,8 +1,10 @@
 // The arena: the values of many parameters in one flat buffer, their gradients in another.
 //
-// A parameter's tensor becomes a view into it. Zeroing gradients is one memset, the global norm one
-// reduction, an optimizer step one pass. Order: the reverse of registration, so that gradients that
-// are ready first lie first. Each parameter starts at a multiple of 16 elements; the gaps stay 0.
+// A parameter's tensor becomes a view into it. The global norm is one reduction, an optimizer step
+// one pass. Zeroing gradients costs almost nothing: they are marked as stale (core/tensor.h), and
+// the next backward pass overwrites them; tables of which few rows have gradients are cleared row
+// by row. Order: the reverse of registration, so that gradients that are ready first lie first.
+// Each parameter starts at a multiple of 16 elements; the gaps stay 0.
 #pragma once
 
 #include <memory>
@@ -27,6 +29,9 @@ class ParameterArena {
   const std::vector<Entry>& entries() const { return entries_; }
   const Tensor& values() const { return values_; }  // [n] float32
   const Tensor& grads();  // [n] float32, allocated and zeroed on first use
+  // The same for those who don't write: what is known of rows without gradient stays known. To
+  // write 0 where there is 0 is no change.
+  const Tensor& GradsToRead();
   void ZeroGrads();
 
  private:

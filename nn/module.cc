@@ -60,4 +60,11 @@ void Module::SetComputeDType(DType dtype) {
   }
 }
 
+void Module::SetGradientCheckpointing(bool enabled) {
+  gradient_checkpointing_ = enabled;
+  for (const Entry& entry : entries_) {
+    if (entry.module != nullptr) entry.module->SetGradientCheckpointing(enabled);
+  }
+}
+
 }  // namespace lathe

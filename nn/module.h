@@ -55,6 +55,11 @@ class Module {
   void SetComputeDType(DType dtype);
   DType compute_dtype() const { return compute_dtype_; }
 
+  // Whether training keeps only what enters each layer and computes the rest again in the backward
+  // pass: the same results for less memory and a forward pass more.
+  void SetGradientCheckpointing(bool enabled);
+  bool gradient_checkpointing() const { return gradient_checkpointing_; }
+
  protected:
   Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true);
   template <typename M, typename... Args>
@@ -75,6 +80,7 @@ class Module {
   std::vector<Entry> entries_;
   bool training_ = false;
   DType compute_dtype_ = DType::kF32;
+  bool gradient_checkpointing_ = false;
 };
 
 }  // namespace lathe

@@ -5,7 +5,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lathe/core/autograd.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/embedding.h"
+#include "lathe/core/ops/reduce.h"
 #include "lathe/nn/arena.h"
+#include "lathe/nn/layers.h"
 
 namespace lathe {
 namespace {
@@ -99,6 +104,66 @@ TEST(Arena, KeepsValuesAndGradientsOfAllocatedParameters) {
   EXPECT_EQ(part->grads().data<float>()[part->entries()[0].offset], 4);
   part->ZeroGrads();
   EXPECT_EQ(network.second->bias.grad().ToVector<float>(), (Floats{0, 0}));
+}
+
+// Zeroing only marks: whoever looks or adds must find zeros all the same.
+TEST(Arena, ZeroedGradientsAreZeroForEverybody) {
+  const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  const auto pass = [&](nn::Linear& layer) { Backward(Sum(layer.Forward(x))); };
+  nn::Linear layer(3, 2, Init::Normal(0.02));
+  layer.Initialize(7);
+  const auto arena = ParameterArena::Of(layer.Parameters());
+  arena->grads();
+  const Floats once = {5, 7, 9, 5, 7, 9}, twice = {10, 14, 18, 10, 14, 18};
+  pass(layer);
+  EXPECT_EQ(layer.weight.grad().ToVector<float>(), once);
+  pass(layer);
+  EXPECT_EQ(layer.weight.grad().ToVector<float>(), twice);
+  arena->ZeroGrads();
+  pass(layer);  // overwrites
+  EXPECT_EQ(layer.weight.grad().ToVector<float>(), once);
+  EXPECT_EQ(layer.bias.grad().ToVector<float>(), (Floats{2, 2}));
+  arena->ZeroGrads();
+  EXPECT_EQ(layer.weight.grad().ToVector<float>(), Floats(6, 0));
+  arena->ZeroGrads();
+  for (const float g : arena->grads().ToVector<float>()) EXPECT_EQ(g, 0);
+  arena->ZeroGrads();
+  Backward(Sum(Mul(layer.bias, layer.bias)));  // an op that knows nothing of stale buffers
+  EXPECT_EQ(layer.bias.grad().data<float>()[0], 2 * layer.bias.data<float>()[0]);
+}
+
+TEST(Arena, RowsWithoutGradientAreKnown) {
+  nn::Embedding table(10, 2, 0.02);
+  table.Initialize(7);
+  const auto arena = ParameterArena::Of(table.Parameters());
+  const auto rows = [&] { return table.weight.impl()->grad_rows; };
+  const auto pass = [&](const std::vector<int32_t>& ids) {
+    Backward(Sum(EmbeddingSum({Tensor::FromVector(ids)}, {table.weight})));
+  };
+  const auto grad_of = [&] {  // without Tensor::grad(), which forgets the rows
+    return Tensor(table.weight.impl()->grad).ToVector<float>();
+  };
+  arena->GradsToRead();
+  pass({1, 4});  // nothing is known of a buffer that anybody may have written
+  EXPECT_EQ(rows(), std::nullopt);
+  arena->ZeroGrads();
+  pass({7, 4, 7});
+  EXPECT_EQ(rows(), (std::vector<int32_t>{4, 7}));
+  Floats expected(20, 0);
+  expected[8] = expected[9] = 1;
+  expected[14] = expected[15] = 2;
+  EXPECT_EQ(grad_of(), expected);
+  pass({0});
+  EXPECT_EQ(rows(), (std::vector<int32_t>{0, 4, 7}));
+  arena->ZeroGrads();
+  EXPECT_EQ(rows(), std::vector<int32_t>{});
+  EXPECT_EQ(grad_of(), Floats(20, 0));
+  pass({9});
+  EXPECT_EQ(rows(), std::vector<int32_t>{9});
+  EXPECT_EQ(table.weight.grad().data<float>()[18], 1);
+  EXPECT_EQ(rows(), std::nullopt);  // the caller may write anywhere
+  pass({9});
+  EXPECT_EQ(table.weight.grad().data<float>()[18], 2);
 }
 
 TEST(Arena, TwiceSharesTheBuffers) {

@@ -21,7 +21,7 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, AdamWOptions options)
 
 void AdamW::Step() {
   const Tensor& values = arena_->values();
-  const Tensor& grads = arena_->grads();
+  const Tensor& grads = arena_->GradsToRead();
   if (!exp_avg_.defined()) {
     exp_avg_ = Tensor::Zeros(values.shape());
     exp_avg_sq_ = Tensor::Zeros(values.shape());
@@ -50,9 +50,18 @@ void AdamW::Step() {
     // up, stays as it is, unless it decays.
     const bool passes_over = decay == 1 && options_.eps > 0;
     if (!passes_over) std::fill(active_[i].begin(), active_[i].end(), 1);
+    const bool marked = passes_over && parameter.grad_rows.has_value();
+    if (marked) {
+      const int64_t width = range.parameter.numel() / range.parameter.dim(0);
+      for (const int32_t row : *parameter.grad_rows) {
+        const int64_t first = row * width / cpu::kAdamWBlock;
+        const int64_t last = ((row + 1) * width - 1) / cpu::kAdamWBlock;
+        std::fill(active_[i].begin() + first, active_[i].begin() + last + 1, 1);
+      }
+    }
     kernels.adamw(
         values.data<float>() + range.begin, exp_avg_.data<float>() + range.begin,
-        exp_avg_sq_.data<float>() + range.begin, narrow, active_[i].data(),
+        exp_avg_sq_.data<float>() + range.begin, narrow, active_[i].data(), marked,
         grads.data<float>() + range.begin, range.parameter.numel(),
         {.decay = decay,
          .beta2 = static_cast<float>(options_.beta2),

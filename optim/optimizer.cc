@@ -70,24 +70,50 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
   }
 }
 
-Tensor GradNorm(Optimizer& optimizer) {
-  const Tensor& grads = optimizer.arena().grads();
-  const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
-  return Tensor::Full({}, std::sqrt(kernels.sum_of_squares(grads.data<float>(), grads.numel())));
+namespace {
+
+// The gradients without the rows that are known to be 0.
+std::vector<cpu::Stretch> GradStretches(Optimizer& optimizer) {
+  constexpr int64_t kMost = 16384;  // elements: what threads share out
+  float* grads = optimizer.arena().GradsToRead().data<float>();
+  std::vector<cpu::Stretch> stretches;
+  const auto add = [&](int64_t begin, int64_t n) {
+    for (; n > 0; begin += kMost, n -= kMost) {
+      stretches.push_back({grads + begin, std::min(n, kMost)});
+    }
+  };
+  for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
+    const Tensor& p = entry.parameter.tensor;
+    if (const auto& rows = p.impl()->grad_rows) {
+      const int64_t width = p.numel() / p.dim(0);
+      for (const int32_t row : *rows) add(entry.offset + row * width, width);
+    } else {
+      add(entry.offset, p.numel());
+    }
+  }
+  return stretches;
 }
+
+float NormOf(const std::vector<cpu::Stretch>& stretches) {
+  const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
+  return static_cast<float>(
+      std::sqrt(kernels.sum_of_squares(stretches.data(), std::ssize(stretches))));
+}
+
+}  // namespace
+
+Tensor GradNorm(Optimizer& optimizer) { return Tensor::Full({}, NormOf(GradStretches(optimizer))); }
 
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   Check(max_norm >= 0, "ClipGradNorm", "max_norm must be at least 0 but is ", max_norm);
-  const Tensor& grads = optimizer.arena().grads();
-  const Tensor norm = GradNorm(optimizer);
-  const float ratio = static_cast<float>(max_norm) / (norm.data<float>()[0] + 1e-6f);
-  if (ratio >= 1) {
-    return norm;
+  const std::vector<cpu::Stretch> stretches = GradStretches(optimizer);
+  const float norm = NormOf(stretches);
+  const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
+  // A ratio that is NaN spoils all gradients, so that nobody takes them for clipped.
+  if (!(ratio >= 1)) {
+    cpu::Kernels<cpu::OptimizerKernels>().scale(stretches.data(), std::ssize(stretches), ratio);
   }
-  // A ratio that is NaN gets here too and spoils all gradients, so that nobody takes them for
-  // clipped.
-  cpu::Kernels<cpu::OptimizerKernels>().scale(grads.data<float>(), grads.numel(), ratio);
-  return norm;
+  return Tensor::Full({}, norm);
 }
 
 void ClipGradValue(Optimizer& optimizer, double max_value) {

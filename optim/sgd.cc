@@ -47,7 +47,7 @@ SGD::SGD(std::vector<ParameterGroup> groups, SGDOptions options)
 
 void SGD::Step() {
   const Tensor& values = arena_->values();
-  const Tensor& grads = arena_->grads();
+  const Tensor& grads = arena_->GradsToRead();
   if (options_.momentum != 0 && !momentum_.defined()) {
     momentum_ = Tensor::Zeros(values.shape());
   }

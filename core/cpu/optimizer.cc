@@ -33,8 +33,8 @@ template <bool has_narrow>
   return bits == 0;
 }
 
-void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, const float* g,
-           int64_t n, const AdamWStep& step) {
+void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool marked,
+           const float* g, int64_t n, const AdamWStep& step) {
   const AdamWStep s = step;
   const int64_t blocks = (n + kAdamWBlock - 1) / kAdamWBlock;
 #pragma omp parallel for schedule(static) if (n > kChunk)
@@ -42,7 +42,7 @@ void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, cons
     const int64_t i = block * kAdamWBlock;
     const int64_t count = n - i < kAdamWBlock ? n - i : kAdamWBlock;
     if (!active[block]) {
-      if (AllZero(g + i, count)) continue;
+      if (marked || AllZero(g + i, count)) continue;
       active[block] = 1;
     }
     if (narrow == nullptr) {
@@ -53,29 +53,32 @@ void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, cons
   }
 }
 
-double SumOfSquares(const float* x, int64_t n) {
-  const int64_t chunks = (n + kChunk - 1) / kChunk;
-  double* partial = static_cast<double*>(std::malloc(static_cast<size_t>(chunks + 1) * 8));
+double SumOfSquares(const Stretch* stretches, int64_t count) {
+  double* partial = static_cast<double*>(std::malloc(static_cast<size_t>(count + 1) * 8));
 #pragma omp parallel for schedule(static)
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t end = (chunk + 1) * kChunk < n ? (chunk + 1) * kChunk : n;
+  for (int64_t s = 0; s < count; ++s) {
+    const float* x = stretches[s].data;
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = chunk * kChunk; i < end; ++i) {
+    for (int64_t i = 0; i < stretches[s].n; ++i) {
       const double value = x[i];
       sum += value * value;
     }
-    partial[chunk] = sum;
+    partial[s] = sum;
   }
   double sum = 0;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk];
+  for (int64_t s = 0; s < count; ++s) sum += partial[s];
   std::free(partial);
   return sum;
 }
 
-void Scale(float* x, int64_t n, float factor) {
-#pragma omp parallel for simd schedule(static) if (n > kChunk)
-  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
+void Scale(const Stretch* stretches, int64_t count, float factor) {
+#pragma omp parallel for schedule(static)
+  for (int64_t s = 0; s < count; ++s) {
+    float* x = stretches[s].data;
+#pragma omp simd
+    for (int64_t i = 0; i < stretches[s].n; ++i) x[i] *= factor;
+  }
 }
 
 }  // namespace

@@ -17,16 +17,23 @@ struct AdamWStep {
 
 constexpr int64_t kAdamWBlock = 256;  // elements that become active together
 
+// Consecutive elements.
+struct Stretch {
+  float* data;
+  int64_t n;
+};
+
 struct OptimizerKernels {
   // p, m, v: (n), updated from the gradients g. narrow, if given, gets the new values in bfloat16.
   // active: (ceil(n / kAdamWBlock)) flags. A block that is not active has moments 0; while its
   // gradients are 0, too, it is passed over, which changes nothing if `decay` is 1 and eps above 0.
-  void (*adamw)(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, const float* g,
-                int64_t n, const AdamWStep& step);
+  // `marked`: every block with a gradient is active already, so that the others aren't looked at.
+  void (*adamw)(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool marked,
+                const float* g, int64_t n, const AdamWStep& step);
   // In double; the order of the sum, and with it the last bit, does not depend on the number of
-  // threads.
-  double (*sum_of_squares)(const float* x, int64_t n);
-  void (*scale)(float* x, int64_t n, float factor);
+  // threads. Threads share whole stretches.
+  double (*sum_of_squares)(const Stretch* stretches, int64_t count);
+  void (*scale)(const Stretch* stretches, int64_t count, float factor);
 };
 
 }  // namespace lathe::cpu

@@ -42,7 +42,7 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
       const T* dy = context.grad_output().template data<T>();
       for (size_t i = 0; i < tables.size(); ++i) {
         if (!context.Needs(i)) continue;
-        Tensor grad = context.LeafGrad(i);
+        Tensor grad = context.LeafGradRows(i, ids[i].values<int32_t>());
         const bool own = !grad.defined();
         if (own) grad = Tensor::Zeros(tables[i].shape(), tables[i].dtype());
         T* g = grad.data<T>();

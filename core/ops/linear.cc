@@ -33,26 +33,27 @@ ActivationKind ParseActivation(const std::string& name) {
 
 namespace {
 
-// The gradient buffer to accumulate into: the leaf's own, or a fresh zeroed one that is handed over
-// after use.
+// The gradient buffer to write into: the leaf's own, or a fresh one that is handed over after use.
 class GradTarget {
  public:
   GradTarget(BackwardContext& context, size_t i, const Tensor& like) : context_(context), i_(i) {
-    tensor_ = context.LeafGrad(i);
+    tensor_ = context.LeafGrad(i, &overwrite_);
     if (!tensor_.defined()) {
-      own_ = true;
-      tensor_ = Tensor::Zeros(like.shape(), like.dtype());
+      own_ = overwrite_ = true;
+      tensor_ = Tensor::Empty(like.shape(), like.dtype());
     }
   }
   ~GradTarget() noexcept(false) {
     if (own_) context_.SetGrad(i_, tensor_);
   }
   const Tensor& tensor() const { return tensor_; }
+  // Whether what is there counts for nothing, or must be added to.
+  bool overwrite() const { return overwrite_; }
 
  private:
   BackwardContext& context_;
   size_t i_;
-  bool own_ = false;
+  bool own_ = false, overwrite_ = false;
   Tensor tensor_;
 };
 
@@ -84,11 +85,12 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
     }
     if (context.Needs(1 + i)) {
       GradTarget dw(context, 1 + i, weights[i]);
-      Gemm(true, false, out, in, rows, dyi, total, x.data<T>(), in, M(1), dw.tensor().data<M>(),
-           in);
+      Gemm(true, false, out, in, rows, dyi, total, x.data<T>(), in, M(dw.overwrite() ? 0 : 1),
+           dw.tensor().data<M>(), in);
     }
     if (biases[i].defined() && context.Needs(1 + count + i)) {
       GradTarget db(context, 1 + count + i, biases[i]);
+      if (db.overwrite()) Tensor(db.tensor()).Fill(0);
       KernelsOf<T, cpu::ActivationKernels>().column_sums(db.tensor().data<M>(), dyi, rows, out,
                                                          total);
     }

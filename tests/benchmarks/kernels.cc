@@ -217,7 +217,7 @@ void AdamW(benchmark::State& state) {
   for (auto _ : state) {
     cpu::Kernels<cpu::OptimizerKernels>().adamw(p.data<float>(), m.data<float>(), v.data<float>(),
                                                 copy ? narrow.data<BFloat16>() : nullptr,
-                                                active.data(), g.data<float>(), n,
+                                                active.data(), false, g.data<float>(), n,
                                                 {.decay = 1,
                                                  .beta2 = 0.999f,
                                                  .rest1 = 0.1f,
@@ -230,9 +230,13 @@ void AdamW(benchmark::State& state) {
 }
 void SumOfSquares(benchmark::State& state) {
   const Tensor g = Filled<float>({85'000'000});
+  std::vector<cpu::Stretch> stretches;
+  for (int64_t i = 0; i + 16384 <= g.numel(); i += 16384) {
+    stretches.push_back({g.data<float>() + i, 16384});
+  }
   for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        cpu::Kernels<cpu::OptimizerKernels>().sum_of_squares(g.data<float>(), g.numel()));
+    benchmark::DoNotOptimize(cpu::Kernels<cpu::OptimizerKernels>().sum_of_squares(
+        stretches.data(), std::ssize(stretches)));
   }
   Rate(state, "B/s", static_cast<double>(g.bytes()));
 }
