@@ -2,9 +2,10 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include <algorithm>
 #include <dnnl.hpp>
 #include <mutex>
-#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "lathe/core/cpu/convert.h"
@@ -20,24 +21,28 @@ const dnnl::engine& Engine() {
   return *engine;
 }
 
+// Of bfloat16 inputs.
 struct Product {
   bool transpose_a, transpose_b, accumulate, bias;
-  DataType inputs, output;
+  DataType output;
   int64_t M, N, K, lda, ldb, ldc;
 
   template <typename H>
   friend H AbslHashValue(H h, const Product& p) {
     return H::combine(std::move(h), p.transpose_a, p.transpose_b, p.accumulate, p.bias,
-                      static_cast<int>(p.inputs), static_cast<int>(p.output), p.M, p.N, p.K, p.lda,
-                      p.ldb, p.ldc);
+                      static_cast<int>(p.output), p.M, p.N, p.K, p.lda, p.ldb, p.ldc);
   }
   friend bool operator==(const Product&, const Product&) = default;
 
   dnnl::memory::desc A() const {
-    return {{M, K}, inputs, transpose_a ? dnnl::memory::dims{1, lda} : dnnl::memory::dims{lda, 1}};
+    return {{M, K},
+            DataType::bf16,
+            transpose_a ? dnnl::memory::dims{1, lda} : dnnl::memory::dims{lda, 1}};
   }
   dnnl::memory::desc B() const {
-    return {{K, N}, inputs, transpose_b ? dnnl::memory::dims{1, ldb} : dnnl::memory::dims{ldb, 1}};
+    return {{K, N},
+            DataType::bf16,
+            transpose_b ? dnnl::memory::dims{1, ldb} : dnnl::memory::dims{ldb, 1}};
   }
   dnnl::memory::desc C() const { return {{M, N}, output, dnnl::memory::dims{ldc, 1}}; }
   dnnl::memory::desc Bias() const { return {{1, N}, DataType::f32, dnnl::memory::dims{N, 1}}; }
@@ -114,9 +119,9 @@ void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int6
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
   if (HasFastBFloat16()) {
     const DataType output = std::is_same_v<C, float> ? DataType::f32 : DataType::bf16;
-    return Execute({transpose_a, transpose_b, beta != 0, bias != nullptr, DataType::bf16, output, M,
-                    N, K, lda, ldb, ldc},
-                   a, b, c, bias);
+    return Execute(
+        {transpose_a, transpose_b, beta != 0, bias != nullptr, output, M, N, K, lda, ldb, ldc}, a,
+        b, c, bias);
   }
   const std::vector<float> wide_a = transpose_a ? ToFloat(a, K, M, lda) : ToFloat(a, M, K, lda);
   const std::vector<float> wide_b = transpose_b ? ToFloat(b, N, K, ldb) : ToFloat(b, K, N, ldb);
@@ -141,7 +146,6 @@ bool HasFastBFloat16() {
               .transpose_b = false,
               .accumulate = false,
               .bias = false,
-              .inputs = DataType::bf16,
               .output = DataType::bf16,
               .M = 16,
               .N = 16,
@@ -166,9 +170,17 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
   Check(beta == 0 || (beta == 1 && bias == nullptr), "gemm", "beta must be 0 or 1 but is ", beta);
   if (M == 0 || N == 0) return;
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
-  Execute({transpose_a, transpose_b, beta != 0, bias != nullptr, DataType::f32, DataType::f32, M, N,
-           K, lda, ldb, ldc},
-          a, b, c, bias);
+  if (bias != nullptr) {
+#pragma omp parallel for schedule(static)
+    for (int64_t m = 0; m < M; ++m) std::copy_n(bias, N, c + m * ldc);
+  }
+  // Prepared products of float32 are slower, some at half the speed where rows lie a multiple of
+  // 4 KB apart, and must be made for each shape.
+  const dnnl_status_t status =
+      dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', M, N, K, 1.0f, a, lda, b, ldb,
+                 bias != nullptr ? 1.0f : beta, c, ldc);
+  Check(status == dnnl_success, "gemm", "oneDNN failed with status ", status, " for M, N, K = ", M,
+        ", ", N, ", ", K);
 }
 
 void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const double* a,

@@ -47,10 +47,15 @@ void CheckFirstColumns(const Batch& batch) {
   }
 }
 
-// Products are prepared for each number of rows that they meet, which takes a while: the rows of a
-// batch are filled up to a multiple of this. The surplus rows belong to no sequence, so nothing
-// reads them and their gradients are 0.
-constexpr int64_t kRowStep = 32;
+// The rows of activations for `tokens` tokens. Products of bfloat16 are prepared for each number of
+// rows that they meet, which takes a while, and are several times slower for some odd multiples of
+// 32 from 29 on (oneDNN 2.6): few numbers of rows are used. The surplus rows belong to no sequence,
+// so nothing reads them and their gradients are 0.
+int64_t RowsFor(int64_t tokens, DType compute_dtype) {
+  if (compute_dtype != DType::kBF16) return tokens;
+  const int64_t step = tokens <= 28 * 32 ? 32 : 64;
+  return (tokens + step - 1) / step * step;
+}
 
 // x: [T] i32, followed by zeros.
 Tensor WithSurplus(const Tensor& x, int64_t rows) {
@@ -144,7 +149,7 @@ std::vector<std::string> BertModel::ConfigKeys() {
 
 nn::ForwardContext BertModel::MakeContext(const Batch& batch,
                                           const BertForwardOptions& options) const {
-  const int64_t rows = (batch.num_tokens() + kRowStep - 1) / kRowStep * kRowStep;
+  const int64_t rows = RowsFor(batch.num_tokens(), compute_dtype());
   nn::ForwardContext context = nn::ForwardContext::Make(
       batch.cu_seqlens, batch.sample_ids, WithSurplus(batch.position_ids, rows), batch.max_seqlen);
   context.training = options.training;

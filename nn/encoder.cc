@@ -16,7 +16,7 @@ Tensor SelfAttention::Forward(const Tensor& hidden_states, const ForwardContext&
   const Tensor q = query_->Forward(
       first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states);
   const Tensor kv =
-      LinearConcat(hidden_states, {key_->weight, value_->weight}, {key_->bias, value_->bias});
+      LinearStack(hidden_states, {key_->weight, value_->weight}, {key_->bias, value_->bias});
   AttentionOptions options;
   options.num_heads = options_.num_attention_heads;
   options.first_query_only = first_tokens_only;

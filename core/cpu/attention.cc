@@ -25,6 +25,12 @@ template <typename T>
 int64_t WholeLines(int64_t n) {
   return (n + Line<T>::kSize - 1) / Line<T>::kSize * Line<T>::kSize;
 }
+// The distance of rows of n elements: an odd number of lines, so that a column's elements spread
+// over the whole cache.
+template <typename T>
+int64_t RowStride(int64_t n) {
+  return WholeLines<T>(n) | Line<T>::kSize;
+}
 
 // What fits into the registers: 8 x 2 accumulators of a line with AVX-512, 4 x 1 of half as wide
 // registers.
@@ -92,61 +98,92 @@ void Product(int64_t M, int64_t N, int64_t K, Elements<T> a, const T* b, int64_t
   }
 }
 
-// out (columns, ld) = in^T, with zeros from `rows` to ld.
+#if LATHE_ISA >= 4
+typedef float Line16 __attribute__((vector_size(64)));
+typedef int32_t Lanes16 __attribute__((vector_size(64)));
+
+// One of four steps of transposing 16 x 16: swaps the off-diagonal blocks of `size` in each block
+// of twice that.
+template <int size>
+[[gnu::always_inline]] inline void SwapBlocks(Line16 (&x)[16]) {
+  Lanes16 upper, lower;
+  for (int l = 0; l < 16; ++l) {
+    upper[l] = (l & size) != 0 ? 16 + l - size : l;
+    lower[l] = (l & size) != 0 ? 16 + l : l + size;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    if ((i & size) != 0) continue;
+    const Line16 a = x[i], c = x[i + size];
+    x[i] = __builtin_shuffle(a, c, upper);
+    x[i + size] = __builtin_shuffle(a, c, lower);
+  }
+}
+
+// out (16, ld) = the transpose of `rows` <= 16 rows of 16 columns, followed by zeros.
+template <typename T>
+void TransposeBlock(float* out, int64_t ld, const T* in, int64_t stride, int64_t rows) {
+  Line16 x[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    alignas(64) float row[16] = {};
+    if (r < rows) {
+      for (int c = 0; c < 16; ++c) row[c] = Load(in[r * stride + c]);
+    }
+    x[r] = *reinterpret_cast<const Line16*>(row);
+  }
+  SwapBlocks<8>(x);
+  SwapBlocks<4>(x);
+  SwapBlocks<2>(x);
+  SwapBlocks<1>(x);
+#pragma GCC unroll 16
+  for (int c = 0; c < 16; ++c) *reinterpret_cast<Line<float>::Vector*>(out + c * ld) = x[c];
+}
+#endif
+
+// out (columns, ld) = in^T with zeros from `rows` up to a whole line.
 template <typename M, typename T>
 void TransposeTo(M* out, int64_t ld, const T* in, int64_t stride, int64_t rows, int64_t columns) {
+#if LATHE_ISA >= 4
+  if constexpr (std::is_same_v<M, float>) {
+    if (columns % 16 == 0) {
+      for (int64_t r = 0; r < rows; r += 16) {
+        for (int64_t c = 0; c < columns; c += 16) {
+          TransposeBlock(out + c * ld + r, ld, in + r * stride + c, stride, rows - r);
+        }
+      }
+      return;
+    }
+  }
+#endif
+  const int64_t whole = WholeLines<M>(rows);
   for (int64_t c = 0; c < columns; ++c) {
-    for (int64_t r = rows; r < ld; ++r) out[c * ld + r] = 0;
+    for (int64_t r = rows; r < whole; ++r) out[c * ld + r] = 0;
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) out[c * ld + r] = Load(in[r * stride + c]);
   }
 }
 
-template <typename M>
-struct Matrix {
-  M* data;
-  int64_t stride;
-};
-
-// Whether products can work on activations where they lie: stored in T, d columns a head.
+// `rows` rows of d activations, one head's, as products read them: with zeros up to whole lines. A
+// copy costs little and lies densely, where rows of activations that are a multiple of 4 KB apart
+// would push each other out of the cache.
 template <typename M, typename T>
-bool InPlace(int64_t d) {
-  return std::is_same_v<M, T> && d % Line<M>::kSize == 0;
-}
-
-// Rows of activations as they are or, where products can't read them there, copied into `scratch`
-// with zeros up to whole lines.
-template <typename M, typename T>
-Matrix<const M> Read(const T* x, int64_t stride, int64_t rows, int64_t d, M* scratch) {
-  if constexpr (std::is_same_v<M, T>) {
-    if (InPlace<M, T>(d)) return {x, stride};
-  }
+void Read(M* out, const T* x, int64_t stride, int64_t rows, int64_t d) {
   const int64_t width = WholeLines<M>(d);
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
-    for (int64_t c = 0; c < d; ++c) scratch[r * width + c] = Load(x[r * stride + c]);
-    for (int64_t c = d; c < width; ++c) scratch[r * width + c] = 0;
+    for (int64_t c = 0; c < d; ++c) out[r * width + c] = Load(x[r * stride + c]);
+    for (int64_t c = d; c < width; ++c) out[r * width + c] = 0;
   }
-  return {scratch, width};
 }
 
-// Where a product may write that is meant for rows of activations: there or in `scratch`, from
-// where Write takes it.
 template <typename M, typename T>
-Matrix<M> Target(T* x, int64_t stride, int64_t d, M* scratch) {
-  if constexpr (std::is_same_v<M, T>) {
-    if (InPlace<M, T>(d)) return {x, stride};
-  }
-  return {scratch, WholeLines<M>(d)};
-}
-template <typename M, typename T>
-void Write(T* x, int64_t stride, int64_t rows, int64_t d, const M* scratch) {
-  if (InPlace<M, T>(d)) return;
+void Write(T* x, int64_t stride, const M* from, int64_t rows, int64_t d) {
   const int64_t width = WholeLines<M>(d);
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
-    for (int64_t c = 0; c < d; ++c) Store(x[r * stride + c], scratch[r * width + c]);
+    for (int64_t c = 0; c < d; ++c) Store(x[r * stride + c], from[r * width + c]);
   }
 }
 
@@ -218,7 +255,7 @@ constexpr M kNoScore = M(-1e30);
 template <typename T, typename M>
 void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
   const int64_t d = args.head_dim, H = args.heads * d;
-  const int64_t width = WholeLines<M>(d), most_keys = WholeLines<M>(args.max_seqlen);
+  const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
   const M scale = M(1) / std::sqrt(static_cast<M>(d));
   const M keep_scale = static_cast<M>(args.mask.scale);
   const uint32_t threshold = args.mask.threshold;
@@ -227,55 +264,65 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
     Scratch<M> scratch((d + width + 2 * kTile) * most_keys + 2 * kTile * width + 128);
     M* kt = scratch.Take(d * most_keys);
     M* p = scratch.Take(kTile * most_keys);
-    M* v_room = scratch.Take(width * most_keys);
-    M* q_room = scratch.Take(kTile * width);
-    M* out_room = scratch.Take(kTile * width);
+    M* values = scratch.Take(width * most_keys);
+    M* q_tile = scratch.Take(kTile * width);
+    M* out_tile = scratch.Take(kTile * width);
     uint32_t* bits = reinterpret_cast<uint32_t*>(scratch.Take(kTile * most_keys));
 #pragma omp for collapse(2) schedule(dynamic, 1)
     for (int64_t s = 0; s < args.batch; ++s) {
       for (int64_t h = 0; h < args.heads; ++h) {
         const int64_t begin = args.cu_seqlens[s], S = args.cu_seqlens[s + 1] - begin;
-        const int64_t keys = WholeLines<M>(S);
+        const int64_t keys = WholeLines<M>(S), ld = RowStride<M>(S);
         const int64_t q_begin = args.first_query_only ? s : begin;
         const int64_t queries = args.first_query_only ? 1 : S;
-        const int64_t kv = begin * args.kv_stride + h * d;
-        TransposeTo(kt, keys, k + kv, args.kv_stride, S, d);
-        const Matrix<const M> values = Read(v + kv, args.kv_stride, S, d, v_room);
+        const int64_t kv = begin * H + h * d;
+        TransposeTo(kt, ld, k + kv, H, S, d);
+        Read(values, v + kv, H, S, d);
         for (int64_t tile = 0; tile < queries; tile += kTile) {
           const int64_t rows = Min(kTile, queries - tile);
           const int64_t at = (q_begin + tile) * H + h * d;
-          const Matrix<const M> q_tile = Read(q + at, H, rows, d, q_room);
-          Product<M>(rows, keys, d, {q_tile.data, q_tile.stride, 1}, kt, keys, p, keys, false);
-          if (threshold > 0) TileBits(args, s, h, tile, rows, S, bits, keys);
+          Read(q_tile, q + at, H, rows, d);
+          Product<M>(rows, keys, d, {q_tile, width, 1}, kt, ld, p, ld, false);
+          if (threshold > 0) TileBits(args, s, h, tile, rows, S, bits, ld);
+          // Loops of their own, so that one row's sums don't wait for another's.
+          M top[kTile], sum[kTile];
           for (int64_t i = 0; i < rows; ++i) {
-            M* row = p + i * keys;
-            const uint32_t* row_bits = bits + i * keys;
+            M* row = p + i * ld;
             for (int64_t j = S; j < keys; ++j) row[j] = kNoScore<M>;
-            M top = row[0];
-#pragma omp simd reduction(max : top)
-            for (int64_t j = 0; j < keys; ++j) top = top > row[j] ? top : row[j];
-            M sum = 0;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t j = 0; j < keys; ++j) {
-              row[j] = Exp((row[j] - top) * scale);
-              sum += row[j];
-            }
-            lse[(q_begin + tile + i) * args.heads + h] = top * scale + std::log(sum);
-            const M norm = M(1) / sum;
-            if (threshold > 0) {
-              const M factor = norm * keep_scale;
-#pragma omp simd
-              for (int64_t j = 0; j < keys; ++j)
-                row[j] = row_bits[j] < threshold ? M(0) : row[j] * factor;
-            } else {
-#pragma omp simd
-              for (int64_t j = 0; j < keys; ++j) row[j] *= norm;
-            }
+            M largest = row[0];
+#pragma omp simd reduction(max : largest)
+            for (int64_t j = 0; j < keys; ++j) largest = largest > row[j] ? largest : row[j];
+            top[i] = largest;
           }
-          const Matrix<M> to = Target(out + at, H, d, out_room);
-          Product<M>(rows, width, S, {p, keys, 1}, values.data, values.stride, to.data, to.stride,
-                     false);
-          Write(out + at, H, rows, d, to.data);
+          for (int64_t i = 0; i < rows; ++i) {
+            M* row = p + i * ld;
+            const uint32_t* row_bits = bits + i * ld;
+            M total = 0;
+            if (threshold > 0) {
+#pragma omp simd reduction(+ : total)
+              for (int64_t j = 0; j < keys; ++j) {
+                const M e = Exp((row[j] - top[i]) * scale);
+                total += e;
+                row[j] = row_bits[j] < threshold ? M(0) : e;
+              }
+            } else {
+#pragma omp simd reduction(+ : total)
+              for (int64_t j = 0; j < keys; ++j) {
+                row[j] = Exp((row[j] - top[i]) * scale);
+                total += row[j];
+              }
+            }
+            sum[i] = total;
+          }
+          for (int64_t i = 0; i < rows; ++i)
+            lse[(q_begin + tile + i) * args.heads + h] = top[i] * scale + std::log(sum[i]);
+          Product<M>(rows, width, S, {p, ld, 1}, values, width, out_tile, width, false);
+          for (int64_t i = 0; i < rows; ++i) {
+            const M factor = keep_scale / sum[i];
+#pragma omp simd
+            for (int64_t c = 0; c < width; ++c) out_tile[i * width + c] *= factor;
+          }
+          Write(out + at, H, out_tile, rows, d);
         }
       }
     }
@@ -288,7 +335,7 @@ template <typename T, typename M>
 void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
               const T* k, const T* v, const AttentionArgs& args) {
   const int64_t d = args.head_dim, H = args.heads * d;
-  const int64_t width = WholeLines<M>(d), most_keys = WholeLines<M>(args.max_seqlen);
+  const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
   const M scale = M(1) / std::sqrt(static_cast<M>(d));
   const M keep_scale = static_cast<M>(args.mask.scale);
   const uint32_t threshold = args.mask.threshold;
@@ -300,44 +347,42 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
     M* vt = scratch.Take(d * most_keys);
     M* p = scratch.Take(kTile * most_keys);
     M* ds = scratch.Take(kTile * most_keys);
-    M* k_room = scratch.Take(width * most_keys);
-    M* dk_room = scratch.Take(width * most_keys);
-    M* dv_room = scratch.Take(width * most_keys);
-    M* q_room = scratch.Take(kTile * width);
-    M* dout_room = scratch.Take(kTile * width);
-    M* out_room = scratch.Take(kTile * width);
-    M* dq_room = scratch.Take(kTile * width);
+    M* keys = scratch.Take(width * most_keys);
+    M* dkeys = scratch.Take(width * most_keys);
+    M* dvalues = scratch.Take(width * most_keys);
+    M* q_tile = scratch.Take(kTile * width);
+    M* dout_tile = scratch.Take(kTile * width);
+    M* out_tile = scratch.Take(kTile * width);
+    M* dq_tile = scratch.Take(kTile * width);
     uint32_t* bits = reinterpret_cast<uint32_t*>(scratch.Take(kTile * most_keys));
 #pragma omp for collapse(2) schedule(dynamic, 1)
     for (int64_t s = 0; s < args.batch; ++s) {
       for (int64_t h = 0; h < args.heads; ++h) {
         const int64_t begin = args.cu_seqlens[s], S = args.cu_seqlens[s + 1] - begin;
-        const int64_t n = WholeLines<M>(S);
+        const int64_t n = WholeLines<M>(S), ld = RowStride<M>(S);
         const int64_t q_begin = args.first_query_only ? s : begin;
         const int64_t queries = args.first_query_only ? 1 : S;
-        const int64_t kv = begin * args.kv_stride + h * d;
-        TransposeTo(kt, n, k + kv, args.kv_stride, S, d);
-        TransposeTo(vt, n, v + kv, args.kv_stride, S, d);
-        const Matrix<const M> keys = Read(k + kv, args.kv_stride, S, d, k_room);
-        const Matrix<M> dkeys = Target(dk + kv, args.kv_stride, d, dk_room);
-        const Matrix<M> dvalues = Target(dv + kv, args.kv_stride, d, dv_room);
+        const int64_t kv = begin * H + h * d;
+        TransposeTo(kt, ld, k + kv, H, S, d);
+        TransposeTo(vt, ld, v + kv, H, S, d);
+        Read(keys, k + kv, H, S, d);
         for (int64_t tile = 0; tile < queries; tile += kTile) {
           const int64_t rows = Min(kTile, queries - tile);
           const int64_t at = (q_begin + tile) * H + h * d;
-          const Matrix<const M> q_tile = Read(q + at, H, rows, d, q_room);
-          const Matrix<const M> dout_tile = Read(dout + at, H, rows, d, dout_room);
-          const Matrix<const M> out_tile = Read(out + at, H, rows, d, out_room);
-          Product<M>(rows, n, d, {q_tile.data, q_tile.stride, 1}, kt, n, p, n, false);
-          Product<M>(rows, n, d, {dout_tile.data, dout_tile.stride, 1}, vt, n, ds, n, false);
-          if (threshold > 0) TileBits(args, s, h, tile, rows, S, bits, n);
+          Read(q_tile, q + at, H, rows, d);
+          Read(dout_tile, dout + at, H, rows, d);
+          Read(out_tile, out + at, H, rows, d);
+          Product<M>(rows, n, d, {q_tile, width, 1}, kt, ld, p, ld, false);
+          Product<M>(rows, n, d, {dout_tile, width, 1}, vt, ld, ds, ld, false);
+          if (threshold > 0) TileBits(args, s, h, tile, rows, S, bits, ld);
           for (int64_t i = 0; i < rows; ++i) {
-            M* prow = p + i * n;
-            M* dsrow = ds + i * n;
-            const uint32_t* row_bits = bits + i * n;
+            M* prow = p + i * ld;
+            M* dsrow = ds + i * ld;
+            const uint32_t* row_bits = bits + i * ld;
             const M log_sum = lse[(q_begin + tile + i) * args.heads + h];
             M dot = 0;
-            const M* o = out_tile.data + i * out_tile.stride;
-            const M* go = dout_tile.data + i * dout_tile.stride;
+            const M* o = out_tile + i * width;
+            const M* go = dout_tile + i * width;
 #pragma omp simd reduction(+ : dot)
             for (int64_t c = 0; c < d; ++c) dot += o[c] * go[c];
             // Columns from S on are read by no product.
@@ -358,17 +403,13 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
               }
             }
           }
-          const Matrix<M> dq_tile = Target(dq + at, H, d, dq_room);
-          Product<M>(S, width, rows, {p, 1, n}, dout_tile.data, dout_tile.stride, dvalues.data,
-                     dvalues.stride, tile > 0);
-          Product<M>(S, width, rows, {ds, 1, n}, q_tile.data, q_tile.stride, dkeys.data,
-                     dkeys.stride, tile > 0);
-          Product<M>(rows, width, S, {ds, n, 1}, keys.data, keys.stride, dq_tile.data,
-                     dq_tile.stride, false);
-          Write(dq + at, H, rows, d, dq_tile.data);
+          Product<M>(S, width, rows, {p, 1, ld}, dout_tile, width, dvalues, width, tile > 0);
+          Product<M>(S, width, rows, {ds, 1, ld}, q_tile, width, dkeys, width, tile > 0);
+          Product<M>(rows, width, S, {ds, ld, 1}, keys, width, dq_tile, width, false);
+          Write(dq + at, H, dq_tile, rows, d);
         }
-        Write(dk + kv, args.kv_stride, S, d, dkeys.data);
-        Write(dv + kv, args.kv_stride, S, d, dvalues.data);
+        Write(dk + kv, H, dkeys, S, d);
+        Write(dv + kv, H, dvalues, S, d);
       }
     }
   }

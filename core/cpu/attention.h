@@ -14,7 +14,6 @@ struct AttentionArgs {
   const int32_t* cu_seqlens;  // (batch + 1), rows of k and v
   const int32_t* sample_ids;  // (batch), keys of the dropout masks
   int64_t batch, heads, head_dim, max_seqlen;
-  int64_t kv_stride;      // elements between rows of k, and of v
   bool first_query_only;  // q and out have one row a sequence: that of its first token
   DropoutMask mask;       // its row arrays are not used
 };
@@ -22,9 +21,10 @@ struct AttentionArgs {
 struct AttentionKernels {
   template <typename T, typename M = MathType<T>>
   struct Of {
-    // out: (Tq, H). Saved: lse, (Tq, heads), log of the sum of exponentials. q: (Tq, H).
+    // out: (Tq, H). Saved: lse, (Tq, heads), log of the sum of exponentials. q: (Tq, H); k, v: (T,
+    // H).
     void (*forward)(T* out, M* lse, const T* q, const T* k, const T* v, const AttentionArgs& args);
-    // dq: (Tq, H), dk, dv: rows of kv_stride; all assigned.
+    // dq: (Tq, H), dk, dv: (T, H); all assigned.
     void (*backward)(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
                      const T* k, const T* v, const AttentionArgs& args);
   };

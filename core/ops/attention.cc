@@ -15,18 +15,18 @@ namespace lathe {
 Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                        const AttentionOptions& options) {
   constexpr const char* kOp = "attention";
-  Check(q.ndim() == 2 && kv.ndim() == 2 && kv.dim(1) == 2 * q.dim(1), kOp,
-        "kv must have shape [T, 2 H] for q [T, H] but they have ", kv.shape(), " and ", q.shape());
+  Check(q.ndim() == 2 && kv.ndim() == 2 && kv.dim(1) == q.dim(1) && kv.dim(0) % 2 == 0, kOp,
+        "kv must have shape [2 T, H] for q [T, H] but they have ", kv.shape(), " and ", q.shape());
   const int64_t heads = options.num_heads, H = q.dim(1), batch = sequences.size();
+  const int64_t kv_rows = kv.dim(0) / 2;
   Check(heads >= 1 && H % heads == 0, kOp, "hidden size ", H, " is not a multiple of ", heads,
         " heads");
   Check(q.dtype() == kv.dtype(), kOp, "q is ", ToString(q.dtype()), " but kv ",
         ToString(kv.dtype()));
-  Check(q.dim(0) == (options.first_query_only ? batch : kv.dim(0)), kOp, "q has ", q.dim(0),
-        " rows for ", batch, " sequences of ", kv.dim(0), " tokens");
+  Check(q.dim(0) == (options.first_query_only ? batch : kv_rows), kOp, "q has ", q.dim(0),
+        " rows for ", batch, " sequences of ", kv_rows, " tokens");
   const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
-  Check(cu[0] == 0 && cu[batch] <= kv.dim(0), kOp, "cu_seqlens must run from 0 to at most ",
-        kv.dim(0));
+  Check(cu[0] == 0 && cu[batch] <= kv_rows, kOp, "cu_seqlens must run from 0 to at most ", kv_rows);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = cu[b + 1] - cu[b];
     Check(length >= 1 && length <= sequences.max_seqlen, kOp, "sequence ", b, " has ", length,
@@ -39,13 +39,12 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   args.heads = heads;
   args.head_dim = H / heads;
   args.max_seqlen = sequences.max_seqlen;
-  args.kv_stride = 2 * H;
   args.first_query_only = options.first_query_only;
   args.mask = MaskOf(options.dropout, kOp, -1);
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
   // Rows beyond the last sequence, which no kernel writes.
   const int64_t tokens = cu[batch];
-  const auto clear_surplus = [tokens](Tensor& x) {
+  const auto clear_surplus = [tokens](Tensor x) {
     if (x.dim(0) > tokens) x.Slice(tokens, x.dim(0)).Fill(0);
   };
   return DispatchActivations(q.dtype(), kOp, [&](auto tag) {
@@ -55,19 +54,21 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
     if (!options.first_query_only) clear_surplus(out);
     Tensor lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()));
     KernelsOf<T, cpu::AttentionKernels>().forward(out.data<T>(), lse.data<M>(), q.data<T>(),
-                                                  kv.data<T>(), kv.data<T>() + H, args);
+                                                  kv.data<T>(), kv.data<T>() + kv_rows * H, args);
     // `sequences` is captured to keep alive what args points to.
     return Record(kOp, out, {q, kv}, {q, kv, out},
-                  [args, sequences, H, lse, clear_surplus, q = q.Detach(), kv = kv.Detach(),
+                  [args, sequences, kv_rows, lse, clear_surplus, q = q.Detach(), kv = kv.Detach(),
                    out = out.Detach()](BackwardContext& context) {
                     Tensor dq = Tensor::Empty(q.shape(), q.dtype());
                     Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype());
                     if (!args.first_query_only) clear_surplus(dq);
-                    clear_surplus(dkv);
+                    clear_surplus(dkv.Slice(0, kv_rows));
+                    clear_surplus(dkv.Slice(kv_rows, 2 * kv_rows));
+                    const int64_t values = kv_rows * kv.dim(1);
                     KernelsOf<T, cpu::AttentionKernels>().backward(
-                        dq.data<T>(), dkv.data<T>(), dkv.data<T>() + H,
+                        dq.data<T>(), dkv.data<T>(), dkv.data<T>() + values,
                         context.grad_output().template data<T>(), out.data<T>(), lse.data<M>(),
-                        q.data<T>(), kv.data<T>(), kv.data<T>() + H, args);
+                        q.data<T>(), kv.data<T>(), kv.data<T>() + values, args);
                     context.SetGrad(0, dq);
                     context.SetGrad(1, dkv);
                   });
@@ -82,11 +83,12 @@ Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSe
   for (int64_t b = 0; b < sequences.size(); ++b) {
     const Tensor qs =
         options.first_query_only ? SliceRows(q, b, b + 1) : SliceRows(q, cu[b], cu[b + 1]);
-    const Tensor kvs = SliceRows(kv, cu[b], cu[b + 1]);
+    const Tensor ks = SliceRows(kv, cu[b], cu[b + 1]);
+    const Tensor vs = SliceRows(kv, kv.dim(0) / 2 + cu[b], kv.dim(0) / 2 + cu[b + 1]);
     std::vector<Tensor> heads;
     for (int64_t h = 0; h < options.num_heads; ++h) {
-      const Tensor k = SliceColumns(kvs, h * d, (h + 1) * d);
-      const Tensor v = SliceColumns(kvs, H + h * d, H + (h + 1) * d);
+      const Tensor k = SliceColumns(ks, h * d, (h + 1) * d);
+      const Tensor v = SliceColumns(vs, h * d, (h + 1) * d);
       const Tensor scores = Matmul(SliceColumns(qs, h * d, (h + 1) * d), k, false, true);
       heads.push_back(Matmul(SoftmaxLast(Scale(scores, 1 / std::sqrt(static_cast<double>(d)))), v));
     }

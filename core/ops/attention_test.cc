@@ -40,7 +40,7 @@ TEST(Attention, Packed) {
                    [=](const Tensors& x) {
                      return PackedAttentionComposed(x[0], x[1], packed, options);
                    },
-               .shapes = {{{rows, 8}, {9, 16}}, {{rows, 64}, {9, 128}}},
+               .shapes = {{{rows, 8}, {18, 8}}, {{rows, 64}, {18, 64}}},
                .activations = {0, 1}});
     }
   }
@@ -56,10 +56,11 @@ TEST(Attention, SurplusRows) {
            .composed =
                [=](const Tensors& x) {
                  const Tensor real = PackedAttentionComposed(
-                     SliceRows(x[0], 0, 9), SliceRows(x[1], 0, 9), packed, options);
+                     SliceRows(x[0], 0, 9),
+                     ConcatRows({SliceRows(x[1], 0, 9), SliceRows(x[1], 11, 20)}), packed, options);
                  return ConcatRows({real, Tensor::Zeros({2, 8}, real.dtype())});
                },
-           .shapes = {{{11, 8}, {11, 16}}},
+           .shapes = {{{11, 8}, {22, 8}}},
            .nan_check = false,
            .activations = {0, 1}});
 }
@@ -73,7 +74,7 @@ TEST(Attention, Dropout) {
   options.dropout.key = {.seed = 1, .step = 2, .site = 3};
   CheckOp({.name = "packed_attention_dropout",
            .op = [=](const Tensors& x) { return PackedAttention(x[0], x[1], packed, options); },
-           .shapes = {{{9, 8}, {9, 16}}},
+           .shapes = {{{9, 8}, {18, 8}}},
            .nan_check = false,
            .activations = {0, 1}});
 }
@@ -110,7 +111,8 @@ Reference PlainAttention(const std::vector<double>& q, const std::vector<double>
     const int64_t keys = cu[s + 1] - cu[s], queries = options.first_query_only ? 1 : keys;
     const int64_t first = options.first_query_only ? s : cu[s];
     for (int64_t h = 0; h < options.num_heads; ++h) {
-      const auto k_at = [&](int64_t j) { return (cu[s] + j) * 2 * H + h * d; };  // v: + H
+      const auto k_at = [&](int64_t j) { return (cu[s] + j) * H + h * d; };
+      const int64_t to_v = static_cast<int64_t>(kv.size()) / 2;
       for (int64_t i = 0; i < queries; ++i) {
         const int64_t row = (first + i) * H + h * d;
         std::vector<double> p(keys), m(keys), dp(keys);
@@ -127,9 +129,9 @@ Reference PlainAttention(const std::vector<double>& q, const std::vector<double>
           r.dropped += dropped;
           ++total;
           for (int64_t c = 0; c < d; ++c) {
-            r.out[row + c] += m[j] * p[j] * kv[k_at(j) + H + c];
-            r.dkv[k_at(j) + H + c] += m[j] * p[j] * dout[row + c];
-            dp[j] += m[j] * dout[row + c] * kv[k_at(j) + H + c];
+            r.out[row + c] += m[j] * p[j] * kv[k_at(j) + to_v + c];
+            r.dkv[k_at(j) + to_v + c] += m[j] * p[j] * dout[row + c];
+            dp[j] += m[j] * dout[row + c] * kv[k_at(j) + to_v + c];
           }
           dot += p[j] * dp[j];
         }
@@ -181,7 +183,7 @@ TEST(Attention, DropoutEqualsPlainLoopsWithTheMaskOfPhilox) {
     for (const DType dtype : {DType::kF32, DType::kF64}) {
       const double limit = dtype == DType::kF32 ? 2e-5 : 1e-12;
       Tensor tq = Tensor::FromVector(q, {rows, H}).To(dtype).SetRequiresGrad(true);
-      Tensor tkv = Tensor::FromVector(kv, {79, 2 * H}).To(dtype).SetRequiresGrad(true);
+      Tensor tkv = Tensor::FromVector(kv, {2 * 79, H}).To(dtype).SetRequiresGrad(true);
       const Tensor out = PackedAttention(tq, tkv, packed, options);
       EXPECT_LE(MaxDifference(out, expected.out), limit);
       Backward(out, Tensor::FromVector(dout, {rows, H}).To(dtype));

@@ -72,29 +72,26 @@ template <typename T>
 void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
                     const std::vector<Tensor>& weights, const std::vector<Tensor>& biases) {
   using M = MathType<T>;
-  const int64_t rows = x.dim(0), in = x.dim(1), total = dy.dim(1);
+  const int64_t rows = x.dim(0), in = x.dim(1), out = dy.dim(1);
   const size_t count = weights.size();
   Tensor dx = context.Needs(0) ? Tensor::Empty(x.shape(), x.dtype()) : Tensor();
-  int64_t column = 0;
   for (size_t i = 0; i < count; ++i) {
-    const int64_t out = weights[i].dim(0);
-    const T* dyi = dy.data<T>() + column;
+    const T* dyi = dy.data<T>() + static_cast<int64_t>(i) * rows * out;
     if (dx.defined()) {
-      Gemm(false, false, rows, in, out, dyi, total, WeightData<T>(weights[i]), in,
-           M(i == 0 ? 0 : 1), dx.data<T>(), in);
+      Gemm(false, false, rows, in, out, dyi, out, WeightData<T>(weights[i]), in, M(i == 0 ? 0 : 1),
+           dx.data<T>(), in);
     }
     if (context.Needs(1 + i)) {
       GradTarget dw(context, 1 + i, weights[i]);
-      Gemm(true, false, out, in, rows, dyi, total, x.data<T>(), in, M(dw.overwrite() ? 0 : 1),
+      Gemm(true, false, out, in, rows, dyi, out, x.data<T>(), in, M(dw.overwrite() ? 0 : 1),
            dw.tensor().data<M>(), in);
     }
     if (biases[i].defined() && context.Needs(1 + count + i)) {
       GradTarget db(context, 1 + count + i, biases[i]);
       if (db.overwrite()) Tensor(db.tensor()).Fill(0);
       KernelsOf<T, cpu::ActivationKernels>().column_sums(db.tensor().data<M>(), dyi, rows, out,
-                                                         total);
+                                                         out);
     }
-    column += out;
   }
   if (dx.defined()) context.SetGrad(0, dx);
 }
@@ -102,17 +99,16 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
 Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weights,
                const std::vector<Tensor>& biases, ActivationKind activation) {
   Check(x.ndim() == 2, op, "x must have shape [N, in] but has ", x.shape());
-  int64_t total = 0;
+  const int64_t count = std::ssize(weights), out = weights[0].dim(0);
   std::vector<Tensor> inputs = {x};
   for (size_t i = 0; i < weights.size(); ++i) {
     const Tensor& w = weights[i];
-    Check(w.ndim() == 2 && w.dim(1) == x.dim(1), op, "weight must have shape [out, ", x.dim(1),
-          "] but has ", w.shape());
+    Check(w.ndim() == 2 && w.dim(0) == out && w.dim(1) == x.dim(1), op,
+          "weight must have shape [out, ", x.dim(1), "] but has ", w.shape());
     Check(w.dtype() == MathDType(x.dtype()), op, "weight must be ", ToString(MathDType(x.dtype())),
           " for ", ToString(x.dtype()), " x but is ", ToString(w.dtype()));
     Check(!biases[i].defined() || biases[i].shape() == Shape({w.dim(0)}), op,
           "bias must have shape [", w.dim(0), "]");
-    total += w.dim(0);
     inputs.push_back(w);
   }
   inputs.insert(inputs.end(), biases.begin(), biases.end());
@@ -120,13 +116,11 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
     using T = decltype(tag);
     using M = MathType<T>;
     const int64_t rows = x.dim(0), in = x.dim(1);
-    Tensor pre = Tensor::Empty({rows, total}, x.dtype());
-    int64_t column = 0;
+    Tensor pre = Tensor::Empty({count * rows, out}, x.dtype());
     for (size_t i = 0; i < weights.size(); ++i) {
-      const int64_t out = weights[i].dim(0);
       Gemm(false, true, rows, out, in, x.data<T>(), in, WeightData<T>(weights[i]), in, M(0),
-           pre.data<T>() + column, total, biases[i].defined() ? biases[i].data<M>() : nullptr);
-      column += out;
+           pre.data<T>() + static_cast<int64_t>(i) * rows * out, out,
+           biases[i].defined() ? biases[i].data<M>() : nullptr);
     }
     if (activation == ActivationKind::kNone) {
       return Record(op, pre, inputs, inputs,
@@ -155,15 +149,14 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   return Forward("linear", x, {weight}, {bias}, activation);
 }
 
-Tensor LinearConcat(const Tensor& x, const std::vector<Tensor>& weights,
-                    const std::vector<Tensor>& biases) {
-  Check(!weights.empty() && weights.size() == biases.size(), "linear_concat", weights.size(),
+Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
+                   const std::vector<Tensor>& biases) {
+  Check(!weights.empty() && weights.size() == biases.size(), "linear_stack", weights.size(),
         " weights and ", biases.size(), " biases");
   for (const Tensor& b : biases) {
-    Check(b.defined() == biases[0].defined(), "linear_concat",
-          "all layers have a bias or none has");
+    Check(b.defined() == biases[0].defined(), "linear_stack", "all layers have a bias or none has");
   }
-  return Forward("linear_concat", x, weights, biases, ActivationKind::kNone);
+  return Forward("linear_stack", x, weights, biases, ActivationKind::kNone);
 }
 
 Tensor Activation(const Tensor& x, ActivationKind activation) {

@@ -20,9 +20,9 @@ ActivationKind ParseActivation(const std::string& name);
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               ActivationKind activation = ActivationKind::kNone);
 
-// The outputs of several layers side by side: [N, sum of out]. No activation.
-Tensor LinearConcat(const Tensor& x, const std::vector<Tensor>& weights,
-                    const std::vector<Tensor>& biases);
+// The outputs of several layers of one size, one below the other: [layers * N, out]. No activation.
+Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
+                   const std::vector<Tensor>& biases);
 
 // act(x), any shape.
 Tensor Activation(const Tensor& x, ActivationKind activation);

@@ -36,16 +36,16 @@ TEST(Linear, Layer) {
              .grad_tolerance = 5e-4,
              .activations = {0}});
   }
-  CheckOp({.name = "linear_concat",
+  CheckOp({.name = "linear_stack",
            .op =
                [](const Tensors& x) {
-                 return LinearConcat(x[0], {x[1], x[2]}, {x[3], x[4]});
+                 return LinearStack(x[0], {x[1], x[2]}, {x[3], x[4]});
                },
            .composed =
                [](const Tensors& x) {
-                 return ConcatColumns({Linear(x[0], x[1], x[3]), Linear(x[0], x[2], x[4])});
+                 return ConcatRows({Linear(x[0], x[1], x[3]), Linear(x[0], x[2], x[4])});
                },
-           .shapes = {{{2, 3}, {4, 3}, {2, 3}, {4}, {2}}, {{0, 3}, {4, 3}, {2, 3}, {4}, {2}}},
+           .shapes = {{{2, 3}, {4, 3}, {4, 3}, {4}, {4}}, {{0, 3}, {4, 3}, {4, 3}, {4}, {4}}},
            .activations = {0}});
 }
 
