@@ -38,6 +38,11 @@ TEST_F(CliErrorTest, UnknownFlag) {
 TEST_F(CliErrorTest, MoreLabelsThanNumLabels) {
   Write("train.csv", "sentence,label\na,x\nb,y\nc,z\n");
   ExpectError(Train({"--num_labels", "2"}), "train.csv: 3 labels (x, y, z) but --num_labels is 2");
+  EXPECT_NE(Train({"--num_labels", "1"}).err.find("hint: leave --num_labels out or raise it"),
+            std::string::npos);
+  Write("train.csv", "sentence,label\na,1\nb,2\nc,3\n");
+  EXPECT_NE(Train({"--num_labels", "1"}).err.find("hint: pass --problem_type regression"),
+            std::string::npos);
   ExpectNothingWritten();
 }
 
@@ -116,6 +121,21 @@ TEST_F(CliErrorTest, DivergenceInTheLastStep) {
   }
 }
 
+// Without epsilon, AdamW makes NaN of words that the first batch lacks; the loss shows it later,
+// the norm of gradients or nothing at all.
+TEST_F(CliErrorTest, NoBadModelIsKeptWhateverShowsThatItIsBad) {
+  for (const std::string size : {"4", "8", "16", "32", "96"}) {
+    const std::string out = "out" + size;
+    const RunResult run = Train(
+        {"--adam_epsilon", "0", "--per_device_train_batch_size", size, "--output_dir", Path(out)});
+    EXPECT_EQ(run.exit_code, 1) << size;
+    EXPECT_NE(run.err.find("the last good model"), std::string::npos) << run.err;
+    const RunResult more =
+        Train({"--model_name_or_path", Path(out), "--output_dir", Path(out + "more")});
+    EXPECT_EQ(more.exit_code, 0) << size << more.err;
+  }
+}
+
 TEST_F(CliErrorTest, BadParameterIsNamedAndNothingSaved) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   const std::string name = "bert.encoder.layer.1.output.dense.bias";
@@ -187,11 +207,24 @@ TEST_F(CliErrorTest, ConfigBrokenOrUnsupported) {
   ExpectError(Train({}), "15");
   SetConfig({{"hidden_size", 16}, {"problem_type", "foo"}});
   ExpectError(Train({}), "\"problem_type\" \"foo\" is not one that Lathe has");
+  SetConfig({{"problem_type", nullptr}});
+  std::string config = Read("model/config.json");
+  config.insert(1, "\"deep\": " + std::string(200000, '[') + std::string(200000, ']') + ",");
+  Write("model/config.json", config);
+  ExpectError(Train({}), "config.json: JSON nested more than 200 levels deep");
   Write("model/config.json", "{\n\"model_type\": ");
   ExpectError(Train({}), "config.json:2");
   std::filesystem::remove(Path("model/config.json"));
   ExpectError(Train({}), "config.json");
   ExpectError(Train({"--config_name", Path("nowhere")}), "nowhere: no such folder (--config_name)");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliErrorTest, BrokenTokenizer) {
+  Write("model/tokenizer.json", "{\n");
+  const RunResult run = Train({});
+  ExpectError(run, "tokenizer.json:2: not valid JSON: parse error");
+  EXPECT_NE(run.err.find("hint: take the file from the model's source again"), std::string::npos);
   ExpectNothingWritten();
 }
 
@@ -265,6 +298,13 @@ TEST_F(CliErrorTest, OutputFolderIsNotEmpty) {
   EXPECT_EQ(Read("out/mine"), "1");
   EXPECT_EQ(Train({"--overwrite_output_dir", "--max_steps", "1"}).exit_code, 0);
   EXPECT_EQ(Read("out/mine"), "1");
+}
+
+TEST_F(CliErrorTest, FolderInTheWayIsNoticedBeforeTraining) {
+  std::filesystem::create_directories(Path("out/model.safetensors"));
+  const RunResult run = Train({"--overwrite_output_dir"});
+  ExpectError(run, "out/model.safetensors: is a folder but must be a file of the model");
+  EXPECT_EQ(run.out, "");
 }
 
 TEST_F(CliErrorTest, NothingOfTheOldModelStays) {

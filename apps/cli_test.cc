@@ -205,6 +205,21 @@ TEST_F(CliTest, ControlCSavesTheModel) {
   EXPECT_EQ(eval.exit_code, 0) << eval.err;
 }
 
+TEST_F(CliTest, TerminationSavesTheModelToo) {
+  const RunResult run = Train({"--max_steps", "1000000"},
+                              {.interrupt_after = "step 3/", .interrupt_signal = SIGTERM});
+  EXPECT_EQ(run.exit_code, 128 + SIGTERM) << run.err;
+  EXPECT_EQ(RunProgram("lathe", {"predict", Path("out"), "the film"}).exit_code, 0);
+}
+
+// Weights are written in float32, and Transformers loads them in the dtype that config.json names.
+TEST_F(CliTest, ConfigSaysTheDTypeOfTheWeights) {
+  SetConfig({{"dtype", "bfloat16"}, {"torch_dtype", "float16"}});
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  EXPECT_EQ(ReadJson("out/config.json")["dtype"], "float32");
+  EXPECT_EQ(ReadJson("out/config.json")["torch_dtype"], "float32");
+}
+
 TEST_F(CliTest, ControlCSavesTheBestModelWhereThatIsWanted) {
   const RunResult run = Train({"--max_steps", "1000000", "--eval_strategy", "steps", "--eval_steps",
                                "2", "--load_best_model_at_end"},

@@ -107,7 +107,7 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
     }
     if (!interrupted && result.out.find(options.interrupt_after) != std::string::npos) {
       for (int i = 0; i < options.interrupts; ++i) {
-        kill(pid, SIGINT);
+        kill(pid, options.interrupt_signal);
         usleep(1000);  // signals that wait together arrive as one
       }
       interrupted = true;

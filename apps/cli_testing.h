@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,6 +20,7 @@ struct RunOptions {
   std::string input = {};            // standard input
   std::string interrupt_after = {};  // send SIGINT once standard output holds this
   int interrupts = 1;                // as many times
+  int interrupt_signal = SIGINT;     // or another signal
   std::string stdout_path = {};      // where standard output goes instead of RunResult::out
   int64_t max_file_bytes = 0;        // above 0: a longer file can't be written, as on a full disk
 };

@@ -109,7 +109,7 @@ nlohmann::json EarlierResults(const OutputDir& out, const FinetuneOptions& optio
 // Ctrl-C in an evaluation after all steps: the model is whole.
 int EndInterrupted(bool trained, const OutputDir& out) {
   if (trained) std::cout << "interrupted; the trained model is in " << out.path() << std::endl;
-  return kInterruptedExitCode;
+  return InterruptedExitCode();
 }
 
 int Finetune(const FinetuneOptions& options) {
@@ -127,7 +127,10 @@ int Finetune(const FinetuneOptions& options) {
   std::optional<Trainer> trainer;
   if (options.do_train) trainer.emplace(options, task, out);
   PrintSummary(options, task, trainer ? &*trainer : nullptr);
-  if (Interrupted()) return kInterruptedExitCode;
+  if (Interrupted()) {
+    std::cout << "interrupted before the first step; nothing was written" << std::endl;
+    return InterruptedExitCode();
+  }
 
   nlohmann::json results = EarlierResults(out, options);
   if (trainer) {
@@ -140,7 +143,7 @@ int Finetune(const FinetuneOptions& options) {
       std::cout << "interrupted after step " << trainer->state().global_step << "; the "
                 << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
                 << " is in " << out.path() << std::endl;
-      return kInterruptedExitCode;
+      return InterruptedExitCode();
     }
   }
   if (options.do_eval) {

@@ -10,6 +10,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/core/json_nesting.h"
 
 namespace lathe {
 namespace {
@@ -285,6 +286,7 @@ void FlagTable::ApplyJson(const std::string& path) {
   } catch (const Error& e) {
     throw Error(e.code(), e.message(), kHint);
   }
+  CheckJsonNesting(text, path);
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(text);
@@ -302,6 +304,10 @@ void FlagTable::ApplyJson(const std::string& path) {
     Flag* flag = Find(name);
     if (flag == nullptr)
       throw InvalidArgument(path + ": unknown option " + Quoted(name), HintFor(name));
+    if (flag->command_line_only) {
+      throw InvalidArgument(path + ": " + Quoted(name) + " has no meaning in a file",
+                            "pass it on the command line");
+    }
     if (flag->given || value.is_null()) continue;
     Values values;
     if (value.is_array() && flag->kind == Flag::Kind::kList) {

@@ -38,11 +38,13 @@ class FlagTable {
     double max = std::numeric_limits<double>::infinity();
     std::vector<std::string> choices;
     bool given = false;  // set by Parse or ApplyJson
+    bool command_line_only = false;
     std::function<void(const Flag&, const std::vector<std::string>&)> set;
 
     Flag& Min(double value) { return min = value, *this; }
     Flag& Max(double value) { return max = value, *this; }
     Flag& Choices(std::vector<std::string> names) { return choices = std::move(names), *this; }
+    Flag& CommandLineOnly() { return command_line_only = true, *this; }
     Flag& Value(std::string name_in_help) { return value_name = std::move(name_in_help), *this; }
   };
 

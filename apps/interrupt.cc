@@ -9,14 +9,15 @@ namespace {
 // A key that is held down, or pressed twice in haste, is one wish to stop.
 constexpr time_t kHasteSeconds = 1;
 
-volatile sig_atomic_t interrupted = 0, shields = 0;
+volatile sig_atomic_t interrupted = 0;  // the signal's number
+volatile sig_atomic_t shields = 0;
 volatile time_t first_second = 0;
 
 void HandleInterrupt(int signal_number) {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (interrupted == 0) first_second = now.tv_sec;
-  interrupted = 1;
+  interrupted = signal_number;
   if (shields > 0 || now.tv_sec - first_second <= kHasteSeconds) return;
   signal(signal_number, SIG_DFL);
   raise(signal_number);
@@ -29,9 +30,12 @@ void InstallInterruptHandler() {
   action.sa_handler = HandleInterrupt;
   action.sa_flags = SA_RESTART;  // a write that is under way goes on
   sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
 }
 
 bool Interrupted() { return interrupted != 0; }
+
+int InterruptedExitCode() { return 128 + interrupted; }
 
 InterruptShield::InterruptShield() { shields = shields + 1; }
 InterruptShield::~InterruptShield() { shields = shields - 1; }

@@ -1,4 +1,5 @@
-// Ctrl-C as a question that loops ask: the first one asks to stop, a later one kills as usual.
+// Ctrl-C (SIGINT) and SIGTERM, which batch systems send, as a question that loops ask: the first
+// one asks to stop, a later one kills as usual.
 #pragma once
 
 namespace lathe {
@@ -6,7 +7,7 @@ namespace lathe {
 void InstallInterruptHandler();
 bool Interrupted();
 
-// While one lives, Ctrl-C never kills: what is being written gets whole.
+// While one lives, neither signal kills: what is being written gets whole.
 class InterruptShield {
  public:
   InterruptShield();
@@ -15,6 +16,7 @@ class InterruptShield {
   InterruptShield& operator=(const InterruptShield&) = delete;
 };
 
-inline constexpr int kInterruptedExitCode = 130;  // 128 + SIGINT, as a shell reports it
+// 128 + the signal's number, as a shell reports it: 130 for Ctrl-C.
+int InterruptedExitCode();
 
 }  // namespace lathe

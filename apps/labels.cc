@@ -48,6 +48,11 @@ bool Contains(const Names& all, const Names& some) {
   });
 }
 
+bool AreNumbers(const Names& names) {
+  return std::all_of(names.begin(), names.end(),
+                     [](const std::string& name) { return ParseNumber(name).has_value(); });
+}
+
 LabelKind KindOf(const std::string& problem_type) {
   if (problem_type == "regression") return LabelKind::kRegression;
   return problem_type == "multi_label_classification" ? LabelKind::kMultiLabel
@@ -165,11 +170,12 @@ LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
   const int64_t found = static_cast<int64_t>(names.size());
   if (found > wanted) {
     const std::string where = train != nullptr ? train->path : config.path();
-    throw InvalidArgument(where + ": " + std::to_string(found) + " labels (" + Join(names) +
-                              ") but --num_labels is " + std::to_string(wanted),
-                          wanted == 1 && labels.kind() != LabelKind::kMultiLabel
-                              ? "pass --problem_type regression to fit the numbers themselves"
-                              : "leave --num_labels out or raise it");
+    throw InvalidArgument(
+        where + ": " + std::to_string(found) + " labels (" + Join(names) +
+            ") but --num_labels is " + std::to_string(wanted),
+        wanted == 1 && labels.kind() != LabelKind::kMultiLabel && AreNumbers(names)
+            ? "pass --problem_type regression to fit the numbers themselves"
+            : "leave --num_labels out or raise it");
   }
   if (const Names numbers = NumbersBelow(wanted); Contains(numbers, names)) {
     // Class numbers of which the file happens to lack some.

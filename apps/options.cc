@@ -21,6 +21,9 @@ constexpr char kUsage[] =
     "evaluated, replacing earlier ones, or into a folder that holds no model.\n"
     "A switch takes --name, --name true, --name=false or --no_name.\n";
 
+// Beyond all use, so that no product of them overflows.
+constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
+
 void AddModelFlags(FlagTable& flags, FinetuneOptions& o) {
   flags.Group("Model");
   flags.Add("model_name_or_path", &o.model_name_or_path, "folder of a pretrained model")
@@ -84,16 +87,22 @@ void AddTaskFlags(FlagTable& flags, FinetuneOptions& o) {
 void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
   flags.Group("Training");
   flags.Add("per_device_train_batch_size", &o.per_device_train_batch_size, "samples in a batch")
-      .Min(1);
+      .Min(1)
+      .Max(kMostSamples);
   flags.Add("per_device_eval_batch_size", &o.per_device_eval_batch_size, "samples in a batch")
-      .Min(1);
+      .Min(1)
+      .Max(kMostSamples);
   flags
       .Add("gradient_accumulation_steps", &o.gradient_accumulation_steps,
            "batches in an optimizer step")
-      .Min(1);
-  flags.Add("num_train_epochs", &o.num_train_epochs, "passes over the training data").Min(0);
+      .Min(1)
+      .Max(kMostSamples);
+  flags.Add("num_train_epochs", &o.num_train_epochs, "passes over the training data")
+      .Min(0)
+      .Max(kMostEpochs);
   flags.Add("max_steps", &o.max_steps, "optimizer steps; above 0 it replaces --num_train_epochs")
-      .Min(-1);
+      .Min(-1)
+      .Max(kMostSteps);
   flags.Add("learning_rate", &o.learning_rate, "peak learning rate of AdamW").Min(0);
   flags.Add("weight_decay", &o.weight_decay, "decay of all parameters but biases and norms").Min(0);
   flags.Add("adam_beta1", &o.adam_beta1, "AdamW's decay of the first moment").Min(0).Max(1);
@@ -107,7 +116,9 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
       .Add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
            "the schedule's own options, e.g. '{\"min_lr\":1e-6}' for cosine_with_min_lr")
       .Value("JSON");
-  flags.Add("warmup_steps", &o.warmup_steps, "steps in which the rate rises from 0").Min(0);
+  flags.Add("warmup_steps", &o.warmup_steps, "steps in which the rate rises from 0")
+      .Min(0)
+      .Max(kMostSteps);
   flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps").Min(0).Max(1);
   flags
       .Add("mixed_precision", &o.mixed_precision,
@@ -124,11 +135,14 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
 void AddLoggingFlags(FlagTable& flags, FinetuneOptions& o) {
   flags.Group("Logging and evaluation while training");
   flags.Add("logging_steps", &o.logging_steps, "log each N steps; below 1: a share of all steps")
-      .Min(0);
+      .Min(0)
+      .Max(kMostSteps);
   flags.Add("logging_first_step", &o.logging_first_step, "log the first step too");
   flags.Add("eval_strategy", &o.eval_strategy, "when to evaluate")
       .Choices({"no", "steps", "epoch"});
-  flags.Add("eval_steps", &o.eval_steps, "evaluate each N steps; 0: as --logging_steps").Min(0);
+  flags.Add("eval_steps", &o.eval_steps, "evaluate each N steps; 0: as --logging_steps")
+      .Min(0)
+      .Max(kMostSteps);
   flags.Add("metric_for_best_model", &o.metric_for_best_model,
             "metric that compares models, with or without \"eval_\" (default: loss)");
   flags.Add("greater_is_better", &o.greater_is_better,
@@ -144,8 +158,9 @@ void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::stri
   flags
       .Add("json_config", &json_config,
            "JSON file with options of these names; the command line wins")
-      .Value("FILE");
-  flags.Add("help", &help, "show this text");
+      .Value("FILE")
+      .CommandLineOnly();
+  flags.Add("help", &help, "show this text").CommandLineOnly();
 }
 
 void Require(bool ok, const char* message, const char* hint = "") {

@@ -104,6 +104,18 @@ TEST(OptionsTest, WrongValuesAreNamed) {
             "unexpected argument \"stray\"|every value follows its option; --help lists them");
 }
 
+TEST(OptionsTest, NumbersBeyondAllUse) {
+  EXPECT_EQ(ErrorOf({"--num_train_epochs", "1e30"}),
+            "--num_train_epochs must be at most 1e+06 but is \"1e30\"|");
+  for (const std::string name :
+       {"per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps",
+        "max_steps", "warmup_steps", "logging_steps", "eval_steps"}) {
+    EXPECT_EQ(ErrorOf({"--" + name, "9000000000000000000"}).find("--" + name + " must be at most"),
+              0u)
+        << name;
+  }
+}
+
 TEST(OptionsTest, UnknownOptionsGetTheNearestName) {
   EXPECT_EQ(ErrorOf({"--learing_rate", "1"}),
             "unknown option --learing_rate|did you mean --learning_rate?");
@@ -177,6 +189,11 @@ TEST_F(JsonConfigTest, NamesFileAndOption) {
   Write("{\"learing_rate\": 1}");
   EXPECT_EQ(ErrorOf({"--json_config", path_}),
             path_ + ": unknown option \"learing_rate\"|did you mean --learning_rate?");
+  for (const char* text : {"{\"json_config\": \"x\"}", "{\"help\": true}"}) {
+    Write(text);
+    EXPECT_NE(ErrorOf({"--json_config", path_}).find("has no meaning in a file"),
+              std::string::npos);
+  }
   Write("{\"seed\": \"x\"}");
   EXPECT_EQ(ErrorOf({"--json_config", path_}),
             path_ + ": --seed must be a whole number but is \"x\"|");

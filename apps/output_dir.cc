@@ -50,6 +50,16 @@ constexpr std::string_view kModelFiles[] = {"tokenizer.json",
                                             "predict_results.tsv",
                                             "trainer_state.json"};
 
+constexpr std::string_view kAlwaysWritten[] = {
+    "model.safetensors", "config.json",      "trainer_state.json", "train_results.json",
+    "eval_results.json", "all_results.json", "predict_results.tsv"};
+
+void CheckNoFolder(const std::string& path) {
+  if (!fs::is_directory(path)) return;
+  throw InvalidArgument(path + ": is a folder but must be a file of the model",
+                        "rename it or choose another --output_dir");
+}
+
 bool IsModelFile(const std::string& name) {
   if (std::find(std::begin(kModelFiles), std::end(kModelFiles), name) != std::end(kModelFiles))
     return true;
@@ -129,6 +139,7 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
       throw InvalidArgument(path_ + ": --output_dir is not empty",
                             "choose another folder or pass --overwrite_output_dir");
     }
+    for (const std::string_view name : kAlwaysWritten) CheckNoFolder(File(std::string(name)));
   } else {
     fs::path made = fs::absolute(path_);
     while (made.has_parent_path() && made != made.parent_path() && !fs::exists(made)) {
@@ -176,8 +187,7 @@ void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
     if (!fs::is_directory(File(name))) {
       if (replaced || IsModelFile(name)) leaving.push_back(name);
     } else if (replaced) {
-      throw InvalidArgument(File(name) + ": is a folder but must be a file of the model",
-                            "rename it or choose another --output_dir");
+      CheckNoFolder(File(name));
     }
   }
   const auto is_config = [](const std::string& name) { return name == kConfig; };

@@ -10,6 +10,7 @@
 
 #include "lathe/apps/flags.h"
 #include "lathe/core/error.h"
+#include "lathe/core/json_nesting.h"
 
 namespace lathe {
 namespace {
@@ -90,6 +91,7 @@ ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::stri
       {"threshold", Into(options.threshold)},
       {"cooldown", Into(options.cooldown)}};
 
+  CheckJsonNesting(text, "--lr_scheduler_kwargs");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     throw InvalidArgument("--lr_scheduler_kwargs must be a JSON object but is \"" + text + "\"");

@@ -48,11 +48,7 @@ std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::str
 // --config_name is a folder or the file itself.
 PretrainedConfig ReadConfig(const std::string& name) {
   if (!std::filesystem::is_regular_file(name)) return PretrainedConfig::FromPretrained(name);
-  try {
-    return PretrainedConfig::FromJson(nlohmann::json::parse(ReadFile(name)), name);
-  } catch (const nlohmann::json::exception&) {
-    throw InvalidArgument(name + ": not valid JSON");
-  }
+  return PretrainedConfig::FromText(ReadFile(name), name);
 }
 
 void OverrideConfig(PretrainedConfig& config, const std::string& overrides) {
@@ -178,6 +174,9 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
     }
   }
   std::string hint = e.hint();
+  if (e.message().find(": no column \"") != std::string::npos) {
+    hint = "name it with --text_columns or --label_column, or rename the one in the file";
+  }
   const std::string option = "ignore_mismatched_sizes";
   if (const size_t at = hint.find(option); at != std::string::npos) hint.insert(at, "--");
   throw Error(e.code(), e.message(), hint, e.location());

@@ -43,7 +43,7 @@ void Trainer::ReadLosses() {
   loss_total_ += loss;
   if (!std::isfinite(loss)) Diverged(step, "the loss is " + Text(loss), true);
   if (const double norm = grad_norm_.Item(); !std::isfinite(norm)) {
-    Diverged(step, "the gradient norm is " + Text(norm), false);
+    Diverged(step, "the gradient norm is " + Text(norm), !ParametersAreFinite());
   }
   progress_->Update(0, loss);
 }

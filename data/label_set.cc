@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lathe/core/error.h"
+#include "lathe/core/json_nesting.h"
 
 namespace lathe {
 namespace {
@@ -57,6 +58,7 @@ std::optional<double> ParseNumber(std::string_view text) {
 
 std::optional<std::vector<std::string>> ParseLabelArray(const std::string& text) {
   if (!text.starts_with('[')) return std::nullopt;
+  CheckJsonNesting(text, "[labels] " + text.substr(0, 20) + "...");
   const auto array = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!array.is_array()) return std::nullopt;
   std::vector<std::string> labels;

@@ -9,6 +9,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/core/json_nesting.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -161,6 +162,7 @@ void ReadTsv(TextTable& table, std::string_view rest) {
 // The object on one line. nlohmann::json keeps the last of two equal keys, so they are looked for
 // here.
 Json ParseObject(const std::string& path, int64_t line, std::string_view text) {
+  CheckJsonNesting(text, At(path, line));
   std::vector<std::string> keys;
   auto note_key = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth == 1 && event == Json::parse_event_t::key) keys.push_back(parsed.get<std::string>());
@@ -207,6 +209,7 @@ void ReadJsonLines(TextTable& table, std::string_view rest) {
       std::vector<std::string> names;
       for (const auto& [key, value] : object.items()) names.push_back(key);
       SetNames(table, std::move(names), number);
+      table.array_lines.resize(table.names.size());
     }
     for (size_t c = 0; c < table.names.size(); ++c) {
       auto it = object.find(table.names[c]);
@@ -216,6 +219,7 @@ void ReadJsonLines(TextTable& table, std::string_view rest) {
             "every object needs the keys of the first: " + Join(table.names));
       }
       table.columns[c].push_back(CellOf(table.path, number, table.names[c], *it));
+      if (it->is_array() && table.array_lines[c] == 0) table.array_lines[c] = number;
     }
     if (object.size() != table.names.size()) {
       for (const auto& [key, value] : object.items()) {
@@ -319,7 +323,14 @@ TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::str
     throw InvalidArgument(table.path + ": no text column; it has: " + Join(table.names),
                           "name the text column");
   }
-  for (const std::string& name : chosen) table.column(name);  // throws if it isn't there
+  for (const std::string& name : chosen) {
+    const auto c = static_cast<size_t>(&table.column(name) - table.columns.data());
+    if (c < table.array_lines.size() && table.array_lines[c] > 0) {
+      throw InvalidArgument(At(table.path, table.array_lines[c]) + ": the value of " +
+                                Quoted(name) + " is an array but must be a text",
+                            "write it as one string or name another column");
+    }
+  }
   return {.first = chosen[0], .second = chosen.size() > 1 ? chosen[1] : ""};
 }
 

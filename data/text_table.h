@@ -23,6 +23,8 @@ struct TextTable {
   std::vector<std::string> names;
   std::vector<std::vector<std::string>> columns;  // columns[c][row]
   std::vector<int64_t> lines;                     // [rows] line on which the row starts, 1-based
+  std::vector<int64_t>
+      array_lines;  // for each column the first line with a JSON array, or 0; may be empty
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
   bool has(const std::string& name) const;
   // Throws `path: no column "x"; it has: a, b`.

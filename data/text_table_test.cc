@@ -182,5 +182,22 @@ TEST(ColumnsTest, AMissingColumnListsThoseThereAre) {
             "t.csv: 3 text columns named, expected one or two: a, b, c");
 }
 
+TEST(ColumnsTest, ArraysAreNoTexts) {
+  const TextTable table = ParseTextTable("t.jsonl",
+                                         "{\"text\": \"a\", \"label\": [\"x\"]}\n"
+                                         "{\"text\": [\"b\", \"c\"], \"label\": []}\n");
+  try {
+    ChooseTextColumns(table, {});
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), "t.jsonl:2: the value of \"text\" is an array but must be a text");
+  }
+}
+
+TEST(JsonLinesTest, EndlessNestingIsAnError) {
+  const std::string deep = std::string(50000, '[') + std::string(50000, ']');
+  EXPECT_THROW(ParseTextTable("t.jsonl", "{\"text\": " + deep + "}\n"), Error);
+}
+
 }  // namespace
 }  // namespace lathe

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "lathe/core/error.h"
+#include "lathe/core/json_nesting.h"
 
 namespace lathe {
 namespace {
@@ -30,13 +31,17 @@ constexpr std::array kFamilies = {
            "[UNK]", "[PAD]", "[MASK]"},
 };
 
+constexpr char kTakeAgain[] = "take the file from the model's source again";
+
 Json ParseJson(const std::string& path, const std::string& text) {
+  CheckJsonNesting(text, path);
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
     const auto line =
         std::count(text.begin(), text.begin() + std::min(error.byte, text.size()), '\n') + 1;
-    throw InvalidArgument(path + ":" + std::to_string(line) + ": not valid JSON: " + error.what());
+    throw InvalidArgument(
+        path + ":" + std::to_string(line) + ": not valid JSON: " + PlainMessage(error), kTakeAgain);
   }
 }
 
@@ -103,7 +108,7 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
     if (source.Has(name)) {
       const Json config = ParseJson(source.Path(name), source.files[name]);
       if (!config.is_object()) {
-        throw InvalidArgument(source.Path(name) + ": must hold a JSON object");
+        throw InvalidArgument(source.Path(name) + ": must hold a JSON object", kTakeAgain);
       }
       source.config.update(config);
     }

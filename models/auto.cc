@@ -119,7 +119,11 @@ std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& dir)
 
 void SequenceClassifier::SavePretrained(const std::string& dir) const {
   SaveWeights(*this, dir);
-  config_.SavePretrained(dir);
+  PretrainedConfig config = config_;
+  for (const char* key : {"dtype", "torch_dtype"}) {  // Transformers loads the weights as this says
+    if (config.has(key)) config.json()[key] = "float32";
+  }
+  config.SavePretrained(dir);
 }
 
 }  // namespace lathe

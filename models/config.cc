@@ -12,6 +12,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/core/json_nesting.h"
 
 namespace lathe {
 namespace {
@@ -80,6 +81,7 @@ Json ParseAs(const std::string& key, const std::string& text, const Json* old) {
     return InvalidArgument("override " + key + "=" + text + ": must be " + must);
   };
   if (old == nullptr) {
+    CheckJsonNesting(text, "override " + key);
     Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     return parsed.is_discarded() ? Json(text) : parsed;
   }
@@ -119,7 +121,11 @@ PretrainedConfig PretrainedConfig::FromPretrained(const std::string& dir) {
     throw NotFound(path + ": No such file or directory",
                    "name a folder with a model as save_pretrained writes it");
   }
-  const std::string text = ReadFile(path);
+  return FromText(ReadFile(path), path);
+}
+
+PretrainedConfig PretrainedConfig::FromText(const std::string& text, const std::string& path) {
+  CheckJsonNesting(text, path);
   try {
     return FromJson(Json::parse(text), path);
   } catch (const Json::parse_error& e) {

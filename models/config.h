@@ -16,6 +16,8 @@ class PretrainedConfig {
   PretrainedConfig() : json_(nlohmann::json::object()) {}
   // Throws for a file that is missing, not JSON, or not an object: `dir/config.json:line: what`.
   static PretrainedConfig FromPretrained(const std::string& dir);
+  // Of the file's text; `path` serves for messages.
+  static PretrainedConfig FromText(const std::string& text, const std::string& path);
   static PretrainedConfig FromJson(nlohmann::json json, std::string path = "config");
 
   std::string model_type() const;  // throws if absent

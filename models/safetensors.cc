@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "lathe/core/file.h"
+#include "lathe/core/json_nesting.h"
 #include "lathe/models/safetensors_header.h"
 
 namespace lathe {
@@ -188,8 +189,10 @@ struct SafetensorsReader::Impl {
 
   void OpenShards(const std::string& index, const std::filesystem::path& dir) {
     json parsed;
+    const std::string text = ReadFile(index);
+    CheckJsonNesting(text, index);
     try {
-      parsed = json::parse(ReadFile(index));
+      parsed = json::parse(text);
     } catch (const json::exception& e) {
       throw BrokenSafetensors(index, std::string("is not JSON: ") + PlainMessage(e));
     }

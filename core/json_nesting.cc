@@ -1,0 +1,33 @@
+#include "lathe/core/json_nesting.h"
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+
+void CheckJsonNesting(std::string_view json, const std::string& where) {
+  constexpr int kMostLevels = 200;
+  int levels = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++levels > kMostLevels) {
+        throw InvalidArgument(
+            where + ": JSON nested more than " + std::to_string(kMostLevels) + " levels deep",
+            "is it the right file?");
+      }
+    } else if (c == ']' || c == '}') {
+      --levels;
+    }
+  }
+}
+
+}  // namespace lathe
