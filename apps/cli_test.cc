@@ -171,6 +171,18 @@ TEST_F(CliTest, MixedPrecision) {
   EXPECT_NEAR(first, full_first, 0.01);
 }
 
+TEST_F(CliTest, GradientCheckpointingChangesNoBit) {
+  for (const std::string precision : {"no", "bf16"}) {
+    const std::string plain = "plain_" + precision, again = "again_" + precision;
+    ASSERT_EQ(Train({"--mixed_precision", precision, "--output_dir", Path(plain)}).exit_code, 0);
+    ASSERT_EQ(Train({"--mixed_precision", precision, "--output_dir", Path(again),
+                     "--gradient_checkpointing"})
+                  .exit_code,
+              0);
+    EXPECT_EQ(Read(plain + "/model.safetensors"), Read(again + "/model.safetensors"));
+  }
+}
+
 TEST_F(CliTest, KeepsTheBestModel) {
   const RunResult run = Train({"--do_eval", "--eval_strategy", "steps", "--eval_steps", "4",
                                "--load_best_model_at_end", "--metric_for_best_model", "accuracy",

@@ -124,6 +124,7 @@ int Finetune(const FinetuneOptions& options) {
   if (options.mixed_precision == "bf16" && !HasFastBFloat16()) {
     task.notes.push_back("this processor has no bfloat16 products: --mixed_precision bf16 is slow");
   }
+  task.model->SetGradientCheckpointing(options.gradient_checkpointing);
   std::optional<Trainer> trainer;
   if (options.do_train) trainer.emplace(options, task, out);
   PrintSummary(options, task, trainer ? &*trainer : nullptr);

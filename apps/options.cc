@@ -125,6 +125,8 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
            "bf16: activations and products in bfloat16, everything else in float32")
       .Choices({"no", "bf16"});
   flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
+  flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
+            "keep less for the backward pass and compute it again: less memory, more time");
   flags.Add("shuffle_train", &o.shuffle_train, "a new order in each epoch");
   flags.Add("group_by_length", &o.group_by_length, "batches of texts of similar length");
   flags.Add("dataloader_drop_last", &o.dataloader_drop_last, "leave out an incomplete last batch");

@@ -38,6 +38,7 @@ struct FinetuneOptions {
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 5e-5, weight_decay = 0;
   std::string mixed_precision = "no";
+  bool gradient_checkpointing = false;
   bool bf16 = false;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;  // 0: no clipping

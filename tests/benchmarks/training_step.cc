@@ -1,11 +1,13 @@
 // Times training steps of a BERT with random weights and prints where the time goes.
 //
 //   training_step [--size base|minilm] [--precision no|bf16] [--batch 32] [--length N] [--steps 10]
+//                 [--gradient_checkpointing true]
 //
 // Without --length the texts are about as long as SST-2's (27 tokens on average). The ceiling is
 // what this machine's products reach alone, at the shapes of the model's dense layers, in the same
 // run.
 #include <omp.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cstdio>
@@ -36,6 +38,7 @@ struct Options {
   std::string size = "base";
   std::string precision = "no";
   int64_t batch = 32, length = 0, steps = 10;
+  bool gradient_checkpointing = false;
 };
 
 Options Parse(int argc, char** argv) {
@@ -46,6 +49,8 @@ Options Parse(int argc, char** argv) {
       o.size = value;
     } else if (name == "--precision") {
       o.precision = value;
+    } else if (name == "--gradient_checkpointing") {
+      o.gradient_checkpointing = value == "true";
     } else if (name == "--batch") {
       o.batch = std::atoll(argv[i + 1]);
     } else if (name == "--length") {
@@ -157,6 +162,7 @@ int Main(int argc, char** argv) {
   Accelerator accelerator({.mixed_precision = o.precision});
   accelerator.Prepare(model, optimizer);
   model.Train();
+  model.SetGradientCheckpointing(o.gradient_checkpointing);
 
   OpProfile profile;
   std::map<std::string, double> phases;
@@ -202,6 +208,9 @@ int Main(int argc, char** argv) {
       "%.0f tokens/s, %.1f samples/s; products %.1f of %.1f GFLOP/s: %.1f %% of the ceiling\n",
       tokens / total, static_cast<double>(o.batch) * n / total, operations / total / 1e9,
       ceiling / 1e9, 100 * operations / total / ceiling);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  std::printf("peak memory %.2f GB\n", static_cast<double>(usage.ru_maxrss) * 1024e-9);
   PrintProfile(profile, phases["passes"], o.steps);
   return 0;
 }
