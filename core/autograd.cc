@@ -177,7 +177,6 @@ void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
   if (leaf.impl()->grad_is_stale) {
     Tensor(leaf.impl()->grad).CopyFrom(grad);
     leaf.impl()->grad_is_stale = false;
-    leaf.impl()->grad_rows.reset();
   } else if (leaf.impl()->grad) {
     Tensor buffer = leaf.grad();
     AddInPlace(buffer, grad);

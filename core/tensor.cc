@@ -205,7 +205,15 @@ void Tensor::CopyFrom(const Tensor& other) {
 
 Tensor Tensor::grad() const {
   Tensor grad(impl_->grad);
-  if (std::exchange(impl_->grad_is_stale, false)) grad.Fill(0);
+  if (std::exchange(impl_->grad_is_stale, false)) {
+    grad.Fill(0);
+  } else if (impl_->grad_scale != 1) {
+    DispatchFloat(grad.dtype(), "grad", [&](auto tag) {
+      using T = decltype(tag);
+      for (T& g : grad.values<T>()) g *= static_cast<T>(impl_->grad_scale);
+    });
+  }
+  impl_->grad_scale = 1;
   impl_->grad_rows.reset();  // the caller may write anywhere
   return grad;
 }
@@ -213,6 +221,7 @@ Tensor Tensor::grad() const {
 void Tensor::SetGrad(const Tensor& grad) {
   impl_->grad = grad.impl_;
   impl_->grad_is_stale = false;
+  impl_->grad_scale = 1;
   impl_->grad_rows.reset();
 }
 

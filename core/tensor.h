@@ -67,6 +67,9 @@ struct TensorImpl {
   // Zeroing a gradient only sets this: it counts as 0 whatever its buffer holds, and who writes
   // first overwrites. Tensor::grad() clears the buffer, so that nobody else sees the difference.
   bool grad_is_stale = false;
+  // Clipping only sets this: the gradient is what its buffer holds times this. Tensor::grad() does
+  // the multiplication.
+  float grad_scale = 1;
   // If given, all rows of the gradient but these are 0; ascending, each once.
   std::optional<std::vector<int32_t>> grad_rows;
   // A copy in a narrower dtype for products, and the storage's version that it was made of

@@ -71,7 +71,7 @@ const Tensor& ParameterArena::grads() {
   return grads_;
 }
 
-const Tensor& ParameterArena::GradsToRead() {
+const Tensor& ParameterArena::GradsToRead(bool scaled) {
   if (!grads_.defined()) {
     grads_ = Tensor::Zeros(values_.shape());
     for (const Entry& entry : entries_) {
@@ -84,6 +84,11 @@ const Tensor& ParameterArena::GradsToRead() {
   for (const Entry& entry : entries_) {
     TensorImpl& p = *entry.parameter.tensor.impl();
     if (std::exchange(p.grad_is_stale, false)) Tensor(p.grad).Fill(0);
+    if (scaled && p.grad_scale != 1) {
+      std::optional<std::vector<int32_t>> rows = std::move(p.grad_rows);
+      entry.parameter.tensor.grad();  // multiplies and forgets the rows
+      p.grad_rows = std::move(rows);
+    }
   }
   return grads_;
 }
@@ -102,6 +107,7 @@ void ParameterArena::ZeroGrads() {
     } else {
       impl.grad_is_stale = true;
     }
+    impl.grad_scale = 1;
   }
 }
 

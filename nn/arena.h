@@ -29,9 +29,9 @@ class ParameterArena {
   const std::vector<Entry>& entries() const { return entries_; }
   const Tensor& values() const { return values_; }  // [n] float32
   const Tensor& grads();  // [n] float32, allocated and zeroed on first use
-  // The same for those who don't write: what is known of rows without gradient stays known. To
-  // write 0 where there is 0 is no change.
-  const Tensor& GradsToRead();
+  // The same for those who don't write: what is known of rows without gradient stays known.
+  // `scaled` false: they multiply by each parameter's grad_scale themselves.
+  const Tensor& GradsToRead(bool scaled = true);
   void ZeroGrads();
 
  private:

@@ -21,7 +21,7 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, AdamWOptions options)
 
 void AdamW::Step() {
   const Tensor& values = arena_->values();
-  const Tensor& grads = arena_->GradsToRead();
+  const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);
   if (!exp_avg_.defined()) {
     exp_avg_ = Tensor::Zeros(values.shape());
     exp_avg_sq_ = Tensor::Zeros(values.shape());
@@ -69,7 +69,8 @@ void AdamW::Step() {
          .rest2 = static_cast<float>(1 - options_.beta2),
          .step_size = static_cast<float>(lr / (1 - std::pow(options_.beta1, t))),
          .inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t))),
-         .eps = static_cast<float>(options_.eps)});
+         .eps = static_cast<float>(options_.eps),
+         .grad_scale = parameter.grad_scale});
   }
   values.impl()->storage->BumpVersion();
   for (TensorImpl* parameter : written) {

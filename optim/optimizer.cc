@@ -109,9 +109,12 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   const std::vector<cpu::Stretch> stretches = GradStretches(optimizer);
   const float norm = NormOf(stretches);
   const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
-  // A ratio that is NaN spoils all gradients, so that nobody takes them for clipped.
+  // Only noted: whoever reads the gradients multiplies. A ratio that is NaN spoils all of them, so
+  // that nobody takes them for clipped.
   if (!(ratio >= 1)) {
-    cpu::Kernels<cpu::OptimizerKernels>().scale(stretches.data(), std::ssize(stretches), ratio);
+    for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
+      entry.parameter.tensor.impl()->grad_scale = ratio;
+    }
   }
   return Tensor::Full({}, norm);
 }

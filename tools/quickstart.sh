@@ -85,6 +85,7 @@ else
   start=(--config_name "$data/model" --tokenizer_name "$data/model" --learning_rate 1e-3)
 fi
 epochs=${epochs_given:-$epochs}
+grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo && start+=(--bf16)
 bazel-bin/apps/finetune "${start[@]}" \
   --train_file "$data/train.tsv" --validation_file "$data/dev.tsv" \
   --text_columns name,description --label_column section --max_seq_length 64 \

@@ -13,7 +13,7 @@ template <bool has_narrow>
                                                const float* g, int64_t n, const AdamWStep& s) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float grad = g[i];
+    const float grad = g[i] * s.grad_scale;
     const float mean = m[i] + s.rest1 * (grad - m[i]);
     const float square = s.beta2 * v[i] + s.rest2 * grad * grad;
     m[i] = mean;
@@ -72,20 +72,11 @@ double SumOfSquares(const Stretch* stretches, int64_t count) {
   return sum;
 }
 
-void Scale(const Stretch* stretches, int64_t count, float factor) {
-#pragma omp parallel for schedule(static)
-  for (int64_t s = 0; s < count; ++s) {
-    float* x = stretches[s].data;
-#pragma omp simd
-    for (int64_t i = 0; i < stretches[s].n; ++i) x[i] *= factor;
-  }
-}
-
 }  // namespace
 
 template <>
 const OptimizerKernels& TableOf<OptimizerKernels, LATHE_ISA>() {
-  static constexpr OptimizerKernels table = {AdamW, SumOfSquares, Scale};
+  static constexpr OptimizerKernels table = {AdamW, SumOfSquares};
   return table;
 }
 

@@ -13,6 +13,7 @@ struct AdamWStep {
   float step_size;      // lr / (1 - beta1^t)
   float inverse_bias2;  // 1 / sqrt(1 - beta2^t)
   float eps;
+  float grad_scale;  // gradients count times this
 };
 
 constexpr int64_t kAdamWBlock = 256;  // elements that become active together
@@ -33,7 +34,6 @@ struct OptimizerKernels {
   // In double; the order of the sum, and with it the last bit, does not depend on the number of
   // threads. Threads share whole stretches.
   double (*sum_of_squares)(const Stretch* stretches, int64_t count);
-  void (*scale)(const Stretch* stretches, int64_t count, float factor);
 };
 
 }  // namespace lathe::cpu

@@ -224,7 +224,8 @@ void AdamW(benchmark::State& state) {
                                                  .rest2 = 0.001f,
                                                  .step_size = 1e-5f,
                                                  .inverse_bias2 = 1,
-                                                 .eps = 1e-8f});
+                                                 .eps = 1e-8f,
+                                                 .grad_scale = 0.5f});
   }
   Rate(state, "B/s", (copy ? 30.0 : 28.0) * static_cast<double>(n));
 }
