@@ -146,8 +146,8 @@ Tensor BackwardContext::LeafGrad(size_t i, bool* overwrite) {
 
 Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
   TensorImpl& input = *node_.inputs.at(i).impl();
+  ClearStaleGrad(input);
   std::optional<std::vector<int32_t>> written = std::move(input.grad_rows);
-  if (input.grad != nullptr && input.grad_is_stale) written.emplace();
   Tensor grad = LeafGrad(i);
   if (!grad.defined() || !written) return grad;
   written->insert(written->end(), rows.begin(), rows.end());
@@ -177,6 +177,7 @@ void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
   if (leaf.impl()->grad_is_stale) {
     Tensor(leaf.impl()->grad).CopyFrom(grad);
     leaf.impl()->grad_is_stale = false;
+    leaf.impl()->grad_rows.reset();
   } else if (leaf.impl()->grad) {
     Tensor buffer = leaf.grad();
     AddInPlace(buffer, grad);

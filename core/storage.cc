@@ -3,10 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -17,17 +17,9 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kAlignment = 64, kPage = 4096, kHugePage = int64_t{2} << 20;
 
-// Sizes are rounded up to four steps an octave, so that blocks are found again for batches of
-// slightly different lengths at the price of at most a quarter of unused memory.
-int64_t SizeClass(int64_t bytes) {
-  if (bytes <= 4 * kAlignment) return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const int64_t step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes - 1))) / 4;
-  return (bytes + step - 1) / step * step;
-}
-
-constexpr int64_t kHugePage = int64_t{2} << 20;
+int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 Error OutOfMemory(int64_t size) {
   return Error(absl::StatusCode::kResourceExhausted,
@@ -36,11 +28,12 @@ Error OutOfMemory(int64_t size) {
 }
 
 // Fresh pages, zeroed, in huge ones where the system has them: they are read half as fast again as
-// small ones and come into being several times as fast.
-void* MapPages(int64_t size) {
+// small ones and come into being several times as fast. nullptr if there is no room.
+char* MapPages(int64_t size) {
   const auto bytes = static_cast<size_t>(size + kHugePage);
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw OutOfMemory(size);
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
   char* begin = static_cast<char*>(mapped);
   const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin) % kHugePage);
   const int64_t skipped = past == 0 ? 0 : kHugePage - past;
@@ -50,6 +43,71 @@ void* MapPages(int64_t size) {
   return begin + skipped;
 }
 
+// Blocks from one stretch of addresses, each at the lowest place with room for it. Free neighbours
+// become one again: batches of all lengths share the memory that the largest needs.
+class Heap {
+ public:
+  // `size` is a multiple of pages.
+  char* Allocate(int64_t size) {
+    auto found = std::find_if(free_.begin(), free_.end(),
+                              [size](const auto& part) { return part.second >= size; });
+    if (found == free_.end()) found = Grow(size);
+    const auto [begin, available] = *found;
+    free_.erase(found);
+    if (available > size) free_.emplace(begin + size, available - size);
+    return begin;
+  }
+
+  void Free(char* begin, int64_t size) {
+    auto next = free_.lower_bound(begin);
+    if (next != free_.end() && next->first == begin + size) {
+      size += next->second;
+      next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == begin) {
+        before->second += size;
+        return;
+      }
+    }
+    free_.emplace_hint(next, begin, size);
+  }
+
+ private:
+  using Parts = std::map<char*, int64_t>;  // sizes by beginning
+
+  // A free part of at least `size`, at the end of what is used.
+  Parts::iterator Grow(int64_t size) {
+    const auto last = free_.empty() ? free_.end() : std::prev(free_.end());
+    const bool extends = last != free_.end() && last->first + last->second == top_;
+    const int64_t more = RoundUp(size - (extends ? last->second : 0), kHugePage);
+    if (more > limit_ - top_) {
+      // Addresses cost nothing; where they are limited, as many as are needed.
+      constexpr int64_t kMany = int64_t{1} << 40, kFew = int64_t{64} << 20;
+      int64_t mapped = kMany;
+      char* begin = MapPages(mapped);
+      if (begin == nullptr) {
+        mapped = std::max(RoundUp(size, kHugePage), kFew);
+        begin = MapPages(mapped);
+      }
+      if (begin == nullptr) throw OutOfMemory(size);
+      top_ = begin;
+      limit_ = begin + mapped;
+      return Grow(size);
+    }
+    top_ += more;
+    Free(top_ - more, more);
+    return std::prev(free_.upper_bound(top_ - 1));
+  }
+
+  Parts free_;
+  char* top_ = nullptr;  // of what was handed out
+  char* limit_ = nullptr;
+};
+
+// Small blocks are kept by size, larger ones come from a heap, the largest (whole arenas, which
+// come once) from the system and go back there.
 class HostPool {
  public:
   // Never destroyed: tensors in static variables may outlive any static pool.
@@ -58,59 +116,58 @@ class HostPool {
     return *pool;
   }
 
-  // `size` is a size class. Blocks above kLargestKept are zeroed.
+  // What a block of so many bytes takes.
+  static int64_t SizeFor(int64_t bytes) {
+    return RoundUp(std::max<int64_t>(bytes, 1), bytes <= kSmall ? kAlignment : kPage);
+  }
+  // Whether a block of this size is zeroed.
+  static bool IsFresh(int64_t size) { return size > kLargestOfHeap; }
+
   void* Allocate(int64_t size) {
-    if (size > kLargestKept) return MapPages(size);
-    std::lock_guard lock(mutex_);
-    auto found = free_.find(size);
-    if (found != free_.end() && !found->second.empty()) {
-      void* block = found->second.back();
-      found->second.pop_back();
+    if (IsFresh(size)) {
+      void* block = MapPages(size);
+      if (block == nullptr) throw OutOfMemory(size);
       return block;
     }
-    if (size > kSlab / 2) return MapPages(size);
-    if (size >= kSmallestOfSlab) return Carve(size);
+    std::lock_guard lock(mutex_);
+    if (size > kSmall) return heap_.Allocate(size);
+    std::vector<void*>& kept = small_[size];
+    if (!kept.empty()) {
+      void* block = kept.back();
+      kept.pop_back();
+      return block;
+    }
     void* block = std::aligned_alloc(kAlignment, static_cast<size_t>(size));
     if (block == nullptr) throw OutOfMemory(size);
     return block;
   }
 
   void Free(void* block, int64_t size) {
-    // Very large blocks (a whole arena) come once; keeping them would only hold memory.
-    if (size > kLargestKept) {
+    if (IsFresh(size)) {
       munmap(block, static_cast<size_t>(size));
       return;
     }
     std::lock_guard lock(mutex_);
-    free_[size].push_back(block);
+    if (size > kSmall) {
+      heap_.Free(static_cast<char*>(block), size);
+    } else {
+      small_[size].push_back(block);
+    }
   }
-
-  static constexpr int64_t kLargestKept = int64_t{256} << 20;
 
  private:
-  static constexpr int64_t kSlab = int64_t{32} << 20, kSmallestOfSlab = int64_t{64} << 10;
-
-  // The next part of a slab; what is left of one that is too small for it is never touched.
-  void* Carve(int64_t size) {
-    if (size > slab_left_) {
-      slab_ = static_cast<char*>(MapPages(kSlab));
-      slab_left_ = kSlab;
-    }
-    slab_left_ -= size;
-    return std::exchange(slab_, slab_ + size);
-  }
+  static constexpr int64_t kSmall = int64_t{32} << 10, kLargestOfHeap = int64_t{256} << 20;
 
   std::mutex mutex_;
-  std::map<int64_t, std::vector<void*>> free_;
-  char* slab_ = nullptr;
-  int64_t slab_left_ = 0;
+  std::map<int64_t, std::vector<void*>> small_;
+  Heap heap_;
 };
 
 class HostStorage : public Storage {
  public:
   HostStorage(int64_t bytes, int64_t size, bool zeroed)
       : Storage(HostPool::Get().Allocate(size), bytes), size_(size) {
-    if (zeroed && size <= HostPool::kLargestKept) std::memset(data_, 0, static_cast<size_t>(bytes));
+    if (zeroed && !HostPool::IsFresh(size)) std::memset(data_, 0, static_cast<size_t>(bytes));
   }
   ~HostStorage() override { HostPool::Get().Free(data_, size_); }
 
@@ -123,7 +180,7 @@ class HostStorage : public Storage {
 std::shared_ptr<Storage> Storage::Allocate(int64_t bytes, Device device, bool zeroed) {
   Check(device.type == DeviceType::kCPU, "tensor", "no storage on ", ToString(device),
         ": this build has the CPU only");
-  return std::make_shared<HostStorage>(bytes, SizeClass(std::max<int64_t>(bytes, 1)), zeroed);
+  return std::make_shared<HostStorage>(bytes, HostPool::SizeFor(bytes), zeroed);
 }
 
 }  // namespace lathe

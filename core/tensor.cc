@@ -203,11 +203,21 @@ void Tensor::CopyFrom(const Tensor& other) {
   impl_->storage->BumpVersion();
 }
 
+void ClearStaleGrad(TensorImpl& leaf) {
+  if (!std::exchange(leaf.grad_is_stale, false)) return;
+  Tensor grad(leaf.grad);
+  if (leaf.grad_rows) {
+    for (const int32_t row : *leaf.grad_rows) grad.Slice(row, row + 1).Fill(0);
+  } else {
+    grad.Fill(0);
+  }
+  leaf.grad_rows.emplace();
+}
+
 Tensor Tensor::grad() const {
   Tensor grad(impl_->grad);
-  if (std::exchange(impl_->grad_is_stale, false)) {
-    grad.Fill(0);
-  } else if (impl_->grad_scale != 1) {
+  ClearStaleGrad(*impl_);
+  if (impl_->grad_scale != 1) {
     DispatchFloat(grad.dtype(), "grad", [&](auto tag) {
       using T = decltype(tag);
       for (T& g : grad.values<T>()) g *= static_cast<T>(impl_->grad_scale);

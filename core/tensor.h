@@ -70,7 +70,7 @@ struct TensorImpl {
   // Clipping only sets this: the gradient is what its buffer holds times this. Tensor::grad() does
   // the multiplication.
   float grad_scale = 1;
-  // If given, all rows of the gradient but these are 0; ascending, each once.
+  // If given, all rows of the gradient's buffer but these are 0; ascending, each once.
   std::optional<std::vector<int32_t>> grad_rows;
   // A copy in a narrower dtype for products, and the storage's version that it was made of
   // (core/ops/cast.h).
@@ -79,6 +79,9 @@ struct TensorImpl {
   // Called once in each backward pass, when a leaf's gradient has received all its parts.
   std::function<void()> on_grad_ready;
 };
+
+// Makes the gradient of a leaf 0 if it is stale.
+void ClearStaleGrad(TensorImpl& leaf);
 
 class Tensor {
  public:

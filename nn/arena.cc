@@ -72,18 +72,10 @@ const Tensor& ParameterArena::grads() {
 }
 
 const Tensor& ParameterArena::GradsToRead(bool scaled) {
-  if (!grads_.defined()) {
-    grads_ = Tensor::Zeros(values_.shape());
-    for (const Entry& entry : entries_) {
-      Tensor p = entry.parameter.tensor;
-      Tensor view = grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
-      if (const Tensor grad = p.grad(); grad.defined()) view.CopyFrom(grad);
-      p.SetGrad(view);
-    }
-  }
+  if (!grads_.defined()) AllocateGrads();
   for (const Entry& entry : entries_) {
     TensorImpl& p = *entry.parameter.tensor.impl();
-    if (std::exchange(p.grad_is_stale, false)) Tensor(p.grad).Fill(0);
+    ClearStaleGrad(p);
     if (scaled && p.grad_scale != 1) {
       std::optional<std::vector<int32_t>> rows = std::move(p.grad_rows);
       entry.parameter.tensor.grad();  // multiplies and forgets the rows
@@ -94,20 +86,27 @@ const Tensor& ParameterArena::GradsToRead(bool scaled) {
 }
 
 void ParameterArena::ZeroGrads() {
+  if (!grads_.defined()) AllocateGrads();
+  for (const Entry& entry : entries_) {
+    TensorImpl& p = *entry.parameter.tensor.impl();
+    p.grad_is_stale = true;
+    p.grad_scale = 1;
+  }
+}
+
+void ParameterArena::AllocateGrads() {
+  grads_ = Tensor::Zeros(values_.shape());
   for (const Entry& entry : entries_) {
     Tensor p = entry.parameter.tensor;
-    TensorImpl& impl = *p.impl();
-    if (!grads_.defined()) {
-      p.SetGrad({});
-    } else if (impl.grad_rows) {
-      const int64_t width = p.numel() / p.dim(0);
-      float* grad = Tensor(impl.grad).data<float>();
-      for (const int32_t row : *impl.grad_rows) std::fill_n(grad + row * width, width, 0.0f);
-      impl.grad_rows->clear();
-    } else {
-      impl.grad_is_stale = true;
+    Tensor view = grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
+    const Tensor grad = p.grad();
+    p.SetGrad(view);
+    if (grad.defined()) {
+      view.CopyFrom(grad);
+    } else {  // the first to write may overwrite, and needs to clear nothing
+      p.impl()->grad_is_stale = true;
+      p.impl()->grad_rows.emplace();
     }
-    impl.grad_scale = 1;
   }
 }
 

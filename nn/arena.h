@@ -35,6 +35,7 @@ class ParameterArena {
   void ZeroGrads();
 
  private:
+  void AllocateGrads();
   std::vector<Entry> entries_;
   Tensor values_;
   Tensor grads_;

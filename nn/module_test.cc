@@ -144,7 +144,12 @@ TEST(Arena, RowsWithoutGradientAreKnown) {
     return Tensor(table.weight.impl()->grad).ToVector<float>();
   };
   arena->GradsToRead();
-  pass({1, 4});  // nothing is known of a buffer that anybody may have written
+  EXPECT_EQ(rows(), std::vector<int32_t>{});
+  pass({1, 4});
+  EXPECT_EQ(rows(), (std::vector<int32_t>{1, 4}));
+  arena->grads();  // the caller may write anywhere
+  EXPECT_EQ(rows(), std::nullopt);
+  pass({1, 4});
   EXPECT_EQ(rows(), std::nullopt);
   arena->ZeroGrads();
   pass({7, 4, 7});
@@ -156,8 +161,11 @@ TEST(Arena, RowsWithoutGradientAreKnown) {
   pass({0});
   EXPECT_EQ(rows(), (std::vector<int32_t>{0, 4, 7}));
   arena->ZeroGrads();
+  arena->GradsToRead();
   EXPECT_EQ(rows(), std::vector<int32_t>{});
   EXPECT_EQ(grad_of(), Floats(20, 0));
+  pass({3});
+  arena->ZeroGrads();
   pass({9});
   EXPECT_EQ(rows(), std::vector<int32_t>{9});
   EXPECT_EQ(table.weight.grad().data<float>()[18], 1);

@@ -52,8 +52,8 @@ void AdamW::Step() {
     if (!passes_over) std::fill(active_[i].begin(), active_[i].end(), 1);
     const bool marked = passes_over && parameter.grad_rows.has_value();
     if (marked) {
-      const int64_t width = range.parameter.numel() / range.parameter.dim(0);
       for (const int32_t row : *parameter.grad_rows) {
+        const int64_t width = range.parameter.numel() / range.parameter.dim(0);
         const int64_t first = row * width / cpu::kAdamWBlock;
         const int64_t last = ((row + 1) * width - 1) / cpu::kAdamWBlock;
         std::fill(active_[i].begin() + first, active_[i].begin() + last + 1, 1);

@@ -59,6 +59,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
   initial_lr_ = lr_;
   Check(!group_of.empty(), "optimizer", "no parameters");
   arena_ = ParameterArena::Of(InArenaOrder(groups));
+  arena_->GradsToRead();  // now, lest the first backward pass make a buffer for each
 
   const auto& entries = arena_->entries();
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -85,8 +86,10 @@ std::vector<cpu::Stretch> GradStretches(Optimizer& optimizer) {
   for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
     const Tensor& p = entry.parameter.tensor;
     if (const auto& rows = p.impl()->grad_rows) {
-      const int64_t width = p.numel() / p.dim(0);
-      for (const int32_t row : *rows) add(entry.offset + row * width, width);
+      for (const int32_t row : *rows) {
+        const int64_t width = p.numel() / p.dim(0);
+        add(entry.offset + row * width, width);
+      }
     } else {
       add(entry.offset, p.numel());
     }
