@@ -156,7 +156,7 @@ class HostPool {
   }
 
  private:
-  static constexpr int64_t kSmall = int64_t{32} << 10, kLargestOfHeap = int64_t{256} << 20;
+  static constexpr int64_t kSmall = int64_t{32} << 10, kLargestOfHeap = int64_t{64} << 20;
 
   std::mutex mutex_;
   std::map<int64_t, std::vector<void*>> small_;
@@ -168,6 +168,12 @@ class HostStorage : public Storage {
   HostStorage(int64_t bytes, int64_t size, bool zeroed)
       : Storage(HostPool::Get().Allocate(size), bytes), size_(size) {
     if (zeroed && !HostPool::IsFresh(size)) std::memset(data_, 0, static_cast<size_t>(bytes));
+  }
+  void ExpectSparseUse(int64_t offset, int64_t bytes) override {
+    if (!HostPool::IsFresh(size_)) return;
+    const int64_t begin = RoundUp(offset, kPage), end = (offset + bytes) / kPage * kPage;
+    if (begin >= end) return;
+    madvise(static_cast<char*>(data_) + begin, static_cast<size_t>(end - begin), MADV_NOHUGEPAGE);
   }
   ~HostStorage() override { HostPool::Get().Free(data_, size_); }
 

@@ -40,6 +40,8 @@ class Storage {
   // `zeroed`: all bytes are 0; otherwise they are whatever the last user left.
   static std::shared_ptr<Storage> Allocate(int64_t bytes, Device device, bool zeroed = false);
   virtual ~Storage() = default;
+  // Parts of these bytes may never be used: memory should be taken for what is, not for more.
+  virtual void ExpectSparseUse(int64_t /*offset*/, int64_t /*bytes*/) {}
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   // Counts in-place changes, so that the backward pass notices a saved tensor that was overwritten.

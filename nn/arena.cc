@@ -94,8 +94,17 @@ void ParameterArena::ZeroGrads() {
   }
 }
 
+Tensor ParameterArena::NewBuffer() const {
+  const Tensor buffer = Tensor::Zeros(values_.shape());
+  for (const Entry& entry : entries_) {
+    if (!entry.parameter.is_table) continue;
+    buffer.impl()->storage->ExpectSparseUse(entry.offset * 4, entry.parameter.tensor.bytes());
+  }
+  return buffer;
+}
+
 void ParameterArena::AllocateGrads() {
-  grads_ = Tensor::Zeros(values_.shape());
+  grads_ = NewBuffer();
   for (const Entry& entry : entries_) {
     Tensor p = entry.parameter.tensor;
     Tensor view = grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());

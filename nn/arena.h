@@ -33,6 +33,9 @@ class ParameterArena {
   // `scaled` false: they multiply by each parameter's grad_scale themselves.
   const Tensor& GradsToRead(bool scaled = true);
   void ZeroGrads();
+  // A buffer of zeros as large as values(), for what an optimizer keeps. Memory is taken as it is
+  // used, by rows for tables.
+  Tensor NewBuffer() const;
 
  private:
   void AllocateGrads();

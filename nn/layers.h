@@ -29,8 +29,9 @@ class Linear : public Module {
 class Embedding : public Module {
  public:
   Embedding(int64_t rows, int64_t columns, double std_dev, int64_t padding_row_index = -1)
-      : weight(
-            RegisterParameter("weight", {rows, columns}, Init::Normal(std_dev, padding_row_index))),
+      : weight(RegisterParameter("weight", {rows, columns},
+                                 Init::Normal(std_dev, padding_row_index),
+                                 /*decays=*/true, /*is_table=*/true)),
         padding_row(padding_row_index) {}
   // ids: [T] i32 -> [T, C].
   Tensor Forward(const Tensor& ids) const;

@@ -4,10 +4,11 @@
 
 namespace lathe {
 
-Tensor Module::RegisterParameter(std::string name, Shape shape, Init init, bool decays) {
+Tensor Module::RegisterParameter(std::string name, Shape shape, Init init, bool decays,
+                                 bool is_table) {
   Tensor tensor = Tensor::Unallocated(std::move(shape));
   tensor.SetRequiresGrad(true);
-  entries_.push_back({name, {name, tensor, init, decays}, nullptr});
+  entries_.push_back({name, {name, tensor, init, decays, is_table}, nullptr});
   return tensor;
 }
 

@@ -28,7 +28,8 @@ struct Parameter {
   std::string name;  // path, e.g. "bert.pooler.dense.weight"
   Tensor tensor;
   Init init = {};
-  bool decays = true;  // false for biases and the parameters of a norm (Trainer's rule)
+  bool decays = true;     // false for biases and the parameters of a norm (Trainer's rule)
+  bool is_table = false;  // of which a batch reads a few rows
 };
 
 class Module {
@@ -61,7 +62,8 @@ class Module {
   bool gradient_checkpointing() const { return gradient_checkpointing_; }
 
  protected:
-  Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true);
+  Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true,
+                           bool is_table = false);
   template <typename M, typename... Args>
   std::shared_ptr<M> Register(std::string name, Args&&... args) {
     auto module = std::make_shared<M>(std::forward<Args>(args)...);

@@ -23,8 +23,8 @@ void AdamW::Step() {
   const Tensor& values = arena_->values();
   const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);
   if (!exp_avg_.defined()) {
-    exp_avg_ = Tensor::Zeros(values.shape());
-    exp_avg_sq_ = Tensor::Zeros(values.shape());
+    exp_avg_ = arena_->NewBuffer();
+    exp_avg_sq_ = arena_->NewBuffer();
     for (const Range& range : ranges_) {
       const int64_t n = range.parameter.numel();
       active_.emplace_back(static_cast<size_t>((n + cpu::kAdamWBlock - 1) / cpu::kAdamWBlock));

@@ -49,7 +49,7 @@ void SGD::Step() {
   const Tensor& values = arena_->values();
   const Tensor& grads = arena_->GradsToRead();
   if (options_.momentum != 0 && !momentum_.defined()) {
-    momentum_ = Tensor::Zeros(values.shape());
+    momentum_ = arena_->NewBuffer();
   }
   ++step_count_;
   // The first gradient fills the buffer whole, whatever the dampening (PyTorch).
