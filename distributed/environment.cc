@@ -1,0 +1,153 @@
+#include "lathe/distributed/environment.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+// The names of one launcher's variables; nullptr where it has none.
+struct Names {
+  const char* launcher;
+  const char *rank, *world_size, *local_rank, *local_world_size;
+};
+
+constexpr Names kLaunchers[] = {
+    {"torchrun or lathe launch", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    // SLURM_NTASKS is also set in a batch script that runs once; this one by srun alone.
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
+};
+
+int ParseInt(const char* name, const std::string& text, int low, int high) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  if (code != std::errc{} || stop != end || value < low || value > high) {
+    throw InvalidArgument(std::string(name) + " must be a whole number from " +
+                              std::to_string(low) + " to " + std::to_string(high) + " but is \"" +
+                              text + "\"",
+                          "correct the environment variable or unset it");
+  }
+  return value;
+}
+
+// "node" of "node[03-07,9],other": Slurm's way of writing "node03".
+std::string FirstHost(std::string_view list) {
+  const size_t end = list.find_first_of("[,");
+  std::string host(list.substr(0, end));
+  if (end != std::string_view::npos && list[end] == '[') {
+    const std::string_view inside = list.substr(end + 1);
+    host += inside.substr(0, inside.find_first_of("-,]"));
+  }
+  return host;
+}
+
+constexpr int kMostProcesses = 1 << 20, kLargestPort = 65535;
+
+// Where rank 0 is, if Slurm has to say it: every process of the step works it out alike.
+void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
+  if (const auto nodes = get("SLURM_STEP_NODELIST")) env.master_addr = FirstHost(*nodes);
+  if (const auto job = get("SLURM_JOB_ID")) {
+    constexpr int kFirst = 15000, kPorts = 10000;
+    env.master_port = kFirst + ParseInt("SLURM_JOB_ID", *job, 0, INT32_MAX) % kPorts;
+  }
+}
+
+void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
+  const auto addr = get("MASTER_ADDR"), port = get("MASTER_PORT");
+  if (env.launcher == "Slurm") MasterFromSlurm(get, env);
+  if (addr) env.master_addr = *addr;
+  if (port) env.master_port = ParseInt("MASTER_PORT", *port, 1, kLargestPort);
+  const bool one_machine = env.local_world_size == env.world_size;
+  if (!addr && !one_machine && env.launcher != "Slurm") {
+    throw InvalidArgument("MASTER_ADDR is not set, and the job's processes run on several machines",
+                          "set it to the address of the machine of rank 0");
+  }
+}
+
+// How many of "2(x3),1" processes run on the machine with this number; 0 if that isn't said.
+int TasksOnNode(std::string_view list, int node) {
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    const std::string_view part = list.substr(0, comma);
+    const size_t times = part.find("(x");
+    const int tasks = ParseInt("SLURM_STEP_TASKS_PER_NODE", std::string(part.substr(0, times)), 1,
+                               kMostProcesses);
+    const int nodes = times == std::string_view::npos
+                          ? 1
+                          : ParseInt("SLURM_STEP_TASKS_PER_NODE",
+                                     std::string(part.substr(times + 2, part.size() - times - 3)),
+                                     1, kMostProcesses);
+    if (node < nodes) return tasks;
+    node -= nodes;
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return 0;
+}
+
+// The place among the processes of this machine. What is not said: all run here if rank 0 does.
+void ReadLocal(const GetVariable& get, const Names& names, ProcessEnvironment& env) {
+  const auto addr = get("MASTER_ADDR");
+  const bool all_here = !addr || addr->starts_with("127.") || *addr == "localhost";
+  const auto rank = get(names.local_rank);
+  std::optional<std::string> size;
+  if (names.local_world_size != nullptr) size = get(names.local_world_size);
+  const auto tasks = get("SLURM_STEP_TASKS_PER_NODE"), node = get("SLURM_NODEID");
+  int on_node = 0;
+  if (env.launcher == "Slurm" && tasks && node) {
+    on_node = TasksOnNode(*tasks, ParseInt("SLURM_NODEID", *node, 0, kMostProcesses));
+  }
+  env.local_rank = rank       ? ParseInt(names.local_rank, *rank, 0, env.world_size - 1)
+                   : all_here ? env.rank
+                              : 0;
+  env.local_world_size = size          ? ParseInt(names.local_world_size, *size, 1, env.world_size)
+                         : on_node > 0 ? on_node
+                         : all_here    ? env.world_size
+                                       : env.local_rank + 1;
+  if (env.local_rank >= env.local_world_size) {
+    throw InvalidArgument(std::string(names.local_rank) + " is " + std::to_string(env.local_rank) +
+                              " but this machine has " + std::to_string(env.local_world_size) +
+                              " processes of the job",
+                          "correct the environment variable or unset it");
+  }
+}
+
+}  // namespace
+
+ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
+  ProcessEnvironment env;
+  for (const Names& names : kLaunchers) {
+    const auto rank = get(names.rank), size = get(names.world_size);
+    if (!rank && !size) continue;
+    if (!size && std::string_view(names.launcher) == "Slurm") continue;  // a batch script
+    if (!rank || !size) {
+      throw InvalidArgument(std::string(rank ? names.rank : names.world_size) + " is set but " +
+                                (rank ? names.world_size : names.rank) + " is not",
+                            "set both or neither; `lathe launch` does");
+    }
+    env.launcher = names.launcher;
+    env.world_size = ParseInt(names.world_size, *size, 1, kMostProcesses);
+    env.rank = ParseInt(names.rank, *rank, 0, env.world_size - 1);
+    ReadLocal(get, names, env);
+    ReadMaster(get, env);
+    return env;
+  }
+  return env;
+}
+
+ProcessEnvironment ReadProcessEnvironment() {
+  return ReadProcessEnvironment([](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == 0) return std::nullopt;
+    return value;
+  });
+}
+
+}  // namespace lathe

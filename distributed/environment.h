@@ -1,0 +1,32 @@
+// Which process of a job this one is, as its launcher says in environment variables.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace lathe {
+
+struct ProcessEnvironment {
+  int rank = 0, world_size = 1;              // among all processes of the job
+  int local_rank = 0, local_world_size = 1;  // among those of this machine
+  std::string master_addr = "127.0.0.1";     // where rank 0 can be reached
+  int master_port = 29500;
+  std::string launcher;  // whose variables said so, for messages; "" if none did
+};
+
+// The value of a variable; nullopt if it is not set. An empty one counts as not set.
+using GetVariable = std::function<std::optional<std::string>(const char* name)>;
+
+// The first of these that is there whole:
+//   torchrun's and `lathe launch`'s  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+//   Open MPI's                       OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
+//   MPICH's, Intel MPI's             PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
+//   Slurm's (srun)                   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID
+// with MASTER_ADDR and MASTER_PORT, which only Slurm's can do without. None of them: one process.
+// Throws InvalidArgument naming the variable for what is no number, out of range, half there or
+// missing.
+ProcessEnvironment ReadProcessEnvironment(const GetVariable& get);
+ProcessEnvironment ReadProcessEnvironment();  // of this process
+
+}  // namespace lathe

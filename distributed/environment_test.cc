@@ -1,0 +1,136 @@
+#include "lathe/distributed/environment.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+ProcessEnvironment Read(const Variables& variables) {
+  return ReadProcessEnvironment([&](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end() || found->second.empty()) return std::nullopt;
+    return found->second;
+  });
+}
+
+std::string ErrorOf(const Variables& variables) {
+  try {
+    Read(variables);
+  } catch (const Error& e) {
+    EXPECT_NE(e.hint(), "");
+    return e.message();
+  }
+  return "nothing was thrown";
+}
+
+TEST(ProcessEnvironment, OneProcessWithoutALauncher) {
+  for (const Variables& variables :
+       {Variables{}, Variables{{"RANK", ""}, {"WORLD_SIZE", ""}},
+        Variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}}) {  // a batch script
+    const ProcessEnvironment env = Read(variables);
+    EXPECT_EQ(env.rank, 0);
+    EXPECT_EQ(env.world_size, 1);
+    EXPECT_EQ(env.launcher, "");
+  }
+}
+
+TEST(ProcessEnvironment, Torchrun) {
+  const ProcessEnvironment env = Read({{"RANK", "5"},
+                                       {"WORLD_SIZE", "8"},
+                                       {"LOCAL_RANK", "1"},
+                                       {"LOCAL_WORLD_SIZE", "4"},
+                                       {"MASTER_ADDR", "10.0.0.7"},
+                                       {"MASTER_PORT", "1234"}});
+  EXPECT_EQ(env.rank, 5);
+  EXPECT_EQ(env.world_size, 8);
+  EXPECT_EQ(env.local_rank, 1);
+  EXPECT_EQ(env.local_world_size, 4);
+  EXPECT_EQ(env.master_addr, "10.0.0.7");
+  EXPECT_EQ(env.master_port, 1234);
+}
+
+TEST(ProcessEnvironment, TwoVariablesByHandAreEnoughOnOneMachine) {
+  const ProcessEnvironment env = Read({{"RANK", "2"}, {"WORLD_SIZE", "3"}});
+  EXPECT_EQ(env.local_rank, 2);
+  EXPECT_EQ(env.local_world_size, 3);
+  EXPECT_EQ(env.master_addr, "127.0.0.1");
+  EXPECT_EQ(env.master_port, 29500);
+  const ProcessEnvironment far =
+      Read({{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "node0"}});
+  EXPECT_EQ(far.local_rank, 0);
+  EXPECT_EQ(far.local_world_size, 1);
+}
+
+TEST(ProcessEnvironment, OpenMpiAndMpich) {
+  const ProcessEnvironment mpi = Read({{"OMPI_COMM_WORLD_RANK", "1"},
+                                       {"OMPI_COMM_WORLD_SIZE", "2"},
+                                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(mpi.launcher, "Open MPI");
+  EXPECT_EQ(mpi.rank, 1);
+  EXPECT_EQ(mpi.local_world_size, 2);
+  const ProcessEnvironment pmi = Read({{"PMI_RANK", "3"},
+                                       {"PMI_SIZE", "4"},
+                                       {"MPI_LOCALRANKID", "1"},
+                                       {"MPI_LOCALNRANKS", "2"},
+                                       {"MASTER_ADDR", "a"}});
+  EXPECT_EQ(pmi.launcher, "MPICH");
+  EXPECT_EQ(pmi.rank, 3);
+  EXPECT_EQ(pmi.local_rank, 1);
+  // What the user sets goes before what a launcher inherits.
+  EXPECT_EQ(
+      Read({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).world_size,
+      1);
+}
+
+TEST(ProcessEnvironment, Slurm) {
+  Variables variables = {{"SLURM_PROCID", "6"},
+                         {"SLURM_STEP_NUM_TASKS", "7"},
+                         {"SLURM_LOCALID", "0"},
+                         {"SLURM_NODEID", "3"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
+                         {"SLURM_STEP_NODELIST", "gpu[03-05,9]"},
+                         {"SLURM_JOB_ID", "123456"}};
+  const ProcessEnvironment env = Read(variables);
+  EXPECT_EQ(env.launcher, "Slurm");
+  EXPECT_EQ(env.rank, 6);
+  EXPECT_EQ(env.local_world_size, 1);
+  EXPECT_EQ(env.master_addr, "gpu03");
+  EXPECT_EQ(env.master_port, 15000 + 3456);
+  variables["SLURM_NODEID"] = "2";
+  EXPECT_EQ(Read(variables).local_world_size, 2);
+  variables["SLURM_STEP_NODELIST"] = "one,two";
+  EXPECT_EQ(Read(variables).master_addr, "one");
+  variables["MASTER_ADDR"] = "ten";
+  variables["MASTER_PORT"] = "10";
+  EXPECT_EQ(Read(variables).master_addr, "ten");
+  EXPECT_EQ(Read(variables).master_port, 10);
+}
+
+TEST(ProcessEnvironment, Mistakes) {
+  EXPECT_EQ(ErrorOf({{"RANK", "0"}}), "RANK is set but WORLD_SIZE is not");
+  EXPECT_EQ(ErrorOf({{"WORLD_SIZE", "2"}}), "WORLD_SIZE is set but RANK is not");
+  EXPECT_EQ(ErrorOf({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+            "RANK must be a whole number from 0 to 1 but is \"2\"");
+  EXPECT_EQ(ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "two"}}),
+            "WORLD_SIZE must be a whole number from 1 to 1048576 but is \"two\"");
+  EXPECT_EQ(ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}),
+            "MASTER_PORT must be a whole number from 1 to 65535 but is \"70000\"");
+  EXPECT_EQ(
+      ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}}),
+      "LOCAL_RANK is 3 but this machine has 2 processes of the job");
+  EXPECT_EQ(ErrorOf({{"OMPI_COMM_WORLD_RANK", "1"},
+                     {"OMPI_COMM_WORLD_SIZE", "4"},
+                     {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+            "MASTER_ADDR is not set, and the job's processes run on several machines");
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,41 @@
+// TCP sockets with deadlines.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+namespace lathe {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// A file descriptor that is closed at the end; -1 for none.
+class Socket {
+ public:
+  explicit Socket(int fd = -1) : fd_(fd) {}
+  Socket(Socket&& other) noexcept;
+  Socket& operator=(Socket&& other) noexcept;
+  ~Socket();
+  int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+// "10.0.0.7:29500", with brackets around an IPv6 address.
+std::string AddressText(const std::string& host, int port);
+
+// Listens at an address or name of this machine; port 0 takes a free one. Throws as StoreServer
+// does.
+Socket Listen(const std::string& host, int port);
+int LocalPort(const Socket& socket);
+
+// Tries again until somebody listens there. Throws Unavailable with the last reason.
+Socket Connect(const std::string& host, int port, Deadline deadline);
+
+// All `size` bytes, or false: the other side is gone or the deadline has passed.
+bool SendAll(const Socket& socket, const void* data, size_t size, Deadline deadline);
+bool ReceiveAll(const Socket& socket, void* data, size_t size, Deadline deadline);
+
+}  // namespace lathe

@@ -1,0 +1,61 @@
+// How the processes of a job find each other: a small key-value store over TCP that rank 0 serves.
+//
+//   StoreServer server("127.0.0.1", 29500, "job");               // rank 0
+//   Store store("127.0.0.1", 29500, "job", std::chrono::seconds(60));  // every rank
+//   store.Set("address/1", "10.0.0.2:4711");
+//   std::string address = store.Get("address/1", std::chrono::seconds(60)).value();
+//
+// Not for gradients, and not for open networks: the job's name keeps jobs apart, it is no secret.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lathe {
+
+class StoreServer {
+ public:
+  // Listens at `host`, an address or a name of this machine, and `port`, 0 for a free one. Throws
+  // `port 29500 is taken by process 123 (python3)`, or says that `host` is not of this machine.
+  StoreServer(const std::string& host, int port, std::string job);
+  // Clients that still wait are cut off.
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  int port() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Safe to use from several threads; a call waits for the one before it.
+class Store {
+ public:
+  using Timeout = std::chrono::milliseconds;
+  static constexpr size_t kLongestKey = 1024, kLongestValue = 1 << 20;
+
+  // Tries again until the server is there. Throws Unavailable with the address and the time waited,
+  // FailedPrecondition if the server belongs to another job or is none of Lathe's.
+  Store(const std::string& host, int port, const std::string& job, Timeout timeout);
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  // All throw Unavailable when the server is gone.
+  void Set(std::string_view key, std::string_view value);
+  // Waits until somebody has set the key; nullopt if that takes longer than `timeout`.
+  std::optional<std::string> Get(std::string_view key, Timeout timeout);
+  // Adds to a counter, 0 at first, and returns the sum; no two callers get the same.
+  int64_t Add(std::string_view key, int64_t delta);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lathe

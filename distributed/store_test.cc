@@ -1,0 +1,204 @@
+#include "lathe/distributed/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/socket.h"
+
+namespace lathe {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+constexpr char kHost[] = "127.0.0.1";
+
+std::string MessageOf(const std::function<void()>& body, absl::StatusCode code) {
+  try {
+    body();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), code) << e.message();
+    EXPECT_NE(e.hint(), "") << e.message();
+    return e.message();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Store, ValuesReachEverybody) {
+  StoreServer server(kHost, 0, "job");
+  Store a(kHost, server.port(), "job", seconds(5)), b(kHost, server.port(), "job", seconds(5));
+  const std::string large(Store::kLongestValue, 'x'), binary("\0\n\xff", 3);
+  a.Set("large", large);
+  a.Set("binary", binary);
+  a.Set("", "an empty key");
+  EXPECT_EQ(b.Get("large", seconds(5)), large);
+  EXPECT_EQ(b.Get("binary", seconds(5)), binary);
+  EXPECT_EQ(b.Get("", seconds(5)), "an empty key");
+  a.Set("binary", "new");
+  EXPECT_EQ(b.Get("binary", seconds(5)), "new");
+  EXPECT_THROW(a.Set("large", large + "x"), Error);
+  EXPECT_THROW(a.Set(std::string(Store::kLongestKey + 1, 'k'), ""), Error);
+  EXPECT_EQ(b.Get("large", seconds(5)), large);  // a refused call harms nothing
+}
+
+TEST(Store, GetWaits) {
+  StoreServer server(kHost, 0, "job");
+  Store a(kHost, server.port(), "job", seconds(5)), b(kHost, server.port(), "job", seconds(5));
+  auto start = steady_clock::now();
+  EXPECT_EQ(a.Get("late", milliseconds(100)), std::nullopt);
+  EXPECT_GE(steady_clock::now() - start, milliseconds(100));
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    b.Set("late", "here");
+  });
+  EXPECT_EQ(a.Get("late", seconds(30)), "here");
+  later.join();
+}
+
+TEST(Store, NoTwoCallersGetTheSameCount) {
+  StoreServer server(kHost, 0, "job");
+  std::vector<std::thread> threads;
+  std::vector<std::vector<int64_t>> counts(4);
+  for (auto& mine : counts) {
+    threads.emplace_back([&] {
+      Store store(kHost, server.port(), "job", seconds(5));
+      for (int i = 0; i < 50; ++i) mine.push_back(store.Add("n", 1));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  std::set<int64_t> all;
+  for (const auto& mine : counts) all.insert(mine.begin(), mine.end());
+  EXPECT_EQ(all.size(), 200u);
+  EXPECT_EQ(*all.rbegin(), 200);
+}
+
+TEST(Store, TheServerMayComeLater) {
+  int port;
+  {
+    StoreServer server(kHost, 0, "job");
+    port = server.port();
+  }
+  std::unique_ptr<StoreServer> server;
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(200));
+    server = std::make_unique<StoreServer>(kHost, port, "job");
+  });
+  Store store(kHost, port, "job", seconds(30));
+  store.Set("k", "v");
+  later.join();
+}
+
+TEST(Store, NobodyThere) {
+  int port;
+  {
+    StoreServer server(kHost, 0, "job");
+    port = server.port();
+  }
+  const auto start = steady_clock::now();
+  const std::string message = MessageOf([&] { Store(kHost, port, "job", milliseconds(300)); },
+                                        absl::StatusCode::kUnavailable);
+  EXPECT_EQ(message.find("127.0.0.1:" + std::to_string(port) + ": nobody answered in 0."), 0u)
+      << message;
+  EXPECT_NE(message.find("Connection refused"), std::string::npos) << message;
+  EXPECT_LT(steady_clock::now() - start, seconds(10));
+  EXPECT_NE(MessageOf([&] { Store("no-such-host.invalid", port, "job", milliseconds(100)); },
+                      absl::StatusCode::kUnavailable)
+                .find("nobody answered"),
+            std::string::npos);
+}
+
+TEST(Store, AnotherJob) {
+  StoreServer server(kHost, 0, "job");
+  EXPECT_EQ(MessageOf([&] { Store(kHost, server.port(), "other", seconds(5)); },
+                      absl::StatusCode::kFailedPrecondition),
+            AddressText(kHost, server.port()) + ": rank 0 of another job listens there");
+  Store(kHost, server.port(), "job", seconds(5)).Set("k", "v");
+}
+
+TEST(Store, PortTakenSaysByWhom) {
+  StoreServer server(kHost, 0, "job");
+  const std::string message =
+      MessageOf([&] { StoreServer(kHost, server.port(), "job"); }, absl::StatusCode::kUnavailable);
+  EXPECT_EQ(message, "port " + std::to_string(server.port()) + " is taken by process " +
+                         std::to_string(getpid()) + " (store_test)");
+}
+
+TEST(Store, AddressOfAnotherMachine) {
+  EXPECT_EQ(
+      MessageOf([] { StoreServer("192.0.2.1", 0, "job"); }, absl::StatusCode::kInvalidArgument),
+      "192.0.2.1 is not an address of this machine, where rank 0 runs");
+  EXPECT_EQ(MessageOf([] { StoreServer("no-such-host.invalid", 0, "job"); },
+                      absl::StatusCode::kInvalidArgument)
+                .find("no-such-host.invalid: cannot be resolved"),
+            0u);
+}
+
+// Garbage, a client that stops in the middle and one that asks before it greets: cut off, no harm.
+TEST(Store, StrangersDoNoHarm) {
+  StoreServer server(kHost, 0, "job");
+  Store store(kHost, server.port(), "job", seconds(5));
+  const Deadline soon = steady_clock::now() + seconds(5);
+  for (const std::string& text : {std::string("GET / HTTP/1.1\r\nHost: example\r\n\r\n"),
+                                  std::string(100000, '\xff'), std::string(24, '\0')}) {
+    const Socket stranger = Connect(kHost, server.port(), soon);
+    SendAll(stranger, text.data(), text.size(), soon);
+    char byte;
+    EXPECT_FALSE(ReceiveAll(stranger, &byte, 1, soon));
+  }
+  const Socket half = Connect(kHost, server.port(), soon);
+  SendAll(half, "1HTL", 4, soon);
+  store.Set("k", "v");
+  EXPECT_EQ(store.Get("k", seconds(5)), "v");
+}
+
+// A listener that is no store: closes at once, or answers with something else.
+TEST(Store, WhatAnswersIsNoStore) {
+  const Socket listener = Listen(kHost, 0);
+  std::thread other([&] {
+    for (const std::string& text :
+         {std::string(), std::string("HTTP/1.1 400 Bad Request\r\n\r\n")}) {
+      Deadline soon = steady_clock::now() + seconds(10);
+      int fd;
+      while ((fd = accept(listener.fd(), nullptr, nullptr)) < 0 && steady_clock::now() < soon) {
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+      const Socket client(fd);
+      SendAll(client, text.data(), text.size(), soon);
+      char bytes[16];
+      ReceiveAll(client, bytes, sizeof bytes, soon);
+    }
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(
+        MessageOf([&] { Store(kHost, LocalPort(listener), "job", seconds(5)); },
+                  absl::StatusCode::kFailedPrecondition),
+        AddressText(kHost, LocalPort(listener)) + ": what answers there is no rank 0 of Lathe's");
+  }
+  other.join();
+}
+
+TEST(Store, ServerGone) {
+  auto server = std::make_unique<StoreServer>(kHost, 0, "job");
+  const int port = server->port();
+  Store store(kHost, port, "job", seconds(5));
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    server.reset();
+  });
+  const auto start = steady_clock::now();
+  EXPECT_EQ(MessageOf([&] { store.Get("never", seconds(60)); }, absl::StatusCode::kUnavailable),
+            AddressText(kHost, port) + ": the connection to rank 0 is lost");
+  EXPECT_LT(steady_clock::now() - start, seconds(20));
+  later.join();
+}
+
+}  // namespace
+}  // namespace lathe
