@@ -137,6 +137,10 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
     env.rank = ParseInt(names.rank, *rank, 0, env.world_size - 1);
     ReadLocal(get, names, env);
     ReadMaster(get, env);
+    for (const char* name :
+         {"LATHE_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID"}) {
+      if (const auto job = get(name); job && env.job.empty()) env.job = *job;
+    }
     return env;
   }
   return env;

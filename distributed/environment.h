@@ -13,6 +13,7 @@ struct ProcessEnvironment {
   std::string master_addr = "127.0.0.1";     // where rank 0 can be reached
   int master_port = 29500;
   std::string launcher;  // whose variables said so, for messages; "" if none did
+  std::string job;       // keeps jobs apart that meet at one port
 };
 
 // The value of a variable; nullopt if it is not set. An empty one counts as not set.
@@ -24,6 +25,7 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 //   MPICH's, Intel MPI's             PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 //   Slurm's (srun)                   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID
 // with MASTER_ADDR and MASTER_PORT, which only Slurm's can do without. None of them: one process.
+// The job's name is LATHE_JOB_ID, or what these launchers call it.
 // Throws InvalidArgument naming the variable for what is no number, out of range, half there or
 // missing.
 ProcessEnvironment ReadProcessEnvironment(const GetVariable& get);

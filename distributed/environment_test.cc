@@ -53,6 +53,8 @@ TEST(ProcessEnvironment, Torchrun) {
   EXPECT_EQ(env.local_world_size, 4);
   EXPECT_EQ(env.master_addr, "10.0.0.7");
   EXPECT_EQ(env.master_port, 1234);
+  EXPECT_EQ(env.job, "");
+  EXPECT_EQ(Read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LATHE_JOB_ID", "mine"}}).job, "mine");
 }
 
 TEST(ProcessEnvironment, TwoVariablesByHandAreEnoughOnOneMachine) {
@@ -103,6 +105,7 @@ TEST(ProcessEnvironment, Slurm) {
   EXPECT_EQ(env.local_world_size, 1);
   EXPECT_EQ(env.master_addr, "gpu03");
   EXPECT_EQ(env.master_port, 15000 + 3456);
+  EXPECT_EQ(env.job, "123456");
   variables["SLURM_NODEID"] = "2";
   EXPECT_EQ(Read(variables).local_world_size, 2);
   variables["SLURM_STEP_NODELIST"] = "one,two";

@@ -119,6 +119,13 @@ Socket ConnectTo(const addrinfo& address, Deadline deadline) {
   return socket;
 }
 
+sockaddr_storage LocalAddress(const Socket& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  return address;
+}
+
 }  // namespace
 
 Socket::Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -164,12 +171,18 @@ Socket Listen(const std::string& host, int port) {
 }
 
 int LocalPort(const Socket& socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  const sockaddr_storage address = LocalAddress(socket);
   return ntohs(address.ss_family == AF_INET6
                    ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+std::string LocalHost(const Socket& socket) {
+  const sockaddr_storage address = LocalAddress(socket);
+  char host[NI_MAXHOST] = "";
+  getnameinfo(reinterpret_cast<const sockaddr*>(&address), sizeof address, host, sizeof host,
+              nullptr, 0, NI_NUMERICHOST);
+  return host;
 }
 
 Socket Connect(const std::string& host, int port, Deadline deadline) {

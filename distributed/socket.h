@@ -30,6 +30,7 @@ std::string AddressText(const std::string& host, int port);
 // does.
 Socket Listen(const std::string& host, int port);
 int LocalPort(const Socket& socket);
+std::string LocalHost(const Socket& socket);  // as a number
 
 // Tries again until somebody listens there. Throws Unavailable with the last reason.
 Socket Connect(const std::string& host, int port, Deadline deadline);

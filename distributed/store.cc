@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <list>
 #include <map>
 #include <mutex>
@@ -26,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 // Messages are a header and two texts, in the byte order of x86. Client and server are of one
 // build; whoever sends another magic number is none of ours.
 constexpr uint32_t kMagic = 0x4c544831;  // "LTH1"
-enum class Op : uint32_t { kHello = 1, kSet, kGet, kAdd };
+enum class Op : uint32_t { kHello = 1, kSet, kGet, kAdd, kBye };
 struct Request {
   uint32_t magic = kMagic;
   Op op;
@@ -45,6 +46,7 @@ struct Reply {
 struct Client {
   Socket socket;
   bool greeted = false;
+  std::string name;  // "" for one that nobody misses
   std::string received, to_send;
   std::optional<std::string> waits_for;  // the key of a Get that isn't answered
   Deadline deadline;
@@ -89,6 +91,7 @@ struct StoreServer::Impl {
       auto client = clients.begin();
       for (size_t i = 2; i < ready.size(); ++i) {
         const bool stays = ready[i].revents == 0 || Handle(*client, ready[i].revents);
+        if (!stays && !client->name.empty()) values.emplace(Store::kGone, client->name);
         client = stays ? std::next(client) : clients.erase(client);
       }
       if (ready[1].revents != 0) Accept();
@@ -139,6 +142,7 @@ struct StoreServer::Impl {
     switch (request.op) {
       case Op::kHello:
         client.greeted = value == job;
+        client.name = key;
         return Answer(client, client.greeted ? Status::kOk : Status::kOtherJob);
       case Op::kSet:
         values[key] = value;
@@ -149,6 +153,9 @@ struct StoreServer::Impl {
         return;
       case Op::kAdd:
         return Answer(client, Status::kOk, counters[key] += request.number);
+      case Op::kBye:
+        client.name.clear();
+        return Answer(client, Status::kOk);
     }
   }
 
@@ -220,13 +227,14 @@ struct Store::Impl {
   std::mutex mutex;
 };
 
-Store::Store(const std::string& host, int port, const std::string& job, Timeout timeout)
+Store::Store(const std::string& host, int port, const std::string& job, Timeout timeout,
+             std::string_view name)
     : impl_(std::make_unique<Impl>()) {
   impl_->where = AddressText(host, port);
   impl_->socket = Connect(host, port, Clock::now() + timeout);
   Reply reply;
   try {
-    reply = impl_->Ask(Op::kHello, "", job, 0).first;
+    reply = impl_->Ask(Op::kHello, name, job, 0).first;
   } catch (const Error&) {
     throw impl_->NotOurs();
   }
@@ -236,7 +244,16 @@ Store::Store(const std::string& host, int port, const std::string& job, Timeout 
                 "choose another port with MASTER_PORT, or end the other job");
   }
 }
-Store::~Store() = default;
+Store::~Store() {
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    impl_->Ask(Op::kBye, "", "", 0);
+  } catch (const Error&) {
+    // The server has gone first.
+  }
+}
+
+std::string Store::local_host() const { return LocalHost(impl_->socket); }
 
 void Store::Set(std::string_view key, std::string_view value) {
   impl_->Ask(Op::kSet, key, value, 0);

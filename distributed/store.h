@@ -39,9 +39,14 @@ class Store {
   using Timeout = std::chrono::milliseconds;
   static constexpr size_t kLongestKey = 1024, kLongestValue = 1 << 20;
 
+  // Where the server puts the name of the first client that went without a word.
+  static constexpr char kGone[] = "gone";
+
   // Tries again until the server is there. Throws Unavailable with the address and the time waited,
-  // FailedPrecondition if the server belongs to another job or is none of Lathe's.
-  Store(const std::string& host, int port, const std::string& job, Timeout timeout);
+  // FailedPrecondition if the server belongs to another job or is none of Lathe's. A client with a
+  // name is missed (kGone) if its process dies or its store is destroyed by an exception.
+  Store(const std::string& host, int port, const std::string& job, Timeout timeout,
+        std::string_view name = "");
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -52,6 +57,8 @@ class Store {
   std::optional<std::string> Get(std::string_view key, Timeout timeout);
   // Adds to a counter, 0 at first, and returns the sum; no two callers get the same.
   int64_t Add(std::string_view key, int64_t delta);
+  // This machine's address on the way to the server: one that other ranks can reach.
+  std::string local_host() const;
 
  private:
   struct Impl;

@@ -1,0 +1,182 @@
+#include "lathe/distributed/gloo_group.h"
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/common/error.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <signal.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+class GlooStore : public gloo::rendezvous::Store {
+ public:
+  GlooStore(lathe::Store& store, Milliseconds timeout) : store_(store), timeout_(timeout) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.Set(kPrefix + key, {data.data(), data.size()});
+  }
+  std::vector<char> get(const std::string& key) override { return Wait(key, timeout_); }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const Milliseconds& timeout) override {
+    for (const std::string& key : keys) Wait(key, timeout);
+  }
+
+ private:
+  static constexpr const char* kPrefix = "gloo/";
+  std::vector<char> Wait(const std::string& key, Milliseconds timeout) {
+    const auto value = store_.Get(kPrefix + key, timeout);
+    if (!value) throw gloo::IoException("no answer while connecting");
+    return {value->begin(), value->end()};
+  }
+  lathe::Store& store_;
+  Milliseconds timeout_;
+};
+
+template <typename T, ReduceOp op>
+void Reduce(void* out, const void* a, const void* b, size_t n) {
+  T* to = static_cast<T*>(out);
+  const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
+#pragma omp simd
+  for (size_t i = 0; i < n; ++i) {
+    to[i] = op == ReduceOp::kSum   ? x[i] + y[i]
+            : op == ReduceOp::kMax ? (x[i] < y[i] ? y[i] : x[i])
+                                   : (y[i] < x[i] ? y[i] : x[i]);
+  }
+}
+
+class GlooGroup : public ProcessGroup {
+ public:
+  GlooGroup(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
+            Milliseconds timeout)
+      : ProcessGroup(rank, size), server_(std::move(server)), store_(std::move(store)) {
+    signal(SIGPIPE, SIG_IGN);  // a dead peer is reported by the call that needed it
+    gloo::transport::tcp::attr attributes;
+    attributes.hostname = store_->local_host();
+    Run("connecting", [&] {
+      auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+      context->setTimeout(timeout);
+      GlooStore store_of_gloo(*store_, timeout);
+      auto device = gloo::transport::tcp::CreateDevice(attributes);
+      context->connectFullMesh(store_of_gloo, device);
+      context_ = std::move(context);
+    });
+  }
+
+  void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf(data, op); }
+  void AllReduce(std::span<double> data, ReduceOp op) override { AllReduceOf(data, op); }
+  void AllReduce(std::span<int64_t> data, ReduceOp op) override { AllReduceOf(data, op); }
+
+  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    Check(all.size() == mine.size() * static_cast<size_t>(size()), "all_gather", all.size(),
+          " bytes for ", size(), " ranks' ", mine.size());
+    if (mine.empty()) return;
+    Run("all_gather", [&] {
+      gloo::AllgatherOptions options(context_);
+      // It is only read.
+      options.setInput(reinterpret_cast<char*>(const_cast<std::byte*>(mine.data())), mine.size());
+      options.setOutput(reinterpret_cast<char*>(all.data()), all.size());
+      gloo::allgather(options);
+    });
+  }
+
+  void Broadcast(std::span<std::byte> data, int root) override {
+    Check(root >= 0 && root < size(), "broadcast", "root ", root, " is not one of ", size(),
+          " ranks");
+    if (data.empty()) return;
+    Run("broadcast", [&] {
+      gloo::BroadcastOptions options(context_);
+      options.setRoot(root);
+      options.setOutput(reinterpret_cast<char*>(data.data()), data.size());
+      gloo::broadcast(options);
+    });
+  }
+
+  void Barrier() override {
+    Run("barrier", [&] {
+      gloo::BarrierOptions options(context_);
+      gloo::barrier(options);
+    });
+  }
+
+ private:
+  template <typename T>
+  void AllReduceOf(std::span<T> data, ReduceOp op) {
+    if (data.empty()) return;
+    Run("all_reduce", [&] {
+      gloo::AllreduceOptions options(context_);
+      options.setOutput(data.data(), data.size());
+      options.setReduceFunction(op == ReduceOp::kSum   ? Reduce<T, ReduceOp::kSum>
+                                : op == ReduceOp::kMax ? Reduce<T, ReduceOp::kMax>
+                                                       : Reduce<T, ReduceOp::kMin>);
+      gloo::allreduce(options);
+    });
+  }
+
+  template <typename Body>
+  void Run(const char* what, Body body) {
+    const std::lock_guard lock(mutex_);
+    if (!problem_.empty()) throw Failure(what, problem_);
+    try {
+      body();
+    } catch (const Error&) {
+      problem_ = "rank 0 has ended";
+      throw;
+    } catch (const std::exception& e) {
+      problem_ = FindCulprit(what, e.what());
+      throw Failure(what, problem_);
+    }
+  }
+
+  Error Failure(const char* what, const std::string& problem) const {
+    return Error(
+        absl::StatusCode::kUnavailable,
+        std::string("[") + what + "] rank " + std::to_string(rank()) + " can't go on: " + problem,
+        "look at what that rank printed last");
+  }
+
+  // Who died is known to the store; who hangs is whoever doesn't say that it waits, too.
+  std::string FindCulprit(const char* what, const std::string& said) {
+    try {
+      if (const auto gone = store_->Get(Store::kGone, kMoment)) return *gone + " has ended";
+      store_->Set("waits/" + std::to_string(rank()), what);
+      std::string silent;
+      for (int other = 0; other < size(); ++other) {
+        if (store_->Get("waits/" + std::to_string(other), kMoment)) continue;
+        silent += (silent.empty() ? "rank " : ", rank ") + std::to_string(other);
+      }
+      if (const auto gone = store_->Get(Store::kGone, Milliseconds(0))) return *gone + " has ended";
+      if (!silent.empty()) return silent + " does not answer";
+    } catch (const Error&) {
+      return "rank 0 has ended";
+    }
+    return "the connection to another rank failed: " + said;
+  }
+
+  static constexpr Milliseconds kMoment{500};
+  std::mutex mutex_;
+  std::string problem_;  // that broke the group; "" while it is whole
+  // In this order: the context goes first, then this rank's goodbye, then the server.
+  std::shared_ptr<StoreServer> server_;
+  std::shared_ptr<Store> store_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
+                                            std::shared_ptr<Store> store, Milliseconds timeout) {
+  return std::make_shared<GlooGroup>(rank, size, std::move(server), std::move(store), timeout);
+}
+
+}  // namespace lathe

@@ -1,0 +1,17 @@
+// Gloo's TCP collectives for processes without GPUs.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "lathe/distributed/process_group.h"
+#include "lathe/distributed/store.h"
+
+namespace lathe {
+
+// Connects every rank with every other. `server` is rank 0's and lives as long as the group.
+std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
+                                            std::shared_ptr<Store> store,
+                                            std::chrono::milliseconds timeout);
+
+}  // namespace lathe

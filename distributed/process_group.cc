@@ -1,0 +1,102 @@
+#include "lathe/distributed/process_group.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/gloo_group.h"
+#include "lathe/distributed/store.h"
+
+namespace lathe {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// One process is its own group.
+class SingleGroup : public ProcessGroup {
+ public:
+  SingleGroup() : ProcessGroup(0, 1) {}
+  void AllReduce(std::span<float>, ReduceOp) override {}
+  void AllReduce(std::span<double>, ReduceOp) override {}
+  void AllReduce(std::span<int64_t>, ReduceOp) override {}
+  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    Check(all.size() == mine.size(), "all_gather", all.size(), " bytes for 1 rank's ", mine.size());
+    std::copy(mine.begin(), mine.end(), all.begin());
+  }
+  void Broadcast(std::span<std::byte>, int root) override {
+    Check(root == 0, "broadcast", "root ", root, " is not one of 1 rank");
+  }
+  void Barrier() override {}
+};
+
+std::string Seconds(Milliseconds time) {
+  const std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
+  return text.substr(0, text.find('.') + 2) + " s";
+}
+
+std::string RankKey(const char* what, int rank) {
+  return std::string(what) + "/" + std::to_string(rank);
+}
+
+// What is wrong with who has joined, for all to hear; "" if all is well.
+std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  std::string late;
+  int count = 0;
+  for (int rank = 0; rank < env.world_size; ++rank) {
+    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
+    const auto size = store.Get(RankKey("joined", rank), std::max(left, Milliseconds(0)));
+    if (!size) {
+      late += (late.empty() ? "" : ", ") + std::to_string(rank);
+      ++count;
+    } else if (*size != std::to_string(env.world_size)) {
+      return "rank " + std::to_string(rank) + " belongs to a job of " + *size +
+             " processes but rank 0 to one of " + std::to_string(env.world_size);
+    }
+  }
+  if (late.empty()) return "";
+  return (count == 1 ? "rank " : "ranks ") + late + " did not join within " + Seconds(timeout);
+}
+
+void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
+  if (store.Add(RankKey("joins", env.rank), 1) > 1) {
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                "rank " + std::to_string(env.rank) + " has joined twice",
+                "give each process a RANK of its own, or start only one job at a time here");
+  }
+  store.Set(RankKey("joined", env.rank), std::to_string(env.world_size));
+  constexpr char kVerdict[] = "verdict";
+  if (env.rank == 0) store.Set(kVerdict, ProblemOf(store, env, timeout));
+  // Rank 0 needs a moment to find out, after the same time.
+  const auto verdict = store.Get(kVerdict, timeout + std::chrono::seconds(10));
+  const std::string problem =
+      verdict ? *verdict
+              : "rank 0 did not say within " + Seconds(timeout) + " whether all are there";
+  if (!problem.empty()) {
+    throw Error(
+        absl::StatusCode::kUnavailable, problem,
+        "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
+                                               const ProcessGroupOptions& options) {
+  Check(env.world_size >= 1 && env.rank >= 0 && env.rank < env.world_size, "process_group", "rank ",
+        env.rank, " of ", env.world_size);
+  if (env.world_size == 1) return std::make_shared<SingleGroup>();
+  const std::string job = "lathe 1 " + env.job;
+  std::shared_ptr<StoreServer> server;
+  if (env.rank == 0) {
+    server = std::make_shared<StoreServer>(env.master_addr, env.master_port, job);
+  }
+  auto store = std::make_shared<Store>(env.master_addr, env.master_port, job, options.timeout,
+                                       "rank " + std::to_string(env.rank));
+  Join(*store, env, options.timeout);
+  return MakeGlooGroup(env.rank, env.world_size, std::move(server), std::move(store),
+                       options.timeout);
+}
+
+}  // namespace lathe

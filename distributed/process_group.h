@@ -1,0 +1,58 @@
+// The processes of a job and what they do together. Every rank makes the same calls in the same
+// order, with as many elements.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lathe/distributed/environment.h"
+
+namespace lathe {
+
+enum class ReduceOp { kSum, kMax, kMin };
+
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // All throw Unavailable, naming the rank that is to blame as far as it can be told, when a rank
+  // has died, hangs for longer than the timeout or can't be reached. The group is of no use then,
+  // and what the call was to fill holds anything.
+
+  // data = the sum (or other) over all ranks, elementwise, the same bits on each. A NaN in a sum
+  // stays one.
+  virtual void AllReduce(std::span<float> data, ReduceOp op = ReduceOp::kSum) = 0;
+  virtual void AllReduce(std::span<double> data, ReduceOp op = ReduceOp::kSum) = 0;
+  virtual void AllReduce(std::span<int64_t> data, ReduceOp op = ReduceOp::kSum) = 0;
+  // all = every rank's `mine`, in the order of ranks.
+  virtual void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+  // data = that of rank `root`.
+  virtual void Broadcast(std::span<std::byte> data, int root) = 0;
+  // Returns when all ranks have called it.
+  virtual void Barrier() = 0;
+
+ protected:
+  ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
+
+ private:
+  int rank_, size_;
+};
+
+struct ProcessGroupOptions {
+  // How long ranks may be late: to join, and to take part in a call.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
+// Waits until all ranks of the environment have joined: over Gloo's TCP, or alone. Rank 0 listens
+// at the environment's master address. Throws on every rank, with the same words, if some don't
+// come (which), one comes twice or they don't agree on how many they are.
+std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& environment,
+                                               const ProcessGroupOptions& options = {});
+
+}  // namespace lathe

@@ -1,0 +1,215 @@
+#include "lathe/distributed/process_group.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/testing.h"
+
+namespace lathe {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+void ExpectAllWell(const std::vector<RankResult>& results) {
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_EQ(results[rank].exit_code, 0) << "rank " << rank << ": " << results[rank].said;
+  }
+}
+
+class Collectives : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, Collectives, testing::Values(1, 2, 3, 4));
+
+TEST_P(Collectives, DoWhatTheySay) {
+  const int n = GetParam();
+  ExpectAllWell(RunRanks(n, [n](const ProcessEnvironment& env) {
+    const auto group = JoinProcessGroup(env, {.timeout = seconds(20)});
+    EXPECT_EQ(group->rank(), env.rank);
+    EXPECT_EQ(group->size(), n);
+    const int mine = env.rank + 1, triangle = n * (n + 1) / 2;
+
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{3}, size_t{100003}}) {
+      std::vector<float> floats(size, static_cast<float>(mine));
+      for (size_t i = 0; i < size; ++i) floats[i] += static_cast<float>(i % 7);
+      group->AllReduce(floats);
+      size_t wrong = 0;
+      for (size_t i = 0; i < size; ++i) {
+        wrong += floats[i] != static_cast<float>(triangle + n * static_cast<int>(i % 7));
+      }
+      EXPECT_EQ(wrong, 0u) << size;
+    }
+    std::vector<double> doubles = {0.5 * mine, -1.0 * mine};
+    group->AllReduce(doubles, ReduceOp::kMax);
+    EXPECT_EQ(doubles, (std::vector<double>{0.5 * n, -1}));
+    std::vector<int64_t> whole = {mine, int64_t{1} << 40};
+    group->AllReduce(whole, ReduceOp::kMin);
+    EXPECT_EQ(whole, (std::vector<int64_t>{1, int64_t{1} << 40}));
+    std::vector<float> bad = {env.rank == n - 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f};
+    group->AllReduce(bad);
+    EXPECT_TRUE(std::isnan(bad[0]));
+
+    const std::vector<int32_t> part = {env.rank, 10 * env.rank};
+    std::vector<int32_t> all(part.size() * n);
+    group->AllGather(std::as_bytes(std::span(part)), std::as_writable_bytes(std::span(all)));
+    for (int r = 0; r < n; ++r) {
+      EXPECT_EQ(all[2 * r], r);
+      EXPECT_EQ(all[2 * r + 1], 10 * r);
+    }
+    for (int root = 0; root < n; ++root) {
+      std::vector<int32_t> from = {env.rank, 7};
+      group->Broadcast(std::as_writable_bytes(std::span(from)), root);
+      EXPECT_EQ(from, (std::vector<int32_t>{root, 7}));
+    }
+    group->Barrier();
+    EXPECT_THROW(group->Broadcast({}, n), Error);
+    EXPECT_THROW(group->AllGather(std::as_bytes(std::span(part)), {}), Error);
+    group->Barrier();  // the refused calls did no harm
+    return std::string();
+  }));
+}
+
+// Sums in floating point depend on their order; it is the same on each rank and each time.
+TEST(Sums, AreTheSameBitsEverywhere) {
+  const auto body = [](const ProcessEnvironment& env) {
+    const auto group = JoinProcessGroup(env, {.timeout = seconds(20)});
+    std::vector<float> data(50021);
+    for (size_t i = 0; i < data.size(); ++i) {
+      data[i] = std::sin(static_cast<float>(i + 1000 * env.rank)) * std::exp(3.0f * env.rank);
+    }
+    group->AllReduce(data);
+    return std::string(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(float));
+  };
+  const auto first = RunRanks(3, body), second = RunRanks(3, body);
+  ExpectAllWell(first);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(first[rank].said.size(), 50021 * sizeof(float));
+    EXPECT_TRUE(first[rank].said == first[0].said);
+    EXPECT_TRUE(first[rank].said == second[rank].said);
+  }
+}
+
+// Rank `victim` ends or hangs in the middle; what the others say.
+std::vector<RankResult> WithFault(int n, int victim, const std::function<void()>& fault,
+                                  milliseconds timeout) {
+  return RunRanks(n, [=](const ProcessEnvironment& env) {
+    const auto group = JoinProcessGroup(env, {.timeout = timeout});
+    std::vector<float> data(1000, 1);
+    for (int step = 0;; ++step) {
+      if (step == 3 && env.rank == victim) fault();
+      group->AllReduce(data);
+    }
+    return std::string();
+  });
+}
+
+TEST(Faults, ADeadRankIsNamedAtOnce) {
+  for (const int victim : {0, 1, 2}) {
+    const auto results = WithFault(
+        3, victim, [] { raise(SIGKILL); }, seconds(30));
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(results[rank].exit_code, 3);
+      EXPECT_EQ(results[rank].said, "[all_reduce] rank " + std::to_string(rank) +
+                                        " can't go on: rank " + std::to_string(victim) +
+                                        " has ended");
+      EXPECT_LT(results[rank].seconds, 10);
+    }
+  }
+}
+
+TEST(Faults, ARankThatThrowsIsNamed) {
+  const auto results = WithFault(
+      3, 1, [] { throw InvalidArgument("train.csv:3: ragged"); }, seconds(30));
+  EXPECT_EQ(results[1].said, "train.csv:3: ragged");
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].said,
+              "[all_reduce] rank " + std::to_string(rank) + " can't go on: rank 1 has ended");
+  }
+}
+
+TEST(Faults, AHangingRankIsNamedAfterTheTimeout) {
+  const auto results = WithFault(
+      3, 1, [] { std::this_thread::sleep_for(seconds(12)); }, seconds(2));
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].said,
+              "[all_reduce] rank " + std::to_string(rank) + " can't go on: rank 1 does not answer");
+    EXPECT_GE(results[rank].seconds, 2);
+    EXPECT_LT(results[rank].seconds, 10);
+  }
+}
+
+TEST(Joining, NamesWhoIsLate) {
+  std::vector<ProcessEnvironment> environments = Environments(4, FreePort());
+  environments.erase(environments.begin() + 1);
+  environments.pop_back();  // ranks 0 and 2 come
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = seconds(1)});
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_EQ(result.said, "ranks 1, 3 did not join within 1.0 s");
+  }
+}
+
+TEST(Joining, WithoutRankZero) {
+  std::vector<ProcessEnvironment> environments = Environments(2, FreePort());
+  environments.erase(environments.begin());
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = milliseconds(500)});
+    return std::string();
+  });
+  EXPECT_NE(results[0].said.find(": nobody answered in 0."), std::string::npos) << results[0].said;
+}
+
+TEST(Joining, TwiceTheSameRank) {
+  std::vector<ProcessEnvironment> environments = Environments(3, FreePort());
+  environments[2].rank = 1;
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = seconds(2)});
+    return std::string();
+  });
+  EXPECT_EQ(results[0].said, "rank 2 did not join within 2.0 s");
+  const bool first_is_double = results[1].said == "rank 1 has joined twice";
+  EXPECT_EQ(results[first_is_double ? 1 : 2].said, "rank 1 has joined twice");
+  EXPECT_EQ(results[first_is_double ? 2 : 1].said, "rank 2 did not join within 2.0 s");
+}
+
+TEST(Joining, DifferentWorldSizes) {
+  std::vector<ProcessEnvironment> environments = Environments(2, FreePort());
+  environments[1].world_size = 3;
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = seconds(5)});
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.said, "rank 1 belongs to a job of 3 processes but rank 0 to one of 2");
+  }
+}
+
+TEST(Joining, TwoJobsOnOnePort) {
+  const int port = FreePort();
+  std::vector<ProcessEnvironment> environments = Environments(2, port);
+  const auto other = Environments(2, port);
+  environments.push_back(other[1]);
+  environments[2].job = "other";
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    const auto group = JoinProcessGroup(env, {.timeout = seconds(5)});
+    group->Barrier();
+    return std::string();
+  });
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].said;
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].said;
+  EXPECT_EQ(results[2].said,
+            "127.0.0.1:" + std::to_string(port) + ": rank 0 of another job listens there");
+}
+
+}  // namespace
+}  // namespace lathe
