@@ -9,6 +9,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -129,11 +130,12 @@ class GlooGroup : public ProcessGroup {
     if (!problem_.empty()) throw Failure(what, problem_);
     try {
       body();
-    } catch (const Error&) {
-      problem_ = "rank 0 has ended";
-      throw;
     } catch (const std::exception& e) {
-      problem_ = FindCulprit(what, e.what());
+      try {
+        problem_ = AgreeOnProblem(what, e.what());
+      } catch (const Error&) {  // of the store
+        problem_ = "rank 0 has ended";
+      }
       throw Failure(what, problem_);
     }
   }
@@ -145,22 +147,46 @@ class GlooGroup : public ProcessGroup {
         "look at what that rank printed last");
   }
 
+  // What broke the group, in the words of the first rank that found out. A rank that goes because
+  // another has gone is not missed itself.
+  std::string AgreeOnProblem(const char* what, const std::string& said) {
+    constexpr char kBlame[] = "blame";
+    auto blame = store_->Get(kBlame, Milliseconds(0));
+    if (!blame) {
+      const std::string found = FindCulprit(what, said);
+      if (store_->Add("blames", 1) == 1) store_->Set(kBlame, found);
+      blame = store_->Get(kBlame, kMoment);
+      if (!blame) blame = found;
+    }
+    store_->Set(RankKey("knows", rank()), "");
+    store_->Leave();
+    // Rank 0 takes the store with it, so it goes last of those that still answer.
+    const auto deadline = std::chrono::steady_clock::now() + 2 * kMoment;
+    for (int other = 1; rank() == 0 && other < size(); ++other) {
+      if (blame->find("rank " + std::to_string(other)) != std::string::npos) continue;
+      const auto left =
+          std::chrono::duration_cast<Milliseconds>(deadline - std::chrono::steady_clock::now());
+      store_->Get(RankKey("knows", other), std::max(left, Milliseconds(0)));
+    }
+    return *blame;
+  }
+
   // Who died is known to the store; who hangs is whoever doesn't say that it waits, too.
   std::string FindCulprit(const char* what, const std::string& said) {
-    try {
-      if (const auto gone = store_->Get(Store::kGone, kMoment)) return *gone + " has ended";
-      store_->Set("waits/" + std::to_string(rank()), what);
-      std::string silent;
-      for (int other = 0; other < size(); ++other) {
-        if (store_->Get("waits/" + std::to_string(other), kMoment)) continue;
-        silent += (silent.empty() ? "rank " : ", rank ") + std::to_string(other);
-      }
-      if (const auto gone = store_->Get(Store::kGone, Milliseconds(0))) return *gone + " has ended";
-      if (!silent.empty()) return silent + " does not answer";
-    } catch (const Error&) {
-      return "rank 0 has ended";
+    if (const auto gone = store_->Get(Store::kGone, kMoment)) return *gone + " has ended";
+    store_->Set(RankKey("waits", rank()), what);
+    std::string silent;
+    for (int other = 0; other < size(); ++other) {
+      if (store_->Get(RankKey("waits", other), kMoment)) continue;
+      silent += (silent.empty() ? "rank " : ", rank ") + std::to_string(other);
     }
+    if (const auto gone = store_->Get(Store::kGone, Milliseconds(0))) return *gone + " has ended";
+    if (!silent.empty()) return silent + " does not answer";
     return "the connection to another rank failed: " + said;
+  }
+
+  static std::string RankKey(const char* what, int rank) {
+    return std::string(what) + "/" + std::to_string(rank);
   }
 
   static constexpr Milliseconds kMoment{500};

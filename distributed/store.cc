@@ -247,11 +247,13 @@ Store::Store(const std::string& host, int port, const std::string& job, Timeout 
 Store::~Store() {
   if (std::uncaught_exceptions() > 0) return;
   try {
-    impl_->Ask(Op::kBye, "", "", 0);
+    Leave();
   } catch (const Error&) {
     // The server has gone first.
   }
 }
+
+void Store::Leave() { impl_->Ask(Op::kBye, "", "", 0); }
 
 std::string Store::local_host() const { return LocalHost(impl_->socket); }
 

@@ -57,6 +57,8 @@ class Store {
   std::optional<std::string> Get(std::string_view key, Timeout timeout);
   // Adds to a counter, 0 at first, and returns the sum; no two callers get the same.
   int64_t Add(std::string_view key, int64_t delta);
+  // Says goodbye: from now on nobody misses this client.
+  void Leave();
   // This machine's address on the way to the server: one that other ranks can reach.
   std::string local_host() const;
 
