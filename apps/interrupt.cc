@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <time.h>
 
+#include <initializer_list>
+
 namespace lathe {
 namespace {
 
@@ -26,11 +28,14 @@ void HandleInterrupt(int signal_number) {
 }  // namespace
 
 void InstallInterruptHandler() {
-  struct sigaction action {};
-  action.sa_handler = HandleInterrupt;
-  action.sa_flags = SA_RESTART;  // a write that is under way goes on
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    sigaction(signal_number, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;  // as nohup and a shell's background jobs want it
+    action.sa_handler = HandleInterrupt;
+    action.sa_flags = SA_RESTART;  // a write that is under way goes on
+    sigaction(signal_number, &action, nullptr);
+  }
 }
 
 bool Interrupted() { return interrupted != 0; }

@@ -1,5 +1,5 @@
-// Ctrl-C (SIGINT) and SIGTERM, which batch systems send, as a question that loops ask: the first
-// one asks to stop, a later one kills as usual.
+// Ctrl-C (SIGINT), SIGTERM, which batch systems send, and SIGHUP, of a lost terminal, as a question
+// that loops ask: the first one asks to stop, a later one kills as usual.
 #pragma once
 
 namespace lathe {
@@ -7,7 +7,7 @@ namespace lathe {
 void InstallInterruptHandler();
 bool Interrupted();
 
-// While one lives, neither signal kills: what is being written gets whole.
+// While one lives, none of them kills: what is being written gets whole.
 class InterruptShield {
  public:
   InterruptShield();

@@ -199,6 +199,8 @@ TEST_F(JsonConfigTest, NamesFileAndOption) {
             path_ + ": --seed must be a whole number but is \"x\"|");
   Write("{\n\"seed\": }");
   EXPECT_EQ(ErrorOf({"--json_config", path_}), path_ + ":2: not valid JSON|" + hint);
+  Write("{\"learning_rate\": 1e999}");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}).find(path_ + ": number overflow"), 0u);
   Write("[1]");
   EXPECT_EQ(ErrorOf({"--json_config", path_}),
             path_ + ": must be a JSON object of options|" + hint);

@@ -143,7 +143,10 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad)
   progress_.reset();
   const std::string message =
       "step " + std::to_string(step) + ": " + what + "; " + FirstBadParameter();
-  std::string hint = "lower --learning_rate or raise --warmup_steps";
+  const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
+  const std::string hint =
+      untouched ? "the weights that training starts from are damaged; use another model"
+                : "lower --learning_rate or raise --warmup_steps";
   metrics_ = nullptr;  // they are not those of the model that is kept
   Tensor values = optimizer_.arena().values();
   if (model_is_bad && best_values_.defined()) {

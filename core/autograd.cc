@@ -99,6 +99,9 @@ Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::ve
   return output;
 }
 
+// Backward to nodes from `first_sequence` on; earlier ones are an error.
+void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence);
+
 Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {
   if (!grad_enabled || !NeedsGrad(x)) return f(x);
   Tensor y;
@@ -113,7 +116,8 @@ Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x
     } record;
     Tensor input = x.Detach();
     input.SetRequiresGrad(true);
-    Backward(f(input), context.grad_output());
+    const int64_t first = next_sequence;
+    WalkBack(f(input), context.grad_output(), first);
     if (const Tensor grad = input.grad(); grad.defined()) context.SetGrad(0, grad);
   });
 }
@@ -188,7 +192,9 @@ void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
 
 }  // namespace
 
-void Backward(const Tensor& output, const Tensor& grad) {
+void Backward(const Tensor& output, const Tensor& grad) { WalkBack(output, grad, 0); }
+
+void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) {
   Check(output.defined() && output.requires_grad(), "backward",
         "the tensor was not computed from anything that requires a gradient");
   Tensor start = grad;
@@ -215,6 +221,8 @@ void Backward(const Tensor& output, const Tensor& grad) {
     to_visit.pop_back();
     Check(!node->freed, "backward", "the graph of [", node->op,
           "] was already walked and freed; run the forward pass again");
+    Check(node->sequence >= first_sequence, "checkpoint", "the function uses what [", node->op,
+          "] computed outside of it; pass that as x or detach it");
     for (const Tensor& input : node->inputs) {
       if (!NeedsGrad(input)) continue;
       if (input.is_leaf()) {

@@ -43,7 +43,7 @@ class BackwardContext {
  private:
   Tensor grad_output_;
   Node& node_;
-  friend void Backward(const Tensor&, const Tensor&);
+  friend void WalkBack(const Tensor&, const Tensor&, int64_t);
   std::vector<Tensor> grads_;
 };
 
@@ -63,8 +63,9 @@ bool NeedsRecord(std::initializer_list<Tensor> inputs);
 void Backward(const Tensor& output, const Tensor& grad = {});
 
 // f(x) of which nothing is kept but x: the backward pass computes f once more, and so must find
-// what the forward pass did (dropout does, by its counters). What f computes from other tensors
-// than x and leaves isn't differentiated. Where x requires no gradient, f runs as it is.
+// what the forward pass did (dropout does, by its counters); values changed in between are not
+// noticed. f may use leaves besides x, and what requires no gradient; the backward pass throws if
+// it uses anything else. Where x requires no gradient, f runs as it is.
 Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x);
 
 bool GradEnabled();
@@ -96,9 +97,13 @@ class NoGradGuard {
 // A user-defined op.
 //
 //   struct Square : Function {
-//     Tensor Forward(const std::vector<Tensor>& x) override { Save({x[0]}); return Mul(x[0], x[0]);
-//     } std::vector<Tensor> Backward(const Tensor& dy) override { return {Scale(Mul(saved(0), dy),
-//     2)}; }
+//     Tensor Forward(const std::vector<Tensor>& x) override {
+//       Save({x[0]});
+//       return Mul(x[0], x[0]);
+//     }
+//     std::vector<Tensor> Backward(const Tensor& dy) override {
+//       return {Scale(Mul(saved(0), dy), 2)};
+//     }
 //   };
 //   Tensor y = Apply<Square>({x});
 //

@@ -145,6 +145,24 @@ TEST(Checkpoint, ComputesTheSameGradientsAgain) {
   EXPECT_EQ(gradients(true), gradients(false));
 }
 
+TEST(Checkpoint, MayNotUseWhatWasComputedOutside) {
+  Tensor p = Tensor::FromVector<float>({2});
+  p.SetRequiresGrad(true);
+  const Tensor h = Mul(p, p);
+  const Tensor y = Checkpoint([h](const Tensor& a) { return Mul(a, h); }, Mul(p, p));
+  try {
+    Backward(y);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_NE(e.message().find("[checkpoint] the function uses what [mul] computed outside of it"),
+              std::string::npos)
+        << e.message();
+  }
+  p.SetGrad({});
+  Backward(Checkpoint([d = h.Detach()](const Tensor& a) { return Mul(a, d); }, Mul(p, p)));
+  EXPECT_EQ(p.grad().Item(), 16);
+}
+
 TEST(Checkpoint, WithoutGradientsItIsTheFunction) {
   const Tensor x = Tensor::FromVector<float>({3});
   Tensor w = Tensor::FromVector<float>({2});

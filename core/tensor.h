@@ -78,7 +78,8 @@ struct TensorImpl {
   // (core/ops/cast.h).
   std::shared_ptr<TensorImpl> low_precision;
   int64_t low_precision_version = -1;
-  // Called once in each backward pass, when a leaf's gradient has received all its parts.
+  // Called once in each backward pass, when a leaf's gradient has received all its parts; each
+  // Checkpoint is a pass of its own.
   std::function<void()> on_grad_ready;
 };
 
@@ -112,6 +113,8 @@ class Tensor {
   int64_t bytes() const { return numel() * SizeOf(dtype()); }
 
   // The elements. Throws if T is not the tensor's dtype or it is unallocated. Host tensors only.
+  // Who writes through it into a parameter says so with impl()->storage->BumpVersion(), or bfloat16
+  // products go on with the old values.
   template <typename T>
   T* data() const {
     CheckDType(DTypeOf<T>::value);
@@ -140,7 +143,7 @@ class Tensor {
   bool requires_grad() const { return impl_ != nullptr && impl_->requires_grad; }
   Tensor& SetRequiresGrad(bool value);
   bool is_leaf() const { return impl_->producer == nullptr; }
-  // A handle from before an optimizer's ZeroGrad may still show the old values; ask anew.
+  // A handle serves until the optimizer's ZeroGrad or ClipGradNorm; ask anew after them.
   Tensor grad() const;  // undefined if there is none
   void SetGrad(const Tensor& grad);
 

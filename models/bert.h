@@ -1,8 +1,8 @@
 // BERT (Devlin et al. 2018) as Transformers' BertModel and BertForSequenceClassification compute
 // it.
 //
-//   BertModel bert(config);                         // parameters "embeddings...", "encoder...",
-//   "pooler..." BertOutput out = bert.Forward(batch, {});
+//   BertModel bert(config);  // parameters "embeddings...", "encoder...", "pooler..."
+//   BertOutput out = bert.Forward(batch, {});
 #pragma once
 
 #include <memory>

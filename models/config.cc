@@ -139,6 +139,8 @@ PretrainedConfig PretrainedConfig::FromText(const std::string& text, const std::
     }
     throw InvalidArgument(path + ":" + std::to_string(line) + ": not JSON: " + std::string(what),
                           kCorrectFile);
+  } catch (const Json::out_of_range& e) {
+    throw InvalidArgument(path + ": " + PlainMessage(e), kCorrectFile);
   }
 }
 

@@ -275,6 +275,7 @@ void SafetensorsReader::Read(const std::string& name, Tensor& out) const {
   }
   const char* bytes = impl_->Bytes(entry);
   const int64_t n = out.numel();
+  out.impl()->storage->BumpVersion();
   if (FindSafetensorsDType(entry.dtype)->dtype == out.dtype() && out.dtype() != DType::kBool) {
     if (n > 0) {
       std::memcpy(out.raw_data(), bytes, static_cast<size_t>(out.bytes()));

@@ -72,7 +72,7 @@ const Tensor& ParameterArena::grads() {
 }
 
 const Tensor& ParameterArena::GradsToRead(bool scaled) {
-  if (!grads_.defined()) AllocateGrads();
+  Reattach();
   for (const Entry& entry : entries_) {
     TensorImpl& p = *entry.parameter.tensor.impl();
     ClearStaleGrad(p);
@@ -86,7 +86,7 @@ const Tensor& ParameterArena::GradsToRead(bool scaled) {
 }
 
 void ParameterArena::ZeroGrads() {
-  if (!grads_.defined()) AllocateGrads();
+  Reattach();
   for (const Entry& entry : entries_) {
     TensorImpl& p = *entry.parameter.tensor.impl();
     p.grad_is_stale = true;
@@ -103,18 +103,36 @@ Tensor ParameterArena::NewBuffer() const {
   return buffer;
 }
 
-void ParameterArena::AllocateGrads() {
-  grads_ = NewBuffer();
+Tensor ParameterArena::GradView(const Entry& entry) const {
+  const Tensor& p = entry.parameter.tensor;
+  return grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
+}
+
+void ParameterArena::Reattach() {
+  const bool fresh = !grads_.defined();
+  if (fresh) grads_ = NewBuffer();
   for (const Entry& entry : entries_) {
     Tensor p = entry.parameter.tensor;
-    Tensor view = grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
-    const Tensor grad = p.grad();
+    const TensorImpl& impl = *p.impl();
+    if (impl.storage != values_.impl()->storage || impl.offset != entry.offset) {
+      throw InvalidArgument("[arena] the values of parameter " + entry.parameter.name +
+                                " have moved to another arena since the optimizer was made",
+                            "make optimizers after Initialize and LoadWeights, and give each "
+                            "parameter to one of them");
+    }
+    const TensorImpl* grad = impl.grad.get();
+    if (grad != nullptr && grad->storage == grads_.impl()->storage &&
+        grad->offset == entry.offset) {
+      continue;
+    }
+    Tensor view = GradView(entry);
+    const Tensor own = p.grad();
     p.SetGrad(view);
-    if (grad.defined()) {
-      view.CopyFrom(grad);
-    } else {  // the first to write may overwrite, and needs to clear nothing
+    if (own.defined()) {
+      view.CopyFrom(own);
+    } else {
       p.impl()->grad_is_stale = true;
-      p.impl()->grad_rows.emplace();
+      if (fresh) p.impl()->grad_rows.emplace();  // there is nothing to clear
     }
   }
 }

@@ -38,7 +38,10 @@ class ParameterArena {
   Tensor NewBuffer() const;
 
  private:
-  void AllocateGrads();
+  // Throws if a parameter's values have moved away. Gradients that somebody has set or taken away
+  // (Tensor::SetGrad) come back into the arena.
+  void Reattach();
+  Tensor GradView(const Entry& entry) const;
   std::vector<Entry> entries_;
   Tensor values_;
   Tensor grads_;

@@ -31,12 +31,14 @@ void AdamW::Step() {
     }
   }
   ++step_count_;
-  const double t = static_cast<double>(step_count_);
+  steps_.resize(ranges_.size());
   const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
   const int64_t version = values.impl()->storage->version();
   std::vector<TensorImpl*> written;  // parameters whose bfloat16 copies are kept up to date
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
+    if (!range.parameter.requires_grad()) continue;
+    const double t = static_cast<double>(++steps_[i]);
     const double lr = lr_[range.group];
     TensorImpl& parameter = *range.parameter.impl();
     BFloat16* narrow = nullptr;

@@ -58,6 +58,13 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
   }
   initial_lr_ = lr_;
   Check(!group_of.empty(), "optimizer", "no parameters");
+  for (const ParameterGroup& group : groups) {
+    for (const Parameter& parameter : group.parameters) {
+      if (parameter.tensor.allocated()) continue;
+      throw InvalidArgument("[optimizer] parameter " + parameter.name + " has no values yet",
+                            "initialise or load the model first");
+    }
+  }
   arena_ = ParameterArena::Of(InArenaOrder(groups));
   arena_->GradsToRead();  // now, lest the first backward pass make a buffer for each
 

@@ -29,7 +29,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // One update from the gradients in the arena, at each group's current lr. Parameters whose
-  // gradient was never computed count as having gradient 0.
+  // gradient was never computed count as having gradient 0; those that require none (frozen ones)
+  // stay as they are.
   virtual void Step() = 0;
   void ZeroGrad() { arena_->ZeroGrads(); }
 
@@ -76,6 +77,7 @@ class AdamW : public Optimizer {
  private:
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;               // [n] f32, allocated at the first step
+  std::vector<int64_t> steps_;                // of each range: fewer where it was frozen
   std::vector<std::vector<uint8_t>> active_;  // for each range, core/cpu/optimizer.h
 };
 

@@ -4,7 +4,9 @@
 #include <omp.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/autograd.h"
@@ -23,7 +25,7 @@ using nlohmann::json;
 Parameter MakeParameter(const std::string& name, std::vector<float> values, Shape shape,
                         bool decays = true) {
   return {.name = name,
-          .tensor = Tensor::FromVector<float>(values, std::move(shape)),
+          .tensor = Tensor::FromVector<float>(values, std::move(shape)).SetRequiresGrad(true),
           .init = {},
           .decays = decays};
 }
@@ -282,6 +284,83 @@ TEST(AdamW, KnownRowsChangeNothing) {
   };
   const std::vector<float> plain = train(false), with_rows = train(true);
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_FLOAT_EQ(plain[i], with_rows[i]) << i;
+}
+
+template <typename MakeOptimizer>
+void ExpectFrozenStays(const MakeOptimizer& make) {
+  nn::Linear layer(3, 2, Init::Normal(0.5));
+  layer.Initialize(1);
+  auto optimizer = make(layer.Parameters());
+  const Tensor x = Tensor::FromVector<float>({1, 2, 3}, {1, 3});
+  layer.weight.SetRequiresGrad(false);
+  const auto weight = layer.weight.ToVector<float>(), bias = layer.bias.template ToVector<float>();
+  for (int step = 0; step < 3; ++step) {
+    optimizer->ZeroGrad();
+    Backward(Sum(layer.Forward(x)));
+    optimizer->Step();
+  }
+  EXPECT_EQ(layer.weight.ToVector<float>(), weight);
+  EXPECT_NE(layer.bias.template ToVector<float>(), bias);
+  // Thawed, its first step is a first step: AdamW's goes as far as the rate says.
+  layer.weight.SetRequiresGrad(true);
+  optimizer->ZeroGrad();
+  Backward(Sum(layer.Forward(x)));
+  optimizer->Step();
+  EXPECT_NEAR(weight[0] * (1 - 0.1 * 0.1) - layer.weight.template data<float>()[0], 0.1, 1e-6);
+}
+
+TEST(Optimizer, FrozenParametersStay) {
+  ExpectFrozenStays([](std::vector<Parameter> parameters) {
+    return std::make_unique<AdamW>(std::move(parameters),
+                                   AdamWOptions{.lr = 0.1, .weight_decay = 0.1});
+  });
+  ExpectFrozenStays([](std::vector<Parameter> parameters) {
+    return std::make_unique<SGD>(std::move(parameters), SGDOptions{.lr = 0.1, .weight_decay = 0.1});
+  });
+}
+
+TEST(Optimizer, ParametersThatMovedAwayAreAnError) {
+  nn::Linear layer(3, 2, Init::Normal(0.5));
+  layer.Initialize(1);
+  SGD all(layer.Parameters(), {.lr = 0.1});
+  SGD part({layer.Parameters()[1]}, {.lr = 0.1});  // takes the bias with it
+  part.Step();
+  for (const auto& use : std::vector<std::function<void()>>{
+           [&] { all.Step(); }, [&] { all.ZeroGrad(); }, [&] { GradNorm(all); }}) {
+    try {
+      use();
+      ADD_FAILURE();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(),
+                "[arena] the values of parameter bias have moved to another arena since the "
+                "optimizer was made");
+    }
+  }
+}
+
+TEST(Optimizer, ParametersNeedValues) {
+  nn::Linear layer(3, 2, Init::Normal(0.5));
+  EXPECT_THROW(SGD(layer.Parameters(), {}), Error);
+}
+
+TEST(Optimizer, GradientsThatAreSetOrTakenAwayCount) {
+  nn::Linear layer(1, 1, Init::Zeros());
+  layer.Initialize(1);
+  SGD sgd(layer.Parameters(), {.lr = 1});
+  const Tensor x = Tensor::FromVector<float>({2}, {1, 1});
+  layer.weight.SetGrad(Tensor::Full({1, 1}, 3));
+  sgd.Step();
+  EXPECT_EQ(layer.weight.Item(), -3);
+  for (int round = 0; round < 2; ++round) {  // 1: the other order
+    sgd.ZeroGrad();
+    if (round == 1) layer.weight.SetGrad({});
+    Backward(Sum(layer.Forward(x)));
+    if (round == 0) layer.weight.SetGrad({});
+    ClipGradNorm(sgd, 100);
+    sgd.Step();
+    EXPECT_EQ(layer.weight.Item(), round == 0 ? -3 : -5);
+    EXPECT_EQ(layer.bias.Item(), -1 - round);
+  }
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ void SGD::Step() {
   // The first gradient fills the buffer whole, whatever the dampening (PyTorch).
   const double take = step_count_ == 1 ? 1 : 1 - options_.dampening;
   for (const Range& range : ranges_) {
+    if (!range.parameter.requires_grad()) continue;
     const SGDStep step = {.lr = static_cast<float>(lr_[range.group]),
                           .weight_decay = static_cast<float>(weight_decay_[range.group]),
                           .momentum = static_cast<float>(options_.momentum),

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "lathe/core/cpu/math.h"
 
@@ -248,9 +249,9 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
   }
 }
 
-// Below any score: too far for its exponential to change a sum.
+// Not above any score, so that no largest one is it.
 template <typename M>
-constexpr M kNoScore = M(-1e30);
+constexpr M kNoScore = std::numeric_limits<M>::lowest();
 
 template <typename T, typename M>
 void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {

@@ -65,6 +65,17 @@ TEST(Attention, SurplusRows) {
            .activations = {0, 1}});
 }
 
+// Scores of any size, at lengths that don't fill whole lines.
+TEST(Attention, HugeScores) {
+  const PackedSequences packed = Packed({0, 3});
+  for (const float score : {-1e36f, -1e31f, 1e31f}) {
+    const Tensor q = Tensor::FromVector<float>({score, score, score}, {3, 1});
+    const Tensor kv = Tensor::FromVector<float>({1, 1, 1, 3, 6, 9}, {6, 1});
+    for (const float o : PackedAttention(q, kv, packed, {}).ToVector<float>())
+      EXPECT_FLOAT_EQ(o, 6) << score;
+  }
+}
+
 // With dropout the oracle is the op itself in float64 and its differences.
 TEST(Attention, Dropout) {
   const PackedSequences packed = Packed({0, 3, 4, 9});
