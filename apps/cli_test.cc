@@ -217,11 +217,14 @@ TEST_F(CliTest, ControlCSavesTheModel) {
   EXPECT_EQ(eval.exit_code, 0) << eval.err;
 }
 
-TEST_F(CliTest, TerminationSavesTheModelToo) {
-  const RunResult run = Train({"--max_steps", "1000000"},
-                              {.interrupt_after = "step 3/", .interrupt_signal = SIGTERM});
-  EXPECT_EQ(run.exit_code, 128 + SIGTERM) << run.err;
-  EXPECT_EQ(RunProgram("lathe", {"predict", Path("out"), "the film"}).exit_code, 0);
+TEST_F(CliTest, OtherSignalsSaveTheModelToo) {
+  for (const int signal_number : {SIGTERM, SIGHUP}) {
+    const std::string out = "out" + std::to_string(signal_number);
+    const RunResult run = Train({"--max_steps", "1000000", "--output_dir", Path(out)},
+                                {.interrupt_after = "step 3/", .interrupt_signal = signal_number});
+    EXPECT_EQ(run.exit_code, 128 + signal_number) << run.err;
+    EXPECT_EQ(RunProgram("lathe", {"predict", Path(out), "the film"}).exit_code, 0);
+  }
 }
 
 // Weights are written in float32, and Transformers loads them in the dtype that config.json names.
