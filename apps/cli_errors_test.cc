@@ -225,6 +225,9 @@ TEST_F(CliErrorTest, ConfigBrokenOrUnsupported) {
 }
 
 TEST_F(CliErrorTest, BrokenTokenizer) {
+  Write("model/tokenizer_config.json", "{\"model_max_length\": 1e999}");
+  ExpectError(Train({}), "tokenizer_config.json: number overflow");
+  std::filesystem::remove(Path("model/tokenizer_config.json"));
   Write("model/tokenizer.json", "{\n");
   const RunResult run = Train({});
   ExpectError(run, "tokenizer.json:2: not valid JSON: parse error");

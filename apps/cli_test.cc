@@ -207,6 +207,7 @@ TEST_F(CliTest, Regression) {
 
 TEST_F(CliTest, ControlCSavesTheModel) {
   const RunResult run = Train({"--max_steps", "1000000"}, {.interrupt_after = "step 3/"});
+  EXPECT_NE(run.out.find("  texts       sentence\n"), std::string::npos) << run.out;
   EXPECT_EQ(run.exit_code, 130) << run.err;
   EXPECT_EQ(run.err, "");
   EXPECT_NE(run.out.find("interrupted after step"), std::string::npos);
@@ -215,6 +216,15 @@ TEST_F(CliTest, ControlCSavesTheModel) {
       RunProgram("finetune", {"--model_name_or_path", Path("out"), "--validation_file",
                               Path("dev.csv"), "--do_eval", "--output_dir", Path("eval")});
   EXPECT_EQ(eval.exit_code, 0) << eval.err;
+}
+
+// Ctrl-C ends a whole pipe: the reader of the output may be gone first.
+TEST_F(CliTest, ControlCWithAReaderThatIsGone) {
+  const RunResult run =
+      Train({"--max_steps", "1000000"}, {.interrupt_after = "step 3/", .close_output = true});
+  EXPECT_EQ(run.exit_code, 130) << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(RunProgram("lathe", {"predict", Path("out"), "the film"}).exit_code, 0);
 }
 
 TEST_F(CliTest, OtherSignalsSaveTheModelToo) {

@@ -111,6 +111,10 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
         usleep(1000);  // signals that wait together arrive as one
       }
       interrupted = true;
+      if (options.close_output) {
+        out.Close(0);
+        ready[0].fd = -1;
+      }
     }
   }
   int status = 0;

@@ -21,6 +21,7 @@ struct RunOptions {
   std::string interrupt_after = {};  // send SIGINT once standard output holds this
   int interrupts = 1;                // as many times
   int interrupt_signal = SIGINT;     // or another signal
+  bool close_output = false;         // read no more standard output from then on
   std::string stdout_path = {};      // where standard output goes instead of RunResult::out
   int64_t max_file_bytes = 0;        // above 0: a longer file can't be written, as on a full disk
 };

@@ -50,6 +50,8 @@ void PrintSummary(const FinetuneOptions& options, const Task& task, const Traine
   PrintRow("model", task.model->config().model_type() + ", " +
                         FormatCount(task.model->NumParameters()) + " parameters");
   PrintRow("labels", labels);
+  const TextColumns& columns = task.text_columns;
+  PrintRow("texts", columns.first + (columns.second.empty() ? "" : " and " + columns.second));
   PrintData("train", task.train, task.max_length);
   PrintData("validation", task.validation, task.max_length);
   PrintData("test", task.test, task.max_length);

@@ -18,6 +18,8 @@ std::string OneLine(std::string text) {
   return text;
 }
 
+constexpr int kSignalExitCode = 128;  // and above: ended by a signal
+
 void Print(const std::string& message, const std::string& hint = "") {
   std::cout.flush();
   std::cerr << "error: " << OneLine(message) << '\n';
@@ -39,7 +41,8 @@ Error UnwrittenOutput() {
 int ReportErrors(int exit_code, const std::function<int()>& body) {
   try {
     const int result = body();
-    if (!std::cout.flush()) throw UnwrittenOutput();
+    // A signal that ends this program may have ended the reader of its output just before.
+    if (!std::cout.flush() && result < kSignalExitCode) throw UnwrittenOutput();
     return result;
   } catch (const UsageError& e) {
     Print(e.message(), e.hint());

@@ -29,7 +29,7 @@ std::string WithoutFunction(const std::string& message);
 Error UnwrittenOutput();
 
 // Runs `body` and returns its result. An exception is printed to standard error and turned into
-// `exit_code`; output that could not be written is an error too.
+// `exit_code`; output that could not be written is an error too, unless the result is a signal's.
 int ReportErrors(int exit_code, const std::function<int()>& body);
 
 }  // namespace lathe

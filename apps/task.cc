@@ -230,6 +230,7 @@ Task LoadTaskWith(const PretrainedConfig& config, const FinetuneOptions& options
 
   const TextTable& first = train ? *train : validation ? *validation : *test;
   const TextColumns columns = ChooseTextColumns(first, options.text_columns, options.label_column);
+  task.text_columns = columns;
   CheckMaxSeqLength(*task.tokenizer, !columns.second.empty(), options.max_seq_length);
   for (const std::string& name : {columns.first, columns.second}) {
     if (name == options.label_column && (options.do_train || options.do_eval)) {

@@ -20,6 +20,7 @@ struct TaskData {
 };
 
 struct Task {
+  TextColumns text_columns;
   LabelSet labels = LabelSet::Regression();
   std::vector<std::string> label_names;  // as the model has them; LABEL_0 for regression
   std::shared_ptr<Tokenizer> tokenizer;

@@ -149,7 +149,8 @@ Tensor BackwardContext::LeafGrad(size_t i, bool* overwrite) {
 }
 
 Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
-  TensorImpl& input = *node_.inputs.at(i).impl();
+  if (!Needs(i) || !node_.inputs[i].is_leaf()) return {};
+  TensorImpl& input = *node_.inputs[i].impl();
   ClearStaleGrad(input);
   std::optional<std::vector<int32_t>> written = std::move(input.grad_rows);
   Tensor grad = LeafGrad(i);

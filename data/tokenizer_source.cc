@@ -42,6 +42,8 @@ Json ParseJson(const std::string& path, const std::string& text) {
         std::count(text.begin(), text.begin() + std::min(error.byte, text.size()), '\n') + 1;
     throw InvalidArgument(
         path + ":" + std::to_string(line) + ": not valid JSON: " + PlainMessage(error), kTakeAgain);
+  } catch (const Json::out_of_range& error) {
+    throw InvalidArgument(path + ": " + PlainMessage(error), kTakeAgain);
   }
 }
 

@@ -111,8 +111,10 @@ Tensor ParameterArena::GradView(const Entry& entry) const {
 void ParameterArena::Reattach() {
   const bool fresh = !grads_.defined();
   if (fresh) grads_ = NewBuffer();
+  const std::shared_ptr<Storage>& storage = grads_.impl()->storage;
+  std::vector<std::pair<const Entry*, Tensor>> arriving;  // gradients that lie elsewhere
   for (const Entry& entry : entries_) {
-    Tensor p = entry.parameter.tensor;
+    const Tensor& p = entry.parameter.tensor;
     const TensorImpl& impl = *p.impl();
     if (impl.storage != values_.impl()->storage || impl.offset != entry.offset) {
       throw InvalidArgument("[arena] the values of parameter " + entry.parameter.name +
@@ -120,20 +122,23 @@ void ParameterArena::Reattach() {
                             "make optimizers after Initialize and LoadWeights, and give each "
                             "parameter to one of them");
     }
-    const TensorImpl* grad = impl.grad.get();
-    if (grad != nullptr && grad->storage == grads_.impl()->storage &&
-        grad->offset == entry.offset) {
-      continue;
+    if (impl.grad == nullptr) {
+      arriving.emplace_back(&entry, Tensor());
+    } else if (impl.grad->storage != storage || impl.grad->offset != entry.offset) {
+      const Tensor own = p.grad();
+      Check(own.shape() == p.shape(), "arena", "the gradient of parameter ", entry.parameter.name,
+            " must have shape ", p.shape(), " but has ", own.shape());
+      // Another parameter's part of the arena may be overwritten before its turn comes.
+      arriving.emplace_back(&entry, impl.grad->storage == storage ? own.Clone() : own);
     }
-    Tensor view = GradView(entry);
-    const Tensor own = p.grad();
+  }
+  for (const auto& [entry, own] : arriving) {
+    Tensor p = entry->parameter.tensor, view = GradView(*entry);
+    if (own.defined()) view.CopyFrom(own);
     p.SetGrad(view);
-    if (own.defined()) {
-      view.CopyFrom(own);
-    } else {
-      p.impl()->grad_is_stale = true;
-      if (fresh) p.impl()->grad_rows.emplace();  // there is nothing to clear
-    }
+    if (own.defined()) continue;
+    p.impl()->grad_is_stale = true;
+    if (fresh) p.impl()->grad_rows.emplace();  // there is nothing to clear
   }
 }
 

@@ -98,6 +98,7 @@ class SGD : public Optimizer {
  private:
   SGDOptions options_;
   Tensor momentum_;
+  std::vector<uint8_t> filled_;  // for each range: whether its part of momentum_ has a gradient
 };
 
 // L2 norm over all gradients of the arena as a [] f32 tensor; nothing is read back to the host.

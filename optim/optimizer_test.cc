@@ -319,6 +319,44 @@ TEST(Optimizer, FrozenParametersStay) {
   });
 }
 
+// The first gradient of a parameter fills its momentum whole, also if it comes later than others'.
+TEST(SGD, DampeningSparesTheFirstGradientOfAThawedParameter) {
+  nn::Linear layer(1, 1, Init::Zeros());
+  layer.Initialize(1);
+  SGD sgd(layer.Parameters(), {.lr = 1, .momentum = 0.9, .dampening = 0.5});
+  const Tensor x = Tensor::FromVector<float>({2}, {1, 1});
+  layer.weight.SetRequiresGrad(false);
+  for (const float expected : {0.0f, -2.0f, -2.0f - (0.9f * 2 + 0.5f * 2)}) {
+    sgd.ZeroGrad();
+    Backward(Sum(layer.Forward(x)));
+    sgd.Step();
+    layer.weight.SetRequiresGrad(true);
+    EXPECT_FLOAT_EQ(layer.weight.data<float>()[0], expected);
+  }
+}
+
+TEST(Optimizer, GradientsMayBeSwappedButMustFit) {
+  const Parameter a = MakeParameter("a", {0, 0}, {2}), b = MakeParameter("b", {0, 0}, {2});
+  SGD sgd({a, b}, {.lr = 1});
+  SetGrad(a, {1, 2});
+  SetGrad(b, {3, 4});
+  const Tensor of_a = a.tensor.grad(), of_b = b.tensor.grad();
+  Tensor(a.tensor).SetGrad(of_b);
+  Tensor(b.tensor).SetGrad(of_a);
+  sgd.Step();
+  EXPECT_EQ(a.tensor.ToVector<float>(), (std::vector<float>{-3, -4}));
+  EXPECT_EQ(b.tensor.ToVector<float>(), (std::vector<float>{-1, -2}));
+  Tensor(a.tensor).SetGrad(Tensor::Zeros({3}));
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      sgd.Step();
+      ADD_FAILURE();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(), "[arena] the gradient of parameter a must have shape [2] but has [3]");
+    }
+  }
+}
+
 TEST(Optimizer, ParametersThatMovedAwayAreAnError) {
   nn::Linear layer(3, 2, Init::Normal(0.5));
   layer.Initialize(1);

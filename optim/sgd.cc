@@ -52,10 +52,12 @@ void SGD::Step() {
     momentum_ = arena_->NewBuffer();
   }
   ++step_count_;
-  // The first gradient fills the buffer whole, whatever the dampening (PyTorch).
-  const double take = step_count_ == 1 ? 1 : 1 - options_.dampening;
-  for (const Range& range : ranges_) {
+  filled_.resize(ranges_.size());
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const Range& range = ranges_[i];
     if (!range.parameter.requires_grad()) continue;
+    // A parameter's first gradient fills its buffer whole, whatever the dampening (PyTorch).
+    const double take = std::exchange(filled_[i], true) ? 1 - options_.dampening : 1;
     const SGDStep step = {.lr = static_cast<float>(lr_[range.group]),
                           .weight_decay = static_cast<float>(weight_decay_[range.group]),
                           .momentum = static_cast<float>(options_.momentum),
