@@ -5,7 +5,6 @@
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <sstream>
 
 #include "lathe/core/error.h"
@@ -64,21 +63,6 @@ std::string Join(const Values& parts, const char* separator) {
   return out;
 }
 
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
 // `words` in lines of at most `width` characters, each after the first indented.
 std::string Wrap(const Values& words, size_t width, size_t indent) {
   std::string out;
@@ -107,19 +91,6 @@ Values HelpWords(const Flag& flag) {
 }
 
 }  // namespace
-
-std::optional<std::string> NearestName(const std::string& word, const Values& candidates) {
-  std::optional<std::string> best;
-  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
-  for (const auto& candidate : candidates) {
-    const size_t distance = EditDistance(word, candidate);
-    if (distance < best_distance && distance < candidate.size()) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
-}
 
 Flag& FlagTable::AddFlag(std::string name, std::string value_name, std::string help,
                          std::string shown) {

@@ -21,11 +21,9 @@
 #include <string>
 #include <vector>
 
-namespace lathe {
+#include "lathe/core/nearest_name.h"
 
-// The candidate that `word` was probably meant to be; nullopt if none is near.
-std::optional<std::string> NearestName(const std::string& word,
-                                       const std::vector<std::string>& candidates);
+namespace lathe {
 
 class FlagTable {
  public:

@@ -230,11 +230,5 @@ TEST(ScheduleKwargsTest, ReadsAndChecks) {
             "--lr_scheduler_kwargs: \"timescale\" has the wrong type: 2.5|");
 }
 
-TEST(NearestNameTest, FindsTyposOnly) {
-  EXPECT_EQ(NearestName("perdict", {"predict", "help"}), "predict");
-  EXPECT_EQ(NearestName("evaluation_strategy", {"eval_strategy", "seed"}), "eval_strategy");
-  EXPECT_EQ(NearestName("train", {"predict"}), std::nullopt);
-}
-
 }  // namespace
 }  // namespace lathe

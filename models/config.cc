@@ -13,6 +13,7 @@
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/json_nesting.h"
+#include "lathe/core/nearest_name.h"
 
 namespace lathe {
 namespace {
@@ -56,22 +57,6 @@ int64_t LabelId(const std::string& path, const std::string& key) {
     throw Wrong(path, "id2label", "an object from 0, 1, ... to names but has \"" + key + "\"");
   }
   return id;
-}
-
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) {
-    row[j] = j;
-  }
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
 }
 
 // `text` as a value of the same type as `old`; a key without a value takes whatever the text looks
@@ -295,19 +280,10 @@ void PretrainedConfig::Override(const std::string& overrides,
       for (const auto& [known, value] : changed.items()) {
         candidates.insert(known);
       }
-      std::string nearest;
-      size_t distance = std::max<size_t>(2, key.size() / 3) + 1;  // farther ones are no typing slip
-      for (const std::string& candidate : candidates) {
-        const size_t d = EditDistance(key, candidate);
-        if (d < distance) {
-          distance = d;
-          nearest = candidate;
-        }
-      }
+      const auto nearest = NearestName(key, {candidates.begin(), candidates.end()});
       throw InvalidArgument(path_ + ": no key \"" + key + "\" to override",
-                            nearest.empty()
-                                ? "the keys are those of the file and of the model's class"
-                                : "did you mean \"" + nearest + "\"?");
+                            nearest ? "did you mean \"" + *nearest + "\"?"
+                                    : "the keys are those of the file and of the model's class");
     }
     changed[key] = ParseAs(key, text, Find(changed, key));
   }
