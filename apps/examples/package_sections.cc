@@ -117,7 +117,7 @@ int64_t WriteModel(const std::string& dir, const std::vector<Package>& packages)
                               {"num_attention_heads", 3},
                               {"intermediate_size", 768},
                               {"hidden_act", "gelu"},
-                              {"hidden_dropout_prob", 0.1},
+                              {"hidden_dropout_prob", 0.2},
                               {"attention_probs_dropout_prob", 0.1},
                               {"initializer_range", 0.05},
                               {"layer_norm_eps", 1e-12},
