@@ -50,7 +50,7 @@ constexpr std::string_view kModelFiles[] = {"tokenizer.json",
                                             "predict_results.tsv",
                                             "trainer_state.json"};
 
-constexpr std::string_view kAlwaysWritten[] = {
+constexpr std::string_view kWrittenFiles[] = {
     "model.safetensors", "config.json",      "trainer_state.json", "train_results.json",
     "eval_results.json", "all_results.json", "predict_results.tsv"};
 
@@ -139,7 +139,7 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
       throw InvalidArgument(path_ + ": --output_dir is not empty",
                             "choose another folder or pass --overwrite_output_dir");
     }
-    for (const std::string_view name : kAlwaysWritten) CheckNoFolder(File(std::string(name)));
+    for (const std::string_view name : kWrittenFiles) CheckNoFolder(File(std::string(name)));
   } else {
     fs::path made = fs::absolute(path_);
     while (made.has_parent_path() && made != made.parent_path() && !fs::exists(made)) {

@@ -342,8 +342,7 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
   const uint32_t threshold = args.mask.threshold;
 #pragma omp parallel
   {
-    Scratch<M> scratch((2 * d + 3 * width + 3 * kTile) * most_keys + 4 * kTile * width + 4 * kTile +
-                       256);
+    Scratch<M> scratch((2 * d + 3 * width + 3 * kTile) * most_keys + 4 * kTile * width + 256);
     M* kt = scratch.Take(d * most_keys);
     M* vt = scratch.Take(d * most_keys);
     M* p = scratch.Take(kTile * most_keys);
