@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/device_kernels.h"
 
 namespace lathe {
 
@@ -57,7 +58,14 @@ void AddInPlace(Tensor& target, const Tensor& other) {
   Check(target.shape() == other.shape(), "add", "expected shape ", target.shape(), " but got ",
         other.shape());
   const int64_t n = target.numel();
-  if (target.dtype() == DType::kF64) {
+  if (target.device() != Device{}) {
+    Check(target.device() == other.device() && target.dtype() == other.dtype(), "add",
+          "a tensor on ", ToString(other.device()), " can't be added to one on ",
+          ToString(target.device()));
+    if (n > 0) {
+      DeviceKernels<TensorKernels>().add(target.raw_data(), other.raw_data(), target.dtype(), n);
+    }
+  } else if (target.dtype() == DType::kF64) {
     double* a = target.data<double>();
     const double* b = other.data<double>();
     for (int64_t i = 0; i < n; ++i) a[i] += b[i];

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "lathe/core/device_kernels.h"
 #include "lathe/core/dtype.h"
 
 namespace lathe {
@@ -24,6 +26,27 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
 void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
           int64_t lda, const BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc,
           const float* bias = nullptr);
+
+// The same on any device: A and B of float, BFloat16 or Float16 there, C of their type or float,
+// sums in float.
+template <typename T, typename C>
+void Gemm(Device device, bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K,
+          const T* a, int64_t lda, const T* b, int64_t ldb, double beta, C* c, int64_t ldc,
+          const std::conditional_t<std::is_same_v<T, double>, double, float>* bias = nullptr) {
+  if (device.type == DeviceType::kCPU) {
+    if constexpr (std::is_same_v<T, double>) {
+      return Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
+    } else if constexpr (!std::is_same_v<T, Float16>) {
+      return Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, static_cast<float>(beta), c,
+                  ldc, bias);
+    }
+  } else if constexpr (!std::is_same_v<T, double>) {
+    return DeviceKernels<GemmKernels>().product({transpose_a, transpose_b, M, N, K, a, lda, b, ldb,
+                                                 static_cast<float>(beta), c, ldc, bias,
+                                                 DTypeOf<T>::value, DTypeOf<C>::value});
+  }
+  throw InvalidArgument("[gemm] the CPU has no float16, other devices no float64");
+}
 
 // False if this processor has no instructions for bfloat16 products: they are then computed in
 // float32, which is right and slow.

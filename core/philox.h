@@ -13,8 +13,8 @@ struct PhiloxBlock {
 };
 
 // Always inlined: kernels include this at several instruction set levels.
-[[gnu::always_inline]] inline PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key0,
-                                                     uint32_t key1) {
+[[gnu::always_inline]] constexpr PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key0,
+                                                        uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter.v[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57} * counter.v[2];

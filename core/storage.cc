@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/core/device_backend.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
@@ -197,13 +198,20 @@ class HostStorage : public Storage {
 
 }  // namespace
 
-MemoryUse TensorMemory() { return {bytes_now.load(), bytes_peak.load()}; }
+MemoryUse TensorMemory(Device device) {
+  if (device.type != DeviceType::kCPU) return BackendOf(device).Memory(device.index);
+  return {bytes_now.load(), bytes_peak.load()};
+}
 
-void ResetPeakMemory() { bytes_peak = bytes_now.load(); }
+void ResetPeakMemory(Device device) {
+  if (device.type != DeviceType::kCPU) return BackendOf(device).ResetPeakMemory(device.index);
+  bytes_peak = bytes_now.load();
+}
 
 std::shared_ptr<Storage> Storage::Allocate(int64_t bytes, Device device, bool zeroed) {
-  Check(device.type == DeviceType::kCPU, "tensor", "no storage on ", ToString(device),
-        ": this build has the CPU only");
+  if (device.type != DeviceType::kCPU) {
+    return BackendOf(device).Allocate(bytes, device.index, zeroed);
+  }
   return std::make_shared<HostStorage>(bytes, HostPool::SizeFor(bytes), zeroed);
 }
 

@@ -7,8 +7,15 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/device_kernels.h"
 
 namespace lathe {
+namespace {
+
+constexpr Device kHost = {};
+
+}  // namespace
 
 std::string ToString(const Shape& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
@@ -77,8 +84,15 @@ void Tensor::CheckDType(DType wanted) const {
         lathe::ToString(impl_->dtype));
 }
 
+void Tensor::CheckOnHost() const {
+  Check(defined(), "tensor", "undefined tensor used");
+  Check(impl_->device == kHost, "tensor", "the host can't read a tensor on ",
+        lathe::ToString(impl_->device), "; copy it with To(Device{}) or ToVector()");
+}
+
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
+  if (device() != kHost) return To(kHost).ToVector<T>();
   const std::span<T> span = values<T>();
   return std::vector<T>(span.begin(), span.end());
 }
@@ -97,6 +111,7 @@ LATHE_INSTANTIATE(uint8_t)
 
 double Tensor::Item() const {
   Check(numel() == 1, "tensor", "Item() needs one element but the shape is ", shape());
+  if (device() != kHost) return To(kHost).Item();
   return DispatchAll(dtype(), [&](auto tag) {
     return static_cast<double>(*static_cast<const decltype(tag)*>(raw_data()));
   });
@@ -147,7 +162,7 @@ Tensor Tensor::Detach() const {
 
 Tensor Tensor::Clone() const {
   Tensor copy = Empty(shape(), dtype(), device());
-  std::memcpy(copy.raw_data(), raw_data(), static_cast<size_t>(bytes()));
+  copy.CopyFrom(*this);
   return copy;
 }
 
@@ -158,7 +173,18 @@ Tensor Tensor::To(DType wanted) const {
   return out;
 }
 
+Tensor Tensor::To(Device wanted) const {
+  if (wanted == device()) return *this;
+  Tensor out = Empty(shape(), dtype(), wanted);
+  out.CopyFrom(*this);
+  return out;
+}
+
 void Tensor::Fill(double value) {
+  if (device() != kHost) {
+    if (numel() > 0) DeviceKernels<TensorKernels>().fill(raw_data(), dtype(), value, numel());
+    return impl_->storage->BumpVersion();
+  }
   DispatchAll(dtype(), [&](auto tag) {
     using T = decltype(tag);
     T converted;
@@ -173,9 +199,29 @@ void Tensor::Fill(double value) {
   impl_->storage->BumpVersion();
 }
 
+void Tensor::CopyAcrossDevices(const Tensor& other) {
+  if (numel() == 0) return;
+  if (device() == other.device() && dtype() != other.dtype()) {
+    return DeviceKernels<TensorKernels>().convert(raw_data(), dtype(), other.raw_data(),
+                                                  other.dtype(), numel());
+  }
+  if (dtype() != other.dtype()) return CopyFrom(other.To(dtype()));
+  if (device() == kHost) {
+    BackendOf(other.device()).CopyToHost(raw_data(), other.raw_data(), bytes());
+  } else if (other.device() == kHost) {
+    BackendOf(device()).CopyToDevice(raw_data(), other.raw_data(), bytes());
+  } else {
+    Check(device() == other.device(), "copy", "from ", lathe::ToString(other.device()), " to ",
+          lathe::ToString(device()), ": a process uses one device");
+    BackendOf(device()).CopyOnDevice(raw_data(), other.raw_data(), bytes());
+  }
+}
+
 void Tensor::CopyFrom(const Tensor& other) {
   Check(shape() == other.shape(), "copy", "expected shape ", shape(), " but got ", other.shape());
-  if (dtype() == other.dtype()) {
+  if (device() != kHost || other.device() != kHost) {
+    CopyAcrossDevices(other);
+  } else if (dtype() == other.dtype()) {
     std::memcpy(raw_data(), other.raw_data(), static_cast<size_t>(bytes()));
   } else if (dtype() == DType::kBF16 && other.dtype() == DType::kF32) {
     cpu::Kernels<cpu::ConvertKernels>().to_bf16(data<BFloat16>(), other.data<float>(), numel());
@@ -217,7 +263,10 @@ void ClearStaleGrad(TensorImpl& leaf) {
 Tensor Tensor::grad() const {
   Tensor grad(impl_->grad);
   ClearStaleGrad(*impl_);
-  if (impl_->grad_scale != 1) {
+  if (impl_->grad_scale != 1 && grad.device() != kHost) {
+    DeviceKernels<TensorKernels>().scale(grad.raw_data(), grad.dtype(), impl_->grad_scale,
+                                         grad.numel());
+  } else if (impl_->grad_scale != 1) {
     DispatchFloat(grad.dtype(), "grad", [&](auto tag) {
       using T = decltype(tag);
       for (T& g : grad.values<T>()) g *= static_cast<T>(impl_->grad_scale);

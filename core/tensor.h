@@ -38,8 +38,8 @@ int64_t NumElements(const Shape& shape);   // 1 for a scalar's shape []
 struct MemoryUse {
   int64_t now = 0, peak = 0;  // the peak since ResetPeakMemory, or since the program began
 };
-MemoryUse TensorMemory();
-void ResetPeakMemory();
+MemoryUse TensorMemory(Device device = {});
+void ResetPeakMemory(Device device = {});
 
 // A block of bytes on one device, 64-byte aligned. The last handle frees it.
 class Storage {
@@ -119,7 +119,8 @@ class Tensor {
   Device device() const { return impl_->device; }
   int64_t bytes() const { return numel() * SizeOf(dtype()); }
 
-  // The elements. Throws if T is not the tensor's dtype or it is unallocated. Host tensors only.
+  // Where the elements lie, on the tensor's device: what is not the host's is for kernels alone.
+  // Throws if T is not the tensor's dtype or it is unallocated.
   // Who writes through it into a parameter says so with impl()->storage->BumpVersion(), or bfloat16
   // products go on with the old values.
   template <typename T>
@@ -128,13 +129,16 @@ class Tensor {
     return static_cast<T*>(raw_data());
   }
   void* raw_data() const;
+  // The elements; host tensors only.
   template <typename T>
   std::span<T> values() const {
+    CheckOnHost();
     return {data<T>(), static_cast<size_t>(numel())};
   }
+  // A copy of the elements, from any device.
   template <typename T>
   std::vector<T> ToVector() const;
-  // The one element as a double, whatever the dtype.
+  // The one element as a double, whatever the dtype and the device.
   double Item() const;
 
   // Rows [begin, end) of the leading dimension. Differentiable views are ops (core/ops/shape.h).
@@ -142,9 +146,10 @@ class Tensor {
   Tensor Reshape(Shape shape) const;  // one -1 is worked out
   Tensor Clone() const;               // own storage, no autograd record
   Tensor To(DType dtype) const;       // converts; itself if it has the dtype. No autograd record.
+  Tensor To(Device device) const;     // copies; itself if it is there. No autograd record.
   Tensor Detach() const;              // same storage, no autograd record
   void Fill(double value);
-  void CopyFrom(const Tensor& other);  // same shape; converts dtypes
+  void CopyFrom(const Tensor& other);  // same shape; converts dtypes, any devices
 
   // Autograd. A leaf that requires a gradient collects it in grad().
   bool requires_grad() const { return impl_ != nullptr && impl_->requires_grad; }
@@ -158,6 +163,8 @@ class Tensor {
 
  private:
   void CheckDType(DType dtype) const;
+  void CheckOnHost() const;
+  void CopyAcrossDevices(const Tensor& other);
   std::shared_ptr<TensorImpl> impl_;
 };
 

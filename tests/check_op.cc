@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/philox.h"
 
@@ -17,7 +19,7 @@ namespace {
 using Values = std::vector<double>;
 using OpFunction = std::function<Tensor(const Tensors&)>;
 
-enum class Inputs { kLeaves, kLeavesTwice, kComputed, kBFloat16 };
+enum class Inputs { kLeaves, kLeavesTwice, kComputed };
 
 // Uniform in [-1, 1), rounded to float32 so that both precisions start from the same numbers.
 Values Draw(const std::string& name, uint32_t stream, int64_t n) {
@@ -69,6 +71,18 @@ class Checker {
     const Result expected = Run(reference, inputs_, DType::kF64, needs_grad_);
     const Result single = Run(case_.op, inputs_, DType::kF32, needs_grad_);
     Compare("float32", single, expected, case_.tolerance, case_.grad_tolerance);
+    if (device_ != Device{}) {
+      if (std::find(needs_grad_.begin(), needs_grad_.end(), true) != needs_grad_.end()) {
+        CheckWaysToTheGradient(single);
+      }
+      if (!case_.activations.empty()) {
+        CheckNarrow(reference, DType::kBF16, case_.bfloat16_tolerance);
+        CheckNarrow(reference, DType::kF16, case_.float16_tolerance);
+      }
+      if (case_.extremes) CheckExtremes(reference);
+      if (case_.nan_check) CheckNaN(reference);
+      return;
+    }
     if (case_.float64 && case_.composed) {
       Compare("float64 against composed", Run(case_.op, inputs_, DType::kF64, needs_grad_),
               expected, 1e-10, 1e-10);
@@ -77,7 +91,9 @@ class Checker {
       CheckWaysToTheGradient(single);
       CheckDifferences(case_.float64 ? case_.op : reference);
     }
-    if (!case_.activations.empty()) CheckBFloat16(reference);
+    if (!case_.activations.empty()) {
+      CheckNarrow(reference, DType::kBF16, case_.bfloat16_tolerance);
+    }
     if (case_.extremes) CheckExtremes(reference);
     if (case_.nan_check) CheckNaN(reference);
   }
@@ -85,10 +101,12 @@ class Checker {
  private:
   // The op's value and the gradients of sum(output * cotangent).
   Result Run(const OpFunction& op, const std::vector<Values>& inputs, DType dtype,
-             const std::vector<bool>& needs_grad, Inputs how = Inputs::kLeaves) {
+             const std::vector<bool>& needs_grad, Inputs how = Inputs::kLeaves,
+             std::optional<DType> narrow = {}) {
+    const Device device = dtype == DType::kF64 ? Device{} : device_;
     Tensors leaves, before;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      leaves.push_back(MakeTensor(inputs[i], shapes_[i], dtype));
+      leaves.push_back(MakeTensor(inputs[i], shapes_[i], dtype).To(device));
       before.push_back(leaves[i].Clone());
       leaves[i].SetRequiresGrad(needs_grad[i]);
     }
@@ -98,12 +116,13 @@ class Checker {
       Tensors x;
       for (const Tensor& leaf : leaves)
         x.push_back(how == Inputs::kComputed ? Identity(leaf) : leaf);
-      if (how == Inputs::kBFloat16) {
-        for (size_t i : case_.activations) x[i] = Cast(x[i], DType::kBF16);
+      if (narrow) {
+        for (size_t i : case_.activations) x[i] = Cast(x[i], *narrow);
       }
       Tensor y = op(x);
-      if (how == Inputs::kBFloat16) {
-        EXPECT_EQ(y.dtype(), DType::kBF16);
+      EXPECT_EQ(y.device(), device);
+      if (narrow) {
+        EXPECT_EQ(y.dtype(), *narrow);
         y = Cast(y, DType::kF32);
       }
       EXPECT_EQ(y.dtype(), dtype);
@@ -111,13 +130,13 @@ class Checker {
       result.shape = y.shape();
       result.values = ToValues(y);
       if (any) {
-        Backward(y, MakeTensor(Draw(case_.name, 1000, y.numel()), y.shape(), dtype));
+        Backward(y, MakeTensor(Draw(case_.name, 1000, y.numel()), y.shape(), dtype).To(device));
       }
     }
     for (size_t i = 0; i < leaves.size(); ++i) {
-      EXPECT_TRUE(leaves[i].numel() == 0 ||
-                  std::memcmp(leaves[i].raw_data(), before[i].raw_data(),
-                              static_cast<size_t>(before[i].bytes())) == 0)
+      const Tensor now = leaves[i].To(Device{}), then = before[i].To(Device{});
+      EXPECT_TRUE(now.numel() == 0 || std::memcmp(now.raw_data(), then.raw_data(),
+                                                  static_cast<size_t>(then.bytes())) == 0)
           << "input " << i << " was modified";
       result.grads.emplace_back();
       if (!needs_grad[i]) {
@@ -176,15 +195,15 @@ class Checker {
     }
   }
 
-  void CheckBFloat16(const OpFunction& reference) {
-    SCOPED_TRACE("bfloat16");
+  // Activations in a narrow dtype, against the reference on the same rounded inputs.
+  void CheckNarrow(const OpFunction& reference, DType dtype, double tolerance) {
     std::vector<Values> inputs = inputs_;
     for (size_t i : case_.activations) {
-      inputs[i] = ToValues(MakeTensor(inputs[i], shapes_[i], DType::kBF16));
+      inputs[i] = ToValues(MakeTensor(inputs[i], shapes_[i], dtype));
     }
-    Compare("bfloat16", Run(case_.op, inputs, DType::kF32, needs_grad_, Inputs::kBFloat16),
-            Run(reference, inputs, DType::kF64, needs_grad_), case_.bfloat16_tolerance,
-            case_.bfloat16_tolerance);
+    Compare(ToString(dtype),
+            Run(case_.op, inputs, DType::kF32, needs_grad_, Inputs::kLeaves, dtype),
+            Run(reference, inputs, DType::kF64, needs_grad_), tolerance, tolerance);
   }
 
   // (f(x + h) - f(x - h)) / 2h for f = sum(output * cotangent), in float64.
@@ -274,6 +293,7 @@ class Checker {
 
   const OpCase& case_;
   const std::vector<Shape>& shapes_;
+  const Device device_ = CheckedDevice();
   std::vector<bool> needs_grad_;
   std::vector<Values> inputs_;
 };
@@ -283,6 +303,11 @@ class Checker {
 void CheckOp(const OpCase& op_case) {
   SCOPED_TRACE(op_case.name);
   EXPECT_FALSE(op_case.shapes.empty());
+  if (CheckedDevice() != Device{}) {
+    DeviceBackend* backend = FindDeviceBackend();
+    if (backend == nullptr) GTEST_SKIP() << "built without CUDA";
+    if (backend->Count() == 0) GTEST_SKIP() << "no GPU: " << backend->WhyNone();
+  }
   for (const std::vector<Shape>& shapes : op_case.shapes) {
     std::string trace = "inputs";
     for (const Shape& shape : shapes) trace += " " + ToString(shape);

@@ -17,7 +17,10 @@
 //   - NaN in, NaN out, and at the same places as in the composed formula;
 //   - that the inputs are left as they were;
 //   - where the case names its activations, all of the values and gradients in bfloat16.
-// The inputs are drawn from Philox under the case's name, so a failure repeats itself.
+// Where a test links //tests:check_op_on_device instead, the op runs on cuda:0, in float32 and,
+// with activations named, in bfloat16 and float16, and is compared with the host's float64; without
+// a device the test is skipped. What `op` captures has to follow: `ids.To(x[0].device())`. The
+// inputs are drawn from Philox under the case's name, so a failure repeats itself.
 #pragma once
 
 #include <functional>
@@ -50,8 +53,12 @@ struct OpCase {
   std::vector<size_t> activations = {};
   // Largest error then, against the reference on the same rounded inputs.
   double bfloat16_tolerance = 0.02;
+  double float16_tolerance = 0.003;
 };
 
 void CheckOp(const OpCase& op_case);
+
+// Where CheckOp runs ops: one of two small libraries says so.
+Device CheckedDevice();
 
 }  // namespace lathe

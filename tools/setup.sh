@@ -10,7 +10,7 @@ packages=(
 )
 
 if [ "${1:-}" = --tests ]; then
-  packages+=(iproute2 openmpi-bin)
+  packages+=(iproute2 libboost-context-dev openmpi-bin)
 fi
 
 missing=()

@@ -22,6 +22,7 @@ struct ActivationKernels {
   Of<float> f32;
   Of<double> f64;
   Of<BFloat16> bf16;
+  Of<Float16> f16 = {};  // on other devices than the host
 };
 
 }  // namespace lathe::cpu

@@ -31,6 +31,7 @@ struct AttentionKernels {
   Of<float> f32;
   Of<double> f64;
   Of<BFloat16> bf16;
+  Of<Float16> f16 = {};  // on other devices than the host
 };
 
 }  // namespace lathe::cpu

@@ -13,7 +13,8 @@ namespace lathe::cpu {
 // The type that a kernel computes in, and that its statistics and parameters have, when its
 // activations are stored as T.
 template <typename T>
-using MathType = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+using MathType =
+    std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
 
 // Always inlined, because kernels include this at several instruction set levels.
 [[gnu::always_inline]] inline float Load(const float& x) { return x; }
@@ -21,6 +22,8 @@ using MathType = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
 [[gnu::always_inline]] inline float Load(const BFloat16& x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
+[[gnu::always_inline]] inline float Load(const Float16& x) { return x; }
+[[gnu::always_inline]] inline void Store(Float16& to, float x) { to = Float16(x); }
 [[gnu::always_inline]] inline void Store(float& to, float x) { to = x; }
 [[gnu::always_inline]] inline void Store(double& to, double x) { to = x; }
 // Rounds to nearest, ties to even; NaN stays NaN.

@@ -29,6 +29,7 @@ struct LayerNormKernels {
   Of<float> f32;
   Of<double> f64;
   Of<BFloat16> bf16;
+  Of<Float16> f16 = {};  // on other devices than the host
 };
 
 constexpr int64_t kLayerNormChunk = 32;  // rows whose weight gradients are summed together

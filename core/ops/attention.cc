@@ -47,28 +47,30 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   const auto clear_surplus = [tokens](Tensor x) {
     if (x.dim(0) > tokens) x.Slice(tokens, x.dim(0)).Fill(0);
   };
-  return DispatchActivations(q.dtype(), kOp, [&](auto tag) {
+  return DispatchActivations(q, kOp, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;
-    Tensor out = Tensor::Empty(q.shape(), q.dtype());
+    Tensor out = Tensor::Empty(q.shape(), q.dtype(), q.device());
     if (!options.first_query_only) clear_surplus(out);
-    Tensor lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()));
-    KernelsOf<T, cpu::AttentionKernels>().forward(out.data<T>(), lse.data<M>(), q.data<T>(),
-                                                  kv.data<T>(), kv.data<T>() + kv_rows * H, args);
+    Tensor lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
+    KernelsOf<T, cpu::AttentionKernels>(q.device())
+        .forward(out.data<T>(), lse.data<M>(), q.data<T>(), kv.data<T>(),
+                 kv.data<T>() + kv_rows * H, args);
     // `sequences` is captured to keep alive what args points to.
     return Record(kOp, out, {q, kv}, {q, kv, out},
                   [args, sequences, kv_rows, lse, clear_surplus, q = q.Detach(), kv = kv.Detach(),
                    out = out.Detach()](BackwardContext& context) {
-                    Tensor dq = Tensor::Empty(q.shape(), q.dtype());
-                    Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype());
+                    Tensor dq = Tensor::Empty(q.shape(), q.dtype(), q.device());
+                    Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype(), kv.device());
                     if (!args.first_query_only) clear_surplus(dq);
                     clear_surplus(dkv.Slice(0, kv_rows));
                     clear_surplus(dkv.Slice(kv_rows, 2 * kv_rows));
                     const int64_t values = kv_rows * kv.dim(1);
-                    KernelsOf<T, cpu::AttentionKernels>().backward(
-                        dq.data<T>(), dkv.data<T>(), dkv.data<T>() + values,
-                        context.grad_output().template data<T>(), out.data<T>(), lse.data<M>(),
-                        q.data<T>(), kv.data<T>(), kv.data<T>() + values, args);
+                    KernelsOf<T, cpu::AttentionKernels>(q.device())
+                        .backward(dq.data<T>(), dkv.data<T>(), dkv.data<T>() + values,
+                                  context.grad_output().template data<T>(), out.data<T>(),
+                                  lse.data<M>(), q.data<T>(), kv.data<T>(), kv.data<T>() + values,
+                                  args);
                     context.SetGrad(0, dq);
                     context.SetGrad(1, dkv);
                   });

@@ -3,6 +3,8 @@
 
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/cpu/isa.h"
+#include "lathe/core/device_kernels.h"
+#include "lathe/core/tensor.h"
 
 namespace lathe {
 
@@ -11,27 +13,47 @@ namespace lathe {
 template <typename T>
 using MathType = cpu::MathType<T>;
 
+template <typename Table>
+const Table& KernelsOn(Device device) {
+  return device.type == DeviceType::kCPU ? cpu::Kernels<Table>() : DeviceKernels<Table>();
+}
+
 template <typename T, typename Table>
-const auto& KernelsOf() {
-  const Table& table = cpu::Kernels<Table>();
+const auto& KernelsOf(Device device) {
+  const Table& table = KernelsOn<Table>(device);
   if constexpr (std::is_same_v<T, float>) {
     return table.f32;
   } else if constexpr (std::is_same_v<T, double>) {
     return table.f64;
-  } else {
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
     return table.bf16;
+  } else {
+    return table.f16;
   }
 }
 
-// Calls `body(T{})` with the C++ type of activations of `dtype`; throws `[op] ...` for a dtype that
-// activations don't have.
+// All tensors of an op, undefined ones aside, must lie on one device.
+inline void CheckSameDevice(const char* op, Device device, std::initializer_list<Tensor> tensors) {
+  for (const Tensor& t : tensors) {
+    Check(!t.defined() || t.device() == device, op, "expected a tensor on ", ToString(device),
+          " but got one on ", t.defined() ? ToString(t.device()) : "");
+  }
+}
+
+// Calls `body(T{})` with the C++ type of activations of x's dtype; throws `[op] ...` for a dtype
+// that activations don't have on x's device: float16 on the host, float64 elsewhere.
 template <typename Body>
-auto DispatchActivations(DType dtype, const char* op, Body&& body) {
-  if (dtype == DType::kBF16) return body(BFloat16{});
-  return DispatchFloat(dtype, op, std::forward<Body>(body));
+auto DispatchActivations(const Tensor& x, const char* op, Body&& body) {
+  const bool on_host = x.device() == Device{};
+  if (x.dtype() == DType::kBF16) return body(BFloat16{});
+  if (x.dtype() == DType::kF16 && !on_host) return body(Float16{});
+  Check(on_host || x.dtype() != DType::kF64, op, "float64 is for the CPU");
+  return DispatchFloat(x.dtype(), op, std::forward<Body>(body));
 }
 
 // The dtype of statistics and parameters that go with activations of `dtype`.
-inline DType MathDType(DType dtype) { return dtype == DType::kBF16 ? DType::kF32 : dtype; }
+inline DType MathDType(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 ? DType::kF32 : dtype;
+}
 
 }  // namespace lathe

@@ -22,25 +22,28 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
   Check(bias.shape() == Shape({n}), op, "bias must have shape [", n, "] but has ", bias.shape());
   Check(!residual.defined() || residual.dtype() == x.dtype(), op, "residual must be ",
         ToString(x.dtype()), " as x is");
-  return DispatchActivations(x.dtype(), op, [&](auto tag) {
+  CheckSameDevice(op, x.device(), {residual, weight, bias});
+  return DispatchActivations(x, op, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;
     const DType math = MathDType(x.dtype());
     const bool plain = !residual.defined() && dropout.p == 0;  // z is x itself
     const cpu::LayerNormArgs args = {rows, n, eps, MaskOf(dropout, op, rows)};
-    Tensor y = Tensor::Empty(x.shape(), x.dtype());
-    Tensor z = plain ? x.Detach() : Tensor::Empty(x.shape(), x.dtype());
-    Tensor mean = Tensor::Empty({rows}, math), rstd = Tensor::Empty({rows}, math);
-    KernelsOf<T, cpu::LayerNormKernels>().forward(
-        y.data<T>(), z.data<T>(), mean.data<M>(), rstd.data<M>(), x.data<T>(),
-        residual.defined() ? residual.data<T>() : nullptr, weight.data<M>(), bias.data<M>(), args);
+    Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
+    Tensor z = plain ? x.Detach() : Tensor::Empty(x.shape(), x.dtype(), x.device());
+    Tensor mean = Tensor::Empty({rows}, math, x.device());
+    Tensor rstd = Tensor::Empty({rows}, math, x.device());
+    KernelsOf<T, cpu::LayerNormKernels>(z.device())
+        .forward(y.data<T>(), z.data<T>(), mean.data<M>(), rstd.data<M>(), x.data<T>(),
+                 residual.defined() ? residual.data<T>() : nullptr, weight.data<M>(),
+                 bias.data<M>(), args);
     return Record(op, y, {x, residual, weight, bias}, {z, weight},
                   [=, weight = weight.Detach()](BackwardContext& context) {
                     const int64_t chunks = (rows + cpu::kLayerNormChunk - 1) / cpu::kLayerNormChunk;
-                    Tensor dz = Tensor::Empty(z.shape(), z.dtype());
+                    Tensor dz = Tensor::Empty(z.shape(), z.dtype(), z.device());
                     const bool own_dx = dropout.p > 0 && context.Needs(0);
-                    Tensor dx = own_dx ? Tensor::Empty(z.shape(), z.dtype()) : dz;
-                    Tensor partial = Tensor::Empty({chunks, 2 * n}, math);
+                    Tensor dx = own_dx ? Tensor::Empty(z.shape(), z.dtype(), z.device()) : dz;
+                    Tensor partial = Tensor::Empty({chunks, 2 * n}, math, z.device());
                     Tensor dw, db;
                     if (context.Needs(2) || context.Needs(3)) {
                       dw = context.LeafGrad(2);
@@ -49,15 +52,15 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
                     const bool own_dw = context.Needs(2) && !dw.defined();
                     const bool own_db = context.Needs(3) && !db.defined();
                     if (context.Needs(2) || context.Needs(3)) {
-                      if (!dw.defined()) dw = Tensor::Zeros({n}, math);
-                      if (!db.defined()) db = Tensor::Zeros({n}, math);
+                      if (!dw.defined()) dw = Tensor::Zeros({n}, math, z.device());
+                      if (!db.defined()) db = Tensor::Zeros({n}, math, z.device());
                     }
-                    KernelsOf<T, cpu::LayerNormKernels>().backward(
-                        dz.data<T>(), own_dx ? dx.data<T>() : nullptr,
-                        dw.defined() ? dw.data<M>() : nullptr,
-                        db.defined() ? db.data<M>() : nullptr, partial.data<M>(),
-                        context.grad_output().template data<T>(), z.data<T>(), mean.data<M>(),
-                        rstd.data<M>(), weight.data<M>(), args);
+                    KernelsOf<T, cpu::LayerNormKernels>(z.device())
+                        .backward(dz.data<T>(), own_dx ? dx.data<T>() : nullptr,
+                                  dw.defined() ? dw.data<M>() : nullptr,
+                                  db.defined() ? db.data<M>() : nullptr, partial.data<M>(),
+                                  context.grad_output().template data<T>(), z.data<T>(),
+                                  mean.data<M>(), rstd.data<M>(), weight.data<M>(), args);
                     context.SetGrad(0, dx);
                     if (context.Needs(1)) context.SetGrad(1, dz);
                     if (own_dw) context.SetGrad(2, dw);

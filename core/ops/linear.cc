@@ -40,7 +40,7 @@ class GradTarget {
     tensor_ = context.LeafGrad(i, &overwrite_);
     if (!tensor_.defined()) {
       own_ = overwrite_ = true;
-      tensor_ = Tensor::Empty(like.shape(), like.dtype());
+      tensor_ = Tensor::Empty(like.shape(), like.dtype(), like.device());
     }
   }
   ~GradTarget() noexcept(false) {
@@ -60,8 +60,8 @@ class GradTarget {
 // The weight as the products read it.
 template <typename T>
 const T* WeightData(const Tensor& weight) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return LowPrecisionCopy(weight, DType::kBF16).data<BFloat16>();
+  if constexpr (!std::is_same_v<T, MathType<T>>) {
+    return LowPrecisionCopy(weight, DTypeOf<T>::value).template data<T>();
   } else {
     return weight.data<T>();
   }
@@ -74,23 +74,23 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
   using M = MathType<T>;
   const int64_t rows = x.dim(0), in = x.dim(1), out = dy.dim(1);
   const size_t count = weights.size();
-  Tensor dx = context.Needs(0) ? Tensor::Empty(x.shape(), x.dtype()) : Tensor();
+  Tensor dx = context.Needs(0) ? Tensor::Empty(x.shape(), x.dtype(), x.device()) : Tensor();
   for (size_t i = 0; i < count; ++i) {
     const T* dyi = dy.data<T>() + static_cast<int64_t>(i) * rows * out;
     if (dx.defined()) {
-      Gemm(false, false, rows, in, out, dyi, out, WeightData<T>(weights[i]), in, M(i == 0 ? 0 : 1),
-           dx.data<T>(), in);
+      Gemm(x.device(), false, false, rows, in, out, dyi, out, WeightData<T>(weights[i]), in,
+           i == 0 ? 0 : 1, dx.data<T>(), in);
     }
     if (context.Needs(1 + i)) {
       GradTarget dw(context, 1 + i, weights[i]);
-      Gemm(true, false, out, in, rows, dyi, out, x.data<T>(), in, M(dw.overwrite() ? 0 : 1),
-           dw.tensor().data<M>(), in);
+      Gemm(x.device(), true, false, out, in, rows, dyi, out, x.data<T>(), in,
+           dw.overwrite() ? 0 : 1, dw.tensor().data<M>(), in);
     }
     if (biases[i].defined() && context.Needs(1 + count + i)) {
       GradTarget db(context, 1 + count + i, biases[i]);
       if (db.overwrite()) Tensor(db.tensor()).Fill(0);
-      KernelsOf<T, cpu::ActivationKernels>().column_sums(db.tensor().data<M>(), dyi, rows, out,
-                                                         out);
+      KernelsOf<T, cpu::ActivationKernels>(x.device())
+          .column_sums(db.tensor().data<M>(), dyi, rows, out, out);
     }
   }
   if (dx.defined()) context.SetGrad(0, dx);
@@ -109,17 +109,18 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
           " for ", ToString(x.dtype()), " x but is ", ToString(w.dtype()));
     Check(!biases[i].defined() || biases[i].shape() == Shape({w.dim(0)}), op,
           "bias must have shape [", w.dim(0), "]");
+    CheckSameDevice(op, x.device(), {w, biases[i]});
     inputs.push_back(w);
   }
   inputs.insert(inputs.end(), biases.begin(), biases.end());
-  return DispatchActivations(x.dtype(), op, [&](auto tag) {
+  return DispatchActivations(x, op, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;
     const int64_t rows = x.dim(0), in = x.dim(1);
-    Tensor pre = Tensor::Empty({count * rows, out}, x.dtype());
+    Tensor pre = Tensor::Empty({count * rows, out}, x.dtype(), x.device());
     for (size_t i = 0; i < weights.size(); ++i) {
-      Gemm(false, true, rows, out, in, x.data<T>(), in, WeightData<T>(weights[i]), in, M(0),
-           pre.data<T>() + static_cast<int64_t>(i) * rows * out, out,
+      Gemm(x.device(), false, true, rows, out, in, x.data<T>(), in, WeightData<T>(weights[i]), in,
+           0, pre.data<T>() + static_cast<int64_t>(i) * rows * out, out,
            biases[i].defined() ? biases[i].data<M>() : nullptr);
     }
     if (activation == ActivationKind::kNone) {
@@ -128,15 +129,16 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                       LinearBackward<T>(context, context.grad_output(), x, weights, biases);
                     });
     }
-    Tensor y = Tensor::Empty(pre.shape(), x.dtype());
-    KernelsOf<T, cpu::ActivationKernels>().forward(y.data<T>(), pre.data<T>(), pre.numel(),
-                                                   activation);
+    Tensor y = Tensor::Empty(pre.shape(), x.dtype(), x.device());
+    KernelsOf<T, cpu::ActivationKernels>(x.device())
+        .forward(y.data<T>(), pre.data<T>(), pre.numel(), activation);
     return Record(op, y, inputs, inputs,
                   [x = x.Detach(), pre, weights, biases, activation](BackwardContext& context) {
                     const Tensor& dy = context.grad_output();
-                    Tensor dpre = Tensor::Empty(dy.shape(), dy.dtype());
-                    KernelsOf<T, cpu::ActivationKernels>().backward(
-                        dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(), activation);
+                    Tensor dpre = Tensor::Empty(dy.shape(), dy.dtype(), dy.device());
+                    KernelsOf<T, cpu::ActivationKernels>(x.device())
+                        .backward(dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(),
+                                  activation);
                     LinearBackward<T>(context, dpre, x, weights, biases);
                   });
   });
@@ -161,18 +163,19 @@ Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
 
 Tensor Activation(const Tensor& x, ActivationKind activation) {
   if (activation == ActivationKind::kNone) return x;
-  return DispatchActivations(x.dtype(), "activation", [&](auto tag) {
+  return DispatchActivations(x, "activation", [&](auto tag) {
     using T = decltype(tag);
-    Tensor y = Tensor::Empty(x.shape(), x.dtype());
-    KernelsOf<T, cpu::ActivationKernels>().forward(y.data<T>(), x.data<T>(), x.numel(), activation);
-    return Record(
-        "activation", y, {x}, {x}, [x = x.Detach(), activation](BackwardContext& context) {
-          Tensor dx = Tensor::Empty(x.shape(), x.dtype());
-          KernelsOf<T, cpu::ActivationKernels>().backward(dx.data<T>(),
-                                                          context.grad_output().template data<T>(),
-                                                          x.data<T>(), x.numel(), activation);
-          context.SetGrad(0, dx);
-        });
+    Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
+    KernelsOf<T, cpu::ActivationKernels>(x.device())
+        .forward(y.data<T>(), x.data<T>(), x.numel(), activation);
+    return Record("activation", y, {x}, {x},
+                  [x = x.Detach(), activation](BackwardContext& context) {
+                    Tensor dx = Tensor::Empty(x.shape(), x.dtype(), x.device());
+                    KernelsOf<T, cpu::ActivationKernels>(x.device())
+                        .backward(dx.data<T>(), context.grad_output().template data<T>(),
+                                  x.data<T>(), x.numel(), activation);
+                    context.SetGrad(0, dx);
+                  });
   });
 }
 
@@ -182,14 +185,14 @@ Tensor Matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose
         a.shape(), " and ", b.shape());
   const int64_t M = a.dim(transpose_a ? 1 : 0), K = a.dim(transpose_a ? 0 : 1);
   const int64_t N = b.dim(transpose_b ? 0 : 1);
-  Check(b.dim(transpose_b ? 1 : 0) == K && a.dtype() == b.dtype(), "matmul", "cannot multiply ",
-        ToString(a.dtype()), " ", a.shape(), transpose_a ? "^T" : "", " by ", ToString(b.dtype()),
-        " ", b.shape(), transpose_b ? "^T" : "");
+  Check(b.dim(transpose_b ? 1 : 0) == K && a.dtype() == b.dtype() && a.device() == b.device(),
+        "matmul", "cannot multiply ", ToString(a.dtype()), " ", a.shape(), transpose_a ? "^T" : "",
+        " by ", ToString(b.dtype()), " ", b.shape(), transpose_b ? "^T" : "");
   return DispatchFloat(a.dtype(), "matmul", [&](auto tag) {
     using T = decltype(tag);
-    Tensor c = Tensor::Empty({M, N}, a.dtype());
-    Gemm(transpose_a, transpose_b, M, N, K, a.data<T>(), a.dim(1), b.data<T>(), b.dim(1), T(0),
-         c.data<T>(), N);
+    Tensor c = Tensor::Empty({M, N}, a.dtype(), a.device());
+    Gemm(a.device(), transpose_a, transpose_b, M, N, K, a.data<T>(), a.dim(1), b.data<T>(),
+         b.dim(1), 0, c.data<T>(), N);
     return Record(
         "matmul", c, {a, b}, {a, b},
         [a = a.Detach(), b = b.Detach(), transpose_a, transpose_b](BackwardContext& context) {

@@ -94,7 +94,7 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
   Check(0 <= begin && begin <= end && end <= x.dim(1), "slice_columns", "columns ", begin, " to ",
         end, " of shape ", x.shape());
   Tensor y = Tensor::Empty({x.dim(0), end - begin}, x.dtype(), x.device());
-  DispatchActivations(x.dtype(), "slice_columns", [&](auto tag) {
+  DispatchActivations(x, "slice_columns", [&](auto tag) {
     using T = decltype(tag);
     CopyBlock(x.data<T>() + begin, x.dim(1), y.data<T>(), end - begin, x.dim(0), end - begin);
   });
@@ -102,7 +102,7 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
                 [shape = x.shape(), begin, end](BackwardContext& context) {
                   const Tensor& dy = context.grad_output();
                   Tensor dx = Tensor::Zeros(shape, dy.dtype(), dy.device());
-                  DispatchActivations(dy.dtype(), "slice_columns", [&](auto tag) {
+                  DispatchActivations(dy, "slice_columns", [&](auto tag) {
                     using T = decltype(tag);
                     CopyBlock(dy.data<T>(), end - begin, dx.data<T>() + begin, shape[1], shape[0],
                               end - begin);
@@ -149,7 +149,7 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
   }
   const int64_t rows = parts[0].dim(0), columns = begins.back();
   Tensor y = Tensor::Empty({rows, columns}, parts[0].dtype(), parts[0].device());
-  DispatchActivations(y.dtype(), "concat_columns", [&](auto tag) {
+  DispatchActivations(y, "concat_columns", [&](auto tag) {
     using T = decltype(tag);
     for (size_t i = 0; i < parts.size(); ++i) {
       const int64_t width = parts[i].dim(1);
@@ -169,7 +169,7 @@ Tensor Transpose(const Tensor& x) {
   Check(x.ndim() == 2, "transpose", "expected shape [R, C] but got ", x.shape());
   const int64_t rows = x.dim(0), columns = x.dim(1);
   Tensor y = Tensor::Empty({columns, rows}, x.dtype(), x.device());
-  DispatchActivations(x.dtype(), "transpose", [&](auto tag) {
+  DispatchActivations(x, "transpose", [&](auto tag) {
     using T = decltype(tag);
     constexpr int64_t kTile = 32;  // both sides of a tile stay in the first-level cache
     const T* in = x.data<T>();
@@ -198,7 +198,7 @@ Tensor GatherRows(const Tensor& x, const Tensor& index) {
   Shape shape = index.shape();
   shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
   Tensor y = Tensor::Empty(shape, x.dtype(), x.device());
-  DispatchActivations(x.dtype(), "gather_rows", [&](auto tag) {
+  DispatchActivations(x, "gather_rows", [&](auto tag) {
     using T = decltype(tag);
     const T* in = x.data<T>();
     T* out = y.data<T>();
@@ -213,7 +213,7 @@ Tensor GatherRows(const Tensor& x, const Tensor& index) {
                   Tensor dx = context.LeafGrad(0);
                   const bool into_leaf = dx.defined();
                   if (!into_leaf) dx = Tensor::Zeros(x_shape, dy.dtype(), dy.device());
-                  DispatchActivations(dy.dtype(), "gather_rows", [&](auto tag) {
+                  DispatchActivations(dy, "gather_rows", [&](auto tag) {
                     using T = decltype(tag);
                     ScatterAdd(dy.data<T>(), rows, dx.data<T>(), x_shape[0], columns);
                   });

@@ -89,8 +89,8 @@ template <typename T>
 void GeluForward(benchmark::State& state) {
   const Tensor x = Filled<T>({kRows, 3072}), y = Filled<T>({kRows, 3072});
   for (auto _ : state) {
-    KernelsOf<T, cpu::ActivationKernels>().forward(y.data<T>(), x.data<T>(), x.numel(),
-                                                   cpu::ActivationKind::kGelu);
+    KernelsOf<T, cpu::ActivationKernels>(Device{}).forward(y.data<T>(), x.data<T>(), x.numel(),
+                                                           cpu::ActivationKind::kGelu);
   }
   Rate(state, "B/s", 2.0 * static_cast<double>(x.bytes()));
 }
@@ -99,8 +99,8 @@ void GeluBackward(benchmark::State& state) {
   const Tensor x = Filled<T>({kRows, 3072}), dy = Filled<T>({kRows, 3072});
   const Tensor dx = Filled<T>({kRows, 3072});
   for (auto _ : state) {
-    KernelsOf<T, cpu::ActivationKernels>().backward(dx.data<T>(), dy.data<T>(), x.data<T>(),
-                                                    x.numel(), cpu::ActivationKind::kGelu);
+    KernelsOf<T, cpu::ActivationKernels>(Device{}).backward(dx.data<T>(), dy.data<T>(), x.data<T>(),
+                                                            x.numel(), cpu::ActivationKind::kGelu);
   }
   Rate(state, "B/s", 3.0 * static_cast<double>(x.bytes()));
 }
@@ -108,8 +108,8 @@ template <typename T>
 void ColumnSums(benchmark::State& state) {
   const Tensor x = Filled<T>({kRows, 3072}), sums = Filled<float>({3072});
   for (auto _ : state) {
-    KernelsOf<T, cpu::ActivationKernels>().column_sums(sums.data<float>(), x.data<T>(), kRows, 3072,
-                                                       3072);
+    KernelsOf<T, cpu::ActivationKernels>(Device{}).column_sums(sums.data<float>(), x.data<T>(),
+                                                               kRows, 3072, 3072);
   }
   Rate(state, "B/s", static_cast<double>(x.bytes()));
 }
@@ -140,7 +140,7 @@ void NormForward(benchmark::State& state) {
                residual = Filled<T>(shape), weight = Filled<float>({768}),
                mean = Filled<float>({kRows}), rstd = Filled<float>({kRows});
   for (auto _ : state) {
-    KernelsOf<T, cpu::LayerNormKernels>().forward(
+    KernelsOf<T, cpu::LayerNormKernels>(Device{}).forward(
         y.data<T>(), z.data<T>(), mean.data<float>(), rstd.data<float>(), x.data<T>(),
         residual.data<T>(), weight.data<float>(), weight.data<float>(), c.args);
   }
@@ -155,7 +155,7 @@ void NormBackward(benchmark::State& state) {
                rstd = Filled<float>({kRows}), grads = Filled<float>({2, 768}),
                partial = Filled<float>({kRows / cpu::kLayerNormChunk + 1, 2 * 768});
   for (auto _ : state) {
-    KernelsOf<T, cpu::LayerNormKernels>().backward(
+    KernelsOf<T, cpu::LayerNormKernels>(Device{}).backward(
         dz.data<T>(), dx.data<T>(), grads.data<float>(), grads.data<float>() + 768,
         partial.data<float>(), dy.data<T>(), z.data<T>(), mean.data<float>(), rstd.data<float>(),
         weight.data<float>(), c.args);

@@ -4,6 +4,7 @@
   srcs = if_nccl(["nccl_group.cc"], ["nccl_group_stub.cc"])
   deps = if_nccl(["@lathe_cuda//:cudart"], [])
 
+Kernels are compiled for the architectures in LATHE_CUDA_ARCHS ("80;86;90"; 90 if it is not set).
 CUDA is looked for in the folder that CUDA_PATH names, and in /usr/local/cuda if it is not set. NCCL's header may lie
 there or in the system's folders.
 """
@@ -40,6 +41,11 @@ cc_library(
 """
 
 _DEFS = """
+NVCC = "{nvcc}"
+
+# GPU architectures that kernels are compiled for: "90" is compute capability 9.0.
+ARCHS = {archs}
+
 def if_cuda(then, otherwise):
     return {cuda}
 
@@ -71,7 +77,10 @@ def _cuda_repository_impl(repository_ctx):
     else:
         print("no CUDA in %s (CUDA_PATH): building for the CPU only" % root)
     repository_ctx.file("BUILD.bazel", _BUILD if runtime else "")
+    archs = repository_ctx.os.environ.get("LATHE_CUDA_ARCHS", "") or "90"
     repository_ctx.file("defs.bzl", _DEFS.format(
+        nvcc = root + "/bin/nvcc",
+        archs = archs.replace(",", ";").split(";"),
         cuda = "then" if runtime else "otherwise",
         nccl = "then" if nccl else "otherwise",
     ))
@@ -79,7 +88,7 @@ def _cuda_repository_impl(repository_ctx):
 # What lies on the machine may change while CUDA_PATH doesn't, so a new server of Bazel's looks again.
 cuda_repository = repository_rule(
     implementation = _cuda_repository_impl,
-    environ = ["CUDA_PATH"],
+    environ = ["CUDA_PATH", "LATHE_CUDA_ARCHS"],
     local = True,
     configure = True,
 )

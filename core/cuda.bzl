@@ -1,0 +1,9 @@
+"""What the CUDA backend consists of, for its two builds: with nvcc, and emulated for tests."""
+
+CUDA_KERNELS = [
+    "cuda/activation.cu",
+    "cuda/tensor.cu",
+]
+
+# Sources that only call the runtime.
+CUDA_SOURCES = ["cuda/device.cc"]

@@ -1,0 +1,70 @@
+// How kernels are started, for .cu files: one way that nvcc and the emulator of tests/emulator/
+// both understand.
+//
+//   __global__ void Scale(float* x, float by, int64_t n) {
+//     for (int64_t i = GlobalThread(); i < n; i += NumThreads()) x[i] *= by;
+//   }
+//   LATHE_LAUNCH(Scale, GridFor(n), kBlock, 0, x, by, n);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lathe/core/cuda/device.h"
+
+namespace lathe::cuda {
+
+constexpr int kBlock = 256;     // threads of a block, where nothing else is said
+constexpr int kMaxGrid = 4096;  // blocks that flat kernels are started with at most: they loop
+
+// Blocks for a flat kernel over n elements, one to each thread.
+inline dim3 GridFor(int64_t n, int block = kBlock) {
+  const int64_t blocks = (n + block - 1) / block;
+  return dim3(static_cast<unsigned>(blocks < 1 ? 1 : blocks > kMaxGrid ? kMaxGrid : blocks));
+}
+
+__device__ inline int64_t GlobalThread() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline int64_t NumThreads() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
+
+#ifdef __CUDACC__
+
+// The block's dynamic shared memory, 16-byte aligned.
+template <typename T>
+__device__ T* DynamicShared() {
+  extern __shared__ __align__(16) unsigned char lathe_dynamic_shared[];
+  return reinterpret_cast<T*>(lathe_dynamic_shared);
+}
+
+template <typename... Parameters, typename... Arguments>
+void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            size_t shared_bytes, Arguments&&... arguments) {
+  if (shared_bytes > (48 << 10)) {
+    AllowSharedMemory(name, reinterpret_cast<const void*>(kernel), shared_bytes);
+  }
+  kernel<<<grid, block, shared_bytes, Stream()>>>(static_cast<Parameters>(arguments)...);
+  CheckCuda(name, cudaGetLastError());
+}
+
+#else
+
+template <typename T>
+T* DynamicShared() {
+  return static_cast<T*>(emulator::DynamicShared());
+}
+
+template <typename... Parameters, typename... Arguments>
+void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            size_t shared_bytes, Arguments&&... arguments) {
+  emulator::RunKernel(name, grid, block, shared_bytes,
+                      [&] { kernel(static_cast<Parameters>(arguments)...); });
+}
+
+#endif
+
+}  // namespace lathe::cuda
+
+// kernel: a __global__ function; an instance of a template goes in parentheses.
+#define LATHE_LAUNCH(kernel, grid, block, shared_bytes, ...) \
+  ::lathe::cuda::Launch(#kernel, kernel, grid, block, shared_bytes, __VA_ARGS__)

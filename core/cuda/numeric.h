@@ -1,0 +1,85 @@
+// Numbers in kernels: loads and stores of the three activation types as float, sums over warps and
+// blocks in a fixed order, and dropout's random bits, which are those of the CPU.
+#pragma once
+
+#include <cuda_runtime.h>
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#endif
+
+#include <cstdint>
+
+#include "lathe/core/cpu/dropout.h"
+#include "lathe/core/dtype.h"
+#include "lathe/core/philox.h"
+
+namespace lathe::cuda {
+
+__device__ inline float Load(const float& x) { return x; }
+__device__ inline float Load(const BFloat16& x) {
+  return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
+}
+__device__ inline void Store(float& to, float x) { to = x; }
+// Rounds to nearest, ties to even; NaN stays NaN.
+__device__ inline void Store(BFloat16& to, float x) {
+  const uint32_t u = __float_as_uint(x);
+  const uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+  to.bits = static_cast<uint16_t>((u & 0x7fffffff) > 0x7f800000 ? (u >> 16 | 0x40) : rounded);
+}
+#ifdef __CUDACC__
+__device__ inline float Load(const Float16& x) { return __half2float(__ushort_as_half(x.bits)); }
+__device__ inline void Store(Float16& to, float x) {
+  to.bits = __half_as_ushort(__float2half_rn(x));
+}
+#else
+inline float Load(const Float16& x) { return x; }
+inline void Store(Float16& to, float x) { to = Float16(x); }
+#endif
+
+constexpr unsigned kFullWarp = 0xffffffffu;
+
+// The sum over a warp's 32 lanes, in every lane; all must come.
+template <typename T>
+__device__ inline T WarpSum(T x) {
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(kFullWarp, x, by);
+  return x;
+}
+// The largest; NaN if there is one.
+__device__ inline float WarpMax(float x) {
+  for (int by = 16; by > 0; by /= 2) {
+    const float other = __shfl_xor_sync(kFullWarp, x, by);
+    x = other <= x ? x : x != x ? x : other;
+  }
+  return x;
+}
+// The sum over a block of whole warps along x, in every thread; all must come. `scratch`: shared,
+// 32 elements, free for other use after the next __syncthreads().
+template <typename T>
+__device__ inline T BlockSum(T x, T* scratch) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
+  x = WarpSum(x);
+  __syncthreads();  // whoever used scratch before is done
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  T sum = T(0);
+  for (int w = 0; w < warps; ++w) sum += scratch[w];
+  return sum;
+}
+
+// Dropout's bits of columns b, nb + b, 2 nb + b and 3 nb + b of a row of n columns, nb = ceil(n/4).
+__device__ inline PhiloxBlock DropoutBits(const cpu::DropoutMask& mask, int32_t sample,
+                                          int32_t position, uint32_t b) {
+  return Philox4x32(
+      {{b, static_cast<uint32_t>(position), static_cast<uint32_t>(sample), mask.step}}, mask.key0,
+      mask.key1);
+}
+// Of one column: a quarter of the work above is used. 0 <= column < n.
+__device__ inline uint32_t DropoutBitsOf(const cpu::DropoutMask& mask, int32_t sample,
+                                         int32_t position, int64_t n, int64_t column) {
+  const int64_t blocks = (n + 3) / 4;
+  const PhiloxBlock block =
+      DropoutBits(mask, sample, position, static_cast<uint32_t>(column % blocks));
+  return block.v[column / blocks];
+}
+
+}  // namespace lathe::cuda

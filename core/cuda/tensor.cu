@@ -1,0 +1,92 @@
+// What tensors need on a device: fill, convert, add, scale.
+#include "lathe/core/cuda/launch.h"
+#include "lathe/core/cuda/numeric.h"
+#include "lathe/core/device_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+// bool, integers and floating types as the host converts them: through float where one of them is
+// narrow, else as C++ does.
+template <typename To, typename From>
+__device__ void Convert(To& to, const From& from) {
+  constexpr bool narrow_from = std::is_same_v<From, BFloat16> || std::is_same_v<From, Float16>;
+  constexpr bool narrow_to = std::is_same_v<To, BFloat16> || std::is_same_v<To, Float16>;
+  if constexpr (narrow_to && narrow_from) {
+    Store(to, Load(from));
+  } else if constexpr (narrow_to) {
+    Store(to, static_cast<float>(from));
+  } else if constexpr (narrow_from) {
+    to = static_cast<To>(Load(from));
+  } else {
+    to = static_cast<To>(from);
+  }
+}
+
+template <typename T>
+__global__ void FillKernel(T* to, double value, int64_t n) {
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Convert(to[i], value);
+}
+
+template <typename To, typename From>
+__global__ void ConvertKernel(To* to, const From* from, int64_t n) {
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Convert(to[i], from[i]);
+}
+
+template <typename T>
+__global__ void AddKernel(T* to, const T* x, int64_t n) {
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Store(to[i], Load(to[i]) + Load(x[i]));
+}
+
+template <typename T>
+__global__ void ScaleKernel(T* to, float factor, int64_t n) {
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Store(to[i], Load(to[i]) * factor);
+}
+
+void Fill(void* to, DType type, double value, int64_t n) {
+  DispatchAll(type, [&](auto tag) {
+    using T = decltype(tag);
+    LATHE_LAUNCH(FillKernel<T>, GridFor(n), kBlock, 0, static_cast<T*>(to), value, n);
+  });
+}
+
+void ConvertAll(void* to, DType to_type, const void* from, DType from_type, int64_t n) {
+  DispatchAll(to_type, [&](auto to_tag) {
+    DispatchAll(from_type, [&](auto from_tag) {
+      using To = decltype(to_tag);
+      using From = decltype(from_tag);
+      LATHE_LAUNCH((ConvertKernel<To, From>), GridFor(n), kBlock, 0, static_cast<To*>(to),
+                   static_cast<const From*>(from), n);
+    });
+  });
+}
+
+// Calls body(T{}) for float, BFloat16 and Float16.
+template <typename Body>
+void DispatchNumbers(const char* op, DType type, Body body) {
+  if (type == DType::kF32) return body(float{});
+  if (type == DType::kBF16) return body(BFloat16{});
+  if (type == DType::kF16) return body(Float16{});
+  throw InvalidArgument(std::string("[") + op + "] " + ToString(type) + " has no kernel on a GPU");
+}
+
+void Add(void* to, const void* x, DType type, int64_t n) {
+  DispatchNumbers("add", type, [&](auto tag) {
+    using T = decltype(tag);
+    LATHE_LAUNCH(AddKernel<T>, GridFor(n), kBlock, 0, static_cast<T*>(to), static_cast<const T*>(x),
+                 n);
+  });
+}
+
+void Scale(void* to, DType type, double factor, int64_t n) {
+  DispatchNumbers("scale", type, [&](auto tag) {
+    using T = decltype(tag);
+    LATHE_LAUNCH(ScaleKernel<T>, GridFor(n), kBlock, 0, static_cast<T*>(to), factor, n);
+  });
+}
+
+const TensorKernels table = {Fill, ConvertAll, Add, Scale};
+[[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
+
+}  // namespace
+}  // namespace lathe::cuda

@@ -1,0 +1,37 @@
+#include "lathe/core/device_backend.h"
+
+#include <absl/strings/str_cat.h>
+
+namespace lathe {
+namespace {
+
+DeviceBackend*& TheBackend() {
+  static DeviceBackend* backend = nullptr;
+  return backend;
+}
+
+}  // namespace
+
+DeviceBackend* FindDeviceBackend() { return TheBackend(); }
+
+bool RegisterDeviceBackend(DeviceBackend* backend) {
+  TheBackend() = backend;
+  return true;
+}
+
+DeviceBackend& BackendOf(Device device) {
+  DeviceBackend* backend = FindDeviceBackend();
+  if (backend == nullptr) {
+    throw InvalidArgument(
+        absl::StrCat("[device] no ", ToString(device), ": this program was built without CUDA"),
+        "build it where CUDA is installed, or use the CPU");
+  }
+  const int count = backend->Count();
+  if (device.index >= 0 && device.index < count) return *backend;
+  throw InvalidArgument(
+      absl::StrCat("[device] no ", ToString(device), ": ",
+                   count == 0 ? backend->WhyNone() : absl::StrCat("there are ", count, " devices")),
+      count == 0 ? "use the CPU" : absl::StrCat("use cuda:0 to cuda:", count - 1));
+}
+
+}  // namespace lathe

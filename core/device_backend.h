@@ -1,0 +1,47 @@
+// The seam between tensors and a device that isn't the host's processor. core/cuda/ implements it
+// where a program links it; the rest of Lathe sees neither CUDA's headers nor whether they exist.
+//
+// All work on a device is queued on one stream, in the order of the calls: a kernel may return
+// before it has run. A process uses one device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lathe/core/tensor.h"
+
+namespace lathe {
+
+class DeviceBackend {
+ public:
+  virtual ~DeviceBackend() = default;
+
+  // Devices that this process can use. Never throws.
+  virtual int Count() = 0;
+  // Why there is none, in one line: "no NVIDIA driver is installed".
+  virtual std::string WhyNone() = 0;
+  // "NVIDIA H200, compute capability 9.0, 139.8 GiB".
+  virtual std::string Describe(int index) = 0;
+
+  // Throws ResourceExhausted if memory doesn't suffice; Storage::Allocate calls it.
+  virtual std::shared_ptr<Storage> Allocate(int64_t bytes, int index, bool zeroed) = 0;
+  virtual MemoryUse Memory(int index) = 0;
+  virtual void ResetPeakMemory(int index) = 0;
+
+  // Behind the work that is queued. `from` on the host may change once it returns.
+  virtual void CopyToDevice(void* to, const void* from, int64_t bytes) = 0;
+  virtual void CopyOnDevice(void* to, const void* from, int64_t bytes) = 0;
+  // Waits until the work that is queued and the copy are done.
+  virtual void CopyToHost(void* to, const void* from, int64_t bytes) = 0;
+  virtual void Synchronize() = 0;
+};
+
+// The backend that this program is linked with; null: none.
+DeviceBackend* FindDeviceBackend();
+// Throws, with the reason, if `device` is not there.
+DeviceBackend& BackendOf(Device device);
+// Called before main by the backend. Returns true.
+bool RegisterDeviceBackend(DeviceBackend* backend);
+
+}  // namespace lathe

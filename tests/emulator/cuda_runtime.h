@@ -1,0 +1,263 @@
+// Stands in for CUDA's header of this name, so that a .cu file compiles with the host's compiler
+// and runs without a GPU: the language's extensions, built-in variables and functions, and the part
+// of the runtime's interface that Lathe calls. Everything happens at once, in the order of the
+// calls.
+//
+// A kernel's blocks run one after the other, the threads of a block as fibers. The environment's
+// LATHE_EMULATOR_ORDER says in which order blocks and threads get their turn: "forward" (default),
+// "reverse", or a number, the seed of a shuffle. Results must not depend on it.
+//
+// Device memory can be touched by kernels and copies only: the host faults as it would with a GPU.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+#include <utility>
+
+#define LATHE_CUDA_EMULATED 1
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+// One block at a time: its threads share what is static.
+#define __shared__ static
+#define __align__(n) alignas(n)
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct uint3 {
+  unsigned x, y, z;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+
+namespace lathe::emulator {
+
+struct Thread {
+  uint3 thread_index, block_index;
+  dim3 block_size, grid_size;
+};
+// The thread whose turn it is.
+extern Thread* current;
+
+// Runs body() in every thread of every block. dynamic_shared: bytes for DynamicShared, fresh and
+// filled with NaN for each block.
+void RunKernel(const char* name, dim3 grid, dim3 block, size_t dynamic_shared,
+               const std::function<void()>& body);
+void* DynamicShared();
+
+void SyncThreads();
+// Waits for all threads of the warp that have not returned, which all have to come. Returns what
+// each lane brought, until the next but one call; lanes that are not there bring 0.
+const uint64_t* ExchangeInWarp(unsigned mask, uint64_t mine, bool* present);
+unsigned Lane();
+
+template <typename T>
+uint64_t ToBits(T value) {
+  static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  return bits;
+}
+template <typename T>
+T FromBits(uint64_t bits) {
+  T value;
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+}  // namespace lathe::emulator
+
+#define threadIdx (::lathe::emulator::current->thread_index)
+#define blockIdx (::lathe::emulator::current->block_index)
+#define blockDim (::lathe::emulator::current->block_size)
+#define gridDim (::lathe::emulator::current->grid_size)
+constexpr int warpSize = 32;
+
+inline void __syncthreads() { lathe::emulator::SyncThreads(); }
+inline void __syncwarp(unsigned mask = ~0u) {
+  bool present[32];
+  lathe::emulator::ExchangeInWarp(mask, 0, present);
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+// A lane whose source is outside of its group of `width`, or is not there, keeps its own value.
+template <typename T>
+T lathe_shuffle(unsigned mask, T value, int source, int width) {
+  bool present[32];
+  const uint64_t* all =
+      lathe::emulator::ExchangeInWarp(mask, lathe::emulator::ToBits(value), present);
+  const int lane = static_cast<int>(lathe::emulator::Lane()), first = lane / width * width;
+  if (source < first || source >= first + width || !present[source]) return value;
+  return lathe::emulator::FromBits<T>(all[source]);
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+  const int first = static_cast<int>(lathe::emulator::Lane()) / width * width;
+  return lathe_shuffle(mask, value, first + (source & (width - 1)), width);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+  return lathe_shuffle(mask, value, static_cast<int>(lathe::emulator::Lane()) ^ bits, width);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  return lathe_shuffle(mask, value, static_cast<int>(lathe::emulator::Lane() + by), width);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  return lathe_shuffle(mask, value,
+                       static_cast<int>(lathe::emulator::Lane()) - static_cast<int>(by), width);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  bool present[32];
+  const uint64_t* all = lathe::emulator::ExchangeInWarp(mask, predicate != 0, present);
+  unsigned votes = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) votes |= unsigned{all[lane] != 0} << lane;
+  return votes;
+}
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+
+template <typename T>
+T atomicAdd(T* to, std::type_identity_t<T> value) {
+  return std::exchange(*to, static_cast<T>(*to + value));
+}
+template <typename T>
+T atomicMax(T* to, std::type_identity_t<T> value) {
+  return std::exchange(*to, std::max(*to, value));
+}
+template <typename T>
+T atomicOr(T* to, std::type_identity_t<T> value) {
+  return std::exchange(*to, static_cast<T>(*to | value));
+}
+template <typename T>
+T atomicExch(T* to, std::type_identity_t<T> value) {
+  return std::exchange(*to, value);
+}
+template <typename T>
+T atomicCAS(T* to, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+  const T before = *to;
+  if (before == expected) *to = value;
+  return before;
+}
+
+template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>(uint64_t{a} * b >> 32);
+}
+inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int __ffs(int bits) { return ffs(bits); }
+inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __logf(float x) { return std::log(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __frsqrt_rn(float x) { return 1 / std::sqrt(x); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+using std::max;
+using std::min;
+
+// --- the runtime's interface ---
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorNotReady = 600,
+};
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost = 0,
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4,
+};
+struct CUstream_st;
+struct CUevent_st;
+using cudaStream_t = CUstream_st*;
+using cudaEvent_t = CUevent_st*;
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int major, minor, multiProcessorCount;
+  size_t sharedMemPerBlockOptin;
+};
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0;
+
+const char* cudaGetErrorString(cudaError_t error);
+const char* cudaGetErrorName(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int index);
+cudaError_t cudaGetDevice(int* index);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMalloc(void** memory, size_t bytes);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaEventDestroy(cudaEvent_t event);

@@ -1,0 +1,22 @@
+// The emulated device, for tests.
+#pragma once
+
+#include <cstdint>
+
+namespace lathe::emulator {
+
+// What the host may do while one lives: touch device memory, for stand-ins of libraries' kernels.
+class DeviceAccess {
+ public:
+  DeviceAccess();
+  ~DeviceAccess();
+  DeviceAccess(const DeviceAccess&) = delete;
+  DeviceAccess& operator=(const DeviceAccess&) = delete;
+};
+
+// From now on the device has so much memory; what is allocated stays.
+void SetMemorySize(int64_t bytes);
+// Kernels that were launched so far.
+int64_t NumLaunches();
+
+}  // namespace lathe::emulator

@@ -1,0 +1,196 @@
+// Blocks and threads of emulated kernels.
+#include <cuda_runtime.h>
+
+#include <boost/context/fiber.hpp>
+#include <boost/context/pooled_fixedsize_stack.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lathe/tests/emulator/emulator.h"
+
+namespace lathe::emulator {
+
+Thread* current = nullptr;
+
+namespace {
+
+namespace context = boost::context;
+
+constexpr unsigned kWarp = 32;
+constexpr size_t kStackBytes = 128 << 10;
+
+[[noreturn]] void Fail(const std::string& what) {
+  std::fprintf(stderr, "emulator: %s\n", what.c_str());
+  std::abort();
+}
+
+struct Warp {
+  uint64_t brought[2][kWarp] = {};
+  bool present[2][kWarp] = {};
+  unsigned arrived = 0, live = 0;
+  uint64_t round = 0;
+};
+
+struct Fiber : Thread {
+  context::fiber self, scheduler;
+  unsigned number = 0;
+  bool done = false;
+  std::function<bool()> may_go;  // what it waits for; null: nothing
+};
+
+struct Block {
+  const char* kernel = "";
+  std::vector<std::unique_ptr<Fiber>> threads;
+  std::vector<Warp> warps;
+  unsigned live = 0, arrived = 0;
+  uint64_t round = 0;
+  std::unique_ptr<unsigned char[]> dynamic_shared;
+};
+
+Block* block = nullptr;
+int64_t launches = 0;
+
+// Orders of n things, as LATHE_EMULATOR_ORDER wants them.
+std::vector<size_t> OrderOf(size_t n) {
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  const char* wanted = std::getenv("LATHE_EMULATOR_ORDER");
+  if (wanted == nullptr || std::string(wanted) == "forward") return order;
+  if (std::string(wanted) == "reverse") {
+    std::reverse(order.begin(), order.end());
+  } else {
+    static std::mt19937_64 generator(std::strtoull(wanted, nullptr, 10));
+    std::shuffle(order.begin(), order.end(), generator);
+  }
+  return order;
+}
+
+Fiber& Self() { return static_cast<Fiber&>(*current); }
+
+void WaitUntil(std::function<bool()> may_go) {
+  Fiber& self = Self();
+  if (may_go()) return;
+  self.may_go = std::move(may_go);
+  self.scheduler = std::move(self.scheduler).resume();
+}
+
+void RunBlock(const std::vector<size_t>& order) {
+  size_t left = order.size();
+  while (left > 0) {
+    bool any = false;
+    for (const size_t i : order) {
+      Fiber& fiber = *block->threads[i];
+      if (fiber.done || (fiber.may_go && !fiber.may_go())) continue;
+      fiber.may_go = nullptr;
+      any = true;
+      current = &fiber;
+      fiber.self = std::move(fiber.self).resume();
+      if (!fiber.done) continue;
+      --left;
+      --block->live;
+      Warp& warp = block->warps[fiber.number / kWarp];
+      --warp.live;
+    }
+    if (!any) Fail(std::string(block->kernel) + ": threads wait for others that never come");
+  }
+}
+
+}  // namespace
+
+void RunKernel(const char* name, dim3 grid, dim3 size, size_t dynamic_shared,
+               const std::function<void()>& body) {
+  const size_t threads = size_t{size.x} * size.y * size.z;
+  if (threads == 0 || threads > 1024 || threads % kWarp != 0) {
+    Fail(std::string(name) + ": blocks of " + std::to_string(threads) + " threads");
+  }
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
+      grid.x > 0x7fffffff || dynamic_shared > (227 << 10)) {
+    Fail(std::string(name) + ": a grid or shared memory that no device takes");
+  }
+  ++launches;
+  const DeviceAccess access;
+  static context::pooled_fixedsize_stack stacks(kStackBytes);
+  const size_t blocks = size_t{grid.x} * grid.y * grid.z;
+  for (const size_t at : OrderOf(blocks)) {
+    Block now;
+    now.kernel = name;
+    now.warps.resize(threads / kWarp);
+    now.live = static_cast<unsigned>(threads);
+    now.dynamic_shared = std::make_unique<unsigned char[]>(dynamic_shared);
+    std::memset(now.dynamic_shared.get(), 0xff, dynamic_shared);
+    block = &now;
+    const unsigned x = static_cast<unsigned>(at % grid.x);
+    const unsigned y = static_cast<unsigned>(at / grid.x % grid.y);
+    const unsigned z = static_cast<unsigned>(at / grid.x / grid.y);
+    for (unsigned i = 0; i < threads; ++i) {
+      auto fiber = std::make_unique<Fiber>();
+      fiber->thread_index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+      fiber->block_index = {x, y, z};
+      fiber->block_size = size;
+      fiber->grid_size = grid;
+      fiber->number = i;
+      ++now.warps[i / kWarp].live;
+      Fiber* self = fiber.get();
+      fiber->self =
+          context::fiber(std::allocator_arg, stacks, [self, &body](context::fiber&& scheduler) {
+            self->scheduler = std::move(scheduler);
+            body();
+            self->done = true;
+            return std::move(self->scheduler);
+          });
+      now.threads.push_back(std::move(fiber));
+    }
+    RunBlock(OrderOf(threads));
+    block = nullptr;
+    current = nullptr;
+  }
+}
+
+void* DynamicShared() { return block->dynamic_shared.get(); }
+
+unsigned Lane() { return Self().number % kWarp; }
+
+void SyncThreads() {
+  Block& b = *block;
+  const uint64_t round = b.round;
+  ++b.arrived;
+  // Whoever looks last lets all go; threads that have returned aren't waited for.
+  WaitUntil([&b, round] {
+    if (b.round == round && b.arrived == b.live) {
+      ++b.round;
+      b.arrived = 0;
+    }
+    return b.round != round;
+  });
+}
+
+const uint64_t* ExchangeInWarp(unsigned mask, uint64_t mine, bool* present) {
+  Warp& warp = block->warps[Self().number / kWarp];
+  if ((mask >> Lane() & 1) == 0) Fail(std::string(block->kernel) + ": a lane outside of its mask");
+  const uint64_t round = warp.round;
+  const size_t slot = round % 2;
+  warp.brought[slot][Lane()] = mine;
+  warp.present[slot][Lane()] = true;
+  ++warp.arrived;
+  WaitUntil([&warp, round, slot] {
+    if (warp.round == round && warp.arrived == warp.live) {
+      ++warp.round;
+      warp.arrived = 0;
+      // Nobody reads the other half any more.
+      std::fill_n(warp.brought[1 - slot], kWarp, uint64_t{0});
+      std::fill_n(warp.present[1 - slot], kWarp, false);
+    }
+    return warp.round != round;
+  });
+  std::copy_n(warp.present[slot], kWarp, present);
+  return warp.brought[slot];
+}
+
+int64_t NumLaunches() { return launches; }
+
+}  // namespace lathe::emulator

@@ -1,0 +1,213 @@
+// The emulated runtime: one device with memory that only kernels and copies may touch.
+#include <cuda_runtime.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "lathe/tests/emulator/emulator.h"
+
+namespace lathe::emulator {
+namespace {
+
+constexpr size_t kReserved = size_t{64} << 30;
+constexpr size_t kAlignment = 4096, kGap = 4096;  // a gap after each block, for what goes astray
+
+struct Memory {
+  char* base = nullptr;
+  size_t top = 0;  // of what was ever handed out
+  size_t size = size_t{16} << 30, used = 0;
+  int open = 0;  // DeviceAccess that live
+  struct Part {
+    size_t begin, bytes;
+  };
+  std::map<char*, Part> blocks;
+  std::multimap<size_t, size_t> free;  // begin by size
+};
+
+Memory& TheMemory() {
+  static Memory memory;
+  if (memory.base == nullptr) {
+    void* mapped =
+        mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) {
+      std::perror("emulator: mmap");
+      std::abort();
+    }
+    memory.base = static_cast<char*>(mapped);
+  }
+  return memory;
+}
+
+void Protect(int how) {
+  Memory& m = TheMemory();
+  if (m.top > 0 && mprotect(m.base, m.top, how) != 0) {
+    std::perror("emulator: mprotect");
+    std::abort();
+  }
+}
+
+}  // namespace
+
+DeviceAccess::DeviceAccess() {
+  if (TheMemory().open++ == 0) Protect(PROT_READ | PROT_WRITE);
+}
+DeviceAccess::~DeviceAccess() {
+  if (--TheMemory().open == 0) Protect(PROT_NONE);
+}
+
+void SetMemorySize(int64_t bytes) { TheMemory().size = static_cast<size_t>(bytes); }
+
+}  // namespace lathe::emulator
+
+using lathe::emulator::DeviceAccess;
+using lathe::emulator::TheMemory;
+
+struct CUstream_st {};
+struct CUevent_st {};
+
+namespace {
+thread_local cudaError_t last_error = cudaSuccess;
+cudaError_t Fail(cudaError_t error) { return last_error = error; }
+}  // namespace
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    case cudaErrorInsufficientDriver:
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNotReady:
+      return "device not ready";
+  }
+  return "unknown error";
+}
+const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int index) {
+  return index == 0 ? cudaSuccess : Fail(cudaErrorInvalidValue);
+}
+cudaError_t cudaGetDevice(int* index) {
+  *index = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "emulated device");
+  properties->totalGlobalMem = TheMemory().size;
+  properties->major = 9;
+  properties->multiProcessorCount = 4;
+  properties->sharedMemPerBlockOptin = 227 << 10;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = TheMemory().size;
+  *free = *total - std::min(*total, TheMemory().used);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  auto& m = TheMemory();
+  const size_t size = (std::max<size_t>(bytes, 1) + lathe::emulator::kAlignment - 1) /
+                      lathe::emulator::kAlignment * lathe::emulator::kAlignment;
+  if (m.used + size > m.size) return Fail(cudaErrorMemoryAllocation);
+  size_t begin = m.top;
+  if (const auto found = m.free.lower_bound(size); found != m.free.end() && found->first == size) {
+    begin = found->second;
+    m.free.erase(found);
+  } else {
+    if (m.top + size + lathe::emulator::kGap > lathe::emulator::kReserved) {
+      return Fail(cudaErrorMemoryAllocation);
+    }
+    m.top += size + lathe::emulator::kGap;
+  }
+  m.used += size;
+  char* block = m.base + begin;
+  m.blocks[block] = {begin, size};
+  {
+    const DeviceAccess access;
+    mprotect(block, size + lathe::emulator::kGap, PROT_READ | PROT_WRITE);
+    std::memset(block, 0xff, size);  // NaN to whoever reads before writing
+  }
+  if (m.open == 0) mprotect(block, size + lathe::emulator::kGap, PROT_NONE);
+  *memory = block;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) return cudaSuccess;
+  auto& m = TheMemory();
+  const auto found = m.blocks.find(static_cast<char*>(memory));
+  if (found == m.blocks.end()) return Fail(cudaErrorInvalidValue);
+  m.used -= found->second.bytes;
+  m.free.emplace(found->second.bytes, found->second.begin);
+  m.blocks.erase(found);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  return *memory == nullptr ? Fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const DeviceAccess access;
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  const DeviceAccess access;
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  *milliseconds = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}

@@ -1,0 +1,77 @@
+"""Compiles .cu files: with nvcc for GPUs, and with the host's compiler for the emulator of tests/emulator/."""
+
+load("@lathe_cuda//:defs.bzl", "ARCHS", "NVCC")
+load(":lathe.bzl", "lathe_cc_library")
+
+def _cuda_objects_impl(ctx):
+    compilation = cc_common.merge_cc_infos(direct_cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
+    arguments = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "--extended-lambda", "-Xcompiler=-fPIC,-Wall,-Wno-unknown-pragmas", "-DNDEBUG"]
+
+    # Device code for each architecture, and for later ones what the driver can compile.
+    for arch in ARCHS:
+        arguments.append("-gencode=arch=compute_%s,code=sm_%s" % (arch, arch))
+    arguments.append("-gencode=arch=compute_%s,code=compute_%s" % (ARCHS[-1], ARCHS[-1]))
+    for folder in compilation.includes.to_list() + compilation.quote_includes.to_list() + compilation.system_includes.to_list():
+        arguments.append("-I" + folder)
+    objects = []
+    for source in ctx.files.srcs:
+        out = ctx.actions.declare_file("%s_objects/%s.pic.o" % (ctx.label.name, source.basename))
+        ctx.actions.run_shell(
+            command = 'export PATH=/usr/bin:/bin; exec "$@"',
+            arguments = [NVCC] + arguments + ["-c", source.path, "-o", out.path],
+            inputs = depset([source], transitive = [compilation.headers]),
+            outputs = [out],
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling %s for GPUs" % source.short_path,
+        )
+        objects.append(out)
+    return [DefaultInfo(files = depset(objects))]
+
+_cuda_objects = rule(
+    implementation = _cuda_objects_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "deps": attr.label_list(providers = [CcInfo]),
+    },
+)
+
+def lathe_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
+    """A library of kernels in .cu files and of sources that call CUDA's libraries. Always linked."""
+    _cuda_objects(
+        name = name + "_kernels",
+        srcs = cu_srcs,
+        deps = deps,
+    )
+    lathe_cc_library(
+        name = name,
+        srcs = srcs + [name + "_kernels"],
+        deps = deps,
+        alwayslink = True,
+        # With the static runtime, which exists once in a program.
+        linkstatic = True,
+        **kwargs
+    )
+
+def lathe_no_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
+    """Stands for lathe_cuda_library where there is no CUDA."""
+    lathe_cc_library(name = name)
+
+def lathe_emulated_library(name, cu_srcs, srcs, deps, **kwargs):
+    """The same sources for the emulator; `deps` has it."""
+    compiled = []
+    for source in cu_srcs:
+        out = "%s_sources/%s.cc" % (name, source.rpartition(":")[2].rpartition("/")[2])
+        native.genrule(
+            name = out + "_source",
+            srcs = [source],
+            outs = [out],
+            cmd = "cp $< $@",
+        )
+        compiled.append(out)
+    lathe_cc_library(
+        name = name,
+        srcs = srcs + compiled,
+        deps = deps,
+        alwayslink = True,
+        **kwargs
+    )
