@@ -16,6 +16,7 @@
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/task.h"
 #include "lathe/apps/trainer.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/gemm.h"
@@ -41,7 +42,7 @@ void PrintData(const std::string& name, const TaskData& data, int64_t max_length
 }
 
 void PrintSummary(const FinetuneOptions& options, const Task& task, const Trainer* trainer,
-                  int num_processes) {
+                  int num_processes, Device device) {
   std::string labels = ProblemType(task.labels.kind());
   if (task.labels.kind() != LabelKind::kRegression) {
     labels += ", " + std::to_string(task.labels.num_labels()) + ":";
@@ -58,6 +59,7 @@ void PrintSummary(const FinetuneOptions& options, const Task& task, const Traine
   PrintData("validation", task.validation, task.max_length);
   PrintData("test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow("steps", trainer->Plan());
+  if (device != Device{}) PrintRow("device", BackendOf(device).Describe(device.index));
   PrintRow("threads", std::to_string(omp_get_max_threads()) + (num_processes > 1 ? " each" : ""));
   if (num_processes > 1) PrintRow("processes", std::to_string(num_processes));
   if (options.mixed_precision != "no") PrintRow("precision", options.mixed_precision);
@@ -146,6 +148,7 @@ int Finetune(const ParsedOptions& parsed) {
   Accelerator accelerator(
       {.gradient_accumulation_steps = options.gradient_accumulation_steps,
        .mixed_precision = options.mixed_precision,
+       .device = options.device == "auto" ? "" : options.device,
        .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000))});
   const bool is_main = accelerator.is_main_process();
   static Silence silence;
@@ -160,7 +163,7 @@ int Finetune(const ParsedOptions& parsed) {
   Task task = LoadTask(options, accelerator);
   CheckSameEverywhere(parsed, task, accelerator);
   accelerator.Prepare(*task.model);
-  if (options.mixed_precision == "bf16" && !HasFastBFloat16()) {
+  if (options.mixed_precision == "bf16" && accelerator.device() == Device{} && !HasFastBFloat16()) {
     task.notes.push_back("this processor has no bfloat16 products: --mixed_precision bf16 is slow");
   }
   task.model->SetGradientCheckpointing(options.gradient_checkpointing);
@@ -173,7 +176,8 @@ int Finetune(const ParsedOptions& parsed) {
     if (!is_main) throw SaidElsewhere{};
     throw;
   }
-  PrintSummary(options, task, trainer ? &*trainer : nullptr, accelerator.num_processes());
+  PrintSummary(options, task, trainer ? &*trainer : nullptr, accelerator.num_processes(),
+               accelerator.device());
   if (Interrupted()) accelerator.SetTrigger();
   if (accelerator.CheckTrigger()) {
     std::cout << "interrupted before the first step; nothing was written" << std::endl;

@@ -123,6 +123,10 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
       .Max(kMostSteps);
   flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps").Min(0).Max(1);
   flags
+      .Add("device", &o.device,
+           "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
+      .Value("NAME");
+  flags
       .Add("mixed_precision", &o.mixed_precision,
            "bf16: activations and products in bfloat16, everything else in float32")
       .Choices({"no", "bf16"});

@@ -38,6 +38,7 @@ struct FinetuneOptions {
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 5e-5, weight_decay = 0;
+  std::string device = "auto";
   std::string mixed_precision = "no";
   bool gradient_checkpointing = false;
   bool bf16 = false;

@@ -18,6 +18,7 @@
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/sequence_length.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/data/metrics.h"
 #include "lathe/data/utf8.h"
@@ -39,7 +40,7 @@ struct PredictOptions {
   std::vector<std::string> texts;
   bool all_scores = false, pairs = false, help = false;
   int64_t batch_size = 32, max_seq_length = 0, num_threads = 0;
-  std::string invalid_utf8 = "error";
+  std::string invalid_utf8 = "error", device = "auto";
   std::string help_text;
 };
 
@@ -55,6 +56,10 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
            "cut to so many tokens; 0: as many as the model takes")
       .Min(0);
   flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
+  flags
+      .Add("device", &o.device,
+           "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
+      .Value("NAME");
   flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
       .Choices({"error", "replace"});
   flags.Add("help", &o.help, "show this text");
@@ -133,6 +138,7 @@ class Predictor {
         names_(model_->config().label_names()),
         vocab_size_(model_->config().GetInt("vocab_size", tokenizer_->vocab_size())) {
     CheckVocabularySize(*tokenizer_, model_->config());
+    model_->To(ChooseDevice(options.device));
     model_->Eval();
     if (!model_->load_report().fresh_head.empty()) {
       throw InvalidArgument(options.model_dir + ": the model has no trained classifier (" +

@@ -223,7 +223,8 @@ void Trainer::TakeSnapshot() {
   if (state_.global_step > 0 && start - good_time_ < kSnapshotShare * good_duration_) return;
   // A bad value that no loss depends on so far.
   if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true, true);
-  const int problem = good_values_.Take(optimizer_.arena().values().values<float>());
+  const Tensor values = optimizer_.arena().values().To(Device{});
+  const int problem = good_values_.Take(values.values<float>());
   if (problem != 0 && !std::exchange(warned_of_snapshot_, true)) {
     progress_->Print("warning: " + FileError(out_->path(), problem).message() +
                      "; no copy of the last good model can be kept: if training diverges, none is "

@@ -22,7 +22,8 @@ int64_t PeakRssBytes() {
 }
 
 bool AllFinite(const Tensor& tensor) {
-  const auto values = tensor.values<float>();
+  const Tensor on_host = tensor.To(Device{});
+  const auto values = on_host.values<float>();
   return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
 }
 
@@ -182,7 +183,9 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
     values.CopyFrom(best_values_);
     step = *state_.best_global_step + 1;
   } else if (model_is_bad && good_values_.taken()) {
-    good_values_.Restore(values.values<float>());
+    Tensor good = values.To(Device{});
+    good_values_.Restore(good.values<float>());
+    values.CopyFrom(good);
     step = good_step_;
   } else if (model_is_bad) {
     throw InvalidArgument(message, hint);

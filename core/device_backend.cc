@@ -1,6 +1,8 @@
 #include "lathe/core/device_backend.h"
 
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/strip.h>
 
 namespace lathe {
 namespace {
@@ -17,6 +19,25 @@ DeviceBackend* FindDeviceBackend() { return TheBackend(); }
 bool RegisterDeviceBackend(DeviceBackend* backend) {
   TheBackend() = backend;
   return true;
+}
+
+Device ChooseDevice(const std::string& wish, int index) {
+  if (wish == "cpu") return {};
+  Device device = {DeviceType::kCUDA, index};
+  if (wish == "auto") {
+    DeviceBackend* backend = FindDeviceBackend();
+    return backend != nullptr && index < backend->Count() ? device : Device{};
+  }
+  absl::string_view number = wish;
+  const bool named = absl::ConsumePrefix(&number, "cuda") &&
+                     (number.empty() || (absl::ConsumePrefix(&number, ":") &&
+                                         absl::SimpleAtoi(number, &device.index)));
+  if (!named) {
+    throw InvalidArgument(absl::StrCat("[device] unknown device \"", wish, "\""),
+                          "use auto, cpu, cuda or cuda:NUMBER");
+  }
+  BackendOf(device);
+  return device;
 }
 
 DeviceBackend& BackendOf(Device device) {

@@ -41,6 +41,9 @@ class DeviceBackend {
 DeviceBackend* FindDeviceBackend();
 // Throws, with the reason, if `device` is not there.
 DeviceBackend& BackendOf(Device device);
+// The device that `wish` names: "cpu", "cuda" (the one of number `index`), "cuda:1", or "auto":
+// "cuda" where there is one, else "cpu". Throws for other names and for devices that aren't there.
+Device ChooseDevice(const std::string& wish, int index = 0);
 // Called before main by the backend. Returns true.
 bool RegisterDeviceBackend(DeviceBackend* backend);
 

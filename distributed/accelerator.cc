@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/philox.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/accelerator_state.h"
@@ -33,7 +34,8 @@ int64_t StepsFromEnvironment() {
 
 // Of every bit: any single one that flips changes it. 48 bits.
 uint64_t Checksum(const Tensor& tensor) {
-  const std::span<const float> values = tensor.values<float>();
+  const Tensor on_host = tensor.To(Device{});
+  const std::span<const float> values = on_host.values<float>();
   uint64_t sum = 0;
   for (size_t i = 0; i < values.size(); ++i)
     sum += std::bit_cast<uint32_t>(values[i]) * (2 * uint64_t{i} + 1);
@@ -77,11 +79,24 @@ Accelerator::Accelerator(AcceleratorOptions options)
           job.environment.world_size, " already and can't become rank ", options_.environment->rank,
           " of ", options_.environment->world_size);
   }
+  std::string wish = options_.device;
+  if (wish.empty()) {
+    const char* cpu = std::getenv("ACCELERATE_USE_CPU");
+    wish = cpu != nullptr && std::string_view(cpu) == "true" ? "cpu" : "auto";
+  }
+  if (job.group->size() > 1) {
+    if (wish != "auto") device_ = ChooseDevice(wish, job.environment.local_rank);
+    Check(device_ == Device{}, "accelerator",
+          "several processes train on the CPU only so far; start one process to use the GPU");
+  } else {
+    device_ = ChooseDevice(wish);
+  }
   state_->environment = job.environment;
   state_->local_main = job.local_main;
   group_ = job.group;
   CheckSame({{"Lathe version", kVersion},
              {"program with build id", BuildId()},
+             {"device", device_ == Device{} ? "cpu" : "cuda"},
              {"mixed_precision", precision},
              {"gradient_accumulation_steps", std::to_string(gradient_accumulation_steps())},
              {"split_batches", options_.split_batches ? "true" : "false"}});
@@ -102,6 +117,7 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 // --- Prepare ---
 
 void Accelerator::PrepareModel(Module& model) {
+  model.To(device_);
   model.SetComputeDType(mixed_precision() == "bf16" ? DType::kBF16 : DType::kF32);
   const std::vector<Parameter> parameters = model.Parameters();
   NamedValues layout;

@@ -46,6 +46,10 @@ struct AcceleratorOptions {
   // their gradients, the optimizer's moments, sums inside products and the loss stay float32.
   // Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no".
   std::string mixed_precision = "";
+  // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it. Empty:
+  // "cpu" where the environment's ACCELERATE_USE_CPU is true, else "auto". Several processes use
+  // the CPU.
+  std::string device = "";
   // A loader's batch_size is that of the batch which all processes share. False: that of each
   // process, so that N of them make batches N times as large.
   bool split_batches = true;
@@ -226,7 +230,8 @@ class Accelerator {
   int64_t gradient_accumulation_steps() const { return options_.gradient_accumulation_steps; }
   void set_gradient_accumulation_steps(int64_t steps);
   bool split_batches() const { return options_.split_batches; }
-  Device device() const { return {}; }
+  // Where prepared models lie. Batches stay on the host: models fetch what they read of them.
+  Device device() const { return device_; }
   const ProcessEnvironment& environment() const;
   ProcessGroup& group() const { return *group_; }
   int num_processes() const { return group_->size(); }
@@ -273,6 +278,7 @@ class Accelerator {
 
   AcceleratorOptions options_;
   std::shared_ptr<ProcessGroup> group_;
+  Device device_ = {};
   std::unique_ptr<State> state_;
   bool trigger_ = false, stop_ = false;
 };

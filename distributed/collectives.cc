@@ -107,14 +107,15 @@ int64_t Product(const Shape& shape, int begin, int end) {
 }  // namespace
 
 Tensor Gather(ProcessGroup& group, const Tensor& tensor) {
-  const Tensor rows =
-      tensor.defined() && tensor.ndim() == 0 ? tensor.Detach().Reshape({1}) : tensor;
+  Tensor rows = tensor.defined() && tensor.ndim() == 0 ? tensor.Detach().Reshape({1}) : tensor;
   const std::vector<Signature> all = GatherSignatures(group, "gather", rows, 0);
   int64_t most = 0, total = 0;
   for (const Signature& signature : all) {
     most = std::max(most, signature.dims[0]);
     total += signature.dims[0];
   }
+  const Device device = rows.device();
+  rows = rows.To(Device{});
   Shape shape = rows.shape();
   const size_t row_bytes =
       static_cast<size_t>(Product(shape, 1, rows.ndim()) * SizeOf(rows.dtype()));
@@ -132,7 +133,7 @@ Tensor Gather(ProcessGroup& group, const Tensor& tensor) {
     std::memcpy(out, gathered.data() + block * rank, size);
     out += size;
   }
-  return result;
+  return result.To(device);
 }
 
 Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& reduction) {
@@ -148,7 +149,7 @@ Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& redu
   const DType wide = dtype == DType::kF64 ? DType::kF64
                      : IsFloating(dtype)  ? DType::kF32
                                           : DType::kI64;
-  const Tensor sum = dtype == wide ? tensor.Clone() : tensor.Detach().To(wide);
+  const Tensor sum = tensor.Clone().To(wide).To(Device{});
   const double scale = mean ? 1.0 / group.size() : 1;
   if (wide == DType::kF64) {
     AllReduceValues<double>(group, sum, op, scale);
@@ -157,7 +158,7 @@ Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& redu
   } else {
     AllReduceValues<int64_t>(group, sum, op, scale);
   }
-  return sum.To(dtype);
+  return sum.To(dtype).To(tensor.device());
 }
 
 Tensor PadAcrossProcesses(ProcessGroup& group, const Tensor& tensor, int dim, double pad_index,
@@ -172,23 +173,26 @@ Tensor PadAcrossProcesses(ProcessGroup& group, const Tensor& tensor, int dim, do
     longest = std::max(longest, signature.dims[static_cast<size_t>(dim)]);
   shape[static_cast<size_t>(dim)] = longest;
   const Tensor result = Tensor::Full(shape, pad_index, tensor.dtype());
+  const Tensor on_host = tensor.To(Device{});
   const int64_t outer = Product(shape, 0, dim);
   const size_t inner =
       static_cast<size_t>(Product(shape, dim + 1, tensor.ndim()) * SizeOf(tensor.dtype()));
-  const std::byte* from = static_cast<const std::byte*>(tensor.raw_data());
+  const std::byte* from = static_cast<const std::byte*>(on_host.raw_data());
   std::byte* to = static_cast<std::byte*>(result.raw_data());
   const size_t skip = pad_first ? inner * static_cast<size_t>(longest - own) : 0;
   for (int64_t i = 0; i < outer; ++i) {
     std::memcpy(to + inner * static_cast<size_t>(longest * i) + skip,
                 from + inner * static_cast<size_t>(own * i), inner * static_cast<size_t>(own));
   }
-  return result;
+  return result.To(tensor.device());
 }
 
 void Broadcast(ProcessGroup& group, Tensor tensor, int root) {
   GatherSignatures(group, "broadcast", tensor);
-  group.Broadcast({static_cast<std::byte*>(tensor.raw_data()), static_cast<size_t>(tensor.bytes())},
-                  root);
+  const Tensor on_host = tensor.To(Device{});
+  group.Broadcast(
+      {static_cast<std::byte*>(on_host.raw_data()), static_cast<size_t>(on_host.bytes())}, root);
+  if (tensor.device() != Device{}) tensor.CopyFrom(on_host);
   tensor.impl()->storage->BumpVersion();
 }
 

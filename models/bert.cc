@@ -50,8 +50,9 @@ void CheckFirstColumns(const Batch& batch) {
 // The rows of activations for `tokens` tokens. Products of bfloat16 are prepared for each number of
 // rows that they meet, which takes a while, and are several times slower for some odd multiples of
 // 32 from 29 on (oneDNN 2.6): few numbers of rows are used. The surplus rows belong to no sequence,
-// so nothing reads them and their gradients are 0.
-int64_t RowsFor(int64_t tokens, DType compute_dtype) {
+// so nothing reads them and their gradients are 0. On a GPU full tiles of 128 rows are fastest.
+int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
+  if (device != Device{}) return (tokens + 127) / 128 * 128;
   if (compute_dtype != DType::kBF16) return tokens;
   const int64_t step = tokens <= 28 * 32 ? 32 : 64;
   return (tokens + step - 1) / step * step;
@@ -149,9 +150,10 @@ std::vector<std::string> BertModel::ConfigKeys() {
 
 nn::ForwardContext BertModel::MakeContext(const Batch& batch,
                                           const BertForwardOptions& options) const {
-  const int64_t rows = RowsFor(batch.num_tokens(), compute_dtype());
-  nn::ForwardContext context = nn::ForwardContext::Make(
-      batch.cu_seqlens, batch.sample_ids, WithSurplus(batch.position_ids, rows), batch.max_seqlen);
+  const int64_t rows = RowsFor(batch.num_tokens(), compute_dtype(), device());
+  nn::ForwardContext context =
+      nn::ForwardContext::Make(batch.cu_seqlens, batch.sample_ids,
+                               WithSurplus(batch.position_ids, rows), batch.max_seqlen, device());
   context.training = options.training;
   context.seed = options.seed;
   context.step = static_cast<uint32_t>(batch.step >= 0 ? batch.step : own_step_);
@@ -166,10 +168,10 @@ Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) c
   Check(last < max_position_embeddings_, "bert", "a sequence reaches position ", last,
         " but the model's max_position_embeddings is ", max_position_embeddings_);
   const int64_t rows = context.row_positions.numel();
-  const Tensor sum = EmbeddingSum({WithSurplus(batch.input_ids, rows),
-                                   WithSurplus(batch.token_type_ids, rows), context.row_positions},
-                                  {word_->weight, token_type_->weight, position_->weight},
-                                  {word_->padding_row, -1, -1});
+  const Tensor sum = EmbeddingSum(
+      {WithSurplus(batch.input_ids, rows).To(device()),
+       WithSurplus(batch.token_type_ids, rows).To(device()), context.row_positions},
+      {word_->weight, token_type_->weight, position_->weight}, {word_->padding_row, -1, -1});
   return Cast(Dropout(norm_->Forward(sum),
                       context.Dropout(layer_options_.hidden_dropout_prob, "embeddings")),
               compute_dtype());
@@ -196,7 +198,7 @@ BertOutput BertModel::Forward(const Batch& batch, const BertForwardOptions& opti
     out.first_tokens = Cast(hidden_states, DType::kF32);
   } else {
     out.last_hidden_state = Visible(hidden_states, rows);
-    out.first_tokens = nn::FirstTokens(out.last_hidden_state, batch.cu_seqlens);
+    out.first_tokens = nn::FirstTokens(out.last_hidden_state, context.sequences.cu_seqlens);
   }
   if (options.output_hidden_states) out.hidden_states.push_back(out.last_hidden_state);
   if (pooler_ != nullptr) out.pooled = pooler_->Forward(out.first_tokens);

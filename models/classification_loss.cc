@@ -18,13 +18,13 @@ Tensor ClassificationLoss(const Tensor& logits, const Tensor& labels, Pretrained
     Check(labels.ndim() == 1 && !IsFloating(labels.dtype()), "loss",
           "single_label_classification needs integer labels of shape [B] but got ",
           ToString(labels.dtype()), " ", labels.shape());
-    return CrossEntropy(logits, labels.To(DType::kI64));
+    return CrossEntropy(logits, labels.To(DType::kI64).To(logits.device()));
   }
   Check(IsFloating(labels.dtype()), "loss", type, " needs floating labels but got ",
         ToString(labels.dtype()));
   Check(labels.numel() == logits.numel(), "loss", type, " needs ", logits.shape(),
         " labels but got ", labels.shape());
-  const Tensor targets = labels.Reshape(logits.shape());
+  const Tensor targets = labels.Reshape(logits.shape()).To(logits.device());
   if (type == "regression") return MseLoss(logits, targets);
   Check(type == "multi_label_classification", "loss", "unknown problem_type \"", type,
         "\"; known: regression, single_label_classification, multi_label_classification");

@@ -273,6 +273,11 @@ void SafetensorsReader::Read(const std::string& name, Tensor& out) const {
     throw InvalidArgument(where + "has shape " + ToString(entry.shape) + " but " +
                           ToString(out.shape()) + " is wanted");
   }
+  if (out.device() != Device{}) {
+    Tensor read = Tensor::Empty(out.shape(), out.dtype());
+    Read(name, read);
+    return out.CopyFrom(read);
+  }
   const char* bytes = impl_->Bytes(entry);
   const int64_t n = out.numel();
   out.impl()->storage->BumpVersion();
@@ -366,7 +371,8 @@ void WriteSafetensors(const std::string& file,
     writer.Write(header.data(), header.size());
     for (const Item& item : order) {
       if (item.tensor->bytes() > 0) {
-        writer.Write(item.tensor->raw_data(), static_cast<size_t>(item.tensor->bytes()));
+        const Tensor on_host = item.tensor->To(Device{});
+        writer.Write(on_host.raw_data(), static_cast<size_t>(on_host.bytes()));
       }
     }
     writer.Close();

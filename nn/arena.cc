@@ -23,7 +23,7 @@ Tensor CommonBuffer(const std::vector<ParameterArena::Entry>& entries, int64_t s
     if (impl->storage != storage) return {};
   }
   if (storage == nullptr || storage->bytes() != size * 4) return {};
-  Tensor buffer = Tensor::Unallocated({size});
+  Tensor buffer = Tensor::Unallocated({size}, DType::kF32, entries[0].parameter.tensor.device());
   buffer.impl()->storage = std::move(storage);
   return buffer;
 }
@@ -47,16 +47,18 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
         CommonBuffer(arena->entries_, size, [](const TensorImpl& impl) { return impl.grad.get(); });
     return arena;
   }
-  arena->values_ = Tensor::Empty({size});
-  float* values = arena->values_.data<float>();
+  const Device device = parameters[0].tensor.device();
+  arena->values_ = Tensor::Empty({size}, DType::kF32, device);
   for (const Entry& entry : arena->entries_) {
-    TensorImpl& impl = *entry.parameter.tensor.impl();
-    const int64_t n = NumElements(impl.shape);
+    const Tensor& parameter = entry.parameter.tensor;
+    TensorImpl& impl = *parameter.impl();
+    Check(impl.device == device, "arena", "parameter ", entry.parameter.name, " is on ",
+          ToString(impl.device), " but the last one on ", ToString(device));
+    const int64_t n = NumElements(impl.shape), end = entry.offset + n;
     if (impl.storage != nullptr) {
-      std::memcpy(values + entry.offset, entry.parameter.tensor.data<float>(),
-                  static_cast<size_t>(n) * 4);
+      arena->values_.Slice(entry.offset, end).CopyFrom(parameter.Reshape({n}));
     }
-    std::memset(values + entry.offset + n, 0, static_cast<size_t>(Padded(n) - n) * 4);
+    if (Padded(n) > n) arena->values_.Slice(end, entry.offset + Padded(n)).Fill(0);
     // Each old buffer goes as soon as it is copied: never two whole copies.
     impl.storage = arena->values_.impl()->storage;
     impl.offset = entry.offset;
@@ -100,7 +102,7 @@ void ParameterArena::ZeroGrads() {
 }
 
 Tensor ParameterArena::NewBuffer() const {
-  const Tensor buffer = Tensor::Zeros(values_.shape());
+  const Tensor buffer = Tensor::Zeros(values_.shape(), DType::kF32, values_.device());
   for (const Entry& entry : entries_) {
     if (!entry.parameter.is_table) continue;
     buffer.impl()->storage->ExpectSparseUse(entry.offset * 4, entry.parameter.tensor.bytes());
@@ -113,7 +115,17 @@ Tensor ParameterArena::GradView(const Entry& entry) const {
   return grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
 }
 
+void ParameterArena::Follow() {
+  if (entries_[0].parameter.tensor.device() == values_.device()) return;
+  const Tensor moved =
+      CommonBuffer(entries_, values_.numel(), [](const TensorImpl& impl) { return &impl; });
+  if (!moved.defined()) return;
+  values_ = moved;
+  grads_ = Tensor();
+}
+
 void ParameterArena::Reattach() {
+  Follow();
   const bool fresh = !grads_.defined();
   if (fresh) grads_ = NewBuffer();
   const std::shared_ptr<Storage>& storage = grads_.impl()->storage;

@@ -27,7 +27,10 @@ class ParameterArena {
   static std::shared_ptr<ParameterArena> Of(const std::vector<Parameter>& parameters);
 
   const std::vector<Entry>& entries() const { return entries_; }
-  const Tensor& values() const { return values_; }  // [n] float32
+  const Tensor& values() {  // [n] float32
+    Follow();
+    return values_;
+  }
   const Tensor& grads();  // [n] float32, allocated and zeroed on first use
   // The same for those who don't write: what is known of rows without gradient stays known.
   // `scaled` false: they multiply by each parameter's grad_scale themselves.
@@ -41,6 +44,8 @@ class ParameterArena {
   Tensor NewBuffer() const;
 
  private:
+  // Where all parameters have moved to another device together (Module::To).
+  void Follow();
   // Throws if a parameter's values have moved away. Gradients that somebody has set or taken away
   // (Tensor::SetGrad) come back into the arena.
   void Reattach();

@@ -22,9 +22,10 @@ struct ForwardContext {
   // when not training.
   DropoutSpec Dropout(double p, std::string_view site, bool first_tokens = false) const;
 
-  // cu_seqlens: [B+1] i32, sample_ids: [B] i32, position_ids: [T] i32.
+  // cu_seqlens: [B+1] i32, sample_ids: [B] i32, position_ids: [T] i32; on the host. The context's
+  // tensors are on `device`.
   static ForwardContext Make(const Tensor& cu_seqlens, const Tensor& sample_ids,
-                             const Tensor& position_ids, int64_t max_seqlen);
+                             const Tensor& position_ids, int64_t max_seqlen, Device device = {});
 };
 
 // Rows of the first tokens: [T, H] -> [B, H].

@@ -41,6 +41,11 @@ void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name
     tensor.Fill(init.kind == Init::Kind::kOnes ? 1 : 0);
     return;
   }
+  if (tensor.device() != Device{}) {
+    Tensor drawn = Tensor::Empty(tensor.shape(), tensor.dtype());
+    Fill(drawn, init, seed, name);
+    return tensor.CopyFrom(drawn);
+  }
   tensor.impl()->storage->BumpVersion();
   const uint64_t key = seed ^ HashName(name);
   const uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);

@@ -1,5 +1,7 @@
 #include "lathe/nn/module.h"
 
+#include <map>
+
 #include "lathe/nn/arena.h"
 
 namespace lathe {
@@ -45,6 +47,33 @@ void Module::Initialize(uint64_t seed) {
   for (Parameter& p : parameters) Fill(p.tensor, p.init, seed, p.name);
 }
 
+void Module::To(Device device) {
+  std::map<std::shared_ptr<Storage>, std::shared_ptr<Storage>> moved;
+  for (const Parameter& p : Parameters()) {
+    TensorImpl& impl = *p.tensor.impl();
+    if (impl.device == device) continue;
+    if (impl.storage != nullptr) {
+      std::shared_ptr<Storage>& there = moved[impl.storage];
+      if (there == nullptr) {
+        const Tensor whole = Tensor::Unallocated({impl.storage->bytes()}, DType::kU8, impl.device);
+        whole.impl()->storage = impl.storage;
+        there = whole.To(device).impl()->storage;
+      }
+      impl.storage = there;
+    }
+    const Tensor grad = impl.grad == nullptr || impl.grad_is_stale ? Tensor() : p.tensor.grad();
+    Tensor(p.tensor).SetGrad(grad.defined() ? grad.To(device) : grad);
+    impl.device = device;
+    impl.low_precision = nullptr;
+    impl.low_precision_version = -1;
+  }
+}
+
+Device Module::device() const {
+  const std::vector<Parameter> parameters = Parameters();
+  return parameters.empty() ? Device{} : parameters[0].tensor.device();
+}
+
 void Module::Train(bool training) {
   training_ = training;
   for (const Entry& entry : entries_) {
@@ -53,8 +82,8 @@ void Module::Train(bool training) {
 }
 
 void Module::SetComputeDType(DType dtype) {
-  Check(dtype == DType::kF32 || dtype == DType::kBF16, "module",
-        "the compute dtype must be float32 or bfloat16 but is ", ToString(dtype));
+  Check(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, "module",
+        "the compute dtype must be float32, bfloat16 or float16 but is ", ToString(dtype));
   compute_dtype_ = dtype;
   for (const Entry& entry : entries_) {
     if (entry.module != nullptr) entry.module->SetComputeDType(dtype);

@@ -47,12 +47,19 @@ class Module {
   // initialisers, a function of (seed, path) alone.
   void Initialize(uint64_t seed);
 
+  // Moves all parameters, their gradients too, to a device. Parameters that share a buffer there
+  // share one here; arenas of all of them follow (nn/arena.h).
+  void To(Device device);
+  // Where the parameters lie; the host if there are none.
+  Device device() const;
+
   void Train(bool training = true);
   void Eval() { Train(false); }
   bool training() const { return training_; }
 
-  // The dtype of activations and products between input and head: float32, or bfloat16 for mixed
-  // precision. Parameters and their gradients stay float32. Accelerator::Prepare sets it.
+  // The dtype of activations and products between input and head: float32, or bfloat16 or (on GPUs)
+  // float16 for mixed precision. Parameters and their gradients stay float32. Accelerator::Prepare
+  // sets it.
   void SetComputeDType(DType dtype);
   DType compute_dtype() const { return compute_dtype_; }
 
