@@ -7,6 +7,7 @@
 #include <gloo/common/error.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
 #include <signal.h>
 
 #include <functional>
@@ -88,6 +89,25 @@ class GlooGroup : public ProcessGroup {
   void AllReduce(std::span<int64_t> data, ReduceOp op) override { AllReduceOf(data, op); }
   void AllReduce(std::span<BFloat16> data, ReduceOp op) override { AllReduceOf(data, op); }
 
+  void ReduceScatter(std::span<float> data) override { ReduceScatterOf(data); }
+  void ReduceScatter(std::span<BFloat16> data) override { ReduceScatterOf(data); }
+
+  void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts) override {
+    watch_.Run("all_gather", [&] {
+      if (local_ != nullptr) {
+        return local_->AllGather(data.data(), parts, sizeof(float), OnWait());
+      }
+      for (const ElementRange& part : parts) {
+        std::vector<Transfer> transfers;
+        for (const int other : Others()) {
+          transfers.push_back(Send(PartOf(data, Stripe(part, rank(), size())), other));
+          transfers.push_back(Receive(PartOf(data, Stripe(part, other, size())), other));
+        }
+        for (Transfer& transfer : transfers) transfer.Wait(timeout_);
+      }
+    });
+  }
+
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     Check(all.size() == mine.size() * static_cast<size_t>(size()), "all_gather", all.size(),
           " bytes for ", size(), " ranks' ", mine.size());
@@ -126,6 +146,67 @@ class GlooGroup : public ProcessGroup {
   std::string Await(const std::string& key) override { return watch_.Await(key); }
 
  private:
+  // Bytes on their way from one rank to another; none if there are none.
+  struct Transfer {
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+    bool is_send;
+    void Wait(Milliseconds timeout) const {
+      if (buffer == nullptr) return;
+      const bool done = is_send ? buffer->waitSend(timeout) : buffer->waitRecv(timeout);
+      if (!done) throw gloo::IoException("broken off");
+    }
+  };
+  static constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own are below
+
+  Transfer Send(std::span<std::byte> bytes, int to) {
+    if (bytes.empty()) return {nullptr, true};
+    Transfer transfer = {context_->createUnboundBuffer(bytes.data(), bytes.size()), true};
+    transfer.buffer->send(to, kSlot);
+    return transfer;
+  }
+  Transfer Receive(std::span<std::byte> bytes, int from) {
+    if (bytes.empty()) return {nullptr, false};
+    Transfer transfer = {context_->createUnboundBuffer(bytes.data(), bytes.size()), false};
+    transfer.buffer->recv(from, kSlot);
+    return transfer;
+  }
+
+  template <typename T>
+  static std::span<std::byte> PartOf(std::span<T> data, ElementRange part) {
+    return std::as_writable_bytes(
+        data.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size())));
+  }
+
+  // In ascending order.
+  std::vector<int> Others() const {
+    std::vector<int> others;
+    for (int other = 0; other < size(); ++other)
+      if (other != rank()) others.push_back(other);
+    return others;
+  }
+
+  template <typename T>
+  void ReduceScatterOf(std::span<T> data) {
+    if (data.empty()) return;
+    watch_.Run("reduce_scatter", [&] {
+      const auto add = Reduce<T, ReduceOp::kSum>;
+      if (local_ != nullptr) {
+        return local_->ReduceScatter(data.data(), data.size(), sizeof(T), add, OnWait());
+      }
+      const ElementRange all = {0, std::ssize(data)}, own = Stripe(all, rank(), size());
+      std::vector<Transfer> sent;
+      for (const int other : Others())
+        sent.push_back(Send(PartOf(data, Stripe(all, other, size())), other));
+      std::vector<T> theirs(static_cast<size_t>(own.size()));
+      T* const sum = data.data() + own.begin;
+      for (const int other : Others()) {
+        Receive(std::as_writable_bytes(std::span(theirs)), other).Wait(timeout_);
+        add(sum, sum, theirs.data(), theirs.size());
+      }
+      for (Transfer& transfer : sent) transfer.Wait(timeout_);
+    });
+  }
+
   template <typename T>
   void AllReduceOf(std::span<T> data, ReduceOp op) {
     if (data.empty()) return;

@@ -13,13 +13,13 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <vector>
 
 namespace lathe {
 
-// What a rank says of its part in the present round. `stage` counts on without end: three for each
-// round.
+// What a rank says of its part in the present call. `stage` counts on without end.
 struct alignas(64) LocalReduce::Slot {
   std::atomic<uint32_t> stage;
   pid_t pid;
@@ -27,8 +27,6 @@ struct alignas(64) LocalReduce::Slot {
 };
 
 namespace {
-
-constexpr uint32_t kStages = 3;  // ready, my stripe is reduced, I have fetched the others'
 
 void Futex(std::atomic<uint32_t>& word, int op, uint32_t value, const timespec* timeout) {
   static_assert(sizeof word == 4 && std::atomic<uint32_t>::is_always_lock_free);
@@ -118,10 +116,15 @@ std::unique_ptr<LocalReduce> LocalReduce::Connect(int rank, int size, const Gath
 
 LocalReduce::~LocalReduce() { munmap(slots_.data(), slots_.size_bytes()); }
 
-template <typename Passed>
-void LocalReduce::WaitForAll(Passed passed, const std::function<void()>& on_wait) {
+// This rank has come to the next stage; returns when all have.
+void LocalReduce::WaitForAll(const OnWait& on_wait) {
   constexpr int kSpins = 2000;  // some 20 microseconds
   const timespec pause = {.tv_sec = 0, .tv_nsec = 50'000'000};
+  std::atomic<uint32_t>& mine = slots_[static_cast<size_t>(rank_)].stage;
+  mine.store(++stage_, std::memory_order_release);
+  Futex(mine, FUTEX_WAKE, INT32_MAX, nullptr);
+  // Counting wraps around.
+  const auto passed = [this](uint32_t other) { return static_cast<int32_t>(other - stage_) >= 0; };
   for (Slot& slot : slots_) {
     for (int i = 0; !passed(slot.stage.load(std::memory_order_acquire)); ++i) {
       if (i < kSpins) {
@@ -142,48 +145,89 @@ void LocalReduce::WaitForAll(Passed passed, const std::function<void()>& on_wait
   }
 }
 
-void LocalReduce::AllReduce(void* data, size_t n, size_t element_size, Combine combine,
-                            const std::function<void()>& on_wait) {
-  Slot& mine = slots_[static_cast<size_t>(rank_)];
-  const auto reach = [&](uint32_t stage) {
-    mine.stage.store(stage, std::memory_order_release);
-    Futex(mine.stage, FUTEX_WAKE, INT32_MAX, nullptr);
-    // Counting wraps around.
-    WaitForAll([&](uint32_t other) { return static_cast<int32_t>(other - stage) >= 0; }, on_wait);
-  };
-  // Stripes of whole cache lines.
-  const size_t line = 64 / element_size, lines = (n + line - 1) / line;
-  const auto stripe = [&](size_t rank) {
-    return std::min(n, lines * rank / static_cast<size_t>(size_) * line);
-  };
-  char* const bytes = static_cast<char*>(data);
-  mine.data = bytes;
-  const uint32_t base = kStages * round_++;
-  reach(base + 1);
+// All ranks are ready, and know where each has its data.
+void LocalReduce::Begin(const void* data, const OnWait& on_wait) {
+  slots_[static_cast<size_t>(rank_)].data = static_cast<const char*>(data);
+  WaitForAll(on_wait);
+}
 
+// The others' stripes of this rank are added to its own, in the order of ranks.
+void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine combine) {
   constexpr size_t kChunkBytes = 128 << 10;  // stays in the level 2 cache
   alignas(64) static thread_local char chunk[kChunkBytes];
-  const size_t begin = stripe(static_cast<size_t>(rank_)),
-               end = stripe(static_cast<size_t>(rank_) + 1);
-  for (size_t at = begin; at < end;) {
+  const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, rank_, size_);
+  const size_t end = static_cast<size_t>(stripe.end);
+  for (size_t at = static_cast<size_t>(stripe.begin); at < end;) {
     const size_t count = std::min(end - at, kChunkBytes / element_size);
-    char* const own = bytes + at * element_size;
-    for (const Slot& other : slots_) {
-      if (&other == &mine) continue;
+    char* const own = data + at * element_size;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      const Slot& other = slots_[static_cast<size_t>(rank)];
       ReadFrom(other.pid, other.data + at * element_size, chunk, count * element_size);
       combine(own, own, chunk, count);
     }
     at += count;
   }
-  reach(base + 2);
+}
 
-  for (size_t rank = 0; rank < slots_.size(); ++rank) {
-    const size_t first = stripe(rank), last = stripe(rank + 1);
-    if (&slots_[rank] == &mine || first == last) continue;
-    ReadFrom(slots_[rank].pid, slots_[rank].data + first * element_size,
-             bytes + first * element_size, (last - first) * element_size);
+void LocalReduce::AllReduce(void* data, size_t n, size_t element_size, Combine combine,
+                            const OnWait& on_wait) {
+  char* const bytes = static_cast<char*>(data);
+  Begin(data, on_wait);
+  ReduceOwn(bytes, n, element_size, combine);
+  WaitForAll(on_wait);
+  for (int rank = 0; rank < size_; ++rank) {
+    const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, rank, size_);
+    const Slot& other = slots_[static_cast<size_t>(rank)];
+    const size_t at = static_cast<size_t>(stripe.begin) * element_size;
+    if (rank == rank_ || stripe.size() == 0) continue;
+    ReadFrom(other.pid, other.data + at, bytes + at,
+             static_cast<size_t>(stripe.size()) * element_size);
   }
-  reach(base + 3);
+  WaitForAll(on_wait);
+}
+
+void LocalReduce::ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
+                                const OnWait& on_wait) {
+  Begin(data, on_wait);
+  ReduceOwn(static_cast<char*>(data), n, element_size, combine);
+  WaitForAll(on_wait);
+}
+
+void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts, size_t element_size,
+                            const OnWait& on_wait) {
+  struct Piece {
+    const Slot* from;
+    size_t at, bytes;
+  };
+  constexpr size_t kPieceBytes = 1 << 20;  // what threads share out
+  std::vector<Piece> pieces;
+  for (int i = 1; i < size_; ++i) {  // not all from the same one first
+    const int rank = (rank_ + i) % size_;
+    for (const ElementRange& part : parts) {
+      const ElementRange stripe = Stripe(part, rank, size_);
+      const size_t end = static_cast<size_t>(stripe.end) * element_size;
+      for (size_t at = static_cast<size_t>(stripe.begin) * element_size; at < end;) {
+        const size_t bytes = std::min(end - at, kPieceBytes);
+        pieces.push_back({&slots_[static_cast<size_t>(rank)], at, bytes});
+        at += bytes;
+      }
+    }
+  }
+  Begin(data, on_wait);
+  std::exception_ptr error;
+#pragma omp parallel for schedule(static)
+  for (const Piece& piece : pieces) {
+    try {
+      ReadFrom(piece.from->pid, piece.from->data + piece.at, static_cast<char*>(data) + piece.at,
+               piece.bytes);
+    } catch (...) {
+#pragma omp critical
+      error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+  WaitForAll(on_wait);
 }
 
 }  // namespace lathe

@@ -1,5 +1,5 @@
-// All-reduce among the processes of one machine that may read each other's memory: about three
-// times as fast as over TCP.
+// All-reduce, and its two halves, among the processes of one machine that may read each other's
+// memory: about three times as fast as over TCP.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
+
+#include "lathe/core/element_range.h"
 
 namespace lathe {
 
@@ -22,23 +25,31 @@ class LocalReduce {
   LocalReduce(const LocalReduce&) = delete;
   LocalReduce& operator=(const LocalReduce&) = delete;
 
+  using OnWait = std::function<void()>;
   // to[i] = the reduction of to[i] and from[i], for `n` elements.
   using Combine = void (*)(void* to, const void* a, const void* b, size_t n);
-  // data = all ranks' combined, in one order, on each. `on_wait` is called now and then while
-  // others are late, and may throw. Other processes only read this one's memory, and only until it
-  // returns or throws.
-  void AllReduce(void* data, size_t n, size_t element_size, Combine combine,
-                 const std::function<void()>& on_wait);
+  // In all of these, `on_wait` is called now and then while others are late, and may throw. Other
+  // processes only read this one's memory, and only until the call returns or throws.
+
+  // data = all ranks' combined, in one order, on each.
+  void AllReduce(void* data, size_t n, size_t element_size, Combine combine, const OnWait& on_wait);
+  // The same for this rank's stripe (core/element_range.h), with the same bits; the rest stays.
+  void ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
+                     const OnWait& on_wait);
+  // In each part of `data`, every rank's stripe = that rank's. On all OpenMP threads.
+  void AllGather(void* data, const std::vector<ElementRange>& parts, size_t element_size,
+                 const OnWait& on_wait);
 
  private:
   struct Slot;
   LocalReduce(int rank, int size) : rank_(rank), size_(size) {}
-  template <typename Passed>
-  void WaitForAll(Passed passed, const std::function<void()>& on_wait);
+  void Begin(const void* data, const OnWait& on_wait);
+  void WaitForAll(const OnWait& on_wait);
+  void ReduceOwn(char* data, size_t n, size_t element_size, Combine combine);
 
   int rank_, size_;
   std::span<Slot> slots_;  // in memory that all share
-  uint32_t round_ = 0;
+  uint32_t stage_ = 0;
 };
 
 }  // namespace lathe

@@ -8,8 +8,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lathe/core/dtype.h"
+#include "lathe/core/element_range.h"
 #include "lathe/distributed/environment.h"
 
 namespace lathe {
@@ -34,6 +36,21 @@ class ProcessGroup {
   virtual void AllReduce(std::span<int64_t> data, ReduceOp op = ReduceOp::kSum) = 0;
   // Every partial sum is rounded.
   virtual void AllReduce(std::span<BFloat16> data, ReduceOp op = ReduceOp::kSum) = 0;
+  // The halves of an all-reduce. This rank's stripe of `data` (core/element_range.h) = the sum over
+  // all ranks; the rest then holds anything.
+  virtual void ReduceScatter(std::span<float> data) { AllReduce(data); }
+  virtual void ReduceScatter(std::span<BFloat16> data) { AllReduce(data); }
+  // In each part of `data`, every rank's stripe = that rank's. On failure some may be.
+  virtual void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts) {
+    for (const ElementRange& part : parts) {
+      for (int rank = 0; rank < size_; ++rank) {
+        const ElementRange own = Stripe(part, rank, size_);
+        Broadcast(std::as_writable_bytes(data.subspan(static_cast<size_t>(own.begin),
+                                                      static_cast<size_t>(own.size()))),
+                  rank);
+      }
+    }
+  }
   // all = every rank's `mine`, in the order of ranks.
   virtual void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   // data = that of rank `root`.

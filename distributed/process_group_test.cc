@@ -159,6 +159,57 @@ TEST_P(Collectives, AgreeWithTheReference) {
   }));
 }
 
+// What a rank has after both halves, and with which bits.
+template <typename T>
+std::vector<T> InHalves(ProcessGroup& group, std::vector<T> values) {
+  group.ReduceScatter(std::span(values));
+  const ElementRange own = Stripe({0, std::ssize(values)}, group.rank(), group.size());
+  return {values.begin() + own.begin, values.begin() + own.end};
+}
+
+TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
+  const auto [n, local] = GetParam();
+  const std::string folder =
+      testing::TempDir() + "/halves" + std::to_string(n) + (local ? "local" : "tcp");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  ExpectAllWell(RunRanks(n, [&, n = n, local = local](const ProcessEnvironment& env) {
+    const auto group = JoinProcessGroup(Placed(env, local), {.timeout = seconds(20)});
+    const auto reference = MakeReferenceGroup(env.rank, n, folder);
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{33}, size_t{1000}, size_t{70001}}) {
+      std::vector<float> all = SomeValues<float>(env.rank, size);
+      const std::vector<float> half = InHalves(*group, all);
+      const std::vector<float> expected = InHalves(*reference, all);
+      EXPECT_EQ(half.size(), expected.size());
+      for (size_t i = 0; i < half.size(); ++i) EXPECT_NEAR(half[i], expected.at(i), 1e-4) << i;
+      group->AllReduce(all);
+      const ElementRange own = Stripe({0, std::ssize(all)}, env.rank, n);
+      if (local || n < 3) {  // in the same order
+        EXPECT_TRUE(std::equal(half.begin(), half.end(), all.begin() + own.begin)) << size;
+      }
+      const auto narrow = InHalves(*group, SomeValues<BFloat16>(env.rank, size));
+      for (size_t i = 0; i < half.size(); ++i)
+        EXPECT_NEAR(static_cast<float>(narrow.at(i)), half[i], 10) << i;
+    }
+    // Only stripes of parts travel; the last part is large enough for several pieces.
+    const std::vector<ElementRange> parts = {{3, 3}, {16, 17}, {100, 1100}, {2000, 900000}};
+    for (ProcessGroup* each : {group.get(), reference.get()}) {
+      std::vector<float> data(900100, static_cast<float>(env.rank));
+      each->AllGatherStripes(data, parts);
+      std::vector<float> expected(data.size(), static_cast<float>(env.rank));
+      for (const ElementRange& part : parts) {
+        for (int rank = 0; rank < n; ++rank) {
+          const ElementRange stripe = Stripe(part, rank, n);
+          std::fill(expected.begin() + stripe.begin, expected.begin() + stripe.end,
+                    static_cast<float>(rank));
+        }
+      }
+      EXPECT_TRUE(data == expected);
+    }
+    return std::string();
+  }));
+}
+
 // Rank `victim` ends or hangs in the middle; what the others say.
 std::vector<RankResult> WithFault(int n, int victim, const std::function<void()>& fault,
                                   milliseconds timeout) {

@@ -1,0 +1,35 @@
+#include "lathe/core/element_range.h"
+
+#include <algorithm>
+
+namespace lathe {
+
+ElementRange Stripe(ElementRange range, int rank, int count) {
+  constexpr int64_t kElements = 32;
+  const int64_t lines = (range.size() + kElements - 1) / kElements;
+  const auto boundary = [&](int64_t i) {
+    return std::min(range.end, range.begin + lines * i / count * kElements);
+  };
+  return {boundary(rank), boundary(rank + 1)};
+}
+
+std::vector<ElementRange> Within(ElementRange range, const std::vector<ElementRange>& others) {
+  std::vector<ElementRange> result;
+  for (const ElementRange& other : others) {
+    const int64_t begin = std::max(range.begin, other.begin), end = std::min(range.end, other.end);
+    if (begin < end) result.push_back({begin, end});
+  }
+  return result;
+}
+
+std::vector<ElementRange> Without(ElementRange range, const std::vector<ElementRange>& others) {
+  std::vector<ElementRange> result;
+  for (const ElementRange& part : Within(range, others)) {
+    if (range.begin < part.begin) result.push_back({range.begin, part.begin});
+    range.begin = part.end;
+  }
+  if (range.begin < range.end) result.push_back(range);
+  return result;
+}
+
+}  // namespace lathe
