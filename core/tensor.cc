@@ -260,19 +260,28 @@ void ClearStaleGrad(TensorImpl& leaf) {
   leaf.grad_rows.emplace();
 }
 
+void ApplyGradScale(TensorImpl& leaf) {
+  if (leaf.grad_scale == 1) return;
+  const Tensor grad(leaf.grad);
+  const float scale = std::exchange(leaf.grad_scale, 1.0f);
+  if (grad.device() != kHost) {
+    DeviceKernels<TensorKernels>().scale(grad.raw_data(), grad.dtype(), scale, grad.numel());
+    return;
+  }
+  DispatchFloat(grad.dtype(), "grad", [&](auto tag) {
+    using T = decltype(tag);
+    for (T& g : grad.values<T>()) g *= static_cast<T>(scale);
+  });
+}
+
 Tensor Tensor::grad() const {
+  if (impl_->partial_grad_hint != nullptr) {
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                "[grad] this process has only its part of the gradient", impl_->partial_grad_hint);
+  }
   Tensor grad(impl_->grad);
   ClearStaleGrad(*impl_);
-  if (impl_->grad_scale != 1 && grad.device() != kHost) {
-    DeviceKernels<TensorKernels>().scale(grad.raw_data(), grad.dtype(), impl_->grad_scale,
-                                         grad.numel());
-  } else if (impl_->grad_scale != 1) {
-    DispatchFloat(grad.dtype(), "grad", [&](auto tag) {
-      using T = decltype(tag);
-      for (T& g : grad.values<T>()) g *= static_cast<T>(impl_->grad_scale);
-    });
-  }
-  impl_->grad_scale = 1;
+  ApplyGradScale(*impl_);
   impl_->grad_rows.reset();  // the caller may write anywhere
   return grad;
 }
@@ -281,6 +290,7 @@ void Tensor::SetGrad(const Tensor& grad) {
   impl_->grad = grad.impl_;
   impl_->grad_is_stale = false;
   impl_->grad_scale = 1;
+  impl_->partial_grad_hint = nullptr;
   impl_->grad_rows.reset();
 }
 

@@ -79,6 +79,9 @@ struct TensorImpl {
   // Clipping only sets this: the gradient is what its buffer holds times this. Tensor::grad() does
   // the multiplication.
   float grad_scale = 1;
+  // If set, the buffer has only a part of the gradient that is right, and Tensor::grad() throws,
+  // with this hint. Who changes the whole gradient resets it.
+  const char* partial_grad_hint = nullptr;
   // If given, all rows of the gradient's buffer but these are 0; ascending, each once.
   std::optional<std::vector<int32_t>> grad_rows;
   // A copy in a narrower dtype for products, and the storage's version that it was made of
@@ -92,6 +95,8 @@ struct TensorImpl {
 
 // Makes the gradient of a leaf 0 if it is stale.
 void ClearStaleGrad(TensorImpl& leaf);
+// Multiplies what the gradient's buffer holds by grad_scale, which becomes 1.
+void ApplyGradScale(TensorImpl& leaf);
 
 class Tensor {
  public:
@@ -156,7 +161,9 @@ class Tensor {
   Tensor& SetRequiresGrad(bool value);
   bool is_leaf() const { return impl_->producer == nullptr; }
   // A handle serves until the optimizer's ZeroGrad or ClipGradNorm; ask anew after them.
-  Tensor grad() const;  // undefined if there is none
+  // Undefined if there is none. Throws where several processes share out the optimizer's work and
+  // this one has a part only (AcceleratorOptions::shard_optimizer).
+  Tensor grad() const;
   void SetGrad(const Tensor& grad);
 
   const std::shared_ptr<TensorImpl>& impl() const { return impl_; }

@@ -69,7 +69,7 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
 
 const Tensor& ParameterArena::grads() {
   GradsToRead();
-  for (const Entry& entry : entries_) entry.parameter.tensor.impl()->grad_rows.reset();
+  for (const Entry& entry : entries_) entry.parameter.tensor.grad();  // forgets the rows
   return grads_;
 }
 
@@ -78,11 +78,7 @@ const Tensor& ParameterArena::GradsToRead(bool scaled) {
   for (const Entry& entry : entries_) {
     TensorImpl& p = *entry.parameter.tensor.impl();
     ClearStaleGrad(p);
-    if (scaled && p.grad_scale != 1) {
-      std::optional<std::vector<int32_t>> rows = std::move(p.grad_rows);
-      entry.parameter.tensor.grad();  // multiplies and forgets the rows
-      p.grad_rows = std::move(rows);
-    }
+    if (scaled) ApplyGradScale(p);
   }
   return grads_;
 }
@@ -98,7 +94,14 @@ void ParameterArena::ZeroGrads() {
     TensorImpl& p = *entry.parameter.tensor.impl();
     p.grad_is_stale = true;
     p.grad_scale = 1;
+    p.partial_grad_hint = nullptr;
   }
+}
+
+bool ParameterArena::has_partial_grads() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.parameter.tensor.impl()->partial_grad_hint != nullptr;
+  });
 }
 
 Tensor ParameterArena::NewBuffer() const {

@@ -31,14 +31,17 @@ class ParameterArena {
     Follow();
     return values_;
   }
-  const Tensor& grads();  // [n] float32, allocated and zeroed on first use
+  // [n] float32, allocated and zeroed on first use. Throws as Tensor::grad() does.
+  const Tensor& grads();
   // The same for those who don't write: what is known of rows without gradient stays known.
-  // `scaled` false: they multiply by each parameter's grad_scale themselves.
+  // `scaled` false: they multiply by each parameter's grad_scale themselves. Doesn't throw where
+  // this process has only a part of the gradients: has_partial_grads().
   const Tensor& GradsToRead(bool scaled = true);
   // The same for those who know what stale gradients, factors and rows are (core/tensor.h):
   // buffers as they are.
   const Tensor& RawGrads();
   void ZeroGrads();
+  bool has_partial_grads() const;
   // A buffer of zeros as large as values(), for what an optimizer keeps. Memory is taken as it is
   // used, by rows for tables.
   Tensor NewBuffer() const;

@@ -28,6 +28,13 @@ std::vector<Parameter> InArenaOrder(const std::vector<ParameterGroup>& groups) {
   return all;
 }
 
+// An optimizer that shares nothing needs whole gradients.
+void CheckHasGrads(Optimizer& optimizer) {
+  if (optimizer.shares() == nullptr && optimizer.arena().has_partial_grads()) {
+    optimizer.arena().grads();  // throws
+  }
+}
+
 }  // namespace
 
 std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters,
@@ -74,50 +81,107 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
     // The gap after a parameter belongs to it: an update leaves its zeros as they are.
     const int64_t end = i + 1 < entries.size() ? entries[i + 1].offset : arena_->values().numel();
     const Tensor& parameter = entries[i].parameter.tensor;
-    ranges_.push_back({begin, end, group_of.at(parameter.impl().get()), parameter});
+    ranges_.push_back({begin, end, group_of.at(parameter.impl().get()), parameter, {{begin, end}}});
   }
+}
+
+void Optimizer::ShareUpdates(std::shared_ptr<const PresentShares> shares) {
+  present_shares_ = std::move(shares);
+}
+
+void Optimizer::Step() {
+  if (!may_step()) return;
+  CheckHasGrads(*this);
+  AdoptShares();
+  step_is_half_done_ = shares_ != nullptr;
+  UpdateParameters();
+  step_is_half_done_ = false;
+}
+
+// What the processes have kept of their parts all get before other parts become theirs.
+void Optimizer::AdoptShares() {
+  std::shared_ptr<const UpdateShares> now =
+      present_shares_ == nullptr ? nullptr : present_shares_->now;
+  if (now == shares_) return;
+  if (shares_ != nullptr) {
+    for (const Tensor& buffer : State()) shares_->gather(buffer.values<float>());
+  }
+  shares_ = std::move(now);
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const ElementRange whole = {ranges_[i].begin, ranges_[i].end};
+    std::vector<ElementRange> own = {whole};
+    if (shares_ != nullptr) own = Without(whole, shares_->others);
+    if (std::exchange(ranges_[i].own, own) != own) OnNewOwn(i);
+  }
+}
+
+void Optimizer::GatherUpdates() {
+  if (shares_ != nullptr) shares_->gather(arena_->values().values<float>());
 }
 
 namespace {
 
-// The gradients without the rows that are known to be 0.
-std::vector<cpu::Stretch> GradStretches(Optimizer& optimizer) {
-  constexpr int64_t kMost = 16384;  // elements: what threads share out
-  float* grads = optimizer.arena().GradsToRead().data<float>();
-  std::vector<cpu::Stretch> stretches;
-  const auto add = [&](int64_t begin, int64_t n) {
-    for (; n > 0; begin += kMost, n -= kMost) {
-      stretches.push_back({grads + begin, std::min(n, kMost)});
-    }
-  };
-  for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
-    const Tensor& p = entry.parameter.tensor;
-    if (const auto& rows = p.impl()->grad_rows) {
-      for (const int32_t row : *rows) {
+// What this process sums of the squares of gradients.
+class GradStretches {
+ public:
+  explicit GradStretches(Optimizer& optimizer)
+      : shares_(optimizer.arena().has_partial_grads() ? optimizer.shares() : nullptr),
+        grads_(optimizer.arena().GradsToRead().data<float>()) {
+    for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
+      const Tensor& p = entry.parameter.tensor;
+      const ElementRange all = {entry.offset, entry.offset + p.numel()};
+      // Rows that are known to be 0 are left out.
+      if (const auto& rows = p.impl()->grad_rows) {
         const int64_t width = p.numel() / p.dim(0);
-        add(entry.offset + row * width, width);
+        for (const int32_t row : *rows)
+          Add({all.begin + row * width, all.begin + (row + 1) * width});
+      } else {
+        Add(all);
       }
-    } else {
-      add(entry.offset, p.numel());
     }
   }
-  return stretches;
-}
 
-float NormOf(const std::vector<cpu::Stretch>& stretches) {
-  const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
-  return static_cast<float>(
-      std::sqrt(kernels.sum_of_squares(stretches.data(), std::ssize(stretches))));
+  float Norm() const {
+    const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
+    double sum = kernels.sum_of_squares(stretches_.data(), std::ssize(stretches_));
+    if (shares_ != nullptr) sum = shares_->sum(sum);
+    return static_cast<float>(std::sqrt(sum));
+  }
+
+ private:
+  void Add(ElementRange range) {
+    if (shares_ == nullptr) return Cut(range);
+    for (const ElementRange& own : Within(range, shares_->own)) Cut(own);
+    // What all have, one of them counts.
+    for (const ElementRange& common : Without(range, shares_->parts)) {
+      if (next_++ % shares_->size == shares_->rank) Cut(common);
+    }
+  }
+  void Cut(ElementRange range) {
+    constexpr int64_t kMost = 16384;  // elements: what threads share out
+    for (; range.size() > 0; range.begin += kMost) {
+      stretches_.push_back({grads_ + range.begin, std::min(range.size(), kMost)});
+    }
+  }
+
+  const UpdateShares* shares_;
+  float* grads_;
+  int64_t next_ = 0;
+  std::vector<cpu::Stretch> stretches_;
+};
+
+float NormOf(Optimizer& optimizer) {
+  CheckHasGrads(optimizer);
+  return GradStretches(optimizer).Norm();
 }
 
 }  // namespace
 
-Tensor GradNorm(Optimizer& optimizer) { return Tensor::Full({}, NormOf(GradStretches(optimizer))); }
+Tensor GradNorm(Optimizer& optimizer) { return Tensor::Full({}, NormOf(optimizer)); }
 
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   Check(max_norm >= 0, "ClipGradNorm", "max_norm must be at least 0 but is ", max_norm);
-  const std::vector<cpu::Stretch> stretches = GradStretches(optimizer);
-  const float norm = NormOf(stretches);
+  const float norm = NormOf(optimizer);
   const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
   // Only noted: whoever reads the gradients multiplies. A ratio that is NaN spoils all of them, so
   // that nobody takes them for clipped.
@@ -131,7 +195,8 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
 
 void ClipGradValue(Optimizer& optimizer, double max_value) {
   Check(max_value >= 0, "ClipGradValue", "max_value must be at least 0 but is ", max_value);
-  const Tensor& grads = optimizer.arena().grads();
+  CheckHasGrads(optimizer);
+  const Tensor& grads = optimizer.arena().GradsToRead();  // rows of zeros stay so
   const float limit = static_cast<float>(max_value);
   float* g = grads.data<float>();
   const int64_t n = grads.numel();

@@ -10,6 +10,7 @@
 
 #include "lathe/nn/arena.h"
 #include "lathe/nn/module.h"
+#include "lathe/optim/update_shares.h"
 
 namespace lathe {
 
@@ -30,10 +31,8 @@ class Optimizer {
 
   // One update from the gradients in the arena, at each group's current lr. Parameters whose
   // gradient was never computed count as having gradient 0; those that require none (frozen ones)
-  // stay as they are.
-  void Step() {
-    if (may_step()) UpdateParameters();
-  }
+  // stay as they are. Where the update is shared out, a collective.
+  void Step();
   void ZeroGrad() {
     if (may_step()) arena_->ZeroGrads();
   }
@@ -41,6 +40,16 @@ class Optimizer {
   // gradients still accumulate. Schedules of this optimizer wait with it.
   void StepOnlyIf(std::shared_ptr<const bool> may_step) { may_step_ = std::move(may_step); }
   bool may_step() const { return may_step_ == nullptr || *may_step_; }
+  // From now on each Step updates this process's part of the parameters and gets the rest from the
+  // others: an Accelerator says so (AcceleratorOptions::shard_optimizer).
+  void ShareUpdates(std::shared_ptr<const PresentShares> shares);
+  // Null unless the update is shared out.
+  const UpdateShares* shares() const {
+    return present_shares_ == nullptr ? nullptr : present_shares_->now.get();
+  }
+  // Whether a Step ended with an error when some parameters had changed and others, or parts of
+  // them, had not.
+  bool step_is_half_done() const { return step_is_half_done_; }
 
   int num_groups() const { return static_cast<int>(lr_.size()); }
   double lr(int group = 0) const { return lr_[group]; }
@@ -51,7 +60,15 @@ class Optimizer {
   const std::shared_ptr<ParameterArena>& shared_arena() const { return arena_; }
 
  protected:
-  virtual void UpdateParameters() = 0;  // what Step does
+  // What Step does: updates `own` of each range that is trained, calls GatherUpdates, then whatever
+  // else depends on the values.
+  virtual void UpdateParameters() = 0;
+  // The buffers it keeps, each as large as the arena.
+  virtual std::vector<Tensor> State() const = 0;
+  // After `own` of this range has changed; State is whole then.
+  virtual void OnNewOwn(size_t /*range*/) {}
+  // The other processes' part of the values.
+  void GatherUpdates();
   Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
 
   // A parameter's stretch of the arena, with the gap after it.
@@ -59,13 +76,18 @@ class Optimizer {
     int64_t begin, end;  // elements
     int group;
     Tensor parameter;
+    std::vector<ElementRange> own;  // what this process updates: all of it unless that is shared
   };
   std::shared_ptr<ParameterArena> arena_;
   std::vector<Range> ranges_;
   std::vector<double> lr_, initial_lr_, weight_decay_;
   int64_t step_count_ = 0;
+  std::shared_ptr<const UpdateShares> shares_;  // that `own` and State follow
 
  private:
+  void AdoptShares();
+  std::shared_ptr<const PresentShares> present_shares_;
+  bool step_is_half_done_ = false;
   std::shared_ptr<const bool> may_step_;
 };
 
@@ -88,10 +110,13 @@ class AdamW : public Optimizer {
 
  private:
   void UpdateParameters() override;
+  std::vector<Tensor> State() const override;
+  void OnNewOwn(size_t range) override;
   AdamWOptions options_;
-  Tensor exp_avg_, exp_avg_sq_;               // [n] f32, allocated at the first step
-  std::vector<int64_t> steps_;                // of each range: fewer where it was frozen
-  std::vector<std::vector<uint8_t>> active_;  // for each range, core/cpu/optimizer.h
+  Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
+  std::vector<int64_t> steps_;   // of each range: fewer where it was frozen
+  // For each range, those of its `own` one after the other; core/cpu/optimizer.h.
+  std::vector<std::vector<uint8_t>> active_;
 };
 
 struct SGDOptions {
@@ -109,12 +134,14 @@ class SGD : public Optimizer {
 
  private:
   void UpdateParameters() override;
+  std::vector<Tensor> State() const override;
   SGDOptions options_;
   Tensor momentum_;
   std::vector<uint8_t> filled_;  // for each range: whether its part of momentum_ has a gradient
 };
 
 // L2 norm over all gradients of the arena as a [] f32 tensor; nothing is read back to the host.
+// Where each process has only its part of the gradients, this and ClipGradNorm are collectives.
 Tensor GradNorm(Optimizer& optimizer);
 
 // Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_) and returns

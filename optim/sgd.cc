@@ -45,6 +45,11 @@ SGD::SGD(std::vector<ParameterGroup> groups, SGDOptions options)
         "nesterov needs a momentum and no dampening");
 }
 
+std::vector<Tensor> SGD::State() const {
+  if (!momentum_.defined()) return {};
+  return {momentum_};
+}
+
 void SGD::UpdateParameters() {
   const Tensor& values = arena_->values();
   const Tensor& grads = arena_->GradsToRead();
@@ -63,15 +68,17 @@ void SGD::UpdateParameters() {
                           .momentum = static_cast<float>(options_.momentum),
                           .take = static_cast<float>(take),
                           .nesterov = options_.nesterov};
-    float* p = values.data<float>() + range.begin;
-    const float* g = grads.data<float>() + range.begin;
-    const int64_t n = range.end - range.begin;
-    if (momentum_.defined()) {
-      UpdateWithMomentum(p, momentum_.data<float>() + range.begin, g, n, step);
-    } else {
-      Update(p, g, n, step);
+    for (const ElementRange& own : range.own) {
+      float* p = values.data<float>() + own.begin;
+      const float* g = grads.data<float>() + own.begin;
+      if (momentum_.defined()) {
+        UpdateWithMomentum(p, momentum_.data<float>() + own.begin, g, own.size(), step);
+      } else {
+        Update(p, g, own.size(), step);
+      }
     }
   }
+  GatherUpdates();
   values.impl()->storage->BumpVersion();
 }
 

@@ -1,0 +1,206 @@
+// Optimizers that share out their updates, as threads instead of processes.
+#include "lathe/optim/update_shares.h"
+
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <cmath>
+#include <thread>
+
+#include "lathe/core/error.h"
+#include "lathe/core/ops/cast.h"
+#include "lathe/optim/optimizer.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kSize = 3, kSteps = 6;
+using Ranges = std::vector<ElementRange>;
+
+// Buffers of all ranks, while they gather.
+struct Meeting {
+  std::barrier<> barrier{kSize};
+  std::vector<float*> data = std::vector<float*>(kSize);
+  std::vector<double> numbers = std::vector<double>(kSize);
+};
+
+std::shared_ptr<const UpdateShares> Shares(Meeting& meeting, int rank, Ranges parts) {
+  auto shares = std::make_shared<UpdateShares>();
+  shares->parts = parts;
+  shares->rank = rank;
+  shares->size = kSize;
+  for (const ElementRange& part : parts) {
+    shares->own.push_back(Stripe(part, rank, kSize));
+    for (const ElementRange& other : Without(part, shares->own)) shares->others.push_back(other);
+  }
+  shares->gather = [&meeting, rank, parts](std::span<float> data) {
+    meeting.data[rank] = data.data();
+    meeting.barrier.arrive_and_wait();
+    for (int other = 0; other < kSize; ++other) {
+      for (const ElementRange& part : parts) {
+        const ElementRange theirs = Stripe(part, other, kSize);
+        if (other == rank) continue;
+        std::copy(meeting.data[other] + theirs.begin, meeting.data[other] + theirs.end,
+                  data.data() + theirs.begin);
+      }
+    }
+    meeting.barrier.arrive_and_wait();
+  };
+  shares->sum = [&meeting, rank](double mine) {
+    meeting.numbers[rank] = mine;
+    meeting.barrier.arrive_and_wait();
+    double sum = 0;
+    for (const double number : meeting.numbers) sum += number;
+    meeting.barrier.arrive_and_wait();
+    return sum;
+  };
+  return shares;
+}
+
+struct Model : Module {
+  Model() {
+    table = RegisterParameter("table", {300, 20}, Init::Normal(1));
+    weight = RegisterParameter("weight", {50, 37}, Init::Normal(1));
+    bias = RegisterParameter("bias", {7}, Init::Normal(1));
+    Initialize(5);
+  }
+  Tensor table, weight, bias;
+};
+
+struct Result {
+  std::vector<float> values, narrow, norms;
+  bool operator==(const Result&) const = default;
+};
+
+using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const Module&)>;
+
+// Trains with gradients that are functions of the step. The arena has bias [0, 7), weight
+// [16, 1866), table [1872, 7872).
+Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
+  Model model;
+  const auto optimizer = make(model);
+  auto present = std::make_shared<PresentShares>();
+  if (meeting != nullptr) optimizer->ShareUpdates(present);
+  Result result;
+  bool copies_follow = true;
+  for (int step = 0; step < kSteps; ++step) {
+    if (meeting != nullptr && step == 1) present->now = Shares(*meeting, rank, {{0, 1000}});
+    if (meeting != nullptr && step == 3) {
+      present->now = Shares(*meeting, rank, {{0, 1700}, {1872, 7000}});
+    }
+    if (meeting != nullptr && step == 5) present->now = nullptr;
+    model.bias.SetRequiresGrad(step != 3);
+    optimizer->ZeroGrad();
+    for (const Tensor& p : {model.table, model.weight, model.bias}) {
+      const std::span<float> grad = p.grad().values<float>();
+      for (size_t i = 0; i < grad.size(); ++i)
+        grad[i] = (i + static_cast<size_t>(step)) % 5 == 0 ? 0 : std::sin(static_cast<float>(i));
+    }
+    if (present->now != nullptr) {
+      // What others' parts hold is of no account.
+      float* grads = optimizer->arena().RawGrads().data<float>();
+      for (const auto& entry : optimizer->arena().entries()) {
+        const ElementRange all = {entry.offset, entry.offset + entry.parameter.tensor.numel()};
+        for (const ElementRange& other : Within(all, present->now->others))
+          std::fill_n(grads + other.begin, other.size(), 7.0f);
+      }
+      model.table.impl()->partial_grad_hint = "";
+    }
+    LowPrecisionCopy(model.weight, DType::kBF16);
+    result.norms.push_back(static_cast<float>(ClipGradNorm(*optimizer, 2.5).Item()));
+    optimizer->Step();
+    EXPECT_FALSE(optimizer->step_is_half_done());
+    copies_follow = copies_follow && model.weight.impl()->low_precision_version ==
+                                         model.weight.impl()->storage->version();
+  }
+  result.values = optimizer->arena().values().ToVector<float>();
+  if (dynamic_cast<AdamW*>(optimizer.get()) != nullptr) {
+    EXPECT_TRUE(copies_follow);
+  }
+  result.narrow = LowPrecisionCopy(model.weight, DType::kBF16).To(DType::kF32).ToVector<float>();
+  return result;
+}
+
+void CompareWithOne(const MakeOptimizer& make) {
+  const Result alone = Train(make, nullptr, 0);
+  Meeting meeting;
+  std::vector<Result> results(kSize);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kSize; ++rank)
+    threads.emplace_back([&, rank] { results[rank] = Train(make, &meeting, rank); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Result& result : results) {
+    EXPECT_TRUE(result == results[0]);
+    for (int i = 0; i < kSteps; ++i) EXPECT_FLOAT_EQ(result.norms[i], alone.norms[i]);
+    ASSERT_EQ(result.values.size(), alone.values.size());
+    for (size_t i = 0; i < alone.values.size(); ++i)
+      ASSERT_NEAR(result.values[i], alone.values[i], 1e-6) << i;
+    EXPECT_TRUE(result.narrow ==
+                Tensor::FromVector(std::vector<float>(result.values.begin() + 16,
+                                                      result.values.begin() + 16 + 50 * 37))
+                    .To(DType::kBF16)
+                    .To(DType::kF32)
+                    .ToVector<float>());
+  }
+}
+
+TEST(UpdateShares, AdamW) {
+  CompareWithOne([](const Module& model) {
+    return std::make_unique<AdamW>(DecayGroups(model.Parameters(), 0.01), AdamWOptions{.lr = 0.01});
+  });
+  CompareWithOne([](const Module& model) {
+    return std::make_unique<AdamW>(model.Parameters(), AdamWOptions{.lr = 0.01, .weight_decay = 0});
+  });
+}
+
+TEST(UpdateShares, SGD) {
+  for (const double momentum : {0.0, 0.9}) {
+    CompareWithOne([momentum](const Module& model) {
+      return std::make_unique<SGD>(model.Parameters(),
+                                   SGDOptions{.lr = 0.01, .momentum = momentum});
+    });
+  }
+}
+
+TEST(UpdateShares, AStepThatFailsIsHalfDone) {
+  Model model;
+  AdamW optimizer(model.Parameters(), {});
+  auto present = std::make_shared<PresentShares>();
+  auto shares = std::make_shared<UpdateShares>();
+  shares->parts = {{0, 100}};
+  shares->own = {{0, 64}};
+  shares->others = {{64, 100}};
+  shares->gather = [](std::span<float>) { throw InvalidArgument("lost"); };
+  present->now = shares;
+  optimizer.ShareUpdates(present);
+  EXPECT_THROW(optimizer.Step(), Error);
+  EXPECT_TRUE(optimizer.step_is_half_done());
+}
+
+TEST(UpdateShares, PartsOfGradientsAreNotTakenForWholeOnes) {
+  Model model;
+  AdamW optimizer(model.Parameters(), {});
+  optimizer.ZeroGrad();
+  model.weight.grad().Fill(1);
+  model.weight.impl()->partial_grad_hint = "do something else";
+  const auto expect_refusal = [&](const std::function<void()>& body) {
+    try {
+      body();
+      ADD_FAILURE();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(), "[grad] this process has only its part of the gradient");
+      EXPECT_EQ(e.hint(), "do something else");
+    }
+  };
+  expect_refusal([&] { model.weight.grad(); });
+  expect_refusal([&] { optimizer.arena().grads(); });
+  expect_refusal([&] { optimizer.Step(); });
+  expect_refusal([&] { GradNorm(optimizer); });
+  expect_refusal([&] { ClipGradNorm(optimizer, 1); });
+  expect_refusal([&] { ClipGradValue(optimizer, 1); });
+  optimizer.ZeroGrad();
+  EXPECT_EQ(model.weight.grad().data<float>()[3], 0);
+}
+
+}  // namespace
+}  // namespace lathe
