@@ -99,7 +99,8 @@ Accelerator::Accelerator(AcceleratorOptions options)
              {"device", device_ == Device{} ? "cpu" : "cuda"},
              {"mixed_precision", precision},
              {"gradient_accumulation_steps", std::to_string(gradient_accumulation_steps())},
-             {"split_batches", options_.split_batches ? "true" : "false"}});
+             {"split_batches", options_.split_batches ? "true" : "false"},
+             {"shard_optimizer", options_.shard_optimizer ? "true" : "false"}});
 }
 
 Accelerator::~Accelerator() {
@@ -163,10 +164,17 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   auto& arenas = state_->arenas;
   const auto& arena = optimizer.shared_arena();
   // Optimizers of the same parameters share their buffers.
-  const bool known = std::any_of(arenas.begin(), arenas.end(), [&](const auto& other) {
+  const auto known = std::find_if(arenas.begin(), arenas.end(), [&](const auto& other) {
     return other->values().impl()->storage == arena->values().impl()->storage;
   });
-  if (!known) arenas.push_back(arena);
+  const size_t index = static_cast<size_t>(known - arenas.begin());
+  if (known == arenas.end()) arenas.push_back(arena);
+  state_->shares.resize(arenas.size());
+  auto& shares = state_->shares[index];
+  if (options_.shard_optimizer && use_distributed() && shares == nullptr) {
+    shares = std::make_shared<PresentShares>();
+  }
+  optimizer.ShareUpdates(shares);
   state_->reducer = nullptr;
   NamedValues rates = {{"number of parameter groups", std::to_string(optimizer.num_groups())}};
   for (int group = 0; group < optimizer.num_groups(); ++group) {
@@ -176,6 +184,25 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
     rates.emplace_back("rate of group " + std::to_string(group), rate.str());
   }
   CheckSame(rates);
+}
+
+std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
+                                                     std::vector<ElementRange> parts) {
+  auto shares = std::make_shared<UpdateShares>();
+  shares->rank = group->rank();
+  shares->size = group->size();
+  for (const ElementRange& part : parts) {
+    const ElementRange own = Stripe(part, group->rank(), group->size());
+    shares->own.push_back(own);
+    for (const ElementRange& other : Without(part, {own})) shares->others.push_back(other);
+  }
+  shares->gather = [group, parts](std::span<float> data) { group->AllGatherStripes(data, parts); };
+  shares->sum = [group](double mine) {
+    group->AllReduce(std::span(&mine, 1));
+    return mine;
+  };
+  shares->parts = std::move(parts);
+  return shares;
 }
 
 // --- Backward ---

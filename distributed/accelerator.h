@@ -59,6 +59,12 @@ struct AcceleratorOptions {
   // error. For the first Accelerator of a process.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   ReducerOptions reducer = {};
+  // Each process sums up and keeps the gradients of its own part of the parameters only, and
+  // updates that part with the moments for it; then they give each other the new values (ZeRO, the
+  // first stage). The numbers are the same, but for the last bits of the gradients' norm. Prepared
+  // optimizers' gradients can't be read then, and Step and GradNorm are collectives. Tables of
+  // which few rows are used all processes update. Nothing changes with one process.
+  bool shard_optimizer = false;
   // Every so many steps the processes compare their parameters, bit by bit; 0: never.
   int64_t check_parameters_every = 100;
 };

@@ -13,6 +13,10 @@
 
 namespace lathe {
 
+// Each rank has a stripe of each of the parts (core/element_range.h).
+std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
+                                                     std::vector<ElementRange> parts);
+
 struct Accelerator::State {
   ProcessEnvironment environment;
   int local_main = 0;
@@ -20,6 +24,8 @@ struct Accelerator::State {
   std::shared_ptr<LoaderPasses> passes = std::make_shared<LoaderPasses>();
   std::vector<Parameter> parameters;                    // of prepared models
   std::vector<std::shared_ptr<ParameterArena>> arenas;  // of prepared optimizers, then of the rest
+  // How the update of each of the arenas is shared out; null, or missing at the end: not at all.
+  std::vector<std::shared_ptr<PresentShares>> shares;
   std::shared_ptr<bool> sync = std::make_shared<bool>(true);
   bool accumulating = false, local = false;
   bool counted = false;    // the batch at hand, in `weight`
@@ -84,8 +90,18 @@ struct Accelerator::State {
     reducer = nullptr;  // its hooks go first
     CoverParameters();
     Check(!arenas.empty(), "backward", "Prepare the model and its optimizer first");
-    reducer = std::make_unique<Reducer>(group, arenas, options);
+    shares.resize(arenas.size());
+    std::vector<bool> shared_out;
+    for (const auto& present : shares) shared_out.push_back(present != nullptr);
+    reducer = std::make_unique<Reducer>(group, arenas, options, shared_out);
     trained = std::move(now);
+    for (size_t i = 0; i < arenas.size(); ++i) {
+      if (shares[i] == nullptr) continue;
+      std::vector<ElementRange> parts = reducer->SharedParts(i);
+      std::shared_ptr<const UpdateShares>& present = shares[i]->now;
+      if (present == nullptr ? !parts.empty() : present->parts != parts)
+        present = MakeUpdateShares(group, std::move(parts));
+    }
   }
 };
 

@@ -3,19 +3,18 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/collectives.h"
+#include "lathe/distributed/used_rows.h"
 
 namespace lathe {
 namespace {
@@ -25,32 +24,9 @@ constexpr int64_t kFloatBytes = 4;
 // the records.
 constexpr int64_t kTailBytes = 64 << 10;
 
-// A record as floats that a sum with zeros leaves as they are.
-constexpr size_t kRecordFloats = 8;
-
-std::array<float, kRecordFloats> Pack(const StepRecord& record) {
-  constexpr uint64_t kLow = (1 << 24) - 1;
-  const float high = static_cast<float>(record.loss_sum);
-  const bool split = std::isfinite(high);  // Inf - Inf is NaN
-  return {high,
-          split ? static_cast<float>(record.loss_sum - static_cast<double>(high)) : 0,
-          static_cast<float>(record.weight),
-          record.stop ? 1.0f : 0.0f,
-          static_cast<float>(record.step),
-          static_cast<float>(record.checksum & kLow),
-          static_cast<float>(record.checksum >> 24 & kLow),
-          0};
-}
-
-StepRecord Unpack(const float* floats) {
-  StepRecord record;
-  record.loss_sum = static_cast<double>(floats[0]) + static_cast<double>(floats[1]);
-  record.weight = static_cast<double>(floats[2]);
-  record.stop = floats[3] != 0;
-  record.step = static_cast<int64_t>(floats[4]);
-  record.checksum = static_cast<uint64_t>(floats[5]) | static_cast<uint64_t>(floats[6]) << 24;
-  return record;
-}
+constexpr char kPartialGradHint[] =
+    "processes share out the optimizer's work; to read gradients after Backward, set "
+    "AcceleratorOptions::shard_optimizer to false";
 
 // The layout, for ranks to compare.
 NamedValues Describe(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
@@ -82,18 +58,22 @@ struct Reducer::Impl {
   };
   struct Bucket {
     std::span<float> grads;  // with the gaps between parameters
+    size_t arena;
+    int64_t offset;  // of its first element in the arena
     std::vector<size_t> slots;
-    size_t waiting = 0;  // slots that are not ready
+    size_t shared_out = 0;  // so many of its first elements
+    size_t waiting = 0;     // slots that are not ready
   };
 
   Impl(std::shared_ptr<ProcessGroup> g, std::vector<std::shared_ptr<ParameterArena>> a,
-       ReducerOptions o)
+       ReducerOptions o, const std::vector<bool>& shared_out)
       : group(std::move(g)), arenas(std::move(a)), options(std::move(o)) {
     Check(options.compression == "no" || options.compression == "bf16", "reducer",
           "gradient_compression must be \"no\" or \"bf16\" but is \"", options.compression, "\"");
     CheckSame(*group, "preflight", Describe(arenas, options),
               "run the same program with the same options on all ranks");
     MakeBuckets();
+    ShareOut(shared_out);
     for (size_t i = 0; i < slots.size(); ++i) {
       slots[i].tensor.impl()->on_grad_ready = [this, i] { OnReady(i); };
     }
@@ -111,9 +91,9 @@ struct Reducer::Impl {
   }
 
   void MakeBuckets() {
-    for (const auto& arena : arenas) {
-      float* grads = arena->RawGrads().data<float>();
-      const auto& entries = arena->entries();
+    for (size_t a = 0; a < arenas.size(); ++a) {
+      float* grads = arenas[a]->RawGrads().data<float>();
+      const auto& entries = arenas[a]->entries();
       bool grows = false;  // buckets don't go across arenas or frozen parameters
       for (size_t i = 0; i < entries.size(); ++i) {
         const Tensor& tensor = entries[i].parameter.tensor;
@@ -123,14 +103,14 @@ struct Reducer::Impl {
           continue;
         }
         const int64_t end =
-            i + 1 < entries.size() ? entries[i + 1].offset : arena->values().numel();
+            i + 1 < entries.size() ? entries[i + 1].offset : arenas[a]->values().numel();
         const std::span<float> part(grads + entries[i].offset,
                                     static_cast<size_t>(end - entries[i].offset));
         if (grows) {
           std::span<float>& last = buckets.back().grads;
           last = {last.data(), last.size() + part.size()};
         } else {
-          buckets.push_back({part, {}});
+          buckets.push_back({part, a, entries[i].offset, {}});
         }
         buckets.back().slots.push_back(slots.size());
         slots.push_back({entries[i].parameter.name, tensor, buckets.size() - 1});
@@ -146,6 +126,25 @@ struct Reducer::Impl {
     table_is_last = IsLargeTable(last) && last.parameter.tensor.requires_grad();
   }
 
+  // The last bucket's end, or whole table, goes with the records and to everybody.
+  void ShareOut(const std::vector<bool>& shared_out) {
+    for (Bucket& bucket : buckets) {
+      const bool is_last = &bucket == &buckets.back();
+      if (bucket.arena >= shared_out.size() || !shared_out[bucket.arena]) continue;
+      if (is_last && table_is_last) continue;
+      bucket.shared_out = bucket.grads.size() - (is_last ? TailOf(bucket) : 0);
+    }
+  }
+
+  static size_t TailOf(const Bucket& bucket) {
+    return std::min(bucket.grads.size(), static_cast<size_t>(kTailBytes / kFloatBytes));
+  }
+
+  // Of the bucket's elements, in the arena.
+  ElementRange SharedPart(const Bucket& bucket) const {
+    return {bucket.offset, bucket.offset + static_cast<int64_t>(bucket.shared_out)};
+  }
+
   static bool IsLargeTable(const ParameterArena::Entry& entry) {
     return entry.parameter.is_table && entry.parameter.tensor.bytes() > kTailBytes &&
            entry.parameter.tensor.ndim() == 2;
@@ -156,11 +155,7 @@ struct Reducer::Impl {
   void Arm(bool reduce) {
     for (const auto& arena : arenas) arena->RawGrads();  // those set by hand come back
     if (std::exchange(summed, false)) {
-      // Every rank holds the same sum; once is enough.
-      for (Slot& slot : slots) {
-        TensorImpl& p = *slot.tensor.impl();
-        if (!p.grad_is_stale) p.grad_scale /= static_cast<float>(group->size());
-      }
+      for (const Bucket& bucket : buckets) CountSumOnce(bucket);
     }
     Check(!broken, "reducer", "an earlier backward pass has failed; the ranks no longer agree");
     armed = broken = reduce;
@@ -168,6 +163,30 @@ struct Reducer::Impl {
     for (Bucket& bucket : buckets) bucket.waiting = bucket.slots.size();
     for (Slot& slot : slots) slot.parts = 0;
     if (options.overlap && !thread.joinable()) thread = std::thread([this] { Work(); });
+  }
+
+  // What is summed must not be added as often as there are ranks: what all have, each has a part
+  // of, and a stripe its owner.
+  void CountSumOnce(const Bucket& bucket) {
+    const float share = 1 / static_cast<float>(group->size());
+    for (const size_t i : bucket.slots) {
+      TensorImpl& p = *slots[i].tensor.impl();
+      p.partial_grad_hint = nullptr;
+      if (p.grad_is_stale) continue;
+      if (bucket.shared_out == 0) {
+        p.grad_scale *= share;
+        continue;
+      }
+      float* const grad = Tensor(p.grad).data<float>();
+      const ElementRange all = {p.offset, p.offset + NumElements(p.shape)};
+      const ElementRange own = Stripe(SharedPart(bucket), group->rank(), group->size());
+      for (const ElementRange& rest : Without(all, {own})) {
+        for (int64_t at = rest.begin; at < rest.end; ++at) {
+          float& g = grad[at - all.begin];
+          g = at < SharedPart(bucket).end ? 0 : g * share;  // others' may be NaN
+        }
+      }
+    }
   }
 
   void OnReady(size_t i) {
@@ -207,7 +226,7 @@ struct Reducer::Impl {
     if (thread.joinable()) {
       WaitForThread();
     } else {
-      while (done + 1 < sent) AllReduce(buckets[done++].grads);
+      while (done + 1 < sent) Reduce(buckets[done++]);
     }
     std::vector<StepRecord> records = ReduceLast(mine);
     {
@@ -219,6 +238,7 @@ struct Reducer::Impl {
       TensorImpl& p = *slot.tensor.impl();
       const bool is_last_table = table_is_last && &slot == &slots.back();
       if (!is_last_table) p.grad_rows.reset();
+      if (buckets[slot.bucket].shared_out > 0) p.partial_grad_hint = kPartialGradHint;
     }
     summed = true;
     broken = false;
@@ -244,7 +264,7 @@ struct Reducer::Impl {
       lock.unlock();
       std::exception_ptr caught;
       try {
-        AllReduce(bucket.grads);
+        Reduce(bucket);
       } catch (...) {
         caught = std::current_exception();
       }
@@ -255,14 +275,30 @@ struct Reducer::Impl {
     }
   }
 
+  // All of the bucket, but the last one's end.
+  void Reduce(const Bucket& bucket) {
+    const bool is_last = &bucket == &buckets.back();
+    const size_t size = bucket.grads.size() - (is_last ? TailOf(bucket) : 0);
+    if (bucket.shared_out == 0) return AllReduce(bucket.grads.first(size));
+    const ElementRange all = {0, static_cast<int64_t>(size)};
+    Exchange(bucket.grads.first(size), Stripe(all, group->rank(), group->size()),
+             [this](auto values) { group->ReduceScatter(values); });
+  }
+
   void AllReduce(std::span<float> values) {
-    if (options.compression == "no") return group->AllReduce(values);
+    Exchange(values, {0, std::ssize(values)}, [this](auto v) { group->AllReduce(v); });
+  }
+
+  // `reduce` on the values, in the format in which they travel; `result` is what comes back.
+  template <typename Reduction>
+  void Exchange(std::span<float> values, ElementRange result, Reduction reduce) {
+    if (options.compression == "no") return reduce(values);
     narrow.resize(values.size());
     std::transform(values.begin(), values.end(), narrow.begin(),
                    [](float v) { return BFloat16(v); });
-    group->AllReduce(std::span(narrow));
-    std::transform(narrow.begin(), narrow.end(), values.begin(),
-                   [](BFloat16 v) { return static_cast<float>(v); });
+    reduce(std::span(narrow));
+    std::transform(narrow.begin() + result.begin, narrow.begin() + result.end,
+                   values.begin() + result.begin, [](BFloat16 v) { return static_cast<float>(v); });
   }
 
   // --- the last bucket, with the records ---
@@ -270,15 +306,14 @@ struct Reducer::Impl {
   std::vector<StepRecord> ReduceLast(const StepRecord& mine) {
     Bucket& bucket = buckets.back();
     const size_t size = static_cast<size_t>(group->size());
-    std::vector<float> records(kRecordFloats * size);
+    std::vector<float> records(kStepRecordFloats * size);
     const auto packed = Pack(mine);
     std::copy(packed.begin(), packed.end(),
-              records.begin() + static_cast<std::ptrdiff_t>(kRecordFloats) * group->rank());
+              records.begin() + static_cast<std::ptrdiff_t>(kStepRecordFloats) * group->rank());
     if (!table_is_last || !ReduceRows(records)) {
-      const size_t tail =
-          std::min(bucket.grads.size(), static_cast<size_t>(kTailBytes / kFloatBytes));
+      const size_t tail = TailOf(bucket);
       const std::span<float> end = bucket.grads.last(tail);
-      AllReduce(bucket.grads.first(bucket.grads.size() - tail));
+      Reduce(bucket);
       staging.assign(end.begin(), end.end());
       staging.insert(staging.end(), records.begin(), records.end());
       ReduceStaging(records.size());
@@ -288,7 +323,7 @@ struct Reducer::Impl {
     }
     std::vector<StepRecord> all;
     for (size_t rank = 0; rank < size; ++rank)
-      all.push_back(Unpack(records.data() + kRecordFloats * rank));
+      all.push_back(Unpack(records.data() + kStepRecordFloats * rank));
     return all;
   }
 
@@ -300,30 +335,13 @@ struct Reducer::Impl {
     group->AllReduce(all.last(num_records));
   }
 
-  // Only the rows that some rank has written. False if some rank doesn't know which.
+  // Only the rows that some rank has written. False if all of the table has to travel.
   bool ReduceRows(std::vector<float>& records) {
     TensorImpl& table = *slots.back().tensor.impl();
-    const size_t num_rows = static_cast<size_t>(table.shape[0]);
     const size_t width = static_cast<size_t>(table.shape[1]);
-    // A bit for each row, and one for "any".
-    std::vector<uint64_t> bits(num_rows / 64 + 1);
-    if (table.grad_rows) {
-      for (const int32_t row : *table.grad_rows)
-        bits[static_cast<size_t>(row) / 64] |= uint64_t{1} << (row % 64);
-    } else {
-      bits[num_rows / 64] |= uint64_t{1} << (num_rows % 64);
-    }
-    std::vector<uint64_t> all(bits.size() * static_cast<size_t>(group->size()));
-    group->AllGather(std::as_bytes(std::span(bits)), std::as_writable_bytes(std::span(all)));
-    for (size_t i = 0; i < all.size(); ++i) bits[i % bits.size()] |= all[i];
-    if ((bits[num_rows / 64] >> (num_rows % 64) & 1) != 0) return false;
-    std::vector<int32_t> rows;
-    for (size_t word = 0; word < bits.size(); ++word) {
-      for (uint64_t left = bits[word]; left != 0; left &= left - 1) {
-        rows.push_back(static_cast<int32_t>(word * 64) + std::countr_zero(left));
-      }
-    }
-    if (rows.size() > num_rows / 2) return false;
+    std::optional<std::vector<int32_t>> used = UsedRows(*group, table);
+    if (!used) return false;
+    const std::vector<int32_t>& rows = *used;
     float* grad = buckets.back().grads.data();
     staging.resize(rows.size() * width + records.size());
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -337,7 +355,7 @@ struct Reducer::Impl {
                   width * kFloatBytes);
     }
     std::copy(staging.end() - std::ssize(records), staging.end(), records.begin());
-    table.grad_rows = std::move(rows);
+    table.grad_rows = std::move(used);
     return true;
   }
 
@@ -364,14 +382,24 @@ struct Reducer::Impl {
 };
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group,
-                 std::vector<std::shared_ptr<ParameterArena>> arenas, ReducerOptions options)
-    : impl_(std::make_unique<Impl>(std::move(group), std::move(arenas), std::move(options))) {}
+                 std::vector<std::shared_ptr<ParameterArena>> arenas, ReducerOptions options,
+                 const std::vector<bool>& shared_out)
+    : impl_(std::make_unique<Impl>(std::move(group), std::move(arenas), std::move(options),
+                                   shared_out)) {}
 Reducer::~Reducer() = default;
 
 void Reducer::BeforeBackward(bool reduce) { impl_->Arm(reduce); }
 std::vector<StepRecord> Reducer::Finish(const StepRecord& mine) { return impl_->Finish(mine); }
 
 void Reducer::Abandon() { impl_->armed = false; }
+
+std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
+  std::vector<ElementRange> parts;
+  for (const Impl::Bucket& bucket : impl_->buckets) {
+    if (bucket.arena == arena && bucket.shared_out > 0) parts.push_back(impl_->SharedPart(bucket));
+  }
+  return parts;
+}
 
 bool Reducer::Outdated() const {
   return std::any_of(impl_->was_trained.begin(), impl_->was_trained.end(),

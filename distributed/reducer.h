@@ -10,6 +10,9 @@
 // this order. Which gradients come, and in how many parts, is learned in each pass for the next; in
 // the first one all buckets wait for its end. A parameter without gradient takes part with zeros.
 // Of the last parameter, if it is a table, only the rows travel that some rank has used.
+//
+// Where arenas are shared out, a rank gets the sums of its own stripe of each bucket only
+// (core/element_range.h); the last table, or else the last bucket's end, all get.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +21,9 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/element_range.h"
 #include "lathe/distributed/process_group.h"
+#include "lathe/distributed/step_record.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {
@@ -32,19 +37,13 @@ struct ReducerOptions {
   std::string compression = "no";
 };
 
-// What each rank adds to the last bucket. Numbers arrive as they left.
-struct StepRecord {
-  double loss_sum = 0, weight = 0;  // to float's precision, and up to 2^24
-  bool stop = false;                // somebody has asked this rank to
-  int64_t step = 0;                 // of it, below 2^24
-  uint64_t checksum = 0;            // 48 bits
-};
-
 class Reducer {
  public:
   // Throws on all ranks, naming the first parameter, if they don't have the same ones.
+  // `shared_out`: whether each arena is, whose gradients Tensor::grad() then refuses to show; none
+  // if left out.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<std::shared_ptr<ParameterArena>> arenas,
-          ReducerOptions options);
+          ReducerOptions options, const std::vector<bool>& shared_out = {});
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -57,6 +56,8 @@ class Reducer {
   // Instead of Finish after an exception.
   void Abandon();
 
+  // The parts of this arena (by its number) of which each rank has a stripe; ascending.
+  std::vector<ElementRange> SharedParts(size_t arena) const;
   // Whether parameters were frozen or thawed since: then another reducer is needed.
   bool Outdated() const;
 

@@ -27,13 +27,14 @@ struct Job {
   std::string precision = "no";
   ReducerOptions reducer = {.first_bucket_bytes = 2048, .bucket_bytes = 8192};
   int epochs = 2;
+  bool shard = false, sgd = false;
+  int64_t vocab = 700;  // large enough for its table to be sent by rows
+  int freeze_at = -1;   // the step before which the first layer is frozen, for two steps
 };
-
-constexpr int64_t kVocab = 700;  // large enough for its table to be sent by rows
 
 std::shared_ptr<SequenceClassifier> MakeModel(const Job& job) {
   std::ostringstream json;
-  json << R"({"model_type":"bert","vocab_size":)" << kVocab
+  json << R"({"model_type":"bert","vocab_size":)" << job.vocab
        << R"(,"hidden_size":32,"num_hidden_layers":2,"num_attention_heads":4,)"
        << R"("intermediate_size":64,"max_position_embeddings":32,"hidden_dropout_prob":)"
        << job.dropout << R"(,"attention_probs_dropout_prob":)" << job.dropout << "}";
@@ -50,7 +51,7 @@ TokenizedDataset MakeData(const Job& job) {
   for (int64_t i = 0; i < job.num_samples; ++i) {
     const int64_t length = 2 + (i * 7) % 19;
     for (int64_t t = 0; t < length; ++t) {
-      data.input_ids.push_back(static_cast<int32_t>((i * 31 + t * t * 17 + 5) % kVocab));
+      data.input_ids.push_back(static_cast<int32_t>((i * 31 + t * t * 17 + 5) % job.vocab));
       data.token_type_ids.push_back(0);
     }
     data.offsets.push_back(std::ssize(data.input_ids));
@@ -72,10 +73,18 @@ std::string Train(const ProcessEnvironment& env, const Job& job) {
                            .environment = env,
                            .timeout = std::chrono::seconds(30),
                            .reducer = job.reducer,
+                           .shard_optimizer = job.shard,
                            .check_parameters_every = 3});
   const auto model = MakeModel(job);
   DataLoader train(MakeData(job), {.batch_size = job.batch_size, .shuffle = job.shuffle});
-  AdamW optimizer(DecayGroups(model->Parameters(), 0.01), {.lr = 3e-3});
+  const auto groups = DecayGroups(model->Parameters(), 0.01);
+  std::unique_ptr<Optimizer> own;
+  if (job.sgd) {
+    own = std::make_unique<SGD>(groups, SGDOptions{.lr = 3e-2, .momentum = 0.9});
+  } else {
+    own = std::make_unique<AdamW>(groups, AdamWOptions{.lr = 3e-3});
+  }
+  Optimizer& optimizer = *own;
   const auto scheduler = GetScheduler("linear", optimizer, {.num_training_steps = 40});
   accelerator.Prepare(*scheduler, *model, optimizer, train);
   model->Train();
@@ -83,9 +92,15 @@ std::string Train(const ProcessEnvironment& env, const Job& job) {
   out.precision(12);
   for (int epoch = 0; epoch < job.epochs; ++epoch) {
     for (const Batch& batch : train) {
+      for (const Parameter& p : model->Parameters()) {
+        const int64_t step = optimizer.step_count();
+        const bool frozen = job.freeze_at >= 0 && step >= job.freeze_at && step < job.freeze_at + 2;
+        Tensor tensor = p.tensor;
+        if (p.name.find("layer.0.") != std::string::npos) tensor.SetRequiresGrad(!frozen);
+      }
       const auto accumulation = accelerator.Accumulate(*model);
       accelerator.Backward(model->Forward(batch).loss);
-      accelerator.ClipGradNorm(optimizer, job.max_grad_norm);
+      if (job.max_grad_norm > 0) accelerator.ClipGradNorm(optimizer, job.max_grad_norm);
       optimizer.Step();
       scheduler->Step();
       optimizer.ZeroGrad();
@@ -177,6 +192,72 @@ TEST(DataParallel, AccumulationIsALargerBatch) {
   ASSERT_EQ(a.size(), 3u + 3);
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(std::stod(a[i]), std::stod(b[i]), 2e-6);
 }
+
+// The same numbers whether each process updates everything or its own part; the same bits where
+// the gradients' norm plays no part.
+void CompareSharded(Job job, double limit = kLimit) {
+  for (const int n : {2, 3}) {
+    std::vector<std::string> whole;
+    for (const bool shard : {false, true}) {
+      job.shard = shard;
+      const auto results =
+          RunRanks(n, [&](const ProcessEnvironment& env) { return Train(env, job); });
+      for (int rank = 0; rank < n; ++rank) {
+        ASSERT_EQ(results[rank].exit_code, 0) << "rank " << rank << ": " << results[rank].said;
+        EXPECT_EQ(results[rank].said, results[0].said) << "rank " << rank;
+      }
+      const std::vector<std::string> words = Words(results[0].said);
+      if (!shard) {
+        whole = words;
+        continue;
+      }
+      ASSERT_EQ(words.size(), whole.size());
+      if (job.max_grad_norm == 0) {
+        EXPECT_EQ(words, whole);
+      }
+      for (size_t i = 0; i + 3 < words.size(); ++i) {
+        const double a = std::stod(whole[i]), b = std::stod(words[i]);
+        EXPECT_NEAR(b, a, limit * std::fabs(a)) << n << " processes, step " << i;
+      }
+    }
+  }
+}
+
+TEST(ShardedOptimizer, SameBits) {
+  CompareSharded({.dropout = 0.1, .max_grad_norm = 0});
+  CompareSharded({.max_grad_norm = 0, .sgd = true});
+}
+
+TEST(ShardedOptimizer, Clipping) { CompareSharded({.dropout = 0.1}); }
+
+TEST(ShardedOptimizer, Accumulation) {
+  CompareSharded({.accumulation = 4, .max_grad_norm = 0, .ignore_every = 3});
+  CompareSharded({.accumulation = 4});
+}
+
+TEST(ShardedOptimizer, BFloat16) {
+  CompareSharded({.max_grad_norm = 0, .precision = "bf16"});
+  CompareSharded({.max_grad_norm = 0, .reducer = {.compression = "bf16"}, .vocab = 100});
+}
+
+// The last bucket's end goes to all.
+TEST(ShardedOptimizer, WithoutLargeTable) {
+  CompareSharded({.max_grad_norm = 0, .vocab = 100});
+  CompareSharded({.max_grad_norm = 0, .reducer = {}, .sgd = true, .vocab = 100});
+}
+
+TEST(ShardedOptimizer, WithoutOverlap) {
+  CompareSharded({.max_grad_norm = 0,
+                  .reducer = {.first_bucket_bytes = 4, .bucket_bytes = 4, .overlap = false}});
+}
+
+// Other buckets, so that moments change hands.
+TEST(ShardedOptimizer, ParametersFrozenForAWhile) {
+  CompareSharded({.max_grad_norm = 0, .freeze_at = 3});
+  CompareSharded({.max_grad_norm = 0, .reducer = {}, .sgd = true, .vocab = 100, .freeze_at = 4});
+}
+
+TEST(ShardedOptimizer, AsOneProcess) { CompareWithOne({.dropout = 0.1, .shard = true}, kLimit); }
 
 }  // namespace
 }  // namespace lathe
