@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "lathe/core/cpu/convert.h"
-#include "lathe/core/device_kernels.h"
 
 namespace lathe {
 
@@ -29,12 +28,41 @@ Shape BroadcastStrides(const Shape& shape, const Shape& target) {
   return strides;
 }
 
+WalkDims MergedDims(const Shape& shape, const Shape& a_strides, const Shape& b_strides) {
+  WalkDims dims = {};
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1) continue;
+    const int outer = dims.count - 1;
+    if (outer >= 0 && dims.a_strides[outer] == a_strides[d] * shape[d] &&
+        dims.b_strides[outer] == b_strides[d] * shape[d]) {
+      dims.sizes[outer] *= shape[d];
+      dims.a_strides[outer] = a_strides[d];
+      dims.b_strides[outer] = b_strides[d];
+      continue;
+    }
+    Check(dims.count < kMaxWalkDims, "broadcast", "more than ", kMaxWalkDims,
+          " dimensions that are repeated by turns in shape ", shape);
+    dims.sizes[dims.count] = shape[d];
+    dims.a_strides[dims.count] = a_strides[d];
+    dims.b_strides[dims.count] = b_strides[d];
+    ++dims.count;
+  }
+  return dims;
+}
+
 Tensor SumToShape(const Tensor& t, const Shape& shape) {
   if (t.shape() == shape) return t;
   Check(BroadcastShape("sum_to_shape", t.shape(), shape) == t.shape(), "sum_to_shape", "shape ",
         t.shape(), " was not broadcast from ", shape);
-  Tensor out = Tensor::Zeros(shape, t.dtype(), t.device());
   const Shape strides = BroadcastStrides(shape, t.shape());
+  if (t.device() != Device{}) {
+    Tensor sums = Tensor::Empty(shape, t.dtype(), t.device());
+    DeviceKernels<ReduceKernels>().sum(
+        sums.raw_data(), t.raw_data(), t.dtype(),
+        MergedDims(t.shape(), BroadcastStrides(t.shape(), t.shape()), strides));
+    return sums;
+  }
+  Tensor out = Tensor::Zeros(shape, t.dtype(), t.device());
   DispatchFloat(t.dtype(), "sum_to_shape", [&](auto tag) {
     using T = decltype(tag);
     const T* in = t.data<T>();

@@ -2,6 +2,8 @@
 
 CUDA_KERNELS = [
     "cuda/activation.cu",
+    "cuda/elementwise.cu",
+    "cuda/reduce.cu",
     "cuda/tensor.cu",
 ]
 

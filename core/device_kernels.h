@@ -43,6 +43,36 @@ struct TensorKernels {
   void (*scale)(void* to, DType type, double factor, int64_t n);
 };
 
+// How two tensors are walked together, outermost dimension first: element strides, 0 where an
+// operand stands still. No size is 1. core/broadcast.h makes them.
+constexpr int kMaxWalkDims = 8;
+struct WalkDims {
+  int count;
+  int64_t sizes[kMaxWalkDims], a_strides[kMaxWalkDims], b_strides[kMaxWalkDims];
+};
+
+// Elementwise functions F of core/elementwise_functions.h; f32, bf16 or f16.
+// y_i = f(x_i)
+template <typename F>
+struct MapKernel {
+  void (*run)(const char* op, F f, void* y, const void* x, DType type, int64_t n);
+};
+// y = f(a, b); y is contiguous along `dims`.
+template <typename F>
+struct ZipKernel {
+  void (*run)(const char* op, F f, void* y, const void* a, const void* b, DType type,
+              const WalkDims& dims);
+};
+
+// Sums in a fixed order; f32, bf16 or f16.
+struct ReduceKernels {
+  // y = x summed over the dimensions along which b, y, stands still. a: x. All of y is written.
+  void (*sum)(void* y, const void* x, DType type, const WalkDims& dims);
+  // Over the last dimension. x, y: (rows, n)
+  void (*softmax)(void* y, const void* x, DType type, int64_t rows, int64_t n);
+  void (*log_softmax)(void* y, const void* x, DType type, int64_t rows, int64_t n);
+};
+
 // Matrix products: see core/gemm.h. C is of c_type, f32 or that of A and B.
 struct GemmArgs {
   bool transpose_a, transpose_b;

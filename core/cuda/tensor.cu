@@ -1,4 +1,5 @@
 // What tensors need on a device: fill, convert, add, scale.
+#include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/device_kernels.h"
@@ -59,15 +60,6 @@ void ConvertAll(void* to, DType to_type, const void* from, DType from_type, int6
                    static_cast<const From*>(from), n);
     });
   });
-}
-
-// Calls body(T{}) for float, BFloat16 and Float16.
-template <typename Body>
-void DispatchNumbers(const char* op, DType type, Body body) {
-  if (type == DType::kF32) return body(float{});
-  if (type == DType::kBF16) return body(BFloat16{});
-  if (type == DType::kF16) return body(Float16{});
-  throw InvalidArgument(std::string("[") + op + "] " + ToString(type) + " has no kernel on a GPU");
 }
 
 void Add(void* to, const void* x, DType type, int64_t n) {

@@ -1,10 +1,9 @@
 #include "lathe/core/ops/elementwise.h"
 
-#include <cmath>
-#include <numbers>
-
 #include "lathe/core/autograd.h"
 #include "lathe/core/broadcast.h"
+#include "lathe/core/device_kernels.h"
+#include "lathe/core/elementwise_functions.h"
 
 namespace lathe {
 namespace {
@@ -15,6 +14,10 @@ constexpr int64_t kParallelSize = 16384;  // elements that are worth waking the 
 template <typename F>
 Tensor Map(const char* op, const Tensor& x, F f) {
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
+  if (x.device() != Device{}) {
+    DeviceKernels<MapKernel<F>>().run(op, f, y.raw_data(), x.raw_data(), x.dtype(), x.numel());
+    return y;
+  }
   DispatchFloat(x.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
     const T* in = x.data<T>();
@@ -26,9 +29,21 @@ Tensor Map(const char* op, const Tensor& x, F f) {
   return y;
 }
 
+// y = f(a, b), broadcast to `shape`
+template <typename F>
+Tensor BroadcastOnDevice(const char* op, const Tensor& a, const Tensor& b, const Shape& shape,
+                         F f) {
+  Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
+  DeviceKernels<ZipKernel<F>>().run(
+      op, f, y.raw_data(), a.raw_data(), b.raw_data(), a.dtype(),
+      MergedDims(shape, BroadcastStrides(a.shape(), shape), BroadcastStrides(b.shape(), shape)));
+  return y;
+}
+
 // y_i = f(a_i, b_i), both of one shape
 template <typename F>
 Tensor Zip(const char* op, const Tensor& a, const Tensor& b, F f) {
+  if (a.device() != Device{}) return BroadcastOnDevice(op, a, b, a.shape(), f);
   Tensor y = Tensor::Empty(a.shape(), a.dtype(), a.device());
   DispatchFloat(a.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
@@ -48,10 +63,13 @@ template <typename F>
 Tensor Broadcast(const char* op, const Tensor& a, const Tensor& b, F f) {
   Check(a.dtype() == b.dtype(), op, "expected operands of one dtype but got ", ToString(a.dtype()),
         " and ", ToString(b.dtype()));
+  Check(a.device() == b.device(), op, "expected operands on one device but got ",
+        ToString(a.device()), " and ", ToString(b.device()));
   if (a.shape() == b.shape()) return Zip(op, a, b, f);
-  Tensor y = Tensor::Empty(BroadcastShape(op, a.shape(), b.shape()), a.dtype(), a.device());
+  const Shape shape = BroadcastShape(op, a.shape(), b.shape());
+  if (a.device() != Device{}) return BroadcastOnDevice(op, a, b, shape, f);
+  Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
   if (y.numel() == 0) return y;
-  const Shape& shape = y.shape();
   const Shape a_strides = BroadcastStrides(a.shape(), shape);
   const Shape b_strides = BroadcastStrides(b.shape(), shape);
   const int last = y.ndim() - 1;
@@ -90,7 +108,7 @@ Tensor Broadcast(const char* op, const Tensor& a, const Tensor& b, F f) {
 
 // y = a + b;  da = dy,  db = dy
 Tensor Add(const Tensor& a, const Tensor& b) {
-  Tensor y = Broadcast("add", a, b, [](auto u, auto v) { return u + v; });
+  Tensor y = Broadcast("add", a, b, functions::Add{});
   return Record("add", y, {a, b}, {}, [](BackwardContext& context) {
     context.SetGrad(0, context.grad_output());
     context.SetGrad(1, context.grad_output());
@@ -99,7 +117,7 @@ Tensor Add(const Tensor& a, const Tensor& b) {
 
 // y = a - b;  da = dy,  db = -dy
 Tensor Sub(const Tensor& a, const Tensor& b) {
-  Tensor y = Broadcast("sub", a, b, [](auto u, auto v) { return u - v; });
+  Tensor y = Broadcast("sub", a, b, functions::Sub{});
   return Record("sub", y, {a, b}, {}, [](BackwardContext& context) {
     context.SetGrad(0, context.grad_output());
     if (context.Needs(1)) context.SetGrad(1, Scale(context.grad_output(), -1));
@@ -108,7 +126,7 @@ Tensor Sub(const Tensor& a, const Tensor& b) {
 
 // y = a b;  da = dy b,  db = dy a
 Tensor Mul(const Tensor& a, const Tensor& b) {
-  Tensor y = Broadcast("mul", a, b, [](auto u, auto v) { return u * v; });
+  Tensor y = Broadcast("mul", a, b, functions::Mul{});
   return Record("mul", y, {a, b}, {a, b},
                 [a = a.Detach(), b = b.Detach()](BackwardContext& context) {
                   const Tensor& dy = context.grad_output();
@@ -119,7 +137,7 @@ Tensor Mul(const Tensor& a, const Tensor& b) {
 
 // y = a / b;  da = dy / b,  db = -dy y / b
 Tensor Div(const Tensor& a, const Tensor& b) {
-  Tensor y = Broadcast("div", a, b, [](auto u, auto v) { return u / v; });
+  Tensor y = Broadcast("div", a, b, functions::Div{});
   return Record("div", y, {a, b}, {b, y},
                 [b = b.Detach(), y = y.Detach()](BackwardContext& context) {
                   const Tensor dy_over_b = Div(context.grad_output(), b);
@@ -130,7 +148,7 @@ Tensor Div(const Tensor& a, const Tensor& b) {
 
 // y = c x;  dx = c dy
 Tensor Scale(const Tensor& x, double factor) {
-  Tensor y = Map("scale", x, [factor](auto v) { return v * static_cast<decltype(v)>(factor); });
+  Tensor y = Map("scale", x, functions::Scale{factor});
   return Record("scale", y, {x}, {}, [factor](BackwardContext& context) {
     context.SetGrad(0, Scale(context.grad_output(), factor));
   });
@@ -138,14 +156,14 @@ Tensor Scale(const Tensor& x, double factor) {
 
 // y = x + c;  dx = dy
 Tensor AddScalar(const Tensor& x, double value) {
-  Tensor y = Map("add_scalar", x, [value](auto v) { return v + static_cast<decltype(v)>(value); });
+  Tensor y = Map("add_scalar", x, functions::AddScalar{value});
   return Record("add_scalar", y, {x}, {},
                 [](BackwardContext& context) { context.SetGrad(0, context.grad_output()); });
 }
 
 // y = e^x;  dx = dy y
 Tensor Exp(const Tensor& x) {
-  Tensor y = Map("exp", x, [](auto v) { return std::exp(v); });
+  Tensor y = Map("exp", x, functions::Exp{});
   return Record("exp", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
     context.SetGrad(0, Mul(context.grad_output(), y));
   });
@@ -153,7 +171,7 @@ Tensor Exp(const Tensor& x) {
 
 // y = ln x;  dx = dy / x
 Tensor Log(const Tensor& x) {
-  Tensor y = Map("log", x, [](auto v) { return std::log(v); });
+  Tensor y = Map("log", x, functions::Log{});
   return Record("log", y, {x}, {x}, [x = x.Detach()](BackwardContext& context) {
     context.SetGrad(0, Div(context.grad_output(), x));
   });
@@ -161,49 +179,41 @@ Tensor Log(const Tensor& x) {
 
 // y = sqrt x;  dx = dy / (2 y)
 Tensor Sqrt(const Tensor& x) {
-  Tensor y = Map("sqrt", x, [](auto v) { return std::sqrt(v); });
+  Tensor y = Map("sqrt", x, functions::Sqrt{});
   return Record("sqrt", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
-    context.SetGrad(0, Zip("sqrt", context.grad_output(), y,
-                           [](auto dy, auto root) { return dy / (2 * root); }));
+    context.SetGrad(0, Zip("sqrt", context.grad_output(), y, functions::SqrtGrad{}));
   });
 }
 
 // y = tanh x;  dx = dy (1 - y^2)
 Tensor Tanh(const Tensor& x) {
-  Tensor y = Map("tanh", x, [](auto v) { return std::tanh(v); });
+  Tensor y = Map("tanh", x, functions::Tanh{});
   return Record("tanh", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
-    context.SetGrad(
-        0, Zip("tanh", context.grad_output(), y, [](auto dy, auto t) { return dy * (1 - t * t); }));
+    context.SetGrad(0, Zip("tanh", context.grad_output(), y, functions::TanhGrad{}));
   });
 }
 
 // y = 1 / (1 + e^-x);  dx = dy y (1 - y)
 Tensor Sigmoid(const Tensor& x) {
-  Tensor y = Map("sigmoid", x, [](auto v) { return 1 / (1 + std::exp(-v)); });
+  Tensor y = Map("sigmoid", x, functions::Sigmoid{});
   return Record("sigmoid", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
-    context.SetGrad(0, Zip("sigmoid", context.grad_output(), y,
-                           [](auto dy, auto s) { return dy * s * (1 - s); }));
+    context.SetGrad(0, Zip("sigmoid", context.grad_output(), y, functions::SigmoidGrad{}));
   });
 }
 
 // y = erf x;  dx = dy 2/sqrt(pi) e^(-x^2)
 Tensor Erf(const Tensor& x) {
-  Tensor y = Map("erf", x, [](auto v) { return std::erf(v); });
+  Tensor y = Map("erf", x, functions::Erf{});
   return Record("erf", y, {x}, {x}, [x = x.Detach()](BackwardContext& context) {
-    context.SetGrad(0, Zip("erf", context.grad_output(), x, [](auto dy, auto v) {
-                      using T = decltype(v);
-                      return dy * 2 * std::numbers::inv_sqrtpi_v<T> * std::exp(-v * v);
-                    }));
+    context.SetGrad(0, Zip("erf", context.grad_output(), x, functions::ErfGrad{}));
   });
 }
 
 // y = max(x, 0);  dx = dy where x > 0, else 0
 Tensor Relu(const Tensor& x) {
-  // Written so that NaN, which compares false, passes.
-  Tensor y = Map("relu", x, [](auto v) { return v < 0 ? 0 : v; });
+  Tensor y = Map("relu", x, functions::Relu{});
   return Record("relu", y, {x}, {x}, [x = x.Detach()](BackwardContext& context) {
-    context.SetGrad(
-        0, Zip("relu", context.grad_output(), x, [](auto dy, auto v) { return v <= 0 ? 0 : dy; }));
+    context.SetGrad(0, Zip("relu", context.grad_output(), x, functions::ReluGrad{}));
   });
 }
 

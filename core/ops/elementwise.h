@@ -1,4 +1,5 @@
-// Elementwise ops on float32 or float64 tensors, all differentiable.
+// Elementwise ops on float32 or float64 tensors, on devices float32, bfloat16 or float16; all
+// differentiable.
 //
 // The binary ones broadcast by NumPy's rules; both operands have one dtype. NaN goes in and comes
 // out: nothing is clipped.

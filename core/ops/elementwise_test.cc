@@ -4,16 +4,20 @@
 
 #include <cmath>
 
+#include "lathe/core/device_backend.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
 namespace {
 
-const std::vector<std::vector<Shape>> kUnary = {{{5}}, {{2, 3, 4}}, {{}}, {{0, 3}}, {{150, 130}}};
+const std::vector<std::vector<Shape>> kUnary = {{{5}},    {{2, 3, 4}},  {{}},
+                                                {{0, 3}}, {{150, 130}}, {{7, 37}}};
 const std::vector<std::vector<Shape>> kBinary = {
-    {{4, 3}, {4, 3}}, {{4, 3}, {3}},    {{3}, {4, 3}},       {{4, 3}, {4, 1}},
-    {{4, 1}, {1, 3}}, {{2, 4, 3}, {}},  {{2, 1, 3}, {4, 1}}, {{2, 4, 3}, {2, 1, 1}},
-    {{0, 3}, {3}},    {{0, 3}, {0, 3}}, {{150, 130}, {130}}, {{2, 3, 1}, {1, 1}}};
+    {{4, 3}, {4, 3}},          {{4, 3}, {3}},          {{3}, {4, 3}},
+    {{4, 3}, {4, 1}},          {{4, 1}, {1, 3}},       {{2, 4, 3}, {}},
+    {{2, 1, 3}, {4, 1}},       {{2, 4, 3}, {2, 1, 1}}, {{0, 3}, {3}},
+    {{0, 3}, {0, 3}},          {{150, 130}, {130}},    {{2, 3, 1}, {1, 1}},
+    {{2, 3, 2, 3}, {3, 1, 3}}, {{300, 5}, {300, 1}},   {{33, 5, 3}, {1, 5, 1}}};
 
 TEST(Elementwise, Binary) {
   CheckOp(
@@ -72,6 +76,57 @@ TEST(Elementwise, UnaryValues) {
   EXPECT_EQ(Relu(Tensor::FromVector<float>({-1, 0, 2})).ToVector<float>(),
             (std::vector<float>{0, 0, 2}));
   EXPECT_TRUE(std::isnan(Log(Tensor::FromVector<float>({-1})).Item()));
+}
+
+bool HasDevice() {
+  DeviceBackend* backend = FindDeviceBackend();
+  return CheckedDevice() != Device{} && backend != nullptr && backend->Count() > 0;
+}
+
+// In bfloat16 and float16 devices compute in float and round once.
+TEST(Elementwise, NarrowOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> ops = {
+      [](const Tensor& a, const Tensor&) { return Scale(a, 0.3); },
+      [](const Tensor& a, const Tensor&) { return Relu(a); },
+      [](const Tensor& a, const Tensor& b) { return Sub(a, b); },
+      [](const Tensor& a, const Tensor& b) { return Mul(b, a); }};
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const int64_t columns : {1, 5, 64}) {
+      std::vector<float> values;
+      for (int64_t i = 0; i < 21 * columns; ++i) {
+        values.push_back(static_cast<float>(std::sin(static_cast<double>(i))));
+      }
+      const Tensor a = Tensor::FromVector(values, {21, columns}).To(dtype);
+      const Tensor b = a.Slice(3, 4).Clone();
+      for (const auto& op : ops) {
+        const Tensor expected = op(a.To(DType::kF32), b.To(DType::kF32)).To(dtype);
+        const Tensor y = op(a.To(CheckedDevice()), b.To(CheckedDevice()));
+        ASSERT_EQ(y.dtype(), dtype);
+        EXPECT_EQ(y.To(Device{}).To(DType::kF32).ToVector<float>(),
+                  expected.To(DType::kF32).ToVector<float>());
+      }
+    }
+  }
+}
+
+// A slice need not start where 16-byte loads may.
+TEST(Elementwise, UnalignedOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  std::vector<float> values(1031);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const Tensor host = Tensor::FromVector(values), x = host.To(CheckedDevice());
+  EXPECT_EQ(Scale(x.Slice(1, 1030), 2).ToVector<float>(),
+            Scale(host.Slice(1, 1030), 2).ToVector<float>());
+  EXPECT_EQ(Add(x.Slice(1, 1030), x.Slice(2, 1031)).ToVector<float>(),
+            Add(host.Slice(1, 1030), host.Slice(2, 1031)).ToVector<float>());
+}
+
+TEST(Elementwise, ErrorsOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  const Tensor x = Tensor::Zeros({2}, DType::kF32, CheckedDevice());
+  EXPECT_THROW(Add(x, Tensor::Zeros({2})), Error);
+  EXPECT_THROW(Exp(Tensor::Zeros({2}, DType::kF64, CheckedDevice())), Error);
 }
 
 TEST(Elementwise, Errors) {

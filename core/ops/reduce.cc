@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/broadcast.h"
+#include "lathe/core/device_kernels.h"
 #include "lathe/core/ops/elementwise.h"
 
 namespace lathe {
@@ -46,10 +48,46 @@ T MaxOf(const T* values, int64_t n) {
   return max;
 }
 
-}  // namespace
+// A tensor of `shape` that repeats the one element of `scalar`.
+Tensor Repeated(const Tensor& scalar, const Shape& shape) {
+  if (scalar.device() == Device{}) {
+    return Tensor::Full(shape, scalar.Item(), scalar.dtype(), scalar.device());
+  }
+  return Add(Tensor::Zeros(shape, scalar.dtype(), scalar.device()), scalar);
+}
 
-// y = sum_i x_i;  dx_i = dy
-Tensor Sum(const Tensor& x) {
+// y of x's shape, `body(in_row, out_row, columns)` for every row on the host, `kernel` on a device.
+template <typename Kernel, typename Body>
+Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, Body body) {
+  Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
+  if (x.device() != Device{}) {
+    const int64_t n = x.dim(-1), rows = n == 0 ? 0 : x.numel() / n;
+    (DeviceKernels<ReduceKernels>().*kernel)(y.raw_data(), x.raw_data(), x.dtype(), rows, n);
+    return y;
+  }
+  DispatchFloat(x.dtype(), op, [&](auto tag) { ForRows<decltype(tag)>(x, y, body); });
+  return y;
+}
+
+template <typename T>
+void Softmax(const T* in, T* out, int64_t n) {
+  const T max = MaxOf(in, n);
+  for (int64_t j = 0; j < n; ++j) out[j] = std::exp(in[j] - max);
+  const T scale = static_cast<T>(1 / SumOf(out, n));
+  for (int64_t j = 0; j < n; ++j) out[j] *= scale;
+}
+
+template <typename T>
+void LogSoftmax(const T* in, T* out, int64_t n) {
+  const T max = MaxOf(in, n);
+  double sum = 0;
+  for (int64_t j = 0; j < n; ++j) sum += std::exp(in[j] - max);
+  const T log_sum = static_cast<T>(std::log(sum));
+  for (int64_t j = 0; j < n; ++j) out[j] = in[j] - max - log_sum;
+}
+
+Tensor SumOfAll(const Tensor& x) {
+  if (x.device() != Device{}) return SumToShape(x.Detach(), {});
   Tensor y = Tensor::Empty({}, x.dtype(), x.device());
   DispatchFloat(x.dtype(), "sum", [&](auto tag) {
     using T = decltype(tag);
@@ -62,9 +100,29 @@ Tensor Sum(const Tensor& x) {
     }
     *y.data<T>() = static_cast<T>(SumOf(partial.data(), chunks));
   });
+  return y;
+}
+
+// x: [..., N] -> [..., 1]
+Tensor SumOfRows(const Tensor& x) {
+  Shape shape = x.shape();
+  shape.back() = 1;
+  if (x.device() != Device{}) return SumToShape(x.Detach(), shape);
+  Tensor y = Tensor::Zeros(shape, x.dtype(), x.device());
+  DispatchFloat(x.dtype(), "sum_last", [&](auto tag) {
+    using T = decltype(tag);
+    ForRows<T>(x, y, [](const T* in, T* out, int64_t n) { *out = static_cast<T>(SumOf(in, n)); });
+  });
+  return y;
+}
+
+}  // namespace
+
+// y = sum_i x_i;  dx_i = dy
+Tensor Sum(const Tensor& x) {
+  Tensor y = SumOfAll(x);
   return Record("sum", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
-    const Tensor& dy = context.grad_output();
-    context.SetGrad(0, Tensor::Full(shape, dy.Item(), dy.dtype(), dy.device()));
+    context.SetGrad(0, Repeated(context.grad_output(), shape));
   });
 }
 
@@ -74,13 +132,7 @@ Tensor Mean(const Tensor& x) { return Scale(Sum(x), 1.0 / static_cast<double>(x.
 // y_r = sum_j x_rj;  dx_rj = dy_r
 Tensor SumLast(const Tensor& x) {
   CheckLast("sum_last", x);
-  Shape shape = x.shape();
-  shape.back() = 1;
-  Tensor y = Tensor::Zeros(shape, x.dtype(), x.device());
-  DispatchFloat(x.dtype(), "sum_last", [&](auto tag) {
-    using T = decltype(tag);
-    ForRows<T>(x, y, [](const T* in, T* out, int64_t n) { *out = static_cast<T>(SumOf(in, n)); });
-  });
+  Tensor y = SumOfRows(x);
   return Record("sum_last", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
     const Tensor& dy = context.grad_output();
     context.SetGrad(0, Add(Tensor::Zeros(shape, dy.dtype(), dy.device()), dy));
@@ -96,16 +148,8 @@ Tensor MeanLast(const Tensor& x) {
 // y_rj = e^(x_rj - m_r) / sum_k e^(x_rk - m_r);  dx = y (dy - sum_k dy_k y_k)
 Tensor SoftmaxLast(const Tensor& x) {
   CheckLast("softmax", x);
-  Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
-  DispatchFloat(x.dtype(), "softmax", [&](auto tag) {
-    using T = decltype(tag);
-    ForRows<T>(x, y, [](const T* in, T* out, int64_t n) {
-      const T max = MaxOf(in, n);
-      for (int64_t j = 0; j < n; ++j) out[j] = std::exp(in[j] - max);
-      const T scale = static_cast<T>(1 / SumOf(out, n));
-      for (int64_t j = 0; j < n; ++j) out[j] *= scale;
-    });
-  });
+  Tensor y = MapRows("softmax", x, &ReduceKernels::softmax,
+                     [](const auto* in, auto* out, int64_t n) { Softmax(in, out, n); });
   return Record("softmax", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
     const Tensor& dy = context.grad_output();
     context.SetGrad(0, Mul(y, Sub(dy, SumLast(Mul(dy, y)))));
@@ -115,17 +159,8 @@ Tensor SoftmaxLast(const Tensor& x) {
 // y_rj = x_rj - m_r - ln sum_k e^(x_rk - m_r);  dx = dy - e^y sum_k dy_k
 Tensor LogSoftmaxLast(const Tensor& x) {
   CheckLast("log_softmax", x);
-  Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
-  DispatchFloat(x.dtype(), "log_softmax", [&](auto tag) {
-    using T = decltype(tag);
-    ForRows<T>(x, y, [](const T* in, T* out, int64_t n) {
-      const T max = MaxOf(in, n);
-      double sum = 0;
-      for (int64_t j = 0; j < n; ++j) sum += std::exp(in[j] - max);
-      const T log_sum = static_cast<T>(std::log(sum));
-      for (int64_t j = 0; j < n; ++j) out[j] = in[j] - max - log_sum;
-    });
-  });
+  Tensor y = MapRows("log_softmax", x, &ReduceKernels::log_softmax,
+                     [](const auto* in, auto* out, int64_t n) { LogSoftmax(in, out, n); });
   return Record("log_softmax", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
     const Tensor& dy = context.grad_output();
     context.SetGrad(0, Sub(dy, Mul(Exp(y), SumLast(dy))));

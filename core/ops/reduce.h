@@ -1,4 +1,5 @@
-// Sums, means and softmax on float32 or float64 tensors, all differentiable.
+// Sums, means and softmax on float32 or float64 tensors, on devices float32, bfloat16 or float16;
+// all differentiable.
 //
 // The result does not depend on the number of threads: partial sums have fixed bounds and are added
 // in order.

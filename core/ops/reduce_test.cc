@@ -4,14 +4,16 @@
 
 #include <cmath>
 
+#include "lathe/core/broadcast.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
 namespace {
 
-const std::vector<std::vector<Shape>> kShapes = {
-    {{5}}, {{2, 3, 4}}, {{0, 3}}, {{3, 1}}, {{90, 200}}};
+const std::vector<std::vector<Shape>> kShapes = {{{5}},       {{2, 3, 4}}, {{0, 3}}, {{3, 1}},
+                                                 {{90, 200}}, {{3, 1100}}, {{33, 7}}};
 
 TEST(Reduce, Sums) {
   CheckOp({.name = "sum", .op = [](const Tensors& x) { return Sum(x[0]); }, .shapes = kShapes});
@@ -42,6 +44,40 @@ TEST(Reduce, LargeLogitsStayFinite) {
   const Tensor x = Tensor::FromVector<float>({1e4f, 0, -1e4f});
   EXPECT_EQ(SoftmaxLast(x).ToVector<float>(), (std::vector<float>{1, 0, 0}));
   EXPECT_EQ(LogSoftmaxLast(x).ToVector<float>(), (std::vector<float>{0, -1e4f, -2e4f}));
+}
+
+TEST(Reduce, SumToShapeOnDevice) {
+  DeviceBackend* backend = FindDeviceBackend();
+  if (CheckedDevice() == Device{} || backend == nullptr || backend->Count() == 0) {
+    GTEST_SKIP() << "no device";
+  }
+  const std::vector<std::pair<Shape, Shape>> cases = {{{5, 3}, {3}},
+                                                      {{5, 3}, {5, 1}},
+                                                      {{5, 3}, {}},
+                                                      {{2, 3, 4, 5}, {3, 1, 5}},
+                                                      {{2, 3, 4, 5}, {2, 1, 4, 1}},
+                                                      {{700, 33}, {33}},
+                                                      {{3, 9000}, {3, 1}},
+                                                      {{200, 2, 70}, {2, 1}},
+                                                      {{0, 3}, {3}},
+                                                      {{3, 0}, {3, 1}},
+                                                      {{1, 1}, {}},
+                                                      {{0, 3}, {0, 1}}};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [from, to] : cases) {
+      SCOPED_TRACE(ToString(from) + " to " + ToString(to) + " in " + ToString(dtype));
+      std::vector<float> values(static_cast<size_t>(NumElements(from)));
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>(static_cast<int>(i * 7 % 19) - 8) / 8;
+      }
+      const Tensor x = Tensor::FromVector(values, from);
+      const Tensor expected = SumToShape(x, to).To(dtype);  // exact in float32
+      const Tensor sums = SumToShape(x.To(dtype).To(CheckedDevice()), to);
+      EXPECT_EQ(sums.shape(), to);
+      EXPECT_EQ(sums.To(Device{}).To(DType::kF32).ToVector<float>(),
+                expected.To(DType::kF32).ToVector<float>());
+    }
+  }
 }
 
 TEST(Reduce, Empty) {

@@ -1,0 +1,136 @@
+// What the elementwise ops do to one element, on the host and on devices: the host maps them over
+// float or double, devices over float32, bfloat16 and float16, computing in float.
+//
+// A new op adds its function here, and to the list below that devices are built from.
+#pragma once
+
+#include <cmath>
+#include <numbers>
+
+namespace lathe::functions {
+
+// --- of one element ---
+
+struct Scale {
+  double factor;
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return v * static_cast<T>(factor);
+  }
+};
+struct AddScalar {
+  double value;
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return v + static_cast<T>(value);
+  }
+};
+struct Exp {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return std::exp(v);
+  }
+};
+struct Log {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return std::log(v);
+  }
+};
+struct Sqrt {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return std::sqrt(v);
+  }
+};
+struct Tanh {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return std::tanh(v);
+  }
+};
+struct Sigmoid {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return 1 / (1 + std::exp(-v));
+  }
+};
+struct Erf {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return std::erf(v);
+  }
+};
+// Written so that NaN, which compares false, passes.
+struct Relu {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return v < 0 ? 0 : v;
+  }
+};
+
+// --- of two ---
+
+struct Add {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u + v;
+  }
+};
+struct Sub {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u - v;
+  }
+};
+struct Mul {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u * v;
+  }
+};
+struct Div {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u / v;
+  }
+};
+
+// Gradients dx from dy and y = f(x), or x.
+struct SqrtGrad {
+  template <typename T>
+  constexpr T operator()(T dy, T y) const {
+    return dy / (2 * y);
+  }
+};
+struct TanhGrad {
+  template <typename T>
+  constexpr T operator()(T dy, T y) const {
+    return dy * (1 - y * y);
+  }
+};
+struct SigmoidGrad {
+  template <typename T>
+  constexpr T operator()(T dy, T y) const {
+    return dy * y * (1 - y);
+  }
+};
+struct ErfGrad {
+  template <typename T>
+  constexpr T operator()(T dy, T x) const {
+    return dy * 2 * std::numbers::inv_sqrtpi_v<T> * std::exp(-x * x);
+  }
+};
+struct ReluGrad {
+  template <typename T>
+  constexpr T operator()(T dy, T x) const {
+    return x <= 0 ? 0 : dy;
+  }
+};
+
+template <typename...>
+struct List {};
+using OfOne = List<Scale, AddScalar, Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Relu>;
+using OfTwo = List<Add, Sub, Mul, Div, SqrtGrad, TanhGrad, SigmoidGrad, ErfGrad, ReluGrad>;
+
+}  // namespace lathe::functions
