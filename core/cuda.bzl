@@ -4,6 +4,9 @@ CUDA_KERNELS = [
     "cuda/activation.cu",
     "cuda/elementwise.cu",
     "cuda/reduce.cu",
+    "cuda/attention.cu",
+    "cuda/attention_backward.cu",
+    "cuda/attention_forward.cu",
     "cuda/tensor.cu",
 ]
 

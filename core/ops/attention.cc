@@ -11,6 +11,29 @@
 #include "lathe/core/ops/shape.h"
 
 namespace lathe {
+namespace {
+
+// Tokens of all sequences. Checks each sequence where the host can read them.
+int64_t NumTokens(const PackedSequences& sequences, const char* op) {
+  const int64_t batch = sequences.size(), given = sequences.num_tokens;
+  if (sequences.cu_seqlens.device() != Device{}) {
+    Check(given >= 0 && given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " for ",
+          batch, " sequences of at most ", sequences.max_seqlen, " tokens");
+    return given;
+  }
+  const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
+  Check(cu[0] == 0, op, "cu_seqlens must start with 0 but starts with ", cu[0]);
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = cu[b + 1] - cu[b];
+    Check(length >= 1 && length <= sequences.max_seqlen, op, "sequence ", b, " has ", length,
+          " tokens; allowed are 1 to max_seqlen = ", sequences.max_seqlen);
+  }
+  Check(given < 0 || given == cu[batch], op, "num_tokens is ", given, " but cu_seqlens ends with ",
+        cu[batch]);
+  return cu[batch];
+}
+
+}  // namespace
 
 Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                        const AttentionOptions& options) {
@@ -25,25 +48,21 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
         ToString(kv.dtype()));
   Check(q.dim(0) == (options.first_query_only ? batch : kv_rows), kOp, "q has ", q.dim(0),
         " rows for ", batch, " sequences of ", kv_rows, " tokens");
-  const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
-  Check(cu[0] == 0 && cu[batch] <= kv_rows, kOp, "cu_seqlens must run from 0 to at most ", kv_rows);
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = cu[b + 1] - cu[b];
-    Check(length >= 1 && length <= sequences.max_seqlen, kOp, "sequence ", b, " has ", length,
-          " tokens; allowed are 1 to max_seqlen = ", sequences.max_seqlen);
-  }
+  CheckSameDevice(kOp, q.device(), {kv, sequences.cu_seqlens, sequences.sample_ids});
+  const int64_t tokens = NumTokens(sequences, kOp);
+  Check(tokens <= kv_rows, kOp, "the sequences have ", tokens, " tokens but kv has ", kv_rows);
   cpu::AttentionArgs args;
-  args.cu_seqlens = cu;
+  args.cu_seqlens = sequences.cu_seqlens.data<int32_t>();
   args.sample_ids = sequences.sample_ids.defined() ? sequences.sample_ids.data<int32_t>() : nullptr;
   args.batch = batch;
   args.heads = heads;
   args.head_dim = H / heads;
   args.max_seqlen = sequences.max_seqlen;
+  args.q_rows = q.dim(0);
   args.first_query_only = options.first_query_only;
   args.mask = MaskOf(options.dropout, kOp, -1);
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
   // Rows beyond the last sequence, which no kernel writes.
-  const int64_t tokens = cu[batch];
   const auto clear_surplus = [tokens](Tensor x) {
     if (x.dim(0) > tokens) x.Slice(tokens, x.dim(0)).Fill(0);
   };
@@ -80,7 +99,7 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
 Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                                const AttentionOptions& options) {
   const int64_t H = q.dim(1), d = H / options.num_heads;
-  const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
+  const std::vector<int32_t> cu = sequences.cu_seqlens.ToVector<int32_t>();
   std::vector<Tensor> rows;
   for (int64_t b = 0; b < sequences.size(); ++b) {
     const Tensor qs =

@@ -10,7 +10,7 @@ struct PackedSequences {
   Tensor cu_seqlens = {};  // [B+1] i32
   Tensor sample_ids = {};  // [B] i32, keys of dropout masks
   int64_t max_seqlen = 0;
-  int64_t num_tokens = -1;  // of all sequences; -1: as cu_seqlens, on the host, tells
+  int64_t num_tokens = -1;  // of all sequences; -1: cu_seqlens, on the host, says so
   int64_t size() const { return cu_seqlens.dim(0) - 1; }
 };
 

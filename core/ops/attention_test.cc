@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/ops/shape.h"
 #include "lathe/core/philox.h"
 #include "lathe/tests/check_op.h"
@@ -26,6 +29,23 @@ PackedSequences Packed(const std::vector<int32_t>& cu_seqlens) {
   return packed;
 }
 
+// The same batch where x lies.
+PackedSequences At(const Tensor& x, PackedSequences packed) {
+  if (x.device() == packed.cu_seqlens.device()) return packed;
+  packed.num_tokens = packed.cu_seqlens.values<int32_t>().back();
+  packed.cu_seqlens = packed.cu_seqlens.To(x.device());
+  packed.sample_ids = packed.sample_ids.To(x.device());
+  return packed;
+}
+
+// Why the device that is checked can't be used; empty: it can.
+std::string WhyNoDevice() {
+  if (CheckedDevice() == Device{}) return "";
+  DeviceBackend* backend = FindDeviceBackend();
+  if (backend == nullptr) return "built without CUDA";
+  return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
+}
+
 TEST(Attention, Packed) {
   const PackedSequences packed = Packed({0, 3, 4, 9});
   for (int64_t heads : {1, 2}) {
@@ -35,7 +55,10 @@ TEST(Attention, Packed) {
       options.first_query_only = first;
       const int64_t rows = first ? 3 : 9;
       CheckOp({.name = "packed_attention",
-               .op = [=](const Tensors& x) { return PackedAttention(x[0], x[1], packed, options); },
+               .op =
+                   [=](const Tensors& x) {
+                     return PackedAttention(x[0], x[1], At(x[0], packed), options);
+                   },
                .composed =
                    [=](const Tensors& x) {
                      return PackedAttentionComposed(x[0], x[1], packed, options);
@@ -51,27 +74,30 @@ TEST(Attention, SurplusRows) {
   const PackedSequences packed = Packed({0, 3, 9});
   AttentionOptions options;
   options.num_heads = 2;
-  CheckOp({.name = "attention_surplus_rows",
-           .op = [=](const Tensors& x) { return PackedAttention(x[0], x[1], packed, options); },
-           .composed =
-               [=](const Tensors& x) {
-                 const Tensor real = PackedAttentionComposed(
-                     SliceRows(x[0], 0, 9),
-                     ConcatRows({SliceRows(x[1], 0, 9), SliceRows(x[1], 11, 20)}), packed, options);
-                 return ConcatRows({real, Tensor::Zeros({2, 8}, real.dtype())});
-               },
-           .shapes = {{{11, 8}, {22, 8}}},
-           .nan_check = false,
-           .activations = {0, 1}});
+  CheckOp(
+      {.name = "attention_surplus_rows",
+       .op =
+           [=](const Tensors& x) { return PackedAttention(x[0], x[1], At(x[0], packed), options); },
+       .composed =
+           [=](const Tensors& x) {
+             const Tensor real = PackedAttentionComposed(
+                 SliceRows(x[0], 0, 9),
+                 ConcatRows({SliceRows(x[1], 0, 9), SliceRows(x[1], 11, 20)}), packed, options);
+             return ConcatRows({real, Tensor::Zeros({2, 8}, real.dtype())});
+           },
+       .shapes = {{{11, 8}, {22, 8}}},
+       .nan_check = false,
+       .activations = {0, 1}});
 }
 
 // Scores of any size, at lengths that don't fill whole lines.
 TEST(Attention, HugeScores) {
+  if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
   const PackedSequences packed = Packed({0, 3});
   for (const float score : {-1e36f, -1e31f, 1e31f}) {
-    const Tensor q = Tensor::FromVector<float>({score, score, score}, {3, 1});
-    const Tensor kv = Tensor::FromVector<float>({1, 1, 1, 3, 6, 9}, {6, 1});
-    for (const float o : PackedAttention(q, kv, packed, {}).ToVector<float>())
+    const Tensor q = Tensor::FromVector<float>({score, score, score}, {3, 1}).To(CheckedDevice());
+    const Tensor kv = Tensor::FromVector<float>({1, 1, 1, 3, 6, 9}, {6, 1}).To(CheckedDevice());
+    for (const float o : PackedAttention(q, kv, At(q, packed), {}).ToVector<float>())
       EXPECT_FLOAT_EQ(o, 6) << score;
   }
 }
@@ -83,11 +109,13 @@ TEST(Attention, Dropout) {
   options.num_heads = 2;
   options.dropout.p = 0.3;
   options.dropout.key = {.seed = 1, .step = 2, .site = 3};
-  CheckOp({.name = "packed_attention_dropout",
-           .op = [=](const Tensors& x) { return PackedAttention(x[0], x[1], packed, options); },
-           .shapes = {{{9, 8}, {18, 8}}},
-           .nan_check = false,
-           .activations = {0, 1}});
+  CheckOp(
+      {.name = "packed_attention_dropout",
+       .op =
+           [=](const Tensors& x) { return PackedAttention(x[0], x[1], At(x[0], packed), options); },
+       .shapes = {{{9, 8}, {18, 8}}},
+       .nan_check = false,
+       .activations = {0, 1}});
 }
 
 // Whether dropout takes the probability of key j for query i, out of `keys`: straight from Philox.
@@ -171,6 +199,7 @@ double MaxDifference(const Tensor& actual, const std::vector<double>& expected) 
 }
 
 TEST(Attention, DropoutEqualsPlainLoopsWithTheMaskOfPhilox) {
+  if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
   constexpr int64_t H = 12;
   PackedSequences packed = Packed({0, 3, 4, 9, 79});  // the last has more queries than one tile
   packed.sample_ids = Tensor::FromVector<int32_t>({5, 0, 7, 2});
@@ -193,15 +222,150 @@ TEST(Attention, DropoutEqualsPlainLoopsWithTheMaskOfPhilox) {
     EXPECT_NEAR(expected.dropped, 0.3, first ? 0.12 : 0.02);
     for (const DType dtype : {DType::kF32, DType::kF64}) {
       const double limit = dtype == DType::kF32 ? 2e-5 : 1e-12;
-      Tensor tq = Tensor::FromVector(q, {rows, H}).To(dtype).SetRequiresGrad(true);
-      Tensor tkv = Tensor::FromVector(kv, {2 * 79, H}).To(dtype).SetRequiresGrad(true);
-      const Tensor out = PackedAttention(tq, tkv, packed, options);
+      const Device device = dtype == DType::kF32 ? CheckedDevice() : Device{};
+      const auto leaf = [&](const std::vector<double>& values, int64_t n) {
+        return Tensor::FromVector(values, {n, H}).To(dtype).To(device).SetRequiresGrad(true);
+      };
+      const Tensor tq = leaf(q, rows), tkv = leaf(kv, 2 * 79);
+      const Tensor out = PackedAttention(tq, tkv, At(tq, packed), options);
       EXPECT_LE(MaxDifference(out, expected.out), limit);
-      Backward(out, Tensor::FromVector(dout, {rows, H}).To(dtype));
+      Backward(out, Tensor::FromVector(dout, {rows, H}).To(dtype).To(device));
       EXPECT_LE(MaxDifference(tq.grad(), expected.dq), limit);
       EXPECT_LE(MaxDifference(tkv.grad(), expected.dkv), limit);
     }
   }
+}
+
+// --- the device against the host ---
+
+struct Outcome {
+  std::vector<double> out, dq, dkv;
+};
+
+// Attention and its gradients on `device`, of the same random numbers for all dtypes but rounded.
+Outcome RunOn(Device device, DType dtype, DType rounded_to, int64_t head_dim,
+              const std::vector<int32_t>& cu_seqlens, int64_t surplus,
+              const AttentionOptions& options) {
+  const int64_t H = options.num_heads * head_dim, rows = cu_seqlens.back() + surplus;
+  const int64_t q_rows = options.first_query_only ? std::ssize(cu_seqlens) - 1 : rows;
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  const auto draw = [&](int64_t n) {
+    std::vector<float> values(static_cast<size_t>(n * H));
+    for (float& value : values) value = normal(random);
+    return Tensor::FromVector(values, {n, H}).To(rounded_to).To(dtype).To(device);
+  };
+  PackedSequences packed = Packed(cu_seqlens);
+  for (int32_t& sample : packed.sample_ids.values<int32_t>()) sample = sample * 7 + 3;
+  const Tensor q = draw(q_rows).SetRequiresGrad(true), kv = draw(2 * rows).SetRequiresGrad(true);
+  const Tensor out = PackedAttention(q, kv, At(q, packed), options);
+  Backward(out, draw(q_rows));
+  const auto values = [](const Tensor& x) { return x.To(DType::kF64).ToVector<double>(); };
+  return {values(out), values(q.grad()), values(kv.grad())};
+}
+
+void ExpectNear(const std::vector<double>& actual, const std::vector<double>& expected,
+                double limit, const char* what) {
+  ASSERT_EQ(actual.size(), expected.size());
+  double largest = 1;
+  for (const double value : expected) largest = std::max(largest, std::fabs(value));
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_LE(std::fabs(actual[i] - expected[i]), limit * largest)
+        << what << ", element " << i << ": " << actual[i] << ", expected " << expected[i];
+  }
+}
+
+// With dropout: one wrong bit of a mask is an error of the size of a probability.
+void CompareWithHost(int64_t head_dim, const std::vector<int32_t>& cu_seqlens, int64_t surplus,
+                     const AttentionOptions& options) {
+  constexpr std::pair<DType, double> kLimits[] = {
+      {DType::kF32, 1e-5}, {DType::kBF16, 0.02}, {DType::kF16, 0.003}};
+  for (const auto& [dtype, limit] : kLimits) {
+    SCOPED_TRACE(std::string(ToString(dtype)) + ", head_dim " + std::to_string(head_dim) +
+                 (options.first_query_only ? ", first queries" : "") +
+                 (options.dropout.p > 0 ? ", dropout" : ""));
+    const Outcome host = RunOn({}, DType::kF64, dtype, head_dim, cu_seqlens, surplus, options);
+    const Outcome device =
+        RunOn(CheckedDevice(), dtype, dtype, head_dim, cu_seqlens, surplus, options);
+    ExpectNear(device.out, host.out, limit, "out");
+    ExpectNear(device.dq, host.dq, limit, "dq");
+    ExpectNear(device.dkv, host.dkv, limit, "dkv");
+  }
+}
+
+std::vector<int32_t> WithLengths(const std::vector<int32_t>& lengths) {
+  std::vector<int32_t> cu = {0};
+  for (const int32_t length : lengths) cu.push_back(cu.back() + length);
+  return cu;
+}
+
+AttentionOptions Options(int64_t heads, bool first, double p) {
+  AttentionOptions options;
+  options.num_heads = heads;
+  options.first_query_only = first;
+  options.dropout.p = p;
+  options.dropout.key = {.seed = (uint64_t{5} << 33) + 1, .step = 6, .site = 0xA0000001};
+  return options;
+}
+
+class AttentionOnDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (CheckedDevice() == Device{}) GTEST_SKIP() << "compares a device with the host";
+    if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_F(AttentionOnDevice, HeadDims) {
+  for (const int64_t head_dim : {1, 7, 8, 16, 32, 48, 64, 80, 128, 136, 256}) {
+    for (const bool first : {false, true}) {
+      for (const double p : {0.0, 0.3}) {
+        CompareWithHost(head_dim, WithLengths({3, 70, 1}), 2, Options(2, first, p));
+      }
+    }
+  }
+}
+
+TEST_F(AttentionOnDevice, EveryLength) {
+  std::vector<int32_t> lengths;
+  for (int32_t length = 1; length <= 130; ++length) lengths.push_back(length);
+  CompareWithHost(16, WithLengths(lengths), 0, Options(1, false, 0.2));
+  CompareWithHost(16, WithLengths(lengths), 5, Options(1, true, 0.2));
+}
+
+TEST_F(AttentionOnDevice, LongSequences) {
+  CompareWithHost(64, WithLengths({512, 300}), 1, Options(2, false, 0.1));
+  CompareWithHost(20, WithLengths({30, 513}), 0, Options(1, false, 0));
+}
+
+TEST_F(AttentionOnDevice, RepeatsItselfBitForBit) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto run = [&] {
+      return RunOn(CheckedDevice(), dtype, dtype, 64, WithLengths({130, 7}), 0,
+                   Options(3, false, 0.1));
+    };
+    const Outcome a = run(), b = run();
+    EXPECT_EQ(a.out, b.out);
+    EXPECT_EQ(a.dq, b.dq);
+    EXPECT_EQ(a.dkv, b.dkv);
+  }
+}
+
+TEST_F(AttentionOnDevice, SaysWhatItCannotTake) {
+  const PackedSequences packed = Packed({0, 3});
+  const auto attend = [&](int64_t H, const PackedSequences& sequences) {
+    const Tensor q = Tensor::Zeros({3, H}, DType::kF32, CheckedDevice());
+    const Tensor kv = Tensor::Zeros({6, H}, DType::kF32, CheckedDevice());
+    PackedAttention(q, kv, sequences, {});
+  };
+  const Tensor there = Tensor::Zeros({1}, DType::kF32, CheckedDevice());
+  EXPECT_THROW(attend(257, At(there, packed)), Error);
+  EXPECT_THROW(attend(8, packed), Error);  // on the host
+  PackedSequences unknown = At(there, packed);
+  unknown.num_tokens = -1;
+  EXPECT_THROW(attend(8, unknown), Error);
+  unknown.num_tokens = 4;
+  EXPECT_THROW(attend(8, unknown), Error);
 }
 
 }  // namespace

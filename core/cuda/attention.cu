@@ -1,0 +1,72 @@
+// Attention over packed sequences: see core/cpu/attention.h.
+#include <cmath>
+#include <initializer_list>
+
+#include "lathe/core/cpu/attention.h"
+#include "lathe/core/cuda/attention.h"
+#include "lathe/core/cuda/device.h"
+#include "lathe/core/device_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+using cpu::AttentionArgs;
+using cpu::AttentionKernels;
+
+template <typename T>
+AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const void*> rows) {
+  constexpr int64_t kMostBlocks = 65535;  // of a grid's y and z
+  Check(args.head_dim <= 256, "attention", "heads of ", args.head_dim,
+        " columns: a GPU takes up to 256");
+  Check(args.heads <= kMostBlocks && args.batch <= kMostBlocks, "attention", args.batch,
+        " sequences of ", args.heads, " heads: a GPU takes up to 65535 of each");
+  AttentionParams params;
+  params.cu_seqlens = args.cu_seqlens;
+  params.sample_ids = args.sample_ids;
+  params.width = args.heads * args.head_dim;
+  params.batch = static_cast<int32_t>(args.batch);
+  params.heads = static_cast<int32_t>(args.heads);
+  params.head_dim = static_cast<int32_t>(args.head_dim);
+  params.max_seqlen = static_cast<int32_t>(args.max_seqlen);
+  params.first_query_only = args.first_query_only;
+  params.aligned = args.head_dim * sizeof(T) % 16 == 0;
+  for (const void* row : rows) {
+    params.aligned = params.aligned && reinterpret_cast<uintptr_t>(row) % 16 == 0;
+  }
+  params.scale = 1 / std::sqrt(static_cast<float>(args.head_dim));
+  params.keep_scale = static_cast<float>(args.mask.scale);
+  params.threshold = args.mask.threshold;
+  params.key0 = args.mask.key0;
+  params.key1 = args.mask.key1;
+  params.step = args.mask.step;
+  return params;
+}
+
+template <typename T>
+void Forward(T* out, float* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
+  if (args.batch == 0) return;
+  const AttentionParams params = ParamsOf<T>(args, {out, q, k, v});
+  PlainAttentionForward(out, lse, q, k, v, params);
+}
+
+template <typename T>
+void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse, const T* q,
+              const T* k, const T* v, const AttentionArgs& args) {
+  if (args.batch == 0) return;
+  const AttentionParams params = ParamsOf<T>(args, {dq, dk, dv, dout, out, q, k, v});
+  float* dots = static_cast<float*>(
+      Workspace(args.q_rows * args.heads * static_cast<int64_t>(sizeof(float))));
+  PlainAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
+}
+
+template <typename T>
+constexpr AttentionKernels::Of<T> Of() {
+  return {Forward<T>, Backward<T>};
+}
+
+const AttentionKernels table = {
+    .f32 = Of<float>(), .f64 = {}, .bf16 = Of<BFloat16>(), .f16 = Of<Float16>()};
+[[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
+
+}  // namespace
+}  // namespace lathe::cuda
