@@ -12,3 +12,10 @@ CUDA_KERNELS = [
 
 # Sources that only call the runtime.
 CUDA_SOURCES = ["cuda/device.cc"]
+
+# Sources that know nothing of CUDA.
+CUDA_HOST_SOURCES = [
+    "cuda/pool.cc",
+]
+
+CUDA_HOST_HEADERS = [source.replace(".cc", ".h") for source in CUDA_HOST_SOURCES]

@@ -4,9 +4,9 @@
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
-#include <map>
+#include <atomic>
+#include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "lathe/core/device_backend.h"
@@ -30,87 +30,43 @@ void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
 
 namespace {
 
-// Blocks that were freed are kept by size for later tensors: all work goes to one stream, so a
-// block may be handed out again while older work still uses it.
-class Pool {
+// The device that this process uses; -1: none was chosen yet.
+std::atomic<int> the_device = -1;
+
+// CUDA remembers the current device for each thread: makes it the process's in this one.
+void BindThread() {
+  thread_local bool bound = false;
+  if (bound || the_device < 0) return;
+  CheckCuda("cudaSetDevice", cudaSetDevice(the_device));
+  bound = true;
+}
+
+class CudaMemory : public PoolDevice {
  public:
-  static Pool& Get() {
-    static Pool* pool = new Pool;  // never destroyed: tensors may outlive static variables
-    return *pool;
-  }
-
-  static int64_t SizeFor(int64_t bytes) {
-    constexpr int64_t kSmall = 512, kLarge = int64_t{2} << 20;
-    const int64_t step = bytes < kLarge ? kSmall : kLarge;
-    return (std::max<int64_t>(bytes, 1) + step - 1) / step * step;
-  }
-
-  void* Allocate(int64_t size) {
-    const std::lock_guard lock(mutex_);
-    void* block = nullptr;
-    if (auto& kept = kept_[size]; !kept.empty()) {
-      block = kept.back();
-      kept.pop_back();
-    } else {
-      cudaError_t result = cudaMalloc(&block, static_cast<size_t>(size));
-      if (result == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        Release();
-        result = cudaMalloc(&block, static_cast<size_t>(size));
-      }
-      if (result == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        size_t free = 0, total = 0;
-        cudaMemGetInfo(&free, &total);
-        throw Error(absl::StatusCode::kResourceExhausted,
-                    absl::StrCat("[cuda] out of memory: ", size, " bytes asked for, ", use_.now,
-                                 " in use, ", free, " of the device's ", total, " free"),
-                    "use a smaller batch, shorter sequences, --bf16 or --gradient_checkpointing");
-      }
-      CheckCuda("cudaMalloc", result);
+  void* Allocate(int64_t bytes) override {
+    BindThread();
+    void* segment = nullptr;
+    const cudaError_t result = cudaMalloc(&segment, static_cast<size_t>(bytes));
+    if (result == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
     }
-    use_.now += size;
-    use_.peak = std::max(use_.peak, use_.now);
-    return block;
+    CheckCuda("cudaMalloc", result);
+    return segment;
   }
-
-  void Free(void* block, int64_t size) {
-    const std::lock_guard lock(mutex_);
-    kept_[size].push_back(block);
-    use_.now -= size;
+  // cudaFree waits for the device.
+  void Release(void* segment) override { cudaFree(segment); }
+  Room Memory() override {
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
   }
-
-  MemoryUse use() {
-    const std::lock_guard lock(mutex_);
-    return use_;
-  }
-  void ResetPeak() {
-    const std::lock_guard lock(mutex_);
-    use_.peak = use_.now;
-  }
-
- private:
-  void Release() {
-    cudaStreamSynchronize(Stream());
-    for (auto& [size, blocks] : kept_) {
-      for (void* block : blocks) cudaFree(block);
-      blocks.clear();
-    }
-  }
-
-  std::mutex mutex_;
-  std::map<int64_t, std::vector<void*>> kept_;
-  MemoryUse use_;
 };
 
 class DeviceStorage : public Storage {
  public:
-  DeviceStorage(int64_t bytes, int64_t size)
-      : Storage(Pool::Get().Allocate(size), bytes), size_(size) {}
-  ~DeviceStorage() override { Pool::Get().Free(data_, size_); }
-
- private:
-  int64_t size_;
+  explicit DeviceStorage(int64_t bytes) : Storage(DevicePool().Allocate(bytes), bytes) {}
+  ~DeviceStorage() override { DevicePool().Free(data_); }
 };
 
 class Backend : public DeviceBackend {
@@ -134,15 +90,18 @@ class Backend : public DeviceBackend {
 
   std::shared_ptr<Storage> Allocate(int64_t bytes, int index, bool zeroed) override {
     Use(index);
-    auto storage = std::make_shared<DeviceStorage>(bytes, Pool::SizeFor(bytes));
+    auto storage = std::make_shared<DeviceStorage>(bytes);
     if (zeroed && bytes > 0) {
       CheckCuda("cudaMemset",
                 cudaMemsetAsync(storage->data(), 0, static_cast<size_t>(bytes), Stream()));
     }
     return storage;
   }
-  MemoryUse Memory(int) override { return Pool::Get().use(); }
-  void ResetPeakMemory(int) override { Pool::Get().ResetPeak(); }
+  MemoryUse Memory(int) override {
+    const PoolStatistics s = DevicePool().Statistics();
+    return {s.allocated, s.peak_allocated};
+  }
+  void ResetPeakMemory(int) override { DevicePool().ResetPeaks(); }
 
   void CopyToDevice(void* to, const void* from, int64_t bytes) override {
     Copy(to, from, bytes, cudaMemcpyHostToDevice);
@@ -176,15 +135,17 @@ class Backend : public DeviceBackend {
   }
 
   void Use(int index) {
-    if (device_ == index) return;
-    Check(device_ < 0, "device", "this process uses cuda:", device_,
-          " already and can't use cuda:", index, ", too; run one process for each GPU");
-    CheckCuda("cudaSetDevice", cudaSetDevice(index));
-    device_ = index;
+    int used = -1;
+    if (!the_device.compare_exchange_strong(used, index) && used != index) {
+      throw InvalidArgument(absl::StrCat("[device] this process uses cuda:", used,
+                                         " already and can't use cuda:", index, ", too"),
+                            "run one process for each GPU");
+    }
+    BindThread();
   }
 
   std::once_flag probed_;
-  int count_ = 0, device_ = -1;
+  int count_ = 0;
   std::string why_none_;
 };
 
@@ -193,6 +154,7 @@ class Backend : public DeviceBackend {
 }  // namespace
 
 cudaStream_t Stream() {
+  BindThread();
   static const cudaStream_t stream = [] {
     cudaStream_t made = nullptr;
     CheckCuda("cudaStreamCreate", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
@@ -201,13 +163,19 @@ cudaStream_t Stream() {
   return stream;
 }
 
+// Never destroyed: tensors may outlive static variables.
+Pool& DevicePool() {
+  static Pool* pool = new Pool(*new CudaMemory);
+  return *pool;
+}
+
 void* Workspace(int64_t bytes) {
-  static std::unique_ptr<DeviceStorage>* workspace = new std::unique_ptr<DeviceStorage>;
-  if (*workspace == nullptr || (*workspace)->bytes() < bytes) {
-    workspace->reset();
-    *workspace = std::make_unique<DeviceStorage>(bytes, Pool::SizeFor(bytes));
+  thread_local std::vector<std::unique_ptr<DeviceStorage>> given;  // each larger than the last
+  if (given.empty() || given.back()->bytes() < bytes) {
+    const int64_t larger = given.empty() ? bytes : std::max(bytes, 2 * given.back()->bytes());
+    given.push_back(std::make_unique<DeviceStorage>(larger));
   }
-  return (*workspace)->data();
+  return given.back()->data();
 }
 
 }  // namespace lathe::cuda

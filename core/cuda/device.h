@@ -6,17 +6,23 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lathe/core/cuda/pool.h"
+
 namespace lathe::cuda {
 
-// The stream that all work of this process goes to.
+// The stream that all work of this process goes to. Any thread may ask.
 cudaStream_t Stream();
 // Throws Error("[cuda] <call>: <what CUDA says>").
 void CheckCuda(const char* call, cudaError_t result);
 // Lets a kernel have more than 48 KiB of dynamic shared memory.
 void AllowSharedMemory(const char* name, const void* kernel, size_t bytes);
 
-// Scratch memory on the device that work queued later may reuse: valid for what is queued before
-// the next call. At least `bytes`, 256-byte aligned.
+// Memory of the device that tensors and scratch share.
+Pool& DevicePool();
+
+// Scratch memory on the device that work queued later may reuse: valid for what this thread queues
+// before its next call. At least `bytes`, 512-byte aligned. What a thread was given stays reserved
+// for it until it ends, so that recorded work may be repeated.
 void* Workspace(int64_t bytes);
 
 }  // namespace lathe::cuda

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 
 #include "lathe/tests/emulator/emulator.h"
 
@@ -18,7 +19,8 @@ struct Memory {
   char* base = nullptr;
   size_t top = 0;  // of what was ever handed out
   size_t size = size_t{16} << 30, used = 0;
-  int open = 0;  // DeviceAccess that live
+  int open = 0;                // DeviceAccess that live
+  std::recursive_mutex mutex;  // held by the thread whose they are
   struct Part {
     size_t begin, bytes;
   };
@@ -28,15 +30,16 @@ struct Memory {
 
 Memory& TheMemory() {
   static Memory memory;
-  if (memory.base == nullptr) {
-    void* mapped =
+  [[maybe_unused]] static const bool mapped = [] {
+    void* base =
         mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) {
+    if (base == MAP_FAILED) {
       std::perror("emulator: mmap");
       std::abort();
     }
-    memory.base = static_cast<char*>(mapped);
-  }
+    memory.base = static_cast<char*>(base);
+    return true;
+  }();
   return memory;
 }
 
@@ -51,10 +54,12 @@ void Protect(int how) {
 }  // namespace
 
 DeviceAccess::DeviceAccess() {
+  TheMemory().mutex.lock();
   if (TheMemory().open++ == 0) Protect(PROT_READ | PROT_WRITE);
 }
 DeviceAccess::~DeviceAccess() {
   if (--TheMemory().open == 0) Protect(PROT_NONE);
+  TheMemory().mutex.unlock();
 }
 
 void SetMemorySize(int64_t bytes) { TheMemory().size = static_cast<size_t>(bytes); }
@@ -125,6 +130,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   auto& m = TheMemory();
+  const std::lock_guard lock(m.mutex);
   const size_t size = (std::max<size_t>(bytes, 1) + lathe::emulator::kAlignment - 1) /
                       lathe::emulator::kAlignment * lathe::emulator::kAlignment;
   if (m.used + size > m.size) return Fail(cudaErrorMemoryAllocation);
@@ -154,8 +160,10 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   auto& m = TheMemory();
+  const std::lock_guard lock(m.mutex);
   const auto found = m.blocks.find(static_cast<char*>(memory));
   if (found == m.blocks.end()) return Fail(cudaErrorInvalidValue);
+  madvise(memory, found->second.bytes, MADV_DONTNEED);
   m.used -= found->second.bytes;
   m.free.emplace(found->second.bytes, found->second.begin);
   m.blocks.erase(found);

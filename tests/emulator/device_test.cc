@@ -1,0 +1,103 @@
+// The backend's memory and copies, on the emulated device.
+#include "lathe/core/cuda/device.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "lathe/core/device_backend.h"
+#include "lathe/core/tensor.h"
+#include "lathe/tests/emulator/emulator.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+const Device kGpu = {DeviceType::kCUDA, 0};
+
+Tensor OfMiB(int64_t mib) { return Tensor::Empty({mib * kMiB}, DType::kU8, kGpu); }
+
+TEST(DeviceMemory, IsCountedAndReused) {
+  const int64_t before = TensorMemory(kGpu).now;
+  ResetPeakMemory(kGpu);
+  const void* first = nullptr;
+  {
+    const Tensor a = OfMiB(3), b = OfMiB(5);
+    first = a.raw_data();
+    EXPECT_EQ(TensorMemory(kGpu).now, before + 8 * kMiB);
+  }
+  EXPECT_EQ(TensorMemory(kGpu).now, before);
+  EXPECT_EQ(TensorMemory(kGpu).peak, before + 8 * kMiB);
+  const int64_t reserved = cuda::DevicePool().Statistics().reserved;
+  EXPECT_EQ(OfMiB(8).raw_data(), first) << "neighbours become one block";
+  EXPECT_EQ(cuda::DevicePool().Statistics().reserved, reserved);
+}
+
+TEST(DeviceMemory, RunsOutWithAnErrorAndGoesOn) {
+  cuda::DevicePool().ReleaseFreeSegments();
+  const int64_t reserved = cuda::DevicePool().Statistics().reserved;
+  emulator::SetMemorySize(reserved + 100 * kMiB);
+  OfMiB(60);  // stays reserved until there is no room
+  const int64_t retries = cuda::DevicePool().Statistics().retries;
+  const Tensor kept = OfMiB(80);
+  EXPECT_EQ(cuda::DevicePool().Statistics().retries, retries + 1);
+  try {
+    OfMiB(30);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_NE(e.message().find("[cuda] out of memory: 30.0 MiB asked for; "), std::string::npos);
+    EXPECT_NE(e.message().find(", 20.0 MiB of the device's "), std::string::npos) << e.message();
+  }
+  EXPECT_EQ(OfMiB(10).numel(), 10 * kMiB);
+  emulator::SetMemorySize(int64_t{16} << 30);
+}
+
+TEST(DeviceMemory, WorkspaceIsEachThreadsOwn) {
+  char* const mine = static_cast<char*>(cuda::Workspace(1000));
+  EXPECT_EQ(cuda::Workspace(10), mine);
+  void* other = nullptr;
+  std::thread([&] { other = cuda::Workspace(1000); }).join();
+  EXPECT_NE(other, mine);
+  const void* larger = cuda::Workspace(3 * kMiB);
+  EXPECT_NE(larger, mine);
+  EXPECT_NE(Tensor::Empty({1000}, DType::kU8, kGpu).raw_data(), mine) << "it stays reserved";
+}
+
+TEST(DeviceCopies, KeepTheirBytes) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  for (const int64_t n :
+       {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{65537}, 9 * kMiB + 3, 20 * kMiB + 1}) {
+    SCOPED_TRACE(n);
+    std::vector<uint8_t> bytes(static_cast<size_t>(n)), back(bytes.size(), 0xee);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7 + (i >> 9));
+    const std::vector<uint8_t> expected = bytes;
+    const Tensor on_device = Tensor::Empty({n + 1}, DType::kU8, kGpu);
+    char* const at = static_cast<char*>(on_device.raw_data()) + 1;
+    backend.CopyToDevice(at, bytes.data(), n);
+    std::fill(bytes.begin(), bytes.end(), uint8_t{0});
+    backend.CopyToHost(back.data(), at, n);
+    EXPECT_TRUE(back == expected);
+  }
+}
+
+TEST(DeviceCopies, ComeFromAnyThread) {
+  cuda::DevicePool().ReleaseFreeSegments();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < 20; ++i) {
+        std::vector<int32_t> values(static_cast<size_t>(1 + (i * 977 + t) % 5000));
+        std::iota(values.begin(), values.end(), t * 1000 + i);
+        const Tensor x = Tensor::FromVector(values).To(kGpu);
+        EXPECT_EQ(x.To(Device{}).ToVector<int32_t>(), values);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace lathe
