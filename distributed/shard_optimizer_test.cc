@@ -1,0 +1,240 @@
+// AcceleratorOptions::shard_optimizer, where tests/data_parallel_test.cc, which compares trainings,
+// doesn't look.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/distributed/accelerator_testing.h"
+
+namespace lathe {
+namespace {
+
+AcceleratorOptions Sharded(const Env& env) {
+  AcceleratorOptions options = Options(env);
+  options.shard_optimizer = true;
+  return options;
+}
+
+// A weight that is too large to travel with the records, whose gradient is the mean of the inputs.
+struct Wide : Module {
+  static constexpr int64_t kIn = 40000;
+  explicit Wide(int64_t n = kIn) : weight(RegisterParameter("weight", {1, n}, Init::Ones())) {
+    Initialize(3);
+  }
+  Tensor Loss(double input) const {
+    return Mean(Linear(Tensor::Full(weight.shape(), input), weight, Tensor()));
+  }
+  Tensor weight;
+};
+
+// Elements of the gradient that are x.
+int64_t CountGrads(const Tensor& p, float x) {
+  const float* grad = Tensor(p.impl()->grad).data<float>();
+  return std::count_if(grad, grad + p.numel(), [x](float g) { return std::fabs(g - x) < 1e-5f; });
+}
+
+class Processes : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Numbers, Processes, testing::Values(1, 2, 3));
+
+TEST_P(Processes, GradientsAreNotShownInParts) {
+  const int n = GetParam();
+  ExpectAllWell(RunRanks(n, [n](const Env& env) {
+    Accelerator accelerator(Sharded(env));
+    Wide model;
+    SGD optimizer(model.Parameters(), {.lr = 0.5});
+    accelerator.Prepare(model, optimizer);
+    const float before = model.weight.data<float>()[7];
+    for (int step = 0; step < 3; ++step) {
+      accelerator.Backward(model.Loss(env.rank + 1));
+      const double mean = (n + 1) / 2.0;
+      if (n == 1) {
+        EXPECT_EQ(model.weight.grad().data<float>()[0], 1);
+      } else {
+        EXPECT_LT(CountGrads(model.weight, static_cast<float>(mean)), Wide::kIn);
+        try {
+          model.weight.grad();
+          ADD_FAILURE() << "a part of the gradient was given for all";
+        } catch (const Error& e) {
+          EXPECT_EQ(e.code(), absl::StatusCode::kFailedPrecondition);
+          EXPECT_EQ(e.message(), "[grad] this process has only its part of the gradient");
+          EXPECT_NE(e.hint().find("AcceleratorOptions::shard_optimizer"), std::string::npos);
+        }
+      }
+      EXPECT_NEAR(GradNorm(optimizer).Item(), mean * std::sqrt(Wide::kIn), 1e-3);
+      optimizer.Step();
+      optimizer.ZeroGrad();
+      EXPECT_EQ(model.weight.grad().data<float>()[0], 0);
+      EXPECT_NEAR(model.weight.data<float>()[7], before - (step + 1) * 0.5 * mean, 1e-5);
+      accelerator.CheckParametersAgree();
+    }
+    return std::string();
+  }));
+}
+
+// Gradients that are summed, not zeroed, and summed again with more.
+TEST_P(Processes, SumsCountOnce) {
+  const int n = GetParam();
+  ExpectAllWell(RunRanks(n, [n](const Env& env) {
+    Accelerator accelerator(Sharded(env));
+    Wide model;
+    SGD optimizer(model.Parameters(), {.lr = 1});
+    accelerator.Prepare(model, optimizer);
+    const std::vector<float> before = model.weight.ToVector<float>();
+    const double mean = (n - 1) / 2.0;
+    for (int i = 0; i < 3; ++i) accelerator.Backward(model.Loss(env.rank));
+    {
+      const auto local = accelerator.NoSync();
+      accelerator.Backward(model.Loss(env.rank));
+    }
+    accelerator.Backward(model.Loss(env.rank));
+    EXPECT_NEAR(GradNorm(optimizer).Item(), 5 * mean * std::sqrt(Wide::kIn), 1e-2);
+    optimizer.Step();
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_NEAR(model.weight.data<float>()[i], before[i] - 5 * mean, 1e-4) << i;
+    return std::string();
+  }));
+}
+
+// What is set by hand counts as a rank's part of the sum.
+TEST_P(Processes, GradientsSetByHand) {
+  const int n = GetParam();
+  ExpectAllWell(RunRanks(n, [n](const Env& env) {
+    Accelerator accelerator(Sharded(env));
+    Wide model;
+    SGD optimizer(model.Parameters(), {.lr = 1});
+    accelerator.Prepare(model, optimizer);
+    const std::vector<float> before = model.weight.ToVector<float>();
+    model.weight.SetGrad(Tensor::Full(model.weight.shape(), 2));
+    accelerator.Backward(model.Loss(0));
+    accelerator.ClipGradValue(optimizer, 1.5 * n);
+    optimizer.Step();
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_NEAR(model.weight.data<float>()[i], before[i] - 1.5 * n, 1e-5) << i;
+    // After the exchange: for the update as it is.
+    accelerator.Backward(model.Loss(0));
+    model.weight.SetGrad(Tensor::Full(model.weight.shape(), 1));
+    EXPECT_EQ(model.weight.grad().data<float>()[5], 1);
+    accelerator.ClipGradNorm(optimizer, 0.5 * std::sqrt(Wide::kIn));
+    optimizer.Step();
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_NEAR(model.weight.data<float>()[i], before[i] - 1.5 * n - 0.5, 1e-5) << i;
+    accelerator.CheckParametersAgree();
+    return std::string();
+  }));
+}
+
+// Also one that no prepared optimizer has: its gradient stays whole.
+TEST_P(Processes, SeveralOptimizers) {
+  const int n = GetParam();
+  ExpectAllWell(RunRanks(n, [n](const Env& env) {
+    Accelerator accelerator(Sharded(env));
+    Wide a, b, c;
+    SGD first(a.Parameters(), {.lr = 1}), again(a.Parameters(), {.lr = 1});
+    AdamW second(b.Parameters(), {.lr = 0.1, .weight_decay = 0});
+    accelerator.Prepare(first, a, b, second, again, c);
+    const float before = a.weight.data<float>()[Wide::kIn - 1];
+    for (int step = 0; step < 3; ++step) {
+      accelerator.Backward(
+          Add(Add(a.Loss(env.rank + 1), b.Loss(env.rank + 1)), c.Loss(env.rank + 1)));
+      EXPECT_NEAR(c.weight.grad().data<float>()[1], (n + 1) / 2.0, 1e-6);
+      first.Step();
+      again.Step();
+      second.Step();
+      first.ZeroGrad();
+      second.ZeroGrad();
+      c.weight.SetGrad({});
+      accelerator.CheckParametersAgree();
+    }
+    EXPECT_NEAR(a.weight.data<float>()[Wide::kIn - 1], before - 6 * (n + 1) / 2.0, 1e-4);
+    // Steps of Adam with the same gradient are all of one length.
+    EXPECT_NEAR(b.weight.data<float>()[9], Wide().weight.data<float>()[9] - 0.3, 1e-3);
+    return std::string();
+  }));
+}
+
+TEST_P(Processes, StepsWaitWhileGradientsAccumulate) {
+  ExpectAllWell(RunRanks(GetParam(), [](const Env& env) {
+    AcceleratorOptions options = Sharded(env);
+    options.gradient_accumulation_steps = 2;
+    Accelerator accelerator(options);
+    Wide model;
+    AdamW optimizer(model.Parameters(), {.lr = 0.1});
+    DataLoader loader(Data(14), {.batch_size = 4});
+    accelerator.Prepare(loader, model, optimizer);
+    int steps = 0;
+    for (const Batch& batch : loader) {
+      const auto accumulation = accelerator.Accumulate();
+      accelerator.Backward(model.Loss(static_cast<double>(batch.size())));
+      EXPECT_EQ(accelerator.ClipGradNorm(optimizer, 1).defined(), accelerator.sync_gradients());
+      optimizer.Step();
+      optimizer.ZeroGrad();
+      steps += accelerator.optimizer_step_was_skipped() ? 0 : 1;
+      accelerator.CheckParametersAgree();
+    }
+    EXPECT_EQ(steps, 2);
+    EXPECT_EQ(optimizer.step_count(), 2);
+    return std::string();
+  }));
+}
+
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// Two moments of 96 MiB each; a rank has a half.
+TEST(ShardOptimizer, MomentsOfOthersTakeNoMemory) {
+  ExpectAllWell(RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Sharded(env));
+    Wide model(24 << 20);
+    AdamW optimizer(model.Parameters(), {.lr = 0.1});
+    accelerator.Prepare(model, optimizer);
+    accelerator.Backward(model.Loss(1));
+    const int64_t before = ResidentBytes();
+    optimizer.Step();
+    const double more = static_cast<double>(ResidentBytes() - before) / (1 << 20);
+    EXPECT_GT(more, 90);
+    EXPECT_LT(more, 105);
+    return std::string();
+  }));
+}
+
+TEST(ShardOptimizer, OnOneRankOnly) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    AcceleratorOptions options = Options(env);
+    options.shard_optimizer = env.rank == 0;
+    Accelerator accelerator(options);
+    return std::string();
+  });
+  for (const RankResult& result : results)
+    EXPECT_EQ(result.said,
+              "[preflight] rank 1 has shard_optimizer false but rank 0 has shard_optimizer true");
+}
+
+TEST(ShardOptimizer, ARankThatIsLostInAStepLeavesItHalfDone) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Sharded(env));
+    Wide model;
+    AdamW optimizer(model.Parameters(), {.lr = 0.1});
+    accelerator.Prepare(model, optimizer);
+    accelerator.Backward(model.Loss(1));
+    if (env.rank == 1) raise(SIGKILL);
+    try {
+      optimizer.Step();
+    } catch (const Error& e) {
+      return e.message() + (optimizer.step_is_half_done() ? "; half done" : "");
+    }
+    return std::string("nobody noticed");
+  });
+  EXPECT_EQ(results[0].said, "[all_gather] rank 0 can't go on: rank 1 has ended; half done");
+}
+
+}  // namespace
+}  // namespace lathe
