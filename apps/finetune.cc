@@ -149,7 +149,8 @@ int Finetune(const ParsedOptions& parsed) {
       {.gradient_accumulation_steps = options.gradient_accumulation_steps,
        .mixed_precision = options.mixed_precision,
        .device = options.device == "auto" ? "" : options.device,
-       .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000))});
+       .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
+       .shard_optimizer = options.shard_optimizer});
   const bool is_main = accelerator.is_main_process();
   static Silence silence;
   if (!is_main) std::cout.rdbuf(&silence);

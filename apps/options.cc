@@ -168,6 +168,8 @@ void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::stri
            "seconds that one of several processes may keep the others waiting")
       .Min(1)
       .Max(1e6);
+  flags.Add("shard_optimizer", &o.shard_optimizer,
+            "several processes each update a part of the parameters: less time and memory");
   flags
       .Add("json_config", &json_config,
            "JSON file with options of these names; the command line wins")

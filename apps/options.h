@@ -66,6 +66,7 @@ struct FinetuneOptions {
   // Machine.
   int64_t num_threads = 0;   // 0: all cores
   double ddp_timeout = 600;  // seconds that a process may be late
+  bool shard_optimizer = true;
 };
 
 struct ParsedOptions {

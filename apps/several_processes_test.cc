@@ -53,6 +53,26 @@ TEST_F(LaunchedTest, GiveTheResultsOfOne) {
   }
 }
 
+TEST_F(LaunchedTest, WhetherTheyShareOutTheUpdateOrNot) {
+  for (const int n : {2, 3}) {
+    for (const char* precision : {"no", "bf16"}) {
+      std::vector<double> whole;
+      for (const char* shard : {"false", "true"}) {
+        const RunResult run = Launch(
+            n, Finetune("out", {"--shard_optimizer", shard, "--max_steps", "9", "--weight_decay",
+                                "0.01", "--mixed_precision", precision,
+                                "--gradient_accumulation_steps", "2", "--overwrite_output_dir"}));
+        ASSERT_EQ(run.exit_code, 0) << run.err;
+        const std::vector<double> losses = Losses("out");
+        ASSERT_EQ(losses.size(), 9u);
+        if (whole.empty()) whole = losses;
+        for (size_t i = 0; i < losses.size(); ++i)
+          EXPECT_NEAR(losses[i], whole[i], 1e-6 * whole[i]) << n << " processes, step " << i + 1;
+      }
+    }
+  }
+}
+
 TEST_F(LaunchedTest, MoreProcessesThanSamplesInABatch) {
   const RunResult run =
       Launch(4, Finetune("out", {"--max_train_samples", "6", "--do_eval", "--max_eval_samples", "3",

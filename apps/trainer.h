@@ -76,6 +76,7 @@ class Trainer {
   void Save();
   // When other processes are lost.
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
+  std::string LeaveHalfDoneStep();
   nlohmann::json TrainMetrics(double seconds) const;
 
   const FinetuneOptions& options_;

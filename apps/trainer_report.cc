@@ -210,6 +210,7 @@ void Trainer::Save() {
 
 void Trainer::SaveWithoutTheOthers(const Error& lost) {
   progress_.reset();
+  std::string half_done;
   std::optional<OutputDir> own;
   try {
     if (out_ == nullptr) {
@@ -219,8 +220,9 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
       out_ = &*own;
       task_.tokenizer = LoadTokenizer(options_);
     }
-    // A step changes the parameters after all processes have done their part only: they are those
-    // of the last whole step.
+    // A step changes the parameters after all processes have summed up their gradients only: they
+    // are those of the last whole step, unless another process was lost while each made its part.
+    if (optimizer_.step_is_half_done()) half_done = LeaveHalfDoneStep();
     Save();
   } catch (const Error& e) {
     if (e.message() == lost.message()) throw;
@@ -229,7 +231,16 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   }
   throw Error(lost.code(), lost.message(),
               lost.hint() + "; the model after step " + std::to_string(state_.global_step) +
-                  " is in " + out_->path());
+                  half_done + " is in " + out_->path());
+}
+
+// Back to the last copy of the parameters. The main process alone has one; else says what they are.
+std::string Trainer::LeaveHalfDoneStep() {
+  if (!good_values_.taken()) return ", with some parameters of the step after it,";
+  good_values_.Restore(optimizer_.arena().values().values<float>());
+  state_.global_step = good_step_ - 1;
+  state_.epoch = static_cast<double>(state_.global_step) / static_cast<double>(steps_per_epoch_);
+  return "";
 }
 
 nlohmann::json Trainer::TrainMetrics(double seconds) const {
