@@ -234,9 +234,11 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
                   half_done + " is in " + out_->path());
 }
 
-// Back to the last copy of the parameters. The main process alone has one; else says what they are.
+// Back to the last copy of the parameters, which the main process alone has. Without one, or if it
+// is of no step at all, what they are instead.
 std::string Trainer::LeaveHalfDoneStep() {
-  if (!good_values_.taken()) return ", with some parameters of the step after it,";
+  if (!good_values_.taken() || good_step_ == 1)
+    return ", with some parameters of the step after it,";
   good_values_.Restore(optimizer_.arena().values().values<float>());
   state_.global_step = good_step_ - 1;
   state_.epoch = static_cast<double>(state_.global_step) / static_cast<double>(steps_per_epoch_);
