@@ -73,6 +73,25 @@ struct ReduceKernels {
   void (*log_softmax)(void* y, const void* x, DType type, int64_t rows, int64_t n);
 };
 
+// Losses in float32. loss, dloss: one element, on the device. Sums are double, in a fixed order.
+enum class PairLoss { kMse, kBceWithLogits };
+struct LossKernels {
+  // logits: (rows, classes), labels: (rows). saved: (2 rows + 1), for the gradient. `denominator`
+  // 0: the number of labels that are not ignored. A label outside [0, classes) gives a NaN.
+  void (*cross_entropy)(float* loss, float* saved, const float* logits, const int64_t* labels,
+                        int64_t rows, int64_t classes, int64_t ignore_index, double denominator);
+  // dlogits: (rows, classes), 0 for rows that are ignored, NaN for those with labels out of range.
+  void (*cross_entropy_grad)(float* dlogits, const float* dloss, const float* saved,
+                             const float* logits, const int64_t* labels, int64_t rows,
+                             int64_t classes, int64_t ignore_index);
+  // a: predictions or logits, b: targets; (n).
+  void (*pairs)(PairLoss kind, float* loss, const float* a, const float* b, int64_t n,
+                double divisor);
+  // out: (n), the gradient of a if `first`, else of b.
+  void (*pairs_grad)(PairLoss kind, bool first, float* out, const float* dloss, const float* a,
+                     const float* b, int64_t n, double divisor);
+};
+
 // Matrix products: see core/gemm.h. C is of c_type, f32 or that of A and B.
 struct GemmArgs {
   bool transpose_a, transpose_b;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_kernels.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/core/ops/shape.h"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr int64_t kParallelSize = 16384;
 constexpr int64_t kChunk = 4096;
+
+bool OnHost(const Tensor& t) { return t.device() == Device{}; }
 
 // sum_i f(a_i, b_i) / denominator, in double and in a fixed order.
 template <typename F>
@@ -58,33 +61,89 @@ Tensor ScaledPairs(const char* op, const Tensor& a, const Tensor& b, double fact
   return out;
 }
 
+// Both on one device, where the first must be float32.
+void CheckDevices(const char* op, const Tensor& a, const Tensor& b) {
+  Check(a.device() == b.device(), op, "expected both on one device but got ", ToString(a.device()),
+        " and ", ToString(b.device()));
+  Check(OnHost(a) || a.dtype() == DType::kF32, op, "expected float32 on ", ToString(a.device()),
+        " but got ", ToString(a.dtype()));
+}
+
 void CheckPair(const char* op, const Tensor& a, const Tensor& b) {
   Check(a.shape() == b.shape() && a.dtype() == b.dtype(), op, "expected target of shape ",
         a.shape(), " ", ToString(a.dtype()), " but got ", b.shape(), " ", ToString(b.dtype()));
+  CheckDevices(op, a, b);
 }
 
 double DenominatorOf(double denominator, int64_t count) {
   return denominator != 0 ? denominator : static_cast<double>(count);
 }
 
-// Checks shapes and labels; returns how many labels are not ignored.
-int64_t CheckLabels(const Tensor& logits, const Tensor& labels, int64_t ignore_index) {
-  constexpr const char* kOp = "cross_entropy";
-  Check(logits.ndim() == 2, kOp, "logits must have shape [N, C] but have ", logits.shape());
-  Check(labels.shape() == Shape{logits.dim(0)}, kOp, "labels must have shape [", logits.dim(0),
-        "] but have ", labels.shape());
-  Check(labels.dtype() == DType::kI64, kOp, "labels must be int64 but are ",
+constexpr const char* kCrossEntropy = "cross_entropy";
+
+void CheckLogits(const Tensor& logits, const Tensor& labels) {
+  Check(logits.ndim() == 2, kCrossEntropy, "logits must have shape [N, C] but have ",
+        logits.shape());
+  Check(labels.shape() == Shape{logits.dim(0)}, kCrossEntropy, "labels must have shape [",
+        logits.dim(0), "] but have ", labels.shape());
+  Check(labels.dtype() == DType::kI64, kCrossEntropy, "labels must be int64 but are ",
         ToString(labels.dtype()));
+  CheckDevices(kCrossEntropy, logits, labels);
+}
+
+// Checks labels, which lie on the host; returns how many are not ignored.
+int64_t CheckLabels(const Tensor& logits, const Tensor& labels, int64_t ignore_index) {
   const int64_t classes = logits.dim(1);
   const int64_t* label = labels.data<int64_t>();
   int64_t count = 0;
   for (int64_t i = 0; i < labels.numel(); ++i) {
     if (label[i] == ignore_index) continue;
-    Check(label[i] >= 0 && label[i] < classes, kOp, "the label of row ", i, " is ", label[i],
-          " but there are ", classes, " classes");
+    Check(label[i] >= 0 && label[i] < classes, kCrossEntropy, "the label of row ", i, " is ",
+          label[i], " but there are ", classes, " classes");
     ++count;
   }
   return count;
+}
+
+// On a device: nothing is read back, and a label out of range makes the loss and its row's gradient
+// NaN.
+Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
+                            double denominator) {
+  const LossKernels& kernels = DeviceKernels<LossKernels>();
+  const int64_t rows = logits.dim(0), classes = logits.dim(1);
+  Tensor loss = Tensor::Empty({}, DType::kF32, logits.device());
+  const Tensor saved = Tensor::Empty({2 * rows + 1}, DType::kF32, logits.device());
+  kernels.cross_entropy(loss.data<float>(), saved.data<float>(), logits.data<float>(),
+                        labels.data<int64_t>(), rows, classes, ignore_index, denominator);
+  return Record(kCrossEntropy, loss, {logits}, {logits, labels},
+                [z = logits.Detach(), labels = labels.Detach(), saved, ignore_index,
+                 &kernels](BackwardContext& context) {
+                  Tensor dz = Tensor::Empty(z.shape(), DType::kF32, z.device());
+                  kernels.cross_entropy_grad(
+                      dz.data<float>(), context.grad_output().data<float>(), saved.data<float>(),
+                      z.data<float>(), labels.data<int64_t>(), z.dim(0), z.dim(1), ignore_index);
+                  context.SetGrad(0, dz);
+                });
+}
+
+// A loss of pairs on a device. divisor: what the sum is divided by.
+Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Tensor& b,
+                        double divisor) {
+  const LossKernels& kernels = DeviceKernels<LossKernels>();
+  Tensor loss = Tensor::Empty({}, DType::kF32, a.device());
+  kernels.pairs(kind, loss.data<float>(), a.data<float>(), b.data<float>(), a.numel(), divisor);
+  return Record(
+      op, loss, {a, b}, {a, b},
+      [kind, a = a.Detach(), b = b.Detach(), divisor, &kernels](BackwardContext& context) {
+        for (const size_t i : {0u, 1u}) {
+          if (!context.Needs(i)) continue;
+          Tensor gradient = Tensor::Empty(a.shape(), DType::kF32, a.device());
+          kernels.pairs_grad(kind, /*first=*/i == 0, gradient.data<float>(),
+                             context.grad_output().data<float>(), a.data<float>(), b.data<float>(),
+                             a.numel(), divisor);
+          context.SetGrad(i, gradient);
+        }
+      });
 }
 
 }  // namespace
@@ -94,6 +153,8 @@ int64_t CheckLabels(const Tensor& logits, const Tensor& labels, int64_t ignore_i
 // Rows that are ignored add nothing and get a gradient of 0.
 Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                     double denominator) {
+  CheckLogits(logits, labels);
+  if (!OnHost(logits)) return CrossEntropyOnDevice(logits, labels, ignore_index, denominator);
   const int64_t count = CheckLabels(logits, labels, ignore_index);
   const double divisor = DenominatorOf(denominator, count);
   const int64_t rows = logits.dim(0), classes = logits.dim(1);
@@ -152,6 +213,7 @@ Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_i
 
 Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                             double denominator) {
+  CheckLogits(logits, labels);
   const int64_t count = CheckLabels(logits, labels, ignore_index), classes = logits.dim(1);
   std::vector<int64_t> taken;
   for (int64_t i = 0; i < labels.numel(); ++i) {
@@ -169,6 +231,7 @@ Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels, int64_t 
 Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator) {
   CheckPair("mse_loss", pred, target);
   const double divisor = DenominatorOf(denominator, pred.numel());
+  if (!OnHost(pred)) return PairLossOnDevice("mse_loss", PairLoss::kMse, pred, target, divisor);
   Tensor loss = MeanOfPairs("mse_loss", pred, target, divisor,
                             [](double p, double t) { return (p - t) * (p - t); });
   return Record(
@@ -187,8 +250,9 @@ Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator) {
 
 Tensor MseLossComposed(const Tensor& pred, const Tensor& target, double denominator) {
   const Tensor difference = Sub(pred, target);
-  return Div(Sum(Mul(difference, difference)),
-             Tensor::Full({}, DenominatorOf(denominator, pred.numel()), pred.dtype()));
+  return Div(
+      Sum(Mul(difference, difference)),
+      Tensor::Full({}, DenominatorOf(denominator, pred.numel()), pred.dtype(), pred.device()));
 }
 
 // The form that neither overflows nor cancels: -log s(x) = max(-x, 0) + log(1 + e^-|x|), so
@@ -197,6 +261,10 @@ Tensor MseLossComposed(const Tensor& pred, const Tensor& target, double denomina
 Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator) {
   CheckPair("bce_with_logits_loss", logits, targets);
   const double divisor = DenominatorOf(denominator, logits.numel());
+  if (!OnHost(logits)) {
+    return PairLossOnDevice("bce_with_logits_loss", PairLoss::kBceWithLogits, logits, targets,
+                            divisor);
+  }
   Tensor loss =
       MeanOfPairs("bce_with_logits_loss", logits, targets, divisor, [](double x, double t) {
         return (x < 0 ? 0 : x) - x * t + std::log1p(std::exp(-std::fabs(x)));
@@ -218,8 +286,8 @@ Tensor BceWithLogitsLossComposed(const Tensor& logits, const Tensor& targets, do
   const Tensor magnitude = Add(Relu(logits), Relu(Scale(logits, -1)));
   const Tensor softplus = Log(AddScalar(Exp(Scale(magnitude, -1)), 1));
   const Tensor losses = Add(Sub(Relu(logits), Mul(logits, targets)), softplus);
-  return Div(Sum(losses),
-             Tensor::Full({}, DenominatorOf(denominator, logits.numel()), logits.dtype()));
+  return Div(Sum(losses), Tensor::Full({}, DenominatorOf(denominator, logits.numel()),
+                                       logits.dtype(), logits.device()));
 }
 
 }  // namespace lathe

@@ -1,5 +1,5 @@
-// Losses: fused forward and backward passes in float32 or float64, each with its formula composed
-// of plain ops beside it (documentation and test oracle).
+// Losses: fused forward and backward passes in float32 or float64 (devices: float32), each with its
+// formula composed of plain ops beside it (documentation and test oracle).
 //
 // Each is a mean. `denominator` other than 0 replaces the mean's own count, so that the losses of
 // several micro-batches add up to the mean over all of them:
@@ -15,7 +15,8 @@ constexpr int64_t kIgnoreIndex = -100;  // PyTorch's default
 
 // -1/n sum_i log softmax(logits_i)[labels_i] over the n labels that are not ignored.
 // logits: [N, C], labels: [N] int64 -> []. With no label left the mean is NaN and the gradient 0,
-// as in PyTorch; with a denominator the loss is 0. Throws for a label outside [0, C).
+// as in PyTorch; with a denominator the loss is 0. Throws for a label outside [0, C); on a device,
+// where nobody looks, the loss and the row's gradient are NaN instead.
 Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index = kIgnoreIndex,
                     double denominator = 0);
 Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels,

@@ -5,51 +5,53 @@
 #include <cmath>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
 namespace {
 
-// Labels for n rows of c classes; every third is ignored.
-Tensor Labels(int64_t n, int64_t c) {
+// Labels for the rows of logits; every third is ignored.
+Tensor Labels(const Tensor& logits) {
+  const int64_t n = logits.dim(0), classes = logits.dim(1);
   std::vector<int64_t> labels(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i) labels[i] = i % 3 == 2 ? kIgnoreIndex : i * 7 % c;
-  return Tensor::FromVector(labels);
+  for (int64_t i = 0; i < n; ++i) labels[i] = i % 3 == 2 ? kIgnoreIndex : i * 7 % classes;
+  return Tensor::FromVector(labels).To(logits.device());
+}
+
+bool HasDevice() {
+  DeviceBackend* backend = FindDeviceBackend();
+  return CheckedDevice() != Device{} && backend != nullptr && backend->Count() > 0;
 }
 
 TEST(Losses, CrossEntropy) {
-  const std::vector<std::vector<Shape>> shapes = {
-      {{5, 3}}, {{1, 1}}, {{4, 2}}, {{0, 3}}, {{90, 200}}};
-  CheckOp(
-      {.name = "cross_entropy",
-       .op = [](const Tensors& x) { return CrossEntropy(x[0], Labels(x[0].dim(0), x[0].dim(1))); },
-       .composed =
-           [](const Tensors& x) {
-             return CrossEntropyComposed(x[0], Labels(x[0].dim(0), x[0].dim(1)));
-           },
-       .shapes = shapes,
-       .nan_check = false});
-  CheckOp({.name = "cross_entropy_with_denominator",
-           .op =
-               [](const Tensors& x) {
-                 return CrossEntropy(x[0], Labels(x[0].dim(0), x[0].dim(1)), kIgnoreIndex, 7.5);
-               },
-           .composed =
-               [](const Tensors& x) {
-                 return CrossEntropyComposed(x[0], Labels(x[0].dim(0), x[0].dim(1)), kIgnoreIndex,
-                                             7.5);
-               },
+  const std::vector<std::vector<Shape>> shapes = {{{5, 3}}, {{1, 1}},    {{4, 2}},
+                                                  {{0, 3}}, {{90, 200}}, {{3, 1100}}};
+  CheckOp({.name = "cross_entropy",
+           .op = [](const Tensors& x) { return CrossEntropy(x[0], Labels(x[0])); },
+           .composed = [](const Tensors& x) { return CrossEntropyComposed(x[0], Labels(x[0])); },
            .shapes = shapes,
            .nan_check = false});
   CheckOp(
-      {.name = "cross_entropy_nan",
-       .op = [](const Tensors& x) { return CrossEntropy(x[0], Tensor::Zeros({2}, DType::kI64)); },
+      {.name = "cross_entropy_with_denominator",
+       .op = [](const Tensors& x) { return CrossEntropy(x[0], Labels(x[0]), kIgnoreIndex, 7.5); },
        .composed =
            [](const Tensors& x) {
-             return CrossEntropyComposed(x[0], Tensor::Zeros({2}, DType::kI64));
+             return CrossEntropyComposed(x[0], Labels(x[0]), kIgnoreIndex, 7.5);
            },
-       .shapes = {{{2, 3}}}});
+       .shapes = shapes,
+       .nan_check = false});
+  CheckOp({.name = "cross_entropy_nan",
+           .op =
+               [](const Tensors& x) {
+                 return CrossEntropy(x[0], Tensor::Zeros({2}, DType::kI64, x[0].device()));
+               },
+           .composed =
+               [](const Tensors& x) {
+                 return CrossEntropyComposed(x[0], Tensor::Zeros({2}, DType::kI64));
+               },
+           .shapes = {{{2, 3}}}});
 }
 
 TEST(Losses, CrossEntropyAllIgnored) {
@@ -60,6 +62,61 @@ TEST(Losses, CrossEntropyAllIgnored) {
   Backward(loss);
   EXPECT_EQ(logits.grad().ToVector<float>(), std::vector<float>(6, 0));
   EXPECT_EQ(CrossEntropy(logits, labels, -100, 4).Item(), 0);
+}
+
+TEST(Losses, CrossEntropyAllIgnoredOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  Tensor logits = Tensor::Full({2, 3}, 1.5, DType::kF32, CheckedDevice()).SetRequiresGrad(true);
+  const Tensor labels = Tensor::Full({2}, -100, DType::kI64, CheckedDevice());
+  const Tensor loss = CrossEntropy(logits, labels);
+  EXPECT_TRUE(std::isnan(loss.Item()));
+  Backward(loss);
+  EXPECT_EQ(logits.grad().ToVector<float>(), std::vector<float>(6, 0));
+  EXPECT_EQ(CrossEntropy(logits, labels, -100, 4).Item(), 0);
+}
+
+TEST(Losses, CrossEntropyLabelOutOfRangeOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  for (const int64_t wrong : {int64_t{3}, int64_t{-1}, int64_t{1} << 40}) {
+    Tensor logits = Tensor::Full({3, 3}, 1.5, DType::kF32, CheckedDevice()).SetRequiresGrad(true);
+    const Tensor labels = Tensor::FromVector<int64_t>({0, wrong, -100}).To(CheckedDevice());
+    const Tensor loss = CrossEntropy(logits, labels);
+    EXPECT_TRUE(std::isnan(loss.Item()));
+    Backward(loss);
+    const std::vector<float> grad = logits.grad().ToVector<float>();
+    for (size_t i = 0; i < grad.size(); ++i) EXPECT_EQ(std::isnan(grad[i]), i / 3 == 1) << i;
+  }
+}
+
+// More rows than the blocks that sum take at once, against the host.
+TEST(Losses, CrossEntropyOfManyRowsOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  std::vector<float> values(9001 * 3);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(4 * std::sin(static_cast<double>(i)));
+  }
+  Tensor host = Tensor::FromVector(values, {9001, 3});
+  Tensor device = host.To(CheckedDevice());
+  host.SetRequiresGrad(true);
+  device.SetRequiresGrad(true);
+  const Tensor expected = CrossEntropy(host, Labels(host));
+  const Tensor loss = CrossEntropy(device, Labels(device));
+  EXPECT_NEAR(loss.Item(), expected.Item(), 1e-6);
+  Backward(expected);
+  Backward(loss);
+  const std::vector<float> actual = device.grad().ToVector<float>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_NEAR(actual[i], host.grad().values<float>()[i], 1e-9) << i;
+  }
+}
+
+TEST(Losses, ErrorsOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  const Tensor logits = Tensor::Zeros({2, 3}, DType::kF32, CheckedDevice());
+  EXPECT_THROW(CrossEntropy(logits, Tensor::Zeros({2}, DType::kI64)), Error);
+  EXPECT_THROW(MseLoss(logits, Tensor::Zeros({2, 3})), Error);
+  const Tensor narrow = Tensor::Zeros({2, 3}, DType::kBF16, CheckedDevice());
+  EXPECT_THROW(BceWithLogitsLoss(narrow, narrow), Error);
 }
 
 TEST(Losses, CrossEntropyErrors) {

@@ -1,0 +1,188 @@
+// Losses and their gradients: see LossKernels in core/device_kernels.h.
+#include <limits>
+
+#include "lathe/core/cuda/rows.h"
+#include "lathe/core/device_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+constexpr int64_t kMaxPartials = 1024;  // blocks that sum, each one part
+
+// What a block of a loss's first pass found.
+struct Partial {
+  double sum, count;
+};
+Partial* Partials() {
+  return static_cast<Partial*>(Workspace(kMaxPartials * static_cast<int64_t>(sizeof(Partial))));
+}
+
+// The sums over a block of kBlock threads, in thread 0; all must come.
+__device__ void StorePartial(Partial* to, double sum, double count) {
+  __shared__ double scratch[32];
+  sum = BlockSum(sum, scratch);
+  count = BlockSum(count, scratch);
+  if (threadIdx.x == 0) to[blockIdx.x] = {sum, count};
+}
+
+// One block: loss = sum / divisor, where the divisor is `denominator` or, if that is 0, the count.
+// divisor_out may be null.
+__global__ void FinishLoss(float* loss, float* divisor_out, const Partial* partials, int64_t n,
+                           double denominator) {
+  __shared__ double scratch[32];
+  double sum = 0, count = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kBlock) {
+    sum += partials[i].sum;
+    count += partials[i].count;
+  }
+  sum = BlockSum(sum, scratch);
+  count = BlockSum(count, scratch);
+  if (threadIdx.x != 0) return;
+  const double divisor = denominator != 0 ? denominator : count;
+  *loss = static_cast<float>(sum / divisor);
+  if (divisor_out != nullptr) *divisor_out = static_cast<float>(divisor);
+}
+
+// --- cross-entropy: a row is a sample's logits ---
+
+__device__ inline float NaN() { return __uint_as_float(0x7fc00000u); }
+
+template <typename Group>
+__global__ void CrossEntropyRows(Partial* partials, float* saved, const float* logits,
+                                 const int64_t* labels, int64_t rows, int64_t classes,
+                                 int64_t ignore_index) {
+  double sum = 0, count = 0;  // of the group's rows, in its first thread
+  for (int64_t r = Group::First(); r < rows; r += Group::Count()) {
+    const int64_t label = labels[r];
+    if (label == ignore_index) continue;
+    const float* row = logits + r * classes;
+    float max = -INFINITY;
+    for (int64_t c = Group::Rank(); c < classes; c += Group::kThreads) {
+      max = row[c] <= max ? max : row[c];  // keeps a NaN
+    }
+    max = Group::Max(max);
+    float exps = 0;
+    for (int64_t c = Group::Rank(); c < classes; c += Group::kThreads) exps += expf(row[c] - max);
+    exps = Group::Sum(exps);
+    if (Group::Rank() != 0) continue;
+    const float log_sum = logf(exps);
+    saved[2 * r] = max;
+    saved[2 * r + 1] = log_sum;
+    const bool valid = label >= 0 && label < classes;
+    sum += valid ? (static_cast<double>(max) - row[label]) + log_sum : NaN();
+    count += 1;
+  }
+  StorePartial(partials, sum, count);
+}
+
+template <typename Group>
+__global__ void CrossEntropyGradRows(float* dlogits, const float* dloss, const float* saved,
+                                     const float* logits, const int64_t* labels, int64_t rows,
+                                     int64_t classes, int64_t ignore_index) {
+  const float scale = *dloss / saved[2 * rows];
+  for (int64_t r = Group::First(); r < rows; r += Group::Count()) {
+    const int64_t label = labels[r];
+    const bool ignored = label == ignore_index, valid = label >= 0 && label < classes;
+    const float max = ignored ? 0 : saved[2 * r], log_sum = ignored ? 0 : saved[2 * r + 1];
+    for (int64_t c = Group::Rank(); c < classes; c += Group::kThreads) {
+      const int64_t i = r * classes + c;
+      const float probability = expf(logits[i] - max - log_sum);
+      const float gradient = scale * probability - (c == label ? scale : 0);
+      dlogits[i] = ignored ? 0 : valid ? gradient : NaN();
+    }
+  }
+}
+
+void CrossEntropy(float* loss, float* saved, const float* logits, const int64_t* labels,
+                  int64_t rows, int64_t classes, int64_t ignore_index, double denominator) {
+  Partial* partials = Partials();
+  WithRowGroup(classes, [&](auto group) {
+    using Group = decltype(group);
+    const dim3 grid = GridForRows<Group>(rows, kMaxPartials);
+    LATHE_LAUNCH(CrossEntropyRows<Group>, grid, kBlock, 0, partials, saved, logits, labels, rows,
+                 classes, ignore_index);
+    LATHE_LAUNCH(FinishLoss, dim3(1), kBlock, 0, loss, saved + 2 * rows, partials, grid.x,
+                 denominator);
+  });
+}
+
+void CrossEntropyGrad(float* dlogits, const float* dloss, const float* saved, const float* logits,
+                      const int64_t* labels, int64_t rows, int64_t classes, int64_t ignore_index) {
+  if (rows == 0 || classes == 0) return;
+  WithRowGroup(classes, [&](auto group) {
+    using Group = decltype(group);
+    LATHE_LAUNCH(CrossEntropyGradRows<Group>, GridForRows<Group>(rows), kBlock, 0, dlogits, dloss,
+                 saved, logits, labels, rows, classes, ignore_index);
+  });
+}
+
+// --- losses of pairs ---
+
+// Of a prediction and a target: the loss, and its derivatives by the one and by the other.
+struct Mse {
+  static __device__ double Value(float p, float t) {
+    const double difference = static_cast<double>(p) - t;
+    return difference * difference;
+  }
+  static __device__ float ByFirst(float p, float t) { return 2 * (p - t); }
+  static __device__ float BySecond(float p, float t) { return -2 * (p - t); }
+};
+struct BceWithLogits {
+  static __device__ double Value(float x, float t) {
+    return (x < 0 ? 0 : x) - static_cast<double>(x) * t + log1pf(expf(-fabsf(x)));
+  }
+  static __device__ float ByFirst(float x, float t) { return 1 / (1 + expf(-x)) - t; }
+  static __device__ float BySecond(float x, float) { return -x; }
+};
+
+template <typename Body>
+void WithLoss(PairLoss loss, Body body) {
+  if (loss == PairLoss::kMse) return body(Mse{});
+  body(BceWithLogits{});
+}
+
+template <typename Loss>
+__global__ void PairSums(Partial* partials, const float* a, const float* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) sum += Loss::Value(a[i], b[i]);
+  StorePartial(partials, sum, 0);
+}
+
+template <typename Loss, bool kFirst>
+__global__ void PairGrad(float* out, const float* dloss, double divisor, const float* a,
+                         const float* b, int64_t n) {
+  const float scale = static_cast<float>(*dloss / divisor);
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
+    out[i] = scale * (kFirst ? Loss::ByFirst(a[i], b[i]) : Loss::BySecond(a[i], b[i]));
+  }
+}
+
+void Pairs(PairLoss kind, float* loss, const float* a, const float* b, int64_t n, double divisor) {
+  WithLoss(kind, [&](auto tag) {
+    using Loss = decltype(tag);
+    Partial* partials = Partials();
+    dim3 grid = GridFor(n);
+    if (grid.x > kMaxPartials) grid.x = kMaxPartials;
+    LATHE_LAUNCH(PairSums<Loss>, grid, kBlock, 0, partials, a, b, n);
+    LATHE_LAUNCH(FinishLoss, dim3(1), kBlock, 0, loss, nullptr, partials, grid.x, divisor);
+  });
+}
+
+void PairsGrad(PairLoss kind, bool first, float* out, const float* dloss, const float* a,
+               const float* b, int64_t n, double divisor) {
+  if (n == 0) return;
+  WithLoss(kind, [&](auto tag) {
+    using Loss = decltype(tag);
+    if (first) {
+      LATHE_LAUNCH((PairGrad<Loss, true>), GridFor(n), kBlock, 0, out, dloss, divisor, a, b, n);
+    } else {
+      LATHE_LAUNCH((PairGrad<Loss, false>), GridFor(n), kBlock, 0, out, dloss, divisor, a, b, n);
+    }
+  });
+}
+
+const LossKernels table = {CrossEntropy, CrossEntropyGrad, Pairs, PairsGrad};
+[[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
+
+}  // namespace
+}  // namespace lathe::cuda
