@@ -4,6 +4,7 @@ CUDA_KERNELS = [
     "cuda/activation.cu",
     "cuda/elementwise.cu",
     "cuda/losses.cu",
+    "cuda/optimizer.cu",
     "cuda/reduce.cu",
     "cuda/attention.cu",
     "cuda/attention_backward.cu",

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "lathe/core/dtype.h"
 
@@ -90,6 +91,58 @@ struct LossKernels {
   // out: (n), the gradient of a if `first`, else of b.
   void (*pairs_grad)(PairLoss kind, bool first, float* out, const float* dloss, const float* a,
                      const float* b, int64_t n, double divisor);
+};
+
+// A stretch of the arena, float32, with the constants of one step. What lies between stretches is
+// left alone.
+struct DeviceRange {
+  int64_t begin = 0, n = 0;
+  int64_t first_chunk = 0;  // NumberChunks sets it
+  void* narrow = nullptr;   // (n), gets the new values; null: none
+  float decay = 1;          // AdamW: 1 - lr * weight_decay; SGD: weight_decay
+  float step_size = 0;      // AdamW: lr / (1 - beta1^t); SGD: lr
+  float inverse_bias2 = 1;  // AdamW: 1 / sqrt(1 - beta2^t)
+  float take = 1;           // SGD: the part of the gradient that enters the buffer, 1 - dampening
+};
+constexpr int64_t kDeviceChunk = 4096;  // elements that one block updates
+// Sets every range's first_chunk; returns the number of chunks, `chunks` below.
+inline int64_t NumberChunks(std::span<DeviceRange> ranges) {
+  int64_t chunks = 0;
+  for (DeviceRange& range : ranges) {
+    range.first_chunk = chunks;
+    chunks += (range.n + kDeviceChunk - 1) / kDeviceChunk;
+  }
+  return chunks;
+}
+
+struct AdamWConstants {
+  float rest1, beta2, rest2, eps;  // rest: 1 - beta, not the difference of rounded values
+};
+struct SgdConstants {
+  float momentum;
+  bool nesterov;
+};
+
+// Flat passes over parameters, gradients and moments; all pointers are the device's. The formulas
+// are those of core/cpu/optimizer.h and optim/. `clip`: one element, which gradients count times;
+// null: 1. If it is not finite nothing changes.
+struct DeviceOptimizerKernels {
+  // p, m, v, g: whole arenas. ranges: (count), which share no elements. narrow_type: bf16 or f16.
+  void (*adamw)(float* p, float* m, float* v, const float* g, const DeviceRange* ranges,
+                int64_t count, int64_t chunks, DType narrow_type, const AdamWConstants& constants,
+                const float* clip);
+  // buffer: the momentum's, null without.
+  void (*sgd)(float* p, float* buffer, const float* g, const DeviceRange* ranges, int64_t count,
+              int64_t chunks, DType narrow_type, const SgdConstants& constants, const float* clip);
+  // result: one element, the L2 norm of g (n); sums are double, in a fixed order.
+  int64_t (*norm_scratch_bytes)(int64_t n);
+  void (*norm)(float* result, const float* g, int64_t n, void* scratch, int64_t scratch_bytes);
+  // factor = min(1, max_norm / (norm + 1e-6)); NaN stays.
+  void (*clip_factor)(float* factor, const float* norm, float max_norm);
+  // g into [-limit, limit]; NaN stays.
+  void (*clamp)(float* g, int64_t n, float limit);
+  // g *= inverse_scale; *found_inf = 1 if any product is not finite, else it is left as it was.
+  void (*unscale_and_check)(float* g, int64_t n, float inverse_scale, float* found_inf);
 };
 
 // Matrix products: see core/gemm.h. C is of c_type, f32 or that of A and B.

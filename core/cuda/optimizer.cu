@@ -1,0 +1,255 @@
+// Flat passes over parameters, gradients and moments: see DeviceOptimizerKernels in
+// core/device_kernels.h.
+#include <algorithm>
+
+#include "lathe/core/cuda/dispatch.h"
+#include "lathe/core/cuda/launch.h"
+#include "lathe/core/cuda/numeric.h"
+#include "lathe/core/device_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+__device__ inline bool IsFinite(float x) {
+  return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// The elements of the arena that the block works on.
+struct Chunk {
+  const DeviceRange* range;
+  int64_t begin, n;  // of the arena
+};
+
+// Finds block `chunk` by halving the list of ranges.
+__device__ inline Chunk FindChunk(const DeviceRange* ranges, int64_t count, int64_t chunk) {
+  int64_t low = 0, high = count;  // the last range that begins at or before the chunk is in there
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (ranges[middle].first_chunk <= chunk) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const DeviceRange& range = ranges[low];
+  const int64_t skip = (chunk - range.first_chunk) * kDeviceChunk;
+  return {&range, range.begin + skip, min(kDeviceChunk, range.n - skip)};
+}
+
+template <int N>
+__device__ Pack<float, N> LoadPack(const float* from) {
+  return *reinterpret_cast<const Pack<float, N>*>(from);
+}
+template <typename T, int N>
+__device__ void StorePack(T* to, const Pack<T, N>& pack) {
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+// Calls update(i, N) for every N elements of a chunk from its first on, and update(i, 1) for those
+// that are left; N is 4 where all pointers allow it.
+template <int N>
+struct Width {
+  static constexpr int value = N;
+};
+template <typename Update>
+__device__ void ForChunk(int64_t n, bool aligned, Update update) {
+  const int64_t packed = aligned ? n / 4 * 4 : 0;
+  for (int64_t i = threadIdx.x * 4; i < packed; i += kBlock * 4) update(i, Width<4>{});
+  for (int64_t i = packed + threadIdx.x; i < n; i += kBlock) update(i, Width<1>{});
+}
+
+__device__ inline bool AlignedTo(uintptr_t bytes, const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+template <typename Narrow>
+__global__ void AdamWKernel(float* p, float* m, float* v, const float* g, const DeviceRange* ranges,
+                            int64_t count, AdamWConstants c, const float* clip) {
+  const float scale = clip == nullptr ? 1.0f : *clip;
+  if (!IsFinite(scale)) return;
+  const Chunk chunk = FindChunk(ranges, count, blockIdx.x);
+  const DeviceRange range = *chunk.range;
+  p += chunk.begin, m += chunk.begin, v += chunk.begin, g += chunk.begin;
+  Narrow* narrow = range.narrow == nullptr
+                       ? nullptr
+                       : static_cast<Narrow*>(range.narrow) + (chunk.begin - range.begin);
+  const bool aligned = AlignedTo(16, p) && AlignedTo(16, m) && AlignedTo(16, v) &&
+                       AlignedTo(16, g) && AlignedTo(8, narrow);
+  ForChunk(chunk.n, aligned, [&](int64_t i, auto width) {
+    constexpr int N = decltype(width)::value;
+    const auto grads = LoadPack<N>(g + i);
+    auto values = LoadPack<N>(p + i), means = LoadPack<N>(m + i), squares = LoadPack<N>(v + i);
+    Pack<Narrow, N> rounded;
+    for (int k = 0; k < N; ++k) {
+      const float grad = grads.v[k] * scale;
+      const float mean = means.v[k] + c.rest1 * (grad - means.v[k]);
+      const float square = c.beta2 * squares.v[k] + c.rest2 * grad * grad;
+      const float value = values.v[k] * range.decay -
+                          range.step_size * mean / (sqrtf(square) * range.inverse_bias2 + c.eps);
+      means.v[k] = mean;
+      squares.v[k] = square;
+      values.v[k] = value;
+      Store(rounded.v[k], value);
+    }
+    StorePack(p + i, values);
+    StorePack(m + i, means);
+    StorePack(v + i, squares);
+    if (narrow != nullptr) StorePack(narrow + i, rounded);
+  });
+}
+
+template <typename Narrow>
+__global__ void SgdKernel(float* p, float* buffer, const float* g, const DeviceRange* ranges,
+                          int64_t count, SgdConstants c, const float* clip) {
+  const float scale = clip == nullptr ? 1.0f : *clip;
+  if (!IsFinite(scale)) return;
+  const Chunk chunk = FindChunk(ranges, count, blockIdx.x);
+  const DeviceRange range = *chunk.range;
+  const bool momentum = buffer != nullptr;
+  p += chunk.begin, g += chunk.begin;
+  if (momentum) buffer += chunk.begin;
+  Narrow* narrow = range.narrow == nullptr
+                       ? nullptr
+                       : static_cast<Narrow*>(range.narrow) + (chunk.begin - range.begin);
+  const bool aligned =
+      AlignedTo(16, p) && AlignedTo(16, g) && AlignedTo(16, buffer) && AlignedTo(8, narrow);
+  const float of_gradient = !momentum || c.nesterov ? 1.0f : 0.0f;
+  const float of_buffer = c.nesterov ? c.momentum : 1.0f;
+  ForChunk(chunk.n, aligned, [&](int64_t i, auto width) {
+    constexpr int N = decltype(width)::value;
+    const auto grads = LoadPack<N>(g + i);
+    auto values = LoadPack<N>(p + i);
+    Pack<float, N> buffers = {};
+    if (momentum) buffers = LoadPack<N>(buffer + i);
+    Pack<Narrow, N> rounded;
+    for (int k = 0; k < N; ++k) {
+      const float d = grads.v[k] * scale + range.decay * values.v[k];
+      float step = of_gradient * d;
+      if (momentum) {
+        buffers.v[k] = c.momentum * buffers.v[k] + range.take * d;
+        step += of_buffer * buffers.v[k];
+      }
+      values.v[k] -= range.step_size * step;
+      Store(rounded.v[k], values.v[k]);
+    }
+    StorePack(p + i, values);
+    if (momentum) StorePack(buffer + i, buffers);
+    if (narrow != nullptr) StorePack(narrow + i, rounded);
+  });
+}
+
+// Calls body(T{}) with the type of the narrow copies.
+template <typename Body>
+void DispatchNarrow(const char* op, DType type, Body body) {
+  if (type == DType::kBF16) return body(BFloat16{});
+  Check(type == DType::kF16, op, "copies must be bfloat16 or float16 but are ", ToString(type));
+  body(Float16{});
+}
+
+void AdamW(float* p, float* m, float* v, const float* g, const DeviceRange* ranges, int64_t count,
+           int64_t chunks, DType narrow_type, const AdamWConstants& constants, const float* clip) {
+  if (chunks == 0) return;
+  DispatchNarrow("AdamW", narrow_type, [&](auto tag) {
+    LATHE_LAUNCH(AdamWKernel<decltype(tag)>, dim3(static_cast<unsigned>(chunks)), kBlock, 0, p, m,
+                 v, g, ranges, count, constants, clip);
+  });
+}
+
+void Sgd(float* p, float* buffer, const float* g, const DeviceRange* ranges, int64_t count,
+         int64_t chunks, DType narrow_type, const SgdConstants& constants, const float* clip) {
+  if (chunks == 0) return;
+  DispatchNarrow("SGD", narrow_type, [&](auto tag) {
+    LATHE_LAUNCH(SgdKernel<decltype(tag)>, dim3(static_cast<unsigned>(chunks)), kBlock, 0, p,
+                 buffer, g, ranges, count, constants, clip);
+  });
+}
+
+// --- gradients as a whole ---
+
+constexpr int64_t kMaxPartials = 2048;
+
+dim3 NormGrid(int64_t n) {
+  return dim3(static_cast<unsigned>(
+      std::clamp<int64_t>((n + kBlock * 16 - 1) / (kBlock * 16), 1, kMaxPartials)));
+}
+
+__global__ void SquareSums(double* partials, const float* g, int64_t n, bool aligned) {
+  __shared__ double scratch[32];
+  double sum = 0;
+  const int64_t packs = aligned ? n / 4 : 0;
+  for (int64_t i = GlobalThread(); i < packs; i += NumThreads()) {
+    const Pack<float, 4> pack = reinterpret_cast<const Pack<float, 4>*>(g)[i];
+    for (int k = 0; k < 4; ++k) sum += static_cast<double>(pack.v[k]) * pack.v[k];
+  }
+  for (int64_t i = packs * 4 + GlobalThread(); i < n; i += NumThreads()) {
+    sum += static_cast<double>(g[i]) * g[i];
+  }
+  sum = BlockSum(sum, scratch);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void FinishNorm(float* result, const double* partials, int64_t n) {
+  __shared__ double scratch[32];
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kBlock) sum += partials[i];
+  sum = BlockSum(sum, scratch);
+  if (threadIdx.x == 0) *result = static_cast<float>(sqrt(sum));
+}
+
+int64_t NormScratchBytes(int64_t n) { return NormGrid(n).x * SizeOf(DType::kF64); }
+
+void Norm(float* result, const float* g, int64_t n, void* scratch, int64_t scratch_bytes) {
+  Check(scratch_bytes >= NormScratchBytes(n), "norm", "expected ", NormScratchBytes(n),
+        " bytes of scratch memory but got ", scratch_bytes);
+  double* partials = static_cast<double*>(scratch);
+  const dim3 grid = NormGrid(n);
+  LATHE_LAUNCH(SquareSums, grid, kBlock, 0, partials, g, n, Aligned(g));
+  LATHE_LAUNCH(FinishNorm, dim3(1), kBlock, 0, result, partials, grid.x);
+}
+
+__global__ void ClipFactorKernel(float* factor, const float* norm, float max_norm) {
+  if (threadIdx.x != 0) return;
+  const float ratio = max_norm / (*norm + 1e-6f);
+  *factor = ratio >= 1 ? 1 : ratio;  // NaN stays
+}
+
+void ClipFactor(float* factor, const float* norm, float max_norm) {
+  LATHE_LAUNCH(ClipFactorKernel, dim3(1), 32, 0, factor, norm, max_norm);
+}
+
+__global__ void ClampKernel(float* g, int64_t n, float limit) {
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
+    const float low = g[i] < -limit ? -limit : g[i];  // NaN stays
+    g[i] = low > limit ? limit : low;
+  }
+}
+
+void Clamp(float* g, int64_t n, float limit) {
+  if (n > 0) LATHE_LAUNCH(ClampKernel, GridFor(n), kBlock, 0, g, n, limit);
+}
+
+__global__ void UnscaleKernel(float* g, int64_t n, float inverse_scale, float* found_inf) {
+  bool finite = true;
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
+    g[i] *= inverse_scale;
+    finite = finite && IsFinite(g[i]);
+  }
+  if (!finite) *found_inf = 1;  // whoever writes writes the same
+}
+
+void UnscaleAndCheck(float* g, int64_t n, float inverse_scale, float* found_inf) {
+  if (n == 0) return;
+  LATHE_LAUNCH(UnscaleKernel, GridFor(n), kBlock, 0, g, n, inverse_scale, found_inf);
+}
+
+const DeviceOptimizerKernels table = {.adamw = AdamW,
+                                      .sgd = Sgd,
+                                      .norm_scratch_bytes = NormScratchBytes,
+                                      .norm = Norm,
+                                      .clip_factor = ClipFactor,
+                                      .clamp = Clamp,
+                                      .unscale_and_check = UnscaleAndCheck};
+[[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
+
+}  // namespace
+}  // namespace lathe::cuda
