@@ -42,6 +42,8 @@ struct TensorKernels {
   void (*add)(void* to, const void* x, DType type, int64_t n);
   // to *= factor; f32, bf16 or f16
   void (*scale)(void* to, DType type, double factor, int64_t n);
+  // The same with a factor that lies on the device.
+  void (*scale_by)(void* to, DType type, const float* factor, int64_t n);
 };
 
 // How two tensors are walked together, outermost dimension first: element strides, 0 where an

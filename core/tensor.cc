@@ -261,11 +261,15 @@ void ClearStaleGrad(TensorImpl& leaf) {
 }
 
 void ApplyGradScale(TensorImpl& leaf) {
-  if (leaf.grad_scale == 1) return;
-  const Tensor grad(leaf.grad);
   const float scale = std::exchange(leaf.grad_scale, 1.0f);
+  const auto on_device = std::exchange(leaf.device_grad_scale, nullptr);
+  if (scale == 1 && on_device == nullptr) return;
+  const Tensor grad(leaf.grad);
   if (grad.device() != kHost) {
-    DeviceKernels<TensorKernels>().scale(grad.raw_data(), grad.dtype(), scale, grad.numel());
+    const auto& kernels = DeviceKernels<TensorKernels>();
+    if (scale != 1) kernels.scale(grad.raw_data(), grad.dtype(), scale, grad.numel());
+    if (on_device == nullptr) return;
+    kernels.scale_by(grad.raw_data(), grad.dtype(), Tensor(on_device).data<float>(), grad.numel());
     return;
   }
   DispatchFloat(grad.dtype(), "grad", [&](auto tag) {
@@ -290,6 +294,7 @@ void Tensor::SetGrad(const Tensor& grad) {
   impl_->grad = grad.impl_;
   impl_->grad_is_stale = false;
   impl_->grad_scale = 1;
+  impl_->device_grad_scale = nullptr;
   impl_->partial_grad_hint = nullptr;
   impl_->grad_rows.reset();
 }

@@ -79,6 +79,8 @@ struct TensorImpl {
   // Clipping only sets this: the gradient is what its buffer holds times this. Tensor::grad() does
   // the multiplication.
   float grad_scale = 1;
+  // A factor besides, on the gradient's device: [] float32; null: 1.
+  std::shared_ptr<TensorImpl> device_grad_scale;
   // If set, the buffer has only a part of the gradient that is right, and Tensor::grad() throws,
   // with this hint. Who changes the whole gradient resets it.
   const char* partial_grad_hint = nullptr;
@@ -95,7 +97,7 @@ struct TensorImpl {
 
 // Makes the gradient of a leaf 0 if it is stale.
 void ClearStaleGrad(TensorImpl& leaf);
-// Multiplies what the gradient's buffer holds by grad_scale, which becomes 1.
+// Multiplies what the gradient's buffer holds by its factors, which become 1.
 void ApplyGradScale(TensorImpl& leaf);
 
 class Tensor {

@@ -94,6 +94,7 @@ void ParameterArena::ZeroGrads() {
     TensorImpl& p = *entry.parameter.tensor.impl();
     p.grad_is_stale = true;
     p.grad_scale = 1;
+    p.device_grad_scale = nullptr;
     p.partial_grad_hint = nullptr;
   }
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lathe/core/cpu/optimizer.h"
+#include "lathe/optim/device_update.h"
 #include "lathe/optim/optimizer.h"
 
 namespace lathe {
@@ -39,11 +40,6 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, AdamWOptions options)
   Check(options.eps >= 0, "AdamW", "eps must be at least 0 but is ", options.eps);
 }
 
-std::vector<Tensor> AdamW::State() const {
-  if (!exp_avg_.defined()) return {};
-  return {exp_avg_, exp_avg_sq_};
-}
-
 // Any moment may be there: another process may have had it.
 void AdamW::OnNewOwn(size_t range) {
   if (exp_avg_.defined()) active_[range].assign(Blocks(ranges_[range].own), 1);
@@ -59,6 +55,7 @@ void AdamW::UpdateParameters() {
   }
   ++step_count_;
   steps_.resize(ranges_.size());
+  if (values.device() != Device{}) return UpdateOnDevice(values, grads);
   const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
   const int64_t version = values.impl()->storage->version();
   std::vector<const Range*> narrowed;  // whose bfloat16 copies are kept up to date
@@ -121,6 +118,45 @@ void AdamW::UpdateParameters() {
     for (const ElementRange& other : Within(all, shares_->others)) {
       Narrow(narrow + (other.begin - all.begin), values.data<float>() + other.begin, other.size());
     }
+  }
+}
+
+void AdamW::UpdateOnDevice(const Tensor& values, const Tensor& grads) {
+  const int64_t version = values.impl()->storage->version();
+  std::vector<DeviceRange> ranges;
+  std::vector<TensorImpl*> narrowed;
+  DType narrow_type = DType::kBF16;
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const Range& range = ranges_[i];
+    if (!range.parameter.requires_grad()) continue;
+    const double t = static_cast<double>(++steps_[i]), lr = lr_[range.group];
+    DeviceRange to = {.begin = range.begin, .n = range.parameter.numel()};
+    to.decay = static_cast<float>(1 - lr * weight_decay_[range.group]);
+    to.step_size = static_cast<float>(lr / (1 - std::pow(options_.beta1, t)));
+    to.inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t)));
+    TensorImpl& parameter = *range.parameter.impl();
+    const TensorImpl* narrow = parameter.low_precision.get();
+    if (narrow != nullptr && parameter.low_precision_version == version &&
+        (narrowed.empty() || narrow->dtype == narrow_type)) {
+      narrow_type = narrow->dtype;
+      to.narrow = Tensor(parameter.low_precision).raw_data();
+      narrowed.push_back(&parameter);
+    }
+    ranges.push_back(to);
+  }
+  const DeviceRanges uploaded(std::move(ranges), values.device());
+  const Tensor scale = CommonGradScale(*arena_);
+  const AdamWConstants constants = {.rest1 = static_cast<float>(1 - options_.beta1),
+                                    .beta2 = static_cast<float>(options_.beta2),
+                                    .rest2 = static_cast<float>(1 - options_.beta2),
+                                    .eps = static_cast<float>(options_.eps)};
+  DeviceKernels<DeviceOptimizerKernels>().adamw(
+      values.data<float>(), exp_avg_.data<float>(), exp_avg_sq_.data<float>(), grads.data<float>(),
+      uploaded.data(), uploaded.count, uploaded.chunks, narrow_type, constants,
+      scale.defined() ? scale.data<float>() : nullptr);
+  values.impl()->storage->BumpVersion();
+  for (TensorImpl* parameter : narrowed) {
+    parameter->low_precision_version = values.impl()->storage->version();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lathe/core/cpu/optimizer.h"
+#include "lathe/optim/device_update.h"
 
 namespace lathe {
 namespace {
@@ -93,6 +94,12 @@ void Optimizer::Step() {
   if (!may_step()) return;
   CheckHasGrads(*this);
   AdoptShares();
+  const Device device = arena_->values().device();
+  Check(shares_ == nullptr || device == Device{}, "optimizer",
+        "updates are shared out among processes on the CPU only");
+  for (Tensor* buffer : StateBuffers()) {
+    if (buffer->defined()) *buffer = buffer->To(device);  // where a model has moved since
+  }
   step_is_half_done_ = shares_ != nullptr;
   UpdateParameters();
   step_is_half_done_ = false;
@@ -104,7 +111,9 @@ void Optimizer::AdoptShares() {
       present_shares_ == nullptr ? nullptr : present_shares_->now;
   if (now == shares_) return;
   if (shares_ != nullptr) {
-    for (const Tensor& buffer : State()) shares_->gather(buffer.values<float>());
+    for (Tensor* buffer : StateBuffers()) {
+      if (buffer->defined()) shares_->gather(buffer->values<float>());
+    }
   }
   shares_ = std::move(now);
   for (size_t i = 0; i < ranges_.size(); ++i) {
@@ -170,6 +179,8 @@ class GradStretches {
   std::vector<cpu::Stretch> stretches_;
 };
 
+bool OnDevice(Optimizer& optimizer) { return optimizer.arena().values().device() != Device{}; }
+
 float NormOf(Optimizer& optimizer) {
   CheckHasGrads(optimizer);
   return GradStretches(optimizer).Norm();
@@ -177,10 +188,14 @@ float NormOf(Optimizer& optimizer) {
 
 }  // namespace
 
-Tensor GradNorm(Optimizer& optimizer) { return Tensor::Full({}, NormOf(optimizer)); }
+Tensor GradNorm(Optimizer& optimizer) {
+  if (OnDevice(optimizer)) return DeviceGradNorm(optimizer.arena());
+  return Tensor::Full({}, NormOf(optimizer));
+}
 
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   Check(max_norm >= 0, "ClipGradNorm", "max_norm must be at least 0 but is ", max_norm);
+  if (OnDevice(optimizer)) return DeviceClipGradNorm(optimizer.arena(), max_norm);
   const float norm = NormOf(optimizer);
   const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
   // Only noted: whoever reads the gradients multiplies. A ratio that is NaN spoils all of them, so
@@ -198,6 +213,9 @@ void ClipGradValue(Optimizer& optimizer, double max_value) {
   CheckHasGrads(optimizer);
   const Tensor& grads = optimizer.arena().GradsToRead();  // rows of zeros stay so
   const float limit = static_cast<float>(max_value);
+  if (OnDevice(optimizer)) {
+    return DeviceKernels<DeviceOptimizerKernels>().clamp(grads.data<float>(), grads.numel(), limit);
+  }
   float* g = grads.data<float>();
   const int64_t n = grads.numel();
 #pragma omp parallel for simd schedule(static) if (n > 16384)

@@ -63,9 +63,9 @@ class Optimizer {
   // What Step does: updates `own` of each range that is trained, calls GatherUpdates, then whatever
   // else depends on the values.
   virtual void UpdateParameters() = 0;
-  // The buffers it keeps, each as large as the arena.
-  virtual std::vector<Tensor> State() const = 0;
-  // After `own` of this range has changed; State is whole then.
+  // The buffers it keeps, each as large as the arena once it is defined.
+  virtual std::vector<Tensor*> StateBuffers() = 0;
+  // After `own` of this range has changed; the buffers are whole then.
   virtual void OnNewOwn(size_t /*range*/) {}
   // The other processes' part of the values.
   void GatherUpdates();
@@ -82,7 +82,7 @@ class Optimizer {
   std::vector<Range> ranges_;
   std::vector<double> lr_, initial_lr_, weight_decay_;
   int64_t step_count_ = 0;
-  std::shared_ptr<const UpdateShares> shares_;  // that `own` and State follow
+  std::shared_ptr<const UpdateShares> shares_;  // that `own` and the buffers follow
 
  private:
   void AdoptShares();
@@ -110,7 +110,8 @@ class AdamW : public Optimizer {
 
  private:
   void UpdateParameters() override;
-  std::vector<Tensor> State() const override;
+  void UpdateOnDevice(const Tensor& values, const Tensor& grads);
+  std::vector<Tensor*> StateBuffers() override { return {&exp_avg_, &exp_avg_sq_}; }
   void OnNewOwn(size_t range) override;
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
@@ -134,7 +135,8 @@ class SGD : public Optimizer {
 
  private:
   void UpdateParameters() override;
-  std::vector<Tensor> State() const override;
+  void UpdateOnDevice(const Tensor& values, const Tensor& grads);
+  std::vector<Tensor*> StateBuffers() override { return {&momentum_}; }
   SGDOptions options_;
   Tensor momentum_;
   std::vector<uint8_t> filled_;  // for each range: whether its part of momentum_ has a gradient
@@ -145,8 +147,8 @@ class SGD : public Optimizer {
 Tensor GradNorm(Optimizer& optimizer);
 
 // Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_) and returns
-// the norm before. A norm that is not finite leaves NaN in the gradients, as PyTorch does
-// (error_if_nonfinite=False).
+// the norm before, on the parameters' device. A norm that is not finite leaves NaN in the
+// gradients, as PyTorch does (error_if_nonfinite=False); an update on a device is left out then.
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
 void ClipGradValue(Optimizer& optimizer, double max_value);
 

@@ -300,14 +300,17 @@ class Checker {
 
 }  // namespace
 
+std::string WhyNoCheckedDevice() {
+  if (CheckedDevice() == Device{}) return "";
+  DeviceBackend* backend = FindDeviceBackend();
+  if (backend == nullptr) return "built without CUDA";
+  return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
+}
+
 void CheckOp(const OpCase& op_case) {
   SCOPED_TRACE(op_case.name);
   EXPECT_FALSE(op_case.shapes.empty());
-  if (CheckedDevice() != Device{}) {
-    DeviceBackend* backend = FindDeviceBackend();
-    if (backend == nullptr) GTEST_SKIP() << "built without CUDA";
-    if (backend->Count() == 0) GTEST_SKIP() << "no GPU: " << backend->WhyNone();
-  }
+  if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
   for (const std::vector<Shape>& shapes : op_case.shapes) {
     std::string trace = "inputs";
     for (const Shape& shape : shapes) trace += " " + ToString(shape);

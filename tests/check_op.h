@@ -60,5 +60,7 @@ void CheckOp(const OpCase& op_case);
 
 // Where CheckOp runs ops: one of two small libraries says so.
 Device CheckedDevice();
+// Why that device isn't there; empty if it is.
+std::string WhyNoCheckedDevice();
 
 }  // namespace lathe

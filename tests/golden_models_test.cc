@@ -1,7 +1,7 @@
 // Runs every golden case (config.json, model.safetensors, golden.safetensors) of a supported model
 // type: logits, loss, hidden states, each gradient by name, and ten training steps, against values
 // that Transformers computed in float64. Cases come from tests/golden/models and, if set,
-// $LATHE_GOLDEN_DIR/models.
+// $LATHE_GOLDEN_DIR/models. On a GPU where the test links //tests:check_op_on_device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include "lathe/models/safetensors.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
+#include "lathe/tests/check_op.h"
 
 namespace lathe {
 namespace {
@@ -78,6 +79,11 @@ class GoldenModel : public testing::TestWithParam<fs::path> {
     model_->Train();
   }
 
+  void SetUp() override {
+    if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+    model_->To(CheckedDevice());
+  }
+
   bool IsZero(const std::string& name) const {
     return std::find(zero_.begin(), zero_.end(), name) != zero_.end();
   }
@@ -99,6 +105,8 @@ class GoldenModel : public testing::TestWithParam<fs::path> {
     return Batch::FromPadded(get("input_ids"), get("attention_mask"), get("token_type_ids"),
                              get("labels"));
   }
+
+  void CheckNarrow(DType dtype);
 
   SafetensorsReader golden_;
   std::shared_ptr<SequenceClassifier> model_;
@@ -169,10 +177,10 @@ TEST_P(GoldenModel, TenSteps) {
   }
 }
 
-// Mixed precision rounds activations to 8 bits: everything is near, and the directions of the
-// gradients are right. The parameters' gradients themselves are float32.
-TEST_P(GoldenModel, InBFloat16) {
-  model_->SetComputeDType(DType::kBF16);
+// Mixed precision rounds activations to 8 bits, or 11: everything is near, and the directions of
+// the gradients are right. The parameters' gradients themselves are float32.
+void GoldenModel::CheckNarrow(DType dtype) {
+  model_->SetComputeDType(dtype);
   const Batch batch = MakeBatch("", -1);
   const SequenceClassifierOutput out = model_->Forward(batch);
   EXPECT_EQ(out.logits.dtype(), DType::kF32);
@@ -196,6 +204,13 @@ TEST_P(GoldenModel, InBFloat16) {
   }
   EXPECT_GT(dot / std::sqrt(own * golden), 0.999);
   EXPECT_NEAR(std::sqrt(own / golden), 1, 0.03);
+}
+
+TEST_P(GoldenModel, InBFloat16) { CheckNarrow(DType::kBF16); }
+
+TEST_P(GoldenModel, InFloat16) {
+  if (CheckedDevice() == Device{}) GTEST_SKIP() << "the CPU has no float16 products";
+  CheckNarrow(DType::kF16);
 }
 
 std::string CaseName(const testing::TestParamInfo<fs::path>& info) {

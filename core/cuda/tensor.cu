@@ -44,6 +44,12 @@ __global__ void ScaleKernel(T* to, float factor, int64_t n) {
   for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Store(to[i], Load(to[i]) * factor);
 }
 
+template <typename T>
+__global__ void ScaleByKernel(T* to, const float* factor, int64_t n) {
+  const float f = *factor;
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Store(to[i], Load(to[i]) * f);
+}
+
 void Fill(void* to, DType type, double value, int64_t n) {
   DispatchAll(type, [&](auto tag) {
     using T = decltype(tag);
@@ -77,7 +83,14 @@ void Scale(void* to, DType type, double factor, int64_t n) {
   });
 }
 
-const TensorKernels table = {Fill, ConvertAll, Add, Scale};
+void ScaleBy(void* to, DType type, const float* factor, int64_t n) {
+  DispatchNumbers("scale", type, [&](auto tag) {
+    using T = decltype(tag);
+    LATHE_LAUNCH(ScaleByKernel<T>, GridFor(n), kBlock, 0, static_cast<T*>(to), factor, n);
+  });
+}
+
+const TensorKernels table = {Fill, ConvertAll, Add, Scale, ScaleBy};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace
