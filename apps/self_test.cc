@@ -185,8 +185,9 @@ constexpr std::pair<const char*, std::string (*)(Accelerator&)> kCollectives[] =
 }  // namespace
 
 SelfTestReport RunSelfTest() {
-  Accelerator accelerator(
-      {.gradient_accumulation_steps = kAccumulation, .check_parameters_every = 5});
+  Accelerator accelerator({.gradient_accumulation_steps = kAccumulation,
+                           .shard_optimizer = true,  // as finetune does
+                           .check_parameters_every = 5});
   SelfTestReport report;
   report.rank = accelerator.process_index();
   report.world_size = accelerator.num_processes();

@@ -168,13 +168,13 @@ struct Reducer::Impl {
   // What is summed must not be added as often as there are ranks: what all have, each has a part
   // of, and a stripe its owner.
   void CountSumOnce(const Bucket& bucket) {
-    const float share = 1 / static_cast<float>(group->size());
+    const float size = static_cast<float>(group->size());
     for (const size_t i : bucket.slots) {
       TensorImpl& p = *slots[i].tensor.impl();
       p.partial_grad_hint = nullptr;
       if (p.grad_is_stale) continue;
       if (bucket.shared_out == 0) {
-        p.grad_scale *= share;
+        p.grad_scale /= size;
         continue;
       }
       float* const grad = Tensor(p.grad).data<float>();
@@ -183,7 +183,7 @@ struct Reducer::Impl {
       for (const ElementRange& rest : Without(all, {own})) {
         for (int64_t at = rest.begin; at < rest.end; ++at) {
           float& g = grad[at - all.begin];
-          g = at < SharedPart(bucket).end ? 0 : g * share;  // others' may be NaN
+          g = at < SharedPart(bucket).end ? 0 : g / size;  // others' may be NaN
         }
       }
     }

@@ -29,6 +29,7 @@ struct Job {
   int epochs = 2;
   bool shard = false, sgd = false;
   int64_t vocab = 700;  // large enough for its table to be sent by rows
+  bool tcp = false;     // as if each process had a machine of its own
   int freeze_at = -1;   // the step before which the first layer is frozen, for two steps
 };
 
@@ -67,7 +68,8 @@ uint64_t HashOf(const Tensor& values) {
 }
 
 // Trains, and returns the losses and a hash of the final parameters.
-std::string Train(const ProcessEnvironment& env, const Job& job) {
+std::string Train(ProcessEnvironment env, const Job& job) {
+  if (job.tcp) env.local_world_size = 1;
   Accelerator accelerator({.gradient_accumulation_steps = job.accumulation,
                            .mixed_precision = job.precision,
                            .environment = env,
@@ -250,6 +252,8 @@ TEST(ShardedOptimizer, WithoutOverlap) {
   CompareSharded({.max_grad_norm = 0,
                   .reducer = {.first_bucket_bytes = 4, .bucket_bytes = 4, .overlap = false}});
 }
+
+TEST(ShardedOptimizer, OverTcp) { CompareSharded({.dropout = 0.1, .tcp = true}); }
 
 // Other buckets, so that moments change hands.
 TEST(ShardedOptimizer, ParametersFrozenForAWhile) {
