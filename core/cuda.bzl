@@ -2,13 +2,14 @@
 
 CUDA_KERNELS = [
     "cuda/activation.cu",
+    "cuda/attention.cu",
+    "cuda/attention_backward.cu",
+    "cuda/attention_forward.cu",
+    "cuda/dropout.cu",
     "cuda/elementwise.cu",
     "cuda/losses.cu",
     "cuda/optimizer.cu",
     "cuda/reduce.cu",
-    "cuda/attention.cu",
-    "cuda/attention_backward.cu",
-    "cuda/attention_forward.cu",
     "cuda/tensor.cu",
 ]
 

@@ -307,6 +307,10 @@ std::string WhyNoCheckedDevice() {
   return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
 }
 
+bool HasCheckedDevice() {
+  return CheckedDevice() != Device{} && WhyNoCheckedDevice().empty();
+}
+
 void CheckOp(const OpCase& op_case) {
   SCOPED_TRACE(op_case.name);
   EXPECT_FALSE(op_case.shapes.empty());

@@ -62,5 +62,7 @@ void CheckOp(const OpCase& op_case);
 Device CheckedDevice();
 // Why that device isn't there; empty if it is.
 std::string WhyNoCheckedDevice();
+// Whether that is another than the host, and there: tests that need one are skipped otherwise.
+bool HasCheckedDevice();
 
 }  // namespace lathe

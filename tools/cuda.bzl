@@ -71,6 +71,7 @@ def lathe_emulated_library(name, cu_srcs, srcs, deps, **kwargs):
     lathe_cc_library(
         name = name,
         srcs = srcs + compiled,
+        copts = ["-Wno-unknown-pragmas"],  # #pragma unroll
         deps = deps,
         alwayslink = True,
         **kwargs

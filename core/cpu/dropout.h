@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "lathe/core/cpu/isa.h"
+#include "lathe/core/dtype.h"
 #include "lathe/core/philox.h"
 
 namespace lathe::cpu {
@@ -41,6 +42,11 @@ struct DropoutKernels {
   // out = x * mask * scale, [rows, n]; out may be x.
   void (*f32)(const float* x, float* out, int64_t rows, int64_t n, const DropoutMask& mask);
   void (*f64)(const double* x, double* out, int64_t rows, int64_t n, const DropoutMask& mask);
+  // on other devices than the host
+  void (*bf16)(const BFloat16* x, BFloat16* out, int64_t rows, int64_t n,
+               const DropoutMask& mask) = nullptr;
+  void (*f16)(const Float16* x, Float16* out, int64_t rows, int64_t n,
+              const DropoutMask& mask) = nullptr;
 };
 
 }  // namespace lathe::cpu

@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows) {
+cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows, Device device) {
   Check(spec.p >= 0 && spec.p < 1, op, "dropout probability must be in [0, 1) but is ", spec.p);
   cpu::DropoutMask mask;
   if (spec.p == 0) return mask;
@@ -20,6 +20,7 @@ cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows) {
     Check(spec.row_samples.defined() && spec.row_samples.numel() == rows &&
               spec.row_positions.defined() && spec.row_positions.numel() == rows,
           op, "row_samples and row_positions must have shape [", rows, "]");
+    CheckSameDevice(op, device, {spec.row_samples, spec.row_positions});
     mask.row_samples = spec.row_samples.data<int32_t>();
     mask.row_positions = spec.row_positions.data<int32_t>();
   }
@@ -30,14 +31,9 @@ namespace {
 
 template <typename T>
 Tensor Run(const Tensor& x, const DropoutSpec& spec) {
-  Tensor y = Tensor::Empty(x.shape(), x.dtype());
-  const auto& kernels = cpu::Kernels<cpu::DropoutKernels>();
-  const cpu::DropoutMask mask = MaskOf(spec, "dropout", x.dim(0));
-  if constexpr (std::is_same_v<T, float>) {
-    kernels.f32(x.data<T>(), y.data<T>(), x.dim(0), x.dim(1), mask);
-  } else {
-    kernels.f64(x.data<T>(), y.data<T>(), x.dim(0), x.dim(1), mask);
-  }
+  Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
+  const cpu::DropoutMask mask = MaskOf(spec, "dropout", x.dim(0), x.device());
+  KernelsOf<T, cpu::DropoutKernels>(x.device())(x.data<T>(), y.data<T>(), x.dim(0), x.dim(1), mask);
   return y;
 }
 
@@ -47,7 +43,9 @@ Tensor Dropout(const Tensor& x, const DropoutSpec& spec) {
   if (spec.p == 0) return x;
   Check(x.ndim() == 2 && x.dim(1) <= 32768, "dropout",
         "x must have shape [N, C] with C at most 32768 but has ", x.shape());
-  return DispatchFloat(x.dtype(), "dropout", [&](auto tag) {
+  Check(x.device() != Device{} || x.dtype() != DType::kBF16, "dropout",
+        "expected float32 or float64 on the CPU but got bfloat16");
+  return DispatchActivations(x, "dropout", [&](auto tag) {
     using T = decltype(tag);
     return Record("dropout", Run<T>(x, spec), {x}, {}, [spec](BackwardContext& context) {
       context.SetGrad(0, Run<T>(context.grad_output(), spec));

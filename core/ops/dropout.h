@@ -16,14 +16,16 @@ struct DropoutMask;  // core/cpu/dropout.h
 struct DropoutSpec {
   double p = 0;  // in [0, 1); 0: none
   RandomKey key = {};
-  Tensor row_samples = {};    // [rows] i32
+  Tensor row_samples = {};    // [rows] i32, where the activations are
   Tensor row_positions = {};  // [rows] i32
 };
 
-// What kernels take; checks p and, where `rows` >= 0, the row arrays.
-cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows);
+// What kernels take; checks p and, where `rows` >= 0, the row arrays, which must lie on `device`,
+// as the activations do.
+cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows, Device device = {});
 
-// x: [N, C]. Keeps each element with probability 1 - p, times 1 / (1 - p).
+// x: [N, C]; on the host float32 or float64, elsewhere float32, bfloat16 or float16. Keeps each
+// element with probability 1 - p, times 1 / (1 - p).
 Tensor Dropout(const Tensor& x, const DropoutSpec& spec);
 
 // The same from single ops and Philox's definition: documentation and test oracle.

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/shape.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
@@ -14,13 +14,14 @@ namespace {
 constexpr int64_t kColumns = 258;  // not a multiple of four, the words of a Philox block
 
 // `rows` tokens of one sample, from position 0.
-DropoutSpec Spec(double p, int64_t rows, int32_t sample = 0, RandomKey key = {42, 7, 3}) {
+DropoutSpec Spec(double p, int64_t rows, int32_t sample = 0, RandomKey key = {42, 7, 3},
+                 Device device = {}) {
   std::vector<int32_t> positions(rows);
   for (int64_t r = 0; r < rows; ++r) positions[r] = static_cast<int32_t>(r);
   return {.p = p,
           .key = key,
-          .row_samples = Tensor::FromVector(std::vector<int32_t>(rows, sample)),
-          .row_positions = Tensor::FromVector(positions)};
+          .row_samples = Tensor::FromVector(std::vector<int32_t>(rows, sample)).To(device),
+          .row_positions = Tensor::FromVector(positions).To(device)};
 }
 
 Tensor Ones(int64_t rows) { return Tensor::Full({rows, kColumns}, 1); }
@@ -41,11 +42,44 @@ TEST(DropoutTest, Op) {
   for (double p : {0.0, 0.3}) {
     CheckOp(
         {.name = "dropout",
-         .op = [=](const Tensors& x) { return Scale(Dropout(x[0], Spec(p, x[0].dim(0))), 1); },
+         .op =
+             [=](const Tensors& x) {
+               const DropoutSpec spec = Spec(p, x[0].dim(0), 0, {42, 7, 3}, x[0].device());
+               return ReshapeOp(Dropout(x[0], spec), x[0].shape());
+             },
          .composed = [=](const Tensors& x) { return DropoutComposed(x[0], Spec(p, x[0].dim(0))); },
-         .shapes = {{{3, 8}}, {{5, 7}}, {{4, 1}}, {{0, 8}}, {{2, 258}}},
+         .shapes = {{{3, 8}}, {{5, 7}}, {{4, 1}}, {{0, 8}}, {{2, 258}}, {{3, 64}}},
          .nan_check = p == 0});  // NaN may be dropped
   }
+}
+
+TEST(DropoutTest, TheSameNumbersOnDevice) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  const Device device = CheckedDevice();
+  for (const auto& [rows, n] : {std::pair{3, 1},
+                               {2, 3},
+                               {3, 5},
+                               {7, 32},
+                               {5, 96},
+                               {4, 258},
+                               {3, 768},
+                               {2, 1028},
+                               {300, 64}}) {
+    std::vector<float> values(static_cast<size_t>(rows * n));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::sin(static_cast<float>(i));
+    }
+    const Tensor x = Tensor::FromVector(values, {rows, n});
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      SCOPED_TRACE(std::to_string(n) + " columns, " + ToString(dtype));
+      const Tensor rounded = x.To(dtype);
+      const Tensor expected = Dropout(rounded.To(DType::kF32), Spec(0.3, rows)).To(dtype);
+      const Tensor y = Dropout(rounded.To(device), Spec(0.3, rows, 0, {42, 7, 3}, device));
+      EXPECT_EQ(y.dtype(), dtype);
+      EXPECT_EQ(y.To(DType::kF32).ToVector<float>(), expected.To(DType::kF32).ToVector<float>());
+    }
+  }
+  EXPECT_THROW(Dropout(Ones(2).To(device), Spec(0.1, 2)), Error);  // the rows' numbers on the host
 }
 
 TEST(DropoutTest, KeepsTheMeanAndDropsTheShare) {
