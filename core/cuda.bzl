@@ -10,6 +10,7 @@ CUDA_KERNELS = [
     "cuda/losses.cu",
     "cuda/optimizer.cu",
     "cuda/reduce.cu",
+    "cuda/layer_norm.cu",
     "cuda/tensor.cu",
 ]
 

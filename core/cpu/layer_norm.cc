@@ -7,6 +7,8 @@ namespace {
 
 constexpr int64_t kMaxColumns = 1 << 15;
 
+int64_t Chunks(int64_t rows, int64_t) { return (rows + kLayerNormChunk - 1) / kLayerNormChunk; }
+
 // z = dropout(x) + residual in M, one row.
 template <typename T, typename M>
 [[gnu::always_inline]] inline void Sum(M* z, const T* x, const T* residual, int64_t row,
@@ -65,7 +67,7 @@ template <typename T, typename M>
 void Backward(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const T* z,
               const M* mean, const M* rstd, const M* weight, const LayerNormArgs& args) {
   const int64_t n = args.n;
-  const int64_t chunks = (args.rows + kLayerNormChunk - 1) / kLayerNormChunk;
+  const int64_t chunks = Chunks(args.rows, n);
   const M scale = static_cast<M>(args.mask.scale);
 #pragma omp parallel for schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -131,7 +133,9 @@ template <>
 const LayerNormKernels& TableOf<LayerNormKernels, LATHE_ISA>() {
   static constexpr LayerNormKernels table = {{Forward<float, float>, Backward<float, float>},
                                              {Forward<double, double>, Backward<double, double>},
-                                             {Forward<BFloat16, float>, Backward<BFloat16, float>}};
+                                             {Forward<BFloat16, float>, Backward<BFloat16, float>},
+                                             {},
+                                             Chunks};
   return table;
 }
 

@@ -21,8 +21,8 @@ struct LayerNormKernels {
     void (*forward)(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, const M* weight,
                     const M* bias, const LayerNormArgs& args);
     // dz: (rows, n), gradient of the residual; dx: (rows, n) or null: gradient of x, assigned.
-    // dweight, dbias: (n), accumulated; both or neither may be null. partial: scratch, (ceil(rows /
-    // 32), 2 n).
+    // dweight, dbias: (n), accumulated; both or neither may be null. partial: scratch,
+    // (chunks(rows, n), 2 n).
     void (*backward)(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const T* z,
                      const M* mean, const M* rstd, const M* weight, const LayerNormArgs& args);
   };
@@ -30,8 +30,10 @@ struct LayerNormKernels {
   Of<double> f64;
   Of<BFloat16> bf16;
   Of<Float16> f16 = {};  // on other devices than the host
+  // Parts of the rows whose weight gradients are summed apart.
+  int64_t (*chunks)(int64_t rows, int64_t n);
 };
 
-constexpr int64_t kLayerNormChunk = 32;  // rows whose weight gradients are summed together
+constexpr int64_t kLayerNormChunk = 32;  // rows of a part on the host
 
 }  // namespace lathe::cpu

@@ -28,7 +28,7 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
     using M = MathType<T>;
     const DType math = MathDType(x.dtype());
     const bool plain = !residual.defined() && dropout.p == 0;  // z is x itself
-    const cpu::LayerNormArgs args = {rows, n, eps, MaskOf(dropout, op, rows)};
+    const cpu::LayerNormArgs args = {rows, n, eps, MaskOf(dropout, op, rows, x.device())};
     Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
     Tensor z = plain ? x.Detach() : Tensor::Empty(x.shape(), x.dtype(), x.device());
     Tensor mean = Tensor::Empty({rows}, math, x.device());
@@ -39,7 +39,8 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
                  bias.data<M>(), args);
     return Record(op, y, {x, residual, weight, bias}, {z, weight},
                   [=, weight = weight.Detach()](BackwardContext& context) {
-                    const int64_t chunks = (rows + cpu::kLayerNormChunk - 1) / cpu::kLayerNormChunk;
+                    const int64_t chunks =
+                        KernelsOn<cpu::LayerNormKernels>(z.device()).chunks(rows, n);
                     Tensor dz = Tensor::Empty(z.shape(), z.dtype(), z.device());
                     const bool own_dx = dropout.p > 0 && context.Needs(0);
                     Tensor dx = own_dx ? Tensor::Empty(z.shape(), z.dtype(), z.device()) : dz;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/tests/check_op.h"
@@ -11,7 +13,7 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-DropoutSpec Spec(double p, int64_t rows) {
+DropoutSpec Spec(double p, int64_t rows, Device device) {
   DropoutSpec spec;
   spec.p = p;
   spec.key = {.seed = 5, .step = 3, .site = 9};
@@ -20,9 +22,16 @@ DropoutSpec Spec(double p, int64_t rows) {
     samples.push_back(i / 3);
     positions.push_back(i % 3);
   }
-  spec.row_samples = Tensor::FromVector(samples);
-  spec.row_positions = Tensor::FromVector(positions);
+  spec.row_samples = Tensor::FromVector(samples).To(device);
+  spec.row_positions = Tensor::FromVector(positions).To(device);
   return spec;
+}
+
+// Shapes of x, residual, weight and bias for each shape of x.
+std::vector<std::vector<Shape>> WithResidual(const std::vector<Shape>& shapes_of_x) {
+  std::vector<std::vector<Shape>> shapes;
+  for (const Shape& x : shapes_of_x) shapes.push_back({x, x, {x[1]}, {x[1]}});
+  return shapes;
 }
 
 TEST(LayerNorm, Plain) {
@@ -44,19 +53,67 @@ TEST(LayerNorm, WithDropoutAndResidual) {
     CheckOp({.name = "dropout_add_layer_norm",
              .op =
                  [=](const Tensors& x) {
-                   return DropoutAddLayerNorm(x[0], x[1], x[2], x[3], kEps, Spec(p, x[0].dim(0)));
+                   return DropoutAddLayerNorm(x[0], x[1], x[2], x[3], kEps,
+                                              Spec(p, x[0].dim(0), x[0].device()));
                  },
              .composed =
                  [=](const Tensors& x) {
                    return DropoutAddLayerNormComposed(x[0], x[1], x[2], x[3], kEps,
-                                                      Spec(p, x[0].dim(0)));
+                                                      Spec(p, x[0].dim(0), {}));
                  },
-             .shapes = {{{3, 8}, {3, 8}, {8}, {8}},
-                        {{5, 33}, {5, 33}, {33}, {33}},
-                        {{0, 8}, {0, 8}, {8}, {8}}},
+             .shapes = WithResidual({{3, 8}, {5, 33}, {0, 8}, {70, 32}}),
              .nan_check = p == 0,  // NaN may be dropped
              .activations = {0, 1}});
   }
+}
+
+// Rows that a warp holds and rows that need a block, in loads of 16 bytes and of one element, and
+// more rows than are summed together.
+TEST(LayerNorm, SizesOnDevice) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  const auto op = [](const Tensors& x) {
+    return DropoutAddLayerNorm(x[0], x[1], x[2], x[3], kEps, Spec(0.2, x[0].dim(0), x[0].device()));
+  };
+  CheckOp({.name = "layer_norm_sizes",
+           .op = op,
+           .shapes = WithResidual({{2, 6},
+                                   {9, 64},
+                                   {33, 768},
+                                   {3, 1024},
+                                   {2, 1030},
+                                   {5, 1152},
+                                   {1, 8224},
+                                   {1, 9001},
+                                   {1, 32768}}),
+           .extremes = false,
+           .nan_check = false,
+           .activations = {0, 1}});
+  // A row of one column is all rounding errors in narrow dtypes.
+  CheckOp({.name = "layer_norm_one_column",
+           .op = op,
+           .shapes = WithResidual({{3, 1}}),
+           .extremes = false,
+           .nan_check = false});
+  CheckOp({.name = "layer_norm_rows",
+           .op = op,
+           .shapes = WithResidual({{40, 7}, {2200, 32}}),
+           .extremes = false,
+           .nan_check = false,
+           .activations = {0, 1},
+           .bfloat16_tolerance = 0.05});
+}
+
+TEST(LayerNorm, AtAnyAddressOnDevice) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  Tensor all = Tensor::Full({3 * 64 + 1}, 1);
+  for (int64_t i = 0; i < all.numel(); ++i) all.data<float>()[i] = std::cos(static_cast<float>(i));
+  const Tensor weight = Tensor::Full({64}, 1.5), bias = Tensor::Full({64}, -0.5);
+  const auto run = [&](Device device) {
+    const Tensor x = all.To(device).Slice(1, 3 * 64 + 1).Reshape({3, 64});
+    return LayerNorm(x, weight.To(device), bias.To(device), kEps).ToVector<float>();
+  };
+  const std::vector<float> expected = run({}), actual = run(CheckedDevice());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-5);
 }
 
 }  // namespace
