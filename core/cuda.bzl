@@ -10,7 +10,9 @@ CUDA_KERNELS = [
     "cuda/losses.cu",
     "cuda/optimizer.cu",
     "cuda/reduce.cu",
+    "cuda/embedding.cu",
     "cuda/layer_norm.cu",
+    "cuda/scatter.cu",
     "cuda/tensor.cu",
 ]
 

@@ -165,4 +165,37 @@ struct GemmKernels {
   void (*product)(const GemmArgs& args);
 };
 
+// to[index[i]] += x[i], rows of `columns` numbers of `type` (f32, bf16 or f16): for each row of
+// `to` the sum, in float32, over its rows of x in a fixed order. Numbers outside [0, num_rows) and
+// `skipped` are passed over.
+struct RowSumArgs {
+  void* to;       // [num_rows, columns]
+  const void* x;  // [count, columns]
+  DType type;
+  const void* index;  // [count], i32 or i64
+  DType index_type;
+  int64_t count, num_rows, columns;
+  int64_t skipped;  // -1: none
+  // Scratch: [2, num_rows] i32, zeroed, and [count, columns].
+  void* counters;
+  float* partial;
+};
+struct RowSumKernels {
+  void (*add)(const RowSumArgs& args);
+};
+
+// y[r] (+)= sum_t tables[t][ids[t][r]]; an id outside of its table gives a row of NaN.
+struct EmbeddingArgs {
+  static constexpr int kMaxTables = 4;
+  int64_t rows, columns;
+  int num_tables;
+  bool accumulate;
+  const float* tables[kMaxTables] = {};  // [table_rows[t], columns]
+  int64_t table_rows[kMaxTables] = {};
+  const int32_t* ids[kMaxTables] = {};  // [rows]
+};
+struct EmbeddingKernels {
+  void (*forward)(float* y, const EmbeddingArgs& args);
+};
+
 }  // namespace lathe

@@ -1,0 +1,235 @@
+// Sums of rows by number, for the gradients of look-ups: see RowSumKernels in
+// core/device_kernels.h.
+//
+// The first row with a number sums all rows with it, in their order, so no sum depends on who comes
+// first. It finds them by looking through the numbers behind it until it has as many as there are.
+// Numbers that more than kFew rows have are summed in two stages: over chunks of kChunk rows, then
+// over chunks.
+#include <algorithm>
+
+#include "lathe/core/cuda/launch.h"
+#include "lathe/core/cuda/numeric.h"
+#include "lathe/core/cuda/pack.h"
+#include "lathe/core/device_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+constexpr int kChunk = 128;  // rows; a warp looks at their numbers at once
+constexpr int kFew = 64;
+constexpr int kWarps = 4;   // of a block
+constexpr int kAtOnce = 4;  // rows whose loads are under way together
+
+struct Args {
+  int64_t count, num_rows, columns, skipped;
+  // [num_rows] each, zeroed: how many rows have a number, and count - the first of them.
+  int* occurrences;
+  int* first;
+  float* partial;  // [count, columns]; rows that lead a chunk's rows of a frequent number
+};
+
+template <typename Index>
+__device__ bool Counts(Index number, const Args& args) {
+  return number >= 0 && number < args.num_rows && number != args.skipped;
+}
+
+// A warp counts 32 rows: one of those with the same number for all of them, as frequent numbers
+// would hold each other up.
+template <typename Index>
+__global__ void CountKernel(const Index* index, Args args) {
+  const int lane = threadIdx.x % 32;
+  for (int64_t begin = GlobalThread() - lane; begin < args.count; begin += NumThreads()) {
+    const int64_t row = begin + lane;
+    const Index number = row < args.count ? index[row] : static_cast<Index>(-1);
+    unsigned left = __ballot_sync(kFullWarp, Counts(number, args));
+    while (left != 0) {
+      const int leader = __ffs(static_cast<int>(left)) - 1;
+      const unsigned same =
+          __ballot_sync(kFullWarp, number == __shfl_sync(kFullWarp, number, leader));
+      if (lane == leader) {
+        atomicAdd(&args.occurrences[number], __popc(same));
+        atomicMax(&args.first[number], static_cast<int>(args.count - row));
+      }
+      left &= ~same;
+    }
+  }
+}
+
+// Bit l of found[k]: row begin + 32 k + l has the number. All lanes of a warp come.
+template <typename Index>
+__device__ void Find(const Index* index, int64_t count, int64_t begin, Index number,
+                     unsigned* found) {
+  Index numbers[kChunk / 32];
+#pragma unroll
+  for (int k = 0; k < kChunk / 32; ++k) {
+    const int64_t at = begin + 32 * k + threadIdx.x;
+    numbers[k] = at < count ? index[at] : static_cast<Index>(-1);
+  }
+#pragma unroll
+  for (int k = 0; k < kChunk / 32; ++k) found[k] = __ballot_sync(kFullWarp, numbers[k] == number);
+}
+
+// Adds rows of x to a lane's V columns, one after the other but with several loads under way.
+template <typename T, int V>
+class RowAdder {
+ public:
+  // x: at the lane's first column; active: whether the lane has columns.
+  __device__ RowAdder(const T* x, int64_t columns, bool active)
+      : x_(x), columns_(columns), active_(active) {}
+  __device__ void Add(int64_t row) {
+#pragma unroll
+    for (int i = 1; i < kAtOnce; ++i) rows_[i - 1] = rows_[i];
+    rows_[kAtOnce - 1] = row;
+    if (++waiting_ == kAtOnce) Flush();
+  }
+  __device__ void Flush() {
+    Pack<T, V> packs[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (i >= kAtOnce - waiting_ && active_) packs[i] = LoadPack<V>(x_ + rows_[i] * columns_);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      for (int v = 0; v < V && i >= kAtOnce - waiting_ && active_; ++v)
+        sum[v] += Load(packs[i].v[v]);
+    }
+    waiting_ = 0;
+  }
+  float sum[V] = {};
+
+ private:
+  const T* x_;
+  int64_t columns_;
+  bool active_;
+  int waiting_ = 0;
+  int64_t rows_[kAtOnce] = {};  // the last ones; `waiting_` of them are yet to be added
+};
+
+// A warp's part of the work: a row and 32 V columns, of which the lane has V.
+struct Part {
+  int64_t row, column;
+};
+template <int V>
+__device__ Part PartOf(const Args& args) {
+  const int64_t tiles = (args.columns + 32 * V - 1) / (32 * V);
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
+  return {warp / tiles, (warp % tiles * 32 + threadIdx.x) * V};
+}
+
+// The first of a chunk's rows of a frequent number sums them.
+template <typename T, typename Index, int V>
+__global__ void SumChunksKernel(const T* x, const Index* index, Args args) {
+  const auto [row, column] = PartOf<V>(args);
+  if (row >= args.count) return;
+  const Index number = index[row];
+  if (!Counts(number, args) || args.occurrences[number] <= kFew) return;
+  const int64_t begin = row / kChunk * kChunk;
+  unsigned found[kChunk / 32];
+  Find(index, args.count, begin, number, found);
+  const bool active = column < args.columns;
+  RowAdder<T, V> adder(x + column, args.columns, active);
+  bool is_first = true;
+  for (int k = 0; k < kChunk / 32; ++k) {
+    for (unsigned bits = found[k]; bits != 0; bits &= bits - 1) {
+      const int64_t at = begin + 32 * k + __ffs(static_cast<int>(bits)) - 1;
+      if (is_first && at != row) return;  // another row leads: for all lanes alike
+      is_first = false;
+      adder.Add(at);
+    }
+  }
+  adder.Flush();
+  if (!active) return;
+  Pack<float, V> out;
+  for (int v = 0; v < V; ++v) out.v[v] = adder.sum[v];
+  StorePack(args.partial + row * args.columns + column, out);
+}
+
+// The first row with a number adds all of them to `to`.
+template <typename T, typename Index, int V>
+__global__ void SumKernel(T* to, const T* x, const Index* index, Args args) {
+  const auto [row, column] = PartOf<V>(args);
+  if (row >= args.count) return;
+  const Index number = index[row];
+  if (!Counts(number, args) || args.first[number] != args.count - row) return;
+  const int occurrences = args.occurrences[number];
+  const bool active = column < args.columns;
+  RowAdder<T, V> rows(x + column, args.columns, active);
+  RowAdder<float, V> chunks(args.partial + column, args.columns, active);
+  int seen = 0;
+  if (occurrences == 1) {
+    rows.Add(row);
+    seen = 1;
+  }
+  for (int64_t begin = row / kChunk * kChunk; seen < occurrences && begin < args.count;
+       begin += kChunk) {
+    unsigned found[kChunk / 32];
+    Find(index, args.count, begin, number, found);
+    bool led = false;
+    for (int k = 0; k < kChunk / 32; ++k) {
+      seen += __popc(found[k]);
+      for (unsigned bits = found[k]; bits != 0; bits &= bits - 1) {
+        const int64_t at = begin + 32 * k + __ffs(static_cast<int>(bits)) - 1;
+        if (occurrences <= kFew) {
+          rows.Add(at);
+        } else if (!led) {
+          chunks.Add(at);
+          led = true;
+        }
+      }
+    }
+  }
+  rows.Flush();
+  chunks.Flush();
+  if (!active) return;
+  T* const at = to + static_cast<int64_t>(number) * args.columns + column;
+  Pack<T, V> pack = LoadPack<V>(at);
+  for (int v = 0; v < V; ++v) Store(pack.v[v], Load(pack.v[v]) + rows.sum[v] + chunks.sum[v]);
+  StorePack(at, pack);
+}
+
+template <typename T, typename Index, int V>
+void Run(T* to, const T* x, const Index* index, const Args& args) {
+  LATHE_LAUNCH(CountKernel<Index>, GridFor(args.count), kBlock, 0, index, args);
+  const int64_t tiles = (args.columns + 32 * V - 1) / (32 * V);
+  const int64_t blocks = (args.count * tiles + kWarps - 1) / kWarps;
+  const dim3 grid(static_cast<unsigned>(blocks)), block(32, kWarps);
+  if (args.count > kFew) {
+    LATHE_LAUNCH((SumChunksKernel<T, Index, V>), grid, block, 0, x, index, args);
+  }
+  LATHE_LAUNCH((SumKernel<T, Index, V>), grid, block, 0, to, x, index, args);
+}
+
+template <typename T, typename Index>
+void Add(void* to, const void* x, const void* index, const Args& args) {
+  T* const to_rows = static_cast<T*>(to);
+  const T* const rows = static_cast<const T*>(x);
+  const Index* const numbers = static_cast<const Index*>(index);
+  constexpr int V = kPack<T>;
+  if (args.columns % V == 0 && Aligned16({to, x, args.partial})) {
+    Run<T, Index, V>(to_rows, rows, numbers, args);
+  } else {
+    Run<T, Index, 1>(to_rows, rows, numbers, args);
+  }
+}
+
+template <typename T>
+void AddOf(const RowSumArgs& a, const Args& args) {
+  if (a.index_type == DType::kI32) return Add<T, int32_t>(a.to, a.x, a.index, args);
+  return Add<T, int64_t>(a.to, a.x, a.index, args);
+}
+
+void AddRows(const RowSumArgs& a) {
+  if (a.count == 0 || a.columns == 0 || a.num_rows == 0) return;
+  int* const counters = static_cast<int*>(a.counters);
+  const Args args = {a.count,  a.num_rows, a.columns, a.skipped, counters, counters + a.num_rows,
+                     a.partial};
+  if (a.type == DType::kF32) return AddOf<float>(a, args);
+  if (a.type == DType::kBF16) return AddOf<BFloat16>(a, args);
+  return AddOf<Float16>(a, args);
+}
+
+const RowSumKernels table = {AddRows};
+[[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
+
+}  // namespace
+}  // namespace lathe::cuda

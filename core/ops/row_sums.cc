@@ -1,0 +1,27 @@
+#include "lathe/core/ops/row_sums.h"
+
+#include "lathe/core/device_kernels.h"
+
+namespace lathe {
+
+void AddRowsOnDevice(const Tensor& to, const Tensor& x, const Tensor& index, int64_t skipped) {
+  const int64_t count = index.numel();
+  if (count == 0 || to.numel() == 0) return;
+  Check(count <= INT32_MAX, "row_sums", "at most 2^31 - 1 rows at a time");
+  const int64_t columns = to.numel() / to.dim(0);
+  const Tensor counters = Tensor::Zeros({2, to.dim(0)}, DType::kI32, to.device());
+  const Tensor partial = Tensor::Empty({count, columns}, DType::kF32, to.device());
+  DeviceKernels<RowSumKernels>().add({.to = to.raw_data(),
+                                      .x = x.raw_data(),
+                                      .type = to.dtype(),
+                                      .index = index.raw_data(),
+                                      .index_type = index.dtype(),
+                                      .count = count,
+                                      .num_rows = to.dim(0),
+                                      .columns = columns,
+                                      .skipped = skipped,
+                                      .counters = counters.raw_data(),
+                                      .partial = partial.data<float>()});
+}
+
+}  // namespace lathe
