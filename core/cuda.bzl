@@ -13,6 +13,7 @@ CUDA_KERNELS = [
     "cuda/embedding.cu",
     "cuda/layer_norm.cu",
     "cuda/scatter.cu",
+    "cuda/shape.cu",
     "cuda/tensor.cu",
 ]
 

@@ -198,4 +198,17 @@ struct EmbeddingKernels {
   void (*forward)(float* y, const EmbeddingArgs& args);
 };
 
+// What moves elements of 2 or 4 bytes, `size`. Strides and columns count elements.
+struct ShapeKernels {
+  // [rows, columns] from a matrix of rows of in_stride into one of rows of out_stride.
+  void (*copy_block)(const void* in, int64_t in_stride, void* out, int64_t out_stride, int64_t rows,
+                     int64_t columns, int64_t size);
+  // in [rows, columns] to out [columns, rows].
+  void (*transpose)(const void* in, void* out, int64_t rows, int64_t columns, int64_t size);
+  // out[i] = in[index[i]]: [count, columns] from [num_rows, columns]; NaN where the index, i32 or
+  // i64, is outside [0, num_rows).
+  void (*gather_rows)(const void* in, const void* index, DType index_type, void* out, int64_t count,
+                      int64_t num_rows, int64_t columns, int64_t size);
+};
+
 }  // namespace lathe

@@ -7,6 +7,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/row_sums.h"
 
 namespace lathe {
 namespace {
@@ -19,12 +20,16 @@ int64_t RowSize(const Tensor& x) {
   return n;
 }
 
-// Copies a block of `columns` columns between two matrices of `rows` rows, given the first element
-// of the block and the row length of each.
+// Copies a block of `columns` columns between two matrices of `rows` rows on `device`, given the
+// first element of the block and the row length of each.
 template <typename T>
-void CopyBlock(const T* in, int64_t in_stride, T* out, int64_t out_stride, int64_t rows,
-               int64_t columns) {
+void CopyBlock(Device device, const T* in, int64_t in_stride, T* out, int64_t out_stride,
+               int64_t rows, int64_t columns) {
   if (columns == 0) return;
+  if (device != Device{}) {
+    return DeviceKernels<ShapeKernels>().copy_block(in, in_stride, out, out_stride, rows, columns,
+                                                    sizeof(T));
+  }
 #pragma omp parallel for schedule(static) if (rows * columns > kParallelSize)
   for (int64_t r = 0; r < rows; ++r) {
     std::memcpy(out + r * out_stride, in + r * in_stride, static_cast<size_t>(columns) * sizeof(T));
@@ -33,8 +38,6 @@ void CopyBlock(const T* in, int64_t in_stride, T* out, int64_t out_stride, int64
 
 // The numbers of an int32 or int64 index, each checked.
 std::vector<int64_t> CheckedRows(const Tensor& index, int64_t num_rows) {
-  Check(index.dtype() == DType::kI32 || index.dtype() == DType::kI64, "gather_rows",
-        "index must be int32 or int64 but is ", ToString(index.dtype()));
   const Tensor wide = index.To(DType::kI64);
   std::vector<int64_t> rows = wide.ToVector<int64_t>();
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -96,7 +99,8 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
   Tensor y = Tensor::Empty({x.dim(0), end - begin}, x.dtype(), x.device());
   DispatchActivations(x, "slice_columns", [&](auto tag) {
     using T = decltype(tag);
-    CopyBlock(x.data<T>() + begin, x.dim(1), y.data<T>(), end - begin, x.dim(0), end - begin);
+    CopyBlock(x.device(), x.data<T>() + begin, x.dim(1), y.data<T>(), end - begin, x.dim(0),
+              end - begin);
   });
   return Record("slice_columns", y, {x}, {},
                 [shape = x.shape(), begin, end](BackwardContext& context) {
@@ -104,8 +108,8 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
                   Tensor dx = Tensor::Zeros(shape, dy.dtype(), dy.device());
                   DispatchActivations(dy, "slice_columns", [&](auto tag) {
                     using T = decltype(tag);
-                    CopyBlock(dy.data<T>(), end - begin, dx.data<T>() + begin, shape[1], shape[0],
-                              end - begin);
+                    CopyBlock(dy.device(), dy.data<T>(), end - begin, dx.data<T>() + begin,
+                              shape[1], shape[0], end - begin);
                   });
                   context.SetGrad(0, dx);
                 });
@@ -123,6 +127,7 @@ Tensor ConcatRows(const std::vector<Tensor>& parts) {
     Check(parts[i].shape() == expected && parts[i].dtype() == parts[0].dtype(), "concat_rows",
           "part ", i, " has shape ", parts[i].shape(), " ", ToString(parts[i].dtype()),
           " but part 0 has ", parts[0].shape(), " ", ToString(parts[0].dtype()));
+    CheckSameDevice("concat_rows", parts[0].device(), {parts[i]});
     begins.push_back(begins.back() + parts[i].dim(0));
   }
   shape[0] = begins.back();
@@ -145,6 +150,7 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
           "concat_columns", "part ", i, " has shape ", parts[i].shape(), " ",
           ToString(parts[i].dtype()), " but part 0 has ", parts[0].shape(), " ",
           ToString(parts[0].dtype()));
+    CheckSameDevice("concat_columns", parts[0].device(), {parts[i]});
     begins.push_back(begins.back() + parts[i].dim(1));
   }
   const int64_t rows = parts[0].dim(0), columns = begins.back();
@@ -153,7 +159,8 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
     using T = decltype(tag);
     for (size_t i = 0; i < parts.size(); ++i) {
       const int64_t width = parts[i].dim(1);
-      CopyBlock(parts[i].data<T>(), width, y.data<T>() + begins[i], columns, rows, width);
+      CopyBlock(y.device(), parts[i].data<T>(), width, y.data<T>() + begins[i], columns, rows,
+                width);
     }
   });
   return Record("concat_columns", y, parts, {}, [begins](BackwardContext& context) {
@@ -174,6 +181,9 @@ Tensor Transpose(const Tensor& x) {
     constexpr int64_t kTile = 32;  // both sides of a tile stay in the first-level cache
     const T* in = x.data<T>();
     T* out = y.data<T>();
+    if (x.device() != Device{}) {
+      return DeviceKernels<ShapeKernels>().transpose(in, out, rows, columns, sizeof(T));
+    }
 #pragma omp parallel for schedule(static) if (rows * columns > kParallelSize)
     for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
       for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
@@ -190,13 +200,41 @@ Tensor Transpose(const Tensor& x) {
   });
 }
 
+namespace {
+
+// `index` lies on x's device.
+Tensor GatherRowsOnDevice(const Tensor& x, const Tensor& index, const Shape& shape) {
+  Tensor y = Tensor::Empty(shape, x.dtype(), x.device());
+  DispatchActivations(x, "gather_rows", [&](auto tag) {
+    using T = decltype(tag);
+    DeviceKernels<ShapeKernels>().gather_rows(x.data<T>(), index.raw_data(), index.dtype(),
+                                              y.data<T>(), index.numel(), x.dim(0), RowSize(x),
+                                              sizeof(T));
+  });
+  return Record("gather_rows", y, {x}, {}, [index, x_shape = x.shape()](BackwardContext& context) {
+    const Tensor& dy = context.grad_output();
+    Tensor dx = context.LeafGrad(0);
+    const bool into_leaf = dx.defined();
+    if (!into_leaf) dx = Tensor::Zeros(x_shape, dy.dtype(), dy.device());
+    AddRowsOnDevice(dx, dy, index);
+    if (!into_leaf) context.SetGrad(0, dx);
+  });
+}
+
+}  // namespace
+
 // y_i = x[index_i];  dx[index_i] += dy_i
 Tensor GatherRows(const Tensor& x, const Tensor& index) {
   Check(x.ndim() >= 1, "gather_rows", "expected at least one dimension but got a scalar");
-  std::vector<int64_t> rows = CheckedRows(index, x.dim(0));
+  Check(index.dtype() == DType::kI32 || index.dtype() == DType::kI64, "gather_rows",
+        "index must be int32 or int64 but is ", ToString(index.dtype()));
   const int64_t count = index.numel(), columns = RowSize(x);
   Shape shape = index.shape();
   shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
+  const bool on_host = x.device() == Device{};
+  if (!on_host && index.device() == x.device()) return GatherRowsOnDevice(x, index, shape);
+  std::vector<int64_t> rows = CheckedRows(index, x.dim(0));
+  if (!on_host) return GatherRowsOnDevice(x, index.To(x.device()), shape);
   Tensor y = Tensor::Empty(shape, x.dtype(), x.device());
   DispatchActivations(x, "gather_rows", [&](auto tag) {
     using T = decltype(tag);

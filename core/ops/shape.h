@@ -1,4 +1,5 @@
-// Ops that move elements and compute nothing, all differentiable. float32, float64 or bfloat16.
+// Ops that move elements and compute nothing, all differentiable. float32 or bfloat16; on
+// the host float64, elsewhere float16, too.
 #pragma once
 
 #include <vector>
@@ -18,8 +19,9 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts);            // [R, C_i] -
 Tensor Transpose(const Tensor& x);                                 // [R, C] -> [C, R]
 
 // Rows of x by number: x [R, ...], index [...] int32 or int64 -> index.shape + x.shape[1:]. Throws
-// for a number outside [0, R). The backward pass adds the gradients of rows that were taken several
-// times, in the order of the index; into a leaf's buffer directly.
+// for a number outside [0, R); an index that lies on a device, as x does, can't be looked at: such
+// a number gives NaN and no gradient. The backward pass adds the gradients of rows that were taken
+// several times, in a fixed order; into a leaf's buffer directly.
 Tensor GatherRows(const Tensor& x, const Tensor& index);
 
 }  // namespace lathe

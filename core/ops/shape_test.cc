@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "lathe/core/autograd.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
@@ -25,7 +28,12 @@ TEST(ShapeOps, Views) {
 TEST(ShapeOps, Copies) {
   CheckOp({.name = "slice_columns",
            .op = [](const Tensors& x) { return SliceColumns(x[0], 1, 3); },
-           .shapes = {{{5, 4}}, {{1, 3}}, {{0, 3}}, {{300, 70}}}});
+           .shapes = {{{5, 4}}, {{1, 3}}, {{0, 3}}, {{300, 70}}},
+           .activations = {0}});
+  CheckOp({.name = "slice_wide_columns",
+           .op = [](const Tensors& x) { return SliceColumns(x[0], 16, 48); },
+           .shapes = {{{5, 64}}},
+           .activations = {0}});
   CheckOp({.name = "concat_rows",
            .op = [](const Tensors& x) { return ConcatRows(x); },
            .shapes = {{{2, 3}, {1, 3}, {4, 3}}, {{2}, {3}}, {{0, 3}, {2, 3}}, {{2, 2, 2}}}});
@@ -38,17 +46,26 @@ TEST(ShapeOps, Copies) {
   CheckOp({.name = "concat_columns",
            .op = [](const Tensors& x) { return ConcatColumns(x); },
            .shapes = {{{2, 3}, {2, 1}, {2, 4}}, {{0, 3}, {0, 2}}, {{2, 0}, {2, 3}}}});
+  CheckOp({.name = "concat_two_columns",
+           .op = [](const Tensors& x) { return ConcatColumns(x); },
+           .shapes = {{{9, 64}, {9, 32}}, {{3, 5}, {3, 2}}},
+           .activations = {0, 1}});
   CheckOp({.name = "transpose",
            .op = [](const Tensors& x) { return Transpose(x[0]); },
            .composed = nullptr,
-           .shapes = {{{2, 3}}, {{1, 4}}, {{0, 3}}, {{150, 130}}}});
+           .shapes = {{{2, 3}}, {{1, 4}}, {{0, 3}}, {{150, 130}}},
+           .activations = {0}});
 }
 
 TEST(ShapeOps, GatherRows) {
   const Tensor index = Tensor::FromVector<int64_t>({2, 0, 2, 1, 2}, {5});
   CheckOp({.name = "gather_rows",
            .op = [&](const Tensors& x) { return GatherRows(x[0], index); },
-           .shapes = {{{3, 4}}, {{3}}, {{4, 2, 3}}, {{3, 0}}},
+           .shapes = {{{3, 4}}, {{3}}, {{4, 2, 3}}, {{3, 0}}, {{3, 72}}},
+           .activations = {0}});
+  CheckOp({.name = "gather_rows_by_index_on_device",
+           .op = [&](const Tensors& x) { return GatherRows(x[0], index.To(x[0].device())); },
+           .shapes = {{{3, 4}}, {{3}}, {{4, 2, 3}}, {{3, 0}}, {{3, 72}}},
            .activations = {0}});
   CheckOp({.name = "gather_no_rows",
            .op = [](const Tensors& x) { return GatherRows(x[0], Tensor::Empty({0}, DType::kI64)); },
@@ -57,14 +74,42 @@ TEST(ShapeOps, GatherRows) {
   for (int i = 0; i < 600; ++i) many.push_back(i * i % 37);
   const Tensor many_index = Tensor::FromVector(many, {20, 30});
   CheckOp({.name = "gather_many_rows",
-           .op = [&](const Tensors& x) { return GatherRows(x[0], many_index); },
+           .op = [&](const Tensors& x) { return GatherRows(x[0], many_index.To(x[0].device())); },
            .composed =
                [&](const Tensors& x) {
                  std::vector<Tensor> rows;
                  for (int32_t i : many) rows.push_back(SliceRows(x[0], i, i + 1));
                  return ReshapeOp(ConcatRows(rows), {20, 30, 40});
                },
-           .shapes = {{{37, 40}}}});
+           .shapes = {{{37, 40}}},
+           .activations = {0}});
+}
+
+TEST(ShapeOps, FrequentRowsOnDevice) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  std::vector<int64_t> frequent;
+  for (int64_t i = 0; i < 500; ++i) frequent.push_back(i % 5 == 0 ? i % 3 : 1);
+  const Tensor index = Tensor::FromVector(frequent);
+  CheckOp({.name = "gather_frequent_rows",
+           .op = [&](const Tensors& x) { return GatherRows(x[0], index.To(x[0].device())); },
+           .shapes = {{{4, 40}}, {{3, 5}}},
+           .activations = {0}});
+}
+
+TEST(ShapeOps, IndexOutsideOnDevice) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  const Device device = CheckedDevice();
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Tensor x = Tensor::Full({2, 3}, 1, dtype).To(device).SetRequiresGrad(true);
+    const Tensor index = Tensor::FromVector<int64_t>({1, -1, 2, int64_t{1} << 40}).To(device);
+    const Tensor y = GatherRows(x, index);
+    const std::vector<float> values = y.To(DType::kF32).ToVector<float>();
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i >= 3);
+    Backward(y, Tensor::Full({4, 3}, 1, dtype).To(device));
+    EXPECT_EQ(x.grad().To(DType::kF32).ToVector<float>(), (std::vector<float>{0, 0, 0, 1, 1, 1}));
+    EXPECT_THROW(GatherRows(x, index.To(Device{})), Error);
+  }
+  EXPECT_THROW(ConcatRows({Tensor::Zeros({2, 3}), Tensor::Zeros({2, 3}).To(device)}), Error);
 }
 
 TEST(ShapeOps, Values) {

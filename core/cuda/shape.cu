@@ -1,0 +1,116 @@
+// Ops that move elements: see ShapeKernels in core/device_kernels.h.
+#include <algorithm>
+
+#include "lathe/core/cuda/launch.h"
+#include "lathe/core/device_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+// Calls body(Unit{}) with the largest type to copy by that divides all of these, in bytes:
+// addresses, strides, lengths. They are multiples of `size`, 2 or 4.
+template <typename Body>
+void WithUnit(int64_t size, std::initializer_list<int64_t> bytes, Body body) {
+  if (std::all_of(bytes.begin(), bytes.end(), [](int64_t b) { return b % 16 == 0; })) {
+    body(uint4{});
+  } else if (size == 4) {
+    body(uint32_t{});
+  } else {
+    body(uint16_t{});
+  }
+}
+int64_t Address(const void* of) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(of)); }
+
+template <typename Unit>
+__global__ void CopyBlockKernel(const Unit* in, int64_t in_stride, Unit* out, int64_t out_stride,
+                                int64_t rows, int64_t columns) {
+  for (int64_t i = GlobalThread(); i < rows * columns; i += NumThreads()) {
+    const int64_t row = i / columns, column = i % columns;
+    out[row * out_stride + column] = in[row * in_stride + column];
+  }
+}
+
+void CopyBlock(const void* in, int64_t in_stride, void* out, int64_t out_stride, int64_t rows,
+               int64_t columns, int64_t size) {
+  if (rows == 0 || columns == 0) return;
+  WithUnit(size, {Address(in), Address(out), in_stride * size, out_stride * size, columns * size},
+           [&](auto unit) {
+             using Unit = decltype(unit);
+             const int64_t n = static_cast<int64_t>(sizeof(Unit)) / size;
+             LATHE_LAUNCH(CopyBlockKernel<Unit>, GridFor(rows * columns / n), kBlock, 0,
+                          static_cast<const Unit*>(in), in_stride / n, static_cast<Unit*>(out),
+                          out_stride / n, rows, columns / n);
+           });
+}
+
+constexpr int kTile = 32, kTileRows = 8;
+
+// A block of (kTile, kTileRows) threads takes tiles of kTile by kTile elements.
+template <typename T>
+__global__ void TransposeKernel(const T* in, T* out, int64_t rows, int64_t columns) {
+  __shared__ T tile[kTile][kTile + 1];
+  const int64_t across = (columns + kTile - 1) / kTile, down = (rows + kTile - 1) / kTile;
+  for (int64_t t = blockIdx.x; t < across * down; t += gridDim.x) {
+    const int64_t row = t / across * kTile, column = t % across * kTile;
+    for (int r = threadIdx.y; r < kTile; r += kTileRows) {
+      if (row + r < rows && column + threadIdx.x < columns) {
+        tile[r][threadIdx.x] = in[(row + r) * columns + column + threadIdx.x];
+      }
+    }
+    __syncthreads();
+    for (int c = threadIdx.y; c < kTile; c += kTileRows) {
+      if (column + c < columns && row + threadIdx.x < rows) {
+        out[(column + c) * rows + row + threadIdx.x] = tile[threadIdx.x][c];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+template <typename T>
+void TransposeOf(const void* in, void* out, int64_t rows, int64_t columns) {
+  const int64_t tiles = ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(tiles, 1 << 20)));
+  LATHE_LAUNCH(TransposeKernel<T>, grid, dim3(kTile, kTileRows), 0, static_cast<const T*>(in),
+               static_cast<T*>(out), rows, columns);
+}
+
+void Transpose(const void* in, void* out, int64_t rows, int64_t columns, int64_t size) {
+  if (rows == 0 || columns == 0) return;
+  if (size == 4) return TransposeOf<uint32_t>(in, out, rows, columns);
+  TransposeOf<uint16_t>(in, out, rows, columns);
+}
+
+template <typename Unit, typename Index>
+__global__ void GatherRowsKernel(const Unit* in, const Index* index, Unit* out, int64_t count,
+                                 int64_t num_rows, int64_t columns) {
+  Unit nan;
+  memset(&nan, 0xff, sizeof(nan));  // all bits set: NaN in every floating type
+  for (int64_t i = GlobalThread(); i < count * columns; i += NumThreads()) {
+    const int64_t row = index[i / columns], column = i % columns;
+    out[i] = row >= 0 && row < num_rows ? in[row * columns + column] : nan;
+  }
+}
+
+void GatherRows(const void* in, const void* index, DType index_type, void* out, int64_t count,
+                int64_t num_rows, int64_t columns, int64_t size) {
+  if (count == 0 || columns == 0) return;
+  const auto run = [&](auto of_index) {
+    using Index = decltype(of_index);
+    WithUnit(size, {Address(in), Address(out), columns * size}, [&](auto unit) {
+      using Unit = decltype(unit);
+      const int64_t units = columns * size / static_cast<int64_t>(sizeof(Unit));
+      LATHE_LAUNCH((GatherRowsKernel<Unit, Index>), GridFor(count * units), kBlock, 0,
+                   static_cast<const Unit*>(in), static_cast<const Index*>(index),
+                   static_cast<Unit*>(out), count, num_rows, units);
+    });
+  };
+  if (index_type == DType::kI32) return run(int32_t{});
+  run(int64_t{});
+}
+
+const ShapeKernels table = {CopyBlock, Transpose, GatherRows};
+[[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
+
+}  // namespace
+}  // namespace lathe::cuda
