@@ -14,6 +14,8 @@ CUDA_KERNELS = [
     "cuda/layer_norm.cu",
     "cuda/scatter.cu",
     "cuda/shape.cu",
+    "cuda/attention_mma_backward.cu",
+    "cuda/attention_mma_forward.cu",
     "cuda/tensor.cu",
 ]
 

@@ -1,6 +1,9 @@
 // Attention over packed sequences: see core/cpu/attention.h.
 #include <cmath>
+#include <cstdlib>
 #include <initializer_list>
+#include <string_view>
+#include <type_traits>
 
 #include "lathe/core/cpu/attention.h"
 #include "lathe/core/cuda/attention.h"
@@ -46,6 +49,11 @@ template <typename T>
 void Forward(T* out, float* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
   if (args.batch == 0) return;
   const AttentionParams params = ParamsOf<T>(args, {out, q, k, v});
+  if constexpr (!std::is_same_v<T, float>) {
+    if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
+      return TensorCoreAttentionForward(out, lse, q, k, v, params);
+    }
+  }
   PlainAttentionForward(out, lse, q, k, v, params);
 }
 
@@ -56,6 +64,11 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse
   const AttentionParams params = ParamsOf<T>(args, {dq, dk, dv, dout, out, q, k, v});
   float* dots = static_cast<float*>(
       Workspace(args.q_rows * args.heads * static_cast<int64_t>(sizeof(float))));
+  if constexpr (!std::is_same_v<T, float>) {
+    if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
+      return TensorCoreAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
+    }
+  }
   PlainAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
 }
 
@@ -69,4 +82,15 @@ const AttentionKernels table = {
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace
+
+AttentionChoice AttentionPath(int64_t head_dim, DType dtype, int64_t /*max_seqlen*/) {
+  const char* wanted = std::getenv("LATHE_ATTENTION");
+  if (wanted != nullptr && std::string_view(wanted) == "plain") {
+    return {false, "LATHE_ATTENTION asks for the plain kernels"};
+  }
+  if (dtype == DType::kF32) return {false, "float32 products keep all of their bits"};
+  if (head_dim > 128) return {false, "heads of more than 128 columns"};
+  return {true, "tensor cores take bfloat16 and float16"};
+}
+
 }  // namespace lathe::cuda

@@ -32,4 +32,21 @@ void PlainAttentionBackward(T* dq, T* dk, T* dv, float* dots, const T* dout, con
                             const float* lse, const T* q, const T* k, const T* v,
                             const AttentionParams& params);
 
+// The same on tensor cores, which take T's products and add them up in float32; T is BFloat16 or
+// Float16, head_dim at most 128. Probabilities and dS are rounded to T on the way.
+template <typename T>
+void TensorCoreAttentionForward(T* out, float* lse, const T* q, const T* k, const T* v,
+                                const AttentionParams& params);
+template <typename T>
+void TensorCoreAttentionBackward(T* dq, T* dk, T* dv, float* dots, const T* dout, const T* out,
+                                 const float* lse, const T* q, const T* k, const T* v,
+                                 const AttentionParams& params);
+
+// Which kernels run, and why in a few words.
+struct AttentionChoice {
+  bool tensor_cores;
+  const char* why;
+};
+AttentionChoice AttentionPath(int64_t head_dim, DType dtype, int64_t max_seqlen);
+
 }  // namespace lathe::cuda

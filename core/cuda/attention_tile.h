@@ -69,6 +69,13 @@ __device__ inline uint4 LoadVector(const void* from) {
   return x;
 #endif
 }
+__device__ inline void StoreVector(void* to, uint4 x) {
+#ifdef __CUDACC__
+  *static_cast<uint4*>(to) = x;
+#else
+  std::memcpy(to, &x, sizeof(x));
+#endif
+}
 __device__ inline void Widen(float* to, uint4 x, float) {
   to[0] = __uint_as_float(x.x), to[1] = __uint_as_float(x.y);
   to[2] = __uint_as_float(x.z), to[3] = __uint_as_float(x.w);

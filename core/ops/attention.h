@@ -5,7 +5,8 @@
 
 namespace lathe {
 
-// Where the sequences of a packed batch lie.
+// Where the sequences of a packed batch lie. Each has 1 to max_seqlen tokens: ops check that on the
+// host; on a device they take cu_seqlens as it is and need num_tokens.
 struct PackedSequences {
   Tensor cu_seqlens = {};  // [B+1] i32
   Tensor sample_ids = {};  // [B] i32, keys of dropout masks

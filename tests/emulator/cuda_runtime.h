@@ -84,6 +84,11 @@ void SyncThreads();
 const uint64_t* ExchangeInWarp(unsigned mask, uint64_t mine, bool* present);
 unsigned Lane();
 
+// Tensor cores, for core/cuda/mma.h. widen: of an element's bits.
+void MultiplyAccumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                        float (*widen)(uint16_t));
+void LoadMatrices(uint32_t (&to)[4], const void* row, bool transposed);
+
 template <typename T>
 uint64_t ToBits(T value) {
   static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);

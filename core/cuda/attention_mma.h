@@ -1,0 +1,160 @@
+// Tiles of the attention kernels for tensor cores: bfloat16 and float16, head_dim up to 128.
+//
+// A block has four warps; each has 16 rows of the left operand, queries or keys, and all columns of
+// a tile. Scores stay in registers: what a warp gets from one product is the next one's operand.
+// Keys are ordered as in attention_tile.h, so that one thread has the four that share a block of
+// dropout's random words, or two of them.
+#pragma once
+
+#include "lathe/core/cuda/attention_tile.h"
+#include "lathe/core/cuda/mma.h"
+
+namespace lathe::cuda {
+
+constexpr int kWarps = 4, kWarpRows = 16;
+constexpr int kTileRows = kWarps * kWarpRows;
+
+// Elements from row to row of (rows, kD) in shared memory: eight rows' 16 bytes meet all banks.
+template <int kD>
+constexpr int kNarrowLd = kD + 8;
+
+constexpr float kLog2E = 1.44269504f;
+
+// to: (rows, kD), shared. Row r is row_of(r) of `from`, whose columns are those of one head; 0
+// where that is -1 and from column head_dim on.
+template <int kD, typename T, typename RowOf>
+__device__ void LoadNarrowTile(T* to, int rows, const T* from, const AttentionParams& params,
+                               RowOf row_of) {
+  constexpr int kParts = kD / 8;
+  for (int at = threadIdx.x; at < rows * kParts; at += kWarps * 32) {
+    const int r = at / kParts, c = at % kParts * 8;
+    const int64_t row = row_of(r);
+    uint4 part = make_uint4(0, 0, 0, 0);
+    if (row >= 0 && c < params.head_dim) {
+      const T* x = from + row * params.width + c;
+      if (params.aligned) {
+        part = LoadVector(x);
+      } else {
+        uint32_t words[4] = {};
+        LATHE_UNROLL
+        for (int i = 0; i < 8; ++i) {
+          if (c + i < params.head_dim) {
+            words[i / 2] |= static_cast<uint32_t>(x[i].bits) << 16 * (i % 2);
+          }
+        }
+        part = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+    }
+    StoreVector(to + r * kNarrowLd<kD> + c, part);
+  }
+}
+
+// Writes this warp's 16 rows of `sums` where row_of(0) to row_of(15) say, through its rows of
+// `tile`, which nobody else reads.
+template <int kD, typename T, typename RowOf>
+__device__ void StoreWarpRows(T* to, const float (&sums)[kD / 8][4], const float (&factors)[2],
+                              T* tile, const AttentionParams& params, RowOf row_of) {
+  constexpr int kLd8 = kNarrowLd<kD>, kParts = kD / 8;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  __syncwarp();
+  LATHE_UNROLL
+  for (int n = 0; n < kD / 8; ++n) {
+    LATHE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      T* at = tile + (g + 8 * r) * kLd8 + 8 * n + 2 * t;
+      Store(at[0], sums[n][2 * r] * factors[r]);
+      Store(at[1], sums[n][2 * r + 1] * factors[r]);
+    }
+  }
+  __syncwarp();
+  for (int at = lane; at < kWarpRows * kParts; at += 32) {
+    const int r = at / kParts, c = at % kParts * 8;
+    const int64_t row = row_of(r);
+    if (row < 0 || c >= params.head_dim) continue;
+    const T* from = tile + r * kLd8 + c;
+    T* x = to + row * params.width + c;
+    if (params.aligned) {
+      StoreVector(x, LoadVector(from));
+    } else {
+      for (int i = 0; i < 8 && c + i < params.head_dim; ++i) x[i] = from[i];
+    }
+  }
+}
+
+// sums = (16 rows of a) (kN rows of b)^T, over kD columns.
+template <int kN, int kD, typename T>
+__device__ void Scores(float (&sums)[kN / 8][4], const T* a, const T* b) {
+  LATHE_UNROLL
+  for (int n = 0; n < kN / 8; ++n) {
+    LATHE_UNROLL
+    for (int i = 0; i < 4; ++i) sums[n][i] = 0;
+  }
+  LATHE_UNROLL
+  for (int k = 0; k < kD; k += 16) {
+    uint32_t left[4];
+    LoadLeft(left, a, kNarrowLd<kD>, 0, k);
+    LATHE_UNROLL
+    for (int n = 0; n < kN / 8; n += 2) {
+      uint32_t right[4];
+      LoadRightTransposed(right, b, kNarrowLd<kD>, k, 8 * n);
+      Mma<T>(sums[n], left, right[0], right[1]);
+      Mma<T>(sums[n + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+// sums += (16 rows of p, rounded to T) (kN rows of b), of kD columns.
+template <int kN, int kD, typename T>
+__device__ void AddProduct(float (&sums)[kD / 8][4], const float (&p)[kN / 8][4], const T* b) {
+  LATHE_UNROLL
+  for (int k = 0; k < kN / 8; k += 2) {
+    const uint32_t left[4] = {Pack<T>(p[k][0], p[k][1]), Pack<T>(p[k][2], p[k][3]),
+                              Pack<T>(p[k + 1][0], p[k + 1][1]), Pack<T>(p[k + 1][2], p[k + 1][3])};
+    LATHE_UNROLL
+    for (int n = 0; n < kD / 8; n += 2) {
+      uint32_t right[4];
+      LoadRight(right, b, kNarrowLd<kD>, 8 * k, 8 * n);
+      Mma<T>(sums[n], left, right[0], right[1]);
+      Mma<T>(sums[n + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+// Which of this thread's scores dropout takes, with queries `query` and query + 8 as rows and the
+// tile of keys at b0 as columns: bit 4 n + i speaks of [n][i].
+__device__ inline uint32_t DroppedOfQueries(const AttentionParams& params, const Sequence& s,
+                                            int head, int query, int b0) {
+  const int t = threadIdx.x % 4;
+  uint32_t dropped = 0;
+  if (params.threshold == 0) return dropped;
+  LATHE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    LATHE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const PhiloxBlock bits =
+          AttentionBits(params, s, head, query + i / 2 * 8, b0 + 8 * half + 2 * t + i % 2);
+      LATHE_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        dropped |= uint32_t{bits.v[w] < params.threshold} << (4 * (2 * w + half) + i);
+      }
+    }
+  }
+  return dropped;
+}
+
+// Whether this thread's key in column 8 n + 2 t + i % 2 of the tile at b0 is there, as above.
+__device__ inline bool IsKey(const Sequence& s, int b0, int n, int i) {
+  return KeyAt(s, b0, 8 * n + 2 * (threadIdx.x % 4) + i % 2) >= 0;
+}
+
+// Calls body(kD) as an integral constant: head_dim rounded up.
+template <typename Body>
+void WithNarrowTile(const AttentionParams& params, Body body) {
+  using std::integral_constant;
+  if (params.head_dim <= 32) return body(integral_constant<int, 32>());
+  if (params.head_dim <= 64) return body(integral_constant<int, 64>());
+  if (params.head_dim <= 96) return body(integral_constant<int, 96>());
+  body(integral_constant<int, 128>());
+}
+
+}  // namespace lathe::cuda

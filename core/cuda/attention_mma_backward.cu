@@ -1,0 +1,223 @@
+// The backward kernels of attention on tensor cores: one for dQ, one for dK and dV, so that every
+// sum has one warp and one order. Formulas as in attention_backward.cu.
+#include "lathe/core/cuda/attention_mma.h"
+
+namespace lathe::cuda {
+namespace {
+
+// Queries of a tile in the kernel for dK and dV: fewer where its sums take many registers.
+template <int kD>
+constexpr int kQueries = kD <= 32 ? 64 : 32;
+
+// Blocks that a processor shall have room for, as far as registers go.
+template <int kD>
+constexpr int kBlocks = kD <= 64 ? 3 : 2;
+
+template <int kD>
+constexpr size_t kQueriesBytes = 2 * 4 * kTileRows* kNarrowLd<kD>;
+template <int kD>
+constexpr size_t kKeysBytes = 2 * 2 * (kTileRows + kQueries<kD>)*kNarrowLd<kD> +
+                              sizeof(float) * 2 * kQueries<kD>;
+
+// From a score and its dP: p = m P, and in place of dP dS; 0 where there is none.
+__device__ inline void Gradient(float& p, float& dp, bool there, bool dropped, float lse2,
+                                float dot, const AttentionParams& params) {
+  const float probability = there ? exp2f(p * (params.scale * kLog2E) - lse2) : 0;
+  const float mask = dropped ? 0 : params.keep_scale;
+  p = probability * mask;
+  dp = there ? probability * (mask * dp - dot) * params.scale : 0;
+}
+
+// A block for 64 queries of a head: dots, and dQ = dS K.
+template <typename T, int kD>
+__global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
+    QueriesKernel(T* dq, float* dots, const T* dout, const T* out, const float* lse, const T* q,
+                  const T* k, const T* v, AttentionParams params) {
+  constexpr int kN = kKeys / 8, kLd16 = kNarrowLd<kD>;
+  const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
+  const Sequence s = SequenceAt(params, blockIdx.z);
+  const int first = blockIdx.x * kTileRows;
+  if (first >= s.queries) return;
+  T* q_tile = DynamicShared<T>();
+  T* dout_tile = q_tile + kTileRows * kLd16;
+  T* k_tile = dout_tile + kTileRows * kLd16;
+  T* v_tile = k_tile + kKeys * kLd16;
+  T* q_rows = q_tile + warp * kWarpRows * kLd16;
+  T* dout_rows = dout_tile + warp * kWarpRows * kLd16;
+  const int64_t column = static_cast<int64_t>(head) * params.head_dim;
+  const int64_t q_from = s.query_row * params.width + column;
+  const int64_t kv_from = s.key_row * params.width + column;
+  const auto query_at = [&](int r) { return first + r < s.queries ? first + r : -1; };
+  LoadNarrowTile<kD>(q_tile, kTileRows, q + q_from, params, query_at);
+  LoadNarrowTile<kD>(dout_tile, kTileRows, dout + q_from, params, query_at);
+  LoadNarrowTile<kD>(k_tile, kTileRows, out + q_from, params, query_at);  // for dots
+  __syncthreads();
+  const int warp_first = first + warp * kWarpRows, query = warp_first + g;
+  // Lanes r and r + 16 add up row r's.
+  float part = 0;
+  for (int c = lane / 16 * (kD / 2); c < (lane / 16 + 1) * (kD / 2); ++c) {
+    part += Load(k_tile[(warp * kWarpRows + lane % 16) * kLd16 + c]) *
+            Load(dout_rows[lane % 16 * kLd16 + c]);
+  }
+  part += __shfl_xor_sync(kFullWarp, part, 16);
+  if (lane < 16 && warp_first + lane < s.queries) {
+    dots[(s.query_row + warp_first + lane) * params.heads + head] = part;
+  }
+  float dot[2], lse2[2], sums[kD / 8][4] = {};
+  LATHE_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    dot[r] = __shfl_sync(kFullWarp, part, g + 8 * r);
+    lse2[r] = query + 8 * r < s.queries
+                  ? lse[(s.query_row + query + 8 * r) * params.heads + head] * kLog2E
+                  : 0;
+  }
+  for (int b0 = 0; b0 < s.quarter; b0 += kSide) {
+    const auto key_at = [&](int r) { return KeyAt(s, b0, r); };
+    __syncthreads();
+    LoadNarrowTile<kD>(k_tile, kKeys, k + kv_from, params, key_at);
+    LoadNarrowTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
+    __syncthreads();
+    if (warp_first >= s.queries) continue;
+    float p[kN][4], ds[kN][4];
+    Scores<kKeys, kD>(p, q_rows, k_tile);
+    Scores<kKeys, kD>(ds, dout_rows, v_tile);
+    const uint32_t dropped = DroppedOfQueries(params, s, head, query, b0);
+    LATHE_UNROLL
+    for (int n = 0; n < kN; ++n) {
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const bool there = query + i / 2 * 8 < s.queries && IsKey(s, b0, n, i);
+        Gradient(p[n][i], ds[n][i], there, dropped >> (4 * n + i) & 1, lse2[i / 2], dot[i / 2],
+                 params);
+      }
+    }
+    AddProduct<kKeys, kD>(sums, ds, k_tile);
+  }
+  if (warp_first >= s.queries) return;
+  const float factors[2] = {1, 1};
+  StoreWarpRows<kD>(dq + q_from, sums, factors, q_rows, params, [&](int r) {
+    return warp_first + r < s.queries ? int64_t{warp_first + r} : int64_t{-1};
+  });
+}
+
+// The key in row `r` of the tile at b0; -1: none. Here each warp has all of four blocks of random
+// words, and lane 4 g + t the words 2 (g / 4) and 2 (g / 4) + 1 of block g % 4, in rows g and g +
+// 8.
+__device__ inline int KeyOfRow(const Sequence& s, int b0, int r) {
+  const int b = b0 + r / 16 * 4 + r % 4, w = r % 8 / 4 * 2 + r % 16 / 8;
+  const int key = w * s.quarter + b;
+  return b < s.quarter && key < s.keys ? key : -1;
+}
+
+// Which of this thread's scores dropout takes, with these keys as rows and queries from `first` on
+// as columns: bit 4 n + i speaks of [n][i]. Lanes g and g + 4 have the same blocks: each computes
+// one half. All lanes must come.
+template <int kN>
+__device__ uint32_t DroppedOfKeys(const AttentionParams& params, const Sequence& s, int head,
+                                  int first, int b) {
+  if (params.threshold == 0) return 0;
+  const int lane = threadIdx.x % 32, half = lane / 16, t = lane % 4;
+  uint32_t mine = 0;  // bit 4 n + w: word w of query 8 n + 2 t + half
+  LATHE_UNROLL
+  for (int n = 0; n < kN; ++n) {
+    const PhiloxBlock bits = AttentionBits(params, s, head, first + 8 * n + 2 * t + half, b);
+    LATHE_UNROLL
+    for (int w = 0; w < 4; ++w) mine |= uint32_t{bits.v[w] < params.threshold} << (4 * n + w);
+  }
+  const uint32_t other = __shfl_xor_sync(kFullWarp, mine, 16);
+  const uint32_t even = (half == 0 ? mine : other) >> 2 * half;
+  const uint32_t odd = (half == 0 ? other : mine) >> 2 * half;
+  // Of each four bits the lower two: rows g and g + 8.
+  constexpr uint32_t kLow = 0x11111111u, kHigh = 0x22222222u;
+  return (even & kLow) | (odd & kLow) << 1 | (even & kHigh) << 1 | (odd & kHigh) << 2;
+}
+
+// A block for 64 keys of a head: dV = P'^T dO, dK = dS^T Q.
+template <typename T, int kD>
+__global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
+    KeysKernel(T* dk, T* dv, const float* dots, const T* dout, const float* lse, const T* q,
+               const T* k, const T* v, AttentionParams params) {
+  constexpr int kQ = kQueries<kD>, kN = kQ / 8, kLd16 = kNarrowLd<kD>;
+  const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int g = lane / 4, t = lane % 4;
+  const Sequence s = SequenceAt(params, blockIdx.z);
+  const int b0 = blockIdx.x * kSide;
+  if (b0 >= s.quarter) return;
+  T* k_tile = DynamicShared<T>();
+  T* v_tile = k_tile + kTileRows * kLd16;
+  T* q_tile = v_tile + kTileRows * kLd16;
+  T* dout_tile = q_tile + kQ * kLd16;
+  float* tile_lse2 = reinterpret_cast<float*>(dout_tile + kQ * kLd16);
+  float* tile_dots = tile_lse2 + kQ;
+  T* k_rows = k_tile + warp * kWarpRows * kLd16;
+  T* v_rows = v_tile + warp * kWarpRows * kLd16;
+  const int64_t column = static_cast<int64_t>(head) * params.head_dim;
+  const int64_t q_from = s.query_row * params.width + column;
+  const int64_t kv_from = s.key_row * params.width + column;
+  const auto key_at = [&](int r) { return KeyOfRow(s, b0, r); };
+  LoadNarrowTile<kD>(k_tile, kTileRows, k + kv_from, params, key_at);
+  LoadNarrowTile<kD>(v_tile, kTileRows, v + kv_from, params, key_at);
+  const bool warp_has_keys = b0 + 4 * warp < s.quarter;
+  const bool has_key[2] = {key_at(warp * kWarpRows + g) >= 0,
+                           key_at(warp * kWarpRows + g + 8) >= 0};
+  float dkeys[kD / 8][4] = {}, dvalues[kD / 8][4] = {};
+  for (int first = 0; first < s.queries; first += kQ) {
+    const auto query_at = [&](int r) { return first + r < s.queries ? first + r : -1; };
+    __syncthreads();
+    LoadNarrowTile<kD>(q_tile, kQ, q + q_from, params, query_at);
+    LoadNarrowTile<kD>(dout_tile, kQ, dout + q_from, params, query_at);
+    if (const int r = threadIdx.x; r < kQ) {
+      const int64_t at = (s.query_row + first + r) * params.heads + head;
+      tile_lse2[r] = first + r < s.queries ? lse[at] * kLog2E : 0;
+      tile_dots[r] = first + r < s.queries ? dots[at] : 0;
+    }
+    __syncthreads();
+    if (!warp_has_keys) continue;
+    float p[kN][4], ds[kN][4];
+    Scores<kQ, kD>(p, k_rows, q_tile);
+    Scores<kQ, kD>(ds, v_rows, dout_tile);
+    const uint32_t dropped = DroppedOfKeys<kN>(params, s, head, first, b0 + 4 * warp + g % 4);
+    LATHE_UNROLL
+    for (int n = 0; n < kN; ++n) {
+      LATHE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int r = 8 * n + 2 * t + i % 2;
+        Gradient(p[n][i], ds[n][i], has_key[i / 2] && first + r < s.queries,
+                 dropped >> (4 * n + i) & 1, tile_lse2[r], tile_dots[r], params);
+      }
+    }
+    AddProduct<kQ, kD>(dvalues, p, dout_tile);
+    AddProduct<kQ, kD>(dkeys, ds, q_tile);
+  }
+  if (!warp_has_keys) return;
+  const float factors[2] = {1, 1};
+  const auto row_of = [&](int r) -> int64_t { return KeyOfRow(s, b0, warp * kWarpRows + r); };
+  StoreWarpRows<kD>(dk + kv_from, dkeys, factors, k_rows, params, row_of);
+  StoreWarpRows<kD>(dv + kv_from, dvalues, factors, v_rows, params, row_of);
+}
+
+}  // namespace
+
+template <typename T>
+void TensorCoreAttentionBackward(T* dq, T* dk, T* dv, float* dots, const T* dout, const T* out,
+                                 const float* lse, const T* q, const T* k, const T* v,
+                                 const AttentionParams& params) {
+  WithNarrowTile(params, [&](auto kd) {
+    constexpr int kD = kd;
+    const int longest = params.first_query_only ? 1 : params.max_seqlen;
+    LATHE_LAUNCH((QueriesKernel<T, kD>), AttentionGrid(params, longest, kTileRows), kWarps * 32,
+                 kQueriesBytes<kD>, dq, dots, dout, out, lse, q, k, v, params);
+    LATHE_LAUNCH((KeysKernel<T, kD>), AttentionGrid(params, params.max_seqlen, kKeys), kWarps * 32,
+                 kKeysBytes<kD>, dk, dv, dots, dout, lse, q, k, v, params);
+  });
+}
+
+#define LATHE_INSTANTIATE(T)                                                               \
+  template void TensorCoreAttentionBackward<T>(T*, T*, T*, float*, const T*, const T*,     \
+                                               const float*, const T*, const T*, const T*, \
+                                               const AttentionParams&);
+LATHE_INSTANTIATE(BFloat16)
+LATHE_INSTANTIATE(Float16)
+#undef LATHE_INSTANTIATE
+
+}  // namespace lathe::cuda
