@@ -22,8 +22,15 @@ CUDA_KERNELS = [
 # Sources that only call the runtime.
 CUDA_SOURCES = ["cuda/device.cc"]
 
+# Sources that call CUDA's libraries, which the emulator hasn't: its own stand for them.
+CUDA_LIBRARY_SOURCES = ["cuda/gemm.cc"]
+
+# Headers that include those of the libraries.
+CUDA_LIBRARY_HEADERS = ["cuda/cublaslt_library.h"]
+
 # Sources that know nothing of CUDA.
 CUDA_HOST_SOURCES = [
+    "cuda/gemm_problem.cc",
     "cuda/pool.cc",
 ]
 

@@ -1,4 +1,4 @@
-"""Finds CUDA and NCCL on this machine: `@lathe_cuda`, which is there without them, too.
+"""Finds CUDA, cuBLASLt and NCCL on this machine: `@lathe_cuda`, which is there without them, too.
 
   load("@lathe_cuda//:defs.bzl", "if_nccl")
   srcs = if_nccl(["nccl_group.cc"], ["nccl_group_stub.cc"])
@@ -6,7 +6,7 @@
 
 Kernels are compiled for the architectures in LATHE_CUDA_ARCHS ("80;86;90"; 90 if it is not set).
 CUDA is looked for in the folder that CUDA_PATH names, and in /usr/local/cuda if it is not set. NCCL's header may lie
-there or in the system's folders.
+there or in the system's folders; cuBLASLt's comes with CUDA, and without it there are no kernels (if_cuda).
 """
 
 _LIBRARY_FOLDERS = ["lib64", "lib", "targets/x86_64-linux/lib"]
@@ -66,8 +66,11 @@ def _find_runtime(repository_ctx, root):
 def _cuda_repository_impl(repository_ctx):
     root = repository_ctx.os.environ.get("CUDA_PATH", "") or "/usr/local/cuda"
     runtime = _find_runtime(repository_ctx, root)
-    nccl = False
+    cublaslt, nccl = False, False
     if runtime:
+        cublaslt = repository_ctx.path(root + "/include/cublasLt.h").exists
+        if not cublaslt:
+            print("no cublasLt.h in %s/include: building tensors for the CPU only" % root)
         headers = [root + "/include/nccl.h"] + _NCCL_HEADERS
         nccl = bool([header for header in headers if repository_ctx.path(header).exists])
         repository_ctx.symlink(root + "/include", "include")
@@ -81,7 +84,7 @@ def _cuda_repository_impl(repository_ctx):
     repository_ctx.file("defs.bzl", _DEFS.format(
         nvcc = root + "/bin/nvcc",
         archs = archs.replace(",", ";").split(";"),
-        cuda = "then" if runtime else "otherwise",
+        cuda = "then" if cublaslt else "otherwise",
         nccl = "then" if nccl else "otherwise",
     ))
 

@@ -1,0 +1,331 @@
+#include "lathe/core/cuda/fake_cublaslt.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "lathe/core/cuda/cublaslt_library.h"
+#include "lathe/core/cuda/device.h"
+#include "lathe/core/cuda/gemm_problem.h"
+#include "lathe/core/device_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+struct Operation {
+  cublasComputeType_t compute;
+  int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N, bias_type = -1;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+};
+struct Layout {
+  cudaDataType_t type;
+  uint64_t rows, columns;
+  int64_t ld;
+};
+struct Preference {
+  uint64_t workspace = 0;
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  uint32_t alignment[4] = {256, 256, 256, 256};  // A, B, C, D
+};
+// What an algorithm was made for: in the algorithm's own bytes.
+struct Algorithm {
+  int index;
+  uint32_t schemes, alignment[4], bias_alignment;
+  uint64_t workspace;
+};
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+
+template <typename T, typename Opaque>
+T& As(Opaque* opaque) {
+  return *reinterpret_cast<T*>(opaque);
+}
+
+void Expect(bool ok, const char* mistake) {
+  if (!ok) Fake().mistakes.push_back(mistake);
+}
+
+template <typename T, typename Opaque>
+cublasStatus_t Make(Opaque** opaque, const T& value) {
+  ++Fake().live;
+  *opaque = reinterpret_cast<Opaque*>(new T(value));
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <typename T, typename Opaque>
+cublasStatus_t Destroy(Opaque* opaque) {
+  --Fake().live;
+  delete reinterpret_cast<T*>(opaque);
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <typename T>
+cublasStatus_t Put(T& to, const void* from, size_t bytes) {
+  if (bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&to, from, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t SetOperation(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute,
+                            const void* value, size_t bytes) {
+  auto& operation = As<Operation>(opaque);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return Put(operation.transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return Put(operation.transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return Put(operation.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return Put(operation.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return Put(operation.bias_type, value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+}
+
+cublasStatus_t SetPreference(cublasLtMatmulPreference_t opaque,
+                             cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                             size_t bytes) {
+  auto& preference = As<Preference>(opaque);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return Put(preference.workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return Put(preference.schemes, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return Put(preference.alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+                 value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+}
+
+cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t,
+                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                       cublasLtMatmulPreference_t preference, int most,
+                       cublasLtMatmulHeuristicResult_t results[], int* count) {
+  FakeCublasLt& fake = Fake();
+  ++fake.heuristics;
+  fake.requested = most;
+  *count = 0;
+  if (fake.heuristic_fails) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const auto& p = As<Preference>(preference);
+  for (; *count < std::min(most, static_cast<int>(fake.milliseconds.size())); ++*count) {
+    Algorithm algorithm = {};
+    algorithm.index = *count;
+    algorithm.schemes = p.schemes;
+    algorithm.workspace = p.workspace;
+    algorithm.bias_alignment =
+        static_cast<uint32_t>(AlignmentOf(As<Operation>(operation).bias) >= 16 ? 16 : 1);
+    std::copy(p.alignment, p.alignment + 4, algorithm.alignment);
+    results[*count] = {};
+    std::memcpy(&results[*count].algo, &algorithm, sizeof(algorithm));
+    results[*count].state = CUBLAS_STATUS_SUCCESS;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+float Read(const void* from, cudaDataType_t type, int64_t at) {
+  if (type == CUDA_R_16BF) return static_cast<const BFloat16*>(from)[at];
+  if (type == CUDA_R_16F) return static_cast<const Float16*>(from)[at];
+  return static_cast<const float*>(from)[at];
+}
+void Write(void* to, cudaDataType_t type, int64_t at, float value) {
+  if (type == CUDA_R_16BF) {
+    static_cast<BFloat16*>(to)[at] = BFloat16(value);
+  } else if (type == CUDA_R_16F) {
+    static_cast<Float16*>(to)[at] = Float16(value);
+  } else {
+    static_cast<float*>(to)[at] = value;
+  }
+}
+
+float clock_ms = 0;
+const void* last_d = nullptr;
+
+cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void* alpha,
+                        const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                        cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                        cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                        const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
+                        cudaStream_t) {
+  const auto& o = As<Operation>(operation);
+  const auto &la = As<Layout>(a_layout), &lb = As<Layout>(b_layout), &ld = As<Layout>(d_layout);
+  Algorithm algorithm;
+  std::memcpy(&algorithm, algo, sizeof(algorithm));
+  const bool ta = o.transpose_a == CUBLAS_OP_T, tb = o.transpose_b == CUBLAS_OP_T;
+  const uint64_t k = ta ? la.rows : la.columns;
+  Expect((ta ? la.columns : la.rows) == ld.rows && (tb ? lb.rows : lb.columns) == ld.columns &&
+             (tb ? lb.columns : lb.rows) == k,
+         "shapes don't fit");
+  for (const Layout* layout : {&la, &lb, &ld}) {
+    Expect(layout->rows > 0 && layout->columns > 0, "an empty matrix");
+    Expect(layout->ld >= static_cast<int64_t>(layout->rows), "a stride below the rows");
+  }
+  Expect(c == d && c_layout == d_layout, "C isn't D");
+  const void* pointers[4] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i) {
+    Expect(AlignmentOf(pointers[i]) >= static_cast<int>(algorithm.alignment[i]),
+           "a matrix is less aligned than was promised");
+  }
+  Expect(AlignmentOf(workspace) == 256 && workspace_bytes >= algorithm.workspace,
+         "the workspace is not what was promised");
+  const bool bias = o.epilogue == CUBLASLT_EPILOGUE_BIAS;
+  if (bias) {
+    Expect(o.bias != nullptr && o.bias_type == ld.type, "a bias must have D's type");
+    Expect(AlignmentOf(o.bias) >= 16, "a bias must be aligned");
+  }
+  Expect(la.type == lb.type && (ld.type == la.type || ld.type == CUDA_R_32F), "types");
+  Fake().products.push_back({algorithm.index, o.compute, la.type, ld.type, ld.rows, ld.columns, k,
+                             bias, algorithm.schemes, d == last_d});
+  last_d = d;
+  if (Fake().failing.contains(algorithm.index)) return CUBLAS_STATUS_EXECUTION_FAILED;
+  clock_ms += Fake().milliseconds[static_cast<size_t>(algorithm.index)];
+  const float alpha_value = *static_cast<const float*>(alpha);
+  const float beta_value = *static_cast<const float*>(beta);
+  for (int64_t column = 0; column < static_cast<int64_t>(ld.columns); ++column) {
+    for (int64_t row = 0; row < static_cast<int64_t>(ld.rows); ++row) {
+      float sum = 0;
+      for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
+        sum += Read(a, la.type, ta ? row * la.ld + i : i * la.ld + row) *
+               Read(b, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
+      }
+      sum *= alpha_value;
+      const int64_t at = column * ld.ld + row;
+      if (beta_value != 0) sum += beta_value * Read(d, ld.type, at);
+      if (bias) sum += Read(o.bias, ld.type, row);
+      Write(d, ld.type, at, sum);
+    }
+  }
+  // What lies in the workspace is lost, at its ends at least.
+  std::memset(workspace, 0xff, 256);
+  std::memset(static_cast<char*>(workspace) + algorithm.workspace - 256, 0xff, 256);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+void Convert(void* to, DType to_type, const void* from, DType, int64_t n) {
+  const auto type = [](DType t) {
+    return t == DType::kF32 ? CUDA_R_32F : t == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    Write(to, type(to_type), i, static_cast<const float*>(from)[i]);
+  }
+}
+const TensorKernels tensor_kernels = {nullptr, Convert, nullptr, nullptr};
+[[maybe_unused]] const bool registered = RegisterDeviceKernels(tensor_kernels);
+
+class HostMemory : public PoolDevice {
+ public:
+  void* Allocate(int64_t bytes) override {
+    if (bytes > Fake().free_memory) return nullptr;
+    return std::aligned_alloc(512, static_cast<size_t>(bytes));
+  }
+  void Release(void* segment) override { std::free(segment); }
+  Room Memory() override { return {Fake().free_memory, Fake().free_memory}; }
+};
+
+}  // namespace
+
+FakeCublasLt& Fake() {
+  static FakeCublasLt* fake = new FakeCublasLt;
+  return *fake;
+}
+
+const CublasLtLibrary& CublasLt() {
+  static const CublasLtLibrary lt = {
+      .GetStatusString = [](cublasStatus_t) -> const char* { return "a fake error"; },
+      .Create =
+          [](cublasLtHandle_t* handle) {
+            *handle = nullptr;
+            return CUBLAS_STATUS_SUCCESS;
+          },
+      .MatmulDescCreate = [](cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
+                             cudaDataType_t) { return Make(made, Operation{.compute = compute}); },
+      .MatmulDescDestroy = Destroy<Operation, cublasLtMatmulDescOpaque_t>,
+      .MatmulDescSetAttribute = SetOperation,
+      .MatrixLayoutCreate =
+          [](cublasLtMatrixLayout_t* made, cudaDataType type, uint64_t rows, uint64_t columns,
+             int64_t ld) {
+            return Make(made, Layout{type, rows, columns, ld});
+          },
+      .MatrixLayoutDestroy = Destroy<Layout, cublasLtMatrixLayoutOpaque_t>,
+      .MatmulPreferenceCreate =
+          [](cublasLtMatmulPreference_t* made) { return Make(made, Preference{}); },
+      .MatmulPreferenceDestroy = Destroy<Preference, cublasLtMatmulPreferenceOpaque_t>,
+      .MatmulPreferenceSetAttribute = SetPreference,
+      .MatmulAlgoGetHeuristic = Propose,
+      .Matmul = Multiply,
+  };
+  return lt;
+}
+
+cudaStream_t Stream() { return nullptr; }
+void CheckCuda(const char* call, cudaError_t result) {
+  Check(result == cudaSuccess, "cuda", call, " failed");
+}
+Pool& DevicePool() {
+  static Pool* pool = new Pool(*new HostMemory);
+  return *pool;
+}
+void* Workspace(int64_t bytes) {
+  static void* given = nullptr;
+  static int64_t size = 0;
+  if (bytes > size) {
+    DevicePool().Free(given);
+    given = DevicePool().Allocate(bytes);
+    size = bytes;
+  }
+  return given;
+}
+
+}  // namespace lathe::cuda
+
+// --- the runtime's functions that gemm.cc calls ---
+
+using lathe::cuda::Fake;
+
+struct CUevent_st {
+  float at = 0;
+};
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = Fake().capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  ++Fake().live;
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->at = lathe::cuda::clock_ms;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  if (Fake().capturing) Fake().mistakes.push_back("waited while the stream records");
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = to->at - from->at;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  --Fake().live;
+  delete event;
+  return cudaSuccess;
+}

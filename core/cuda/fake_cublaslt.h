@@ -1,0 +1,40 @@
+// A cuBLASLt and a device that are there on any machine, for tests of gemm.cc: memory is the
+// host's, products are sums in a loop. To be linked instead of the real ones.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace lathe::cuda {
+
+struct FakeCublasLt {
+  // What there is.
+  std::vector<float> milliseconds = {1};  // that each algorithm takes, the library's first first
+  std::set<int> failing;                  // algorithms that don't run
+  bool capturing = false;                 // the stream records
+  bool heuristic_fails = false;
+  int64_t free_memory = int64_t{1} << 30;
+  // What has been done.
+  struct Product {
+    int algorithm;
+    cublasComputeType_t compute;
+    cudaDataType_t type, d_type;
+    uint64_t m, n, k;
+    bool bias;
+    uint32_t reduction_schemes;
+    bool in_place;  // on the D of the last call before
+  };
+  std::vector<Product> products;
+  int heuristics = 0, requested = 0;  // calls, and algorithms asked for in the last
+  int live = 0;                       // descriptors and events that were not destroyed
+  std::vector<std::string> mistakes;  // calls that break the library's rules
+};
+
+// That of this process.
+FakeCublasLt& Fake();
+
+}  // namespace lathe::cuda

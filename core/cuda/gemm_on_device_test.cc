@@ -1,0 +1,148 @@
+// Matrix products on cuda:0 against the host's; skipped where there is no device.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "lathe/core/device_backend.h"
+#include "lathe/core/gemm.h"
+#include "lathe/core/gemm_options.h"
+#include "lathe/core/tensor.h"
+
+namespace lathe {
+namespace {
+
+const Device kGpu = {DeviceType::kCUDA, 0};
+
+class GemmOnDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    DeviceBackend* backend = FindDeviceBackend();
+    if (backend == nullptr) GTEST_SKIP() << "built without CUDA";
+    if (backend->Count() == 0) GTEST_SKIP() << "no GPU: " << backend->WhyNone();
+  }
+  void TearDown() override { SetGemmOptions({}); }
+};
+
+struct Case {
+  int64_t M, N, K;
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  int64_t pad = 0, shift = 0;  // elements between rows, and before the first
+};
+
+std::vector<float> Values(int64_t n, float seed) {
+  std::vector<float> values(static_cast<size_t>(n));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::sin(seed + 0.37f * static_cast<float>(i % 10007));
+  }
+  return values;
+}
+
+// Computed on the device with elements of `type`, C of `c_type`; on the host in float64 from the
+// same rounded elements. Returns what the device gave.
+template <typename T, typename C>
+std::vector<float> Try(const Case& t, double tolerance) {
+  SCOPED_TRACE(testing::Message() << ToString(DTypeOf<T>::value) << " to "
+                                  << ToString(DTypeOf<C>::value) << ": " << t.M << " " << t.N << " "
+                                  << t.K << " transposed " << t.transpose_a << t.transpose_b
+                                  << " accumulate " << t.accumulate << " bias " << t.bias << " pad "
+                                  << t.pad << " shift " << t.shift);
+  const int64_t lda = (t.transpose_a ? t.M : t.K) + t.pad, a_rows = t.transpose_a ? t.K : t.M;
+  const int64_t ldb = (t.transpose_b ? t.K : t.N) + t.pad, b_rows = t.transpose_b ? t.N : t.K;
+  const int64_t ldc = t.N + t.pad;
+  const auto on_host = [&](int64_t n, float seed, DType type) {
+    return Tensor::FromVector(Values(n + t.shift, seed)).To(type);
+  };
+  const Tensor a = on_host(a_rows * lda, 1, DTypeOf<T>::value);
+  const Tensor b = on_host(b_rows * ldb, 2, DTypeOf<T>::value);
+  const Tensor c = on_host(t.M * ldc, 3, DTypeOf<C>::value);
+  const Tensor bias = on_host(t.N, 4, DType::kF32);
+  const Tensor a_there = a.To(kGpu), b_there = b.To(kGpu), c_there = c.To(kGpu);
+  const Tensor bias_there = bias.To(kGpu);
+  Gemm(kGpu, t.transpose_a, t.transpose_b, t.M, t.N, t.K, a_there.data<T>() + t.shift, lda,
+       b_there.data<T>() + t.shift, ldb, t.accumulate ? 1 : 0, c_there.data<C>() + t.shift, ldc,
+       t.bias ? bias_there.data<float>() + t.shift : nullptr);
+  const std::vector<float> is = c_there.To(Device{}).To(DType::kF32).ToVector<float>();
+
+  const std::vector<double> wide_a = a.To(DType::kF64).ToVector<double>();
+  const std::vector<double> wide_b = b.To(DType::kF64).ToVector<double>();
+  const std::vector<double> was = c.To(DType::kF64).ToVector<double>();
+  const std::vector<double> wide_bias = bias.To(DType::kF64).ToVector<double>();
+  std::vector<double> expected = was;
+  Gemm(t.transpose_a, t.transpose_b, t.M, t.N, t.K, wide_a.data() + t.shift, lda,
+       wide_b.data() + t.shift, ldb, t.accumulate ? 1 : 0, expected.data() + t.shift, ldc,
+       t.bias ? wide_bias.data() + t.shift : nullptr);
+  double largest = 1;
+  for (double x : expected) largest = std::max(largest, std::abs(x));
+  for (size_t i = 0; i < is.size(); ++i) {
+    const int64_t in_c = static_cast<int64_t>(i) - t.shift;
+    const bool outside = in_c < 0 || in_c % ldc >= t.N;
+    EXPECT_NEAR(is[i], expected[i], outside ? 0 : tolerance * largest) << "element " << i;
+    if (testing::Test::HasFailure()) break;
+  }
+  return is;
+}
+
+void TryAll(const Case& t) {
+  Try<float, float>(t, 1e-5);
+  Try<BFloat16, BFloat16>(t, 1e-2);
+  Try<BFloat16, float>(t, 1e-5);
+  Try<Float16, Float16>(t, 2e-3);
+  Try<Float16, float>(t, 1e-5);
+}
+
+TEST_F(GemmOnDevice, MatchesTheHost) {
+  for (int bits = 0; bits < 4; ++bits) {
+    const bool ta = (bits & 1) != 0, tb = (bits & 2) != 0;
+    for (const auto& [M, N, K] : {std::tuple{1, 1, 1},
+                                  {33, 17, 65},
+                                  {64, 128, 96},
+                                  {1, 40, 24},
+                                  {40, 1, 24},
+                                  {7, 9, 0},
+                                  {0, 9, 7},
+                                  {9, 0, 7}}) {
+      TryAll({M, N, K, ta, tb});
+      TryAll({M, N, K, ta, tb, true});
+      TryAll({M, N, K, ta, tb, false, true});
+    }
+  }
+}
+
+// Elements of 2 bytes at odd places, rows of odd lengths.
+TEST_F(GemmOnDevice, TakesAnyAlignment) {
+  for (const int64_t pad : {0, 1, 4}) {
+    for (const int64_t shift : {1, 2, 3, 4, 8}) {
+      TryAll({24, 40, 16, false, true, false, true, pad, shift});
+      TryAll({24, 40, 16, true, false, true, false, pad, shift});
+    }
+  }
+}
+
+TEST_F(GemmOnDevice, TakesLargeSizes) {
+  Try<BFloat16, BFloat16>({517, 768, 768, false, true, false, true}, 1e-2);
+  Try<BFloat16, float>({768, 768, 517, true, false, true}, 1e-5);
+  Try<float, float>({130, 130, 1000, false, false}, 1e-5);
+}
+
+TEST_F(GemmOnDevice, RepeatsItself) {
+  UseDeterministicGemms(true);
+  const Case t = {64, 64, 2048, true, false, true};
+  EXPECT_EQ((Try<BFloat16, float>(t, 1e-5)), (Try<BFloat16, float>(t, 1e-5)));
+}
+
+TEST_F(GemmOnDevice, IsRightWhenTuned) {
+  TuneGemms(true);
+  TryAll({48, 72, 160, false, true});
+  TryAll({48, 72, 160, true, false, true});
+  TryAll({48, 72, 160, false, true, false, true});
+}
+
+TEST_F(GemmOnDevice, RoundsToTF32OnlyWhenAsked) {
+  Try<float, float>({64, 64, 256}, 3e-6);
+  AllowTf32(true);
+  Try<float, float>({64, 64, 256}, 2e-3);
+}
+
+}  // namespace
+}  // namespace lathe

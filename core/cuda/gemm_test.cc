@@ -1,0 +1,277 @@
+// What gemm.cc asks of cuBLASLt, and when; with a library that computes on the host.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "lathe/core/cuda/device.h"
+#include "lathe/core/cuda/fake_cublaslt.h"
+#include "lathe/core/device_kernels.h"
+#include "lathe/core/error.h"
+#include "lathe/core/gemm_options.h"
+
+namespace lathe::cuda {
+namespace {
+
+class Gemms : public testing::Test {
+ protected:
+  void SetUp() override {
+    Fake() = {};
+    SetGemmOptions({});
+  }
+  void TearDown() override {
+    for (const std::string& mistake : Fake().mistakes) ADD_FAILURE() << mistake;
+    SetGemmOptions({});
+  }
+};
+
+// 256-byte aligned but for `shift` elements.
+template <typename T>
+struct Matrix {
+  Matrix(int64_t elements, int64_t shift, float seed)
+      : memory(static_cast<size_t>(elements + shift + 256)) {
+    const auto past = reinterpret_cast<uintptr_t>(memory.data()) % 256;
+    data = memory.data() + (past == 0 ? 0 : (256 - past) / sizeof(T)) + shift;
+    for (int64_t i = 0; i < elements; ++i) {
+      data[i] = T(std::sin(seed + static_cast<float>(i)));
+    }
+  }
+  std::vector<T> memory;
+  T* data;
+};
+
+struct Case {
+  int64_t M, N, K;
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  int64_t pad = 0, shift = 0;
+};
+
+// Runs it and compares with a loop; C's padding must stay.
+template <typename T, typename C>
+void Try(const Case& t) {
+  SCOPED_TRACE(testing::Message() << t.M << " " << t.N << " " << t.K << " " << t.transpose_a
+                                  << t.transpose_b << t.accumulate << t.bias << " " << t.pad << " "
+                                  << t.shift);
+  const int64_t lda = (t.transpose_a ? t.M : t.K) + t.pad, a_rows = t.transpose_a ? t.K : t.M;
+  const int64_t ldb = (t.transpose_b ? t.K : t.N) + t.pad, b_rows = t.transpose_b ? t.N : t.K;
+  const int64_t ldc = t.N + t.pad;
+  const Matrix<T> a(a_rows * lda, t.shift, 1), b(b_rows * ldb, t.shift, 2);
+  const Matrix<C> c(t.M * ldc, t.shift, 3), before(t.M * ldc, t.shift, 3);
+  const Matrix<float> bias(t.N, t.shift, 4);
+  DeviceKernels<GemmKernels>().product({t.transpose_a, t.transpose_b, t.M, t.N, t.K, a.data, lda,
+                                        b.data, ldb, t.accumulate ? 1.0f : 0.0f, c.data, ldc,
+                                        t.bias ? bias.data : nullptr, DTypeOf<T>::value,
+                                        DTypeOf<C>::value});
+  const double tolerance = std::is_same_v<C, float>     ? 1e-5
+                           : std::is_same_v<C, Float16> ? 2e-3
+                                                        : 2e-2;
+  for (int64_t r = 0; r < t.M; ++r) {
+    for (int64_t j = 0; j < ldc; ++j) {
+      const float is = c.data[r * ldc + j], was = before.data[r * ldc + j];
+      if (j >= t.N) {
+        ASSERT_EQ(is, was) << "padding";
+        continue;
+      }
+      double sum = t.accumulate ? was : 0;
+      for (int64_t i = 0; i < t.K; ++i) {
+        sum += static_cast<double>(
+                   static_cast<float>(a.data[t.transpose_a ? i * lda + r : r * lda + i])) *
+               static_cast<float>(b.data[t.transpose_b ? j * ldb + i : i * ldb + j]);
+      }
+      if (t.bias) sum += bias.data[j];
+      ASSERT_NEAR(is, sum, tolerance * (1 + std::abs(sum))) << r << ", " << j;
+    }
+  }
+}
+
+TEST_F(Gemms, AreRightForAllTypesLayoutsAndAddresses) {
+  for (int bits = 0; bits < 4; ++bits) {
+    for (const auto& [M, N, K] : {std::tuple{5, 7, 3},
+                                  {1, 9, 4},
+                                  {8, 1, 6},
+                                  {16, 8, 32},
+                                  {3, 2, 1},
+                                  {4, 5, 0},
+                                  {0, 5, 3},
+                                  {4, 0, 3},
+                                  {0, 0, 0}}) {
+      for (const int64_t pad : {0, 3}) {
+        for (const int64_t shift : {0, 1, 8}) {
+          for (int extra = 0; extra < 3; ++extra) {
+            const Case t = {M,          N,   K,    (bits & 1) != 0, (bits & 2) != 0, extra == 1,
+                            extra == 2, pad, shift};
+            Try<float, float>(t);
+            Try<BFloat16, BFloat16>(t);
+            Try<BFloat16, float>(t);
+            Try<Float16, Float16>(t);
+            Try<Float16, float>(t);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Gemms, OfNoColumnsOrRowsAskForNothing) {
+  Try<float, float>({0, 4, 4});
+  Try<float, float>({4, 0, 4});
+  Try<float, float>({4, 4, 0, false, false, true});
+  EXPECT_TRUE(Fake().products.empty());
+}
+
+TEST_F(Gemms, ArePlannedOnce) {
+  for (int i = 0; i < 3; ++i) Try<BFloat16, BFloat16>({40, 24, 16});
+  EXPECT_EQ(Fake().heuristics, 1);
+  EXPECT_EQ(Fake().requested, 1);
+  EXPECT_EQ(Fake().products.size(), 3u);
+  Try<BFloat16, BFloat16>({41, 24, 16});
+  Try<BFloat16, BFloat16>({40, 24, 16, false, false, true});
+  Try<BFloat16, BFloat16>({40, 24, 16, false, false, false, true});
+  Try<BFloat16, BFloat16>({40, 24, 16, false, false, false, false, 0, 1});
+  EXPECT_EQ(Fake().heuristics, 5);
+}
+
+TEST_F(Gemms, SumInFloat32AndInTF32OnlyWhenAsked) {
+  Try<float, float>({6, 7, 9});
+  EXPECT_EQ(Fake().products.back().compute, CUBLAS_COMPUTE_32F);
+  AllowTf32(true);
+  Try<float, float>({6, 7, 9});
+  EXPECT_EQ(Fake().products.back().compute, CUBLAS_COMPUTE_32F_FAST_TF32);
+  Try<BFloat16, float>({6, 7, 9});
+  EXPECT_EQ(Fake().products.back().compute, CUBLAS_COMPUTE_32F);
+  EXPECT_EQ(Fake().products.back().type, CUDA_R_16BF);
+  EXPECT_EQ(Fake().products.back().d_type, CUDA_R_32F);
+}
+
+TEST_F(Gemms, AddPartialSumsInFloat32) {
+  Try<float, float>({10, 7, 9});
+  EXPECT_EQ(Fake().products.back().reduction_schemes, uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK});
+  Try<BFloat16, BFloat16>({10, 7, 9});
+  EXPECT_EQ(Fake().products.back().reduction_schemes,
+            uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  UseDeterministicGemms(true);
+  Try<float, float>({10, 7, 9});
+  EXPECT_EQ(Fake().products.back().reduction_schemes,
+            uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+}
+
+TEST_F(Gemms, TakeTheFastestAlgorithmWhenTuned) {
+  Fake().milliseconds = {5, 4, 3, 1, 2};
+  Fake().failing = {3};
+  TuneGemms(true);
+  for (const bool accumulate : {false, true}) {
+    Try<BFloat16, float>({12, 7, 9, false, false, accumulate});  // timing leaves C alone
+    EXPECT_EQ(Fake().requested, 16);
+    EXPECT_EQ(Fake().products.back().algorithm, 4);
+  }
+  const size_t runs = Fake().products.size();
+  Try<BFloat16, float>({12, 7, 9});
+  EXPECT_EQ(Fake().products.size(), runs + 1);
+  EXPECT_EQ(Fake().products.back().algorithm, 4);
+  // Without being asked, the first; what was tuned stays.
+  TuneGemms(false);
+  Try<BFloat16, float>({13, 7, 9});
+  EXPECT_EQ(Fake().products.back().algorithm, 0);
+  Try<BFloat16, float>({12, 7, 9});
+  EXPECT_EQ(Fake().products.back().algorithm, 4);
+  // And is tuned when asked.
+  TuneGemms(true);
+  Try<BFloat16, float>({13, 7, 9});
+  EXPECT_EQ(Fake().products.back().algorithm, 4);
+  // Not where every run must take the same.
+  UseDeterministicGemms(true);
+  Try<BFloat16, float>({12, 7, 9});
+  EXPECT_EQ(Fake().products.back().algorithm, 0);
+  EXPECT_EQ(Fake().requested, 1);
+}
+
+TEST_F(Gemms, AreNotTunedWhileAStepIsRecorded) {
+  Fake().milliseconds = {5, 4};
+  TuneGemms(true);
+  Fake().capturing = true;
+  Try<float, float>({14, 7, 9});
+  Try<float, float>({14, 7, 9});
+  EXPECT_EQ(Fake().products.size(), 2u);
+  EXPECT_EQ(Fake().heuristics, 1);
+  EXPECT_EQ(Fake().products.back().algorithm, 0);
+  Fake().capturing = false;
+  Try<float, float>({14, 7, 9});
+  EXPECT_EQ(Fake().products.back().algorithm, 1);
+}
+
+TEST_F(Gemms, TakeTheFirstWhereTuningHasNoMemory) {
+  Try<float, float>({1, 1, 1});  // the workspace is there
+  Fake().milliseconds = {5, 4};
+  DevicePool().ReleaseFreeSegments();
+  Fake().free_memory = 0;
+  TuneGemms(true);
+  Try<float, float>({1500, 1500, 1});
+  EXPECT_EQ(Fake().products.back().algorithm, 0);
+}
+
+TEST_F(Gemms, FailWithTheirShapes) {
+  const auto why = [](const Case& t) -> std::string {
+    try {
+      Try<BFloat16, float>(t);
+    } catch (const Error& e) {
+      return e.message() + "|" + e.hint();
+    }
+    return "";
+  };
+  Fake().failing = {0};
+  EXPECT_EQ(why({15, 7, 9}),
+            "[cuda] cublasLtMatmul: a fake error for (M, N, K) = (15, 7, 9), bfloat16 to float32|");
+  Fake().heuristic_fails = true;
+  EXPECT_EQ(why({17, 7, 9}),
+            "[cuda] cuBLASLt has no algorithm for (M, N, K) = (17, 7, 9), bfloat16 to float32: a "
+            "fake error|");
+  Fake().capturing = true;
+  EXPECT_NE(why({17, 7, 9}).find("|run a step of these shapes"), std::string::npos);
+  // And go on.
+  Fake().heuristic_fails = Fake().capturing = false;
+  Fake().failing = {};
+  EXPECT_EQ(why({17, 7, 9}), "");
+}
+
+TEST_F(Gemms, PassNaNOn) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Matrix<float> a(4, 0, 1), b(4, 0, 2), c(4, 0, 3);
+  c.data[0] = nan;
+  GemmArgs args = {false, false, 2,      2, 2,       a.data,      2,          b.data,
+                   2,     0,     c.data, 2, nullptr, DType::kF32, DType::kF32};
+  DeviceKernels<GemmKernels>().product(args);
+  EXPECT_FALSE(std::isnan(c.data[0])) << "C isn't read where beta is 0";
+  a.data[0] = nan;
+  DeviceKernels<GemmKernels>().product(args);
+  EXPECT_TRUE(std::isnan(c.data[0]));
+}
+
+TEST_F(Gemms, KeepAtMostSoManyPlans) {
+  constexpr int kMost = 1 << 14;
+  const Matrix<float> a(1, 0, 1), b(1, 0, 2), c(1, 0, 3);
+  for (int64_t ld = 1; ld <= kMost + 1; ++ld) {  // strides that don't matter
+    DeviceKernels<GemmKernels>().product({false, false, 1, 1, 1, a.data, ld, b.data, 1, 0, c.data,
+                                          1, nullptr, DType::kF32, DType::kF32});
+  }
+  EXPECT_GE(Fake().heuristics, kMost);
+  // A plan has an operation and three layouts. Those of other tests count from 0, too.
+  EXPECT_LE(Fake().live, 4 * kMost);
+}
+
+TEST_F(Gemms, ComeFromAnyThread) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < 50; ++i) {
+        Try<BFloat16, BFloat16>({1 + (i * 5 + t) % 7, 6, 4, false, false, false, true});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace lathe::cuda
