@@ -32,6 +32,7 @@ CUDA_LIBRARY_HEADERS = ["cuda/cublaslt_library.h"]
 CUDA_HOST_SOURCES = [
     "cuda/gemm_problem.cc",
     "cuda/pool.cc",
+    "cuda/staging.cc",
 ]
 
 CUDA_HOST_HEADERS = [source.replace(".cc", ".h") for source in CUDA_HOST_SOURCES]

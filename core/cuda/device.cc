@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "lathe/core/cuda/staging.h"
 #include "lathe/core/device_backend.h"
 
 namespace lathe::cuda {
@@ -17,15 +18,6 @@ void CheckCuda(const char* call, cudaError_t result) {
   if (result == cudaSuccess) return;
   throw Error(absl::StatusCode::kInternal,
               absl::StrCat("[cuda] ", call, ": ", cudaGetErrorString(result)));
-}
-
-void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
-#ifdef LATHE_CUDA_EMULATED
-  (void)name, (void)kernel, (void)bytes;
-#else
-  CheckCuda(name, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(bytes)));
-#endif
 }
 
 namespace {
@@ -54,8 +46,10 @@ class CudaMemory : public PoolDevice {
     CheckCuda("cudaMalloc", result);
     return segment;
   }
-  // cudaFree waits for the device.
-  void Release(void* segment) override { cudaFree(segment); }
+  void Release(void* segment) override {
+    cudaStreamSynchronize(Stream());
+    cudaFree(segment);
+  }
   Room Memory() override {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
@@ -67,6 +61,39 @@ class DeviceStorage : public Storage {
  public:
   explicit DeviceStorage(int64_t bytes) : Storage(DevicePool().Allocate(bytes), bytes) {}
   ~DeviceStorage() override { DevicePool().Free(data_); }
+};
+
+// The process's stream, for copies.
+class StreamQueue : public CopyQueue {
+ public:
+  void* AllocatePinned(int64_t bytes) override {
+    void* memory = nullptr;
+    if (cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault) == cudaSuccess) {
+      return memory;
+    }
+    cudaGetLastError();
+    return nullptr;
+  }
+  void Copy(void* to, const void* from, int64_t bytes, bool to_device) override {
+    CheckCuda(
+        "cudaMemcpy",
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                        to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, Stream()));
+  }
+  Mark NewMark() override {
+    cudaEvent_t event = nullptr;
+    CheckCuda("cudaEventCreate", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return event;
+  }
+  void Record(Mark mark) override {
+    CheckCuda("cudaEventRecord", cudaEventRecord(static_cast<cudaEvent_t>(mark), Stream()));
+  }
+  void Wait(Mark mark) override {
+    CheckCuda("cudaEventSynchronize", cudaEventSynchronize(static_cast<cudaEvent_t>(mark)));
+  }
+  void Synchronize() override {
+    CheckCuda("cudaStreamSynchronize", cudaStreamSynchronize(Stream()));
+  }
 };
 
 class Backend : public DeviceBackend {
@@ -104,22 +131,23 @@ class Backend : public DeviceBackend {
   void ResetPeakMemory(int) override { DevicePool().ResetPeaks(); }
 
   void CopyToDevice(void* to, const void* from, int64_t bytes) override {
-    Copy(to, from, bytes, cudaMemcpyHostToDevice);
+    CheckNotRecorded();
+    upload_.Copy(to, from, bytes);
   }
   void CopyOnDevice(void* to, const void* from, int64_t bytes) override {
-    Copy(to, from, bytes, cudaMemcpyDeviceToDevice);
+    CheckCuda("cudaMemcpy", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                                            cudaMemcpyDeviceToDevice, Stream()));
   }
   void CopyToHost(void* to, const void* from, int64_t bytes) override {
-    Copy(to, from, bytes, cudaMemcpyDeviceToHost);
-    Synchronize();
+    CheckNotRecorded();
+    download_.Copy(to, from, bytes);
   }
-  void Synchronize() override {
-    CheckCuda("cudaStreamSynchronize", cudaStreamSynchronize(Stream()));
-  }
+  void Synchronize() override { queue_.Synchronize(); }
 
  private:
-  static void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
-    CheckCuda("cudaMemcpy", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, Stream()));
+  // The pinned memory would hold something else when the work is repeated.
+  static void CheckNotRecorded() {
+    Check(!IsCapturing(), "cuda", "values can't be copied to or from the host in recorded work");
   }
 
   void Probe() {
@@ -144,6 +172,10 @@ class Backend : public DeviceBackend {
     BindThread();
   }
 
+  static constexpr int64_t kUploadBytes = int64_t{8} << 20, kDownloadBytes = int64_t{4} << 20;
+  StreamQueue queue_;
+  UploadRing upload_{queue_, kUploadBytes};
+  DownloadBuffer download_{queue_, kDownloadBytes};
   std::once_flag probed_;
   int count_ = 0;
   std::string why_none_;
@@ -153,6 +185,16 @@ class Backend : public DeviceBackend {
 
 }  // namespace
 
+void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
+#ifdef LATHE_CUDA_EMULATED
+  (void)name, (void)kernel, (void)bytes;
+#else
+  BindThread();
+  CheckCuda(name, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(bytes)));
+#endif
+}
+
 cudaStream_t Stream() {
   BindThread();
   static const cudaStream_t stream = [] {
@@ -161,6 +203,12 @@ cudaStream_t Stream() {
     return made;
   }();
   return stream;
+}
+
+bool IsCapturing() {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CheckCuda("cudaStreamIsCapturing", cudaStreamIsCapturing(Stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
 }
 
 // Never destroyed: tensors may outlive static variables.

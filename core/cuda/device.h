@@ -12,6 +12,8 @@ namespace lathe::cuda {
 
 // The stream that all work of this process goes to. Any thread may ask.
 cudaStream_t Stream();
+// Whether the stream's work is recorded for later instead of being done.
+bool IsCapturing();
 // Throws Error("[cuda] <call>: <what CUDA says>").
 void CheckCuda(const char* call, cudaError_t result);
 // Lets a kernel have more than 48 KiB of dynamic shared memory.

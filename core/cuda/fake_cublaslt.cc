@@ -266,6 +266,7 @@ const CublasLtLibrary& CublasLt() {
 }
 
 cudaStream_t Stream() { return nullptr; }
+bool IsCapturing() { return Fake().capturing; }
 void CheckCuda(const char* call, cudaError_t result) {
   Check(result == cudaSuccess, "cuda", call, " failed");
 }
@@ -294,10 +295,6 @@ struct CUevent_st {
   float at = 0;
 };
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = Fake().capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
   std::memcpy(to, from, bytes);

@@ -66,12 +66,6 @@ void Set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
           CublasLt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
 }
 
-bool IsCapturing() {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CheckCuda("cudaStreamIsCapturing", cudaStreamIsCapturing(Stream(), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
 // Where a product's matrices lie, in the order of GemmProblem.
 struct Operands {
   const void* a;

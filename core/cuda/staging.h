@@ -1,0 +1,81 @@
+// Copies between the host's ordinary memory and a device, through memory that the device reaches by
+// itself (pinned): a copy to the device is queued and the host goes on, without waiting for the
+// work before it, and may change its own memory at once.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+namespace lathe::cuda {
+
+// A device's queue of work.
+class CopyQueue {
+ public:
+  virtual ~CopyQueue() = default;
+  // Pinned memory, 256-byte aligned, for good; null if there is none to be had.
+  virtual void* AllocatePinned(int64_t bytes) = 0;
+  // Queues a copy. On the host's side the memory must stay as it is until it has run.
+  virtual void Copy(void* to, const void* from, int64_t bytes, bool to_device) = 0;
+  // A place in the queue; recorded anew where it is needed again.
+  using Mark = void*;
+  virtual Mark NewMark() = 0;
+  virtual void Record(Mark mark) = 0;
+  // Until all is done that was queued before the mark.
+  virtual void Wait(Mark mark) = 0;
+  // Until all is done.
+  virtual void Synchronize() = 0;
+};
+
+// To the device. The pinned memory is a ring of pieces: the host waits only when the ring is full
+// of copies that haven't run. Any thread may call.
+class UploadRing {
+ public:
+  // `queue` must outlive it. Memory is pinned at the first copy; without any, copies wait.
+  UploadRing(CopyQueue& queue, int64_t bytes) : queue_(queue), bytes_(bytes) {}
+  UploadRing(const UploadRing&) = delete;
+  UploadRing& operator=(const UploadRing&) = delete;
+
+  // `from` may change once it returns. Larger copies than a quarter of the ring go in parts.
+  void Copy(void* to, const void* from, int64_t bytes);
+
+ private:
+  struct Piece {
+    int64_t begin, end;
+    CopyQueue::Mark mark;  // after its copy
+  };
+  // Where so many bytes of the ring are free. With mutex_ held.
+  int64_t Reserve(int64_t bytes);
+  void WaitForOldest();
+
+  CopyQueue& queue_;
+  const int64_t bytes_;
+  std::mutex mutex_;
+  char* ring_ = nullptr;
+  bool tried_ = false;
+  int64_t head_ = 0;                    // where the next piece begins
+  std::deque<Piece> pieces_;            // whose copies may not have run, oldest first
+  std::vector<CopyQueue::Mark> marks_;  // free
+};
+
+// To the host: one half of the memory is filled while the other is emptied. Any thread may call.
+class DownloadBuffer {
+ public:
+  DownloadBuffer(CopyQueue& queue, int64_t bytes) : queue_(queue), half_(bytes / 2) {}
+  DownloadBuffer(const DownloadBuffer&) = delete;
+  DownloadBuffer& operator=(const DownloadBuffer&) = delete;
+
+  // Waits for the work that is queued and for the copy.
+  void Copy(void* to, const void* from, int64_t bytes);
+
+ private:
+  CopyQueue& queue_;
+  const int64_t half_;
+  std::mutex mutex_;
+  char* halves_[2] = {};
+  CopyQueue::Mark marks_[2] = {};
+  bool tried_ = false;
+};
+
+}  // namespace lathe::cuda
