@@ -6,6 +6,7 @@
 // dropout's random words, or two of them.
 #pragma once
 
+#include "lathe/core/cuda/async_copy.h"
 #include "lathe/core/cuda/attention_tile.h"
 #include "lathe/core/cuda/mma.h"
 
@@ -21,7 +22,7 @@ constexpr int kNarrowLd = kD + 8;
 constexpr float kLog2E = 1.44269504f;
 
 // to: (rows, kD), shared. Row r is row_of(r) of `from`, whose columns are those of one head; 0
-// where that is -1 and from column head_dim on.
+// where that is -1 and from column head_dim on. Part of the thread's next group of copies.
 template <int kD, typename T, typename RowOf>
 __device__ void LoadNarrowTile(T* to, int rows, const T* from, const AttentionParams& params,
                                RowOf row_of) {
@@ -29,23 +30,20 @@ __device__ void LoadNarrowTile(T* to, int rows, const T* from, const AttentionPa
   for (int at = threadIdx.x; at < rows * kParts; at += kWarps * 32) {
     const int r = at / kParts, c = at % kParts * 8;
     const int64_t row = row_of(r);
-    uint4 part = make_uint4(0, 0, 0, 0);
-    if (row >= 0 && c < params.head_dim) {
-      const T* x = from + row * params.width + c;
-      if (params.aligned) {
-        part = LoadVector(x);
-      } else {
-        uint32_t words[4] = {};
-        LATHE_UNROLL
-        for (int i = 0; i < 8; ++i) {
-          if (c + i < params.head_dim) {
-            words[i / 2] |= static_cast<uint32_t>(x[i].bits) << 16 * (i % 2);
-          }
-        }
-        part = make_uint4(words[0], words[1], words[2], words[3]);
+    const bool there = row >= 0 && c < params.head_dim;
+    const T* x = there ? from + row * params.width + c : from;
+    if (params.aligned) {
+      CopyAsync(to + r * kNarrowLd<kD> + c, x, there);
+      continue;
+    }
+    uint32_t words[4] = {};
+    LATHE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      if (there && c + i < params.head_dim) {
+        words[i / 2] |= static_cast<uint32_t>(x[i].bits) << 16 * (i % 2);
       }
     }
-    StoreVector(to + r * kNarrowLd<kD> + c, part);
+    StoreVector(to + r * kNarrowLd<kD> + c, make_uint4(words[0], words[1], words[2], words[3]));
   }
 }
 

@@ -13,11 +13,20 @@ constexpr int kQueries = kD <= 32 ? 64 : 32;
 template <int kD>
 constexpr int kBlocks = kD <= 64 ? 3 : 2;
 
+// Shared memory: q and dout, then k and v for each stage, (64, kD) each. While a tile is worked on,
+// the next one arrives in the other stage.
 template <int kD>
-constexpr size_t kQueriesBytes = 2 * 4 * kTileRows* kNarrowLd<kD>;
+size_t QueriesBytes(int stages) {
+  return sizeof(uint16_t) * (2 + 2 * stages) * kTileRows * kNarrowLd<kD>;
+}
+// k and v, (64, kD); then for each stage q and dout, (kQueries, kD), and lse and dots, (kQueries).
 template <int kD>
-constexpr size_t kKeysBytes = 2 * 2 * (kTileRows + kQueries<kD>)*kNarrowLd<kD> +
+constexpr size_t kKeysStage = sizeof(uint16_t) * 2 * kQueries<kD>* kNarrowLd<kD> +
                               sizeof(float) * 2 * kQueries<kD>;
+template <int kD>
+size_t KeysBytes(int stages) {
+  return sizeof(uint16_t) * 2 * kTileRows * kNarrowLd<kD> + stages * kKeysStage<kD>;
+}
 
 // From a score and its dP: p = m P, and in place of dP dS; 0 where there is none.
 __device__ inline void Gradient(float& p, float& dp, bool there, bool dropped, float lse2,
@@ -40,8 +49,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
   if (first >= s.queries) return;
   T* q_tile = DynamicShared<T>();
   T* dout_tile = q_tile + kTileRows * kLd16;
-  T* k_tile = dout_tile + kTileRows * kLd16;
-  T* v_tile = k_tile + kKeys * kLd16;
+  T* stages = dout_tile + kTileRows * kLd16;
   T* q_rows = q_tile + warp * kWarpRows * kLd16;
   T* dout_rows = dout_tile + warp * kWarpRows * kLd16;
   const int64_t column = static_cast<int64_t>(head) * params.head_dim;
@@ -50,13 +58,15 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
   const auto query_at = [&](int r) { return first + r < s.queries ? first + r : -1; };
   LoadNarrowTile<kD>(q_tile, kTileRows, q + q_from, params, query_at);
   LoadNarrowTile<kD>(dout_tile, kTileRows, dout + q_from, params, query_at);
-  LoadNarrowTile<kD>(k_tile, kTileRows, out + q_from, params, query_at);  // for dots
+  LoadNarrowTile<kD>(stages, kTileRows, out + q_from, params, query_at);  // for dots
+  CommitCopies();
+  WaitForCopies<0>();
   __syncthreads();
   const int warp_first = first + warp * kWarpRows, query = warp_first + g;
   // Lanes r and r + 16 add up row r's.
   float part = 0;
   for (int c = lane / 16 * (kD / 2); c < (lane / 16 + 1) * (kD / 2); ++c) {
-    part += Load(k_tile[(warp * kWarpRows + lane % 16) * kLd16 + c]) *
+    part += Load(stages[(warp * kWarpRows + lane % 16) * kLd16 + c]) *
             Load(dout_rows[lane % 16 * kLd16 + c]);
   }
   part += __shfl_xor_sync(kFullWarp, part, 16);
@@ -71,11 +81,22 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
                   ? lse[(s.query_row + query + 8 * r) * params.heads + head] * kLog2E
                   : 0;
   }
-  for (int b0 = 0; b0 < s.quarter; b0 += kSide) {
+  const auto load_keys = [&](int b0, T* stage) {
     const auto key_at = [&](int r) { return KeyAt(s, b0, r); };
+    LoadNarrowTile<kD>(stage, kKeys, k + kv_from, params, key_at);
+    LoadNarrowTile<kD>(stage + kKeys * kLd16, kKeys, v + kv_from, params, key_at);
+  };
+  __syncthreads();
+  load_keys(0, stages);
+  CommitCopies();
+  for (int b0 = 0; b0 < s.quarter; b0 += kSide) {
+    constexpr int kStage = 2 * kKeys * kLd16;
+    const T* k_tile = stages + b0 / kSide % 2 * kStage;
+    const T* v_tile = k_tile + kKeys * kLd16;
     __syncthreads();
-    LoadNarrowTile<kD>(k_tile, kKeys, k + kv_from, params, key_at);
-    LoadNarrowTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
+    if (b0 + kSide < s.quarter) load_keys(b0 + kSide, stages + (b0 / kSide + 1) % 2 * kStage);
+    CommitCopies();
+    WaitForCopies<1>();
     __syncthreads();
     if (warp_first >= s.queries) continue;
     float p[kN][4], ds[kN][4];
@@ -145,10 +166,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
   if (b0 >= s.quarter) return;
   T* k_tile = DynamicShared<T>();
   T* v_tile = k_tile + kTileRows * kLd16;
-  T* q_tile = v_tile + kTileRows * kLd16;
-  T* dout_tile = q_tile + kQ * kLd16;
-  float* tile_lse2 = reinterpret_cast<float*>(dout_tile + kQ * kLd16);
-  float* tile_dots = tile_lse2 + kQ;
+  unsigned char* stages = reinterpret_cast<unsigned char*>(v_tile + kTileRows * kLd16);
   T* k_rows = k_tile + warp * kWarpRows * kLd16;
   T* v_rows = v_tile + warp * kWarpRows * kLd16;
   const int64_t column = static_cast<int64_t>(head) * params.head_dim;
@@ -161,16 +179,32 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
   const bool has_key[2] = {key_at(warp * kWarpRows + g) >= 0,
                            key_at(warp * kWarpRows + g + 8) >= 0};
   float dkeys[kD / 8][4] = {}, dvalues[kD / 8][4] = {};
-  for (int first = 0; first < s.queries; first += kQ) {
+  const auto load_queries = [&](int first, unsigned char* stage) {
     const auto query_at = [&](int r) { return first + r < s.queries ? first + r : -1; };
-    __syncthreads();
+    T* q_tile = reinterpret_cast<T*>(stage);
     LoadNarrowTile<kD>(q_tile, kQ, q + q_from, params, query_at);
-    LoadNarrowTile<kD>(dout_tile, kQ, dout + q_from, params, query_at);
+    LoadNarrowTile<kD>(q_tile + kQ * kLd16, kQ, dout + q_from, params, query_at);
+    float* tile_lse2 = reinterpret_cast<float*>(q_tile + 2 * kQ * kLd16);
     if (const int r = threadIdx.x; r < kQ) {
       const int64_t at = (s.query_row + first + r) * params.heads + head;
       tile_lse2[r] = first + r < s.queries ? lse[at] * kLog2E : 0;
-      tile_dots[r] = first + r < s.queries ? dots[at] : 0;
+      tile_lse2[kQ + r] = first + r < s.queries ? dots[at] : 0;
     }
+  };
+  load_queries(0, stages);
+  CommitCopies();
+  for (int first = 0; first < s.queries; first += kQ) {
+    const unsigned char* stage = stages + first / kQ % 2 * kKeysStage<kD>;
+    const T* q_tile = reinterpret_cast<const T*>(stage);
+    const T* dout_tile = q_tile + kQ * kLd16;
+    const float* tile_lse2 = reinterpret_cast<const float*>(dout_tile + kQ * kLd16);
+    const float* tile_dots = tile_lse2 + kQ;
+    __syncthreads();
+    if (first + kQ < s.queries) {
+      load_queries(first + kQ, stages + (first / kQ + 1) % 2 * kKeysStage<kD>);
+    }
+    CommitCopies();
+    WaitForCopies<1>();
     __syncthreads();
     if (!warp_has_keys) continue;
     float p[kN][4], ds[kN][4];
@@ -206,9 +240,11 @@ void TensorCoreAttentionBackward(T* dq, T* dk, T* dv, float* dots, const T* dout
     constexpr int kD = kd;
     const int longest = params.first_query_only ? 1 : params.max_seqlen;
     LATHE_LAUNCH((QueriesKernel<T, kD>), AttentionGrid(params, longest, kTileRows), kWarps * 32,
-                 kQueriesBytes<kD>, dq, dots, dout, out, lse, q, k, v, params);
+                 QueriesBytes<kD>(params.max_seqlen > kKeys ? 2 : 1), dq, dots, dout, out, lse, q,
+                 k, v, params);
     LATHE_LAUNCH((KeysKernel<T, kD>), AttentionGrid(params, params.max_seqlen, kKeys), kWarps * 32,
-                 kKeysBytes<kD>, dk, dv, dots, dout, lse, q, k, v, params);
+                 KeysBytes<kD>(longest > kQueries<kD> ? 2 : 1), dk, dv, dots, dout, lse, q, k, v,
+                 params);
   });
 }
 

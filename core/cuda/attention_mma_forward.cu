@@ -4,9 +4,12 @@
 namespace lathe::cuda {
 namespace {
 
-// Shared memory: q, k, v, (64, kD) each.
+// Shared memory: q, then k and v for each stage, (64, kD) each. While a tile of keys is worked on,
+// the next one arrives in the other stage.
 template <int kD>
-constexpr size_t kForwardBytes = 2 * 3 * kTileRows* kNarrowLd<kD>;
+size_t ForwardBytes(int stages) {
+  return sizeof(uint16_t) * (1 + 2 * stages) * kTileRows * kNarrowLd<kD>;
+}
 
 // A block for 64 queries of a head, 16 a warp; sums as in attention_forward.cu.
 template <typename T, int kD>
@@ -19,21 +22,30 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int first = blockIdx.x * kTileRows;
   if (first >= s.queries) return;
   T* q_tile = DynamicShared<T>();
-  T* k_tile = q_tile + kTileRows * kNarrowLd<kD>;
-  T* v_tile = k_tile + kKeys * kNarrowLd<kD>;
+  T* stages = q_tile + kTileRows * kNarrowLd<kD>;
   T* q_rows = q_tile + warp * kWarpRows * kNarrowLd<kD>;
   const int64_t column = static_cast<int64_t>(head) * params.head_dim;
   const int64_t kv_from = s.key_row * params.width + column;
   LoadNarrowTile<kD>(q_tile, kTileRows, q + s.query_row * params.width + column, params,
                      [&](int r) { return first + r < s.queries ? first + r : -1; });
+  const auto load_keys = [&](int b0, T* stage) {
+    const auto key_at = [&](int r) { return KeyAt(s, b0, r); };
+    LoadNarrowTile<kD>(stage, kKeys, k + kv_from, params, key_at);
+    LoadNarrowTile<kD>(stage + kKeys * kNarrowLd<kD>, kKeys, v + kv_from, params, key_at);
+  };
+  load_keys(0, stages);
+  CommitCopies();
   const int warp_first = first + warp * kWarpRows, query = warp_first + g;
   const float scale2 = params.scale * kLog2E;
   float top[2] = {kNoScore, kNoScore}, sum[2] = {}, result[kD / 8][4] = {};
   for (int b0 = 0; b0 < s.quarter; b0 += kSide) {
-    const auto key_at = [&](int r) { return KeyAt(s, b0, r); };
+    constexpr int kStage = 2 * kKeys * kNarrowLd<kD>;
+    const T* k_tile = stages + b0 / kSide % 2 * kStage;
+    const T* v_tile = k_tile + kKeys * kNarrowLd<kD>;
     __syncthreads();
-    LoadNarrowTile<kD>(k_tile, kKeys, k + kv_from, params, key_at);
-    LoadNarrowTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
+    if (b0 + kSide < s.quarter) load_keys(b0 + kSide, stages + (b0 / kSide + 1) % 2 * kStage);
+    CommitCopies();
+    WaitForCopies<1>();
     __syncthreads();
     if (warp_first >= s.queries) continue;
     float p[kN][4];
@@ -104,7 +116,7 @@ void TensorCoreAttentionForward(T* out, float* lse, const T* q, const T* k, cons
     constexpr int kD = kd;
     const int longest = params.first_query_only ? 1 : params.max_seqlen;
     LATHE_LAUNCH((ForwardKernel<T, kD>), AttentionGrid(params, longest, kTileRows), kWarps * 32,
-                 kForwardBytes<kD>, out, lse, q, k, v, params);
+                 ForwardBytes<kD>(params.max_seqlen > kKeys ? 2 : 1), out, lse, q, k, v, params);
   });
 }
 

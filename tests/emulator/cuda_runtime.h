@@ -19,6 +19,7 @@
 #include <functional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #define LATHE_CUDA_EMULATED 1
 #define __global__
@@ -65,9 +66,17 @@ inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 
 namespace lathe::emulator {
 
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  unsigned group;
+};
 struct Thread {
   uint3 thread_index, block_index;
   dim3 block_size, grid_size;
+  std::vector<AsyncCopy> copies = {};  // that have not arrived
+  unsigned copy_groups = 0;            // committed so far
 };
 // The thread whose turn it is.
 extern Thread* current;
@@ -88,6 +97,11 @@ unsigned Lane();
 void MultiplyAccumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                         float (*widen)(uint16_t));
 void LoadMatrices(uint32_t (&to)[4], const void* row, bool transposed);
+
+// For core/cuda/async_copy.h: 16 bytes, those beyond `bytes` are 0.
+void CopyAsync(void* to, const void* from, size_t bytes);
+void CommitCopies();
+void WaitForCopies(unsigned groups);
 
 template <typename T>
 uint64_t ToBits(T value) {
