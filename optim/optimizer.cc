@@ -218,7 +218,7 @@ void ClipGradValue(Optimizer& optimizer, double max_value) {
   }
   float* g = grads.data<float>();
   const int64_t n = grads.numel();
-#pragma omp parallel for simd schedule(static) if (n > 16384)
+#pragma omp parallel for simd schedule(static) if (parallel : n > 16384)
   for (int64_t i = 0; i < n; ++i) {
     const float low = g[i] < -limit ? -limit : g[i];  // a NaN stays one
     g[i] = low > limit ? limit : low;

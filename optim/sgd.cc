@@ -14,7 +14,7 @@ struct SGDStep {
 
 void Update(float* p, const float* g, int64_t n, const SGDStep& step) {
   const SGDStep s = step;
-#pragma omp parallel for simd schedule(static) if (n > 16384)
+#pragma omp parallel for simd schedule(static) if (parallel : n > 16384)
   for (int64_t i = 0; i < n; ++i) {
     p[i] -= s.lr * (g[i] + s.weight_decay * p[i]);
   }
@@ -25,7 +25,7 @@ void UpdateWithMomentum(float* p, float* buffer, const float* g, int64_t n, cons
   // b = momentum * b + take * d; Nesterov steps along d + momentum * b, the plain method along b.
   const float of_gradient = s.nesterov ? 1.0f : 0.0f;
   const float of_buffer = s.nesterov ? s.momentum : 1.0f;
-#pragma omp parallel for simd schedule(static) if (n > 16384)
+#pragma omp parallel for simd schedule(static) if (parallel : n > 16384)
   for (int64_t i = 0; i < n; ++i) {
     const float d = g[i] + s.weight_decay * p[i];
     const float b = s.momentum * buffer[i] + s.take * d;

@@ -7,13 +7,13 @@ constexpr int64_t kParallelSize = 32768;
 
 template <typename To, typename From>
 void Convert(To* to, const From* from, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n > kParallelSize)
+#pragma omp parallel for simd schedule(static) if (parallel : n > kParallelSize)
   for (int64_t i = 0; i < n; ++i) Store(to[i], Load(from[i]));
 }
 
 template <typename T>
 void Add(T* to, const T* x, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n > kParallelSize)
+#pragma omp parallel for simd schedule(static) if (parallel : n > kParallelSize)
   for (int64_t i = 0; i < n; ++i) Store(to[i], Load(to[i]) + Load(x[i]));
 }
 
