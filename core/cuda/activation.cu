@@ -1,7 +1,10 @@
 // Activations and column sums: see core/cpu/activation.h.
+#include <algorithm>
+
 #include "lathe/core/cpu/activation.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
+#include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
 
 namespace lathe::cuda {
@@ -63,58 +66,115 @@ void With(ActivationKind kind, Body body) {
   }
 }
 
-template <typename T, typename Act>
+template <int N, typename T, typename Act>
 __global__ void ForwardKernel(T* y, const T* x, int64_t n) {
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Store(y[i], Act::Value(Load(x[i])));
+  ForFlat<N>(n, [&](int64_t i, auto count) {
+    auto pack = LoadPack<decltype(count)::value>(x + i);
+    for (T& v : pack.v) Store(v, Act::Value(Load(v)));
+    StorePack(y + i, pack);
+  });
 }
 
-template <typename T, typename Act>
+template <int N, typename T, typename Act>
 __global__ void BackwardKernel(T* dx, const T* dy, const T* x, int64_t n) {
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
-    Store(dx[i], Load(dy[i]) * Act::Derivative(Load(x[i])));
+  ForFlat<N>(n, [&](int64_t i, auto count) {
+    constexpr int kCount = decltype(count)::value;
+    auto grad = LoadPack<kCount>(dy + i);
+    const auto at = LoadPack<kCount>(x + i);
+    for (int k = 0; k < kCount; ++k) {
+      Store(grad.v[k], Load(grad.v[k]) * Act::Derivative(Load(at.v[k])));
+    }
+    StorePack(dx + i, grad);
+  });
+}
+
+// A block of (32, 8) threads sums 32 N columns of a chunk of rows: thread row r adds rows r, r + 8,
+// ..., then the eight sums are added in their order.
+constexpr int kLanes = 32, kThreadRows = 8;
+
+template <int N, typename T>
+__global__ void ColumnSumsKernel(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld,
+                                 int64_t rows_in_chunk, bool accumulate) {
+  __shared__ float partial[kThreadRows][kLanes * N];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kLanes * N;
+  const int64_t column = first + threadIdx.x * N;
+  const int64_t begin = blockIdx.y * rows_in_chunk, end = min(begin + rows_in_chunk, rows);
+  float sum[N] = {};
+  if (column < n) {
+    for (int64_t r = begin + threadIdx.y; r < end; r += kThreadRows) {
+      const auto pack = LoadPack<N>(x + r * ld + column);
+      for (int k = 0; k < N; ++k) sum[k] += Load(pack.v[k]);
+    }
+  }
+  for (int k = 0; k < N; ++k) partial[threadIdx.y][threadIdx.x * N + k] = sum[k];
+  __syncthreads();
+  float* to = sums + blockIdx.y * n;
+  for (int i = threadIdx.y * kLanes + threadIdx.x; i < kLanes * N; i += kLanes * kThreadRows) {
+    if (first + i >= n) continue;
+    float total = accumulate ? to[first + i] : 0;
+    for (int r = 0; r < kThreadRows; ++r) total += partial[r][i];
+    to[first + i] = total;
   }
 }
 
-// A block of (32, 8) threads sums 32 columns: thread row r adds rows r, r + 8, ..., then the eight
-// sums are added in their order.
-constexpr int kColumns = 32, kRows = 8;
-
-template <typename T>
-__global__ void ColumnSumsKernel(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
-  __shared__ float partial[kRows][kColumns];
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
-  float sum = 0;
-  if (column < n) {
-    for (int64_t r = threadIdx.y; r < rows; r += kRows) sum += Load(x[r * ld + column]);
+// sums (n) += the rows of partial (chunks, n), in their order.
+__global__ void AddChunksKernel(float* sums, const float* partial, int64_t chunks, int64_t n) {
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
+    float sum = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * n + i];
+    sums[i] += sum;
   }
-  partial[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= n) return;
-  for (int r = 1; r < kRows; ++r) sum += partial[r][threadIdx.x];
-  sums[column] += sum;
 }
 
 template <typename T>
 void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
   With(kind, [&](auto act) {
-    using Act = decltype(act);
-    LATHE_LAUNCH((ForwardKernel<T, Act>), GridFor(n), kBlock, 0, y, x, n);
+    WithPack<T>({y, x}, [&](auto pack) {
+      using Act = decltype(act);
+      constexpr int N = decltype(pack)::value;
+      LATHE_LAUNCH((ForwardKernel<N, T, Act>), GridFor((n + N - 1) / N), kBlock, 0, y, x, n);
+    });
   });
 }
 
 template <typename T>
 void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   With(kind, [&](auto act) {
-    using Act = decltype(act);
-    LATHE_LAUNCH((BackwardKernel<T, Act>), GridFor(n), kBlock, 0, dx, dy, x, n);
+    WithPack<T>({dx, dy, x}, [&](auto pack) {
+      using Act = decltype(act);
+      constexpr int N = decltype(pack)::value;
+      LATHE_LAUNCH((BackwardKernel<N, T, Act>), GridFor((n + N - 1) / N), kBlock, 0, dx, dy, x, n);
+    });
   });
+}
+
+template <int N, typename T>
+void ColumnSumsBy(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
+  constexpr int64_t kBlocks = 528;  // four for each multiprocessor of an H200
+  constexpr int64_t kFewestRows = 64;
+  const int64_t across = (n + kLanes * N - 1) / (kLanes * N);
+  const int64_t wanted = std::max<int64_t>(1, kBlocks / across);
+  const int64_t in_chunk = std::max(kFewestRows, (rows + wanted - 1) / wanted);
+  const int64_t chunks = (rows + in_chunk - 1) / in_chunk;
+  const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(chunks));
+  const dim3 block(kLanes, kThreadRows);
+  if (chunks == 1) {
+    LATHE_LAUNCH((ColumnSumsKernel<N, T>), grid, block, 0, sums, x, rows, n, ld, in_chunk, true);
+    return;
+  }
+  float* partial = static_cast<float*>(Workspace(chunks * n * static_cast<int64_t>(sizeof(float))));
+  LATHE_LAUNCH((ColumnSumsKernel<N, T>), grid, block, 0, partial, x, rows, n, ld, in_chunk, false);
+  LATHE_LAUNCH(AddChunksKernel, GridFor(n), kBlock, 0, sums, partial, chunks, n);
 }
 
 template <typename T>
 void ColumnSums(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
-  if (n == 0) return;
-  const dim3 grid(static_cast<unsigned>((n + kColumns - 1) / kColumns));
-  LATHE_LAUNCH(ColumnSumsKernel<T>, grid, dim3(kColumns, kRows), 0, sums, x, rows, n, ld);
+  if (n == 0 || rows == 0) return;
+  if (Aligned16({x}) && n % kPack<T> == 0 && ld % kPack<T> == 0) {
+    ColumnSumsBy<kPack<T>>(sums, x, rows, n, ld);
+  } else {
+    ColumnSumsBy<1>(sums, x, rows, n, ld);
+  }
 }
 
 template <typename T>

@@ -4,36 +4,31 @@
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
+#include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/elementwise_functions.h"
 
 namespace lathe::cuda {
 namespace {
 
-// A thread takes N elements at a time; the last n % N go one to a thread.
 template <int N, typename T, typename F>
 __global__ void MapFlat(F f, T* y, const T* x, int64_t n) {
-  const int64_t packs = n / N;
-  for (int64_t i = GlobalThread(); i < packs; i += NumThreads()) {
-    Pack<T, N> pack = reinterpret_cast<const Pack<T, N>*>(x)[i];
-    for (int k = 0; k < N; ++k) Store(pack.v[k], f(Load(pack.v[k])));
-    reinterpret_cast<Pack<T, N>*>(y)[i] = pack;
-  }
-  const int64_t i = packs * N + GlobalThread();
-  if (i < n) Store(y[i], f(Load(x[i])));
+  ForFlat<N>(n, [&](int64_t i, auto count) {
+    auto pack = LoadPack<decltype(count)::value>(x + i);
+    for (T& v : pack.v) Store(v, f(Load(v)));
+    StorePack(y + i, pack);
+  });
 }
 
 template <int N, typename T, typename F>
 __global__ void ZipFlat(F f, T* y, const T* a, const T* b, int64_t n) {
-  const int64_t packs = n / N;
-  for (int64_t i = GlobalThread(); i < packs; i += NumThreads()) {
-    Pack<T, N> left = reinterpret_cast<const Pack<T, N>*>(a)[i];
-    const Pack<T, N> right = reinterpret_cast<const Pack<T, N>*>(b)[i];
-    for (int k = 0; k < N; ++k) Store(left.v[k], f(Load(left.v[k]), Load(right.v[k])));
-    reinterpret_cast<Pack<T, N>*>(y)[i] = left;
-  }
-  const int64_t i = packs * N + GlobalThread();
-  if (i < n) Store(y[i], f(Load(a[i]), Load(b[i])));
+  ForFlat<N>(n, [&](int64_t i, auto count) {
+    constexpr int kCount = decltype(count)::value;
+    auto left = LoadPack<kCount>(a + i);
+    const auto right = LoadPack<kCount>(b + i);
+    for (int k = 0; k < kCount; ++k) Store(left.v[k], f(Load(left.v[k]), Load(right.v[k])));
+    StorePack(y + i, left);
+  });
 }
 
 // Index: uint32_t where n fits, whose divisions are cheaper.
@@ -62,7 +57,7 @@ void Map(const char* op, F f, void* y_data, const void* x_data, DType type, int6
     T* y = static_cast<T*>(y_data);
     const T* x = static_cast<const T*>(x_data);
     if (n == 0) return;
-    if (Aligned(y, x)) {
+    if (Aligned16({y, x})) {
       constexpr int N = kPack<T>;
       LATHE_LAUNCH((MapFlat<N, T, F>), GridFor((n + N - 1) / N), kBlock, 0, f, y, x, n);
     } else {
@@ -84,7 +79,7 @@ void Zip(const char* op, F f, void* y_data, const void* a_data, const void* b_da
     const bool flat =
         dims.count == 0 || (dims.count == 1 && dims.a_strides[0] == 1 && dims.b_strides[0] == 1);
     if (n == 0) return;
-    if (flat && Aligned(y, a, b)) {
+    if (flat && Aligned16({y, a, b})) {
       constexpr int N = kPack<T>;
       LATHE_LAUNCH((ZipFlat<N, T, F>), GridFor((n + N - 1) / N), kBlock, 0, f, y, a, b, n);
     } else if (flat) {

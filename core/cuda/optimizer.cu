@@ -5,6 +5,7 @@
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
+#include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
 
 namespace lathe::cuda {
@@ -34,15 +35,6 @@ __device__ inline Chunk FindChunk(const DeviceRange* ranges, int64_t count, int6
   const DeviceRange& range = ranges[low];
   const int64_t skip = (chunk - range.first_chunk) * kDeviceChunk;
   return {&range, range.begin + skip, min(kDeviceChunk, range.n - skip)};
-}
-
-template <int N>
-__device__ Pack<float, N> LoadPack(const float* from) {
-  return *reinterpret_cast<const Pack<float, N>*>(from);
-}
-template <typename T, int N>
-__device__ void StorePack(T* to, const Pack<T, N>& pack) {
-  *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
 // Calls update(i, N) for every N elements of a chunk from its first on, and update(i, 1) for those
@@ -203,7 +195,7 @@ void Norm(float* result, const float* g, int64_t n, void* scratch, int64_t scrat
         " bytes of scratch memory but got ", scratch_bytes);
   double* partials = static_cast<double*>(scratch);
   const dim3 grid = NormGrid(n);
-  LATHE_LAUNCH(SquareSums, grid, kBlock, 0, partials, g, n, Aligned(g));
+  LATHE_LAUNCH(SquareSums, grid, kBlock, 0, partials, g, n, Aligned16({g}));
   LATHE_LAUNCH(FinishNorm, dim3(1), kBlock, 0, result, partials, grid.x);
 }
 

@@ -1,13 +1,11 @@
-// Several elements at a time: loads and stores of 16 bytes where the addresses allow them.
+// Several elements at a time, with one load or store of up to 16 bytes, and flat loops over them.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
+#include <type_traits>
 
-#include "lathe/core/cuda/numeric.h"
+#include "lathe/core/cuda/launch.h"
 
 namespace lathe::cuda {
 
@@ -17,35 +15,30 @@ constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
 // N neighbouring elements as they are stored.
 template <typename T, int N>
-struct Pack {
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
   T v[N];
 };
 
-// from: aligned to 16 bytes, or to all N elements where they are fewer; any address for N = 1.
+// from, to: aligned to 16 bytes, or to all N elements where they are fewer.
 template <int N, typename T>
 __device__ inline Pack<T, N> LoadPack(const T* from) {
-  Pack<T, N> pack;
-  constexpr int bytes = N * static_cast<int>(sizeof(T));
-  if constexpr (bytes % 16 == 0) {
-    uint4 raw[bytes / 16];
-    for (int i = 0; i < bytes / 16; ++i) raw[i] = reinterpret_cast<const uint4*>(from)[i];
-    memcpy(&pack, raw, bytes);
-  } else {
-    for (int i = 0; i < N; ++i) pack.v[i] = from[i];
-  }
-  return pack;
+  return *reinterpret_cast<const Pack<T, N>*>(from);
 }
-
 template <typename T, int N>
 __device__ inline void StorePack(T* to, const Pack<T, N>& pack) {
-  constexpr int bytes = N * static_cast<int>(sizeof(T));
-  if constexpr (bytes % 16 == 0) {
-    uint4 raw[bytes / 16];
-    memcpy(raw, &pack, bytes);
-    for (int i = 0; i < bytes / 16; ++i) reinterpret_cast<uint4*>(to)[i] = raw[i];
-  } else {
-    for (int i = 0; i < N; ++i) to[i] = pack.v[i];
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+// In a flat kernel: body(i, integral_constant<int, count>) for elements i to i + count - 1, N at a
+// time and the last n % N one by one.
+template <int N, typename Body>
+__device__ inline void ForFlat(int64_t n, Body body) {
+  const int64_t packs = n / N;
+  for (int64_t i = GlobalThread(); i < packs; i += NumThreads()) {
+    body(i * N, std::integral_constant<int, N>{});
   }
+  const int64_t i = packs * N + GlobalThread();
+  if (N > 1 && i < n) body(i, std::integral_constant<int, 1>{});
 }
 
 // Whether all of these addresses, null ones included, allow loads of 16 bytes.
@@ -54,6 +47,13 @@ inline bool Aligned16(std::initializer_list<const void*> addresses) {
     if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
   }
   return true;
+}
+
+// Calls body(integral_constant<int, N>) with the pack that the addresses allow: kPack<T> or 1.
+template <typename T, typename Body>
+void WithPack(std::initializer_list<const void*> addresses, Body body) {
+  if (Aligned16(addresses)) return body(std::integral_constant<int, kPack<T>>{});
+  body(std::integral_constant<int, 1>{});
 }
 
 }  // namespace lathe::cuda

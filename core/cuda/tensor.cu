@@ -2,6 +2,7 @@
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
+#include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
 
 namespace lathe::cuda {
@@ -24,19 +25,35 @@ __device__ void Convert(To& to, const From& from) {
   }
 }
 
-template <typename T>
+template <int N, typename T>
 __global__ void FillKernel(T* to, double value, int64_t n) {
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Convert(to[i], value);
+  ForFlat<N>(n, [&](int64_t i, auto count) {
+    Pack<T, decltype(count)::value> pack;
+    for (T& v : pack.v) Convert(v, value);
+    StorePack(to + i, pack);
+  });
 }
 
-template <typename To, typename From>
+template <int N, typename To, typename From>
 __global__ void ConvertKernel(To* to, const From* from, int64_t n) {
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Convert(to[i], from[i]);
+  ForFlat<N>(n, [&](int64_t i, auto count) {
+    constexpr int kCount = decltype(count)::value;
+    const auto in = LoadPack<kCount>(from + i);
+    Pack<To, kCount> out;
+    for (int k = 0; k < kCount; ++k) Convert(out.v[k], in.v[k]);
+    StorePack(to + i, out);
+  });
 }
 
-template <typename T>
+template <int N, typename T>
 __global__ void AddKernel(T* to, const T* x, int64_t n) {
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Store(to[i], Load(to[i]) + Load(x[i]));
+  ForFlat<N>(n, [&](int64_t i, auto count) {
+    constexpr int kCount = decltype(count)::value;
+    auto sum = LoadPack<kCount>(to + i);
+    const auto other = LoadPack<kCount>(x + i);
+    for (int k = 0; k < kCount; ++k) Store(sum.v[k], Load(sum.v[k]) + Load(other.v[k]));
+    StorePack(to + i, sum);
+  });
 }
 
 template <typename T>
@@ -53,7 +70,11 @@ __global__ void ScaleByKernel(T* to, const float* factor, int64_t n) {
 void Fill(void* to, DType type, double value, int64_t n) {
   DispatchAll(type, [&](auto tag) {
     using T = decltype(tag);
-    LATHE_LAUNCH(FillKernel<T>, GridFor(n), kBlock, 0, static_cast<T*>(to), value, n);
+    WithPack<T>({to}, [&](auto pack) {
+      constexpr int N = decltype(pack)::value;
+      LATHE_LAUNCH((FillKernel<N, T>), GridFor((n + N - 1) / N), kBlock, 0, static_cast<T*>(to),
+                   value, n);
+    });
   });
 }
 
@@ -62,8 +83,14 @@ void ConvertAll(void* to, DType to_type, const void* from, DType from_type, int6
     DispatchAll(from_type, [&](auto from_tag) {
       using To = decltype(to_tag);
       using From = decltype(from_tag);
-      LATHE_LAUNCH((ConvertKernel<To, From>), GridFor(n), kBlock, 0, static_cast<To*>(to),
-                   static_cast<const From*>(from), n);
+      constexpr int N = 4;
+      if (Aligned16({to, from})) {
+        LATHE_LAUNCH((ConvertKernel<N, To, From>), GridFor((n + N - 1) / N), kBlock, 0,
+                     static_cast<To*>(to), static_cast<const From*>(from), n);
+      } else {
+        LATHE_LAUNCH((ConvertKernel<1, To, From>), GridFor(n), kBlock, 0, static_cast<To*>(to),
+                     static_cast<const From*>(from), n);
+      }
     });
   });
 }
@@ -71,8 +98,11 @@ void ConvertAll(void* to, DType to_type, const void* from, DType from_type, int6
 void Add(void* to, const void* x, DType type, int64_t n) {
   DispatchNumbers("add", type, [&](auto tag) {
     using T = decltype(tag);
-    LATHE_LAUNCH(AddKernel<T>, GridFor(n), kBlock, 0, static_cast<T*>(to), static_cast<const T*>(x),
-                 n);
+    WithPack<T>({to, x}, [&](auto pack) {
+      constexpr int N = decltype(pack)::value;
+      LATHE_LAUNCH((AddKernel<N, T>), GridFor((n + N - 1) / N), kBlock, 0, static_cast<T*>(to),
+                   static_cast<const T*>(x), n);
+    });
   });
 }
 

@@ -36,6 +36,13 @@ TEST(Linear, Layer) {
              .grad_tolerance = 5e-4,
              .activations = {0}});
   }
+  CheckOp({.name = "linear_many_rows",
+           .op = [](const Tensors& x) { return Linear(x[0], x[1], x[2]); },
+           .composed = [](const Tensors& x) { return Add(Matmul(x[0], x[1], false, true), x[2]); },
+           .shapes = {{{300, 5}, {24, 5}, {24}}, {{131, 3}, {270, 3}, {270}}},
+           .tolerance = 5e-5,
+           .grad_tolerance = 5e-4,
+           .activations = {0}});
   CheckOp({.name = "linear_stack",
            .op =
                [](const Tensors& x) {
