@@ -279,7 +279,7 @@ void FlagTable::ApplyJson(const std::string& path) {
         path + ":" + std::to_string(1 + std::count(text.begin(), end, '\n')) + ": not valid JSON",
         kHint);
   } catch (const nlohmann::json::out_of_range& e) {
-    throw InvalidArgument(path + ": " + PlainMessage(e), kHint);
+    throw InvalidArgument(path + ": " + WithoutTag(e.what()), kHint);
   }
   if (!json.is_object()) throw InvalidArgument(path + ": must be a JSON object of options", kHint);
   const auto text_of = [](const nlohmann::json& v) {

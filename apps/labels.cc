@@ -81,7 +81,7 @@ LabelSet Infer(const Names& column, const std::string& where) {
   try {
     return LabelSet::Infer({&column});
   } catch (const Error& e) {
-    throw Error(e.code(), where + ": " + WithoutFunction(e.message()), e.hint(), e.location());
+    throw Error(e.code(), where + ": " + WithoutTag(e.message()), e.hint(), e.location());
   }
 }
 

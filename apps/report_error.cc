@@ -35,11 +35,6 @@ void Print(const std::string& message, const std::string& hint = "") {
 
 void SetErrorPrefix(std::string prefix) { error_prefix = std::move(prefix); }
 
-std::string WithoutFunction(const std::string& message) {
-  const size_t end = message.starts_with('[') ? message.find("] ") : std::string::npos;
-  return end == std::string::npos ? message : message.substr(end + 2);
-}
-
 Error UnwrittenOutput() {
   return Error(absl::StatusCode::kUnavailable, "standard output: cannot be written",
                "is the disk full, or has its reader ended?");

@@ -29,10 +29,6 @@ struct SaidElsewhere {
 // What precedes "error:" in this process: "rank 1: ". Empty at first.
 void SetErrorPrefix(std::string prefix);
 
-// Without the name of the function before it ("[labels] ..."), which tells users of a program
-// nothing.
-std::string WithoutFunction(const std::string& message);
-
 // What is thrown when standard output can't be written.
 Error UnwrittenOutput();
 

@@ -92,9 +92,16 @@ ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::stri
       {"cooldown", Into(options.cooldown)}};
 
   CheckJsonNesting(text, "--lr_scheduler_kwargs");
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json;
+  std::string problem;  // a number that doesn't fit, say
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& e) {
+    problem = ": " + WithoutTag(e.what());
+  }
   if (!json.is_object()) {
-    throw InvalidArgument("--lr_scheduler_kwargs must be a JSON object but is \"" + text + "\"");
+    throw InvalidArgument("--lr_scheduler_kwargs must be a JSON object but is \"" + text + "\"" +
+                          problem);
   }
   for (const auto& [name, value] : json.items()) {
     CheckName(schedule, name);

@@ -85,7 +85,7 @@ std::unique_ptr<Scheduler> MakeScheduler(const FinetuneOptions& options, Optimiz
                         MakeScheduleOptions(options, max_steps));
   } catch (const Error& e) {
     throw UsageError(
-        "--lr_scheduler_type " + options.lr_scheduler_type + ": " + WithoutFunction(e.message()),
+        "--lr_scheduler_type " + options.lr_scheduler_type + ": " + WithoutTag(e.message()),
         e.hint().empty() ? "set it with --lr_scheduler_kwargs '{\"NAME\": VALUE}'" : e.hint());
   }
 }

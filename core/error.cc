@@ -24,10 +24,9 @@ Error DataLoss(std::string message, std::string hint, std::source_location locat
   return Error(absl::StatusCode::kDataLoss, std::move(message), std::move(hint), location);
 }
 
-std::string PlainMessage(const std::exception& error) {
-  const std::string what = error.what();
-  const size_t end = what.starts_with('[') ? what.find("] ") : std::string::npos;
-  return end == std::string::npos ? what : what.substr(end + 2);
+std::string WithoutTag(const std::string& message) {
+  const size_t end = message.starts_with('[') ? message.find("] ") : std::string::npos;
+  return end == std::string::npos ? message : message.substr(end + 2);
 }
 
 }  // namespace lathe

@@ -43,9 +43,9 @@ Error NotFound(std::string message, std::string hint = "",
 Error DataLoss(std::string message, std::string hint = "",
                std::source_location location = std::source_location::current());
 
-// What another library's exception says, without a tag in brackets before it
-// ("[json.exception.out_of_range.403] ").
-std::string PlainMessage(const std::exception& error);
+// Without a tag in brackets before it, which tells users of a program nothing: a function's
+// ("[labels] ...") or a library's ("[json.exception.out_of_range.403] ...").
+std::string WithoutTag(const std::string& message);
 
 // Throws InvalidArgument("[op] part part ...") unless `ok`. The parts are only printed on failure.
 template <typename... Parts>

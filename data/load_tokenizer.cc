@@ -349,7 +349,7 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
   } catch (const Json::exception& error) {
     throw InvalidArgument(
         source.Path(source.json.is_null() ? "tokenizer_config.json" : "tokenizer.json") + ": " +
-            PlainMessage(error),
+            WithoutTag(error.what()),
         kBrokenTokenizer);
   }
   // What Transformers would have to guess from the folder is written down for it.
@@ -379,8 +379,9 @@ std::unique_ptr<Tokenizer> TokenizerFromFiles(const std::string& dir,
   try {
     return MakeTokenizer(ReadTokenizerSource(dir, std::move(files), model_type));
   } catch (const Json::exception& error) {
-    throw InvalidArgument(dir + ": a tokenizer file is not as expected: " + PlainMessage(error),
-                          kBrokenTokenizer);
+    throw InvalidArgument(
+        dir + ": a tokenizer file is not as expected: " + WithoutTag(error.what()),
+        kBrokenTokenizer);
   }
 }
 

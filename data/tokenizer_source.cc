@@ -41,9 +41,10 @@ Json ParseJson(const std::string& path, const std::string& text) {
     const auto line =
         std::count(text.begin(), text.begin() + std::min(error.byte, text.size()), '\n') + 1;
     throw InvalidArgument(
-        path + ":" + std::to_string(line) + ": not valid JSON: " + PlainMessage(error), kTakeAgain);
+        path + ":" + std::to_string(line) + ": not valid JSON: " + WithoutTag(error.what()),
+        kTakeAgain);
   } catch (const Json::out_of_range& error) {
-    throw InvalidArgument(path + ": " + PlainMessage(error), kTakeAgain);
+    throw InvalidArgument(path + ": " + WithoutTag(error.what()), kTakeAgain);
   }
 }
 

@@ -49,8 +49,6 @@ std::string FirstHost(std::string_view list) {
   return host;
 }
 
-constexpr int kMostProcesses = 1 << 20, kLargestPort = 65535;
-
 // Where rank 0 is, if Slurm has to say it: every process of the step works it out alike.
 void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
   if (const auto nodes = get("SLURM_STEP_NODELIST")) env.master_addr = FirstHost(*nodes);

@@ -7,6 +7,8 @@
 
 namespace lathe {
 
+inline constexpr int kMostProcesses = 1 << 20, kLargestPort = 65535;
+
 struct ProcessEnvironment {
   int rank = 0, world_size = 1;              // among all processes of the job
   int local_rank = 0, local_world_size = 1;  // among those of this machine

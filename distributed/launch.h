@@ -15,12 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/distributed/environment.h"
 #include "lathe/distributed/machine.h"
 #include "lathe/distributed/rank_supervisor.h"
 
 namespace lathe {
-
-inline constexpr int kMostProcesses = 1 << 20, kLargestPort = 65535;
 
 struct LaunchOptions {
   int num_processes = 1;  // of the whole job; each machine runs as many

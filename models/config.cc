@@ -125,7 +125,7 @@ PretrainedConfig PretrainedConfig::FromText(const std::string& text, const std::
     throw InvalidArgument(path + ":" + std::to_string(line) + ": not JSON: " + std::string(what),
                           kCorrectFile);
   } catch (const Json::out_of_range& e) {
-    throw InvalidArgument(path + ": " + PlainMessage(e), kCorrectFile);
+    throw InvalidArgument(path + ": " + WithoutTag(e.what()), kCorrectFile);
   }
 }
 

@@ -194,7 +194,7 @@ struct SafetensorsReader::Impl {
     try {
       parsed = json::parse(text);
     } catch (const json::exception& e) {
-      throw BrokenSafetensors(index, std::string("is not JSON: ") + PlainMessage(e));
+      throw BrokenSafetensors(index, std::string("is not JSON: ") + WithoutTag(e.what()));
     }
     if (!parsed.is_object() || !parsed.contains("weight_map") ||
         !parsed["weight_map"].is_object()) {

@@ -59,7 +59,7 @@ json ParseStrictly(std::string_view text, const std::string& file) {
   try {
     return json::parse(text.begin(), text.end(), callback);
   } catch (const json::exception& e) {
-    throw BrokenSafetensors(file, std::string("the header is not JSON: ") + PlainMessage(e));
+    throw BrokenSafetensors(file, std::string("the header is not JSON: ") + WithoutTag(e.what()));
   }
 }
 
