@@ -217,7 +217,7 @@ void Convert(void* to, DType to_type, const void* from, DType, int64_t n) {
     Write(to, type(to_type), i, static_cast<const float*>(from)[i]);
   }
 }
-const TensorKernels tensor_kernels = {nullptr, Convert, nullptr, nullptr};
+const TensorKernels tensor_kernels = {nullptr, Convert, nullptr, nullptr, nullptr};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(tensor_kernels);
 
 class HostMemory : public PoolDevice {
