@@ -15,6 +15,7 @@
 #include "lathe/apps/launch_config.h"
 #include "lathe/apps/report_error.h"
 #include "lathe/core/cpu/isa.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/version.h"
@@ -78,6 +79,20 @@ std::string Gpus() {
     models += (models.empty() ? ": " : ", ") + Field(gpu.path() / "information", "Model");
   }
   return std::to_string(VisibleGpus()) + models;
+}
+
+// What was built in, and what of it can be used here.
+std::string Devices() {
+  DeviceBackend* backend = FindDeviceBackend();
+  if (backend == nullptr) return "CPU (this program was built without CUDA)";
+  std::string text = "CPU; " + backend->Build() + ": ";
+  const int count = backend->Count();
+  if (count == 0) return text + "none (" + backend->WhyNone() + ")";
+  for (int i = 0; i < count; ++i) {
+    text += (i == 0 ? "" : "; ") + ToString(Device{DeviceType::kCUDA, i}) + " is " +
+            backend->Describe(i);
+  }
+  return text;
 }
 
 std::string OneDnn() {
@@ -147,7 +162,7 @@ int RunEnv(const std::vector<std::string>& args) {
             << "\n- Processor: " << Field("/proc/cpuinfo", "model name")
             << "\n- Instruction set: " << InstructionSet() << "\n- Cores: " << UsableCores()
             << " usable\n- Memory: " << Memory() << "\n- GPUs: " << Gpus()
-            << "\n- oneDNN: " << OneDnn() << '\n';
+            << "\n- Devices: " << Devices() << "\n- oneDNN: " << OneDnn() << '\n';
   PrintVariables();
   PrintConfig();
   return 0;

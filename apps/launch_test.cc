@@ -181,8 +181,9 @@ TEST_F(LaunchTest, EnvDescribesTheSetUp) {
   setenv("HF_TOKEN", "secret", 1);
   RunResult run = RunProgram("lathe", {"env"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  for (const char* part : {"- Lathe: ", "- Instruction set: x86-64-v", "- oneDNN: ",
-                           "    OMP_NUM_THREADS=1\n", "default_config.yaml (not there)"}) {
+  for (const char* part :
+       {"- Lathe: ", "- Instruction set: x86-64-v", "- Devices: CPU",
+        "- oneDNN: ", "    OMP_NUM_THREADS=1\n", "default_config.yaml (not there)"}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << " is missing in\n" << run.out;
   }
   EXPECT_EQ(run.out.find("secret"), std::string::npos);

@@ -17,6 +17,8 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
 
+  // What the program was built for: "CUDA 13.0, kernels for sm_90".
+  virtual std::string Build() = 0;
   // Devices that this process can use. Never throws.
   virtual int Count() = 0;
   // Why there is none, in one line: "no NVIDIA driver is installed".

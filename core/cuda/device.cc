@@ -98,6 +98,14 @@ class StreamQueue : public CopyQueue {
 
 class Backend : public DeviceBackend {
  public:
+  std::string Build() override {
+#ifdef LATHE_CUDA_EMULATED
+    return "emulated CUDA";
+#else
+    return absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10,
+                        ", kernels for ", LATHE_CUDA_ARCHS);
+#endif
+  }
   int Count() override {
     Probe();
     return count_;

@@ -7,6 +7,7 @@
 Kernels are compiled for the architectures in LATHE_CUDA_ARCHS ("80;86;90"; 90 if it is not set).
 CUDA is looked for in the folder that CUDA_PATH names, and in /usr/local/cuda if it is not set. NCCL's header may lie
 there or in the system's folders; cuBLASLt's comes with CUDA, and without it there are no kernels (if_cuda).
+With LATHE_CUDA=0 (--config=cpu) it isn't looked for. One line of the build's output says what was found.
 """
 
 _LIBRARY_FOLDERS = ["lib64", "lib", "targets/x86_64-linux/lib"]
@@ -65,25 +66,30 @@ def _find_runtime(repository_ctx, root):
 
 def _cuda_repository_impl(repository_ctx):
     root = repository_ctx.os.environ.get("CUDA_PATH", "") or "/usr/local/cuda"
-    runtime = _find_runtime(repository_ctx, root)
+    archs = repository_ctx.os.environ.get("LATHE_CUDA_ARCHS", "") or "90"
+    archs = archs.replace(",", ";").split(";")
+    wanted = repository_ctx.os.environ.get("LATHE_CUDA", "") != "0"
+    runtime = _find_runtime(repository_ctx, root) if wanted else None
     cublaslt, nccl = False, False
     if runtime:
         cublaslt = repository_ctx.path(root + "/include/cublasLt.h").exists
-        if not cublaslt:
-            print("no cublasLt.h in %s/include: building tensors for the CPU only" % root)
         headers = [root + "/include/nccl.h"] + _NCCL_HEADERS
         nccl = bool([header for header in headers if repository_ctx.path(header).exists])
         repository_ctx.symlink(root + "/include", "include")
         repository_ctx.symlink(runtime, "libcudart_static.a")
-        if not nccl:
-            print("no nccl.h in %s or the system's folders: building without NCCL" % root)
-    else:
+        print("CUDA in %s: building %s, %s" % (
+            root,
+            "for the CPU and GPUs of " + ", ".join(["sm_" + arch for arch in archs]) if cublaslt else "tensors for the CPU only (no cublasLt.h)",
+            "with NCCL" if nccl else "without NCCL (no nccl.h there or in the system's folders)",
+        ))
+    elif wanted:
         print("no CUDA in %s (CUDA_PATH): building for the CPU only" % root)
+    else:
+        print("LATHE_CUDA=0: building for the CPU only")
     repository_ctx.file("BUILD.bazel", _BUILD if runtime else "")
-    archs = repository_ctx.os.environ.get("LATHE_CUDA_ARCHS", "") or "90"
     repository_ctx.file("defs.bzl", _DEFS.format(
         nvcc = root + "/bin/nvcc",
-        archs = archs.replace(",", ";").split(";"),
+        archs = archs,
         cuda = "then" if cublaslt else "otherwise",
         nccl = "then" if nccl else "otherwise",
     ))
@@ -91,7 +97,7 @@ def _cuda_repository_impl(repository_ctx):
 # What lies on the machine may change while CUDA_PATH doesn't, so a new server of Bazel's looks again.
 cuda_repository = repository_rule(
     implementation = _cuda_repository_impl,
-    environ = ["CUDA_PATH", "LATHE_CUDA_ARCHS"],
+    environ = ["CUDA_PATH", "LATHE_CUDA", "LATHE_CUDA_ARCHS"],
     local = True,
     configure = True,
 )
