@@ -22,6 +22,15 @@ trap 'rm -f "$log"' EXIT
 passed=0
 failed=0
 
+# What a machine without CUDA builds. First, so that the programs that stay are the default build's; the two differ in
+# some dozens of actions.
+if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe env | grep -q 'built without CUDA'; then
+  passed=$((passed + 1))
+else
+  echo "FAILED: bazel build --config=cpu"
+  failed=$((failed + 1))
+fi
+
 # A part that does not build is one failed case: no count of what is in it can be had.
 bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
 
