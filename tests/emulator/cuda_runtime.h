@@ -8,6 +8,7 @@
 // "reverse", or a number, the seed of a shuffle. Results must not depend on it.
 //
 // Device memory can be touched by kernels and copies only: the host faults as it would with a GPU.
+// There are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says.
 #pragma once
 
 #include <algorithm>

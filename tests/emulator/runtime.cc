@@ -38,6 +38,9 @@ Memory& TheMemory() {
       std::abort();
     }
     memory.base = static_cast<char*>(base);
+    if (const char* set = std::getenv("LATHE_EMULATOR_MEMORY_MIB")) {
+      memory.size = static_cast<size_t>(std::atoll(set)) << 20;
+    }
     return true;
   }();
   return memory;
