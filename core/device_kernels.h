@@ -139,7 +139,8 @@ struct DeviceOptimizerKernels {
   // result: one element, the L2 norm of g (n); sums are double, in a fixed order.
   int64_t (*norm_scratch_bytes)(int64_t n);
   void (*norm)(float* result, const float* g, int64_t n, void* scratch, int64_t scratch_bytes);
-  // factor = min(1, max_norm / (norm + 1e-6)); NaN stays.
+  // factor = min(1, max_norm / (norm + 1e-6)); NaN, which stops the update, if the norm is not
+  // finite.
   void (*clip_factor)(float* factor, const float* norm, float max_norm);
   // g into [-limit, limit]; NaN stays.
   void (*clamp)(float* g, int64_t n, float limit);

@@ -202,7 +202,7 @@ void Norm(float* result, const float* g, int64_t n, void* scratch, int64_t scrat
 __global__ void ClipFactorKernel(float* factor, const float* norm, float max_norm) {
   if (threadIdx.x != 0) return;
   const float ratio = max_norm / (*norm + 1e-6f);
-  *factor = ratio >= 1 ? 1 : ratio;  // NaN stays
+  *factor = !IsFinite(*norm) ? __uint_as_float(0x7fc00000u) : ratio >= 1 ? 1 : ratio;
 }
 
 void ClipFactor(float* factor, const float* norm, float max_norm) {

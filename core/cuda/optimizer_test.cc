@@ -229,8 +229,9 @@ TEST_F(DeviceOptimizer, ClipFactor) {
   EXPECT_EQ(factor_of(0.5f, 1), 1);
   EXPECT_EQ(factor_of(0, 1), 1);
   EXPECT_FLOAT_EQ(factor_of(4, 1), 1 / (4 + 1e-6f));
-  EXPECT_EQ(factor_of(kInf, 1), 0);
   EXPECT_EQ(factor_of(3, 0), 0);
+  EXPECT_TRUE(std::isnan(factor_of(kInf, 1)));
+  EXPECT_TRUE(std::isnan(factor_of(kInf, kInf)));
   EXPECT_TRUE(std::isnan(factor_of(kNaN, 1)));
 }
 
