@@ -35,5 +35,6 @@
 #include "lathe/nn/init.h"
 #include "lathe/nn/layers.h"
 #include "lathe/nn/module.h"
+#include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <string_view>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
@@ -30,6 +31,11 @@ int64_t StepsFromEnvironment() {
         "correct the environment variable or unset it");
   }
   return steps;
+}
+
+// As Accelerate reads its variables.
+bool IsTrue(std::string_view text) {
+  return text == "1" || text == "true" || text == "True" || text == "yes" || text == "on";
 }
 
 // Of every bit: any single one that flips changes it. 48 bits.
@@ -69,8 +75,8 @@ Accelerator::Accelerator(AcceleratorOptions options)
     const char* set = std::getenv("ACCELERATE_MIXED_PRECISION");
     precision = set == nullptr || *set == 0 ? "no" : set;
   }
-  Check(precision == "no" || precision == "bf16", "accelerator",
-        "mixed_precision must be \"no\" or \"bf16\" but is \"", precision, "\"");
+  Check(precision == "no" || precision == "bf16" || precision == "fp16", "accelerator",
+        "mixed_precision must be \"no\", \"bf16\" or \"fp16\" but is \"", precision, "\"");
   const Job& job = TheJob(options_.environment, options_.timeout);
   if (options_.environment) {
     Check(options_.environment->rank == job.environment.rank &&
@@ -82,7 +88,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
   std::string wish = options_.device;
   if (wish.empty()) {
     const char* cpu = std::getenv("ACCELERATE_USE_CPU");
-    wish = cpu != nullptr && std::string_view(cpu) == "true" ? "cpu" : "auto";
+    wish = cpu != nullptr && IsTrue(cpu) ? "cpu" : "auto";
   }
   if (job.group->size() > 1) {
     if (wish != "auto") device_ = ChooseDevice(wish, job.environment.local_rank);
@@ -90,6 +96,13 @@ Accelerator::Accelerator(AcceleratorOptions options)
           "several processes train on the CPU only so far; start one process to use the GPU");
   } else {
     device_ = ChooseDevice(wish);
+  }
+  if (precision == "fp16") {
+    if (device_ == Device{}) {
+      throw InvalidArgument("[accelerator] mixed_precision fp16 needs a GPU, and this is the CPU",
+                            "use mixed_precision bf16, which the CPU has too");
+    }
+    state_->scaler = std::make_shared<GradScaler>(options_.grad_scaler);
   }
   state_->environment = job.environment;
   state_->local_main = job.local_main;
@@ -119,7 +132,9 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 
 void Accelerator::PrepareModel(Module& model) {
   model.To(device_);
-  model.SetComputeDType(mixed_precision() == "bf16" ? DType::kBF16 : DType::kF32);
+  model.SetComputeDType(mixed_precision() == "bf16"   ? DType::kBF16
+                        : mixed_precision() == "fp16" ? DType::kF16
+                                                      : DType::kF32);
   const std::vector<Parameter> parameters = model.Parameters();
   NamedValues layout;
   for (const Parameter& p : parameters) {
@@ -161,6 +176,7 @@ void Accelerator::PrepareLoader(DataLoader& loader) {
 
 void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   optimizer.StepOnlyIf(state_->sync);
+  optimizer.UseGradScaler(state_->scaler);
   auto& arenas = state_->arenas;
   const auto& arena = optimizer.shared_arena();
   // Optimizers of the same parameters share their buffers.
@@ -271,7 +287,11 @@ void Accelerator::Exchange(const Tensor& loss, double seed, double loss_weight) 
   }
   if (loss_weight > 0) {
     try {
-      lathe::Backward(loss, Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device()));
+      if (s.scaler != nullptr) {
+        s.scaler->Backward(loss, seed);
+      } else {
+        lathe::Backward(loss, Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device()));
+      }
     } catch (...) {
       if (s.reducer != nullptr) s.reducer->Abandon();
       throw;
@@ -353,6 +373,16 @@ void Accelerator::CheckSame(const NamedValues& values) {
 
 Tensor Accelerator::ClipGradNorm(Optimizer& optimizer, double max_norm) {
   return sync_gradients() ? lathe::ClipGradNorm(optimizer, max_norm) : Tensor();
+}
+
+void Accelerator::UnscaleGradients(Optimizer& optimizer) {
+  if (sync_gradients()) optimizer.UnscaleGrads();
+}
+
+const GradScaler* Accelerator::scaler() const { return state_->scaler.get(); }
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return !sync_gradients() || (state_->scaler != nullptr && state_->scaler->step_was_skipped());
 }
 
 void Accelerator::ClipGradValue(Optimizer& optimizer, double max_value) {

@@ -34,6 +34,7 @@
 #include "lathe/distributed/process_group.h"
 #include "lathe/distributed/reducer.h"
 #include "lathe/nn/module.h"
+#include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 
@@ -42,10 +43,12 @@ namespace lathe {
 struct AcceleratorOptions {
   // 0: the environment's ACCELERATE_GRADIENT_ACCUMULATION_STEPS, else 1.
   int64_t gradient_accumulation_steps = 0;
-  // "no" (float32) or "bf16": bfloat16 activations, their gradients, and products; parameters,
-  // their gradients, the optimizer's moments, sums inside products and the loss stay float32.
+  // "no" (float32), "bf16" or "fp16": bfloat16 or float16 activations, their gradients, and
+  // products; parameters, their gradients, the optimizer's moments, sums inside products and the
+  // loss stay float32. "fp16" is for GPUs; Backward scales the loss (optim/grad_scaler.h).
   // Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no".
   std::string mixed_precision = "";
+  GradScalerOptions grad_scaler = {};  // with "fp16"
   // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it. Empty:
   // "cpu" where the environment's ACCELERATE_USE_CPU is true, else "auto". Several processes use
   // the CPU.
@@ -135,8 +138,14 @@ class Accelerator {
 
   // The gradients' norm, over all parameters, and the clipping. While gradients still accumulate
   // nothing is done, and the result is undefined.
+  // With "fp16" gradients are divided by the loss's scale first.
   Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
   void ClipGradValue(Optimizer& optimizer, double max_value);
+
+  // The same without clipping, for who reads the gradients.
+  void UnscaleGradients(Optimizer& optimizer);
+  // Null unless mixed_precision is "fp16".
+  const GradScaler* scaler() const;
 
   // Collectives; see distributed/collectives.h. With one process they return what they were given.
   Tensor Gather(const Tensor& tensor);
@@ -251,8 +260,9 @@ class Accelerator {
   std::string distributed_type() const { return use_distributed() ? "MULTI_CPU" : "NO"; }
   // Whether the present batch ends its window of accumulation.
   bool sync_gradients() const;
-  // Whether the last Step of the prepared optimizers did nothing since gradients still accumulate.
-  bool optimizer_step_was_skipped() const { return !sync_gradients(); }
+  // Whether the last Step of the prepared optimizers did nothing: gradients still accumulate, or
+  // those in float16 have overflown.
+  bool optimizer_step_was_skipped() const;
 
  private:
   struct State;

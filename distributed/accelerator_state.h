@@ -38,6 +38,7 @@ struct Accelerator::State {
   double last_loss = std::numeric_limits<double>::quiet_NaN();
   bool stop_requested = false;
   int64_t step = 0;
+  std::shared_ptr<GradScaler> scaler;  // null but for float16
   std::unique_ptr<Reducer> reducer;
   std::vector<bool> trained;  // when the reducer was made
 

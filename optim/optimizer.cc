@@ -97,12 +97,44 @@ void Optimizer::Step() {
   const Device device = arena_->values().device();
   Check(shares_ == nullptr || device == Device{}, "optimizer",
         "updates are shared out among processes on the CPU only");
+  if (scaler_ != nullptr) {
+    UnscaleGrads();
+    step_was_skipped_ = found_inf_.Item() != 0;
+    scaler_->StepIsDue(step_was_skipped_);
+    if (step_was_skipped_) return;
+  }
   for (Tensor* buffer : StateBuffers()) {
     if (buffer->defined()) *buffer = buffer->To(device);  // where a model has moved since
   }
   step_is_half_done_ = shares_ != nullptr;
   UpdateParameters();
   step_is_half_done_ = false;
+}
+
+void Optimizer::ZeroGrad() {
+  if (!may_step()) return;
+  if (scaler_ != nullptr) scaler_->unscaled_ = false;
+  arena_->ZeroGrads();
+}
+
+void Optimizer::UnscaleGrads() {
+  if (scaler_ == nullptr || unscaled_pass_ == scaler_->num_passes_) return;
+  CheckHasGrads(*this);
+  Check(shares() == nullptr, "grad_scaler", "updates are shared out among processes");
+  const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);  // rows of zeros stay so
+  found_inf_ = Tensor::Zeros({}, DType::kF32, grads.device());
+  const float inverse = 1 / scaler_->scale();
+  if (grads.device() != Device{}) {
+    DeviceKernels<DeviceOptimizerKernels>().unscale_and_check(grads.data<float>(), grads.numel(),
+                                                              inverse, found_inf_.data<float>());
+  } else {
+    for (float& g : grads.values<float>()) {
+      g *= inverse;
+      if (!std::isfinite(g)) found_inf_.Fill(1);
+    }
+  }
+  unscaled_pass_ = scaler_->num_passes_;
+  scaler_->unscaled_ = true;
 }
 
 // What the processes have kept of their parts all get before other parts become theirs.
@@ -189,12 +221,14 @@ float NormOf(Optimizer& optimizer) {
 }  // namespace
 
 Tensor GradNorm(Optimizer& optimizer) {
+  optimizer.UnscaleGrads();
   if (OnDevice(optimizer)) return DeviceGradNorm(optimizer.arena());
   return Tensor::Full({}, NormOf(optimizer));
 }
 
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   Check(max_norm >= 0, "ClipGradNorm", "max_norm must be at least 0 but is ", max_norm);
+  optimizer.UnscaleGrads();
   if (OnDevice(optimizer)) return DeviceClipGradNorm(optimizer.arena(), max_norm);
   const float norm = NormOf(optimizer);
   const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
@@ -210,6 +244,7 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
 
 void ClipGradValue(Optimizer& optimizer, double max_value) {
   Check(max_value >= 0, "ClipGradValue", "max_value must be at least 0 but is ", max_value);
+  optimizer.UnscaleGrads();
   CheckHasGrads(optimizer);
   const Tensor& grads = optimizer.arena().GradsToRead();  // rows of zeros stay so
   const float limit = static_cast<float>(max_value);

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lathe/nn/arena.h"
 #include "lathe/nn/module.h"
+#include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/update_shares.h"
 
 namespace lathe {
@@ -33,13 +35,20 @@ class Optimizer {
   // gradient was never computed count as having gradient 0; those that require none (frozen ones)
   // stay as they are. Where the update is shared out, a collective.
   void Step();
-  void ZeroGrad() {
-    if (may_step()) arena_->ZeroGrads();
-  }
+  void ZeroGrad();
   // From now on Step and ZeroGrad do nothing while *may_step is false: an Accelerator says so while
   // gradients still accumulate. Schedules of this optimizer wait with it.
   void StepOnlyIf(std::shared_ptr<const bool> may_step) { may_step_ = std::move(may_step); }
   bool may_step() const { return may_step_ == nullptr || *may_step_; }
+  // From now on gradients are those of losses that `scaler` has multiplied. They are divided before
+  // Step, GradNorm or clipping use them, and a Step does nothing if one of them is not finite: it
+  // doesn't count, and schedules of this optimizer wait.
+  void UseGradScaler(std::shared_ptr<GradScaler> scaler) { scaler_ = std::move(scaler); }
+  const std::shared_ptr<GradScaler>& grad_scaler() const { return scaler_; }
+  // Divides the gradients, once a step. Where there is no scaler, nothing.
+  void UnscaleGrads();
+  // Whether the last Step did nothing for that reason.
+  bool step_was_skipped() const { return step_was_skipped_; }
   // From now on each Step updates this process's part of the parameters and gets the rest from the
   // others: an Accelerator says so (AcceleratorOptions::shard_optimizer).
   void ShareUpdates(std::shared_ptr<const PresentShares> shares);
@@ -89,6 +98,10 @@ class Optimizer {
   std::shared_ptr<const PresentShares> present_shares_;
   bool step_is_half_done_ = false;
   std::shared_ptr<const bool> may_step_;
+  std::shared_ptr<GradScaler> scaler_;
+  Tensor found_inf_;           // [] f32, beside the gradients: 1 if one is not finite
+  int64_t unscaled_pass_ = 0;  // of the scaler, whose gradients are divided
+  bool step_was_skipped_ = false;
 };
 
 struct AdamWOptions {
@@ -148,7 +161,8 @@ Tensor GradNorm(Optimizer& optimizer);
 
 // Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_) and returns
 // the norm before, on the parameters' device. A norm that is not finite leaves NaN in the
-// gradients, as PyTorch does (error_if_nonfinite=False); an update on a device is left out then.
+// gradients, as PyTorch does (error_if_nonfinite=False); on a device, Step then leaves parameters
+// and moments as they are, unless somebody has read or set some of the gradients in between.
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
 void ClipGradValue(Optimizer& optimizer, double max_value);
 

@@ -93,7 +93,7 @@ class LambdaScheduler : public Scheduler {
     Apply();
   }
   void Step() override {
-    if (!optimizer_.may_step()) return;
+    if (!optimizer_.may_step() || optimizer_.step_was_skipped()) return;
     ++step_;
     Apply();
   }

@@ -46,7 +46,7 @@ const std::vector<std::string>& ScheduleNames();
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  virtual void Step() = 0;  // after each optimizer step
+  virtual void Step() = 0;  // after each optimizer step; waits where that was skipped
   virtual void StepMetric(double) {
   }  // after each evaluation (reduce_lr_on_plateau); others ignore it
   virtual double last_lr(int group = 0) const = 0;
