@@ -59,8 +59,17 @@ class CudaMemory : public PoolDevice {
 
 class DeviceStorage : public Storage {
  public:
-  explicit DeviceStorage(int64_t bytes) : Storage(DevicePool().Allocate(bytes), bytes) {}
-  ~DeviceStorage() override { DevicePool().Free(data_); }
+  explicit DeviceStorage(int64_t bytes) : Storage(DevicePool().Allocate(bytes), bytes) {
+#ifdef LATHE_CUDA_EMULATED
+    emulator::MemoryIsUsed(data_, static_cast<size_t>(bytes));
+#endif
+  }
+  ~DeviceStorage() override {
+#ifdef LATHE_CUDA_EMULATED
+    emulator::MemoryIsFree(data_, static_cast<size_t>(bytes_));
+#endif
+    DevicePool().Free(data_);
+  }
 };
 
 // The process's stream, for copies.

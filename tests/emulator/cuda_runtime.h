@@ -88,6 +88,11 @@ void RunKernel(const char* name, dim3 grid, dim3 block, size_t dynamic_shared,
                const std::function<void()>& body);
 void* DynamicShared();
 
+// Memory of a pool that is handed out: NaN to whoever reads before writing. Under AddressSanitizer
+// nothing may touch what lies behind it, or any of it once it is free.
+void MemoryIsUsed(void* memory, size_t bytes);
+void MemoryIsFree(void* memory, size_t bytes);
+
 void SyncThreads();
 // Waits for all threads of the warp that have not returned, which all have to come. Returns what
 // each lane brought, until the next but one call; lanes that are not there bring 0.

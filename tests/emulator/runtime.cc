@@ -1,5 +1,6 @@
 // The emulated runtime: one device with memory that only kernels and copies may touch.
 #include <cuda_runtime.h>
+#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -63,6 +64,19 @@ DeviceAccess::DeviceAccess() {
 DeviceAccess::~DeviceAccess() {
   if (--TheMemory().open == 0) Protect(PROT_NONE);
   TheMemory().mutex.unlock();
+}
+
+void MemoryIsUsed(void* memory, size_t bytes) {
+  constexpr size_t kStep = 512;  // of pools' blocks
+  const size_t end = (std::max<size_t>(bytes, 1) + kStep - 1) / kStep * kStep;
+  ASAN_UNPOISON_MEMORY_REGION(memory, end);
+  const DeviceAccess access;
+  std::memset(memory, 0xff, bytes);
+  ASAN_POISON_MEMORY_REGION(static_cast<char*>(memory) + bytes, end - bytes);
+}
+
+void MemoryIsFree([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
+  ASAN_POISON_MEMORY_REGION(memory, bytes);
 }
 
 void SetMemorySize(int64_t bytes) { TheMemory().size = static_cast<size_t>(bytes); }
@@ -153,6 +167,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   {
     const DeviceAccess access;
     mprotect(block, size + lathe::emulator::kGap, PROT_READ | PROT_WRITE);
+    ASAN_UNPOISON_MEMORY_REGION(block, size);
     std::memset(block, 0xff, size);  // NaN to whoever reads before writing
   }
   if (m.open == 0) mprotect(block, size + lathe::emulator::kGap, PROT_NONE);
