@@ -38,7 +38,7 @@ ConfigFlags ParseConfigFlags(const std::vector<std::string>& args) {
   flags.Group("Options");
   flags.Add("config_file", &o.config_file, "the file to write").Value("FILE");
   flags.Add("mixed_precision", &o.mixed_precision, "for `lathe config default`")
-      .Choices({"no", "bf16"});
+      .Choices({"no", "bf16", "fp16"});
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();
   const std::vector<std::string> rest = flags.Parse(args);
@@ -149,8 +149,8 @@ LaunchConfig AskAll(const LaunchConfig& before) {
     config.use_cpu = AskChoice("Compute on the CPU though there is a GPU: yes or no",
                                before.use_cpu ? "yes" : "no", {"yes", "no"}) == "yes";
   }
-  config.mixed_precision = AskChoice("Mixed precision: no or bf16",
-                                     before.mixed_precision.value_or("no"), {"no", "bf16"});
+  config.mixed_precision = AskChoice("Mixed precision: no, bf16, or fp16 on a GPU",
+                                     before.mixed_precision.value_or("no"), {"no", "bf16", "fp16"});
   return config;
 }
 

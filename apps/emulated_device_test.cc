@@ -1,5 +1,6 @@
 // The programs with the CUDA backend, on the emulated device and on the CPU: the same numbers.
 #include <cmath>
+#include <set>
 #include <sstream>
 
 #include "lathe/apps/cli_testing.h"
@@ -114,6 +115,74 @@ TEST_F(EmulatedDeviceTest, GroupsByLengthAndKeepsTheBestAsOnTheCpu) {
 }
 
 TEST_F(EmulatedDeviceTest, BFloat16AsOnTheCpu) { ExpectSameOnBoth({"--bf16"}, 2e-2, 5e-2); }
+
+// float16 has 11 bits: the losses are near those of float32.
+TEST_F(EmulatedDeviceTest, Float16) {
+  const Args args = {"--max_steps", "12", "--do_eval", "--gradient_accumulation_steps", "2"};
+  Args half = args;
+  half.push_back("--fp16");
+  ASSERT_EQ(TrainOn("cpu", "full", args).exit_code, 0);
+  const RunResult run = TrainOn("cuda", "half", half);
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_NE(run.out.find("precision   fp16"), std::string::npos) << run.out;
+  ExpectNear(Logged("half", "loss"), Logged("full", "loss"), 2e-3);
+  ExpectNear(Logged("half", "grad_norm"), Logged("full", "grad_norm"), 5e-2);
+  EXPECT_NE(Logged("half", "loss"), Logged("full", "loss"));
+  EXPECT_NEAR(ReadJson("half/eval_results.json")["eval_loss"],
+              ReadJson("full/eval_results.json")["eval_loss"], 1e-2);
+  EXPECT_EQ(ReadJson("half/train_results.json")["skipped_steps"], 0);
+  EXPECT_EQ(Logged("half", "loss_scale"), std::vector<double>(12, 65536));
+  EXPECT_FALSE(ReadJson("full/train_results.json").contains("skipped_steps"));
+}
+
+TEST_F(EmulatedDeviceTest, Float16RecoversFromOverflows) {
+  const RunResult run =
+      TrainOn("cuda", "out",
+              {"--fp16", "--fp16_init_scale", "1e20", "--max_steps", "64", "--max_seq_length", "4",
+               "--per_device_train_batch_size", "2", "--lr_scheduler_type", "cosine"});
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_EQ(run.err, "");
+  const int64_t skipped = ReadJson("out/train_results.json")["skipped_steps"];
+  EXPECT_GT(skipped, 40);  // 1e20 is 2^50 times 65504
+  EXPECT_LT(skipped, 60);
+  EXPECT_NE(run.out.find("  skipped_steps " + std::to_string(skipped)), std::string::npos);
+  // The schedule has waited, and the gradients' norms are those of the steps that were taken.
+  const auto rates = Logged("out", "learning_rate");
+  EXPECT_EQ(rates[40], 2e-3);
+  EXPECT_EQ(std::ssize(std::set(rates.begin(), rates.end())), 64 - skipped);
+  EXPECT_EQ(std::ssize(Logged("out", "grad_norm")), 64 - skipped);
+  EXPECT_EQ(Logged("out", "loss_scale").back(), std::ldexp(1e20f, -static_cast<int>(skipped)));
+}
+
+TEST_F(EmulatedDeviceTest, Float16NeedsAGpu) {
+  const RunResult run = TrainOn("cpu", "out", {"--fp16"});
+  ExpectError(run, "fp16 needs a GPU");
+  EXPECT_NE(run.err.find("bf16"), std::string::npos) << run.err;
+  EXPECT_FALSE(Exists("out"));
+}
+
+TEST_F(EmulatedDeviceTest, Float16KeepsTheLastGoodModel) {
+  const RunResult run =
+      TrainOn("cuda", "out", {"--fp16", "--learning_rate", "1e30", "--max_steps", "6"});
+  ExpectError(run, "error: step 2: the loss is NaN; ");
+  EXPECT_NE(run.err.find("or use --mixed_precision bf16; the last good model"), std::string::npos)
+      << run.err;
+  EXPECT_EQ(RunProgram(kLathe, {"predict", Path("out"), "the film"}).exit_code, 0);
+}
+
+// `lathe launch` says --cpu by the environment.
+TEST_F(EmulatedDeviceTest, LaunchedOnTheCpu) {
+  for (const Args& options : {Args{"--cpu"}, Args{}}) {
+    Args args = {"launch", "--num_processes", "1"};
+    args.insert(args.end(), options.begin(), options.end());
+    args.insert(args.end(), {"apps/finetune_emulated", "--config_name", Path("model"),
+                             "--train_file", Path("train.csv"), "--max_steps", "1", "--do_train",
+                             "--output_dir", Path("out"), "--overwrite_output_dir"});
+    const RunResult run = RunProgram(kLathe, args);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.out.find("emulated device") == std::string::npos, !options.empty()) << run.out;
+  }
+}
 
 TEST_F(EmulatedDeviceTest, RegressionAsOnTheCpu) {
   std::string rows = "sentence1,sentence2,label\n";

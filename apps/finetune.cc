@@ -148,6 +148,7 @@ int Finetune(const ParsedOptions& parsed) {
   Accelerator accelerator(
       {.gradient_accumulation_steps = options.gradient_accumulation_steps,
        .mixed_precision = options.mixed_precision,
+       .grad_scaler = {.init_scale = options.fp16_init_scale},
        .device = options.device == "auto" ? "" : options.device,
        .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
        .shard_optimizer = options.shard_optimizer});

@@ -44,7 +44,7 @@ LaunchFlags ParseLaunchFlags(const std::vector<std::string>& args) {
       .Max(kMostProcesses);
   flags.Add("cpu", &o.cpu, "compute on the CPU though there are GPUs");
   flags.Add("mixed_precision", &o.mixed_precision, "what the program's Accelerator is to use")
-      .Choices({"no", "bf16"});
+      .Choices({"no", "bf16", "fp16"});
   flags
       .Add("num_threads_per_process", &o.num_threads_per_process,
            "processor threads of each process; 0: OMP_NUM_THREADS, else this machine's cores "
@@ -122,11 +122,13 @@ LaunchOptions Combine(const LaunchFlags& flags, const std::optional<LaunchConfig
       flags.num_processes ? flags.num_processes : config.num_processes;
   options.num_processes = static_cast<int>(
       processes.value_or(int64_t{options.num_machines} * std::max(options.num_gpus, 1)));
-  if (!flags.mixed_precision.empty() || config.mixed_precision) {
-    options.environment.emplace_back("ACCELERATE_MIXED_PRECISION", flags.mixed_precision.empty()
-                                                                       ? *config.mixed_precision
-                                                                       : flags.mixed_precision);
+  const std::string precision =
+      flags.mixed_precision.empty() ? config.mixed_precision.value_or("") : flags.mixed_precision;
+  if (precision == "fp16" && options.num_gpus == 0) {
+    throw UsageError("mixed_precision fp16 needs a GPU, and the processes use the CPU",
+                     "use bf16, which the CPU has too");
   }
+  if (!precision.empty()) options.environment.emplace_back("ACCELERATE_MIXED_PRECISION", precision);
   if (config.debug) options.environment.emplace_back("ACCELERATE_DEBUG_MODE", "1");
   try {
     CheckLaunchOptions(options);

@@ -114,9 +114,13 @@ Keys KeysOf(LaunchConfig& config) {
        }},
       {"mixed_precision",
        [&](const Value& v) {
-         config.mixed_precision = v.Choice({"no", "bf16"}, {"fp16", "fp8"});
+         config.mixed_precision = v.Choice({"no", "bf16", "fp16"}, {"fp8"});
        }},
-      {"fp16", refuse_if_true},
+      // As early versions of Accelerate wrote it; mixed_precision goes first.
+      {"fp16",
+       [&](const Value& v) {
+         if (v.Bool() && !config.mixed_precision) config.mixed_precision = "fp16";
+       }},
       {"use_cpu", [&](const Value& v) { config.use_cpu = v.Bool(); }},
       {"debug", [&](const Value& v) { config.debug = v.Bool(); }},
       {"num_processes",

@@ -9,7 +9,7 @@ namespace lathe {
 
 struct LaunchConfig {
   std::string distributed_type = "NO";         // or MULTI_CPU, MULTI_GPU
-  std::optional<std::string> mixed_precision;  // no or bf16
+  std::optional<std::string> mixed_precision;  // no, bf16 or fp16
   bool use_cpu = false, debug = false;
   std::optional<int64_t> num_processes;  // of all machines together
   int64_t num_machines = 1, machine_rank = 0;
@@ -25,7 +25,7 @@ std::string DefaultConfigPath();
 
 // All keys that Accelerate writes are understood; those that have no meaning here (TPUs, Python)
 // are passed over. Throws `file:line: ...` for what is no YAML, an unknown key, a value of the
-// wrong type or out of range, and for what Lathe does not do (FSDP, DeepSpeed, fp16, ...).
+// wrong type or out of range, and for what Lathe does not do (FSDP, DeepSpeed, fp8, ...).
 LaunchConfig ReadLaunchConfig(const std::string& path);
 
 // As a file that both Lathe and Accelerate read.

@@ -119,9 +119,9 @@ TEST_F(LaunchConfigTest, SaysWhatIsWrongAndWhere) {
       {"debug: true\ndebug: true", ":3: debug stands here twice", ""},
       {"debug: [", "not valid YAML", "lathe config"},
       {"\tdebug: 1", ":2: not valid YAML", ""},
-      {"mixed_precision: fp16", ":2: mixed_precision fp16: Lathe does not do this", ""},
-      {"mixed_precision: f32", ":2: mixed_precision must be one of no, bf16 but is \"f32\"", ""},
-      {"fp16: true", ":2: fp16 true: Lathe does not do this", ""},
+      {"mixed_precision: fp8", ":2: mixed_precision fp8: Lathe does not do this", ""},
+      {"mixed_precision: f32", ":2: mixed_precision must be one of no, bf16, fp16 but is \"f32\"",
+       ""},
       {"fsdp_config: {fsdp_version: 2}", ":2: fsdp_config: Lathe does not do this", ""},
       {"compute_environment: AMAZON_SAGEMAKER", ":2: compute_environment AMAZON_SAGEMAKER", ""},
       {"num_processes: 2", "num_processes is 2 but distributed_type is NO", "MULTI_CPU"},
@@ -144,6 +144,14 @@ TEST_F(LaunchConfigTest, SaysWhatIsWrongAndWhere) {
   for (const char* text : {"", "just text", "- a\n- b\n"}) thrown(text, "must hold lines like", "");
   std::string deep(100000, '[');
   thrown("debug: " + deep, "not valid YAML", "");
+}
+
+TEST_F(LaunchConfigTest, ReadsHowPrecisionWasWrittenFirst) {
+  const std::string type = "distributed_type: 'NO'\n";
+  EXPECT_EQ(Parse(type + "fp16: true").mixed_precision, "fp16");
+  EXPECT_EQ(Parse(type + "fp16: false").mixed_precision, std::nullopt);
+  EXPECT_EQ(Parse(type + "fp16: true\nmixed_precision: bf16").mixed_precision, "bf16");
+  EXPECT_EQ(Parse(type + "mixed_precision: bf16\nfp16: true").mixed_precision, "bf16");
 }
 
 TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
@@ -184,7 +192,7 @@ TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
 }
 
 TEST_F(LaunchConfigTest, WritesNothingWithoutAllAnswers) {
-  for (const char* answers : {"", "MULTI_CPU\n", "MULTI_CPU\n1\n2\nfp16\n"}) {
+  for (const char* answers : {"", "MULTI_CPU\n", "MULTI_CPU\n1\n2\nfp8\n"}) {
     const RunResult run = Config({}, answers);
     ExpectError(run, "standard input ended before the last question; nothing was written");
     EXPECT_FALSE(Exists("hf"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/error.h"
@@ -128,9 +129,16 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
       .Value("NAME");
   flags
       .Add("mixed_precision", &o.mixed_precision,
-           "bf16: activations and products in bfloat16, everything else in float32")
-      .Choices({"no", "bf16"});
+           "bf16: activations and products in bfloat16, everything else in float32; fp16: in "
+           "float16, with loss scaling, on GPUs only")
+      .Choices({"no", "bf16", "fp16"});
   flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
+  flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
+  flags
+      .Add("fp16_init_scale", &o.fp16_init_scale,
+           "what fp16 multiplies the loss by at first; it adapts itself")
+      .Min(1e-4)
+      .Max(1e38);
   flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
             "keep less for the backward pass and compute it again: less memory, more time");
   flags.Add("shuffle_train", &o.shuffle_train, "a new order in each epoch");
@@ -228,9 +236,28 @@ std::string PrecisionOfEnvironment() {
   constexpr char kName[] = "ACCELERATE_MIXED_PRECISION";
   const char* set = std::getenv(kName);
   if (set == nullptr || *set == 0) return "no";
-  if (std::string(set) == "no" || std::string(set) == "bf16") return set;
-  throw InvalidArgument(std::string(kName) + " must be no or bf16 but is \"" + set + "\"",
+  for (const char* name : {"no", "bf16", "fp16"}) {
+    if (std::string(set) == name) return set;
+  }
+  throw InvalidArgument(std::string(kName) + " must be no, bf16 or fp16 but is \"" + set + "\"",
                         "correct the environment variable or unset it");
+}
+
+// --bf16 and --fp16 are short for --mixed_precision.
+void ReadPrecision(const FlagTable& flags, FinetuneOptions& o) {
+  Require(!o.bf16 || !o.fp16, "--bf16 and --fp16 contradict each other", "leave one of them out");
+  bool given = flags.given("mixed_precision");
+  for (const auto& [name, on] : {std::pair("bf16", o.bf16), std::pair("fp16", o.fp16)}) {
+    if (!flags.given(name)) continue;
+    if (flags.given("mixed_precision") && on != (o.mixed_precision == name)) {
+      throw InvalidArgument(
+          "--" + std::string(name) + " and --mixed_precision contradict each other",
+          "leave one of them out");
+    }
+    given = true;
+    if (on) o.mixed_precision = name;
+  }
+  if (!given) o.mixed_precision = PrecisionOfEnvironment();
 }
 
 }  // namespace
@@ -259,14 +286,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
                           "every value follows its option; --help lists them");
   }
   if (!json_config.empty()) flags.ApplyJson(json_config);
-  if (flags.given("bf16") && flags.given("mixed_precision")) {
-    Require(o.bf16 == (o.mixed_precision == "bf16"),
-            "--bf16 and --mixed_precision contradict each other", "leave one of them out");
-  }
-  if (o.bf16) o.mixed_precision = "bf16";
-  if (!flags.given("bf16") && !flags.given("mixed_precision")) {
-    o.mixed_precision = PrecisionOfEnvironment();
-  }
+  ReadPrecision(flags, o);
   Validate(o);
   // Folders may lie elsewhere on another machine; what is in them is compared.
   const std::vector<std::string> own = {"model_name_or_path", "config_name", "tokenizer_name",

@@ -41,7 +41,8 @@ struct FinetuneOptions {
   std::string device = "auto";
   std::string mixed_precision = "no";
   bool gradient_checkpointing = false;
-  bool bf16 = false;
+  bool bf16 = false, fp16 = false;
+  double fp16_init_scale = 65536;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;  // 0: no clipping
   double num_train_epochs = 3.0;

@@ -138,7 +138,7 @@ TEST(OptionsTest, OptionsMustFitTogether) {
             "pass --eval_strategy steps or --eval_strategy epoch");
 }
 
-TEST(OptionsTest, Bf16IsShortForMixedPrecision) {
+TEST(OptionsTest, Bf16AndFp16AreShortForMixedPrecision) {
   const auto precision = [](Args args) {
     args.insert(args.end(), {"--do_eval", "--validation_file", "v.csv"});
     return Parse(args).mixed_precision;
@@ -152,6 +152,15 @@ TEST(OptionsTest, Bf16IsShortForMixedPrecision) {
       "--bf16 and --mixed_precision contradict each other|leave one of them out";
   EXPECT_EQ(ErrorOf({"--bf16", "--mixed_precision", "no"}), contradiction);
   EXPECT_EQ(ErrorOf({"--no_bf16", "--mixed_precision", "bf16"}), contradiction);
+  EXPECT_EQ(ErrorOf({"--bf16", "--mixed_precision", "fp16"}), contradiction);
+  EXPECT_EQ(precision({"--fp16"}), "fp16");
+  EXPECT_EQ(precision({"--fp16", "--no_bf16"}), "fp16");
+  EXPECT_EQ(precision({"--no_fp16"}), "no");
+  EXPECT_EQ(precision({"--mixed_precision", "fp16"}), "fp16");
+  EXPECT_EQ(ErrorOf({"--fp16", "--bf16"}),
+            "--bf16 and --fp16 contradict each other|leave one of them out");
+  EXPECT_EQ(ErrorOf({"--fp16", "--mixed_precision", "no"}),
+            "--fp16 and --mixed_precision contradict each other|leave one of them out");
 }
 
 TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {

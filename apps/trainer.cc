@@ -203,8 +203,8 @@ void Trainer::Accumulate(const Batch& batch) {
 void Trainer::FinishStep() {
   grad_norm_ = options_.max_grad_norm > 0 ? ClipGradNorm(optimizer_, options_.max_grad_norm)
                                           : GradNorm(optimizer_);
-  ReadLoss();  // a bad step is noticed before it is taken
-  TakeSnapshot();
+  // A bad step is noticed before it is taken.
+  if (ReadLoss()) TakeSnapshot();
   used_lr_ = optimizer_.lr(0);
   optimizer_.Step();
   scheduler_->Step();

@@ -61,7 +61,9 @@ class Trainer {
   void AfterStep(bool epoch_ends);
 
   // trainer_report.cc: what is read from the loop and written to files.
-  void ReadLoss();
+  // False where gradients in float16 have overflown, so that the step will be skipped.
+  bool ReadLoss();
+  void WarnOfSmallScale();
   void LogStep();
   void EvaluateNow();
   // `model_is_bad`: its parameters, as they are now, are what gave the bad number. All processes
@@ -103,7 +105,7 @@ class Trainer {
   double time_to_first_step_ = 0;
   Snapshot good_values_;  // the last ones that are known to have given a finite loss and gradient
   int64_t good_step_ = 0;
-  bool warned_of_snapshot_ = false;
+  bool warned_of_snapshot_ = false, warned_of_scale_ = false;
   std::chrono::steady_clock::time_point good_time_;
   std::chrono::steady_clock::duration good_duration_{};  // that taking them took
   Tensor best_values_;  // the arena's values when the metric was best

@@ -15,6 +15,9 @@
 namespace lathe {
 namespace {
 
+// fairseq's: where gradients overflow float16 at less than this, no scale helps.
+constexpr float kSmallestScale = 1e-4f;
+
 int64_t PeakRssBytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -47,27 +50,53 @@ bool LowerRanksAreLost(const std::string& problem, int rank) {
 
 }  // namespace
 
-void Trainer::ReadLoss() {
+bool Trainer::ReadLoss() {
   const int64_t step = state_.global_step + 1;
   const double loss = accelerator_.last_loss();
   loss_since_log_ += loss;
   loss_total_ += loss;
   if (!std::isfinite(loss)) Diverged(step, "the loss is " + Text(loss), true);
-  if (const double norm = grad_norm_.Item(); !std::isfinite(norm)) {
+  const double norm = grad_norm_.Item();
+  const GradScaler* const scaler = accelerator_.scaler();
+  const bool overflown = !std::isfinite(norm);
+  if (overflown && scaler != nullptr && scaler->scale() >= kSmallestScale) {
+    WarnOfSmallScale();
+  } else if (overflown) {
     Diverged(step, "the gradient norm is " + Text(norm), !ParametersAreFinite());
   }
   progress_->Update(0, loss);
+  return !overflown;
+}
+
+void Trainer::WarnOfSmallScale() {
+  const double scale = accelerator_.scaler()->scale();
+  if (scale > 1 || std::exchange(warned_of_scale_, true)) return;
+  progress_->Print(
+      FormatNumber("warning: gradients overflow float16 even at a loss scale of %g; "
+                   "--mixed_precision bf16 has a larger range",
+                   scale));
 }
 
 void Trainer::LogStep() {
   const double steps = static_cast<double>(state_.global_step - logged_step_);
   const double loss = loss_since_log_ / steps;
   const double grad_norm = grad_norm_.Item();
-  state_.Log({{"loss", loss}, {"grad_norm", grad_norm}, {"learning_rate", used_lr_}});
-  progress_->Print("step " + std::to_string(state_.global_step) + "/" +
-                   std::to_string(state_.max_steps) + FormatNumber("  epoch %.2f", state_.epoch) +
-                   FormatNumber("  loss %.4f", loss) + FormatNumber("  grad_norm %.3f", grad_norm) +
-                   FormatNumber("  learning_rate %.3g", used_lr_));
+  nlohmann::json entry = {{"loss", loss}, {"learning_rate", used_lr_}};
+  if (std::isfinite(grad_norm)) entry["grad_norm"] = grad_norm;  // else the step was skipped
+  std::string line =
+      "step " + std::to_string(state_.global_step) + "/" + std::to_string(state_.max_steps) +
+      FormatNumber("  epoch %.2f", state_.epoch) + FormatNumber("  loss %.4f", loss) +
+      FormatNumber("  grad_norm %.3f", grad_norm) + FormatNumber("  learning_rate %.3g", used_lr_);
+  if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
+    entry["loss_scale"] = scaler->scale();
+    entry["skipped_steps"] = scaler->num_skipped_steps();
+    if (scaler->num_skipped_steps() > 0) {
+      line += FormatNumber("  loss_scale %g", scaler->scale()) + "  skipped_steps " +
+              std::to_string(scaler->num_skipped_steps());
+    }
+  }
+  state_.Log(std::move(entry));
+  progress_->Print(line);
   loss_since_log_ = 0;
   logged_step_ = state_.global_step;
 }
@@ -174,9 +203,10 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
                               (alone ? FirstBadParameter() : FirstBadParameterOfAll());
   if (out_ == nullptr) throw SaidElsewhere{};
   const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
-  const std::string hint =
-      untouched ? "the weights that training starts from are damaged; use another model"
-                : "lower --learning_rate or raise --warmup_steps";
+  std::string hint = untouched
+                         ? "the weights that training starts from are damaged; use another model"
+                         : "lower --learning_rate or raise --warmup_steps";
+  if (!untouched && accelerator_.scaler() != nullptr) hint += ", or use --mixed_precision bf16";
   metrics_ = nullptr;  // they are not those of the model that is kept
   Tensor values = optimizer_.arena().values();
   if (model_is_bad && best_values_.defined()) {
@@ -247,15 +277,20 @@ std::string Trainer::LeaveHalfDoneStep() {
 
 nlohmann::json Trainer::TrainMetrics(double seconds) const {
   const double steps = static_cast<double>(state_.global_step);
-  return {{"epoch", state_.epoch},
-          {"train_loss", steps > 0 ? loss_total_ / steps : 0.0},
-          {"train_runtime", seconds},
-          {"train_samples", loader_.num_samples()},
-          {"train_samples_per_second", static_cast<double>(samples_seen_) / seconds},
-          {"train_steps_per_second", steps / seconds},
-          {"train_tokens_per_second", static_cast<double>(state_.num_input_tokens_seen) / seconds},
-          {"time_to_first_step", time_to_first_step_},
-          {"peak_rss_bytes", PeakRssBytes()}};
+  nlohmann::json metrics = {
+      {"epoch", state_.epoch},
+      {"train_loss", steps > 0 ? loss_total_ / steps : 0.0},
+      {"train_runtime", seconds},
+      {"train_samples", loader_.num_samples()},
+      {"train_samples_per_second", static_cast<double>(samples_seen_) / seconds},
+      {"train_steps_per_second", steps / seconds},
+      {"train_tokens_per_second", static_cast<double>(state_.num_input_tokens_seen) / seconds},
+      {"time_to_first_step", time_to_first_step_},
+      {"peak_rss_bytes", PeakRssBytes()}};
+  if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
+    metrics["skipped_steps"] = scaler->num_skipped_steps();
+  }
+  return metrics;
 }
 
 }  // namespace lathe
