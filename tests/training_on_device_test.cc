@@ -1,0 +1,327 @@
+// Training loops of a library's user on a device against the same ones on the CPU: the
+// Accelerator's and those without, optimizers made before and after a model moves, clipping, frozen
+// parameters, own ops, checkpoints, loss scaling.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <set>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/linear.h"
+#include "lathe/core/ops/reduce.h"
+#include "lathe/distributed/accelerator.h"
+#include "lathe/models/pretrained.h"
+#include "lathe/nn/module.h"
+#include "lathe/optim/optimizer.h"
+#include "lathe/optim/schedules.h"
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+namespace {
+
+using Floats = std::vector<float>;
+
+class TrainingOnDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+    device_ = CheckedDevice();
+  }
+
+  static void ExpectNear(const Floats& a, const Floats& b, double tolerance) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << i;
+  }
+
+  Device device_;
+};
+
+// A BERT with dropout.
+std::shared_ptr<SequenceClassifier> MakeModel() {
+  return AutoModelForSequenceClassification::FromConfig(
+      PretrainedConfig::FromJson({{"architectures", {"BertForSequenceClassification"}},
+                                  {"model_type", "bert"},
+                                  {"vocab_size", 50},
+                                  {"hidden_size", 16},
+                                  {"num_hidden_layers", 2},
+                                  {"num_attention_heads", 2},
+                                  {"intermediate_size", 36},
+                                  {"max_position_embeddings", 16},
+                                  {"type_vocab_size", 2}}));
+}
+
+// n sequences of 1 to 7 tokens, which begin with their class.
+std::shared_ptr<TokenizedDataset> MakeData(int64_t n) {
+  auto data = std::make_shared<TokenizedDataset>();
+  data->has_labels = true;
+  data->num_labels = 2;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t t = 0; t <= i % 7; ++t) {
+      data->input_ids.push_back(static_cast<int32_t>((t == 0 ? i % 2 : i * 7 + t * 3) % 50));
+    }
+    data->token_type_ids.resize(data->input_ids.size());
+    data->offsets.push_back(std::ssize(data->input_ids));
+    data->classes.push_back(i % 2);
+  }
+  return data;
+}
+
+// The loop of apps/examples/training_loop.cc: losses of all steps, then that of the evaluation.
+Floats TrainingLoop(Device device, const std::string& precision) {
+  Accelerator accelerator({.gradient_accumulation_steps = 1,
+                           .mixed_precision = precision,
+                           .device = device == Device{} ? "cpu" : "cuda"});
+  EXPECT_EQ(accelerator.device(), device);
+  EXPECT_EQ(accelerator.scaler() != nullptr, precision == "fp16");
+  const auto model = MakeModel();
+  AdamW optimizer(model->Parameters(), {.lr = 1e-2});
+  DataLoader train(MakeData(40), {.batch_size = 8, .shuffle = true});
+  DataLoader eval(MakeData(12), {.batch_size = 5});
+  const auto scheduler =
+      GetScheduler("linear", optimizer, {.num_training_steps = 2 * train.size()});
+  accelerator.Prepare(train, eval, *model, optimizer, *scheduler);
+  Floats losses;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    model->Train();
+    for (const Batch& batch : train) {
+      const SequenceClassifierOutput outputs = model->Forward(batch);
+      EXPECT_EQ(outputs.loss.device(), device);
+      EXPECT_EQ(outputs.loss.dtype(), DType::kF32);
+      accelerator.Backward(outputs.loss);
+      accelerator.ClipGradNorm(optimizer, 1.0);
+      optimizer.Step();
+      EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
+      scheduler->Step();
+      optimizer.ZeroGrad();
+      losses.push_back(static_cast<float>(accelerator.last_loss()));
+    }
+  }
+  model->Eval();
+  NoGradGuard no_grad;
+  double loss_sum = 0;
+  for (const Batch& batch : eval) {
+    loss_sum += model->Forward(batch).loss.Item() * batch.whole->weight;
+  }
+  losses.push_back(
+      static_cast<float>(accelerator.Reduce(Tensor::FromVector<double>({loss_sum})).Item() / 12));
+  return losses;
+}
+
+TEST_F(TrainingOnDevice, TheAcceleratorsLoop) {
+  const Floats on_cpu = TrainingLoop({}, "no");
+  ExpectNear(TrainingLoop(device_, "no"), on_cpu, 1e-5);
+  ExpectNear(TrainingLoop(device_, "bf16"), on_cpu, 0.05);
+  if (device_ == Device{}) {
+    EXPECT_THROW(TrainingLoop(device_, "fp16"), Error);
+  } else {
+    ExpectNear(TrainingLoop(device_, "fp16"), on_cpu, 0.01);
+  }
+}
+
+// Two layers, their input and what they should give.
+struct Net : Module {
+  Net() {
+    first = RegisterParameter("first", {9, 5}, Init::Zeros());
+    second = RegisterParameter("second", {3, 9}, Init::Zeros());
+    Initialize(1);
+    float v = 0;
+    for (Tensor* p : {&first, &second}) {
+      for (float& w : p->values<float>()) w = std::sin(v += 1.7f) / 2;
+    }
+    Floats values(7 * 5);
+    for (float& w : values) w = std::cos(v += 0.9f);
+    x = Tensor::FromVector(values, {7, 5});
+  }
+  Tensor Loss(const std::function<Tensor(const Tensor&)>& act = Tanh) const {
+    const Tensor on = x.To(first.device());
+    const Tensor y = Linear(act(Linear(on, first, {})), second, {});
+    return Mean(Mul(y, y));
+  }
+  Floats Values() const {
+    Floats all = first.ToVector<float>();
+    const Floats more = second.ToVector<float>();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Tensor first, second, x;
+};
+
+enum class When { kBefore, kAfter };
+
+// The parameters after some steps; `step` is what a loop does for each.
+Floats Train(Device device, When made,
+             const std::function<std::unique_ptr<Optimizer>(Net&)>& make_optimizer,
+             const std::function<void(Net&, Optimizer&)>& step) {
+  Net net;
+  if (made == When::kAfter) net.To(device);
+  const auto optimizer = make_optimizer(net);
+  if (made == When::kBefore) net.To(device);
+  for (int i = 0; i < 4; ++i) step(net, *optimizer);
+  EXPECT_EQ(optimizer->arena().values().device(), device);
+  return net.Values();
+}
+
+std::unique_ptr<Optimizer> MakeAdamW(Net& net) {
+  return std::make_unique<AdamW>(net.Parameters(), AdamWOptions{.lr = 0.05});
+}
+std::unique_ptr<Optimizer> MakeSgd(Net& net) {
+  return std::make_unique<SGD>(net.Parameters(),
+                               SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01});
+}
+
+TEST_F(TrainingOnDevice, OptimizersMadeBeforeAndAfterTheModelMoves) {
+  const auto step = [](Net& net, Optimizer& optimizer) {
+    Backward(net.Loss());
+    optimizer.Step();
+    optimizer.ZeroGrad();
+  };
+  for (const auto& make : {MakeAdamW, MakeSgd}) {
+    const Floats on_cpu = Train({}, When::kAfter, make, step);
+    EXPECT_NE(on_cpu, Net().Values());
+    for (const When when : {When::kBefore, When::kAfter}) {
+      ExpectNear(Train(device_, when, make, step), on_cpu, 2e-6);
+    }
+  }
+}
+
+TEST_F(TrainingOnDevice, AModelThatMovesWhileItIsTrained) {
+  Net net, stays;
+  const auto optimizer = MakeSgd(net), other = MakeSgd(stays);
+  for (const Device device : {Device{}, device_, Device{}, device_}) {
+    net.To(device);
+    for (const auto& [n, o] : {std::pair(&net, &*optimizer), std::pair(&stays, &*other)}) {
+      Backward(n->Loss());
+      o->Step();
+      o->ZeroGrad();
+    }
+    ExpectNear(net.Values(), stays.Values(), 2e-6);
+  }
+}
+
+TEST_F(TrainingOnDevice, SeveralPassesClippingAndReadingGradients) {
+  const auto step = [](Net& net, Optimizer& optimizer) {
+    Backward(net.Loss());
+    Backward(net.Loss(Sigmoid), Tensor::Full({}, 0.5, DType::kF32, net.first.device()));
+    ClipGradValue(optimizer, 0.02);
+    const double norm = ClipGradNorm(optimizer, 0.05).Item();
+    EXPECT_GT(norm, 0.05);
+    double squares = 0;
+    for (const Tensor& p : {net.first, net.second}) {
+      for (const float g : p.grad().ToVector<float>()) squares += static_cast<double>(g) * g;
+    }
+    EXPECT_NEAR(std::sqrt(squares), 0.05, 1e-6);
+    EXPECT_NEAR(GradNorm(optimizer).Item(), 0.05, 1e-6);
+    optimizer.Step();
+    optimizer.ZeroGrad();
+    EXPECT_EQ(net.first.grad().ToVector<float>(), Floats(45));
+    EXPECT_EQ(GradNorm(optimizer).Item(), 0);
+  };
+  ExpectNear(Train(device_, When::kAfter, MakeSgd, step), Train({}, When::kAfter, MakeSgd, step),
+             2e-6);
+}
+
+TEST_F(TrainingOnDevice, OneGradientReadAfterClipping) {
+  const auto step = [](Net& net, Optimizer& optimizer) {
+    Backward(net.Loss());
+    ClipGradNorm(optimizer, 0.01);
+    net.second.grad();
+    optimizer.Step();
+    optimizer.ZeroGrad();
+  };
+  ExpectNear(Train(device_, When::kAfter, MakeSgd, step), Train({}, When::kAfter, MakeSgd, step),
+             2e-6);
+}
+
+TEST_F(TrainingOnDevice, FrozenAndThawedParameters) {
+  const auto step = [count = 0](Net& net, Optimizer& optimizer) mutable {
+    net.first.SetRequiresGrad(count++ % 4 >= 2);
+    const Floats before = net.first.ToVector<float>();
+    Backward(net.Loss());
+    optimizer.Step();
+    optimizer.ZeroGrad();
+    EXPECT_EQ(net.first.ToVector<float>() == before, !net.first.requires_grad());
+  };
+  for (const auto& make : {MakeAdamW, MakeSgd}) {
+    ExpectNear(Train(device_, When::kAfter, make, step), Train({}, When::kAfter, make, step), 2e-6);
+  }
+}
+
+// x * sigmoid(x), of elementwise ops.
+struct Swish : Function {
+  Tensor Forward(const std::vector<Tensor>& x) override {
+    Save({x[0]});
+    return Mul(x[0], Sigmoid(x[0]));
+  }
+  std::vector<Tensor> Backward(const Tensor& dy) override {
+    const Tensor s = Sigmoid(saved(0));
+    const Tensor slope = Add(s, Mul(Mul(saved(0), s), AddScalar(Scale(s, -1), 1)));
+    return {Mul(dy, slope)};
+  }
+};
+
+TEST_F(TrainingOnDevice, OwnOpsAndCheckpoints) {
+  const std::function<Tensor(const Tensor&)> swish = [](const Tensor& x) {
+    return Apply<Swish>({x});
+  };
+  const auto step_with = [](std::function<Tensor(const Tensor&)> act) {
+    return [act](Net& net, Optimizer& optimizer) {
+      Backward(net.Loss(act));
+      ClipGradNorm(optimizer, 1.0);
+      optimizer.Step();
+      optimizer.ZeroGrad();
+    };
+  };
+  const auto plain = step_with(swish);
+  const auto again = step_with([swish](const Tensor& x) { return Checkpoint(swish, x); });
+  const Floats on_device = Train(device_, When::kAfter, MakeAdamW, plain);
+  ExpectNear(on_device, Train({}, When::kAfter, MakeAdamW, plain), 5e-6);
+  EXPECT_EQ(Train(device_, When::kAfter, MakeAdamW, again), on_device);
+}
+
+// Of an infinite gradient, and of finite ones whose norm is no float32.
+TEST_F(TrainingOnDevice, ANormThatIsNotFiniteLeavesParametersAlone) {
+  if (device_ == Device{}) GTEST_SKIP() << "on the CPU they are spoiled, as with PyTorch";
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), 3e38f, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const auto& make : {MakeAdamW, MakeSgd}) {
+      const Floats after = Train(device_, When::kAfter, make, [&](Net& net, Optimizer& optimizer) {
+        Backward(net.Loss());
+        net.first.grad().Fill(bad);
+        const double norm = ClipGradNorm(optimizer, 1.0).Item();
+        EXPECT_FALSE(std::isfinite(norm)) << norm;
+        optimizer.Step();
+        optimizer.ZeroGrad();
+      });
+      EXPECT_EQ(after, Net().Values());
+    }
+  }
+}
+
+TEST_F(TrainingOnDevice, LossScaling) {
+  const auto step_with = [](double init_scale, double factor = 1) {
+    auto scaler = std::make_shared<GradScaler>(GradScalerOptions{.init_scale = init_scale});
+    return [scaler, factor](Net& net, Optimizer& optimizer) {
+      optimizer.UseGradScaler(scaler);
+      scaler->Backward(net.Loss(), factor);
+      scaler->Backward(net.Loss(Sigmoid), 0.5);
+      ClipGradNorm(optimizer, 0.05);
+      optimizer.Step();
+      optimizer.ZeroGrad();
+    };
+  };
+  for (const auto& make : {MakeAdamW, MakeSgd}) {
+    const Floats on_cpu = Train({}, When::kAfter, make, step_with(1));
+    ExpectNear(Train(device_, When::kAfter, make, step_with(65536)), on_cpu, 2e-6);
+    ExpectNear(Train(device_, When::kAfter, make, step_with(3e38)), on_cpu, 2e-6);
+    // All four steps overflow.
+    EXPECT_EQ(Train(device_, When::kAfter, make, step_with(3e38, 1e4)), Net().Values());
+  }
+}
+
+}  // namespace
+}  // namespace lathe
