@@ -37,11 +37,12 @@ void* Pool::Allocate(int64_t bytes) {
   const int64_t size = RoundUp(std::max<int64_t>(bytes, 1), kStep);
   const bool small = size <= kLargestSmall;
   const std::lock_guard lock(mutex_);
-  FreeParts& free = FreePartsOf(small);
-  const auto fit = free.lower_bound({size, nullptr});
-  const auto part = fit != free.end() ? parts_.find(fit->second) : Grow(size, small);
+  const FreeParts& fitting = FreePartsOf(small);
+  const auto fit = fitting.lower_bound({size, nullptr});
+  const auto part = fit != fitting.end() ? parts_.find(fit->second) : Grow(size, small);
 
   const auto [begin, available] = std::pair(part->first, part->second.bytes);
+  FreeParts& free = FreePartsOf(segments_.at(part->second.segment).small);
   free.erase({available, begin});
   if (available - size >= (small ? kStep : kSmallestLargeRest)) {
     parts_.emplace_hint(std::next(part), begin + size,
@@ -85,7 +86,7 @@ void Pool::Free(void* memory) {
   free.emplace(part->second.bytes, part->first);
 }
 
-// A free part of at least `bytes` in a new segment.
+// A free part of at least `bytes` in a new segment, or in one of the other kind if need be.
 Pool::Parts::iterator Pool::Grow(int64_t bytes, bool small) {
   const int64_t least = small ? kSmallSegment : RoundUp(bytes, kLargeStep);
   const int64_t wanted = small ? kSmallSegment : std::max(least, kLargeSegment);
@@ -96,6 +97,12 @@ Pool::Parts::iterator Pool::Grow(int64_t bytes, bool small) {
   ReleaseFree();
   part = AddSegment(least, small);
   if (part != parts_.end()) return part;
+  if (small) {  // rather a piece of what is meant for large requests than none
+    const FreeParts& free = FreePartsOf(false);
+    if (const auto fit = free.lower_bound({bytes, nullptr}); fit != free.end()) {
+      return parts_.find(fit->second);
+    }
+  }
   throw Error(absl::StatusCode::kResourceExhausted, WhyNoRoom(bytes),
               "use a smaller batch, shorter sequences, --mixed_precision bf16 or "
               "--gradient_checkpointing");

@@ -3,7 +3,8 @@
 //
 // Memory is taken from the device in segments, which are split into blocks as they are asked for;
 // free neighbours become one block again. Requests up to 1 MiB share segments of 2 MiB, larger ones
-// have segments of their own of at least 20 MiB. The smallest free block that suffices is taken.
+// have segments of their own of at least 20 MiB, where small ones go if there is no room elsewhere.
+// The smallest free block that suffices is taken.
 //
 // All work on the device goes to one stream, so a block may be handed out again while older work
 // still uses it. Any thread may call.

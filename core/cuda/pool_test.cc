@@ -166,6 +166,21 @@ TEST(Pool, TakesSmallerSegmentsWhereRoomIsScarce) {
   EXPECT_EQ(pool.Statistics().retries, 0);
 }
 
+TEST(Pool, SmallRequestsFindRoomAmongLargeOnes) {
+  FakeDevice device(20 * kMiB);
+  Pool pool(device);
+  char* const large = static_cast<char*>(pool.Allocate(12 * kMiB));
+  char* const small = static_cast<char*>(pool.Allocate(1024));
+  EXPECT_EQ(small, large + 12 * kMiB);
+  char* const next = static_cast<char*>(pool.Allocate(512));
+  EXPECT_EQ(device.allocations, 5);  // 20 MiB; for each small one 2 MiB, twice, in vain
+  CheckWhole(pool, device);
+  for (void* block : {small, next, large}) pool.Free(block);
+  CheckWhole(pool, device);
+  EXPECT_EQ(pool.Allocate(20 * kMiB), large);
+  CheckWhole(pool, device);
+}
+
 TEST(Pool, SaysWhyThereIsNoRoom) {
   FakeDevice device(64 * kMiB);
   Pool pool(device);
