@@ -176,7 +176,7 @@ void Accelerator::PrepareLoader(DataLoader& loader) {
 
 void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   optimizer.StepOnlyIf(state_->sync);
-  optimizer.UseGradScaler(state_->scaler);
+  if (state_->scaler != nullptr) optimizer.UseGradScaler(state_->scaler);
   auto& arenas = state_->arenas;
   const auto& arena = optimizer.shared_arena();
   // Optimizers of the same parameters share their buffers.

@@ -123,6 +123,47 @@ TEST_F(TrainingOnDevice, TheAcceleratorsLoop) {
   }
 }
 
+TEST_F(TrainingOnDevice, TheAcceleratorSkipsWindowsThatOverflow) {
+  if (device_ == Device{}) GTEST_SKIP() << "float16 is for GPUs";
+  Accelerator accelerator({.gradient_accumulation_steps = 2,
+                           .mixed_precision = "fp16",
+                           .grad_scaler = {.init_scale = 1e8, .growth_interval = 1000},
+                           .device = "cuda"});
+  const auto model = MakeModel();
+  AdamW optimizer(model->Parameters(), {.lr = 1e-2});
+  DataLoader train(MakeData(18), {.batch_size = 4, .shuffle = true});  // 3 windows, the last short
+  const auto scheduler = GetScheduler("linear", optimizer, {.num_training_steps = 30});
+  accelerator.Prepare(train, *model, optimizer, *scheduler);
+  model->Train();
+  int64_t windows = 0, skipped = 0;
+  for (int epoch = 0; epoch < 5; ++epoch) {
+    for (const Batch& batch : train) {
+      const auto accumulation = accelerator.Accumulate();
+      const double rate = optimizer.lr();
+      accelerator.Backward(model->Forward(batch).loss);
+      EXPECT_EQ(accelerator.scaler()->scale(), std::ldexp(1e8f, -static_cast<int>(skipped)));
+      const Tensor norm = accelerator.ClipGradNorm(optimizer, 1.0);
+      optimizer.Step();
+      scheduler->Step();
+      optimizer.ZeroGrad();
+      if (!accelerator.sync_gradients()) {
+        EXPECT_TRUE(accelerator.optimizer_step_was_skipped());
+        continue;
+      }
+      const bool finite = std::isfinite(norm.Item());
+      ++windows;
+      skipped += !finite;
+      EXPECT_EQ(accelerator.optimizer_step_was_skipped(), !finite);
+      EXPECT_EQ(accelerator.scaler()->num_skipped_steps(), skipped);
+      EXPECT_EQ(optimizer.step_count(), windows - skipped);
+      EXPECT_EQ(optimizer.lr() < rate, finite);
+    }
+  }
+  EXPECT_EQ(windows, 15);
+  EXPECT_GT(skipped, 4);
+  EXPECT_LT(skipped, 14);
+}
+
 // Two layers, their input and what they should give.
 struct Net : Module {
   Net() {
