@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Packs some programs, unpacks them elsewhere, and checks there what a machine without a GPU can.
+set -euo pipefail
+
+fail() {
+  echo "FAILED: $1" >&2
+  exit 1
+}
+expect() { # expect PATTERN FILE
+  grep -qE -- "$1" "$2" || { cat "$2" >&2; fail "no \"$1\" in $2"; }
+}
+
+temp=${TEST_TMPDIR:?}
+programs=(--bin . --program apps/finetune --program apps/lathe --program core/optimizer_gpu_test)
+
+# What is packed with a program: no part of glibc, nothing of CUDA's, each library once.
+tools/bundle.sh --libraries apps/finetune apps/lathe >"$temp/libraries"
+expect '/libdnnl\.so' "$temp/libraries"
+expect '/libstdc\+\+\.so' "$temp/libraries"
+! grep -E '/(libc|libm|libpthread|ld-linux[^/]*|libcu[^/]*|libnccl)\.so' "$temp/libraries" || fail "these must not be packed"
+[ -z "$(sed 's|.*/||' "$temp/libraries" | sort | uniq -d)" ] || fail "a library is listed twice"
+! tools/bundle.sh --libraries "$temp/libraries" >/dev/null 2>"$temp/error" || fail "a text is no program"
+expect '^error: ' "$temp/error"
+
+# What can't be packed, in one clear line.
+for arguments in 'bundle.zip' 'a.tar.gz b.tar.gz' 'bundle.tar.gz --with /nowhere' 'bundle.tar.gz --nonsense'; do
+  # shellcheck disable=SC2086
+  ! (cd "$temp" && "$OLDPWD/tools/bundle.sh" $arguments --bin "$OLDPWD" --program apps/lathe) >"$temp/error" 2>&1 || fail "$arguments"
+  expect '^error: ' "$temp/error"
+done
+
+mkdir -p "$temp/extra/deep"
+echo hello >"$temp/extra/deep/file"
+tools/bundle.sh "$temp/one.tar.gz" "${programs[@]}" --with "$temp/extra" --with "$temp/extra/deep:golden/other" >"$temp/said"
+expect 'needs glibc 2\.[0-9]+ or newer' "$temp/said"
+
+# A program without libraries: the same files give the same bytes, in a file that is not too large.
+for name in a b; do tools/bundle.sh "$temp/$name.tar.gz" --bin /usr/bin --program true >/dev/null; done
+cmp "$temp/a.tar.gz" "$temp/b.tar.gz"
+! tools/bundle.sh "$temp/none.tar.gz" --bin /usr/bin --program true --max_mib 0 >/dev/null 2>"$temp/error" || fail "it is larger than nothing"
+expect '^error: .* would have [0-9.]+ MiB, more than the 0 ' "$temp/error"
+[ ! -e "$temp/none.tar.gz" ] || fail "a file that is too large stays"
+
+tar -C "$temp" -xf "$temp/one.tar.gz"
+bundle=$temp/lathe-gpu
+for file in MANIFEST bin/apps/finetune bin/core/optimizer_gpu_test lib/libdnnl.so.2 lib/fallback/libstdc++.so.6 \
+  tests/golden/models data/extra/deep/file data/golden/other/file; do
+  [ -e "$bundle/$file" ] || fail "$file is not packed"
+done
+# A machine without a GPU: whatever this one has, these are all the commands that are found.
+mkdir "$temp/commands"
+for command in awk basename bash cat cksum cmp cp cut date dirname env find getconf grep head ls mkdir mktemp nproc \
+  paste readlink realpath rm sed sleep sort tail timeout tr uname uniq wc; do
+  ln -s "$(command -v $command)" "$temp/commands/"
+done
+cd "$temp"
+export CUDA_VISIBLE_DEVICES=-1
+PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages device,tests,train,speed >"$temp/check" 2>&1 ||
+  { cat "$temp/check" "$temp/results/log.txt"; fail "gpu_check.sh without a GPU"; }
+expect '^skipped .*no usable GPU here' "$temp/check"
+for stage in device tests train speed; do expect "^== $stage" "$temp/check"; done
+expect '^# GPU check: none: no nvidia-smi here' results/results.md
+expect ' 0 failed' results/results.md
+expect '\| tests \| skipped \| core/optimizer_gpu_test \|.*cases' results/results.md
+expect '\| train \| passed \| .*the same again on cpu, bit for bit' results/results.md
+expect '"failed": 0,' results/results.json
+expect '==== tests: .*/core/optimizer_gpu_test' results/log.txt
+expect '^\}$' results/results.json
+
+# What fails is said, and is the exit code.
+printf '#!/bin/sh\necho "core/x_test.cc:1: Failure"\necho "[  FAILED  ] Some.Case (0 ms)"\nexit 1\n' >"$bundle/bin/core/optimizer_gpu_test"
+! PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages tests >"$temp/check" 2>&1 ||
+  fail "a failed test must be the exit code"
+expect '^failed .*core/optimizer_gpu_test .*failed: Some\.Case' "$temp/check"
+expect '^## Failed: 1' results/results.md
+# No time at all.
+PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --minutes 0 --out "$temp/results" >"$temp/check" 2>&1 || fail "no time is no failure"
+expect '^skipped .*no time left' "$temp/check"
+
+# A GPU that is only said to be there: what is made of losses and times.
+cat >"$temp/commands/nvidia-smi" <<'END'
+#!/usr/bin/env bash
+case "$*" in
+  *-lms*) while :; do echo 1234; sleep 0.1; done ;;
+  *memory.used*) echo 34 ;;
+  *) echo "Some GPU, 1.2, 80000 MiB" ;;
+esac
+END
+cat >"$bundle/bin/apps/lathe" <<'END'
+#!/usr/bin/env bash
+echo "- Devices: CPU; CUDA 13.0, kernels for sm_90: cuda:0 is Some GPU"
+END
+rm "$bundle/bin/apps/finetune"
+cat >"$bundle/bin/apps/finetune" <<'END'
+#!/usr/bin/env bash
+echo "  --mixed_precision NAME  no, bf16"
+while [ $# -gt 0 ]; do
+  case $1 in
+    --output_dir) out=$2 ;;
+    --max_steps) steps=$2 ;;
+    --device) device=$2 ;;
+  esac
+  shift
+done
+[ -n "${out:-}" ] || exit 0
+mkdir -p "$out"
+loss=0.7
+[ "$device" = cpu ] || loss=${GPU_LOSS:-0.70001}
+printf '  "loss": %s,\n' $loss >"$out/trainer_state.json"
+printf '  "eval_loss": 0.6\n' >"$out/eval_results.json"
+printf '  "time_to_first_step": 1.5,\n  "train_runtime": %s.0,\n  "train_samples_per_second": 32.0,\n' "$steps" >"$out/train_results.json"
+echo weights >"$out/model.safetensors"
+END
+chmod +x "$temp/commands/nvidia-smi" "$bundle"/bin/apps/*
+PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages train,speed >"$temp/check" 2>&1 ||
+  { cat "$temp/check"; fail "gpu_check.sh with a GPU"; }
+expect '^# GPU check: Some GPU' results/results.md
+expect '\| train \| passed \| f32-dropout-0.1: the same again on cuda, bit for bit' results/results.md
+expect '\| f32-dropout-0.1: GPU against CPU \|.* differ by 1.43e-05 of them' results/results.md
+expect '^\| tiny-sst2-32 \| Lathe \| 32 \| 1000.00 \| 1.5 \| 1200 \|' results/results.md
+expect '"system": "Lathe", "samples_per_s": 32.0, "step_ms": 1000.00' results/results.json
+! GPU_LOSS=0.701 PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages train >"$temp/check" 2>&1 ||
+  fail "another loss than the CPU's must be the exit code"
+expect '^failed .*f32-dropout-0: GPU against CPU .*losses differ by 1.43e-03' "$temp/check"
+expect '^passed .*bf16-dropout-0: GPU against CPU' "$temp/check"
+echo "passed"

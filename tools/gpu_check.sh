@@ -1,0 +1,399 @@
+#!/usr/bin/env bash
+# Everything that only a machine with a GPU can tell; see usage().
+set -uo pipefail
+
+usage() {
+  cat <<END
+Runs all tests that use a GPU, trains on it and compares with the CPU, looks for bad memory accesses and races, and
+measures speed. Without a GPU it says what it skips. Exits with 1 if anything failed, else with 0.
+
+Runs from what tools/bundle.sh packed, or from a source tree (where it builds first). No Python is needed, but for the
+peer that speed is compared with.
+
+Usage: tools/gpu_check.sh [options]
+  --out DIR       where results.md, results.json and log.txt (all output) go (default: gpu_results)
+  --minutes N     stop in time (default: $minutes): stages are run in the order below, and say what they left out
+  --stages LIST   of device,tests,train,sanitizer,speed (default: all)
+  --quick         tiny models and few steps; no sanitizer
+  --data DIR      where to look for golden/models, sst2/{train,dev}.tsv, bert-base-uncased/vocab.txt and
+                  peers/hf_finetune.py, besides data/; may be repeated
+END
+}
+
+fail() {
+  echo "error: $1" >&2
+  exit "${2:-1}"
+}
+
+minutes=25
+stages=device,tests,train,sanitizer,speed
+quick=''
+out=gpu_results
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+data=("$root/data")
+while [ $# -gt 0 ]; do
+  case $1 in
+    --help | -h) usage; exit 0 ;;
+    --quick) quick=1; shift; continue ;;
+    --out | --minutes | --stages | --data) [ $# -ge 2 ] || fail "$1 needs a value" 2 ;;
+    *) usage >&2; fail "unknown argument $1" 2 ;;
+  esac
+  case $1 in
+    --out) out=$2 ;;
+    --minutes) [[ $2 =~ ^[0-9]+$ ]] || fail "--minutes must be a whole number but is \"$2\"" 2; minutes=$2 ;;
+    --stages) stages=$2 ;;
+    --data) data+=("$(realpath -e -- "$2")") || fail "--data $2: no such folder" ;;
+  esac
+  shift 2
+done
+for name in ${stages//,/ }; do
+  [[ ,device,tests,train,sanitizer,speed, == *",$name,"* ]] || fail "unknown stage $name" 2
+done
+budget=$((minutes * 60))
+
+mkdir -p -- "$out" && out=$(realpath -- "$out") || fail "can't write to $out"
+work=$(mktemp -d)
+: >"$out/log.txt"
+: >"$work/records"
+: >"$work/metrics"
+: >"$work/facts"
+
+report() {
+  awk -f "$root/tools/gpu_check_report.awk" -v form=json "$work"/{facts,records,metrics} >"$out/results.json"
+  awk -f "$root/tools/gpu_check_report.awk" -v form=md "$work"/{facts,records,metrics} >"$out/results.md"
+}
+trap 'rm -rf "$work"' EXIT
+# Told to stop: what is known so far counts.
+trap 'record failed "the check itself" 0 "stopped after $SECONDS s"; report; exit 1' INT TERM HUP
+
+# fact NAME VALUE; record passed|failed|skipped NAME SECONDS DETAIL; metric CASE SYSTEM KEY=VALUE...
+clean() { tr -s '\t\n' '  ' <<<"$1" | sed 's/ *$//'; }
+fact() {
+  printf 'fact\t%s\t%s\n' "$1" "$(clean "$2")" >>"$work/facts"
+  printf '%-10s %s\n' "$1" "$(clean "$2")"
+}
+stage=start
+record() {
+  printf 'record\t%s\t%s\t%s\t%s\t%s\n' "$stage" "$1" "$2" "$3" "$(clean "$4")" >>"$work/records"
+  printf '%-8s %s  (%s s)  %s\n' "$1" "$2" "$3" "$(clean "$4")"
+}
+metric() {
+  local case=$1 system=$2
+  shift 2
+  (IFS=$'\t'; printf 'metric\t%s\t%s\t%s\n' "$case" "$system" "$*") >>"$work/metrics"
+  printf '         %s, %s: %s\n' "$case" "$system" "$*"
+}
+
+# begin STAGE SECONDS: true if it is wanted and there is time; it then has so much at most.
+begin() {
+  [[ ,$stages, == *",$1,"* ]] || return 1
+  stage=$1
+  stage_end=$((SECONDS + $2 < budget ? SECONDS + $2 : budget))
+  printf '\n== %s  (%d s so far)\n' "$stage" "$SECONDS"
+  [ $((stage_end - SECONDS)) -ge 2 ] && return 0
+  record skipped "$stage" 0 "no time left"
+  return 1
+}
+time_left() { echo $((stage_end - SECONDS)); }
+
+# run LIMIT COMMAND...: its output goes to $work/output and to the log; sets rc (124: too slow) and took.
+run() {
+  local limit=$1 begun=$EPOCHREALTIME
+  shift
+  [ "$limit" -le "$(time_left)" ] || limit=$(time_left)
+  rc=124
+  : >"$work/output"
+  if [ "$limit" -gt 0 ]; then
+    timeout -k 10 "$limit" env "${environment[@]}" "$@" >"$work/output" 2>&1 </dev/null
+    rc=$?
+  fi
+  [ $rc -ne 137 ] || rc=124
+  took=$(awk -v a="${begun/,/.}" -v b="${EPOCHREALTIME/,/.}" 'BEGIN { printf "%.1f", b - a }')
+  { printf '\n==== %s: %s\n' "$stage" "$*"; cat "$work/output"; echo "==== exit code $rc, $took s"; } >>"$out/log.txt"
+}
+last_lines() { grep -v '^ *$' "$work/output" | tail -n "${1:-3}" | cut -c1-300; }
+
+# The first DIR/NAME of the data folders; "" if there is none.
+find_data() {
+  local folder
+  for folder in "${data[@]}"; do
+    [ -e "$folder/$1" ] && { echo "$folder/$1"; return; }
+  done
+}
+
+environment=(LC_ALL=C)
+if [ -f "$root/MANIFEST" ]; then
+  bin=$root/bin
+  mapfile -t programs < <(sed -n 's/^program //p' "$root/MANIFEST")
+else
+  bin=$root/bazel-bin
+  mapfile -t targets < <("$root/tools/bundle.sh" --targets)
+  (cd "$root" && bazel build --color=no --noshow_progress "${targets[@]}") || fail "it does not build"
+  programs=("${targets[@]#//}")
+  programs=("${programs[@]/://}")
+fi
+cd "$root" || exit 1
+
+# Where a library of CUDA's lies: in the system's list, in CUDA's folder, or in one that other programs brought.
+find_library() {
+  local found
+  found=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | sed -n "s|.*$1.* => ||p" | head -n 1)
+  [ -n "$found" ] || found=$(ls "${CUDA_PATH:-/usr/local/cuda}"/lib64/$1 2>/dev/null | head -n 1)
+  [ -n "$found" ] || [ -z "$has_gpu" ] || found=$(timeout 30 find /usr /opt /root /home -name "$1" -not -path '*/stubs/*' 2>/dev/null | head -n 1)
+  echo "$found"
+}
+
+use_libraries() {
+  local path='' name file
+  [ ! -d "$root/lib" ] || path=$root/lib
+  for name in 'libcublasLt.so.1[23]' 'libnccl.so.2'; do
+    file=$(find_library "$name")
+    fact "${name%%.so*}" "${file:-not found}"
+    [ -z "$file" ] || path+=:${file%/*}
+  done
+  environment+=("LD_LIBRARY_PATH=${path#:}:${LD_LIBRARY_PATH:-}")
+  [ -d "$root/lib/fallback" ] || return
+  # This machine's libstdc++ if it is new enough, as the driver's libraries use it, too.
+  env "${environment[@]}" "$bin/apps/lathe" --help >/dev/null 2>&1 && return
+  environment[-1]="LD_LIBRARY_PATH=${path#:}:$root/lib/fallback:${LD_LIBRARY_PATH:-}"
+  fact libstdc++ "this machine's is too old; the packed one is used"
+}
+
+stage_device() {
+  local name query=name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.draw,compute_cap
+  fact revision "$([ -f MANIFEST ] && sed -n 's/^revision //p' MANIFEST || git describe --always --dirty 2>/dev/null)"
+  fact glibc "$(getconf GNU_LIBC_VERSION 2>/dev/null)$([ -f MANIFEST ] && sed -n 's/^glibc \(.*\)/, the programs need \1/p' MANIFEST)"
+  fact system "$(uname -sr), $(nproc) cores, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
+  has_gpu=''
+  if ! command -v nvidia-smi >/dev/null; then
+    fact device "none: no nvidia-smi here"
+  elif ! name=$(timeout 60 nvidia-smi --query-gpu="$query" --format=csv,noheader 2>&1); then
+    fact device "none: nvidia-smi says: $name"
+  else
+    has_gpu=1
+    fact device "$(head -n 1 <<<"$name" | cut -d, -f1)"
+    fact nvidia-smi "($query) $(tr '\n' ';' <<<"$name")"
+  fi
+  use_libraries
+  stage=device stage_end=$((SECONDS + 60))
+  run 60 "$bin/apps/lathe" env
+  local seen
+  seen=$(sed -n 's/^- Devices: //p' "$work/output")
+  fact lathe "$seen"
+  if [ $rc -ne 0 ]; then
+    record failed "programs start" "$took" "lathe env: $(last_lines)"
+  elif [ -n "$has_gpu" ] && [[ $seen != *'cuda:0 is'* ]]; then
+    record failed "the GPU can be used" "$took" "nvidia-smi shows one, but lathe sees: $seen"
+    has_gpu=''
+  else
+    record passed "programs start" "$took" ''
+  fi
+  [ -n "$has_gpu" ] || record skipped "all that needs a GPU" 0 "no usable one here"
+}
+
+# test_program LIMIT NAME COMMAND...: records what a GoogleTest program says.
+test_program() {
+  local limit=$1 name=$2 good skipped bad detail
+  shift 2
+  run "$limit" "$@"
+  count() { sed -n "s/^\[  $1 \+\] \([0-9]\+\) tests\?[.,].*/\1/p" "$work/output" | tail -n 1; }
+  good=$(count PASSED) skipped=$(count SKIPPED)
+  detail="${good:-0} passed${skipped:+, $skipped skipped}"
+  if [ $rc -eq 124 ]; then
+    record failed "$name" "$took" "not done in time; last: $(last_lines 1)"
+  elif [ $rc -ne 0 ]; then
+    bad=$(sed -n 's/^\[  FAILED  \] \([^ ,]*[./][^ ,]*\).*/\1/p' "$work/output" | sort -u | head -n 30)
+    record failed "$name" "$took" "exit code $rc; $detail; failed: ${bad:-$(last_lines)}"
+    # Each failure with what it says, here and in the log.
+    sed -n '/: Failure$/,/^\[  FAILED  \]/p' "$work/output" | head -n 60
+  elif [ "${good:-0}" -eq 0 ] && [ "${skipped:-0}" -gt 0 ]; then
+    record skipped "$name" "$took" "$skipped cases: $(sed -n '/: Skipped$/{n;p;q}' "$work/output")"
+  else
+    record passed "$name" "$took" "$detail"
+  fi
+}
+
+stage_tests() {
+  local program golden saved=("${environment[@]}")
+  golden=$(find_data golden/models)
+  for program in "${programs[@]}"; do
+    case $program in
+      *_test) ;;
+      *) continue ;;
+    esac
+    environment=("${saved[@]}")
+    case $program in
+      *golden_models*) [ -z "$golden" ] || environment+=("LATHE_GOLDEN_DIR=${golden%/models}") ;;
+      */cublaslt_library_test) environment+=(LATHE_CUBLASLT=/nowhere/libcublasLt.so.13) ;;
+    esac
+    test_program 300 "$program" "$bin/$program"
+  done
+  environment=("${saved[@]}")
+}
+
+# config DIR HIDDEN LAYERS HEADS: fresh weights of that shape, and the vocabulary.
+config() {
+  mkdir -p "$1"
+  local vocab
+  vocab=$(find_data bert-base-uncased/vocab.txt)
+  if [ -n "$vocab" ]; then
+    cp "$vocab" "$1/vocab.txt"
+  else
+    { printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]'; printf '%s\n' {a..z} '##'{a..z}; } >"$1/vocab.txt"
+  fi
+  cat >"$1/config.json" <<END
+{"architectures": ["BertForSequenceClassification"], "model_type": "bert", "vocab_size": $(wc -l <"$1/vocab.txt"),
+ "hidden_size": $2, "num_hidden_layers": $3, "num_attention_heads": $4, "intermediate_size": $((4 * $2)),
+ "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02,
+ "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 0}
+END
+}
+
+# Texts for training: SST-2 if it is there, else letters; and texts of at least 512 tokens.
+make_data() {
+  local sst2
+  sst2=$(find_data sst2/train.tsv)
+  if [ -n "$sst2" ]; then
+    cp "${sst2%/*}"/{train,dev}.tsv "$work/"
+  else
+    fact data "no sst2/ there: texts of random letters"
+    for part in train dev; do
+      awk -v n=640 -v seed=${#part} 'BEGIN {
+        srand(seed); print "sentence\tlabel"
+        for (i = 0; i < n; ++i) {
+          text = ""; label = i % 2; words = 3 + int(40 * rand() * rand())
+          for (w = 0; w < words; ++w) text = text sprintf("%c ", 97 + int((label ? 26 : 20) * rand()))
+          print text "\t" label
+        } }' >"$work/$part.tsv"
+    done
+  fi
+  awk -F '\t' 'NR == 1 { print; next } { text = text " " $1; words += split($1, unused, " ") }
+    words >= 600 { print substr(text, 2) "\t" NR % 2; text = ""; words = 0; ++n }
+    END { exit n == 0 }' "$work/train.tsv" >"$work/some_long.tsv" || return
+  # 1,024 of them: the same again and again, as only their length counts.
+  awk 'NR == 1 { print; next } { row[NR - 2] = $0 } END { for (i = 0; i < 1024; ++i) print row[i % (NR - 1)] }' \
+    "$work/some_long.tsv" >"$work/long.tsv"
+}
+
+# finetune LIMIT OUT CONFIG OPTIONS...
+finetune() {
+  local limit=$1 to=$2 config=$3
+  shift 3
+  run "$limit" "$bin/apps/finetune" --config_name "$config" --tokenizer_name "$config" --do_train --disable_tqdm \
+    --overwrite_output_dir --output_dir "$to" "$@"
+}
+losses() { sed -n 's/^ *"\(loss\|eval_loss\)": *\([-0-9.e]*\),*$/\2/p' "$1/trainer_state.json" "$1/eval_results.json"; }
+number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p" "$2" | head -n 1; }
+
+# train_on DEVICE NAME PRECISION DROPOUT: $work/NAME.DEVICE; false, and recorded, if it failed.
+train_on() {
+  finetune 240 "$work/$2.$1" "$work/small" --device "${1%%-*}" --mixed_precision "$3" \
+    --config_overrides "hidden_dropout_prob=$4,attention_probs_dropout_prob=$4" \
+    --train_file "$work/train.tsv" --validation_file "$work/dev.tsv" --do_eval --max_eval_samples 256 \
+    --max_train_samples $((32 * train_steps)) --max_steps "$train_steps" --logging_steps 1 --per_device_train_batch_size 32 --seed 1
+  [ $rc -eq 0 ] && return
+  if [ $rc -eq 124 ] && [ "$(time_left)" -le 1 ]; then
+    record skipped "train $2 on $1" "$took" "no time left"
+  else
+    record failed "train $2 on $1" "$took" "exit code $rc: $(last_lines)"
+  fi
+  return 1
+}
+
+# The largest difference between two runs' losses over the first one's; "" if there are not the same number of them.
+loss_difference() {
+  paste <(losses "$1") <(losses "$2") | awk -F '\t' '
+    $1 == "" || $2 == "" { bad = 1; exit }
+    { d = ($1 - $2) / $1; if (d < 0) d = -d; if (!(d <= worst)) worst = d }
+    END { if (NR > 1 && !bad) printf "%.2e\n", worst }'
+}
+
+# Losses of each step and of an evaluation, on the CPU and twice on the GPU.
+stage_train() {
+  local precision dropout name limit difference precisions=(no bf16)
+  env "${environment[@]}" "$bin/apps/finetune" --help 2>/dev/null | grep -A2 -e '--mixed_precision' | grep -q fp16 && precisions+=(fp16)
+  local device=cuda dropouts=(0 0.1)
+  if [ -z "$has_gpu" ]; then  # that much shows that the programs work
+    device=cpu precisions=(no) dropouts=(0.1)
+    record skipped "training on a GPU" 0 "no usable one here"
+  fi
+  for precision in "${precisions[@]}"; do
+    for dropout in "${dropouts[@]}"; do
+      # CPUs without AVX512-BF16 compute in bfloat16 and float16 slowly.
+      name=$precision-dropout-$dropout
+      name=${name/#no-/f32-}
+      train_on $device "$name" "$precision" "$dropout" || continue
+      if train_on "$device-again" "$name" "$precision" "$dropout"; then
+        if cmp -s "$work/$name.$device"{,-again}/model.safetensors && [ "$(losses "$work/$name.$device")" = "$(losses "$work/$name.$device-again")" ]; then
+          record passed "$name: the same again on $device, bit for bit" "$took" "$train_steps steps"
+        else
+          record failed "$name: the same again on $device, bit for bit" "$took" "losses differ by $(loss_difference "$work/$name.$device"{,-again})"
+        fi
+      fi
+      [ -n "$has_gpu" ] || continue
+      limit=1e-4
+      [ "$precision" = no ] || limit=2e-2
+      train_on cpu "$name" "$precision" "$dropout" || continue
+      difference=$(loss_difference "$work/$name".{cpu,cuda})
+      if awk -v d="$difference" -v l=$limit 'BEGIN { exit !(d != "" && d + 0 <= l + 0) }'; then
+        record passed "$name: GPU against CPU" "$took" "losses of $train_steps steps and an evaluation differ by $difference of them at most"
+      else
+        record failed "$name: GPU against CPU" "$took" "losses differ by ${difference:-another number of steps}, more than $limit; CPU: $(losses "$work/$name.cpu" | tr '\n' ' ') GPU: $(losses "$work/$name.cuda" | tr '\n' ' ')"
+      fi
+    done
+  done
+}
+
+stage_sanitizer() {
+  local sanitizer tool what command
+  sanitizer=$(PATH=$PATH:${CUDA_PATH:-/usr/local/cuda}/bin command -v compute-sanitizer)
+  for tool in memcheck racecheck synccheck; do
+    for what in tests/golden_models_gpu_test apps/finetune; do
+      if [ -z "$has_gpu" ] || [ -z "$sanitizer" ]; then
+        record skipped "$tool of $what" 0 "$([ -n "$has_gpu" ] && echo 'no compute-sanitizer' || echo 'no usable GPU') here"
+        continue
+      fi
+      command=("$bin/$what")
+      [ $what != apps/finetune ] ||
+        command+=(--config_name "$work/tiny" --tokenizer_name "$work/tiny" --do_train --max_steps 3 --bf16 --device cuda
+          --train_file "$work/train.tsv" --max_train_samples 64 --output_dir "$work/sanitized" --overwrite_output_dir --disable_tqdm)
+      run 120 "$sanitizer" --tool $tool --error-exitcode 42 --print-limit 20 "${command[@]}"
+      if [ $rc -eq 0 ] && grep -q 'ERROR SUMMARY: 0 errors\|RACECHECK SUMMARY: 0 hazards' "$work/output"; then
+        record passed "$tool of $what" "$took" ''
+      elif [ $rc -eq 124 ]; then
+        record skipped "$tool of $what" "$took" "not done in time; nothing found so far: $(grep -c '=========     at ' "$work/output") places"
+      elif grep -qi 'device not supported\|failed to initialize' "$work/output"; then
+        record skipped "$tool of $what" "$took" "the tool can't be used here: $(grep -i -m 1 'not supported\|failed to initialize' "$work/output")"
+      else
+        record failed "$tool of $what" "$took" "exit code $rc: $(grep -m 12 '^=========' "$work/output" | cut -c1-200)"
+      fi
+    done
+  done
+}
+
+source "$root/tools/gpu_check_speed.sh"
+
+train_steps=20
+fact started "$(date -u '+%Y-%m-%d %H:%M:%S') UTC"
+printf '\n== device\n'
+stage_device
+make_data || record failed data 0 "no texts can be made of $work/train.tsv"
+config "$work/tiny" 64 2 2
+config "$work/base" 768 12 12
+config "$work/large" 1024 24 16
+if [ -n "$quick" ] || [ -z "$has_gpu" ]; then
+  train_steps=3
+  config "$work/small" 64 2 2
+else
+  config "$work/small" 384 6 12
+fi
+begin tests 600 && stage_tests
+begin train 420 && stage_train
+[ -n "$quick" ] || { begin sanitizer 420 && stage_sanitizer; }
+begin speed $budget && stage_speed
+
+fact took "$SECONDS s"
+report
+sed -n '1,/^## All/p' "$out/results.md" | head -n -1
+echo "results: $out/results.md, $out/results.json, $out/log.txt"
+! cut -f3 "$work/records" | grep -qx failed

@@ -1,0 +1,98 @@
+# Turns what tools/gpu_check.sh has noted into results.json (form=json) or results.md (form=md).
+#   fact <TAB> name <TAB> value
+#   record <TAB> stage <TAB> passed|failed|skipped <TAB> name <TAB> seconds <TAB> detail
+#   metric <TAB> case <TAB> system <TAB> key=value <TAB> ...
+BEGIN { FS = "\t" }
+
+$1 == "fact" { fact[$2] = $3; fact_names[++facts] = $2 }
+$1 == "record" {
+  ++records
+  ++count[$3]
+  for (i = 2; i <= 6; ++i) record[records, i] = $i
+}
+$1 == "metric" {
+  ++metrics
+  for (i = 2; i <= NF; ++i) metric[metrics, i] = $i
+  fields[metrics] = NF
+}
+
+function quoted(text) {
+  gsub(/\\/, "\\\\", text)
+  gsub(/"/, "\\\"", text)
+  gsub(/[\001-\037]/, " ", text)
+  return "\"" text "\""
+}
+# A number, or a quoted text.
+function value(text) {
+  return text ~ /^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$/ ? text : quoted(text)
+}
+function cell(text) {
+  gsub(/\|/, "\\|", text)
+  gsub(/</, "\\&lt;", text)
+  return text
+}
+function of_metric(row, key,    i) {
+  for (i = 4; i <= fields[row]; ++i)
+    if (index(metric[row, i], key "=") == 1) return substr(metric[row, i], length(key) + 2)
+  return ""
+}
+
+function json(    i, j, at) {
+  print "{\n  \"facts\": {"
+  for (i = 1; i <= facts; ++i) printf "    %s: %s%s\n", quoted(fact_names[i]), quoted(fact[fact_names[i]]), i < facts ? "," : ""
+  printf "  },\n  \"passed\": %d,\n  \"failed\": %d,\n  \"skipped\": %d,\n  \"records\": [\n", count["passed"], count["failed"], count["skipped"]
+  for (i = 1; i <= records; ++i)
+    printf "    {\"stage\": %s, \"status\": %s, \"name\": %s, \"seconds\": %s, \"detail\": %s}%s\n", quoted(record[i, 2]),
+      quoted(record[i, 3]), quoted(record[i, 4]), value(record[i, 5]), quoted(record[i, 6]), i < records ? "," : ""
+  print "  ],\n  \"measurements\": ["
+  for (i = 1; i <= metrics; ++i) {
+    printf "    {\"case\": %s, \"system\": %s", quoted(metric[i, 2]), quoted(metric[i, 3])
+    for (j = 4; j <= fields[i]; ++j) {
+      at = index(metric[i, j], "=")
+      printf ", %s: %s", quoted(substr(metric[i, j], 1, at - 1)), value(substr(metric[i, j], at + 1))
+    }
+    print "}" (i < metrics ? "," : "")
+  }
+  print "  ]\n}"
+}
+
+function table(status,    i) {
+  if (!count[status]) return
+  printf "## %s: %d\n\n", toupper(substr(status, 1, 1)) substr(status, 2), count[status]
+  for (i = 1; i <= records; ++i)
+    if (record[i, 3] == status) printf "- %s: %s%s\n", record[i, 2], record[i, 4], record[i, 6] == "" ? "" : ": " cell(record[i, 6])
+  print ""
+}
+
+# Lathe's slowest run against the peer's default and the peer's best of all kinds.
+function speed(    i, name, rate, order, n) {
+  if (!metrics) return
+  print "## Speed (bfloat16)\n\n| case | system | samples/s | step, ms | first step, s | GPU memory, MiB |\n|---|---|---|---|---|---|"
+  for (i = 1; i <= metrics; ++i) {
+    name = metric[i, 2]
+    rate = of_metric(i, "samples_per_s") + 0
+    printf "| %s | %s | %s | %s | %s | %s |\n", name, metric[i, 3], rate, of_metric(i, "step_ms"), of_metric(i, "first_step_s"), of_metric(i, "memory_mib")
+    if (!(name in seen)) { seen[name] = 1; order[++n] = name }
+    if (metric[i, 3] == "Lathe" && rate && (!lathe[name] || rate < lathe[name])) lathe[name] = rate
+    if (metric[i, 3] == "peer, default" && rate > usual[name]) usual[name] = rate
+    if (metric[i, 3] ~ /^peer/ && rate > best[name]) best[name] = rate
+  }
+  print "\n| case | Lathe's slowest run over the peer's default | over the peer's best |\n|---|---|---|"
+  for (i = 1; i <= n; ++i)
+    if (lathe[order[i]] && best[order[i]])
+      printf "| %s | %s | %.2f |\n", order[i], usual[order[i]] ? sprintf("%.2f", lathe[order[i]] / usual[order[i]]) : "-", lathe[order[i]] / best[order[i]]
+  print ""
+}
+
+END {
+  if (form == "json") { json(); exit }
+  printf "# GPU check: %s\n\n%d passed, %d failed, %d skipped.\n\n", fact["device"], count["passed"], count["failed"], count["skipped"]
+  for (i = 1; i <= facts; ++i) printf "- %s: %s\n", fact_names[i], cell(fact[fact_names[i]])
+  print ""
+  table("failed")
+  speed()
+  table("skipped")
+  print "## All\n\n| stage | result | what | s | |\n|---|---|---|---|---|"
+  for (i = 1; i <= records; ++i)
+    printf "| %s | %s | %s | %s | %s |\n", record[i, 2], record[i, 3], cell(record[i, 4]), record[i, 5], cell(record[i, 6])
+}

@@ -1,0 +1,100 @@
+# The stage "speed" of tools/gpu_check.sh, which sources this: training steps of Lathe and of a peer, in turn.
+
+# The device's memory in use, MiB, while run runs COMMAND...: sets peak (what it took above what was taken before).
+run_watching_memory() {
+  local before watcher
+  before=$(nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits)
+  nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$work/memory" 2>/dev/null &
+  watcher=$!
+  "$@"
+  kill "$watcher" 2>/dev/null
+  wait "$watcher" 2>/dev/null
+  peak=$(awk -v b="$before" '$1 + 0 > m { m = $1 } END { print m - b }' "$work/memory")
+}
+
+# lathe_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS: two runs, of which the longer one's last STEPS steps count.
+lathe_speed() {
+  local case=$1 common steps seconds=() samples=()
+  common=(--device cuda --bf16 --train_file "$3" --max_seq_length "$4" --per_device_train_batch_size "$5" --seed 1)
+  for steps in "$6" $(($6 + $7)); do
+    run_watching_memory finetune 150 "$work/speed" "$2" "${common[@]}" --max_steps "$steps"
+    if [ $rc -ne 0 ]; then
+      if grep -qi 'memory' "$work/output" && [ $rc -ne 124 ]; then
+        record skipped "$case, Lathe" "$took" "not enough memory: $(last_lines 2)"
+      elif [ $rc -eq 124 ]; then
+        record skipped "$case, Lathe" "$took" "not done in time"
+      else
+        record failed "$case, Lathe" "$took" "exit code $rc: $(last_lines)"
+      fi
+      return 1
+    fi
+    seconds+=("$(number train_runtime "$work/speed/train_results.json")")
+    samples+=("$(awk -v r="$(number train_samples_per_second "$work/speed/train_results.json")" -v s="${seconds[-1]}" 'BEGIN { print r * s }')")
+  done
+  metric "$case" Lathe $(awk -v t0="${seconds[0]}" -v t1="${seconds[1]}" -v n0="${samples[0]}" -v n1="${samples[1]}" -v steps="$7" 'BEGIN {
+      t = t1 - t0; if (t > 0) printf "samples_per_s=%.1f step_ms=%.2f", (n1 - n0) / t, 1000 * t / steps }') \
+    "first_step_s=$(number time_to_first_step "$work/speed/train_results.json")" "memory_mib=$peak" "took_s=$took"
+}
+
+# peer_speed CASE SYSTEM CONFIG FILE LENGTH BATCH WARM STEPS OPTIONS...
+peer_speed() {
+  local case=$1 system=$2 config=$3 file=$4 length=$5 batch=$6 warm=$7 steps=$8 saved=("${environment[@]}")
+  shift 8
+  environment=(LC_ALL=C HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true)  # it has libraries of its own
+  run_watching_memory run 200 python3 "$peer" --model "$config" --from_config --train "$file" --max_length "$length" \
+    --batch_size "$batch" --warm "$warm" --max_steps $((warm + steps)) --precision bf16 "$@"
+  environment=("${saved[@]}")
+  grep '^{"' "$work/output" | tail -n 1 >"$work/peer.json"
+  if [ $rc -ne 0 ] || [ ! -s "$work/peer.json" ]; then
+    record skipped "$case, $system" "$took" "exit code $rc: $(last_lines 2)"
+    return 1
+  fi
+  metric "$case" "$system" "samples_per_s=$(number samples_per_s "$work/peer.json")" \
+    "step_ms=$(awk -v s="$(number seconds "$work/peer.json")" -v n="$steps" 'BEGIN { printf "%.2f", 1000 * s / n }')" \
+    "first_step_s=$(number first_step_s "$work/peer.json")" "memory_mib=$peak" "took_s=$took"
+}
+
+stage_speed() {
+  if [ -z "$has_gpu" ]; then
+    record skipped speed 0 "no usable GPU here"
+    return
+  fi
+  peer=$(find_data peers/hf_finetune.py)
+  if [ -z "$peer" ]; then
+    record skipped "the peer's speed" 0 "no peers/hf_finetune.py"
+  else
+    run 120 python3 -c 'import torch, transformers, accelerate; print(torch.__version__, transformers.__version__, torch.cuda.is_available())'
+    if [ $rc -eq 0 ] && grep -q True "$work/output"; then
+      fact peer "PyTorch and Transformers $(last_lines 1)"
+    else
+      record skipped "the peer's speed" 0 "no python3 with torch that sees a GPU, transformers and accelerate: $(last_lines 1)"
+      peer=''
+    fi
+  fi
+  # case, config, file, length, batch, steps before the clock starts, steps
+  local cases=(
+    'base-sst2-32 base train 128 32 30 200' 'base-512-32 base long 512 32 15 60'
+    'large-512-32 large long 512 32 10 40' 'large-sst2-32 large train 128 32 30 120'
+    'base-sst2-256 base train 128 256 30 60' 'base-512-256 base long 512 256 6 20'
+    'large-sst2-256 large train 128 256 15 40' 'large-512-256 large long 512 256 4 12'
+  )
+  [ -z "$quick" ] || cases=('tiny-sst2-32 tiny train 128 32 5 10')
+  local line case shape file length batch warm steps arguments round
+  for line in "${cases[@]}"; do
+    read -r case shape file length batch warm steps <<<"$line"
+    if [ "$(time_left)" -lt 20 ]; then
+      record skipped "$case" 0 "no time left"
+      continue
+    fi
+    arguments=("$work/$shape" "$work/$file.tsv" "$length" "$batch" "$warm" "$steps")
+    # In turn, so that a GPU that gets slower is slower for both.
+    lathe_speed "$case" "${arguments[@]}"
+    [ -n "$peer" ] || continue
+    peer_speed "$case" "peer, default" "${arguments[@]}"
+    peer_speed "$case" "peer, grouped and fused AdamW" "${arguments[@]}" --group_by_length --fused_adamw
+    lathe_speed "$case" "${arguments[@]}"
+    [ -n "$quick" ] || [ "$batch" -ne 32 ] || [ "$(time_left)" -lt 200 ] ||
+      peer_speed "$case" "peer, grouped, fused AdamW and compiled" "${arguments[@]}" --group_by_length --fused_adamw --compile
+  done
+  record passed speed 0 "$(wc -l <"$work/metrics") measurements; they are no tests"
+}
