@@ -46,7 +46,7 @@ def lathe_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
         name = name,
         srcs = srcs + [name + "_kernels"],
         deps = deps,
-        local_defines = ['LATHE_CUDA_ARCHS=\\"%s\\"' % ", ".join(["sm_" + arch for arch in ARCHS])],
+        local_defines = ['LATHE_CUDA_ARCHS=\\"%s\\"' % ",".join(["sm_" + arch for arch in ARCHS])],
         alwayslink = True,
         # With the static runtime, which exists once in a program.
         linkstatic = True,
