@@ -307,9 +307,7 @@ std::string WhyNoCheckedDevice() {
   return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
 }
 
-bool HasCheckedDevice() {
-  return CheckedDevice() != Device{} && WhyNoCheckedDevice().empty();
-}
+bool HasCheckedDevice() { return CheckedDevice() != Device{} && WhyNoCheckedDevice().empty(); }
 
 void CheckOp(const OpCase& op_case) {
   SCOPED_TRACE(op_case.name);

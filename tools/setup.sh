@@ -5,12 +5,12 @@ set -euo pipefail
 
 packages=(
   bazel-bootstrap bazel-rules-java g++ pkg-config
-  libabsl-dev libbenchmark-dev libdnnl-dev libgloo-dev libgomp1 libgtest-dev libicu-dev libsentencepiece-dev libyaml-cpp-dev
-  nlohmann-json3-dev
+  libabsl-dev libbenchmark-dev libboost-context-dev libdnnl-dev libgloo-dev libgomp1 libgtest-dev libicu-dev libsentencepiece-dev
+  libyaml-cpp-dev nlohmann-json3-dev
 )
 
 if [ "${1:-}" = --tests ]; then
-  packages+=(iproute2 libboost-context-dev openmpi-bin)
+  packages+=(iproute2 openmpi-bin)
 fi
 
 missing=()

@@ -57,14 +57,14 @@ TEST(DropoutTest, TheSameNumbersOnDevice) {
   if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
   const Device device = CheckedDevice();
   for (const auto& [rows, n] : {std::pair{3, 1},
-                               {2, 3},
-                               {3, 5},
-                               {7, 32},
-                               {5, 96},
-                               {4, 258},
-                               {3, 768},
-                               {2, 1028},
-                               {300, 64}}) {
+                                {2, 3},
+                                {3, 5},
+                                {7, 32},
+                                {5, 96},
+                                {4, 258},
+                                {3, 768},
+                                {2, 1028},
+                                {300, 64}}) {
     std::vector<float> values(static_cast<size_t>(rows * n));
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = std::sin(static_cast<float>(i));
