@@ -6,12 +6,29 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "lathe/core/tensor.h"
 
 namespace lathe {
+
+// A part of a device's memory for tensors of one purpose. It stays while one of them lives.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+};
+
+// Work that was recorded instead of done: a CUDA graph. Its kernels read and write the same places
+// each time, whoever owns them.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  // Queues all of it.
+  virtual void Launch() = 0;
+};
 
 class DeviceBackend {
  public:
@@ -37,6 +54,29 @@ class DeviceBackend {
   // Waits until the work that is queued and the copy are done.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes) = 0;
   virtual void Synchronize() = 0;
+
+  virtual std::shared_ptr<DeviceMemory> NewMemory() = 0;
+  // From now on this thread's tensors take memory from there; null: from what all share. Returns
+  // what it was.
+  virtual std::shared_ptr<DeviceMemory> UseMemory(std::shared_ptr<DeviceMemory> memory) = 0;
+  // Runs `work`, which must do nothing but queue work: it is recorded. What `work` throws, this
+  // throws; copies from and to the host are errors. Memory that it takes and gives back is used
+  // each time the work is done: give it memory of its own.
+  virtual std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) = 0;
+};
+
+// While one lives, this thread's tensors on the device take memory from `memory`.
+class DeviceMemoryScope {
+ public:
+  DeviceMemoryScope(DeviceBackend& backend, std::shared_ptr<DeviceMemory> memory)
+      : backend_(backend), before_(backend.UseMemory(std::move(memory))) {}
+  ~DeviceMemoryScope() { backend_.UseMemory(std::move(before_)); }
+  DeviceMemoryScope(const DeviceMemoryScope&) = delete;
+  DeviceMemoryScope& operator=(const DeviceMemoryScope&) = delete;
+
+ private:
+  DeviceBackend& backend_;
+  std::shared_ptr<DeviceMemory> before_;
 };
 
 // The backend that this program is linked with; null: none.

@@ -199,6 +199,14 @@ struct EmbeddingKernels {
   void (*forward)(float* y, const EmbeddingArgs& args);
 };
 
+// Zeroes rows *first to `rows` of up to kMost matrices of as many rows.
+struct ClearRowsArgs {
+  static constexpr int kMost = 3;
+  void* matrices[kMost] = {};  // the first null one ends them
+  int64_t rows = 0, row_bytes = 0;
+  const int32_t* first = nullptr;  // on the device
+};
+
 // What moves elements of 2 or 4 bytes, `size`. Strides and columns count elements.
 struct ShapeKernels {
   // [rows, columns] from a matrix of rows of in_stride into one of rows of out_stride.
@@ -210,6 +218,7 @@ struct ShapeKernels {
   // i64, is outside [0, num_rows).
   void (*gather_rows)(const void* in, const void* index, DType index_type, void* out, int64_t count,
                       int64_t num_rows, int64_t columns, int64_t size);
+  void (*clear_rows)(const ClearRowsArgs& args);
 };
 
 }  // namespace lathe

@@ -2,12 +2,15 @@
 // cu_seqlens says where each starts.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "lathe/core/tensor.h"
 
 namespace lathe {
+
+struct PackedInputs;  // data/packed_inputs.h
 
 struct Batch {
   Tensor input_ids;       // [T] i32
@@ -30,6 +33,9 @@ struct Batch {
   std::optional<Whole> whole;  // not set by Pack and FromPadded
   int64_t step =
       -1;  // number of the batch since training began, keys dropout; -1: the model counts
+
+  // The same where the model computes. Models take what is here; where there is nothing, they copy.
+  std::shared_ptr<const PackedInputs> inputs = {};
 
   int64_t size() const { return cu_seqlens.dim(0) - 1; }   // B
   int64_t num_tokens() const { return input_ids.dim(0); }  // T, real ones: there are no others

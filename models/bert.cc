@@ -9,6 +9,7 @@
 #include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/shape.h"
 #include "lathe/models/classification_loss.h"
+#include "lathe/models/forward_context.h"
 
 namespace lathe {
 namespace {
@@ -56,14 +57,6 @@ int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
   if (compute_dtype != DType::kBF16) return tokens;
   const int64_t step = tokens <= 28 * 32 ? 32 : 64;
   return (tokens + step - 1) / step * step;
-}
-
-// x: [T] i32, followed by zeros.
-Tensor WithSurplus(const Tensor& x, int64_t rows) {
-  if (x.numel() == rows) return x;
-  Tensor filled = Tensor::Zeros({rows}, DType::kI32);
-  filled.Slice(0, x.numel()).CopyFrom(x);
-  return filled;
 }
 
 // Without surplus rows, in float32: what a caller gets to see.
@@ -151,12 +144,11 @@ std::vector<std::string> BertModel::ConfigKeys() {
 nn::ForwardContext BertModel::MakeContext(const Batch& batch,
                                           const BertForwardOptions& options) const {
   const int64_t rows = RowsFor(batch.num_tokens(), compute_dtype(), device());
+  const int64_t step = batch.step >= 0 ? batch.step : own_step_;
   nn::ForwardContext context =
-      nn::ForwardContext::Make(batch.cu_seqlens, batch.sample_ids,
-                               WithSurplus(batch.position_ids, rows), batch.max_seqlen, device());
+      MakeForwardContext(batch, rows, device(), static_cast<uint32_t>(step));
   context.training = options.training;
   context.seed = options.seed;
-  context.step = static_cast<uint32_t>(batch.step >= 0 ? batch.step : own_step_);
   return context;
 }
 
@@ -167,10 +159,12 @@ Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) c
   const int32_t last = *std::max_element(positions.begin(), positions.end());
   Check(last < max_position_embeddings_, "bert", "a sequence reaches position ", last,
         " but the model's max_position_embeddings is ", max_position_embeddings_);
-  const int64_t rows = context.row_positions.numel();
+  if (device() != Device{}) {  // where the ids themselves can't be looked at
+    CheckEmbeddingIds(batch.input_ids, vocab_size_, 0);
+    CheckEmbeddingIds(batch.token_type_ids, type_vocab_size_, 1);
+  }
   const Tensor sum = EmbeddingSum(
-      {WithSurplus(batch.input_ids, rows).To(device()),
-       WithSurplus(batch.token_type_ids, rows).To(device()), context.row_positions},
+      {context.input_ids, context.token_type_ids, context.row_positions},
       {word_->weight, token_type_->weight, position_->weight}, {word_->padding_row, -1, -1});
   return Cast(Dropout(norm_->Forward(sum),
                       context.Dropout(layer_options_.hidden_dropout_prob, "embeddings")),
@@ -179,7 +173,11 @@ Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) c
 
 BertOutput BertModel::Forward(const Batch& batch, const BertForwardOptions& options) const {
   Check(batch.size() >= 1, "bert", "empty batch");
-  const nn::ForwardContext context = MakeContext(batch, options);
+  return Forward(batch, MakeContext(batch, options), options);
+}
+
+BertOutput BertModel::Forward(const Batch& batch, const nn::ForwardContext& context,
+                              const BertForwardOptions& options) const {
   if (options.training && batch.step < 0) ++own_step_;
   BertOutput out;
   Tensor hidden_states = Embed(batch, context);
@@ -223,14 +221,17 @@ SequenceClassifierOutput BertForSequenceClassification::Forward(const Batch& bat
   bert_options.first_tokens_only = true;
   bert_options.training = training();
   bert_options.seed = seed_;
+  Check(batch.size() >= 1, "bert", "empty batch");
   CheckFirstColumns(batch);
   const nn::ForwardContext context = bert_->MakeContext(batch, bert_options);
-  BertOutput encoded = bert_->Forward(batch, bert_options);
+  BertOutput encoded = bert_->Forward(batch, context, bert_options);
   SequenceClassifierOutput out;
   out.logits =
       classifier_->Forward(dropout_->Forward(encoded.pooled, context, /*first_tokens=*/true));
   out.hidden_states = std::move(encoded.hidden_states);
-  if (batch.labels.defined()) out.loss = ClassificationLoss(out.logits, batch.labels, config_);
+  if (batch.labels.defined()) {
+    out.loss = ClassificationLoss(out.logits, batch, config_);
+  }
   return out;
 }
 

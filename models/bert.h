@@ -41,6 +41,9 @@ class BertModel : public Module {
   static std::vector<std::string> ConfigKeys();
 
   BertOutput Forward(const Batch& batch, const BertForwardOptions& options) const;
+  // The same with the context of these.
+  BertOutput Forward(const Batch& batch, const nn::ForwardContext& context,
+                     const BertForwardOptions& options) const;
   // What the layers of a forward pass over `batch` share; for heads that drop out.
   nn::ForwardContext MakeContext(const Batch& batch, const BertForwardOptions& options) const;
 

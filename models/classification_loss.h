@@ -1,7 +1,7 @@
 // The loss of a sequence classifier by its problem type, as Transformers infers and computes it.
 #pragma once
 
-#include "lathe/core/tensor.h"
+#include "lathe/data/batch.h"
 #include "lathe/models/config.h"
 
 namespace lathe {
@@ -10,7 +10,7 @@ namespace lathe {
 // single_label_classification, otherwise multi_label_classification; decided here, on the first
 // batch, and stored in the config. Regression: mean squared error; single: cross-entropy over
 // labels that are not -100; multi: binary cross-entropy with logits, mean over batch and labels.
-// logits: [B, num_labels]; labels: [B] i64, [B] f32 or [B, num_labels] f32.
-Tensor ClassificationLoss(const Tensor& logits, const Tensor& labels, PretrainedConfig& config);
+// logits: [B, num_labels]; the batch's labels: [B] i64, [B] f32 or [B, num_labels] f32.
+Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config);
 
 }  // namespace lathe

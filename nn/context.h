@@ -9,6 +9,7 @@
 namespace lathe::nn {
 
 struct ForwardContext {
+  Tensor input_ids, token_type_ids;  // [T] i32
   PackedSequences sequences;
   Tensor row_samples;    // [T] i32: the sample of each token row, by its place in the global batch;
                          // 0 for surplus rows beyond the last sequence
@@ -17,15 +18,11 @@ struct ForwardContext {
   bool training = false;
   uint64_t seed = 0;
   uint32_t step = 0;
+  Tensor device_step;  // [1] i32, instead of `step`; undefined on the host
 
   // Dropout at a named place, on the T rows of all tokens or on the B rows of first tokens. None
   // when not training.
   DropoutSpec Dropout(double p, std::string_view site, bool first_tokens = false) const;
-
-  // cu_seqlens: [B+1] i32, sample_ids: [B] i32, position_ids: [T] i32; on the host. The context's
-  // tensors are on `device`.
-  static ForwardContext Make(const Tensor& cu_seqlens, const Tensor& sample_ids,
-                             const Tensor& position_ids, int64_t max_seqlen, Device device = {});
 };
 
 // Rows of the first tokens: [T, H] -> [B, H].

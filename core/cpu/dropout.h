@@ -20,6 +20,7 @@ struct DropoutMask {
   uint32_t key0 = 0, key1 = 0, step = 0;
   const int32_t* row_samples = nullptr;    // [rows]
   const int32_t* row_positions = nullptr;  // [rows]
+  const int32_t* device_step = nullptr;    // if set, the step is here instead; on devices only
 };
 
 // bits: room for 4 * ceil(n / 4).

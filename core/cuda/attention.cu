@@ -42,6 +42,7 @@ AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const 
   params.key0 = args.mask.key0;
   params.key1 = args.mask.key1;
   params.step = args.mask.step;
+  params.device_step = args.mask.device_step;
   return params;
 }
 

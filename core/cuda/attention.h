@@ -20,6 +20,7 @@ struct AttentionParams {
   // Dropout on the probabilities; threshold 0: none.
   float keep_scale;
   uint32_t threshold, key0, key1, step;
+  const int32_t* device_step;  // if set, the step is here instead
 };
 
 // The plain kernels: head_dim up to 256, products in float32. Shapes as in core/cpu/attention.h.

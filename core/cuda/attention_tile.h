@@ -32,7 +32,7 @@ constexpr float kNoScore = -3.402823466e38f;
 struct Sequence {
   int64_t key_row, query_row;  // of the first key and query
   int32_t keys, quarter, queries;
-  uint32_t sample;
+  uint32_t sample, step;  // keys of dropout's bits
 };
 
 __device__ inline Sequence SequenceAt(const AttentionParams& params, int index) {
@@ -43,6 +43,7 @@ __device__ inline Sequence SequenceAt(const AttentionParams& params, int index) 
   s.query_row = params.first_query_only ? index : s.key_row;
   s.queries = params.first_query_only ? 1 : s.keys;
   s.sample = params.threshold > 0 ? static_cast<uint32_t>(params.sample_ids[index]) : 0;
+  s.step = params.device_step != nullptr ? static_cast<uint32_t>(*params.device_step) : params.step;
   return s;
 }
 
@@ -55,7 +56,7 @@ __device__ inline int KeyAt(const Sequence& s, int b0, int r) {
 // Random words of query `i` and the four keys of block b.
 __device__ inline PhiloxBlock AttentionBits(const AttentionParams& params, const Sequence& s,
                                             int head, int i, int b) {
-  return Philox4x32({{static_cast<uint32_t>(b), static_cast<uint32_t>(i), s.sample, params.step}},
+  return Philox4x32({{static_cast<uint32_t>(b), static_cast<uint32_t>(i), s.sample, s.step}},
                     params.key0, params.key1 + static_cast<uint32_t>(head) * 0x9E3779B9u);
 }
 

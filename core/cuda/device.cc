@@ -7,6 +7,8 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/cuda/staging.h"
@@ -57,19 +59,97 @@ class CudaMemory : public PoolDevice {
   }
 };
 
+// Segments of its own, for one purpose. What all share gives way to it.
+class OwnMemory : public DeviceMemory, public PoolDevice {
+ public:
+  OwnMemory() {
+    const std::lock_guard lock(ListMutex());
+    List().insert(this);
+  }
+  ~OwnMemory() override {
+    pool_.ReleaseFreeSegments();
+    const std::lock_guard lock(ListMutex());
+    List().erase(this);
+  }
+  Pool& pool() { return pool_; }
+  // Bytes that all of these have taken.
+  static int64_t TotalReserved() {
+    const std::lock_guard lock(ListMutex());
+    int64_t bytes = 0;
+    for (const OwnMemory* memory : List()) bytes += memory->pool_.Statistics().reserved;
+    return bytes;
+  }
+
+  void* Allocate(int64_t bytes) override {
+    void* segment = memory_.Allocate(bytes);
+    if (segment != nullptr || IsCapturing()) return segment;
+    DevicePool().ReleaseFreeSegments();
+    return memory_.Allocate(bytes);
+  }
+  // Recorded work can't wait.
+  void Release(void* segment) override { memory_.Release(segment); }
+  Room Memory() override { return memory_.Memory(); }
+
+ private:
+  static std::mutex& ListMutex() {
+    static std::mutex* mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::set<OwnMemory*>& List() {
+    static auto* list = new std::set<OwnMemory*>;
+    return *list;
+  }
+  CudaMemory memory_;
+  Pool pool_{*this};
+};
+
+// Where this thread's storages come from; null: DevicePool().
+thread_local std::shared_ptr<DeviceMemory> used_memory;
+
 class DeviceStorage : public Storage {
  public:
-  explicit DeviceStorage(int64_t bytes) : Storage(DevicePool().Allocate(bytes), bytes) {
+  explicit DeviceStorage(int64_t bytes, std::shared_ptr<DeviceMemory> memory = used_memory)
+      : Storage(PoolOf(memory).Allocate(bytes), bytes), memory_(std::move(memory)) {
 #ifdef LATHE_CUDA_EMULATED
-    emulator::MemoryIsUsed(data_, static_cast<size_t>(bytes));
+    recorded_ = memory_ != nullptr && IsCapturing();
+    emulator::MemoryIsUsed(data_, static_cast<size_t>(bytes), recorded_);
 #endif
   }
   ~DeviceStorage() override {
 #ifdef LATHE_CUDA_EMULATED
-    emulator::MemoryIsFree(data_, static_cast<size_t>(bytes_));
+    emulator::MemoryIsFree(data_, static_cast<size_t>(bytes_), recorded_ && IsCapturing());
 #endif
-    DevicePool().Free(data_);
+    PoolOf(memory_).Free(data_);
   }
+
+ private:
+  static Pool& PoolOf(const std::shared_ptr<DeviceMemory>& memory) {
+    return memory == nullptr ? DevicePool() : static_cast<OwnMemory&>(*memory).pool();
+  }
+  std::shared_ptr<DeviceMemory> memory_;
+#ifdef LATHE_CUDA_EMULATED
+  bool recorded_ = false;  // comes into use whenever the recorded work is done
+#endif
+};
+
+class Graph : public RecordedWork {
+ public:
+  explicit Graph(cudaGraph_t graph) {
+    const cudaError_t result = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    CheckCuda("cudaGraphInstantiate", result);
+  }
+  // The device's memory may go after this: what is queued must be done.
+  ~Graph() override {
+    cudaStreamSynchronize(Stream());
+    cudaGraphExecDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void Launch() override { CheckCuda("cudaGraphLaunch", cudaGraphLaunch(graph_, Stream())); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
 };
 
 // The process's stream, for copies.
@@ -143,7 +223,8 @@ class Backend : public DeviceBackend {
   }
   MemoryUse Memory(int) override {
     const PoolStatistics s = DevicePool().Statistics();
-    return {s.allocated, s.peak_allocated};
+    const int64_t others = OwnMemory::TotalReserved();
+    return {s.allocated + others, s.peak_allocated + others};
   }
   void ResetPeakMemory(int) override { DevicePool().ResetPeaks(); }
 
@@ -160,6 +241,28 @@ class Backend : public DeviceBackend {
     download_.Copy(to, from, bytes);
   }
   void Synchronize() override { queue_.Synchronize(); }
+
+  std::shared_ptr<DeviceMemory> NewMemory() override { return std::make_shared<OwnMemory>(); }
+  std::shared_ptr<DeviceMemory> UseMemory(std::shared_ptr<DeviceMemory> memory) override {
+    return std::exchange(used_memory, std::move(memory));
+  }
+  std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) override {
+    Check(!IsCapturing(), "cuda", "work is being recorded already");
+    // Relaxed: memory may be allocated meanwhile.
+    CheckCuda("cudaStreamBeginCapture",
+              cudaStreamBeginCapture(Stream(), cudaStreamCaptureModeRelaxed));
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(Stream(), &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      cudaGetLastError();
+      throw;
+    }
+    CheckCuda("cudaStreamEndCapture", cudaStreamEndCapture(Stream(), &graph));
+    return std::make_unique<Graph>(graph);
+  }
 
  private:
   // The pinned memory would hold something else when the work is repeated.
@@ -238,7 +341,7 @@ void* Workspace(int64_t bytes) {
   thread_local std::vector<std::unique_ptr<DeviceStorage>> given;  // each larger than the last
   if (given.empty() || given.back()->bytes() < bytes) {
     const int64_t larger = given.empty() ? bytes : std::max(bytes, 2 * given.back()->bytes());
-    given.push_back(std::make_unique<DeviceStorage>(larger));
+    given.push_back(std::make_unique<DeviceStorage>(larger, /*memory=*/nullptr));
   }
   return given.back()->data();
 }

@@ -14,7 +14,8 @@ using cpu::DropoutMask;
 // A thread takes V neighbouring blocks of random bits: V elements in each quarter of a row, of
 // which the last may be short where V is 1.
 template <typename T, int V>
-__global__ void Kernel(const T* x, T* out, int64_t rows, int64_t n, DropoutMask mask) {
+__global__ void Kernel(const T* x, T* out, int64_t rows, int64_t n, DropoutMask given) {
+  const DropoutMask mask = Resolved(given);
   const int64_t quarter = (n + 3) / 4, groups = quarter / V;
   const float scale = static_cast<float>(mask.scale);
   for (int64_t i = GlobalThread(); i < rows * groups; i += NumThreads()) {

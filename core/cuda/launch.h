@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 
 #include "lathe/core/cuda/device.h"
 
@@ -57,8 +58,10 @@ T* DynamicShared() {
 template <typename... Parameters, typename... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             size_t shared_bytes, Arguments&&... arguments) {
-  emulator::RunKernel(name, grid, block, shared_bytes,
-                      [&] { kernel(static_cast<Parameters>(arguments)...); });
+  std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
+  emulator::Enqueue([=] {
+    emulator::RunKernel(name, grid, block, shared_bytes, [&] { std::apply(kernel, values); });
+  });
 }
 
 #endif

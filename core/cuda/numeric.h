@@ -66,6 +66,11 @@ __device__ inline T BlockSum(T x, T* scratch) {
   return sum;
 }
 
+// The mask that a kernel was given, with the step of now.
+__device__ inline cpu::DropoutMask Resolved(cpu::DropoutMask mask) {
+  if (mask.device_step != nullptr) mask.step = static_cast<uint32_t>(*mask.device_step);
+  return mask;
+}
 // Dropout's bits of columns b, nb + b, 2 nb + b and 3 nb + b of a row of n columns, nb = ceil(n/4).
 __device__ inline PhiloxBlock DropoutBits(const cpu::DropoutMask& mask, int32_t sample,
                                           int32_t position, uint32_t b) {

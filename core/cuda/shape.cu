@@ -109,7 +109,31 @@ void GatherRows(const void* in, const void* index, DType index_type, void* out, 
   run(int64_t{});
 }
 
-const ShapeKernels table = {CopyBlock, Transpose, GatherRows};
+// Blocks along y: matrices. The rows to clear are few; those along x share them.
+template <typename Unit>
+__global__ void ClearRowsKernel(ClearRowsArgs args, int64_t units) {
+  Unit* const matrix = static_cast<Unit*>(args.matrices[blockIdx.y]);
+  const int64_t begin = *args.first * units, end = args.rows * units;
+  Unit zero;
+  memset(&zero, 0, sizeof(zero));
+  for (int64_t i = begin + GlobalThread(); i < end; i += NumThreads()) matrix[i] = zero;
+}
+
+void ClearRows(const ClearRowsArgs& args) {
+  unsigned count = 0;
+  while (count < ClearRowsArgs::kMost && args.matrices[count] != nullptr) ++count;
+  if (count == 0 || args.rows == 0 || args.row_bytes == 0) return;
+  int64_t any = args.row_bytes;  // divisible by 16 if all addresses and lengths are
+  for (unsigned i = 0; i < count; ++i) any |= Address(args.matrices[i]);
+  constexpr unsigned kBlocks = 64;
+  WithUnit(2, {any}, [&](auto unit) {
+    using Unit = decltype(unit);
+    LATHE_LAUNCH(ClearRowsKernel<Unit>, dim3(kBlocks, count), kBlock, 0, args,
+                 args.row_bytes / static_cast<int64_t>(sizeof(Unit)));
+  });
+}
+
+const ShapeKernels table = {CopyBlock, Transpose, GatherRows, ClearRows};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace

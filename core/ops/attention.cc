@@ -13,12 +13,13 @@
 namespace lathe {
 namespace {
 
-// Tokens of all sequences. Checks each sequence where the host can read them.
+// Tokens of all sequences; -1 if the device alone knows. Checks each sequence where the host can
+// read them.
 int64_t NumTokens(const PackedSequences& sequences, const char* op) {
   const int64_t batch = sequences.size(), given = sequences.num_tokens;
   if (sequences.cu_seqlens.device() != Device{}) {
-    Check(given >= 0 && given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " for ",
-          batch, " sequences of at most ", sequences.max_seqlen, " tokens");
+    Check(given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " for ", batch,
+          " sequences of at most ", sequences.max_seqlen, " tokens");
     return given;
   }
   const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
@@ -31,6 +32,22 @@ int64_t NumTokens(const PackedSequences& sequences, const char* op) {
   Check(given < 0 || given == cu[batch], op, "num_tokens is ", given, " but cu_seqlens ends with ",
         cu[batch]);
   return cu[batch];
+}
+
+// Zeroes the rows of [kv_rows, H] matrices beyond the last sequence, which no kernel writes.
+void ClearSurplus(std::vector<Tensor> matrices, int64_t tokens, const Tensor& cu_seqlens) {
+  const int64_t rows = matrices[0].dim(0);
+  if (tokens == rows) return;
+  if (cu_seqlens.device() == Device{}) {
+    for (Tensor& x : matrices) x.Slice(tokens, rows).Fill(0);
+    return;
+  }
+  ClearRowsArgs args;
+  args.rows = rows;
+  args.row_bytes = matrices[0].bytes() / rows;
+  for (size_t i = 0; i < matrices.size(); ++i) args.matrices[i] = matrices[i].raw_data();
+  args.first = cu_seqlens.data<int32_t>() + cu_seqlens.numel() - 1;
+  DeviceKernels<ShapeKernels>().clear_rows(args);
 }
 
 }  // namespace
@@ -60,39 +77,35 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   args.max_seqlen = sequences.max_seqlen;
   args.q_rows = q.dim(0);
   args.first_query_only = options.first_query_only;
-  args.mask = MaskOf(options.dropout, kOp, -1);
+  args.mask = MaskOf(options.dropout, kOp, -1, q.device());
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
-  // Rows beyond the last sequence, which no kernel writes.
-  const auto clear_surplus = [tokens](Tensor x) {
-    if (x.dim(0) > tokens) x.Slice(tokens, x.dim(0)).Fill(0);
-  };
   return DispatchActivations(q, kOp, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;
     Tensor out = Tensor::Empty(q.shape(), q.dtype(), q.device());
-    if (!options.first_query_only) clear_surplus(out);
+    if (!options.first_query_only) ClearSurplus({out}, tokens, sequences.cu_seqlens);
     Tensor lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
     KernelsOf<T, cpu::AttentionKernels>(q.device())
         .forward(out.data<T>(), lse.data<M>(), q.data<T>(), kv.data<T>(),
                  kv.data<T>() + kv_rows * H, args);
-    // `sequences` is captured to keep alive what args points to.
-    return Record(kOp, out, {q, kv}, {q, kv, out},
-                  [args, sequences, kv_rows, lse, clear_surplus, q = q.Detach(), kv = kv.Detach(),
-                   out = out.Detach()](BackwardContext& context) {
-                    Tensor dq = Tensor::Empty(q.shape(), q.dtype(), q.device());
-                    Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype(), kv.device());
-                    if (!args.first_query_only) clear_surplus(dq);
-                    clear_surplus(dkv.Slice(0, kv_rows));
-                    clear_surplus(dkv.Slice(kv_rows, 2 * kv_rows));
-                    const int64_t values = kv_rows * kv.dim(1);
-                    KernelsOf<T, cpu::AttentionKernels>(q.device())
-                        .backward(dq.data<T>(), dkv.data<T>(), dkv.data<T>() + values,
-                                  context.grad_output().template data<T>(), out.data<T>(),
-                                  lse.data<M>(), q.data<T>(), kv.data<T>(), kv.data<T>() + values,
-                                  args);
-                    context.SetGrad(0, dq);
-                    context.SetGrad(1, dkv);
-                  });
+    // `sequences` and the dropout's step are captured to keep alive what args points to.
+    return Record(
+        kOp, out, {q, kv}, {q, kv, out},
+        [args, sequences, step = options.dropout.device_step, kv_rows, lse, tokens, q = q.Detach(),
+         kv = kv.Detach(), out = out.Detach()](BackwardContext& context) {
+          Tensor dq = Tensor::Empty(q.shape(), q.dtype(), q.device());
+          Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype(), kv.device());
+          std::vector<Tensor> written = {dkv.Slice(0, kv_rows), dkv.Slice(kv_rows, 2 * kv_rows)};
+          if (!args.first_query_only) written.push_back(dq);
+          ClearSurplus(std::move(written), tokens, sequences.cu_seqlens);
+          const int64_t values = kv_rows * kv.dim(1);
+          KernelsOf<T, cpu::AttentionKernels>(q.device())
+              .backward(dq.data<T>(), dkv.data<T>(), dkv.data<T>() + values,
+                        context.grad_output().template data<T>(), out.data<T>(), lse.data<M>(),
+                        q.data<T>(), kv.data<T>(), kv.data<T>() + values, args);
+          context.SetGrad(0, dq);
+          context.SetGrad(1, dkv);
+        });
   });
 }
 

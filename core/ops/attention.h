@@ -6,12 +6,12 @@
 namespace lathe {
 
 // Where the sequences of a packed batch lie. Each has 1 to max_seqlen tokens: ops check that on the
-// host; on a device they take cu_seqlens as it is and need num_tokens.
+// host; on a device they take cu_seqlens as it is.
 struct PackedSequences {
   Tensor cu_seqlens = {};  // [B+1] i32
   Tensor sample_ids = {};  // [B] i32, keys of dropout masks
   int64_t max_seqlen = 0;
-  int64_t num_tokens = -1;  // of all sequences; -1: cu_seqlens, on the host, says so
+  int64_t num_tokens = -1;  // of all sequences; -1: cu_seqlens says so
   int64_t size() const { return cu_seqlens.dim(0) - 1; }
 };
 

@@ -16,6 +16,11 @@ cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows, D
   mask.key0 = spec.key.key0();
   mask.key1 = spec.key.key1();
   mask.step = spec.key.step;
+  if (spec.device_step.defined()) {
+    Check(device != Device{} && spec.device_step.device() == device, op,
+          "device_step must lie where the activations do, and not on the host");
+    mask.device_step = spec.device_step.data<int32_t>();
+  }
   if (rows >= 0) {
     Check(spec.row_samples.defined() && spec.row_samples.numel() == rows &&
               spec.row_positions.defined() && spec.row_positions.numel() == rows,

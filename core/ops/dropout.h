@@ -18,6 +18,9 @@ struct DropoutSpec {
   RandomKey key = {};
   Tensor row_samples = {};    // [rows] i32, where the activations are
   Tensor row_positions = {};  // [rows] i32
+  // [1] i32, where the activations are: takes the place of key.step, so that work that is recorded
+  // once (core/device_backend.h) drops other elements in each step. Undefined on the host.
+  Tensor device_step = {};
 };
 
 // What kernels take; checks p and, where `rows` >= 0, the row arrays, which must lie on `device`,

@@ -77,6 +77,10 @@ TEST(DropoutTest, TheSameNumbersOnDevice) {
       const Tensor y = Dropout(rounded.To(device), Spec(0.3, rows, 0, {42, 7, 3}, device));
       EXPECT_EQ(y.dtype(), dtype);
       EXPECT_EQ(y.To(DType::kF32).ToVector<float>(), expected.To(DType::kF32).ToVector<float>());
+      DropoutSpec step_there = Spec(0.3, rows, 0, {42, 99, 3}, device);
+      step_there.device_step = Tensor::FromVector<int32_t>({7}).To(device);
+      const Tensor same = Dropout(rounded.To(device), step_there);
+      EXPECT_EQ(same.To(DType::kF32).ToVector<float>(), y.To(DType::kF32).ToVector<float>());
     }
   }
   EXPECT_THROW(Dropout(Ones(2).To(device), Spec(0.1, 2)), Error);  // the rows' numbers on the host

@@ -10,14 +10,6 @@
 namespace lathe {
 namespace {
 
-void CheckIds(const Tensor& ids, int64_t table_rows, size_t table) {
-  const int32_t* index = ids.data<int32_t>();
-  for (int64_t r = 0; r < ids.numel(); ++r) {
-    Check(index[r] >= 0 && index[r] < table_rows, "embedding", "id ", index[r], " at row ", r,
-          " of table ", table, " is outside [0, ", table_rows, ")");
-  }
-}
-
 // ids: on the tables' device.
 Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                    const std::vector<int64_t>& padding_rows) {
@@ -47,6 +39,14 @@ Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& ta
 
 }  // namespace
 
+void CheckEmbeddingIds(const Tensor& ids, int64_t table_rows, size_t table) {
+  const int32_t* index = ids.data<int32_t>();
+  for (int64_t r = 0; r < ids.numel(); ++r) {
+    Check(index[r] >= 0 && index[r] < table_rows, "embedding", "id ", index[r], " at row ", r,
+          " of table ", table, " is outside [0, ", table_rows, ")");
+  }
+}
+
 Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                     const std::vector<int64_t>& padding_rows) {
   Check(!tables.empty() && ids.size() == tables.size(), "embedding", ids.size(), " id arrays for ",
@@ -63,7 +63,7 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
           " don't fit the first ones");
     CheckSameDevice("embedding", device, {tables[i]});
     if (ids[i].device() == Device{}) {
-      CheckIds(ids[i], tables[i].dim(0), i);
+      CheckEmbeddingIds(ids[i], tables[i].dim(0), i);
     } else {
       CheckSameDevice("embedding", device, {ids[i]});
     }

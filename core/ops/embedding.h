@@ -12,4 +12,7 @@ namespace lathe {
 Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                     const std::vector<int64_t>& padding_rows = {});
 
+// Throws as EmbeddingSum does for ids of table number `table`; ids: [T] i32 on the host.
+void CheckEmbeddingIds(const Tensor& ids, int64_t table_rows, size_t table);
+
 }  // namespace lathe

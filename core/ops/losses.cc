@@ -91,20 +91,6 @@ void CheckLogits(const Tensor& logits, const Tensor& labels) {
   CheckDevices(kCrossEntropy, logits, labels);
 }
 
-// Checks labels, which lie on the host; returns how many are not ignored.
-int64_t CheckLabels(const Tensor& logits, const Tensor& labels, int64_t ignore_index) {
-  const int64_t classes = logits.dim(1);
-  const int64_t* label = labels.data<int64_t>();
-  int64_t count = 0;
-  for (int64_t i = 0; i < labels.numel(); ++i) {
-    if (label[i] == ignore_index) continue;
-    Check(label[i] >= 0 && label[i] < classes, kCrossEntropy, "the label of row ", i, " is ",
-          label[i], " but there are ", classes, " classes");
-    ++count;
-  }
-  return count;
-}
-
 // On a device: nothing is read back, and a label out of range makes the loss and its row's gradient
 // NaN.
 Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
@@ -151,11 +137,23 @@ Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Te
 // With lse_i = m_i + log sum_c e^(z_ic - m_i):
 //   loss = sum_i (lse_i - z_i,label_i) / n;  dz_ic = dloss / n (e^(z_ic - lse_i) - [c = label_i])
 // Rows that are ignored add nothing and get a gradient of 0.
+int64_t CheckLabels(const Tensor& labels, int64_t classes, int64_t ignore_index) {
+  int64_t count = 0, row = -1;
+  for (const int64_t label : labels.values<int64_t>()) {
+    ++row;
+    if (label == ignore_index) continue;
+    Check(label >= 0 && label < classes, kCrossEntropy, "the label of row ", row, " is ", label,
+          " but there are ", classes, " classes");
+    ++count;
+  }
+  return count;
+}
+
 Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                     double denominator) {
   CheckLogits(logits, labels);
   if (!OnHost(logits)) return CrossEntropyOnDevice(logits, labels, ignore_index, denominator);
-  const int64_t count = CheckLabels(logits, labels, ignore_index);
+  const int64_t count = CheckLabels(labels, logits.dim(1), ignore_index);
   const double divisor = DenominatorOf(denominator, count);
   const int64_t rows = logits.dim(0), classes = logits.dim(1);
   Tensor loss = Tensor::Empty({}, logits.dtype(), logits.device());
@@ -214,7 +212,7 @@ Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_i
 Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                             double denominator) {
   CheckLogits(logits, labels);
-  const int64_t count = CheckLabels(logits, labels, ignore_index), classes = logits.dim(1);
+  const int64_t classes = logits.dim(1), count = CheckLabels(labels, classes, ignore_index);
   std::vector<int64_t> taken;
   for (int64_t i = 0; i < labels.numel(); ++i) {
     const int64_t label = labels.data<int64_t>()[i];

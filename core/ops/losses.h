@@ -19,6 +19,8 @@ constexpr int64_t kIgnoreIndex = -100;  // PyTorch's default
 // where nobody looks, the loss and the row's gradient are NaN instead.
 Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index = kIgnoreIndex,
                     double denominator = 0);
+// Throws as CrossEntropy does; returns how many labels are not ignored. labels: int64, on the host.
+int64_t CheckLabels(const Tensor& labels, int64_t classes, int64_t ignore_index = kIgnoreIndex);
 Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels,
                             int64_t ignore_index = kIgnoreIndex, double denominator = 0);
 

@@ -90,8 +90,12 @@ void* DynamicShared();
 
 // Memory of a pool that is handed out: NaN to whoever reads before writing. Under AddressSanitizer
 // nothing may touch what lies behind it, or any of it once it is free.
-void MemoryIsUsed(void* memory, size_t bytes);
-void MemoryIsFree(void* memory, size_t bytes);
+// `recorded`: whenever the work that is being recorded is done, not now.
+void MemoryIsUsed(void* memory, size_t bytes, bool recorded = false);
+void MemoryIsFree(void* memory, size_t bytes, bool recorded = false);
+
+// Does the work, or records it for a graph. What it uses on the host must stay.
+void Enqueue(std::function<void()> work);
 
 void SyncThreads();
 // Waits for all threads of the warp that have not returned, which all have to come. Returns what
@@ -235,6 +239,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorNotReady = 600,
+  cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost = 0,
@@ -247,10 +252,18 @@ enum cudaStreamCaptureStatus {
   cudaStreamCaptureStatusNone = 0,
   cudaStreamCaptureStatusActive = 1,
 };
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2,
+};
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraph_st;
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
+using cudaGraph_t = CUgraph_st*;
+using cudaGraphExec_t = CUgraph_st*;
 struct cudaDeviceProp {
   char name[256];
   size_t totalGlobalMem;
@@ -283,6 +296,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph,
+                                 unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);

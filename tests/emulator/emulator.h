@@ -18,5 +18,8 @@ class DeviceAccess {
 void SetMemorySize(int64_t bytes);
 // Kernels that were launched so far.
 int64_t NumLaunches();
+// Graphs that were launched so far, and how often the host waited for the device.
+int64_t NumGraphLaunches();
+int64_t NumWaits();
 
 }  // namespace lathe::emulator

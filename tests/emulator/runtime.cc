@@ -3,10 +3,14 @@
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "lathe/tests/emulator/emulator.h"
 
@@ -66,7 +70,8 @@ DeviceAccess::~DeviceAccess() {
   TheMemory().mutex.unlock();
 }
 
-void MemoryIsUsed(void* memory, size_t bytes) {
+void MemoryIsUsed(void* memory, size_t bytes, bool recorded) {
+  if (recorded) return Enqueue([=] { MemoryIsUsed(memory, bytes); });
   constexpr size_t kStep = 512;  // of pools' blocks
   const size_t end = (std::max<size_t>(bytes, 1) + kStep - 1) / kStep * kStep;
   ASAN_UNPOISON_MEMORY_REGION(memory, end);
@@ -75,7 +80,8 @@ void MemoryIsUsed(void* memory, size_t bytes) {
   ASAN_POISON_MEMORY_REGION(static_cast<char*>(memory) + bytes, end - bytes);
 }
 
-void MemoryIsFree([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
+void MemoryIsFree(void* memory, size_t bytes, bool recorded) {
+  if (recorded) return Enqueue([=] { MemoryIsFree(memory, bytes); });
   ASAN_POISON_MEMORY_REGION(memory, bytes);
 }
 
@@ -88,6 +94,28 @@ using lathe::emulator::TheMemory;
 
 struct CUstream_st {};
 struct CUevent_st {};
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+
+namespace lathe::emulator {
+namespace {
+std::unique_ptr<CUgraph_st> recording;  // null: work is done at once
+int64_t graph_launches = 0;
+std::atomic<int64_t> waits = 0;
+}  // namespace
+
+void Enqueue(std::function<void()> work) {
+  if (recording == nullptr) return work();
+  recording->work.push_back(std::move(work));
+}
+int64_t NumGraphLaunches() { return graph_launches; }
+int64_t NumWaits() { return waits; }
+
+}  // namespace lathe::emulator
+
+using lathe::emulator::recording;
+using lathe::emulator::waits;
 
 namespace {
 thread_local cudaError_t last_error = cudaSuccess;
@@ -108,6 +136,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNotReady:
       return "device not ready";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
   }
   return "unknown error";
 }
@@ -197,17 +227,29 @@ cudaError_t cudaFreeHost(void* memory) {
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  ++waits;
   const DeviceAccess access;
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
+// What the host's memory holds when a graph is launched would count: nobody here means that.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, kind);
+  if (recording != nullptr && kind != cudaMemcpyDeviceToDevice) {
+    return Fail(cudaErrorStreamCaptureUnsupported);
+  }
+  lathe::emulator::Enqueue([=] {
+    const DeviceAccess access;
+    std::memmove(to, from, bytes);
+  });
+  return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  const DeviceAccess access;
-  std::memset(to, value, bytes);
+  lathe::emulator::Enqueue([=] {
+    const DeviceAccess access;
+    std::memset(to, value, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -218,12 +260,40 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  ++waits;
   return cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = recording == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  recording = std::make_unique<CUgraph_st>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  *graph = recording.release();
+  return *graph == nullptr ? Fail(cudaErrorInvalidValue) : cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = new CUgraph_st(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  ++lathe::emulator::graph_launches;
+  for (const auto& work : graph->work) work();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy(graph); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -232,7 +302,10 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  ++waits;
+  return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 0;
   return cudaSuccess;

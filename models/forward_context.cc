@@ -1,0 +1,61 @@
+#include "lathe/models/forward_context.h"
+
+#include <algorithm>
+
+#include "lathe/data/packed_inputs.h"
+
+namespace lathe {
+namespace {
+
+// x: [T] i32, followed by zeros.
+Tensor WithSurplus(const Tensor& x, int64_t rows) {
+  if (x.numel() == rows) return x;
+  Tensor filled = Tensor::Zeros({rows}, DType::kI32);
+  filled.Slice(0, x.numel()).CopyFrom(x);
+  return filled;
+}
+
+nn::ForwardContext OnHost(const Batch& batch, int64_t rows, uint32_t step) {
+  nn::ForwardContext context;
+  context.input_ids = WithSurplus(batch.input_ids, rows);
+  context.token_type_ids = WithSurplus(batch.token_type_ids, rows);
+  context.row_positions = WithSurplus(batch.position_ids, rows);
+  context.row_samples = Tensor::Zeros({rows}, DType::kI32);
+  const auto cu = batch.cu_seqlens.values<int32_t>(), samples = batch.sample_ids.values<int32_t>();
+  int32_t* const row = context.row_samples.data<int32_t>();
+  for (size_t b = 0; b < samples.size(); ++b) std::fill(row + cu[b], row + cu[b + 1], samples[b]);
+  context.sequences = {batch.cu_seqlens, batch.sample_ids, batch.max_seqlen, cu.back()};
+  context.first_positions = Tensor::Zeros({batch.size()}, DType::kI32);
+  context.step = step;
+  return context;
+}
+
+nn::ForwardContext OnDevice(const PackedInputs& inputs) {
+  nn::ForwardContext context;
+  context.input_ids = inputs.input_ids;
+  context.token_type_ids = inputs.token_type_ids;
+  context.row_positions = inputs.row_positions;
+  context.row_samples = inputs.row_samples;
+  context.sequences = {inputs.cu_seqlens, inputs.sample_ids, inputs.max_seqlen};
+  context.first_positions = inputs.first_positions;
+  context.device_step = inputs.step;
+  return context;
+}
+
+}  // namespace
+
+nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device device,
+                                      uint32_t step) {
+  if (batch.inputs != nullptr && batch.inputs->input_ids.device() == device) {
+    return OnDevice(*batch.inputs);
+  }
+  if (device == Device{}) return OnHost(batch, rows, step);
+  return OnDevice(PackedInputs::Make(batch, rows, device, step));
+}
+
+Tensor LabelsFor(const Batch& batch, Device device) {
+  const PackedInputs* inputs = batch.inputs.get();
+  return inputs != nullptr && inputs->labels.device() == device ? inputs->labels : batch.labels;
+}
+
+}  // namespace lathe
