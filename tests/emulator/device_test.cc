@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <thread>
 #include <vector>
 
+#include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/tensor.h"
 #include "lathe/tests/emulator/emulator.h"
@@ -97,6 +100,67 @@ TEST(DeviceCopies, ComeFromAnyThread) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(RecordedWork, IsDoneWhenItIsLaunchedWithTheValuesOfThen) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  Tensor x = Tensor::Full({5}, 1.0, DType::kF32, kGpu);
+  const Tensor y = Tensor::Zeros({5}, DType::kF32, kGpu);
+  const std::shared_ptr<DeviceMemory> memory = backend.NewMemory();
+  std::unique_ptr<RecordedWork> work;
+  {
+    const DeviceMemoryScope scope(backend, memory);
+    work = backend.Record([&] {
+      Tensor twice = x.Clone();
+      AddInPlace(twice, x);
+      Tensor(y).CopyFrom(twice);
+    });
+  }
+  EXPECT_EQ(y.ToVector<float>(), std::vector<float>(5, 0));
+  for (const float value : {3.0f, 4.0f}) {
+    x.Fill(value);
+    work->Launch();
+    EXPECT_EQ(y.ToVector<float>(), std::vector<float>(5, 2 * value));
+    // Others' memory is not what the work uses on the way.
+    const Tensor other = Tensor::Full({5}, 7.0, DType::kF32, kGpu);
+    work->Launch();
+    EXPECT_EQ(other.ToVector<float>(), std::vector<float>(5, 7));
+  }
+}
+
+TEST(RecordedWork, CannotTakeValuesFromTheHost) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  const Tensor x = Tensor::Full({5}, 1.0, DType::kF32, kGpu);
+  const Tensor host = Tensor::Zeros({5});
+  for (const auto& work : std::vector<std::function<void()>>{
+           [&] { host.To(kGpu); }, [&] { x.To(Device{}); }, [&] { backend.Record([] {}); },
+           [] { throw InvalidArgument("own"); }}) {
+    EXPECT_THROW(backend.Record(work), Error);
+    EXPECT_FALSE(cuda::IsCapturing());
+  }
+  EXPECT_EQ(x.ToVector<float>(), std::vector<float>(5, 1));  // nothing is left behind
+}
+
+TEST(DeviceMemory, OfOnePurposeIsApartAndGoesWithItsLastTensor) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  cuda::DevicePool().ReleaseFreeSegments();
+  const int64_t before = TensorMemory(kGpu).now;
+  Tensor kept;
+  {
+    const auto memory = backend.NewMemory();
+    const DeviceMemoryScope scope(backend, memory);
+    kept = OfMiB(30);
+    EXPECT_EQ(TensorMemory(kGpu).now, before + 30 * kMiB);
+  }
+  EXPECT_EQ(TensorMemory(kGpu).now, before + 30 * kMiB);
+  kept = Tensor();
+  EXPECT_EQ(TensorMemory(kGpu).now, before);
+  // What all share gives way.
+  OfMiB(60);
+  emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved + 20 * kMiB);
+  const DeviceMemoryScope scope(backend, backend.NewMemory());
+  EXPECT_EQ(OfMiB(50).numel(), 50 * kMiB);
+  emulator::SetMemorySize(int64_t{16} << 30);
 }
 
 }  // namespace
