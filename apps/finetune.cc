@@ -20,6 +20,7 @@
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/gemm.h"
+#include "lathe/core/log.h"
 #include "lathe/distributed/accelerator.h"
 
 namespace lathe {
@@ -145,13 +146,15 @@ int Finetune(const ParsedOptions& parsed) {
   if (const int rank = ReadProcessEnvironment().rank; rank > 0) {
     SetErrorPrefix("rank " + std::to_string(rank) + ": ");
   }
+  ShowDebugLog(options.log_level == "debug");
   Accelerator accelerator(
       {.gradient_accumulation_steps = options.gradient_accumulation_steps,
        .mixed_precision = options.mixed_precision,
        .grad_scaler = {.init_scale = options.fp16_init_scale},
        .device = options.device == "auto" ? "" : options.device,
        .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
-       .shard_optimizer = options.shard_optimizer});
+       .shard_optimizer = options.shard_optimizer,
+       .step_graphs = options.cuda_graphs});
   const bool is_main = accelerator.is_main_process();
   static Silence silence;
   if (!is_main) std::cout.rdbuf(&silence);

@@ -127,6 +127,8 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
       .Add("device", &o.device,
            "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
       .Value("NAME");
+  flags.Add("cuda_graphs", &o.cuda_graphs,
+            "on a GPU: record training passes once for batches of like shapes and repeat them");
   flags
       .Add("mixed_precision", &o.mixed_precision,
            "bf16: activations and products in bfloat16, everything else in float32; fp16: in "
@@ -166,6 +168,8 @@ void AddLoggingFlags(FlagTable& flags, FinetuneOptions& o) {
   flags.Add("load_best_model_at_end", &o.load_best_model_at_end,
             "save the best model instead of the last");
   flags.Add("disable_tqdm", &o.disable_tqdm, "no progress bar");
+  flags.Add("log_level", &o.log_level, "debug: say on standard error what the GPU's graphs do")
+      .Choices({"debug", "info"});
 }
 
 void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::string& json_config) {

@@ -39,6 +39,7 @@ struct FinetuneOptions {
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 5e-5, weight_decay = 0;
   std::string device = "auto";
+  bool cuda_graphs = true;
   std::string mixed_precision = "no";
   bool gradient_checkpointing = false;
   bool bf16 = false, fp16 = false;
@@ -63,6 +64,7 @@ struct FinetuneOptions {
   std::optional<bool> greater_is_better;
   bool load_best_model_at_end = false;
   bool disable_tqdm = false;
+  std::string log_level = "info";
 
   // Machine.
   int64_t num_threads = 0;   // 0: all cores

@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 const Clock::time_point process_start = Clock::now();
 // Copies of the model are taken so often that they cost at most a fiftieth of the time.
 constexpr int kSnapshotShare = 50;
+// Losses on a GPU are looked at after so many steps at the latest.
+constexpr int64_t kMostUnread = 32;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -103,6 +105,8 @@ Trainer::Trainer(const FinetuneOptions& options, Accelerator& accelerator, Task&
       optimizer_(DecayGroups(model_.Parameters(), options.weight_decay), OptimizerOptions(options)),
       metric_name_(MetricName(options.metric_for_best_model)),
       greater_is_better_(GreaterIsBetter(options, metric_name_)),
+      reads_each_step_(accelerator.device() == Device{} || accelerator.use_distributed() ||
+                       accelerator.scaler() != nullptr),
       good_values_(out == nullptr ? "" : out->path()) {
   CheckMetricName();
   steps_per_epoch_ = DivideUp(loader_.size(), options.gradient_accumulation_steps);
@@ -159,6 +163,7 @@ void Trainer::Train() {
   accelerator_.group().SetPhase("training");
   try {
     while (state_.global_step < state_.max_steps && !interrupted_) TrainEpoch();
+    ReadLosses();
     CheckLastUpdate();
     accelerator_.CheckParametersAgree();
   } catch (const Error& e) {
@@ -192,19 +197,27 @@ void Trainer::TrainEpoch() {
 
 void Trainer::Accumulate(const Batch& batch) {
   const auto accumulation = accelerator_.Accumulate(model_);
-  const SequenceClassifierOutput outputs = model_.Forward(batch);
   window_.push_back(batch);
-  if (Interrupted()) accelerator_.RequestStop();
-  accelerator_.Backward(outputs.loss);
+  accelerator_.Backward(model_, batch, [this](const Batch& b) {
+    Tensor loss = model_.Forward(b).loss;
+    if (Interrupted()) accelerator_.RequestStop();
+    return loss;
+  });
   samples_seen_ += batch.whole->size;
   state_.num_input_tokens_seen += batch.whole->num_tokens;
 }
 
 void Trainer::FinishStep() {
-  grad_norm_ = options_.max_grad_norm > 0 ? ClipGradNorm(optimizer_, options_.max_grad_norm)
-                                          : GradNorm(optimizer_);
-  // A bad step is noticed before it is taken.
-  if (ReadLoss()) TakeSnapshot();
+  const double most = options_.max_grad_norm;
+  unread_.push_back({window_, !reads_each_step_
+                                  ? guard_.Clip(optimizer_, most, accelerator_.LastLosses())
+                              : most > 0 ? ClipGradNorm(optimizer_, most)
+                                         : GradNorm(optimizer_)});
+  // A bad step is noticed before it is taken, or held back until then.
+  const bool snapshot = out_ != nullptr && SnapshotIsDue();
+  if (reads_each_step_ || snapshot || std::ssize(unread_) >= kMostUnread) {
+    if (ReadLosses() && snapshot) TakeSnapshot();
+  }
   used_lr_ = optimizer_.lr(0);
   optimizer_.Step();
   scheduler_->Step();
@@ -217,10 +230,12 @@ void Trainer::FinishStep() {
 
 // The values that have just given a finite loss and gradient, before the first update and then now
 // and then.
+bool Trainer::SnapshotIsDue() const {
+  return state_.global_step == 0 || Clock::now() - good_time_ >= kSnapshotShare * good_duration_;
+}
+
 void Trainer::TakeSnapshot() {
-  if (out_ == nullptr) return;
   const Clock::time_point start = Clock::now();
-  if (state_.global_step > 0 && start - good_time_ < kSnapshotShare * good_duration_) return;
   // A bad value that no loss depends on so far.
   if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true, true);
   const Tensor values = optimizer_.arena().values().To(Device{});

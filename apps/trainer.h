@@ -57,12 +57,14 @@ class Trainer {
   void TrainEpoch();
   void Accumulate(const Batch& batch);
   void FinishStep();
+  bool SnapshotIsDue() const;
   void TakeSnapshot();
   void AfterStep(bool epoch_ends);
 
   // trainer_report.cc: what is read from the loop and written to files.
-  // False where gradients in float16 have overflown, so that the step will be skipped.
-  bool ReadLoss();
+  // Looks at the losses and norms of the steps since the last time. False where gradients in
+  // float16 have overflown, so that the step will be skipped.
+  bool ReadLosses();
   void WarnOfSmallScale();
   void LogStep();
   void EvaluateNow();
@@ -97,10 +99,20 @@ class Trainer {
 
   std::vector<Batch> window_;  // the batches of the present step
   std::optional<Batch> last_batch_;
-  Tensor grad_norm_;
+  // Steps whose losses and norms nobody has looked at. On the host and with several processes it is
+  // never more than the present one; on a GPU, looking would wait for it, and the guard holds back
+  // what comes after a bad step.
+  struct UnreadStep {
+    std::vector<Batch> window;
+    Tensor grad_norm;
+  };
+  std::vector<UnreadStep> unread_;
+  bool reads_each_step_;
+  StepGuard guard_;
+  double grad_norm_ = 0;  // of the last step that was looked at
   double used_lr_ = 0;
   double loss_since_log_ = 0, loss_total_ = 0;
-  int64_t logged_step_ = 0, evaluated_step_ = 0;
+  int64_t logged_step_ = 0, evaluated_step_ = 0, steps_read_ = 0;
   int64_t samples_seen_ = 0;
   double time_to_first_step_ = 0;
   Snapshot good_values_;  // the last ones that are known to have given a finite loss and gradient

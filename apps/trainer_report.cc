@@ -50,21 +50,36 @@ bool LowerRanksAreLost(const std::string& problem, int rank) {
 
 }  // namespace
 
-bool Trainer::ReadLoss() {
-  const int64_t step = state_.global_step + 1;
-  const double loss = accelerator_.last_loss();
-  loss_since_log_ += loss;
-  loss_total_ += loss;
-  if (!std::isfinite(loss)) Diverged(step, "the loss is " + Text(loss), true);
-  const double norm = grad_norm_.Item();
+bool Trainer::ReadLosses() {
+  const std::vector<double> losses = accelerator_.TakeLosses();
+  const std::vector<UnreadStep> steps = std::exchange(unread_, {});
   const GradScaler* const scaler = accelerator_.scaler();
-  const bool overflown = !std::isfinite(norm);
-  if (overflown && scaler != nullptr && scaler->scale() >= kSmallestScale) {
-    WarnOfSmallScale();
-  } else if (overflown) {
-    Diverged(step, "the gradient norm is " + Text(norm), !ParametersAreFinite());
+  bool overflown = false;
+  // The first of them: unless it is looked at before its update, that counts already.
+  const int64_t first = steps_read_ + 1;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const int64_t step = first + static_cast<int64_t>(i);
+    const double loss = losses.at(i);
+    loss_since_log_ += loss;
+    loss_total_ += loss;
+    ++steps_read_;
+    const auto bad = [&](const std::string& what, bool model_is_bad) {
+      window_ = steps[i].window;
+      state_.epoch -= static_cast<double>(state_.global_step - (step - 1)) /
+                      static_cast<double>(steps_per_epoch_);
+      state_.global_step = step - 1;  // the guard has held back whatever came after
+      Diverged(step, what, model_is_bad);
+    };
+    if (!std::isfinite(loss)) bad("the loss is " + Text(loss), true);
+    grad_norm_ = steps[i].grad_norm.Item();
+    overflown = !std::isfinite(grad_norm_);
+    if (overflown && scaler != nullptr && scaler->scale() >= kSmallestScale) {
+      WarnOfSmallScale();
+    } else if (overflown) {
+      bad("the gradient norm is " + Text(grad_norm_), !ParametersAreFinite());
+    }
+    progress_->Update(0, loss);
   }
-  progress_->Update(0, loss);
   return !overflown;
 }
 
@@ -78,15 +93,15 @@ void Trainer::WarnOfSmallScale() {
 }
 
 void Trainer::LogStep() {
+  ReadLosses();
   const double steps = static_cast<double>(state_.global_step - logged_step_);
   const double loss = loss_since_log_ / steps;
-  const double grad_norm = grad_norm_.Item();
   nlohmann::json entry = {{"loss", loss}, {"learning_rate", used_lr_}};
-  if (std::isfinite(grad_norm)) entry["grad_norm"] = grad_norm;  // else the step was skipped
+  if (std::isfinite(grad_norm_)) entry["grad_norm"] = grad_norm_;  // else the step was skipped
   std::string line =
       "step " + std::to_string(state_.global_step) + "/" + std::to_string(state_.max_steps) +
       FormatNumber("  epoch %.2f", state_.epoch) + FormatNumber("  loss %.4f", loss) +
-      FormatNumber("  grad_norm %.3f", grad_norm) + FormatNumber("  learning_rate %.3g", used_lr_);
+      FormatNumber("  grad_norm %.3f", grad_norm_) + FormatNumber("  learning_rate %.3g", used_lr_);
   if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
     entry["loss_scale"] = scaler->scale();
     entry["skipped_steps"] = scaler->num_skipped_steps();
@@ -102,6 +117,7 @@ void Trainer::LogStep() {
 }
 
 void Trainer::EvaluateNow() {
+  ReadLosses();
   progress_->Clear();
   accelerator_.group().SetPhase("evaluating");
   const Evaluation evaluation =

@@ -142,6 +142,8 @@ struct DeviceOptimizerKernels {
   // factor = min(1, max_norm / (norm + 1e-6)); NaN, which stops the update, if the norm is not
   // finite.
   void (*clip_factor)(float* factor, const float* norm, float max_norm);
+  // If the factor, *latch or one of the losses (n) is not finite, factor and latch become NaN.
+  void (*guard)(float* factor, const float* losses, int64_t n, float* latch);
   // g into [-limit, limit]; NaN stays.
   void (*clamp)(float* g, int64_t n, float limit);
   // g *= inverse_scale; *found_inf = 1 if any product is not finite, else it is left as it was.

@@ -97,6 +97,9 @@ Accelerator::Accelerator(AcceleratorOptions options)
   } else {
     device_ = ChooseDevice(wish);
   }
+  if (device_ != Device{} && options_.step_graphs) {
+    state_->graphs = std::make_unique<StepGraphs>(device_);
+  }
   if (precision == "fp16") {
     if (device_ == Device{}) {
       throw InvalidArgument("[accelerator] mixed_precision fp16 needs a GPU, and this is the CPU",
@@ -249,15 +252,47 @@ Accelerator::LocalGradients::LocalGradients(Accelerator& accelerator) : accelera
 Accelerator::LocalGradients::~LocalGradients() { accelerator_.state_->local = false; }
 
 bool Accelerator::sync_gradients() const { return *state_->sync; }
-double Accelerator::last_loss() const { return state_->last_loss; }
+double Accelerator::last_loss() const { return state_->losses.Last(); }
+std::vector<double> Accelerator::TakeLosses() { return state_->losses.Take(); }
+Tensor Accelerator::LastLosses() const { return state_->losses.LastOnDevice(); }
+StepGraphStatistics Accelerator::graph_statistics() const {
+  return state_->graphs == nullptr ? StepGraphStatistics() : state_->graphs->statistics();
+}
 bool Accelerator::stop_requested() const { return state_->stop_requested; }
 
-void Accelerator::Backward(const Tensor& loss) {
+Accelerator::Pass Accelerator::PassOf(const Tensor& loss) {
+  return [this, loss](double seed) {
+    const double scaled = state_->scaler != nullptr ? state_->scaler->BeginPass(seed) : seed;
+    lathe::Backward(loss, Tensor::Full(loss.shape(), scaled, loss.dtype(), loss.device()));
+    return loss;
+  };
+}
+
+void Accelerator::Backward(const Tensor& loss) { BackwardOfBatch(PassOf(loss)); }
+
+Tensor Accelerator::Backward(const Module& model, const Batch& batch,
+                             const std::function<Tensor(const Batch&)>& forward) {
+  State& s = *state_;
+  // A share without weight has no backward pass.
+  if (s.graphs == nullptr || use_distributed() || s.PresentShare(num_processes()).weight == 0) {
+    const Tensor loss = forward(batch);
+    Backward(loss);
+    return loss.Detach();
+  }
+  Tensor loss;
+  BackwardOfBatch([&](double seed) {
+    const double scaled = s.scaler != nullptr ? s.scaler->BeginPass(seed) : seed;
+    return loss = s.graphs->Run(model, batch, static_cast<float>(scaled), forward);
+  });
+  return loss;
+}
+
+void Accelerator::BackwardOfBatch(const Pass& pass) {
   State& s = *state_;
   const auto share = s.PresentShare(num_processes());
-  if (!s.accumulating) return BackwardOfShare(loss, share.weight, share.total);
+  if (!s.accumulating) return BackwardOfShare(pass, share.weight, share.total);
   if (!std::exchange(s.counted, true)) s.weight += share.weight;
-  Exchange(loss, share.weight / s.window_weight, share.weight);
+  Exchange(pass, share.weight / s.window_weight, share.weight);
 }
 
 void Accelerator::Backward(const Tensor& loss, double weight) {
@@ -265,20 +300,20 @@ void Accelerator::Backward(const Tensor& loss, double weight) {
   Check(weight >= 0 && std::isfinite(weight), "backward", "the weight is ", weight);
   double total = weight;
   group_->AllReduce(std::span(&total, 1));
-  BackwardOfShare(loss, weight, total);
+  BackwardOfShare(PassOf(loss), weight, total);
 }
 
 // Of a batch of its own.
-void Accelerator::BackwardOfShare(const Tensor& loss, double weight, double total) {
+void Accelerator::BackwardOfShare(const Pass& pass, double weight, double total) {
   *state_->sync = true;
   state_->weight += weight;
   const double part = total > 0 ? weight / total : 0;
-  Exchange(loss, part / static_cast<double>(gradient_accumulation_steps()), weight);
+  Exchange(pass, part / static_cast<double>(gradient_accumulation_steps()), weight);
 }
 
 // One backward pass, and the exchange of gradients if it is due. A share without weight counts
 // nowhere, and its loss may be NaN.
-void Accelerator::Exchange(const Tensor& loss, double seed, double loss_weight) {
+void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
   State& s = *state_;
   const bool exchange = *s.sync && !s.local;
   if (use_distributed()) {
@@ -287,25 +322,24 @@ void Accelerator::Exchange(const Tensor& loss, double seed, double loss_weight) 
   }
   if (loss_weight > 0) {
     try {
-      if (s.scaler != nullptr) {
-        s.scaler->Backward(loss, seed);
-      } else {
-        lathe::Backward(loss, Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device()));
-      }
+      s.losses.Add(pass(seed), loss_weight);
     } catch (...) {
       if (s.reducer != nullptr) s.reducer->Abandon();
       throw;
     }
-    s.loss_sum += loss_weight * loss.Item();
   }
   if (!exchange) return;
 
   ++s.step;
-  StepRecord mine = {
-      .loss_sum = s.loss_sum, .weight = s.weight, .stop = stop_, .step = s.step % (1 << 24)};
-  double loss_sum = mine.loss_sum, weight = mine.weight;
+  double weight = s.weight;
   s.stop_requested = std::exchange(stop_, false);
-  if (use_distributed()) {
+  if (!use_distributed()) {
+    s.losses.SetResult(weight);
+  } else {
+    StepRecord mine = {.loss_sum = s.losses.Sum(),
+                       .weight = s.weight,
+                       .stop = s.stop_requested,
+                       .step = s.step % (1 << 24)};
     const bool checks =
         options_.check_parameters_every > 0 && s.step % options_.check_parameters_every == 0;
     if (checks) {
@@ -313,14 +347,15 @@ void Accelerator::Exchange(const Tensor& loss, double seed, double loss_weight) 
     }
     const std::vector<StepRecord> records = s.reducer->Finish(mine);
     CheckRecords(records);
-    loss_sum = weight = 0;
+    double loss_sum = 0;
+    weight = 0;
     for (const StepRecord& record : records) {
       loss_sum += record.loss_sum;
       weight += record.weight;
       s.stop_requested = s.stop_requested || record.stop;
     }
+    s.losses.SetLoss(loss_sum / weight);
   }
-  s.last_loss = loss_sum / weight;
   // What the window turned out to weigh.
   if (s.window_weight != 0 && weight > 0 && weight != s.window_weight) {
     if (!use_distributed()) s.CoverParameters();

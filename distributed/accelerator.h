@@ -33,6 +33,7 @@
 #include "lathe/distributed/environment.h"
 #include "lathe/distributed/process_group.h"
 #include "lathe/distributed/reducer.h"
+#include "lathe/distributed/step_graphs.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/optimizer.h"
@@ -68,6 +69,8 @@ struct AcceleratorOptions {
   // optimizers' gradients can't be read then, and Step and GradNorm are collectives. Tables of
   // which few rows are used all processes update. Nothing changes with one process.
   bool shard_optimizer = false;
+  // On a GPU: whether passes are recorded as CUDA graphs, where the loop allows it (see Backward).
+  bool step_graphs = true;
   // Every so many steps the processes compare their parameters, bit by bit; 0: never.
   int64_t check_parameters_every = 100;
 };
@@ -99,6 +102,15 @@ class Accelerator {
   // The same for a share of the given weight: as many samples, say, as the loss is the mean of.
   // Not under Accumulate.
   void Backward(const Tensor& loss, double weight);
+  // loss = forward(batch), then Backward(loss); returns the loss, detached:
+  //   accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
+  // On a GPU both passes become a CUDA graph, which later batches of like shapes repeat without
+  // calling `forward` (distributed/step_graphs.h): what it does must follow from the shapes of the
+  // batch, the numbers in Batch::inputs and the model alone, whose parameters are all that it uses.
+  // What can't be recorded, and with several processes every batch, runs as it is.
+  Tensor Backward(const Module& model, const Batch& batch,
+                  const std::function<Tensor(const Batch&)>& forward);
+  StepGraphStatistics graph_statistics() const;
 
   // While one lives, gradients accumulate; see Accumulate.
   class [[nodiscard]] Accumulation {
@@ -135,6 +147,12 @@ class Accelerator {
   // The mean loss over all samples, of all processes, that went into the gradients as they were
   // exchanged last.
   double last_loss() const;
+  // That of each step since the last call, oldest first; of many, the last 1024. On a device this
+  // waits for it, as last_loss does.
+  std::vector<double> TakeLosses();
+  // [n] float32: the losses of the passes of the last step on their device, unweighted, for
+  // StepGuard; undefined on the host.
+  Tensor LastLosses() const;
 
   // The gradients' norm, over all parameters, and the clipping. While gradients still accumulate
   // nothing is done, and the result is undefined.
@@ -288,8 +306,12 @@ class Accelerator {
   void PrepareLoader(DataLoader& loader);
   void PrepareOptimizer(Optimizer& optimizer);
   Part PartOf(int64_t n) const;
-  void BackwardOfShare(const Tensor& loss, double weight, double total);
-  void Exchange(const Tensor& loss, double seed, double loss_weight);
+  // One backward pass from the given gradient of the loss, which it returns.
+  using Pass = std::function<Tensor(double seed)>;
+  Pass PassOf(const Tensor& loss);
+  void BackwardOfBatch(const Pass& pass);
+  void BackwardOfShare(const Pass& pass, double weight, double total);
+  void Exchange(const Pass& pass, double seed, double loss_weight);
   void CheckRecords(const std::vector<StepRecord>& records);
 
   AcceleratorOptions options_;

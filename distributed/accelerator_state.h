@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/loss_history.h"
+#include "lathe/distributed/step_graphs.h"
 
 namespace lathe {
 
@@ -33,17 +34,20 @@ struct Accelerator::State {
   int64_t micro_step = 0;
 
   // What has gone into the gradients since the last exchange.
-  double loss_sum = 0, weight = 0;
+  LossHistory losses;
+  double weight = 0;
   double window_weight = 0;  // that Backward's seeds assume; 0: none is open
-  double last_loss = std::numeric_limits<double>::quiet_NaN();
   bool stop_requested = false;
   int64_t step = 0;
   std::shared_ptr<GradScaler> scaler;  // null but for float16
+  std::unique_ptr<StepGraphs> graphs;  // null: none
   std::unique_ptr<Reducer> reducer;
   std::vector<bool> trained;  // when the reducer was made
 
   void CloseWindow() {
-    if (std::exchange(exchanged, false)) loss_sum = weight = window_weight = 0;
+    if (!std::exchange(exchanged, false)) return;
+    losses.CloseStep();
+    weight = window_weight = 0;
   }
 
   struct Share {

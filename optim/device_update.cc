@@ -44,11 +44,17 @@ Tensor DeviceGradNorm(ParameterArena& arena) {
   return norm;
 }
 
-Tensor DeviceClipGradNorm(ParameterArena& arena, double max_norm) {
+Tensor DeviceClipGradNorm(ParameterArena& arena, double max_norm, const Tensor& losses,
+                          const Tensor& latch) {
   const Tensor norm = DeviceGradNorm(arena);
   const Tensor factor = Tensor::Empty({}, DType::kF32, norm.device());
   DeviceKernels<DeviceOptimizerKernels>().clip_factor(factor.data<float>(), norm.data<float>(),
                                                       static_cast<float>(max_norm));
+  if (latch.defined()) {
+    DeviceKernels<DeviceOptimizerKernels>().guard(
+        factor.data<float>(), losses.defined() ? losses.data<float>() : nullptr,
+        losses.defined() ? losses.numel() : 0, latch.data<float>());
+  }
   for (const ParameterArena::Entry& entry : arena.entries()) {
     entry.parameter.tensor.impl()->device_grad_scale = factor.impl();
   }

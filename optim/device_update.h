@@ -24,6 +24,8 @@ Tensor CommonGradScale(ParameterArena& arena);
 // L2 norm of all gradients times their factors, [] float32 on the device.
 Tensor DeviceGradNorm(ParameterArena& arena);
 // The gradients' factor becomes min(1, max_norm / (norm + 1e-6)); returns the norm before.
-Tensor DeviceClipGradNorm(ParameterArena& arena, double max_norm);
+// latch: see DeviceOptimizerKernels::guard; undefined: none.
+Tensor DeviceClipGradNorm(ParameterArena& arena, double max_norm, const Tensor& losses = {},
+                          const Tensor& latch = {});
 
 }  // namespace lathe

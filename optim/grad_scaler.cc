@@ -35,13 +35,17 @@ void GradScaler::Update(bool found_inf) {
   }
 }
 
-void GradScaler::Backward(const Tensor& loss, double factor) {
+double GradScaler::BeginPass(double factor) {
   Check(!unscaled_, "grad_scaler",
         "gradients were divided by the scale already, by clipping or GradNorm; call Step or "
         "ZeroGrad before the next Backward");
   if (std::exchange(stepped_, false)) Update(step_was_skipped_);
   ++num_passes_;
-  lathe::Backward(loss, Tensor::Full(loss.shape(), factor * scale_, loss.dtype(), loss.device()));
+  return factor * scale_;
+}
+
+void GradScaler::Backward(const Tensor& loss, double factor) {
+  lathe::Backward(loss, Tensor::Full(loss.shape(), BeginPass(factor), loss.dtype(), loss.device()));
 }
 
 void GradScaler::StepIsDue(bool found_inf) {

@@ -36,6 +36,9 @@ class GradScaler {
   // The backward pass of `factor` times the loss, scaled. Throws where an optimizer has divided its
   // gradients already (by clipping, or GradNorm) and not yet made its step.
   void Backward(const Tensor& loss, double factor = 1);
+  // The same for a backward pass that the caller makes: returns the gradient of the loss that it
+  // starts from.
+  double BeginPass(double factor);
 
   // Whether the last Step of an optimizer that uses this was left out, and how many have been.
   bool step_was_skipped() const { return step_was_skipped_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -240,6 +241,16 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
     }
   }
   return Tensor::Full({}, norm);
+}
+
+Tensor StepGuard::Clip(Optimizer& optimizer, double max_norm, const Tensor& losses) {
+  const Device device = optimizer.arena().values().device();
+  Check(device != Device{}, "step_guard", "the parameters lie on the host; use ClipGradNorm");
+  Check(max_norm >= 0, "step_guard", "max_norm must be at least 0 but is ", max_norm);
+  optimizer.UnscaleGrads();
+  if (!latch_.defined()) latch_ = Tensor::Zeros({}, DType::kF32, device);
+  const double most = max_norm > 0 ? max_norm : std::numeric_limits<double>::infinity();
+  return DeviceClipGradNorm(optimizer.arena(), most, losses, latch_);
 }
 
 void ClipGradValue(Optimizer& optimizer, double max_value) {

@@ -164,6 +164,23 @@ Tensor GradNorm(Optimizer& optimizer);
 // gradients, as PyTorch does (error_if_nonfinite=False); on a device, Step then leaves parameters
 // and moments as they are, unless somebody has read or set some of the gradients in between.
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
+// Holds an optimizer back from a bad step on, for loops that look at losses and norms on a device
+// only now and then: they find the parameters as they were before the first step whose gradient or
+// loss was not finite, however many have come since.
+//
+//   StepGuard guard;
+//   Tensor norm = guard.Clip(optimizer, 1.0, accelerator.LastLosses());  // instead of ClipGradNorm
+//   optimizer.Step();
+class StepGuard {
+ public:
+  // ClipGradNorm, or GradNorm for max_norm 0, of an optimizer whose parameters lie on a device.
+  // losses: [n] float32 there, or undefined.
+  Tensor Clip(Optimizer& optimizer, double max_norm, const Tensor& losses);
+
+ private:
+  Tensor latch_;  // [] f32: NaN after the first bad step
+};
+
 void ClipGradValue(Optimizer& optimizer, double max_value);
 
 }  // namespace lathe

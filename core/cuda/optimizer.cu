@@ -209,6 +209,18 @@ void ClipFactor(float* factor, const float* norm, float max_norm) {
   LATHE_LAUNCH(ClipFactorKernel, dim3(1), 32, 0, factor, norm, max_norm);
 }
 
+// One warp.
+__global__ void GuardKernel(float* factor, const float* losses, int64_t n, float* latch) {
+  bool good = IsFinite(*factor) && IsFinite(*latch);
+  for (int64_t i = threadIdx.x; i < n; i += 32) good = good && IsFinite(losses[i]);
+  good = __all_sync(kFullWarp, good);
+  if (!good && threadIdx.x == 0) *factor = *latch = __uint_as_float(0x7fc00000u);
+}
+
+void Guard(float* factor, const float* losses, int64_t n, float* latch) {
+  LATHE_LAUNCH(GuardKernel, dim3(1), 32, 0, factor, losses, n, latch);
+}
+
 __global__ void ClampKernel(float* g, int64_t n, float limit) {
   for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
     const float low = g[i] < -limit ? -limit : g[i];  // NaN stays
@@ -239,6 +251,7 @@ const DeviceOptimizerKernels table = {.adamw = AdamW,
                                       .norm_scratch_bytes = NormScratchBytes,
                                       .norm = Norm,
                                       .clip_factor = ClipFactor,
+                                      .guard = Guard,
                                       .clamp = Clamp,
                                       .unscale_and_check = UnscaleAndCheck};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);

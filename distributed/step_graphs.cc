@@ -1,0 +1,255 @@
+#include "lathe/distributed/step_graphs.h"
+
+#include <absl/hash/hash.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/error.h"
+#include "lathe/core/log.h"
+#include "lathe/core/ops/cast.h"
+
+namespace lathe {
+namespace {
+
+constexpr size_t kMostGraphs = 128;
+
+int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+const void* Place(const std::shared_ptr<TensorImpl>& tensor) {
+  return tensor == nullptr || tensor->storage == nullptr ? nullptr : Tensor(tensor).raw_data();
+}
+
+// Products' copies of parameters are made anew where parameters have changed; an optimizer keeps
+// them up to date itself.
+void RefreshNarrowCopies(const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters) {
+    const TensorImpl& p = *parameter.tensor.impl();
+    if (p.low_precision != nullptr) LowPrecisionCopy(parameter.tensor, p.low_precision->dtype);
+  }
+}
+
+std::vector<const void*> NarrowPlaces(const std::vector<Parameter>& parameters) {
+  std::vector<const void*> places;
+  for (const Parameter& p : parameters) places.push_back(Place(p.tensor.impl()->low_precision));
+  return places;
+}
+
+int32_t Largest(const Tensor& integers) {
+  const auto values = integers.values<int32_t>();
+  // A negative number is as far out of range as can be.
+  uint32_t largest = 0;
+  for (const int32_t value : values) largest = std::max(largest, static_cast<uint32_t>(value));
+  return static_cast<int32_t>(std::min<uint32_t>(largest, INT32_MAX));
+}
+
+}  // namespace
+
+int64_t GraphRows(int64_t tokens) {
+  constexpr int64_t kTile = 128;
+  const auto sixteenth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens / 16)));
+  return std::max(kTile, RoundUp(tokens, std::max(kTile, sixteenth)));
+}
+
+int64_t GraphLength(int64_t max_seqlen) {
+  return static_cast<int64_t>(
+      std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_seqlen, 64))));
+}
+
+StepGraphs::Bounds StepGraphs::Bounds::Of(const Batch& batch) {
+  Bounds bounds;
+  bounds.input_id = Largest(batch.input_ids);
+  bounds.token_type = Largest(batch.token_type_ids);
+  bounds.position = Largest(batch.position_ids);
+  const auto cu = batch.cu_seqlens.values<int32_t>();
+  const auto positions = batch.position_ids.values<int32_t>();
+  for (int64_t b = 0; b < batch.size(); ++b) bounds.shifted |= positions[cu[b]] != 0;
+  if (!batch.labels.defined() || IsFloating(batch.labels.dtype())) return bounds;
+  constexpr int64_t kIgnored = -100;
+  const Tensor labels = batch.labels.To(DType::kI64);
+  for (const int64_t label : labels.values<int64_t>()) {
+    if (label != kIgnored) bounds.label = std::max(bounds.label, label < 0 ? INT64_MAX : label);
+  }
+  return bounds;
+}
+
+bool StepGraphs::Bounds::Cover(const Bounds& other) const {
+  return input_id >= other.input_id && token_type >= other.token_type &&
+         position >= other.position && label >= other.label && shifted >= other.shifted;
+}
+
+void StepGraphs::Bounds::Widen(const Bounds& other) {
+  input_id = std::max(input_id, other.input_id);
+  token_type = std::max(token_type, other.token_type);
+  position = std::max(position, other.position);
+  label = std::max(label, other.label);
+  shifted |= other.shifted;
+}
+
+StepGraphs::StepGraphs(Device device)
+    : device_(device), backend_(BackendOf(device)), memory_(backend_.NewMemory()) {}
+
+std::vector<StepGraphs::LeafState> StepGraphs::StatesOf(const std::vector<Parameter>& parameters) {
+  std::vector<LeafState> states;
+  for (const Parameter& parameter : parameters) {
+    const TensorImpl& p = *parameter.tensor.impl();
+    states.push_back({p.grad_is_stale, p.grad_rows.has_value()});
+  }
+  return states;
+}
+
+void StepGraphs::Restore(const std::vector<Parameter>& parameters,
+                         const std::vector<LeafState>& states) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    TensorImpl& p = *parameters[i].tensor.impl();
+    p.grad_is_stale = states[i].stale;
+    if (!states[i].has_rows) p.grad_rows.reset();
+  }
+}
+
+std::string StepGraphs::WhyNot(const std::vector<Parameter>& parameters, const Batch& batch) {
+  if (batch.step < 0) return "the batch has no step number; a prepared loader's have";
+  for (const Parameter& parameter : parameters) {
+    const TensorImpl& p = *parameter.tensor.impl();
+    if (p.on_grad_ready) return "gradients are waited for";
+    if (p.grad_scale != 1 || p.device_grad_scale != nullptr) {
+      return "gradients that are added to were clipped or scaled";
+    }
+  }
+  return "";
+}
+
+StepGraphs::Key StepGraphs::KeyOf(const Module& model, const std::vector<Parameter>& parameters,
+                                  const Batch& batch) const {
+  std::vector<const void*> places;
+  std::vector<bool> flags;
+  for (const Parameter& parameter : parameters) {
+    const TensorImpl& p = *parameter.tensor.impl();
+    for (const void* place :
+         {static_cast<const void*>(&p), Place(parameter.tensor.impl()), Place(p.grad)}) {
+      places.push_back(place);
+    }
+    for (const bool flag : {p.requires_grad, p.grad_is_stale, p.grad_rows.has_value()}) {
+      flags.push_back(flag);
+    }
+  }
+  const Tensor& labels = batch.labels;
+  return {.model = &model,
+          .training = model.training(),
+          .gradient_checkpointing = model.gradient_checkpointing(),
+          .compute_dtype = model.compute_dtype(),
+          .rows = GraphRows(batch.num_tokens()),
+          .sequences = batch.size(),
+          .max_seqlen = GraphLength(batch.max_seqlen),
+          .label_columns = !labels.defined()    ? -1
+                           : labels.ndim() == 1 ? 0
+                                                : labels.dim(1),
+          .label_dtype = labels.defined() ? labels.dtype() : DType::kF32,
+          .leaves = absl::HashOf(places, flags)};
+}
+
+StepGraphs::Entry& StepGraphs::EntryOf(const Key& key, const std::vector<Parameter>& parameters) {
+  const auto found = entries_.find(key);
+  if (found != entries_.end()) {
+    const auto& leaves = found->second.leaves;
+    // Another parameter may have come to lie where one was that is gone.
+    if (std::none_of(leaves.begin(), leaves.end(), [](const auto& p) { return p.expired(); })) {
+      return found->second;
+    }
+    entries_.erase(found);
+  }
+  if (entries_.size() >= kMostGraphs) {
+    entries_.erase(std::min_element(
+        entries_.begin(), entries_.end(),
+        [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
+  }
+  Entry& entry = entries_[key];
+  for (const Parameter& p : parameters) entry.leaves.push_back(p.tensor.impl());
+  return entry;
+}
+
+StepGraphs::Bounds& StepGraphs::SeenBy(const std::vector<Parameter>& parameters) {
+  const std::shared_ptr<TensorImpl>& first = parameters.at(0).tensor.impl();
+  auto& [owner, bounds] = seen_[first.get()];
+  if (owner.expired()) bounds = {};
+  owner = first;
+  return bounds;
+}
+
+Tensor StepGraphs::RunEagerly(const std::string& why, const Batch& batch, float grad_seed,
+                              const std::function<Tensor(const Batch&)>& forward) {
+  if (told_.insert(why).second) LogDebug("no CUDA graph for the step: " + why);
+  ++statistics_.eager;
+  const Tensor loss = forward(batch);
+  Backward(loss, Tensor::Full(loss.shape(), grad_seed, loss.dtype(), loss.device()));
+  return loss.Detach();
+}
+
+Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
+                       const std::function<Tensor(const Batch&)>& forward) {
+  const std::vector<Parameter> parameters = model.Parameters();
+  if (const std::string why = WhyNot(parameters, batch); !why.empty()) {
+    return RunEagerly(why, batch, grad_seed, forward);
+  }
+  Bounds& seen = SeenBy(parameters);
+  const Bounds bounds = Bounds::Of(batch);
+  const bool looked_at = seen.Cover(bounds);
+  const Key key = KeyOf(model, parameters, batch);
+  Entry& entry = EntryOf(key, parameters);
+  entry.last_use = ++clock_;
+  if (!entry.why_not.empty()) return RunEagerly(entry.why_not, batch, grad_seed, forward);
+
+  const auto step = static_cast<uint32_t>(batch.step);
+  if (entry.inputs == nullptr) {
+    entry.inputs =
+        std::make_shared<PackedInputs>(PackedInputs::Make(batch, key.rows, device_, step));
+    entry.inputs->max_seqlen = key.max_seqlen;
+    entry.loss = Tensor::Empty({}, DType::kF32, device_);
+  }
+  entry.inputs->Fill(batch, step, grad_seed);
+  Batch there = batch;
+  there.inputs = entry.inputs;
+  const auto pass = [&] {
+    const Tensor loss = forward(there);
+    Check(loss.defined() && loss.ndim() == 0 && loss.dtype() == DType::kF32, "step_graphs",
+          "the loss must be one float32");
+    Backward(loss, entry.inputs->grad_seed);
+    entry.loss.CopyFrom(loss.Detach());
+  };
+  RefreshNarrowCopies(parameters);
+  if (entry.work != nullptr && entry.narrow != NarrowPlaces(parameters)) entry.work = nullptr;
+  const DeviceMemoryScope scope(backend_, memory_);
+  if (!looked_at || !entry.warm) {
+    pass();
+    seen.Widen(bounds);
+    entry.warm = true;
+    ++statistics_.eager;
+  } else {
+    if (entry.work == nullptr) {
+      const std::vector<LeafState> before = StatesOf(parameters);
+      try {
+        entry.work = backend_.Record(pass);
+      } catch (const Error& e) {
+        Restore(parameters, before);
+        entry.why_not = e.message();
+        const DeviceMemoryScope shared(backend_, nullptr);
+        return RunEagerly(entry.why_not, batch, grad_seed, forward);
+      }
+      entry.narrow = NarrowPlaces(parameters);
+      entry.after = StatesOf(parameters);
+      ++statistics_.recorded;
+      LogDebug(absl::StrCat("recorded a CUDA graph for ", key.rows, " rows of ", key.sequences,
+                            " sequences of up to ", key.max_seqlen, " tokens"));
+    }
+    entry.work->Launch();
+    Restore(parameters, entry.after);
+    ++statistics_.replayed;
+  }
+  const DeviceMemoryScope shared(backend_, nullptr);
+  return entry.loss.Clone();
+}
+
+}  // namespace lathe
