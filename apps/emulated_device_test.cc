@@ -266,6 +266,45 @@ TEST_F(EmulatedDeviceTest, KeepsTheLastGoodModel) {
   }
 }
 
+// Nobody looks at the losses for a while: what comes after the bad step must change nothing.
+TEST_F(EmulatedDeviceTest, KeepsTheLastGoodModelWhenLossesAreReadLate) {
+  for (const Args& more : {Args{}, Args{"--gradient_accumulation_steps", "2"}}) {
+    for (const std::string device : {"cpu", "cuda"}) {
+      Args args = {"--learning_rate",       "1e30",  "--warmup_steps",  "10",
+                   "--max_steps",           "20",    "--logging_steps", "100",
+                   "--eval_strategy",       "steps", "--eval_steps",    "100",
+                   "--overwrite_output_dir"};
+      args.insert(args.end(), more.begin(), more.end());
+      const RunResult run = TrainOn(device, device, args);
+      ExpectError(run, "error: step 3: the loss is NaN; ");
+      EXPECT_NE(run.err.find("the last good model, from before step "), std::string::npos)
+          << run.err;
+      const Json state = ReadJson(device + "/trainer_state.json");
+      EXPECT_EQ(state["global_step"], 2);
+      EXPECT_NEAR(state["epoch"], more.empty() ? 2 / 12.0 : 2 / 6.0, 1e-9) << state["epoch"];
+      const RunResult predicted =
+          RunProgram(kLathe, {"predict", Path(device), "--device", "cuda", "the film"});
+      EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
+    }
+  }
+}
+
+TEST_F(EmulatedDeviceTest, GraphsChangeNothing) {
+  const Args args = {"--max_steps", "30", "--logging_steps", "7", "--log_level", "debug"};
+  Args without = args;
+  without.push_back("--no_cuda_graphs");
+  const RunResult with_graphs = TrainOn("cuda", "a", args), plain = TrainOn("cuda", "b", without);
+  ASSERT_EQ(with_graphs.exit_code + plain.exit_code, 0) << with_graphs.err << plain.err;
+  EXPECT_EQ(with_graphs.err.find("debug: recorded a CUDA graph for 128 rows of 8 sequences of up "
+                                 "to 64 tokens\n"),
+            0u)
+      << with_graphs.err;
+  EXPECT_EQ(plain.err, "");
+  EXPECT_EQ(Logged("a", "loss"), Logged("b", "loss"));
+  EXPECT_EQ(Logged("a", "grad_norm"), Logged("b", "grad_norm"));
+  EXPECT_TRUE(Read("a/model.safetensors") == Read("b/model.safetensors"));
+}
+
 TEST_F(EmulatedDeviceTest, SaysThatMemoryDoesNotSuffice) {
   SetConfig({{"hidden_size", 256}, {"intermediate_size", 1024}});
   // For the parameters, for their gradients, for the first step.

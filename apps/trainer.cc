@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 const Clock::time_point process_start = Clock::now();
 // Copies of the model are taken so often that they cost at most a fiftieth of the time.
 constexpr int kSnapshotShare = 50;
+// On a GPU a copy waits for all that is queued.
+constexpr std::chrono::seconds kLeastGap{1};
 // Losses on a GPU are looked at after so many steps at the latest.
 constexpr int64_t kMostUnread = 32;
 
@@ -231,7 +233,9 @@ void Trainer::FinishStep() {
 // The values that have just given a finite loss and gradient, before the first update and then now
 // and then.
 bool Trainer::SnapshotIsDue() const {
-  return state_.global_step == 0 || Clock::now() - good_time_ >= kSnapshotShare * good_duration_;
+  if (state_.global_step == 0) return true;
+  const Clock::duration since = Clock::now() - good_time_;
+  return since >= kSnapshotShare * good_duration_ && (reads_each_step_ || since >= kLeastGap);
 }
 
 void Trainer::TakeSnapshot() {

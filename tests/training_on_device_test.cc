@@ -343,6 +343,46 @@ TEST_F(TrainingOnDevice, ANormThatIsNotFiniteLeavesParametersAlone) {
   }
 }
 
+// Nobody looks at the bad step before others have come.
+TEST_F(TrainingOnDevice, AGuardHoldsBackWhatComesAfterABadStep) {
+  if (device_ == Device{}) GTEST_SKIP() << "on the CPU each step is looked at";
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const auto& make : {MakeAdamW, MakeSgd}) {
+    for (const double max_norm : {0.0, 0.02}) {
+      const auto train = [&](int bad_step, bool bad_loss) {
+        StepGuard guard;
+        Floats after_two;
+        int count = 0;
+        const Floats after =
+            Train(device_, When::kAfter, make, [&](Net& net, Optimizer& optimizer) {
+              if (count == 2) after_two = net.Values();
+              Backward(net.Loss());
+              const bool bad = count++ == bad_step;
+              if (bad && !bad_loss) net.first.grad().Fill(inf);
+              const Tensor losses = Tensor::FromVector<float>({1, bad && bad_loss ? inf : 2});
+              guard.Clip(optimizer, max_norm, losses.To(device_));
+              optimizer.Step();
+              optimizer.ZeroGrad();
+            });
+        return std::pair(after_two, after);
+      };
+      const auto [two_steps, all_steps] = train(-1, false);
+      EXPECT_NE(two_steps, all_steps);
+      EXPECT_EQ(train(2, false), std::pair(two_steps, two_steps));
+      EXPECT_EQ(train(2, true), std::pair(two_steps, two_steps));
+      ExpectNear(all_steps,
+                 Train({}, When::kAfter, make,
+                       [&](Net& net, Optimizer& optimizer) {
+                         Backward(net.Loss());
+                         if (max_norm > 0) ClipGradNorm(optimizer, max_norm);
+                         optimizer.Step();
+                         optimizer.ZeroGrad();
+                       }),
+                 5e-6);
+    }
+  }
+}
+
 TEST_F(TrainingOnDevice, LossScaling) {
   const auto step_with = [](double init_scale, double factor = 1) {
     auto scaler = std::make_shared<GradScaler>(GradScalerOptions{.init_scale = init_scale});
