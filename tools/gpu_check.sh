@@ -285,12 +285,16 @@ finetune() {
 losses() { sed -n 's/^ *"\(loss\|eval_loss\)": *\([-0-9.e]*\),*$/\2/p' "$1/trainer_state.json" "$1/eval_results.json"; }
 number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p" "$2" | head -n 1; }
 
-# train_on DEVICE NAME PRECISION DROPOUT: $work/NAME.DEVICE; false, and recorded, if it failed.
+# train_on DEVICE[-AGAIN] NAME PRECISION DROPOUT: $work/NAME.DEVICE-AGAIN; false, and recorded, if it failed. AGAIN "eager"
+# trains without CUDA graphs.
 train_on() {
+  local more=()
+  [[ $1 != *-eager ]] || more=(--no_cuda_graphs)
   finetune 240 "$work/$2.$1" "$work/small" --device "${1%%-*}" --mixed_precision "$3" \
     --config_overrides "hidden_dropout_prob=$4,attention_probs_dropout_prob=$4" \
     --train_file "$work/train.tsv" --validation_file "$work/dev.tsv" --do_eval --max_eval_samples 256 \
-    --max_train_samples $((32 * train_steps)) --max_steps "$train_steps" --logging_steps 1 --per_device_train_batch_size 32 --seed 1
+    --max_train_samples $((32 * train_steps)) --max_steps "$train_steps" --logging_steps 1 --per_device_train_batch_size 32 --seed 1 \
+    "${more[@]}"
   [ $rc -eq 0 ] && return
   if [ $rc -eq 124 ] && [ "$(time_left)" -le 1 ]; then
     record skipped "train $2 on $1" "$took" "no time left"
@@ -308,9 +312,9 @@ loss_difference() {
     END { if (NR > 1 && !bad) printf "%.2e\n", worst }'
 }
 
-# Losses of each step and of an evaluation, on the CPU and twice on the GPU.
+# Losses of each step and of an evaluation, on the CPU, twice on the GPU, and there without CUDA graphs.
 stage_train() {
-  local precision dropout name reference limit difference precisions=(no bf16)
+  local again what precision dropout name reference limit difference precisions=(no bf16)
   env "${environment[@]}" "$bin/apps/finetune" --help 2>/dev/null | grep -A2 -e '--mixed_precision' | grep -q fp16 && precisions+=(fp16)
   local device=cuda dropouts=(0 0.1)
   if [ -z "$has_gpu" ]; then  # that much shows that the programs work
@@ -323,13 +327,17 @@ stage_train() {
       name=$precision-dropout-$dropout
       name=${name/#no-/f32-}
       train_on $device "$name" "$precision" "$dropout" || continue
-      if train_on "$device-again" "$name" "$precision" "$dropout"; then
-        if cmp -s "$work/$name.$device"{,-again}/model.safetensors && [ "$(losses "$work/$name.$device")" = "$(losses "$work/$name.$device-again")" ]; then
-          record passed "$name: the same again on $device, bit for bit" "$took" "$train_steps steps"
+      for again in again eager; do
+        [ $again = again ] || [ -n "$has_gpu" ] || continue
+        train_on "$device-$again" "$name" "$precision" "$dropout" || continue
+        what="the same again on $device"
+        [ $again = again ] || what='the same without CUDA graphs'
+        if cmp -s "$work/$name.$device"{,-$again}/model.safetensors && [ "$(losses "$work/$name.$device")" = "$(losses "$work/$name.$device-$again")" ]; then
+          record passed "$name: $what, bit for bit" "$took" "$train_steps steps"
         else
-          record failed "$name: the same again on $device, bit for bit" "$took" "losses differ by $(loss_difference "$work/$name.$device"{,-again})"
+          record failed "$name: $what, bit for bit" "$took" "losses differ by $(loss_difference "$work/$name.$device"{,-$again})"
         fi
-      fi
+      done
       [ -n "$has_gpu" ] || continue
       limit=1e-4
       [ "$precision" = no ] || limit=2e-2

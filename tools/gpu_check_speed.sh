@@ -12,26 +12,28 @@ run_watching_memory() {
   peak=$(awk -v b="$before" '$1 + 0 > m { m = $1 } END { print m - b }' "$work/memory")
 }
 
-# lathe_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS: two runs, of which the longer one's last STEPS steps count.
+# lathe_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS [OPTIONS...]: two runs, of which the longer one's last STEPS steps
+# count.
 lathe_speed() {
-  local case=$1 common steps seconds=() samples=()
-  common=(--device cuda --bf16 --train_file "$3" --max_seq_length "$4" --per_device_train_batch_size "$5" --seed 1)
+  local case=$1 system='Lathe' common steps seconds=() samples=()
+  [ $# -le 7 ] || system="Lathe ${*:8}"
+  common=(--device cuda --bf16 --train_file "$3" --max_seq_length "$4" --per_device_train_batch_size "$5" --seed 1 "${@:8}")
   for steps in "$6" $(($6 + $7)); do
     run_watching_memory finetune 150 "$work/speed" "$2" "${common[@]}" --max_steps "$steps"
     if [ $rc -ne 0 ]; then
       if grep -qi 'memory' "$work/output" && [ $rc -ne 124 ]; then
-        record skipped "$case, Lathe" "$took" "not enough memory: $(last_lines 2)"
+        record skipped "$case, $system" "$took" "not enough memory: $(last_lines 2)"
       elif [ $rc -eq 124 ]; then
-        record skipped "$case, Lathe" "$took" "not done in time"
+        record skipped "$case, $system" "$took" "not done in time"
       else
-        record failed "$case, Lathe" "$took" "exit code $rc: $(last_lines)"
+        record failed "$case, $system" "$took" "exit code $rc: $(last_lines)"
       fi
       return 1
     fi
     seconds+=("$(number train_runtime "$work/speed/train_results.json")")
     samples+=("$(awk -v r="$(number train_samples_per_second "$work/speed/train_results.json")" -v s="${seconds[-1]}" 'BEGIN { print r * s }')")
   done
-  metric "$case" Lathe $(awk -v t0="${seconds[0]}" -v t1="${seconds[1]}" -v n0="${samples[0]}" -v n1="${samples[1]}" -v steps="$7" 'BEGIN {
+  metric "$case" "$system" $(awk -v t0="${seconds[0]}" -v t1="${seconds[1]}" -v n0="${samples[0]}" -v n1="${samples[1]}" -v steps="$7" 'BEGIN {
       t = t1 - t0; if (t > 0) printf "samples_per_s=%.1f step_ms=%.2f", (n1 - n0) / t, 1000 * t / steps }') \
     "first_step_s=$(number time_to_first_step "$work/speed/train_results.json")" "memory_mib=$peak" "took_s=$took"
 }
@@ -89,6 +91,7 @@ stage_speed() {
     arguments=("$work/$shape" "$work/$file.tsv" "$length" "$batch" "$warm" "$steps")
     # In turn, so that a GPU that gets slower is slower for both.
     lathe_speed "$case" "${arguments[@]}"
+    [ "$case" != base-sst2-32 ] || lathe_speed "$case" "${arguments[@]}" --no_cuda_graphs
     [ -n "$peer" ] || continue
     peer_speed "$case" "peer, default" "${arguments[@]}"
     peer_speed "$case" "peer, grouped and fused AdamW" "${arguments[@]}" --group_by_length --fused_adamw
