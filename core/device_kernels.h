@@ -163,6 +163,9 @@ struct GemmArgs {
   int64_t ldc;
   const float* bias;
   DType type, c_type;
+  // (M) or null: = (beta 0) or += (beta 1) the sums of op(A)'s rows. For dW = dy^T x that is the
+  // gradient of the bias. A must be transposed and C f32.
+  float* a_sums = nullptr;
 };
 struct GemmKernels {
   void (*product)(const GemmArgs& args);

@@ -18,6 +18,10 @@ struct ActivationKernels {
     void (*backward)(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind);
     // sums: (n) += column sums of x: (rows, n) with row stride ld.
     void (*column_sums)(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t ld);
+    // `backward` of (rows, n), and sums: (n) = (if `overwrite`) or += the column sums of dx as it
+    // is stored. kind is not kNone. Null where these are two passes.
+    void (*backward_and_sums)(T* dx, MathType<T>* sums, const T* dy, const T* x, int64_t rows,
+                              int64_t n, ActivationKind kind, bool overwrite) = nullptr;
   };
   Of<float> f32;
   Of<double> f64;

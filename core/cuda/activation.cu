@@ -92,17 +92,19 @@ __global__ void BackwardKernel(T* dx, const T* dy, const T* x, int64_t n) {
 // ..., then the eight sums are added in their order.
 constexpr int kLanes = 32, kThreadRows = 8;
 
-template <int N, typename T>
-__global__ void ColumnSumsKernel(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld,
-                                 int64_t rows_in_chunk, bool accumulate) {
+// sums + blockIdx.y n: (n) = the chunk's sums, or += them. row(r, column) gives N numbers, stored.
+template <int N, typename Row>
+__device__ void SumColumns(float* sums, int64_t rows, int64_t n, int64_t rows_in_chunk,
+                           bool accumulate, Row row) {
   __shared__ float partial[kThreadRows][kLanes * N];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kLanes * N;
   const int64_t column = first + threadIdx.x * N;
   const int64_t begin = blockIdx.y * rows_in_chunk, end = min(begin + rows_in_chunk, rows);
   float sum[N] = {};
   if (column < n) {
+#pragma unroll 2
     for (int64_t r = begin + threadIdx.y; r < end; r += kThreadRows) {
-      const auto pack = LoadPack<N>(x + r * ld + column);
+      const auto pack = row(r, column);
       for (int k = 0; k < N; ++k) sum[k] += Load(pack.v[k]);
     }
   }
@@ -117,13 +119,46 @@ __global__ void ColumnSumsKernel(float* sums, const T* x, int64_t rows, int64_t 
   }
 }
 
-// sums (n) += the rows of partial (chunks, n), in their order.
-__global__ void AddChunksKernel(float* sums, const float* partial, int64_t chunks, int64_t n) {
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
-    float sum = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * n + i];
-    sums[i] += sum;
+template <int N, typename T>
+__global__ void ColumnSumsKernel(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld,
+                                 int64_t rows_in_chunk, bool accumulate) {
+  SumColumns<N>(sums, rows, n, rows_in_chunk, accumulate,
+                [&](int64_t r, int64_t column) { return LoadPack<N>(x + r * ld + column); });
+}
+
+// BackwardKernel and the column sums of what it stores.
+template <int N, typename T, typename Act>
+__global__ void BackwardAndSumsKernel(T* dx, float* sums, const T* dy, const T* x, int64_t rows,
+                                      int64_t n, int64_t rows_in_chunk, bool accumulate) {
+  SumColumns<N>(sums, rows, n, rows_in_chunk, accumulate, [&](int64_t r, int64_t column) {
+    const int64_t i = r * n + column;
+    auto grad = LoadPack<N>(dy + i);
+    const auto at = LoadPack<N>(x + i);
+    for (int k = 0; k < N; ++k) {
+      Store(grad.v[k], Load(grad.v[k]) * Act::Derivative(Load(at.v[k])));
+    }
+    StorePack(dx + i, grad);
+    return grad;
+  });
+}
+
+// sums (n) = or += the rows of partial (chunks, n): thread row r adds chunks r, r + 8, ..., then
+// the eight sums are added in their order.
+__global__ void AddChunksKernel(float* sums, const float* partial, int64_t chunks, int64_t n,
+                                bool accumulate) {
+  __shared__ float of_rows[kThreadRows][kLanes];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  float sum = 0;
+  if (column < n) {
+#pragma unroll 4
+    for (int64_t c = threadIdx.y; c < chunks; c += kThreadRows) sum += partial[c * n + column];
   }
+  of_rows[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= n) return;
+  float total = accumulate ? sums[column] : 0;
+  for (int r = 0; r < kThreadRows; ++r) total += of_rows[r][threadIdx.x];
+  sums[column] = total;
 }
 
 template <typename T>
@@ -148,38 +183,75 @@ void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   });
 }
 
-template <int N, typename T>
-void ColumnSumsBy(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
-  constexpr int64_t kBlocks = 528;  // four for each multiprocessor of an H200
-  constexpr int64_t kFewestRows = 64;
+// Shares out `rows` rows of n columns, N to a thread: `blocks` blocks, none of fewer rows than
+// `fewest`. Calls run(grid, block, sums, rows_in_chunk, accumulate), whose kernel calls SumColumns.
+template <int N, typename Run>
+void ByChunks(float* sums, int64_t rows, int64_t n, bool accumulate, int64_t blocks, int64_t fewest,
+              Run run) {
   const int64_t across = (n + kLanes * N - 1) / (kLanes * N);
-  const int64_t wanted = std::max<int64_t>(1, kBlocks / across);
-  const int64_t in_chunk = std::max(kFewestRows, (rows + wanted - 1) / wanted);
+  const int64_t wanted = std::max<int64_t>(1, blocks / across);
+  const int64_t in_chunk = std::max(fewest, (rows + wanted - 1) / wanted);
   const int64_t chunks = (rows + in_chunk - 1) / in_chunk;
   const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(chunks));
   const dim3 block(kLanes, kThreadRows);
-  if (chunks == 1) {
-    LATHE_LAUNCH((ColumnSumsKernel<N, T>), grid, block, 0, sums, x, rows, n, ld, in_chunk, true);
-    return;
-  }
+  if (chunks == 1) return run(grid, block, sums, in_chunk, accumulate);
   float* partial = static_cast<float*>(Workspace(chunks * n * static_cast<int64_t>(sizeof(float))));
-  LATHE_LAUNCH((ColumnSumsKernel<N, T>), grid, block, 0, partial, x, rows, n, ld, in_chunk, false);
-  LATHE_LAUNCH(AddChunksKernel, GridFor(n), kBlock, 0, sums, partial, chunks, n);
+  run(grid, block, partial, in_chunk, false);
+  LATHE_LAUNCH(AddChunksKernel, dim3(static_cast<unsigned>((n + kLanes - 1) / kLanes)), block, 0,
+               sums, partial, chunks, n, accumulate);
 }
 
 template <typename T>
 void ColumnSums(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
   if (n == 0 || rows == 0) return;
+  const auto by = [&](auto pack) {
+    constexpr int N = decltype(pack)::value;
+    constexpr int64_t kBlocks = 528;  // four for each multiprocessor of an H200
+    ByChunks<N>(sums, rows, n, true, kBlocks, 64,
+                [&](dim3 grid, dim3 block, float* to, int64_t in_chunk, bool accumulate) {
+                  LATHE_LAUNCH((ColumnSumsKernel<N, T>), grid, block, 0, to, x, rows, n, ld,
+                               in_chunk, accumulate);
+                });
+  };
   if (Aligned16({x}) && n % kPack<T> == 0 && ld % kPack<T> == 0) {
-    ColumnSumsBy<kPack<T>>(sums, x, rows, n, ld);
+    by(std::integral_constant<int, kPack<T>>{});
   } else {
-    ColumnSumsBy<1>(sums, x, rows, n, ld);
+    by(std::integral_constant<int, 1>{});
   }
 }
 
 template <typename T>
+void BackwardAndSums(T* dx, float* sums, const T* dy, const T* x, int64_t rows, int64_t n,
+                     ActivationKind kind, bool overwrite) {
+  if (n == 0) return;
+  if (rows == 0) {
+    if (overwrite) DeviceKernels<TensorKernels>().fill(sums, DType::kF32, 0, n);
+    return;
+  }
+  const auto by = [&](auto act, auto pack) {
+    using Act = decltype(act);
+    constexpr int N = decltype(pack)::value;
+    // Small chunks, as this kernel has more to do than to add: at 16 rows the partial sums are 4 %
+    // of the traffic.
+    constexpr int64_t kBlocks = 1056;
+    ByChunks<N>(sums, rows, n, !overwrite, kBlocks, 16,
+                [&](dim3 grid, dim3 block, float* to, int64_t in_chunk, bool accumulate) {
+                  LATHE_LAUNCH((BackwardAndSumsKernel<N, T, Act>), grid, block, 0, dx, to, dy, x,
+                               rows, n, in_chunk, accumulate);
+                });
+  };
+  With(kind, [&](auto act) {
+    if (Aligned16({dx, dy, x}) && n % kPack<T> == 0) {
+      by(act, std::integral_constant<int, kPack<T>>{});
+    } else {
+      by(act, std::integral_constant<int, 1>{});
+    }
+  });
+}
+
+template <typename T>
 constexpr ActivationKernels::Of<T> Of() {
-  return {Forward<T>, Backward<T>, ColumnSums<T>};
+  return {Forward<T>, Backward<T>, ColumnSums<T>, BackwardAndSums<T>};
 }
 
 const ActivationKernels table = {

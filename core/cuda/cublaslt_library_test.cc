@@ -103,6 +103,10 @@ TEST(CublasLtLibrary, FindsAllFunctions) {
   EXPECT_EQ(lt.MatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                       sizeof(epilogue)),
             CUBLAS_STATUS_SUCCESS);
+  const uint32_t bias_gradient = CUBLASLT_EPILOGUE_BGRADB;
+  EXPECT_EQ(lt.MatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias_gradient,
+                                      sizeof(bias_gradient)),
+            CUBLAS_STATUS_SUCCESS);
   const int32_t type = CUDA_R_16BF;
   EXPECT_EQ(lt.MatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
                                       sizeof(type)),

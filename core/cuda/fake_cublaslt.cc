@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "lathe/core/cpu/activation.h"
 #include "lathe/core/cuda/cublaslt_library.h"
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/cuda/gemm_problem.h"
@@ -115,6 +116,9 @@ cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasL
   fake.requested = most;
   *count = 0;
   if (fake.heuristic_fails) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (As<Operation>(operation).epilogue == CUBLASLT_EPILOGUE_BGRADB && !fake.has_bias_gradients) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   const auto& p = As<Preference>(preference);
   for (; *count < std::min(most, static_cast<int>(fake.milliseconds.size())); ++*count) {
     Algorithm algorithm = {};
@@ -177,16 +181,24 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
   Expect(AlignmentOf(workspace) == 256 && workspace_bytes >= algorithm.workspace,
          "the workspace is not what was promised");
   const bool bias = o.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (bias) {
+  const bool bias_gradient = o.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  Expect(bias || bias_gradient || o.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "an unknown epilogue");
+  if (bias || bias_gradient) {
     Expect(o.bias != nullptr && o.bias_type == ld.type, "a bias must have D's type");
     Expect(AlignmentOf(o.bias) >= 16, "a bias must be aligned");
   }
+  if (bias_gradient) {
+    Expect(*static_cast<const float*>(beta) == 0 && tb, "not how bias gradients are known to work");
+  }
   Expect(la.type == lb.type && (ld.type == la.type || ld.type == CUDA_R_32F), "types");
   Fake().products.push_back({algorithm.index, o.compute, la.type, ld.type, ld.rows, ld.columns, k,
-                             bias, algorithm.schemes, d == last_d});
+                             bias, bias_gradient, algorithm.schemes, d == last_d});
   last_d = d;
-  if (Fake().failing.contains(algorithm.index)) return CUBLAS_STATUS_EXECUTION_FAILED;
-  clock_ms += Fake().milliseconds[static_cast<size_t>(algorithm.index)];
+  if (Fake().failing.contains(algorithm.index) || (bias_gradient && Fake().bias_gradients_fail)) {
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  }
+  clock_ms += Fake().milliseconds[static_cast<size_t>(algorithm.index)] +
+              (bias_gradient ? Fake().bias_gradient_milliseconds : 0);
   const float alpha_value = *static_cast<const float*>(alpha);
   const float beta_value = *static_cast<const float*>(beta);
   for (int64_t column = 0; column < static_cast<int64_t>(ld.columns); ++column) {
@@ -203,6 +215,13 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
       Write(d, ld.type, at, sum);
     }
   }
+  for (int64_t column = 0; bias_gradient && column < static_cast<int64_t>(ld.columns); ++column) {
+    float sum = 0;
+    for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
+      sum += Read(b, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
+    }
+    Write(const_cast<void*>(o.bias), ld.type, column, sum);
+  }
   // What lies in the workspace is lost, at its ends at least.
   std::memset(workspace, 0xff, 256);
   std::memset(static_cast<char*>(workspace) + algorithm.workspace - 256, 0xff, 256);
@@ -217,8 +236,24 @@ void Convert(void* to, DType to_type, const void* from, DType, int64_t n) {
     Write(to, type(to_type), i, static_cast<const float*>(from)[i]);
   }
 }
-const TensorKernels tensor_kernels = {nullptr, Convert, nullptr, nullptr, nullptr};
-[[maybe_unused]] const bool registered = RegisterDeviceKernels(tensor_kernels);
+void Fill(void* to, DType, double value, int64_t n) {
+  std::fill_n(static_cast<float*>(to), n, static_cast<float>(value));
+}
+const TensorKernels tensor_kernels = {Fill, Convert, nullptr, nullptr, nullptr};
+
+template <typename T>
+void ColumnSums(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
+  ++Fake().column_sums;
+  clock_ms += Fake().column_sums_milliseconds;
+  for (int64_t i = 0; i < rows * n; ++i) sums[i % n] += x[i / n * ld + i % n];
+}
+const cpu::ActivationKernels activation_kernels = {.f32 = {nullptr, nullptr, ColumnSums<float>},
+                                                   .f64 = {},
+                                                   .bf16 = {nullptr, nullptr, ColumnSums<BFloat16>},
+                                                   .f16 = {nullptr, nullptr, ColumnSums<Float16>}};
+
+[[maybe_unused]] const bool registered =
+    RegisterDeviceKernels(tensor_kernels) && RegisterDeviceKernels(activation_kernels);
 
 class HostMemory : public PoolDevice {
  public:

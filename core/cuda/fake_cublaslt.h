@@ -17,6 +17,10 @@ struct FakeCublasLt {
   std::set<int> failing;                  // algorithms that don't run
   bool capturing = false;                 // the stream records
   bool heuristic_fails = false;
+  bool has_bias_gradients = true;        // the epilogue
+  bool bias_gradients_fail = false;      // when they are computed
+  float bias_gradient_milliseconds = 0;  // that it takes longer
+  float column_sums_milliseconds = 1;
   int64_t free_memory = int64_t{1} << 30;
   // What has been done.
   struct Product {
@@ -24,11 +28,12 @@ struct FakeCublasLt {
     cublasComputeType_t compute;
     cudaDataType_t type, d_type;
     uint64_t m, n, k;
-    bool bias;
+    bool bias, bias_gradient;  // the epilogue
     uint32_t reduction_schemes;
     bool in_place;  // on the D of the last call before
   };
   std::vector<Product> products;
+  int column_sums = 0;                // calls of that kernel
   int heuristics = 0, requested = 0;  // calls, and algorithms asked for in the last
   int live = 0;                       // descriptors and events that were not destroyed
   std::vector<std::string> mistakes;  // calls that break the library's rules

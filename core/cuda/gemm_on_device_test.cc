@@ -28,6 +28,7 @@ struct Case {
   int64_t M, N, K;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   int64_t pad = 0, shift = 0;  // elements between rows, and before the first
+  bool sums = false;           // of A's rows: A is transposed, C float32
 };
 
 std::vector<float> Values(int64_t n, float seed) {
@@ -46,7 +47,7 @@ std::vector<float> Try(const Case& t, double tolerance) {
                                   << ToString(DTypeOf<C>::value) << ": " << t.M << " " << t.N << " "
                                   << t.K << " transposed " << t.transpose_a << t.transpose_b
                                   << " accumulate " << t.accumulate << " bias " << t.bias << " pad "
-                                  << t.pad << " shift " << t.shift);
+                                  << t.pad << " shift " << t.shift << " sums " << t.sums);
   const int64_t lda = (t.transpose_a ? t.M : t.K) + t.pad, a_rows = t.transpose_a ? t.K : t.M;
   const int64_t ldb = (t.transpose_b ? t.K : t.N) + t.pad, b_rows = t.transpose_b ? t.N : t.K;
   const int64_t ldc = t.N + t.pad;
@@ -59,9 +60,12 @@ std::vector<float> Try(const Case& t, double tolerance) {
   const Tensor bias = on_host(t.N, 4, DType::kF32);
   const Tensor a_there = a.To(kGpu), b_there = b.To(kGpu), c_there = c.To(kGpu);
   const Tensor bias_there = bias.To(kGpu);
-  Gemm(kGpu, t.transpose_a, t.transpose_b, t.M, t.N, t.K, a_there.data<T>() + t.shift, lda,
-       b_there.data<T>() + t.shift, ldb, t.accumulate ? 1 : 0, c_there.data<C>() + t.shift, ldc,
-       t.bias ? bias_there.data<float>() + t.shift : nullptr);
+  const Tensor sums = on_host(t.M, 5, DType::kF32), sums_there = sums.To(kGpu);
+  DeviceKernels<GemmKernels>().product(
+      {t.transpose_a, t.transpose_b, t.M, t.N, t.K, a_there.data<T>() + t.shift, lda,
+       b_there.data<T>() + t.shift, ldb, t.accumulate ? 1.0f : 0.0f, c_there.data<C>() + t.shift,
+       ldc, t.bias ? bias_there.data<float>() + t.shift : nullptr, DTypeOf<T>::value,
+       DTypeOf<C>::value, t.sums ? sums_there.data<float>() + t.shift : nullptr});
   const std::vector<float> is = c_there.To(Device{}).To(DType::kF32).ToVector<float>();
 
   const std::vector<double> wide_a = a.To(DType::kF64).ToVector<double>();
@@ -79,6 +83,14 @@ std::vector<float> Try(const Case& t, double tolerance) {
     const bool outside = in_c < 0 || in_c % ldc >= t.N;
     EXPECT_NEAR(is[i], expected[i], outside ? 0 : tolerance * largest) << "element " << i;
     if (testing::Test::HasFailure()) break;
+  }
+  const std::vector<float> sums_are = sums_there.To(Device{}).ToVector<float>();
+  std::vector<float> sums_were = sums.ToVector<float>();
+  for (int64_t m = 0; t.sums && m < t.M; ++m) {
+    double sum = t.accumulate ? sums_were[static_cast<size_t>(m + t.shift)] : 0;
+    for (int64_t k = 0; k < t.K; ++k) sum += wide_a[static_cast<size_t>(t.shift + k * lda + m)];
+    EXPECT_NEAR(sums_are[static_cast<size_t>(m + t.shift)], sum, 1e-5 * (10 + std::abs(sum)))
+        << "sum " << m;
   }
   return is;
 }
@@ -109,6 +121,33 @@ TEST_F(GemmOnDevice, MatchesTheHost) {
   }
 }
 
+// As the gradients of a layer's weight and bias come: in one product where the library can.
+TEST_F(GemmOnDevice, SumsRowsOfA) {
+  for (const bool tune : {false, true}) {
+    TuneGemms(tune);
+    for (const auto& [M, N, K] : {std::tuple{64, 128, 96},
+                                  {768, 768, 130},
+                                  {96, 768, 517},
+                                  {768, 96, 33},
+                                  {2, 768, 32},
+                                  {17, 33, 65},
+                                  {1, 1, 1},
+                                  {7, 9, 0},
+                                  {9, 0, 7},
+                                  {0, 9, 7}}) {
+      for (const bool accumulate : {false, true}) {
+        for (const int64_t shift : {0, 1, 8}) {
+          if (shift != 0 && M > 64) continue;
+          const Case t = {M, N, K, true, false, accumulate, false, 0, shift, true};
+          Try<BFloat16, float>(t, 1e-5);
+          Try<Float16, float>(t, 1e-5);
+          Try<float, float>(t, 1e-5);
+        }
+      }
+    }
+  }
+}
+
 // Elements of 2 bytes at odd places, rows of odd lengths.
 TEST_F(GemmOnDevice, TakesAnyAlignment) {
   for (const int64_t pad : {0, 1, 4}) {
@@ -129,6 +168,8 @@ TEST_F(GemmOnDevice, RepeatsItself) {
   UseDeterministicGemms(true);
   const Case t = {64, 64, 2048, true, false, true};
   EXPECT_EQ((Try<BFloat16, float>(t, 1e-5)), (Try<BFloat16, float>(t, 1e-5)));
+  const Case sums = {64, 64, 2048, true, false, false, false, 0, 0, true};
+  EXPECT_EQ((Try<BFloat16, float>(sums, 1e-5)), (Try<BFloat16, float>(sums, 1e-5)));
 }
 
 TEST_F(GemmOnDevice, IsRightWhenTuned) {

@@ -22,7 +22,7 @@ int64_t CheckedStride(const char* name, int64_t rows, int64_t columns, int64_t l
 
 size_t GemmProblemHash::operator()(const GemmProblem& p) const {
   return absl::HashOf(p.transpose_a, p.transpose_b, p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.type,
-                      p.d_type, p.accumulate, p.has_bias, p.a_alignment, p.b_alignment,
+                      p.d_type, p.accumulate, p.epilogue, p.a_alignment, p.b_alignment,
                       p.d_alignment, p.tf32, p.deterministic);
 }
 
@@ -40,6 +40,9 @@ GemmProblem ToColumnMajor(const GemmArgs& args, const GemmOptions& options) {
         ToString(args.type), " or float32 but is ", ToString(args.c_type));
   Check(args.beta == 0 || args.beta == 1, "gemm", "beta must be 0 or 1 but is ", args.beta);
   Check(args.bias == nullptr || args.beta == 0, "gemm", "a bias needs beta 0");
+  Check(args.a_sums == nullptr ||
+            (args.bias == nullptr && args.transpose_a && args.c_type == DType::kF32),
+        "gemm", "sums of A's rows need a transposed A, a float32 C and no bias");
   GemmProblem p;
   p.transpose_a = args.transpose_b;
   p.transpose_b = args.transpose_a;
@@ -52,7 +55,9 @@ GemmProblem ToColumnMajor(const GemmArgs& args, const GemmOptions& options) {
   p.type = args.type;
   p.d_type = args.c_type;
   p.accumulate = args.beta != 0;
-  p.has_bias = args.bias != nullptr;
+  p.epilogue = args.bias != nullptr     ? Epilogue::kBias
+               : args.a_sums != nullptr ? Epilogue::kBiasGradient
+                                        : Epilogue::kNone;
   p.a_alignment = AlignmentOf(args.b);
   p.b_alignment = AlignmentOf(args.a);
   p.d_alignment = AlignmentOf(args.c);
@@ -68,7 +73,8 @@ std::string Describe(const GemmProblem& p) {
   if (p.transpose_b) text += ", transposed A";
   if (p.transpose_a) text += ", transposed B";
   if (p.accumulate) text += ", added to C";
-  if (p.has_bias) text += ", with a bias";
+  if (p.epilogue == Epilogue::kBias) text += ", with a bias";
+  if (p.epilogue == Epilogue::kBiasGradient) text += ", with the sums of A's rows";
   return text;
 }
 

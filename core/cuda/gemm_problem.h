@@ -12,6 +12,13 @@
 
 namespace lathe::cuda {
 
+// What a product does besides.
+enum class Epilogue {
+  kNone,
+  kBias,          // m elements of D's type, added to each column
+  kBiasGradient,  // n elements of D's type: the sums of op(B)'s columns
+};
+
 // D (m, n) = op(A) op(B) + beta D, all column-major: a row-major matrix is its own transpose in
 // column-major order, so C = op(A) op(B) becomes C' = op(B)' op(A)'. Everything that the choice of
 // an algorithm depends on is here, so that equal problems share a plan.
@@ -21,7 +28,7 @@ struct GemmProblem {
   int64_t lda = 0, ldb = 0, ldd = 0;  // strides of columns
   DType type = DType::kF32, d_type = DType::kF32;
   bool accumulate = false;  // beta is 1
-  bool has_bias = false;    // m elements, added to each column
+  Epilogue epilogue = Epilogue::kNone;
   // What A's, B's and D's addresses are multiples of: powers of 2 up to 256.
   int a_alignment = 256, b_alignment = 256, d_alignment = 256;
   bool tf32 = false, deterministic = false;

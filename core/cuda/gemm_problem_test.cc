@@ -101,6 +101,11 @@ TEST(GemmProblem, RefusesWhatCannotBe) {
   refuses([](GemmArgs& g) { g.type = g.c_type = DType::kF64; });
   refuses([](GemmArgs& g) { g.c_type = DType::kBF16; });
   refuses([&](GemmArgs& g) { g.bias = bias, g.beta = 1; });
+  refuses([&](GemmArgs& g) { g.a_sums = bias; });
+  refuses([&](GemmArgs& g) { g.bias = g.a_sums = bias, g.transpose_a = true; });
+  refuses([&](GemmArgs& g) {
+    g.a_sums = bias, g.transpose_a = true, g.type = g.c_type = DType::kBF16;
+  });
 }
 
 TEST(GemmProblem, AlignmentIsTheAddresss) {
@@ -148,6 +153,7 @@ TEST(GemmProblem, IsAKey) {
   EXPECT_TRUE(add([](GemmArgs& g) { g.type = g.c_type = DType::kBF16; }));
   EXPECT_TRUE(add([](GemmArgs& g) { g.type = DType::kBF16; }));
   EXPECT_TRUE(add([](GemmArgs& g) { g.type = DType::kF16; }));
+  EXPECT_TRUE(add([&](GemmArgs& g) { g.transpose_a = true, g.a_sums = bias; }));
   EXPECT_TRUE(add(same, {.allow_tf32 = true}));
   EXPECT_FALSE(add(same, {.tune = true}));
   EXPECT_TRUE(add(same, {.deterministic = true}));
@@ -163,6 +169,20 @@ TEST(GemmProblem, IsDescribedInTheCallersTerms) {
   args.beta = 1;
   EXPECT_EQ(Describe(ToColumnMajor(args, {})),
             "(M, N, K) = (128, 768, 3072), bfloat16 to float32, transposed B, added to C");
+}
+
+TEST(GemmProblem, AnEpilogueIsPartOfTheDescription) {
+  GemmArgs args = Args(8, 4, 2);
+  float sums[8];
+  args.transpose_a = true;
+  args.lda = 8;
+  args.a_sums = sums;
+  EXPECT_EQ(Describe(ToColumnMajor(args, {})),
+            "(M, N, K) = (8, 4, 2), float32, transposed A, with the sums of A's rows");
+  args.a_sums = nullptr;
+  args.bias = sums;
+  EXPECT_EQ(Describe(ToColumnMajor(args, {})),
+            "(M, N, K) = (8, 4, 2), float32, transposed A, with a bias");
 }
 
 TEST(GemmProblem, PartialSumsStayFloat32) {

@@ -46,6 +46,7 @@ struct Case {
   int64_t M, N, K;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   int64_t pad = 0, shift = 0;
+  bool sums = false;  // of A's rows
 };
 
 // Runs it and compares with a loop; C's padding must stay.
@@ -60,10 +61,11 @@ void Try(const Case& t) {
   const Matrix<T> a(a_rows * lda, t.shift, 1), b(b_rows * ldb, t.shift, 2);
   const Matrix<C> c(t.M * ldc, t.shift, 3), before(t.M * ldc, t.shift, 3);
   const Matrix<float> bias(t.N, t.shift, 4);
+  const Matrix<float> sums(t.M, t.shift, 5), sums_before(t.M, t.shift, 5);
   DeviceKernels<GemmKernels>().product({t.transpose_a, t.transpose_b, t.M, t.N, t.K, a.data, lda,
                                         b.data, ldb, t.accumulate ? 1.0f : 0.0f, c.data, ldc,
                                         t.bias ? bias.data : nullptr, DTypeOf<T>::value,
-                                        DTypeOf<C>::value});
+                                        DTypeOf<C>::value, t.sums ? sums.data : nullptr});
   const double tolerance = std::is_same_v<C, float>     ? 1e-5
                            : std::is_same_v<C, Float16> ? 2e-3
                                                         : 2e-2;
@@ -84,6 +86,17 @@ void Try(const Case& t) {
       ASSERT_NEAR(is, sum, tolerance * (1 + std::abs(sum))) << r << ", " << j;
     }
   }
+  for (int64_t m = 0; t.sums && m < t.M; ++m) {
+    double sum = t.accumulate ? sums_before.data[m] : 0;
+    for (int64_t i = 0; i < t.K; ++i) sum += static_cast<float>(a.data[i * lda + m]);
+    ASSERT_NEAR(sums.data[m], sum, 1e-5 * (1 + std::abs(sum))) << "sum " << m;
+  }
+}
+
+// A product with the sums of A's rows.
+Case WithSums(int64_t M, int64_t N, int64_t K, bool accumulate = false, int64_t pad = 0,
+              int64_t shift = 0) {
+  return {M, N, K, true, false, accumulate, false, pad, shift, true};
 }
 
 TEST_F(Gemms, AreRightForAllTypesLayoutsAndAddresses) {
@@ -113,6 +126,66 @@ TEST_F(Gemms, AreRightForAllTypesLayoutsAndAddresses) {
       }
     }
   }
+}
+
+TEST_F(Gemms, SumRowsOfAInTheirEpilogue) {
+  Try<BFloat16, float>(WithSums(40, 24, 17));
+  EXPECT_TRUE(Fake().products.back().bias_gradient);
+  Try<float, float>(WithSums(5, 3, 2));
+  Try<Float16, float>(WithSums(5, 3, 2, false, 3));
+  EXPECT_EQ(Fake().column_sums, 0);
+  EXPECT_EQ(Fake().heuristics, 3);
+  Try<BFloat16, float>(WithSums(40, 24, 17));
+  EXPECT_EQ(Fake().heuristics, 3);
+}
+
+TEST_F(Gemms, SumRowsOfAApartWhereTheEpilogueCannot) {
+  int sums = 0;
+  const auto apart = [&](const Case& t) {
+    Try<BFloat16, float>(t);
+    Try<Float16, float>(t);
+    Try<float, float>(t);
+    sums += 3;
+    EXPECT_EQ(Fake().column_sums, sums);
+    for (const auto& product : Fake().products) EXPECT_FALSE(product.bias_gradient);
+  };
+  apart(WithSums(40, 24, 18, true));         // it overwrites
+  apart(WithSums(40, 24, 18, false, 0, 1));  // an address that it can't write to
+  apart(WithSums(4, 5, 0));
+  apart(WithSums(4, 0, 5));
+  apart(WithSums(4, 0, 5, true));
+  apart(WithSums(0, 4, 5));
+  UseDeterministicGemms(true);  // in an order that is known
+  apart(WithSums(40, 24, 18));
+  UseDeterministicGemms(false);
+  Fake().has_bias_gradients = false;
+  apart(WithSums(40, 24, 19));
+  // The library isn't asked again, and so needn't be while a step is recorded.
+  const int heuristics = Fake().heuristics;
+  Fake().capturing = true;
+  apart(WithSums(40, 24, 19));
+  EXPECT_EQ(Fake().heuristics, heuristics);
+}
+
+TEST_F(Gemms, SumRowsOfAApartIfTheEpilogueFails) {
+  Fake().bias_gradients_fail = true;
+  for (int i = 0; i < 2; ++i) Try<BFloat16, float>(WithSums(39, 24, 17));
+  EXPECT_EQ(Fake().column_sums, 2);
+  EXPECT_EQ(Fake().products.size(), 3u);  // it is tried once
+}
+
+// What was refused while a step was recorded is asked for again afterwards.
+TEST_F(Gemms, AskAgainForWhatWasRefusedInRecordedWork) {
+  Try<BFloat16, float>({40, 24, 20, true});
+  Fake().capturing = true;
+  Fake().has_bias_gradients = false;
+  Try<BFloat16, float>(WithSums(40, 24, 20));
+  EXPECT_EQ(Fake().column_sums, 1);
+  Fake().capturing = false;
+  Fake().has_bias_gradients = true;
+  Try<BFloat16, float>(WithSums(40, 24, 20));
+  EXPECT_EQ(Fake().column_sums, 1);
+  EXPECT_TRUE(Fake().products.back().bias_gradient);
 }
 
 TEST_F(Gemms, OfNoColumnsOrRowsAskForNothing) {
@@ -186,6 +259,29 @@ TEST_F(Gemms, TakeTheFastestAlgorithmWhenTuned) {
   Try<BFloat16, float>({12, 7, 9});
   EXPECT_EQ(Fake().products.back().algorithm, 0);
   EXPECT_EQ(Fake().requested, 1);
+}
+
+TEST_F(Gemms, SumRowsOfAAsIsFasterWhenTuned) {
+  TuneGemms(true);
+  Fake().milliseconds = {5, 4};
+  Fake().bias_gradient_milliseconds = 3;  // in the epilogue
+  Fake().column_sums_milliseconds = 4;
+  Try<BFloat16, float>(WithSums(12, 8, 9));
+  EXPECT_TRUE(Fake().products.back().bias_gradient);
+  Fake().column_sums_milliseconds = 2;
+  Try<BFloat16, float>(WithSums(12, 8, 10));
+  EXPECT_FALSE(Fake().products.back().bias_gradient);
+  // Each is known now.
+  const int sums = Fake().column_sums;
+  const size_t products = Fake().products.size();
+  Try<BFloat16, float>(WithSums(12, 8, 9));
+  EXPECT_TRUE(Fake().products.back().bias_gradient);
+  EXPECT_EQ(Fake().products.back().algorithm, 1);
+  Try<BFloat16, float>(WithSums(12, 8, 10));
+  EXPECT_FALSE(Fake().products.back().bias_gradient);
+  EXPECT_EQ(Fake().products.back().algorithm, 1);
+  EXPECT_EQ(Fake().column_sums, sums + 1);
+  EXPECT_EQ(Fake().products.size(), products + 2);
 }
 
 TEST_F(Gemms, AreNotTunedWhileAStepIsRecorded) {

@@ -67,10 +67,46 @@ const T* WeightData(const Tensor& weight) {
   }
 }
 
-// dx = sum_i dy_i W_i; dW_i += dy_i^T x; db_i += column sums of dy_i. Inputs: x, weights, biases.
+// dW (+)= dy^T x; dy: [N, out]. Where `db` is given and a device's product can, also db (+)= the
+// column sums of dy: returns whether it has.
+template <typename T>
+bool WeightGradient(const GradTarget& dw, const GradTarget* db, const T* dy, const Tensor& x,
+                    int64_t out) {
+  using M = MathType<T>;
+  const int64_t rows = x.dim(0), in = x.dim(1);
+  const float beta = dw.overwrite() ? 0 : 1;
+  M* const to = dw.tensor().data<M>();
+  if constexpr (!std::is_same_v<T, double>) {
+    if (x.device().type != DeviceType::kCPU && db != nullptr && db->overwrite() == dw.overwrite()) {
+      DeviceKernels<GemmKernels>().product({.transpose_a = true,
+                                            .transpose_b = false,
+                                            .M = out,
+                                            .N = in,
+                                            .K = rows,
+                                            .a = dy,
+                                            .lda = out,
+                                            .b = x.data<T>(),
+                                            .ldb = in,
+                                            .beta = beta,
+                                            .c = to,
+                                            .ldc = in,
+                                            .bias = nullptr,
+                                            .type = DTypeOf<T>::value,
+                                            .c_type = DType::kF32,
+                                            .a_sums = db->tensor().data<M>()});
+      return true;
+    }
+  }
+  Gemm(x.device(), true, false, out, in, rows, dy, out, x.data<T>(), in, beta, to, in);
+  return false;
+}
+
+// dx = sum_i dy_i W_i; dW_i += dy_i^T x; db_i += column sums of dy_i unless they are `summed`
+// already. Inputs: x, weights, biases.
 template <typename T>
 void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
-                    const std::vector<Tensor>& weights, const std::vector<Tensor>& biases) {
+                    const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
+                    bool summed) {
   using M = MathType<T>;
   const int64_t rows = x.dim(0), in = x.dim(1), out = dy.dim(1);
   const size_t count = weights.size();
@@ -81,13 +117,17 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
       Gemm(x.device(), false, false, rows, in, out, dyi, out, WeightData<T>(weights[i]), in,
            i == 0 ? 0 : 1, dx.data<T>(), in);
     }
-    if (context.Needs(1 + i)) {
-      GradTarget dw(context, 1 + i, weights[i]);
-      Gemm(x.device(), true, false, out, in, rows, dyi, out, x.data<T>(), in,
-           dw.overwrite() ? 0 : 1, dw.tensor().data<M>(), in);
+    const auto weight_gradient = [&](const GradTarget* db) {
+      if (!context.Needs(1 + i)) return false;
+      const GradTarget dw(context, 1 + i, weights[i]);
+      return WeightGradient<T>(dw, db, dyi, x, out);
+    };
+    if (!biases[i].defined() || !context.Needs(1 + count + i) || summed) {
+      weight_gradient(nullptr);
+      continue;
     }
-    if (biases[i].defined() && context.Needs(1 + count + i)) {
-      GradTarget db(context, 1 + count + i, biases[i]);
+    const GradTarget db(context, 1 + count + i, biases[i]);
+    if (!weight_gradient(&db)) {
       if (db.overwrite()) Tensor(db.tensor()).Fill(0);
       KernelsOf<T, cpu::ActivationKernels>(x.device())
           .column_sums(db.tensor().data<M>(), dyi, rows, out, out);
@@ -126,7 +166,7 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
     if (activation == ActivationKind::kNone) {
       return Record(op, pre, inputs, inputs,
                     [x = x.Detach(), weights, biases](BackwardContext& context) {
-                      LinearBackward<T>(context, context.grad_output(), x, weights, biases);
+                      LinearBackward<T>(context, context.grad_output(), x, weights, biases, false);
                     });
     }
     Tensor y = Tensor::Empty(pre.shape(), x.dtype(), x.device());
@@ -136,10 +176,21 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                   [x = x.Detach(), pre, weights, biases, activation](BackwardContext& context) {
                     const Tensor& dy = context.grad_output();
                     Tensor dpre = Tensor::Empty(dy.shape(), dy.dtype(), dy.device());
-                    KernelsOf<T, cpu::ActivationKernels>(x.device())
-                        .backward(dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(),
-                                  activation);
-                    LinearBackward<T>(context, dpre, x, weights, biases);
+                    const auto& kernels = KernelsOf<T, cpu::ActivationKernels>(x.device());
+                    // Summing what is being stored reads nothing, in any shape, and adds to old
+                    // gradients, too: better here than the product's epilogue.
+                    const bool sums = kernels.backward_and_sums != nullptr && weights.size() == 1 &&
+                                      biases[0].defined() && context.Needs(2);
+                    if (sums) {
+                      const GradTarget db(context, 2, biases[0]);
+                      kernels.backward_and_sums(dpre.data<T>(), db.tensor().template data<M>(),
+                                                dy.data<T>(), pre.data<T>(), dy.dim(0), dy.dim(1),
+                                                activation, db.overwrite());
+                    } else {
+                      kernels.backward(dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(),
+                                       activation);
+                    }
+                    LinearBackward<T>(context, dpre, x, weights, biases, sums);
                   });
   });
 }

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/shape.h"
 #include "lathe/tests/check_op.h"
@@ -43,6 +48,18 @@ TEST(Linear, Layer) {
            .tolerance = 5e-5,
            .grad_tolerance = 5e-4,
            .activations = {0}});
+  for (ActivationKind activation : {ParseActivation("gelu"), ParseActivation("gelu_new")}) {
+    CheckOp({.name = "linear_activation_many_rows",
+             .op = [=](const Tensors& x) { return Linear(x[0], x[1], x[2], activation); },
+             .composed =
+                 [=](const Tensors& x) {
+                   return Activation(Add(Matmul(x[0], x[1], false, true), x[2]), activation);
+                 },
+             .shapes = {{{300, 5}, {24, 5}, {24}}, {{131, 3}, {270, 3}, {270}}},
+             .tolerance = 5e-5,
+             .grad_tolerance = 5e-4,
+             .activations = {0}});
+  }
   CheckOp({.name = "linear_stack",
            .op =
                [](const Tensors& x) {
@@ -54,6 +71,51 @@ TEST(Linear, Layer) {
                },
            .shapes = {{{2, 3}, {4, 3}, {4, 3}, {4}, {4}}, {{0, 3}, {4, 3}, {4, 3}, {4}, {4}}},
            .activations = {0}});
+}
+
+// One pass does the same as two: the gradient that it stores, and the sums of what is stored.
+template <typename T>
+void CheckBackwardAndSums(int64_t rows, int64_t n, bool overwrite) {
+  SCOPED_TRACE(testing::Message() << rows << " rows of " << n << ", overwrite " << overwrite);
+  const Device device = CheckedDevice();
+  const auto& kernels = KernelsOf<T, cpu::ActivationKernels>(device);
+  ASSERT_NE(kernels.backward_and_sums, nullptr);
+  std::vector<float> values(static_cast<size_t>(rows * n));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
+  const auto there = [&](const std::vector<float>& v) {
+    return Tensor::FromVector(v).To(DTypeOf<T>::value).To(device);
+  };
+  const Tensor dy = there(values);
+  for (float& v : values) v = 3 * std::cos(7 * v);
+  const Tensor x = there(values);
+  const std::vector<float> before(static_cast<size_t>(n), overwrite ? std::nanf("") : 0.5f);
+  const Tensor sums = Tensor::FromVector(before).To(device);
+  const Tensor dx = Tensor::Empty({rows * n}, DTypeOf<T>::value, device);
+  kernels.backward_and_sums(dx.data<T>(), sums.data<float>(), dy.data<T>(), x.data<T>(), rows, n,
+                            ActivationKind::kGelu, overwrite);
+  const Tensor expected = Tensor::Empty({rows * n}, DTypeOf<T>::value, device);
+  kernels.backward(expected.data<T>(), dy.data<T>(), x.data<T>(), rows * n, ActivationKind::kGelu);
+  const std::vector<float> stored =
+      expected.To(Device{}).To(DType::kF32).template ToVector<float>();
+  EXPECT_EQ(dx.To(Device{}).To(DType::kF32).template ToVector<float>(), stored);
+  const std::vector<float> is = sums.To(Device{}).ToVector<float>();
+  for (int64_t c = 0; c < n; ++c) {
+    double sum = overwrite ? 0 : 0.5;
+    for (int64_t r = 0; r < rows; ++r) sum += stored[static_cast<size_t>(r * n + c)];
+    ASSERT_NEAR(is[static_cast<size_t>(c)], sum, 1e-4) << "column " << c;
+  }
+}
+
+TEST(Linear, BackwardAndSumsInOnePassOnDevices) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "two passes on the host";
+  for (const bool overwrite : {true, false}) {
+    for (const auto& [rows, n] :
+         {std::pair{0, 5}, {1, 1}, {5, 3}, {16, 8}, {33, 24}, {700, 264}, {257, 130}}) {
+      CheckBackwardAndSums<float>(rows, n, overwrite);
+      CheckBackwardAndSums<BFloat16>(rows, n, overwrite);
+      CheckBackwardAndSums<Float16>(rows, n, overwrite);
+    }
+  }
 }
 
 TEST(Linear, Activations) {

@@ -40,13 +40,23 @@ void Product(const GemmArgs& g) {
 }
 
 template <typename T>
+void SumRowsOfA(const GemmArgs& g) {
+  for (int64_t m = 0; m < g.M; ++m) {
+    float sum = g.beta == 0 ? 0 : g.a_sums[m];
+    for (int64_t k = 0; k < g.K; ++k) sum += static_cast<const T*>(g.a)[k * g.lda + m];
+    g.a_sums[m] = sum;
+  }
+}
+
+template <typename T>
 void ProductOf(const GemmArgs& g) {
+  if (g.a_sums != nullptr) SumRowsOfA<T>(g);
+  if (g.M == 0 || g.N == 0) return;
   g.c_type == DType::kF32 ? Product<T, float>(g) : Product<T, T>(g);
 }
 
 void DoProduct(const GemmArgs& g) {
   const DeviceAccess access;
-  if (g.M == 0 || g.N == 0) return;
   if (g.type == DType::kF32) return ProductOf<float>(g);
   return g.type == DType::kBF16 ? ProductOf<BFloat16>(g) : ProductOf<Float16>(g);
 }
