@@ -23,14 +23,21 @@ CUDA_KERNELS = [
 CUDA_SOURCES = ["cuda/device.cc"]
 
 # Sources that call CUDA's libraries, which the emulator hasn't: its own stand for them.
-CUDA_LIBRARY_SOURCES = ["cuda/gemm.cc"]
+CUDA_LIBRARY_SOURCES = [
+    "cuda/gemm.cc",
+    "cuda/gemm_plan.cc",
+]
 
 # Headers that include those of the libraries.
-CUDA_LIBRARY_HEADERS = ["cuda/cublaslt_library.h"]
+CUDA_LIBRARY_HEADERS = [
+    "cuda/cublaslt_library.h",
+    "cuda/gemm_plan.h",
+]
 
 # Sources that know nothing of CUDA.
 CUDA_HOST_SOURCES = [
     "cuda/gemm_problem.cc",
+    "cuda/gemm_tuning.cc",
     "cuda/pool.cc",
     "cuda/staging.cc",
 ]

@@ -9,7 +9,8 @@ struct GemmOptions {
   // fast. LATHE_ALLOW_TF32=1 sets it.
   bool allow_tf32 = false;
   // The first product of each shape times the algorithms that there are and keeps the fastest, so
-  // results may differ in their last bits from run to run. LATHE_TUNE=1 sets it.
+  // results may differ in their last bits from run to run. What was found is kept in a file, which
+  // LATHE_TUNE_CACHE names, for later processes. LATHE_TUNE=1 sets it.
   bool tune = false;
   // Always the same algorithm for a shape on the same device and library, without partial sums in
   // memory that is shared: `tune` is ignored.

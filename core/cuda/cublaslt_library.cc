@@ -43,6 +43,7 @@ CublasLtLibrary OpenCublasLt(std::span<const std::string> files) {
   CublasLtLibrary lt;
   find("cublasLtGetStatusString", lt.GetStatusString);
   find("cublasLtCreate", lt.Create);
+  find("cublasLtGetVersion", lt.GetVersion);
   find("cublasLtMatmulDescCreate", lt.MatmulDescCreate);
   find("cublasLtMatmulDescDestroy", lt.MatmulDescDestroy);
   find("cublasLtMatmulDescSetAttribute", lt.MatmulDescSetAttribute);
@@ -52,6 +53,7 @@ CublasLtLibrary OpenCublasLt(std::span<const std::string> files) {
   find("cublasLtMatmulPreferenceDestroy", lt.MatmulPreferenceDestroy);
   find("cublasLtMatmulPreferenceSetAttribute", lt.MatmulPreferenceSetAttribute);
   find("cublasLtMatmulAlgoGetHeuristic", lt.MatmulAlgoGetHeuristic);
+  find("cublasLtMatmulAlgoCheck", lt.MatmulAlgoCheck);
   find("cublasLtMatmul", lt.Matmul);
   return lt;
 }

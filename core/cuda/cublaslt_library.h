@@ -13,6 +13,7 @@ namespace lathe::cuda {
 
 struct CublasLtLibrary {
   decltype(&cublasLtGetStatusString) GetStatusString;
+  decltype(&cublasLtGetVersion) GetVersion;
   decltype(&cublasLtCreate) Create;
   decltype(&cublasLtMatmulDescCreate) MatmulDescCreate;
   decltype(&cublasLtMatmulDescDestroy) MatmulDescDestroy;
@@ -23,6 +24,7 @@ struct CublasLtLibrary {
   decltype(&cublasLtMatmulPreferenceDestroy) MatmulPreferenceDestroy;
   decltype(&cublasLtMatmulPreferenceSetAttribute) MatmulPreferenceSetAttribute;
   decltype(&cublasLtMatmulAlgoGetHeuristic) MatmulAlgoGetHeuristic;
+  decltype(&cublasLtMatmulAlgoCheck) MatmulAlgoCheck;
   decltype(&cublasLtMatmul) Matmul;
 };
 

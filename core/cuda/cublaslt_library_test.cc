@@ -97,6 +97,7 @@ TEST(CublasLtLibrary, FindsAllFunctions) {
     GTEST_SKIP() << e.message();  // built where its header is, run where the library is not
   }
   EXPECT_NE(std::string(lt.GetStatusString(CUBLAS_STATUS_INVALID_VALUE)), "");
+  EXPECT_GE(lt.GetVersion(), 120000u);
   cublasLtMatmulDesc_t operation = nullptr;
   ASSERT_EQ(lt.MatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
   const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;

@@ -34,6 +34,8 @@ struct Preference {
 };
 // What an algorithm was made for: in the algorithm's own bytes.
 struct Algorithm {
+  static constexpr uint32_t kMark = 0xa190;
+  uint32_t mark;  // kMark: tells it from any other bytes
   int index;
   uint32_t schemes, alignment[4], bias_alignment;
   uint64_t workspace;
@@ -122,6 +124,7 @@ cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasL
   const auto& p = As<Preference>(preference);
   for (; *count < std::min(most, static_cast<int>(fake.milliseconds.size())); ++*count) {
     Algorithm algorithm = {};
+    algorithm.mark = Algorithm::kMark;
     algorithm.index = *count;
     algorithm.schemes = p.schemes;
     algorithm.workspace = p.workspace;
@@ -132,6 +135,23 @@ cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasL
     std::memcpy(&results[*count].algo, &algorithm, sizeof(algorithm));
     results[*count].state = CUBLAS_STATUS_SUCCESS;
   }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t CheckAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                              cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t* algo,
+                              cublasLtMatmulHeuristicResult_t* result) {
+  ++Fake().checks;
+  Algorithm algorithm;
+  std::memcpy(&algorithm, algo, sizeof(algorithm));
+  if (Fake().checks_fail || algorithm.mark != Algorithm::kMark || algorithm.index < 0 ||
+      algorithm.index >= static_cast<int>(Fake().milliseconds.size())) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  *result = {};
+  result->state = CUBLAS_STATUS_SUCCESS;
+  result->workspaceSize = algorithm.workspace;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -275,6 +295,7 @@ FakeCublasLt& Fake() {
 const CublasLtLibrary& CublasLt() {
   static const CublasLtLibrary lt = {
       .GetStatusString = [](cublasStatus_t) -> const char* { return "a fake error"; },
+      .GetVersion = [] { return size_t{130100}; },
       .Create =
           [](cublasLtHandle_t* handle) {
             *handle = nullptr;
@@ -295,6 +316,7 @@ const CublasLtLibrary& CublasLt() {
       .MatmulPreferenceDestroy = Destroy<Preference, cublasLtMatmulPreferenceOpaque_t>,
       .MatmulPreferenceSetAttribute = SetPreference,
       .MatmulAlgoGetHeuristic = Propose,
+      .MatmulAlgoCheck = CheckAlgorithm,
       .Matmul = Multiply,
   };
   return lt;
@@ -330,6 +352,16 @@ struct CUevent_st {
   float at = 0;
 };
 
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "Fake GPU");
+  properties->multiProcessorCount = 7;
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
   std::memcpy(to, from, bytes);

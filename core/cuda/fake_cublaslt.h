@@ -17,6 +17,7 @@ struct FakeCublasLt {
   std::set<int> failing;                  // algorithms that don't run
   bool capturing = false;                 // the stream records
   bool heuristic_fails = false;
+  bool checks_fail = false;
   bool has_bias_gradients = true;        // the epilogue
   bool bias_gradients_fail = false;      // when they are computed
   float bias_gradient_milliseconds = 0;  // that it takes longer
@@ -34,6 +35,7 @@ struct FakeCublasLt {
   };
   std::vector<Product> products;
   int column_sums = 0;                // calls of that kernel
+  int checks = 0;                     // of algorithms that were kept
   int heuristics = 0, requested = 0;  // calls, and algorithms asked for in the last
   int live = 0;                       // descriptors and events that were not destroyed
   std::vector<std::string> mistakes;  // calls that break the library's rules

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "lathe/core/device_backend.h"
@@ -18,6 +19,7 @@ class GemmOnDevice : public testing::Test {
  protected:
   void SetUp() override {
     DeviceBackend* backend = FindDeviceBackend();
+    setenv("LATHE_TUNE_CACHE", "", 1);
     if (backend == nullptr) GTEST_SKIP() << "built without CUDA";
     if (backend->Count() == 0) GTEST_SKIP() << "no GPU: " << backend->WhyNone();
   }

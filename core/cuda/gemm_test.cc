@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <limits>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -10,6 +14,7 @@
 #include "lathe/core/cuda/fake_cublaslt.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
+#include "lathe/core/file.h"
 #include "lathe/core/gemm_options.h"
 
 namespace lathe::cuda {
@@ -20,6 +25,7 @@ class Gemms : public testing::Test {
   void SetUp() override {
     Fake() = {};
     SetGemmOptions({});
+    setenv("LATHE_TUNE_CACHE", "", 1);
   }
   void TearDown() override {
     for (const std::string& mistake : Fake().mistakes) ADD_FAILURE() << mistake;
@@ -282,6 +288,49 @@ TEST_F(Gemms, SumRowsOfAAsIsFasterWhenTuned) {
   EXPECT_EQ(Fake().products.back().algorithm, 1);
   EXPECT_EQ(Fake().column_sums, sums + 1);
   EXPECT_EQ(Fake().products.size(), products + 2);
+}
+
+// What a fresh process does: tunes, and finds which algorithm. Exits with 0 if it is as expected.
+void TuneAndExit(int heuristics, int checks, bool capturing = false) {
+  TuneGemms(true);
+  Fake().milliseconds = {5, 4, 3};
+  Fake().capturing = capturing;
+  Try<BFloat16, BFloat16>({12, 8, 11});
+  const int plain = Fake().products.back().algorithm;
+  Fake().bias_gradient_milliseconds = 9;  // so much that sums are faster apart
+  Try<BFloat16, float>(WithSums(12, 8, 11));
+  const auto& last = Fake().products.back();
+  const auto ok = [](bool is, const char* what) {
+    if (!is) std::fprintf(stderr, "%s\n", what);
+    return is;
+  };
+  const bool all =
+      static_cast<int>(ok(Fake().mistakes.empty() && !testing::Test::HasFailure(), "mistakes")) &
+      static_cast<int>(ok(plain == 2 && last.algorithm == 2, "algorithm")) &
+      static_cast<int>(ok(!last.bias_gradient && Fake().column_sums > 0, "epilogue")) &
+      static_cast<int>(ok(Fake().heuristics == heuristics, "heuristics")) &
+      static_cast<int>(ok(Fake().checks == checks, "checks"));
+  std::exit(all ? 0 : 1);
+}
+
+// Each EXPECT_EXIT runs in a process of its own, from the start of the test.
+TEST(GemmTuningOfProcesses, IsDoneOnce) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const std::string folder = testing::TempDir() + "gemm_tuning_of_processes";
+  const std::string path = folder + "/tuning.json";
+  setenv("LATHE_TUNE_CACHE", path.c_str(), 1);
+  if (!testing::internal::InDeathTestChild()) std::filesystem::remove_all(folder);
+  EXPECT_EXIT(TuneAndExit(3, 0), testing::ExitedWithCode(0), "");
+  const std::string system = "cuBLASLt 130100, Fake GPU, 7 multiprocessors";
+  if (!testing::internal::InDeathTestChild()) {
+    EXPECT_NE(ReadFile(path).find(system), std::string::npos);
+  }
+  EXPECT_EXIT(TuneAndExit(0, 2), testing::ExitedWithCode(0), "");
+  // Needing nothing of the device, what is known is found while work is recorded, too.
+  EXPECT_EXIT(TuneAndExit(0, 2, true), testing::ExitedWithCode(0), "");
+  // What the library refuses is tuned again.
+  EXPECT_EXIT((Fake().checks_fail = true, TuneAndExit(2, 2)), testing::ExitedWithCode(0), "");
+  setenv("LATHE_TUNE_CACHE", "", 1);
 }
 
 TEST_F(Gemms, AreNotTunedWhileAStepIsRecorded) {

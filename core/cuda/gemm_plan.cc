@@ -1,0 +1,252 @@
+#include "lathe/core/cuda/gemm_plan.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <array>
+#include <cstring>
+
+#include "lathe/core/cuda/cublaslt_library.h"
+#include "lathe/core/error.h"
+
+namespace lathe::cuda {
+namespace {
+
+constexpr int kCandidates = 16;  // algorithms that are timed at most
+
+void CheckLt(const char* call, cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(absl::StatusCode::kInternal,
+              absl::StrCat("[cuda] ", call, ": ", CublasLt().GetStatusString(status)));
+}
+
+cudaDataType_t TypeOf(DType type) {
+  return type == DType::kF32 ? CUDA_R_32F : type == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+template <typename Value>
+void Set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, Value value) {
+  CheckLt("cublasLtMatmulDescSetAttribute",
+          CublasLt().MatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
+}
+
+template <typename Value>
+void Set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         Value value) {
+  CheckLt("cublasLtMatmulPreferenceSetAttribute",
+          CublasLt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
+}
+
+cublasLtHandle_t Handle() {
+  static const cublasLtHandle_t handle = [] {
+    cublasLtHandle_t made = nullptr;
+    CheckLt("cublasLtCreate", CublasLt().Create(&made));
+    return made;
+  }();
+  return handle;
+}
+
+}  // namespace
+
+Stopwatch::Stopwatch() {
+  for (cudaEvent_t& event : events_) {
+    CheckCuda("cudaEventCreate", cudaEventCreateWithFlags(&event, cudaEventDefault));
+  }
+}
+
+Stopwatch::~Stopwatch() {
+  for (cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+void Stopwatch::Start() { CheckCuda("cudaEventRecord", cudaEventRecord(events_[0], Stream())); }
+
+float Stopwatch::Stop() {
+  float milliseconds = 0;
+  CheckCuda("cudaEventRecord", cudaEventRecord(events_[1], Stream()));
+  CheckCuda("cudaEventSynchronize", cudaEventSynchronize(events_[1]));
+  CheckCuda("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, events_[0], events_[1]));
+  return milliseconds;
+}
+
+Plan::Descriptor<cublasLtMatrixLayoutOpaque_t> Plan::Layout(DType type, int64_t rows,
+                                                            int64_t columns, int64_t ld) {
+  const CublasLtLibrary& lt = CublasLt();
+  cublasLtMatrixLayout_t layout = nullptr;
+  CheckLt("cublasLtMatrixLayoutCreate",
+          lt.MatrixLayoutCreate(&layout, TypeOf(type), static_cast<uint64_t>(rows),
+                                static_cast<uint64_t>(columns), ld));
+  return {layout, lt.MatrixLayoutDestroy};
+}
+
+Plan::Plan(const GemmProblem& problem)
+    : problem_(problem),
+      operation_(nullptr, CublasLt().MatmulDescDestroy),
+      a_(Layout(problem.type, problem.a_rows(), problem.a_columns(), problem.lda)),
+      b_(Layout(problem.type, problem.b_rows(), problem.b_columns(), problem.ldb)),
+      d_(Layout(problem.d_type, problem.m, problem.n, problem.ldd)) {
+  cublasLtMatmulDesc_t operation = nullptr;
+  CheckLt("cublasLtMatmulDescCreate",
+          CublasLt().MatmulDescCreate(
+              &operation, problem.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+              CUDA_R_32F));
+  operation_.reset(operation);
+  const auto transposed = [](bool yes) -> int32_t { return yes ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  Set(operation, CUBLASLT_MATMUL_DESC_TRANSA, transposed(problem.transpose_a));
+  Set(operation, CUBLASLT_MATMUL_DESC_TRANSB, transposed(problem.transpose_b));
+  if (problem.epilogue != Epilogue::kNone) {
+    Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        static_cast<uint32_t>(problem.epilogue == Epilogue::kBias ? CUBLASLT_EPILOGUE_BIAS
+                                                                  : CUBLASLT_EPILOGUE_BGRADB));
+    // No other type is allowed with these A and B.
+    Set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t{TypeOf(problem.d_type)});
+  }
+}
+
+void Plan::Choose(const Operands& operands) {
+  tuned = false;
+  if (const auto candidates = Candidates(operands, 1); !candidates.empty()) {
+    algorithm_ = candidates.front();
+  }
+}
+
+cublasStatus_t Plan::Run(const Operands& operands, const cublasLtMatmulAlgo_t& algorithm) {
+  const float one = 1, beta = problem_.accumulate ? 1 : 0;
+  SetBias(operands);
+  return CublasLt().Matmul(Handle(), operation_.get(), &one, operands.a, a_.get(), operands.b,
+                           b_.get(), &beta, operands.d, d_.get(), operands.d, d_.get(), &algorithm,
+                           operands.workspace, size_t{kWorkspaceBytes}, Stream());
+}
+
+bool Plan::Try(const Operands& operands) {
+  return Run(operands, algorithm_) == CUBLAS_STATUS_SUCCESS;
+}
+
+void Plan::Run(const Operands& operands) {
+  const cublasStatus_t status = Run(operands, algorithm_);
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(absl::StatusCode::kInternal,
+              absl::StrCat("[cuda] cublasLtMatmul: ", CublasLt().GetStatusString(status), " for ",
+                           Describe(problem_)));
+}
+
+void Plan::SetBias(const Operands& operands) {
+  if (problem_.epilogue != Epilogue::kNone) {
+    Set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  }
+}
+
+std::vector<cublasLtMatmulAlgo_t> Plan::Candidates(const Operands& operands, int most) {
+  const CublasLtLibrary& lt = CublasLt();
+  SetBias(operands);  // its alignment counts
+  cublasLtMatmulPreference_t made = nullptr;
+  CheckLt("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate(&made));
+  const Descriptor<cublasLtMatmulPreferenceOpaque_t> preference(made, lt.MatmulPreferenceDestroy);
+  const auto alignment = [](int bytes) { return static_cast<uint32_t>(bytes); };
+  Set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
+  Set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      uint32_t{AllowedPartialSums(problem_) == PartialSums::kAny
+                   ? CUBLASLT_REDUCTION_SCHEME_MASK
+                   : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  Set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(problem_.a_alignment));
+  Set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(problem_.b_alignment));
+  Set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(problem_.d_alignment));
+  Set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(problem_.d_alignment));
+
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results = {};
+  int count = 0;
+  const cublasStatus_t status =
+      lt.MatmulAlgoGetHeuristic(Handle(), operation_.get(), a_.get(), b_.get(), d_.get(), d_.get(),
+                                made, most, results.data(), &count);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
+    }
+  }
+  usable = !algorithms.empty();
+  if (!usable && problem_.epilogue != Epilogue::kBiasGradient) {
+    throw Error(absl::StatusCode::kInternal,
+                absl::StrCat("[cuda] cuBLASLt has no algorithm for ", Describe(problem_), ": ",
+                             lt.GetStatusString(status)),
+                IsCapturing() ? "run a step of these shapes before one is recorded" : "");
+  }
+  return algorithms;
+}
+
+void Plan::Tune(const Operands& operands) {
+  tuned = true;
+  const std::vector<cublasLtMatmulAlgo_t> candidates = Candidates(operands, kCandidates);
+  if (candidates.empty()) return;
+  algorithm_ = candidates.front();
+  // A copy of D, as well aligned and not better.
+  const auto size =
+      static_cast<size_t>(((problem_.n - 1) * problem_.ldd + problem_.m) * SizeOf(problem_.d_type));
+  struct Scratch {
+    explicit Scratch(int64_t bytes) : memory(DevicePool().Allocate(bytes)) {}
+    ~Scratch() { DevicePool().Free(memory); }
+    void* memory;
+  };
+  std::unique_ptr<Scratch> scratch;
+  try {
+    scratch = std::make_unique<Scratch>(static_cast<int64_t>(size) + 256);
+  } catch (const Error& e) {
+    if (e.code() == absl::StatusCode::kResourceExhausted) return;  // the first choice will do
+    throw;
+  }
+  Operands trial = operands;
+  trial.d = static_cast<char*>(scratch->memory) + problem_.d_alignment % 256;
+  CheckCuda("cudaMemcpy",
+            cudaMemcpyAsync(trial.d, operands.d, size, cudaMemcpyDeviceToDevice, Stream()));
+  Stopwatch watch;
+  std::vector<float> times;
+  for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+    times.push_back(std::numeric_limits<float>::quiet_NaN());
+    if (Run(trial, candidate) != CUBLAS_STATUS_SUCCESS) continue;  // loads its kernel, too
+    watch.Start();
+    for (int run = 0; run < kTimedRuns; ++run) Run(trial, candidate);
+    times.back() = watch.Stop();
+  }
+  if (const int best = PickFastest(times); best >= 0) {
+    algorithm_ = candidates[static_cast<size_t>(best)];
+    milliseconds = times[static_cast<size_t>(best)] / kTimedRuns;
+  }
+}
+
+bool Plan::Restore(const TunedGemm& known, const Operands& operands) {
+  cublasLtMatmulAlgo_t algorithm;
+  static_assert(sizeof(algorithm) == sizeof(known.algorithm));
+  std::memcpy(&algorithm, known.algorithm.data(), sizeof(algorithm));
+  if (known.usable) {
+    SetBias(operands);
+    cublasLtMatmulHeuristicResult_t result = {};
+    const cublasStatus_t status = CublasLt().MatmulAlgoCheck(
+        Handle(), operation_.get(), a_.get(), b_.get(), d_.get(), d_.get(), &algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.state != CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > size_t{kWorkspaceBytes}) {
+      return false;
+    }
+  } else if (problem_.epilogue != Epilogue::kBiasGradient) {
+    return false;
+  }
+  algorithm_ = algorithm;
+  usable = known.usable;
+  milliseconds = known.milliseconds;
+  tuned = true;
+  return true;
+}
+
+TunedGemm Plan::Tuned() const {
+  TunedGemm known = {.usable = usable, .milliseconds = milliseconds};
+  std::memcpy(known.algorithm.data(), &algorithm_, sizeof(algorithm_));
+  return known;
+}
+
+std::string TunedSystem() {
+  int device = 0;
+  cudaDeviceProp properties;
+  CheckCuda("cudaGetDevice", cudaGetDevice(&device));
+  CheckCuda("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, device));
+  return absl::StrCat("cuBLASLt ", CublasLt().GetVersion(), ", ", properties.name, ", ",
+                      properties.multiProcessorCount, " multiprocessors");
+}
+
+}  // namespace lathe::cuda
