@@ -166,6 +166,10 @@ struct GemmArgs {
   // (M) or null: = (beta 0) or += (beta 1) the sums of op(A)'s rows. For dW = dy^T x that is the
   // gradient of the bias. A must be transposed and C f32.
   float* a_sums = nullptr;
+  // So many products of one shape. The strides, in elements and not negative, lead from one's
+  // matrices to the next's, bias_stride to a_sums, too; Cs share no elements.
+  int64_t batch = 1;
+  int64_t a_stride = 0, b_stride = 0, c_stride = 0, bias_stride = 0;
 };
 struct GemmKernels {
   void (*product)(const GemmArgs& args);

@@ -49,6 +49,7 @@ CublasLtLibrary OpenCublasLt(std::span<const std::string> files) {
   find("cublasLtMatmulDescSetAttribute", lt.MatmulDescSetAttribute);
   find("cublasLtMatrixLayoutCreate", lt.MatrixLayoutCreate);
   find("cublasLtMatrixLayoutDestroy", lt.MatrixLayoutDestroy);
+  find("cublasLtMatrixLayoutSetAttribute", lt.MatrixLayoutSetAttribute);
   find("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate);
   find("cublasLtMatmulPreferenceDestroy", lt.MatmulPreferenceDestroy);
   find("cublasLtMatmulPreferenceSetAttribute", lt.MatmulPreferenceSetAttribute);

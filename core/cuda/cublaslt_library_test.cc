@@ -116,7 +116,22 @@ TEST(CublasLtLibrary, FindsAllFunctions) {
   EXPECT_EQ(lt.MatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                       sizeof(transposed)),
             CUBLAS_STATUS_SUCCESS);
+  const int64_t bias_stride = 8;
+  EXPECT_EQ(lt.MatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE,
+                                      &bias_stride, sizeof(bias_stride)),
+            CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(lt.MatmulDescDestroy(operation), CUBLAS_STATUS_SUCCESS);
+  cublasLtMatrixLayout_t layout = nullptr;
+  ASSERT_EQ(lt.MatrixLayoutCreate(&layout, CUDA_R_16BF, 8, 8, 8), CUBLAS_STATUS_SUCCESS);
+  const int32_t batch = 2;
+  const int64_t stride = 64;
+  EXPECT_EQ(lt.MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                        sizeof(batch)),
+            CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(lt.MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                        &stride, sizeof(stride)),
+            CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(lt.MatrixLayoutDestroy(layout), CUBLAS_STATUS_SUCCESS);
   cublasLtMatmulPreference_t preference = nullptr;
   ASSERT_EQ(lt.MatmulPreferenceCreate(&preference), CUBLAS_STATUS_SUCCESS);
   const uint32_t mask = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, alignment = 2;

@@ -21,11 +21,14 @@ struct Operation {
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N, bias_type = -1;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
+  int64_t bias_stride = 0;
 };
 struct Layout {
   cudaDataType_t type;
   uint64_t rows, columns;
   int64_t ld;
+  int32_t batch = 1;
+  int64_t stride = 0;
 };
 struct Preference {
   uint64_t workspace = 0;
@@ -82,11 +85,23 @@ cublasStatus_t SetOperation(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttri
       return Put(operation.epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return Put(operation.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
+      return Put(operation.bias_stride, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return Put(operation.bias_type, value, bytes);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
+}
+
+cublasStatus_t SetLayout(cublasLtMatrixLayout_t opaque, cublasLtMatrixLayoutAttribute_t attribute,
+                         const void* value, size_t bytes) {
+  auto& layout = As<Layout>(opaque);
+  if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return Put(layout.batch, value, bytes);
+  if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) {
+    return Put(layout.stride, value, bytes);
+  }
+  return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t SetPreference(cublasLtMatmulPreference_t opaque,
@@ -109,7 +124,7 @@ cublasStatus_t SetPreference(cublasLtMatmulPreference_t opaque,
   }
 }
 
-cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t,
+cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                        cublasLtMatmulPreference_t preference, int most,
                        cublasLtMatmulHeuristicResult_t results[], int* count) {
@@ -118,6 +133,7 @@ cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasL
   fake.requested = most;
   *count = 0;
   if (fake.heuristic_fails) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (As<Layout>(a).batch > 1 && !fake.has_batches) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (As<Operation>(operation).epilogue == CUBLASLT_EPILOGUE_BGRADB && !fake.has_bias_gradients) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -170,6 +186,10 @@ void Write(void* to, cudaDataType_t type, int64_t at, float value) {
   }
 }
 
+const void* At(const void* from, cudaDataType_t type, int64_t elements) {
+  return static_cast<const char*>(from) + elements * (type == CUDA_R_32F ? 4 : 2);
+}
+
 float clock_ms = 0;
 const void* last_d = nullptr;
 
@@ -193,9 +213,22 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
     Expect(layout->ld >= static_cast<int64_t>(layout->rows), "a stride below the rows");
   }
   Expect(c == d && c_layout == d_layout, "C isn't D");
-  const void* pointers[4] = {a, b, c, d};
-  for (int i = 0; i < 4; ++i) {
-    Expect(AlignmentOf(pointers[i]) >= static_cast<int>(algorithm.alignment[i]),
+  Expect(la.batch == lb.batch && la.batch == ld.batch, "batches of different sizes");
+  Expect(la.stride >= 0 && lb.stride >= 0 && o.bias_stride >= 0, "a negative stride");
+  Expect(ld.batch == 1 || ld.stride >= static_cast<int64_t>(ld.columns - 1) * ld.ld +
+                                           static_cast<int64_t>(ld.rows),
+         "results of a batch overlap");
+  const int32_t last = ld.batch - 1;
+  const void* pointers[8] = {a,
+                             b,
+                             c,
+                             d,
+                             At(a, la.type, last * la.stride),
+                             At(b, lb.type, last * lb.stride),
+                             At(c, ld.type, last * ld.stride),
+                             At(d, ld.type, last * ld.stride)};
+  for (int i = 0; i < 8; ++i) {
+    Expect(AlignmentOf(pointers[i]) >= static_cast<int>(algorithm.alignment[i % 4]),
            "a matrix is less aligned than was promised");
   }
   Expect(AlignmentOf(workspace) == 256 && workspace_bytes >= algorithm.workspace,
@@ -205,42 +238,52 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
   Expect(bias || bias_gradient || o.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "an unknown epilogue");
   if (bias || bias_gradient) {
     Expect(o.bias != nullptr && o.bias_type == ld.type, "a bias must have D's type");
-    Expect(AlignmentOf(o.bias) >= 16, "a bias must be aligned");
+    Expect(
+        AlignmentOf(o.bias) >= 16 && AlignmentOf(At(o.bias, ld.type, last * o.bias_stride)) >= 16,
+        "a bias must be aligned");
   }
   if (bias_gradient) {
     Expect(*static_cast<const float*>(beta) == 0 && tb, "not how bias gradients are known to work");
   }
   Expect(la.type == lb.type && (ld.type == la.type || ld.type == CUDA_R_32F), "types");
   Fake().products.push_back({algorithm.index, o.compute, la.type, ld.type, ld.rows, ld.columns, k,
-                             bias, bias_gradient, algorithm.schemes, d == last_d});
+                             ld.batch, bias, bias_gradient, algorithm.schemes, d == last_d});
   last_d = d;
   if (Fake().failing.contains(algorithm.index) || (bias_gradient && Fake().bias_gradients_fail)) {
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }
   clock_ms += Fake().milliseconds[static_cast<size_t>(algorithm.index)] +
-              (bias_gradient ? Fake().bias_gradient_milliseconds : 0);
+              (bias_gradient ? Fake().bias_gradient_milliseconds : 0) +
+              (ld.batch > 1 ? Fake().batch_milliseconds : 0);
   const float alpha_value = *static_cast<const float*>(alpha);
   const float beta_value = *static_cast<const float*>(beta);
-  for (int64_t column = 0; column < static_cast<int64_t>(ld.columns); ++column) {
-    for (int64_t row = 0; row < static_cast<int64_t>(ld.rows); ++row) {
+  const auto one = [&](const void* a_of_one, const void* b_of_one, void* d_of_one,
+                       const void* bias_of_one) {
+    for (int64_t column = 0; column < static_cast<int64_t>(ld.columns); ++column) {
+      for (int64_t row = 0; row < static_cast<int64_t>(ld.rows); ++row) {
+        float sum = 0;
+        for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
+          sum += Read(a_of_one, la.type, ta ? row * la.ld + i : i * la.ld + row) *
+                 Read(b_of_one, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
+        }
+        sum *= alpha_value;
+        const int64_t at = column * ld.ld + row;
+        if (beta_value != 0) sum += beta_value * Read(d_of_one, ld.type, at);
+        if (bias) sum += Read(bias_of_one, ld.type, row);
+        Write(d_of_one, ld.type, at, sum);
+      }
+    }
+    for (int64_t column = 0; bias_gradient && column < static_cast<int64_t>(ld.columns); ++column) {
       float sum = 0;
       for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
-        sum += Read(a, la.type, ta ? row * la.ld + i : i * la.ld + row) *
-               Read(b, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
+        sum += Read(b_of_one, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
       }
-      sum *= alpha_value;
-      const int64_t at = column * ld.ld + row;
-      if (beta_value != 0) sum += beta_value * Read(d, ld.type, at);
-      if (bias) sum += Read(o.bias, ld.type, row);
-      Write(d, ld.type, at, sum);
+      Write(const_cast<void*>(bias_of_one), ld.type, column, sum);
     }
-  }
-  for (int64_t column = 0; bias_gradient && column < static_cast<int64_t>(ld.columns); ++column) {
-    float sum = 0;
-    for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
-      sum += Read(b, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
-    }
-    Write(const_cast<void*>(o.bias), ld.type, column, sum);
+  };
+  for (int64_t i = 0; i < ld.batch; ++i) {
+    one(At(a, la.type, i * la.stride), At(b, lb.type, i * lb.stride),
+        const_cast<void*>(At(d, ld.type, i * ld.stride)), At(o.bias, ld.type, i * o.bias_stride));
   }
   // What lies in the workspace is lost, at its ends at least.
   std::memset(workspace, 0xff, 256);
@@ -308,9 +351,10 @@ const CublasLtLibrary& CublasLt() {
       .MatrixLayoutCreate =
           [](cublasLtMatrixLayout_t* made, cudaDataType type, uint64_t rows, uint64_t columns,
              int64_t ld) {
-            return Make(made, Layout{type, rows, columns, ld});
+            return Make(made, Layout{.type = type, .rows = rows, .columns = columns, .ld = ld});
           },
       .MatrixLayoutDestroy = Destroy<Layout, cublasLtMatrixLayoutOpaque_t>,
+      .MatrixLayoutSetAttribute = SetLayout,
       .MatmulPreferenceCreate =
           [](cublasLtMatmulPreference_t* made) { return Make(made, Preference{}); },
       .MatmulPreferenceDestroy = Destroy<Preference, cublasLtMatmulPreferenceOpaque_t>,

@@ -22,6 +22,8 @@ struct FakeCublasLt {
   bool bias_gradients_fail = false;      // when they are computed
   float bias_gradient_milliseconds = 0;  // that it takes longer
   float column_sums_milliseconds = 1;
+  bool has_batches = true;
+  float batch_milliseconds = 0;  // that they take longer than one product
   int64_t free_memory = int64_t{1} << 30;
   // What has been done.
   struct Product {
@@ -29,6 +31,7 @@ struct FakeCublasLt {
     cublasComputeType_t compute;
     cudaDataType_t type, d_type;
     uint64_t m, n, k;
+    int32_t batch;
     bool bias, bias_gradient;  // the epilogue
     uint32_t reduction_schemes;
     bool in_place;  // on the D of the last call before

@@ -49,10 +49,16 @@ class Products {
     return *products;
   }
 
-  void Run(GemmArgs args) {
+  void Run(const GemmArgs& args) {
     const GemmOptions options = GetGemmOptions();
     ToColumnMajor(args, options);  // checks
     const std::lock_guard lock(mutex_);
+    if (args.batch > 1 && RunBatch(args, options)) return;
+    for (int64_t i = 0; i < args.batch; ++i) RunOne(OneOf(args, i), options);
+  }
+
+ private:
+  void RunOne(GemmArgs args, const GemmOptions& options) {
     if (args.a_sums != nullptr) {
       if (RunWithSums(args, options)) return;
       SumRowsOfA(args);
@@ -60,19 +66,10 @@ class Products {
     }
     if (args.M == 0 || args.N == 0) return;
     if (args.K == 0 && args.beta != 0) return;
-    // A bias is brought into C's type, and to an address that all algorithms can read from.
-    const bool copies_bias = args.bias != nullptr && (args.c_type != DType::kF32 ||
-                                                      AlignmentOf(args.bias) < kBiasAlignment);
-    const int64_t bias_bytes = copies_bias ? RoundUp(args.N * SizeOf(args.c_type), 256) : 0;
+    const int64_t bias_bytes = BiasBytes(args);
     const int64_t zero_bytes = args.K == 0 ? std::max(args.M, args.N) * SizeOf(args.type) : 0;
     char* const workspace =
         static_cast<char*>(Workspace(kWorkspaceBytes + bias_bytes + zero_bytes));
-    const void* bias = args.bias;
-    if (copies_bias) {
-      void* copy = workspace + kWorkspaceBytes;
-      DeviceKernels<TensorKernels>().convert(copy, args.c_type, args.bias, DType::kF32, args.N);
-      bias = copy;
-    }
     if (args.K == 0) {  // the sum of nothing: a column times a row of zeros
       void* zeros = workspace + kWorkspaceBytes + bias_bytes;
       CheckCuda("cudaMemset", cudaMemsetAsync(zeros, 0, static_cast<size_t>(zero_bytes), Stream()));
@@ -81,38 +78,88 @@ class Products {
       args.K = args.lda = 1;
       args.ldb = args.N;
     }
-    const GemmProblem problem = ToColumnMajor(args, options);
-    const Operands operands = {args.b, args.a, args.c, bias, workspace};
-    Find(problem, operands, options)->Run(operands);
+    const Operands operands = OperandsOf(args, workspace);
+    Find(ToColumnMajor(args, options), operands, options)->Run(operands);
   }
 
- private:
-  // The product with the sums of A's rows as its epilogue; false, and nothing done, where that
-  // cannot be or was found to be slower.
-  bool RunWithSums(const GemmArgs& args, const GemmOptions& options) {
-    // The epilogue overwrites; in which order it adds is not documented.
-    if (args.beta != 0 || options.deterministic || AlignmentOf(args.a_sums) < kBiasAlignment ||
-        args.M == 0 || args.N == 0 || args.K == 0) {
-      return false;
-    }
-    const Operands operands = {args.b, args.a, args.c, args.a_sums, Workspace(kWorkspaceBytes)};
-    const auto plan = Find(ToColumnMajor(args, options), operands, options,
-                           [&](Plan& tuned) { Compare(tuned, operands, args, options); });
+  // A whole batch as one product; false, and nothing done, where that cannot be or was found to be
+  // slower than one after the other.
+  bool RunBatch(const GemmArgs& args, const GemmOptions& options) {
+    if (args.M == 0 || args.N == 0 || args.K == 0) return false;
+    if (args.a_sums != nullptr && !MaySum(args, options)) return false;
+    char* const workspace = static_cast<char*>(Workspace(kWorkspaceBytes + BiasBytes(args)));
+    const Operands operands = OperandsOf(args, workspace);
+    const auto plan = Find(ToColumnMajor(args, options), operands, options, [&](Plan& tuned) {
+      const auto one = FindWithSums(OneOf(args, 0), operands, options);
+      if (!one->usable) return;
+      const float apart = static_cast<float>(args.batch) * one->milliseconds;
+      tuned.usable = tuned.usable && !(tuned.milliseconds > apart);
+    });
     plan->usable = plan->usable && plan->Try(operands);
     return plan->usable;
   }
 
-  // Whether a plan with an epilogue that was just tuned is worth it.
-  void Compare(Plan& plan, const Operands& operands, GemmArgs args, const GemmOptions& options) {
-    if (!plan.usable) return;
-    Stopwatch watch;
-    SumRowsOfA(args);
-    watch.Start();
-    for (int run = 0; run < kTimedRuns; ++run) SumRowsOfA(args);
-    const float sums = watch.Stop() / kTimedRuns;
-    args.a_sums = nullptr;
-    const float product = Find(ToColumnMajor(args, options), operands, options)->milliseconds;
-    plan.usable = !(plan.milliseconds > product + sums);
+  // The product with the sums of A's rows as its epilogue; false, and nothing done, where that
+  // cannot be or was found to be slower.
+  bool RunWithSums(const GemmArgs& args, const GemmOptions& options) {
+    if (args.M == 0 || args.N == 0 || args.K == 0 || !MaySum(args, options)) return false;
+    const Operands operands = OperandsOf(args, static_cast<char*>(Workspace(kWorkspaceBytes)));
+    const auto plan = FindWithSums(args, operands, options);
+    plan->usable = plan->usable && plan->Try(operands);
+    return plan->usable;
+  }
+
+  // Whether cuBLASLt's epilogue could sum A's rows: it overwrites, and in which order it adds is
+  // not documented.
+  static bool MaySum(const GemmArgs& args, const GemmOptions& options) {
+    return args.beta == 0 && !options.deterministic && AlignmentOf(args.a_sums) >= kBiasAlignment &&
+           args.bias_stride * SizeOf(DType::kF32) % kBiasAlignment == 0;
+  }
+
+  // The plan of one product. If it sums A's rows and is tuned now, it is usable only where that is
+  // faster than apart.
+  std::shared_ptr<Plan> FindWithSums(const GemmArgs& args, const Operands& operands,
+                                     const GemmOptions& options) {
+    return Find(ToColumnMajor(args, options), operands, options, [&](Plan& tuned) {
+      if (args.a_sums == nullptr || !tuned.usable) return;
+      Stopwatch watch;
+      SumRowsOfA(args);
+      watch.Start();
+      for (int run = 0; run < kTimedRuns; ++run) SumRowsOfA(args);
+      const float sums = watch.Stop() / kTimedRuns;
+      GemmArgs apart = args;
+      apart.a_sums = nullptr;
+      const float product = Find(ToColumnMajor(apart, options), operands, options)->milliseconds;
+      tuned.usable = !(tuned.milliseconds > product + sums);
+    });
+  }
+
+  // A bias is brought into C's type, and to addresses that all algorithms can read from: so many
+  // bytes behind the workspace.
+  static bool CopiesBias(const GemmArgs& args) {
+    return args.bias != nullptr &&
+           (args.c_type != DType::kF32 || AlignmentOf(args.bias) < kBiasAlignment ||
+            args.bias_stride * SizeOf(DType::kF32) % kBiasAlignment != 0);
+  }
+  static int64_t BiasBytes(const GemmArgs& args) {
+    return CopiesBias(args) ? args.batch * RoundUp(args.N * SizeOf(args.c_type), 256) : 0;
+  }
+  static Operands OperandsOf(const GemmArgs& args, char* workspace) {
+    Operands operands = {args.b,          args.a,
+                         args.c,          args.a_sums != nullptr ? args.a_sums : args.bias,
+                         workspace,       args.b_stride,
+                         args.a_stride,   args.c_stride,
+                         args.bias_stride};
+    if (!CopiesBias(args)) return operands;
+    char* const copies = workspace + kWorkspaceBytes;
+    const int64_t bytes = BiasBytes(args) / args.batch;
+    for (int64_t i = 0; i < args.batch; ++i) {
+      DeviceKernels<TensorKernels>().convert(copies + i * bytes, args.c_type,
+                                             args.bias + i * args.bias_stride, DType::kF32, args.N);
+    }
+    operands.bias = copies;
+    operands.bias_stride = bytes / SizeOf(args.c_type);
+    return operands;
   }
 
   // The problem's plan. `when_tuned` is called if it is made by timing, before it is kept.

@@ -150,6 +150,61 @@ TEST_F(GemmOnDevice, SumsRowsOfA) {
   }
 }
 
+// A batch is what its products are, whether the library has it as one or not.
+TEST_F(GemmOnDevice, MultipliesBatches) {
+  constexpr int64_t kBatch = 2, kM = 128, kN = 96, kK = 130, kGap = 64;
+  constexpr int64_t kStride = kM * kK + kN * kK + kGap;  // more than any matrix has
+  for (const bool tune : {false, true}) {
+    TuneGemms(tune);
+    for (const bool weight_gradient : {false, true}) {
+      const auto there = [](float seed, DType type) {
+        return Tensor::FromVector(Values(kBatch * kStride, seed)).To(type).To(kGpu);
+      };
+      const Tensor a = there(1, DType::kBF16), b = there(2, DType::kBF16);
+      const Tensor bias = there(4, DType::kF32);
+      const DType c_type = weight_gradient ? DType::kF32 : DType::kBF16;
+      const Tensor c = there(3, c_type), expected = there(3, c_type);
+      const Tensor sums = there(5, DType::kF32), expected_sums = there(5, DType::kF32);
+      const auto multiply = [&](int64_t first, int64_t batch, const Tensor& to,
+                                const Tensor& sums_to) {
+        DeviceKernels<GemmKernels>().product(
+            {.transpose_a = weight_gradient,
+             .transpose_b = !weight_gradient,
+             .M = kM,
+             .N = kN,
+             .K = kK,
+             .a = a.data<BFloat16>() + (weight_gradient ? first * kStride : 0),
+             .lda = weight_gradient ? kM : kK,
+             .b = b.data<BFloat16>() + (weight_gradient ? 0 : first * kStride),
+             .ldb = weight_gradient ? kN : kK,
+             .beta = 0,
+             .c = static_cast<char*>(to.raw_data()) + first * kStride * SizeOf(c_type),
+             .ldc = kN,
+             .bias = weight_gradient ? nullptr : bias.data<float>() + first * kStride,
+             .type = DType::kBF16,
+             .c_type = c_type,
+             .a_sums = weight_gradient ? sums_to.data<float>() + first * kStride : nullptr,
+             .batch = batch,
+             .a_stride = weight_gradient ? kStride : 0,
+             .b_stride = weight_gradient ? 0 : kStride,
+             .c_stride = kStride,
+             .bias_stride = kStride});
+      };
+      multiply(0, kBatch, c, sums);
+      for (int64_t i = 0; i < kBatch; ++i) multiply(i, 1, expected, expected_sums);
+      const auto expect_near = [](const Tensor& is, const Tensor& to, double tolerance) {
+        const std::vector<float> x = is.To(Device{}).To(DType::kF32).ToVector<float>();
+        const std::vector<float> y = to.To(Device{}).To(DType::kF32).ToVector<float>();
+        for (size_t i = 0; i < x.size(); ++i) {
+          ASSERT_NEAR(x[i], y[i], tolerance * (10 + std::abs(y[i]))) << i;
+        }
+      };
+      expect_near(c, expected, weight_gradient ? 1e-5 : 1e-2);
+      expect_near(sums, expected_sums, 1e-5);
+    }
+  }
+}
+
 // Elements of 2 bytes at odd places, rows of odd lengths.
 TEST_F(GemmOnDevice, TakesAnyAlignment) {
   for (const int64_t pad : {0, 1, 4}) {

@@ -30,6 +30,12 @@ void Set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribut
 }
 
 template <typename Value>
+void Set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, Value value) {
+  CheckLt("cublasLtMatrixLayoutSetAttribute",
+          CublasLt().MatrixLayoutSetAttribute(layout, attribute, &value, sizeof(value)));
+}
+
+template <typename Value>
 void Set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
          Value value) {
   CheckLt("cublasLtMatmulPreferenceSetAttribute",
@@ -68,21 +74,26 @@ float Stopwatch::Stop() {
 }
 
 Plan::Descriptor<cublasLtMatrixLayoutOpaque_t> Plan::Layout(DType type, int64_t rows,
-                                                            int64_t columns, int64_t ld) {
+                                                            int64_t columns, int64_t ld,
+                                                            int64_t batch) {
   const CublasLtLibrary& lt = CublasLt();
   cublasLtMatrixLayout_t layout = nullptr;
   CheckLt("cublasLtMatrixLayoutCreate",
           lt.MatrixLayoutCreate(&layout, TypeOf(type), static_cast<uint64_t>(rows),
                                 static_cast<uint64_t>(columns), ld));
-  return {layout, lt.MatrixLayoutDestroy};
+  Descriptor<cublasLtMatrixLayoutOpaque_t> made(layout, lt.MatrixLayoutDestroy);
+  if (batch > 1) {
+    Set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(batch));
+  }
+  return made;
 }
 
 Plan::Plan(const GemmProblem& problem)
     : problem_(problem),
       operation_(nullptr, CublasLt().MatmulDescDestroy),
-      a_(Layout(problem.type, problem.a_rows(), problem.a_columns(), problem.lda)),
-      b_(Layout(problem.type, problem.b_rows(), problem.b_columns(), problem.ldb)),
-      d_(Layout(problem.d_type, problem.m, problem.n, problem.ldd)) {
+      a_(Layout(problem.type, problem.a_rows(), problem.a_columns(), problem.lda, problem.batch)),
+      b_(Layout(problem.type, problem.b_rows(), problem.b_columns(), problem.ldb, problem.batch)),
+      d_(Layout(problem.d_type, problem.m, problem.n, problem.ldd, problem.batch)) {
   cublasLtMatmulDesc_t operation = nullptr;
   CheckLt("cublasLtMatmulDescCreate",
           CublasLt().MatmulDescCreate(
@@ -110,7 +121,7 @@ void Plan::Choose(const Operands& operands) {
 
 cublasStatus_t Plan::Run(const Operands& operands, const cublasLtMatmulAlgo_t& algorithm) {
   const float one = 1, beta = problem_.accumulate ? 1 : 0;
-  SetBias(operands);
+  SetAddresses(operands);
   return CublasLt().Matmul(Handle(), operation_.get(), &one, operands.a, a_.get(), operands.b,
                            b_.get(), &beta, operands.d, d_.get(), operands.d, d_.get(), &algorithm,
                            operands.workspace, size_t{kWorkspaceBytes}, Stream());
@@ -128,15 +139,23 @@ void Plan::Run(const Operands& operands) {
                            Describe(problem_)));
 }
 
-void Plan::SetBias(const Operands& operands) {
+void Plan::SetAddresses(const Operands& operands) {
   if (problem_.epilogue != Epilogue::kNone) {
     Set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  }
+  if (problem_.batch == 1) return;
+  // Strides aren't part of the problem: copies of weights lie anywhere.
+  Set(a_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.a_stride);
+  Set(b_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.b_stride);
+  Set(d_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.d_stride);
+  if (problem_.epilogue != Epilogue::kNone) {
+    Set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, operands.bias_stride);
   }
 }
 
 std::vector<cublasLtMatmulAlgo_t> Plan::Candidates(const Operands& operands, int most) {
   const CublasLtLibrary& lt = CublasLt();
-  SetBias(operands);  // its alignment counts
+  SetAddresses(operands);  // the alignment of a bias counts
   cublasLtMatmulPreference_t made = nullptr;
   CheckLt("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate(&made));
   const Descriptor<cublasLtMatmulPreferenceOpaque_t> preference(made, lt.MatmulPreferenceDestroy);
@@ -163,7 +182,7 @@ std::vector<cublasLtMatmulAlgo_t> Plan::Candidates(const Operands& operands, int
     }
   }
   usable = !algorithms.empty();
-  if (!usable && problem_.epilogue != Epilogue::kBiasGradient) {
+  if (!usable && !problem_.is_optional()) {
     throw Error(absl::StatusCode::kInternal,
                 absl::StrCat("[cuda] cuBLASLt has no algorithm for ", Describe(problem_), ": ",
                              lt.GetStatusString(status)),
@@ -178,8 +197,8 @@ void Plan::Tune(const Operands& operands) {
   if (candidates.empty()) return;
   algorithm_ = candidates.front();
   // A copy of D, as well aligned and not better.
-  const auto size =
-      static_cast<size_t>(((problem_.n - 1) * problem_.ldd + problem_.m) * SizeOf(problem_.d_type));
+  const int64_t elements = (problem_.n - 1) * problem_.ldd + problem_.m;
+  const int64_t stride = (elements + 255) / 256 * 256, size = SizeOf(problem_.d_type);
   struct Scratch {
     explicit Scratch(int64_t bytes) : memory(DevicePool().Allocate(bytes)) {}
     ~Scratch() { DevicePool().Free(memory); }
@@ -187,15 +206,21 @@ void Plan::Tune(const Operands& operands) {
   };
   std::unique_ptr<Scratch> scratch;
   try {
-    scratch = std::make_unique<Scratch>(static_cast<int64_t>(size) + 256);
+    scratch = std::make_unique<Scratch>(problem_.batch * stride * size + 256);
   } catch (const Error& e) {
     if (e.code() == absl::StatusCode::kResourceExhausted) return;  // the first choice will do
     throw;
   }
   Operands trial = operands;
   trial.d = static_cast<char*>(scratch->memory) + problem_.d_alignment % 256;
-  CheckCuda("cudaMemcpy",
-            cudaMemcpyAsync(trial.d, operands.d, size, cudaMemcpyDeviceToDevice, Stream()));
+  trial.d_stride = stride;
+  for (int64_t i = 0; i < problem_.batch; ++i) {
+    CheckCuda(
+        "cudaMemcpy",
+        cudaMemcpyAsync(static_cast<char*>(trial.d) + i * stride * size,
+                        static_cast<char*>(operands.d) + i * operands.d_stride * size,
+                        static_cast<size_t>(elements * size), cudaMemcpyDeviceToDevice, Stream()));
+  }
   Stopwatch watch;
   std::vector<float> times;
   for (const cublasLtMatmulAlgo_t& candidate : candidates) {
@@ -216,7 +241,7 @@ bool Plan::Restore(const TunedGemm& known, const Operands& operands) {
   static_assert(sizeof(algorithm) == sizeof(known.algorithm));
   std::memcpy(&algorithm, known.algorithm.data(), sizeof(algorithm));
   if (known.usable) {
-    SetBias(operands);
+    SetAddresses(operands);
     cublasLtMatmulHeuristicResult_t result = {};
     const cublasStatus_t status = CublasLt().MatmulAlgoCheck(
         Handle(), operation_.get(), a_.get(), b_.get(), d_.get(), d_.get(), &algorithm, &result);
@@ -224,7 +249,7 @@ bool Plan::Restore(const TunedGemm& known, const Operands& operands) {
         result.workspaceSize > size_t{kWorkspaceBytes}) {
       return false;
     }
-  } else if (problem_.epilogue != Epilogue::kBiasGradient) {
+  } else if (!problem_.is_optional()) {
     return false;
   }
   algorithm_ = algorithm;

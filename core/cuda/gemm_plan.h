@@ -26,6 +26,8 @@ struct Operands {
   void* d;
   const void* bias;  // of D's type; its gradient, if that is the epilogue
   void* workspace;   // kWorkspaceBytes
+  // From one product of a batch to the next, in elements.
+  int64_t a_stride = 0, b_stride = 0, d_stride = 0, bias_stride = 0;
 };
 
 // Events around work on the stream.
@@ -48,8 +50,8 @@ class Plan {
  public:
   explicit Plan(const GemmProblem& problem);
 
-  // Takes the library's first choice. Throws Error if there is none, but for bias gradients, which
-  // are to be had otherwise: then the plan isn't usable. The same holds for Tune.
+  // Takes the library's first choice. Throws Error if there is none, but for optional problems:
+  // then the plan isn't usable. The same holds for Tune.
   void Choose(const Operands& operands);
   // Times what the library proposes, on these matrices, and takes the fastest; D keeps its values.
   void Tune(const Operands& operands);
@@ -65,7 +67,7 @@ class Plan {
   bool tuned = false;
   // Of one run, where algorithms were timed; else NaN.
   float milliseconds = std::numeric_limits<float>::quiet_NaN();
-  // False: the product is to be had without its epilogue, a bias gradient, only.
+  // False: the (optional) problem must be solved otherwise.
   bool usable = true;
 
  private:
@@ -73,9 +75,10 @@ class Plan {
   template <typename T>
   using Descriptor = std::unique_ptr<T, cublasStatus_t (*)(T*)>;
   static Descriptor<cublasLtMatrixLayoutOpaque_t> Layout(DType type, int64_t rows, int64_t columns,
-                                                         int64_t ld);
+                                                         int64_t ld, int64_t batch);
 
-  void SetBias(const Operands& operands);
+  // What of the operands is part of the descriptors.
+  void SetAddresses(const Operands& operands);
   cublasStatus_t Run(const Operands& operands, const cublasLtMatmulAlgo_t& algorithm);
   // At most `most` algorithms, the library's favourite first.
   std::vector<cublasLtMatmulAlgo_t> Candidates(const Operands& operands, int most);

@@ -29,7 +29,9 @@ struct GemmProblem {
   DType type = DType::kF32, d_type = DType::kF32;
   bool accumulate = false;  // beta is 1
   Epilogue epilogue = Epilogue::kNone;
-  // What A's, B's and D's addresses are multiples of: powers of 2 up to 256.
+  int64_t batch = 1;  // products
+  // What A's, B's and D's addresses, those of a whole batch, are multiples of: powers of 2 up to
+  // 256.
   int a_alignment = 256, b_alignment = 256, d_alignment = 256;
   bool tf32 = false, deterministic = false;
 
@@ -38,6 +40,9 @@ struct GemmProblem {
   int64_t a_columns() const { return transpose_a ? m : k; }
   int64_t b_rows() const { return transpose_b ? n : k; }
   int64_t b_columns() const { return transpose_b ? k : n; }
+
+  // Whether there are other ways to the same result, for where the library offers nothing.
+  bool is_optional() const { return epilogue == Epilogue::kBiasGradient || batch > 1; }
 
   bool operator==(const GemmProblem&) const = default;
 };
@@ -52,6 +57,9 @@ int AlignmentOf(const void* address);
 // A is args.b and B is args.a. Throws InvalidArgument where sizes, strides, types or beta are none
 // that core/gemm.h allows.
 GemmProblem ToColumnMajor(const GemmArgs& args, const GemmOptions& options);
+
+// The i-th of a batch, alone.
+GemmArgs OneOf(const GemmArgs& args, int64_t i);
 
 // "(M, N, K) = (128, 768, 3072), bfloat16, transposed B", in the caller's terms.
 std::string Describe(const GemmProblem& problem);

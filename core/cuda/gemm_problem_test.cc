@@ -102,6 +102,9 @@ TEST(GemmProblem, RefusesWhatCannotBe) {
   refuses([](GemmArgs& g) { g.c_type = DType::kBF16; });
   refuses([&](GemmArgs& g) { g.bias = bias, g.beta = 1; });
   refuses([&](GemmArgs& g) { g.a_sums = bias; });
+  refuses([](GemmArgs& g) { g.batch = 0; });
+  refuses([](GemmArgs& g) { g.batch = 2, g.c_stride = 5; });
+  refuses([](GemmArgs& g) { g.batch = 2, g.c_stride = 6, g.a_stride = -8; });
   refuses([&](GemmArgs& g) { g.bias = g.a_sums = bias, g.transpose_a = true; });
   refuses([&](GemmArgs& g) {
     g.a_sums = bias, g.transpose_a = true, g.type = g.c_type = DType::kBF16;
@@ -154,6 +157,10 @@ TEST(GemmProblem, IsAKey) {
   EXPECT_TRUE(add([](GemmArgs& g) { g.type = DType::kBF16; }));
   EXPECT_TRUE(add([](GemmArgs& g) { g.type = DType::kF16; }));
   EXPECT_TRUE(add([&](GemmArgs& g) { g.transpose_a = true, g.a_sums = bias; }));
+  const auto batch = [](GemmArgs& g) { g.batch = 2, g.c_stride = 32 * 64, g.a_stride = 256; };
+  EXPECT_TRUE(add(batch));
+  EXPECT_FALSE(add([&](GemmArgs& g) { batch(g), g.a_stride = 512; }));
+  EXPECT_TRUE(add([&](GemmArgs& g) { batch(g), g.a_stride = 4; })) << "less aligned";
   EXPECT_TRUE(add(same, {.allow_tf32 = true}));
   EXPECT_FALSE(add(same, {.tune = true}));
   EXPECT_TRUE(add(same, {.deterministic = true}));

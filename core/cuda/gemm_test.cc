@@ -1,6 +1,7 @@
 // What gemm.cc asks of cuBLASLt, and when; with a library that computes on the host.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/cuda/fake_cublaslt.h"
+#include "lathe/core/cuda/gemm_problem.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
@@ -192,6 +194,112 @@ TEST_F(Gemms, AskAgainForWhatWasRefusedInRecordedWork) {
   Try<BFloat16, float>(WithSums(40, 24, 20));
   EXPECT_EQ(Fake().column_sums, 1);
   EXPECT_TRUE(Fake().products.back().bias_gradient);
+}
+
+// Like `t`, `batch` times: with one A for all, Bs and Cs apart from each other, the latter in
+// either order. Compares with products of their own.
+template <typename T, typename C>
+void TryBatch(const Case& t, int64_t batch, int64_t gap = 8) {
+  SCOPED_TRACE(testing::Message() << batch << " times " << t.M << " " << t.N << " " << t.K);
+  const int64_t lda = t.transpose_a ? t.M : t.K, ldb = t.transpose_b ? t.K : t.N;
+  const int64_t a_size = t.M * t.K, b_stride = t.N * t.K + gap, c_stride = t.M * t.N + 2 * gap;
+  const int64_t bias_stride = std::max(t.M, t.N) + gap;
+  const Matrix<T> a(a_size + gap * batch, t.shift, 1), b(b_stride * batch, t.shift, 2);
+  const Matrix<C> c(c_stride * batch, t.shift, 3), expected(c_stride * batch, t.shift, 3);
+  const Matrix<float> bias(bias_stride * batch, 0, 4), sums(bias_stride * batch, 0, 5);
+  const Matrix<float> expected_sums(bias_stride * batch, 0, 5);
+  GemmArgs args = {t.transpose_a,
+                   t.transpose_b,
+                   t.M,
+                   t.N,
+                   t.K,
+                   a.data,
+                   lda,
+                   b.data,
+                   ldb,
+                   t.accumulate ? 1.0f : 0.0f,
+                   expected.data,
+                   t.N,
+                   t.bias ? bias.data : nullptr,
+                   DTypeOf<T>::value,
+                   DTypeOf<C>::value,
+                   t.sums ? expected_sums.data : nullptr,
+                   batch,
+                   t.sums ? gap : 0,
+                   b_stride,
+                   c_stride,
+                   bias_stride};
+  for (int64_t i = 0; i < batch; ++i) DeviceKernels<GemmKernels>().product(OneOf(args, i));
+  args.c = c.data;
+  if (t.sums) args.a_sums = sums.data;
+  DeviceKernels<GemmKernels>().product(args);
+  for (int64_t i = 0; i < c_stride * batch; ++i) {
+    ASSERT_EQ(static_cast<float>(c.data[i]), static_cast<float>(expected.data[i])) << i;
+  }
+  for (int64_t i = 0; i < bias_stride * batch; ++i) {
+    ASSERT_EQ(sums.data[i], expected_sums.data[i]) << "sum " << i;
+  }
+}
+
+TEST_F(Gemms, OfABatchAreOne) {
+  for (int bits = 0; bits < 4; ++bits) {
+    for (int extra = 0; extra < 3; ++extra) {
+      const Case t = {5, 8, 3, (bits & 1) != 0, (bits & 2) != 0, extra == 1, extra == 2};
+      for (const int64_t gap : {8, 3, 0}) {
+        TryBatch<float, float>(t, 2, gap);
+        TryBatch<BFloat16, BFloat16>(t, 3, gap);
+        EXPECT_EQ(Fake().products.back().batch, 3);
+        TryBatch<Float16, float>(t, 2, gap);
+        EXPECT_EQ(Fake().products.back().batch, 2);
+      }
+    }
+  }
+  TryBatch<BFloat16, float>(WithSums(16, 8, 5), 2);
+  EXPECT_EQ(Fake().products.back().batch, 2);
+  EXPECT_TRUE(Fake().products.back().bias_gradient);
+  EXPECT_EQ(Fake().column_sums, 0);
+  // Other distances are no other problem.
+  const int heuristics = Fake().heuristics;
+  TryBatch<BFloat16, float>(WithSums(16, 8, 5), 2, 8 + 128);
+  EXPECT_EQ(Fake().heuristics, heuristics);
+}
+
+TEST_F(Gemms, OfABatchComeOneByOneWhereTheyMust) {
+  const auto apart = [&](const Case& t) {
+    TryBatch<BFloat16, float>(t, 2);
+    TryBatch<Float16, float>(t, 3);
+    for (const auto& product : Fake().products) EXPECT_EQ(product.batch, 1);
+  };
+  apart({0, 8, 3});
+  apart({8, 0, 3});
+  apart({8, 8, 0, false, false, false, true});
+  apart(WithSums(8, 8, 0));
+  apart(WithSums(16, 8, 6, true));
+  UseDeterministicGemms(true);
+  apart(WithSums(16, 8, 6));
+  UseDeterministicGemms(false);
+  Fake().has_batches = false;
+  apart(WithSums(16, 8, 7));
+  apart({16, 8, 7, false, true, false, true});
+  const int heuristics = Fake().heuristics;
+  Fake().capturing = true;
+  apart(WithSums(16, 8, 7));
+  apart({16, 8, 7, false, true, false, true});
+  EXPECT_EQ(Fake().heuristics, heuristics);
+}
+
+TEST_F(Gemms, OfABatchComeAsIsFasterWhenTuned) {
+  TuneGemms(true);
+  Fake().milliseconds = {5, 4};
+  Fake().batch_milliseconds = 3;
+  TryBatch<BFloat16, float>({16, 8, 12, true, false, true}, 2);
+  EXPECT_EQ(Fake().products.back().batch, 2);
+  EXPECT_EQ(Fake().products.back().algorithm, 1);
+  Fake().batch_milliseconds = 5;
+  TryBatch<BFloat16, float>({16, 8, 13, true, false, true}, 2);
+  EXPECT_EQ(Fake().products.back().batch, 1);
+  TryBatch<BFloat16, float>(WithSums(16, 8, 13), 2);
+  EXPECT_EQ(Fake().products.back().batch, 1);
 }
 
 TEST_F(Gemms, OfNoColumnsOrRowsAskForNothing) {

@@ -83,6 +83,7 @@ std::string TuningKey(const GemmProblem& p) {
                    p.k, ", strides ", p.lda, " ", p.ldb, " ", p.ldd, ", ", ToString(p.type), " to ",
                    ToString(p.d_type), ", aligned ", p.a_alignment, " ", p.b_alignment);
   absl::StrAppend(&key, " ", p.d_alignment);
+  if (p.batch > 1) absl::StrAppend(&key, ", batch of ", p.batch);
   if (p.accumulate) key += ", accumulate";
   if (p.epilogue == Epilogue::kBias) key += ", bias";
   if (p.epilogue == Epilogue::kBiasGradient) key += ", bias gradient";

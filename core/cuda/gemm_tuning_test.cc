@@ -220,6 +220,7 @@ TEST_F(GemmTuningTest, KeysTellProblemsApart) {
   add([](GemmProblem& p) { p.type = DType::kF16; });
   add([](GemmProblem& p) { p.d_type = DType::kBF16; });
   add([](GemmProblem& p) { p.accumulate = true; });
+  add([](GemmProblem& p) { p.batch = 2; });
   add([](GemmProblem& p) { p.epilogue = Epilogue::kBias; });
   add([](GemmProblem& p) { p.epilogue = Epilogue::kBiasGradient; });
   add([](GemmProblem& p) { p.a_alignment = 16; });

@@ -1,6 +1,9 @@
 #include "lathe/core/ops/linear.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/gemm.h"
@@ -33,28 +36,18 @@ ActivationKind ParseActivation(const std::string& name) {
 
 namespace {
 
-// The gradient buffer to write into: the leaf's own, or a fresh one that is handed over after use.
-class GradTarget {
- public:
-  GradTarget(BackwardContext& context, size_t i, const Tensor& like) : context_(context), i_(i) {
-    tensor_ = context.LeafGrad(i, &overwrite_);
-    if (!tensor_.defined()) {
-      own_ = overwrite_ = true;
-      tensor_ = Tensor::Empty(like.shape(), like.dtype(), like.device());
-    }
+// The gradient buffer to write into: the leaf's own, or a fresh one that is the input's from now
+// on.
+struct GradTarget {
+  GradTarget(BackwardContext& context, size_t i, const Tensor& like)
+      : tensor(context.LeafGrad(i, &overwrite)) {
+    if (tensor.defined()) return;
+    overwrite = true;
+    tensor = Tensor::Empty(like.shape(), like.dtype(), like.device());
+    context.SetGrad(i, tensor);
   }
-  ~GradTarget() noexcept(false) {
-    if (own_) context_.SetGrad(i_, tensor_);
-  }
-  const Tensor& tensor() const { return tensor_; }
-  // Whether what is there counts for nothing, or must be added to.
-  bool overwrite() const { return overwrite_; }
-
- private:
-  BackwardContext& context_;
-  size_t i_;
-  bool own_ = false, overwrite_ = false;
-  Tensor tensor_;
+  bool overwrite = false;  // what is there counts for nothing; else it must be added to
+  Tensor tensor;
 };
 
 // The weight as the products read it.
@@ -67,38 +60,91 @@ const T* WeightData(const Tensor& weight) {
   }
 }
 
-// dW (+)= dy^T x; dy: [N, out]. Where `db` is given and a device's product can, also db (+)= the
-// column sums of dy: returns whether it has.
+// The distance from each pointer to the next, in elements: nothing if it isn't always the same, or
+// is less than `least`.
 template <typename T>
-bool WeightGradient(const GradTarget& dw, const GradTarget* db, const T* dy, const Tensor& x,
-                    int64_t out) {
-  using M = MathType<T>;
-  const int64_t rows = x.dim(0), in = x.dim(1);
-  const float beta = dw.overwrite() ? 0 : 1;
-  M* const to = dw.tensor().data<M>();
-  if constexpr (!std::is_same_v<T, double>) {
-    if (x.device().type != DeviceType::kCPU && db != nullptr && db->overwrite() == dw.overwrite()) {
-      DeviceKernels<GemmKernels>().product({.transpose_a = true,
-                                            .transpose_b = false,
-                                            .M = out,
-                                            .N = in,
-                                            .K = rows,
-                                            .a = dy,
-                                            .lda = out,
-                                            .b = x.data<T>(),
-                                            .ldb = in,
-                                            .beta = beta,
-                                            .c = to,
-                                            .ldc = in,
-                                            .bias = nullptr,
-                                            .type = DTypeOf<T>::value,
-                                            .c_type = DType::kF32,
-                                            .a_sums = db->tensor().data<M>()});
-      return true;
-    }
+std::optional<int64_t> CommonStride(const std::vector<T*>& pointers, int64_t least) {
+  std::optional<int64_t> stride;
+  for (size_t i = 1; i < pointers.size(); ++i) {
+    const int64_t bytes =
+        reinterpret_cast<intptr_t>(pointers[i]) - reinterpret_cast<intptr_t>(pointers[i - 1]);
+    const int64_t elements = bytes / static_cast<int64_t>(sizeof(T));
+    if (bytes % static_cast<int64_t>(sizeof(T)) != 0 || elements < least) return {};
+    if (stride && *stride != elements) return {};
+    stride = elements;
   }
-  Gemm(x.device(), true, false, out, in, rows, dy, out, x.data<T>(), in, beta, to, in);
-  return false;
+  return stride.value_or(0);
+}
+
+// On devices: all of the stack's outputs in one product, if the weights, and the biases, lie one
+// stride apart in their order. False, and nothing done, if they don't.
+template <typename T>
+bool StackForward(const Tensor& x, const std::vector<const T*>& weights,
+                  const std::vector<const float*>& biases, int64_t out, T* y) {
+  const int64_t rows = x.dim(0), in = x.dim(1);
+  const auto stride = CommonStride(weights, 0), bias_stride = CommonStride(biases, 0);
+  if (!stride || !bias_stride) return false;
+  DeviceKernels<GemmKernels>().product({.transpose_a = false,
+                                        .transpose_b = true,
+                                        .M = rows,
+                                        .N = out,
+                                        .K = in,
+                                        .a = x.data<T>(),
+                                        .lda = in,
+                                        .b = weights[0],
+                                        .ldb = in,
+                                        .beta = 0,
+                                        .c = y,
+                                        .ldc = out,
+                                        .bias = biases[0],
+                                        .type = DTypeOf<T>::value,
+                                        .c_type = DTypeOf<T>::value,
+                                        .batch = std::ssize(weights),
+                                        .b_stride = *stride,
+                                        .c_stride = rows * out,
+                                        .bias_stride = *bias_stride});
+  return true;
+}
+
+// On devices: dW_i (+)= dy_i^T x, and db_i (+)= the column sums of dy_i unless `dbs` is empty, in
+// one product. False, and nothing done, if some are to be overwritten and some not, or lie at no
+// constant stride.
+template <typename T>
+bool StackGradients(const std::vector<const GradTarget*>& dws,
+                    const std::vector<const GradTarget*>& dbs, const T* dy, const Tensor& x,
+                    int64_t out) {
+  const int64_t rows = x.dim(0), in = x.dim(1);
+  std::vector<float*> to, sums_to;
+  for (const GradTarget* dw : dws) to.push_back(dw->tensor.data<float>());
+  for (const GradTarget* db : dbs) sums_to.push_back(db->tensor.data<float>());
+  const auto stride = CommonStride(to, out * in), sums_stride = CommonStride(sums_to, out);
+  const bool overwrite = dws[0]->overwrite;
+  const auto differs = [&](const GradTarget* target) { return target->overwrite != overwrite; };
+  if (!stride || !sums_stride || std::any_of(dws.begin(), dws.end(), differs) ||
+      std::any_of(dbs.begin(), dbs.end(), differs)) {
+    return false;
+  }
+  DeviceKernels<GemmKernels>().product({.transpose_a = true,
+                                        .transpose_b = false,
+                                        .M = out,
+                                        .N = in,
+                                        .K = rows,
+                                        .a = dy,
+                                        .lda = out,
+                                        .b = x.data<T>(),
+                                        .ldb = in,
+                                        .beta = overwrite ? 0.0f : 1.0f,
+                                        .c = to[0],
+                                        .ldc = in,
+                                        .bias = nullptr,
+                                        .type = DTypeOf<T>::value,
+                                        .c_type = DType::kF32,
+                                        .a_sums = dbs.empty() ? nullptr : sums_to[0],
+                                        .batch = std::ssize(dws),
+                                        .a_stride = rows * out,
+                                        .c_stride = *stride,
+                                        .bias_stride = *sums_stride});
+  return true;
 }
 
 // dx = sum_i dy_i W_i; dW_i += dy_i^T x; db_i += column sums of dy_i unless they are `summed`
@@ -110,6 +156,27 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
   using M = MathType<T>;
   const int64_t rows = x.dim(0), in = x.dim(1), out = dy.dim(1);
   const size_t count = weights.size();
+  std::vector<std::optional<GradTarget>> dws(count), dbs(count);
+  std::vector<const GradTarget*> all_dws, all_dbs;
+  for (size_t i = 0; i < count; ++i) {
+    if (context.Needs(1 + i)) all_dws.push_back(&dws[i].emplace(context, 1 + i, weights[i]));
+    if (!summed && biases[i].defined() && context.Needs(1 + count + i)) {
+      all_dbs.push_back(&dbs[i].emplace(context, 1 + count + i, biases[i]));
+    }
+  }
+  // Devices' products sum columns, too, where they can.
+  const auto in_one = [&](const std::vector<const GradTarget*>& some_dws,
+                          const std::vector<const GradTarget*>& some_dbs, const T* some_dy) {
+    if constexpr (std::is_same_v<T, double>) {
+      return false;
+    } else {
+      return x.device().type != DeviceType::kCPU &&
+             StackGradients<T>(some_dws, some_dbs, some_dy, x, out);
+    }
+  };
+  const bool done = count > 1 && all_dws.size() == count &&
+                    (all_dbs.empty() || all_dbs.size() == count) &&
+                    in_one(all_dws, all_dbs, dy.data<T>());
   Tensor dx = context.Needs(0) ? Tensor::Empty(x.shape(), x.dtype(), x.device()) : Tensor();
   for (size_t i = 0; i < count; ++i) {
     const T* dyi = dy.data<T>() + static_cast<int64_t>(i) * rows * out;
@@ -117,20 +184,15 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
       Gemm(x.device(), false, false, rows, in, out, dyi, out, WeightData<T>(weights[i]), in,
            i == 0 ? 0 : 1, dx.data<T>(), in);
     }
-    const auto weight_gradient = [&](const GradTarget* db) {
-      if (!context.Needs(1 + i)) return false;
-      const GradTarget dw(context, 1 + i, weights[i]);
-      return WeightGradient<T>(dw, db, dyi, x, out);
-    };
-    if (!biases[i].defined() || !context.Needs(1 + count + i) || summed) {
-      weight_gradient(nullptr);
-      continue;
+    if (done || (dws[i] && dbs[i] && in_one({&*dws[i]}, {&*dbs[i]}, dyi))) continue;
+    if (dws[i]) {
+      Gemm(x.device(), true, false, out, in, rows, dyi, out, x.data<T>(), in,
+           dws[i]->overwrite ? 0 : 1, dws[i]->tensor.template data<M>(), in);
     }
-    const GradTarget db(context, 1 + count + i, biases[i]);
-    if (!weight_gradient(&db)) {
-      if (db.overwrite()) Tensor(db.tensor()).Fill(0);
+    if (dbs[i]) {
+      if (dbs[i]->overwrite) dbs[i]->tensor.Fill(0);
       KernelsOf<T, cpu::ActivationKernels>(x.device())
-          .column_sums(db.tensor().data<M>(), dyi, rows, out, out);
+          .column_sums(dbs[i]->tensor.template data<M>(), dyi, rows, out, out);
     }
   }
   if (dx.defined()) context.SetGrad(0, dx);
@@ -158,10 +220,20 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
     using M = MathType<T>;
     const int64_t rows = x.dim(0), in = x.dim(1);
     Tensor pre = Tensor::Empty({count * rows, out}, x.dtype(), x.device());
+    std::vector<const T*> read;
+    std::vector<const M*> added;
     for (size_t i = 0; i < weights.size(); ++i) {
-      Gemm(x.device(), false, true, rows, out, in, x.data<T>(), in, WeightData<T>(weights[i]), in,
-           0, pre.data<T>() + static_cast<int64_t>(i) * rows * out, out,
-           biases[i].defined() ? biases[i].data<M>() : nullptr);
+      read.push_back(WeightData<T>(weights[i]));
+      added.push_back(biases[i].defined() ? biases[i].data<M>() : nullptr);
+    }
+    bool done = false;
+    if constexpr (!std::is_same_v<T, double>) {
+      done = count > 1 && x.device().type != DeviceType::kCPU &&
+             StackForward<T>(x, read, added, out, pre.data<T>());
+    }
+    for (size_t i = 0; !done && i < weights.size(); ++i) {
+      Gemm(x.device(), false, true, rows, out, in, x.data<T>(), in, read[i], in, 0,
+           pre.data<T>() + static_cast<int64_t>(i) * rows * out, out, added[i]);
     }
     if (activation == ActivationKind::kNone) {
       return Record(op, pre, inputs, inputs,
@@ -182,10 +254,10 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                     const bool sums = kernels.backward_and_sums != nullptr && weights.size() == 1 &&
                                       biases[0].defined() && context.Needs(2);
                     if (sums) {
-                      const GradTarget db(context, 2, biases[0]);
-                      kernels.backward_and_sums(dpre.data<T>(), db.tensor().template data<M>(),
+                      GradTarget db(context, 2, biases[0]);
+                      kernels.backward_and_sums(dpre.data<T>(), db.tensor.template data<M>(),
                                                 dy.data<T>(), pre.data<T>(), dy.dim(0), dy.dim(1),
-                                                activation, db.overwrite());
+                                                activation, db.overwrite);
                     } else {
                       kernels.backward(dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(),
                                        activation);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/core/autograd.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/shape.h"
@@ -71,6 +72,74 @@ TEST(Linear, Layer) {
                },
            .shapes = {{{2, 3}, {4, 3}, {4, 3}, {4}, {4}}, {{0, 3}, {4, 3}, {4, 3}, {4}, {4}}},
            .activations = {0}});
+}
+
+// Layers whose parameters and gradients lie one behind the other, as in an arena, in either order:
+// devices may take them in one product. Gradients as for each alone, overwritten where stale.
+void CheckStackOfNeighbours(DType dtype, bool ascending, bool stale) {
+  SCOPED_TRACE(testing::Message() << ToString(dtype) << " ascending " << ascending << " stale "
+                                  << stale);
+  constexpr int64_t kRows = 6, kIn = 16, kOut = 8, kStep = kIn * kOut + 16;
+  std::vector<float> numbers(2 * kStep);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+  const auto leaves = [&](bool together) {
+    const Tensor values = Tensor::FromVector(numbers).To(CheckedDevice());
+    const Tensor grads =
+        Tensor::Full({2 * kStep}, stale ? std::nan("") : 0.25, DType::kF32, CheckedDevice());
+    std::vector<Tensor> all;  // weights, then biases
+    for (const bool bias : {false, true}) {
+      for (const int64_t i : {0, 1}) {
+        const int64_t begin = (ascending ? i : 1 - i) * kStep + (bias ? kIn * kOut : 0);
+        const auto part = [&](const Tensor& buffer) {
+          const Tensor view = buffer.Slice(begin, begin + (bias ? kOut : kIn * kOut));
+          const Tensor own = together ? view : view.Clone();
+          return bias ? own : own.Reshape({kOut, kIn});
+        };
+        Tensor leaf = part(values).Detach();
+        leaf.SetRequiresGrad(true);
+        leaf.SetGrad(part(grads));
+        leaf.impl()->grad_is_stale = stale;
+        all.push_back(leaf);
+      }
+    }
+    return all;
+  };
+  const Tensor x =
+      Tensor::FromVector(std::vector<float>(numbers.begin(), numbers.begin() + kRows * kIn),
+                         {kRows, kIn})
+          .To(dtype)
+          .To(CheckedDevice());
+  const std::vector<Tensor> a = leaves(true), b = leaves(false);
+  const Tensor is = LinearStack(x, {a[0], a[1]}, {a[2], a[3]});
+  const Tensor expected = ConcatRows({Linear(x, b[0], b[2]), Linear(x, b[1], b[3])});
+  const auto host = [](const Tensor& t) {
+    return t.Detach().To(Device{}).To(DType::kF32).ToVector<float>();
+  };
+  const auto expect_near = [](const std::vector<float>& of, const std::vector<float>& to) {
+    ASSERT_EQ(of.size(), to.size());
+    for (size_t i = 0; i < of.size(); ++i) EXPECT_NEAR(of[i], to[i], 1e-5) << i;
+  };
+  expect_near(host(is), host(expected));
+  const Tensor dy = Tensor::FromVector(std::vector<float>(numbers.begin() + 7,
+                                                          numbers.begin() + 7 + 2 * kRows * kOut),
+                                       {2 * kRows, kOut})
+                        .To(dtype)
+                        .To(CheckedDevice());
+  Backward(is, dy);
+  Backward(expected, dy);
+  for (size_t i = 0; i < a.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_near(host(a[i].grad()), host(b[i].grad()));
+  }
+}
+
+TEST(Linear, StacksOfNeighboursAreAsEachAlone) {
+  if (!WhyNoCheckedDevice().empty()) GTEST_SKIP() << WhyNoCheckedDevice();
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool ascending : {true, false}) {
+      for (const bool stale : {true, false}) CheckStackOfNeighbours(dtype, ascending, stale);
+    }
+  }
 }
 
 // One pass does the same as two: the gradient that it stores, and the sums of what is stored.

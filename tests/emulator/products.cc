@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "lathe/core/cuda/gemm_problem.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/gemm.h"
 #include "lathe/tests/emulator/emulator.h"
@@ -57,6 +58,10 @@ void ProductOf(const GemmArgs& g) {
 
 void DoProduct(const GemmArgs& g) {
   const DeviceAccess access;
+  if (g.batch > 1) {
+    for (int64_t i = 0; i < g.batch; ++i) AnyProduct(cuda::OneOf(g, i));
+    return;
+  }
   if (g.type == DType::kF32) return ProductOf<float>(g);
   return g.type == DType::kBF16 ? ProductOf<BFloat16>(g) : ProductOf<Float16>(g);
 }
