@@ -15,11 +15,13 @@ Tensor SelfAttention::Forward(const Tensor& hidden_states, const ForwardContext&
                               bool first_tokens_only) const {
   const Tensor q = query_->Forward(
       first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states);
+  // In the order in which an arena has them.
   const Tensor kv =
-      LinearStack(hidden_states, {key_->weight, value_->weight}, {key_->bias, value_->bias});
+      LinearStack(hidden_states, {value_->weight, key_->weight}, {value_->bias, key_->bias});
   AttentionOptions options;
   options.num_heads = options_.num_attention_heads;
   options.first_query_only = first_tokens_only;
+  options.values_first = true;
   options.dropout = context.Dropout(options_.attention_probs_dropout_prob, site_);
   return PackedAttention(q, kv, context.sequences, options);
 }

@@ -85,24 +85,24 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
     Tensor out = Tensor::Empty(q.shape(), q.dtype(), q.device());
     if (!options.first_query_only) ClearSurplus({out}, tokens, sequences.cu_seqlens);
     Tensor lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
+    const int64_t keys = options.values_first ? kv_rows * H : 0, values = kv_rows * H - keys;
     KernelsOf<T, cpu::AttentionKernels>(q.device())
-        .forward(out.data<T>(), lse.data<M>(), q.data<T>(), kv.data<T>(),
-                 kv.data<T>() + kv_rows * H, args);
+        .forward(out.data<T>(), lse.data<M>(), q.data<T>(), kv.data<T>() + keys,
+                 kv.data<T>() + values, args);
     // `sequences` and the dropout's step are captured to keep alive what args points to.
     return Record(
         kOp, out, {q, kv}, {q, kv, out},
-        [args, sequences, step = options.dropout.device_step, kv_rows, lse, tokens, q = q.Detach(),
-         kv = kv.Detach(), out = out.Detach()](BackwardContext& context) {
+        [args, sequences, step = options.dropout.device_step, kv_rows, keys, values, lse, tokens,
+         q = q.Detach(), kv = kv.Detach(), out = out.Detach()](BackwardContext& context) {
           Tensor dq = Tensor::Empty(q.shape(), q.dtype(), q.device());
           Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype(), kv.device());
           std::vector<Tensor> written = {dkv.Slice(0, kv_rows), dkv.Slice(kv_rows, 2 * kv_rows)};
           if (!args.first_query_only) written.push_back(dq);
           ClearSurplus(std::move(written), tokens, sequences.cu_seqlens);
-          const int64_t values = kv_rows * kv.dim(1);
           KernelsOf<T, cpu::AttentionKernels>(q.device())
-              .backward(dq.data<T>(), dkv.data<T>(), dkv.data<T>() + values,
+              .backward(dq.data<T>(), dkv.data<T>() + keys, dkv.data<T>() + values,
                         context.grad_output().template data<T>(), out.data<T>(), lse.data<M>(),
-                        q.data<T>(), kv.data<T>(), kv.data<T>() + values, args);
+                        q.data<T>(), kv.data<T>() + keys, kv.data<T>() + values, args);
           context.SetGrad(0, dq);
           context.SetGrad(1, dkv);
         });
@@ -117,8 +117,9 @@ Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSe
   for (int64_t b = 0; b < sequences.size(); ++b) {
     const Tensor qs =
         options.first_query_only ? SliceRows(q, b, b + 1) : SliceRows(q, cu[b], cu[b + 1]);
-    const Tensor ks = SliceRows(kv, cu[b], cu[b + 1]);
-    const Tensor vs = SliceRows(kv, kv.dim(0) / 2 + cu[b], kv.dim(0) / 2 + cu[b + 1]);
+    const int64_t keys = options.values_first ? kv.dim(0) / 2 : 0, values = kv.dim(0) / 2 - keys;
+    const Tensor ks = SliceRows(kv, keys + cu[b], keys + cu[b + 1]);
+    const Tensor vs = SliceRows(kv, values + cu[b], values + cu[b + 1]);
     std::vector<Tensor> heads;
     for (int64_t h = 0; h < options.num_heads; ++h) {
       const Tensor k = SliceColumns(ks, h * d, (h + 1) * d);

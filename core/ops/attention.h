@@ -18,11 +18,12 @@ struct PackedSequences {
 struct AttentionOptions {
   int64_t num_heads = 1;
   bool first_query_only = false;  // q has one row a sequence, that of its first token
+  bool values_first = false;      // kv has values above keys
   DropoutSpec dropout = {};       // on the probabilities; its row arrays are not used
 };
 
 // softmax(q k^T / sqrt(H / num_heads)) v for each sequence and head. q: [T, H] ([B, H] for
-// first_query_only), kv: [2 T, H], keys above values. Rows beyond the last sequence give 0. Returns
+// first_query_only), kv: [2 T, H], keys above values or as options say. Rows beyond the last sequence give 0. Returns
 // q's shape. The backward pass computes the probabilities again from a saved log-sum a row; all
 // gradients are assigned.
 Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,

@@ -70,6 +70,40 @@ TEST(Attention, Packed) {
   }
 }
 
+// Values above keys: the same numbers from the same rows.
+TEST(Attention, ValuesFirst) {
+  if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
+  const PackedSequences packed = Packed({0, 3, 4, 9});
+  constexpr int64_t kRows = 11, kH = 16;  // two more than the sequences have
+  std::vector<float> numbers(3 * kRows * kH);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+  const Tensor all = Tensor::FromVector(numbers, {3 * kRows, kH});
+  const auto part = [&](int64_t i) { return all.Slice(i * kRows, (i + 1) * kRows); };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto run = [&](bool values_first) {
+      const Tensor kv =
+          ConcatRows(values_first ? Tensors{part(2), part(1)} : Tensors{part(1), part(2)})
+              .To(dtype)
+              .To(CheckedDevice())
+              .SetRequiresGrad(true);
+      const Tensor q = part(0).To(dtype).To(CheckedDevice()).SetRequiresGrad(true);
+      AttentionOptions options;
+      options.num_heads = 2;
+      options.values_first = values_first;
+      const Tensor out = PackedAttention(q, kv, At(q, packed), options);
+      Backward(out, q.Detach());
+      const Tensor dk = kv.grad().Slice(values_first ? kRows : 0, values_first ? 2 * kRows : kRows);
+      const Tensor dv = kv.grad().Slice(values_first ? 0 : kRows, values_first ? kRows : 2 * kRows);
+      std::vector<std::vector<float>> results;
+      for (const Tensor& x : {out, q.grad(), dk, dv}) {
+        results.push_back(x.Detach().To(Device{}).To(DType::kF32).ToVector<float>());
+      }
+      return results;
+    };
+    EXPECT_EQ(run(true), run(false)) << ToString(dtype);
+  }
+}
+
 // Rows beyond the last sequence are 0 and get gradient 0; the others don't notice them.
 TEST(Attention, SurplusRows) {
   const PackedSequences packed = Packed({0, 3, 9});

@@ -178,11 +178,11 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
                     (all_dbs.empty() || all_dbs.size() == count) &&
                     in_one(all_dws, all_dbs, dy.data<T>());
   Tensor dx = context.Needs(0) ? Tensor::Empty(x.shape(), x.dtype(), x.device()) : Tensor();
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = count; i-- > 0;) {
     const T* dyi = dy.data<T>() + static_cast<int64_t>(i) * rows * out;
     if (dx.defined()) {
       Gemm(x.device(), false, false, rows, in, out, dyi, out, WeightData<T>(weights[i]), in,
-           i == 0 ? 0 : 1, dx.data<T>(), in);
+           i == count - 1 ? 0 : 1, dx.data<T>(), in);
     }
     if (done || (dws[i] && dbs[i] && in_one({&*dws[i]}, {&*dbs[i]}, dyi))) continue;
     if (dws[i]) {

@@ -21,6 +21,9 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               ActivationKind activation = ActivationKind::kNone);
 
 // The outputs of several layers of one size, one below the other: [layers * N, out]. No activation.
+// dx is summed from the last layer to the first. A GPU computes all outputs in one product, and all
+// gradients of weights and biases in another, where these lie at constant strides in the layers'
+// order: in an arena that is the reverse of registration.
 Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
                    const std::vector<Tensor>& biases);
 
