@@ -6,6 +6,7 @@
 #include "lathe/core/dtype.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/core/gemm_options.h"
 #include "lathe/core/ops/attention.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dropout.h"

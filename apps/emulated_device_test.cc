@@ -218,6 +218,25 @@ TEST_F(EmulatedDeviceTest, TheSameSeedGivesTheSameBits) {
   }
 }
 
+TEST_F(EmulatedDeviceTest, DeterministicProductsGiveTheSameModel) {
+  const Args args = {"--max_steps", "3"};
+  Args deterministic = args;
+  deterministic.push_back("--deterministic");
+  for (const std::string device : {"cpu", "cuda"}) {
+    const RunResult plain = TrainOn(device, device, args);
+    const RunResult run = TrainOn(device, device + "2", deterministic);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.out.find("  products    deterministic\n") != std::string::npos, device == "cuda")
+        << run.out;
+    EXPECT_EQ(plain.out.find("deterministic"), std::string::npos) << plain.out;
+    EXPECT_TRUE(Read(device + "/model.safetensors") == Read(device + "2/model.safetensors"));
+  }
+  const RunResult predicted =
+      RunProgram(kLathe, {"predict", Path("cuda"), "--deterministic", "the film"});
+  EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_EQ(predicted.out, RunProgram(kLathe, {"predict", Path("cuda"), "the film"}).out);
+}
+
 TEST_F(EmulatedDeviceTest, WhatItSavesTheCpuLoads) {
   ASSERT_EQ(TrainOn("cuda", "out", {"--max_steps", "8", "--learning_rate", "1e-2"}).exit_code, 0);
   std::vector<std::string> tables;

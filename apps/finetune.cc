@@ -20,6 +20,7 @@
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/gemm.h"
+#include "lathe/core/gemm_options.h"
 #include "lathe/core/log.h"
 #include "lathe/distributed/accelerator.h"
 
@@ -60,7 +61,10 @@ void PrintSummary(const FinetuneOptions& options, const Task& task, const Traine
   PrintData("validation", task.validation, task.max_length);
   PrintData("test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow("steps", trainer->Plan());
-  if (device != Device{}) PrintRow("device", BackendOf(device).Describe(device.index));
+  if (device != Device{}) {
+    PrintRow("device", BackendOf(device).Describe(device.index));
+    if (GetGemmOptions().deterministic) PrintRow("products", "deterministic");
+  }
   PrintRow("threads", std::to_string(omp_get_max_threads()) + (num_processes > 1 ? " each" : ""));
   if (num_processes > 1) PrintRow("processes", std::to_string(num_processes));
   if (options.mixed_precision != "no") PrintRow("precision", options.mixed_precision);
@@ -154,7 +158,8 @@ int Finetune(const ParsedOptions& parsed) {
        .device = options.device == "auto" ? "" : options.device,
        .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
        .shard_optimizer = options.shard_optimizer,
-       .step_graphs = options.cuda_graphs});
+       .step_graphs = options.cuda_graphs,
+       .deterministic = options.deterministic});
   const bool is_main = accelerator.is_main_process();
   static Silence silence;
   if (!is_main) std::cout.rdbuf(&silence);

@@ -143,6 +143,9 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
       .Max(1e38);
   flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
             "keep less for the backward pass and compute it again: less memory, more time");
+  flags.Add("deterministic", &o.deterministic,
+            "the same bits in every run on a GPU too, whatever LATHE_TUNE says; on the CPU that is "
+            "so anyway");
   flags.Add("shuffle_train", &o.shuffle_train, "a new order in each epoch");
   flags.Add("group_by_length", &o.group_by_length, "batches of texts of similar length");
   flags.Add("dataloader_drop_last", &o.dataloader_drop_last, "leave out an incomplete last batch");

@@ -42,6 +42,7 @@ struct FinetuneOptions {
   bool cuda_graphs = true;
   std::string mixed_precision = "no";
   bool gradient_checkpointing = false;
+  bool deterministic = false;
   bool bf16 = false, fp16 = false;
   double fp16_init_scale = 65536;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;

@@ -20,6 +20,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
+#include "lathe/core/gemm_options.h"
 #include "lathe/data/metrics.h"
 #include "lathe/data/utf8.h"
 #include "lathe/models/pretrained.h"
@@ -38,7 +39,7 @@ constexpr char kUsage[] =
 struct PredictOptions {
   std::string model_dir;
   std::vector<std::string> texts;
-  bool all_scores = false, pairs = false, help = false;
+  bool all_scores = false, pairs = false, deterministic = false, help = false;
   int64_t batch_size = 32, max_seq_length = 0, num_threads = 0;
   std::string invalid_utf8 = "error", device = "auto";
   std::string help_text;
@@ -60,6 +61,8 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
       .Add("device", &o.device,
            "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
       .Value("NAME");
+  flags.Add("deterministic", &o.deterministic,
+            "the same bits in every run on a GPU too, as on the CPU");
   flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
       .Choices({"error", "replace"});
   flags.Add("help", &o.help, "show this text");
@@ -249,6 +252,7 @@ class Predictor {
 
 int Predict(const PredictOptions& options) {
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
+  if (options.deterministic) UseDeterministicGemms(true);
   std::ios::sync_with_stdio(false);  // lets in_avail tell what is buffered
   Predictor predictor(options);
   Source source(options);

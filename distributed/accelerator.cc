@@ -10,6 +10,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/gemm_options.h"
 #include "lathe/core/philox.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/accelerator_state.h"
@@ -100,6 +101,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
   if (device_ != Device{} && options_.step_graphs) {
     state_->graphs = std::make_unique<StepGraphs>(device_);
   }
+  if (options_.deterministic) UseDeterministicGemms(true);
   if (precision == "fp16") {
     if (device_ == Device{}) {
       throw InvalidArgument("[accelerator] mixed_precision fp16 needs a GPU, and this is the CPU",

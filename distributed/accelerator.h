@@ -73,6 +73,10 @@ struct AcceleratorOptions {
   bool step_graphs = true;
   // Every so many steps the processes compare their parameters, bit by bit; 0: never.
   int64_t check_parameters_every = 100;
+  // On a GPU, each product is computed by the same algorithm in every run: the same seed gives the
+  // same bits (core/gemm_options.h; it holds for the whole process from then on). All else is
+  // deterministic anyway, as is everything on the CPU.
+  bool deterministic = false;
 };
 
 class Accelerator {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/gemm_options.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
 
@@ -373,6 +374,18 @@ TEST(Accelerator, SkipFirstBatches) {
     EXPECT_EQ(rest, (std::vector<std::vector<int64_t>>{all.begin() + 4, all.end()}));
     EXPECT_EQ(loader.epoch(), same.epoch());
     EXPECT_THROW(loader.SkipFirst(8), Error);
+    return std::string();
+  }));
+}
+
+TEST(Accelerator, DeterministicProducts) {
+  ExpectAllWell(RunRanks(1, [](const Env& env) {
+    AcceleratorOptions options = Options(env);
+    const Accelerator plain(options);
+    EXPECT_FALSE(GetGemmOptions().deterministic);
+    options.deterministic = true;
+    const Accelerator accelerator(options);
+    EXPECT_TRUE(GetGemmOptions().deterministic);
     return std::string();
   }));
 }
