@@ -216,7 +216,8 @@ TEST_F(TestCommand, ATrainingThatFails) {
 
 TEST_F(TestCommand, BadOptionsGetOneLine) {
   ExpectError(Test({"everything"}), "unknown argument \"everything\"", 2);
-  ExpectError(Test({"--num_processes", "0"}), "--num_processes must be at least 2", 2);
+  ExpectError(Test({"--num_processes", "0"}), "--num_processes must be at least 1", 2);
+  ExpectError(Test({"--num_processes", "1"}), "one process would be compared with itself", 2);
   ExpectError(Test({"--cpu", "--num_processes", "3", "--num_machines", "2", "--main_process_ip",
                     "127.0.0.1"}),
               "num_processes is 3, which 2 machines can't share evenly", 2);

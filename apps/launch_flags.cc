@@ -1,0 +1,118 @@
+#include "lathe/apps/launch_flags.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "lathe/apps/report_error.h"
+#include "lathe/core/error.h"
+
+namespace lathe {
+
+void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
+  LaunchFlags& o = flags;
+  table.Group("Options");
+  table.Add("num_processes", &o.num_processes, "processes, on all machines together")
+      .Min(1)
+      .Max(kMostProcesses);
+  table.Add("cpu", &o.cpu, "compute on the CPU though there are GPUs");
+  table
+      .Add("mixed_precision", &o.mixed_precision,
+           "what the program's Accelerator is to use; fp16 needs a GPU")
+      .Choices({"no", "bf16", "fp16"});
+  table
+      .Add("num_threads_per_process", &o.num_threads_per_process,
+           "processor threads of each process; 0: OMP_NUM_THREADS, else this machine's cores "
+           "shared out evenly")
+      .Min(0)
+      .Max(kMostProcesses);
+  table
+      .Add("num_cpu_threads_per_process", &o.num_threads_per_process,
+           "the same, by Accelerate's name")
+      .Min(0)
+      .Max(kMostProcesses);
+  table.Add("tag_output", &o.tag_output, "put [rank] before each line that a process prints");
+  table.Add("config_file", &o.config_file, "(default: " + DefaultConfigPath() + ")").Value("FILE");
+  table.Add("help", &o.help, "show this text");
+  table.Group("Several machines: run the same command on each, but for --machine_rank");
+  table.Add("num_machines", &o.num_machines, "machines, with as many processes each")
+      .Min(1)
+      .Max(kMostProcesses);
+  table.Add("machine_rank", &o.machine_rank, "this machine's number, from 0").Min(0);
+  table.Add("main_process_ip", &o.main_process_ip, "the address of machine 0").Value("ADDRESS");
+  table
+      .Add("main_process_port", &o.main_process_port,
+           "a free port of machine 0 (default: any on one machine, else 29500)")
+      .Min(0)
+      .Max(kLargestPort);
+}
+
+std::optional<LaunchConfig> FindLaunchConfig(const LaunchFlags& flags) {
+  if (!flags.config_file.empty()) return ReadLaunchConfig(flags.config_file);
+  std::error_code code;
+  if (!std::filesystem::exists(DefaultConfigPath(), code)) return std::nullopt;
+  return ReadLaunchConfig(DefaultConfigPath());
+}
+
+std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config) {
+  return flags.mixed_precision.empty() ? config.mixed_precision.value_or("")
+                                       : flags.mixed_precision;
+}
+
+bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config) {
+  return flags.cpu.value_or(config.OnCpu());
+}
+
+LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
+                                int num_gpus) {
+  constexpr int64_t kUsualPort = 29500;  // torchrun's and Accelerate's
+  const LaunchConfig config = file.value_or(LaunchConfig());
+  LaunchOptions options;
+  options.num_gpus = num_gpus;
+  options.num_machines = static_cast<int>(flags.num_machines.value_or(config.num_machines));
+  const bool one_machine = options.num_machines == 1;
+  // A job on this machine alone has nothing of its place among those in the file.
+  options.machine_rank =
+      static_cast<int>(flags.machine_rank.value_or(one_machine ? 0 : config.machine_rank));
+  std::string ip = flags.main_process_ip;
+  if (ip.empty() && !one_machine) ip = config.main_process_ip.value_or("");
+  if (ip.empty() && !one_machine) {
+    throw UsageError("--main_process_ip is missing, and there are " +
+                         std::to_string(options.num_machines) + " machines",
+                     "give the address of the machine with --machine_rank 0");
+  }
+  if (!ip.empty()) options.main_process_ip = ip;
+  const std::optional<int64_t> port =
+      flags.main_process_port ? flags.main_process_port : config.main_process_port;
+  options.main_process_port = static_cast<int>(port.value_or(one_machine ? 0 : kUsualPort));
+  options.num_threads_per_process = static_cast<int>(flags.num_threads_per_process);
+  options.supervisor.tag_output = flags.tag_output;
+
+  if (IsOnCpu(flags, config)) {
+    options.num_gpus = 0;
+    options.environment.emplace_back("ACCELERATE_USE_CPU", "1");
+  } else if (config.gpu_ids != "all") {
+    const auto commas = std::count(config.gpu_ids.begin(), config.gpu_ids.end(), ',');
+    options.num_gpus = std::min(options.num_gpus, static_cast<int>(commas) + 1);
+    options.environment.emplace_back("CUDA_VISIBLE_DEVICES", config.gpu_ids);
+  }
+  const std::optional<int64_t> processes =
+      flags.num_processes ? flags.num_processes : config.num_processes;
+  options.num_processes = static_cast<int>(
+      processes.value_or(int64_t{options.num_machines} * std::max(options.num_gpus, 1)));
+  const std::string precision = PrecisionOf(flags, config);
+  if (precision == "fp16" && options.num_gpus == 0) {
+    throw UsageError("mixed_precision fp16 needs a GPU, and the processes use the CPU",
+                     "use bf16, which the CPU has too");
+  }
+  if (!precision.empty()) options.environment.emplace_back("ACCELERATE_MIXED_PRECISION", precision);
+  if (config.debug) options.environment.emplace_back("ACCELERATE_DEBUG_MODE", "1");
+  try {
+    CheckLaunchOptions(options);
+  } catch (const Error& e) {
+    throw UsageError(e.message(), e.hint());
+  }
+  return options;
+}
+
+}  // namespace lathe
