@@ -23,7 +23,7 @@ constexpr char kUsage[] =
     "  predict          labels for lines of text, from a model that finetune saved\n"
     "  launch           runs a program in several processes, on one machine or several\n"
     "  config           asks how launch is to run programs by default\n"
-    "  test             trains in one process and in several, and compares\n"
+    "  test             trains as launch would and in one process, and compares\n"
     "  env              describes this machine and its set-up, for bug reports\n"
     "  estimate-memory  what training and using a model will take\n"
     "\n"

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
+#include "lathe/core/gemm_options.h"
 #include "lathe/core/philox.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
@@ -62,7 +64,7 @@ void Train(Accelerator& accelerator, SequenceClassifier& model, SelfTestReport& 
       if (accelerator.sync_gradients()) report.losses.push_back(accelerator.last_loss());
     }
   }
-  const Tensor values = optimizer.arena().values();
+  const Tensor values = optimizer.arena().values().To(Device{});
   report.weights = accelerator.GatherObject(std::to_string(HashName(
       {static_cast<const char*>(values.raw_data()), static_cast<size_t>(values.bytes())})));
 }
@@ -75,8 +77,8 @@ void Evaluate(Accelerator& accelerator, SequenceClassifier& model, SelfTestRepor
   for (const Batch& batch : loader) {
     const Tensor logits = accelerator.GatherForMetrics(model.Forward(batch).logits);
     const Tensor indices = accelerator.GatherForMetrics(Tensor::FromVector(batch.indices));
-    for (const float logit : logits.values<float>()) report.logits.push_back(logit);
-    for (const int64_t index : indices.values<int64_t>()) report.evaluated.push_back(index);
+    for (const float logit : logits.ToVector<float>()) report.logits.push_back(logit);
+    for (const int64_t index : indices.ToVector<int64_t>()) report.evaluated.push_back(index);
   }
 }
 
@@ -186,13 +188,19 @@ constexpr std::pair<const char*, std::string (*)(Accelerator&)> kCollectives[] =
 
 SelfTestReport RunSelfTest() {
   Accelerator accelerator({.gradient_accumulation_steps = kAccumulation,
-                           .shard_optimizer = true,  // as finetune does
+                           .grad_scaler = {.init_scale = 1024},  // no step overflows
+                           .shard_optimizer = true,              // as finetune does
                            .check_parameters_every = 5});
   SelfTestReport report;
   report.rank = accelerator.process_index();
   report.world_size = accelerator.num_processes();
   report.local_world_size = accelerator.environment().local_world_size;
   report.mixed_precision = accelerator.mixed_precision();
+  const Device device = accelerator.device();
+  if (device != Device{}) {
+    report.device = BackendOf(device).Describe(device.index);
+    report.tf32 = GetGemmOptions().allow_tf32;
+  }
   for (const auto& [name, check] : kCollectives) {
     report.collectives.push_back({name, check(accelerator)});
   }

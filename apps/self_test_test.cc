@@ -116,10 +116,35 @@ TEST(SelfTestReport, BFloat16IsRounder) {
   EXPECT_EQ(Failures(one, {other}).size(), 1u);
 }
 
+TEST(SelfTestReport, AGpuIsComparedWithTheCpu) {
+  const SelfTestReport one = OneProcess();
+  SelfTestReport other = one;
+  other.device = "a GPU";
+  other.losses[2] *= 1 + 5e-5;
+  other.weights = {"v"};
+  EXPECT_EQ(Failures(one, {other}), Args{});
+  other.losses[2] *= 1 + 1e-4;
+  EXPECT_EQ(Failures(one, {other}).size(), 1u);
+  other.tf32 = true;
+  EXPECT_EQ(Failures(one, {other}), Args{});
+  other.tf32 = false;
+  other.mixed_precision = "fp16";  // as the CPU has no float16, against its float32
+  EXPECT_EQ(Failures(one, {other}), Args{});
+  std::ostringstream out;
+  PrintSelfTest(out, one, {other});
+  EXPECT_TRUE(
+      out.str().starts_with("a tiny BERT, 3 steps: 1 process on the GPU (a GPU) in float16, "
+                            "compared with 1 process on the CPU in float32\nok      the loss"))
+      << out.str();
+  EXPECT_EQ(out.str().find("Gather"), std::string::npos) << out.str();
+}
+
 TEST(SelfTestReport, IsPrintedWithALineForEachCheck) {
   std::ostringstream well;
   PrintSelfTest(well, OneProcess(), TwoProcesses());
-  EXPECT_TRUE(well.str().starts_with("a tiny BERT, float32, 3 steps in 1 process and in 2\n"));
+  EXPECT_TRUE(
+      well.str().starts_with("a tiny BERT, 3 steps: 2 processes on the CPU in float32, compared "
+                             "with 1 process on the CPU in float32\n"));
   EXPECT_TRUE(
       well.str().ends_with("ok      evaluation gives what one process gives\nall is well\n"))
       << well.str();
@@ -176,20 +201,25 @@ class TestCommand : public CliTest {
 };
 
 TEST_F(TestCommand, TwoProcessesUnlessMoreAreAskedFor) {
-  ExpectWell(Test({"--cpu"}), "a tiny BERT, float32, 30 steps in 1 process and in 2");
+  ExpectWell(Test({"--cpu"}),
+             "a tiny BERT, 30 steps: 2 processes on the CPU in float32, compared with 1 process on "
+             "the CPU in float32");
   ExpectWell(Test({"--cpu", "--num_processes", "3"}),
-             "a tiny BERT, float32, 30 steps in 1 process and in 3");
+             "a tiny BERT, 30 steps: 3 processes on the CPU in float32, compared with 1 process on "
+             "the CPU in float32");
 }
 
 TEST_F(TestCommand, MoreProcessesThanSamplesInABatch) {
   ExpectWell(Test({"--cpu", "--num_processes", "9", "--mixed_precision", "bf16"}),
-             "a tiny BERT, bfloat16, 30 steps in 1 process and in 9");
+             "a tiny BERT, 30 steps: 9 processes on the CPU in bfloat16, compared with 1 process "
+             "on the CPU in bfloat16");
 }
 
 TEST_F(TestCommand, AsTheFileSays) {
   Write("bf16.yaml", "distributed_type: MULTI_CPU\nnum_processes: 3\nmixed_precision: bf16\n");
   ExpectWell(Test({"--config_file", Path("bf16.yaml")}),
-             "a tiny BERT, bfloat16, 30 steps in 1 process and in 3");
+             "a tiny BERT, 30 steps: 3 processes on the CPU in bfloat16, compared with 1 process "
+             "on the CPU in bfloat16");
 }
 
 TEST_F(TestCommand, TwoMachines) {
@@ -199,7 +229,9 @@ TEST_F(TestCommand, TwoMachines) {
                  "--main_process_ip", "127.0.0.1", "--main_process_port", port});
   };
   auto other = std::async(std::launch::async, machine, "1");
-  const char* expected = "a tiny BERT, float32, 30 steps in 1 process and in 4";
+  const char* expected =
+      "a tiny BERT, 30 steps: 4 processes on the CPU in float32, compared with 1 process on the "
+      "CPU in float32";
   ExpectWell(machine("0"), expected);
   ExpectWell(other.get(), expected);
 }
@@ -217,7 +249,8 @@ TEST_F(TestCommand, ATrainingThatFails) {
 TEST_F(TestCommand, BadOptionsGetOneLine) {
   ExpectError(Test({"everything"}), "unknown argument \"everything\"", 2);
   ExpectError(Test({"--num_processes", "0"}), "--num_processes must be at least 1", 2);
-  ExpectError(Test({"--num_processes", "1"}), "one process would be compared with itself", 2);
+  ExpectError(Test({"--cpu", "--num_processes", "1"}),
+              "one process on the CPU would be compared with itself", 2);
   ExpectError(Test({"--cpu", "--num_processes", "3", "--num_machines", "2", "--main_process_ip",
                     "127.0.0.1"}),
               "num_processes is 3, which 2 machines can't share evenly", 2);

@@ -9,16 +9,15 @@
 #include <iostream>
 #include <optional>
 #include <system_error>
-#include <utility>
 
 #include "lathe/apps/flags.h"
 #include "lathe/apps/launch_flags.h"
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/self_test.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/distributed/launch.h"
-#include "lathe/distributed/machine.h"
 
 namespace lathe {
 namespace {
@@ -26,40 +25,65 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kUsage[] =
-    "Trains a tiny model for some seconds, in one process and then in several as `lathe\n"
-    "launch` starts them, and compares the two: losses, weights, evaluation, collectives.\n"
+    "Trains a tiny model for some seconds as `lathe launch` would run a program here, and\n"
+    "then in one process on the CPU, and compares the two: losses, weights, evaluation,\n"
+    "collectives.\n"
     "\n"
     "Usage:\n"
     "  lathe test [options]\n"
     "\n"
     "What no option says is taken from the file that `lathe config` writes, if there is\n"
-    "one. Without either, or where that says one, there are 2 processes.\n";
+    "one. Where there is a GPU, one process trains on it. Several processes train on the\n"
+    "CPU; where that is to be used and nothing asks for more than one, there are 2.\n";
 
 // What comes before the folder for reports where this program is a process of the job.
 constexpr char kAsRank[] = "as-rank";
 
-// The flags of the job that is tested, and of the one process that it is compared with.
+// GPUs that this very program can use.
+int UsableGpus() {
+  DeviceBackend* backend = FindDeviceBackend();
+  return backend == nullptr ? 0 : backend->Count();
+}
+
+// The job that is tested, and the one process that it is compared with.
 struct TestedJobs {
-  LaunchFlags several, one;
+  LaunchOptions tested, reference;
 };
 
-TestedJobs ChooseJobs(const LaunchFlags& flags) {
-  const bool configured = FindLaunchConfig(flags).has_value();
-  const LaunchConfig config = FindLaunchConfig(flags).value_or(LaunchConfig());
-  TestedJobs jobs = {flags, flags};
-  const int64_t machines = flags.num_machines.value_or(1);
-  // One process would be compared with itself.
-  if (!flags.num_processes && config.num_processes.value_or(0) < 2) {
-    jobs.several.num_processes = 2 * machines;
+TestedJobs ChooseJobs(LaunchFlags flags) {
+  const std::optional<LaunchConfig> file = FindLaunchConfig(flags);
+  const LaunchConfig config = file.value_or(LaunchConfig());
+  const int gpus = UsableGpus();
+  const int64_t machines = flags.num_machines.value_or(config.num_machines);
+  const int64_t wanted = flags.num_processes.value_or(config.num_processes.value_or(1));
+  // A GPU serves one process, so more of them than there are GPUs mean the CPU unless a file says
+  // otherwise.
+  if (!flags.cpu && !file && (gpus == 0 || machines > 1 || wanted > gpus)) flags.cpu = true;
+  const bool on_cpu = IsOnCpu(flags, config) || gpus == 0;
+  if (wanted == 1 && (on_cpu || machines > 1)) {
+    if (flags.num_processes) {
+      throw UsageError(
+          "--num_processes is 1, and one process on the CPU would be compared with "
+          "itself",
+          "give at least 2, or leave it out");
+    }
+    flags.num_processes = 2 * machines;
+  } else if (!flags.num_processes) {
+    flags.num_processes = wanted;
   }
-  // A GPU serves one process.
-  if (!flags.cpu && !configured && VisibleGpus() < *jobs.several.num_processes / machines) {
-    jobs.several.cpu = true;
+  const std::string precision = PrecisionOf(flags, config);
+  if (precision == "fp16" && !on_cpu && *flags.num_processes > 1) {
+    throw UsageError("mixed_precision fp16 needs a GPU, and several processes train on the CPU",
+                     "give --num_processes 1 to test the GPU, or --mixed_precision bf16");
   }
-  jobs.one = jobs.several;
-  jobs.one.num_processes = jobs.one.num_machines = 1;
-  jobs.one.machine_rank = jobs.one.main_process_port = 0;
-  jobs.one.main_process_ip = "";
+  TestedJobs jobs;
+  jobs.tested = MakeLaunchOptions(flags, file, gpus);
+  flags.num_processes = flags.num_machines = 1;
+  flags.machine_rank = flags.main_process_port = 0;
+  flags.main_process_ip = "";
+  flags.cpu = true;
+  if (precision == "fp16") flags.mixed_precision = "no";  // the CPU has no float16
+  jobs.reference = MakeLaunchOptions(flags, file, 0);
   return jobs;
 }
 
@@ -87,10 +111,9 @@ class TemporaryFolder {
 };
 
 // Starts ranks of this program that leave their reports in `folder`.
-int LaunchRanks(const LaunchFlags& flags, const std::string& folder) {
+int LaunchRanks(const LaunchOptions& options, const std::string& folder) {
   const std::string program = fs::read_symlink("/proc/self/exe").string();
-  return LaunchProgram({program, "test", kAsRank, folder},
-                       MakeLaunchOptions(flags, FindLaunchConfig(flags)));
+  return LaunchProgram({program, "test", kAsRank, folder}, options);
 }
 
 std::vector<SelfTestReport> ReadReports(const std::string& folder) {
@@ -123,15 +146,17 @@ int TestSetUp(const LaunchFlags& flags) {
   // The runs are short, and other programs may want the cores for which threads would wait.
   setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   const TestedJobs jobs = ChooseJobs(flags);
-  MakeLaunchOptions(jobs.several, FindLaunchConfig(flags));  // what doesn't go together, at once
   const TemporaryFolder temporary;
-  const std::string one_folder = temporary.Make("one"), several_folder = temporary.Make("several");
-  int exit_code = LaunchRanks(jobs.one, one_folder);
+  const std::string one_folder = temporary.Make("one"), tested_folder = temporary.Make("tested");
+  int exit_code = LaunchRanks(jobs.reference, one_folder);
   if (exit_code != 0) return EndWith(exit_code, "the training in one process");
   const SelfTestReport one = ReadReports(one_folder).front();
-  exit_code = LaunchRanks(jobs.several, several_folder);
-  if (exit_code != 0) return EndWith(exit_code, "the training in several processes");
-  PrintSelfTest(std::cout, one, ReadReports(several_folder));
+  exit_code = LaunchRanks(jobs.tested, tested_folder);
+  if (exit_code != 0) {
+    return EndWith(exit_code, jobs.tested.num_processes > 1 ? "the training in several processes"
+                                                            : "the training on the GPU");
+  }
+  PrintSelfTest(std::cout, one, ReadReports(tested_folder));
   return 0;
 }
 
@@ -146,10 +171,6 @@ int RunTest(const std::vector<std::string>& args) {
   const int usage = ReportErrors(kUsageExitCode, [&] {
     const std::vector<std::string> rest = table.Parse(args);
     if (!rest.empty()) throw InvalidArgument("unknown argument \"" + rest[0] + "\"");
-    if (flags.num_processes == 1) {
-      throw InvalidArgument("--num_processes is 1, and one process would be compared with itself",
-                            "give at least 2, or leave it out");
-    }
     return 0;
   });
   if (usage != 0) return usage;
