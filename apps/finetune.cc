@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,6 +24,7 @@
 #include "lathe/core/gemm_options.h"
 #include "lathe/core/log.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/lost_ranks.h"
 
 namespace lathe {
 namespace {
@@ -119,11 +121,29 @@ nlohmann::json EarlierResults(const OutputDir& out, const FinetuneOptions& optio
   return nlohmann::json::object();
 }
 
+// A signal may have come to some processes only, say to those of one machine. All end alike: as the
+// first of those that got one. The main process may take long to save before it comes here.
+int EndInterrupted(Accelerator& accelerator) {
+  ProcessGroup& group = accelerator.group();
+  const auto key = [](int rank) { return "interrupted/" + std::to_string(rank); };
+  int agreed = 0;
+  try {
+    group.Post(key(group.rank()), std::to_string(InterruptSignal()));
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const int signal_number = std::stoi(group.Await(key(rank)));
+      if (agreed == 0) agreed = signal_number;
+    }
+  } catch (const Error&) {
+    agreed = InterruptSignal();  // another process is gone already
+  }
+  return InterruptedExitCode(agreed);
+}
+
 // Ctrl-C in an evaluation after all steps: the model is whole.
-int EndInterrupted(bool trained, const FinetuneOptions& options) {
+int EndEvaluation(bool trained, const FinetuneOptions& options, Accelerator& accelerator) {
   if (trained)
     std::cout << "interrupted; the trained model is in " << options.output_dir << std::endl;
-  return InterruptedExitCode();
+  return EndInterrupted(accelerator);
 }
 
 // What is printed on a process that is not the main one.
@@ -191,7 +211,7 @@ int Finetune(const ParsedOptions& parsed) {
   if (Interrupted()) accelerator.SetTrigger();
   if (accelerator.CheckTrigger()) {
     std::cout << "interrupted before the first step; nothing was written" << std::endl;
-    return InterruptedExitCode();
+    return EndInterrupted(accelerator);
   }
 
   nlohmann::json results = out ? EarlierResults(*out, options) : nlohmann::json::object();
@@ -205,14 +225,14 @@ int Finetune(const ParsedOptions& parsed) {
       std::cout << "interrupted after step " << trainer->state().global_step << "; the "
                 << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
                 << " is in " << options.output_dir << std::endl;
-      return InterruptedExitCode();
+      return EndInterrupted(accelerator);
     }
   }
   if (options.do_eval) {
     accelerator.group().SetPhase("evaluating");
     const Evaluation evaluation =
         Evaluate(accelerator, *task.model, task.validation.dataset, options, "eval");
-    if (!evaluation.complete) return EndInterrupted(trainer.has_value(), options);
+    if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
     CheckFinite(evaluation, "evaluation", options, task, trainer ? &*trainer : nullptr, is_main);
     nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
     if (trainer) metrics["epoch"] = trainer->state().epoch;
@@ -224,7 +244,7 @@ int Finetune(const ParsedOptions& parsed) {
     accelerator.group().SetPhase("predicting");
     const Evaluation evaluation =
         Evaluate(accelerator, *task.model, task.test.dataset, options, "predict");
-    if (!evaluation.complete) return EndInterrupted(trainer.has_value(), options);
+    if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
     CheckFinite(evaluation, "test", options, task, trainer ? &*trainer : nullptr, is_main);
     if (out)
       out->Write("predict_results.tsv", PredictionTable(evaluation, task.labels, task.label_names));
@@ -234,19 +254,19 @@ int Finetune(const ParsedOptions& parsed) {
 }
 
 // What is wrong with the options, which all processes get alike, or differs among processes, as all
-// of them find out, the main one says.
-template <typename Body>
-auto SaidByMainProcess(Body body) {
+// of them find out, the main one says. That another process is lost one on each machine says.
+int SaidByFewest(const std::function<int()>& body) {
   try {
     return body();
   } catch (const UsageError&) {
     if (ReadProcessEnvironment().rank > 0) throw SaidElsewhere{kUsageExitCode};
     throw;
   } catch (const Error& e) {
-    if (e.message().starts_with("[preflight]") && ReadProcessEnvironment().rank > 0) {
-      throw SaidElsewhere{};
-    }
-    throw;
+    const ProcessEnvironment environment = ReadProcessEnvironment();
+    if (e.message().starts_with("[preflight]") && environment.rank > 0) throw SaidElsewhere{};
+    if (FindLostRanks(e).ranks.empty()) throw;
+    if (!TellsOfLostRanks(e, environment)) throw SaidElsewhere{kLostRankExitCode};
+    return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   }
 }
 
@@ -265,7 +285,7 @@ int main(int argc, char** argv) {
   using namespace lathe;
   InstallInterruptHandler();
   return ReportErrors(kErrorExitCode, [&] {
-    return SaidByMainProcess([&] {
+    return SaidByFewest([&] {
       const ParsedOptions parsed = Parse({argv + 1, argv + argc});
       if (!parsed.help) return Finetune(parsed);
       if (ReadProcessEnvironment().rank == 0) std::cout << *parsed.help;

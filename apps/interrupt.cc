@@ -40,7 +40,11 @@ void InstallInterruptHandler() {
 
 bool Interrupted() { return interrupted != 0; }
 
-int InterruptedExitCode() { return 128 + (interrupted != 0 ? interrupted : SIGTERM); }
+int InterruptSignal() { return interrupted; }
+
+int InterruptedExitCode(int signal_number) {
+  return 128 + (signal_number != 0 ? signal_number : SIGTERM);
+}
 
 InterruptShield::InterruptShield() { shields = shields + 1; }
 InterruptShield::~InterruptShield() { shields = shields - 1; }

@@ -6,6 +6,8 @@ namespace lathe {
 
 void InstallInterruptHandler();
 bool Interrupted();
+// The latest's number; 0: none has come.
+int InterruptSignal();
 
 // While one lives, none of them kills: what is being written gets whole.
 class InterruptShield {
@@ -16,8 +18,8 @@ class InterruptShield {
   InterruptShield& operator=(const InterruptShield&) = delete;
 };
 
-// 128 + the signal's number, as a shell reports it: 130 for Ctrl-C, 143 for SIGTERM and where
-// another process of the job was asked to stop.
-int InterruptedExitCode();
+// 128 + the signal's number, as a shell reports it: 130 for Ctrl-C, 143 for SIGTERM and where it is
+// not known (0).
+int InterruptedExitCode(int signal_number);
 
 }  // namespace lathe

@@ -82,7 +82,7 @@ TEST_F(LaunchTest, EndsWithTheCodeOfTheFirstThatFails) {
   EXPECT_EQ(run.exit_code, 7);
   EXPECT_EQ(run.out, "gone\n");
   EXPECT_TRUE(run.err.starts_with("lathe launch: rank 1 (process ")) << run.err;
-  EXPECT_TRUE(run.err.ends_with(") ended with exit code 7; stopping the others\n")) << run.err;
+  EXPECT_TRUE(run.err.ends_with(") ended with exit code 7\n")) << run.err;
 }
 
 TEST_F(LaunchTest, TagsLines) {

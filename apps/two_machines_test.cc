@@ -1,9 +1,11 @@
 // Two machines of two processes each: network namespaces that a pair of virtual cards connects,
 // where the test may make them, else two addresses of this machine.
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -49,7 +51,8 @@ class TwoMachines : public LaunchedTest {
     std::vector<int> codes(2);
     std::vector<std::thread> machines;
     for (int machine = 0; machine < 2; ++machine) {
-      std::string command = has_network_ ? "ip netns exec " + Name(machine) + " " : "";
+      std::string command = "echo $$ > " + Path("launcher." + std::to_string(machine)) + "; exec " +
+                            (has_network_ ? "ip netns exec " + Name(machine) + " " : "");
       command += "apps/lathe launch --cpu --num_processes 4 --num_machines 2 --machine_rank " +
                  std::to_string(machine) + " --main_process_ip " +
                  (has_network_ ? "10.77.0.1" : "127.0.0.2") + " --main_process_port " +
@@ -65,6 +68,11 @@ class TwoMachines : public LaunchedTest {
     meanwhile();
     for (std::thread& machine : machines) machine.join();
     return codes;
+  }
+
+  // Its process, while Run runs.
+  pid_t LauncherOf(int machine) const {
+    return std::stoi(Read("launcher." + std::to_string(machine)));
   }
 
   bool has_network_ = false;
@@ -90,6 +98,28 @@ TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
   EXPECT_EQ(Read("out.1"), "");  // the main process's machine tells
 }
 
+TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
+  const Args program =
+      Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2"});
+  for (const int machine : {0, 1}) {
+    std::filesystem::remove_all(Path("out"));
+    for (const int m : {0, 1}) Write("out." + std::to_string(m), "");
+    const std::vector<int> codes = Run(program, [&] {
+      while (Read("out.0").find("step 5/") == std::string::npos)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      kill(LauncherOf(machine), SIGINT);
+    });
+    EXPECT_EQ(codes, (std::vector<int>{130, 130})) << Read("err.0") << Read("err.1");
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+    EXPECT_NE(Read("out.0").find("interrupted after step "), std::string::npos) << Read("out.0");
+    // The one that got it knows why; the other one says what its ranks have said.
+    EXPECT_EQ(Read("err." + std::to_string(machine)), "");
+    EXPECT_TRUE(Read("err." + std::to_string(1 - machine))
+                    .ends_with(") ended with exit code 130, as told by signal 2 (Interrupt)\n"))
+        << Read("err." + std::to_string(1 - machine));
+  }
+}
+
 TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
   if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
   const Args program = Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size",
@@ -104,7 +134,7 @@ TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
   });
   const double seconds = std::chrono::duration<double>(Clock::now() - cut).count();
   std::cout << "network cut, timeout 3 s: over after " << seconds << " s\n";
-  EXPECT_EQ(codes, (std::vector<int>{1, 1}));
+  EXPECT_EQ(codes, (std::vector<int>{75, 75}));
   EXPECT_LT(seconds, 30);
   EXPECT_NE(Read("err.0").find("rank 0 can't go on: "), std::string::npos) << Read("err.0");
   EXPECT_NE(Read("err.1").find("rank 2: error: "), std::string::npos) << Read("err.1");

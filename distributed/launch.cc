@@ -19,6 +19,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/distributed/lost_ranks.h"
 
 namespace lathe {
 namespace {
@@ -200,7 +201,9 @@ int RunFunction(const std::function<void()>& function, int rank) {
     }
     return 0;
   } catch (const Error& e) {
-    return ReportError(rank, e.message(), e.hint());
+    if (FindLostRanks(e).ranks.empty()) return ReportError(rank, e.message(), e.hint());
+    if (TellsOfLostRanks(e, ReadProcessEnvironment())) ReportError(rank, e.message(), e.hint());
+    return kLostRankExitCode;
   } catch (const std::bad_alloc&) {
     return ReportError(rank, "out of memory");
   } catch (const std::exception& e) {

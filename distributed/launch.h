@@ -46,7 +46,8 @@ void CheckLaunchOptions(const LaunchOptions& options);
 int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& options);
 
 // Runs the function in forked processes, num_processes in the whole job. A rank whose function
-// throws prints `error: rank 1: ...` and ends with exit code 1. Nothing of this process's state
+// throws prints `error: rank 1: ...` and ends with exit code 1; of those that throw because they
+// have lost another rank one tells at most, and all end with 75. Nothing of this process's state
 // comes back.
 // With one process it is a plain call: nothing is forked, no variable is set, and what it throws
 // gets out.

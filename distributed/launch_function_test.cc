@@ -20,6 +20,7 @@
 #include "lathe/core/error.h"
 #include "lathe/distributed/environment.h"
 #include "lathe/distributed/launch.h"
+#include "lathe/distributed/lost_ranks.h"
 
 namespace lathe {
 namespace {
@@ -104,6 +105,31 @@ TEST(Launch, ReportsWhatAFunctionThrows) {
   for (const char* line :
        {"error: rank 1: no such file", "hint: look elsewhere", "error: rank 0: also bad"}) {
     EXPECT_EQ(std::count(output.err.begin(), output.err.end(), line), 1) << line;
+  }
+}
+
+TEST(Launch, OneTellsThatARankIsLost) {
+  for (const bool saved : {false, true}) {
+    const Output output = Capture([&] {
+      return Launch(
+          [&] {
+            const std::string rank = getenv("RANK");
+            if (rank == "0") _exit(9);
+            throw Error(absl::StatusCode::kUnavailable,
+                        "[all_reduce] rank " + rank + " can't go on: rank 0 has ended",
+                        std::string(kLostRankHint) + (saved ? "; the model is in out" : ""));
+          },
+          3, Ranks(3));
+    });
+    EXPECT_EQ(output.exit_code, 9);
+    std::vector<std::string> expected;
+    if (saved) {
+      expected = {"error: rank 1: [all_reduce] rank 1 can't go on: rank 0 has ended",
+                  "hint: " + std::string(kLostRankHint) + "; the model is in out"};
+    }
+    ASSERT_EQ(output.err.size(), expected.size() + 1);
+    EXPECT_TRUE(output.err.back().starts_with("lathe launch: rank 0 ")) << output.err.back();
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), output.err.begin()));
   }
 }
 

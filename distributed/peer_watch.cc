@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "lathe/distributed/lost_ranks.h"
+
 namespace lathe {
 namespace {
 
@@ -81,7 +83,7 @@ Error PeerWatch::Failure(const char* what, const std::string& problem) const {
   return Error(
       absl::StatusCode::kUnavailable,
       std::string("[") + what + "] rank " + std::to_string(rank_) + " can't go on: " + problem,
-      "look at what that rank printed last");
+      kLostRankHint);
 }
 
 // What broke the group, in the words of the first rank that found out. A rank that goes because

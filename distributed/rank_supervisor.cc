@@ -12,8 +12,10 @@
 #include <cstring>
 #include <initializer_list>
 #include <sstream>
+#include <utility>
 
 #include "lathe/core/error.h"
+#include "lathe/distributed/lost_ranks.h"
 
 namespace lathe {
 namespace {
@@ -139,6 +141,7 @@ int RankSupervisor::Wait() {
       if (signal_number != SIGCHLD) PassOn(signal_number);
     }
     Reap();
+    if (AnyRuns() && Clock::now() >= early_) TellCauseEarly();
     if (AnyRuns() && Clock::now() >= stage_end_) EndStage();
   }
   return exit_code_;
@@ -171,27 +174,58 @@ void RankSupervisor::Reap() {
   }
   if (!AnyRuns()) output_.ReadRest();
   if (!AnyRuns() && told_to_end_) stage_end_ = std::min(stage_end_, Clock::now() + options_.stop);
-  if (failed.empty()) return;
   // Where several are found at once, one that was killed has made the others fail.
-  const auto first = std::find_if(failed.begin(), failed.end(),
-                                  [](const Rank* r) { return WIFSIGNALED(r->status); });
-  ReportFailure(first == failed.end() ? *failed.front() : **first);
+  std::stable_sort(failed.begin(), failed.end(), [](const Rank* a, const Rank* b) {
+    return WIFSIGNALED(a->status) > WIFSIGNALED(b->status);
+  });
+  for (const Rank* rank : failed) NoteFailure(*rank);
+  if (!AnyRuns()) TellCause();
 }
 
-void RankSupervisor::ReportFailure(const Rank& rank) {
-  if (stage_ != Stage::kRunning) return;  // the first says why the job ends
-  exit_code_ = ExitCode(rank.status);
-  std::string text =
-      "rank " + std::to_string(rank.rank) + " (process " + std::to_string(rank.process) + ") ";
-  if (WIFSIGNALED(rank.status)) {
-    const int signal_number = WTERMSIG(rank.status);
-    text += "was killed by signal " + std::to_string(signal_number) + " (" +
-            strsignal(signal_number) + ")";
-  } else {
-    text += "ended with exit code " + std::to_string(exit_code_);
+void RankSupervisor::NoteFailure(const Rank& rank) {
+  if (stage_ == Stage::kRunning) {
+    Enter(Stage::kNotice, options_.notice);
+    early_ = Clock::now() + options_.patience;
+  } else if (stage_ != Stage::kNotice || ExitCode(cause_->status) != kLostRankExitCode ||
+             ExitCode(rank.status) == kLostRankExitCode) {
+    return;  // the first says why the job ends
   }
-  Say(text + (AnyRuns() ? "; stopping the others" : ""));
-  Enter(Stage::kNotice, options_.notice);
+  cause_ = &rank;
+  exit_code_ = ExitCode(rank.status);
+}
+
+std::string RankSupervisor::Describe(const Rank& rank) const {
+  const std::string text =
+      "rank " + std::to_string(rank.rank) + " (process " + std::to_string(rank.process) + ") ";
+  const auto with_name = [](int signal_number) {
+    return "signal " + std::to_string(signal_number) + " (" + strsignal(signal_number) + ")";
+  };
+  if (WIFSIGNALED(rank.status)) return text + "was killed by " + with_name(WTERMSIG(rank.status));
+  const int code = ExitCode(rank.status), signal_number = code - kSignalExitCode;
+  std::string why;
+  if (code == kLostRankExitCode) why = ", having lost another rank";
+  for (const int passed_on : {SIGINT, SIGTERM, SIGHUP}) {
+    if (signal_number == passed_on) why = ", as told by " + with_name(signal_number);
+  }
+  return text + "ended with exit code " + std::to_string(code) + why;
+}
+
+// Others still run.
+void RankSupervisor::TellCauseEarly() {
+  if (cause_ == nullptr || std::exchange(told_early_, true)) return;
+  early_ = Clock::time_point::max();
+  Say(Describe(*cause_) + "; stopping the others");
+}
+
+// All have ended, and what they printed has come.
+void RankSupervisor::TellCause() {
+  if (cause_ == nullptr) return;
+  if (!told_early_) {
+    Say(Describe(*cause_));
+  } else if (exit_code_ != kLostRankExitCode) {
+    Say("the job failed because " + Describe(*cause_));
+  }
+  cause_ = nullptr;
 }
 
 void RankSupervisor::PassOn(int signal_number) {
@@ -210,6 +244,7 @@ void RankSupervisor::Enter(Stage stage, std::chrono::milliseconds time) {
 
 void RankSupervisor::EndStage() {
   if (stage_ == Stage::kNotice) {
+    TellCauseEarly();
     SignalAll(SIGTERM);
     return Enter(Stage::kStopping, options_.stop);
   }
@@ -226,9 +261,10 @@ void RankSupervisor::EndStage() {
 }
 
 int RankSupervisor::PollTimeout() const {
-  if (stage_end_ == Clock::time_point::max() || (!AnyRuns() && !told_to_end_)) return -1;
+  const Clock::time_point next = std::min(stage_end_, early_);
+  if (next == Clock::time_point::max() || (!AnyRuns() && !told_to_end_)) return -1;
   const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(stage_end_ - Clock::now()).count();
+      std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1 << 30));
 }
 

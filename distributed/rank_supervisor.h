@@ -6,7 +6,10 @@
 // - SIGINT, SIGTERM and SIGHUP, unless they are ignored as under nohup, are passed on to the ranks,
 //   each as often as it comes. Those that have not ended `grace` after the first are killed.
 // - When a rank fails, the others have `notice` to find out and end by themselves; then they get
-//   SIGTERM, and `stop` later SIGKILL.
+//   SIGTERM, and `stop` later SIGKILL. The cause is told last, after all that ranks have printed,
+//   and also once it has lasted for `patience`.
+// - A rank that ends because it has lost another (lost_ranks.h) is the cause only if no other rank
+//   here has failed by itself.
 #pragma once
 
 #include <signal.h>
@@ -26,6 +29,7 @@ struct SupervisorOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(60);
   std::chrono::milliseconds notice = std::chrono::seconds(5);
   std::chrono::milliseconds stop = std::chrono::seconds(5);
+  std::chrono::milliseconds patience = std::chrono::seconds(1);
   bool tag_output = false;
 };
 
@@ -83,7 +87,10 @@ class RankSupervisor {
   bool AnyRuns() const;
   void SignalAll(int signal_number) const;
   void Reap();
-  void ReportFailure(const Rank& rank);
+  void NoteFailure(const Rank& rank);
+  std::string Describe(const Rank& rank) const;
+  void TellCauseEarly();
+  void TellCause();
   void PassOn(int signal_number);
   // Goes to a stage that ends after `time`.
   void Enter(Stage stage, std::chrono::milliseconds time);
@@ -99,6 +106,9 @@ class RankSupervisor {
   std::vector<Rank> ranks_;
   Stage stage_ = Stage::kRunning;
   Clock::time_point stage_end_ = Clock::time_point::max();
+  const Rank* cause_ = nullptr;  // the first that failed, once one has
+  bool told_early_ = false;      // what the cause is
+  Clock::time_point early_ = Clock::time_point::max();
   bool told_to_end_ = false;  // by a signal: who reads the output is not waited for without end
   int exit_code_ = 0;
 };

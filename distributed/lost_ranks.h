@@ -1,0 +1,31 @@
+// What becomes of a rank that can't go on because of another one: of all that the loss of one rank
+// ends, one on each machine tells of it, and the launcher looks for the cause elsewhere.
+#pragma once
+
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/environment.h"
+
+namespace lathe {
+
+// Of a rank that ends because it has lost another: sysexits.h's EX_TEMPFAIL.
+inline constexpr int kLostRankExitCode = 75;
+
+// The hint of a process group's errors.
+inline constexpr char kLostRankHint[] = "look at what that rank printed last";
+
+// What a process group's error, `[all_reduce] rank 2 can't go on: rank 0 has ended`, says of
+// others.
+struct LostRanks {
+  std::vector<int> ranks;  // that it blames; none: the error is about something else
+  bool hang = false;       // some of them don't answer
+};
+LostRanks FindLostRanks(const Error& error);
+
+// Whether this rank tells of its loss: as the first of its machine that is left, if there is more
+// to say than that ranks of the same machine have ended, which their own last words or the launcher
+// tell.
+bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment);
+
+}  // namespace lathe
