@@ -18,14 +18,24 @@ namespace {
 
 constexpr int64_t kFloat = 4;
 
-// What BERT's passes keep and need, in bytes. T tokens, B texts, H and I columns, A heads; an
-// element of activations takes E bytes. Dropout keeps nothing: its masks are computed again. A few
-// surplus rows of bfloat16 and the ids of tokens are left out.
+constexpr int64_t kGpuRows =
+    128;  // a GPU's activations have a multiple of so many (models/bert.cc)
+constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm.cc)
+
+// The rows of activations. A few surplus ones of bfloat16 on the CPU are left out.
+int64_t RowsOf(const MemoryOptions& options) {
+  const int64_t tokens = options.batch_size * options.max_seq_length;
+  return options.on_gpu ? (tokens + kGpuRows - 1) / kGpuRows * kGpuRows : tokens;
+}
+
+// What BERT's passes keep and need, in bytes. T rows, one for each token, B texts, H and I columns,
+// A heads; an element of activations takes E bytes. Dropout keeps nothing: its masks are computed
+// again. The ids of tokens are left out.
 struct BertActivations {
   BertActivations(const BertModel& bert, const MemoryOptions& options)
       : layers(bert.num_layers()),
         B(options.batch_size),
-        T(options.batch_size * options.max_seq_length),
+        T(RowsOf(options)),
         H(bert.hidden_size()),
         I(bert.layer_options().intermediate_size),
         A(bert.layer_options().num_attention_heads),
@@ -134,14 +144,18 @@ MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptio
   const BertActivations activations(classifier->bert(), options);
   MemoryEstimate estimate;
   estimate.weights = estimate.gradients = model.NumParameters() * kFloat;
-  estimate.moments = 2 * estimate.weights;
+  // The word table, which is exchanged by rows, all processes update; of the rest each a part.
+  const int64_t words = classifier->config().GetInt("vocab_size", 30522);
+  const int64_t own = options.shard_optimizer ? words * activations.H * kFloat : estimate.weights;
+  const int64_t n = options.num_processes;
+  estimate.moments = 2 * (own + (estimate.weights - own + n - 1) / n);
+  estimate.workspace = options.on_gpu ? kGpuWorkspace : 0;
   estimate.low_precision = activations.LowPrecisionWeights();
   estimate.kept = activations.Kept(options.gradient_checkpointing);
   estimate.temporary = activations.BackwardPeak(options.gradient_checkpointing);
   estimate.inference = activations.Forward();
   if (options.num_processes > 1) {
     // The rows of the word table that any process has used, unless they are most of them.
-    const int64_t words = classifier->config().GetInt("vocab_size", 30522);
     estimate.exchange =
         std::min(options.num_processes * activations.T, words / 2) * activations.H * kFloat;
   }
@@ -158,10 +172,10 @@ constexpr char kUsage[] =
     "  lathe estimate-memory MODEL_DIR [options]\n";
 
 struct EstimateFlags {
-  std::string model_dir, mixed_precision, help_text;
+  std::string model_dir, mixed_precision, device = "cpu", help_text;
   int64_t batch_size = 8, num_processes = 1;
   std::optional<int64_t> max_seq_length;
-  bool gradient_checkpointing = false, help = false;
+  bool gradient_checkpointing = false, shard_optimizer = true, help = false;
 };
 
 EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
@@ -174,11 +188,16 @@ EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
       .Add("max_seq_length", &o.max_seq_length,
            "tokens of each text (default: 128, or what the model takes if that is less)")
       .Min(1);
-  flags.Add("mixed_precision", &o.mixed_precision, "show only this one (default: both)")
-      .Choices({"no", "bf16"});
+  flags.Add("mixed_precision", &o.mixed_precision, "show only this one (default: all)")
+      .Choices({"no", "bf16", "fp16"});
+  flags.Add("device", &o.device, "what computes; fp16 needs cuda").Choices({"cpu", "cuda"});
   flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
             "keep only what enters each layer for the backward pass");
-  flags.Add("num_processes", &o.num_processes, "processes that train together").Min(1).Max(kMost);
+  flags.Add("num_processes", &o.num_processes, "processes that train together, on the CPU")
+      .Min(1)
+      .Max(kMost);
+  flags.Add("shard_optimizer", &o.shard_optimizer,
+            "they share AdamW's moments out, as finetune's do");
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();
   const std::vector<std::string> positional = flags.Parse(args);
@@ -188,6 +207,13 @@ EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
   }
   if (positional.size() > 1) throw InvalidArgument("unknown argument \"" + positional[1] + "\"");
   o.model_dir = positional[0];
+  if (o.mixed_precision == "fp16" && o.device == "cpu") {
+    throw InvalidArgument("--mixed_precision fp16 needs a GPU", "add --device cuda, or use bf16");
+  }
+  if (o.num_processes > 1 && o.device == "cuda") {
+    throw InvalidArgument("several processes train on the CPU only",
+                          "leave --num_processes or --device cuda out");
+  }
   return o;
 }
 
@@ -235,12 +261,20 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
                    const MemoryOptions& options) {
   std::vector<std::string> precisions;
   std::vector<MemoryEstimate> columns, checkpointing;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const bool is_f32 = dtype == DType::kF32;
-    if (!flags.mixed_precision.empty() && is_f32 != (flags.mixed_precision == "no")) continue;
-    precisions.push_back(is_f32 ? "float32" : "bfloat16");
+  struct Precision {
+    const char *option, *name;
+    DType dtype;
+  };
+  for (const Precision& precision : {Precision{"no", "float32", DType::kF32},
+                                     {"bf16", "bfloat16", DType::kBF16},
+                                     {"fp16", "float16", DType::kF16}}) {
+    if (flags.mixed_precision.empty() ? precision.dtype == DType::kF16 && !options.on_gpu
+                                      : flags.mixed_precision != precision.option) {
+      continue;
+    }
+    precisions.push_back(precision.name);
     MemoryOptions column = options;
-    column.compute_dtype = dtype;
+    column.compute_dtype = precision.dtype;
     columns.push_back(EstimateMemory(model, column));
     column.gradient_checkpointing = true;
     checkpointing.push_back(EstimateMemory(model, column));
@@ -249,20 +283,25 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
             << FormatCount(model.NumParameters()) << " parameters\n"
             << "batches of " << FormatCount(options.batch_size) << " texts of "
             << options.max_seq_length << " tokens"
-            << (options.num_processes > 1 ? " in each process" : "") << "\n\n";
+            << (options.num_processes > 1 ? " in each process" : "") << ", on "
+            << (options.on_gpu ? "a GPU" : "the CPU") << "\n\n";
 
   using Estimate = MemoryEstimate;
   const Table table(columns);
+  const bool several = options.num_processes > 1;
+  const std::string each = several ? ", per process" : "";
   table.Title(
-      options.gradient_checkpointing ? "training with AdamW, checkpointing" : "training with AdamW",
+      (options.gradient_checkpointing ? "training, checkpointing" : "training with AdamW") + each,
       precisions);
   table.Row("weights", [](const Estimate& e) { return e.weights; });
   table.Row("gradients", [](const Estimate& e) { return e.gradients; });
-  table.Row("AdamW's moments", [](const Estimate& e) { return e.moments; });
-  table.Row("bfloat16 copies of weights", [](const Estimate& e) { return e.low_precision; });
+  table.Row(several && options.shard_optimizer ? "AdamW's moments, its share" : "AdamW's moments",
+            [](const Estimate& e) { return e.moments; });
+  table.Row("16-bit copies of weights", [](const Estimate& e) { return e.low_precision; });
   table.Row("kept for the backward pass", [](const Estimate& e) { return e.kept; });
   table.Row("largest temporaries", [](const Estimate& e) { return e.temporary; });
   table.Row("exchange of gradients", [](const Estimate& e) { return e.exchange; });
+  table.Row("workspace of products", [](const Estimate& e) { return e.workspace; });
   table.Row("together", [](const Estimate& e) { return e.Training(); });
   if (!options.gradient_checkpointing) {
     Table(checkpointing).Row("with --gradient_checkpointing", [](const Estimate& e) {
@@ -270,10 +309,11 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
     });
   }
   std::cout << '\n';
-  table.Title("inference", precisions);
+  table.Title("inference" + each, precisions);
   table.Row("weights", [](const Estimate& e) { return e.weights; });
-  table.Row("bfloat16 copies of weights", [](const Estimate& e) { return e.low_precision; });
+  table.Row("16-bit copies of weights", [](const Estimate& e) { return e.low_precision; });
   table.Row("activations", [](const Estimate& e) { return e.inference; });
+  table.Row("workspace of products", [](const Estimate& e) { return e.workspace; });
   table.Row("together", [](const Estimate& e) { return e.Inference(); });
   if (const int64_t n = options.num_processes; n > 1) {
     std::cout << '\n';
@@ -283,8 +323,12 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
   }
   std::cout
       << "\nThis is the most that such batches take: nothing is padded, so shorter texts take\n"
-         "less, and tables of words take memory for gradients and moments as words come up.\n"
-         "The program itself, with its libraries, comes on top: about 100 MiB, and the data.\n";
+      << (options.on_gpu
+              ? "less. What CUDA itself takes of the GPU's memory comes on top.\n"
+              : "less, and tables of words take memory for gradients and moments as words "
+                "come up.\n"
+                "The program itself, with its libraries, comes on top: about 100 MiB, and "
+                "the data.\n");
 }
 
 int EstimateFor(const EstimateFlags& flags) {
@@ -296,7 +340,9 @@ int EstimateFor(const EstimateFlags& flags) {
       PretrainedConfig::FromPretrained(flags.model_dir));
   MemoryOptions options = {.batch_size = flags.batch_size,
                            .gradient_checkpointing = flags.gradient_checkpointing,
-                           .num_processes = flags.num_processes};
+                           .on_gpu = flags.device == "cuda",
+                           .num_processes = flags.num_processes,
+                           .shard_optimizer = flags.shard_optimizer};
   options.max_seq_length =
       flags.max_seq_length.value_or(std::min(options.max_seq_length, model->max_length()));
   if (options.max_seq_length > model->max_length()) {

@@ -18,7 +18,9 @@ struct MemoryOptions {
   int64_t max_seq_length = 128;  // tokens of each text
   DType compute_dtype = DType::kF32;
   bool gradient_checkpointing = false;
+  bool on_gpu = false;
   int64_t num_processes = 1;
+  bool shard_optimizer = true;  // AcceleratorOptions's: several processes share the moments out
 };
 
 // Bytes of tensors in one process.
@@ -29,11 +31,12 @@ struct MemoryEstimate {
   int64_t temporary = 0;      // the most that it needs beside them
   int64_t exchange = 0;       // for gradients of several processes
   int64_t inference = 0;      // activations without a backward pass
+  int64_t workspace = 0;      // of a GPU's products
 
   int64_t Training() const {
-    return weights + gradients + moments + low_precision + kept + temporary + exchange;
+    return weights + gradients + moments + low_precision + kept + temporary + exchange + workspace;
   }
-  int64_t Inference() const { return weights + low_precision + inference; }
+  int64_t Inference() const { return weights + low_precision + inference + workspace; }
 };
 
 // For AdamW and batches of which all texts have max_seq_length tokens; the model needs no values.

@@ -1,93 +1,12 @@
 // The estimate against what tensors really take, and the command as a user runs it.
 #include "lathe/apps/estimate_memory.h"
 
-#include <utility>
-
 #include "lathe/apps/cli_testing.h"
-#include "lathe/core/autograd.h"
-#include "lathe/models/pretrained.h"
-#include "lathe/optim/optimizer.h"
+#include "lathe/apps/estimate_memory_testing.h"
+#include "lathe/distributed/accelerator_testing.h"
 
 namespace lathe {
 namespace {
-
-constexpr int64_t kVocab = 1000;
-
-std::shared_ptr<SequenceClassifier> MakeModel(
-    const nlohmann::json& changes = nlohmann::json::object()) {
-  nlohmann::json config = {{"model_type", "bert"},     {"vocab_size", kVocab},
-                           {"hidden_size", 256},       {"num_hidden_layers", 4},
-                           {"num_attention_heads", 4}, {"intermediate_size", 1024}};
-  config.update(changes);
-  return AutoModelForSequenceClassification::WithoutValues(
-      PretrainedConfig::FromJson(std::move(config)));
-}
-
-Batch MakeBatch(const MemoryOptions& options) {
-  std::vector<std::vector<int32_t>> texts;
-  for (int64_t b = 0; b < options.batch_size; ++b) {
-    std::vector<int32_t>& text = texts.emplace_back();
-    for (int64_t t = 0; t < options.max_seq_length; ++t)
-      text.push_back(static_cast<int32_t>((b * 31 + t * 17) % kVocab));
-  }
-  const std::vector<int64_t> labels(texts.size(), 1);
-  return Batch::Pack(texts, {}, Tensor::FromVector(labels));
-}
-
-struct Peaks {
-  int64_t training, inference;
-};
-
-// Bytes at the peak of an evaluation, and of training steps after the first.
-Peaks Measure(SequenceClassifier& model, const MemoryOptions& options) {
-  const Batch batch = MakeBatch(options);
-  const int64_t before = TensorMemory().now;
-  model.Initialize(42);
-  model.SetComputeDType(options.compute_dtype);
-  model.SetGradientCheckpointing(options.gradient_checkpointing);
-  Peaks peaks;
-  model.Eval();
-  {
-    NoGradGuard no_grad;
-    model.Forward(batch);  // makes the copies of weights
-    ResetPeakMemory();
-    model.Forward(batch);
-    peaks.inference = TensorMemory().peak - before;
-  }
-  AdamW optimizer(model.Parameters(), {});
-  model.Train();
-  for (int step = 0; step < 3; ++step) {
-    if (step == 1) ResetPeakMemory();  // the moments are there from then on
-    Backward(model.Forward(batch).loss);
-    ClipGradNorm(optimizer, 1);
-    optimizer.Step();
-    optimizer.ZeroGrad();
-  }
-  peaks.training = TensorMemory().peak - before;
-  return peaks;
-}
-
-// Within so much of what was measured.
-constexpr double kLimit = 0.03;
-
-void Compare(const MemoryOptions& options,
-             const nlohmann::json& config = nlohmann::json::object()) {
-  const auto model = MakeModel(config);
-  const int64_t before = TensorMemory().now;
-  const MemoryEstimate estimate = EstimateMemory(*model, options);
-  EXPECT_EQ(TensorMemory().now, before);
-  const Peaks measured = Measure(*model, options);
-  const auto expect_near = [](int64_t estimated, int64_t bytes) {
-    EXPECT_NEAR(static_cast<double>(estimated) / static_cast<double>(bytes), 1, kLimit)
-        << estimated << " for " << bytes;
-  };
-  const int64_t state =
-      estimate.weights + estimate.gradients + estimate.moments + estimate.low_precision;
-  expect_near(estimate.Training(), measured.training);
-  expect_near(estimate.Inference(), measured.inference);
-  // Activations alone, which such a small model's parameters don't outweigh.
-  expect_near(estimate.Training() - state, measured.training - state);
-}
 
 TEST(EstimateMemory, Float32) { Compare({.batch_size = 16}); }
 
@@ -124,6 +43,35 @@ TEST(EstimateMemory, ProcessesExchangeRowsOfTheWordTable) {
   EXPECT_EQ(exchange(4, 64), kVocab / 2 * 256 * 4);
 }
 
+// AdamW's moments, against the part of the parameters that a real rank updates.
+TEST(EstimateMemory, ProcessesShareMomentsOut) {
+  for (const int n : {2, 3}) {
+    const auto results = RunRanks(n, [](const ProcessEnvironment& env) {
+      AcceleratorOptions options = Options(env);
+      options.shard_optimizer = true;
+      Accelerator accelerator(options);
+      const auto model = MakeModel();
+      model->Initialize(1);
+      AdamW optimizer(model->Parameters(), {});
+      accelerator.Prepare(*model, optimizer);
+      model->Train();
+      accelerator.Backward(model->Forward(MakeBatch({.batch_size = 1, .max_seq_length = 8})).loss);
+      int64_t updated = model->NumParameters();
+      for (const ElementRange& other : optimizer.shares()->others) updated -= other.size();
+      return std::to_string(updated);
+    });
+    MemoryOptions options = {.num_processes = n};
+    const auto model = MakeModel();
+    const int64_t moments = EstimateMemory(*model, options).moments;
+    for (const RankResult& result : results) {
+      EXPECT_NEAR(static_cast<double>(moments) / (8 * std::stod(result.said)), 1, 0.02)
+          << result.said;
+    }
+    options.shard_optimizer = false;
+    EXPECT_EQ(EstimateMemory(*model, options).moments, 8 * model->NumParameters());
+  }
+}
+
 class EstimateMemoryCommand : public CliTest {
  protected:
   RunResult Estimate(std::vector<std::string> args) const {
@@ -141,11 +89,12 @@ TEST_F(EstimateMemoryCommand, PrintsATable) {
   Write("model/config.json", R"({"model_type": "bert"})");
   RunResult run = Estimate({Path("model"), "--batch_size", "32"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  for (const char* part : {"bert, 109,483,778 parameters\n", "batches of 32 texts of 128 tokens\n",
-                           "float32     bfloat16\n",
-                           "  weights                                     417.6 MiB    417.6 MiB\n",
-                           "  bfloat16 copies of weights                          -    162.0 MiB\n",
-                           "with --gradient_checkpointing", "inference", "shorter texts take"}) {
+  for (const char* part :
+       {"bert, 109,483,778 parameters\n", "batches of 32 texts of 128 tokens, on the CPU\n",
+        "float32     bfloat16\n",
+        "  weights                                     417.6 MiB    417.6 MiB\n",
+        "  16-bit copies of weights                            -    162.0 MiB\n",
+        "with --gradient_checkpointing", "inference", "shorter texts take"}) {
     EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
   }
   EXPECT_FALSE(Contains(run.out, "processes")) << run.out;
@@ -153,11 +102,30 @@ TEST_F(EstimateMemoryCommand, PrintsATable) {
   run = Estimate({Path("model"), "--max-seq-length=512", "--mixed_precision", "bf16",
                   "--gradient_checkpointing", "--num_processes", "4"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  for (const char* part : {"of 512 tokens in each process", "all 4 processes", "checkpointing",
-                           "exchange of gradients"}) {
+  for (const char* part : {"of 512 tokens in each process, on the CPU\n", "all 4 processes",
+                           "training, checkpointing, per process", "inference, per process",
+                           "exchange of gradients", "AdamW's moments, its share",
+                           // 2 x (89.4 MiB of words + a quarter of the other 328.2)
+                           "343.0 MiB"}) {
     EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
   }
   EXPECT_FALSE(Contains(run.out, "float32 ")) << run.out;
+
+  run =
+      Estimate({Path("model"), "--device", "cuda", "--max_seq_length", "100", "--batch_size", "1"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  for (const char* part : {"float32     bfloat16      float16\n", ", on a GPU\n",
+                           "  workspace of products                        32.0 MiB     32.0 MiB"
+                           "     32.0 MiB\n",
+                           "What CUDA itself takes"}) {
+    EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
+  }
+  // Rows are filled up to 128.
+  EXPECT_EQ(run.out.substr(run.out.find("\n\n")), [&] {
+    const RunResult full = Estimate(
+        {Path("model"), "--device", "cuda", "--max_seq_length", "128", "--batch_size", "1"});
+    return full.out.substr(full.out.find("\n\n"));
+  }());
 }
 
 TEST_F(EstimateMemoryCommand, ShortModelsTakeWhatTheyCan) {
@@ -178,8 +146,12 @@ TEST_F(EstimateMemoryCommand, BadInputGetsOneLine) {
               "--max_seq_length must be at least 1", 2);
   ExpectError(Estimate({Path("model"), "--max_seq_length", "33"}),
               "--max_seq_length is 33 but the model takes at most 32 tokens", 2);
+  ExpectError(Estimate({Path("model"), "--mixed_precision", "fp8"}),
+              "--mixed_precision must be one of no, bf16, fp16", 2);
   ExpectError(Estimate({Path("model"), "--mixed_precision", "fp16"}),
-              "--mixed_precision must be one of no, bf16", 2);
+              "--mixed_precision fp16 needs a GPU", 2);
+  ExpectError(Estimate({Path("model"), "--device", "cuda", "--num_processes", "2"}),
+              "several processes train on the CPU only", 2);
   SetConfig({{"max_position_embeddings", 1 << 30}});
   ExpectError(Estimate({Path("model"), "--max_seq_length", "1000000000", "--batch_size", "1000000",
                         "--num_processes", "1000"}),
