@@ -111,13 +111,30 @@ printf '  "eval_loss": 0.6\n' >"$out/eval_results.json"
 printf '  "time_to_first_step": 1.5,\n  "train_runtime": %s.0,\n  "train_samples_per_second": 32.0,\n' "$steps" >"$out/train_results.json"
 echo weights >"$out/model.safetensors"
 END
-chmod +x "$temp/commands/nvidia-smi" "$bundle"/bin/apps/*
+mkdir -p "$bundle/bin/tests/benchmarks"
+cat >"$bundle/bin/tests/benchmarks/device_kernels" <<'END'
+#!/usr/bin/env bash
+echo "Some GPU; 512 tokens"
+echo "copy of 64 MiB   10.0 us   3000.0 GB/s  100.0 % of a copy"
+END
+cat >"$bundle/bin/tests/benchmarks/training_step" <<'END'
+#!/usr/bin/env bash
+echo "tiny, bf16, batch 32, 4096 tokens a batch, Some GPU"
+echo "step 2.500 ms"
+echo "1638400 tokens/s, 12800.0 samples/s; products 150.5 of 600.0 GFLOP/s: 25.1 % of the ceiling"
+echo "peak memory of tensors 1.25 GB"
+END
+chmod +x "$temp/commands/nvidia-smi" "$bundle"/bin/apps/* "$bundle"/bin/tests/benchmarks/*
 PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages train,speed >"$temp/check" 2>&1 ||
   { cat "$temp/check"; fail "gpu_check.sh with a GPU"; }
 expect '^# GPU check: Some GPU' results/results.md
 expect '\| train \| passed \| f32-dropout-0.1: the same again on cuda, bit for bit' results/results.md
 expect '\| f32-dropout-0.1: GPU against CPU \|.* differ by 1.43e-05 of them' results/results.md
 expect '^\| tiny-sst2-32 \| Lathe \| 32 \| 1000.00 \| 1.5 \| 1200 \|' results/results.md
+expect '^\| step-tiny-128-32-bf16 \| Lathe, steps alone \| 12800 \| 2.500 \|' results/results.md
+expect '^    copy of 64 MiB +10.0 us +3000.0 GB/s  100.0 % of a copy$' results/results.md
+expect '"system": "Lathe, steps alone", "step_ms": 2.500, "samples_per_s": 12800.0, .*"products_gflops": 150.5, "ceiling_gflops": 600.0, "of_ceiling_percent": 25.1, "tensors_gb": 1.25' results/results.json
+expect '"name": "kernels", "line": "copy of 64 MiB' results/results.json
 expect '"system": "Lathe", "samples_per_s": 32.0, "step_ms": 1000.00' results/results.json
 ! GPU_LOSS=0.701 PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages train >"$temp/check" 2>&1 ||
   fail "another loss than the CPU's must be the exit code"

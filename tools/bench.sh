@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/setup.sh
-bazel build --color=no --noshow_progress //tests/benchmarks/...
+bazel build --color=no --noshow_progress //tests/benchmarks:kernels //tests/benchmarks:training_step
 bin=bazel-bin/tests/benchmarks
 
 echo "== Machine"

@@ -2,6 +2,7 @@
 #   fact <TAB> name <TAB> value
 #   record <TAB> stage <TAB> passed|failed|skipped <TAB> name <TAB> seconds <TAB> detail
 #   metric <TAB> case <TAB> system <TAB> key=value <TAB> ...
+#   benchmark <TAB> name <TAB> one line of what it printed
 BEGIN { FS = "\t" }
 
 $1 == "fact" { fact[$2] = $3; fact_names[++facts] = $2 }
@@ -15,6 +16,8 @@ $1 == "metric" {
   for (i = 2; i <= NF; ++i) metric[metrics, i] = $i
   fields[metrics] = NF
 }
+
+$1 == "benchmark" { benchmark[++benchmarks] = $3; benchmark_name[benchmarks] = $2 }
 
 function quoted(text) {
   gsub(/\\/, "\\\\", text)
@@ -53,7 +56,20 @@ function json(    i, j, at) {
     }
     print "}" (i < metrics ? "," : "")
   }
-  print "  ]\n}"
+  printf "  ],\n  \"benchmarks\": ["
+  for (i = 1; i <= benchmarks; ++i)
+    printf "%s\n    {\"name\": %s, \"line\": %s}", (i > 1 ? "," : ""), quoted(benchmark_name[i]), quoted(benchmark[i])
+  print "\n  ]\n}"
+}
+
+function lines_of_benchmarks(    i) {
+  if (!benchmarks) return
+  print "## Kernels and steps alone\n"
+  for (i = 1; i <= benchmarks; ++i) {
+    if (benchmark_name[i] != benchmark_name[i - 1]) printf "%s%s\n\n", (i > 1 ? "\n" : ""), benchmark_name[i]
+    print "    " benchmark[i]
+  }
+  print ""
 }
 
 function table(status,    i) {
@@ -67,7 +83,7 @@ function table(status,    i) {
 # Lathe's slowest run against the peer's default and the peer's best of all kinds.
 function speed(    i, name, rate, order, n) {
   if (!metrics) return
-  print "## Speed (bfloat16)\n\n| case | system | samples/s | step, ms | first step, s | GPU memory, MiB |\n|---|---|---|---|---|---|"
+  print "## Speed (bfloat16, unless the case says otherwise)\n\n| case | system | samples/s | step, ms | first step, s | GPU memory, MiB |\n|---|---|---|---|---|---|"
   for (i = 1; i <= metrics; ++i) {
     name = metric[i, 2]
     rate = of_metric(i, "samples_per_s") + 0
@@ -91,6 +107,7 @@ END {
   print ""
   table("failed")
   speed()
+  lines_of_benchmarks()
   table("skipped")
   print "## All\n\n| stage | result | what | s | |\n|---|---|---|---|---|"
   for (i = 1; i <= records; ++i)

@@ -1,4 +1,5 @@
-# The stage "speed" of tools/gpu_check.sh, which sources this: training steps of Lathe and of a peer, in turn.
+# The stage "speed" of tools/gpu_check.sh, which sources this: kernels and training steps alone, then whole trainings of
+# Lathe and of a peer, in turn.
 
 # The device's memory in use, MiB, while run runs COMMAND...: sets peak (what it took above what was taken before).
 run_watching_memory() {
@@ -56,11 +57,61 @@ peer_speed() {
     "first_step_s=$(number first_step_s "$work/peer.json")" "memory_mib=$peak" "took_s=$took"
 }
 
+# benchmark NAME LIMIT PROGRAM ARGUMENTS...: its lines go into the report.
+benchmark() {
+  local name=$1 limit=$2 program=$bin/tests/benchmarks/$3
+  shift 3
+  if [ ! -x "$program" ]; then
+    record skipped "$name" 0 "no ${program##*/} here"
+    return 1
+  fi
+  run "$limit" "$program" --device cuda "$@"
+  if [ $rc -eq 0 ]; then
+    while IFS= read -r line; do printf 'benchmark\t%s\t%s\n' "$name" "$line" >>"$work/metrics"; done <"$work/output"
+  elif [ $rc -eq 124 ]; then
+    record skipped "$name" "$took" "not done in time"
+  elif grep -qi 'out of memory' "$work/output"; then
+    record skipped "$name" "$took" "not enough memory: $(last_lines 1)"
+  else
+    record failed "$name" "$took" "exit code $rc: $(last_lines)"
+  fi
+  return $rc
+}
+
+# step_speed SIZE PRECISION BATCH LENGTH STEPS: training steps without a loader, and what share of the products' ceiling
+# they reach.
+step_speed() {
+  local name="step-$1-$4-$3-$2" at
+  benchmark "$name" 100 training_step --size "$1" --precision "$2" --batch "$3" --length "$4" --steps "$5" || return
+  at='[0-9.]\+'
+  # shellcheck disable=SC2046
+  metric "$name" "Lathe, steps alone" $(sed -n "s|.*, \($at\) samples/s; .*|samples_per_s=\1|p; s|^step \($at\) ms$|step_ms=\1|p
+    s|^\($at\) tokens/s, .*|tokens_per_s=\1|p" "$work/output") \
+    $(sed -n "s|.*; products \($at\) of \($at\) GFLOP/s: \($at\) %.*|products_gflops=\1 ceiling_gflops=\2 of_ceiling_percent=\3|p" "$work/output") \
+    $(sed -n "s|^peak memory of tensors \($at\) GB$|tensors_gb=\1|p" "$work/output")
+}
+
+stage_benchmarks() {
+  if [ -n "$quick" ]; then
+    benchmark kernels 60 device_kernels --tokens 512 --milliseconds 5 --parameters 1000000 --copy_mib 64
+    step_speed tiny bf16 32 128 5
+    return
+  fi
+  benchmark kernels-base 100 device_kernels
+  benchmark kernels-large 100 device_kernels --hidden 1024 --tokens 16384 --parameters 335000000
+  step_speed base bf16 32 128 100
+  step_speed base no 32 128 30
+  step_speed base fp16 32 128 100
+  step_speed base bf16 32 512 40
+  step_speed large bf16 32 512 20
+}
+
 stage_speed() {
   if [ -z "$has_gpu" ]; then
     record skipped speed 0 "no usable GPU here"
     return
   fi
+  stage_benchmarks
   peer=$(find_data peers/hf_finetune.py)
   if [ -z "$peer" ]; then
     record skipped "the peer's speed" 0 "no peers/hf_finetune.py"
@@ -99,5 +150,5 @@ stage_speed() {
     [ -n "$quick" ] || [ "$batch" -ne 32 ] || [ "$(time_left)" -lt 200 ] ||
       peer_speed "$case" "peer, grouped, fused AdamW and compiled" "${arguments[@]}" --group_by_length --fused_adamw --compile
   done
-  record passed speed 0 "$(wc -l <"$work/metrics") measurements; they are no tests"
+  record passed speed 0 "$(grep -c '^metric' "$work/metrics") measurements; they are no tests"
 }

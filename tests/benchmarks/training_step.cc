@@ -1,11 +1,12 @@
 // Times training steps of a BERT with random weights and prints where the time goes.
 //
-//   training_step [--size base|minilm] [--precision no|bf16] [--batch 32] [--length N] [--steps 10]
-//                 [--gradient_checkpointing true]
+//   training_step [--device cpu|cuda] [--size base|large|minilm|tiny] [--precision no|bf16|fp16]
+//                 [--batch 32] [--length N] [--steps 10] [--gradient_checkpointing true]
 //
 // Without --length the texts are about as long as SST-2's (27 tokens on average). The ceiling is
 // what this machine's products reach alone, at the shapes of the model's dense layers, in the same
-// run.
+// run. On a GPU the clock is read before the first step and after the last one's work is done; what
+// each op takes is not known there.
 #include <omp.h>
 #include <sys/resource.h>
 
@@ -15,10 +16,12 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/philox.h"
 #include "lathe/distributed/accelerator.h"
@@ -36,7 +39,7 @@ double SecondsSince(Clock::time_point start) {
 
 struct Options {
   std::string size = "base";
-  std::string precision = "no";
+  std::string precision = "no", device = "cpu";
   int64_t batch = 32, length = 0, steps = 10;
   bool gradient_checkpointing = false;
 };
@@ -47,6 +50,8 @@ Options Parse(int argc, char** argv) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--size") {
       o.size = value;
+    } else if (name == "--device") {
+      o.device = value;
     } else if (name == "--precision") {
       o.precision = value;
     } else if (name == "--gradient_checkpointing") {
@@ -61,6 +66,13 @@ Options Parse(int argc, char** argv) {
       throw InvalidArgument("unknown argument " + name);
     }
   }
+  if (o.precision != "no" && o.precision != "bf16" && o.precision != "fp16") {
+    throw InvalidArgument("--precision must be no, bf16 or fp16 but is " + o.precision);
+  }
+  if (o.device != "cpu" && !o.device.starts_with("cuda")) {
+    throw InvalidArgument("--device must be cpu or cuda but is " + o.device);
+  }
+  if (o.batch < 1 || o.steps < 1) throw InvalidArgument("--batch and --steps must be at least 1");
   if (argc % 2 == 0) throw InvalidArgument("each argument needs a value");
   return o;
 }
@@ -69,8 +81,18 @@ PretrainedConfig Config(const std::string& size) {
   nlohmann::json json = {{"model_type", "bert"}, {"num_labels", 2}};
   if (size == "minilm") {
     json.update({{"hidden_size", 384}, {"intermediate_size", 1536}, {"num_hidden_layers", 6}});
+  } else if (size == "large") {
+    json.update({{"hidden_size", 1024},
+                 {"intermediate_size", 4096},
+                 {"num_hidden_layers", 24},
+                 {"num_attention_heads", 16}});
+  } else if (size == "tiny") {
+    json.update({{"hidden_size", 64},
+                 {"intermediate_size", 256},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 2}});
   } else if (size != "base") {
-    throw InvalidArgument("--size must be base or minilm but is " + size);
+    throw InvalidArgument("--size must be base, large, minilm or tiny but is " + size);
   }
   return PretrainedConfig::FromJson(std::move(json));
 }
@@ -106,32 +128,58 @@ double ProductOperations(const PretrainedConfig& config, double T, double B) {
 }
 
 // Operations a second of one layer's products alone: forward, input and weight gradients.
+// Numbers that are spread, as a GPU's clock depends on them.
+Tensor Spread(const Shape& shape, DType dtype, Device device) {
+  std::vector<float> values(static_cast<size_t>(NumElements(shape)));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(static_cast<uint32_t>(i * 2654435761u) >> 8) * 0x1p-24f - 0.5f;
+  }
+  return Tensor::FromVector(values, shape).To(dtype).To(device);
+}
+
 template <typename T>
-double ProductCeiling(const PretrainedConfig& config, int64_t rows) {
-  const int64_t H = config.GetInt("hidden_size", 768), I = config.GetInt("intermediate_size", 3072);
+double ProductCeiling(const PretrainedConfig& config, int64_t rows, Device device) {
+  const int64_t H = config.GetInt("hidden_size", 768);
+  const int64_t I = config.GetInt("intermediate_size", 3072);
   struct Layer {
     int64_t in, out;
   };
   const std::vector<Layer> layers = {{H, H}, {H, 2 * H}, {H, H}, {H, I}, {I, H}};
   const DType dtype = DTypeOf<T>::value;
-  const Tensor x = Tensor::Zeros({rows, I}, dtype), y = Tensor::Zeros({rows, I}, dtype);
-  const Tensor w = Tensor::Zeros({I, H}, dtype), dw = Tensor::Zeros({I, H});
+  const Tensor x = Spread({rows, I}, dtype, device), y = Spread({rows, I}, dtype, device);
+  const Tensor w = Spread({I, H}, dtype, device), dw = Spread({I, H}, DType::kF32, device);
+  const Tensor out = Spread({rows, I}, dtype, device);
+  const auto finish = [&] {
+    if (device != Device{}) BackendOf(device).Synchronize();
+  };
+  const int rounds = device == Device{} ? 1 : 20;  // waiting for a GPU takes a while itself
   double best = 0;
   for (int repeat = 0; repeat < 5; ++repeat) {
     double operations = 0;
+    finish();
     const Clock::time_point start = Clock::now();
-    for (const Layer& l : layers) {
-      Gemm(false, true, rows, l.out, l.in, x.data<T>(), l.in, w.data<T>(), l.in, 0.0f, y.data<T>(),
-           l.out);
-      Gemm(false, false, rows, l.in, l.out, y.data<T>(), l.out, w.data<T>(), l.in, 0.0f,
-           x.data<T>(), l.in);
-      Gemm(true, false, l.out, l.in, rows, y.data<T>(), l.out, x.data<T>(), l.in, 1.0f,
-           dw.data<float>(), l.in);
-      operations += 6.0 * static_cast<double>(rows * l.in * l.out);
+    for (int round = 0; round < rounds; ++round) {
+      for (const Layer& l : layers) {
+        Gemm(device, false, true, rows, l.out, l.in, x.data<T>(), l.in, w.data<T>(), l.in, 0.0,
+             out.data<T>(), l.out);
+        Gemm(device, false, false, rows, l.in, l.out, y.data<T>(), l.out, w.data<T>(), l.in, 0.0,
+             out.data<T>(), l.in);
+        Gemm(device, true, false, l.out, l.in, rows, y.data<T>(), l.out, x.data<T>(), l.in, 1.0,
+             dw.data<float>(), l.in);
+        operations += 6.0 * static_cast<double>(rows * l.in * l.out);
+      }
     }
+    finish();
     best = std::max(best, operations / SecondsSince(start));
   }
   return best;
+}
+
+double ProductCeiling(const PretrainedConfig& config, int64_t rows, const std::string& precision,
+                      Device device) {
+  return precision == "fp16"   ? ProductCeiling<Float16>(config, rows, device)
+         : precision == "bf16" ? ProductCeiling<BFloat16>(config, rows, device)
+                               : ProductCeiling<float>(config, rows, device);
 }
 
 void PrintProfile(const OpProfile& profile, double total, int64_t steps) {
@@ -154,19 +202,47 @@ void PrintProfile(const OpProfile& profile, double total, int64_t steps) {
               (total - known) / n * 1e3, 100 * (total - known) / total);
 }
 
-int Main(int argc, char** argv) {
-  const Options o = Parse(argc, argv);
-  BertForSequenceClassification model(Config(o.size));
-  model.Initialize(42);
-  AdamW optimizer(DecayGroups(model.Parameters(), 0), {.lr = 1e-5, .weight_decay = 0});
-  Accelerator accelerator({.mixed_precision = o.precision});
-  accelerator.Prepare(model, optimizer);
-  model.Train();
-  model.SetGradientCheckpointing(o.gradient_checkpointing);
+// What was done in `seconds`.
+struct Work {
+  double seconds = 0, steps = 0, tokens = 0, operations = 0;
+};
 
+void Count(const Batch& batch, const PretrainedConfig& config, Work& work) {
+  const double T = static_cast<double>(batch.num_tokens());
+  ++work.steps;
+  work.tokens += T;
+  work.operations += ProductOperations(config, T, static_cast<double>(batch.size()));
+}
+
+void PrintSpeed(const Options& o, const Work& work, double ceiling) {
+  std::printf(
+      "%.0f tokens/s, %.1f samples/s; products %.1f of %.1f GFLOP/s: %.1f %% of the ceiling\n",
+      work.tokens / work.seconds, static_cast<double>(o.batch) * work.steps / work.seconds,
+      work.operations / work.seconds / 1e9, ceiling / 1e9,
+      100 * work.operations / work.seconds / ceiling);
+}
+
+struct Training {
+  explicit Training(const Options& o)
+      : model(Config(o.size)), accelerator({.mixed_precision = o.precision, .device = o.device}) {
+    model.Initialize(42);
+    optimizer.emplace(DecayGroups(model.Parameters(), 0),
+                      AdamWOptions{.lr = 1e-5, .weight_decay = 0});
+    accelerator.Prepare(model, *optimizer);
+    model.Train();
+    model.SetGradientCheckpointing(o.gradient_checkpointing);
+  }
+  BertForSequenceClassification model;
+  Accelerator accelerator;
+  std::optional<AdamW> optimizer;
+};
+
+void TimeOnHost(const Options& o) {
+  Training training(o);
+  auto& [model, accelerator, optimizer] = training;
   OpProfile profile;
   std::map<std::string, double> phases;
-  double total = 0, tokens = 0, operations = 0;
+  Work work;
   const int64_t warm_up = 3;
   for (int64_t step = -warm_up; step < o.steps; ++step) {
     Batch batch = RandomBatch(o, step < 0 ? -step - 1 : step);
@@ -177,41 +253,77 @@ int Main(int argc, char** argv) {
     accelerator.Backward(outputs.loss);
     SetOpProfile(nullptr);
     const double passes = SecondsSince(start);
-    ClipGradNorm(optimizer, 1.0);
+    ClipGradNorm(*optimizer, 1.0);
     const double clipped = SecondsSince(start);
-    optimizer.Step();
+    optimizer->Step();
     const double stepped = SecondsSince(start);
-    optimizer.ZeroGrad();
+    optimizer->ZeroGrad();
     const double all = SecondsSince(start);
     if (!timed) continue;
     phases["passes"] += passes;
     phases["clip"] += clipped - passes;
     phases["adamw"] += stepped - clipped;
     phases["zero"] += all - stepped;
-    total += all;
-    const double T = static_cast<double>(batch.num_tokens());
-    tokens += T;
-    operations += ProductOperations(model.config(), T, static_cast<double>(o.batch));
+    work.seconds += all;
+    Count(batch, model.config(), work);
   }
-  const int64_t rows = static_cast<int64_t>(tokens) / o.steps;
+  const int64_t rows = static_cast<int64_t>(work.tokens) / o.steps;
   const int64_t whole = (rows + 63) / 64 * 64;  // other numbers of rows may be slower
-  const double ceiling = o.precision == "bf16" ? ProductCeiling<BFloat16>(model.config(), whole)
-                                               : ProductCeiling<float>(model.config(), whole);
-  const double n = static_cast<double>(o.steps);
+  const double ceiling = ProductCeiling(model.config(), whole, o.precision, Device{});
+  const double n = work.steps;
   std::printf("%s, %s, batch %lld, %lld tokens a batch, %d threads\n", o.size.c_str(),
               o.precision == "no" ? "f32" : "bf16", static_cast<long long>(o.batch),
               static_cast<long long>(rows), omp_get_max_threads());
-  std::printf("step %.1f ms: passes %.1f, clip %.1f, AdamW %.1f, zero %.1f\n", total / n * 1e3,
-              phases["passes"] / n * 1e3, phases["clip"] / n * 1e3, phases["adamw"] / n * 1e3,
-              phases["zero"] / n * 1e3);
-  std::printf(
-      "%.0f tokens/s, %.1f samples/s; products %.1f of %.1f GFLOP/s: %.1f %% of the ceiling\n",
-      tokens / total, static_cast<double>(o.batch) * n / total, operations / total / 1e9,
-      ceiling / 1e9, 100 * operations / total / ceiling);
+  std::printf("step %.1f ms: passes %.1f, clip %.1f, AdamW %.1f, zero %.1f\n",
+              work.seconds / n * 1e3, phases["passes"] / n * 1e3, phases["clip"] / n * 1e3,
+              phases["adamw"] / n * 1e3, phases["zero"] / n * 1e3);
+  PrintSpeed(o, work, ceiling);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   std::printf("peak memory %.2f GB\n", static_cast<double>(usage.ru_maxrss) * 1024e-9);
   PrintProfile(profile, phases["passes"], o.steps);
+}
+
+void TimeOnDevice(const Options& o) {
+  Training training(o);
+  auto& [model, accelerator, optimizer] = training;
+  const Device device = accelerator.device();
+  DeviceBackend& backend = BackendOf(device);
+  std::vector<Batch> batches;
+  Work work;
+  for (int64_t step = 0; step < o.steps; ++step) {
+    batches.push_back(RandomBatch(o, step));
+    Count(batches.back(), model.config(), work);
+  }
+  const auto train = [&](const Batch& batch) {
+    accelerator.Backward(model.Forward(batch).loss);
+    accelerator.ClipGradNorm(*optimizer, 1.0);
+    optimizer->Step();
+    optimizer->ZeroGrad();
+  };
+  // All shapes come up before the clock starts.
+  for (const Batch& batch : batches) train(batch);
+  backend.Synchronize();
+  backend.ResetPeakMemory(device.index);
+  const Clock::time_point start = Clock::now();
+  for (const Batch& batch : batches) train(batch);
+  backend.Synchronize();
+  work.seconds = SecondsSince(start);
+  const double peak = static_cast<double>(backend.Memory(device.index).peak);
+  const int64_t rows = static_cast<int64_t>(work.tokens) / o.steps;
+  const int64_t whole = (rows + 127) / 128 * 128;  // as the model fills up
+  const double ceiling = ProductCeiling(model.config(), whole, o.precision, device);
+  std::printf("%s, %s, batch %lld, %lld tokens a batch, %s\n", o.size.c_str(),
+              o.precision == "no" ? "f32" : o.precision.c_str(), static_cast<long long>(o.batch),
+              static_cast<long long>(rows), backend.Describe(device.index).c_str());
+  std::printf("step %.3f ms\n", work.seconds / work.steps * 1e3);
+  PrintSpeed(o, work, ceiling);
+  std::printf("peak memory of tensors %.2f GB\n", peak * 1e-9);
+}
+
+int Main(int argc, char** argv) {
+  const Options o = Parse(argc, argv);
+  o.device == "cpu" ? TimeOnHost(o) : TimeOnDevice(o);
   return 0;
 }
 
