@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "lathe/core/dtype.h"
 #include "lathe/core/error.h"
@@ -175,8 +176,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) { return lathe::Drop(event); }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) {
   const bool hangs = Fake().collectives > 0 && (Fake().collectives_hang || Fake().error != 0);
-  return hangs ? cudaErrorNotReady : cudaSuccess;
+  return Fake().last_error = hangs ? cudaErrorNotReady : cudaSuccess;
 }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(Fake().last_error, cudaSuccess); }
 cudaError_t cudaMalloc(void** memory, size_t bytes) { return lathe::Make(memory, bytes); }
 cudaError_t cudaFree(void* memory) { return lathe::Drop(memory); }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {

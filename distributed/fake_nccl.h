@@ -18,6 +18,7 @@ struct FakeNccl {
   bool collectives_hang = false;     // on the device
   bool abort_hangs = false;          // for longer than any test
   ncclResult_t error = ncclSuccess;  // reported asynchronously once a collective was started
+  cudaError_t last_error = cudaSuccess;  // that the next cudaGetLastError tells
   // What has been done.
   std::atomic<int> collectives = 0, finalized = 0, destroyed = 0, aborted = 0;
   std::atomic<int> live_handles = 0;  // streams, events and memory that were not freed

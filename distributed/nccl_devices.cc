@@ -64,7 +64,7 @@ void CheckRankDevices(std::span<const RankDevice> devices) {
                     " would share the GPU " + device.bus_id + " of " + host + ", which shows " +
                     std::to_string(device.visible) + " to rank " + std::to_string(rank),
                 "NCCL needs a GPU for each process: start no more processes on a machine than it "
-                "has GPUs, or choose the backend gloo");
+                "has GPUs, or compute on the CPU (device cpu, backend gloo)");
   }
 }
 

@@ -29,8 +29,8 @@ using Clock = std::chrono::steady_clock;
 
 Error NoDevice(const std::string& why) {
   return Error(absl::StatusCode::kFailedPrecondition, "no CUDA device: " + why,
-               "see what nvidia-smi shows and what CUDA_VISIBLE_DEVICES is set to, or choose the "
-               "backend gloo");
+               "see what nvidia-smi shows and what CUDA_VISIBLE_DEVICES is set to, or compute on "
+               "the CPU (device cpu, backend gloo)");
 }
 
 // Makes the rank's device the current one and describes it.
@@ -58,7 +58,8 @@ int ChooseDevice(int local_rank, RankDevice& described) {
   return device;
 }
 
-RankDevice DescribeDevice(int local_rank, int& device) {
+// `device`: its number.
+RankDevice Describe(int local_rank, int& device) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   RankDevice described = {.host = host.data()};
@@ -92,6 +93,7 @@ struct DeviceSide {
   static constexpr size_t kStagingBytes = size_t{8} << 20;
   CudaStream stream = MakeCudaStream();
   CudaEvent event = MakeCudaEvent();
+  CudaEvent order = MakeCudaEvent();  // of two streams
   DeviceMemory device = MakeDeviceMemory(kStagingBytes);
   // Copies between the device and pinned memory don't block: those from a device that waits for a
   // dead rank would for ever.
@@ -108,7 +110,7 @@ class RealNcclGroup : public NcclGroup {
     // It is asked while collectives wait: it must not make them wait for much longer.
     watch_.store().SetPatience(
         std::clamp<Milliseconds>(timeout, Milliseconds(500), std::chrono::seconds(30)));
-    const std::string mine = Serialize(DescribeDevice(local_rank, device_));
+    const std::string mine = Serialize(Describe(local_rank, device_));
     std::vector<RankDevice> devices;
     watch_.Run("connecting", [&] {
       for (const std::string& text : watch_.Exchange("nccl_device", mine, timeout_)) {
@@ -199,8 +201,17 @@ class RealNcclGroup : public NcclGroup {
     Run("broadcast",
         [&] { EnqueueBroadcast(data, bytes, root, static_cast<cudaStream_t>(stream)); });
   }
+  void* stream() const override { return side_->stream.get(); }
+  void Order(void* earlier, void* later) override {
+    Run("all_reduce", [&] {
+      CheckCuda("cudaEventRecord",
+                cudaEventRecord(side_->order.get(), static_cast<cudaStream_t>(earlier)));
+      CheckCuda("cudaStreamWaitEvent",
+                cudaStreamWaitEvent(static_cast<cudaStream_t>(later), side_->order.get(), 0));
+    });
+  }
   void WaitFor(void* stream) override {
-    Run("wait", [&] { AwaitStream(static_cast<cudaStream_t>(stream)); });
+    Run("all_reduce", [&] { AwaitStream(static_cast<cudaStream_t>(stream)); });
   }
 
  private:
@@ -301,6 +312,7 @@ class RealNcclGroup : public NcclGroup {
       const cudaError_t state = cudaEventQuery(side_->event.get());
       if (state == cudaSuccess) return;
       if (state != cudaErrorNotReady) CheckCuda("the device", state);
+      cudaGetLastError();  // or the next launch of a kernel would take it for its own
       const ncclResult_t result = AsyncError();
       if (result != ncclSuccess && result != ncclInProgress) ThrowFailure("NCCL", result);
       patience.Pause();
@@ -361,16 +373,20 @@ class RealNcclGroup : public NcclGroup {
   ncclComm_t comm_ = nullptr;  // null before Connect and after Abort
 };
 
-}  // namespace
+RankDevice DescribeOwn(int local_rank) {
+  int device = 0;
+  return Describe(local_rank, device);
+}
 
-void RequireNccl() {}
-
-std::shared_ptr<NcclGroup> MakeNcclGroup(int rank, int size, int local_rank,
-                                         std::shared_ptr<StoreServer> server,
-                                         std::shared_ptr<Store> store, Milliseconds timeout) {
-  Check(local_rank >= 0, "nccl", "local rank ", local_rank);
+std::shared_ptr<NcclGroup> Make(int rank, int size, int local_rank,
+                                std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
+                                Milliseconds timeout) {
   return std::make_shared<RealNcclGroup>(rank, size, local_rank, std::move(server),
                                          std::move(store), timeout);
 }
 
+const NcclBackend backend = {DescribeOwn, Make};
+[[maybe_unused]] const bool registered = RegisterNcclBackend(backend);
+
+}  // namespace
 }  // namespace lathe

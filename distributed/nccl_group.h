@@ -1,6 +1,6 @@
 // NCCL's collectives among processes that each have a GPU of their own.
 //
-// Programs built without CUDA link a stub that only says so.
+// Programs that are to have them link //distributed:nccl_group beside //core:cuda.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "lathe/distributed/nccl_devices.h"
 #include "lathe/distributed/process_group.h"
 #include "lathe/distributed/store.h"
 
@@ -34,6 +35,11 @@ class NcclGroup : public ProcessGroup {
   virtual void AllReduceDevice(BFloat16* data, size_t n, ReduceOp op, void* stream) = 0;
   virtual void BroadcastDevice(void* data, size_t bytes, int root, void* stream) = 0;
 
+  // The group's own stream, a cudaStream_t, for what runs beside the rest of the device's work.
+  virtual void* stream() const = 0;
+  // What is put on `later` from now on begins after all that is on `earlier` by now.
+  virtual void Order(void* earlier, void* later) = 0;
+
   // Returns when all that is on the stream by now is done. Throws as collectives do if a rank is
   // late for longer than the timeout; a stream may only wait for other ranks by this call, as
   // CUDA's own calls wait for a dead rank without end.
@@ -43,13 +49,27 @@ class NcclGroup : public ProcessGroup {
   using ProcessGroup::ProcessGroup;
 };
 
-// Throws FailedPrecondition with `built without CUDA` if this program is.
-void RequireNccl();
+// What a program that links NCCL's groups has of them.
+struct NcclBackend {
+  // The GPU that this process would use: number `local_rank`, modulo how many it sees, for
+  // schedulers that show each process its own as number 0. What it lacks is the result's problem.
+  RankDevice (*describe)(int local_rank);
+  std::shared_ptr<NcclGroup> (*make)(int rank, int size, int local_rank,
+                                     std::shared_ptr<StoreServer> server,
+                                     std::shared_ptr<Store> store,
+                                     std::chrono::milliseconds timeout);
+};
+// Called before main by the backend. Returns true.
+bool RegisterNcclBackend(const NcclBackend& backend);
 
-// Connects all ranks of a job; this one uses device number `local_rank` (modulo how many it sees,
-// for schedulers that show each process its own as number 0). `server` is rank 0's.
-// Throws FailedPrecondition, on all ranks and with the same words, if one has no CUDA device, lacks
-// NCCL or shares its device with another; Unavailable as collectives do.
+// Throws FailedPrecondition with `built without CUDA` if this program is.
+const NcclBackend& RequireNccl();
+// As NcclBackend::describe; the problem may be that the program was built without CUDA.
+RankDevice DescribeRankDevice(int local_rank);
+
+// Connects all ranks of a job, each with the device that DescribeRankDevice tells. `server` is rank
+// 0's. Throws FailedPrecondition, on all ranks and with the same words, if one has no CUDA device,
+// lacks NCCL or shares its device with another; Unavailable as collectives do.
 std::shared_ptr<NcclGroup> MakeNcclGroup(int rank, int size, int local_rank,
                                          std::shared_ptr<StoreServer> server,
                                          std::shared_ptr<Store> store,

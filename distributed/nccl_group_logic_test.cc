@@ -75,6 +75,8 @@ TEST(NcclGroupLogic, StagesWholeArrays) {
       std::vector<BFloat16> halves = {BFloat16(1.5f)};
       group->AllReduce(halves);
       EXPECT_EQ(static_cast<float>(halves[0]), 4.5f);
+      EXPECT_NE(group->stream(), nullptr);
+      group->Order(nullptr, group->stream());
       group->AllReduceDevice(doubles.data(), 1, ReduceOp::kSum, nullptr);
       group->BroadcastDevice(doubles.data(), sizeof(double), 2, nullptr);
       group->WaitFor(nullptr);
@@ -131,7 +133,9 @@ TEST(NcclGroupLogic, ACollectiveThatHangsIsAborted) {
     EXPECT_EQ(Said([&] { group->Barrier(); }), "[barrier]" + problem);
     EXPECT_EQ(Said([&] { group->AllReduceDevice(data.data(), 10, ReduceOp::kSum, nullptr); }),
               "[all_reduce]" + problem);
-    EXPECT_EQ(Said([&] { group->WaitFor(nullptr); }), "[wait]" + problem);
+    EXPECT_EQ(Said([&] { group->WaitFor(nullptr); }), "[all_reduce]" + problem);
+    // Who launches a kernel next must not find what the polls were told.
+    EXPECT_EQ(Fake().last_error, cudaSuccess);
     EXPECT_EQ(Fake().collectives, 1);
     group.reset();
     EXPECT_EQ(Fake().aborted, 1);
@@ -147,7 +151,7 @@ TEST(NcclGroupLogic, AnAbortThatHangsHoldsNoErrorBack) {
     Fake().collectives_hang = Fake().abort_hangs = true;
     const std::string said = Said([&] { group->Barrier(); });
     group.reset();
-    EXPECT_EQ(Fake().live_handles, 4);  // nobody touches what the device may still use
+    EXPECT_EQ(Fake().live_handles, 5);  // nobody touches what the device may still use
     return said;
   });
   EXPECT_EQ(result.exit_code, 0);

@@ -1,7 +1,7 @@
 """Finds CUDA, cuBLASLt and NCCL on this machine: `@lathe_cuda`, which is there without them, too.
 
   load("@lathe_cuda//:defs.bzl", "if_nccl")
-  srcs = if_nccl(["nccl_group.cc"], ["nccl_group_stub.cc"])
+  srcs = if_nccl(["nccl_group.cc"], [])
   deps = if_nccl(["@lathe_cuda//:cudart"], [])
 
 Kernels are compiled for the architectures in LATHE_CUDA_ARCHS ("80;86;90"; 90 if it is not set).

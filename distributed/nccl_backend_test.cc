@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-TEST(NcclGroupStub, SaysThatItIsOne) {
+TEST(NcclBackend, IsMissingInAProgramThatDoesNotLinkIt) {
   for (const auto& call : std::initializer_list<std::function<void()>>{
            [] { RequireNccl(); },
            [] { MakeNcclGroup(0, 1, 0, nullptr, nullptr, std::chrono::seconds(1)); }}) {
@@ -22,6 +22,10 @@ TEST(NcclGroupStub, SaysThatItIsOne) {
       EXPECT_NE(e.hint().find("CUDA_PATH"), std::string::npos);
     }
   }
+  const RankDevice device = DescribeRankDevice(0);
+  EXPECT_EQ(device.problem, "[nccl] this program was built without CUDA and NCCL");
+  EXPECT_NE(device.hint, "");
+  EXPECT_EQ(device.visible, 0);
 }
 
 }  // namespace
