@@ -1,7 +1,8 @@
 // What NCCL does on a GPU; skipped on machines without one. Processes of one machine use up to as
-// many as it has.
+// many as it has. On emulated devices: what a group does around NCCL, among real processes.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,11 +23,19 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+#ifdef LATHE_CUDA_EMULATED
+constexpr bool kEmulated = true;
+#else
+constexpr bool kEmulated = false;
+#endif
+int NumGpus() { return kEmulated ? 3 : VisibleGpus(); }
+
 // A driver that is there must work: only without one there is nothing to test.
 class NcclOnGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (VisibleGpus() == 0 && !std::filesystem::exists("/dev/nvidiactl")) {
+    if (kEmulated) setenv("LATHE_EMULATOR_DEVICES", "3", 1);
+    if (NumGpus() == 0 && !std::filesystem::exists("/dev/nvidiactl")) {
       GTEST_SKIP() << "no GPU here";
     }
   }
@@ -94,9 +103,12 @@ std::string TryAll(const ProcessEnvironment& env) {
   const size_t bytes = floats.size() * sizeof(float);
   cudaMemcpyAsync(on_device, floats.data(), bytes, cudaMemcpyDefault, stream.get());
   group->AllReduceDevice(on_device, floats.size(), ReduceOp::kSum, stream.get());
-  group->AllReduceDevice(on_device, floats.size(), ReduceOp::kMax, stream.get());
+  group->Order(stream.get(), group->stream());
+  group->AllReduceDevice(on_device, floats.size(), ReduceOp::kMax, group->stream());
+  group->Order(group->stream(), stream.get());
   group->BroadcastDevice(on_device, bytes, n - 1, stream.get());
   group->WaitFor(stream.get());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // polling has left nothing behind
   cudaMemcpy(floats.data(), on_device, bytes, cudaMemcpyDefault);
   EXPECT_EQ(floats, std::vector<float>(1000, static_cast<float>(triangle)));
   return "";
@@ -112,12 +124,12 @@ void ExpectAllWell(const std::vector<RankResult>& results) {
 TEST_F(NcclOnGpu, OneRankDoesWhatItSays) { ExpectAllWell(RunRanks(1, TryAll)); }
 
 TEST_F(NcclOnGpu, ARankOnEachGpuDoesWhatItSays) {
-  if (VisibleGpus() < 2) GTEST_SKIP() << "needs 2 GPUs";
-  ExpectAllWell(RunRanks(VisibleGpus(), TryAll));
+  if (NumGpus() < 2) GTEST_SKIP() << "needs 2 GPUs";
+  ExpectAllWell(RunRanks(NumGpus(), TryAll));
 }
 
 TEST_F(NcclOnGpu, MoreRanksThanGpusAreRefused) {
-  const int n = std::max(VisibleGpus(), 1) + 1;
+  const int n = std::max(NumGpus(), 1) + 1;
   for (const RankResult& result : RunRanks(n, TryAll)) {
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_TRUE(
@@ -145,7 +157,7 @@ TEST_F(NcclOnGpu, ARankThatNeverConnectsIsNamed) {
 
 // One rank stops in the middle. The others are inside of a collective on the device.
 TEST_F(NcclOnGpu, ADeadOrHangingRankIsNamed) {
-  if (VisibleGpus() < 2) GTEST_SKIP() << "needs 2 GPUs";
+  if (NumGpus() < 2) GTEST_SKIP() << "needs 2 GPUs";
   for (const bool dies : {true, false}) {
     const auto results = RunRanks(2, [dies](const ProcessEnvironment& env) {
       const auto group = Join(env, seconds(dies ? 50 : 5));

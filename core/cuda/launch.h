@@ -59,7 +59,7 @@ template <typename... Parameters, typename... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             size_t shared_bytes, Arguments&&... arguments) {
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  emulator::Enqueue([=] {
+  emulator::DoOrRecord([=] {
     emulator::RunKernel(name, grid, block, shared_bytes, [&] { std::apply(kernel, values); });
   });
 }

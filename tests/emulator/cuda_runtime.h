@@ -8,7 +8,9 @@
 // "reverse", or a number, the seed of a shuffle. Results must not depend on it.
 //
 // Device memory can be touched by kernels and copies only: the host faults as it would with a GPU.
-// There are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says.
+// There are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says. The
+// machine has one device, or as many as LATHE_EMULATOR_DEVICES says; each process sees memory of
+// its own in them, so only one process should use each.
 #pragma once
 
 #include <algorithm>
@@ -94,8 +96,8 @@ void* DynamicShared();
 void MemoryIsUsed(void* memory, size_t bytes, bool recorded = false);
 void MemoryIsFree(void* memory, size_t bytes, bool recorded = false);
 
-// Does the work, or records it for a graph. What it uses on the host must stay.
-void Enqueue(std::function<void()> work);
+// Does the work, or records it where a graph is being captured.
+void DoOrRecord(std::function<void()> work);
 
 void SyncThreads();
 // Waits for all threads of the warp that have not returned, which all have to come. Returns what
@@ -264,8 +266,12 @@ using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
 using cudaGraph_t = CUgraph_st*;
 using cudaGraphExec_t = CUgraph_st*;
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem;
   int major, minor, multiProcessorCount;
   size_t sharedMemPerBlockOptin;
@@ -280,6 +286,7 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaGetDevice(int* index);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index);
+cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int index);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
@@ -311,3 +318,11 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
+
+namespace lathe::emulator {
+
+// `work` runs on a thread of the stream's, after what was enqueued there before. Events, copies and
+// waits of the stream come after it; kernels and other streams don't wait.
+void Enqueue(cudaStream_t stream, std::function<void()> work);
+
+}  // namespace lathe::emulator

@@ -1,6 +1,8 @@
 // The emulated device, for tests.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 namespace lathe::emulator {
@@ -16,10 +18,14 @@ class DeviceAccess {
 
 // From now on the device has so much memory; what is allocated stays.
 void SetMemorySize(int64_t bytes);
+// Returns `error`, which cudaGetLastError then tells this thread.
+cudaError_t Fail(cudaError_t error);
 // Kernels that were launched so far.
 int64_t NumLaunches();
 // Graphs that were launched so far, and how often the host waited for the device.
 int64_t NumGraphLaunches();
 int64_t NumWaits();
+// Whether work is recorded for a graph instead of being done.
+bool IsRecording();
 
 }  // namespace lathe::emulator

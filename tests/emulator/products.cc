@@ -67,7 +67,7 @@ void DoProduct(const GemmArgs& g) {
 }
 
 void AnyProduct(const GemmArgs& g) {
-  Enqueue([g] { DoProduct(g); });
+  DoOrRecord([g] { DoProduct(g); });
 }
 
 const GemmKernels table = {AnyProduct};

@@ -3,11 +3,9 @@
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -71,7 +69,7 @@ DeviceAccess::~DeviceAccess() {
 }
 
 void MemoryIsUsed(void* memory, size_t bytes, bool recorded) {
-  if (recorded) return Enqueue([=] { MemoryIsUsed(memory, bytes); });
+  if (recorded) return DoOrRecord([=] { MemoryIsUsed(memory, bytes); });
   constexpr size_t kStep = 512;  // of pools' blocks
   const size_t end = (std::max<size_t>(bytes, 1) + kStep - 1) / kStep * kStep;
   ASAN_UNPOISON_MEMORY_REGION(memory, end);
@@ -81,7 +79,7 @@ void MemoryIsUsed(void* memory, size_t bytes, bool recorded) {
 }
 
 void MemoryIsFree(void* memory, size_t bytes, bool recorded) {
-  if (recorded) return Enqueue([=] { MemoryIsFree(memory, bytes); });
+  if (recorded) return DoOrRecord([=] { MemoryIsFree(memory, bytes); });
   ASAN_POISON_MEMORY_REGION(memory, bytes);
 }
 
@@ -92,35 +90,19 @@ void SetMemorySize(int64_t bytes) { TheMemory().size = static_cast<size_t>(bytes
 using lathe::emulator::DeviceAccess;
 using lathe::emulator::TheMemory;
 
-struct CUstream_st {};
-struct CUevent_st {};
-struct CUgraph_st {
-  std::vector<std::function<void()>> work;
-};
-
-namespace lathe::emulator {
 namespace {
-std::unique_ptr<CUgraph_st> recording;  // null: work is done at once
-int64_t graph_launches = 0;
-std::atomic<int64_t> waits = 0;
-}  // namespace
 
-void Enqueue(std::function<void()> work) {
-  if (recording == nullptr) return work();
-  recording->work.push_back(std::move(work));
-}
-int64_t NumGraphLaunches() { return graph_launches; }
-int64_t NumWaits() { return waits; }
-
-}  // namespace lathe::emulator
-
-using lathe::emulator::recording;
-using lathe::emulator::waits;
-
-namespace {
 thread_local cudaError_t last_error = cudaSuccess;
-cudaError_t Fail(cudaError_t error) { return last_error = error; }
+cudaError_t Fail(cudaError_t error) { return lathe::emulator::Fail(error); }
+
+int NumDevices() {
+  const char* const set = std::getenv("LATHE_EMULATOR_DEVICES");
+  return set == nullptr ? 1 : std::atoi(set);
+}
+
 }  // namespace
+
+cudaError_t lathe::emulator::Fail(cudaError_t error) { return last_error = error; }
 
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
@@ -145,18 +127,23 @@ const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(erro
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
+  *count = NumDevices();
+  return *count > 0 ? cudaSuccess : Fail(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int index) {
-  return index == 0 ? cudaSuccess : Fail(cudaErrorInvalidValue);
+  return index < NumDevices() ? cudaSuccess : Fail(cudaErrorInvalidValue);
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int index) {
+  std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", index);
+  return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* index) {
   *index = 0;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(index);
   std::strcpy(properties->name, "emulated device");
   properties->totalGlobalMem = TheMemory().size;
   properties->major = 9;
@@ -207,6 +194,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
+  cudaDeviceSynchronize();  // as CUDA does
   auto& m = TheMemory();
   const std::lock_guard lock(m.mutex);
   const auto found = m.blocks.find(static_cast<char*>(memory));
@@ -223,94 +211,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return *memory == nullptr ? Fail(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
+  cudaDeviceSynchronize();
   std::free(memory);
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
-  ++waits;
-  const DeviceAccess access;
-  std::memmove(to, from, bytes);
-  return cudaSuccess;
-}
-// What the host's memory holds when a graph is launched would count: nobody here means that.
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t) {
-  if (recording != nullptr && kind != cudaMemcpyDeviceToDevice) {
-    return Fail(cudaErrorStreamCaptureUnsupported);
-  }
-  lathe::emulator::Enqueue([=] {
-    const DeviceAccess access;
-    std::memmove(to, from, bytes);
-  });
-  return cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  lathe::emulator::Enqueue([=] {
-    const DeviceAccess access;
-    std::memset(to, value, bytes);
-  });
-  return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new CUstream_st;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
-  ++waits;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = recording == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
-  recording = std::make_unique<CUgraph_st>();
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
-  *graph = recording.release();
-  return *graph == nullptr ? Fail(cudaErrorInvalidValue) : cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
-  *made = new CUgraph_st(*graph);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
-  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
-  ++lathe::emulator::graph_launches;
-  for (const auto& work : graph->work) work();
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy(graph); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  ++waits;
-  return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-  *milliseconds = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
   return cudaSuccess;
 }

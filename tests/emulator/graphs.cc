@@ -1,0 +1,62 @@
+// The emulated runtime's graphs: work that is recorded instead of done.
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lathe/tests/emulator/emulator.h"
+
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+
+namespace lathe::emulator {
+namespace {
+
+std::unique_ptr<CUgraph_st> recording;  // null: work is done at once
+std::atomic<int64_t> graph_launches = 0;
+
+}  // namespace
+
+void DoOrRecord(std::function<void()> work) {
+  if (recording == nullptr) return work();
+  recording->work.push_back(std::move(work));
+}
+bool IsRecording() { return recording != nullptr; }
+int64_t NumGraphLaunches() { return graph_launches; }
+
+}  // namespace lathe::emulator
+
+using lathe::emulator::Fail;
+using lathe::emulator::recording;
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = recording == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  recording = std::make_unique<CUgraph_st>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  *graph = recording.release();
+  return *graph == nullptr ? Fail(cudaErrorInvalidValue) : cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = new CUgraph_st(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  ++lathe::emulator::graph_launches;
+  for (const auto& work : graph->work) work();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy(graph); }

@@ -1,0 +1,202 @@
+// The emulated runtime's streams and events, and what is put on streams but kernels.
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "lathe/tests/emulator/emulator.h"
+
+using lathe::emulator::DeviceAccess;
+using lathe::emulator::Fail;
+using lathe::emulator::IsRecording;
+
+namespace {
+
+std::atomic<int64_t> waits = 0;  // of the host
+
+// Streams that there are.
+struct Streams {
+  std::mutex mutex;
+  std::set<cudaStream_t> all;
+};
+// Never destroyed: others of static duration may be at work.
+Streams& TheStreams() {
+  static Streams* const streams = new Streams;
+  return *streams;
+}
+
+}  // namespace
+
+// One that nothing was enqueued on does everything at once.
+struct CUstream_st {
+  CUstream_st() {
+    const std::lock_guard lock(TheStreams().mutex);
+    TheStreams().all.insert(this);
+  }
+  ~CUstream_st() {
+    {
+      const std::lock_guard lock(TheStreams().mutex);
+      TheStreams().all.erase(this);
+    }
+    {
+      const std::lock_guard lock(mutex);
+      quit = true;
+    }
+    changed.notify_all();
+    if (thread.joinable()) thread.join();
+  }
+
+  void Enqueue(std::function<void()> piece) {
+    const std::lock_guard lock(mutex);
+    if (!thread.joinable()) thread = std::thread([this] { Run(); });
+    work.push_back(std::move(piece));
+    ++enqueued;
+    changed.notify_all();
+  }
+  bool IsDone(uint64_t position) {
+    const std::lock_guard lock(mutex);
+    return done >= position;
+  }
+  uint64_t Position() {
+    const std::lock_guard lock(mutex);
+    return enqueued;
+  }
+  void WaitUntil(uint64_t position) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return done >= position; });
+  }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return quit || !work.empty(); });
+      if (work.empty()) return;
+      const std::function<void()> piece = std::move(work.front());
+      work.pop_front();
+      lock.unlock();
+      piece();
+      lock.lock();
+      ++done;
+      changed.notify_all();
+    }
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> work;
+  uint64_t enqueued = 0, done = 0;  // pieces
+  bool quit = false;
+  std::thread thread;
+};
+
+struct CUevent_st {
+  cudaStream_t stream = nullptr;
+  uint64_t position = 0;  // how much of the stream's work comes before it
+};
+
+namespace {
+
+// At once, or after what is enqueued.
+void RunOn(cudaStream_t stream, std::function<void()> piece) {
+  if (IsRecording()) return lathe::emulator::DoOrRecord(std::move(piece));
+  if (stream == nullptr || stream->IsDone(stream->Position())) return piece();
+  stream->Enqueue(std::move(piece));
+}
+
+}  // namespace
+
+void lathe::emulator::Enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream->Enqueue(std::move(work));
+}
+
+int64_t lathe::emulator::NumWaits() { return waits; }
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  if (IsRecording()) return Fail(cudaErrorStreamCaptureUnsupported);
+  ++waits;
+  const DeviceAccess access;
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+// What the host's memory holds when a graph is launched would count: nobody here means that.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (IsRecording() && kind != cudaMemcpyDeviceToDevice) {
+    return Fail(cudaErrorStreamCaptureUnsupported);
+  }
+  RunOn(stream, [=] {
+    const DeviceAccess access;
+    std::memmove(to, from, bytes);
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  RunOn(stream, [=] {
+    const DeviceAccess access;
+    std::memset(to, value, bytes);
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (IsRecording()) return Fail(cudaErrorStreamCaptureUnsupported);
+  ++waits;
+  if (stream != nullptr) stream->WaitUntil(stream->Position());
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  const bool done = stream == nullptr || stream->IsDone(stream->Position());
+  return done ? cudaSuccess : Fail(cudaErrorNotReady);
+}
+// The thread that asks waits in the stream's place, which nobody should count.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (event->stream != nullptr && event->stream != stream) {
+    event->stream->WaitUntil(event->position);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  const std::lock_guard lock(TheStreams().mutex);
+  for (const cudaStream_t stream : TheStreams().all) cudaStreamSynchronize(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  *event = {stream, stream == nullptr ? 0 : stream->Position()};
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const bool done = event->stream == nullptr || event->stream->IsDone(event->position);
+  return done ? cudaSuccess : Fail(cudaErrorNotReady);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ++waits;
+  if (event->stream != nullptr) event->stream->WaitUntil(event->position);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  *milliseconds = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
