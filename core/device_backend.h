@@ -54,6 +54,8 @@ class DeviceBackend {
   // Waits until the work that is queued and the copy are done.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes) = 0;
   virtual void Synchronize() = 0;
+  // Where the work is queued, for libraries that queue more: a cudaStream_t.
+  virtual void* WorkQueue() = 0;
 
   virtual std::shared_ptr<DeviceMemory> NewMemory() = 0;
   // From now on this thread's tensors take memory from there; null: from what all share. Returns

@@ -11,6 +11,9 @@
 // the first one all buckets wait for its end. A parameter without gradient takes part with zeros.
 // Of the last parameter, if it is a table, only the rows travel that some rank has used.
 //
+// Parameters may lie on GPUs, one for each rank: NCCL sums their gradients there, beside the
+// backward pass; tables travel whole, and nothing is shared out.
+//
 // Where arenas are shared out, a rank gets the sums of its own stripe of each bucket only
 // (core/element_range.h); the last table, or else the last bucket's end, all get.
 #pragma once
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "lathe/core/element_range.h"
+#include "lathe/distributed/nccl_group.h"
 #include "lathe/distributed/process_group.h"
 #include "lathe/distributed/step_record.h"
 #include "lathe/nn/arena.h"
@@ -31,9 +35,10 @@ namespace lathe {
 struct ReducerOptions {
   // The first bucket is small: the sooner it is full, the sooner the ranks can begin.
   int64_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
-  // Reduce on a thread of its own during the backward pass.
+  // Reduce on a thread, or a GPU's stream, of its own during the backward pass.
   bool overlap = true;
-  // "no", or "bf16": gradients travel, and are added, in bfloat16.
+  // "no", or "bf16": gradients travel, and are added, in bfloat16. On a GPU that takes half as much
+  // memory again as they do.
   std::string compression = "no";
 };
 
@@ -41,9 +46,10 @@ class Reducer {
  public:
   // Throws on all ranks, naming the first parameter, if they don't have the same ones.
   // `shared_out`: whether each arena is, whose gradients Tensor::grad() then refuses to show; none
-  // if left out.
+  // if left out. `device_group`: for parameters on GPUs; all lie on this rank's device of it.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<std::shared_ptr<ParameterArena>> arenas,
-          ReducerOptions options, const std::vector<bool>& shared_out = {});
+          ReducerOptions options, const std::vector<bool>& shared_out = {},
+          std::shared_ptr<NcclGroup> device_group = nullptr);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -58,7 +64,7 @@ class Reducer {
 
   // The parts of this arena (by its number) of which each rank has a stripe; ascending.
   std::vector<ElementRange> SharedParts(size_t arena) const;
-  // Whether parameters were frozen or thawed since: then another reducer is needed.
+  // Whether parameters were frozen, thawed or moved since: then another reducer is needed.
   bool Outdated() const;
 
  private:

@@ -241,6 +241,7 @@ class Backend : public DeviceBackend {
     download_.Copy(to, from, bytes);
   }
   void Synchronize() override { queue_.Synchronize(); }
+  void* WorkQueue() override { return Stream(); }
 
   std::shared_ptr<DeviceMemory> NewMemory() override { return std::make_shared<OwnMemory>(); }
   std::shared_ptr<DeviceMemory> UseMemory(std::shared_ptr<DeviceMemory> memory) override {
