@@ -64,7 +64,8 @@ void PrintSummary(const FinetuneOptions& options, const Task& task, const Traine
   PrintData("test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow("steps", trainer->Plan());
   if (device != Device{}) {
-    PrintRow("device", BackendOf(device).Describe(device.index));
+    PrintRow("device", BackendOf(device).Describe(device.index) +
+                           (num_processes > 1 ? ", one for each process" : ""));
     if (GetGemmOptions().deterministic) PrintRow("products", "deterministic");
   }
   PrintRow("threads", std::to_string(omp_get_max_threads()) + (num_processes > 1 ? " each" : ""));

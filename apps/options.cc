@@ -125,7 +125,8 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
   flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps").Min(0).Max(1);
   flags
       .Add("device", &o.device,
-           "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
+           "what computes: auto (a GPU if there is one for each process), cpu, cuda (several "
+           "processes: one each) or cuda:NUMBER")
       .Value("NAME");
   flags.Add("cuda_graphs", &o.cuda_graphs,
             "on a GPU: record training passes once for batches of like shapes and repeat them");
@@ -184,7 +185,8 @@ void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::stri
       .Min(1)
       .Max(1e6);
   flags.Add("shard_optimizer", &o.shard_optimizer,
-            "several processes each update a part of the parameters: less time and memory");
+            "several processes each update a part of the parameters: less time and memory; on the "
+            "CPU, while those with GPUs update all of them");
   flags
       .Add("json_config", &json_config,
            "JSON file with options of these names; the command line wins")

@@ -15,6 +15,7 @@
 #include "lathe/core/version.h"
 #include "lathe/distributed/accelerator_state.h"
 #include "lathe/distributed/job.h"
+#include "lathe/distributed/job_device.h"
 
 namespace lathe {
 namespace {
@@ -91,12 +92,11 @@ Accelerator::Accelerator(AcceleratorOptions options)
     const char* cpu = std::getenv("ACCELERATE_USE_CPU");
     wish = cpu != nullptr && IsTrue(cpu) ? "cpu" : "auto";
   }
-  if (job.group->size() > 1) {
-    if (wish != "auto") device_ = ChooseDevice(wish, job.environment.local_rank);
-    Check(device_ == Device{}, "accelerator",
-          "several processes train on the CPU only so far; start one process to use the GPU");
-  } else {
-    device_ = ChooseDevice(wish);
+  JobDevice chosen = ChooseJobDevice(job, wish, options_.timeout);
+  device_ = chosen.device;
+  state_->device_group = std::move(chosen.group);
+  if (job.environment.rank == 0 && !chosen.note.empty()) {
+    std::cerr << "note: " << chosen.note << std::endl;
   }
   if (device_ != Device{} && options_.step_graphs) {
     state_->graphs = std::make_unique<StepGraphs>(device_);
@@ -122,7 +122,9 @@ Accelerator::Accelerator(AcceleratorOptions options)
 }
 
 Accelerator::~Accelerator() {
-  if (state_ != nullptr && std::uncaught_exceptions() > state_->exceptions) group_->Abandon();
+  if (state_ == nullptr || std::uncaught_exceptions() <= state_->exceptions) return;
+  group_->Abandon();
+  if (state_->device_group != nullptr) state_->device_group->Abandon();
 }
 Accelerator::Accelerator(Accelerator&&) noexcept = default;
 
@@ -192,7 +194,8 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   if (known == arenas.end()) arenas.push_back(arena);
   state_->shares.resize(arenas.size());
   auto& shares = state_->shares[index];
-  if (options_.shard_optimizer && use_distributed() && shares == nullptr) {
+  const bool shard = options_.shard_optimizer && use_distributed() && device_ == Device{};
+  if (shard && shares == nullptr) {
     shares = std::make_shared<PresentShares>();
   }
   optimizer.ShareUpdates(shares);
@@ -322,7 +325,9 @@ void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
     s.UpdateReducer(group_, options_.reducer);
     s.reducer->BeforeBackward(exchange);
   }
-  if (loss_weight > 0) {
+  if (loss_weight <= 0) {
+    if (s.scaler != nullptr) s.scaler->BeginPass(0);  // it is one on the other processes
+  } else {
     try {
       s.losses.Add(pass(seed), loss_weight);
     } catch (...) {

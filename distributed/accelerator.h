@@ -50,9 +50,10 @@ struct AcceleratorOptions {
   // Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no".
   std::string mixed_precision = "";
   GradScalerOptions grad_scaler = {};  // with "fp16"
-  // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it. Empty:
-  // "cpu" where the environment's ACCELERATE_USE_CPU is true, else "auto". Several processes use
-  // the CPU.
+  // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it; of several
+  // processes each takes the GPU that its local rank numbers ("cuda"), and "auto" is the CPU for
+  // all unless each has one of its own. Empty: "cpu" where the environment's ACCELERATE_USE_CPU is
+  // true, else "auto".
   std::string device = "";
   // A loader's batch_size is that of the batch which all processes share. False: that of each
   // process, so that N of them make batches N times as large.
@@ -67,7 +68,8 @@ struct AcceleratorOptions {
   // updates that part with the moments for it; then they give each other the new values (ZeRO, the
   // first stage). The numbers are the same, but for the last bits of the gradients' norm. Prepared
   // optimizers' gradients can't be read then, and Step and GradNorm are collectives. Tables of
-  // which few rows are used all processes update. Nothing changes with one process.
+  // which few rows are used all processes update. Nothing changes with one process, nor, so far, on
+  // GPUs: there each process updates everything.
   bool shard_optimizer = false;
   // On a GPU: whether passes are recorded as CUDA graphs, where the loop allows it (see Backward).
   bool step_graphs = true;
@@ -279,7 +281,10 @@ class Accelerator {
   bool is_local_main_process() const { return local_process_index() == 0; }
   bool is_last_process() const { return process_index() == num_processes() - 1; }
   bool use_distributed() const { return num_processes() > 1; }
-  std::string distributed_type() const { return use_distributed() ? "MULTI_CPU" : "NO"; }
+  // "NO" (one process), "MULTI_CPU" or "MULTI_GPU".
+  std::string distributed_type() const {
+    return !use_distributed() ? "NO" : device_ == Device{} ? "MULTI_CPU" : "MULTI_GPU";
+  }
   // Whether the present batch ends its window of accumulation.
   bool sync_gradients() const;
   // Whether the last Step of the prepared optimizers did nothing: gradients still accumulate, or

@@ -41,14 +41,14 @@ Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
         " samples");
   if (!use_distributed()) return tensor;
   const int64_t own = pass->batch->whole->stand_in ? 0 : tensor.dim(0);
-  const Tensor rows = lathe::Gather(*group_, tensor.Slice(0, own));
+  const Tensor rows = lathe::Gather(*group_, tensor.Slice(0, own)).To(Device{});
   const Tensor places = lathe::Gather(*group_, pass->batch->sample_ids.Slice(0, own));
   Tensor result = Tensor::Empty(rows.shape(), rows.dtype());
   for (int64_t i = 0; i < places.numel(); ++i) {
     const int64_t place = places.data<int32_t>()[i];
     result.Slice(place, place + 1).CopyFrom(rows.Slice(i, i + 1));
   }
-  return result;
+  return result.To(tensor.device());
 }
 
 Accelerator::Part Accelerator::PartOf(int64_t n) const {

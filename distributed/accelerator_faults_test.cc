@@ -84,6 +84,28 @@ TEST(Preflight, OtherOptions) {
               "[preflight] rank 1 has mixed_precision bf16 but rank 0 has mixed_precision no");
 }
 
+// This test links neither CUDA nor NCCL.
+TEST(Preflight, Devices) {
+  const auto with_device = [](const std::string& of_rank_0, const std::string& of_rank_1) {
+    const auto results = RunRanks(2, [&](const Env& env) {
+      AcceleratorOptions options = Options(env);
+      options.device = env.rank == 0 ? of_rank_0 : of_rank_1;
+      const Accelerator accelerator(options);
+      return "on " + ToString(accelerator.device()) + ", " + accelerator.distributed_type();
+    });
+    EXPECT_EQ(results[0].said, results[1].said);
+    return results[0].said;
+  };
+  EXPECT_EQ(with_device("auto", "auto"), "on cpu, MULTI_CPU");
+  EXPECT_EQ(with_device("cpu", "cpu"), "on cpu, MULTI_CPU");
+  EXPECT_EQ(with_device("cuda", "cuda"), "[accelerator] this program was built without CUDA");
+  EXPECT_EQ(with_device("cuda:1", "cuda:1"),
+            "[accelerator] device cuda:1 is one GPU, and there are 2 processes");
+  EXPECT_EQ(with_device("gpu", "gpu"), "[device] unknown device \"gpu\"");
+  EXPECT_EQ(with_device("auto", "cpu"),
+            "[preflight] rank 1 has device cpu but rank 0 has device auto");
+}
+
 TEST(Accelerator, FindsParametersThatDrift) {
   const auto results = RunRanks(2, [](const Env& env) {
     AcceleratorOptions options = Options(env);

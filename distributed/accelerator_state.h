@@ -21,6 +21,7 @@ std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGrou
 struct Accelerator::State {
   ProcessEnvironment environment;
   int local_main = 0;
+  std::shared_ptr<NcclGroup> device_group;  // null: parameters lie on the host
   int exceptions = std::uncaught_exceptions();
   std::shared_ptr<LoaderPasses> passes = std::make_shared<LoaderPasses>();
   std::vector<Parameter> parameters;                    // of prepared models
@@ -98,7 +99,7 @@ struct Accelerator::State {
     shares.resize(arenas.size());
     std::vector<bool> shared_out;
     for (const auto& present : shares) shared_out.push_back(present != nullptr);
-    reducer = std::make_unique<Reducer>(group, arenas, options, shared_out);
+    reducer = std::make_unique<Reducer>(group, arenas, options, shared_out, device_group);
     trained = std::move(now);
     for (size_t i = 0; i < arenas.size(); ++i) {
       if (shares[i] == nullptr) continue;

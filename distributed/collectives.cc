@@ -149,7 +149,8 @@ Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& redu
   const DType wide = dtype == DType::kF64 ? DType::kF64
                      : IsFloating(dtype)  ? DType::kF32
                                           : DType::kI64;
-  const Tensor sum = tensor.Clone().To(wide).To(Device{});
+  // On the host, and nobody else's.
+  const Tensor sum = (tensor.device() == Device{} ? tensor.Clone() : tensor.To(Device{})).To(wide);
   const double scale = mean ? 1.0 / group.size() : 1;
   if (wide == DType::kF64) {
     AllReduceValues<double>(group, sum, op, scale);

@@ -37,7 +37,7 @@ class GradScaler {
   // gradients already (by clipping, or GradNorm) and not yet made its step.
   void Backward(const Tensor& loss, double factor = 1);
   // The same for a backward pass that the caller makes: returns the gradient of the loss that it
-  // starts from.
+  // starts from. Processes that have nothing to add to the others' gradients call it, too.
   double BeginPass(double factor);
 
   // Whether the last Step of an optimizer that uses this was left out, and how many have been.

@@ -1,0 +1,90 @@
+#include "lathe/distributed/job_device.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/device_backend.h"
+#include "lathe/core/error.h"
+#include "lathe/distributed/collectives.h"
+#include "lathe/distributed/nccl_devices.h"
+#include "lathe/distributed/store.h"
+
+namespace lathe {
+namespace {
+
+// Beside the job's own group, which stays as it is when something goes wrong on a device.
+std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds timeout) {
+  const ProcessEnvironment& env = job.environment;
+  const std::string name = "lathe devices 1 " + env.job;
+  std::shared_ptr<StoreServer> server;
+  std::string mine;  // what went wrong, on rank 0 its port
+  if (env.rank == 0) {
+    try {
+      server = std::make_shared<StoreServer>(env.master_addr, 0, name);
+      mine = std::to_string(server->port());
+    } catch (const Error& e) {
+      mine = e.message();
+    }
+  }
+  const std::string port = GatherStrings(*job.group, mine)[0];
+  if (port.find_first_not_of("0123456789") != std::string::npos) {
+    throw Error(absl::StatusCode::kUnavailable, "[nccl] rank 0: " + port);
+  }
+  auto store = std::make_shared<Store>(env.master_addr, std::stoi(port), name, timeout,
+                                       "rank " + std::to_string(env.rank));
+  return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),
+                       std::move(store), timeout);
+}
+
+// All ranks' GPUs, in their order.
+std::vector<RankDevice> GatherDevices(const Job& job) {
+  RankDevice own;
+  if (FindDeviceBackend() != nullptr) {
+    own = DescribeRankDevice(job.environment.local_rank);
+  } else {
+    own.problem = "this program was built without CUDA";
+    own.hint = "build it where CUDA is installed, or compute on the CPU (device cpu)";
+  }
+  std::vector<RankDevice> all;
+  for (const std::string& text : GatherStrings(*job.group, Serialize(own))) {
+    all.push_back(ParseRankDevice(text));
+  }
+  return all;
+}
+
+}  // namespace
+
+JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
+                          std::chrono::milliseconds timeout) {
+  if (job.group->size() == 1) return {.device = ChooseDevice(wish)};
+  CheckSame(*job.group, "preflight", {{"device", wish}},
+            "run the same program with the same options on all ranks");
+  if (wish == "cpu") return {};
+  if (wish.starts_with("cuda:")) {
+    throw InvalidArgument("[accelerator] device " + wish + " is one GPU, and there are " +
+                              std::to_string(job.group->size()) + " processes",
+                          "use cuda: each process takes the GPU that its local rank numbers");
+  }
+  if (wish != "auto" && wish != "cuda") ChooseDevice(wish);  // throws
+
+  const std::vector<RankDevice> devices = GatherDevices(job);
+  try {
+    CheckRankDevices(devices);
+  } catch (const Error& e) {
+    if (wish == "cuda") throw Error(e.code(), "[accelerator] " + e.message(), e.hint());
+    const bool any = std::any_of(devices.begin(), devices.end(),
+                                 [](const RankDevice& device) { return device.visible > 0; });
+    return {.note = any ? "all processes compute on the CPU: " + e.message() : ""};
+  }
+  // Connections last as long as somebody uses them: NCCL's must end before the process does.
+  static std::weak_ptr<NcclGroup> joined;
+  static std::weak_ptr<ProcessGroup> joined_by;  // a forked process is another rank
+  std::shared_ptr<NcclGroup> group = joined_by.lock() == job.group ? joined.lock() : nullptr;
+  if (group == nullptr) group = JoinDevices(job, timeout);
+  joined = group;
+  joined_by = job.group;
+  return {.device = {DeviceType::kCUDA, group->device()}, .group = std::move(group)};
+}
+
+}  // namespace lathe

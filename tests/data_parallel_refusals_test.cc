@@ -1,0 +1,134 @@
+// Devices that can't be had by several processes. Linked with data_parallel_on_device_test.cc.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <sstream>
+
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/reduce.h"
+#include "lathe/distributed/accelerator_testing.h"
+#include "lathe/tests/on_devices.h"
+
+namespace lathe {
+namespace {
+
+// What all ranks say that ask for `device`; they must say the same.
+std::string Refusal(int n, const std::string& device,
+                    const std::function<void(AcceleratorOptions&)>& prepare = nullptr) {
+  const auto results = RunRanks(n, [&](const Env& env) {
+    AcceleratorOptions options = Options(env);
+    options.device = device;
+    if (prepare) prepare(options);
+    Accelerator accelerator(options);
+    return std::string("is there");
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_EQ(result.said, results[0].said);
+    EXPECT_EQ(result.said.find('\n'), std::string::npos);
+    EXPECT_LT(result.seconds, 20);
+  }
+  return results[0].said;
+}
+
+TEST_F(OnOneDevice, MoreProcessesThanGpus) {
+  const int n = NumDevices() + 1;
+  EXPECT_TRUE(Refusal(n, "cuda").starts_with("[accelerator] ranks 0 and " + std::to_string(n - 1) +
+                                             " would share the GPU "));
+  // "auto" is the CPU then, and one line says why.
+  const auto results = RunRanks(n, [](const Env& env) {
+    std::ostringstream said;
+    std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
+    AcceleratorOptions options = Options(env);
+    options.device = "auto";
+    const Accelerator accelerator(options);
+    std::cerr.rdbuf(before);
+    EXPECT_EQ(accelerator.device(), Device{});
+    EXPECT_EQ(accelerator.distributed_type(), "MULTI_CPU");
+    return said.str();
+  });
+  ExpectAllWell(results);
+  EXPECT_TRUE(results[0].said.starts_with("note: all processes compute on the CPU: ranks 0 and " +
+                                          std::to_string(n - 1) + " would share the GPU "))
+      << results[0].said;
+  EXPECT_EQ(std::count(results[0].said.begin(), results[0].said.end(), '\n'), 1);
+  EXPECT_EQ(results[1].said, "");
+}
+
+TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
+  if (!Emulated()) GTEST_SKIP() << "needs an emulated device";
+  const auto without_devices = [](AcceleratorOptions&) {
+    setenv("LATHE_EMULATOR_DEVICES", "0", 1);
+  };
+  EXPECT_EQ(Refusal(2, "cuda", without_devices),
+            "[accelerator] no CUDA device: no CUDA-capable device is detected");
+  const auto without_one = [](AcceleratorOptions& options) {
+    if (options.environment->rank == 1) setenv("LATHE_EMULATOR_DEVICES", "0", 1);
+  };
+  const std::string said = Refusal(2, "cuda", without_one);
+  EXPECT_TRUE(said.starts_with("[accelerator] rank 1 (") &&
+              said.ends_with("): no CUDA device: no CUDA-capable device is detected"))
+      << said;
+  const auto without_nccl = [](AcceleratorOptions&) { setenv("LATHE_EMULATOR_NO_NCCL", "1", 1); };
+  EXPECT_EQ(Refusal(2, "cuda", without_nccl),
+            "[accelerator] NCCL can't be used: it is not emulated");
+  const auto without_nccl_on_one = [](AcceleratorOptions& options) {
+    if (options.environment->rank == 0) setenv("LATHE_EMULATOR_NO_NCCL", "1", 1);
+  };
+  EXPECT_TRUE(Refusal(2, "cuda", without_nccl_on_one).starts_with("[accelerator] rank 0 ("));
+
+  // "auto" goes to the CPU. Who has no GPU at all need not be told.
+  for (const bool all : {true, false}) {
+    const auto results = RunRanks(2, [&](const Env& env) {
+      std::ostringstream notes;
+      std::streambuf* const before = std::cerr.rdbuf(notes.rdbuf());
+      AcceleratorOptions options = Options(env);
+      options.device = "auto";
+      all ? without_devices(options) : without_one(options);
+      EXPECT_EQ(Accelerator(options).device(), Device{});
+      std::cerr.rdbuf(before);
+      return notes.str();
+    });
+    ExpectAllWell(results);
+    EXPECT_EQ(results[0].said.empty(), all) << results[0].said;
+    EXPECT_EQ(results[1].said, "");
+  }
+}
+
+TEST_F(OnDevices, WishesMustMakeSense) {
+  EXPECT_EQ(Refusal(2, "cuda:1"),
+            "[accelerator] device cuda:1 is one GPU, and there are 2 processes");
+  EXPECT_EQ(Refusal(2, "gpu"), "[device] unknown device \"gpu\"");
+  EXPECT_EQ(Refusal(2, "",
+                    [](AcceleratorOptions& options) {
+                      options.device = options.environment->rank == 0 ? "cuda" : "cpu";
+                    }),
+            "[preflight] rank 1 has device cpu but rank 0 has device cuda");
+}
+
+TEST_F(OnDevices, ParametersElsewhereAreRefused) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    AcceleratorOptions options = Options(env);
+    options.device = "cuda";
+    Accelerator accelerator(options);
+    Slope model, other;
+    model.Initialize(1);
+    other.Initialize(1);
+    SGD optimizer(model.Parameters(), {.lr = 0.1}), of_other(other.Parameters(), {.lr = 0.1});
+    accelerator.Prepare(model, optimizer, of_other);
+    const Tensor x = Tensor::Full({1, 1}, 1, DType::kF32, accelerator.device());
+    accelerator.Backward(Mean(Mul(model.weight, x)));
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.said.starts_with("[reducer] some parameters lie on cuda:") &&
+                result.said.ends_with(" and some on cpu; Prepare all models"))
+        << result.said;
+  }
+}
+
+}  // namespace
+}  // namespace lathe

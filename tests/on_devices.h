@@ -1,0 +1,30 @@
+// For tests whose processes have a device each: a GPU, or an emulated one of three.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "lathe/core/device_backend.h"
+#include "lathe/distributed/machine.h"
+
+namespace lathe {
+
+// Devices are asked for in the ranks' processes only: this one forks.
+inline bool Emulated() { return FindDeviceBackend()->Build() == "emulated CUDA"; }
+inline int NumDevices() { return Emulated() ? 3 : VisibleGpus(); }
+
+class OnDevices : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (FindDeviceBackend() == nullptr) GTEST_SKIP() << "built without CUDA";
+    if (Emulated()) setenv("LATHE_EMULATOR_DEVICES", "3", 1);
+    if (NumDevices() < Needed()) GTEST_SKIP() << "needs " << Needed() << " GPUs";
+  }
+  virtual int Needed() const { return 2; }
+};
+
+class OnOneDevice : public OnDevices {
+  int Needed() const override { return 1; }
+};
+
+}  // namespace lathe
