@@ -84,20 +84,30 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   std::vector<int64_t> indices;  // of the samples that they are of
   double loss_sum = 0;
   int64_t batches = 0;
-  for (const Batch& batch : loader) {
-    const SequenceClassifierOutput outputs = model.Forward(batch);
-    ++batches;
-    if (!batch.whole->stand_in) {
+  std::vector<SequenceClassifierOutput> unread;
+  const auto read = [&] {
+    for (const SequenceClassifierOutput& outputs : unread) {
       const auto rows = outputs.logits.ToVector<float>();
       logits.insert(logits.end(), rows.begin(), rows.end());
+      if (!outputs.loss.defined()) continue;
+      loss_sum += outputs.loss.Item() * static_cast<double>(outputs.logits.dim(0));
+    }
+    unread.clear();
+  };
+  // On a GPU, reading waits for it.
+  const size_t most_unread = accelerator.device() == Device{} ? 1 : 32;
+  for (const Batch& batch : loader) {
+    SequenceClassifierOutput outputs = model.Forward(batch);
+    ++batches;
+    if (!batch.whole->stand_in) {
+      unread.push_back({.loss = outputs.loss, .logits = outputs.logits, .hidden_states = {}});
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
-      if (outputs.loss.defined()) {
-        loss_sum += outputs.loss.Item() * static_cast<double>(batch.size());
-      }
+      if (unread.size() == most_unread) read();
     }
     progress.Update(1);
     if (Interrupted()) break;
   }
+  read();
   Evaluation result =
       Assemble(accelerator, *dataset, logits, indices, loss_sum, batches == loader.size());
   result.batches = batches;

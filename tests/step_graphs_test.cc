@@ -27,7 +27,7 @@ std::shared_ptr<SequenceClassifier> MakeModel(int64_t num_labels = 2) {
                                   {"model_type", "bert"},
                                   {"vocab_size", 50},
                                   {"hidden_size", 16},
-                                  {"num_hidden_layers", 2},
+                                  {"num_hidden_layers", 1},
                                   {"num_attention_heads", 2},
                                   {"intermediate_size", 36},
                                   {"max_position_embeddings", 160},
@@ -74,7 +74,7 @@ class StepGraphsTest : public testing::Test {
     if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  // Three epochs of 40 samples in batches of 8, shuffled, with dropout.
+  // Three epochs of 28 samples in batches of 8, shuffled, with dropout.
   static Outcome Train(const Set& set) {
     Accelerator accelerator({.gradient_accumulation_steps = set.accumulation,
                              .mixed_precision = set.precision,
@@ -83,7 +83,7 @@ class StepGraphsTest : public testing::Test {
                              .step_graphs = set.graphs});
     const auto model = MakeModel();
     AdamW optimizer(model->Parameters(), {.lr = 1e-2});
-    DataLoader train(MakeData(44, set.longest), {.batch_size = 8, .shuffle = true});
+    DataLoader train(MakeData(28, set.longest), {.batch_size = 8, .shuffle = true});
     const auto scheduler =
         GetScheduler("linear", optimizer, {.num_training_steps = 3 * train.size()});
     accelerator.Prepare(train, *model, optimizer, *scheduler);
@@ -118,7 +118,7 @@ class StepGraphsTest : public testing::Test {
     EXPECT_EQ(graphs.losses, plain.losses);
     EXPECT_EQ(graphs.values, plain.values);
     EXPECT_EQ(plain.statistics.replayed + plain.statistics.eager, 0);
-    EXPECT_EQ(graphs.statistics.replayed + graphs.statistics.eager, 18);
+    EXPECT_EQ(graphs.statistics.replayed + graphs.statistics.eager, 12);
     return graphs.statistics;
   }
 };
@@ -149,7 +149,7 @@ TEST_F(StepGraphsTest, SameBitsInEveryPrecision) {
     const StepGraphStatistics statistics = ExpectTheSame({.precision = precision});
     // Batches of 8, and of 4 at the end of an epoch.
     EXPECT_EQ(statistics.recorded, 2);
-    EXPECT_GE(statistics.replayed, 10);
+    EXPECT_GE(statistics.replayed, 6);
   }
 }
 
@@ -162,7 +162,7 @@ TEST_F(StepGraphsTest, SameBitsWithAccumulationAndCheckpoints) {
 
 TEST_F(StepGraphsTest, SameBitsForManyShapes) {
   const StepGraphStatistics statistics = ExpectTheSame({.longest = 97});
-  EXPECT_GE(statistics.replayed, 3);
+  EXPECT_GE(statistics.replayed, 2);
 }
 
 TEST_F(StepGraphsTest, WeightsThatAreSetInBetween) {
@@ -182,7 +182,7 @@ TEST_F(StepGraphsTest, ModesAndFrozenParameters) {
     model.Train(step % 5 != 0);
     model.SetGradientCheckpointing(step % 7 == 0);
     for (Parameter& p : model.Parameters()) {
-      if (p.name.find("layer.0") != std::string::npos) p.tensor.SetRequiresGrad(step % 6 < 3);
+      if (p.name.find("attention") != std::string::npos) p.tensor.SetRequiresGrad(step % 6 < 3);
     }
   };
   ExpectTheSame({.between = between});

@@ -104,8 +104,8 @@ Pool::Parts::iterator Pool::Grow(int64_t bytes, bool small) {
     }
   }
   throw Error(absl::StatusCode::kResourceExhausted, WhyNoRoom(bytes),
-              "use a smaller batch, shorter sequences, --mixed_precision bf16 or "
-              "--gradient_checkpointing");
+              "use a smaller batch, shorter sequences, --mixed_precision bf16, "
+              "--gradient_checkpointing or --no_cuda_graphs");
 }
 
 Pool::Parts::iterator Pool::AddSegment(int64_t bytes, bool small) {
