@@ -19,6 +19,8 @@ namespace lathe {
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
+  // Gives back what no tensor holds, when no recorded work uses it any more.
+  virtual void Trim() = 0;
 };
 
 // Work that was recorded instead of done: a CUDA graph. Its kernels read and write the same places

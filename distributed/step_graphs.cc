@@ -179,6 +179,12 @@ StepGraphs::Bounds& StepGraphs::SeenBy(const std::vector<Parameter>& parameters)
   return bounds;
 }
 
+void StepGraphs::GiveUp(const std::string& why) {
+  given_up_ = why;
+  entries_.clear();
+  memory_->Trim();
+}
+
 Tensor StepGraphs::RunEagerly(const std::string& why, const Batch& batch, float grad_seed,
                               const std::function<Tensor(const Batch&)>& forward) {
   if (told_.insert(why).second) LogDebug("no CUDA graph for the step: " + why);
@@ -188,12 +194,17 @@ Tensor StepGraphs::RunEagerly(const std::string& why, const Batch& batch, float 
   return loss.Detach();
 }
 
+// In the memory that all share.
+Tensor StepGraphs::Copy(const Tensor& loss) {
+  const DeviceMemoryScope shared(backend_, nullptr);
+  return loss.Clone();
+}
+
 Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
                        const std::function<Tensor(const Batch&)>& forward) {
   const std::vector<Parameter> parameters = model.Parameters();
-  if (const std::string why = WhyNot(parameters, batch); !why.empty()) {
-    return RunEagerly(why, batch, grad_seed, forward);
-  }
+  const std::string why = given_up_.empty() ? WhyNot(parameters, batch) : given_up_;
+  if (!why.empty()) return RunEagerly(why, batch, grad_seed, forward);
   Bounds& seen = SeenBy(parameters);
   const Bounds bounds = Bounds::Of(batch);
   const bool looked_at = seen.Cover(bounds);
@@ -221,35 +232,41 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
   };
   RefreshNarrowCopies(parameters);
   if (entry.work != nullptr && entry.narrow != NarrowPlaces(parameters)) entry.work = nullptr;
-  const DeviceMemoryScope scope(backend_, memory_);
-  if (!looked_at || !entry.warm) {
-    pass();
-    seen.Widen(bounds);
-    entry.warm = true;
-    ++statistics_.eager;
-  } else {
+  const std::vector<LeafState> before = StatesOf(parameters);
+  try {
+    const DeviceMemoryScope scope(backend_, memory_);
+    if (!looked_at || !entry.warm) {
+      pass();
+      seen.Widen(bounds);
+      entry.warm = true;
+      ++statistics_.eager;
+      return Copy(entry.loss);
+    }
     if (entry.work == nullptr) {
-      const std::vector<LeafState> before = StatesOf(parameters);
-      try {
-        entry.work = backend_.Record(pass);
-      } catch (const Error& e) {
-        Restore(parameters, before);
-        entry.why_not = e.message();
-        const DeviceMemoryScope shared(backend_, nullptr);
-        return RunEagerly(entry.why_not, batch, grad_seed, forward);
-      }
+      entry.work = backend_.Record(pass);
       entry.narrow = NarrowPlaces(parameters);
       entry.after = StatesOf(parameters);
       ++statistics_.recorded;
       LogDebug(absl::StrCat("recorded a CUDA graph for ", key.rows, " rows of ", key.sequences,
                             " sequences of up to ", key.max_seqlen, " tokens"));
     }
-    entry.work->Launch();
-    Restore(parameters, entry.after);
-    ++statistics_.replayed;
+  } catch (const Error& e) {
+    const bool no_room = e.code() == absl::StatusCode::kResourceExhausted;
+    const bool nothing_was_done = looked_at && entry.warm;  // but recorded
+    // What has been written may be written again, what was added to gradients not added.
+    const bool may_repeat =
+        std::all_of(before.begin(), before.end(), [](const LeafState& leaf) { return leaf.stale; });
+    if (!nothing_was_done && !(no_room && may_repeat)) throw;
+    Restore(parameters, before);
+    for (const Parameter& p : parameters) p.tensor.impl()->low_precision_version = -1;
+    const std::string problem = e.message();
+    no_room ? GiveUp(problem) : static_cast<void>(entry.why_not = problem);
+    return RunEagerly(problem, batch, grad_seed, forward);
   }
-  const DeviceMemoryScope shared(backend_, nullptr);
-  return entry.loss.Clone();
+  entry.work->Launch();
+  Restore(parameters, entry.after);
+  ++statistics_.replayed;
+  return Copy(entry.loss);
 }
 
 }  // namespace lathe

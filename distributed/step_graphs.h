@@ -96,6 +96,9 @@ class StepGraphs {
             const Batch& batch) const;
   Entry& EntryOf(const Key& key, const std::vector<Parameter>& parameters);
   Bounds& SeenBy(const std::vector<Parameter>& parameters);
+  Tensor Copy(const Tensor& loss);
+  // From now on nothing is recorded, and no memory is kept for it.
+  void GiveUp(const std::string& why);
   Tensor RunEagerly(const std::string& why, const Batch& batch, float grad_seed,
                     const std::function<Tensor(const Batch&)>& forward);
 
@@ -104,6 +107,7 @@ class StepGraphs {
   std::shared_ptr<DeviceMemory> memory_;  // that recorded work uses on the way
   std::map<Key, Entry> entries_;
   std::map<const TensorImpl*, std::pair<std::weak_ptr<TensorImpl>, Bounds>> seen_;
+  std::string given_up_;  // why; empty: not
   std::set<std::string> told_;
   StepGraphStatistics statistics_;
   int64_t clock_ = 0;

@@ -1,6 +1,12 @@
-// A training step on the emulated device: the host waits for nothing.
+// Training steps on the emulated device: the host waits for nothing, and graphs that can't be had
+// change nothing.
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
+
+#include "lathe/core/cuda/device.h"
 #include "lathe/data/data_loader.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
@@ -11,7 +17,7 @@
 namespace lathe {
 namespace {
 
-TEST(StepOnADevice, WaitsForNothing) {
+std::shared_ptr<TokenizedDataset> MakeData() {
   auto data = std::make_shared<TokenizedDataset>();
   data->has_labels = true;
   data->num_labels = 2;
@@ -21,23 +27,31 @@ TEST(StepOnADevice, WaitsForNothing) {
     data->offsets.push_back(std::ssize(data->input_ids));
     data->classes.push_back(i % 2);
   }
+  return data;
+}
+
+std::shared_ptr<SequenceClassifier> MakeModel(int64_t hidden_size = 16) {
+  return AutoModelForSequenceClassification::FromConfig(
+      PretrainedConfig::FromJson({{"architectures", {"BertForSequenceClassification"}},
+                                  {"model_type", "bert"},
+                                  {"vocab_size", 50},
+                                  {"hidden_size", hidden_size},
+                                  {"num_hidden_layers", 1},
+                                  {"num_attention_heads", 2},
+                                  {"intermediate_size", 36},
+                                  {"max_position_embeddings", 16},
+                                  {"type_vocab_size", 2}}));
+}
+
+TEST(StepOnADevice, WaitsForNothing) {
   for (const std::string precision : {"no", "bf16"}) {
     for (const bool graphs : {true, false}) {
       SCOPED_TRACE(precision + (graphs ? ", graphs" : ""));
       Accelerator accelerator(
           {.mixed_precision = precision, .device = "cuda", .step_graphs = graphs});
-      const auto model = AutoModelForSequenceClassification::FromConfig(
-          PretrainedConfig::FromJson({{"architectures", {"BertForSequenceClassification"}},
-                                      {"model_type", "bert"},
-                                      {"vocab_size", 50},
-                                      {"hidden_size", 16},
-                                      {"num_hidden_layers", 2},
-                                      {"num_attention_heads", 2},
-                                      {"intermediate_size", 36},
-                                      {"max_position_embeddings", 16},
-                                      {"type_vocab_size", 2}}));
+      const auto model = MakeModel();
       AdamW optimizer(DecayGroups(model->Parameters(), 0.1), {.lr = 1e-2});
-      DataLoader loader(data, {.batch_size = 8, .shuffle = true});
+      DataLoader loader(MakeData(), {.batch_size = 8, .shuffle = true});
       const auto scheduler = GetScheduler("linear", optimizer, {.num_training_steps = 100});
       accelerator.Prepare(loader, *model, optimizer, *scheduler);
       model->Train();
@@ -61,6 +75,64 @@ TEST(StepOnADevice, WaitsForNothing) {
       EXPECT_GT(emulator::NumWaits(), waits);
       EXPECT_EQ(accelerator.TakeLosses().size(), 20u);
     }
+  }
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<float> values;
+  StepGraphStatistics statistics;
+  bool operator==(const Outcome& other) const {
+    return losses == other.losses && values == other.values;
+  }
+};
+
+// `before`: called with the number of each step.
+Outcome Train(
+    bool graphs, const std::function<void(int)>& before = [](int) {}) {
+  Accelerator accelerator({.mixed_precision = "bf16", .device = "cuda", .step_graphs = graphs});
+  const auto model = MakeModel(64);
+  AdamW optimizer(model->Parameters(), {.lr = 1e-2});
+  DataLoader loader(MakeData(), {.batch_size = 16, .shuffle = true});
+  accelerator.Prepare(loader, *model, optimizer);
+  model->Train();
+  int step = 0;
+  for (const Batch& batch : loader) {
+    before(step++);
+    accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
+    optimizer.Step();
+    optimizer.ZeroGrad();
+  }
+  return {accelerator.TakeLosses(), optimizer.arena().values().ToVector<float>(),
+          accelerator.graph_statistics()};
+}
+
+TEST(StepOnADevice, AGraphThatCannotBeMadeIsDoneWithout) {
+  const Outcome expected = Train(false);
+  EXPECT_TRUE(Train(true) == expected);
+  const Outcome without = Train(true, [](int) { emulator::FailNextInstantiate(); });
+  EXPECT_TRUE(without == expected);
+  EXPECT_EQ(without.statistics.replayed, 0);
+  EXPECT_EQ(without.statistics.eager, 10);
+  Tensor::Zeros({1}, DType::kF32, {DeviceType::kCUDA, 0}).To(Device{});  // no error is left
+}
+
+// Whenever memory runs out, what graphs hold is given up and training goes on.
+TEST(StepOnADevice, GraphsGiveWayWhereMemoryIsShort) {
+  const Outcome expected = Train(false);
+  for (const int short_from : {1, 2, 4}) {
+    Tensor hog;
+    const Outcome outcome = Train(true, [&](int step) {
+      if (step != short_from) return;
+      cuda::DevicePool().ReleaseFreeSegments();
+      // Room for one set of activations, wherever it is.
+      hog = Tensor::Empty({1}, DType::kU8, {DeviceType::kCUDA, 0});
+      size_t free = 0, total = 0;
+      cudaMemGetInfo(&free, &total);
+      emulator::SetMemorySize(static_cast<int64_t>(total - free) + (int64_t{22} << 20));
+    });
+    emulator::SetMemorySize(int64_t{16} << 30);
+    EXPECT_TRUE(outcome == expected) << short_from;
   }
 }
 

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,6 +18,7 @@ namespace lathe::cuda {
 
 void CheckCuda(const char* call, cudaError_t result) {
   if (result == cudaSuccess) return;
+  cudaGetLastError();  // told: the next call is not to blame
   throw Error(absl::StatusCode::kInternal,
               absl::StrCat("[cuda] ", call, ": ", cudaGetErrorString(result)));
 }
@@ -34,6 +35,9 @@ void BindThread() {
   CheckCuda("cudaSetDevice", cudaSetDevice(the_device));
   bound = true;
 }
+
+// Bytes of segments of all OwnMemory.
+std::atomic<int64_t> reserved_for_recordings = 0;
 
 class CudaMemory : public PoolDevice {
  public:
@@ -52,54 +56,44 @@ class CudaMemory : public PoolDevice {
     cudaStreamSynchronize(Stream());
     cudaFree(segment);
   }
+  // Which means to wait; what is being recorded can't.
+  bool MayRelease() override { return !IsCapturing(); }
   Room Memory() override {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+    return {static_cast<int64_t>(free), static_cast<int64_t>(total), reserved_for_recordings};
   }
 };
 
-// Segments of its own, for one purpose. What all share gives way to it.
+// Segments of its own, for one purpose. What all share gives way to it; it keeps what is free, as
+// work that was recorded earlier uses it.
 class OwnMemory : public DeviceMemory, public PoolDevice {
  public:
-  OwnMemory() {
-    const std::lock_guard lock(ListMutex());
-    List().insert(this);
-  }
-  ~OwnMemory() override {
-    pool_.ReleaseFreeSegments();
-    const std::lock_guard lock(ListMutex());
-    List().erase(this);
-  }
+  ~OwnMemory() override { Trim(); }
   Pool& pool() { return pool_; }
-  // Bytes that all of these have taken.
-  static int64_t TotalReserved() {
-    const std::lock_guard lock(ListMutex());
-    int64_t bytes = 0;
-    for (const OwnMemory* memory : List()) bytes += memory->pool_.Statistics().reserved;
-    return bytes;
-  }
+  void Trim() override { pool_.ReleaseFreeSegments(); }
 
   void* Allocate(int64_t bytes) override {
     void* segment = memory_.Allocate(bytes);
-    if (segment != nullptr || IsCapturing()) return segment;
-    DevicePool().ReleaseFreeSegments();
-    return memory_.Allocate(bytes);
+    if (segment == nullptr && !IsCapturing()) {
+      DevicePool().ReleaseFreeSegments();
+      segment = memory_.Allocate(bytes);
+    }
+    if (segment == nullptr) return nullptr;
+    sizes_[segment] = bytes;
+    reserved_for_recordings += bytes;
+    return segment;
   }
-  // Recorded work can't wait.
-  void Release(void* segment) override { memory_.Release(segment); }
+  void Release(void* segment) override {
+    reserved_for_recordings -= sizes_.extract(segment).mapped();
+    memory_.Release(segment);
+  }
+  bool MayRelease() override { return false; }
   Room Memory() override { return memory_.Memory(); }
 
  private:
-  static std::mutex& ListMutex() {
-    static std::mutex* mutex = new std::mutex;
-    return *mutex;
-  }
-  static std::set<OwnMemory*>& List() {
-    static auto* list = new std::set<OwnMemory*>;
-    return *list;
-  }
   CudaMemory memory_;
+  std::map<void*, int64_t> sizes_;  // of segments; guarded by the pool
   Pool pool_{*this};
 };
 
@@ -223,7 +217,7 @@ class Backend : public DeviceBackend {
   }
   MemoryUse Memory(int) override {
     const PoolStatistics s = DevicePool().Statistics();
-    const int64_t others = OwnMemory::TotalReserved();
+    const int64_t others = reserved_for_recordings.load();
     return {s.allocated + others, s.peak_allocated + others};
   }
   void ResetPeakMemory(int) override { DevicePool().ResetPeaks(); }
@@ -311,8 +305,14 @@ void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
   (void)name, (void)kernel, (void)bytes;
 #else
   BindThread();
+  // Never lowered: recorded launches of the kernel may need more than this one.
+  static std::mutex mutex;
+  static std::map<const void*, size_t> allowed;
+  const std::lock_guard lock(mutex);
+  if (allowed[kernel] >= bytes) return;
   CheckCuda(name, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(bytes)));
+  allowed[kernel] = bytes;
 #endif
 }
 

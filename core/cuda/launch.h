@@ -62,6 +62,7 @@ void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   emulator::DoOrRecord([=] {
     emulator::RunKernel(name, grid, block, shared_bytes, [&] { std::apply(kernel, values); });
   });
+  CheckCuda(name, cudaGetLastError());
 }
 
 #endif

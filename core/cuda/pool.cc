@@ -93,10 +93,12 @@ Pool::Parts::iterator Pool::Grow(int64_t bytes, bool small) {
   auto part = AddSegment(wanted, small);
   if (part == parts_.end() && least < wanted) part = AddSegment(least, small);
   if (part != parts_.end()) return part;
-  ++statistics_.retries;
-  ReleaseFree();
-  part = AddSegment(least, small);
-  if (part != parts_.end()) return part;
+  if (device_.MayRelease()) {
+    ++statistics_.retries;
+    ReleaseFree();
+    part = AddSegment(least, small);
+    if (part != parts_.end()) return part;
+  }
   if (small) {  // rather a piece of what is meant for large requests than none
     const FreeParts& free = FreePartsOf(false);
     if (const auto fit = free.lower_bound({bytes, nullptr}); fit != free.end()) {
@@ -159,6 +161,9 @@ std::string Pool::WhyNoRoom(int64_t bytes) {
                    " in use by tensors (", Readable(s.peak_allocated), " at most so far), ",
                    Readable(s.reserved), " reserved in ", s.segments, " segments, ",
                    Readable(room.free), " of the device's ", Readable(room.total), " free");
+  if (room.recorded > 0) {
+    absl::StrAppend(&why, ", ", Readable(room.recorded), " reserved for CUDA graphs");
+  }
   if (unused >= bytes) {
     absl::StrAppend(&why, "; what is reserved and not in use lies in pieces of at most ",
                     Readable(LargestFree()));

@@ -28,8 +28,12 @@ class PoolDevice {
   virtual void* Allocate(int64_t bytes) = 0;
   // Waits for work that may use it. Never throws.
   virtual void Release(void* segment) = 0;
+  // Whether a pool that finds no room may give free segments back. Recorded work may still use
+  // them.
+  virtual bool MayRelease() { return true; }
   struct Room {
     int64_t free = 0, total = 0;  // bytes
+    int64_t recorded = 0;         // that other pools hold for recorded work
   };
   virtual Room Memory() = 0;
 };
@@ -55,7 +59,7 @@ class Pool {
   void* Allocate(int64_t bytes);
   // What Allocate returned. Never throws.
   void Free(void* memory);
-  // Gives segments without a block in use back to the device.
+  // Gives segments without a block in use back to the device, whatever MayRelease says.
   void ReleaseFreeSegments();
 
   PoolStatistics Statistics() const;

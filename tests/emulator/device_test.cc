@@ -141,6 +141,54 @@ TEST(RecordedWork, CannotTakeValuesFromTheHost) {
   EXPECT_EQ(x.ToVector<float>(), std::vector<float>(5, 1));  // nothing is left behind
 }
 
+// What is free of the memory that recorded work took, it still uses.
+TEST(RecordedWork, KeepsItsMemoryWhereItIsShort) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  cuda::DevicePool().ReleaseFreeSegments();
+  const auto memory = backend.NewMemory();
+  const Tensor kept = Tensor::Zeros({5}, DType::kF32, kGpu);
+  std::unique_ptr<RecordedWork> work;
+  {
+    const DeviceMemoryScope scope(backend, memory);
+    work = backend.Record([&] { OfMiB(40).Fill(7); });
+  }
+  emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved + 70 * kMiB);
+  {
+    const DeviceMemoryScope scope(backend, memory);
+    EXPECT_THROW(OfMiB(50), Error);
+    // Nothing can be given back while work is recorded, either.
+    EXPECT_THROW(backend.Record([] { OfMiB(50); }), Error);
+  }
+  const Tensor other = Tensor::Full({20 * kMiB}, 1, DType::kU8, kGpu);
+  work->Launch();
+  const std::vector<uint8_t> values = other.ToVector<uint8_t>();
+  EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](uint8_t v) { return v == 1; }));
+  try {
+    OfMiB(60);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(e.message().find(", 40.0 MiB reserved for CUDA graphs"), std::string::npos)
+        << e.message();
+    EXPECT_NE(e.hint().find("--no_cuda_graphs"), std::string::npos);
+  }
+  work.reset();
+  memory->Trim();
+  EXPECT_EQ(OfMiB(40).numel(), 40 * kMiB);
+  emulator::SetMemorySize(int64_t{16} << 30);
+}
+
+TEST(RecordedWork, ErrorsLeaveNothingBehind) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  emulator::FailNextInstantiate();
+  EXPECT_THROW(backend.Record([] {}), Error);
+  // A call that isn't allowed spoils what is being recorded, whoever passes over its error.
+  EXPECT_THROW(
+      backend.Record([] { cudaDeviceSynchronize(), cudaStreamSynchronize(cuda::Stream()); }),
+      Error);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(Tensor::Full({3}, 2.0, DType::kF32, kGpu).ToVector<float>(), std::vector<float>(3, 2));
+}
+
 TEST(DeviceMemory, OfOnePurposeIsApartAndGoesWithItsLastTensor) {
   DeviceBackend& backend = BackendOf(kGpu);
   cuda::DevicePool().ReleaseFreeSegments();

@@ -27,5 +27,9 @@ int64_t NumGraphLaunches();
 int64_t NumWaits();
 // Whether work is recorded for a graph instead of being done.
 bool IsRecording();
+// What is being recorded can't become a graph; returns the error of the call that is to blame.
+cudaError_t FailRecording();
+// The next graph can't be made, for lack of memory.
+void FailNextInstantiate();
 
 }  // namespace lathe::emulator

@@ -10,6 +10,7 @@
 
 struct CUgraph_st {
   std::vector<std::function<void()>> work;
+  bool invalid = false;  // something was done that can't be recorded
 };
 
 namespace lathe::emulator {
@@ -17,6 +18,7 @@ namespace {
 
 std::unique_ptr<CUgraph_st> recording;  // null: work is done at once
 std::atomic<int64_t> graph_launches = 0;
+bool next_instantiate_fails = false;
 
 }  // namespace
 
@@ -25,6 +27,11 @@ void DoOrRecord(std::function<void()> work) {
   recording->work.push_back(std::move(work));
 }
 bool IsRecording() { return recording != nullptr; }
+cudaError_t FailRecording() {
+  recording->invalid = true;
+  return Fail(cudaErrorStreamCaptureUnsupported);
+}
+void FailNextInstantiate() { next_instantiate_fails = true; }
 int64_t NumGraphLaunches() { return graph_launches; }
 
 }  // namespace lathe::emulator
@@ -37,20 +44,26 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  if (recording != nullptr) return lathe::emulator::FailRecording();
   recording = std::make_unique<CUgraph_st>();
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
   *graph = recording.release();
-  return *graph == nullptr ? Fail(cudaErrorInvalidValue) : cudaSuccess;
+  if (*graph == nullptr) return Fail(cudaErrorInvalidValue);
+  if (!(*graph)->invalid) return cudaSuccess;
+  delete std::exchange(*graph, nullptr);
+  return Fail(cudaErrorStreamCaptureInvalidated);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  if (std::exchange(lathe::emulator::next_instantiate_fails, false)) {
+    return Fail(cudaErrorMemoryAllocation);
+  }
   *made = new CUgraph_st(*graph);
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
-  if (recording != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  if (recording != nullptr) return lathe::emulator::FailRecording();
   ++lathe::emulator::graph_launches;
   for (const auto& work : graph->work) work();
   return cudaSuccess;

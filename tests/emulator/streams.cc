@@ -118,7 +118,7 @@ void lathe::emulator::Enqueue(cudaStream_t stream, std::function<void()> work) {
 int64_t lathe::emulator::NumWaits() { return waits; }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  if (IsRecording()) return Fail(cudaErrorStreamCaptureUnsupported);
+  if (IsRecording()) return lathe::emulator::FailRecording();
   ++waits;
   const DeviceAccess access;
   std::memmove(to, from, bytes);
@@ -128,7 +128,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (IsRecording() && kind != cudaMemcpyDeviceToDevice) {
-    return Fail(cudaErrorStreamCaptureUnsupported);
+    return lathe::emulator::FailRecording();
   }
   RunOn(stream, [=] {
     const DeviceAccess access;
@@ -153,7 +153,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (IsRecording()) return Fail(cudaErrorStreamCaptureUnsupported);
+  if (IsRecording()) return lathe::emulator::FailRecording();
   ++waits;
   if (stream != nullptr) stream->WaitUntil(stream->Position());
   return cudaSuccess;
