@@ -122,10 +122,14 @@ TEST_F(EmulatedDevicesTest, AKilledRankIsNamedAndTheModelSaved) {
 // `lathe test` uses the CPU where no driver is installed, unless a file says how to launch.
 TEST_F(EmulatedDevicesTest, TheSelfTestPasses) {
   Write("launch.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\n");
-  const RunResult run =
-      RunProgram("lathe_emulated", {"test", "--config_file", Path("launch.yaml")});
+  const RunResult run = RunProgram("lathe_emulated", {"test", "--config_file", Path("launch.yaml"),
+                                                      "--mixed_precision", "fp16"});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
   EXPECT_EQ(run.err, "");
+  EXPECT_NE(run.out.find(": 2 processes on the GPU"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find(" in float16, compared with 1 process on the CPU in float32"),
+            std::string::npos)
+      << run.out;
 }
 
 }  // namespace

@@ -146,7 +146,8 @@ MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptio
   estimate.weights = estimate.gradients = model.NumParameters() * kFloat;
   // The word table, which is exchanged by rows, all processes update; of the rest each a part.
   const int64_t words = classifier->config().GetInt("vocab_size", 30522);
-  const int64_t own = options.shard_optimizer ? words * activations.H * kFloat : estimate.weights;
+  const bool shares = options.shard_optimizer && !options.on_gpu;
+  const int64_t own = shares ? words * activations.H * kFloat : estimate.weights;
   const int64_t n = options.num_processes;
   estimate.moments = 2 * (own + (estimate.weights - own + n - 1) / n);
   estimate.workspace = options.on_gpu ? kGpuWorkspace : 0;
@@ -154,7 +155,7 @@ MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptio
   estimate.kept = activations.Kept(options.gradient_checkpointing);
   estimate.temporary = activations.BackwardPeak(options.gradient_checkpointing);
   estimate.inference = activations.Forward();
-  if (options.num_processes > 1) {
+  if (options.num_processes > 1 && !options.on_gpu) {  // NCCL sums gradients where they lie
     // The rows of the word table that any process has used, unless they are most of them.
     estimate.exchange =
         std::min(options.num_processes * activations.T, words / 2) * activations.H * kFloat;
@@ -193,9 +194,7 @@ EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
   flags.Add("device", &o.device, "what computes; fp16 needs cuda").Choices({"cpu", "cuda"});
   flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
             "keep only what enters each layer for the backward pass");
-  flags.Add("num_processes", &o.num_processes, "processes that train together, on the CPU")
-      .Min(1)
-      .Max(kMost);
+  flags.Add("num_processes", &o.num_processes, "processes that train together").Min(1).Max(kMost);
   flags.Add("shard_optimizer", &o.shard_optimizer,
             "they share AdamW's moments out, as finetune's do");
   flags.Add("help", &o.help, "show this text");
@@ -210,10 +209,7 @@ EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
   if (o.mixed_precision == "fp16" && o.device == "cpu") {
     throw InvalidArgument("--mixed_precision fp16 needs a GPU", "add --device cuda, or use bf16");
   }
-  if (o.num_processes > 1 && o.device == "cuda") {
-    throw InvalidArgument("several processes train on the CPU only",
-                          "leave --num_processes or --device cuda out");
-  }
+  if (o.device == "cuda") o.shard_optimizer = false;  // there each process has all moments
   return o;
 }
 
@@ -324,7 +320,7 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
   std::cout
       << "\nThis is the most that such batches take: nothing is padded, so shorter texts take\n"
       << (options.on_gpu
-              ? "less. What CUDA itself takes of the GPU's memory comes on top.\n"
+              ? "less. What CUDA and NCCL themselves take of the GPU's memory comes on top.\n"
               : "less, and tables of words take memory for gradients and moments as words "
                 "come up.\n"
                 "The program itself, with its libraries, comes on top: about 100 MiB, and "

@@ -51,7 +51,8 @@ TEST_F(TestCommandOnDevice, SeveralProcessesComputeOnTheCpu) {
   }
   ExpectError(Test({"--num_processes", "2", "--mixed_precision", "fp16"}), "fp16 needs a GPU", 2);
   Write("two.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\n");
-  ExpectError(Test({"--config_file", Path("two.yaml")}), "2 processes but 1 GPUs", 2);
+  ExpectError(Test({"--config_file", Path("two.yaml")}), "2 processes but 1 GPU on this machine",
+              2);
 }
 
 }  // namespace

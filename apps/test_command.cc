@@ -33,8 +33,8 @@ constexpr char kUsage[] =
     "  lathe test [options]\n"
     "\n"
     "What no option says is taken from the file that `lathe config` writes, if there is\n"
-    "one. Where there is a GPU, one process trains on it. Several processes train on the\n"
-    "CPU; where that is to be used and nothing asks for more than one, there are 2.\n";
+    "one. Where there is a GPU, one process trains on it, and as many as --num_processes\n"
+    "says where each has a GPU of its own. On the CPU there are 2 unless more are asked for.\n";
 
 // What comes before the folder for reports where this program is a process of the job.
 constexpr char kAsRank[] = "as-rank";
@@ -72,10 +72,6 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
     flags.num_processes = wanted;
   }
   const std::string precision = PrecisionOf(flags, config);
-  if (precision == "fp16" && !on_cpu && *flags.num_processes > 1) {
-    throw UsageError("mixed_precision fp16 needs a GPU, and several processes train on the CPU",
-                     "give --num_processes 1 to test the GPU, or --mixed_precision bf16");
-  }
   TestedJobs jobs;
   jobs.tested = MakeLaunchOptions(flags, file, gpus);
   flags.num_processes = flags.num_machines = 1;

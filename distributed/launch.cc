@@ -248,7 +248,7 @@ void CheckLaunchOptions(const LaunchOptions& options) {
   if (options.num_gpus > 0 && LocalProcesses(options) > options.num_gpus) {
     throw InvalidArgument("there are " + std::to_string(LocalProcesses(options)) +
                               " processes but " + std::to_string(options.num_gpus) +
-                              " GPUs on this machine",
+                              (options.num_gpus == 1 ? " GPU" : " GPUs") + " on this machine",
                           "start at most one for each GPU, or compute on the CPU (--cpu)");
   }
 }

@@ -290,6 +290,17 @@ TEST(LaunchProgram, PassesSignalsOnAndWaits) {
   }
 }
 
+TEST(LaunchProgram, TellsOfARankThatCrashesWhenItIsToEnd) {
+  Launcher launcher(Script("trap 'test $RANK = 1 && kill -ABRT $$; sleep 0.2; exit 0' INT; "
+                           "echo ready; while :; do sleep 0.05; done"),
+                    Ranks(2));
+  launcher.WaitForLines(2);
+  launcher.Kill(SIGINT);
+  EXPECT_EQ(launcher.Wait(), 128 + SIGINT);
+  EXPECT_TRUE(launcher.err().starts_with("lathe launch: rank 1 (process ")) << launcher.err();
+  EXPECT_TRUE(launcher.err().ends_with(") was killed by signal 6 (Aborted)\n")) << launcher.err();
+}
+
 TEST(LaunchProgram, ASecondSignalReachesTheRanksToo) {
   Launcher launcher(Script("trap 'n=x$n; echo got $n; test $n = xx && exit 1' INT; echo ready; "
                            "while :; do sleep 0.05; done"),

@@ -182,10 +182,24 @@ void RankSupervisor::Reap() {
   if (!AnyRuns()) TellCause();
 }
 
+namespace {
+
+// As a program does that is wrong, not one that is told to end.
+bool Crashed(int status) {
+  if (!WIFSIGNALED(status)) return false;
+  constexpr int kSignals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+  return std::ranges::count(kSignals, WTERMSIG(status)) > 0;
+}
+
+}  // namespace
+
 void RankSupervisor::NoteFailure(const Rank& rank) {
   if (stage_ == Stage::kRunning) {
     Enter(Stage::kNotice, options_.notice);
     early_ = Clock::now() + options_.patience;
+  } else if (cause_ == nullptr && Crashed(rank.status)) {
+    cause_ = &rank;  // after a signal that stops the job: it stops all the same, but not well
+    return;
   } else if (stage_ != Stage::kNotice || ExitCode(cause_->status) != kLostRankExitCode ||
              ExitCode(rank.status) == kLostRankExitCode) {
     return;  // the first says why the job ends

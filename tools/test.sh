@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds everything and runs every test. The last line is "N passed, N failed", counted in test cases;
+# Builds everything and runs every test. The last line is "N passed, N failed, N skipped", counted in test cases;
 # exits with 1 if any failed or none ran.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,6 +21,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0
 failed=0
+skipped=0
 
 # What a machine without CUDA builds. First, so that the programs that stay are the default build's; the two differ in
 # some dozens of actions.
@@ -31,6 +32,17 @@ else
   failed=$((failed + 1))
 fi
 
+# The GPU's kernels, emulated, under AddressSanitizer: one case for each test.
+emulated=$(bazel query "${quiet[@]}" 'filter("_emulated_test$", tests(//core/...)) union //tests/emulator:device_test' 2>/dev/null)
+bazel test "${quiet[@]}" --config=asan --keep_going --local_test_jobs=2 $emulated 2>&1 | tee "$log" || true
+for label in $emulated; do
+  if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+  fi
+done
+
 # A part that does not build is one failed case: no count of what is in it can be had.
 bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
 
@@ -38,8 +50,8 @@ bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
 # the cache, which knows nothing of what lies in the golden folder.
 bazel test "${quiet[@]}" --keep_going --nocache_test_results --local_test_jobs=2 "${options[@]}" //... 2>&1 | tee "$log" || true
 
-# "PASSED FAILED" cases in a test.xml, GoogleTest's or (after a crash or a timeout) Bazel's own.
-# Skipped and disabled ones are neither.
+# "PASSED FAILED SKIPPED" cases in a test.xml, GoogleTest's or (after a crash or a timeout) Bazel's own.
+# Disabled ones are none of these.
 count_cases() {
   awk '
     function attribute(name) {
@@ -49,7 +61,8 @@ count_cases() {
       bad += attribute("failures") + attribute("errors")
       good += attribute("tests") - attribute("failures") - attribute("errors") - attribute("skipped") - attribute("disabled")
     }
-    END { print good + 0, bad + 0 }' "$1"
+    /^ *<testsuite name=/ { idle += attribute("skipped") }
+    END { print good + 0, bad + 0, idle + 0 }' "$1"
 }
 
 while read -r label; do
@@ -57,16 +70,18 @@ while read -r label; do
   xml=${xml/://}/test.xml
   good=0
   bad=0
+  idle=0
   if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
-    read -r good bad < <(count_cases "$xml")
+    read -r good bad idle < <(count_cases "$xml")
   elif grep -qE "^$label +(\(cached\) )?(FAILED|TIMEOUT|FLAKY)" "$log" && [ -f "$xml" ]; then
-    read -r good bad < <(count_cases "$xml")
+    read -r good bad idle < <(count_cases "$xml")
     [ "$bad" -gt 0 ] || bad=1  # it ended badly after its last case
   else
     bad=1  # it did not run
   fi
   passed=$((passed + good))
   failed=$((failed + bad))
+  skipped=$((skipped + idle))
 done < <(bazel query "${quiet[@]}" 'tests(//...)' 2>/dev/null)
 
 # A workspace of its own that embeds Lathe.
@@ -78,5 +93,5 @@ else
 fi
 (cd tests/embedding && bazel shutdown >/dev/null 2>&1) || true
 
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -23,9 +23,9 @@ struct AttentionOptions {
 };
 
 // softmax(q k^T / sqrt(H / num_heads)) v for each sequence and head. q: [T, H] ([B, H] for
-// first_query_only), kv: [2 T, H], keys above values or as options say. Rows beyond the last sequence give 0. Returns
-// q's shape. The backward pass computes the probabilities again from a saved log-sum a row; all
-// gradients are assigned.
+// first_query_only), kv: [2 T, H], keys above values or as options say. Rows beyond the last
+// sequence give 0. Returns q's shape. The backward pass computes the probabilities again from a
+// saved log-sum a row; all gradients are assigned.
 Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                        const AttentionOptions& options);
 

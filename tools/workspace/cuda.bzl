@@ -68,6 +68,10 @@ def _cuda_repository_impl(repository_ctx):
     root = repository_ctx.os.environ.get("CUDA_PATH", "") or "/usr/local/cuda"
     archs = repository_ctx.os.environ.get("LATHE_CUDA_ARCHS", "") or "90"
     archs = archs.replace(",", ";").split(";")
+    for arch in archs:
+        digits = arch.rstrip("af")
+        if not digits.isdigit() or int(digits) < 80:
+            fail("LATHE_CUDA_ARCHS: \"%s\" is no compute capability from 8.0 on; write 80, 90 or 90a, several with ; between them" % arch)
     wanted = repository_ctx.os.environ.get("LATHE_CUDA", "") != "0"
     runtime = _find_runtime(repository_ctx, root) if wanted else None
     cublaslt, nccl = False, False
