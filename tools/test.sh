@@ -8,14 +8,13 @@ tools/setup.sh --tests
 
 quiet=(--color=no --noshow_progress)
 options=()
-golden=${LATHE_GOLDEN_DIR:-}
-if [ -z "$golden" ] && [ -d ../shared/golden ]; then
-  golden=$(cd ../shared/golden && pwd)
-fi
-if [ -n "$golden" ]; then
-  golden=$(realpath -e -- "$golden")  # tests run in a folder of their own
-  options+=("--test_env=LATHE_GOLDEN_DIR=$golden")
-fi
+for folder in golden data; do
+  variable=LATHE_${folder^^}_DIR
+  dir=${!variable:-}
+  if [ -z "$dir" ] && [ -d "../shared/$folder" ]; then dir=../shared/$folder; fi
+  # Tests run in a folder of their own.
+  [ -z "$dir" ] || options+=("--test_env=$variable=$(realpath -e -- "$dir")")
+done
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -47,7 +46,7 @@ done
 bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
 
 # Tests use all cores themselves, so two at a time keep a machine busy enough. Results are never taken from
-# the cache, which knows nothing of what lies in the golden folder.
+# the cache, which knows nothing of what lies in those folders.
 bazel test "${quiet[@]}" --keep_going --nocache_test_results --local_test_jobs=2 "${options[@]}" //... 2>&1 | tee "$log" || true
 
 # "PASSED FAILED SKIPPED" cases in a test.xml, GoogleTest's or (after a crash or a timeout) Bazel's own.
