@@ -67,7 +67,12 @@ class DeviceTransport : public GradientTransport {
 
   std::vector<StepRecord> GatherRecords(const StepRecord& mine) {
     std::vector<StepRecord> all(static_cast<size_t>(group_->size()));
-    group_->AllGather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    try {
+      group_->AllGather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    } catch (...) {
+      device_group_->Stop();  // a rank is lost, and NCCL waits for it
+      throw;
+    }
     return all;
   }
 

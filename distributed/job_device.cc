@@ -31,8 +31,24 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   if (port.find_first_not_of("0123456789") != std::string::npos) {
     throw Error(absl::StatusCode::kUnavailable, "[nccl] rank 0: " + port);
   }
-  auto store = std::make_shared<Store>(env.master_addr, std::stoi(port), name, timeout,
-                                       "rank " + std::to_string(env.rank));
+  // Who doesn't get there says so: nobody waits for it.
+  std::shared_ptr<Store> store;
+  mine.clear();
+  try {
+    store = std::make_shared<Store>(env.master_addr, std::stoi(port), name, timeout,
+                                    "rank " + std::to_string(env.rank));
+  } catch (const Error& e) {
+    mine = e.message();
+  }
+  const std::vector<std::string> problems = GatherStrings(*job.group, mine);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    if (store != nullptr) store->Leave();
+    throw Error(absl::StatusCode::kUnavailable,
+                "[nccl] rank " + std::to_string(rank) + ": " + problems[rank],
+                "each rank must reach every port of the machine at MASTER_ADDR, or compute on the "
+                "CPU (device cpu)");
+  }
   return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),
                        std::move(store), timeout);
 }

@@ -213,6 +213,10 @@ class RealNcclGroup : public NcclGroup {
   void WaitFor(void* stream) override {
     Run("all_reduce", [&] { AwaitStream(static_cast<cudaStream_t>(stream)); });
   }
+  void Stop() override {
+    watch_.Abandon();
+    Abort();
+  }
 
  private:
   // Ranks meet without blocking, as others may never come.

@@ -45,6 +45,10 @@ class NcclGroup : public ProcessGroup {
   // CUDA's own calls wait for a dead rank without end.
   virtual void WaitFor(void* stream) = 0;
 
+  // Ends what NCCL does on the device, once a rank is known to be lost: it would wait for it for as
+  // long as the timeout lasts. The group can be used no more.
+  virtual void Stop() = 0;
+
  protected:
   using ProcessGroup::ProcessGroup;
 };

@@ -1,6 +1,7 @@
 // Devices that can't be had by several processes. Linked with data_parallel_on_device_test.cc.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <functional>
@@ -10,6 +11,8 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator_testing.h"
+#include "lathe/distributed/job.h"
+#include "lathe/distributed/nccl_group.h"
 #include "lathe/tests/on_devices.h"
 
 namespace lathe {
@@ -96,6 +99,22 @@ TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
     EXPECT_EQ(results[0].said.empty(), all) << results[0].said;
     EXPECT_EQ(results[1].said, "");
   }
+}
+
+// The job is there, but one rank can't connect once more: all hear of it, and none waits.
+TEST_F(OnDevices, ARankWithoutAWayToNcclsStoreIsNamed) {
+  const auto without_files = [](AcceleratorOptions& options) {
+    options.timeout = std::chrono::seconds(3);
+    TheJob(options.environment, options.timeout);
+    DescribeRankDevice(options.environment->rank);
+    if (options.environment->rank != 1) return;
+    const rlimit limit = {3, 3};  // all that are open stay so
+    setrlimit(RLIMIT_NOFILE, &limit);
+  };
+  const std::string said = Refusal(2, "cuda", without_files);
+  EXPECT_TRUE(said.starts_with("[nccl] rank 1: ") &&
+              said.find("Too many open files") != std::string::npos)
+      << said;
 }
 
 TEST_F(OnDevices, WishesMustMakeSense) {
