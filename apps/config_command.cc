@@ -124,6 +124,13 @@ void AskForMachines(LaunchConfig& config) {
       "A free port there", config.main_process_port.value_or(kUsualPort), 1, kLargestPort);
 }
 
+std::string AskGpus(const std::string& usual) {
+  return Ask<std::string>("GPUs of this machine: all, or their numbers, such as 0,2", usual,
+                          "all, or numbers with commas between them", [](const std::string& text) {
+                            return IsGpuList(text) ? std::optional(text) : std::nullopt;
+                          });
+}
+
 // `before`: what the answers are unless others are given.
 LaunchConfig AskAll(const LaunchConfig& before) {
   LaunchConfig config = before;
@@ -144,6 +151,7 @@ LaunchConfig AskAll(const LaunchConfig& before) {
     config.num_processes = AskNumber("Number of processes, on all machines together", usual,
                                      config.num_machines, kMostProcesses, config.num_machines);
   }
+  if (config.distributed_type == "MULTI_GPU") config.gpu_ids = AskGpus(before.gpu_ids);
   config.use_cpu = config.distributed_type == "MULTI_CPU";
   if (config.distributed_type == "NO" && VisibleGpus() > 0) {
     config.use_cpu = AskChoice("Compute on the CPU though there is a GPU: yes or no",

@@ -126,7 +126,7 @@ TEST_F(EmulatedDevicesTest, TheSelfTestPasses) {
                                                       "--mixed_precision", "fp16"});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
   EXPECT_EQ(run.err, "");
-  EXPECT_NE(run.out.find(": 2 processes on the GPU"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find(": 2 processes on a GPU each"), std::string::npos) << run.out;
   EXPECT_NE(run.out.find(" in float16, compared with 1 process on the CPU in float32"),
             std::string::npos)
       << run.out;

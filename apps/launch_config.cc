@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <functional>
@@ -65,6 +66,9 @@ class Value {
     for (const std::string& name : names) wanted += (wanted.empty() ? "" : ", ") + name;
     throw Bad("one of " + wanted);
   }
+  // In YAML, on one line.
+  std::string InYaml() const { return Render(node_); }
+  const std::string& key() const { return key_; }
   bool IsEmpty() const { return node_.IsNull() || (!node_.IsScalar() && node_.size() == 0); }
 
   Error Refused() const {
@@ -80,6 +84,23 @@ class Value {
   }
 
  private:
+  static std::string Render(const YAML::Node& node) {
+    if (node.IsNull()) return "null";
+    if (node.IsScalar()) {
+      const std::string& text = node.Scalar();
+      const bool quoted = node.Tag() == "!";
+      if (!quoted && text.find_first_of(",[]{}#&*!|>%@`:'\"\\\n") == std::string::npos) return text;
+      YAML::Emitter out;
+      out << YAML::DoubleQuoted << text;
+      return out.c_str();
+    }
+    std::string inside;
+    for (const auto& item : node) {
+      if (!inside.empty()) inside += ", ";
+      inside += node.IsMap() ? Render(item.first) + ": " + Render(item.second) : Render(item);
+    }
+    return node.IsMap() ? "{" + inside + "}" : "[" + inside + "]";
+  }
   std::string Where() const { return path_ + ":" + std::to_string(node_.Mark().line + 1) + ": "; }
   std::string Scalar(const char* wanted) const {
     if (!node_.IsScalar()) throw Bad(wanted);
@@ -95,10 +116,7 @@ using Keys = std::map<std::string, std::function<void(const Value&)>>;
 
 // What to do with each key's value, unless it is null.
 Keys KeysOf(LaunchConfig& config) {
-  const auto ignore = [](const Value&) {};
-  const auto refuse_if_true = [](const Value& v) {
-    if (v.Bool()) throw v.Refused();
-  };
+  const auto keep = [&](const Value& v) { config.others[v.key()] = v.InYaml(); };
   const auto refuse_unless_empty = [](const Value& v) {
     if (!v.IsEmpty()) throw v.Refused();
   };
@@ -138,25 +156,29 @@ Keys KeysOf(LaunchConfig& config) {
       {"gpu_ids",
        [&](const Value& v) {
          config.gpu_ids = v.Text();
-         if (config.gpu_ids.empty() ||
-             (config.gpu_ids != "all" &&
-              config.gpu_ids.find_first_not_of("0123456789,") != std::string::npos)) {
-           throw v.Bad("all or a list such as 0,1");
-         }
+         if (!IsGpuList(config.gpu_ids)) throw v.Bad("all or a list such as 0,1");
        }},
       {"rdzv_backend",
-       [](const Value& v) {
+       [keep](const Value& v) {
          v.Choice({"static", "c10d"}, {"etcd", "etcd-v2"});
+         keep(v);
        }},
-      {"enable_cpu_affinity", [](const Value& v) { v.Bool(); }},
-      {"same_network", [](const Value& v) { v.Bool(); }},
-      {"tpu_use_cluster", refuse_if_true},
+      {"tpu_use_cluster",
+       [](const Value& v) {
+         if (v.Bool()) throw v.Refused();
+       }},
   };
+  for (const char* key : {"enable_cpu_affinity", "same_network"}) {
+    keys[key] = [keep](const Value& v) {
+      v.Bool();
+      keep(v);
+    };
+  }
   // TPUs' and Python's, and what makes programs only faster.
   for (const char* key : {"main_training_function", "downcast_bf16", "tpu_name", "tpu_zone",
                           "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
                           "dynamo_config", "dynamo_backend", "ipex_config", "use_xpu"}) {
-    keys[key] = ignore;
+    keys[key] = keep;
   }
   for (const char* key : {"fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
                           "megatron_lm_config", "mpirun_config"}) {
@@ -175,6 +197,16 @@ YAML::Node ParseYaml(const std::string& path) {
 }
 
 }  // namespace
+
+bool IsGpuList(const std::string& text) {
+  if (text == "all") return true;
+  bool digit = false;  // before this place
+  for (const char c : text) {
+    if (c == ',' ? !digit : std::isdigit(static_cast<unsigned char>(c)) == 0) return false;
+    digit = c != ',';
+  }
+  return digit;
+}
 
 std::string DefaultConfigPath() {
   const auto variable = [](const char* name) -> std::string {
@@ -239,25 +271,31 @@ std::string FormatLaunchConfig(const LaunchConfig& config) {
     name(key);
     out << value;
   };
+  // What Accelerate has always written, unless the file said otherwise.
+  std::map<std::string, std::string> others = config.others;
+  others.insert({{"downcast_bf16", "\"no\""},
+                 {"enable_cpu_affinity", "false"},
+                 {"main_training_function", "main"},
+                 {"rdzv_backend", "static"},
+                 {"same_network", "true"}});
   out << YAML::BeginMap;
   text("compute_environment", "LOCAL_MACHINE");
   boolean("debug", config.debug);
   text("distributed_type", config.distributed_type);
-  text("downcast_bf16", "no");
-  boolean("enable_cpu_affinity", false);
-  if (config.distributed_type == "MULTI_GPU") text("gpu_ids", config.gpu_ids);
+  if (config.distributed_type == "MULTI_GPU" || config.gpu_ids != "all") {
+    text("gpu_ids", config.gpu_ids);
+  }
   number("machine_rank", config.machine_rank);
   if (config.main_process_ip) text("main_process_ip", *config.main_process_ip);
   if (config.main_process_port) number("main_process_port", *config.main_process_port);
-  text("main_training_function", "main");
   text("mixed_precision", config.mixed_precision.value_or("no"));
   number("num_machines", config.num_machines);
   number("num_processes", config.num_processes.value_or(1));
-  text("rdzv_backend", "static");
-  boolean("same_network", true);
   boolean("use_cpu", config.use_cpu);
   out << YAML::EndMap;
-  return std::string(out.c_str()) + '\n';
+  std::string file = std::string(out.c_str()) + '\n';
+  for (const auto& [key, value] : others) file += key + ": " + value + '\n';
+  return file;
 }
 
 }  // namespace lathe

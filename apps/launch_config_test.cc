@@ -114,6 +114,7 @@ TEST_F(LaunchConfigTest, SaysWhatIsWrongAndWhere) {
       {"main_process_port: 65536", ":2: main_process_port must be from 0 to 65535", ""},
       {"use_cpu: perhaps", ":2: use_cpu must be true or false but is \"perhaps\"", ""},
       {"gpu_ids: first", ":2: gpu_ids must be all or a list such as 0,1", ""},
+      {"gpu_ids: 0,,1", ":2: gpu_ids must be all or a list such as 0,1", ""},
       {"num_proceses: 2", ":2: unknown key \"num_proceses\"", "did you mean num_processes?"},
       {"? [a]\n: 1", ":2: unknown key \"\"", ""},
       {"debug: true\ndebug: true", ":3: debug stands here twice", ""},
@@ -189,6 +190,54 @@ TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
   EXPECT_EQ(config.num_machines, 1);
   EXPECT_EQ(config.num_processes, 1);
   EXPECT_EQ(config.main_process_ip, std::nullopt);
+}
+
+// What only Accelerate reads stays in the file, and means there what it meant.
+TEST_F(LaunchConfigTest, AskingAgainDropsNothing) {
+  Write("file.yaml", R"(compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_GPU
+downcast_bf16: 'no'
+dynamo_config: {dynamo_backend: 'a, "b"', dynamo_mode: default}
+enable_cpu_affinity: true
+gpu_ids: 1,3
+main_training_function: run
+num_machines: 1
+num_processes: 2
+rdzv_backend: c10d
+same_network: false
+tpu_env: [A=1, 'no']
+tpu_use_sudo: no
+use_cpu: false
+)");
+  RunResult run = Config({"--config_file", Path("file.yaml")}, "\n\n\n\n\n");
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_EQ(Read("file.yaml"), R"(compute_environment: 'LOCAL_MACHINE'
+debug: false
+distributed_type: 'MULTI_GPU'
+gpu_ids: '1,3'
+machine_rank: 0
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 2
+use_cpu: false
+downcast_bf16: "no"
+dynamo_config: {dynamo_backend: "a, \"b\"", dynamo_mode: default}
+enable_cpu_affinity: true
+main_training_function: run
+rdzv_backend: c10d
+same_network: false
+tpu_env: [A=1, "no"]
+tpu_use_sudo: no
+)");
+  const std::string before = Read("file.yaml");
+  run = Config({"--config_file", Path("file.yaml")}, "\n\n\n0,\n0,2\n\n");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("Please answer with all, or numbers with commas between them."),
+            std::string::npos)
+      << run.out;
+  std::string after = before;
+  after.replace(after.find("1,3"), 3, "0,2");
+  EXPECT_EQ(Read("file.yaml"), after);
 }
 
 TEST_F(LaunchConfigTest, WritesNothingWithoutAllAnswers) {

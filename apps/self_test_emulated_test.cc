@@ -44,6 +44,15 @@ TEST_F(TestCommandOnDevice, Float16AsTheFileSays) {
              std::string(kGpu) + "float16" + kCpu + "float32");
 }
 
+TEST_F(TestCommandOnDevice, AProcessOnEachGpuThatThereIs) {
+  setenv("LATHE_EMULATOR_DEVICES", "2", 1);
+  ExpectWell(Test({}),
+             "2 processes on a GPU each (emulated device, compute capability 9.0, 16 GiB) in "
+             "float32" +
+                 std::string(kCpu) + "float32");
+  unsetenv("LATHE_EMULATOR_DEVICES");
+}
+
 // So does the one process that they are compared with.
 TEST_F(TestCommandOnDevice, SeveralProcessesComputeOnTheCpu) {
   for (const Args& options : {Args{"--num_processes", "2"}, Args{"--cpu"}}) {

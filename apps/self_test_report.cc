@@ -227,12 +227,16 @@ namespace {
 // "2 processes on the CPU in bfloat16"
 std::string SetUp(const SelfTestReport& report) {
   const std::string& precision = report.mixed_precision;
-  return absl::StrCat(report.world_size, report.world_size == 1 ? " process" : " processes", " on ",
-                      report.device.empty() ? "the CPU" : "the GPU (" + report.device + ")", " in ",
-                      precision == "bf16"   ? "bfloat16"
-                      : precision == "fp16" ? "float16"
-                      : report.tf32         ? "float32 with products in TF32"
-                                            : "float32");
+  return absl::StrCat(
+      report.world_size, report.world_size == 1 ? " process" : " processes", " on ",
+      report.device.empty()
+          ? "the CPU"
+          : (report.world_size == 1 ? "the GPU (" : "a GPU each (") + report.device + ")",
+      " in ",
+      precision == "bf16"   ? "bfloat16"
+      : precision == "fp16" ? "float16"
+      : report.tf32         ? "float32 with products in TF32"
+                            : "float32");
 }
 
 }  // namespace

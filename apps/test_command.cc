@@ -33,8 +33,8 @@ constexpr char kUsage[] =
     "  lathe test [options]\n"
     "\n"
     "What no option says is taken from the file that `lathe config` writes, if there is\n"
-    "one. Where there is a GPU, one process trains on it, and as many as --num_processes\n"
-    "says where each has a GPU of its own. On the CPU there are 2 unless more are asked for.\n";
+    "one. Where there are GPUs, a process trains on each, or as many as --num_processes\n"
+    "says. On the CPU there are 2 unless more are asked for.\n";
 
 // What comes before the folder for reports where this program is a process of the job.
 constexpr char kAsRank[] = "as-rank";
@@ -55,12 +55,13 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
   const LaunchConfig config = file.value_or(LaunchConfig());
   const int gpus = UsableGpus();
   const int64_t machines = flags.num_machines.value_or(config.num_machines);
-  const int64_t wanted = flags.num_processes.value_or(config.num_processes.value_or(1));
+  const std::optional<int64_t> said =
+      flags.num_processes ? flags.num_processes : config.num_processes;
   // A GPU serves one process, so more of them than there are GPUs mean the CPU unless a file says
-  // otherwise.
-  if (!flags.cpu && !file && (gpus == 0 || machines > 1 || wanted > gpus)) flags.cpu = true;
+  // otherwise. Machines are taken to be alike.
+  if (!flags.cpu && !file && (gpus == 0 || said.value_or(0) > gpus * machines)) flags.cpu = true;
   const bool on_cpu = IsOnCpu(flags, config) || gpus == 0;
-  if (wanted == 1 && (on_cpu || machines > 1)) {
+  if (on_cpu && said.value_or(1) == 1) {
     if (flags.num_processes) {
       throw UsageError(
           "--num_processes is 1, and one process on the CPU would be compared with "
@@ -68,8 +69,6 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
           "give at least 2, or leave it out");
     }
     flags.num_processes = 2 * machines;
-  } else if (!flags.num_processes) {
-    flags.num_processes = wanted;
   }
   const std::string precision = PrecisionOf(flags, config);
   TestedJobs jobs;
