@@ -202,6 +202,11 @@ RunResult CliTest::Train(const std::vector<std::string>& more, const RunOptions&
   return RunProgram("finetune", args, options);
 }
 
+int FaultRounds() {
+  const char* rounds = std::getenv("LATHE_FAULT_ROUNDS");
+  return rounds == nullptr ? 1 : std::atoi(rounds);
+}
+
 void LaunchedTest::SetUp() {
   CliTest::SetUp();
   setenv("HF_HOME", Path("hf").c_str(), 1);

@@ -50,6 +50,9 @@ class CliTest : public testing::Test {
   std::string root_;
 };
 
+// How often a test of faults tries each: $LATHE_FAULT_ROUNDS, or once.
+int FaultRounds();
+
 // Programs in several processes, on the CPU whatever the machine has.
 class LaunchedTest : public CliTest {
  protected:

@@ -35,6 +35,9 @@ class EmulatedDevicesTest : public LaunchedTest {
     return RunProgram("lathe_emulated", args, options);
   }
 
+  void LoseARank(const std::string& victim, int signal_number, const std::string& problem,
+                 int exit_code) const;
+
   // A batch has the same 8 samples, in one process and in two; numbers agree to `relative`.
   void ExpectSameAsOne(const Args& more, double relative) const {
     for (const int n : {1, 2}) {
@@ -97,29 +100,38 @@ TEST_F(EmulatedDevicesTest, MoreProcessesThanDevices) {
   EXPECT_EQ(std::count(on_cpu.err.begin(), on_cpu.err.end(), '\n'), 1) << on_cpu.err;
 }
 
-TEST_F(EmulatedDevicesTest, AKilledRankIsNamedAndTheModelSaved) {
-  for (const std::string victim : {"0", "1"}) {
-    Write("log", "");
-    std::string script = "if [ $RANK = " + victim + " ]; then (while ! grep -q 'step 4/' " +
-                         Path("log") + "; do sleep 0.1; done; kill -9 $$) & fi; exec";
-    for (const std::string& arg :
-         Training("out", {"--max_steps", "1000000", "--overwrite_output_dir"})) {
-      script += " '" + arg + "'";
-    }
-    const RunResult run = LaunchOnDevices(2, {"sh", "-c", script}, {.stdout_path = Path("log")});
-    EXPECT_EQ(run.exit_code, 128 + SIGKILL) << run.err;
-    for (const std::string& part :
-         {"can't go on: rank " + victim + " has ended", std::string(" training")}) {
-      EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
-    }
-    EXPECT_NE(run.err.find("; the model after step "), std::string::npos) << run.err;
-    const RunResult predicted =
-        RunProgram("lathe_emulated", {"predict", Path("out"), "--device", "cuda", "the film"});
-    EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
+// The rank `victim` gets the signal after 4 steps; the others tell `problem`, and save.
+void EmulatedDevicesTest::LoseARank(const std::string& victim, int signal_number,
+                                    const std::string& problem, int exit_code) const {
+  Write("log", "");
+  std::string script = "if [ $RANK = " + victim + " ]; then (while ! grep -q 'step 4/' " +
+                       Path("log") + "; do sleep 0.1; done; kill -" +
+                       std::to_string(signal_number) + " $$) & fi; exec";
+  for (const std::string& arg : Training(
+           "out", {"--max_steps", "1000000", "--overwrite_output_dir", "--ddp_timeout", "5"})) {
+    script += " '" + arg + "'";
   }
+  const RunResult run = LaunchOnDevices(2, {"sh", "-c", script}, {.stdout_path = Path("log")});
+  EXPECT_EQ(run.exit_code, exit_code) << run.err;
+  for (const std::string& part :
+       {"can't go on: rank " + victim + problem, std::string(" training")}) {
+    EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
+  }
+  EXPECT_NE(run.err.find("; the model after step "), std::string::npos) << run.err;
+  const RunResult predicted =
+      RunProgram("lathe_emulated", {"predict", Path("out"), "--device", "cuda", "the film"});
+  EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
 }
 
-// `lathe test` uses the CPU where no driver is installed, unless a file says how to launch.
+TEST_F(EmulatedDevicesTest, AKilledRankIsNamedAndTheModelSaved) {
+  for (const char* victim : {"0", "1"}) LoseARank(victim, SIGKILL, " has ended", 128 + SIGKILL);
+}
+
+TEST_F(EmulatedDevicesTest, AHangingRankIsNamedAndTheModelSaved) {
+  for (const char* victim : {"0", "1"}) LoseARank(victim, SIGSTOP, " does not answer", 75);
+}
+
+// In float16, as a file says how to launch.
 TEST_F(EmulatedDevicesTest, TheSelfTestPasses) {
   Write("launch.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\n");
   const RunResult run = RunProgram("lathe_emulated", {"test", "--config_file", Path("launch.yaml"),

@@ -49,11 +49,6 @@ class FaultTest : public LaunchedTest {
  protected:
   static constexpr int kRanks = 3;
 
-  static int Rounds() {
-    const char* rounds = std::getenv("LATHE_FAULT_ROUNDS");
-    return rounds == nullptr ? 1 : std::atoi(rounds);
-  }
-
   struct Outcome {
     RunResult run;
     double seconds = 0;  // from the fault to the end of the launcher
@@ -122,7 +117,7 @@ std::string Sorted(const std::string& text) {
 }
 
 TEST_F(FaultTest, AKilledRankEndsTheJob) {
-  for (int round = 0; round < Rounds(); ++round) {
+  for (int round = 0; round < FaultRounds(); ++round) {
     for (int victim = 0; victim < kRanks; ++victim) {
       const Outcome outcome =
           WithFault([&](pid_t, const std::vector<pid_t>& ranks) { kill(ranks[victim], SIGKILL); });
@@ -149,7 +144,7 @@ TEST_F(FaultTest, AKilledRankEndsTheJob) {
 }
 
 TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
-  for (int round = 0; round < Rounds(); ++round) {
+  for (int round = 0; round < FaultRounds(); ++round) {
     for (const int victim : {0, 2}) {
       const Outcome outcome =
           WithFault([&](pid_t, const std::vector<pid_t>& ranks) { kill(ranks[victim], SIGSTOP); },
@@ -180,7 +175,8 @@ TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
 TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
   std::string program;
   for (const std::string& arg : Finetune("out", {"--max_steps", "3"})) program += " '" + arg + "'";
-  for (const int victim : {0, 1}) {
+  for (int round = 0; round < 2 * FaultRounds(); ++round) {
+    const int victim = round % 2;
     const std::string rank = std::to_string(victim), none = Path("none");
     const std::string script = "test $RANK = " + rank + " && set -- --config_name " + none +
                                "; exec" + program + " \"$@\"";
@@ -195,7 +191,7 @@ TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
 }
 
 TEST_F(FaultTest, RanksDieWithTheLauncher) {
-  for (int round = 0; round < Rounds(); ++round) {
+  for (int round = 0; round < FaultRounds(); ++round) {
     double gone = 0;
     const Outcome outcome = WithFault([&](pid_t launcher, const std::vector<pid_t>& ranks) {
       const Clock::time_point start = Clock::now();
@@ -210,17 +206,20 @@ TEST_F(FaultTest, RanksDieWithTheLauncher) {
 
 // Who asks one rank to end asks them all.
 TEST_F(FaultTest, ASignalToOneRankStopsAll) {
-  const Outcome outcome =
-      WithFault([](pid_t, const std::vector<pid_t>& ranks) { kill(ranks[1], SIGHUP); });
-  EXPECT_EQ(outcome.run.exit_code, 128 + SIGHUP);
-  EXPECT_TRUE(Exists("out/model.safetensors"));
-  EXPECT_EQ(std::regex_replace(WithoutNumbers(outcome.run.err), std::regex("rank \\d"), "rank R"),
-            "lathe launch: rank R (process N) ended with exit code 129, as told by signal 1 "
-            "(Hangup)\n");
+  for (int round = 0; round < FaultRounds(); ++round) {
+    const Outcome outcome =
+        WithFault([](pid_t, const std::vector<pid_t>& ranks) { kill(ranks[1], SIGHUP); });
+    Report("signal 1 to one rank", outcome.seconds);
+    EXPECT_EQ(outcome.run.exit_code, 128 + SIGHUP);
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+    EXPECT_EQ(std::regex_replace(WithoutNumbers(outcome.run.err), std::regex("rank \\d"), "rank R"),
+              "lathe launch: rank R (process N) ended with exit code 129, as told by signal 1 "
+              "(Hangup)\n");
+  }
 }
 
 TEST_F(FaultTest, SignalsStopAllAfterOneStepAndSaveOnce) {
-  for (int round = 0; round < Rounds(); ++round) {
+  for (int round = 0; round < FaultRounds(); ++round) {
     for (const int signal_number : {SIGINT, SIGTERM}) {
       const Outcome outcome = WithFault(
           [&](pid_t launcher, const std::vector<pid_t>&) { kill(launcher, signal_number); });
