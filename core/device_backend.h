@@ -52,6 +52,9 @@ class DeviceBackend {
 
   // Behind the work that is queued. `from` on the host may change once it returns.
   virtual void CopyToDevice(void* to, const void* from, int64_t bytes) = 0;
+  // The same for what later work reads, a step's inputs: the way from the host is made at once,
+  // beside the work that is queued; only a copy on the device comes behind it.
+  virtual void CopyAhead(void* to, const void* from, int64_t bytes) = 0;
   virtual void CopyOnDevice(void* to, const void* from, int64_t bytes) = 0;
   // Waits until the work that is queued and the copy are done.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes) = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lathe/core/device_backend.h"
+
 namespace lathe {
 namespace {
 
@@ -83,7 +85,9 @@ void PackedInputs::Fill(const Batch& batch, uint32_t dropout_step, float seed) {
   for (size_t b = 0; b < samples.size(); ++b) std::fill(rows + cu[b], rows + cu[b + 1], samples[b]);
   *integers(step) = static_cast<int32_t>(dropout_step);
   std::memcpy(place(grad_seed), &seed, sizeof(seed));
-  buffer_.CopyFrom(host);
+  if (buffer_.device() == Device{}) return buffer_.CopyFrom(host);
+  BackendOf(buffer_.device()).CopyAhead(buffer_.raw_data(), host.raw_data(), host.bytes());
+  buffer_.impl()->storage->BumpVersion();
 }
 
 }  // namespace lathe

@@ -24,8 +24,8 @@ struct PackedInputs {
   static PackedInputs Make(const Batch& batch, int64_t rows, Device device, uint32_t step);
   // Whether Fill takes this batch.
   bool Fits(const Batch& batch) const;
-  // The same tensors for another batch of as many sequences and the like labels. The copy is queued
-  // behind the device's work.
+  // The same tensors for another batch of as many sequences and the like labels. The copy is made
+  // beside the device's work and takes effect behind it.
   void Fill(const Batch& batch, uint32_t step, float grad_seed = 1);
 
  private:

@@ -2,9 +2,12 @@
 // change nothing.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <thread>
 
+#include "lathe/core/cuda/device.h"
 #include "lathe/data/data_loader.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
@@ -109,6 +112,20 @@ Outcome Train(
   }
   return {accelerator.TakeLosses(), optimizer.arena().values().ToVector<float>(),
           accelerator.graph_statistics()};
+}
+
+// Batches that are copied ahead of the steps, late: each step reads its own.
+TEST(StepOnADevice, LateCopiesChangeNothing) {
+  const Outcome expected = Train(false);
+  for (const bool graphs : {false, true}) {
+    EXPECT_TRUE(Train(graphs,
+                      [](int step) {
+                        emulator::Enqueue(cuda::CopyStream(), [step] {
+                          std::this_thread::sleep_for(std::chrono::milliseconds(step % 3 * 10));
+                        });
+                      }) == expected)
+        << graphs;
+  }
 }
 
 TEST(StepOnADevice, AGraphThatCannotBeMadeIsDoneWithout) {

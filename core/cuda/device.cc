@@ -146,9 +146,10 @@ class Graph : public RecordedWork {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// The process's stream, for copies.
+// A stream, for copies.
 class StreamQueue : public CopyQueue {
  public:
+  explicit StreamQueue(cudaStream_t (*stream)()) : stream_(stream) {}
   void* AllocatePinned(int64_t bytes) override {
     void* memory = nullptr;
     if (cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault) == cudaSuccess) {
@@ -161,7 +162,7 @@ class StreamQueue : public CopyQueue {
     CheckCuda(
         "cudaMemcpy",
         cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
-                        to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, Stream()));
+                        to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream_()));
   }
   Mark NewMark() override {
     cudaEvent_t event = nullptr;
@@ -169,14 +170,26 @@ class StreamQueue : public CopyQueue {
     return event;
   }
   void Record(Mark mark) override {
-    CheckCuda("cudaEventRecord", cudaEventRecord(static_cast<cudaEvent_t>(mark), Stream()));
+    CheckCuda("cudaEventRecord", cudaEventRecord(static_cast<cudaEvent_t>(mark), stream_()));
   }
   void Wait(Mark mark) override {
     CheckCuda("cudaEventSynchronize", cudaEventSynchronize(static_cast<cudaEvent_t>(mark)));
   }
   void Synchronize() override {
-    CheckCuda("cudaStreamSynchronize", cudaStreamSynchronize(Stream()));
+    CheckCuda("cudaStreamSynchronize", cudaStreamSynchronize(stream_()));
   }
+  void* AllocateOnDevice(int64_t bytes) override { return CudaMemory().Allocate(bytes); }
+  void CopyOnDevice(void* to, const void* from, int64_t bytes) override {
+    CheckCuda("cudaMemcpy", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                                            cudaMemcpyDeviceToDevice, stream_()));
+  }
+  void Follow(Mark mark) override {
+    CheckCuda("cudaStreamWaitEvent",
+              cudaStreamWaitEvent(stream_(), static_cast<cudaEvent_t>(mark), 0));
+  }
+
+ private:
+  cudaStream_t (*const stream_)();
 };
 
 class Backend : public DeviceBackend {
@@ -226,9 +239,12 @@ class Backend : public DeviceBackend {
     CheckNotRecorded();
     upload_.Copy(to, from, bytes);
   }
+  void CopyAhead(void* to, const void* from, int64_t bytes) override {
+    CheckNotRecorded();
+    if (!ahead_.Copy(to, from, bytes)) upload_.Copy(to, from, bytes);
+  }
   void CopyOnDevice(void* to, const void* from, int64_t bytes) override {
-    CheckCuda("cudaMemcpy", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
-                                            cudaMemcpyDeviceToDevice, Stream()));
+    queue_.CopyOnDevice(to, from, bytes);
   }
   void CopyToHost(void* to, const void* from, int64_t bytes) override {
     CheckNotRecorded();
@@ -288,8 +304,10 @@ class Backend : public DeviceBackend {
   }
 
   static constexpr int64_t kUploadBytes = int64_t{8} << 20, kDownloadBytes = int64_t{4} << 20;
-  StreamQueue queue_;
+  static constexpr int64_t kAheadBytes = int64_t{1} << 20;  // 65,000 tokens
+  StreamQueue queue_{Stream}, copy_queue_{CopyStream};
   UploadRing upload_{queue_, kUploadBytes};
+  UploadAhead ahead_{queue_, copy_queue_, kAheadBytes};
   DownloadBuffer download_{queue_, kDownloadBytes};
   std::once_flag probed_;
   int count_ = 0;
@@ -316,13 +334,25 @@ void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
 #endif
 }
 
+namespace {
+
+cudaStream_t NewStream() {
+  cudaStream_t made = nullptr;
+  CheckCuda("cudaStreamCreate", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  return made;
+}
+
+}  // namespace
+
 cudaStream_t Stream() {
   BindThread();
-  static const cudaStream_t stream = [] {
-    cudaStream_t made = nullptr;
-    CheckCuda("cudaStreamCreate", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
-    return made;
-  }();
+  static const cudaStream_t stream = NewStream();
+  return stream;
+}
+
+cudaStream_t CopyStream() {
+  BindThread();
+  static const cudaStream_t stream = NewStream();
   return stream;
 }
 

@@ -12,6 +12,8 @@ namespace lathe::cuda {
 
 // The stream that all work of this process goes to. Any thread may ask.
 cudaStream_t Stream();
+// The one that carries copies from the host ahead of that work.
+cudaStream_t CopyStream();
 // Whether the stream's work is recorded for later instead of being done.
 bool IsCapturing();
 // Throws Error("[cuda] <call>: <what CUDA says>").

@@ -55,6 +55,32 @@ void UploadRing::Copy(void* to, const void* from, int64_t bytes) {
   }
 }
 
+bool UploadAhead::Copy(void* to, const void* from, int64_t bytes) {
+  if (bytes <= 0) return true;
+  if (bytes > slot_bytes_) return false;
+  const std::lock_guard lock(mutex_);
+  if (!tried_) {
+    tried_ = true;
+    if (auto* memory = static_cast<char*>(work_.AllocateOnDevice(2 * slot_bytes_));
+        memory != nullptr) {
+      for (Slot& slot : slots_) {
+        slot = {memory, ahead_.NewMark(), work_.NewMark()};
+        memory += slot_bytes_;
+      }
+    }
+  }
+  Slot& slot = slots_[next_];
+  if (slot.memory == nullptr) return false;
+  next_ = 1 - next_;
+  ahead_.Follow(slot.read);  // of the copy before the last one
+  ring_.Copy(slot.memory, from, bytes);
+  ahead_.Record(slot.filled);
+  work_.Follow(slot.filled);
+  work_.CopyOnDevice(to, slot.memory, bytes);
+  work_.Record(slot.read);
+  return true;
+}
+
 void DownloadBuffer::Copy(void* to, const void* from, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   if (!tried_) {

@@ -26,6 +26,13 @@ class CopyQueue {
   virtual void Wait(Mark mark) = 0;
   // Until all is done.
   virtual void Synchronize() = 0;
+
+  // Of the device; null without room. For as long as the process lives.
+  virtual void* AllocateOnDevice(int64_t bytes) = 0;
+  // Queues a copy on the device.
+  virtual void CopyOnDevice(void* to, const void* from, int64_t bytes) = 0;
+  // What is queued here from now on waits for what was queued before the mark, wherever that is.
+  virtual void Follow(Mark mark) = 0;
 };
 
 // To the device. The pinned memory is a ring of pieces: the host waits only when the ring is full
@@ -57,6 +64,38 @@ class UploadRing {
   int64_t head_ = 0;                    // where the next piece begins
   std::deque<Piece> pieces_;            // whose copies may not have run, oldest first
   std::vector<CopyQueue::Mark> marks_;  // free
+};
+
+// To the device, beside its work: the copy from the host goes to one of two places of its own on a
+// queue of its own, and what is queued for the work is a copy from there. So the numbers of the
+// next step arrive while the present one computes. Any thread may call.
+class UploadAhead {
+ public:
+  // work, ahead: two queues that outlive it. slot_bytes: the most that one copy takes.
+  UploadAhead(CopyQueue& work, CopyQueue& ahead, int64_t slot_bytes)
+      : work_(work), ahead_(ahead), slot_bytes_(slot_bytes), ring_(ahead, 4 * slot_bytes) {}
+  UploadAhead(const UploadAhead&) = delete;
+  UploadAhead& operator=(const UploadAhead&) = delete;
+
+  // Behind the work that is queued. `from` may change once it returns. False, and nothing is done:
+  // too many bytes, or no memory for the two places.
+  bool Copy(void* to, const void* from, int64_t bytes);
+
+ private:
+  struct Slot {
+    void* memory = nullptr;
+    CopyQueue::Mark filled = nullptr;  // in `ahead`
+    CopyQueue::Mark read = nullptr;    // in `work`
+  };
+
+  CopyQueue& work_;
+  CopyQueue& ahead_;
+  const int64_t slot_bytes_;
+  UploadRing ring_;
+  std::mutex mutex_;
+  Slot slots_[2];
+  bool tried_ = false;
+  int next_ = 0;
 };
 
 // To the host: one half of the memory is filled while the other is emptied. Any thread may call.

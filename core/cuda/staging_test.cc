@@ -26,50 +26,75 @@ class LateQueue : public CopyQueue {
     queued_.push_back({to, from, bytes});
   }
   Mark NewMark() override {
-    places_.push_back(std::make_unique<size_t>(0));
+    places_.push_back(std::make_unique<Place>());
     return places_.back().get();
   }
   void Record(Mark mark) override {
     const std::lock_guard lock(mutex_);
-    *static_cast<size_t*>(mark) = done_ + queued_.size();
+    *static_cast<Place*>(mark) = {this, done_ + queued_.size()};
   }
   void Wait(Mark mark) override {
     const std::lock_guard lock(mutex_);
     ++waits;
-    while (done_ < *static_cast<size_t*>(mark)) RunOne();
+    RunUntil(static_cast<Place*>(mark)->position);
   }
   void Synchronize() override {
     const std::lock_guard lock(mutex_);
-    while (!queued_.empty()) RunOne();
+    RunUntil(done_ + queued_.size());
   }
-  // The device gets on with it.
+  void* AllocateOnDevice(int64_t bytes) override {
+    if (!has_device_memory) return nullptr;
+    device.resize(static_cast<size_t>(bytes));
+    return device.data();
+  }
+  void CopyOnDevice(void* to, const void* from, int64_t bytes) override {
+    Copy(to, from, bytes, true);
+  }
+  void Follow(Mark mark) override {
+    const std::lock_guard lock(mutex_);
+    queued_.push_back({.after = *static_cast<Place*>(mark)});
+  }
+  // The device gets on with it, unless that waits for another queue.
   void RunSome(size_t n) {
     const std::lock_guard lock(mutex_);
-    for (; n > 0 && !queued_.empty(); --n) RunOne();
+    for (; n > 0 && !queued_.empty() && queued_.front().after.IsDone(); --n) RunOne();
   }
 
-  bool has_pinned = true;
-  std::vector<char> pinned;
+  bool has_pinned = true, has_device_memory = true;
+  std::vector<char> pinned, device;
   int64_t largest = 0;
   int waits = 0;
   size_t marks() const { return places_.size(); }
 
  private:
-  struct Queued {
-    void* to;
-    const void* from;
-    int64_t bytes;
+  struct Place {
+    LateQueue* queue = nullptr;  // null: not recorded yet
+    size_t position = 0;
+    bool IsDone() const { return queue == nullptr || queue->done_ >= position; }
   };
+  struct Queued {
+    void* to = nullptr;
+    const void* from = nullptr;
+    int64_t bytes = 0;
+    Place after = {};  // another queue's, usually
+  };
+  void RunUntil(size_t position) {
+    while (done_ < position) {
+      const Place after = queued_.front().after;
+      if (!after.IsDone()) after.queue->RunUntil(after.position);
+      RunOne();
+    }
+  }
   void RunOne() {
     const Queued next = queued_.front();
     queued_.pop_front();
-    std::memcpy(next.to, next.from, static_cast<size_t>(next.bytes));
+    if (next.bytes > 0) std::memcpy(next.to, next.from, static_cast<size_t>(next.bytes));
     ++done_;
   }
   std::mutex mutex_;
   std::deque<Queued> queued_;
   size_t done_ = 0;
-  std::vector<std::unique_ptr<size_t>> places_;
+  std::vector<std::unique_ptr<Place>> places_;
 };
 
 std::vector<char> Random(std::mt19937& random, size_t n) {
@@ -161,6 +186,78 @@ TEST(UploadRing, DoesWithoutPinnedMemory) {
   ring.Copy(&on_device, &value, sizeof(value));
   value = 8;
   EXPECT_EQ(on_device, 7);
+}
+
+// Steps read one place, whose numbers each of them gets ahead of time, in any order that the two
+// queues may run in.
+TEST(UploadAhead, EachStepReadsItsOwnNumbers) {
+  constexpr size_t kBytes = 512;
+  int64_t ran_ahead = 0;
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    LateQueue work, ahead;
+    UploadAhead upload(work, ahead, kBytes);
+    std::vector<std::vector<char>> expected, read;
+    std::vector<char> input(kBytes);
+    for (int step = 0; step < 60; ++step) {
+      const size_t n = 1 + random() % kBytes;
+      std::vector<char> from = Random(random, n);
+      expected.push_back(from);
+      read.emplace_back(n);
+      ASSERT_TRUE(upload.Copy(input.data(), from.data(), static_cast<int64_t>(n)));
+      std::fill(from.begin(), from.end(), 'x');
+      // The step, in three parts.
+      const size_t third = n / 3;
+      char* const to = read.back().data();
+      work.CopyOnDevice(to, input.data(), static_cast<int64_t>(third));
+      work.CopyOnDevice(to + third, input.data() + third, static_cast<int64_t>(third));
+      work.CopyOnDevice(to + 2 * third, input.data() + 2 * third,
+                        static_cast<int64_t>(n - 2 * third));
+      for (int turn = 0; turn < 4; ++turn) {
+        // Seeds differ in which of the two is quicker.
+        (random() % 8 < seed % 9 ? work : ahead).RunSome(random() % 4);
+      }
+      ran_ahead += std::memcmp(work.device.data() + step % 2 * static_cast<int64_t>(kBytes),
+                               expected.back().data(), n) == 0 &&
+                   std::memcmp(input.data(), expected.back().data(), n) != 0;
+    }
+    work.Synchronize();
+    ASSERT_TRUE(read == expected) << seed;
+  }
+  EXPECT_GT(ran_ahead, 100) << "numbers lie on the device before their step begins";
+}
+
+TEST(UploadAhead, TheHostGoesOn) {
+  LateQueue work, ahead;
+  UploadAhead upload(work, ahead, 1 << 10);
+  int input = 0;
+  std::vector<int> read(40);
+  for (int i = 0; i < 40; ++i) {
+    const int value = i + 1;
+    EXPECT_TRUE(upload.Copy(&input, &value, sizeof(value)));
+    work.CopyOnDevice(&read[static_cast<size_t>(i)], &input, sizeof(input));
+    ahead.RunSome(10);
+  }
+  EXPECT_EQ(work.waits + ahead.waits, 40 - 16) << "pinned memory of sixteen copies";
+  work.Synchronize();
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(read[static_cast<size_t>(i)], i + 1);
+}
+
+TEST(UploadAhead, SaysWhatItCannotTake) {
+  LateQueue work, ahead;
+  UploadAhead upload(work, ahead, 64);
+  const std::vector<char> from(65, 'a');
+  std::vector<char> to(65);
+  EXPECT_FALSE(upload.Copy(to.data(), from.data(), 65));
+  EXPECT_TRUE(upload.Copy(to.data(), from.data(), 0));
+  LateQueue poor;
+  poor.has_device_memory = false;
+  UploadAhead without(poor, ahead, 64);
+  EXPECT_FALSE(without.Copy(to.data(), from.data(), 1));
+  ahead.has_pinned = false;
+  EXPECT_TRUE(upload.Copy(to.data(), from.data(), 64));
+  work.Synchronize();
+  EXPECT_TRUE(std::equal(from.begin(), from.begin() + 64, to.begin()));
 }
 
 TEST(DownloadBuffer, WaitsForAllThatIsQueued) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -100,6 +102,35 @@ TEST(DeviceCopies, ComeFromAnyThread) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// However late either stream is, and for what goes another way: more than a place takes.
+TEST(DeviceCopies, AheadOfTheWorkReachItsStep) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  const auto late = [](int microseconds) {
+    return [=] { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); };
+  };
+  const Tensor input = Tensor::Empty({kMiB}, DType::kI32, kGpu);
+  std::vector<Tensor> read;
+  for (int32_t step = 0; step < 60; ++step) {
+    if (step % 3 != 0) emulator::Enqueue(cuda::Stream(), late(300 * (step % 4)));
+    if (step % 5 != 0) emulator::Enqueue(cuda::CopyStream(), late(200 * (step % 7)));
+    const int64_t n = step % 10 == 9 ? kMiB : 1 + step * 97;
+    std::vector<int32_t> values(static_cast<size_t>(n), step);
+    backend.CopyAhead(input.raw_data(), values.data(), n * 4);
+    std::fill(values.begin(), values.end(), -1);
+    read.push_back(Tensor::Empty({n}, DType::kI32, kGpu));
+    backend.CopyOnDevice(read.back().raw_data(), input.raw_data(), n * 4);
+  }
+  for (int32_t step = 0; step < 60; ++step) {
+    const std::vector<int32_t> values = read[static_cast<size_t>(step)].ToVector<int32_t>();
+    EXPECT_EQ(std::count(values.begin(), values.end(), step), std::ssize(values)) << step;
+  }
+  EXPECT_THROW(backend.Record([&] {
+    const int32_t value = 1;
+    backend.CopyAhead(input.raw_data(), &value, 4);
+  }),
+               Error);
 }
 
 TEST(RecordedWork, IsDoneWhenItIsLaunchedWithTheValuesOfThen) {
