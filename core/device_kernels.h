@@ -78,6 +78,12 @@ struct ReduceKernels {
 
 // Losses in float32. loss, dloss: one element, on the device. Sums are double, in a fixed order.
 enum class PairLoss { kMse, kBceWithLogits };
+// Which of a loss's n pairs count: those of the first *rows rows of `columns`; rows null: all.
+struct PairCount {
+  int64_t n, columns;
+  const int32_t* rows;  // on the device
+  double denominator;   // what the sum is divided by; 0: how many count
+};
 struct LossKernels {
   // logits: (rows, classes), labels: (rows). saved: (2 rows + 1), for the gradient. `denominator`
   // 0: the number of labels that are not ignored. A label outside [0, classes) gives a NaN.
@@ -88,11 +94,10 @@ struct LossKernels {
                              const float* logits, const int64_t* labels, int64_t rows,
                              int64_t classes, int64_t ignore_index);
   // a: predictions or logits, b: targets; (n).
-  void (*pairs)(PairLoss kind, float* loss, const float* a, const float* b, int64_t n,
-                double divisor);
-  // out: (n), the gradient of a if `first`, else of b.
+  void (*pairs)(PairLoss kind, float* loss, const float* a, const float* b, const PairCount& count);
+  // out: (n), the gradient of a if `first`, else of b; 0 for pairs that don't count.
   void (*pairs_grad)(PairLoss kind, bool first, float* out, const float* dloss, const float* a,
-                     const float* b, int64_t n, double divisor);
+                     const float* b, const PairCount& count);
 };
 
 // A stretch of the arena, float32, with the constants of one step. What lies between stretches is

@@ -19,6 +19,12 @@ constexpr size_t kMostGraphs = 128;
 
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
+// At most 1/16 more, or the next multiple of `least`, a power of two.
+int64_t RoundUpBySixteenths(int64_t n, int64_t least) {
+  const auto sixteenth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n / 16)));
+  return std::max(least, RoundUp(n, std::max(least, sixteenth)));
+}
+
 const void* Place(const std::shared_ptr<TensorImpl>& tensor) {
   return tensor == nullptr || tensor->storage == nullptr ? nullptr : Tensor(tensor).raw_data();
 }
@@ -48,11 +54,9 @@ int32_t Largest(const Tensor& integers) {
 
 }  // namespace
 
-int64_t GraphRows(int64_t tokens) {
-  constexpr int64_t kTile = 128;
-  const auto sixteenth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens / 16)));
-  return std::max(kTile, RoundUp(tokens, std::max(kTile, sixteenth)));
-}
+int64_t GraphRows(int64_t tokens) { return RoundUpBySixteenths(tokens, 128); }
+
+int64_t GraphSequences(int64_t sequences) { return RoundUpBySixteenths(sequences, 8); }
 
 int64_t GraphLength(int64_t max_seqlen) {
   return static_cast<int64_t>(
@@ -123,7 +127,7 @@ std::string StepGraphs::WhyNot(const std::vector<Parameter>& parameters, const B
 }
 
 StepGraphs::Key StepGraphs::KeyOf(const Module& model, const std::vector<Parameter>& parameters,
-                                  const Batch& batch) const {
+                                  const Batch& batch, int64_t sequences) const {
   std::vector<const void*> places;
   std::vector<bool> flags;
   for (const Parameter& parameter : parameters) {
@@ -141,8 +145,8 @@ StepGraphs::Key StepGraphs::KeyOf(const Module& model, const std::vector<Paramet
           .training = model.training(),
           .gradient_checkpointing = model.gradient_checkpointing(),
           .compute_dtype = model.compute_dtype(),
-          .rows = GraphRows(batch.num_tokens()),
-          .sequences = batch.size(),
+          .rows = GraphRows(batch.num_tokens() + sequences - batch.size()),
+          .sequences = sequences,
           .max_seqlen = GraphLength(batch.max_seqlen),
           .label_columns = !labels.defined()    ? -1
                            : labels.ndim() == 1 ? 0
@@ -171,12 +175,12 @@ StepGraphs::Entry& StepGraphs::EntryOf(const Key& key, const std::vector<Paramet
   return entry;
 }
 
-StepGraphs::Bounds& StepGraphs::SeenBy(const std::vector<Parameter>& parameters) {
+StepGraphs::Seen& StepGraphs::SeenBy(const std::vector<Parameter>& parameters) {
   const std::shared_ptr<TensorImpl>& first = parameters.at(0).tensor.impl();
-  auto& [owner, bounds] = seen_[first.get()];
-  if (owner.expired()) bounds = {};
-  owner = first;
-  return bounds;
+  Seen& seen = seen_[first.get()];
+  if (seen.owner.expired()) seen = {};
+  seen.owner = first;
+  return seen;
 }
 
 void StepGraphs::GiveUp(const std::string& why) {
@@ -205,10 +209,11 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
   const std::vector<Parameter> parameters = model.Parameters();
   const std::string why = given_up_.empty() ? WhyNot(parameters, batch) : given_up_;
   if (!why.empty()) return RunEagerly(why, batch, grad_seed, forward);
-  Bounds& seen = SeenBy(parameters);
+  Seen& seen = SeenBy(parameters);
   const Bounds bounds = Bounds::Of(batch);
-  const bool looked_at = seen.Cover(bounds);
-  const Key key = KeyOf(model, parameters, batch);
+  const bool looked_at = seen.bounds.Cover(bounds);
+  const int64_t B = batch.size(), S = seen.TakesSurplus() ? GraphSequences(B) : B;
+  const Key key = KeyOf(model, parameters, batch, S);
   Entry& entry = EntryOf(key, parameters);
   entry.last_use = ++clock_;
   if (!entry.why_not.empty()) return RunEagerly(entry.why_not, batch, grad_seed, forward);
@@ -216,17 +221,23 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
   const auto step = static_cast<uint32_t>(batch.step);
   if (entry.inputs == nullptr) {
     entry.inputs =
-        std::make_shared<PackedInputs>(PackedInputs::Make(batch, key.rows, device_, step));
+        std::make_shared<PackedInputs>(PackedInputs::Make(batch, key.rows, device_, step, S));
     entry.inputs->max_seqlen = key.max_seqlen;
     entry.loss = Tensor::Empty({}, DType::kF32, device_);
   }
   entry.inputs->Fill(batch, step, grad_seed);
   Batch there = batch;
   there.inputs = entry.inputs;
+  bool began_backward = false;
   const auto pass = [&] {
+    entry.inputs->loss_without_surplus.reset();
     const Tensor loss = forward(there);
     Check(loss.defined() && loss.ndim() == 0 && loss.dtype() == DType::kF32, "step_graphs",
           "the loss must be one float32");
+    const bool leaves_out = entry.inputs->loss_without_surplus.lock() == loss.impl();
+    Check(S == B || leaves_out, "step_graphs", "the loss counts surplus sequences");
+    seen.leaves_surplus_out = leaves_out;
+    began_backward = true;
     Backward(loss, entry.inputs->grad_seed);
     entry.loss.CopyFrom(loss.Detach());
   };
@@ -237,7 +248,7 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
     const DeviceMemoryScope scope(backend_, memory_);
     if (!looked_at || !entry.warm) {
       pass();
-      seen.Widen(bounds);
+      seen.bounds.Widen(bounds);
       entry.warm = true;
       ++statistics_.eager;
       return Copy(entry.loss);
@@ -253,6 +264,18 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
   } catch (const Error& e) {
     const bool no_room = e.code() == absl::StatusCode::kResourceExhausted;
     const bool nothing_was_done = looked_at && entry.warm;  // but recorded
+    if (S != B && !nothing_was_done && !began_backward && !no_room) {
+      // `forward` may not take surplus sequences.
+      seen.refuses_surplus = true;
+      try {
+        const Tensor loss = Run(model, batch, grad_seed, forward);
+        entries_.erase(key);
+        return loss;
+      } catch (...) {
+        seen.refuses_surplus = false;  // that was not why
+        throw;
+      }
+    }
     // What has been written may be written again, what was added to gradients not added.
     const bool may_repeat =
         std::all_of(before.begin(), before.end(), [](const LeafState& leaf) { return leaf.stale; });

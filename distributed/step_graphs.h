@@ -5,9 +5,10 @@
 //   Tensor loss = graphs.Run(model, batch, 1, [&](const Batch& b) { return model.Forward(b).loss;
 //   });
 //
-// Shapes are rounded up to few: the numbers of rows and the length of the longest sequence; rows
-// beyond the last sequence count nowhere. The first batch of a shape runs as it is, the second one
-// is recorded. What can't be recorded runs as it is, and LogDebug says why.
+// Shapes are rounded up to few: the numbers of rows and of sequences, and the length of the longest
+// one. Rows and sequences beyond the batch's count nowhere; there are such sequences only where the
+// loss is one that leaves them out: a model's own, unchanged. The first batch of a shape runs as it
+// is, the second one is recorded. What can't be recorded runs as it is, and LogDebug says why.
 #pragma once
 
 #include <compare>
@@ -38,6 +39,10 @@ int64_t GraphRows(int64_t tokens);
 // The length that stands for sequences of up to `max_seqlen` tokens: a power of two, at least 64.
 int64_t GraphLength(int64_t max_seqlen);
 
+// Sequences that batches of `sequences` share a graph with: at most 1/16 more, or the next multiple
+// of 8.
+int64_t GraphSequences(int64_t sequences);
+
 class StepGraphs {
  public:
   // Of a device other than the host.
@@ -46,7 +51,8 @@ class StepGraphs {
   // loss = forward(batch), and its backward pass from `grad_seed` on. Returns the loss, [] float32
   // on the device. What `forward` does must follow from the shapes of the batch, the numbers in
   // Batch::inputs and the model alone, and it uses no other parameters than the model's: it is not
-  // called for each batch. Numbers are those of Backward(forward(batch)) with as many rows.
+  // called for each batch. Numbers are those of Backward(forward(batch)) with as many rows and
+  // sequences.
   Tensor Run(const Module& model, const Batch& batch, float grad_seed,
              const std::function<Tensor(const Batch&)>& forward);
 
@@ -72,6 +78,14 @@ class StepGraphs {
     bool Cover(const Bounds& other) const;
     void Widen(const Bounds& other);
   };
+  // What is known of a model.
+  struct Seen {
+    std::weak_ptr<TensorImpl> owner;  // its first parameter
+    Bounds bounds;
+    bool leaves_surplus_out = false;  // its loss
+    bool refuses_surplus = false;     // `forward` threw an error where there were some
+    bool TakesSurplus() const { return leaves_surplus_out && !refuses_surplus; }
+  };
   // What is known of a gradient besides its buffer (core/tensor.h).
   struct LeafState {
     bool stale, has_rows;
@@ -92,10 +106,11 @@ class StepGraphs {
   static void Restore(const std::vector<Parameter>& parameters,
                       const std::vector<LeafState>& states);
   static std::string WhyNot(const std::vector<Parameter>& parameters, const Batch& batch);
-  Key KeyOf(const Module& model, const std::vector<Parameter>& parameters,
-            const Batch& batch) const;
+  // sequences: at least the batch's.
+  Key KeyOf(const Module& model, const std::vector<Parameter>& parameters, const Batch& batch,
+            int64_t sequences) const;
   Entry& EntryOf(const Key& key, const std::vector<Parameter>& parameters);
-  Bounds& SeenBy(const std::vector<Parameter>& parameters);
+  Seen& SeenBy(const std::vector<Parameter>& parameters);
   Tensor Copy(const Tensor& loss);
   // From now on nothing is recorded, and no memory is kept for it.
   void GiveUp(const std::string& why);
@@ -106,7 +121,7 @@ class StepGraphs {
   DeviceBackend& backend_;
   std::shared_ptr<DeviceMemory> memory_;  // that recorded work uses on the way
   std::map<Key, Entry> entries_;
-  std::map<const TensorImpl*, std::pair<std::weak_ptr<TensorImpl>, Bounds>> seen_;
+  std::map<const TensorImpl*, Seen> seen_;
   std::string given_up_;  // why; empty: not
   std::set<std::string> told_;
   StepGraphStatistics statistics_;

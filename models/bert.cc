@@ -195,8 +195,10 @@ BertOutput BertModel::Forward(const Batch& batch, const nn::ForwardContext& cont
   if (shortcut) {
     out.first_tokens = Cast(hidden_states, DType::kF32);
   } else {
-    out.last_hidden_state = Visible(hidden_states, rows);
-    out.first_tokens = nn::FirstTokens(out.last_hidden_state, context.sequences.cu_seqlens);
+    const Tensor all = Cast(hidden_states, DType::kF32);
+    out.last_hidden_state = Visible(all, rows);
+    // Of all rows: recorded work meets batches of more tokens, and surplus sequences.
+    out.first_tokens = nn::FirstTokens(all, context.sequences.cu_seqlens);
   }
   if (options.output_hidden_states) out.hidden_states.push_back(out.last_hidden_state);
   if (pooler_ != nullptr) out.pooled = pooler_->Forward(out.first_tokens);

@@ -2,21 +2,16 @@
 
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/shape.h"
+#include "lathe/data/packed_inputs.h"
 #include "lathe/models/forward_context.h"
 
 namespace lathe {
 
-Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config) {
+namespace {
+
+Tensor LossOf(const std::string& type, const Tensor& logits, const Batch& batch) {
   const Tensor& labels = batch.labels;  // on the host
   const Tensor there = LabelsFor(batch, logits.device());
-  std::string type = config.problem_type();
-  if (type.empty()) {
-    const bool integers = labels.dtype() == DType::kI64 || labels.dtype() == DType::kI32;
-    type = logits.dim(1) == 1 ? "regression"
-           : integers         ? "single_label_classification"
-                              : "multi_label_classification";
-    config.json()["problem_type"] = type;
-  }
   if (type == "single_label_classification") {
     Check(labels.ndim() == 1 && !IsFloating(labels.dtype()), "loss",
           "single_label_classification needs integer labels of shape [B] but got ",
@@ -27,13 +22,31 @@ Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedCo
   }
   Check(IsFloating(labels.dtype()), "loss", type, " needs floating labels but got ",
         ToString(labels.dtype()));
-  Check(labels.numel() == logits.numel(), "loss", type, " needs ", logits.shape(),
+  Check(there.numel() == logits.numel(), "loss", type, " needs ", logits.shape(),
         " labels but got ", labels.shape());
   const Tensor targets = there.Reshape(logits.shape()).To(logits.device());
-  if (type == "regression") return MseLoss(logits, targets);
+  const Tensor count = NumSequencesFor(batch, logits.device());
+  if (type == "regression") return MseLoss(logits, targets, 0, count);
   Check(type == "multi_label_classification", "loss", "unknown problem_type \"", type,
         "\"; known: regression, single_label_classification, multi_label_classification");
-  return BceWithLogitsLoss(logits, targets);
+  return BceWithLogitsLoss(logits, targets, 0, count);
+}
+
+}  // namespace
+
+Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config) {
+  std::string type = config.problem_type();
+  if (type.empty()) {
+    const DType dtype = batch.labels.dtype();
+    const bool integers = dtype == DType::kI64 || dtype == DType::kI32;
+    type = logits.dim(1) == 1 ? "regression"
+           : integers         ? "single_label_classification"
+                              : "multi_label_classification";
+    config.json()["problem_type"] = type;
+  }
+  const Tensor loss = LossOf(type, logits, batch);
+  if (batch.inputs != nullptr) batch.inputs->loss_without_surplus = loss.impl();
+  return loss;
 }
 
 }  // namespace lathe

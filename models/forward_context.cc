@@ -58,4 +58,10 @@ Tensor LabelsFor(const Batch& batch, Device device) {
   return inputs != nullptr && inputs->labels.device() == device ? inputs->labels : batch.labels;
 }
 
+Tensor NumSequencesFor(const Batch& batch, Device device) {
+  const PackedInputs* inputs = batch.inputs.get();
+  return inputs != nullptr && inputs->num_sequences.device() == device ? inputs->num_sequences
+                                                                       : Tensor();
+}
+
 }  // namespace lathe

@@ -12,7 +12,10 @@ namespace lathe {
 nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device device,
                                       uint32_t step);
 
-// The batch's labels, where the model computes if Batch::inputs has them there.
+// The batch's labels, where the model computes if Batch::inputs has them there: of its sequences.
 Tensor LabelsFor(const Batch& batch, Device device);
+
+// How many of the sequences that the model computes count, [1] i32 where it does; undefined: all.
+Tensor NumSequencesFor(const Batch& batch, Device device);
 
 }  // namespace lathe

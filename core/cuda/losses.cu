@@ -141,42 +141,55 @@ void WithLoss(PairLoss loss, Body body) {
   body(BceWithLogits{});
 }
 
+__device__ inline int64_t NumPairs(const PairCount& count) {
+  if (count.rows == nullptr) return count.n;
+  const int64_t there = *count.rows * count.columns;
+  return there < 0 ? 0 : there < count.n ? there : count.n;
+}
+
 template <typename Loss>
-__global__ void PairSums(Partial* partials, const float* a, const float* b, int64_t n) {
-  double sum = 0;
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) sum += Loss::Value(a[i], b[i]);
-  StorePartial(partials, sum, 0);
+__global__ void PairSums(Partial* partials, const float* a, const float* b, PairCount count) {
+  const int64_t n = NumPairs(count);
+  double sum = 0, pairs = 0;
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
+    sum += Loss::Value(a[i], b[i]);
+    pairs += 1;
+  }
+  StorePartial(partials, sum, pairs);
 }
 
 template <typename Loss, bool kFirst>
-__global__ void PairGrad(float* out, const float* dloss, double divisor, const float* a,
-                         const float* b, int64_t n) {
+__global__ void PairGrad(float* out, const float* dloss, const float* a, const float* b,
+                         PairCount count) {
+  const int64_t n = NumPairs(count);
+  const double divisor = count.denominator != 0 ? count.denominator : static_cast<double>(n);
   const float scale = static_cast<float>(*dloss / divisor);
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
-    out[i] = scale * (kFirst ? Loss::ByFirst(a[i], b[i]) : Loss::BySecond(a[i], b[i]));
+  for (int64_t i = GlobalThread(); i < count.n; i += NumThreads()) {
+    out[i] = i >= n ? 0 : scale * (kFirst ? Loss::ByFirst(a[i], b[i]) : Loss::BySecond(a[i], b[i]));
   }
 }
 
-void Pairs(PairLoss kind, float* loss, const float* a, const float* b, int64_t n, double divisor) {
+void Pairs(PairLoss kind, float* loss, const float* a, const float* b, const PairCount& count) {
   WithLoss(kind, [&](auto tag) {
     using Loss = decltype(tag);
     Partial* partials = Partials();
-    dim3 grid = GridFor(n);
+    dim3 grid = GridFor(count.n);
     if (grid.x > kMaxPartials) grid.x = kMaxPartials;
-    LATHE_LAUNCH(PairSums<Loss>, grid, kBlock, 0, partials, a, b, n);
-    LATHE_LAUNCH(FinishLoss, dim3(1), kBlock, 0, loss, nullptr, partials, grid.x, divisor);
+    LATHE_LAUNCH(PairSums<Loss>, grid, kBlock, 0, partials, a, b, count);
+    LATHE_LAUNCH(FinishLoss, dim3(1), kBlock, 0, loss, nullptr, partials, grid.x,
+                 count.denominator);
   });
 }
 
 void PairsGrad(PairLoss kind, bool first, float* out, const float* dloss, const float* a,
-               const float* b, int64_t n, double divisor) {
-  if (n == 0) return;
+               const float* b, const PairCount& count) {
+  if (count.n == 0) return;
   WithLoss(kind, [&](auto tag) {
     using Loss = decltype(tag);
     if (first) {
-      LATHE_LAUNCH((PairGrad<Loss, true>), GridFor(n), kBlock, 0, out, dloss, divisor, a, b, n);
+      LATHE_LAUNCH((PairGrad<Loss, true>), GridFor(count.n), kBlock, 0, out, dloss, a, b, count);
     } else {
-      LATHE_LAUNCH((PairGrad<Loss, false>), GridFor(n), kBlock, 0, out, dloss, divisor, a, b, n);
+      LATHE_LAUNCH((PairGrad<Loss, false>), GridFor(count.n), kBlock, 0, out, dloss, a, b, count);
     }
   });
 }

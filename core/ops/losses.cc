@@ -7,6 +7,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/core/ops/shape.h"
@@ -112,24 +113,36 @@ Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t 
                 });
 }
 
-// A loss of pairs on a device. divisor: what the sum is divided by.
+// A loss of pairs on a device.
 Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Tensor& b,
-                        double divisor) {
+                        double denominator, const Tensor& num_rows) {
   const LossKernels& kernels = DeviceKernels<LossKernels>();
+  PairCount count = {.n = a.numel(), .columns = 0, .rows = nullptr, .denominator = denominator};
+  if (num_rows.defined()) {
+    CheckSameDevice(op, a.device(), {num_rows});
+    count.columns = a.numel() / std::max<int64_t>(1, a.dim(0));
+    count.rows = num_rows.data<int32_t>();
+  }
   Tensor loss = Tensor::Empty({}, DType::kF32, a.device());
-  kernels.pairs(kind, loss.data<float>(), a.data<float>(), b.data<float>(), a.numel(), divisor);
+  kernels.pairs(kind, loss.data<float>(), a.data<float>(), b.data<float>(), count);
   return Record(
       op, loss, {a, b}, {a, b},
-      [kind, a = a.Detach(), b = b.Detach(), divisor, &kernels](BackwardContext& context) {
+      [kind, a = a.Detach(), b = b.Detach(), count, num_rows, &kernels](BackwardContext& context) {
         for (const size_t i : {0u, 1u}) {
           if (!context.Needs(i)) continue;
           Tensor gradient = Tensor::Empty(a.shape(), DType::kF32, a.device());
           kernels.pairs_grad(kind, /*first=*/i == 0, gradient.data<float>(),
                              context.grad_output().data<float>(), a.data<float>(), b.data<float>(),
-                             a.numel(), divisor);
+                             count);
           context.SetGrad(i, gradient);
         }
       });
+}
+
+// On the host: the rows that count.
+Tensor Counted(const char* op, const Tensor& x, const Tensor& num_rows) {
+  CheckSameDevice(op, x.device(), {num_rows});
+  return SliceRows(x, 0, std::clamp<int64_t>(num_rows.data<int32_t>()[0], 0, x.dim(0)));
 }
 
 }  // namespace
@@ -226,10 +239,17 @@ Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels, int64_t 
 }
 
 // loss = sum_i (p_i - t_i)^2 / n;  dp_i = 2 dloss / n (p_i - t_i),  dt_i = -dp_i
-Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator) {
-  CheckPair("mse_loss", pred, target);
+Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator,
+               const Tensor& num_rows) {
+  constexpr const char* kOp = "mse_loss";
+  CheckPair(kOp, pred, target);
+  if (!OnHost(pred)) {
+    return PairLossOnDevice(kOp, PairLoss::kMse, pred, target, denominator, num_rows);
+  }
+  if (num_rows.defined()) {
+    return MseLoss(Counted(kOp, pred, num_rows), Counted(kOp, target, num_rows), denominator);
+  }
   const double divisor = DenominatorOf(denominator, pred.numel());
-  if (!OnHost(pred)) return PairLossOnDevice("mse_loss", PairLoss::kMse, pred, target, divisor);
   Tensor loss = MeanOfPairs("mse_loss", pred, target, divisor,
                             [](double p, double t) { return (p - t) * (p - t); });
   return Record(
@@ -256,13 +276,18 @@ Tensor MseLossComposed(const Tensor& pred, const Tensor& target, double denomina
 // The form that neither overflows nor cancels: -log s(x) = max(-x, 0) + log(1 + e^-|x|), so
 //   loss = sum_i (max(x_i, 0) - x_i t_i + log(1 + e^-|x_i|)) / n
 //   dx_i = dloss / n (s(x_i) - t_i),  dt_i = -dloss / n x_i
-Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator) {
-  CheckPair("bce_with_logits_loss", logits, targets);
-  const double divisor = DenominatorOf(denominator, logits.numel());
+Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator,
+                         const Tensor& num_rows) {
+  constexpr const char* kOp = "bce_with_logits_loss";
+  CheckPair(kOp, logits, targets);
   if (!OnHost(logits)) {
-    return PairLossOnDevice("bce_with_logits_loss", PairLoss::kBceWithLogits, logits, targets,
-                            divisor);
+    return PairLossOnDevice(kOp, PairLoss::kBceWithLogits, logits, targets, denominator, num_rows);
   }
+  if (num_rows.defined()) {
+    return BceWithLogitsLoss(Counted(kOp, logits, num_rows), Counted(kOp, targets, num_rows),
+                             denominator);
+  }
+  const double divisor = DenominatorOf(denominator, logits.numel());
   Tensor loss =
       MeanOfPairs("bce_with_logits_loss", logits, targets, divisor, [](double x, double t) {
         return (x < 0 ? 0 : x) - x * t + std::log1p(std::exp(-std::fabs(x)));

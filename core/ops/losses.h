@@ -5,6 +5,9 @@
 // several micro-batches add up to the mean over all of them:
 //
 //   CrossEntropy(logits, labels, kIgnoreIndex, labels_in_window);
+//
+// `num_rows`, one i32 where the others are: only so many rows count, the first ones. Undefined: all
+// do. What comes behind may be any finite numbers and gets a gradient of 0.
 #pragma once
 
 #include "lathe/core/tensor.h"
@@ -25,12 +28,14 @@ Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels,
                             int64_t ignore_index = kIgnoreIndex, double denominator = 0);
 
 // 1/n sum (pred - target)^2 over all n elements; both of one shape.
-Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator = 0);
+Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator = 0,
+               const Tensor& num_rows = {});
 Tensor MseLossComposed(const Tensor& pred, const Tensor& target, double denominator = 0);
 
 // 1/n sum -(t log s(x) + (1 - t) log(1 - s(x))) with s = sigmoid, over all n elements; both of one
 // shape, t in [0, 1].
-Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator = 0);
+Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator = 0,
+                         const Tensor& num_rows = {});
 Tensor BceWithLogitsLossComposed(const Tensor& logits, const Tensor& targets,
                                  double denominator = 0);
 

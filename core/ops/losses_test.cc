@@ -7,6 +7,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/shape.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
@@ -132,6 +133,53 @@ TEST(Losses, CrossEntropyErrors) {
   EXPECT_THROW(CrossEntropy(logits, Tensor::FromVector<int64_t>({0})), Error);
   EXPECT_THROW(CrossEntropy(logits, Tensor::FromVector<int32_t>({0, 1})), Error);
   EXPECT_THROW(CrossEntropy(Tensor::Zeros({3}), Tensor::FromVector<int64_t>({0})), Error);
+}
+
+// Rows beyond those that count: as if they were not there.
+TEST(Losses, OfTheFirstRows) {
+  const auto first = [](const Tensor& x, int64_t rows) { return SliceRows(x, 0, rows); };
+  const auto count = [](int32_t rows, Device device) {
+    return Tensor::FromVector<int32_t>({rows}).To(device);
+  };
+  for (const int32_t rows : {1, 4, 5, 70}) {
+    for (const double denominator : {0.0, 7.5}) {
+      const int64_t there = rows;
+      const std::vector<Shape> shapes = {{rows + 3, 3}, {rows + 3, 3}};
+      CheckOp({.name = "mse_of_first_rows",
+               .op =
+                   [&](const Tensors& x) {
+                     return MseLoss(x[0], x[1], denominator, count(rows, x[0].device()));
+                   },
+               .composed =
+                   [&](const Tensors& x) {
+                     return MseLossComposed(first(x[0], there), first(x[1], there), denominator);
+                   },
+               .shapes = {shapes},
+               .nan_check = false});
+      CheckOp({.name = "bce_of_first_rows",
+               .op =
+                   [&](const Tensors& x) {
+                     return BceWithLogitsLoss(x[0], x[1], denominator, count(rows, x[0].device()));
+                   },
+               .composed =
+                   [&](const Tensors& x) {
+                     return BceWithLogitsLossComposed(first(x[0], there), first(x[1], there),
+                                                      denominator);
+                   },
+               .shapes = {shapes},
+               .nan_check = false});
+    }
+  }
+  // More and fewer than there are; what comes behind gets no gradient.
+  if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+  for (const int32_t rows : {-1, 0, 2, 3}) {
+    Tensor x = Tensor::Full({2, 2}, 3.0, DType::kF32, CheckedDevice()).SetRequiresGrad(true);
+    const Tensor loss = MseLoss(x, Tensor::Zeros({2, 2}, DType::kF32, CheckedDevice()), 2,
+                                count(rows, CheckedDevice()));
+    EXPECT_EQ(loss.Item(), rows < 2 ? 0 : 18) << rows;
+    Backward(loss);
+    EXPECT_EQ(x.grad().ToVector<float>(), std::vector<float>(4, rows < 2 ? 0 : 3)) << rows;
+  }
 }
 
 // The losses of two micro-batches, each divided by the whole count, add up to the mean over both.
