@@ -15,8 +15,6 @@
 namespace lathe {
 namespace {
 
-constexpr size_t kMostGraphs = 128;
-
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // At most 1/16 more, or the next multiple of `least`, a power of two.
@@ -93,8 +91,8 @@ void StepGraphs::Bounds::Widen(const Bounds& other) {
   shifted |= other.shifted;
 }
 
-StepGraphs::StepGraphs(Device device)
-    : device_(device), backend_(BackendOf(device)), memory_(backend_.NewMemory()) {}
+StepGraphs::StepGraphs(Device device, size_t most)
+    : device_(device), most_(most), backend_(BackendOf(device)), memory_(backend_.NewMemory()) {}
 
 std::vector<StepGraphs::LeafState> StepGraphs::StatesOf(const std::vector<Parameter>& parameters) {
   std::vector<LeafState> states;
@@ -165,7 +163,7 @@ StepGraphs::Entry& StepGraphs::EntryOf(const Key& key, const std::vector<Paramet
     }
     entries_.erase(found);
   }
-  if (entries_.size() >= kMostGraphs) {
+  if (entries_.size() >= most_) {
     entries_.erase(std::min_element(
         entries_.begin(), entries_.end(),
         [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));

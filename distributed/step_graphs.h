@@ -45,8 +45,9 @@ int64_t GraphSequences(int64_t sequences);
 
 class StepGraphs {
  public:
-  // Of a device other than the host.
-  explicit StepGraphs(Device device);
+  // Of a device other than the host. most: shapes that are kept; the one that was used the longest
+  // ago gives way to a new one.
+  explicit StepGraphs(Device device, size_t most = 128);
 
   // loss = forward(batch), and its backward pass from `grad_seed` on. Returns the loss, [] float32
   // on the device. What `forward` does must follow from the shapes of the batch, the numbers in
@@ -118,6 +119,7 @@ class StepGraphs {
                     const std::function<Tensor(const Batch&)>& forward);
 
   Device device_;
+  size_t most_;
   DeviceBackend& backend_;
   std::shared_ptr<DeviceMemory> memory_;  // that recorded work uses on the way
   std::map<Key, Entry> entries_;

@@ -423,5 +423,22 @@ TEST_F(StepGraphsTest, OtherLossesMeetNoSurplusSequences) {
   }
 }
 
+TEST_F(StepGraphsTest, ShapesBeyondTheMostGiveWay) {
+  // Three shapes in turn, and places for two: each comes anew.
+  std::vector<Batch> batches;
+  for (const int64_t longest : {150, 70, 3, 150, 70, 3}) {
+    for (Batch& batch : BatchesOf({8, 7, 8, 8}, Classes, longest)) batches.push_back(batch);
+  }
+  for (size_t i = 0; i < batches.size(); ++i) batches[i].step = static_cast<int64_t>(i);
+  StepGraphs few(CheckedDevice(), 2), many(CheckedDevice());
+  const Outcome expected = TrainOn(batches, 2, nullptr);
+  const Outcome with_few = TrainOn(batches, 2, &few), with_many = TrainOn(batches, 2, &many);
+  ExpectNear(with_few, expected, 1e-6);
+  EXPECT_EQ(with_few.losses, with_many.losses);
+  EXPECT_EQ(with_few.values, with_many.values);
+  EXPECT_GT(with_few.statistics.recorded, with_many.statistics.recorded);
+  EXPECT_GT(with_few.statistics.replayed, 0);
+}
+
 }  // namespace
 }  // namespace lathe
