@@ -113,6 +113,8 @@ class Accelerator {
   // On a GPU both passes become a CUDA graph, which later batches of like shapes repeat without
   // calling `forward` (distributed/step_graphs.h): what it does must follow from the shapes of the
   // batch, the numbers in Batch::inputs and the model alone, whose parameters are all that it uses.
+  // Other outputs that it keeps, logits say, hold stale numbers after a batch that repeats a graph,
+  // and may have rows of surplus sequences behind the batch's.
   // What can't be recorded, and with several processes every batch, runs as it is.
   Tensor Backward(const Module& model, const Batch& batch,
                   const std::function<Tensor(const Batch&)>& forward);
