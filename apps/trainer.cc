@@ -211,17 +211,20 @@ void Trainer::Accumulate(const Batch& batch) {
 
 void Trainer::FinishStep() {
   const double most = options_.max_grad_norm;
-  unread_.push_back({window_, !reads_each_step_
-                                  ? guard_.Clip(optimizer_, most, accelerator_.LastLosses())
-                              : most > 0 ? ClipGradNorm(optimizer_, most)
-                                         : GradNorm(optimizer_)});
-  // A bad step is noticed before it is taken, or held back until then.
   const bool snapshot = out_ != nullptr && SnapshotIsDue();
-  if (reads_each_step_ || snapshot || std::ssize(unread_) >= kMostUnread) {
-    if (ReadLosses() && snapshot) TakeSnapshot();
-  }
   used_lr_ = optimizer_.lr(0);
-  optimizer_.Step();
+  // A bad step is noticed before it is taken, or held back until then.
+  if (!reads_each_step_ && !snapshot) {
+    unread_.push_back({window_, guard_.ClipAndStep(optimizer_, most, accelerator_.LastLosses())});
+    if (std::ssize(unread_) >= kMostUnread) ReadLosses();
+  } else {
+    unread_.push_back({window_, !reads_each_step_
+                                    ? guard_.Clip(optimizer_, most, accelerator_.LastLosses())
+                                : most > 0 ? ClipGradNorm(optimizer_, most)
+                                           : GradNorm(optimizer_)});
+    if (ReadLosses() && snapshot) TakeSnapshot();
+    optimizer_.Step();
+  }
   scheduler_->Step();
   optimizer_.ZeroGrad();
   last_batch_ = window_.back();

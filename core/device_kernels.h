@@ -100,16 +100,37 @@ struct LossKernels {
                      const float* b, const PairCount& count);
 };
 
-// A stretch of the arena, float32, with the constants of one step. What lies between stretches is
-// left alone.
+// A stretch of the arena, float32. What lies between stretches is left alone.
 struct DeviceRange {
   int64_t begin = 0, n = 0;
   int64_t first_chunk = 0;  // NumberChunks sets it
   void* narrow = nullptr;   // (n), gets the new values; null: none
+  double weight_decay = 0;
+  int32_t group = 0;    // whose learning rate it has
+  int32_t counter = 0;  // that counts its updates
+  bool operator==(const DeviceRange&) const = default;
+};
+// The constants of one step for a stretch.
+struct DeviceRates {
   float decay = 1;          // AdamW: 1 - lr * weight_decay; SGD: weight_decay
   float step_size = 0;      // AdamW: lr / (1 - beta1^t); SGD: lr
   float inverse_bias2 = 1;  // AdamW: 1 / sqrt(1 - beta2^t)
-  float take = 1;           // SGD: the part of the gradient that enters the buffer, 1 - dampening
+  float take = 1;           // SGD: the part of the gradient that enters the buffer
+  bool operator==(const DeviceRates&) const = default;
+};
+// How they follow from learning rate, weight decay and t, the number of the stretch's update.
+struct RateRule {
+  bool adamw = false;  // false: SGD, whose `take` is 1 for t = 1, 1 - dampening from then on
+  double beta1 = 0, beta2 = 0, dampening = 0;
+  bool operator==(const RateRule&) const = default;
+};
+// What clipping depends on besides the gradients. It lies on the device, so that launches don't
+// change with it.
+struct ClipValues {
+  float max_norm = 0;
+  float* norm = nullptr;          // gets the norm
+  const float* losses = nullptr;  // (num_losses)
+  int64_t num_losses = 0;
 };
 constexpr int64_t kDeviceChunk = 4096;  // elements that one block updates
 // Sets every range's first_chunk; returns the number of chunks, `chunks` below.
@@ -124,31 +145,37 @@ inline int64_t NumberChunks(std::span<DeviceRange> ranges) {
 
 struct AdamWConstants {
   float rest1, beta2, rest2, eps;  // rest: 1 - beta, not the difference of rounded values
+  bool operator==(const AdamWConstants&) const = default;
 };
 struct SgdConstants {
   float momentum;
   bool nesterov;
+  bool operator==(const SgdConstants&) const = default;
 };
 
 // Flat passes over parameters, gradients and moments; all pointers are the device's. The formulas
 // are those of core/cpu/optimizer.h and optim/. `clip`: one element, which gradients count times;
 // null: 1. If it is not finite nothing changes.
 struct DeviceOptimizerKernels {
+  // Each stretch's counter goes up by 1, and its rates become those of that update. ranges, rates:
+  // (count); lrs: one for each group.
+  void (*rates)(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges, int64_t count,
+                const RateRule& rule, const double* lrs);
   // p, m, v, g: whole arenas. ranges: (count), which share no elements. narrow_type: bf16 or f16.
   void (*adamw)(float* p, float* m, float* v, const float* g, const DeviceRange* ranges,
-                int64_t count, int64_t chunks, DType narrow_type, const AdamWConstants& constants,
-                const float* clip);
+                const DeviceRates* rates, int64_t count, int64_t chunks, DType narrow_type,
+                const AdamWConstants& constants, const float* clip);
   // buffer: the momentum's, null without.
-  void (*sgd)(float* p, float* buffer, const float* g, const DeviceRange* ranges, int64_t count,
-              int64_t chunks, DType narrow_type, const SgdConstants& constants, const float* clip);
+  void (*sgd)(float* p, float* buffer, const float* g, const DeviceRange* ranges,
+              const DeviceRates* rates, int64_t count, int64_t chunks, DType narrow_type,
+              const SgdConstants& constants, const float* clip);
   // result: one element, the L2 norm of g (n); sums are double, in a fixed order.
   int64_t (*norm_scratch_bytes)(int64_t n);
   void (*norm)(float* result, const float* g, int64_t n, void* scratch, int64_t scratch_bytes);
   // factor = min(1, max_norm / (norm + 1e-6)); NaN, which stops the update, if the norm is not
-  // finite.
-  void (*clip_factor)(float* factor, const float* norm, float max_norm);
-  // If the factor, *latch or one of the losses (n) is not finite, factor and latch become NaN.
-  void (*guard)(float* factor, const float* losses, int64_t n, float* latch);
+  // finite. Where there is a latch: if it, the factor or one of the losses is not finite, factor
+  // and latch become NaN. *values->norm = norm.
+  void (*clip)(float* factor, const float* norm, const ClipValues* values, float* latch);
   // g into [-limit, limit]; NaN stays.
   void (*clamp)(float* g, int64_t n, float limit);
   // g *= inverse_scale; *found_inf = 1 if any product is not finite, else it is left as it was.

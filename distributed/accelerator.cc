@@ -184,6 +184,7 @@ void Accelerator::PrepareLoader(DataLoader& loader) {
 void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   optimizer.StepOnlyIf(state_->sync);
   if (state_->scaler != nullptr) optimizer.UseGradScaler(state_->scaler);
+  optimizer.UseGraphs(options_.step_graphs);
   auto& arenas = state_->arenas;
   const auto& arena = optimizer.shared_arena();
   // Optimizers of the same parameters share their buffers.

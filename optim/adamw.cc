@@ -47,22 +47,31 @@ void AdamW::OnNewOwn(size_t range) {
 
 void AdamW::UpdateParameters() {
   const Tensor& values = arena_->values();
-  const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);
   if (!exp_avg_.defined()) {
     exp_avg_ = arena_->NewBuffer();
     exp_avg_sq_ = arena_->NewBuffer();
     for (const Range& range : ranges_) active_.emplace_back(Blocks(range.own));
   }
   ++step_count_;
-  steps_.resize(ranges_.size());
-  if (values.device() != Device{}) return UpdateOnDevice(values, grads);
+  if (values.device() != Device{}) {
+    return UpdateOnDevice(
+        {.rule = {.adamw = true, .beta1 = options_.beta1, .beta2 = options_.beta2},
+         .adamw = {.rest1 = static_cast<float>(1 - options_.beta1),
+                   .beta2 = static_cast<float>(options_.beta2),
+                   .rest2 = static_cast<float>(1 - options_.beta2),
+                   .eps = static_cast<float>(options_.eps)},
+         .m = exp_avg_,
+         .v = exp_avg_sq_});
+  }
+  const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);
+  int64_t* const steps = steps_.data<int64_t>();
   const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
   const int64_t version = values.impl()->storage->version();
   std::vector<const Range*> narrowed;  // whose bfloat16 copies are kept up to date
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
     if (!range.parameter.requires_grad()) continue;
-    const double t = static_cast<double>(++steps_[i]);
+    const double t = static_cast<double>(++steps[i]);
     const double lr = lr_[range.group];
     TensorImpl& parameter = *range.parameter.impl();
     BFloat16* narrow = nullptr;
@@ -118,45 +127,6 @@ void AdamW::UpdateParameters() {
     for (const ElementRange& other : Within(all, shares_->others)) {
       Narrow(narrow + (other.begin - all.begin), values.data<float>() + other.begin, other.size());
     }
-  }
-}
-
-void AdamW::UpdateOnDevice(const Tensor& values, const Tensor& grads) {
-  const int64_t version = values.impl()->storage->version();
-  std::vector<DeviceRange> ranges;
-  std::vector<TensorImpl*> narrowed;
-  DType narrow_type = DType::kBF16;
-  for (size_t i = 0; i < ranges_.size(); ++i) {
-    const Range& range = ranges_[i];
-    if (!range.parameter.requires_grad()) continue;
-    const double t = static_cast<double>(++steps_[i]), lr = lr_[range.group];
-    DeviceRange to = {.begin = range.begin, .n = range.parameter.numel()};
-    to.decay = static_cast<float>(1 - lr * weight_decay_[range.group]);
-    to.step_size = static_cast<float>(lr / (1 - std::pow(options_.beta1, t)));
-    to.inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t)));
-    TensorImpl& parameter = *range.parameter.impl();
-    const TensorImpl* narrow = parameter.low_precision.get();
-    if (narrow != nullptr && parameter.low_precision_version == version &&
-        (narrowed.empty() || narrow->dtype == narrow_type)) {
-      narrow_type = narrow->dtype;
-      to.narrow = Tensor(parameter.low_precision).raw_data();
-      narrowed.push_back(&parameter);
-    }
-    ranges.push_back(to);
-  }
-  const DeviceRanges uploaded(std::move(ranges), values.device());
-  const Tensor scale = CommonGradScale(*arena_);
-  const AdamWConstants constants = {.rest1 = static_cast<float>(1 - options_.beta1),
-                                    .beta2 = static_cast<float>(options_.beta2),
-                                    .rest2 = static_cast<float>(1 - options_.beta2),
-                                    .eps = static_cast<float>(options_.eps)};
-  DeviceKernels<DeviceOptimizerKernels>().adamw(
-      values.data<float>(), exp_avg_.data<float>(), exp_avg_sq_.data<float>(), grads.data<float>(),
-      uploaded.data(), uploaded.count, uploaded.chunks, narrow_type, constants,
-      scale.defined() ? scale.data<float>() : nullptr);
-  values.impl()->storage->BumpVersion();
-  for (TensorImpl* parameter : narrowed) {
-    parameter->low_precision_version = values.impl()->storage->version();
   }
 }
 

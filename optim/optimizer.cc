@@ -85,7 +85,10 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
     const Tensor& parameter = entries[i].parameter.tensor;
     ranges_.push_back({begin, end, group_of.at(parameter.impl().get()), parameter, {{begin, end}}});
   }
+  steps_ = Tensor::Zeros({std::ssize(ranges_)}, DType::kI64);
 }
+
+Optimizer::~Optimizer() = default;
 
 void Optimizer::ShareUpdates(std::shared_ptr<const PresentShares> shares) {
   present_shares_ = std::move(shares);
@@ -107,9 +110,55 @@ void Optimizer::Step() {
   for (Tensor* buffer : StateBuffers()) {
     if (buffer->defined()) *buffer = buffer->To(device);  // where a model has moved since
   }
+  steps_ = steps_.To(device);
   step_is_half_done_ = shares_ != nullptr;
   UpdateParameters();
   step_is_half_done_ = false;
+}
+
+DeviceUpdater& Optimizer::Updater() {
+  const Device device = arena_->values().device();
+  if (updater_ == nullptr || updater_->device() != device) {
+    updater_ = std::make_unique<DeviceUpdater>(device);
+    updater_->graphs().Use(use_graphs_);
+  }
+  return *updater_;
+}
+
+void Optimizer::UseGraphs(bool on) {
+  use_graphs_ = on;
+  if (updater_ != nullptr) updater_->graphs().Use(on);
+}
+
+UpdateGraphStatistics Optimizer::graph_statistics() const {
+  return updater_ == nullptr ? UpdateGraphStatistics() : updater_->graphs().statistics();
+}
+
+void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
+  Storage& storage = *arena_->values().impl()->storage;
+  std::vector<DeviceRange> ranges;
+  std::vector<TensorImpl*> narrowed;  // whose copies for products are kept up to date
+  DType narrow_type = DType::kBF16;
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const Range& range = ranges_[i];
+    if (!range.parameter.requires_grad()) continue;
+    DeviceRange to = {.begin = range.begin, .n = range.parameter.numel()};
+    to.weight_decay = weight_decay_[range.group];
+    to.group = range.group;
+    to.counter = static_cast<int32_t>(i);
+    TensorImpl& parameter = *range.parameter.impl();
+    const TensorImpl* narrow = parameter.low_precision.get();
+    if (narrow != nullptr && parameter.low_precision_version == storage.version() &&
+        (narrowed.empty() || narrow->dtype == narrow_type)) {
+      narrow_type = narrow->dtype;
+      to.narrow = Tensor(parameter.low_precision).raw_data();
+      narrowed.push_back(&parameter);
+    }
+    ranges.push_back(to);
+  }
+  Updater().Step(*arena_, method, std::move(ranges), narrow_type, steps_, lr_);
+  storage.BumpVersion();
+  for (TensorImpl* parameter : narrowed) parameter->low_precision_version = storage.version();
 }
 
 void Optimizer::ZeroGrad() {
@@ -230,7 +279,9 @@ Tensor GradNorm(Optimizer& optimizer) {
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   Check(max_norm >= 0, "ClipGradNorm", "max_norm must be at least 0 but is ", max_norm);
   optimizer.UnscaleGrads();
-  if (OnDevice(optimizer)) return DeviceClipGradNorm(optimizer.arena(), max_norm);
+  if (OnDevice(optimizer)) {
+    return optimizer.Updater().Clip(optimizer.arena(), max_norm, {}, {}, /*with_step=*/false);
+  }
   const float norm = NormOf(optimizer);
   const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
   // Only noted: whoever reads the gradients multiplies. A ratio that is NaN spoils all of them, so
@@ -243,14 +294,32 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   return Tensor::Full({}, norm);
 }
 
-Tensor StepGuard::Clip(Optimizer& optimizer, double max_norm, const Tensor& losses) {
+Tensor StepGuard::Clip(Optimizer& optimizer, double max_norm, const Tensor& losses,
+                       bool with_step) {
   const Device device = optimizer.arena().values().device();
   Check(device != Device{}, "step_guard", "the parameters lie on the host; use ClipGradNorm");
   Check(max_norm >= 0, "step_guard", "max_norm must be at least 0 but is ", max_norm);
   optimizer.UnscaleGrads();
   if (!latch_.defined()) latch_ = Tensor::Zeros({}, DType::kF32, device);
   const double most = max_norm > 0 ? max_norm : std::numeric_limits<double>::infinity();
-  return DeviceClipGradNorm(optimizer.arena(), most, losses, latch_);
+  return optimizer.Updater().Clip(optimizer.arena(), most, losses, latch_, with_step);
+}
+
+Tensor StepGuard::Clip(Optimizer& optimizer, double max_norm, const Tensor& losses) {
+  return Clip(optimizer, max_norm, losses, /*with_step=*/false);
+}
+
+Tensor StepGuard::ClipAndStep(Optimizer& optimizer, double max_norm, const Tensor& losses) {
+  if (!optimizer.may_step()) return {};
+  Tensor norm = Clip(optimizer, max_norm, losses, /*with_step=*/true);
+  try {
+    optimizer.Step();
+  } catch (...) {
+    optimizer.Updater().QueueClip();
+    throw;
+  }
+  optimizer.Updater().QueueClip();  // where the step was skipped
+  return norm;
 }
 
 void ClipGradValue(Optimizer& optimizer, double max_value) {

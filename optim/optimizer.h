@@ -16,6 +16,10 @@
 
 namespace lathe {
 
+class DeviceUpdater;
+struct DeviceMethod;
+struct UpdateGraphStatistics;
+
 // A set of parameters with a rate and a decay of their own.
 struct ParameterGroup {
   std::vector<Parameter> parameters;
@@ -29,7 +33,7 @@ std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters
 
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
 
   // One update from the gradients in the arena, at each group's current lr. Parameters whose
   // gradient was never computed count as having gradient 0; those that require none (frozen ones)
@@ -56,6 +60,10 @@ class Optimizer {
   const UpdateShares* shares() const {
     return present_shares_ == nullptr ? nullptr : present_shares_->now.get();
   }
+  // On a GPU: whether updates that come again are repeated as CUDA graphs (optim/update_graphs.h).
+  // Off at first; an Accelerator says so (AcceleratorOptions::step_graphs).
+  void UseGraphs(bool on);
+  UpdateGraphStatistics graph_statistics() const;
   // Whether a Step ended with an error when some parameters had changed and others, or parts of
   // them, had not.
   bool step_is_half_done() const { return step_is_half_done_; }
@@ -78,6 +86,8 @@ class Optimizer {
   virtual void OnNewOwn(size_t /*range*/) {}
   // The other processes' part of the values.
   void GatherUpdates();
+  // UpdateParameters where the values lie on a device.
+  void UpdateOnDevice(const DeviceMethod& method);
   Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
 
   // A parameter's stretch of the arena, with the gap after it.
@@ -91,10 +101,17 @@ class Optimizer {
   std::vector<Range> ranges_;
   std::vector<double> lr_, initial_lr_, weight_decay_;
   int64_t step_count_ = 0;
+  Tensor steps_;  // [ranges] i64, where the values lie: each one's updates, fewer if it was frozen
   std::shared_ptr<const UpdateShares> shares_;  // that `own` and the buffers follow
 
  private:
+  friend class StepGuard;
+  friend Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
   void AdoptShares();
+  // Of the device where the values lie.
+  DeviceUpdater& Updater();
+  std::unique_ptr<DeviceUpdater> updater_;
+  bool use_graphs_ = false;
   std::shared_ptr<const PresentShares> present_shares_;
   bool step_is_half_done_ = false;
   std::shared_ptr<const bool> may_step_;
@@ -123,12 +140,10 @@ class AdamW : public Optimizer {
 
  private:
   void UpdateParameters() override;
-  void UpdateOnDevice(const Tensor& values, const Tensor& grads);
   std::vector<Tensor*> StateBuffers() override { return {&exp_avg_, &exp_avg_sq_}; }
   void OnNewOwn(size_t range) override;
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
-  std::vector<int64_t> steps_;   // of each range: fewer where it was frozen
   // For each range, those of its `own` one after the other; core/cpu/optimizer.h.
   std::vector<std::vector<uint8_t>> active_;
 };
@@ -148,11 +163,9 @@ class SGD : public Optimizer {
 
  private:
   void UpdateParameters() override;
-  void UpdateOnDevice(const Tensor& values, const Tensor& grads);
   std::vector<Tensor*> StateBuffers() override { return {&momentum_}; }
   SGDOptions options_;
   Tensor momentum_;
-  std::vector<uint8_t> filled_;  // for each range: whether its part of momentum_ has a gradient
 };
 
 // L2 norm over all gradients of the arena as a [] f32 tensor; nothing is read back to the host.
@@ -176,8 +189,12 @@ class StepGuard {
   // ClipGradNorm, or GradNorm for max_norm 0, of an optimizer whose parameters lie on a device.
   // losses: [n] float32 there, or undefined.
   Tensor Clip(Optimizer& optimizer, double max_norm, const Tensor& losses);
+  // The same and the optimizer's Step, which are queued as one. While gradients accumulate it does
+  // nothing, and the result is undefined.
+  Tensor ClipAndStep(Optimizer& optimizer, double max_norm, const Tensor& losses);
 
  private:
+  Tensor Clip(Optimizer& optimizer, double max_norm, const Tensor& losses, bool with_step);
   Tensor latch_;  // [] f32: NaN after the first bad step
 };
 

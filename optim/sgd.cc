@@ -48,19 +48,23 @@ SGD::SGD(std::vector<ParameterGroup> groups, SGDOptions options)
 
 void SGD::UpdateParameters() {
   const Tensor& values = arena_->values();
-  const bool on_host = values.device() == Device{};
-  const Tensor& grads = arena_->GradsToRead(/*scaled=*/on_host);
   if (options_.momentum != 0 && !momentum_.defined()) {
     momentum_ = arena_->NewBuffer();
   }
   ++step_count_;
-  filled_.resize(ranges_.size());
-  if (!on_host) return UpdateOnDevice(values, grads);
+  if (values.device() != Device{}) {
+    return UpdateOnDevice(
+        {.rule = {.dampening = options_.dampening},
+         .sgd = {.momentum = static_cast<float>(options_.momentum), .nesterov = options_.nesterov},
+         .m = momentum_});
+  }
+  const Tensor& grads = arena_->GradsToRead();
+  int64_t* const steps = steps_.data<int64_t>();
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
     if (!range.parameter.requires_grad()) continue;
     // A parameter's first gradient fills its buffer whole, whatever the dampening (PyTorch).
-    const double take = std::exchange(filled_[i], true) ? 1 - options_.dampening : 1;
+    const double take = ++steps[i] > 1 ? 1 - options_.dampening : 1;
     const SGDStep step = {.lr = static_cast<float>(lr_[range.group]),
                           .weight_decay = static_cast<float>(weight_decay_[range.group]),
                           .momentum = static_cast<float>(options_.momentum),
@@ -77,27 +81,6 @@ void SGD::UpdateParameters() {
     }
   }
   GatherUpdates();
-  values.impl()->storage->BumpVersion();
-}
-
-void SGD::UpdateOnDevice(const Tensor& values, const Tensor& grads) {
-  std::vector<DeviceRange> ranges;
-  for (size_t i = 0; i < ranges_.size(); ++i) {
-    const Range& range = ranges_[i];
-    if (!range.parameter.requires_grad()) continue;
-    DeviceRange to = {.begin = range.begin, .n = range.parameter.numel()};
-    to.decay = static_cast<float>(weight_decay_[range.group]);
-    to.step_size = static_cast<float>(lr_[range.group]);
-    to.take = static_cast<float>(std::exchange(filled_[i], true) ? 1 - options_.dampening : 1);
-    ranges.push_back(to);
-  }
-  const DeviceRanges uploaded(std::move(ranges), values.device());
-  const Tensor scale = CommonGradScale(*arena_);
-  DeviceKernels<DeviceOptimizerKernels>().sgd(
-      values.data<float>(), momentum_.defined() ? momentum_.data<float>() : nullptr,
-      grads.data<float>(), uploaded.data(), uploaded.count, uploaded.chunks, DType::kBF16,
-      {.momentum = static_cast<float>(options_.momentum), .nesterov = options_.nesterov},
-      scale.defined() ? scale.data<float>() : nullptr);
   values.impl()->storage->BumpVersion();
 }
 

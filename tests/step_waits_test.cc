@@ -46,8 +46,9 @@ std::shared_ptr<SequenceClassifier> MakeModel(int64_t hidden_size = 16) {
 
 TEST(StepOnADevice, WaitsForNothing) {
   for (const std::string precision : {"no", "bf16"}) {
-    for (const bool graphs : {true, false}) {
-      SCOPED_TRACE(precision + (graphs ? ", graphs" : ""));
+    for (const int launches : {0, 2, 3}) {  // of graphs in each step
+      SCOPED_TRACE(precision + ", graph launches: " + std::to_string(launches));
+      const bool graphs = launches > 0;
       Accelerator accelerator(
           {.mixed_precision = precision, .device = "cuda", .step_graphs = graphs});
       const auto model = MakeModel();
@@ -58,20 +59,28 @@ TEST(StepOnADevice, WaitsForNothing) {
       model->Train();
       StepGuard guard;
       Tensor norm;
-      int64_t step = 0, waits = 0, graph_launches = 0;
+      int64_t step = 0, waits = 0, graph_launches = 0, other_launches = 0;
       for (const Batch& batch : loader) {
         if (step++ == 4) {
           waits = emulator::NumWaits();
           graph_launches = emulator::NumGraphLaunches();
+          other_launches = emulator::NumLaunches() - emulator::NumLaunchesByGraphs();
         }
         accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
-        norm = guard.Clip(optimizer, 1.0, accelerator.LastLosses());
-        optimizer.Step();
+        if (launches == 2) {
+          norm = guard.ClipAndStep(optimizer, 1.0, accelerator.LastLosses());
+        } else {
+          norm = guard.Clip(optimizer, 1.0, accelerator.LastLosses());
+          optimizer.Step();
+        }
         scheduler->Step();
         optimizer.ZeroGrad();
       }
       EXPECT_EQ(emulator::NumWaits(), waits);
-      EXPECT_EQ(emulator::NumGraphLaunches() - graph_launches, graphs ? 16 : 0);
+      EXPECT_EQ(emulator::NumGraphLaunches() - graph_launches, 16 * launches);
+      if (graphs) {
+        EXPECT_EQ(emulator::NumLaunches() - emulator::NumLaunchesByGraphs(), other_launches);
+      }
       EXPECT_GT(norm.Item(), 0);
       EXPECT_GT(emulator::NumWaits(), waits);
       EXPECT_EQ(accelerator.TakeLosses().size(), 20u);

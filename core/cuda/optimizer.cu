@@ -17,7 +17,7 @@ __device__ inline bool IsFinite(float x) {
 
 // The elements of the arena that the block works on.
 struct Chunk {
-  const DeviceRange* range;
+  int64_t range;     // its number
   int64_t begin, n;  // of the arena
 };
 
@@ -34,7 +34,7 @@ __device__ inline Chunk FindChunk(const DeviceRange* ranges, int64_t count, int6
   }
   const DeviceRange& range = ranges[low];
   const int64_t skip = (chunk - range.first_chunk) * kDeviceChunk;
-  return {&range, range.begin + skip, min(kDeviceChunk, range.n - skip)};
+  return {low, range.begin + skip, min(kDeviceChunk, range.n - skip)};
 }
 
 // Calls update(i, N) for every N elements of a chunk from its first on, and update(i, 1) for those
@@ -54,13 +54,41 @@ __device__ inline bool AlignedTo(uintptr_t bytes, const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+__global__ void RatesKernel(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges,
+                            int64_t count, RateRule rule, const double* lrs) {
+  for (int64_t i = GlobalThread(); i < count; i += NumThreads()) {
+    const DeviceRange range = ranges[i];
+    const int64_t steps = ++counters[range.counter];
+    const double lr = lrs[range.group], t = static_cast<double>(steps);
+    DeviceRates now;
+    if (rule.adamw) {
+      now.decay = static_cast<float>(1 - lr * range.weight_decay);
+      now.step_size = static_cast<float>(lr / (1 - pow(rule.beta1, t)));
+      now.inverse_bias2 = static_cast<float>(1 / sqrt(1 - pow(rule.beta2, t)));
+    } else {
+      now.decay = static_cast<float>(range.weight_decay);
+      now.step_size = static_cast<float>(lr);
+      now.take = static_cast<float>(steps == 1 ? 1 : 1 - rule.dampening);
+    }
+    rates[i] = now;
+  }
+}
+
+void Rates(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges, int64_t count,
+           const RateRule& rule, const double* lrs) {
+  if (count == 0) return;
+  LATHE_LAUNCH(RatesKernel, GridFor(count), kBlock, 0, rates, counters, ranges, count, rule, lrs);
+}
+
 template <typename Narrow>
 __global__ void AdamWKernel(float* p, float* m, float* v, const float* g, const DeviceRange* ranges,
-                            int64_t count, AdamWConstants c, const float* clip) {
+                            const DeviceRates* all_rates, int64_t count, AdamWConstants c,
+                            const float* clip) {
   const float scale = clip == nullptr ? 1.0f : *clip;
   if (!IsFinite(scale)) return;
   const Chunk chunk = FindChunk(ranges, count, blockIdx.x);
-  const DeviceRange range = *chunk.range;
+  const DeviceRange range = ranges[chunk.range];
+  const DeviceRates rates = all_rates[chunk.range];
   p += chunk.begin, m += chunk.begin, v += chunk.begin, g += chunk.begin;
   Narrow* narrow = range.narrow == nullptr
                        ? nullptr
@@ -76,8 +104,8 @@ __global__ void AdamWKernel(float* p, float* m, float* v, const float* g, const 
       const float grad = grads.v[k] * scale;
       const float mean = means.v[k] + c.rest1 * (grad - means.v[k]);
       const float square = c.beta2 * squares.v[k] + c.rest2 * grad * grad;
-      const float value = values.v[k] * range.decay -
-                          range.step_size * mean / (sqrtf(square) * range.inverse_bias2 + c.eps);
+      const float value = values.v[k] * rates.decay -
+                          rates.step_size * mean / (sqrtf(square) * rates.inverse_bias2 + c.eps);
       means.v[k] = mean;
       squares.v[k] = square;
       values.v[k] = value;
@@ -92,11 +120,13 @@ __global__ void AdamWKernel(float* p, float* m, float* v, const float* g, const 
 
 template <typename Narrow>
 __global__ void SgdKernel(float* p, float* buffer, const float* g, const DeviceRange* ranges,
-                          int64_t count, SgdConstants c, const float* clip) {
+                          const DeviceRates* all_rates, int64_t count, SgdConstants c,
+                          const float* clip) {
   const float scale = clip == nullptr ? 1.0f : *clip;
   if (!IsFinite(scale)) return;
   const Chunk chunk = FindChunk(ranges, count, blockIdx.x);
-  const DeviceRange range = *chunk.range;
+  const DeviceRange range = ranges[chunk.range];
+  const DeviceRates rates = all_rates[chunk.range];
   const bool momentum = buffer != nullptr;
   p += chunk.begin, g += chunk.begin;
   if (momentum) buffer += chunk.begin;
@@ -115,13 +145,13 @@ __global__ void SgdKernel(float* p, float* buffer, const float* g, const DeviceR
     if (momentum) buffers = LoadPack<N>(buffer + i);
     Pack<Narrow, N> rounded;
     for (int k = 0; k < N; ++k) {
-      const float d = grads.v[k] * scale + range.decay * values.v[k];
+      const float d = grads.v[k] * scale + rates.decay * values.v[k];
       float step = of_gradient * d;
       if (momentum) {
-        buffers.v[k] = c.momentum * buffers.v[k] + range.take * d;
+        buffers.v[k] = c.momentum * buffers.v[k] + rates.take * d;
         step += of_buffer * buffers.v[k];
       }
-      values.v[k] -= range.step_size * step;
+      values.v[k] -= rates.step_size * step;
       Store(rounded.v[k], values.v[k]);
     }
     StorePack(p + i, values);
@@ -138,21 +168,23 @@ void DispatchNarrow(const char* op, DType type, Body body) {
   body(Float16{});
 }
 
-void AdamW(float* p, float* m, float* v, const float* g, const DeviceRange* ranges, int64_t count,
-           int64_t chunks, DType narrow_type, const AdamWConstants& constants, const float* clip) {
+void AdamW(float* p, float* m, float* v, const float* g, const DeviceRange* ranges,
+           const DeviceRates* rates, int64_t count, int64_t chunks, DType narrow_type,
+           const AdamWConstants& constants, const float* clip) {
   if (chunks == 0) return;
   DispatchNarrow("AdamW", narrow_type, [&](auto tag) {
     LATHE_LAUNCH(AdamWKernel<decltype(tag)>, dim3(static_cast<unsigned>(chunks)), kBlock, 0, p, m,
-                 v, g, ranges, count, constants, clip);
+                 v, g, ranges, rates, count, constants, clip);
   });
 }
 
-void Sgd(float* p, float* buffer, const float* g, const DeviceRange* ranges, int64_t count,
-         int64_t chunks, DType narrow_type, const SgdConstants& constants, const float* clip) {
+void Sgd(float* p, float* buffer, const float* g, const DeviceRange* ranges,
+         const DeviceRates* rates, int64_t count, int64_t chunks, DType narrow_type,
+         const SgdConstants& constants, const float* clip) {
   if (chunks == 0) return;
   DispatchNarrow("SGD", narrow_type, [&](auto tag) {
     LATHE_LAUNCH(SgdKernel<decltype(tag)>, dim3(static_cast<unsigned>(chunks)), kBlock, 0, p,
-                 buffer, g, ranges, count, constants, clip);
+                 buffer, g, ranges, rates, count, constants, clip);
   });
 }
 
@@ -199,26 +231,29 @@ void Norm(float* result, const float* g, int64_t n, void* scratch, int64_t scrat
   LATHE_LAUNCH(FinishNorm, dim3(1), kBlock, 0, result, partials, grid.x);
 }
 
-__global__ void ClipFactorKernel(float* factor, const float* norm, float max_norm) {
-  if (threadIdx.x != 0) return;
-  const float ratio = max_norm / (*norm + 1e-6f);
-  *factor = !IsFinite(*norm) ? __uint_as_float(0x7fc00000u) : ratio >= 1 ? 1 : ratio;
-}
-
-void ClipFactor(float* factor, const float* norm, float max_norm) {
-  LATHE_LAUNCH(ClipFactorKernel, dim3(1), 32, 0, factor, norm, max_norm);
-}
-
 // One warp.
-__global__ void GuardKernel(float* factor, const float* losses, int64_t n, float* latch) {
-  bool good = IsFinite(*factor) && IsFinite(*latch);
-  for (int64_t i = threadIdx.x; i < n; i += 32) good = good && IsFinite(losses[i]);
+__global__ void ClipKernel(float* factor, const float* norm, const ClipValues* values,
+                           float* latch) {
+  const ClipValues clip = *values;
+  const float n = *norm;
+  const float ratio = clip.max_norm / (n + 1e-6f);
+  float result = !IsFinite(n) ? __uint_as_float(0x7fc00000u) : ratio >= 1 ? 1 : ratio;
+  bool good = true;
+  if (latch != nullptr) {
+    good = IsFinite(result) && IsFinite(*latch);
+    for (int64_t i = threadIdx.x; i < clip.num_losses; i += 32) {
+      good = good && IsFinite(clip.losses[i]);
+    }
+  }
   good = __all_sync(kFullWarp, good);
-  if (!good && threadIdx.x == 0) *factor = *latch = __uint_as_float(0x7fc00000u);
+  if (threadIdx.x != 0) return;
+  if (!good) *latch = result = __uint_as_float(0x7fc00000u);
+  *factor = result;
+  *clip.norm = n;
 }
 
-void Guard(float* factor, const float* losses, int64_t n, float* latch) {
-  LATHE_LAUNCH(GuardKernel, dim3(1), 32, 0, factor, losses, n, latch);
+void Clip(float* factor, const float* norm, const ClipValues* values, float* latch) {
+  LATHE_LAUNCH(ClipKernel, dim3(1), 32, 0, factor, norm, values, latch);
 }
 
 __global__ void ClampKernel(float* g, int64_t n, float limit) {
@@ -246,12 +281,12 @@ void UnscaleAndCheck(float* g, int64_t n, float inverse_scale, float* found_inf)
   LATHE_LAUNCH(UnscaleKernel, GridFor(n), kBlock, 0, g, n, inverse_scale, found_inf);
 }
 
-const DeviceOptimizerKernels table = {.adamw = AdamW,
+const DeviceOptimizerKernels table = {.rates = Rates,
+                                      .adamw = AdamW,
                                       .sgd = Sgd,
                                       .norm_scratch_bytes = NormScratchBytes,
                                       .norm = Norm,
-                                      .clip_factor = ClipFactor,
-                                      .guard = Guard,
+                                      .clip = Clip,
                                       .clamp = Clamp,
                                       .unscale_and_check = UnscaleAndCheck};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);

@@ -59,23 +59,34 @@ class DeviceOptimizer : public testing::Test {
 // chunk; one of none.
 constexpr int64_t kSize = 12000;
 std::vector<DeviceRange> Ranges() {
-  std::vector<DeviceRange> ranges = {{.begin = 0, .n = 1, .decay = 0.9f, .step_size = 0.1f},
-                                     {.begin = 16, .n = 4103, .decay = 1, .step_size = 0.2f},
-                                     {.begin = 4128, .n = 0},
-                                     {.begin = 4128, .n = 4096, .decay = 0.5f, .step_size = 0.3f},
-                                     {.begin = 8225, .n = 37, .decay = 0, .step_size = 0.4f},
-                                     {.begin = 8288, .n = 3702, .decay = 0.7f, .step_size = 1}};
+  return {{.begin = 0, .n = 1},       {.begin = 16, .n = 4103}, {.begin = 4128, .n = 0},
+          {.begin = 4128, .n = 4096}, {.begin = 8225, .n = 37}, {.begin = 8288, .n = 3702}};
+}
+std::vector<DeviceRates> RatesOf(const std::vector<DeviceRange>& ranges) {
+  std::vector<DeviceRates> rates = {{.decay = 0.9f, .step_size = 0.1f},
+                                    {.decay = 1, .step_size = 0.2f},
+                                    {},
+                                    {.decay = 0.5f, .step_size = 0.3f},
+                                    {.decay = 0, .step_size = 0.4f},
+                                    {.decay = 0.7f, .step_size = 1}};
   for (size_t i = 0; i < ranges.size(); ++i) {
-    ranges[i].inverse_bias2 = 1 + 0.5f * static_cast<float>(i);
-    ranges[i].take = i % 2 == 0 ? 1 : 0.75f;
+    rates[i].inverse_bias2 = 1 + 0.5f * static_cast<float>(i);
+    rates[i].take = i % 2 == 0 ? 1 : 0.75f;
   }
-  return ranges;
+  return rates;
 }
 
-// The ranges in device memory, every other one with a narrow copy.
+template <typename T>
+Tensor BytesToDevice(const std::vector<T>& values) {
+  std::vector<uint8_t> bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return Tensor::FromVector(bytes).To(kGpu);
+}
+
+// The ranges in device memory, every other one with a narrow copy, and their rates.
 struct DeviceRanges {
   std::vector<Tensor> narrow;  // undefined: none
-  Tensor memory;
+  Tensor memory, rates_memory;
   int64_t count, chunks;
 
   DeviceRanges(std::vector<DeviceRange> ranges, DType type) : count(std::ssize(ranges)) {
@@ -86,11 +97,13 @@ struct DeviceRanges {
       ranges[i].narrow = narrow[i].raw_data();
     }
     chunks = NumberChunks(ranges);
-    std::vector<uint8_t> bytes(ranges.size() * sizeof(DeviceRange));
-    std::memcpy(bytes.data(), ranges.data(), bytes.size());
-    memory = Tensor::FromVector(bytes).To(kGpu);
+    memory = BytesToDevice(ranges);
+    rates_memory = BytesToDevice(RatesOf(ranges));
   }
   const DeviceRange* data() const { return static_cast<const DeviceRange*>(memory.raw_data()); }
+  const DeviceRates* rates() const {
+    return static_cast<const DeviceRates*>(rates_memory.raw_data());
+  }
 };
 
 void ExpectNarrow(const DeviceRanges& on_device, const std::vector<DeviceRange>& ranges,
@@ -123,20 +136,22 @@ TEST_F(DeviceOptimizer, AdamW) {
       const Tensor dp = ToDevice(p), dm = ToDevice(m), dv = ToDevice(v), dg = ToDevice(g);
       const Tensor clip = Scalar(0.25f);
       Kernels().adamw(dp.data<float>(), dm.data<float>(), dv.data<float>(), dg.data<float>(),
-                      on_device.data(), on_device.count, on_device.chunks, type, constants,
-                      clipped ? clip.data<float>() : nullptr);
-      for (const DeviceRange& range : ranges) {
+                      on_device.data(), on_device.rates(), on_device.count, on_device.chunks, type,
+                      constants, clipped ? clip.data<float>() : nullptr);
+      for (size_t r = 0; r < ranges.size(); ++r) {
+        const DeviceRange& range = ranges[r];
+        const DeviceRates rates = RatesOf(ranges)[r];
         std::vector<uint8_t> active(
             static_cast<size_t>((range.n + cpu::kAdamWBlock - 1) / cpu::kAdamWBlock), 1);
         cpu::Kernels<cpu::OptimizerKernels>().adamw(p.data() + range.begin, m.data() + range.begin,
                                                     v.data() + range.begin, nullptr, active.data(),
                                                     false, g.data() + range.begin, range.n,
-                                                    {.decay = range.decay,
+                                                    {.decay = rates.decay,
                                                      .beta2 = constants.beta2,
                                                      .rest1 = constants.rest1,
                                                      .rest2 = constants.rest2,
-                                                     .step_size = range.step_size,
-                                                     .inverse_bias2 = range.inverse_bias2,
+                                                     .step_size = rates.step_size,
+                                                     .inverse_bias2 = rates.inverse_bias2,
                                                      .eps = constants.eps,
                                                      .grad_scale = clipped ? 0.25f : 1});
       }
@@ -155,11 +170,11 @@ TEST_F(DeviceOptimizer, NothingChangesIfTheClipFactorIsNotFinite) {
     const Tensor clip = Scalar(factor);
     const Tensor p = ToDevice(x), m = ToDevice(x), v = ToDevice(x), g = ToDevice(x);
     Kernels().adamw(p.data<float>(), m.data<float>(), v.data<float>(), g.data<float>(),
-                    ranges.data(), ranges.count, ranges.chunks, DType::kBF16,
+                    ranges.data(), ranges.rates(), ranges.count, ranges.chunks, DType::kBF16,
                     {.rest1 = 0.1f, .beta2 = 0.9f, .rest2 = 0.1f, .eps = 1e-8f},
                     clip.data<float>());
-    Kernels().sgd(p.data<float>(), m.data<float>(), g.data<float>(), ranges.data(), ranges.count,
-                  ranges.chunks, DType::kBF16, {.momentum = 0.9f, .nesterov = false},
+    Kernels().sgd(p.data<float>(), m.data<float>(), g.data<float>(), ranges.data(), ranges.rates(),
+                  ranges.count, ranges.chunks, DType::kBF16, {.momentum = 0.9f, .nesterov = false},
                   clip.data<float>());
     EXPECT_EQ(p.ToVector<float>(), x);
     EXPECT_EQ(m.ToVector<float>(), x);
@@ -182,18 +197,20 @@ TEST_F(DeviceOptimizer, Sgd) {
       const Floats g = Waves(kSize, 1.3);
       const Tensor dp = ToDevice(p), db = ToDevice(b), dg = ToDevice(g), clip = Scalar(0.5f);
       Kernels().sgd(dp.data<float>(), method > 0 ? db.data<float>() : nullptr, dg.data<float>(),
-                    on_device.data(), on_device.count, on_device.chunks, type,
+                    on_device.data(), on_device.rates(), on_device.count, on_device.chunks, type,
                     {.momentum = 0.875f, .nesterov = method == 2}, clip.data<float>());
-      for (const DeviceRange& range : ranges) {
+      for (size_t r = 0; r < ranges.size(); ++r) {
+        const DeviceRange& range = ranges[r];
+        const DeviceRates rates = RatesOf(ranges)[r];
         for (int64_t i = range.begin; i < range.begin + range.n; ++i) {
-          const double d = 0.5 * g[i] + static_cast<double>(range.decay) * p[i];
+          const double d = 0.5 * g[i] + static_cast<double>(rates.decay) * p[i];
           double step = d;
           if (method > 0) {
-            const double buffer = 0.875 * b[i] + range.take * d;
+            const double buffer = 0.875 * b[i] + rates.take * d;
             b[i] = static_cast<float>(buffer);
             step = method == 2 ? d + 0.875 * buffer : buffer;
           }
-          p[i] = static_cast<float>(p[i] - range.step_size * step);
+          p[i] = static_cast<float>(p[i] - rates.step_size * step);
         }
       }
       ExpectClose(dp.ToVector<float>(), p);
@@ -220,19 +237,86 @@ TEST_F(DeviceOptimizer, Norm) {
   }
 }
 
-TEST_F(DeviceOptimizer, ClipFactor) {
-  const auto factor_of = [](float norm_value, float max_norm) {
-    const Tensor norm = Scalar(norm_value), factor = Scalar(-1);
-    Kernels().clip_factor(factor.data<float>(), norm.data<float>(), max_norm);
-    return static_cast<float>(factor.Item());
+// The host's formulas in double, for stretches that have been updated differently often.
+TEST_F(DeviceOptimizer, Rates) {
+  const std::vector<DeviceRange> ranges = {
+      {.begin = 0, .n = 5, .weight_decay = 0.1, .group = 1, .counter = 3},
+      {.begin = 8, .n = 5, .weight_decay = 0, .group = 0, .counter = 0},
+      {.begin = 16, .n = 5, .weight_decay = 0.25, .group = 2, .counter = 1}};
+  const std::vector<double> lrs = {0.5, 3e-5, 0.01};
+  const Tensor ranges_there = BytesToDevice(ranges), lrs_there = BytesToDevice(lrs);
+  const Tensor rates = Tensor::Empty({3 * int64_t{sizeof(DeviceRates)}}, DType::kU8, kGpu);
+  for (const bool adamw : {true, false}) {
+    const RateRule rule = {.adamw = adamw, .beta1 = 0.9, .beta2 = 0.999, .dampening = 0.2};
+    std::vector<int64_t> counters = {0, 99999, 7, 4};
+    const Tensor counters_there = Tensor::FromVector(counters).To(kGpu);
+    for (int round = 0; round < 3; ++round) {
+      Kernels().rates(static_cast<DeviceRates*>(rates.raw_data()), counters_there.data<int64_t>(),
+                      static_cast<const DeviceRange*>(ranges_there.raw_data()), 3, rule,
+                      static_cast<const double*>(lrs_there.raw_data()));
+      const std::vector<uint8_t> bytes = rates.ToVector<uint8_t>();
+      for (size_t i = 0; i < ranges.size(); ++i) {
+        DeviceRates got;
+        std::memcpy(&got, bytes.data() + i * sizeof(got), sizeof(got));
+        const double t = static_cast<double>(++counters[static_cast<size_t>(ranges[i].counter)]);
+        const double lr = lrs[static_cast<size_t>(ranges[i].group)];
+        if (adamw) {
+          EXPECT_FLOAT_EQ(got.decay, static_cast<float>(1 - lr * ranges[i].weight_decay));
+          EXPECT_FLOAT_EQ(got.step_size, static_cast<float>(lr / (1 - std::pow(0.9, t))));
+          EXPECT_FLOAT_EQ(got.inverse_bias2,
+                          static_cast<float>(1 / std::sqrt(1 - std::pow(0.999, t))));
+        } else {
+          EXPECT_EQ(got.decay, static_cast<float>(ranges[i].weight_decay));
+          EXPECT_EQ(got.step_size, static_cast<float>(lr));
+          EXPECT_EQ(got.take, t == 1 ? 1 : 0.8f);
+        }
+      }
+      EXPECT_EQ(counters_there.ToVector<int64_t>(), counters);
+    }
+  }
+}
+
+struct Clipped {
+  float factor, norm, latch;
+};
+
+TEST_F(DeviceOptimizer, Clip) {
+  const auto clip = [](float norm_value, float max_norm, Floats loss_values = {},
+                       float latch_value = 0, bool latched = true) {
+    const Tensor norm = Scalar(norm_value), factor = Scalar(-1), out = Scalar(-1);
+    const Tensor losses = ToDevice(loss_values), latch = Scalar(latch_value);
+    const Tensor values = BytesToDevice(std::vector<ClipValues>{{.max_norm = max_norm,
+                                                                 .norm = out.data<float>(),
+                                                                 .losses = losses.data<float>(),
+                                                                 .num_losses = losses.numel()}});
+    Kernels().clip(factor.data<float>(), norm.data<float>(),
+                   static_cast<const ClipValues*>(values.raw_data()),
+                   latched ? latch.data<float>() : nullptr);
+    return Clipped{static_cast<float>(factor.Item()), static_cast<float>(out.Item()),
+                   static_cast<float>(latch.Item())};
   };
-  EXPECT_EQ(factor_of(0.5f, 1), 1);
-  EXPECT_EQ(factor_of(0, 1), 1);
-  EXPECT_FLOAT_EQ(factor_of(4, 1), 1 / (4 + 1e-6f));
-  EXPECT_EQ(factor_of(3, 0), 0);
-  EXPECT_TRUE(std::isnan(factor_of(kInf, 1)));
-  EXPECT_TRUE(std::isnan(factor_of(kInf, kInf)));
-  EXPECT_TRUE(std::isnan(factor_of(kNaN, 1)));
+  EXPECT_EQ(clip(0.5f, 1).factor, 1);
+  EXPECT_EQ(clip(0, 1).factor, 1);
+  EXPECT_FLOAT_EQ(clip(4, 1).factor, 1 / (4 + 1e-6f));
+  EXPECT_EQ(clip(4, 1).norm, 4);
+  EXPECT_EQ(clip(3, 0).factor, 0);
+  for (const float bad : {kInf, kNaN}) {
+    for (const bool latched : {false, true}) {
+      const Clipped clipped = clip(bad, kInf, {}, 0, latched);
+      EXPECT_TRUE(std::isnan(clipped.factor));
+      EXPECT_FALSE(std::isfinite(clipped.norm));
+      EXPECT_EQ(std::isnan(clipped.latch), latched);
+    }
+    Floats losses(70, 1);
+    losses[69] = bad;
+    EXPECT_TRUE(std::isnan(clip(2, 1, losses).factor));
+    EXPECT_TRUE(std::isnan(clip(2, 1, losses).latch));
+    EXPECT_EQ(clip(2, 1, losses).norm, 2);
+    EXPECT_EQ(clip(0.5f, 1, losses, 0, false).factor, 1);
+  }
+  EXPECT_TRUE(std::isnan(clip(0.5f, 1, {1, 2}, kNaN).factor));
+  EXPECT_EQ(clip(0.5f, 1, Floats(70, 1)).factor, 1);
+  EXPECT_EQ(clip(0.5f, 1, Floats(70, 1)).latch, 0);
 }
 
 TEST_F(DeviceOptimizer, Clamp) {

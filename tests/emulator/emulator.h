@@ -20,8 +20,9 @@ class DeviceAccess {
 void SetMemorySize(int64_t bytes);
 // Returns `error`, which cudaGetLastError then tells this thread.
 cudaError_t Fail(cudaError_t error);
-// Kernels that were launched so far.
+// Kernels that were launched so far, and those of them that graphs launched.
 int64_t NumLaunches();
+int64_t NumLaunchesByGraphs();
 // Graphs that were launched so far, and how often the host waited for the device.
 int64_t NumGraphLaunches();
 int64_t NumWaits();

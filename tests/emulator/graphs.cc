@@ -17,7 +17,7 @@ namespace lathe::emulator {
 namespace {
 
 std::unique_ptr<CUgraph_st> recording;  // null: work is done at once
-std::atomic<int64_t> graph_launches = 0;
+std::atomic<int64_t> graph_launches = 0, launches_by_graphs = 0;
 bool next_instantiate_fails = false;
 
 }  // namespace
@@ -33,6 +33,7 @@ cudaError_t FailRecording() {
 }
 void FailNextInstantiate() { next_instantiate_fails = true; }
 int64_t NumGraphLaunches() { return graph_launches; }
+int64_t NumLaunchesByGraphs() { return launches_by_graphs; }
 
 }  // namespace lathe::emulator
 
@@ -65,7 +66,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
   if (recording != nullptr) return lathe::emulator::FailRecording();
   ++lathe::emulator::graph_launches;
+  const int64_t launches = lathe::emulator::NumLaunches();
   for (const auto& work : graph->work) work();
+  lathe::emulator::launches_by_graphs += lathe::emulator::NumLaunches() - launches;
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

@@ -1,0 +1,273 @@
+// Optimizers' updates as CUDA graphs (optim/update_graphs.h) against the same launches one by one,
+// on one device: the same bits.
+#include "lathe/optim/update_graphs.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/linear.h"
+#include "lathe/core/ops/reduce.h"
+#include "lathe/nn/module.h"
+#include "lathe/optim/optimizer.h"
+#include "lathe/optim/schedules.h"
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+namespace {
+
+using Floats = std::vector<float>;
+
+// Two layers and their input. `third` has no gradient unless it is asked for.
+struct Net : Module {
+  explicit Net(DType compute) {
+    first = RegisterParameter("first", {90, 70}, Init::Zeros());
+    second = RegisterParameter("second", {3, 90}, Init::Zeros());
+    third = RegisterParameter("third", {3}, Init::Zeros());
+    Initialize(1);
+    float v = 0;
+    for (Tensor* p : {&first, &second, &third}) {
+      for (float& w : p->values<float>()) w = std::sin(v += 1.7f) / 9;
+    }
+    Floats values(7 * 70);
+    for (float& w : values) w = std::cos(v += 0.9f);
+    x = Tensor::FromVector(values, {7, 70}).To(compute);
+  }
+  Tensor Loss(bool with_third) const {
+    const Tensor on = x.To(first.device());
+    const Tensor hidden = Tanh(Linear(on, first, {}));
+    const Tensor y = Linear(hidden, second, with_third ? third : Tensor());
+    return Mean(Mul(y, y));
+  }
+  Tensor first, second, third, x;
+};
+
+using Make = std::function<std::unique_ptr<Optimizer>(Net&)>;
+
+// Two groups, with rates and decays of their own.
+std::vector<ParameterGroup> Groups(Net& net) {
+  std::vector<ParameterGroup> groups(2);
+  groups[0].lr = 0.02;
+  groups[0].weight_decay = 0.3;
+  for (const Parameter& p : net.Parameters()) {
+    groups[p.name == "second" ? 0 : 1].parameters.push_back(p);
+  }
+  return groups;
+}
+
+const std::vector<Make> kMakes = {
+    [](Net& net) { return std::make_unique<AdamW>(net.Parameters(), AdamWOptions{.lr = 0.01}); },
+    [](Net& net) {
+      return std::make_unique<AdamW>(
+          Groups(net), AdamWOptions{.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6});
+    },
+    [](Net& net) { return std::make_unique<SGD>(net.Parameters(), SGDOptions{.lr = 0.1}); },
+    [](Net& net) {
+      return std::make_unique<SGD>(Groups(net),
+                                   SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.25});
+    },
+    [](Net& net) {
+      return std::make_unique<SGD>(
+          Groups(net),
+          SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+    }};
+
+constexpr int kSteps = 10;
+// What a loop does between Backward and ZeroGrad of step i; by default a Step.
+using Update = std::function<void(int i, Net& net, Optimizer& optimizer)>;
+// Before the backward pass.
+using Before = std::function<void(int i, Net& net, Optimizer& optimizer)>;
+
+struct Outcome {
+  Floats values;
+  UpdateGraphStatistics statistics;
+};
+
+class UpdateGraphsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  static Outcome Train(bool graphs, DType compute, const Make& make, const Update& update,
+                       const Before& before, const std::function<bool(int)>& with_third) {
+    Net net(compute);
+    net.To(CheckedDevice());
+    const auto optimizer = make(net);
+    optimizer->UseGraphs(graphs);
+    const auto scheduler = GetScheduler("cosine", *optimizer, {.num_training_steps = kSteps});
+    for (int i = 0; i < kSteps; ++i) {
+      if (before) before(i, net, *optimizer);
+      Backward(net.Loss(with_third(i)));
+      update(i, net, *optimizer);
+      scheduler->Step();
+      optimizer->ZeroGrad();
+    }
+    return {optimizer->arena().values().ToVector<float>(), optimizer->graph_statistics()};
+  }
+
+  // Of every optimizer, with graphs and without.
+  static UpdateGraphStatistics ExpectTheSame(
+      const Update& update, const Before& before = nullptr, DType compute = DType::kF32,
+      const std::function<bool(int)>& with_third = [](int) { return true; }) {
+    UpdateGraphStatistics statistics;
+    for (size_t i = 0; i < kMakes.size(); ++i) {
+      const Outcome plain = Train(false, compute, kMakes[i], update, before, with_third);
+      const Outcome graphs = Train(true, compute, kMakes[i], update, before, with_third);
+      EXPECT_EQ(graphs.values, plain.values) << "optimizer " << i;
+      EXPECT_EQ(plain.statistics.replayed, 0);
+      EXPECT_GT(graphs.statistics.replayed, 0) << "optimizer " << i;
+      statistics = graphs.statistics;
+    }
+    return statistics;
+  }
+};
+
+void PlainStep(int, Net&, Optimizer& optimizer) { optimizer.Step(); }
+void ClippedStep(int, Net&, Optimizer& optimizer) {
+  ClipGradNorm(optimizer, 0.01);
+  optimizer.Step();
+}
+
+TEST_F(UpdateGraphsTest, SameBits) {
+  for (const DType compute : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(ToString(compute));
+    const UpdateGraphStatistics plain = ExpectTheSame(PlainStep, nullptr, compute);
+    EXPECT_EQ(plain.recorded, 1);
+    EXPECT_LE(plain.eager, 2);  // low-precision copies come with the first step
+    EXPECT_EQ(plain.replayed + plain.eager, kSteps);
+    EXPECT_EQ(ExpectTheSame(ClippedStep, nullptr, compute).recorded, 2);
+  }
+}
+
+TEST_F(UpdateGraphsTest, ClippingAndStepInOne) {
+  // The norm is that of each step, also when it is read long after.
+  std::vector<Tensor> norms, norms_apart;
+  StepGuard guard, guard_apart;
+  const auto at_once = [&](bool graphs) {
+    norms.clear();
+    guard = {};
+    return Train(
+        graphs, DType::kBF16, kMakes[1],
+        [&](int i, Net&, Optimizer& optimizer) {
+          const Tensor losses = Tensor::Full({2}, i, DType::kF32, CheckedDevice());
+          norms.push_back(guard.ClipAndStep(optimizer, i < 6 ? 0.01 : 0.001, losses));
+        },
+        nullptr, [](int) { return true; });
+  };
+  const Outcome apart = Train(
+      false, DType::kBF16, kMakes[1],
+      [&](int i, Net&, Optimizer& optimizer) {
+        norms_apart.push_back(guard_apart.Clip(optimizer, i < 6 ? 0.01 : 0.001, {}));
+        optimizer.Step();
+      },
+      nullptr, [](int) { return true; });
+  for (const bool graphs : {false, true}) {
+    const Outcome one = at_once(graphs);
+    EXPECT_EQ(one.values, apart.values);
+    ASSERT_EQ(norms.size(), norms_apart.size());
+    for (size_t i = 0; i < norms.size(); ++i) EXPECT_EQ(norms[i].Item(), norms_apart[i].Item());
+    EXPECT_EQ(one.statistics.recorded, graphs ? 1 : 0);
+    EXPECT_EQ(one.statistics.replayed + one.statistics.eager, kSteps);
+  }
+}
+
+TEST_F(UpdateGraphsTest, ClippingNowAndThen) {
+  ExpectTheSame([](int i, Net& net, Optimizer& optimizer) {
+    if (i % 3 != 0) ClipGradNorm(optimizer, 0.1 / (i + 1));
+    if (i % 4 == 1) net.second.grad();  // which multiplies this one by the factor
+    if (i % 5 == 3) ClipGradNorm(optimizer, 1e-4);
+    if (i % 5 == 4) ClipGradValue(optimizer, 1e-3);
+    optimizer.Step();
+  });
+}
+
+TEST_F(UpdateGraphsTest, FrozenParametersAndThoseWithoutGradient) {
+  const auto freeze = [](int i, Net& net, Optimizer&) {
+    net.first.SetRequiresGrad(i % 5 != 2);
+    net.second.SetRequiresGrad(i < 4 || i > 6);
+  };
+  ExpectTheSame(ClippedStep, freeze, DType::kF32, [](int i) { return i % 4 == 0; });
+}
+
+TEST_F(UpdateGraphsTest, RatesWeightsAndGradientsThatAreSet) {
+  const auto set = [](int i, Net& net, Optimizer& optimizer) {
+    if (i == 3) optimizer.SetLr(optimizer.num_groups() - 1, 0.3);
+    if (i == 5) net.first.Fill(0.01);
+    if (i == 7) net.second.SetGrad(Tensor());
+  };
+  for (const DType compute : {DType::kF32, DType::kBF16}) ExpectTheSame(ClippedStep, set, compute);
+}
+
+TEST_F(UpdateGraphsTest, AModelThatMovesAway) {
+  if (CheckedDevice() == Device{}) GTEST_SKIP() << "there is one device";
+  const auto move = [](int i, Net& net, Optimizer& optimizer) {
+    // One step on the host.
+    if (i == 5) net.To(Device{});
+    if (i == 6) net.To(CheckedDevice());
+    EXPECT_EQ(optimizer.step_count(), i);
+  };
+  ExpectTheSame(ClippedStep, move);
+}
+
+TEST_F(UpdateGraphsTest, HeldBackSteps) {
+  const float inf = std::numeric_limits<float>::infinity();
+  StepGuard guard;
+  const auto update = [&](int i, Net& net, Optimizer& optimizer) {
+    if (i == 0) guard = {};
+    if (i == 4) net.second.grad().Fill(inf);
+    const Floats before = net.first.ToVector<float>();
+    guard.ClipAndStep(optimizer, 1.0, {});
+    EXPECT_EQ(net.first.ToVector<float>() == before, i >= 4);
+  };
+  ExpectTheSame(update);
+}
+
+TEST_F(UpdateGraphsTest, ClipAndStepWaitsWhileGradientsAccumulate) {
+  Net net(DType::kF32);
+  net.To(CheckedDevice());
+  const auto optimizer = kMakes[0](net);
+  const auto may_step = std::make_shared<bool>(false);
+  optimizer->StepOnlyIf(may_step);
+  StepGuard guard;
+  const Floats before = net.first.ToVector<float>();
+  Backward(net.Loss(true));
+  EXPECT_FALSE(guard.ClipAndStep(*optimizer, 1.0, {}).defined());
+  EXPECT_EQ(net.first.ToVector<float>(), before);
+  *may_step = true;
+  EXPECT_GT(guard.ClipAndStep(*optimizer, 1.0, {}).Item(), 0);
+  EXPECT_NE(net.first.ToVector<float>(), before);
+}
+
+// Of a loop that goes around few updates, each has its graph; of many, those used last.
+TEST_F(UpdateGraphsTest, ManyUpdatesThatDiffer) {
+  Net net(DType::kF32);
+  net.To(CheckedDevice());
+  const auto optimizer = kMakes[0](net);
+  optimizer->UseGraphs(true);
+  std::vector<StepGuard> guards(40);  // each with a latch of its own
+  for (int round = 0; round < 3; ++round) {
+    for (StepGuard& guard : guards) {
+      Backward(net.Loss(true));
+      guard.ClipAndStep(*optimizer, 1.0, {});
+      optimizer->ZeroGrad();
+    }
+  }
+  EXPECT_EQ(optimizer->graph_statistics().eager, 120);
+  for (int i = 0; i < 10; ++i) {
+    Backward(net.Loss(true));
+    guards[static_cast<size_t>(i % 5)].ClipAndStep(*optimizer, 1.0, {});
+    optimizer->ZeroGrad();
+  }
+  EXPECT_EQ(optimizer->graph_statistics().recorded, 5);
+  EXPECT_EQ(optimizer->step_count(), 130);
+}
+
+}  // namespace
+}  // namespace lathe
