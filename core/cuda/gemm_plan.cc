@@ -53,26 +53,6 @@ cublasLtHandle_t Handle() {
 
 }  // namespace
 
-Stopwatch::Stopwatch() {
-  for (cudaEvent_t& event : events_) {
-    CheckCuda("cudaEventCreate", cudaEventCreateWithFlags(&event, cudaEventDefault));
-  }
-}
-
-Stopwatch::~Stopwatch() {
-  for (cudaEvent_t event : events_) cudaEventDestroy(event);
-}
-
-void Stopwatch::Start() { CheckCuda("cudaEventRecord", cudaEventRecord(events_[0], Stream())); }
-
-float Stopwatch::Stop() {
-  float milliseconds = 0;
-  CheckCuda("cudaEventRecord", cudaEventRecord(events_[1], Stream()));
-  CheckCuda("cudaEventSynchronize", cudaEventSynchronize(events_[1]));
-  CheckCuda("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, events_[0], events_[1]));
-  return milliseconds;
-}
-
 Plan::Descriptor<cublasLtMatrixLayoutOpaque_t> Plan::Layout(DType type, int64_t rows,
                                                             int64_t columns, int64_t ld,
                                                             int64_t batch) {

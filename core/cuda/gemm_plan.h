@@ -13,6 +13,7 @@
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/cuda/gemm_problem.h"
 #include "lathe/core/cuda/gemm_tuning.h"
+#include "lathe/core/cuda/stopwatch.h"
 
 namespace lathe::cuda {
 
@@ -28,21 +29,6 @@ struct Operands {
   void* workspace;   // kWorkspaceBytes
   // From one product of a batch to the next, in elements.
   int64_t a_stride = 0, b_stride = 0, d_stride = 0, bias_stride = 0;
-};
-
-// Events around work on the stream.
-class Stopwatch {
- public:
-  Stopwatch();
-  ~Stopwatch();
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  void Start();
-  // Milliseconds since Start; waits.
-  float Stop();
-
- private:
-  cudaEvent_t events_[2] = {};
 };
 
 // Not thread-safe. One of Choose, Tune and Restore comes before the first Run.

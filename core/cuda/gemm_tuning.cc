@@ -106,29 +106,28 @@ std::string TuningPath() {
 GemmTuning::GemmTuning(std::string path, std::string system)
     : path_(std::move(path)), system_(std::move(system)) {}
 
-bool GemmTuning::Find(const GemmProblem& problem, TunedGemm* tuned) {
+bool GemmTuning::Find(const std::string& key, TunedGemm* tuned) {
   const std::lock_guard lock(mutex_);
   if (!read_ && !path_.empty()) {
     try {
       const json tuning = ReadTuning(path_);
       const json algorithms = tuning["systems"].value(system_, json::object());
-      for (const auto& [key, entry] : algorithms.items()) {
-        if (const auto kept = FromJson(entry)) known_.insert({key, *kept});
+      for (const auto& [name, entry] : algorithms.items()) {
+        if (const auto kept = FromJson(entry)) known_.insert({name, *kept});
       }
     } catch (const Error& e) {
       Warn(e.message() + "; products are tuned anew");
     }
   }
   read_ = true;
-  const auto found = known_.find(TuningKey(problem));
+  const auto found = known_.find(key);
   if (found == known_.end()) return false;
   *tuned = found->second;
   return true;
 }
 
-void GemmTuning::Add(const GemmProblem& problem, const TunedGemm& tuned) {
+void GemmTuning::Add(const std::string& key, const TunedGemm& tuned) {
   const std::lock_guard lock(mutex_);
-  const std::string key = TuningKey(problem);
   known_[key] = added_[key] = tuned;
   if (std::chrono::steady_clock::now() - saved_ >= kBetweenWrites) SaveLocked();
 }

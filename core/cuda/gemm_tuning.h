@@ -6,9 +6,11 @@
 //      "NT 768x3072x4096, ...": {"algorithm": "0a00...", "milliseconds": 0.031}, ...}}}
 //
 // An algorithm is cublasLtMatmulAlgo_t's 64 bytes, which NVIDIA lets one keep for the same version
-// of the library. Any number of processes may use the file: each writes what it has found beside
-// what is there by then, and where two write at once, the last one wins. Problems with the file are
-// never errors: then it is as if there were none, and a line on stderr says so, once.
+// of the library. Attention is a system of its own there (attention_dispatch.h), whose "algorithm"
+// is null where the own kernels are faster than the library's. Any number of processes may use the
+// file: each writes what it has found beside what is there by then, and where two write at once,
+// the last one wins. Problems with the file are never errors: then it is as if there were none, and
+// a line on stderr says so, once.
 #pragma once
 
 #include <array>
@@ -47,10 +49,14 @@ class GemmTuning {
   ~GemmTuning() { Save(); }
 
   // Whether something is known of the problem; then *tuned is that.
-  bool Find(const GemmProblem& problem, TunedGemm* tuned);
+  bool Find(const GemmProblem& problem, TunedGemm* tuned) {
+    return Find(TuningKey(problem), tuned);
+  }
+  bool Find(const std::string& key, TunedGemm* tuned);
   // Keeps it. The file is written now if it wasn't in the last second, else by a later call or
   // Save.
-  void Add(const GemmProblem& problem, const TunedGemm& tuned);
+  void Add(const GemmProblem& problem, const TunedGemm& tuned) { Add(TuningKey(problem), tuned); }
+  void Add(const std::string& key, const TunedGemm& tuned);
   void Save();
 
  private:

@@ -26,6 +26,10 @@ int64_t NumLaunchesByGraphs();
 // Graphs that were launched so far, and how often the host waited for the device.
 int64_t NumGraphLaunches();
 int64_t NumWaits();
+// The device's clock, which events read: each launch takes 10 us, and stand-ins of libraries'
+// kernels say what theirs take.
+void PassMicroseconds(int64_t microseconds);
+double Milliseconds();
 // Whether work is recorded for a graph instead of being done.
 bool IsRecording();
 // What is being recorded can't become a graph; returns the error of the call that is to blame.

@@ -18,6 +18,7 @@ using lathe::emulator::IsRecording;
 namespace {
 
 std::atomic<int64_t> waits = 0;  // of the host
+std::atomic<int64_t> passed_microseconds = 0;
 
 // Streams that there are.
 struct Streams {
@@ -98,6 +99,7 @@ struct CUstream_st {
 struct CUevent_st {
   cudaStream_t stream = nullptr;
   uint64_t position = 0;  // how much of the stream's work comes before it
+  double milliseconds = 0;
 };
 
 namespace {
@@ -116,6 +118,14 @@ void lathe::emulator::Enqueue(cudaStream_t stream, std::function<void()> work) {
 }
 
 int64_t lathe::emulator::NumWaits() { return waits; }
+
+void lathe::emulator::PassMicroseconds(int64_t microseconds) {
+  passed_microseconds += microseconds;
+}
+double lathe::emulator::Milliseconds() {
+  constexpr int64_t kLaunch = 10;
+  return 1e-3 * static_cast<double>(kLaunch * NumLaunches() + passed_microseconds);
+}
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   if (IsRecording()) return lathe::emulator::FailRecording();
@@ -180,7 +190,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  *event = {stream, stream == nullptr ? 0 : stream->Position()};
+  *event = {stream, stream == nullptr ? 0 : stream->Position(), lathe::emulator::Milliseconds()};
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -192,8 +202,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->stream != nullptr) event->stream->WaitUntil(event->position);
   return cudaSuccess;
 }
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-  *milliseconds = 0;
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = static_cast<float>(to->milliseconds - from->milliseconds);
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
