@@ -16,6 +16,7 @@
 #include "lathe/apps/report_error.h"
 #include "lathe/core/cpu/isa.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/device_libraries.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/version.h"
@@ -163,6 +164,9 @@ int RunEnv(const std::vector<std::string>& args) {
             << "\n- Instruction set: " << InstructionSet() << "\n- Cores: " << UsableCores()
             << " usable\n- Memory: " << Memory() << "\n- GPUs: " << Gpus()
             << "\n- Devices: " << Devices() << "\n- oneDNN: " << OneDnn() << '\n';
+  for (const std::string& line : DescribeDeviceLibraries()) {
+    std::cout << "- Library for GPUs: " << line << '\n';
+  }
   PrintVariables();
   PrintConfig();
   return 0;

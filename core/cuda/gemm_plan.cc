@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "lathe/core/cuda/cublaslt_library.h"
+#include "lathe/core/device_libraries.h"
 #include "lathe/core/error.h"
 
 namespace lathe::cuda {
@@ -41,6 +42,14 @@ void Set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
   CheckLt("cublasLtMatmulPreferenceSetAttribute",
           CublasLt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
 }
+
+[[maybe_unused]] const bool registered = RegisterDeviceLibrary([]() -> std::string {
+  try {
+    return absl::StrCat("cuBLASLt ", CublasLt().GetVersion());
+  } catch (const Error& e) {
+    return "no cuBLASLt: " + WithoutTag(e.message());
+  }
+});
 
 cublasLtHandle_t Handle() {
   static const cublasLtHandle_t handle = [] {
