@@ -7,6 +7,7 @@ CUDA_KERNELS = [
     "cuda/attention_forward.cu",
     "cuda/attention_mma_backward.cu",
     "cuda/attention_mma_forward.cu",
+    "cuda/attention_offsets.cu",
     "cuda/dropout.cu",
     "cuda/elementwise.cu",
     "cuda/embedding.cu",
@@ -20,7 +21,10 @@ CUDA_KERNELS = [
 ]
 
 # Sources that only call the runtime.
-CUDA_SOURCES = ["cuda/device.cc"]
+CUDA_SOURCES = [
+    "cuda/attention_dispatch.cc",
+    "cuda/device.cc",
+]
 
 # Sources that call CUDA's libraries, which the emulator hasn't: its own stand for them.
 CUDA_LIBRARY_SOURCES = [
@@ -32,6 +36,13 @@ CUDA_LIBRARY_SOURCES = [
 CUDA_LIBRARY_HEADERS = [
     "cuda/cublaslt_library.h",
     "cuda/gemm_plan.h",
+]
+
+# The same for cuDNN, whose headers may be missing where CUDA's are not.
+CUDNN_HEADERS = [
+    "cuda/attention_cudnn_graph.h",
+    "cuda/cudnn_graph.h",
+    "cuda/cudnn_library.h",
 ]
 
 # Sources that know nothing of CUDA.

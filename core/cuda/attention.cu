@@ -1,12 +1,11 @@
 // Attention over packed sequences: see core/cpu/attention.h.
 #include <cmath>
-#include <cstdlib>
 #include <initializer_list>
-#include <string_view>
 #include <type_traits>
 
 #include "lathe/core/cpu/attention.h"
 #include "lathe/core/cuda/attention.h"
+#include "lathe/core/cuda/attention_dispatch.h"
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/device_kernels.h"
 
@@ -49,28 +48,50 @@ AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const 
 template <typename T>
 void Forward(T* out, float* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
   if (args.batch == 0) return;
-  const AttentionParams params = ParamsOf<T>(args, {out, q, k, v});
-  if constexpr (!std::is_same_v<T, float>) {
-    if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
-      return TensorCoreAttentionForward(out, lse, q, k, v, params);
+  const auto own = [&] {
+    const AttentionParams params = ParamsOf<T>(args, {out, q, k, v});
+    if constexpr (!std::is_same_v<T, float>) {
+      if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
+        return TensorCoreAttentionForward(out, lse, q, k, v, params);
+      }
     }
-  }
-  PlainAttentionForward(out, lse, q, k, v, params);
+    PlainAttentionForward(out, lse, q, k, v, params);
+  };
+  RunAttention({.dtype = DTypeOf<T>::value,
+                .args = args,
+                .operands = {.q = q, .k = k, .v = v, .out = out, .lse = lse},
+                .own = own});
 }
 
 template <typename T>
 void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse, const T* q,
               const T* k, const T* v, const AttentionArgs& args) {
   if (args.batch == 0) return;
-  const AttentionParams params = ParamsOf<T>(args, {dq, dk, dv, dout, out, q, k, v});
-  float* dots = static_cast<float*>(
-      Workspace(args.q_rows * args.heads * static_cast<int64_t>(sizeof(float))));
-  if constexpr (!std::is_same_v<T, float>) {
-    if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
-      return TensorCoreAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
+  const auto own = [&] {
+    const AttentionParams params = ParamsOf<T>(args, {dq, dk, dv, dout, out, q, k, v});
+    float* dots = static_cast<float*>(
+        Workspace(args.q_rows * args.heads * static_cast<int64_t>(sizeof(float))));
+    if constexpr (!std::is_same_v<T, float>) {
+      if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
+        return TensorCoreAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
+      }
     }
-  }
-  PlainAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
+    PlainAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
+  };
+  // Of out and lse the backward pass changes only what lies behind the last sequence.
+  RunAttention({.backward = true,
+                .dtype = DTypeOf<T>::value,
+                .args = args,
+                .operands = {.q = q,
+                             .k = k,
+                             .v = v,
+                             .out = const_cast<T*>(out),
+                             .lse = const_cast<float*>(lse),
+                             .dout = dout,
+                             .dq = dq,
+                             .dk = dk,
+                             .dv = dv},
+                .own = own});
 }
 
 template <typename T>
@@ -85,8 +106,7 @@ const AttentionKernels table = {
 }  // namespace
 
 AttentionChoice AttentionPath(int64_t head_dim, DType dtype, int64_t /*max_seqlen*/) {
-  const char* wanted = std::getenv("LATHE_ATTENTION");
-  if (wanted != nullptr && std::string_view(wanted) == "plain") {
+  if (GetWantedAttention() == WantedAttention::kPlain) {
     return {false, "LATHE_ATTENTION asks for the plain kernels"};
   }
   if (dtype == DType::kF32) return {false, "float32 products keep all of their bits"};

@@ -1,18 +1,20 @@
-"""Finds CUDA, cuBLASLt and NCCL on this machine: `@lathe_cuda`, which is there without them, too.
+"""Finds CUDA, cuBLASLt, cuDNN and NCCL on this machine: `@lathe_cuda`, which is there without them, too.
 
   load("@lathe_cuda//:defs.bzl", "if_nccl")
   srcs = if_nccl(["nccl_group.cc"], [])
   deps = if_nccl(["@lathe_cuda//:cudart"], [])
 
 Kernels are compiled for the architectures in LATHE_CUDA_ARCHS ("80;86;90"; 90 if it is not set).
-CUDA is looked for in the folder that CUDA_PATH names, and in /usr/local/cuda if it is not set. NCCL's header may lie
-there or in the system's folders; cuBLASLt's comes with CUDA, and without it there are no kernels (if_cuda).
+CUDA is looked for in the folder that CUDA_PATH names, and in /usr/local/cuda if it is not set. NCCL's and cuDNN's headers
+may lie there or in the system's folders; cuBLASLt's comes with CUDA, and without it there are no kernels (if_cuda).
 With LATHE_CUDA=0 (--config=cpu) it isn't looked for. One line of the build's output says what was found.
 """
 
 _LIBRARY_FOLDERS = ["lib64", "lib", "targets/x86_64-linux/lib"]
 
 _NCCL_HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h"]
+
+_CUDNN_HEADERS = ["/usr/include/cudnn_graph.h", "/usr/include/x86_64-linux-gnu/cudnn_graph.h", "/usr/local/include/cudnn_graph.h"]
 
 # The runtime is linked statically: every installation has it so, a program starts without any of CUDA's libraries,
 # and it opens the driver's (libcuda.so.1) at the first call. It exists once in a program, as device code needs it.
@@ -50,6 +52,9 @@ ARCHS = {archs}
 def if_cuda(then, otherwise):
     return {cuda}
 
+def if_cudnn(then, otherwise):
+    return {cudnn}
+
 def if_nccl(then, otherwise):
     return {nccl}
 """
@@ -64,6 +69,9 @@ def _find_runtime(repository_ctx, root):
             return library
     return None
 
+def _any_exists(repository_ctx, paths):
+    return bool([path for path in paths if repository_ctx.path(path).exists])
+
 def _cuda_repository_impl(repository_ctx):
     root = repository_ctx.os.environ.get("CUDA_PATH", "") or "/usr/local/cuda"
     archs = repository_ctx.os.environ.get("LATHE_CUDA_ARCHS", "") or "90"
@@ -74,16 +82,17 @@ def _cuda_repository_impl(repository_ctx):
             fail("LATHE_CUDA_ARCHS: \"%s\" is no compute capability from 8.0 on; write 80, 90 or 90a, several with ; between them" % arch)
     wanted = repository_ctx.os.environ.get("LATHE_CUDA", "") != "0"
     runtime = _find_runtime(repository_ctx, root) if wanted else None
-    cublaslt, nccl = False, False
+    cublaslt, cudnn, nccl = False, False, False
     if runtime:
         cublaslt = repository_ctx.path(root + "/include/cublasLt.h").exists
-        headers = [root + "/include/nccl.h"] + _NCCL_HEADERS
-        nccl = bool([header for header in headers if repository_ctx.path(header).exists])
+        cudnn = cublaslt and _any_exists(repository_ctx, [root + "/include/cudnn_graph.h"] + _CUDNN_HEADERS)
+        nccl = _any_exists(repository_ctx, [root + "/include/nccl.h"] + _NCCL_HEADERS)
         repository_ctx.symlink(root + "/include", "include")
         repository_ctx.symlink(runtime, "libcudart_static.a")
-        print("CUDA in %s: building %s, %s" % (
+        print("CUDA in %s: building %s, %s, %s" % (
             root,
             "for the CPU and GPUs of " + ", ".join(["sm_" + arch for arch in archs]) if cublaslt else "tensors for the CPU only (no cublasLt.h)",
+            "with cuDNN" if cudnn else "without cuDNN (no cudnn_graph.h there or in the system's folders)",
             "with NCCL" if nccl else "without NCCL (no nccl.h there or in the system's folders)",
         ))
     elif wanted:
@@ -95,6 +104,7 @@ def _cuda_repository_impl(repository_ctx):
         nvcc = root + "/bin/nvcc",
         archs = archs,
         cuda = "then" if cublaslt else "otherwise",
+        cudnn = "then" if cudnn else "otherwise",
         nccl = "then" if nccl else "otherwise",
     ))
 

@@ -1,0 +1,15 @@
+// Stands for attention_cudnn.cc where cuDNN's headers were missing.
+#include "lathe/core/cuda/attention_library.h"
+#include "lathe/core/device_libraries.h"
+
+namespace lathe::cuda {
+
+[[maybe_unused]] const bool registered = RegisterDeviceLibrary(
+    []() -> std::string { return "no cuDNN: this program was built without its headers"; });
+
+AttentionLibrary* FindAttentionLibrary(std::string* why) {
+  *why = "this program was built without cuDNN's headers";
+  return nullptr;
+}
+
+}  // namespace lathe::cuda

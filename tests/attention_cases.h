@@ -1,0 +1,128 @@
+// Batches for attention, and the device's results against the host's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/ops/attention.h"
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+
+inline PackedSequences Packed(const std::vector<int32_t>& cu_seqlens) {
+  PackedSequences packed;
+  packed.cu_seqlens = Tensor::FromVector(cu_seqlens);
+  std::vector<int32_t> samples;
+  for (size_t i = 0; i + 1 < cu_seqlens.size(); ++i) {
+    samples.push_back(static_cast<int32_t>(i));
+    packed.max_seqlen = std::max<int64_t>(packed.max_seqlen, cu_seqlens[i + 1] - cu_seqlens[i]);
+  }
+  packed.sample_ids = Tensor::FromVector(samples);
+  return packed;
+}
+
+// The same batch where x lies.
+inline PackedSequences At(const Tensor& x, PackedSequences packed) {
+  if (x.device() == packed.cu_seqlens.device()) return packed;
+  packed.num_tokens = packed.cu_seqlens.values<int32_t>().back();
+  packed.cu_seqlens = packed.cu_seqlens.To(x.device());
+  packed.sample_ids = packed.sample_ids.To(x.device());
+  return packed;
+}
+
+// Why the device that is checked can't be used; empty: it can.
+inline std::string WhyNoDevice() {
+  if (CheckedDevice() == Device{}) return "";
+  DeviceBackend* backend = FindDeviceBackend();
+  if (backend == nullptr) return "built without CUDA";
+  return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
+}
+
+// Attention's result and its gradients.
+struct Outcome {
+  std::vector<double> out, dq, dkv;
+};
+
+// Attention and its gradients on `device`, of the same random numbers for all dtypes but rounded.
+inline Outcome RunOn(Device device, DType dtype, DType rounded_to, int64_t head_dim,
+                     const std::vector<int32_t>& cu_seqlens, int64_t surplus,
+                     const AttentionOptions& options) {
+  const int64_t H = options.num_heads * head_dim, rows = cu_seqlens.back() + surplus;
+  const int64_t q_rows = options.first_query_only ? std::ssize(cu_seqlens) - 1 : rows;
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  const auto draw = [&](int64_t n) {
+    std::vector<float> values(static_cast<size_t>(n * H));
+    for (float& value : values) value = normal(random);
+    return Tensor::FromVector(values, {n, H}).To(rounded_to).To(dtype).To(device);
+  };
+  PackedSequences packed = Packed(cu_seqlens);
+  for (int32_t& sample : packed.sample_ids.values<int32_t>()) sample = sample * 7 + 3;
+  const Tensor q = draw(q_rows).SetRequiresGrad(true), kv = draw(2 * rows).SetRequiresGrad(true);
+  PackedSequences there = At(q, packed);
+  AttentionOptions own = options;
+  if (device != Device{}) {  // which knows both itself
+    there.num_tokens = -1;
+    const auto step = static_cast<int32_t>(std::exchange(own.dropout.key.step, 99));
+    own.dropout.device_step = Tensor::FromVector<int32_t>({step}).To(device);
+  }
+  const Tensor out = PackedAttention(q, kv, there, own);
+  Backward(out, draw(q_rows));
+  const auto values = [](const Tensor& x) { return x.To(DType::kF64).ToVector<double>(); };
+  return {values(out), values(q.grad()), values(kv.grad())};
+}
+
+inline void ExpectNear(const std::vector<double>& actual, const std::vector<double>& expected,
+                       double limit, const char* what) {
+  ASSERT_EQ(actual.size(), expected.size());
+  double largest = 1;
+  for (const double value : expected) largest = std::max(largest, std::fabs(value));
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_LE(std::fabs(actual[i] - expected[i]), limit * largest)
+        << what << ", element " << i << ": " << actual[i] << ", expected " << expected[i];
+  }
+}
+
+// With dropout: one wrong bit of a mask is an error of the size of a probability.
+inline void CompareWithHost(int64_t head_dim, const std::vector<int32_t>& cu_seqlens,
+                            int64_t surplus, const AttentionOptions& options,
+                            const std::vector<DType>& dtypes = {DType::kF32, DType::kBF16,
+                                                                DType::kF16}) {
+  for (const DType dtype : dtypes) {
+    const double limit = dtype == DType::kF32 ? 1e-5 : dtype == DType::kBF16 ? 0.02 : 0.003;
+    SCOPED_TRACE(std::string(ToString(dtype)) + ", head_dim " + std::to_string(head_dim) +
+                 (options.first_query_only ? ", first queries" : "") +
+                 (options.dropout.p > 0 ? ", dropout" : ""));
+    const Outcome host = RunOn({}, DType::kF64, dtype, head_dim, cu_seqlens, surplus, options);
+    const Outcome device =
+        RunOn(CheckedDevice(), dtype, dtype, head_dim, cu_seqlens, surplus, options);
+    ExpectNear(device.out, host.out, limit, "out");
+    ExpectNear(device.dq, host.dq, limit, "dq");
+    ExpectNear(device.dkv, host.dkv, limit, "dkv");
+  }
+}
+
+inline std::vector<int32_t> WithLengths(const std::vector<int32_t>& lengths) {
+  std::vector<int32_t> cu = {0};
+  for (const int32_t length : lengths) cu.push_back(cu.back() + length);
+  return cu;
+}
+
+inline AttentionOptions Options(int64_t heads, bool first, double p) {
+  AttentionOptions options;
+  options.num_heads = heads;
+  options.first_query_only = first;
+  options.dropout.p = p;
+  options.dropout.key = {.seed = (uint64_t{5} << 33) + 1, .step = 6, .site = 0xA0000001};
+  return options;
+}
+
+}  // namespace lathe
