@@ -22,6 +22,13 @@ for kernel in 'f32  GELU' 'bf16 dropout, sum, layer norm' 'f16  sum, layer norm'
   for passes in forward 'both passes'; do expect "^$kernel, $passes +$number us +$number GB/s +$number % of a copy$" "$out"; done
 done
 expect "^bf16 attention, 64 tokens, both passes +$number us +$number TFLOP/s$" "$out"
+for dtype in bf16 'f16 '; do
+  for kernel in '' ' of cuDNN' ' without dropout' ' of cuDNN without dropout'; do
+    for passes in forward 'both passes'; do
+      expect "^$dtype attention$kernel, 64 tokens, $passes +$number us +$number TFLOP/s$" "$out"
+    done
+  done
+done
 for dtype in 'f32 ' bf16 'f16 '; do expect "^$dtype weight gradient 64 to 256 +$number us +$number TFLOP/s$" "$out"; done
 expect '^f32  AdamW +' "$out"
 ! $bin/device_kernels_emulated --device cpu >"$out" 2>&1 || fail "it is no GPU"

@@ -4,7 +4,9 @@
 //   device_kernels [--device cuda] [--tokens 4096] [--hidden 768] [--copy_mib 512]
 //                  [--parameters 110000000] [--milliseconds 100]
 //
-// Each is queued again and again for about so many milliseconds; the best of three times counts.
+// Attention comes as Lathe's own and as cuDNN's where that serves (LATHE_ATTENTION=cudnn), with and
+// without dropout. Each is queued again and again for about so many milliseconds; the best of three
+// times counts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,9 +14,11 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "lathe/core/attention_counts.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
@@ -109,13 +113,13 @@ class Bench {
   void ReportBytes(const std::string& name, double bytes, const std::function<void()>& body) {
     const double seconds = Time(body), rate = bytes / seconds;
     if (copy_ == 0) copy_ = rate;
-    std::printf("%-42s %10.1f us %9.1f GB/s %6.1f %% of a copy\n", name.c_str(), seconds * 1e6,
+    std::printf("%-62s %10.1f us %9.1f GB/s %6.1f %% of a copy\n", name.c_str(), seconds * 1e6,
                 rate * 1e-9, 100 * rate / copy_);
   }
   void ReportOperations(const std::string& name, double operations,
                         const std::function<void()>& body) {
     const double seconds = Time(body);
-    std::printf("%-42s %10.1f us %9.3f TFLOP/s\n", name.c_str(), seconds * 1e6,
+    std::printf("%-62s %10.1f us %9.3f TFLOP/s\n", name.c_str(), seconds * 1e6,
                 operations / seconds * 1e-12);
   }
 
@@ -197,27 +201,50 @@ class Bench {
   }
 
   void Attention(DType dtype) {
-    const int64_t H = options_.hidden;
     for (const int64_t length : {int64_t{128}, int64_t{512}}) {
-      const int64_t batch = std::max<int64_t>(options_.tokens / length, 1);
-      const int64_t each = std::min(length, options_.tokens), T = batch * each;
-      std::vector<int32_t> cu, samples;
-      for (int64_t b = 0; b <= batch; ++b) cu.push_back(static_cast<int32_t>(b * each));
-      for (int64_t b = 0; b < batch; ++b) samples.push_back(static_cast<int32_t>(b));
-      const PackedSequences packed = {.cu_seqlens = Tensor::FromVector(cu).To(device_),
-                                      .sample_ids = Tensor::FromVector(samples).To(device_),
-                                      .max_seqlen = each,
-                                      .num_tokens = T};
-      AttentionOptions attention;
-      attention.num_heads = H / 64;
-      attention.dropout = {.p = 0.1, .key = {.seed = 1}};
-      const Tensor q = Leaf({T, H}, dtype), kv = Leaf({2 * T, H}, dtype),
-                   dy = Spread({T, H}, dtype);
-      const double product = 2.0 * static_cast<double>(T * each * H);
-      ReportPasses(
-          Of(dtype, "attention, " + std::to_string(each) + " tokens"), 2 * product, 7 * product,
-          [&] { return PackedAttention(q, kv, packed, attention); }, dy, {q, kv}, true);
+      for (const double dropout : {0.1, 0.0}) {
+        Attention(dtype, length, dropout, "own");
+        if (dtype != DType::kF32) Attention(dtype, length, dropout, "cudnn");
+      }
     }
+  }
+
+  // kernels: of LATHE_ATTENTION.
+  void Attention(DType dtype, int64_t length, double dropout, const char* kernels) {
+    const int64_t H = options_.hidden, batch = std::max<int64_t>(options_.tokens / length, 1);
+    const int64_t each = std::min(length, options_.tokens), T = batch * each;
+    std::vector<int32_t> cu, samples;
+    for (int64_t b = 0; b <= batch; ++b) cu.push_back(static_cast<int32_t>(b * each));
+    for (int64_t b = 0; b < batch; ++b) samples.push_back(static_cast<int32_t>(b));
+    const PackedSequences packed = {.cu_seqlens = Tensor::FromVector(cu).To(device_),
+                                    .sample_ids = Tensor::FromVector(samples).To(device_),
+                                    .max_seqlen = each,
+                                    .num_tokens = T};
+    AttentionOptions attention;
+    attention.num_heads = H / 64;
+    attention.dropout = {.p = dropout, .key = {.seed = 1}};
+    const Tensor q = Leaf({T, H}, dtype), kv = Leaf({2 * T, H}, dtype), dy = Spread({T, H}, dtype);
+    const double product = 2.0 * static_cast<double>(T * each * H);
+    const bool own = kernels == std::string_view("own");
+    const std::string name = Of(dtype, own ? "attention" : "attention of cuDNN") +
+                             (dropout > 0 ? ", " : " without dropout, ") + std::to_string(each) +
+                             " tokens";
+    setenv("LATHE_ATTENTION", kernels, 1);
+    try {
+      if (!own) {
+        const int64_t before = CountAttention().own;
+        Backward(PackedAttention(q, kv, packed, attention), dy);
+        for (Tensor leaf : {q, kv}) leaf.SetGrad({});
+        if (CountAttention().own > before) throw NotFound(CountAttention().why_own);
+      }
+      ReportPasses(
+          name, 2 * product, 7 * product, [&] { return PackedAttention(q, kv, packed, attention); },
+          dy, {q, kv}, true);
+    } catch (const Error& e) {
+      if (own) throw;
+      std::printf("%-62s not measured: %s\n", name.c_str(), e.message().c_str());
+    }
+    unsetenv("LATHE_ATTENTION");
   }
 
   void Embedding() {
