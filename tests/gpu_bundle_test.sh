@@ -47,6 +47,7 @@ for file in MANIFEST bin/apps/finetune bin/core/optimizer_gpu_test lib/libdnnl.s
   tests/golden/models data/extra/deep/file data/golden/other/file; do
   [ -e "$bundle/$file" ] || fail "$file is not packed"
 done
+expect '^taken from that machine: .*libcublasLt\.so\.13\|12 libcudnn\.so\.9 ' "$bundle/MANIFEST"
 # A machine without a GPU: whatever this one has, these are all the commands that are found.
 mkdir "$temp/commands"
 for command in awk basename bash cat cksum cmp cp cut date dirname env find getconf grep head ls mkdir mktemp nproc \
@@ -61,6 +62,8 @@ expect '^skipped .*no usable GPU here' "$temp/check"
 for stage in device tests train speed; do expect "^== $stage" "$temp/check"; done
 expect '^# GPU check: none: no nvidia-smi here' results/results.md
 expect ' 0 failed' results/results.md
+for library in libcublasLt libcudnn libnccl; do expect "^- $library: (/.*|not found)$" results/results.md; done
+grep -q 'built without CUDA' results/results.md || expect '^- libraries: (cuBLASLt|no cuBLASLt: ).*cuDNN' results/results.md
 expect '\| tests \| skipped \| core/optimizer_gpu_test \|.*cases' results/results.md
 expect '\| train \| passed \| .*the same again on cpu, bit for bit' results/results.md
 expect '"failed": 0,' results/results.json
@@ -136,6 +139,55 @@ expect '^    copy of 64 MiB +10.0 us +3000.0 GB/s  100.0 % of a copy$' results/r
 expect '"system": "Lathe, steps alone", "step_ms": 2.500, "samples_per_s": 12800.0, .*"products_gflops": 150.5, "ceiling_gflops": 600.0, "of_ceiling_percent": 25.1, "tensors_gb": 1.25' results/results.json
 expect '"name": "kernels", "line": "copy of 64 MiB' results/results.json
 expect '"system": "Lathe", "samples_per_s": 32.0, "step_ms": 1000.00' results/results.json
+# All of it, with a peer: attention of cuDNN's beside Lathe's own, compiled peers of large batches at the end.
+mkdir -p "$bundle/data/peers"
+touch "$bundle/data/peers/hf_finetune.py"
+cat >"$temp/commands/python3" <<'END'
+#!/usr/bin/env bash
+[ "$1" = -c ] && echo "2.0 4.0 True" || echo '{"samples_per_s": 10.0, "seconds": 1.0, "first_step_s": 2.0}'
+END
+chmod +x "$temp/commands/python3"
+sed -i '2i echo "kernels of attention: ${LATHE_ATTENTION:-own}"' "$bundle/bin/tests/benchmarks/training_step"
+PATH=$temp/commands "$bundle/tools/gpu_check.sh" --out "$temp/results" --stages speed >"$temp/check" 2>&1 ||
+  { cat "$temp/check"; fail "gpu_check.sh with a peer"; }
+expect '^\| step-large-512-32-bf16-cudnn \| Lathe, steps alone \| 12800 \|' results/results.md
+for case in base-sst2-32 base-512-256 large-512-256; do
+  expect "^\| $case \| peer, grouped, fused AdamW and compiled \| 10" results/results.md
+done
+[ "$(grep -c '^kernels of attention: cudnn$' results/log.txt)" = 2 ] || fail "two of the benchmarks have cuDNN's attention"
+order=$(sed -n 's/^ *\(large-512-256, Lathe\|base-sst2-256, peer.*compiled\):.*/\1/p' "$temp/check" | uniq)
+[ "$order" = $'large-512-256, Lathe\nbase-sst2-256, peer, grouped, fused AdamW and compiled' ] || fail "compiled peers come last: $order"
+
+# A sanitizer that doesn't come to its end has failed.
+cat >"$temp/commands/compute-sanitizer" <<'END'
+#!/usr/bin/env bash
+echo "========= COMPUTE-SANITIZER"
+END
+rm "$temp/commands/timeout"
+cat >"$temp/commands/timeout" <<'END'
+#!/usr/bin/env bash
+case "$*" in *compute-sanitizer*) exit 124 ;; esac
+[ "$1" != -k ] || shift 2
+shift
+exec "$@"
+END
+chmod +x "$temp"/commands/{compute-sanitizer,timeout}
+! PATH=$temp/commands "$bundle/tools/gpu_check.sh" --out "$temp/results" --stages sanitizer >"$temp/check" 2>&1 ||
+  fail "a sanitizer that is too slow must be the exit code"
+expect '^failed +memcheck of apps/finetune .*timed out; found so far: 0 places' "$temp/check"
+expect '^failed +synccheck of tests/golden_models_gpu_test .*timed out' "$temp/check"
+rm "$temp/commands/timeout"
+ln -s "$(command -v timeout)" "$temp/commands/timeout"
+
+# Slow tests leave the others their shares of the time.
+printf '#!/bin/sh\nsleep 60\n' >"$bundle/bin/core/optimizer_gpu_test"
+! PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --minutes 1 --out "$temp/results" >"$temp/check" 2>&1 ||
+  fail "a test that is too slow must be the exit code"
+expect '^failed +core/optimizer_gpu_test .*not done in time' "$temp/check"
+expect '^== train  \(1[5-9] s so far' "$temp/check"
+expect '^== speed  \((1[5-9]|2[0-9]|3[0-6]) s so far' "$temp/check"
+expect '^\| tiny-sst2-32 \| Lathe \| 32' results/results.md
+
 ! GPU_LOSS=0.701 PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages train >"$temp/check" 2>&1 ||
   fail "another loss than the CPU's must be the exit code"
 expect '^failed .*f32-dropout-0: GPU against CPU .*losses differ by 1.43e-03' "$temp/check"

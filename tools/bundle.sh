@@ -6,7 +6,8 @@ usage() {
   cat <<END
 Builds the programs, the tests that use a GPU and the benchmarks, and packs them with the shared libraries that
 they need, their data and tools/gpu_check.sh. The file unpacks to lathe-gpu/ and runs on x86-64 Linux with NVIDIA's
-driver and CUDA's libraries (cuBLASLt, NCCL), which are not packed; no package of Debian's and no Bazel is needed there.
+driver and CUDA's libraries, which are not packed: cuBLASLt, cuDNN 9.15.1 or newer (it may be missing: attention then is
+Lathe's own) and NCCL, from CUDA's folder or from PyTorch's packages. No package of Debian's and no Bazel is needed there.
 lathe-gpu/MANIFEST says which glibc it takes. The same files give the same bytes.
 
 Usage: tools/bundle.sh OUT.tar.zst|OUT.tar.xz|OUT.tar.gz [options]
@@ -48,7 +49,7 @@ libraries() {
 
 # What is built and packed.
 targets() {
-  local tests='_gpu_test$|:nccl_(group|library)_test$|cublaslt_library_test$'
+  local tests='_gpu_test$|:nccl_(group|library)_test$|(cublaslt|cudnn)_library_test$|attention_cudnn_test$'
   {
     printf '%s\n' //apps:finetune //apps:lathe
     bazel query --noshow_progress "filter('$tests', tests(//...)) union attr(testonly, 0, kind(cc_binary, //tests/benchmarks/...))" 2>/dev/null
@@ -142,6 +143,7 @@ glibc=$(find "$top/bin" "$top/lib" -type f -exec grep -aohE '\bGLIBC_[0-9]+(\.[0
 {
   echo "revision $(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)"
   echo "glibc ${glibc#GLIBC_}"
+  echo "taken from that machine: libcuda.so.1 libcublasLt.so.13|12 libcudnn.so.9 libnvrtc.so.13|12 libnccl.so.2"
   for program in "${packed[@]}"; do echo "program $program"; done
 } >"$top/MANIFEST"
 

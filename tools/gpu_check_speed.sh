@@ -3,10 +3,16 @@
 
 # The device's memory in use, MiB, while run runs COMMAND...: sets peak (what it took above what was taken before).
 run_watching_memory() {
-  local before watcher
+  local before watcher i
   before=$(nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits)
+  rm -f "$work/memory"
   nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$work/memory" 2>/dev/null &
   watcher=$!
+  # Until it runs it is a copy of this shell, which catches the signal that is to end it.
+  for ((i = 0; i < 50; ++i)); do
+    [ ! -s "$work/memory" ] && kill -0 "$watcher" 2>/dev/null || break
+    sleep 0.1
+  done
   "$@"
   kill "$watcher" 2>/dev/null
   wait "$watcher" 2>/dev/null
@@ -57,6 +63,18 @@ peer_speed() {
     "first_step_s=$(number first_step_s "$work/peer.json")" "memory_mib=$peak" "took_s=$took"
 }
 
+# compiled_peer_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS: not with --quick.
+compiled_peer_speed() {
+  local case=$1 system="peer, grouped, fused AdamW and compiled"
+  shift
+  [ -z "$quick" ] || return 0
+  if [ "$(time_left)" -lt 200 ]; then
+    record skipped "$case, $system" 0 "no time left"
+    return
+  fi
+  peer_speed "$case" "$system" "$@" --group_by_length --fused_adamw --compile
+}
+
 # benchmark NAME LIMIT PROGRAM ARGUMENTS...: its lines go into the report.
 benchmark() {
   local name=$1 limit=$2 program=$bin/tests/benchmarks/$3
@@ -78,10 +96,10 @@ benchmark() {
   return $rc
 }
 
-# step_speed SIZE PRECISION BATCH LENGTH STEPS: training steps without a loader, and what share of the products' ceiling
-# they reach.
+# step_speed SIZE PRECISION BATCH LENGTH STEPS [NOTE]: training steps without a loader, and what share of the products'
+# ceiling they reach.
 step_speed() {
-  local name="step-$1-$4-$3-$2" at
+  local name="step-$1-$4-$3-$2${6:+-$6}" at
   benchmark "$name" 100 training_step --size "$1" --precision "$2" --batch "$3" --length "$4" --steps "$5" || return
   at='[0-9.]\+'
   # shellcheck disable=SC2046
@@ -104,6 +122,11 @@ stage_benchmarks() {
   step_speed base fp16 32 128 100
   step_speed base bf16 32 512 40
   step_speed large bf16 32 512 20
+  # The same with attention of cuDNN's.
+  environment+=(LATHE_ATTENTION=cudnn)
+  step_speed base bf16 32 512 40 cudnn
+  step_speed large bf16 32 512 20 cudnn
+  unset 'environment[-1]'
 }
 
 stage_speed() {
@@ -147,8 +170,13 @@ stage_speed() {
     peer_speed "$case" "peer, default" "${arguments[@]}"
     peer_speed "$case" "peer, grouped and fused AdamW" "${arguments[@]}" --group_by_length --fused_adamw
     lathe_speed "$case" "${arguments[@]}"
-    [ -n "$quick" ] || [ "$batch" -ne 32 ] || [ "$(time_left)" -lt 200 ] ||
-      peer_speed "$case" "peer, grouped, fused AdamW and compiled" "${arguments[@]}" --group_by_length --fused_adamw --compile
+    [ "$batch" -ne 32 ] || compiled_peer_speed "$case" "${arguments[@]}"
+  done
+  # Compiling takes minutes, so the large batches come last.
+  for line in "${cases[@]}"; do
+    read -r case shape file length batch warm steps <<<"$line"
+    [ "$batch" -eq 32 ] || [ -z "$peer" ] ||
+      compiled_peer_speed "$case" "$work/$shape" "$work/$file.tsv" "$length" "$batch" "$warm" "$steps"
   done
   record passed speed 0 "$(grep -c '^metric' "$work/metrics") measurements; they are no tests"
 }
