@@ -41,10 +41,13 @@ struct BertActivations {
         A(bert.layer_options().num_attention_heads),
         E(SizeOf(options.compute_dtype)),
         hidden(T * H * E),
-        inner(T * I * E) {}
+        inner(T * I * E),
+        on_gpu(options.on_gpu) {}
 
   // Between the embeddings and the first layer.
   int64_t Embeddings() const {
+    // One op (core/ops/embedding.h).
+    if (on_gpu) return 2 * T * kFloat + hidden;
     return 2 * T * H * kFloat                // the sum of the embeddings, and its norm
            + 2 * T * kFloat                  // the norm's mean and deviation
            + (E < kFloat                     // what enters the first layer, after dropout:
@@ -102,7 +105,7 @@ struct BertActivations {
   // projection, sum and norm; or inside, both inner ones; or, if the only layer is the last, the
   // embeddings.
   int64_t Forward() const {
-    const int64_t embeddings = 2 * T * H * kFloat + (E < kFloat ? hidden : 0);
+    const int64_t embeddings = on_gpu ? hidden : 2 * T * H * kFloat + (E < kFloat ? hidden : 0);
     const int64_t layer = std::max(3 * hidden + 2 * inner, 6 * hidden + inner);
     return std::max(embeddings, layers > 1 ? layer : 3 * hidden);
   }
@@ -114,6 +117,7 @@ struct BertActivations {
 
   int64_t layers, B, T, H, I, A, E;
   int64_t hidden, inner;  // bytes of one [T, H] and one [T, I]
+  bool on_gpu;
 };
 
 // No sum of bytes goes beyond int64_t.

@@ -236,8 +236,21 @@ struct EmbeddingArgs {
   int64_t table_rows[kMaxTables] = {};
   const int32_t* ids[kMaxTables] = {};  // [rows]
 };
+namespace cpu {
+struct LayerNormArgs;  // core/cpu/layer_norm.h
+}
 struct EmbeddingKernels {
   void (*forward)(float* y, const EmbeddingArgs& args);
+  // y = dropout(layer norm(the sums)): (rows, n) of y_type, f32, bf16 or f16. Saved: mean, rstd:
+  // (rows). weight, bias: (n). Not with args.accumulate.
+  void (*norm_forward)(void* y, DType y_type, float* mean, float* rstd, const float* weight,
+                       const float* bias, const EmbeddingArgs& args,
+                       const cpu::LayerNormArgs& norm);
+  // dz: (rows, n), the gradient of the sums, which it makes again; or null. dweight, dbias: (n),
+  // accumulated; both or neither may be null. partial: scratch, as LayerNormKernels'.
+  void (*norm_backward)(float* dz, float* dweight, float* dbias, float* partial, const void* dy,
+                        DType y_type, const float* mean, const float* rstd, const float* weight,
+                        const EmbeddingArgs& args, const cpu::LayerNormArgs& norm);
 };
 
 // Zeroes rows *first to `rows` of up to kMost matrices of as many rows.

@@ -163,12 +163,11 @@ Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) c
     CheckEmbeddingIds(batch.input_ids, vocab_size_, 0);
     CheckEmbeddingIds(batch.token_type_ids, type_vocab_size_, 1);
   }
-  const Tensor sum = EmbeddingSum(
-      {context.input_ids, context.token_type_ids, context.row_positions},
-      {word_->weight, token_type_->weight, position_->weight}, {word_->padding_row, -1, -1});
-  return Cast(Dropout(norm_->Forward(sum),
-                      context.Dropout(layer_options_.hidden_dropout_prob, "embeddings")),
-              compute_dtype());
+  return EmbeddingLayerNorm({context.input_ids, context.token_type_ids, context.row_positions},
+                            {word_->weight, token_type_->weight, position_->weight},
+                            {word_->padding_row, -1, -1}, norm_->weight, norm_->bias, norm_->eps,
+                            context.Dropout(layer_options_.hidden_dropout_prob, "embeddings"),
+                            compute_dtype());
 }
 
 BertOutput BertModel::Forward(const Batch& batch, const BertForwardOptions& options) const {

@@ -1,14 +1,6 @@
-// Dropout + residual + layer normalisation: see core/cpu/layer_norm.h.
-//
-// A row is held in registers, by a warp up to 1,024 columns and by a block beyond. Its columns form
-// nb = ceil(n / 4) groups {b, nb + b, 2 nb + b, 3 nb + b}, which share a block of dropout's random
-// bits; a thread holds whole groups: V neighbouring ones at a time, 16 bytes of each quarter row.
-#include <algorithm>
-
-#include "lathe/core/cpu/layer_norm.h"
-#include "lathe/core/cuda/launch.h"
-#include "lathe/core/cuda/numeric.h"
-#include "lathe/core/cuda/pack.h"
+// Dropout + residual + layer normalisation: see core/cpu/layer_norm.h. Rows lie in registers:
+// norm_rows.h.
+#include "lathe/core/cuda/norm_rows.h"
 #include "lathe/core/device_kernels.h"
 
 namespace lathe::cuda {
@@ -16,54 +8,6 @@ namespace {
 
 using cpu::LayerNormArgs;
 using cpu::LayerNormKernels;
-
-constexpr int kElements = 32;                       // of a row, held by one thread
-constexpr int kWarpColumns = 1024;                  // rows that a warp can hold
-constexpr int kForwardRows = 4, kBackwardRows = 8;  // rows of a block at once, a warp each
-constexpr int kWideBlock = 1024;
-
-// Calls body(i, column, valid): V elements, the i-th and following of this thread's kElements, lie
-// at `column`. Unless valid, the row has no such columns.
-template <int V, typename Body>
-__device__ void ForPacks(int64_t n, Body body) {
-  const int64_t quarter = (n + 3) / 4;
-#pragma unroll
-  for (int j = 0; j < kElements / (4 * V); ++j) {
-    const int64_t b = (threadIdx.x + static_cast<int64_t>(j) * blockDim.x) * V;
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      const int64_t column = q * quarter + b;
-      body((j * 4 + q) * V, column, b < quarter && column < n);
-    }
-  }
-}
-
-// The sum over the row's threads: a warp, or the block. scratch: shared, 32 floats.
-__device__ float RowSum(float x, float* scratch) {
-  return blockDim.x == 32 ? WarpSum(x) : BlockSum(x, scratch);
-}
-
-// Zeroes what is dropped of this thread's elements of the row and scales the others.
-template <int V>
-__device__ void DropOut(float* x, int64_t row, const LayerNormArgs& args) {
-  const int32_t sample = args.mask.row_samples[row], position = args.mask.row_positions[row];
-  const float scale = static_cast<float>(args.mask.scale);
-#pragma unroll
-  for (int j = 0; j < kElements / (4 * V); ++j) {
-    const int64_t b = (threadIdx.x + static_cast<int64_t>(j) * blockDim.x) * V;
-    if (b >= (args.n + 3) / 4) break;
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const PhiloxBlock bits =
-          DropoutBits(args.mask, sample, position, static_cast<uint32_t>(b + i));
-#pragma unroll
-      for (int q = 0; q < 4; ++q) {
-        float& value = x[(j * 4 + q) * V + i];
-        value = bits.v[q] < args.mask.threshold ? 0 : value * scale;
-      }
-    }
-  }
-}
 
 template <typename T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads)
@@ -80,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
       if (valid) pack = LoadPack<V>(x + row * n + column);
       for (int v = 0; v < V; ++v) values[i + v] = Load(pack.v[v]);
     });
-    if (args.mask.threshold > 0) DropOut<V>(values, row, args);
+    if (args.mask.threshold > 0) DropOut<V>(values, row, args.mask, n);
     if (residual != nullptr) {
       ForPacks<V>(n, [&](int i, int64_t column, bool valid) {
         if (!valid) return;
@@ -88,19 +32,8 @@ __global__ void __launch_bounds__(kThreads)
         for (int v = 0; v < V; ++v) values[i + v] += Load(pack.v[v]);
       });
     }
-    float sum = 0;
-    ForPacks<V>(n, [&](int i, int64_t, bool valid) {
-      for (int v = 0; v < V; ++v) sum += valid ? values[i + v] : 0;
-    });
-    const float m = RowSum(sum, scratch) / static_cast<float>(n);
-    float squares = 0;
-    ForPacks<V>(n, [&](int i, int64_t, bool valid) {
-      for (int v = 0; v < V; ++v) {
-        squares += valid ? (values[i + v] - m) * (values[i + v] - m) : 0;
-      }
-    });
-    const float variance = RowSum(squares, scratch) / static_cast<float>(n);
-    const float s = 1 / sqrtf(variance + static_cast<float>(args.eps));
+    const RowMoments moments = MomentsOf<V>(values, n, args.eps, scratch);
+    const float m = moments.mean, s = moments.rstd;
     if (threadIdx.x == 0) {
       mean[row] = m;
       rstd[row] = s;
@@ -171,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
       StorePack(dz + row * n + column, out);
     });
     if (dx == nullptr) continue;
-    if (args.mask.threshold > 0) DropOut<V>(stored, row, args);
+    if (args.mask.threshold > 0) DropOut<V>(stored, row, args.mask, n);
     ForPacks<V>(n, [&](int i, int64_t column, bool valid) {
       if (!valid) return;
       Pack<T, V> out;
@@ -180,32 +113,11 @@ __global__ void __launch_bounds__(kThreads)
     });
   }
   if (partial == nullptr) return;
-  float* const to = partial + blockIdx.x * 2 * n;
-  if (blockDim.y == 1) {
-    ForPacks<V>(n, [&](int i, int64_t column, bool valid) {
-      for (int v = 0; v < V && valid; ++v) {
-        to[column + v] = dw[i + v];
-        to[n + column + v] = db[i + v];
-      }
-    });
-    return;
-  }
-  for (unsigned warp = 0; warp < blockDim.y; ++warp) {
-    if (threadIdx.y == warp) {
-      ForPacks<V>(n, [&](int i, int64_t column, bool valid) {
-        for (int v = 0; v < V && valid; ++v) {
-          sums[column + v] = dw[i + v] + (warp == 0 ? 0 : sums[column + v]);
-          sums[n + column + v] = db[i + v] + (warp == 0 ? 0 : sums[n + column + v]);
-        }
-      });
-    }
-    __syncthreads();
-  }
-  for (int64_t c = threadIdx.y * 32 + threadIdx.x; c < 2 * n; c += blockDim.y * 32) to[c] = sums[c];
+  StoreBlockSums<V>(partial + blockIdx.x * 2 * n, dw, db, n, sums);
 }
 
-// dweight += the sums over chunks of partial's first n columns, dbias of the others: thread row r
-// adds chunks r, r + 32, ..., then the sums of the thread rows are added in their order.
+// Thread row r adds chunks r, r + 32, ..., then the sums of the thread rows are added in their
+// order.
 __global__ void __launch_bounds__(1024)
     AddPartialsKernel(float* dweight, float* dbias, const float* partial, int64_t chunks,
                       int64_t n) {
@@ -224,44 +136,15 @@ __global__ void __launch_bounds__(1024)
   to += sum;
 }
 
-int64_t Chunks(int64_t rows, int64_t n) {
-  const int64_t blocks = n <= kWarpColumns ? 264 : 132;  // two or one for each multiprocessor
-  return std::min(blocks, (rows + kBackwardRows - 1) / kBackwardRows);
-}
-
-// Calls body(integral constants V, most threads of a block; the block's shape): rows_of_block rows
-// of n columns at a time where warps can hold them.
-template <typename T, typename Body>
-void WithShape(int64_t n, bool aligned, int rows_of_block, Body body) {
-  const auto with = [&](auto v) {
-    constexpr int V = decltype(v)::value;
-    const int64_t groups = ((n + 3) / 4 + V - 1) / V, per_thread = kElements / (4 * V);
-    const int64_t threads = ((groups + per_thread - 1) / per_thread + 31) / 32 * 32;
-    if (threads == 32) {
-      body(v, std::integral_constant<int, 256>{}, dim3(32, rows_of_block));
-    } else if (threads <= 256) {
-      body(v, std::integral_constant<int, 256>{}, dim3(static_cast<unsigned>(threads)));
-    } else {
-      body(v, std::integral_constant<int, kWideBlock>{}, dim3(static_cast<unsigned>(threads)));
-    }
-  };
-  if (aligned && n % (4 * kPack<T>) == 0) {
-    with(std::integral_constant<int, kPack<T>>{});
-  } else {
-    with(std::integral_constant<int, 1>{});
-  }
-}
-
 template <typename T>
 void Forward(T* y, T* z, float* mean, float* rstd, const T* x, const T* residual,
              const float* weight, const float* bias, const LayerNormArgs& args) {
   if (args.rows == 0) return;
   const bool aligned = Aligned16({y, z, x, residual, weight, bias});
-  WithShape<T>(args.n, aligned, kForwardRows, [&](auto v, auto threads, dim3 block) {
-    const int64_t blocks = (args.rows + block.y - 1) / block.y;
-    const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks, 1 << 20)));
-    LATHE_LAUNCH((ForwardKernel<T, decltype(v)::value, decltype(threads)::value>), grid, block, 0,
-                 y, z, mean, rstd, x, residual, weight, bias, args);
+  WithNormShape<kPack<T>>(args.n, aligned, kNormForwardRows, [&](auto v, auto threads, dim3 block) {
+    LATHE_LAUNCH((ForwardKernel<T, decltype(v)::value, decltype(threads)::value>),
+                 NormRowsGrid(args.rows, block.y), block, 0, y, z, mean, rstd, x, residual, weight,
+                 bias, args);
   });
 }
 
@@ -270,17 +153,15 @@ void Backward(T* dz, T* dx, float* dweight, float* dbias, float* partial, const 
               const float* mean, const float* rstd, const float* weight,
               const LayerNormArgs& args) {
   if (args.rows == 0) return;
-  const int64_t n = args.n, chunks = Chunks(args.rows, n);
+  const int64_t n = args.n, chunks = NormChunks(args.rows, n);
   const bool aligned = Aligned16({dz, dx, dy, z, weight});
   float* const sums = dweight == nullptr ? nullptr : partial;
-  WithShape<T>(n, aligned, kBackwardRows, [&](auto v, auto threads, dim3 block) {
+  WithNormShape<kPack<T>>(n, aligned, kNormBackwardRows, [&](auto v, auto threads, dim3 block) {
     LATHE_LAUNCH((BackwardKernel<T, decltype(v)::value, decltype(threads)::value>),
                  dim3(static_cast<unsigned>(chunks)), block, 0, dz, dx, sums, dy, z, mean, rstd,
                  weight, args);
   });
-  if (dweight == nullptr) return;
-  const dim3 grid(static_cast<unsigned>((2 * n + 31) / 32));
-  LATHE_LAUNCH(AddPartialsKernel, grid, dim3(32, 32), 0, dweight, dbias, partial, chunks, n);
+  if (dweight != nullptr) AddNormPartials(dweight, dbias, partial, chunks, n);
 }
 
 template <typename T>
@@ -288,9 +169,19 @@ constexpr LayerNormKernels::Of<T> Of() {
   return {Forward<T>, Backward<T>};
 }
 
-const LayerNormKernels table = {
-    .f32 = Of<float>(), .f64 = {}, .bf16 = Of<BFloat16>(), .f16 = Of<Float16>(), .chunks = Chunks};
+const LayerNormKernels table = {.f32 = Of<float>(),
+                                .f64 = {},
+                                .bf16 = Of<BFloat16>(),
+                                .f16 = Of<Float16>(),
+                                .chunks = NormChunks};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace
+
+void AddNormPartials(float* dweight, float* dbias, const float* partial, int64_t chunks,
+                     int64_t n) {
+  const dim3 grid(static_cast<unsigned>((2 * n + 31) / 32));
+  LATHE_LAUNCH(AddPartialsKernel, grid, dim3(32, 32), 0, dweight, dbias, partial, chunks, n);
+}
+
 }  // namespace lathe::cuda

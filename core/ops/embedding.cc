@@ -4,37 +4,80 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/cpu/layer_norm.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/layer_norm.h"
 #include "lathe/core/ops/row_sums.h"
 
 namespace lathe {
 namespace {
 
+// Tables from number `first` on, as many as one kernel takes.
+EmbeddingArgs ArgsOf(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
+                     size_t first = 0) {
+  EmbeddingArgs args = {.rows = ids[0].numel(),
+                        .columns = tables[0].dim(1),
+                        .num_tables = 0,
+                        .accumulate = first > 0};
+  for (size_t i = first; i < tables.size() && args.num_tables < EmbeddingArgs::kMaxTables; ++i) {
+    args.tables[args.num_tables] = tables[i].data<float>();
+    args.table_rows[args.num_tables] = tables[i].dim(0);
+    args.ids[args.num_tables++] = ids[i].data<int32_t>();
+  }
+  return args;
+}
+
+// Gives the tables, inputs 0 and following of a node, their gradients for dy: (rows, n), float32.
+void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector<Tensor>& ids,
+                   const std::vector<Tensor>& tables, const std::vector<int64_t>& padding_rows) {
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (!context.Needs(i)) continue;
+    Tensor grad = context.LeafGrad(i);
+    const bool own = !grad.defined();
+    if (own) grad = Tensor::Zeros(tables[i].shape(), DType::kF32, tables[i].device());
+    AddRowsOnDevice(grad, dy, ids[i], padding_rows.empty() ? -1 : padding_rows[i]);
+    if (own) context.SetGrad(i, grad);
+  }
+}
+
 // ids: on the tables' device.
 Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                    const std::vector<int64_t>& padding_rows) {
-  const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
-  Tensor y = Tensor::Empty({rows, n}, DType::kF32, tables[0].device());
+  const Shape shape = {ids[0].numel(), tables[0].dim(1)};
+  Tensor y = Tensor::Empty(shape, DType::kF32, tables[0].device());
   for (size_t first = 0; first < tables.size(); first += EmbeddingArgs::kMaxTables) {
-    EmbeddingArgs args = {.rows = rows, .columns = n, .num_tables = 0, .accumulate = first > 0};
-    for (size_t i = first; i < tables.size() && args.num_tables < EmbeddingArgs::kMaxTables; ++i) {
-      args.tables[args.num_tables] = tables[i].data<float>();
-      args.table_rows[args.num_tables] = tables[i].dim(0);
-      args.ids[args.num_tables++] = ids[i].data<int32_t>();
-    }
-    DeviceKernels<EmbeddingKernels>().forward(y.data<float>(), args);
+    DeviceKernels<EmbeddingKernels>().forward(y.data<float>(), ArgsOf(ids, tables, first));
   }
   return Record("embedding", y, tables, {}, [=](BackwardContext& context) {
-    for (size_t i = 0; i < tables.size(); ++i) {
-      if (!context.Needs(i)) continue;
-      Tensor grad = context.LeafGrad(i);
-      const bool own = !grad.defined();
-      if (own) grad = Tensor::Zeros(tables[i].shape(), DType::kF32, tables[i].device());
-      AddRowsOnDevice(grad, context.grad_output(), ids[i],
-                      padding_rows.empty() ? -1 : padding_rows[i]);
-      if (own) context.SetGrad(i, grad);
-    }
+    SetTableGrads(context, context.grad_output(), ids, tables, padding_rows);
   });
+}
+
+// The same numbers on the tables' device, `device`; empty for the host. Checks all that ops of
+// look-ups take.
+std::vector<Tensor> CheckedIds(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
+                               const std::vector<int64_t>& padding_rows) {
+  Check(!tables.empty() && ids.size() == tables.size(), "embedding", ids.size(), " id arrays for ",
+        tables.size(), " tables");
+  Check(padding_rows.empty() || padding_rows.size() == tables.size(), "embedding",
+        "one padding row for each table, or none");
+  const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
+  const Device device = tables[0].device();
+  std::vector<Tensor> on_device;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Check(ids[i].numel() == rows && tables[i].ndim() == 2 && tables[i].dim(1) == n, "embedding",
+          "table ", i, " of shape ", tables[i].shape(), " and ids of shape ", ids[i].shape(),
+          " don't fit the first ones");
+    CheckSameDevice("embedding", device, {tables[i]});
+    if (ids[i].device() == Device{}) {
+      CheckEmbeddingIds(ids[i], tables[i].dim(0), i);
+    } else {
+      CheckSameDevice("embedding", device, {ids[i]});
+    }
+    if (device != Device{}) on_device.push_back(ids[i].To(device));
+  }
+  return on_device;
 }
 
 }  // namespace
@@ -49,28 +92,11 @@ void CheckEmbeddingIds(const Tensor& ids, int64_t table_rows, size_t table) {
 
 Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                     const std::vector<int64_t>& padding_rows) {
-  Check(!tables.empty() && ids.size() == tables.size(), "embedding", ids.size(), " id arrays for ",
-        tables.size(), " tables");
-  Check(padding_rows.empty() || padding_rows.size() == tables.size(), "embedding",
-        "one padding row for each table, or none");
+  const std::vector<Tensor> on_device = CheckedIds(ids, tables, padding_rows);
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
-  const Device device = tables[0].device();
-  std::vector<Tensor> on_device;
+  if (tables[0].device() != Device{}) return SumOnDevice(on_device, tables, padding_rows);
   std::vector<const int32_t*> index;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    Check(ids[i].numel() == rows && tables[i].ndim() == 2 && tables[i].dim(1) == n, "embedding",
-          "table ", i, " of shape ", tables[i].shape(), " and ids of shape ", ids[i].shape(),
-          " don't fit the first ones");
-    CheckSameDevice("embedding", device, {tables[i]});
-    if (ids[i].device() == Device{}) {
-      CheckEmbeddingIds(ids[i], tables[i].dim(0), i);
-    } else {
-      CheckSameDevice("embedding", device, {ids[i]});
-    }
-    index.push_back(ids[i].data<int32_t>());
-    if (device != Device{}) on_device.push_back(ids[i].To(device));
-  }
-  if (device != Device{}) return SumOnDevice(on_device, tables, padding_rows);
+  for (const Tensor& i : ids) index.push_back(i.data<int32_t>());
   return DispatchFloat(tables[0].dtype(), "embedding", [&](auto tag) {
     using T = decltype(tag);
     Tensor y = Tensor::Empty({rows, n}, tables[0].dtype());
@@ -111,6 +137,69 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
       }
     });
   });
+}
+
+Tensor EmbeddingLayerNormComposed(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
+                                  const std::vector<int64_t>& padding_rows, const Tensor& weight,
+                                  const Tensor& bias, double eps, const DropoutSpec& dropout,
+                                  DType dtype) {
+  const Tensor sum = EmbeddingSum(ids, tables, padding_rows);
+  return Cast(Dropout(LayerNorm(sum, weight, bias, eps), dropout), dtype);
+}
+
+Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
+                          const std::vector<int64_t>& padding_rows, const Tensor& weight,
+                          const Tensor& bias, double eps, const DropoutSpec& dropout, DType dtype) {
+  constexpr const char* kOp = "embedding_layer_norm";
+  Check(!tables.empty(), kOp, "expected a table");
+  const Device device = tables[0].device();
+  if (device == Device{} || std::ssize(tables) > EmbeddingArgs::kMaxTables) {
+    return EmbeddingLayerNormComposed(ids, tables, padding_rows, weight, bias, eps, dropout, dtype);
+  }
+  const std::vector<Tensor> there = CheckedIds(ids, tables, padding_rows);
+  const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
+  Check(n >= 1 && n <= 32768, kOp, "tables must have 1 to 32768 columns but have ", n);
+  Check(weight.shape() == Shape({n}) && bias.shape() == Shape({n}), kOp,
+        "weight and bias must have shape [", n, "] but have ", weight.shape(), " and ",
+        bias.shape());
+  CheckSameDevice(kOp, device, {weight, bias});
+  Check(dtype != DType::kF64 && IsFloating(dtype), kOp, "no activations are ", ToString(dtype));
+  const cpu::LayerNormArgs norm = {rows, n, eps, MaskOf(dropout, kOp, rows, device)};
+  const Tensor y = Tensor::Empty({rows, n}, dtype, device);
+  const Tensor mean = Tensor::Empty({rows}, DType::kF32, device);
+  const Tensor rstd = Tensor::Empty({rows}, DType::kF32, device);
+  const EmbeddingKernels& kernels = DeviceKernels<EmbeddingKernels>();
+  kernels.norm_forward(y.raw_data(), dtype, mean.data<float>(), rstd.data<float>(),
+                       weight.data<float>(), bias.data<float>(), ArgsOf(there, tables), norm);
+  std::vector<Tensor> inputs = tables, saved = tables;
+  inputs.insert(inputs.end(), {weight, bias});
+  saved.push_back(weight);
+  // The dropout's arrays are captured to keep alive what `norm` points to.
+  const auto backward = [=, &kernels, weight = weight.Detach(),
+                         kept = dropout](BackwardContext& context) {
+    const size_t k = tables.size();
+    bool table_needs = false;
+    for (size_t i = 0; i < k; ++i) table_needs = table_needs || context.Needs(i);
+    const bool norm_needs = context.Needs(k) || context.Needs(k + 1);
+    // Float32 on the device: a leaf's buffer, or zeros that become the input's gradient.
+    const auto sums_of = [&](size_t i) {
+      const Tensor grad = context.LeafGrad(i);
+      return grad.defined() ? grad : Tensor::Zeros({n}, DType::kF32, device);
+    };
+    Tensor dz, dw, db;
+    if (table_needs) dz = Tensor::Empty({rows, n}, DType::kF32, device);
+    if (norm_needs) dw = sums_of(k), db = sums_of(k + 1);
+    const int64_t chunks = DeviceKernels<cpu::LayerNormKernels>().chunks(rows, n);
+    const Tensor partial = Tensor::Empty({chunks, 2 * n}, DType::kF32, device);
+    const auto data = [](const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; };
+    kernels.norm_backward(data(dz), data(dw), data(db), partial.data<float>(),
+                          context.grad_output().raw_data(), dtype, mean.data<float>(),
+                          rstd.data<float>(), weight.data<float>(), ArgsOf(there, tables), norm);
+    if (table_needs) SetTableGrads(context, dz, there, tables, padding_rows);
+    if (norm_needs && !context.LeafGrad(k).defined()) context.SetGrad(k, dw);
+    if (norm_needs && !context.LeafGrad(k + 1).defined()) context.SetGrad(k + 1, db);
+  };
+  return Record(kOp, y, std::move(inputs), std::move(saved), backward);
 }
 
 }  // namespace lathe

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lathe/core/autograd.h"
@@ -84,6 +85,161 @@ TEST(Embedding, ManyRowsOnDevice) {
     }
     EXPECT_EQ(run(device, Device{}), actual);  // ids that the op copies itself
   }
+}
+
+constexpr double kEps = 1e-5;
+
+DropoutSpec Spec(double p, int64_t rows, Device device) {
+  std::vector<int32_t> samples, positions;
+  for (int32_t i = 0; i < rows; ++i) {
+    samples.push_back(i / 3);
+    positions.push_back(i % 3);
+  }
+  return {.p = p,
+          .key = {.seed = 5, .step = 3, .site = 9},
+          .row_samples = Tensor::FromVector(samples).To(device),
+          .row_positions = Tensor::FromVector(positions).To(device)};
+}
+
+TEST(EmbeddingLayerNorm, Op) {
+  const Tensor words = Tensor::FromVector<int32_t>({3, 0, 3, 1, 2, 3, 0});
+  const Tensor types = Tensor::FromVector<int32_t>({0, 1, 1, 0, 0, 0, 1});
+  for (const double p : {0.0, 0.3}) {
+    const auto spec = [=](Device device) { return Spec(p, 7, device); };
+    CheckOp({.name = "embedding_layer_norm",
+             .op =
+                 [&](const Tensors& x) {
+                   const Device device = x[0].device();
+                   return EmbeddingLayerNorm({words.To(device), types.To(device)}, {x[0], x[1]}, {},
+                                             x[2], x[3], kEps, spec(device), x[0].dtype());
+                 },
+             .composed =
+                 [&](const Tensors& x) {
+                   return EmbeddingLayerNormComposed({words, types}, {x[0], x[1]}, {}, x[2], x[3],
+                                                     kEps, spec({}), x[0].dtype());
+                 },
+             .shapes = {{{4, 8}, {2, 8}, {8}, {8}},
+                        {{5, 33}, {3, 33}, {33}, {33}},
+                        {{4, 64}, {2, 64}, {64}, {64}}},
+             .nan_check = p == 0});  // NaN may be dropped
+  }
+  const Tensor none = Tensor::Empty({0}, DType::kI32);
+  CheckOp({.name = "embedding_layer_norm_of_nothing",
+           .op =
+               [&](const Tensors& x) {
+                 return EmbeddingLayerNorm({none.To(x[0].device())}, {x[0]}, {}, x[1], x[2], kEps,
+                                           {}, x[0].dtype());
+               },
+           .shapes = {{{4, 8}, {8}, {8}}}});
+}
+
+// Three tables, rows that a warp holds and rows that need a block, more rows than are summed
+// together, every type: against single ops on the same device.
+TEST(EmbeddingLayerNorm, SizesAndTypesOnDevice) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  const Device device = CheckedDevice();
+  const auto wave = [](Shape shape, double step) {
+    Tensor x = Tensor::Empty(std::move(shape));
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      x.data<float>()[i] = static_cast<float>(std::sin(step * static_cast<double>(i)));
+    }
+    return x;
+  };
+  const struct {
+    int32_t rows;
+    int64_t columns;
+  } sizes[] = {{1, 3}, {40, 7}, {37, 64}, {9, 768}, {2, 1024}, {3, 1030}, {5, 1152}, {2300, 16}};
+  for (const auto& [rows, n] : sizes) {
+    std::vector<Tensor> ids;
+    for (const int32_t table_rows : {11, 2, 50}) {
+      std::vector<int32_t> of_table;
+      for (int32_t r = 0; r < rows; ++r) of_table.push_back((r * 7 + r / 5) % table_rows);
+      ids.push_back(Tensor::FromVector(of_table).To(device));
+    }
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const double p : {0.0, 0.25}) {
+        SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(n) + ", " +
+                     ToString(dtype) + ", dropout " + std::to_string(p));
+        const auto run = [&](auto op) {
+          std::vector<Tensor> x = {wave({11, n}, 0.7), wave({2, n}, 1.3), wave({50, n}, 0.1),
+                                   wave({n}, 0.9), wave({n}, 0.3)};
+          for (Tensor& leaf : x) (leaf = leaf.To(device)).SetRequiresGrad(true);
+          const Tensor y = op(ids, {x[0], x[1], x[2]}, {0, -1, -1}, x[3], x[4], kEps,
+                              Spec(p, rows, device), dtype);
+          EXPECT_EQ(y.dtype(), dtype);
+          Backward(y, wave({rows, n}, 0.45).To(dtype).To(device));
+          std::vector<std::vector<float>> result = {y.To(DType::kF32).ToVector<float>()};
+          for (const Tensor& leaf : x) result.push_back(leaf.grad().ToVector<float>());
+          return result;
+        };
+        const auto actual = run(EmbeddingLayerNorm), expected = run(EmbeddingLayerNormComposed);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          float largest = 1;
+          for (const float v : expected[i]) largest = std::max(largest, std::fabs(v));
+          // The same formula: only what is stored in few bits may tip over.
+          const float off = i > 0 || dtype == DType::kF32 ? 1e-5f : 8e-3f;
+          for (size_t k = 0; k < expected[i].size(); ++k) {
+            ASSERT_NEAR(actual[i][k], expected[i][k], off * largest) << i << ", element " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(EmbeddingLayerNorm, FrozenTablesOrFrozenNorm) {
+  if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+  const Device device = CheckedDevice();
+  const Tensor ids = Tensor::FromVector<int32_t>({0, 2, 1, 2}).To(device);
+  const auto run = [&](bool table_needs, bool weight_needs, bool bias_needs) {
+    Tensor table = Tensor::FromVector<float>({1, 2, 4, 3, -1, 0, 5, 2, 2}, {3, 3}).To(device);
+    Tensor weight = Tensor::Full({3}, 2, DType::kF32, device);
+    Tensor bias = Tensor::Full({3}, 1, DType::kF32, device);
+    table.SetRequiresGrad(table_needs);
+    weight.SetRequiresGrad(weight_needs);
+    bias.SetRequiresGrad(bias_needs);
+    const Tensor y = EmbeddingLayerNorm({ids}, {table}, {}, weight, bias, kEps, {}, DType::kF32);
+    EXPECT_EQ(y.requires_grad(), table_needs || weight_needs || bias_needs);
+    if (y.requires_grad()) Backward(y, y.Detach());
+    std::vector<std::vector<float>> grads;
+    for (const Tensor& x : {table, weight, bias}) {
+      grads.push_back(x.grad().defined() ? x.grad().ToVector<float>() : std::vector<float>());
+    }
+    return grads;
+  };
+  const auto all = run(true, true, true);
+  for (int needs = 0; needs < 8; ++needs) {
+    const auto some = run(needs & 1, needs & 2, needs & 4);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(some[i], (needs >> i & 1) != 0 ? all[i] : std::vector<float>()) << needs;
+    }
+  }
+}
+
+TEST(EmbeddingLayerNorm, BadNumbersAndErrorsOnDevice) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  const Device device = CheckedDevice();
+  Tensor table = Tensor::FromVector<float>({1, 2, 3, 4, 5, 7}, {3, 2}).To(device);
+  table.SetRequiresGrad(true);
+  const Tensor weight = Tensor::Full({2}, 1, DType::kF32, device);
+  const Tensor ids = Tensor::FromVector<int32_t>({0, 3, -1, 2});
+  const auto op = [&](const Tensor& numbers, const Tensor& scale, DType dtype = DType::kF32) {
+    return EmbeddingLayerNorm({numbers}, {table}, {}, scale, weight, kEps, {}, dtype);
+  };
+  const Tensor y = op(ids.To(device), weight);
+  const std::vector<float> values = y.ToVector<float>();
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i >= 2 && i < 6) << i;
+  Backward(y, Tensor::Full({4, 2}, 1).To(device));
+  for (const float g : table.grad().ToVector<float>()) EXPECT_TRUE(std::isfinite(g));
+  EXPECT_THROW(op(ids, weight), Error);  // on the host they are looked at
+  EXPECT_THROW(op(ids.To(device), Tensor::Full({3}, 1, DType::kF32, device)), Error);
+  EXPECT_THROW(op(ids.To(device), Tensor::Full({2}, 1)), Error);
+  EXPECT_THROW(op(ids.To(device), weight, DType::kI32), Error);
+  // What the backward pass reads again must not have changed.
+  const Tensor z = op(ids.To(device), weight);
+  NoGradGuard no_grad;
+  table.Fill(3);
+  EXPECT_THROW(Backward(z, Tensor::Full({4, 2}, 1).To(device)), Error);
 }
 
 TEST(Embedding, IdOutsideItsTableOnDevice) {
