@@ -107,8 +107,7 @@ Trainer::Trainer(const FinetuneOptions& options, Accelerator& accelerator, Task&
       optimizer_(DecayGroups(model_.Parameters(), options.weight_decay), OptimizerOptions(options)),
       metric_name_(MetricName(options.metric_for_best_model)),
       greater_is_better_(GreaterIsBetter(options, metric_name_)),
-      reads_each_step_(accelerator.device() == Device{} || accelerator.use_distributed() ||
-                       accelerator.scaler() != nullptr),
+      reads_each_step_(accelerator.device() == Device{} || accelerator.use_distributed()),
       good_values_(out == nullptr ? "" : out->path()) {
   CheckMetricName();
   steps_per_epoch_ = DivideUp(loader_.size(), options.gradient_accumulation_steps);
@@ -212,16 +211,19 @@ void Trainer::Accumulate(const Batch& batch) {
 void Trainer::FinishStep() {
   const double most = options_.max_grad_norm;
   const bool snapshot = out_ != nullptr && SnapshotIsDue();
-  used_lr_ = optimizer_.lr(0);
   // A bad step is noticed before it is taken, or held back until then.
   if (!reads_each_step_ && !snapshot) {
-    unread_.push_back({window_, guard_.ClipAndStep(optimizer_, most, accelerator_.LastLosses())});
+    const Tensor norm = guard_.ClipAndStep(optimizer_, most, accelerator_.LastLosses());
+    unread_.push_back({window_, norm, guard_.last_scale()});
     if (std::ssize(unread_) >= kMostUnread) ReadLosses();
   } else {
-    unread_.push_back({window_, !reads_each_step_
-                                    ? guard_.Clip(optimizer_, most, accelerator_.LastLosses())
-                                : most > 0 ? ClipGradNorm(optimizer_, most)
-                                           : GradNorm(optimizer_)});
+    if (reads_each_step_) {
+      unread_.push_back(
+          {window_, most > 0 ? ClipGradNorm(optimizer_, most) : GradNorm(optimizer_)});
+    } else {
+      const Tensor norm = guard_.Clip(optimizer_, most, accelerator_.LastLosses());
+      unread_.push_back({window_, norm, guard_.last_scale()});
+    }
     if (ReadLosses() && snapshot) TakeSnapshot();
     optimizer_.Step();
   }

@@ -65,7 +65,7 @@ class Trainer {
   // Looks at the losses and norms of the steps since the last time. False where gradients in
   // float16 have overflown, so that the step will be skipped.
   bool ReadLosses();
-  void WarnOfSmallScale();
+  void WarnOfSmallScale(double scale);
   void LogStep();
   void EvaluateNow();
   // `model_is_bad`: its parameters, as they are now, are what gave the bad number. All processes
@@ -105,12 +105,12 @@ class Trainer {
   struct UnreadStep {
     std::vector<Batch> window;
     Tensor grad_norm;
+    Tensor scale = {};  // the loss scale of its gradients; undefined where each step is looked at
   };
   std::vector<UnreadStep> unread_;
   bool reads_each_step_;
   StepGuard guard_;
   double grad_norm_ = 0;  // of the last step that was looked at
-  double used_lr_ = 0;
   double loss_since_log_ = 0, loss_total_ = 0;
   int64_t logged_step_ = 0, evaluated_step_ = 0, steps_read_ = 0;
   int64_t samples_seen_ = 0;

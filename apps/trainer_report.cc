@@ -15,9 +15,6 @@
 namespace lathe {
 namespace {
 
-// fairseq's: where gradients overflow float16 at less than this, no scale helps.
-constexpr float kSmallestScale = 1e-4f;
-
 int64_t PeakRssBytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -73,8 +70,12 @@ bool Trainer::ReadLosses() {
     if (!std::isfinite(loss)) bad("the loss is " + Text(loss), true);
     grad_norm_ = steps[i].grad_norm.Item();
     overflown = !std::isfinite(grad_norm_);
-    if (overflown && scaler != nullptr && scaler->scale() >= kSmallestScale) {
-      WarnOfSmallScale();
+    double scale = 0;
+    if (overflown && scaler != nullptr) {
+      scale = steps[i].scale.defined() ? steps[i].scale.Item() : scaler->scale();
+    }
+    if (overflown && scaler != nullptr && scale >= GradScaler::kSmallestScale) {
+      WarnOfSmallScale(scale);
     } else if (overflown) {
       bad("the gradient norm is " + Text(grad_norm_), !ParametersAreFinite());
     }
@@ -83,8 +84,7 @@ bool Trainer::ReadLosses() {
   return !overflown;
 }
 
-void Trainer::WarnOfSmallScale() {
-  const double scale = accelerator_.scaler()->scale();
+void Trainer::WarnOfSmallScale(double scale) {
   if (scale > 1 || std::exchange(warned_of_scale_, true)) return;
   progress_->Print(
       FormatNumber("warning: gradients overflow float16 even at a loss scale of %g; "
@@ -95,13 +95,13 @@ void Trainer::WarnOfSmallScale() {
 void Trainer::LogStep() {
   ReadLosses();
   const double steps = static_cast<double>(state_.global_step - logged_step_);
-  const double loss = loss_since_log_ / steps;
-  nlohmann::json entry = {{"loss", loss}, {"learning_rate", used_lr_}};
+  const double loss = loss_since_log_ / steps, used_lr = optimizer_.used_lr();
+  nlohmann::json entry = {{"loss", loss}, {"learning_rate", used_lr}};
   if (std::isfinite(grad_norm_)) entry["grad_norm"] = grad_norm_;  // else the step was skipped
   std::string line =
       "step " + std::to_string(state_.global_step) + "/" + std::to_string(state_.max_steps) +
       FormatNumber("  epoch %.2f", state_.epoch) + FormatNumber("  loss %.4f", loss) +
-      FormatNumber("  grad_norm %.3f", grad_norm_) + FormatNumber("  learning_rate %.3g", used_lr_);
+      FormatNumber("  grad_norm %.3f", grad_norm_) + FormatNumber("  learning_rate %.3g", used_lr);
   if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
     entry["loss_scale"] = scaler->scale();
     entry["skipped_steps"] = scaler->num_skipped_steps();

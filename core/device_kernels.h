@@ -124,13 +124,49 @@ struct RateRule {
   double beta1 = 0, beta2 = 0, dampening = 0;
   bool operator==(const RateRule&) const = default;
 };
+// A loss scaler and its rule (optim/grad_scaler.h). Its state lies on the device.
+struct ScalerState {
+  float scale = 1;
+  int32_t stepped = 0;         // a step was due since the last pass
+  int32_t skipped = 0;         // it, by some optimizer
+  int64_t growth_tracker = 0;  // steps in a row that were taken
+  int64_t num_skipped = 0;
+};
+struct ScalerRule {
+  float growth_factor, backoff_factor;
+  int64_t growth_interval;
+};
+// The steps of an optimizer that uses one, on the device.
+struct ScaledSteps {
+  int32_t found_inf = 0;  // whether a gradient of the present step is not finite
+  int32_t skipped = 0;    // the last step
+  int64_t taken = 0;      // steps
+  int64_t advanced = 0;   // steps of the schedule of rates
+};
+
 // What clipping depends on besides the gradients. It lies on the device, so that launches don't
 // change with it.
 struct ClipValues {
   float max_norm = 0;
-  float* norm = nullptr;          // gets the norm
+  float smallest_scale = 0;       // of a loss scaler, at which an overflow is no harm
+  float* results = nullptr;       // (2), gets the norm and the loss's scale, 1 without a scaler
   const float* losses = nullptr;  // (num_losses)
   int64_t num_losses = 0;
+};
+// The same for rates.
+struct RateValues {
+  // Schedule steps after the step before, which count if that was taken.
+  int64_t advance = 0;
+  int64_t advanced = 0;   // ScaledSteps's at which the first of the rates holds
+  int64_t num_rates = 1;  // for each group; the next one holds for the next step of the schedule
+};
+// A step with a loss scaler; all null: without.
+struct ScaledStep {
+  ScalerState* scaler = nullptr;
+  ScaledSteps* steps = nullptr;
+  const float* clip = nullptr;  // null: 1
+  float* factor = nullptr;      // gets *clip, or NaN where the step is skipped
+  bool operator==(const ScaledStep&) const = default;
 };
 constexpr int64_t kDeviceChunk = 4096;  // elements that one block updates
 // Sets every range's first_chunk; returns the number of chunks, `chunks` below.
@@ -158,9 +194,11 @@ struct SgdConstants {
 // null: 1. If it is not finite nothing changes.
 struct DeviceOptimizerKernels {
   // Each stretch's counter goes up by 1, and its rates become those of that update. ranges, rates:
-  // (count); lrs: one for each group.
+  // (count); lrs: (groups, values->num_rates). With a scaler: its step, and the optimizer's, is
+  // taken, or skipped if a gradient is not finite, which leaves counters and rates as they are.
   void (*rates)(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges, int64_t count,
-                const RateRule& rule, const double* lrs);
+                const RateRule& rule, const RateValues* values, const double* lrs,
+                const ScaledStep& scaled);
   // p, m, v, g: whole arenas. ranges: (count), which share no elements. narrow_type: bf16 or f16.
   void (*adamw)(float* p, float* m, float* v, const float* g, const DeviceRange* ranges,
                 const DeviceRates* rates, int64_t count, int64_t chunks, DType narrow_type,
@@ -174,12 +212,16 @@ struct DeviceOptimizerKernels {
   void (*norm)(float* result, const float* g, int64_t n, void* scratch, int64_t scratch_bytes);
   // factor = min(1, max_norm / (norm + 1e-6)); NaN, which stops the update, if the norm is not
   // finite. Where there is a latch: if it, the factor or one of the losses is not finite, factor
-  // and latch become NaN. *values->norm = norm.
-  void (*clip)(float* factor, const float* norm, const ClipValues* values, float* latch);
+  // and latch become NaN; but for a factor that isn't, with a scaler whose scale is not below
+  // values->smallest_scale. scaler: null without.
+  void (*clip)(float* factor, const float* norm, const ClipValues* values, float* latch,
+               const ScalerState* scaler);
   // g into [-limit, limit]; NaN stays.
   void (*clamp)(float* g, int64_t n, float limit);
-  // g *= inverse_scale; *found_inf = 1 if any product is not finite, else it is left as it was.
-  void (*unscale_and_check)(float* g, int64_t n, float inverse_scale, float* found_inf);
+  // The scaler's rule, if a step was due since the last pass: before each backward pass.
+  void (*begin_pass)(ScalerState* scaler, const ScalerRule& rule);
+  // g /= scale; steps->found_inf tells whether any quotient is not finite.
+  void (*unscale)(float* g, int64_t n, const ScalerState* scaler, ScaledSteps* steps);
 };
 
 // Matrix products: see core/gemm.h. C is of c_type, f32 or that of A and B.

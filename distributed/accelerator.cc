@@ -98,9 +98,6 @@ Accelerator::Accelerator(AcceleratorOptions options)
   if (job.environment.rank == 0 && !chosen.note.empty()) {
     std::cerr << "note: " << chosen.note << std::endl;
   }
-  if (device_ != Device{} && options_.step_graphs) {
-    state_->graphs = std::make_unique<StepGraphs>(device_);
-  }
   if (options_.deterministic) UseDeterministicGemms(true);
   if (precision == "fp16") {
     if (device_ == Device{}) {
@@ -108,6 +105,9 @@ Accelerator::Accelerator(AcceleratorOptions options)
                             "use mixed_precision bf16, which the CPU has too");
     }
     state_->scaler = std::make_shared<GradScaler>(options_.grad_scaler);
+  }
+  if (device_ != Device{} && options_.step_graphs) {
+    state_->graphs = std::make_unique<StepGraphs>(device_, state_->scaler);
   }
   state_->environment = job.environment;
   state_->local_main = job.local_main;
@@ -268,8 +268,12 @@ bool Accelerator::stop_requested() const { return state_->stop_requested; }
 
 Accelerator::Pass Accelerator::PassOf(const Tensor& loss) {
   return [this, loss](double seed) {
-    const double scaled = state_->scaler != nullptr ? state_->scaler->BeginPass(seed) : seed;
-    lathe::Backward(loss, Tensor::Full(loss.shape(), scaled, loss.dtype(), loss.device()));
+    const Tensor start = Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device());
+    if (state_->scaler != nullptr) {
+      state_->scaler->BeginPass();
+      state_->scaler->ScaleSeed(start);
+    }
+    lathe::Backward(loss, start);
     return loss;
   };
 }
@@ -287,8 +291,8 @@ Tensor Accelerator::Backward(const Module& model, const Batch& batch,
   }
   Tensor loss;
   BackwardOfBatch([&](double seed) {
-    const double scaled = s.scaler != nullptr ? s.scaler->BeginPass(seed) : seed;
-    return loss = s.graphs->Run(model, batch, static_cast<float>(scaled), forward);
+    if (s.scaler != nullptr) s.scaler->BeginPass();
+    return loss = s.graphs->Run(model, batch, static_cast<float>(seed), forward);
   });
   return loss;
 }
@@ -327,7 +331,10 @@ void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
     s.reducer->BeforeBackward(exchange);
   }
   if (loss_weight <= 0) {
-    if (s.scaler != nullptr) s.scaler->BeginPass(0);  // it is one on the other processes
+    if (s.scaler != nullptr) {  // it is a pass on the other processes
+      s.scaler->BeginPass();
+      s.scaler->ScaleSeed(Tensor::Zeros({}, DType::kF32, device_));
+    }
   } else {
     try {
       s.losses.Add(pass(seed), loss_weight);

@@ -91,8 +91,12 @@ void StepGraphs::Bounds::Widen(const Bounds& other) {
   shifted |= other.shifted;
 }
 
-StepGraphs::StepGraphs(Device device, size_t most)
-    : device_(device), most_(most), backend_(BackendOf(device)), memory_(backend_.NewMemory()) {}
+StepGraphs::StepGraphs(Device device, std::shared_ptr<GradScaler> scaler, size_t most)
+    : device_(device),
+      most_(most),
+      backend_(BackendOf(device)),
+      scaler_(std::move(scaler)),
+      memory_(backend_.NewMemory()) {}
 
 std::vector<StepGraphs::LeafState> StepGraphs::StatesOf(const std::vector<Parameter>& parameters) {
   std::vector<LeafState> states;
@@ -192,7 +196,9 @@ Tensor StepGraphs::RunEagerly(const std::string& why, const Batch& batch, float 
   if (told_.insert(why).second) LogDebug("no CUDA graph for the step: " + why);
   ++statistics_.eager;
   const Tensor loss = forward(batch);
-  Backward(loss, Tensor::Full(loss.shape(), grad_seed, loss.dtype(), loss.device()));
+  const Tensor seed = Tensor::Full(loss.shape(), grad_seed, loss.dtype(), loss.device());
+  if (scaler_ != nullptr) scaler_->ScaleSeed(seed);
+  Backward(loss, seed);
   return loss.Detach();
 }
 
@@ -205,6 +211,7 @@ Tensor StepGraphs::Copy(const Tensor& loss) {
 Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
                        const std::function<Tensor(const Batch&)>& forward) {
   const std::vector<Parameter> parameters = model.Parameters();
+  if (scaler_ != nullptr) scaler_->PrepareFor(device_);
   const std::string why = given_up_.empty() ? WhyNot(parameters, batch) : given_up_;
   if (!why.empty()) return RunEagerly(why, batch, grad_seed, forward);
   Seen& seen = SeenBy(parameters);
@@ -236,6 +243,7 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
     Check(S == B || leaves_out, "step_graphs", "the loss counts surplus sequences");
     seen.leaves_surplus_out = leaves_out;
     began_backward = true;
+    if (scaler_ != nullptr) scaler_->ScaleSeed(entry.inputs->grad_seed);
     Backward(loss, entry.inputs->grad_seed);
     entry.loss.CopyFrom(loss.Detach());
   };

@@ -24,6 +24,7 @@
 #include "lathe/core/tensor.h"
 #include "lathe/data/packed_inputs.h"
 #include "lathe/nn/module.h"
+#include "lathe/optim/grad_scaler.h"
 
 namespace lathe {
 
@@ -45,9 +46,11 @@ int64_t GraphSequences(int64_t sequences);
 
 class StepGraphs {
  public:
-  // Of a device other than the host. most: shapes that are kept; the one that was used the longest
-  // ago gives way to a new one.
-  explicit StepGraphs(Device device, size_t most = 128);
+  // Of a device other than the host. With a scaler, the gradients of losses are multiplied by its
+  // scale; each pass begins with its BeginPass, which the caller makes. most: shapes that are kept;
+  // the one that was used the longest ago gives way to a new one.
+  explicit StepGraphs(Device device, std::shared_ptr<GradScaler> scaler = nullptr,
+                      size_t most = 128);
 
   // loss = forward(batch), and its backward pass from `grad_seed` on. Returns the loss, [] float32
   // on the device. What `forward` does must follow from the shapes of the batch, the numbers in
@@ -121,6 +124,7 @@ class StepGraphs {
   Device device_;
   size_t most_;
   DeviceBackend& backend_;
+  std::shared_ptr<GradScaler> scaler_;    // null: none
   std::shared_ptr<DeviceMemory> memory_;  // that recorded work uses on the way
   std::map<Key, Entry> entries_;
   std::map<const TensorImpl*, Seen> seen_;

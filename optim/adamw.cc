@@ -52,7 +52,6 @@ void AdamW::UpdateParameters() {
     exp_avg_sq_ = arena_->NewBuffer();
     for (const Range& range : ranges_) active_.emplace_back(Blocks(range.own));
   }
-  ++step_count_;
   if (values.device() != Device{}) {
     return UpdateOnDevice(
         {.rule = {.adamw = true, .beta1 = options_.beta1, .beta2 = options_.beta2},

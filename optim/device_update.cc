@@ -1,8 +1,11 @@
 #include "lathe/optim/device_update.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
+
+#include "lathe/optim/grad_scaler.h"
 
 namespace lathe {
 namespace {
@@ -21,10 +24,6 @@ T* Place(const Tensor& bytes, size_t at = 0) {
 float* DataOrNull(const Tensor& tensor) {
   return tensor.defined() ? tensor.data<float>() : nullptr;
 }
-
-// Of the values of a step.
-constexpr size_t kRatesAt = sizeof(ClipValues);
-static_assert(kRatesAt % alignof(double) == 0);
 
 }  // namespace
 
@@ -52,27 +51,50 @@ Tensor DeviceGradNorm(ParameterArena& arena) {
   return norm;
 }
 
-DeviceUpdater::DeviceUpdater(Device device)
+DeviceUpdater::DeviceUpdater(Device device, int num_groups)
     : device_(device),
       backend_(BackendOf(device)),
       graphs_(backend_),
+      values_(Tensor::Empty(
+          {static_cast<int64_t>(sizeof(Values) + sizeof(double) * num_groups * StepRates::kMost)},
+          DType::kU8, device)),
       norm_(Tensor::Empty({}, DType::kF32, device)),
-      factor_(Tensor::Empty({}, DType::kF32, device)) {}
+      factor_(Tensor::Empty({}, DType::kF32, device)),
+      scaled_factor_(Tensor::Empty({}, DType::kF32, device)),
+      steps_(Tensor::Zeros({int64_t{sizeof(ScaledSteps)}}, DType::kU8, device)) {}
+
+ScaledSteps* DeviceUpdater::Steps() const { return Place<ScaledSteps>(steps_); }
+
+ScaledSteps DeviceUpdater::ReadSteps() const {
+  ScaledSteps steps;
+  backend_.CopyToHost(&steps, steps_.raw_data(), sizeof(steps));
+  return steps;
+}
+
+void DeviceUpdater::Unscale(ParameterArena& arena, ScalerState* scaler) {
+  const Tensor& grads = arena.GradsToRead(/*scaled=*/false);  // rows of zeros stay so
+  waiting_.unscales = true;
+  waiting_.unscale = {
+      .grads = grads.data<float>(), .n = grads.numel(), .scaler = scaler, .steps = Steps()};
+}
 
 Tensor DeviceUpdater::Clip(ParameterArena& arena, double max_norm, const Tensor& losses,
-                           const Tensor& latch, bool with_step) {
+                           const Tensor& latch, const ScalerState* scaler) {
   const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
-  if (CommonGradScale(arena).defined()) arena.GradsToRead(/*scaled=*/true);
+  if (CommonGradScale(arena).defined()) {
+    Queue();
+    arena.GradsToRead(/*scaled=*/true);
+  }
   const int64_t scratch_bytes =
       DeviceKernels<DeviceOptimizerKernels>().norm_scratch_bytes(grads.numel());
   Reserve(&scratch_, scratch_bytes, device_);
-  Reserve(&values_, kRatesAt, device_);
-  waiting_norm_ = Tensor::Empty({}, DType::kF32, device_);
+  const Tensor results = waiting_results_ = Tensor::Empty({2}, DType::kF32, device_);
   waiting_losses_ = losses;
-  clip_values_ = {.max_norm = static_cast<float>(max_norm),
-                  .norm = waiting_norm_.data<float>(),
-                  .losses = DataOrNull(losses),
-                  .num_losses = losses.defined() ? losses.numel() : 0};
+  waiting_values_.clip = {.max_norm = static_cast<float>(max_norm),
+                          .smallest_scale = GradScaler::kSmallestScale,
+                          .results = results.data<float>(),
+                          .losses = DataOrNull(losses),
+                          .num_losses = losses.defined() ? losses.numel() : 0};
   waiting_.clips = true;
   waiting_.clip = {.grads = grads.data<float>(),
                    .n = grads.numel(),
@@ -81,36 +103,17 @@ Tensor DeviceUpdater::Clip(ParameterArena& arena, double max_norm, const Tensor&
                    .norm = norm_.data<float>(),
                    .factor = factor_.data<float>(),
                    .values = nullptr,
-                   .latch = DataOrNull(latch)};
+                   .latch = DataOrNull(latch),
+                   .scaler = scaler};
   for (const ParameterArena::Entry& entry : arena.entries()) {
     entry.parameter.tensor.impl()->device_grad_scale = factor_.impl();
   }
-  const Tensor norm = waiting_norm_;
-  if (!with_step) QueueClip();
-  return norm;
-}
-
-void DeviceUpdater::QueueClip() {
-  if (!waiting_.clips) return;
-  Upload(/*clip=*/true, {});
-  graphs_.Run(std::exchange(waiting_, {}));
-  waiting_norm_ = waiting_losses_ = {};
-}
-
-void DeviceUpdater::Upload(bool clip, std::span<const double> lrs) {
-  std::vector<char> values(kRatesAt + lrs.size_bytes());
-  std::memcpy(values.data(), &clip_values_, sizeof(clip_values_));
-  if (!lrs.empty()) std::memcpy(values.data() + kRatesAt, lrs.data(), lrs.size_bytes());
-  Reserve(&values_, static_cast<int64_t>(values.size()), device_);
-  const size_t from = clip ? 0 : kRatesAt;
-  backend_.CopyToDevice(Place<char>(values_, from), values.data() + from,
-                        static_cast<int64_t>(values.size() - from));
-  waiting_.clip.values = clip ? Place<ClipValues>(values_) : nullptr;
+  return results;
 }
 
 void DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
                          std::vector<DeviceRange> ranges, DType narrow_type, const Tensor& counters,
-                         std::span<const double> lrs) {
+                         const StepRates& rates, ScalerState* scaler) {
   const Tensor& values = arena.values();
   const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
   const Tensor factor = CommonGradScale(arena);
@@ -119,32 +122,59 @@ void DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
     const auto count = static_cast<int64_t>(ranges.size());
     Reserve(&ranges_there_, count * static_cast<int64_t>(sizeof(DeviceRange)), device_);
     Reserve(&rates_, count * static_cast<int64_t>(sizeof(DeviceRates)), device_);
-    if (count > 0) {
-      backend_.CopyToDevice(ranges_there_.raw_data(), ranges.data(),
-                            count * static_cast<int64_t>(sizeof(DeviceRange)));
-    }
+    backend_.CopyToDevice(ranges_there_.raw_data(), ranges.data(),
+                          count * static_cast<int64_t>(sizeof(DeviceRange)));
     ranges_ = std::move(ranges);
   }
-  if (ranges_.empty()) return QueueClip();
-  Upload(waiting_.clips, lrs);
+  waiting_values_.rates = rates.values;
+  waiting_lrs_ = rates.lrs;
   waiting_.steps = true;
-  waiting_.step = {.rule = method.rule,
-                   .adamw = method.adamw,
-                   .sgd = method.sgd,
-                   .p = values.data<float>(),
-                   .m = DataOrNull(method.m),
-                   .v = DataOrNull(method.v),
-                   .grads = grads.data<float>(),
-                   .factor = DataOrNull(factor),
-                   .ranges = Place<const DeviceRange>(ranges_there_),
-                   .rates = Place<DeviceRates>(rates_),
-                   .counters = counters.data<int64_t>(),
-                   .count = std::ssize(ranges_),
-                   .chunks = chunks,
-                   .lrs = Place<const double>(values_, kRatesAt),
-                   .narrow_type = narrow_type};
-  graphs_.Run(std::exchange(waiting_, {}));
-  waiting_norm_ = waiting_losses_ = {};
+  DeviceUpdate::Step& step = waiting_.step;
+  step = {.rule = method.rule,
+          .adamw = method.adamw,
+          .sgd = method.sgd,
+          .p = values.data<float>(),
+          .m = DataOrNull(method.m),
+          .v = DataOrNull(method.v),
+          .grads = grads.data<float>(),
+          .factor = DataOrNull(factor),
+          .ranges = Place<const DeviceRange>(ranges_there_),
+          .rates = Place<DeviceRates>(rates_),
+          .counters = counters.data<int64_t>(),
+          .count = std::ssize(ranges_),
+          .chunks = chunks,
+          .values = nullptr,
+          .lrs = nullptr,
+          .scaled = {},
+          .narrow_type = narrow_type};
+  if (scaler != nullptr) {
+    step.scaled = {.scaler = scaler,
+                   .steps = Steps(),
+                   .clip = DataOrNull(factor),
+                   .factor = scaled_factor_.data<float>()};
+    step.factor = scaled_factor_.data<float>();
+  }
+  Queue();
+}
+
+void DeviceUpdater::Queue() {
+  DeviceUpdate update = std::exchange(waiting_, {});
+  if (update.clips || update.steps) {
+    const std::span<const double> lrs = waiting_lrs_;
+    std::vector<char> values(sizeof(Values) + lrs.size_bytes());
+    std::memcpy(values.data(), &waiting_values_, sizeof(Values));
+    if (!lrs.empty()) std::memcpy(values.data() + sizeof(Values), lrs.data(), lrs.size_bytes());
+    Check(std::ssize(values) <= values_.numel(), "optimizer", "too many rates for one step");
+    backend_.CopyToDevice(values_.raw_data(), values.data(), std::ssize(values));
+    update.clip.values =
+        update.clips ? Place<ClipValues>(values_, offsetof(Values, clip)) : nullptr;
+    update.step.values =
+        update.steps ? Place<RateValues>(values_, offsetof(Values, rates)) : nullptr;
+    update.step.lrs = update.steps ? Place<double>(values_, sizeof(Values)) : nullptr;
+  }
+  if (update.unscales || update.clips || update.steps) graphs_.Run(update);
+  waiting_lrs_.clear();
+  waiting_results_ = waiting_losses_ = {};
 }
 
 }  // namespace lathe

@@ -28,38 +28,55 @@ struct DeviceMethod {
   Tensor m = {}, v = {};  // SGD: the momentum's buffer, or undefined; v is undefined
 };
 
+// The rates of the coming step.
+struct StepRates {
+  static constexpr int64_t kMost = 64;  // values.num_rates
+  RateValues values;
+  std::vector<double> lrs;  // (groups, values.num_rates)
+};
+
+// What is to be done is put together call by call and queued by Step or Queue.
 class DeviceUpdater {
  public:
-  explicit DeviceUpdater(Device device);
+  DeviceUpdater(Device device, int num_groups);
 
-  // The gradients' factor becomes min(1, max_norm / (norm + 1e-6)); returns the norm before, []
-  // float32. losses [n] float32 and latch [] float32, or undefined: see
-  // DeviceOptimizerKernels::clip. `with_step`: the work is queued with that of the next Step.
+  // The gradients are divided by the scale of this scaler; a Step is skipped if one is not finite.
+  void Unscale(ParameterArena& arena, ScalerState* scaler);
+  // The gradients' factor becomes min(1, max_norm / (norm + 1e-6)). Returns [2] float32: the norm
+  // before, and the scale of the scaler, if any, or 1. losses [n] float32 and latch [] float32, or
+  // undefined: see DeviceOptimizerKernels::clip.
   Tensor Clip(ParameterArena& arena, double max_norm, const Tensor& losses, const Tensor& latch,
-              bool with_step);
-  // Queues what has waited for a Step that doesn't come.
-  void QueueClip();
-
-  // ranges: what is updated. counters: [n] int64, one for each parameter. lrs: the groups'.
+              const ScalerState* scaler);
+  // ranges: what is updated. counters: [n] int64, one for each parameter. scaler: null without.
   void Step(ParameterArena& arena, const DeviceMethod& method, std::vector<DeviceRange> ranges,
-            DType narrow_type, const Tensor& counters, std::span<const double> lrs);
+            DType narrow_type, const Tensor& counters, const StepRates& rates, ScalerState* scaler);
+  void Queue();
+
+  // What has become of steps with a scaler. Waits for them.
+  ScaledSteps ReadSteps() const;
 
   Device device() const { return device_; }
   UpdateGraphs& graphs() { return graphs_; }
 
  private:
-  // Gives the device this step's values of what is to be done.
-  void Upload(bool clip, std::span<const double> lrs);
+  // What the device reads of a step.
+  struct Values {
+    ClipValues clip;
+    RateValues rates;
+  };
+  ScaledSteps* Steps() const;
 
   Device device_;
   DeviceBackend& backend_;
   UpdateGraphs graphs_;
-  DeviceUpdate waiting_;                  // for the next Step
-  ClipValues clip_values_;                // of it
-  Tensor waiting_norm_, waiting_losses_;  // where they point
-  Tensor values_;                         // [bytes] u8: ClipValues, then lrs
-  Tensor norm_, factor_;                  // [] f32
-  Tensor scratch_;                        // [bytes] u8, of the norm
+  DeviceUpdate waiting_;  // to be queued
+  Values waiting_values_;
+  std::vector<double> waiting_lrs_;
+  Tensor waiting_results_, waiting_losses_;  // where waiting_values_ points
+  Tensor values_;                            // [bytes] u8: Values, then lrs
+  Tensor norm_, factor_, scaled_factor_;     // [] f32
+  Tensor scratch_;                           // [bytes] u8, of the norm
+  Tensor steps_;                             // [bytes] u8: ScaledSteps
   std::vector<DeviceRange> ranges_;
   Tensor ranges_there_;  // [bytes] u8, the same on the device
   Tensor rates_;         // [bytes] u8

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
 
 namespace lathe {
@@ -22,7 +24,24 @@ GradScaler::GradScaler(GradScalerOptions options)
         options.growth_interval);
 }
 
+float GradScaler::scale() const {
+  Read();
+  return scale_;
+}
+
+bool GradScaler::step_was_skipped() const {
+  Read();
+  return step_was_skipped_;
+}
+
+int64_t GradScaler::num_skipped_steps() const {
+  Read();
+  return num_skipped_steps_;
+}
+
+// DeviceOptimizerKernels::begin_pass is the same on a device.
 void GradScaler::Update(bool found_inf) {
+  LeaveDevice();
   if (found_inf) {
     // Never 0, which nothing can be divided by.
     scale_ = std::max(scale_ * static_cast<float>(options_.backoff_factor),
@@ -35,17 +54,37 @@ void GradScaler::Update(bool found_inf) {
   }
 }
 
-double GradScaler::BeginPass(double factor) {
+void GradScaler::BeginPass() {
   Check(!unscaled_, "grad_scaler",
         "gradients were divided by the scale already, by clipping or GradNorm; call Step or "
         "ZeroGrad before the next Backward");
-  if (std::exchange(stepped_, false)) Update(step_was_skipped_);
   ++num_passes_;
-  return factor * scale_;
+  unread_ = true;
+}
+
+void GradScaler::ScaleSeed(Tensor seed) {
+  if (seed.device() != Device{}) {
+    ScalerState* const state = StateOn(seed.device());
+    const ScalerRule rule = {.growth_factor = static_cast<float>(options_.growth_factor),
+                             .backoff_factor = static_cast<float>(options_.backoff_factor),
+                             .growth_interval = options_.growth_interval};
+    DeviceKernels<DeviceOptimizerKernels>().begin_pass(state, rule);
+    DeviceKernels<TensorKernels>().scale_by(seed.raw_data(), seed.dtype(), &state->scale,
+                                            seed.numel());
+    return;
+  }
+  LeaveDevice();
+  if (std::exchange(stepped_, false)) Update(step_was_skipped_);
+  const Tensor wide = seed.To(DType::kF64);
+  for (double& value : wide.values<double>()) value *= scale_;
+  if (wide.impl() != seed.impl()) seed.CopyFrom(wide);
 }
 
 void GradScaler::Backward(const Tensor& loss, double factor) {
-  lathe::Backward(loss, Tensor::Full(loss.shape(), BeginPass(factor), loss.dtype(), loss.device()));
+  BeginPass();
+  const Tensor seed = Tensor::Full(loss.shape(), factor, loss.dtype(), loss.device());
+  ScaleSeed(seed);
+  lathe::Backward(loss, seed);
 }
 
 void GradScaler::StepIsDue(bool found_inf) {
@@ -54,6 +93,40 @@ void GradScaler::StepIsDue(bool found_inf) {
   step_was_skipped_ = found_inf || (stepped_ && step_was_skipped_);
   stepped_ = true;
   num_skipped_steps_ += found_inf;
+}
+
+void GradScaler::PrepareFor(Device device) { StateOn(device); }
+
+ScalerState* GradScaler::StateOn(Device device) {
+  if (on_device_ && state_.device() != device) LeaveDevice();
+  if (!state_.defined() || state_.device() != device) {
+    state_ = Tensor::Empty({int64_t{sizeof(ScalerState)}}, DType::kU8, device);
+  }
+  if (!std::exchange(on_device_, true)) {
+    const ScalerState now = {.scale = scale_,
+                             .stepped = stepped_,
+                             .skipped = step_was_skipped_,
+                             .growth_tracker = growth_tracker_,
+                             .num_skipped = num_skipped_steps_};
+    BackendOf(device).CopyToDevice(state_.raw_data(), &now, sizeof(now));
+  }
+  return static_cast<ScalerState*>(state_.raw_data());
+}
+
+void GradScaler::LeaveDevice() {
+  Read();
+  on_device_ = false;
+}
+
+void GradScaler::Read() const {
+  if (!std::exchange(unread_, false) || !on_device_) return;
+  ScalerState now;
+  BackendOf(state_.device()).CopyToHost(&now, state_.raw_data(), sizeof(now));
+  scale_ = now.scale;
+  stepped_ = now.stepped != 0;
+  step_was_skipped_ = now.skipped != 0;
+  growth_tracker_ = now.growth_tracker;
+  num_skipped_steps_ = now.num_skipped;
 }
 
 }  // namespace lathe

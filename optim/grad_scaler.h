@@ -8,7 +8,9 @@
 //   scaler->Backward(loss);  // as often as gradients are to be accumulated
 //   ClipGradNorm(optimizer, 1.0); optimizer.Step(); scheduler->Step(); optimizer.ZeroGrad();
 //
-// An Accelerator whose mixed_precision is "fp16" sees to it.
+// An Accelerator whose mixed_precision is "fp16" sees to it. Where the loss lies on a device, so do
+// the scale and all that decides about it: scale(), step_was_skipped() and num_skipped_steps() wait
+// for the device, nothing else does.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,8 @@
 #include "lathe/core/tensor.h"
 
 namespace lathe {
+
+struct ScalerState;
 
 struct GradScalerOptions {
   double init_scale = 65536;
@@ -26,23 +30,30 @@ struct GradScalerOptions {
 
 class GradScaler {
  public:
+  // fairseq's: where gradients overflow float16 at less than this, no scale helps.
+  static constexpr float kSmallestScale = 1e-4f;
+
   // Throws for factors that don't grow or don't back off, and for a scale that is not positive.
   explicit GradScaler(GradScalerOptions options = {});
 
   // What the gradients at hand are multiplied by. It changes with the first Backward after a Step
   // only, so that all gradients of a step have the same.
-  float scale() const { return scale_; }
+  float scale() const;
 
   // The backward pass of `factor` times the loss, scaled. Throws where an optimizer has divided its
   // gradients already (by clipping, or GradNorm) and not yet made its step.
   void Backward(const Tensor& loss, double factor = 1);
-  // The same for a backward pass that the caller makes: returns the gradient of the loss that it
-  // starts from. Processes that have nothing to add to the others' gradients call it, too.
-  double BeginPass(double factor);
+  // The same for a backward pass that the caller makes: first BeginPass, then ScaleSeed of the
+  // gradient of the loss that it starts from. Processes that have nothing to add to the others'
+  // gradients make both calls, too. On a device ScaleSeed does nothing but queue work, once
+  // PrepareFor was called: it may be recorded.
+  void BeginPass();
+  void ScaleSeed(Tensor seed);
+  void PrepareFor(Device device);
 
   // Whether the last Step of an optimizer that uses this was left out, and how many have been.
-  bool step_was_skipped() const { return step_was_skipped_; }
-  int64_t num_skipped_steps() const { return num_skipped_steps_; }
+  bool step_was_skipped() const;
+  int64_t num_skipped_steps() const;
 
   // The rule, after a step: `found_inf` if gradients were not finite. Backward calls it.
   void Update(bool found_inf);
@@ -50,15 +61,26 @@ class GradScaler {
  private:
   friend class Optimizer;
   void StepIsDue(bool found_inf);
+  // The state, which is there from now on.
+  ScalerState* StateOn(Device device);
+  // The same, when something is queued that makes a step.
+  void StepIsQueued() { unscaled_ = false, unread_ = true; }
+  // The state is that of the host from now on.
+  void LeaveDevice();
+  void Read() const;
 
   GradScalerOptions options_;
-  float scale_;
-  int64_t growth_tracker_ = 0;  // steps in a row that were taken
-  int64_t num_passes_ = 0;      // Backward's calls
-  bool unscaled_ = false;       // some gradients, with a step to come
-  bool stepped_ = false;        // since the last Backward
-  bool step_was_skipped_ = false;
-  int64_t num_skipped_steps_ = 0;
+  int64_t num_passes_ = 0;  // BeginPass's calls
+  bool unscaled_ = false;   // some gradients, with a step to come
+  // The state, as it was read last where it lies on a device.
+  mutable float scale_;
+  mutable int64_t growth_tracker_ = 0;  // steps in a row that were taken
+  mutable bool stepped_ = false;        // since the last pass
+  mutable bool step_was_skipped_ = false;
+  mutable int64_t num_skipped_steps_ = 0;
+  Tensor state_;  // [bytes] u8 on a device: ScalerState. Its place stays.
+  bool on_device_ = false;
+  mutable bool unread_ = false;  // may have changed there
 };
 
 }  // namespace lathe

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -65,7 +64,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
             "optimizer", "parameter ", parameter.name, " is given twice");
     }
   }
-  initial_lr_ = lr_;
+  initial_lr_ = used_lr_ = lr_;
   Check(!group_of.empty(), "optimizer", "no parameters");
   for (const ParameterGroup& group : groups) {
     for (const Parameter& parameter : group.parameters) {
@@ -96,12 +95,30 @@ void Optimizer::ShareUpdates(std::shared_ptr<const PresentShares> shares) {
 
 void Optimizer::Step() {
   if (!may_step()) return;
+  try {
+    MakeStep();
+  } catch (...) {
+    if (updater_ != nullptr) updater_->Queue();
+    throw;
+  }
+  if (updater_ != nullptr) updater_->Queue();  // where the step was skipped
+}
+
+void Optimizer::MakeStep() {
   CheckHasGrads(*this);
   AdoptShares();
   const Device device = arena_->values().device();
   Check(shares_ == nullptr || device == Device{}, "optimizer",
         "updates are shared out among processes on the CPU only");
-  if (scaler_ != nullptr) {
+  const bool decided_there = scaler_ != nullptr && device != Device{};
+  if (decided_there) {
+    Unscale();
+  } else {
+    Settle();
+    used_lr_ = lr_;
+    step_was_skipped_ = false;
+  }
+  if (scaler_ != nullptr && !decided_there) {
     UnscaleGrads();
     step_was_skipped_ = found_inf_.Item() != 0;
     scaler_->StepIsDue(step_was_skipped_);
@@ -112,53 +129,9 @@ void Optimizer::Step() {
   }
   steps_ = steps_.To(device);
   step_is_half_done_ = shares_ != nullptr;
+  if (!decided_there) ++step_count_;
   UpdateParameters();
   step_is_half_done_ = false;
-}
-
-DeviceUpdater& Optimizer::Updater() {
-  const Device device = arena_->values().device();
-  if (updater_ == nullptr || updater_->device() != device) {
-    updater_ = std::make_unique<DeviceUpdater>(device);
-    updater_->graphs().Use(use_graphs_);
-  }
-  return *updater_;
-}
-
-void Optimizer::UseGraphs(bool on) {
-  use_graphs_ = on;
-  if (updater_ != nullptr) updater_->graphs().Use(on);
-}
-
-UpdateGraphStatistics Optimizer::graph_statistics() const {
-  return updater_ == nullptr ? UpdateGraphStatistics() : updater_->graphs().statistics();
-}
-
-void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
-  Storage& storage = *arena_->values().impl()->storage;
-  std::vector<DeviceRange> ranges;
-  std::vector<TensorImpl*> narrowed;  // whose copies for products are kept up to date
-  DType narrow_type = DType::kBF16;
-  for (size_t i = 0; i < ranges_.size(); ++i) {
-    const Range& range = ranges_[i];
-    if (!range.parameter.requires_grad()) continue;
-    DeviceRange to = {.begin = range.begin, .n = range.parameter.numel()};
-    to.weight_decay = weight_decay_[range.group];
-    to.group = range.group;
-    to.counter = static_cast<int32_t>(i);
-    TensorImpl& parameter = *range.parameter.impl();
-    const TensorImpl* narrow = parameter.low_precision.get();
-    if (narrow != nullptr && parameter.low_precision_version == storage.version() &&
-        (narrowed.empty() || narrow->dtype == narrow_type)) {
-      narrow_type = narrow->dtype;
-      to.narrow = Tensor(parameter.low_precision).raw_data();
-      narrowed.push_back(&parameter);
-    }
-    ranges.push_back(to);
-  }
-  Updater().Step(*arena_, method, std::move(ranges), narrow_type, steps_, lr_);
-  storage.BumpVersion();
-  for (TensorImpl* parameter : narrowed) parameter->low_precision_version = storage.version();
 }
 
 void Optimizer::ZeroGrad() {
@@ -167,17 +140,16 @@ void Optimizer::ZeroGrad() {
   arena_->ZeroGrads();
 }
 
-void Optimizer::UnscaleGrads() {
+void Optimizer::Unscale() {
   if (scaler_ == nullptr || unscaled_pass_ == scaler_->num_passes_) return;
   CheckHasGrads(*this);
   Check(shares() == nullptr, "grad_scaler", "updates are shared out among processes");
-  const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);  // rows of zeros stay so
-  found_inf_ = Tensor::Zeros({}, DType::kF32, grads.device());
-  const float inverse = 1 / scaler_->scale();
-  if (grads.device() != Device{}) {
-    DeviceKernels<DeviceOptimizerKernels>().unscale_and_check(grads.data<float>(), grads.numel(),
-                                                              inverse, found_inf_.data<float>());
+  if (arena_->values().device() != Device{}) {
+    Updater().Unscale(*arena_, Scaler());
   } else {
+    const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);  // rows of zeros stay so
+    found_inf_ = Tensor::Zeros({}, DType::kF32);
+    const float inverse = 1 / scaler_->scale();
     for (float& g : grads.values<float>()) {
       g *= inverse;
       if (!std::isfinite(g)) found_inf_.Fill(1);
@@ -185,6 +157,11 @@ void Optimizer::UnscaleGrads() {
   }
   unscaled_pass_ = scaler_->num_passes_;
   scaler_->unscaled_ = true;
+}
+
+void Optimizer::UnscaleGrads() {
+  Unscale();
+  if (updater_ != nullptr) updater_->Queue();
 }
 
 // What the processes have kept of their parts all get before other parts become theirs.
@@ -278,9 +255,12 @@ Tensor GradNorm(Optimizer& optimizer) {
 
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   Check(max_norm >= 0, "ClipGradNorm", "max_norm must be at least 0 but is ", max_norm);
-  optimizer.UnscaleGrads();
+  optimizer.Unscale();
   if (OnDevice(optimizer)) {
-    return optimizer.Updater().Clip(optimizer.arena(), max_norm, {}, {}, /*with_step=*/false);
+    DeviceUpdater& updater = optimizer.Updater();
+    const Tensor results = updater.Clip(optimizer.arena(), max_norm, {}, {}, optimizer.Scaler());
+    updater.Queue();
+    return results.Slice(0, 1).Reshape({});
   }
   const float norm = NormOf(optimizer);
   const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
@@ -292,34 +272,6 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
     }
   }
   return Tensor::Full({}, norm);
-}
-
-Tensor StepGuard::Clip(Optimizer& optimizer, double max_norm, const Tensor& losses,
-                       bool with_step) {
-  const Device device = optimizer.arena().values().device();
-  Check(device != Device{}, "step_guard", "the parameters lie on the host; use ClipGradNorm");
-  Check(max_norm >= 0, "step_guard", "max_norm must be at least 0 but is ", max_norm);
-  optimizer.UnscaleGrads();
-  if (!latch_.defined()) latch_ = Tensor::Zeros({}, DType::kF32, device);
-  const double most = max_norm > 0 ? max_norm : std::numeric_limits<double>::infinity();
-  return optimizer.Updater().Clip(optimizer.arena(), most, losses, latch_, with_step);
-}
-
-Tensor StepGuard::Clip(Optimizer& optimizer, double max_norm, const Tensor& losses) {
-  return Clip(optimizer, max_norm, losses, /*with_step=*/false);
-}
-
-Tensor StepGuard::ClipAndStep(Optimizer& optimizer, double max_norm, const Tensor& losses) {
-  if (!optimizer.may_step()) return {};
-  Tensor norm = Clip(optimizer, max_norm, losses, /*with_step=*/true);
-  try {
-    optimizer.Step();
-  } catch (...) {
-    optimizer.Updater().QueueClip();
-    throw;
-  }
-  optimizer.Updater().QueueClip();  // where the step was skipped
-  return norm;
 }
 
 void ClipGradValue(Optimizer& optimizer, double max_value) {

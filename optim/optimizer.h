@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -19,6 +20,13 @@ namespace lathe {
 class DeviceUpdater;
 struct DeviceMethod;
 struct UpdateGraphStatistics;
+struct ScaledSteps;
+
+// Rates that follow from the number of the schedule's step.
+struct RateSchedule {
+  std::function<double(int group, int64_t step)> rate;
+  int64_t step = 0;
+};
 
 // A set of parameters with a rate and a decay of their own.
 struct ParameterGroup {
@@ -46,13 +54,14 @@ class Optimizer {
   bool may_step() const { return may_step_ == nullptr || *may_step_; }
   // From now on gradients are those of losses that `scaler` has multiplied. They are divided before
   // Step, GradNorm or clipping use them, and a Step does nothing if one of them is not finite: it
-  // doesn't count, and schedules of this optimizer wait.
-  void UseGradScaler(std::shared_ptr<GradScaler> scaler) { scaler_ = std::move(scaler); }
+  // doesn't count, and schedules of this optimizer wait. On a device nobody waits to find out which
+  // steps did something: the functions marked with (*) do when they are called.
+  void UseGradScaler(std::shared_ptr<GradScaler> scaler);
   const std::shared_ptr<GradScaler>& grad_scaler() const { return scaler_; }
   // Divides the gradients, once a step. Where there is no scaler, nothing.
   void UnscaleGrads();
-  // Whether the last Step did nothing for that reason.
-  bool step_was_skipped() const { return step_was_skipped_; }
+  // Whether the last Step did nothing for that reason. (*)
+  bool step_was_skipped() const;
   // From now on each Step updates this process's part of the parameters and gets the rest from the
   // others: an Accelerator says so (AcceleratorOptions::shard_optimizer).
   void ShareUpdates(std::shared_ptr<const PresentShares> shares);
@@ -69,10 +78,14 @@ class Optimizer {
   bool step_is_half_done() const { return step_is_half_done_; }
 
   int num_groups() const { return static_cast<int>(lr_.size()); }
-  double lr(int group = 0) const { return lr_[group]; }
-  void SetLr(int group, double lr) { lr_[group] = lr; }
+  double lr(int group = 0) const;    // (*)
+  void SetLr(int group, double lr);  // (*)
   double initial_lr(int group = 0) const { return initial_lr_[group]; }
-  int64_t step_count() const { return step_count_; }
+  double used_lr(int group = 0) const;  // of the last Step (*)
+  // If the last Step did something, `schedule` makes a step and sets the rates. While Step waits,
+  // nothing.
+  void Advance(const std::shared_ptr<RateSchedule>& schedule);
+  int64_t step_count() const;  // (*)
   ParameterArena& arena() const { return *arena_; }
   const std::shared_ptr<ParameterArena>& shared_arena() const { return arena_; }
 
@@ -99,8 +112,8 @@ class Optimizer {
   };
   std::shared_ptr<ParameterArena> arena_;
   std::vector<Range> ranges_;
-  std::vector<double> lr_, initial_lr_, weight_decay_;
-  int64_t step_count_ = 0;
+  mutable std::vector<double> lr_;  // after Settle
+  std::vector<double> initial_lr_, weight_decay_;
   Tensor steps_;  // [ranges] i64, where the values lie: each one's updates, fewer if it was frozen
   std::shared_ptr<const UpdateShares> shares_;  // that `own` and the buffers follow
 
@@ -108,8 +121,17 @@ class Optimizer {
   friend class StepGuard;
   friend Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
   void AdoptShares();
+  void MakeStep();
   // Of the device where the values lie.
   DeviceUpdater& Updater();
+  // Where the values lie on a device: what is to be done waits for the updater to queue it.
+  void Unscale();
+  // The scaler's, or null.
+  ScalerState* Scaler();
+  // Finds out what has become of steps with a scaler on a device.
+  void Settle() const;
+  // Sets the rates to those of the schedule's step `step`.
+  void Follow(RateSchedule& schedule, int64_t step) const;
   std::unique_ptr<DeviceUpdater> updater_;
   bool use_graphs_ = false;
   std::shared_ptr<const PresentShares> present_shares_;
@@ -118,7 +140,17 @@ class Optimizer {
   std::shared_ptr<GradScaler> scaler_;
   Tensor found_inf_;           // [] f32, beside the gradients: 1 if one is not finite
   int64_t unscaled_pass_ = 0;  // of the scaler, whose gradients are divided
-  bool step_was_skipped_ = false;
+
+  // After Settle:
+  mutable std::vector<double> used_lr_;
+  mutable int64_t step_count_ = 0;
+  mutable bool step_was_skipped_ = false;
+  // Since then:
+  mutable bool unsettled_ = false;                  // a step was queued
+  mutable std::shared_ptr<RateSchedule> schedule_;  // that makes steps if the optimizer does
+  mutable int64_t queued_advances_ = 0;             // its steps that the device knows of
+  mutable int64_t next_advances_ = 0;               // and those since
+  mutable std::unique_ptr<ScaledSteps> settled_;    // the device's counts then; null: zeros
 };
 
 struct AdamWOptions {
@@ -177,9 +209,11 @@ Tensor GradNorm(Optimizer& optimizer);
 // gradients, as PyTorch does (error_if_nonfinite=False); on a device, Step then leaves parameters
 // and moments as they are, unless somebody has read or set some of the gradients in between.
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
+
 // Holds an optimizer back from a bad step on, for loops that look at losses and norms on a device
 // only now and then: they find the parameters as they were before the first step whose gradient or
-// loss was not finite, however many have come since.
+// loss was not finite, however many have come since. With a GradScaler, gradients that overflow are
+// no harm unless its scale is below GradScaler::kSmallestScale: their step alone is skipped.
 //
 //   StepGuard guard;
 //   Tensor norm = guard.Clip(optimizer, 1.0, accelerator.LastLosses());  // instead of ClipGradNorm
@@ -192,9 +226,12 @@ class StepGuard {
   // The same and the optimizer's Step, which are queued as one. While gradients accumulate it does
   // nothing, and the result is undefined.
   Tensor ClipAndStep(Optimizer& optimizer, double max_norm, const Tensor& losses);
+  // [] f32 on the device: what the gradients' loss was scaled by; 1 without a GradScaler.
+  const Tensor& last_scale() const { return scale_; }
 
  private:
-  Tensor Clip(Optimizer& optimizer, double max_norm, const Tensor& losses, bool with_step);
+  Tensor PrepareClip(Optimizer& optimizer, double max_norm, const Tensor& losses);
+  Tensor scale_;
   Tensor latch_;  // [] f32: NaN after the first bad step
 };
 

@@ -89,29 +89,26 @@ double WarmupStableDecay(int64_t step, const ScheduleOptions& o) {
 class LambdaScheduler : public Scheduler {
  public:
   LambdaScheduler(std::string name, Optimizer& optimizer, ScheduleOptions options)
-      : name_(std::move(name)), optimizer_(optimizer), options_(std::move(options)) {
-    Apply();
+      : optimizer_(optimizer), schedule_(std::make_shared<RateSchedule>()) {
+    std::vector<double> initial;
+    for (int group = 0; group < optimizer.num_groups(); ++group) {
+      initial.push_back(optimizer.initial_lr(group));
+    }
+    // One factor for all groups, from the first one's rate, as get_scheduler takes the optimizer's.
+    schedule_->rate = [name = std::move(name), initial = std::move(initial),
+                       options = std::move(options)](int group, int64_t step) {
+      return initial[group] * ScheduleMultiplier(name, step, initial[0], options);
+    };
+    for (int group = 0; group < optimizer.num_groups(); ++group) {
+      optimizer.SetLr(group, schedule_->rate(group, 0));
+    }
   }
-  void Step() override {
-    if (!optimizer_.may_step() || optimizer_.step_was_skipped()) return;
-    ++step_;
-    Apply();
-  }
+  void Step() override { optimizer_.Advance(schedule_); }
   double last_lr(int group) const override { return optimizer_.lr(group); }
 
  private:
-  void Apply() {
-    // One factor for all groups, from the first one's rate, as get_scheduler takes the optimizer's.
-    const double factor = ScheduleMultiplier(name_, step_, optimizer_.initial_lr(0), options_);
-    for (int group = 0; group < optimizer_.num_groups(); ++group) {
-      optimizer_.SetLr(group, optimizer_.initial_lr(group) * factor);
-    }
-  }
-
-  std::string name_;
   Optimizer& optimizer_;
-  ScheduleOptions options_;
-  int64_t step_ = 0;
+  std::shared_ptr<RateSchedule> schedule_;
 };
 
 // torch.optim.lr_scheduler.ReduceLROnPlateau with a relative threshold.

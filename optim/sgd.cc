@@ -51,7 +51,6 @@ void SGD::UpdateParameters() {
   if (options_.momentum != 0 && !momentum_.defined()) {
     momentum_ = arena_->NewBuffer();
   }
-  ++step_count_;
   if (values.device() != Device{}) {
     return UpdateOnDevice(
         {.rule = {.dampening = options_.dampening},

@@ -10,13 +10,14 @@ namespace lathe {
 
 void DeviceUpdate::Launch() const {
   const auto& kernels = DeviceKernels<DeviceOptimizerKernels>();
+  if (unscales) kernels.unscale(unscale.grads, unscale.n, unscale.scaler, unscale.steps);
   if (clips) {
     kernels.norm(clip.norm, clip.grads, clip.n, clip.scratch, clip.scratch_bytes);
-    kernels.clip(clip.factor, clip.norm, clip.values, clip.latch);
+    kernels.clip(clip.factor, clip.norm, clip.values, clip.latch, clip.scaler);
   }
   if (!steps) return;
   const Step& s = step;
-  kernels.rates(s.rates, s.counters, s.ranges, s.count, s.rule, s.lrs);
+  kernels.rates(s.rates, s.counters, s.ranges, s.count, s.rule, s.values, s.lrs, s.scaled);
   if (s.rule.adamw) {
     kernels.adamw(s.p, s.m, s.v, s.grads, s.ranges, s.rates, s.count, s.chunks, s.narrow_type,
                   s.adamw, s.factor);

@@ -14,6 +14,13 @@ namespace lathe {
 // An update, or a part of it: all that its launches depend on. What else changes from step to step
 // lies on the device, where the pointers lead.
 struct DeviceUpdate {
+  struct Unscale {
+    float* grads;  // (n)
+    int64_t n;
+    const ScalerState* scaler;
+    ScaledSteps* steps;
+    bool operator==(const Unscale&) const = default;
+  };
   struct Clip {
     float* grads;  // (n)
     int64_t n;
@@ -21,7 +28,8 @@ struct DeviceUpdate {
     int64_t scratch_bytes;
     float *norm, *factor;  // one element each
     const ClipValues* values;
-    float* latch;  // null: none
+    float* latch;               // null: none
+    const ScalerState* scaler;  // null: none
     bool operator==(const Clip&) const = default;
   };
   struct Step {
@@ -35,11 +43,14 @@ struct DeviceUpdate {
     DeviceRates* rates;
     int64_t* counters;
     int64_t count, chunks;
+    const RateValues* values;
     const double* lrs;
+    ScaledStep scaled;
     DType narrow_type;
     bool operator==(const Step&) const = default;
   };
-  bool clips = false, steps = false;
+  bool unscales = false, clips = false, steps = false;
+  Unscale unscale = {};
   Clip clip = {};
   Step step = {};
 

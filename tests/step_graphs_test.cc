@@ -430,7 +430,7 @@ TEST_F(StepGraphsTest, ShapesBeyondTheMostGiveWay) {
     for (Batch& batch : BatchesOf({8, 7, 8, 8}, Classes, longest)) batches.push_back(batch);
   }
   for (size_t i = 0; i < batches.size(); ++i) batches[i].step = static_cast<int64_t>(i);
-  StepGraphs few(CheckedDevice(), 2), many(CheckedDevice());
+  StepGraphs few(CheckedDevice(), nullptr, 2), many(CheckedDevice());
   const Outcome expected = TrainOn(batches, 2, nullptr);
   const Outcome with_few = TrainOn(batches, 2, &few), with_many = TrainOn(batches, 2, &many);
   ExpectNear(with_few, expected, 1e-6);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lathe/core/cuda/device.h"
+#include "lathe/core/ops/reduce.h"
 #include "lathe/data/data_loader.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
@@ -45,12 +46,15 @@ std::shared_ptr<SequenceClassifier> MakeModel(int64_t hidden_size = 16) {
 }
 
 TEST(StepOnADevice, WaitsForNothing) {
-  for (const std::string precision : {"no", "bf16"}) {
+  for (const std::string precision : {"no", "bf16", "fp16"}) {
     for (const int launches : {0, 2, 3}) {  // of graphs in each step
       SCOPED_TRACE(precision + ", graph launches: " + std::to_string(launches));
       const bool graphs = launches > 0;
       Accelerator accelerator(
-          {.mixed_precision = precision, .device = "cuda", .step_graphs = graphs});
+          {.mixed_precision = precision,
+           .grad_scaler = {.init_scale = 1e10, .growth_interval = 2},  // some steps are skipped
+           .device = "cuda",
+           .step_graphs = graphs});
       const auto model = MakeModel();
       AdamW optimizer(DecayGroups(model->Parameters(), 0.1), {.lr = 1e-2});
       DataLoader loader(MakeData(), {.batch_size = 8, .shuffle = true});
@@ -81,11 +85,40 @@ TEST(StepOnADevice, WaitsForNothing) {
       if (graphs) {
         EXPECT_EQ(emulator::NumLaunches() - emulator::NumLaunchesByGraphs(), other_launches);
       }
-      EXPECT_GT(norm.Item(), 0);
+      EXPECT_FALSE(norm.Item() <= 0);  // NaN where a step is skipped
       EXPECT_GT(emulator::NumWaits(), waits);
       EXPECT_EQ(accelerator.TakeLosses().size(), 20u);
+      const GradScaler* const scaler = accelerator.scaler();
+      EXPECT_EQ(scaler != nullptr, precision == "fp16");
+      const int64_t skipped = scaler == nullptr ? 0 : scaler->num_skipped_steps();
+      EXPECT_EQ(skipped > 2, precision == "fp16");
+      EXPECT_LT(skipped, 20);
+      EXPECT_EQ(optimizer.step_count(), 20 - skipped);
+      EXPECT_DOUBLE_EQ(optimizer.lr(), 1e-2 * static_cast<double>(80 + skipped) / 100);
     }
   }
+}
+
+// The rates of steps that nobody has asked about are a table on the device, of so many.
+TEST(StepOnADevice, ALongLoopInFloat16WaitsOnceIn64Steps) {
+  Tensor x = Tensor::Zeros({5}, DType::kF32, {DeviceType::kCUDA, 0}).SetRequiresGrad(true);
+  SGD optimizer(std::vector<Parameter>{{.name = "x", .tensor = x}}, {.lr = 1});
+  const auto scaler = std::make_shared<GradScaler>();
+  optimizer.UseGradScaler(scaler);
+  const auto scheduler = GetScheduler("linear", optimizer, {.num_training_steps = 1000});
+  const int64_t waits = emulator::NumWaits();
+  double moved = 0;
+  for (int i = 0; i < 300; ++i) {
+    scaler->Backward(Sum(x));
+    optimizer.Step();
+    scheduler->Step();
+    optimizer.ZeroGrad();
+    moved -= 1 - i / 1000.0;
+  }
+  EXPECT_EQ(emulator::NumWaits() - waits, 300 / 64);
+  EXPECT_NEAR(x.ToVector<float>()[4], moved, 1e-3);
+  EXPECT_EQ(optimizer.step_count(), 300);
+  EXPECT_DOUBLE_EQ(optimizer.lr(), 0.7);
 }
 
 struct Outcome {

@@ -54,12 +54,44 @@ __device__ inline bool AlignedTo(uintptr_t bytes, const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+constexpr unsigned kNaNBits = 0x7fc00000u;
+
+// What a step with a scaler does before parameters change; by one thread. Returns whether it is
+// taken.
+__device__ inline bool TakeScaledStep(const ScaledStep& scaled, int64_t advance) {
+  ScaledSteps& steps = *scaled.steps;
+  ScalerState& scaler = *scaled.scaler;
+  if (steps.skipped == 0) steps.advanced += advance;
+  const bool taken = steps.found_inf == 0;
+  steps.skipped = !taken;
+  steps.taken += taken;
+  // Of several optimizers that make a step with the same pass, any.
+  scaler.skipped = !taken || (scaler.stepped != 0 && scaler.skipped != 0);
+  scaler.stepped = 1;
+  scaler.num_skipped += !taken;
+  *scaled.factor = !taken                   ? __uint_as_float(kNaNBits)
+                   : scaled.clip == nullptr ? 1.0f
+                                            : *scaled.clip;
+  return taken;
+}
+
+// One block.
 __global__ void RatesKernel(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges,
-                            int64_t count, RateRule rule, const double* lrs) {
-  for (int64_t i = GlobalThread(); i < count; i += NumThreads()) {
+                            int64_t count, RateRule rule, const RateValues* values,
+                            const double* lrs, ScaledStep scaled) {
+  __shared__ bool taken;
+  const int64_t num_rates = values->num_rates;
+  if (threadIdx.x == 0) {
+    taken = scaled.scaler == nullptr || TakeScaledStep(scaled, values->advance);
+  }
+  __syncthreads();
+  if (!taken) return;
+  const int64_t place =
+      scaled.steps == nullptr ? 0 : min(scaled.steps->advanced - values->advanced, num_rates - 1);
+  for (int64_t i = threadIdx.x; i < count; i += kBlock) {
     const DeviceRange range = ranges[i];
     const int64_t steps = ++counters[range.counter];
-    const double lr = lrs[range.group], t = static_cast<double>(steps);
+    const double lr = lrs[range.group * num_rates + place], t = static_cast<double>(steps);
     DeviceRates now;
     if (rule.adamw) {
       now.decay = static_cast<float>(1 - lr * range.weight_decay);
@@ -75,9 +107,10 @@ __global__ void RatesKernel(DeviceRates* rates, int64_t* counters, const DeviceR
 }
 
 void Rates(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges, int64_t count,
-           const RateRule& rule, const double* lrs) {
-  if (count == 0) return;
-  LATHE_LAUNCH(RatesKernel, GridFor(count), kBlock, 0, rates, counters, ranges, count, rule, lrs);
+           const RateRule& rule, const RateValues* values, const double* lrs,
+           const ScaledStep& scaled) {
+  LATHE_LAUNCH(RatesKernel, dim3(1), kBlock, 0, rates, counters, ranges, count, rule, values, lrs,
+               scaled);
 }
 
 template <typename Narrow>
@@ -232,28 +265,31 @@ void Norm(float* result, const float* g, int64_t n, void* scratch, int64_t scrat
 }
 
 // One warp.
-__global__ void ClipKernel(float* factor, const float* norm, const ClipValues* values,
-                           float* latch) {
+__global__ void ClipKernel(float* factor, const float* norm, const ClipValues* values, float* latch,
+                           const ScalerState* scaler) {
   const ClipValues clip = *values;
-  const float n = *norm;
+  const float n = *norm, scale = scaler == nullptr ? 1.0f : scaler->scale;
   const float ratio = clip.max_norm / (n + 1e-6f);
-  float result = !IsFinite(n) ? __uint_as_float(0x7fc00000u) : ratio >= 1 ? 1 : ratio;
+  float result = !IsFinite(n) ? __uint_as_float(kNaNBits) : ratio >= 1 ? 1 : ratio;
   bool good = true;
   if (latch != nullptr) {
-    good = IsFinite(result) && IsFinite(*latch);
+    const bool tolerated = scaler != nullptr && scale >= clip.smallest_scale;
+    good = (IsFinite(result) || tolerated) && IsFinite(*latch);
     for (int64_t i = threadIdx.x; i < clip.num_losses; i += 32) {
       good = good && IsFinite(clip.losses[i]);
     }
   }
   good = __all_sync(kFullWarp, good);
   if (threadIdx.x != 0) return;
-  if (!good) *latch = result = __uint_as_float(0x7fc00000u);
+  if (!good) *latch = result = __uint_as_float(kNaNBits);
   *factor = result;
-  *clip.norm = n;
+  clip.results[0] = n;
+  clip.results[1] = scale;
 }
 
-void Clip(float* factor, const float* norm, const ClipValues* values, float* latch) {
-  LATHE_LAUNCH(ClipKernel, dim3(1), 32, 0, factor, norm, values, latch);
+void Clip(float* factor, const float* norm, const ClipValues* values, float* latch,
+          const ScalerState* scaler) {
+  LATHE_LAUNCH(ClipKernel, dim3(1), 32, 0, factor, norm, values, latch, scaler);
 }
 
 __global__ void ClampKernel(float* g, int64_t n, float limit) {
@@ -267,18 +303,44 @@ void Clamp(float* g, int64_t n, float limit) {
   if (n > 0) LATHE_LAUNCH(ClampKernel, GridFor(n), kBlock, 0, g, n, limit);
 }
 
-__global__ void UnscaleKernel(float* g, int64_t n, float inverse_scale, float* found_inf) {
-  bool finite = true;
-  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
-    g[i] *= inverse_scale;
-    finite = finite && IsFinite(g[i]);
+// --- loss scaling ---
+
+__global__ void BeginPassKernel(ScalerState* scaler, ScalerRule rule) {
+  if (threadIdx.x != 0 || scaler->stepped == 0) return;
+  scaler->stepped = 0;
+  if (scaler->skipped != 0) {
+    constexpr float kSmallest = 1.17549435e-38f;  // never 0, which nothing can be divided by
+    const float smaller = scaler->scale * rule.backoff_factor;
+    scaler->scale = smaller < kSmallest ? kSmallest : smaller;
+    scaler->growth_tracker = 0;
+  } else if (++scaler->growth_tracker == rule.growth_interval) {
+    const float larger = scaler->scale * rule.growth_factor;
+    if (IsFinite(larger)) scaler->scale = larger;
+    scaler->growth_tracker = 0;
   }
-  if (!finite) *found_inf = 1;  // whoever writes writes the same
 }
 
-void UnscaleAndCheck(float* g, int64_t n, float inverse_scale, float* found_inf) {
-  if (n == 0) return;
-  LATHE_LAUNCH(UnscaleKernel, GridFor(n), kBlock, 0, g, n, inverse_scale, found_inf);
+void BeginPass(ScalerState* scaler, const ScalerRule& rule) {
+  LATHE_LAUNCH(BeginPassKernel, dim3(1), 32, 0, scaler, rule);
+}
+
+__global__ void ClearFoundKernel(ScaledSteps* steps) {
+  if (threadIdx.x == 0) steps->found_inf = 0;
+}
+
+__global__ void UnscaleKernel(float* g, int64_t n, const ScalerState* scaler, ScaledSteps* steps) {
+  const float inverse = 1.0f / scaler->scale;
+  bool finite = true;
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
+    g[i] *= inverse;
+    finite = finite && IsFinite(g[i]);
+  }
+  if (!finite) steps->found_inf = 1;  // whoever writes writes the same
+}
+
+void Unscale(float* g, int64_t n, const ScalerState* scaler, ScaledSteps* steps) {
+  LATHE_LAUNCH(ClearFoundKernel, dim3(1), 32, 0, steps);
+  if (n > 0) LATHE_LAUNCH(UnscaleKernel, GridFor(n), kBlock, 0, g, n, scaler, steps);
 }
 
 const DeviceOptimizerKernels table = {.rates = Rates,
@@ -288,7 +350,8 @@ const DeviceOptimizerKernels table = {.rates = Rates,
                                       .norm = Norm,
                                       .clip = Clip,
                                       .clamp = Clamp,
-                                      .unscale_and_check = UnscaleAndCheck};
+                                      .begin_pass = BeginPass,
+                                      .unscale = Unscale};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace
