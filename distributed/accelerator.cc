@@ -40,16 +40,6 @@ bool IsTrue(std::string_view text) {
   return text == "1" || text == "true" || text == "True" || text == "yes" || text == "on";
 }
 
-// Of every bit: any single one that flips changes it. 48 bits.
-uint64_t Checksum(const Tensor& tensor) {
-  const Tensor on_host = tensor.To(Device{});
-  const std::span<const float> values = on_host.values<float>();
-  uint64_t sum = 0;
-  for (size_t i = 0; i < values.size(); ++i)
-    sum += std::bit_cast<uint32_t>(values[i]) * (2 * uint64_t{i} + 1);
-  return sum & ((uint64_t{1} << 48) - 1);
-}
-
 std::string ShapeText(const Tensor& tensor) {
   std::ostringstream out;
   out << tensor.shape();
@@ -65,6 +55,15 @@ std::string Digest(const std::vector<T>& values) {
 constexpr char kSameHint[] = "run the same program with the same options on all ranks";
 
 }  // namespace
+
+uint64_t Checksum(const Tensor& tensor) {
+  const Tensor on_host = tensor.To(Device{});
+  const std::span<const float> values = on_host.values<float>();
+  uint64_t sum = 0;
+  for (size_t i = 0; i < values.size(); ++i)
+    sum += std::bit_cast<uint32_t>(values[i]) * (2 * uint64_t{i} + 1);
+  return sum & ((uint64_t{1} << 48) - 1);
+}
 
 Accelerator::Accelerator(AcceleratorOptions options)
     : options_(std::move(options)), state_(std::make_unique<State>()) {
@@ -228,191 +227,6 @@ std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGrou
   };
   shares->parts = std::move(parts);
   return shares;
-}
-
-// --- Backward ---
-
-Accelerator::Accumulation::Accumulation(Accelerator& accelerator) : accelerator_(accelerator) {
-  State& s = *accelerator.state_;
-  Check(!s.accumulating, "accumulate", "one batch is being accumulated already");
-  const auto share = s.PresentShare(accelerator.num_processes());
-  const int64_t steps = accelerator.gradient_accumulation_steps();
-  if (s.window_weight == 0) {
-    const int64_t batches = std::min(steps - s.micro_step % steps, share.batches_left + 1);
-    s.window_weight = std::max(share.total, 1.0) * static_cast<double>(batches);
-  }
-  ++s.micro_step;
-  *s.sync = share.batches_left == 0 || s.micro_step % steps == 0;
-  if (*s.sync) s.micro_step = 0;
-  s.accumulating = true;
-  s.counted = false;
-}
-Accelerator::Accumulation::~Accumulation() {
-  accelerator_.state_->accumulating = false;
-  accelerator_.state_->CloseWindow();
-}
-
-Accelerator::LocalGradients::LocalGradients(Accelerator& accelerator) : accelerator_(accelerator) {
-  accelerator.state_->local = true;
-}
-Accelerator::LocalGradients::~LocalGradients() { accelerator_.state_->local = false; }
-
-bool Accelerator::sync_gradients() const { return *state_->sync; }
-double Accelerator::last_loss() const { return state_->losses.Last(); }
-std::vector<double> Accelerator::TakeLosses() { return state_->losses.Take(); }
-Tensor Accelerator::LastLosses() const { return state_->losses.LastOnDevice(); }
-StepGraphStatistics Accelerator::graph_statistics() const {
-  return state_->graphs == nullptr ? StepGraphStatistics() : state_->graphs->statistics();
-}
-bool Accelerator::stop_requested() const { return state_->stop_requested; }
-
-Accelerator::Pass Accelerator::PassOf(const Tensor& loss) {
-  return [this, loss](double seed) {
-    const Tensor start = Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device());
-    if (state_->scaler != nullptr) {
-      state_->scaler->BeginPass();
-      state_->scaler->ScaleSeed(start);
-    }
-    lathe::Backward(loss, start);
-    return loss;
-  };
-}
-
-void Accelerator::Backward(const Tensor& loss) { BackwardOfBatch(PassOf(loss)); }
-
-Tensor Accelerator::Backward(const Module& model, const Batch& batch,
-                             const std::function<Tensor(const Batch&)>& forward) {
-  State& s = *state_;
-  // A share without weight has no backward pass.
-  if (s.graphs == nullptr || use_distributed() || s.PresentShare(num_processes()).weight == 0) {
-    const Tensor loss = forward(batch);
-    Backward(loss);
-    return loss.Detach();
-  }
-  Tensor loss;
-  BackwardOfBatch([&](double seed) {
-    if (s.scaler != nullptr) s.scaler->BeginPass();
-    return loss = s.graphs->Run(model, batch, static_cast<float>(seed), forward);
-  });
-  return loss;
-}
-
-void Accelerator::BackwardOfBatch(const Pass& pass) {
-  State& s = *state_;
-  const auto share = s.PresentShare(num_processes());
-  if (!s.accumulating) return BackwardOfShare(pass, share.weight, share.total);
-  if (!std::exchange(s.counted, true)) s.weight += share.weight;
-  Exchange(pass, share.weight / s.window_weight, share.weight);
-}
-
-void Accelerator::Backward(const Tensor& loss, double weight) {
-  Check(!state_->accumulating, "backward", "under Accumulate the loader gives the weights");
-  Check(weight >= 0 && std::isfinite(weight), "backward", "the weight is ", weight);
-  double total = weight;
-  group_->AllReduce(std::span(&total, 1));
-  BackwardOfShare(PassOf(loss), weight, total);
-}
-
-// Of a batch of its own.
-void Accelerator::BackwardOfShare(const Pass& pass, double weight, double total) {
-  *state_->sync = true;
-  state_->weight += weight;
-  const double part = total > 0 ? weight / total : 0;
-  Exchange(pass, part / static_cast<double>(gradient_accumulation_steps()), weight);
-}
-
-// One backward pass, and the exchange of gradients if it is due. A share without weight counts
-// nowhere, and its loss may be NaN.
-void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
-  State& s = *state_;
-  const bool exchange = *s.sync && !s.local;
-  if (use_distributed()) {
-    s.UpdateReducer(group_, options_.reducer);
-    s.reducer->BeforeBackward(exchange);
-  }
-  if (loss_weight <= 0) {
-    if (s.scaler != nullptr) {  // it is a pass on the other processes
-      s.scaler->BeginPass();
-      s.scaler->ScaleSeed(Tensor::Zeros({}, DType::kF32, device_));
-    }
-  } else {
-    try {
-      s.losses.Add(pass(seed), loss_weight);
-    } catch (...) {
-      if (s.reducer != nullptr) s.reducer->Abandon();
-      throw;
-    }
-  }
-  if (!exchange) return;
-
-  ++s.step;
-  double weight = s.weight;
-  s.stop_requested = std::exchange(stop_, false);
-  if (!use_distributed()) {
-    s.losses.SetResult(weight);
-  } else {
-    StepRecord mine = {.loss_sum = s.losses.Sum(),
-                       .weight = s.weight,
-                       .stop = s.stop_requested,
-                       .step = s.step % (1 << 24)};
-    const bool checks =
-        options_.check_parameters_every > 0 && s.step % options_.check_parameters_every == 0;
-    if (checks) {
-      for (const auto& arena : s.arenas) mine.checksum ^= Checksum(arena->values());
-    }
-    const std::vector<StepRecord> records = s.reducer->Finish(mine);
-    CheckRecords(records);
-    double loss_sum = 0;
-    weight = 0;
-    for (const StepRecord& record : records) {
-      loss_sum += record.loss_sum;
-      weight += record.weight;
-      s.stop_requested = s.stop_requested || record.stop;
-    }
-    s.losses.SetLoss(loss_sum / weight);
-  }
-  // What the window turned out to weigh.
-  if (s.window_weight != 0 && weight > 0 && weight != s.window_weight) {
-    if (!use_distributed()) s.CoverParameters();
-    const float scale = static_cast<float>(s.window_weight / weight);
-    for (const auto& arena : s.arenas) {
-      for (const auto& entry : arena->entries()) entry.parameter.tensor.impl()->grad_scale *= scale;
-    }
-    s.window_weight = weight;
-  }
-  s.exchanged = true;
-  if (!s.accumulating) s.CloseWindow();
-}
-
-void Accelerator::CheckRecords(const std::vector<StepRecord>& records) {
-  for (size_t rank = 1; rank < records.size(); ++rank) {
-    if (records[rank].step != records[0].step) {
-      throw Error(absl::StatusCode::kFailedPrecondition,
-                  "[backward] rank " + std::to_string(rank) + " is at step " +
-                      std::to_string(records[rank].step) + " but rank 0 at " +
-                      std::to_string(records[0].step),
-                  "make the same calls in the same order on all ranks");
-    }
-  }
-  const bool same = std::all_of(records.begin(), records.end(), [&](const StepRecord& record) {
-    return record.checksum == records[0].checksum;
-  });
-  if (!same) CheckParametersAgree();
-}
-
-void Accelerator::CheckParametersAgree() {
-  if (!use_distributed()) return;
-  State& s = *state_;
-  s.CoverParameters();
-  NamedValues sums;
-  for (const auto& arena : s.arenas) {
-    for (const auto& entry : arena->entries())
-      sums.emplace_back("parameter " + entry.parameter.name + " with checksum",
-                        std::to_string(Checksum(entry.parameter.tensor)));
-  }
-  lathe::CheckSame(*group_,
-                   ("step " + std::to_string(s.step) + ": processes have drifted apart").c_str(),
-                   sums, "is a machine's memory damaged, or do the ranks run different code?");
 }
 
 void Accelerator::CheckSame(const NamedValues& values) {

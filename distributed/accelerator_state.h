@@ -18,6 +18,9 @@ namespace lathe {
 std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
                                                      std::vector<ElementRange> parts);
 
+// Of every bit: any single one that flips changes it. 48 bits.
+uint64_t Checksum(const Tensor& tensor);
+
 struct Accelerator::State {
   ProcessEnvironment environment;
   int local_main = 0;
