@@ -97,6 +97,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   // On a GPU, reading waits for it.
   const size_t most_unread = accelerator.device() == Device{} ? 1 : 32;
   for (const Batch& batch : loader) {
+    accelerator.group().CheckPeers();
     SequenceClassifierOutput outputs = model.Forward(batch);
     ++batches;
     if (!batch.whole->stand_in) {

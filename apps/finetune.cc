@@ -1,6 +1,7 @@
 // The `finetune` program: trains, evaluates and predicts as run_glue does.
 #include <omp.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -147,6 +148,18 @@ int EndEvaluation(bool trained, const FinetuneOptions& options, Accelerator& acc
   return EndInterrupted(accelerator);
 }
 
+// An evaluation after all steps.
+Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title, bool trained,
+                         const FinetuneOptions& options, Accelerator& accelerator, Task& task) {
+  try {
+    return Evaluate(accelerator, *task.model, data.dataset, options, title);
+  } catch (const Error& e) {
+    if (!trained || FindLostRanks(e).ranks.empty()) throw;
+    throw Error(e.code(), e.message(),
+                e.hint() + "; the trained model is in " + options.output_dir);
+  }
+}
+
 // What is printed on a process that is not the main one.
 class Silence : public std::streambuf {
  protected:
@@ -162,6 +175,25 @@ void CheckSameEverywhere(const ParsedOptions& parsed, const Task& task, Accelera
   values.emplace_back("labels", labels);
   accelerator.CheckSame(values);
 }
+
+int SaidByFewest(const std::function<int()>& body);
+
+// While it lives, the loss of another process ends this one, whatever it waits for.
+class LossAlarm {
+ public:
+  explicit LossAlarm(ProcessGroup& group) : group_(group) {
+    group_.SetAlarm([](const Error& lost) {
+      _exit(
+          ReportErrors(kErrorExitCode, [&] { return SaidByFewest([&]() -> int { throw lost; }); }));
+    });
+  }
+  ~LossAlarm() { group_.SetAlarm(nullptr); }
+  LossAlarm(const LossAlarm&) = delete;
+  LossAlarm& operator=(const LossAlarm&) = delete;
+
+ private:
+  ProcessGroup& group_;
+};
 
 int Finetune(const ParsedOptions& parsed) {
   const FinetuneOptions& options = parsed.options;
@@ -191,7 +223,10 @@ int Finetune(const ParsedOptions& parsed) {
   }
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
   accelerator.group().SetPhase("reading data");
-  Task task = LoadTask(options, accelerator);
+  Task task = [&] {
+    const LossAlarm alarm(accelerator.group());  // files may take any time
+    return LoadTask(options, accelerator);
+  }();
   CheckSameEverywhere(parsed, task, accelerator);
   accelerator.Prepare(*task.model);
   if (options.mixed_precision == "bf16" && accelerator.device() == Device{} && !HasFastBFloat16()) {
@@ -232,7 +267,7 @@ int Finetune(const ParsedOptions& parsed) {
   if (options.do_eval) {
     accelerator.group().SetPhase("evaluating");
     const Evaluation evaluation =
-        Evaluate(accelerator, *task.model, task.validation.dataset, options, "eval");
+        EvaluateAtEnd(task.validation, "eval", trainer.has_value(), options, accelerator, task);
     if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
     CheckFinite(evaluation, "evaluation", options, task, trainer ? &*trainer : nullptr, is_main);
     nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
@@ -244,7 +279,7 @@ int Finetune(const ParsedOptions& parsed) {
   if (options.do_predict) {
     accelerator.group().SetPhase("predicting");
     const Evaluation evaluation =
-        Evaluate(accelerator, *task.model, task.test.dataset, options, "predict");
+        EvaluateAtEnd(task.test, "predict", trainer.has_value(), options, accelerator, task);
     if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
     CheckFinite(evaluation, "test", options, task, trainer ? &*trainer : nullptr, is_main);
     if (out)

@@ -71,8 +71,8 @@ struct AcceleratorOptions {
   // which few rows are used all processes update. Nothing changes with one process, nor, so far, on
   // GPUs: there each process updates everything.
   bool shard_optimizer = false;
-  // On a GPU: whether passes and prepared optimizers' updates are recorded as CUDA graphs, where the
-  // loop allows it (see Backward).
+  // On a GPU: whether passes and prepared optimizers' updates are recorded as CUDA graphs, where
+  // the loop allows it (see Backward).
   bool step_graphs = true;
   // Every so many steps the processes compare their parameters, bit by bit; 0: never.
   int64_t check_parameters_every = 100;

@@ -63,7 +63,7 @@ void Reduce(void* out, const void* a, const void* b, size_t n) {
 class GlooGroup : public ProcessGroup {
  public:
   GlooGroup(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
-            Milliseconds timeout, bool one_machine)
+            std::shared_ptr<Store> life, Milliseconds timeout, bool one_machine)
       : ProcessGroup(rank, size),
         timeout_(timeout),
         watch_(rank, size, std::move(server), std::move(store)) {
@@ -79,6 +79,7 @@ class GlooGroup : public ProcessGroup {
       context->connectFullMesh(store_of_gloo, device);
       context_ = std::move(context);
     });
+    watch_.LookAfter(std::move(life), timeout);
     if (!one_machine) return;
     local_ =
         LocalReduce::Connect(rank, size, [this](auto mine, auto all) { AllGather(mine, all); });
@@ -140,6 +141,8 @@ class GlooGroup : public ProcessGroup {
     });
   }
 
+  void CheckPeers() override { watch_.CheckPeers(); }
+  void SetAlarm(const std::function<void(const Error&)>& alarm) override { watch_.SetAlarm(alarm); }
   void Abandon() override { watch_.Abandon(); }
   void SetPhase(const std::string& phase) override { watch_.SetPhase(phase); }
   void Post(const std::string& key, const std::string& value) override { watch_.Post(key, value); }
@@ -248,10 +251,11 @@ class GlooGroup : public ProcessGroup {
 }  // namespace
 
 std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
-                                            std::shared_ptr<Store> store, Milliseconds timeout,
+                                            std::shared_ptr<Store> store,
+                                            std::shared_ptr<Store> life, Milliseconds timeout,
                                             bool one_machine) {
-  return std::make_shared<GlooGroup>(rank, size, std::move(server), std::move(store), timeout,
-                                     one_machine);
+  return std::make_shared<GlooGroup>(rank, size, std::move(server), std::move(store),
+                                     std::move(life), timeout, one_machine);
 }
 
 }  // namespace lathe

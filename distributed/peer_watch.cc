@@ -13,8 +13,6 @@ using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr Milliseconds kMoment{500};
-constexpr char kBlame[] = "blame";      // what is wrong, in the words of who found out first
-constexpr char kLeft[] = "left";        // a rank that has done all its part
 constexpr char kTrouble[] = "trouble";  // set once somebody looks for the culprit
 
 std::string RankName(int rank) { return "rank " + std::to_string(rank); }
@@ -43,6 +41,7 @@ PeerWatch::PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server,
 
 // The store goes with rank 0, and others may still need it: for words that were posted before.
 PeerWatch::~PeerWatch() try {
+  life_.reset();
   if (!problem_.empty() || abandoned_) return;
   store_->SetPatience(kMoment);
   store_->Set(kLeft, RankName(rank_));  // who waits for this rank shall know
@@ -124,6 +123,7 @@ void PeerWatch::Part(const std::string& blame) try {
 std::string PeerWatch::FindCulprit(const char* what, const std::string& said) {
   if (const std::string ended = Ended(kMoment); !ended.empty())
     return ended + " has ended" + PhaseOf(ended);
+  if (const auto silent = store_->Get(LifeSigns::kSilent, Milliseconds(0))) return *silent;
   store_->Set(RankKey("waits", rank_), what);
   store_->Set(kTrouble, "");
   std::string silent, busy;
@@ -193,6 +193,21 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
   return all;
 }
 
+void PeerWatch::LookAfter(std::shared_ptr<Store> store, Milliseconds timeout) {
+  life_ = std::make_unique<LifeSigns>(rank_, size_, std::move(store), timeout);
+}
+
+void PeerWatch::CheckPeers() {
+  const std::string loss = life_ == nullptr ? "" : life_->Loss();
+  if (!loss.empty()) Run("check_peers", [&] { throw std::runtime_error(loss); });
+}
+
+void PeerWatch::SetAlarm(const std::function<void(const Error&)>& alarm) {
+  if (life_ == nullptr) return;
+  if (!alarm) return life_->SetAlarm(nullptr);
+  life_->SetAlarm([this, alarm](const std::string& loss) { alarm(Failure("alarm", loss)); });
+}
+
 void PeerWatch::SetPhase(const std::string& phase) {
   {
     const std::lock_guard lock(phase_mutex_);
@@ -220,6 +235,8 @@ std::string PeerWatch::Await(const std::string& key) {
         problem = ended + " has ended" + PhaseOf(ended);
       } else if (const auto blame = store_->Get(kBlame, Milliseconds(0))) {
         problem = *blame;
+      } else if (life_ != nullptr) {
+        problem = life_->Loss();
       }
     }
   } catch (const Error& e) {

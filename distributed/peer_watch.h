@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lathe/core/error.h"
+#include "lathe/distributed/life_signs.h"
 #include "lathe/distributed/store.h"
 
 namespace lathe {
@@ -54,11 +55,21 @@ class PeerWatch {
   // The last words of a rank that gives up together with all others, so that none is missed.
   void Part() { Part(""); }
 
+  // From now on ranks that end or hang are found outside of Run, too. store: a connection for that
+  // alone.
+  void LookAfter(std::shared_ptr<Store> store, std::chrono::milliseconds timeout);
+
   // As ProcessGroup's.
+  void CheckPeers();
+  void SetAlarm(const std::function<void(const Error&)>& alarm);
   void Abandon() { abandoned_ = true; }
   void SetPhase(const std::string& phase);
   void Post(const std::string& key, const std::string& value);
   std::string Await(const std::string& key);
+
+  // Of the store: what is wrong, in the words of who found out first, and a rank that has done all
+  // its part.
+  static constexpr char kBlame[] = "blame", kLeft[] = "left";
 
   Store& store() { return *store_; }
   int size() const { return size_; }
@@ -81,6 +92,7 @@ class PeerWatch {
   // In this order: this rank's goodbye, then the server.
   std::shared_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;
+  std::unique_ptr<LifeSigns> life_;  // null: none
 };
 
 // How long to go on polling for something that needs the other ranks. Inside of Run.

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <future>
 #include <thread>
 
 #include "lathe/distributed/testing.h"
@@ -15,7 +17,8 @@ using std::chrono::seconds;
 
 // `body` on each of `n` ranks that share a store.
 std::vector<RankResult> WithWatches(int n,
-                                    const std::function<std::string(int rank, PeerWatch&)>& body) {
+                                    const std::function<std::string(int rank, PeerWatch&)>& body,
+                                    bool looks_after = false) {
   return RunRanks(n, [&](const ProcessEnvironment& env) {
     std::shared_ptr<StoreServer> server;
     if (env.rank == 0) {
@@ -25,6 +28,10 @@ std::vector<RankResult> WithWatches(int n,
                                          "rank " + std::to_string(env.rank));
     PeerWatch watch(env.rank, n, std::move(server), std::move(store));
     watch.Run("meeting", [&] { watch.Exchange("here", "", seconds(10)); });
+    if (looks_after) {
+      watch.LookAfter(std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(10)),
+                      seconds(1));
+    }
     return body(env.rank, watch);
   });
 }
@@ -131,6 +138,69 @@ TEST(PeerWatch, WhoAwaitsAWordHearsOfTheProblem) {
     return std::string();
   });
   EXPECT_EQ(results[1].said, "[await] rank 1 can't go on: rank 0: broken");
+}
+
+// Ranks that compute alone and only look up now and then.
+void WorkUntilSomebodyIsLost(PeerWatch& watch) {
+  for (;;) {
+    watch.CheckPeers();
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+std::vector<RankResult> WorkWithout(int victim, int signal_number) {
+  return WithWatches(
+      3,
+      [=](int rank, PeerWatch& watch) {
+        watch.SetPhase("working");
+        watch.Run("meeting", [&] { watch.Exchange("works", "", seconds(10)); });
+        std::this_thread::sleep_for(milliseconds(1500));  // longer than the timeout
+        watch.CheckPeers();
+        if (rank == victim && signal_number == SIGSTOP) {
+          // Nobody would wake it.
+          if (const pid_t stopped = getpid(); fork() == 0) {
+            std::this_thread::sleep_for(seconds(8));
+            kill(stopped, SIGKILL);
+            _exit(0);
+          }
+        }
+        if (rank == victim) raise(signal_number);
+        WorkUntilSomebodyIsLost(watch);
+        return std::string();
+      },
+      /*looks_after=*/true);
+}
+
+TEST(PeerWatch, FindsWhoIsLostOutsideOfCalls) {
+  for (const int victim : {0, 2}) {
+    for (const int signal_number : {SIGKILL, SIGSTOP}) {
+      const auto results = WorkWithout(victim, signal_number);
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == victim) continue;
+        const std::string what = signal_number == SIGKILL ? " has ended" : " does not answer";
+        EXPECT_EQ(results[rank].said,
+                  "[check_peers] rank " + std::to_string(rank) + " can't go on: rank " +
+                      std::to_string(victim) + what +
+                      (victim == 0 ? "; this rank was working" : " while working"));
+        EXPECT_LT(results[rank].seconds, 8);
+      }
+    }
+  }
+}
+
+TEST(PeerWatch, CallsTheAlarmWhereNobodyLooks) {
+  const auto results = WithWatches(
+      2,
+      [](int rank, PeerWatch& watch) {
+        watch.Run("meeting", [&] { watch.Exchange("works", "", seconds(10)); });
+        if (rank == 1) raise(SIGKILL);
+        std::promise<std::string> said;
+        watch.SetAlarm([&said](const Error& lost) { said.set_value(lost.message()); });
+        return said.get_future().get();
+      },
+      /*looks_after=*/true);
+  EXPECT_EQ(results[0].said, "[alarm] rank 0 can't go on: rank 1 has ended");
+  EXPECT_LT(results[0].seconds, 5);
 }
 
 }  // namespace

@@ -134,8 +134,9 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
     return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),
                          std::move(store), options.timeout);
   }
+  auto life = std::make_shared<Store>(host, port, job, options.timeout);
   return MakeGlooGroup(env.rank, env.world_size, std::move(server), std::move(store),
-                       options.timeout, env.local_world_size == env.world_size);
+                       std::move(life), options.timeout, env.local_world_size == env.world_size);
 }
 
 }  // namespace lathe

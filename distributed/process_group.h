@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "lathe/core/dtype.h"
 #include "lathe/core/element_range.h"
+#include "lathe/core/error.h"
 #include "lathe/distributed/environment.h"
 
 namespace lathe {
@@ -57,6 +59,14 @@ class ProcessGroup {
   virtual void Broadcast(std::span<std::byte> data, int root) = 0;
   // Returns when all ranks have called it.
   virtual void Barrier() = 0;
+
+  // For long work without any of the calls above: throws as they do if another rank has ended, or
+  // hasn't given a sign of life for the timeout. Costs next to nothing.
+  virtual void CheckPeers() {}
+  // For work that can't even make that call, such as reading a file that doesn't come: `alarm` is
+  // called on another thread a second after a rank is lost, with CheckPeers' error. It is meant to
+  // end the process. Empty: no more.
+  virtual void SetAlarm(const std::function<void(const Error&)>& /*alarm*/) {}
 
   // This rank ends with an error: it doesn't wait for the others, and they shall miss it.
   virtual void Abandon() {}

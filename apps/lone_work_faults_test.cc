@@ -1,0 +1,136 @@
+// What happens when a process of a job is lost or hangs while the others are in no call that needs
+// it: they evaluate their shares, or the main process reads its files.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <thread>
+
+#include "lathe/apps/cli_testing.h"
+
+namespace lathe {
+namespace {
+
+using Args = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kTimeout = 3;  // seconds
+
+class LoneWorkTest : public LaunchedTest {
+ protected:
+  // Two ranks; rank `victim` gets the signal once `ready` holds. Returns what the launcher says,
+  // and after how many seconds the other rank has ended.
+  std::pair<RunResult, double> Lose(int victim, int signal_number, const Args& options,
+                                    const std::function<bool()>& ready) {
+    std::filesystem::remove_all(Path("out"));
+    for (const char* rank : {"0", "1"}) std::filesystem::remove(Path(std::string("pid.") + rank));
+    Write("log", "");
+    Args args = {"--ddp_timeout", std::to_string(kTimeout)};
+    args.insert(args.end(), options.begin(), options.end());
+    std::string script = "echo $$ > " + Path("pid.") + "$RANK; exec";
+    for (const std::string& arg : Finetune("out", args)) script += " '" + arg + "'";
+    RunResult run;
+    std::thread job([&] { run = Launch(2, {"sh", "-c", script}, {.stdout_path = Path("log")}); });
+    while (!ready()) Sleep();
+    const pid_t other = PidOf(1 - victim);
+    const Clock::time_point start = Clock::now();
+    kill(PidOf(victim), signal_number);
+    while (kill(other, 0) == 0 && SecondsSince(start) < 60) Sleep();
+    const double seconds = SecondsSince(start);
+    job.join();
+    return {run, seconds};
+  }
+
+  pid_t PidOf(int rank) const {
+    pid_t pid = 0;
+    while (!(std::ifstream(Path("pid." + std::to_string(rank))) >> pid)) Sleep();
+    return pid;
+  }
+  static void Sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(10)); }
+  static double SecondsSince(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  // More sentences than can be evaluated within the test.
+  void WriteManyToEvaluate() const {
+    std::string dev = Read("dev.csv");
+    const std::string header = dev.substr(0, dev.find('\n') + 1);
+    dev.erase(0, header.size());
+    for (int i = 0; i < 13; ++i) dev += dev;
+    Write("dev.csv", header + dev);
+  }
+};
+
+TEST_F(LoneWorkTest, EvaluationEndsWithARankThatIsLost) {
+  WriteManyToEvaluate();
+  const Args options = {"--do_eval", "--per_device_eval_batch_size", "1", "--max_steps", "3"};
+  const auto evaluates = [this] {
+    if (Read("log").find("train_runtime") == std::string::npos) return false;
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // to compare the data
+    return true;
+  };
+  for (const int victim : {0, 1}) {
+    for (const int signal_number : {SIGKILL, SIGSTOP}) {
+      const auto [run, seconds] = Lose(victim, signal_number, options, evaluates);
+      const bool killed = signal_number == SIGKILL;
+      EXPECT_EQ(run.exit_code, killed ? 128 + SIGKILL : 75) << run.err;
+      const std::string lost = "rank " + std::to_string(victim);
+      EXPECT_NE(run.err.find("] rank " + std::to_string(1 - victim) + " can't go on: " + lost +
+                             (killed ? " has ended" : " does not answer") +
+                             (victim == 0 ? "; this rank was evaluating" : " while evaluating")),
+                std::string::npos)
+          << run.err;
+      EXPECT_NE(run.err.find("; the trained model is in " + Path("out") + "\n"), std::string::npos)
+          << run.err;
+      EXPECT_TRUE(Exists("out/model.safetensors"));
+      EXPECT_LT(seconds, killed ? 2 : kTimeout + 3);
+      std::cout << lost << (killed ? " killed: " : " stopped: ") << seconds << " s\n";
+    }
+  }
+}
+
+// In between epochs, the model is saved by who is left.
+TEST_F(LoneWorkTest, SoDoesOneInTheMidstOfTraining) {
+  WriteManyToEvaluate();
+  const auto [run, seconds] =
+      Lose(1, SIGKILL,
+           {"--eval_strategy", "steps", "--eval_steps", "3", "--per_device_eval_batch_size", "1",
+            "--max_steps", "6"},
+           [this] { return Read("log").find("step 3/") != std::string::npos; });
+  EXPECT_EQ(run.exit_code, 128 + SIGKILL) << run.err;
+  EXPECT_NE(run.err.find("; the model after step 3 is in " + Path("out")), std::string::npos)
+      << run.err;
+  EXPECT_LT(seconds, 2);
+}
+
+// Rank 0 waits for a file that doesn't come, and rank 1 for rank 0.
+TEST_F(LoneWorkTest, ReadingEndsWithARankThatIsLost) {
+  ASSERT_EQ(mkfifo(Path("pipe.csv").c_str(), 0600), 0);
+  const Args options = {"--train_file", Path("pipe.csv"), "--max_steps", "3"};
+  const auto reads = [this] {
+    PidOf(0), PidOf(1);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return true;
+  };
+  for (const int victim : {0, 1}) {
+    for (const int signal_number : {SIGKILL, SIGSTOP}) {
+      const auto [run, seconds] = Lose(victim, signal_number, options, reads);
+      const bool killed = signal_number == SIGKILL;
+      EXPECT_EQ(run.exit_code, killed ? 128 + SIGKILL : 75) << run.err;
+      // Of one that was killed the launcher tells.
+      EXPECT_EQ(run.err.find("rank " + std::to_string(1 - victim) + " can't go on: rank " +
+                             std::to_string(victim) + " does not answer") == std::string::npos,
+                killed)
+          << run.err;
+      EXPECT_LT(seconds, killed ? 3 : kTimeout + 3);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe
