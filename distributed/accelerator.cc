@@ -11,9 +11,9 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm_options.h"
-#include "lathe/core/philox.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/accelerator_state.h"
+#include "lathe/distributed/dataset_digests.h"
 #include "lathe/distributed/job.h"
 #include "lathe/distributed/job_device.h"
 
@@ -46,13 +46,8 @@ std::string ShapeText(const Tensor& tensor) {
   return out.str();
 }
 
-template <typename T>
-std::string Digest(const std::vector<T>& values) {
-  return std::to_string(
-      HashName({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)}));
-}
-
-constexpr char kSameHint[] = "run the same program with the same options on all ranks";
+constexpr char kSameHint[] =
+    "run the same program with the same options, data and model on all ranks";
 
 }  // namespace
 
@@ -166,18 +161,15 @@ void Accelerator::PrepareModel(Module& model) {
 void Accelerator::PrepareLoader(DataLoader& loader) {
   loader.Shard(process_index(), num_processes(), options_.split_batches, state_->passes);
   if (!use_distributed()) return;
-  const TokenizedDataset& data = loader.dataset();
   const DataLoaderOptions& o = loader.options();
-  CheckSame({{"dataset of size", std::to_string(data.size())},
-             {"digest of token ids", Digest(data.input_ids)},
-             {"digest of lengths", Digest(data.offsets)},
-             {"digest of labels", Digest(data.classes) + Digest(data.scores)},
-             {"batch_size", std::to_string(o.batch_size)},
-             {"shuffle", std::to_string(o.shuffle)},
-             {"group_by_length", std::to_string(o.group_by_length)},
-             {"drop_last", std::to_string(o.drop_last)},
-             {"data seed", std::to_string(o.seed)},
-             {"epoch", std::to_string(loader.epoch())}});
+  NamedValues values = DatasetDigests(loader.dataset());
+  values.insert(values.end(), {{"batch_size", std::to_string(o.batch_size)},
+                               {"shuffle", std::to_string(o.shuffle)},
+                               {"group_by_length", std::to_string(o.group_by_length)},
+                               {"drop_last", std::to_string(o.drop_last)},
+                               {"data seed", std::to_string(o.seed)},
+                               {"epoch", std::to_string(loader.epoch())}});
+  CheckSame(values);
 }
 
 void Accelerator::PrepareOptimizer(Optimizer& optimizer) {

@@ -70,6 +70,36 @@ TEST(Preflight, OtherData) {
               accelerator.Prepare(loader);
             }).substr(0, 43),
             "[preflight] rank 1 has digest of token ids ");
+  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
+              TokenizedDataset data = Data(5);
+              if (env.rank == 1) data.token_type_ids[3] = 1;
+              DataLoader loader(data, {.batch_size = 2});
+              accelerator.Prepare(loader);
+            }).substr(0, 48),
+            "[preflight] rank 1 has digest of token type ids ");
+}
+
+TEST(Preflight, LongValuesAreShownWhereTheyDiffer) {
+  // A character of three bytes may not be cut.
+  const std::string begin(3000, 'a'), euros = "€€€€€€€€€€€€€€€€€€€€", end(500, 'z');
+  const auto text = [&](const std::string& word) {
+    return "words ..." + euros.substr(12) + word + std::string(200 - 48 - word.size(), 'z') + "...";
+  };
+  EXPECT_EQ(Refusal([&](Accelerator& accelerator, const Env& env) {
+              const std::string word = env.rank == 0 ? "cat" : "dog";
+              accelerator.CheckSame({{"words", begin + euros + word + end}});
+            }),
+            "[preflight] rank 1 has " + text("dog") + " but rank 0 has " + text("cat"));
+  EXPECT_EQ(
+      Refusal([&](Accelerator& accelerator, const Env& env) {
+        accelerator.CheckSame({{"words", env.rank == 0 ? "none" : begin}});
+      }),
+      "[preflight] rank 1 has words " + begin.substr(0, 200) + "... but rank 0 has words none");
+  EXPECT_EQ(Refusal([&](Accelerator& accelerator, const Env& env) {
+              accelerator.CheckSame({{"words", env.rank == 0 ? begin : begin + "b"}});
+            }),
+            "[preflight] rank 1 has words ..." + begin.substr(0, 50) +
+                "b but rank 0 has words ..." + begin.substr(0, 50));
 }
 
 TEST(Preflight, OtherOptions) {

@@ -92,10 +92,24 @@ bool HasName(const std::vector<std::string>& lines, const std::string& line) {
                      [&](const std::string& other) { return NameOf(other) == NameOf(line); });
 }
 
-std::string Shown(std::string line) {
-  std::replace(line.begin(), line.end(), '\t', ' ');
-  constexpr size_t kMost = 200;
-  return line.size() > kMost ? line.substr(0, kMost) + "..." : line;
+// A line for people. Of a long value, what lies around the place where it parts from the other
+// line's; the bytes of a character stay together.
+std::string Shown(const std::string& line, const std::string& other) {
+  constexpr size_t kMost = 200, kBefore = 50;
+  const std::string name = NameOf(line);
+  const std::string value = line.substr(std::min(name.size() + 1, line.size()));
+  if (value.size() <= kMost) return name + ' ' + value;
+  const auto inside_character = [&](size_t at) {
+    return at < value.size() && (static_cast<unsigned char>(value[at]) & 0xC0) == 0x80;
+  };
+  const auto parting = std::mismatch(line.begin(), line.end(), other.begin(), other.end()).first;
+  const size_t common = static_cast<size_t>(parting - line.begin());
+  size_t begin = common > name.size() + 1 + kBefore ? common - name.size() - 1 - kBefore : 0;
+  while (inside_character(begin)) ++begin;
+  size_t end = std::min(begin + kMost, value.size());
+  while (inside_character(end)) ++end;
+  return name + ' ' + (begin > 0 ? "..." : "") + value.substr(begin, end - begin) +
+         (end < value.size() ? "..." : "");
 }
 
 int64_t Product(const Shape& shape, int begin, int end) {
@@ -231,11 +245,13 @@ void CheckSame(ProcessGroup& group, const char* what, const NamedValues& mine,
     // What one of them lacks shifts all that follows.
     const bool rank_has_it = b != other.end() && !HasName(first, *b);
     const bool zero_has_it = a != first.end() && !HasName(other, *a);
-    throw Error(absl::StatusCode::kFailedPrecondition,
-                "[" + std::string(what) + "] rank " + std::to_string(rank) + " has " +
-                    (zero_has_it && !rank_has_it ? "no " + NameOf(*a) : Shown(*b)) +
-                    " but rank 0 has " + (rank_has_it ? "no " + NameOf(*b) : Shown(*a)),
-                hint);
+    const std::string of_zero = a == first.end() ? "" : *a, of_rank = b == other.end() ? "" : *b;
+    throw Error(
+        absl::StatusCode::kFailedPrecondition,
+        "[" + std::string(what) + "] rank " + std::to_string(rank) + " has " +
+            (zero_has_it && !rank_has_it ? "no " + NameOf(of_zero) : Shown(of_rank, of_zero)) +
+            " but rank 0 has " + (rank_has_it ? "no " + NameOf(of_rank) : Shown(of_zero, of_rank)),
+        hint);
   }
 }
 

@@ -31,7 +31,8 @@ void Broadcast(ProcessGroup& group, Tensor tensor, int root = 0);
 std::vector<std::string> GatherStrings(ProcessGroup& group, const std::string& mine);
 
 // Throws FailedPrecondition on all ranks if a rank's values differ from rank 0's, with the first
-// that does: `[what] rank 1 has learning_rate 3e-05 but rank 0 has learning_rate 5e-05`.
+// that does: `[what] rank 1 has learning_rate 3e-05 but rank 0 has learning_rate 5e-05`; of long
+// values it shows where they part.
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 void CheckSame(ProcessGroup& group, const char* what, const NamedValues& mine,
                const std::string& hint);
