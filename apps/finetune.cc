@@ -3,12 +3,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <streambuf>
+#include <utility>
 
 #include "lathe/apps/evaluation.h"
 #include "lathe/apps/interrupt.h"
@@ -25,6 +27,7 @@
 #include "lathe/core/gemm_options.h"
 #include "lathe/core/log.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/dataset_digests.h"
 #include "lathe/distributed/lost_ranks.h"
 
 namespace lathe {
@@ -166,13 +169,38 @@ class Silence : public std::streambuf {
   int overflow(int c) override { return traits_type::not_eof(c); }
 };
 
-// Before anything is computed. The data and the model's layout are compared as they are prepared.
+// Each value of the file by its keys: "config.json id2label.1".
+void AddConfig(const nlohmann::json& config, NamedValues& values) {
+  const nlohmann::json flat = config.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
+    std::string keys = pointer.substr(std::min<size_t>(1, pointer.size()));
+    std::replace(keys.begin(), keys.end(), '/', '.');
+    std::replace(keys.begin(), keys.end(), '\t', ' ');
+    values.emplace_back("config.json " + keys,
+                        value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+}
+
+// Before anything is computed: all but the data to train on and the model's layout, which are
+// compared as they are prepared.
 void CheckSameEverywhere(const ParsedOptions& parsed, const Task& task, Accelerator& accelerator) {
+  if (!accelerator.use_distributed()) return;
   NamedValues values = parsed.shared;
-  values.emplace_back("config.json", task.model->config().ToString());
-  std::string labels;
-  for (const std::string& name : task.labels.names()) labels += name + ' ';
-  values.emplace_back("labels", labels);
+  AddConfig(task.model->config().json(), values);
+  const std::vector<std::string>& labels = task.labels.names();
+  values.emplace_back("number of labels", std::to_string(labels.size()));
+  for (size_t i = 0; i < labels.size(); ++i) {
+    values.emplace_back("label " + std::to_string(i), labels[i]);
+  }
+  for (const auto& [name, digest] : task.tokenizer_digests) {
+    values.emplace_back("digest of the tokenizer's " + name, std::to_string(digest));
+  }
+  for (const auto& [name, data] :
+       {std::pair("validation", &task.validation), std::pair("test", &task.test)}) {
+    if (data->dataset == nullptr) continue;
+    const NamedValues digests = DatasetDigests(*data->dataset, name);
+    values.insert(values.end(), digests.begin(), digests.end());
+  }
   accelerator.CheckSame(values);
 }
 

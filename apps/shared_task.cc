@@ -97,6 +97,7 @@ SharedTask::SharedTask(const Task& task) : fd_(memfd_create("lathe task", MFD_CL
                                {"first", task.text_columns.first},
                                {"second", task.text_columns.second},
                                {"max_length", task.max_length},
+                               {"tokenizer_digests", task.tokenizer_digests},
                                {"train", Describe(task.train)},
                                {"validation", Describe(task.validation)},
                                {"test", Describe(task.test)}};
@@ -133,6 +134,7 @@ void ReadSharedTask(const std::string& path, Task& task) {
   task.labels = MakeLabels(static_cast<LabelKind>(json.at("kind").get<int>()), json.at("names"));
   task.text_columns = {json.at("first"), json.at("second")};
   task.max_length = json.at("max_length");
+  task.tokenizer_digests = json.at("tokenizer_digests");
   task.train = ReadData(json.at("train"), fd, path);
   task.validation = ReadData(json.at("validation"), fd, path);
   task.test = ReadData(json.at("test"), fd, path);

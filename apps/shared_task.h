@@ -5,8 +5,9 @@
 
 namespace lathe {
 
-// A file without a name that holds a task's labels, columns and data sets, but neither its model
-// nor its tokenizer. Others of the same user open path() while it lives.
+// A file without a name that holds a task's labels, columns, data sets and the digests of its
+// tokenizer, but neither its model nor its tokenizer. Others of the same user open path() while it
+// lives.
 class SharedTask {
  public:
   explicit SharedTask(const Task& task);

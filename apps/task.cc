@@ -10,6 +10,7 @@
 #include "lathe/apps/shared_task.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/core/philox.h"
 #include "lathe/models/vocabulary.h"
 
 namespace lathe {
@@ -269,6 +270,12 @@ PretrainedConfig LoadConfig(const FinetuneOptions& options) {
   return config;
 }
 
+std::map<std::string, uint64_t> Digests(const Tokenizer& tokenizer) {
+  std::map<std::string, uint64_t> digests;
+  for (const auto& [name, contents] : tokenizer.files()) digests[name] = HashName(contents);
+  return digests;
+}
+
 // With what another process of this machine has read. False if it is out of reach.
 bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
                     const FinetuneOptions& options, Task& task) {
@@ -292,11 +299,13 @@ Task LoadTask(const FinetuneOptions& options, Accelerator& accelerator) {
     if (accelerator.is_local_main_process()) {
       task = LoadTaskWith(config, options);
       if (accelerator.use_distributed()) {
+        task.tokenizer_digests = Digests(*task.tokenizer);
         shared.emplace(task);
         accelerator.group().Post(word, shared->path());
       }
     } else if (!LoadSharedTask(accelerator.group().Await(word), config, options, task)) {
       task = LoadTaskWith(config, options);
+      task.tokenizer_digests = Digests(*task.tokenizer);
     }
     // However long it takes: a machine may have more to read, or a slower disk.
     accelerator.WaitHoweverLong();

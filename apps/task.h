@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct Task {
   LabelSet labels = LabelSet::Regression();
   std::vector<std::string> label_names;  // as the model has them; LABEL_0 for regression
   std::shared_ptr<Tokenizer> tokenizer;
+  // With several processes: of the tokenizer's files, by name, wherever the tokenizer is.
+  std::map<std::string, uint64_t> tokenizer_digests;
   std::shared_ptr<SequenceClassifier> model;
   int64_t max_length = 0;            // texts are cut to so many tokens
   TaskData train, validation, test;  // without a dataset if not asked for

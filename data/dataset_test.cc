@@ -24,6 +24,7 @@ class ByteTokenizer : public Tokenizer {
   std::string IdToToken(int32_t) const override { return ""; }
   bool makes_token_type_ids() const override { return true; }
   void SavePretrained(const std::string&) const override {}
+  const std::map<std::string, std::string>& files() const override { return files_; }
   int num_encoded() const { return num_encoded_; }
 
  protected:
@@ -35,6 +36,7 @@ class ByteTokenizer : public Tokenizer {
 
  private:
   mutable std::atomic<int> num_encoded_ = 0;
+  std::map<std::string, std::string> files_;
 };
 
 const LabelSet kClasses = LabelSet::Classes({"no", "yes"});

@@ -42,6 +42,7 @@ class PipelineTokenizer : public Tokenizer {
   std::string IdToToken(int32_t id) const override;
   bool makes_token_type_ids() const override { return parts_.makes_token_type_ids; }
   void SavePretrained(const std::string& dir) const override;
+  const std::map<std::string, std::string>& files() const override { return parts_.files; }
 
  protected:
   std::vector<int32_t> EncodeText(std::string_view text) const override;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,8 @@ class Tokenizer {
   // ones) into the existing folder `dir`, so that Transformers' AutoTokenizer loads it to the same
   // effect.
   virtual void SavePretrained(const std::string& dir) const = 0;
+  // Those files: names and contents.
+  virtual const std::map<std::string, std::string>& files() const = 0;
 
  protected:
   // One place of a template such as `[CLS] A [SEP] B [SEP]`.
