@@ -103,22 +103,43 @@ TEST_F(LaunchedTest, OtherLaunchers) {
     for (const std::string& arg : args) text += "'" + arg + "' ";
     return text;
   };
-  const Args more = {"--max_steps", "5", "--per_device_train_batch_size", "6"};
-  ASSERT_EQ(Launch(2, Finetune("out", more)).exit_code, 0);
-  const std::string torchrun =
-      "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
-      std::to_string(20000 + getpid() % 20000) + "; RANK=1 LOCAL_RANK=1 " +
-      quoted(Finetune("by_hand", more)) + " & RANK=0 LOCAL_RANK=0 " +
-      quoted(Finetune("by_hand", more)) + " && wait $!";
-  EXPECT_EQ(std::system(("(" + torchrun + ") > /dev/null").c_str()), 0);
+  const auto finetune = [&](const std::string& out) {
+    return Finetune(out, {"--max_steps", "5", "--per_device_train_batch_size", "6"});
+  };
+  const auto loop = [&](const std::string& out) {
+    return Args{"apps/examples/training_loop", Path("out"), Path("train.csv"), Path("dev.csv"),
+                Path(out)};
+  };
+  int port = 20000 + getpid() % 20000;
+  const auto by_hand = [&](const Args& program) {
+    const std::string both =
+        "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT=" +
+        std::to_string(port++) + "; RANK=1 LOCAL_RANK=1 " + quoted(program) +
+        " & RANK=0 LOCAL_RANK=0 " + quoted(program) + " && wait $!";
+    return std::system(("(" + both + ") > " + Path("said")).c_str());
+  };
+  const auto mpirun = [&](const Args& program) {
+    return std::system(("MASTER_PORT=" + std::to_string(port++) +
+                        " mpirun --allow-run-as-root --oversubscribe -np 2 " + quoted(program) +
+                        " > " + Path("said"))
+                           .c_str());
+  };
+  ASSERT_EQ(Launch(2, finetune("out")).exit_code, 0);
+  const RunResult launched_loop = Launch(2, loop("loop"));
+  ASSERT_EQ(launched_loop.exit_code, 0) << launched_loop.err;
+  EXPECT_EQ(by_hand(finetune("by_hand")), 0);
   EXPECT_EQ(Read("by_hand/model.safetensors"), Read("out/model.safetensors"));
+  EXPECT_EQ(by_hand(loop("loop_by_hand")), 0);
+  EXPECT_EQ(Read("said"), launched_loop.out);
+  EXPECT_EQ(Read("loop_by_hand/model.safetensors"), Read("loop/model.safetensors"));
 
   if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no mpirun";
-  const std::string mpirun = "MASTER_PORT=" + std::to_string(20001 + getpid() % 20000) +
-                             " mpirun --allow-run-as-root --oversubscribe -np 2 " +
-                             quoted(Finetune("mpi", more));
-  EXPECT_EQ(std::system((mpirun + " > /dev/null").c_str()), 0);
+  EXPECT_EQ(mpirun(finetune("mpi")), 0);
   EXPECT_EQ(Read("mpi/model.safetensors"), Read("out/model.safetensors"));
+  EXPECT_EQ(mpirun(loop("loop_mpi")), 0);
+  EXPECT_EQ(Read("said"), launched_loop.out);
+  EXPECT_EQ(Read("loop_mpi/model.safetensors"), Read("loop/model.safetensors"));
 }
 
 TEST_F(LaunchedTest, MistakesAreToldOnce) {
