@@ -129,6 +129,8 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
   }
   auto store =
       std::make_shared<Store>(host, port, job, options.timeout, "rank " + std::to_string(env.rank));
+  // Rank 0 may also hang once it has greeted.
+  store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), options.timeout));
   Join(*store, env, options.timeout);
   if (nccl) {
     return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),

@@ -13,6 +13,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/reference_group.h"
+#include "lathe/distributed/socket.h"
 #include "lathe/distributed/testing.h"
 
 namespace lathe {
@@ -282,6 +283,22 @@ TEST(Joining, WithoutRankZero) {
     return std::string();
   });
   EXPECT_NE(results[0].said.find(": nobody answered in 0."), std::string::npos) << results[0].said;
+}
+
+// Stopped before it answers anybody.
+TEST(Joining, ARankZeroThatHangs) {
+  const Socket listener = Listen("127.0.0.1", 0);
+  std::vector<ProcessEnvironment> environments = Environments(3, LocalPort(listener));
+  environments.erase(environments.begin());
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = seconds(1)});
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_TRUE(result.said.ends_with(" s: rank 0 hangs, or it is another program")) << result.said;
+    EXPECT_LT(result.seconds, 4);
+  }
 }
 
 TEST(Joining, TwiceTheSameRank) {

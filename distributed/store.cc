@@ -12,6 +12,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -215,13 +216,39 @@ struct Store::Impl {
     message.append(key).append(value);
     Reply reply;
     if (!SendAll(socket, message.data(), message.size(), deadline) ||
-        !ReceiveAll(socket, &reply, sizeof reply, deadline)) {
+        !ReceiveAll(socket, &reply.magic, sizeof reply.magic, deadline)) {
       throw Gone(deadline);
     }
-    if (reply.magic != kMagic || reply.value_size > kLongestValue) throw NotOurs();
+    // By itself: who is none of ours may say less than a reply and then wait.
+    if (reply.magic != kMagic) throw NotOurs();
+    char* rest = reinterpret_cast<char*>(&reply) + sizeof reply.magic;
+    if (!ReceiveAll(socket, rest, sizeof reply - sizeof reply.magic, deadline))
+      throw Gone(deadline);
+    if (reply.value_size > kLongestValue) throw NotOurs();
     std::string answer(reply.value_size, '\0');
     if (!ReceiveAll(socket, answer.data(), answer.size(), deadline)) throw Gone(deadline);
     return {reply, std::move(answer)};
+  }
+
+  // Until `deadline`.
+  Reply Greet(const std::string& job, std::string_view name, Deadline deadline) {
+    const Clock::time_point start = Clock::now();
+    const Timeout usual =
+        std::exchange(patience, std::max(std::chrono::ceil<Timeout>(deadline - start), Timeout(0)));
+    try {
+      const Reply reply = Ask(Op::kHello, name, job, 0).first;
+      patience = usual;
+      return reply;
+    } catch (const Error& e) {
+      if (e.code() != absl::StatusCode::kDeadlineExceeded) throw NotOurs();
+    }
+    std::ostringstream waited;
+    waited.precision(3);
+    waited << std::chrono::duration<double>(Clock::now() - start).count();
+    throw Error(absl::StatusCode::kUnavailable,
+                where + " accepts connections but did not answer within " + waited.str() +
+                    " s: rank 0 hangs, or it is another program",
+                "look at what rank 0 does, or choose another port with MASTER_PORT");
   }
 
   Error NotOurs() const {
@@ -240,14 +267,13 @@ struct Store::Impl {
 Store::Store(const std::string& host, int port, const std::string& job, Timeout timeout,
              std::string_view name)
     : impl_(std::make_unique<Impl>()) {
+  const Deadline deadline = Clock::now() + timeout;
   impl_->where = AddressText(host, port);
-  impl_->socket = Connect(host, port, Clock::now() + timeout);
-  Reply reply;
-  try {
-    reply = impl_->Ask(Op::kHello, name, job, 0).first;
-  } catch (const Error&) {
-    throw impl_->NotOurs();
-  }
+  impl_->socket = Connect(host, port, deadline);
+  // A server that comes at the last moment gets one to answer in.
+  constexpr Timeout kMoment(1000);
+  const Deadline moment = Clock::now() + std::min(timeout, kMoment);
+  const Reply reply = impl_->Greet(job, name, std::max(deadline, moment));
   if (reply.status == Status::kOtherJob) {
     throw Error(absl::StatusCode::kFailedPrecondition,
                 impl_->where + ": rank 0 of another job listens there",

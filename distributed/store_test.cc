@@ -159,12 +159,14 @@ TEST(Store, StrangersDoNoHarm) {
   EXPECT_EQ(store.Get("k", seconds(5)), "v");
 }
 
-// A listener that is no store: closes at once, or answers with something else.
+// A listener that is no store: closes at once, or answers with something else, be it shorter than
+// any reply.
 TEST(Store, WhatAnswersIsNoStore) {
   const Socket listener = Listen(kHost, 0);
+  const std::vector<std::string> answers = {"", "HTTP/1.1 400 Bad Request\r\n\r\n", "220 hi\r\n",
+                                            std::string(1000, '\xff')};
   std::thread other([&] {
-    for (const std::string& text :
-         {std::string(), std::string("HTTP/1.1 400 Bad Request\r\n\r\n")}) {
+    for (const std::string& text : answers) {
       Deadline soon = steady_clock::now() + seconds(10);
       int fd;
       while ((fd = accept(listener.fd(), nullptr, nullptr)) < 0 && steady_clock::now() < soon) {
@@ -172,17 +174,36 @@ TEST(Store, WhatAnswersIsNoStore) {
       }
       const Socket client(fd);
       SendAll(client, text.data(), text.size(), soon);
-      char bytes[16];
-      ReceiveAll(client, bytes, sizeof bytes, soon);
+      char byte;
+      while (!text.empty() && ReceiveAll(client, &byte, 1, soon)) {  // until it hangs up
+      }
     }
   });
-  for (int i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const auto start = steady_clock::now();
     EXPECT_EQ(
         MessageOf([&] { Store(kHost, LocalPort(listener), "job", seconds(5)); },
                   absl::StatusCode::kFailedPrecondition),
         AddressText(kHost, LocalPort(listener)) + ": what answers there is no rank 0 of Lathe's");
+    EXPECT_LT(steady_clock::now() - start, seconds(3)) << i;
   }
   other.join();
+}
+
+// The system accepts connections for a process that has been stopped.
+TEST(Store, WhoListensSaysNothing) {
+  const Socket listener = Listen(kHost, 0);
+  const auto start = steady_clock::now();
+  const std::string message =
+      MessageOf([&] { Store(kHost, LocalPort(listener), "job", milliseconds(600)); },
+                absl::StatusCode::kUnavailable);
+  EXPECT_EQ(message.find(AddressText(kHost, LocalPort(listener)) +
+                         " accepts connections but did not answer within 0.6"),
+            0u)
+      << message;
+  EXPECT_TRUE(message.ends_with(" s: rank 0 hangs, or it is another program")) << message;
+  EXPECT_GE(steady_clock::now() - start, milliseconds(600));
+  EXPECT_LT(steady_clock::now() - start, seconds(3));
 }
 
 TEST(Store, ServerGone) {
