@@ -25,6 +25,24 @@ constexpr Names kLaunchers[] = {
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
 };
 
+// RANK and WORLD_SIZE that every process of another launcher inherits would make each a job, all
+// with the same files. A launcher of ours on each machine may well be inside of an mpirun or srun:
+// that has started fewer processes.
+void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
+  for (const Names& outer : kLaunchers) {
+    const auto rank = get(outer.rank), size = get(outer.world_size);
+    if (&outer == &kLaunchers[0] || !rank || !size) continue;
+    int processes = 0;  // if it is no number, nobody else asks for it here
+    std::from_chars(size->data(), size->data() + size->size(), processes);
+    if (processes <= world_size) continue;
+    throw InvalidArgument("WORLD_SIZE is " + std::to_string(world_size) + " but " +
+                              outer.world_size + " is " + *size + ": " + outer.launcher +
+                              " has started more processes than the job would have",
+                          "unset RANK and WORLD_SIZE for one job of " + *size +
+                              " processes, or unset " + outer.world_size + " for separate jobs");
+  }
+}
+
 int ParseInt(const char* name, const std::string& text, int low, int high) {
   int value = 0;
   const char* end = text.data() + text.size();
@@ -133,6 +151,7 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
     env.launcher = names.launcher;
     env.world_size = ParseInt(names.world_size, *size, 1, kMostProcesses);
     env.rank = ParseInt(names.rank, *rank, 0, env.world_size - 1);
+    if (&names == &kLaunchers[0]) CheckNotInsideALargerJob(get, env.world_size);
     ReadLocal(get, names, env);
     ReadMaster(get, env);
     for (const char* name :

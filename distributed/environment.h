@@ -29,7 +29,8 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 // with MASTER_ADDR and MASTER_PORT, which only Slurm's can do without. None of them: one process.
 // The job's name is LATHE_JOB_ID, or what these launchers call it.
 // Throws InvalidArgument naming the variable for what is no number, out of range, half there or
-// missing.
+// missing, or if WORLD_SIZE is less than the number of processes that one of the others has
+// started. It may be more: a launcher on each machine that srun has started.
 ProcessEnvironment ReadProcessEnvironment(const GetVariable& get);
 ProcessEnvironment ReadProcessEnvironment();  // of this process
 

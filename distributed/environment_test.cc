@@ -85,10 +85,50 @@ TEST(ProcessEnvironment, OpenMpiAndMpich) {
   EXPECT_EQ(pmi.launcher, "MPICH");
   EXPECT_EQ(pmi.rank, 3);
   EXPECT_EQ(pmi.local_rank, 1);
-  // What the user sets goes before what a launcher inherits.
-  EXPECT_EQ(
-      Read({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).world_size,
-      1);
+}
+
+// RANK and WORLD_SIZE go before the variables of an mpirun or srun that has started as many
+// processes, or one launcher on each machine.
+TEST(ProcessEnvironment, ALauncherInsideAnother) {
+  const Variables inner = {{"RANK", "5"},
+                           {"WORLD_SIZE", "8"},
+                           {"LOCAL_RANK", "1"},
+                           {"LOCAL_WORLD_SIZE", "4"},
+                           {"MASTER_ADDR", "node0"}};
+  for (const Variables& outer :
+       {Variables{{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_NTASKS", "2"}},
+        Variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "16"}},  // a batch script
+        Variables{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+        Variables{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}},
+        Variables{{"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}}}) {
+    Variables both = inner;
+    both.insert(outer.begin(), outer.end());
+    const ProcessEnvironment env = Read(both);
+    EXPECT_EQ(env.launcher, "torchrun or lathe launch");
+    EXPECT_EQ(env.rank, 5);
+    EXPECT_EQ(env.world_size, 8);
+    EXPECT_EQ(env.local_rank, 1);
+  }
+}
+
+// `export RANK=0 WORLD_SIZE=1`, and mpirun of two.
+TEST(ProcessEnvironment, ALargerJobOutside) {
+  const Variables forgotten = {{"RANK", "0"}, {"WORLD_SIZE", "1"}};
+  const auto error_of = [&](Variables outer) {
+    outer.insert(forgotten.begin(), forgotten.end());
+    return ErrorOf(outer);
+  };
+  EXPECT_EQ(error_of({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+            "WORLD_SIZE is 1 but OMPI_COMM_WORLD_SIZE is 2: Open MPI has started more processes "
+            "than the job would have");
+  EXPECT_EQ(error_of({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}),
+            "WORLD_SIZE is 1 but PMI_SIZE is 4: MPICH has started more processes than the job "
+            "would have");
+  EXPECT_EQ(error_of({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
+            "WORLD_SIZE is 1 but SLURM_STEP_NUM_TASKS is 4: Slurm has started more processes than "
+            "the job would have");
+  // As the hint says.
+  EXPECT_EQ(Read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PMI_RANK", "3"}}).world_size, 1);
 }
 
 TEST(ProcessEnvironment, Slurm) {
