@@ -164,7 +164,10 @@ int RunEnv(const std::vector<std::string>& args) {
             << "\n- Instruction set: " << InstructionSet() << "\n- Cores: " << UsableCores()
             << " usable\n- Memory: " << Memory() << "\n- GPUs: " << Gpus()
             << "\n- Devices: " << Devices() << "\n- oneDNN: " << OneDnn() << '\n';
-  for (const std::string& line : DescribeDeviceLibraries()) {
+  // A program without CUDA has said so.
+  const bool has_devices = FindDeviceBackend() != nullptr;
+  for (const std::string& line :
+       has_devices ? DescribeDeviceLibraries() : std::vector<std::string>()) {
     std::cout << "- Library for GPUs: " << line << '\n';
   }
   PrintVariables();

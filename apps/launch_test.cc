@@ -189,6 +189,20 @@ TEST_F(LaunchTest, EnvDescribesTheSetUp) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << " is missing in\n" << run.out;
   }
   EXPECT_EQ(run.out.find("secret"), std::string::npos);
+  // With CUDA, the version of each library, or why there is none.
+  if (run.out.find("without CUDA") == std::string::npos) {
+    for (const char* library : {"cuBLASLt ", "cuDNN ", "NCCL "}) {
+      const std::string line = std::string("- Library for GPUs: ") + library;
+      const std::string none = std::string("- Library for GPUs: no ") + library;
+      const std::string missing = none.substr(0, none.size() - 1) + ": ";
+      EXPECT_TRUE(run.out.find(line) != std::string::npos ||
+                  run.out.find(missing) != std::string::npos)
+          << library << "is missing in\n"
+          << run.out;
+    }
+  } else {
+    EXPECT_EQ(run.out.find("Library for GPUs"), std::string::npos) << run.out;
+  }
   unsetenv("HF_TOKEN");
   unsetenv("OMP_NUM_THREADS");
 

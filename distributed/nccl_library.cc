@@ -61,6 +61,7 @@ NcclLibrary OpenNccl(std::span<const std::string> files) {
   library.Find("ncclAllReduce", nccl.AllReduce);
   library.Find("ncclAllGather", nccl.AllGather);
   library.Find("ncclBroadcast", nccl.Broadcast);
+  nccl.file = library.file;
   return nccl;
 }
 

@@ -24,6 +24,7 @@ struct NcclLibrary {
   decltype(&ncclAllReduce) AllReduce;
   decltype(&ncclAllGather) AllGather;
   decltype(&ncclBroadcast) Broadcast;
+  std::string file = {};  // that it is, as OpenNccl was given it
 };
 
 // Opens the first file that is there; one without a slash is looked for where the system keeps its

@@ -164,7 +164,8 @@ const NcclLibrary& Nccl() {
   static const NcclLibrary table = {ncclGetVersion,   ncclGetErrorString,     ncclGetLastError,
                                     ncclGetUniqueId,  ncclCommInitRankConfig, ncclCommGetAsyncError,
                                     ncclCommFinalize, ncclCommDestroy,        ncclCommAbort,
-                                    ncclAllReduce,    ncclAllGather,          ncclBroadcast};
+                                    ncclAllReduce,    ncclAllGather,          ncclBroadcast,
+                                    "emulated"};
   return table;
 }
 
