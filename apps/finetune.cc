@@ -336,7 +336,9 @@ int SaidByFewest(const std::function<int()>& body) {
 
 ParsedOptions Parse(const std::vector<std::string>& args) {
   try {
-    return ParseOptions(args);
+    ParsedOptions parsed = ParseOptions(args);
+    if (!parsed.help && parsed.options.device == "auto") ReadUseCpu();  // throws
+    return parsed;
   } catch (const Error& e) {
     throw UsageError(e.message(), e.hint(), e.location());
   }

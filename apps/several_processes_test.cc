@@ -158,6 +158,21 @@ TEST_F(LaunchedTest, MistakesAreToldOnce) {
   EXPECT_EQ(missing.err.find("rank 1"), std::string::npos) << missing.err;
 }
 
+TEST_F(LaunchedTest, AccelerateUseCpuIsTrueOrFalse) {
+  Args both = {"ACCELERATE_USE_CPU=maybe"};
+  for (const std::string& arg : Finetune("out", {"--max_steps", "1"})) both.push_back(arg);
+  both.insert(both.begin(), "env");
+  const RunResult run = Launch(2, both);
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_TRUE(
+      run.err.starts_with("error: ACCELERATE_USE_CPU must be true or false but is "
+                          "\"maybe\"\nhint: "))
+      << run.err;
+  EXPECT_EQ(run.err.find("error:"), run.err.rfind("error:")) << run.err;
+  both[1] = "ACCELERATE_USE_CPU=TRUE";
+  EXPECT_EQ(Launch(2, both).exit_code, 0);
+}
+
 TEST_F(LaunchedTest, OptionsThatDiffer) {
   Args program = Finetune("out", {"--max_steps", "3"});
   std::string script = "test $RANK = 1 && more='--weight_decay 0.5'; exec";

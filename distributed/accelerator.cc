@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <string_view>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
@@ -33,11 +32,6 @@ int64_t StepsFromEnvironment() {
         "correct the environment variable or unset it");
   }
   return steps;
-}
-
-// As Accelerate reads its variables.
-bool IsTrue(std::string_view text) {
-  return text == "1" || text == "true" || text == "True" || text == "yes" || text == "on";
 }
 
 std::string ShapeText(const Tensor& tensor) {
@@ -73,6 +67,9 @@ Accelerator::Accelerator(AcceleratorOptions options)
   }
   Check(precision == "no" || precision == "bf16" || precision == "fp16", "accelerator",
         "mixed_precision must be \"no\", \"bf16\" or \"fp16\" but is \"", precision, "\"");
+  const std::string wish = !options_.device.empty() ? options_.device
+                           : ReadUseCpu()           ? "cpu"
+                                                    : "auto";
   const Job& job = TheJob(options_.environment, options_.timeout);
   if (options_.environment) {
     Check(options_.environment->rank == job.environment.rank &&
@@ -80,11 +77,6 @@ Accelerator::Accelerator(AcceleratorOptions options)
           "accelerator", "this process is rank ", job.environment.rank, " of ",
           job.environment.world_size, " already and can't become rank ", options_.environment->rank,
           " of ", options_.environment->world_size);
-  }
-  std::string wish = options_.device;
-  if (wish.empty()) {
-    const char* cpu = std::getenv("ACCELERATE_USE_CPU");
-    wish = cpu != nullptr && IsTrue(cpu) ? "cpu" : "auto";
   }
   JobDevice chosen = ChooseJobDevice(job, wish, options_.timeout);
   device_ = chosen.device;

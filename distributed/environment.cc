@@ -135,6 +135,12 @@ void ReadLocal(const GetVariable& get, const Names& names, ProcessEnvironment& e
   }
 }
 
+std::optional<std::string> OwnVariable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == 0) return std::nullopt;
+  return value;
+}
+
 }  // namespace
 
 ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
@@ -163,12 +169,25 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
   return env;
 }
 
-ProcessEnvironment ReadProcessEnvironment() {
-  return ReadProcessEnvironment([](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == 0) return std::nullopt;
-    return value;
-  });
+ProcessEnvironment ReadProcessEnvironment() { return ReadProcessEnvironment(OwnVariable); }
+
+bool ReadUseCpu(const GetVariable& get) {
+  const std::optional<std::string> set = get("ACCELERATE_USE_CPU");
+  if (!set) return false;
+  std::string word = *set;
+  for (char& c : word) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
+    if (word == yes) return true;
+  }
+  for (const char* no : {"n", "no", "f", "false", "off", "0"}) {
+    if (word == no) return false;
+  }
+  throw InvalidArgument("ACCELERATE_USE_CPU must be true or false but is \"" + *set + "\"",
+                        "correct the environment variable or unset it");
 }
+
+bool ReadUseCpu() { return ReadUseCpu(OwnVariable); }
 
 }  // namespace lathe

@@ -34,4 +34,10 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 ProcessEnvironment ReadProcessEnvironment(const GetVariable& get);
 ProcessEnvironment ReadProcessEnvironment();  // of this process
 
+// Whether ACCELERATE_USE_CPU is true, in the words that Accelerate knows: y, yes, t, true, on, 1 or
+// n, no, f, false, off, 0, in upper case or lower. False if it is not set. Throws InvalidArgument
+// for others.
+bool ReadUseCpu(const GetVariable& get);
+bool ReadUseCpu();  // of this process
+
 }  // namespace lathe

@@ -29,6 +29,29 @@ std::string ErrorOf(const Variables& variables) {
   return "nothing was thrown";
 }
 
+TEST(ReadUseCpu, KnowsAcceleratesWords) {
+  const auto read = [](const std::string& value) {
+    return ReadUseCpu([&](const char* name) -> std::optional<std::string> {
+      EXPECT_STREQ(name, "ACCELERATE_USE_CPU");
+      return value.empty() ? std::nullopt : std::optional(value);
+    });
+  };
+  for (const char* yes : {"y", "yes", "t", "true", "on", "1", "True", "YES", "T", "On"})
+    EXPECT_TRUE(read(yes)) << yes;
+  for (const char* no : {"n", "no", "f", "false", "off", "0", "False", "NO", "oFF", ""})
+    EXPECT_FALSE(read(no)) << no;
+  for (const char* other : {"maybe", "2", "tr", " 1", "yes "}) {
+    try {
+      read(other);
+      ADD_FAILURE() << other;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(),
+                std::string("ACCELERATE_USE_CPU must be true or false but is \"") + other + "\"");
+      EXPECT_NE(e.hint(), "");
+    }
+  }
+}
+
 TEST(ProcessEnvironment, OneProcessWithoutALauncher) {
   for (const Variables& variables :
        {Variables{}, Variables{{"RANK", ""}, {"WORLD_SIZE", ""}},
