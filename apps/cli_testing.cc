@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace lathe {
 namespace {
@@ -200,6 +201,27 @@ RunResult CliTest::Train(const std::vector<std::string>& more, const RunOptions&
                                    "1e-2"};
   args.insert(args.end(), more.begin(), more.end());
   return RunProgram("finetune", args, options);
+}
+
+double SecondsSince(TestClock::time_point start) {
+  return std::chrono::duration<double>(TestClock::now() - start).count();
+}
+
+bool WaitUntil(const std::function<bool()>& condition, double seconds) {
+  const TestClock::time_point start = TestClock::now();
+  while (!condition()) {
+    if (SecondsSince(start) > seconds) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+bool IsAlive(pid_t process) {
+  std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  if (!std::getline(stat, text)) return false;
+  const size_t end = text.rfind(") ");
+  return end != std::string::npos && text[end + 2] != 'Z' && text[end + 2] != 'X';
 }
 
 int FaultRounds() {

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/types.h>
 
+#include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -52,6 +55,13 @@ class CliTest : public testing::Test {
 
 // How often a test of faults tries each: $LATHE_FAULT_ROUNDS, or once.
 int FaultRounds();
+
+using TestClock = std::chrono::steady_clock;
+double SecondsSince(TestClock::time_point start);
+// False if it takes longer than that.
+bool WaitUntil(const std::function<bool()>& condition, double seconds = 30);
+// Whether the process is there and is no zombie.
+bool IsAlive(pid_t process);
 
 // Programs in several processes, on the CPU whatever the machine has.
 class LaunchedTest : public CliTest {

@@ -21,29 +21,6 @@ namespace lathe {
 namespace {
 
 using Args = std::vector<std::string>;
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-bool WaitUntil(const std::function<bool()>& condition, double seconds = 30) {
-  const Clock::time_point start = Clock::now();
-  while (!condition()) {
-    if (SecondsSince(start) > seconds) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
-// Whether the process is there and is no zombie.
-bool IsAlive(pid_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  if (!std::getline(stat, text)) return false;
-  const size_t end = text.rfind(") ");
-  return end != std::string::npos && text[end + 2] != 'Z' && text[end + 2] != 'X';
-}
 
 class FaultTest : public LaunchedTest {
  protected:
@@ -78,7 +55,7 @@ class FaultTest : public LaunchedTest {
       std::ifstream(Path(Name(rank))) >> pid >> launcher;
       ranks.push_back(pid);
     }
-    const Clock::time_point start = Clock::now();
+    const TestClock::time_point start = TestClock::now();
     fault(launcher, ranks);
     job.join();
     outcome.seconds = SecondsSince(start);
@@ -149,7 +126,7 @@ TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
       double others = 0;  // until they have ended
       const Outcome outcome = WithFault(
           [&](pid_t, std::vector<pid_t> ranks) {
-            const Clock::time_point start = Clock::now();
+            const TestClock::time_point start = TestClock::now();
             kill(ranks[victim], SIGSTOP);
             ranks.erase(ranks.begin() + victim);
             EXPECT_TRUE(
@@ -188,9 +165,19 @@ TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
   for (int round = 0; round < 2 * FaultRounds(); ++round) {
     const int victim = round % 2;
     const std::string rank = std::to_string(victim), none = Path("none");
-    const std::string script = "test $RANK = " + rank + " && set -- --config_name " + none +
-                               "; exec" + program + " \"$@\"";
-    const RunResult run = Launch(kRanks, {"sh", "-c", script});
+    const std::string script = "echo $$ > " + Path("") + "pid.$RANK; test $RANK = " + rank +
+                               " && set -- --config_name " + none + "; exec" + program + " \"$@\"";
+    Write(Name(victim), "");
+    RunResult run;
+    std::thread job([&] { run = Launch(kRanks, {"sh", "-c", script}); });
+    EXPECT_TRUE(WaitUntil([&] { return Read(Name(victim)).ends_with('\n'); }));
+    const pid_t process = std::atoi(Read(Name(victim)).c_str());
+    EXPECT_TRUE(WaitUntil([&] { return !IsAlive(process); }));
+    const TestClock::time_point failed = TestClock::now();
+    job.join();
+    const double seconds = SecondsSince(failed);
+    Report("rank " + rank + " failed", seconds);
+    EXPECT_LT(seconds, 2);
     EXPECT_EQ(run.exit_code, 1) << run.err;
     const std::string prefix = victim == 0 ? "" : "rank 1: ";
     EXPECT_EQ(WithoutNumbers(run.err),
@@ -204,7 +191,7 @@ TEST_F(FaultTest, RanksDieWithTheLauncher) {
   for (int round = 0; round < FaultRounds(); ++round) {
     double gone = 0;
     const Outcome outcome = WithFault([&](pid_t launcher, const std::vector<pid_t>& ranks) {
-      const Clock::time_point start = Clock::now();
+      const TestClock::time_point start = TestClock::now();
       kill(launcher, SIGKILL);
       EXPECT_TRUE(WaitUntil([&] { return std::none_of(ranks.begin(), ranks.end(), IsAlive); }, 10));
       gone = SecondsSince(start);

@@ -12,7 +12,6 @@ namespace lathe {
 namespace {
 
 using Args = std::vector<std::string>;
-using Clock = std::chrono::steady_clock;
 
 TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
   const Args more = {"--max_steps", "12", "--do_eval"};
@@ -56,6 +55,79 @@ TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
   }
 }
 
+// What ends with a rank of the second machine.
+class LostRankOfTheOther : public TwoMachines {
+ protected:
+  struct Outcome {
+    std::vector<int> codes;  // the launchers'
+    double first = 0,
+           all = 0;  // seconds from the fault until the first machine has ended, and both
+  };
+
+  // A long training; `fault` comes to the process of `victim` once it has made steps.
+  Outcome WithFault(int victim, int fault, const Args& more = {}) {
+    std::filesystem::remove_all(Path("out"));
+    Write("out.0", "");
+    Args options = {"--max_steps", "1000000", "--per_device_train_batch_size", "2"};
+    options.insert(options.end(), more.begin(), more.end());
+    std::string script = "echo $$ > " + Path("") + "pid.$RANK; exec";
+    for (const std::string& arg : Finetune("out", options)) script += " '" + arg + "'";
+    Outcome outcome;
+    TestClock::time_point start;
+    Write("rank.sh", script);
+    outcome.codes = RunOnBoth({"sh", Path("rank.sh")}, [&] {
+      EXPECT_TRUE(WaitUntil([&] { return Read("out.0").find("step 5/") != std::string::npos; }));
+      const pid_t process = std::stoi(Read("pid." + std::to_string(victim)));
+      const pid_t launcher = LauncherOf(0);
+      start = TestClock::now();
+      kill(process, fault);
+      EXPECT_TRUE(WaitUntil([&] { return !IsAlive(launcher); }));
+      outcome.first = SecondsSince(start);
+    });
+    outcome.all = SecondsSince(start);
+    std::cout << "signal " << fault << " to rank " << victim << ": the other machine over after "
+              << outcome.first << " s, its own after " << outcome.all << " s\n";
+    return outcome;
+  }
+};
+
+TEST_F(LostRankOfTheOther, AKilledOneEndsBothAtOnce) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    for (const int victim : {2, 3}) {
+      const Outcome outcome = WithFault(victim, SIGKILL);
+      const std::string errors = Read("err.0") + Read("err.1");
+      EXPECT_EQ(outcome.codes, (std::vector<int>{75, 128 + SIGKILL})) << errors;
+      EXPECT_LT(outcome.first, 2);
+      EXPECT_LT(outcome.all, 2);
+      const std::string rank = "rank " + std::to_string(victim);
+      EXPECT_NE(Read("err.0").find("rank 0 can't go on: " + rank + " has ended while training\n"),
+                std::string::npos)
+          << errors;
+      EXPECT_NE(Read("err.1").find(rank + " (process "), std::string::npos) << errors;
+      EXPECT_TRUE(Read("err.1").ends_with(") was killed by signal 9 (Killed)\n")) << errors;
+      EXPECT_TRUE(Exists("out/model.safetensors"));
+    }
+  }
+}
+
+TEST_F(LostRankOfTheOther, AHangingOneEndsBothAfterTheTimeout) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    const Outcome outcome = WithFault(3, SIGSTOP, {"--ddp_timeout", "2"});
+    const std::string errors = Read("err.0") + Read("err.1");
+    EXPECT_EQ(outcome.codes, (std::vector<int>{75, 75})) << errors;
+    EXPECT_GE(outcome.first, 2);
+    EXPECT_LT(outcome.first, 2 + 3);
+    EXPECT_LT(outcome.all, 2 + 3 + 10);  // until the launcher has killed it
+    EXPECT_NE(Read("err.0").find("rank 0 can't go on: rank 3 does not answer while training\n"),
+              std::string::npos)
+        << errors;
+    EXPECT_NE(Read("err.1").find("rank 3 did not end within 5 s of being told to; it is killed\n"),
+              std::string::npos)
+        << errors;
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+  }
+}
+
 TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
   if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
   const Args program = Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size",
@@ -63,15 +135,15 @@ TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
   for (int round = 0; round < FaultRounds(); ++round) {
     Shell("ip -n " + NameOf(0) + " link set card up");
     std::filesystem::remove_all(Path("out"));
-    Clock::time_point cut;
+    TestClock::time_point cut;
     Write("out.0", "");
     const std::vector<int> codes = RunOnBoth(program, [&] {
       while (Read("out.0").find("step 5/") == std::string::npos)
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      cut = Clock::now();
+      cut = TestClock::now();
       EXPECT_EQ(Shell("ip -n " + NameOf(0) + " link set card down"), 0);
     });
-    const double seconds = std::chrono::duration<double>(Clock::now() - cut).count();
+    const double seconds = SecondsSince(cut);
     std::cout << "network cut, timeout 3 s: over after " << seconds << " s\n";
     EXPECT_EQ(codes, (std::vector<int>{75, 75}));
     EXPECT_LT(seconds, 30);

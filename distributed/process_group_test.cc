@@ -235,18 +235,19 @@ TEST(Faults, ADeadRankIsNamedAtOnce) {
       EXPECT_EQ(results[rank].said, "[all_reduce] rank " + std::to_string(rank) +
                                         " can't go on: rank " + std::to_string(victim) +
                                         " has ended");
-      EXPECT_LT(results[rank].seconds, 10);
+      EXPECT_LT(results[rank].seconds - results[victim].seconds, 2);
     }
   }
 }
 
-TEST(Faults, ARankThatThrowsIsNamed) {
+TEST(Faults, ARankThatThrowsIsNamedAtOnce) {
   const auto results = WithFault(
       3, 1, [] { throw InvalidArgument("train.csv:3: ragged"); }, seconds(30));
   EXPECT_EQ(results[1].said, "train.csv:3: ragged");
   for (const int rank : {0, 2}) {
     EXPECT_EQ(results[rank].said,
               "[all_reduce] rank " + std::to_string(rank) + " can't go on: rank 1 has ended");
+    EXPECT_LT(results[rank].seconds - results[1].seconds, 2);
   }
 }
 

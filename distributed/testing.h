@@ -12,7 +12,7 @@ namespace lathe {
 struct RankResult {
   int exit_code = -1;  // 128 + signal if one ended it
   std::string said;    // what the body returned, or the message of the Error that it threw
-  double seconds = 0;
+  double seconds = 0;  // from the start of all to its end
 };
 
 // A free port of this machine.
