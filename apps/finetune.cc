@@ -250,7 +250,7 @@ int Finetune(const ParsedOptions& parsed) {
     CheckNoOtherModel(*out, options);
   }
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
-  accelerator.group().SetPhase("reading data");
+  accelerator.SetPhase("reading data");
   Task task = [&] {
     const LossAlarm alarm(accelerator.group());  // files may take any time
     return LoadTask(options, accelerator);
@@ -293,7 +293,7 @@ int Finetune(const ParsedOptions& parsed) {
     }
   }
   if (options.do_eval) {
-    accelerator.group().SetPhase("evaluating");
+    accelerator.SetPhase("evaluating");
     const Evaluation evaluation =
         EvaluateAtEnd(task.validation, "eval", trainer.has_value(), options, accelerator, task);
     if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
@@ -305,7 +305,7 @@ int Finetune(const ParsedOptions& parsed) {
     PrintMetrics("eval", metrics);
   }
   if (options.do_predict) {
-    accelerator.group().SetPhase("predicting");
+    accelerator.SetPhase("predicting");
     const Evaluation evaluation =
         EvaluateAtEnd(task.test, "predict", trainer.has_value(), options, accelerator, task);
     if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);

@@ -187,6 +187,32 @@ TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
   }
 }
 
+// A program that says nothing of what it does.
+TEST_F(FaultTest, AKilledRankOfTheExampleLoop) {
+  ASSERT_EQ(Launch(1, Finetune("start", {"--max_steps", "1"})).exit_code, 0);
+  const std::string table = Read("train.csv");
+  const size_t header = table.find('\n') + 1;
+  std::string longer = table.substr(0, header);
+  for (int i = 0; i < 1000; ++i) longer += table.substr(header);
+  Write("long.csv", longer);
+  Write("log", "");
+  const std::string script = "echo $$ > " + Path("") +
+                             "pid.$RANK; exec apps/examples/training_loop " + Path("start") + " " +
+                             Path("long.csv") + " " + Path("dev.csv") + " " + Path("loop");
+  RunResult run;
+  std::thread job([&] { run = Launch(2, {"sh", "-c", script}, {.stdout_path = Path("log")}); });
+  EXPECT_TRUE(WaitUntil([&] { return Read("log").find("epoch 1") != std::string::npos; }, 120));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // in the midst of the second
+  const TestClock::time_point start = TestClock::now();
+  kill(std::stoi(Read(Name(1))), SIGKILL);
+  job.join();
+  EXPECT_LT(SecondsSince(start), 2);
+  EXPECT_EQ(run.exit_code, 128 + SIGKILL);
+  EXPECT_NE(run.err.find("rank 0 can't go on: rank 1 has ended while training\n"),
+            std::string::npos)
+      << run.err;
+}
+
 TEST_F(FaultTest, RanksDieWithTheLauncher) {
   for (int round = 0; round < FaultRounds(); ++round) {
     double gone = 0;

@@ -161,7 +161,7 @@ void Trainer::Train() {
                         .enabled = !options_.disable_tqdm && accelerator_.is_main_process()});
   model_.Train();
   optimizer_.ZeroGrad();
-  accelerator_.group().SetPhase("training");
+  accelerator_.SetPhase("training");
   try {
     while (state_.global_step < state_.max_steps && !interrupted_) TrainEpoch();
     ReadLosses();

@@ -119,11 +119,11 @@ void Trainer::LogStep() {
 void Trainer::EvaluateNow() {
   ReadLosses();
   progress_->Clear();
-  accelerator_.group().SetPhase("evaluating");
+  accelerator_.SetPhase("evaluating");
   const Evaluation evaluation =
       Evaluate(accelerator_, model_, task_.validation.dataset, options_, "eval");
   model_.Train();
-  accelerator_.group().SetPhase("training");
+  accelerator_.SetPhase("training");
   if (!evaluation.complete) {
     interrupted_ = true;
     return;
@@ -243,7 +243,7 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
 
 void Trainer::Save() {
   if (out_ == nullptr) return;
-  accelerator_.group().SetPhase("saving");
+  accelerator_.SetPhase("saving");
   out_->Replace([this](const std::string& dir) {
     model_.SavePretrained(dir);
     task_.tokenizer->SavePretrained(dir);

@@ -158,7 +158,9 @@ struct DataLoader::Iterator::Pass {
   }
 
   void Withdraw() {
-    if (passes != nullptr) std::erase(passes->entries, entry);
+    if (passes == nullptr) return;
+    std::erase(passes->entries, entry);
+    if (passes->changed && std::uncaught_exceptions() == 0) passes->changed();
     passes = nullptr;
   }
 
@@ -308,6 +310,7 @@ DataLoader::Iterator DataLoader::begin() {
     pass->passes = passes_;
     pass->entry = std::make_shared<LoaderPasses::Entry>();
     passes_->entries.push_back(pass->entry);
+    if (passes_->changed) passes_->changed();
   }
   pass->prefetch = static_cast<size_t>(options_.prefetch);
   if (pass->prefetch > 0) pass->thread = std::thread([&p = *pass] { p.Run(); });

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -46,6 +47,8 @@ struct LoaderPasses {
     int64_t batches_left = 0;  // after this one
   };
   std::vector<std::shared_ptr<Entry>> entries;
+  // Called when a pass has begun or ended, but for one that an exception ends. Must not throw.
+  std::function<void()> changed = {};
 };
 
 class DataLoader {

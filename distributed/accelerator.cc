@@ -98,6 +98,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
   state_->environment = job.environment;
   state_->local_main = job.local_main;
   group_ = job.group;
+  state_->phase = LoopPhase::Watch({group_, state_->device_group}, *state_->passes);
   CheckSame({{"Lathe version", kVersion},
              {"program with build id", BuildId()},
              {"device", device_ == Device{} ? "cpu" : "cuda"},
@@ -113,6 +114,8 @@ Accelerator::~Accelerator() {
   if (state_->device_group != nullptr) state_->device_group->Abandon();
 }
 Accelerator::Accelerator(Accelerator&&) noexcept = default;
+
+void Accelerator::SetPhase(const std::string& phase) { state_->phase->Set(phase); }
 
 const ProcessEnvironment& Accelerator::environment() const { return state_->environment; }
 

@@ -250,6 +250,11 @@ class Accelerator {
   void RequestStop() { stop_ = true; }
   bool stop_requested() const;
 
+  // What this process does from now on, for what the others say if it is lost: "reading data".
+  // Without a word its loops over prepared loaders tell: "training" from the first backward pass
+  // on, "evaluating" where gradients are off when the loop begins.
+  void SetPhase(const std::string& phase);
+
   // `loader` once more, beginning with batch n of its next epoch; `loader` itself goes on with the
   // epoch after that. Nothing is read or made of what is skipped.
   static DataLoader SkipFirstBatches(DataLoader& loader, int64_t n);

@@ -103,6 +103,7 @@ void Accelerator::BackwardOfShare(const Pass& pass, double weight, double total)
 void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
   State& s = *state_;
   const bool exchange = *s.sync && !s.local;
+  s.phase->Trains();
   if (use_distributed()) {
     s.UpdateReducer(group_, options_.reducer);
     s.reducer->BeforeBackward(exchange);

@@ -9,6 +9,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
 #include "lathe/distributed/step_graphs.h"
 
@@ -27,6 +28,7 @@ struct Accelerator::State {
   std::shared_ptr<NcclGroup> device_group;  // null: parameters lie on the host
   int exceptions = std::uncaught_exceptions();
   std::shared_ptr<LoaderPasses> passes = std::make_shared<LoaderPasses>();
+  std::shared_ptr<LoopPhase> phase;
   std::vector<Parameter> parameters;                    // of prepared models
   std::vector<std::shared_ptr<ParameterArena>> arenas;  // of prepared optimizers, then of the rest
   // How the update of each of the arenas is shared out; null, or missing at the end: not at all.

@@ -51,7 +51,11 @@ PeerWatch::~PeerWatch() try {
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
     while (!store_->Get(RankKey("bye", other), std::min(kMoment, Left(deadline)))) {
       const std::string gone = std::string(Store::kGone) + "/" + RankName(other);
-      if (store_->Get(gone, Milliseconds(0)) || Clock::now() >= deadline) break;
+      // One that has given up together with others says no more than that.
+      if (store_->Get(gone, Milliseconds(0)) ||
+          store_->Get(RankKey("knows", other), Milliseconds(0)) || Clock::now() >= deadline) {
+        break;
+      }
     }
   }
 } catch (const Error&) {

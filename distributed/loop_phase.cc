@@ -1,0 +1,56 @@
+#include "lathe/distributed/loop_phase.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lathe/core/autograd.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kTraining[] = "training", kEvaluating[] = "evaluating";
+// Without a backward pass so far. Gradients may be switched off inside of the loop.
+constexpr char kLooping[] = "in a loop over a prepared loader";
+constexpr char kBetween[] = "between loops over prepared loaders";
+
+}  // namespace
+
+std::shared_ptr<LoopPhase> LoopPhase::Watch(std::vector<std::weak_ptr<ProcessGroup>> groups,
+                                            LoaderPasses& passes) {
+  std::shared_ptr<LoopPhase> phase(new LoopPhase(std::move(groups)));
+  passes.changed = [phase, &passes] { phase->FollowPasses(passes); };
+  return phase;
+}
+
+void LoopPhase::FollowPasses(const LoaderPasses& passes) {
+  const auto& entries = passes.entries;
+  std::erase_if(loops_, [&](const auto& loop) {
+    return std::find(entries.begin(), entries.end(), loop.first) == entries.end();
+  });
+  // A new one is the last.
+  if (loops_.size() < entries.size())
+    loops_.emplace_back(entries.back(), GradEnabled() ? kLooping : kEvaluating);
+  TellOnce(loops_.empty() ? kBetween : loops_.back().second);
+}
+
+void LoopPhase::Trains() {
+  if (!loops_.empty()) loops_.back().second = kTraining;
+  TellOnce(kTraining);
+}
+
+void LoopPhase::Set(const std::string& phase) {
+  program_tells_ = true;
+  Tell(phase);
+}
+
+void LoopPhase::TellOnce(const char* phase) {
+  if (!program_tells_ && std::exchange(told_, phase) != phase) Tell(phase);
+}
+
+void LoopPhase::Tell(const std::string& phase) {
+  for (const auto& group : groups_) {
+    if (const auto present = group.lock()) present->SetPhase(phase);
+  }
+}
+
+}  // namespace lathe
