@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lathe/core/broadcast.h"
+#include "lathe/core/device_backend.h"
 
 namespace lathe {
 namespace {
@@ -137,6 +138,7 @@ Tensor BackwardContext::LeafGrad(size_t i) {
   const Tensor& input = node_.inputs.at(i);
   if (!NeedsGrad(input) || !input.is_leaf()) return {};
   if (!input.impl()->grad) {
+    const LeafMemoryScope scope(*input.impl());
     Tensor(input).SetGrad(Tensor::Zeros(input.shape(), input.dtype(), input.device()));
   }
   return input.grad();
@@ -187,6 +189,7 @@ void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
     Tensor buffer = leaf.grad();
     AddInPlace(buffer, grad);
   } else {
+    const LeafMemoryScope scope(*leaf.impl());
     leaf.impl()->grad = grad.Clone().impl();
   }
 }

@@ -14,6 +14,12 @@ DeviceBackend*& TheBackend() {
 
 }  // namespace
 
+LeafMemoryScope::LeafMemoryScope(const TensorImpl& leaf) {
+  if (leaf.device == Device{}) return;
+  DeviceBackend& backend = BackendOf(leaf.device);
+  scope_.emplace(backend, leaf.storage == nullptr ? nullptr : backend.MemoryOf(*leaf.storage));
+}
+
 DeviceBackend* FindDeviceBackend() { return TheBackend(); }
 
 bool RegisterDeviceBackend(DeviceBackend* backend) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -66,9 +67,11 @@ class DeviceBackend {
   // From now on this thread's tensors take memory from there; null: from what all share. Returns
   // what it was.
   virtual std::shared_ptr<DeviceMemory> UseMemory(std::shared_ptr<DeviceMemory> memory) = 0;
+  // Where `storage`, of this backend, lies; null: in what all share.
+  virtual std::shared_ptr<DeviceMemory> MemoryOf(const Storage& storage) const = 0;
   // Runs `work`, which must do nothing but queue work: it is recorded. What `work` throws, this
   // throws; copies from and to the host are errors. Memory that it takes and gives back is used
-  // each time the work is done: give it memory of its own.
+  // each time the work is done: give it memory of its own; to take what all share is an error.
   virtual std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) = 0;
 };
 
@@ -84,6 +87,16 @@ class DeviceMemoryScope {
  private:
   DeviceBackend& backend_;
   std::shared_ptr<DeviceMemory> before_;
+};
+
+// While one lives, this thread's tensors take memory from where `leaf` lies: what lives as long as
+// it does, and not only as long as a pass with memory of its own. On the host nothing happens.
+class LeafMemoryScope {
+ public:
+  explicit LeafMemoryScope(const TensorImpl& leaf);
+
+ private:
+  std::optional<DeviceMemoryScope> scope_;
 };
 
 // The backend that this program is linked with; null: none.

@@ -248,7 +248,10 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
     entry.loss.CopyFrom(loss.Detach());
   };
   RefreshNarrowCopies(parameters);
-  if (entry.work != nullptr && entry.narrow != NarrowPlaces(parameters)) entry.work = nullptr;
+  if (entry.warm && entry.narrow != NarrowPlaces(parameters)) {
+    entry.work = nullptr;
+    entry.warm = false;  // recorded work can't make such copies
+  }
   const std::vector<LeafState> before = StatesOf(parameters);
   try {
     const DeviceMemoryScope scope(backend_, memory_);
@@ -256,12 +259,14 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
       pass();
       seen.bounds.Widen(bounds);
       entry.warm = true;
+      std::vector<const void*> narrow = NarrowPlaces(parameters);
+      if (narrow != entry.narrow) entry.work = nullptr;
+      entry.narrow = std::move(narrow);
       ++statistics_.eager;
       return Copy(entry.loss);
     }
     if (entry.work == nullptr) {
       entry.work = backend_.Record(pass);
-      entry.narrow = NarrowPlaces(parameters);
       entry.after = StatesOf(parameters);
       ++statistics_.recorded;
       LogDebug(absl::StrCat("recorded a CUDA graph for ", key.rows, " rows of ", key.sequences,

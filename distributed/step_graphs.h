@@ -55,8 +55,8 @@ class StepGraphs {
   // loss = forward(batch), and its backward pass from `grad_seed` on. Returns the loss, [] float32
   // on the device. What `forward` does must follow from the shapes of the batch, the numbers in
   // Batch::inputs and the model alone, and it uses no other parameters than the model's: it is not
-  // called for each batch. Numbers are those of Backward(forward(batch)) with as many rows and
-  // sequences.
+  // called for each batch, and tensors that it keeps hold until the next Run. Numbers are those of
+  // Backward(forward(batch)) with as many rows and sequences.
   Tensor Run(const Module& model, const Batch& batch, float grad_seed,
              const std::function<Tensor(const Batch&)>& forward);
 
@@ -96,7 +96,7 @@ class StepGraphs {
   };
   struct Entry {
     std::vector<std::weak_ptr<TensorImpl>> leaves;
-    std::vector<const void*> narrow;  // their copies for products
+    std::vector<const void*> narrow;  // their copies for products, which the work reads
     std::shared_ptr<PackedInputs> inputs;
     Tensor loss;
     std::unique_ptr<RecordedWork> work;  // null: not recorded yet

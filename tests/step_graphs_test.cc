@@ -69,6 +69,18 @@ struct Outcome {
   StepGraphStatistics statistics;
 };
 
+void ExpectNear(const Outcome& actual, const Outcome& expected, double tolerance) {
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance) << "step " << i;
+  }
+  double furthest = 0;
+  for (size_t i = 0; i < expected.values.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(actual.values[i])) << i;
+    furthest = std::max(furthest, std::fabs(double{actual.values[i]} - expected.values[i]));
+  }
+  EXPECT_LE(furthest, 20 * tolerance);  // AdamW divides small gradients by their size
+}
+
 class StepGraphsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -205,6 +217,101 @@ TEST_F(StepGraphsTest, GradientsThatAreTakenAwayOrChanged) {
   ExpectTheSame({.between = between});
 }
 
+// Two models that take turns after graphs of the first were recorded: what of the second outlives
+// a pass doesn't lie where they write.
+TEST_F(StepGraphsTest, ModelsThatComeLater) {
+  const auto train = [](const std::string& precision, bool head_only, bool graphs) {
+    Accelerator accelerator({.mixed_precision = precision,
+                             .grad_scaler = {.init_scale = 1e3},
+                             .device = "cuda",
+                             .step_graphs = graphs});
+    std::vector<std::shared_ptr<SequenceClassifier>> models;
+    std::vector<std::unique_ptr<AdamW>> optimizers;
+    for (int m = 0; m < 2; ++m) {
+      models.push_back(MakeModel());
+      std::vector<Parameter> updated;
+      for (const Parameter& p : models[m]->Parameters()) {
+        if (!head_only || p.name.starts_with("classifier")) updated.push_back(p);
+      }
+      optimizers.push_back(std::make_unique<AdamW>(updated, AdamWOptions{.lr = 1e-2}));
+      accelerator.Prepare(*models[m], *optimizers[m]);
+      models[m]->Train();
+    }
+    int64_t step = 0;
+    const auto pass = [&](size_t m) {
+      std::vector<std::vector<int32_t>> sequences;
+      for (int32_t b = 0; b < 8; ++b) {
+        sequences.emplace_back(static_cast<size_t>(5 + b), static_cast<int32_t>(49 - b));
+      }
+      Batch batch =
+          Batch::Pack(sequences, {}, Tensor::FromVector<int64_t>({0, 1, 0, 1, 1, 0, 1, 0}));
+      batch.step = step++;
+      accelerator.Backward(*models[m], batch,
+                           [&](const Batch& b) { return models[m]->Forward(b).loss; });
+      optimizers[m]->Step();
+      optimizers[m]->ZeroGrad();
+    };
+    for (int i = 0; i < 5; ++i) pass(0);
+    for (int i = 0; i < 6; ++i) pass(1), pass(0);
+    Outcome outcome = {accelerator.TakeLosses(), {}, accelerator.graph_statistics()};
+    for (const auto& model : models) {
+      for (const Parameter& p : model->Parameters()) {
+        for (const Tensor& t : {p.tensor, p.tensor.grad()}) {
+          const std::vector<float> values = t.ToVector<float>();
+          outcome.values.insert(outcome.values.end(), values.begin(), values.end());
+        }
+      }
+    }
+    return outcome;
+  };
+  for (const std::string precision : {"no", "bf16", "fp16"}) {
+    for (const bool head_only : {false, true}) {
+      SCOPED_TRACE(precision + (head_only ? ", the head" : ""));
+      const Outcome plain = train(precision, head_only, false);
+      const Outcome graphs = train(precision, head_only, true);
+      EXPECT_EQ(graphs.losses, plain.losses);
+      EXPECT_EQ(graphs.values, plain.values);
+      EXPECT_EQ(graphs.statistics.recorded, 2);
+      EXPECT_GE(graphs.statistics.replayed, 12);
+    }
+  }
+}
+
+// A gradient that each pass makes can't be one that a graph writes.
+TEST_F(StepGraphsTest, GradientsThatEachPassMakes) {
+  const auto train = [](bool graphs) {
+    Accelerator accelerator({.device = "cuda", .step_graphs = graphs});
+    const auto model = MakeModel();
+    std::vector<Parameter> head, others;
+    for (const Parameter& p : model->Parameters()) {
+      (p.name.starts_with("classifier") ? head : others).push_back(p);
+    }
+    AdamW optimizer(head, {.lr = 1e-2});
+    accelerator.Prepare(*model, optimizer);
+    model->Train();
+    Outcome outcome;
+    for (int64_t step = 0; step < 5; ++step) {
+      Batch batch = Batch::Pack({{5, 6, 7}, {1, 2}}, {}, Tensor::FromVector<int64_t>({0, 1}));
+      batch.step = step;
+      accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
+      for (Parameter& p : others) {
+        const std::vector<float> values = p.tensor.grad().ToVector<float>();
+        outcome.values.insert(outcome.values.end(), values.begin(), values.end());
+        p.tensor.SetGrad({});
+      }
+      optimizer.Step();
+      optimizer.ZeroGrad();
+    }
+    outcome.losses = accelerator.TakeLosses();
+    outcome.statistics = accelerator.graph_statistics();
+    return outcome;
+  };
+  const Outcome plain = train(false), graphs = train(true);
+  ExpectNear(graphs, plain, 1e-6);
+  EXPECT_EQ(graphs.statistics.recorded, 0);
+  EXPECT_EQ(graphs.statistics.eager, 5);
+}
+
 TEST_F(StepGraphsTest, WhatReadsNumbersRunsAsItIs) {
   const auto forward = [](SequenceClassifier& model, const Batch& batch) {
     const Tensor loss = model.Forward(batch).loss;
@@ -339,18 +446,6 @@ Outcome TrainOn(const std::vector<Batch>& batches, int64_t num_labels, StepGraph
   }
   return {losses, optimizer.arena().values().ToVector<float>(),
           graphs == nullptr ? StepGraphStatistics() : graphs->statistics()};
-}
-
-void ExpectNear(const Outcome& actual, const Outcome& expected, double tolerance) {
-  for (size_t i = 0; i < expected.losses.size(); ++i) {
-    EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance) << "step " << i;
-  }
-  double furthest = 0;
-  for (size_t i = 0; i < expected.values.size(); ++i) {
-    ASSERT_TRUE(std::isfinite(actual.values[i])) << i;
-    furthest = std::max(furthest, std::fabs(double{actual.values[i]} - expected.values[i]));
-  }
-  EXPECT_LE(furthest, 20 * tolerance);  // AdamW divides small gradients by their size
 }
 
 TEST_F(StepGraphsTest, NumbersOfSequencesShareAGraph) {

@@ -99,6 +99,7 @@ class OwnMemory : public DeviceMemory, public PoolDevice {
 
 // Where this thread's storages come from; null: DevicePool().
 thread_local std::shared_ptr<DeviceMemory> used_memory;
+thread_local bool recording = false;  // this thread's work
 
 class DeviceStorage : public Storage {
  public:
@@ -115,6 +116,7 @@ class DeviceStorage : public Storage {
 #endif
     PoolOf(memory_).Free(data_);
   }
+  const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
 
  private:
   static Pool& PoolOf(const std::shared_ptr<DeviceMemory>& memory) {
@@ -221,6 +223,9 @@ class Backend : public DeviceBackend {
 
   std::shared_ptr<Storage> Allocate(int64_t bytes, int index, bool zeroed) override {
     Use(index);
+    // Others would have it while the work still uses it, and it would outlive but one of its runs.
+    Check(!recording || used_memory != nullptr, "cuda",
+          "tensors that outlive recorded work can't be made in it");
     auto storage = std::make_shared<DeviceStorage>(bytes);
     if (zeroed && bytes > 0) {
       CheckCuda("cudaMemset",
@@ -257,6 +262,9 @@ class Backend : public DeviceBackend {
   std::shared_ptr<DeviceMemory> UseMemory(std::shared_ptr<DeviceMemory> memory) override {
     return std::exchange(used_memory, std::move(memory));
   }
+  std::shared_ptr<DeviceMemory> MemoryOf(const Storage& storage) const override {
+    return static_cast<const DeviceStorage&>(storage).memory();
+  }
   std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) override {
     Check(!IsCapturing(), "cuda", "work is being recorded already");
     // Relaxed: memory may be allocated meanwhile.
@@ -264,8 +272,11 @@ class Backend : public DeviceBackend {
               cudaStreamBeginCapture(Stream(), cudaStreamCaptureModeRelaxed));
     cudaGraph_t graph = nullptr;
     try {
+      recording = true;
       work();
+      recording = false;
     } catch (...) {
+      recording = false;
       cudaStreamEndCapture(Stream(), &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);
       cudaGetLastError();

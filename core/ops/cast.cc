@@ -1,6 +1,9 @@
 #include "lathe/core/ops/cast.h"
 
+#include <optional>
+
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 
 namespace lathe {
 
@@ -17,6 +20,8 @@ Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype) {
   TensorImpl& impl = *leaf.impl();
   const int64_t version = impl.storage->version();
   if (impl.low_precision == nullptr || impl.low_precision->dtype != dtype) {
+    std::optional<LeafMemoryScope> scope;
+    if (leaf.is_leaf()) scope.emplace(impl);  // others are gone after the pass
     impl.low_precision = Tensor::Empty(leaf.shape(), dtype, leaf.device()).impl();
     impl.low_precision_version = -1;
   }

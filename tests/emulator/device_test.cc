@@ -172,6 +172,28 @@ TEST(RecordedWork, CannotTakeValuesFromTheHost) {
   EXPECT_EQ(x.ToVector<float>(), std::vector<float>(5, 1));  // nothing is left behind
 }
 
+TEST(RecordedWork, TakesNoMemoryThatAllShare) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  const auto memory = backend.NewMemory();
+  Tensor kept = Tensor::Zeros({5}, DType::kF32, kGpu);
+  EXPECT_EQ(backend.MemoryOf(*kept.impl()->storage), nullptr);
+  const auto beside = [](const Tensor& leaf) {
+    const LeafMemoryScope scope(*leaf.impl());
+    return leaf.Clone();
+  };
+  {
+    const DeviceMemoryScope scope(backend, memory);
+    const Tensor own = kept.Clone();
+    EXPECT_EQ(backend.MemoryOf(*own.impl()->storage), memory);
+    EXPECT_EQ(backend.MemoryOf(*beside(own).impl()->storage), memory);
+    EXPECT_EQ(backend.MemoryOf(*beside(kept).impl()->storage), nullptr);
+    EXPECT_NE(backend.Record([&] { beside(own); }), nullptr);
+    EXPECT_THROW(backend.Record([&] { beside(kept); }), Error);
+  }
+  EXPECT_THROW(backend.Record([&] { beside(kept); }), Error);
+  EXPECT_EQ(beside(kept).ToVector<float>(), std::vector<float>(5, 0));
+}
+
 // What is free of the memory that recorded work took, it still uses.
 TEST(RecordedWork, KeepsItsMemoryWhereItIsShort) {
   DeviceBackend& backend = BackendOf(kGpu);
