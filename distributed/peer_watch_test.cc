@@ -140,6 +140,19 @@ TEST(PeerWatch, WhoAwaitsAWordHearsOfTheProblem) {
   EXPECT_EQ(results[1].said, "[await] rank 1 can't go on: rank 0: broken");
 }
 
+// It goes while others still wait for it; they give up, and it waits for none of them.
+TEST(PeerWatch, RankZeroThatLeavesEarlyDoesNotWaitForWhoMissesIt) {
+  const auto results = WithWatches(3, [](int rank, PeerWatch& watch) {
+    if (rank > 0) WaitForEver(watch);
+    return std::string();
+  });
+  EXPECT_EQ(results[0].exit_code, 0);
+  EXPECT_LT(results[0].seconds, 8);
+  for (const int rank : {1, 2}) {
+    EXPECT_NE(results[rank].said.find("rank 0 has ended"), std::string::npos) << results[rank].said;
+  }
+}
+
 // Ranks that compute alone and only look up now and then.
 void WorkUntilSomebodyIsLost(PeerWatch& watch) {
   for (;;) {

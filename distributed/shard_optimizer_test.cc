@@ -233,7 +233,8 @@ TEST(ShardOptimizer, ARankThatIsLostInAStepLeavesItHalfDone) {
     }
     return std::string("nobody noticed");
   });
-  EXPECT_EQ(results[0].said, "[all_gather] rank 0 can't go on: rank 1 has ended; half done");
+  EXPECT_EQ(results[0].said,
+            "[all_gather] rank 0 can't go on: rank 1 has ended while training; half done");
 }
 
 }  // namespace
