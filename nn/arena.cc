@@ -120,7 +120,8 @@ Tensor ParameterArena::GradView(const Entry& entry) const {
 }
 
 void ParameterArena::Follow() {
-  if (entries_[0].parameter.tensor.device() == values_.device()) return;
+  // There may have been moves to another device and back.
+  if (entries_[0].parameter.tensor.impl()->storage == values_.impl()->storage) return;
   const Tensor moved =
       CommonBuffer(entries_, values_.numel(), [](const TensorImpl& impl) { return &impl; });
   if (!moved.defined()) return;

@@ -244,6 +244,30 @@ TEST_F(TrainingOnDevice, AModelThatMovesWhileItIsTrained) {
   }
 }
 
+// Away and back between two steps; gradients come along.
+TEST_F(TrainingOnDevice, AModelThatMovesAwayAndBack) {
+  if (device_ == Device{}) GTEST_SKIP() << "there is one device";
+  for (const auto& make : {MakeAdamW, MakeSgd}) {
+    const auto train = [&](bool moves) {
+      int count = 0;
+      return Train(device_, When::kAfter, make, [&](Net& net, Optimizer& optimizer) {
+        const auto away_and_back = [&, at = count++ % 2](int when) {
+          if (!moves || at != when) return;
+          net.To(Device{});
+          net.To(device_);
+        };
+        away_and_back(0);
+        Backward(net.Loss());
+        away_and_back(1);
+        ClipGradNorm(optimizer, 0.05);
+        optimizer.Step();
+        optimizer.ZeroGrad();
+      });
+    };
+    EXPECT_EQ(train(true), train(false));
+  }
+}
+
 TEST_F(TrainingOnDevice, SeveralPassesClippingAndReadingGradients) {
   const auto step = [](Net& net, Optimizer& optimizer) {
     Backward(net.Loss());
