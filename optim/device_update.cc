@@ -118,12 +118,15 @@ void DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
   const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
   const Tensor factor = CommonGradScale(arena);
   const int64_t chunks = NumberChunks(ranges);
-  if (ranges != ranges_) {
-    const auto count = static_cast<int64_t>(ranges.size());
-    Reserve(&ranges_there_, count * static_cast<int64_t>(sizeof(DeviceRange)), device_);
-    Reserve(&rates_, count * static_cast<int64_t>(sizeof(DeviceRates)), device_);
-    backend_.CopyToDevice(ranges_there_.raw_data(), ranges.data(),
-                          count * static_cast<int64_t>(sizeof(DeviceRange)));
+  if (ranges != ranges_ || !ranges_there_.defined()) {
+    const auto count = static_cast<int64_t>(ranges.size());  // 0 where all are frozen
+    const int64_t room = std::max<int64_t>(count, 1);
+    Reserve(&ranges_there_, room * static_cast<int64_t>(sizeof(DeviceRange)), device_);
+    Reserve(&rates_, room * static_cast<int64_t>(sizeof(DeviceRates)), device_);
+    if (count > 0) {
+      backend_.CopyToDevice(ranges_there_.raw_data(), ranges.data(),
+                            count * static_cast<int64_t>(sizeof(DeviceRange)));
+    }
     ranges_ = std::move(ranges);
   }
   waiting_values_.rates = rates.values;

@@ -316,6 +316,33 @@ TEST_F(TrainingOnDevice, FrozenAndThawedParameters) {
   }
 }
 
+TEST_F(TrainingOnDevice, NothingThatIsTrained) {
+  for (const auto& make : {MakeAdamW, MakeSgd}) {
+    for (const bool scaled : {false, true}) {
+      const auto train = [&](Device device) {
+        const auto scaler = std::make_shared<GradScaler>();
+        int count = 0;
+        return Train(device, When::kAfter, make, [&](Net& net, Optimizer& optimizer) {
+          if (scaled && count == 0) optimizer.UseGradScaler(scaler);
+          const bool frozen = count++ != 2;
+          for (Tensor p : {net.first, net.second}) p.SetRequiresGrad(!frozen);
+          const Floats before = net.Values();
+          if (!frozen) {
+            scaled ? scaler->Backward(net.Loss()) : Backward(net.Loss());
+          } else if (scaled) {
+            scaler->BeginPass();
+          }
+          optimizer.Step();
+          optimizer.ZeroGrad();
+          EXPECT_EQ(net.Values() == before, frozen);
+          EXPECT_EQ(optimizer.step_count(), count);
+        });
+      };
+      ExpectNear(train(device_), train({}), 2e-6);
+    }
+  }
+}
+
 // x * sigmoid(x), of elementwise ops.
 struct Swish : Function {
   Tensor Forward(const std::vector<Tensor>& x) override {
