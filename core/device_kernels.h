@@ -136,7 +136,7 @@ struct ScalerRule {
   float growth_factor, backoff_factor;
   int64_t growth_interval;
 };
-// The steps of an optimizer that uses one, on the device.
+// The steps of an optimizer on the device.
 struct ScaledSteps {
   int32_t found_inf = 0;  // whether a gradient of the present step is not finite
   int32_t skipped = 0;    // the last step
@@ -160,12 +160,12 @@ struct RateValues {
   int64_t advanced = 0;   // ScaledSteps's at which the first of the rates holds
   int64_t num_rates = 1;  // for each group; the next one holds for the next step of the schedule
 };
-// A step with a loss scaler; all null: without.
+// A step that the device decides about: with a loss scaler or behind clipping; all null: taken.
 struct ScaledStep {
-  ScalerState* scaler = nullptr;
-  ScaledSteps* steps = nullptr;
-  const float* clip = nullptr;  // null: 1
-  float* factor = nullptr;      // gets *clip, or NaN where the step is skipped
+  ScalerState* scaler = nullptr;  // null: without
+  ScaledSteps* steps = nullptr;   // without a scaler only `taken` counts
+  const float* clip = nullptr;    // null: 1
+  float* factor = nullptr;        // with a scaler: gets *clip, or NaN where the step is skipped
   bool operator==(const ScaledStep&) const = default;
 };
 constexpr int64_t kDeviceChunk = 4096;  // elements that one block updates
@@ -195,7 +195,8 @@ struct SgdConstants {
 struct DeviceOptimizerKernels {
   // Each stretch's counter goes up by 1, and its rates become those of that update. ranges, rates:
   // (count); lrs: (groups, values->num_rates). With a scaler: its step, and the optimizer's, is
-  // taken, or skipped if a gradient is not finite, which leaves counters and rates as they are.
+  // taken, or skipped if a gradient is not finite. Counters and rates stay as they are where a step
+  // is skipped, or held back by a *scaled.clip that is not finite.
   void (*rates)(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges, int64_t count,
                 const RateRule& rule, const RateValues* values, const double* lrs,
                 const ScaledStep& scaled);

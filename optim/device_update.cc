@@ -111,7 +111,7 @@ Tensor DeviceUpdater::Clip(ParameterArena& arena, double max_norm, const Tensor&
   return results;
 }
 
-void DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
+bool DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
                          std::vector<DeviceRange> ranges, DType narrow_type, const Tensor& counters,
                          const StepRates& rates, ScalerState* scaler) {
   const Tensor& values = arena.values();
@@ -150,14 +150,18 @@ void DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
           .lrs = nullptr,
           .scaled = {},
           .narrow_type = narrow_type};
+  const bool counted = scaler != nullptr || factor.defined();
   if (scaler != nullptr) {
     step.scaled = {.scaler = scaler,
                    .steps = Steps(),
                    .clip = DataOrNull(factor),
                    .factor = scaled_factor_.data<float>()};
     step.factor = scaled_factor_.data<float>();
+  } else if (factor.defined()) {
+    step.scaled = {.scaler = nullptr, .steps = Steps(), .clip = DataOrNull(factor)};
   }
   Queue();
+  return counted;
 }
 
 void DeviceUpdater::Queue() {

@@ -48,11 +48,13 @@ class DeviceUpdater {
   Tensor Clip(ParameterArena& arena, double max_norm, const Tensor& losses, const Tensor& latch,
               const ScalerState* scaler);
   // ranges: what is updated. counters: [n] int64, one for each parameter. scaler: null without.
-  void Step(ParameterArena& arena, const DeviceMethod& method, std::vector<DeviceRange> ranges,
+  // Returns whether ReadSteps tells if the step was taken: one with a scaler, and one that may be
+  // held back by clipping.
+  bool Step(ParameterArena& arena, const DeviceMethod& method, std::vector<DeviceRange> ranges,
             DType narrow_type, const Tensor& counters, const StepRates& rates, ScalerState* scaler);
   void Queue();
 
-  // What has become of steps with a scaler. Waits for them.
+  // What has become of the steps that Step says it of. Waits for them.
   ScaledSteps ReadSteps() const;
 
   Device device() const { return device_; }

@@ -129,7 +129,7 @@ void Optimizer::MakeStep() {
   }
   steps_ = steps_.To(device);
   step_is_half_done_ = shares_ != nullptr;
-  if (!decided_there) ++step_count_;
+  if (device == Device{}) ++step_count_;
   UpdateParameters();
   step_is_half_done_ = false;
 }

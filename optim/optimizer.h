@@ -130,6 +130,8 @@ class Optimizer {
   ScalerState* Scaler();
   // Finds out what has become of steps with a scaler on a device.
   void Settle() const;
+  // How many steps were taken.
+  void CountSteps() const;
   // Sets the rates to those of the schedule's step `step`.
   void Follow(RateSchedule& schedule, int64_t step) const;
   std::unique_ptr<DeviceUpdater> updater_;
@@ -146,7 +148,8 @@ class Optimizer {
   mutable int64_t step_count_ = 0;
   mutable bool step_was_skipped_ = false;
   // Since then:
-  mutable bool unsettled_ = false;                  // a step was queued
+  mutable bool unsettled_ = false;                  // a step with a scaler was queued
+  mutable bool uncounted_ = false;                  // one that may be held back was
   mutable std::shared_ptr<RateSchedule> schedule_;  // that makes steps if the optimizer does
   mutable int64_t queued_advances_ = 0;             // its steps that the device knows of
   mutable int64_t next_advances_ = 0;               // and those since

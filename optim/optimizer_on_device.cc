@@ -11,7 +11,7 @@ namespace lathe {
 DeviceUpdater& Optimizer::Updater() {
   const Device device = arena_->values().device();
   if (updater_ == nullptr || updater_->device() != device) {
-    Settle();
+    CountSteps();
     settled_ = nullptr;
     updater_ = std::make_unique<DeviceUpdater>(device, num_groups());
     updater_->graphs().Use(use_graphs_);
@@ -68,7 +68,9 @@ void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
     scaler_->StepIsQueued();
     unsettled_ = true;
   }
-  Updater().Step(*arena_, method, std::move(ranges), narrow_type, steps_, rates, Scaler());
+  const bool counted =
+      Updater().Step(*arena_, method, std::move(ranges), narrow_type, steps_, rates, Scaler());
+  counted ? static_cast<void>(uncounted_ = true) : static_cast<void>(++step_count_);
   storage.BumpVersion();
   for (TensorImpl* parameter : narrowed) parameter->low_precision_version = storage.version();
 }
@@ -88,6 +90,7 @@ void Optimizer::Settle() const {
   const ScaledSteps before = settled_ == nullptr ? ScaledSteps() : *settled_;
   settled_ = std::make_unique<ScaledSteps>(now);
   step_count_ += now.taken - before.taken;
+  uncounted_ = false;
   step_was_skipped_ = now.skipped != 0;
   const std::shared_ptr<RateSchedule> schedule = std::exchange(schedule_, nullptr);
   const int64_t next = std::exchange(next_advances_, 0);
@@ -97,6 +100,14 @@ void Optimizer::Settle() const {
   }
   used_lr_ = lr_;
   if (next > 0 && !step_was_skipped_) Follow(*schedule, schedule->step + next);
+}
+
+void Optimizer::CountSteps() const {
+  Settle();
+  if (!std::exchange(uncounted_, false)) return;
+  const ScaledSteps now = updater_->ReadSteps();
+  step_count_ += now.taken - (settled_ == nullptr ? 0 : settled_->taken);
+  settled_ = std::make_unique<ScaledSteps>(now);
 }
 
 void Optimizer::Follow(RateSchedule& schedule, int64_t step) const {
@@ -136,7 +147,7 @@ double Optimizer::used_lr(int group) const {
 }
 
 int64_t Optimizer::step_count() const {
-  Settle();
+  CountSteps();
   return step_count_;
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lathe/core/autograd.h"
@@ -211,6 +212,7 @@ TEST_F(UpdateGraphsTest, AModelThatMovesAway) {
     // One step on the host.
     if (i == 5) net.To(Device{});
     if (i == 6) net.To(CheckedDevice());
+    if (i == 8) net.To(Device{}), net.To(CheckedDevice());
     EXPECT_EQ(optimizer.step_count(), i);
   };
   ExpectTheSame(ClippedStep, move);
@@ -227,6 +229,38 @@ TEST_F(UpdateGraphsTest, HeldBackSteps) {
     EXPECT_EQ(net.first.ToVector<float>() == before, i >= 4);
   };
   ExpectTheSame(update);
+}
+
+// Steps that clipping holds back count nowhere: as if they had not been made.
+TEST_F(UpdateGraphsTest, StepsThatAreHeldBackDoNotCount) {
+  const auto train = [](const Make& make, bool graphs, bool bad_steps) {
+    Net net(DType::kF32);
+    net.To(CheckedDevice());
+    const auto optimizer = make(net);
+    optimizer->UseGraphs(graphs);
+    int64_t count = 0;
+    for (int i = 0; i < 12; ++i) {
+      const bool bad = i < 2 || i == 6;
+      if (bad && !bad_steps) continue;
+      Backward(net.Loss(true));
+      if (bad) net.second.grad().Fill(std::numeric_limits<float>::quiet_NaN());
+      if (i != 8) ClipGradNorm(*optimizer, 0.01);
+      optimizer->Step();
+      optimizer->ZeroGrad();
+      count += !bad;
+      if (i > 3) {
+        EXPECT_EQ(optimizer->step_count(), count) << i;
+      }
+    }
+    EXPECT_EQ(optimizer->graph_statistics().replayed > 0, graphs);
+    return optimizer->arena().values().ToVector<float>();
+  };
+  for (size_t m = 0; m < kMakes.size(); ++m) {
+    SCOPED_TRACE("optimizer " + std::to_string(m));
+    const Floats expected = train(kMakes[m], false, false);
+    EXPECT_EQ(train(kMakes[m], false, true), expected);
+    EXPECT_EQ(train(kMakes[m], true, true), expected);
+  }
 }
 
 TEST_F(UpdateGraphsTest, ClipAndStepWaitsWhileGradientsAccumulate) {

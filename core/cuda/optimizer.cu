@@ -56,15 +56,20 @@ __device__ inline bool AlignedTo(uintptr_t bytes, const void* pointer) {
 
 constexpr unsigned kNaNBits = 0x7fc00000u;
 
-// What a step with a scaler does before parameters change; by one thread. Returns whether it is
-// taken.
-__device__ inline bool TakeScaledStep(const ScaledStep& scaled, int64_t advance) {
+// What a step does before parameters change; by one thread. Returns whether they do.
+__device__ inline bool TakeStep(const ScaledStep& scaled, int64_t advance) {
+  if (scaled.steps == nullptr) return true;
   ScaledSteps& steps = *scaled.steps;
+  const bool held_back = scaled.clip != nullptr && !IsFinite(*scaled.clip);
+  if (scaled.scaler == nullptr) {
+    steps.taken += !held_back;
+    return !held_back;
+  }
   ScalerState& scaler = *scaled.scaler;
   if (steps.skipped == 0) steps.advanced += advance;
   const bool taken = steps.found_inf == 0;
   steps.skipped = !taken;
-  steps.taken += taken;
+  steps.taken += taken && !held_back;
   // Of several optimizers that make a step with the same pass, any.
   scaler.skipped = !taken || (scaler.stepped != 0 && scaler.skipped != 0);
   scaler.stepped = 1;
@@ -72,7 +77,7 @@ __device__ inline bool TakeScaledStep(const ScaledStep& scaled, int64_t advance)
   *scaled.factor = !taken                   ? __uint_as_float(kNaNBits)
                    : scaled.clip == nullptr ? 1.0f
                                             : *scaled.clip;
-  return taken;
+  return taken && !held_back;
 }
 
 // One block.
@@ -81,13 +86,11 @@ __global__ void RatesKernel(DeviceRates* rates, int64_t* counters, const DeviceR
                             const double* lrs, ScaledStep scaled) {
   __shared__ bool taken;
   const int64_t num_rates = values->num_rates;
-  if (threadIdx.x == 0) {
-    taken = scaled.scaler == nullptr || TakeScaledStep(scaled, values->advance);
-  }
+  if (threadIdx.x == 0) taken = TakeStep(scaled, values->advance);
   __syncthreads();
   if (!taken) return;
   const int64_t place =
-      scaled.steps == nullptr ? 0 : min(scaled.steps->advanced - values->advanced, num_rates - 1);
+      scaled.scaler == nullptr ? 0 : min(scaled.steps->advanced - values->advanced, num_rates - 1);
   for (int64_t i = threadIdx.x; i < count; i += kBlock) {
     const DeviceRange range = ranges[i];
     const int64_t steps = ++counters[range.counter];
