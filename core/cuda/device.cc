@@ -128,9 +128,14 @@ class DeviceStorage : public Storage {
 #endif
 };
 
+// Each larger than the last; the last is in use.
+using Workspaces = std::vector<std::shared_ptr<DeviceStorage>>;
+// What Workspace has given to this thread.
+thread_local Workspaces given_workspaces;
+
 class Graph : public RecordedWork {
  public:
-  explicit Graph(cudaGraph_t graph) {
+  Graph(cudaGraph_t graph, Workspaces used) : used_(std::move(used)) {
     const cudaError_t result = cudaGraphInstantiate(&graph_, graph, 0);
     cudaGraphDestroy(graph);
     CheckCuda("cudaGraphInstantiate", result);
@@ -146,6 +151,7 @@ class Graph : public RecordedWork {
 
  private:
   cudaGraphExec_t graph_ = nullptr;
+  const Workspaces used_;  // the thread that recorded may be gone
 };
 
 // A stream, for copies.
@@ -283,7 +289,7 @@ class Backend : public DeviceBackend {
       throw;
     }
     CheckCuda("cudaStreamEndCapture", cudaStreamEndCapture(Stream(), &graph));
-    return std::make_unique<Graph>(graph);
+    return std::make_unique<Graph>(graph, given_workspaces);
   }
 
  private:
@@ -380,10 +386,10 @@ Pool& DevicePool() {
 }
 
 void* Workspace(int64_t bytes) {
-  thread_local std::vector<std::unique_ptr<DeviceStorage>> given;  // each larger than the last
+  Workspaces& given = given_workspaces;
   if (given.empty() || given.back()->bytes() < bytes) {
     const int64_t larger = given.empty() ? bytes : std::max(bytes, 2 * given.back()->bytes());
-    given.push_back(std::make_unique<DeviceStorage>(larger, /*memory=*/nullptr));
+    given.push_back(std::make_shared<DeviceStorage>(larger, /*memory=*/nullptr));
   }
   return given.back()->data();
 }

@@ -26,7 +26,7 @@ Pool& DevicePool();
 
 // Scratch memory on the device that work queued later may reuse: valid for what this thread queues
 // before its next call. At least `bytes`, 512-byte aligned. What a thread was given stays reserved
-// for it until it ends, so that recorded work may be repeated.
+// for it until it ends, and for the work that it recorded as long as that may be repeated.
 void* Workspace(int64_t bytes);
 
 }  // namespace lathe::cuda

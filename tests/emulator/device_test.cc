@@ -71,6 +71,39 @@ TEST(DeviceMemory, WorkspaceIsEachThreadsOwn) {
   EXPECT_NE(Tensor::Empty({1000}, DType::kU8, kGpu).raw_data(), mine) << "it stays reserved";
 }
 
+TEST(DeviceMemory, WorkspaceOutlivesItsThreadInWhatWasRecorded) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  const Tensor source = Tensor::Full({1000}, 7, DType::kU8, kGpu);
+  char* workspace = nullptr;
+  std::unique_ptr<RecordedWork> work;
+  std::thread([&] {
+    work = backend.Record([&] {
+      workspace = static_cast<char*>(cuda::Workspace(1000));
+      backend.CopyOnDevice(workspace, source.raw_data(), 1000);
+    });
+  }).join();
+  std::vector<Tensor> others;  // all that would fit where it is
+  for (int i = 0; i < 100; ++i) {
+    others.push_back(Tensor::Full({1000}, i, DType::kU8, kGpu));
+    EXPECT_NE(others.back().raw_data(), workspace);
+  }
+  work->Launch();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(others[i].ToVector<uint8_t>(), std::vector<uint8_t>(1000, static_cast<uint8_t>(i)));
+  }
+  std::vector<uint8_t> bytes(1000);
+  backend.CopyToHost(bytes.data(), workspace, 1000);
+  EXPECT_EQ(bytes, std::vector<uint8_t>(1000, 7));
+  others.clear();
+  work.reset();
+  bool free_again = false;
+  for (int i = 0; i < 100; ++i) {
+    others.push_back(Tensor::Empty({1000}, DType::kU8, kGpu));
+    free_again |= others.back().raw_data() == workspace;
+  }
+  EXPECT_TRUE(free_again);
+}
+
 TEST(DeviceCopies, KeepTheirBytes) {
   DeviceBackend& backend = BackendOf(kGpu);
   for (const int64_t n :
