@@ -31,7 +31,7 @@ done
 
 mkdir -p "$temp/extra/deep"
 echo hello >"$temp/extra/deep/file"
-tools/bundle.sh "$temp/one.tar.gz" "${programs[@]}" --with "$temp/extra" --with "$temp/extra/deep:golden/other" >"$temp/said"
+tools/bundle.sh "$temp/one.tar.gz" "${programs[@]}" --max_mib 100 --with "$temp/extra" --with "$temp/extra/deep:golden/other" >"$temp/said"
 expect 'needs glibc 2\.[0-9]+ or newer' "$temp/said"
 
 # A program without libraries: the same files give the same bytes, in a file that is not too large.
@@ -64,11 +64,25 @@ expect '^# GPU check: none: no nvidia-smi here' results/results.md
 expect ' 0 failed' results/results.md
 for library in libcublasLt libcudnn libnccl; do expect "^- $library: (/.*|not found)$" results/results.md; done
 grep -q 'built without CUDA' results/results.md || expect '^- libraries: (cuBLASLt|no cuBLASLt: ).*cuDNN' results/results.md
-expect '\| tests \| skipped \| core/optimizer_gpu_test \|.*cases' results/results.md
+expect '\| tests \| skipped \| core/optimizer_gpu_test \|.*no usable GPU: [0-9]+ cases passed that need none, [1-9][0-9]* skipped' results/results.md
+! grep -E '\| passed \| [^|]*_gpu_test' results/results.md || fail "no test of a GPU passes without one"
 expect '\| train \| passed \| .*the same again on cpu, bit for bit' results/results.md
 expect '"failed": 0,' results/results.json
 expect '==== tests: .*/core/optimizer_gpu_test' results/log.txt
 expect '^\}$' results/results.json
+
+# Cases that need no GPU make no *_gpu_test pass.
+cat >"$bundle/bin/core/optimizer_gpu_test" <<'END'
+#!/bin/sh
+echo 'core/x_test.cc:1: Skipped'
+echo 'no device'
+echo '[  PASSED  ] 2 tests.'
+echo '[  SKIPPED ] 7 tests, listed below:'
+END
+chmod +x "$bundle/bin/core/optimizer_gpu_test"
+PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages tests >"$temp/check" 2>&1 || fail "skipped is not failed"
+expect '^skipped +core/optimizer_gpu_test .*no usable GPU: 2 cases passed that need none, 7 skipped' "$temp/check"
+expect '\| tests \| skipped \| core/optimizer_gpu_test \|.*2 cases passed .*, 7 skipped' results/results.md
 
 # What fails is said, and is the exit code.
 printf '#!/bin/sh\necho "core/x_test.cc:1: Failure"\necho "[  FAILED  ] Some.Case (0 ms)"\nexit 1\n' >"$bundle/bin/core/optimizer_gpu_test"
@@ -128,6 +142,9 @@ echo "1638400 tokens/s, 12800.0 samples/s; products 150.5 of 600.0 GFLOP/s: 25.1
 echo "peak memory of tensors 1.25 GB"
 END
 chmod +x "$temp/commands/nvidia-smi" "$bundle"/bin/apps/* "$bundle"/bin/tests/benchmarks/*
+printf '#!/bin/sh\necho "[  PASSED  ] 2 tests."\necho "[  SKIPPED ] 7 tests, listed below:"\n' >"$bundle/bin/core/optimizer_gpu_test"
+PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages tests >"$temp/check" 2>&1 || fail "nothing failed"
+expect '^passed +core/optimizer_gpu_test .*2 passed, 7 skipped' "$temp/check"
 PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages train,speed >"$temp/check" 2>&1 ||
   { cat "$temp/check"; fail "gpu_check.sh with a GPU"; }
 expect '^# GPU check: Some GPU' results/results.md

@@ -200,7 +200,7 @@ stage_device() {
   [ -n "$has_gpu" ] || record skipped "all that needs a GPU" 0 "no usable one here"
 }
 
-# test_program LIMIT NAME COMMAND...: records what a GoogleTest program says.
+# test_program LIMIT NAME COMMAND...: records what a GoogleTest program says. Without a GPU a *_gpu_test is skipped at best.
 test_program() {
   local limit=$1 name=$2 good skipped bad detail
   shift 2
@@ -215,6 +215,9 @@ test_program() {
     record failed "$name" "$took" "exit code $rc; $detail; failed: ${bad:-$(last_lines)}"
     # Each failure with what it says, here and in the log.
     sed -n '/: Failure$/,/^\[  FAILED  \]/p' "$work/output" | head -n 60
+  elif [ -z "$has_gpu" ] && [[ $name == *_gpu_test ]]; then
+    # Whatever passed did so without a GPU: not what the program is for.
+    record skipped "$name" "$took" "no usable GPU: ${good:-0} cases passed that need none, ${skipped:-0} skipped"
   elif [ "${good:-0}" -eq 0 ] && [ "${skipped:-0}" -gt 0 ]; then
     record skipped "$name" "$took" "$skipped cases: $(sed -n '/: Skipped$/{n;p;q}' "$work/output")"
   else
