@@ -161,7 +161,13 @@ mkdir -p "$bundle/data/peers"
 touch "$bundle/data/peers/hf_finetune.py"
 cat >"$temp/commands/python3" <<'END'
 #!/usr/bin/env bash
-[ "$1" = -c ] && echo "2.0 4.0 True" || echo '{"samples_per_s": 10.0, "seconds": 1.0, "first_step_s": 2.0}'
+rate=5.0
+case "$*" in
+  -c*) echo "2.0 4.0 True"; exit ;;
+  *--precision\ bf16*--group*) rate=16.0 ;;
+  *--precision\ bf16*) rate=8.0 ;;
+esac
+echo "{\"samples_per_s\": $rate, \"seconds\": 1.0, \"first_step_s\": 2.0}"
 END
 chmod +x "$temp/commands/python3"
 sed -i '2i echo "kernels of attention: ${LATHE_ATTENTION:-own}"' "$bundle/bin/tests/benchmarks/training_step"
@@ -169,11 +175,16 @@ PATH=$temp/commands "$bundle/tools/gpu_check.sh" --out "$temp/results" --stages 
   { cat "$temp/check"; fail "gpu_check.sh with a peer"; }
 expect '^\| step-large-512-32-bf16-cudnn \| Lathe, steps alone \| 12800 \|' results/results.md
 for case in base-sst2-32 base-512-256 large-512-256; do
-  expect "^\| $case \| peer, grouped, fused AdamW and compiled \| 10" results/results.md
+  expect "^\| $case \| peer, default \| 5 " results/results.md
+  expect "^\| $case \| peer, default in bf16 \| 8 " results/results.md
+  expect "^\| $case \| peer, grouped, fused AdamW and compiled \| 16 " results/results.md
+  expect "^\| $case \| 6.40 \| 4.00 \| 2.00 \|$" results/results.md
 done
 [ "$(grep -c '^kernels of attention: cudnn$' results/log.txt)" = 2 ] || fail "two of the benchmarks have cuDNN's attention"
 order=$(sed -n 's/^ *\(large-512-256, Lathe\|base-sst2-256, peer.*compiled\):.*/\1/p' "$temp/check" | uniq)
 [ "$order" = $'large-512-256, Lathe\nbase-sst2-256, peer, grouped, fused AdamW and compiled' ] || fail "compiled peers come last: $order"
+
+expect "^\| case \| Lathe's slowest run \(bf16\) over the peer's default \(float32\) \| over the peer's default in bf16 \| over the peer's best \|$" results/results.md
 
 # A sanitizer that doesn't come to its end has failed.
 cat >"$temp/commands/compute-sanitizer" <<'END'

@@ -80,10 +80,14 @@ function table(status,    i) {
   print ""
 }
 
-# Lathe's slowest run against the peer's default and the peer's best of all kinds.
+# "1.50"; "-" if one of them is unknown.
+function ratio(a, b) { return a && b ? sprintf("%.2f", a / b) : "-" }
+
+# Lathe's slowest run, in bfloat16, against the peer as it is by default, in float32; the same in bfloat16; and the peer's
+# best of all kinds.
 function speed(    i, name, rate, order, n) {
   if (!metrics) return
-  print "## Speed (bfloat16, unless the case says otherwise)\n\n| case | system | samples/s | step, ms | first step, s | GPU memory, MiB |\n|---|---|---|---|---|---|"
+  print "## Speed (bfloat16, unless the case says otherwise; \"peer, default\": float32)\n\n| case | system | samples/s | step, ms | first step, s | GPU memory, MiB |\n|---|---|---|---|---|---|"
   for (i = 1; i <= metrics; ++i) {
     name = metric[i, 2]
     rate = of_metric(i, "samples_per_s") + 0
@@ -91,12 +95,14 @@ function speed(    i, name, rate, order, n) {
     if (!(name in seen)) { seen[name] = 1; order[++n] = name }
     if (metric[i, 3] == "Lathe" && rate && (!lathe[name] || rate < lathe[name])) lathe[name] = rate
     if (metric[i, 3] == "peer, default" && rate > usual[name]) usual[name] = rate
+    if (metric[i, 3] == "peer, default in bf16" && rate > usual_bf16[name]) usual_bf16[name] = rate
     if (metric[i, 3] ~ /^peer/ && rate > best[name]) best[name] = rate
   }
-  print "\n| case | Lathe's slowest run over the peer's default | over the peer's best |\n|---|---|---|"
+  print "\n| case | Lathe's slowest run (bf16) over the peer's default (float32) | over the peer's default in bf16 | over the peer's best |\n|---|---|---|---|"
   for (i = 1; i <= n; ++i)
     if (lathe[order[i]] && best[order[i]])
-      printf "| %s | %s | %.2f |\n", order[i], usual[order[i]] ? sprintf("%.2f", lathe[order[i]] / usual[order[i]]) : "-", lathe[order[i]] / best[order[i]]
+      printf "| %s | %s | %s | %s |\n", order[i], ratio(lathe[order[i]], usual[order[i]]), ratio(lathe[order[i]], usual_bf16[order[i]]),
+        ratio(lathe[order[i]], best[order[i]])
   print ""
 }
 
