@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/autograd.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/optim/optimizer.h"
@@ -85,6 +86,14 @@ struct Line {
   Tensor Loss(double factor) { return Scale(Sum(x), factor); }
   std::vector<float> Grad() { return x.grad().ToVector<float>(); }
 };
+
+TEST(GradScaler, AStepBeforeAnyScaledPassTakesGradientsAsTheyAre) {
+  Line line;
+  Backward(Sum(line.x));
+  line.optimizer.Step();
+  EXPECT_EQ(line.x.ToVector<float>(), (std::vector<float>{0.5f, 1.5f, 2.5f}));
+  EXPECT_FALSE(line.scaler->step_was_skipped());
+}
 using Floats = std::vector<float>;
 
 TEST(GradScaler, GradientsAreDividedOnce) {

@@ -120,7 +120,8 @@ void Optimizer::MakeStep() {
   }
   if (scaler_ != nullptr && !decided_there) {
     UnscaleGrads();
-    step_was_skipped_ = found_inf_.Item() != 0;
+    // Undefined: no backward pass has been scaled so far.
+    step_was_skipped_ = found_inf_.defined() && found_inf_.Item() != 0;
     scaler_->StepIsDue(step_was_skipped_);
     if (step_was_skipped_) return;
   }

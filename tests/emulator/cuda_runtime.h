@@ -277,7 +277,8 @@ struct cudaDeviceProp {
   int major, minor, multiProcessorCount;
   size_t sharedMemPerBlockOptin;
 };
-constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0;
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2,
+                   cudaHostAllocDefault = 0;
 
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
