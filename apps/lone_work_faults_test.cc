@@ -56,18 +56,18 @@ class LoneWorkTest : public LaunchedTest {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  // More sentences than can be evaluated within the test.
-  void WriteManyToEvaluate() const {
-    std::string dev = Read("dev.csv");
-    const std::string header = dev.substr(0, dev.find('\n') + 1);
-    dev.erase(0, header.size());
-    for (int i = 0; i < 13; ++i) dev += dev;
-    Write("dev.csv", header + dev);
+  // More sentences than can be gone through within the test.
+  void MakeLong(const std::string& name) const {
+    std::string table = Read(name);
+    const std::string header = table.substr(0, table.find('\n') + 1);
+    table.erase(0, header.size());
+    for (int i = 0; i < 13; ++i) table += table;
+    Write(name, header + table);
   }
 };
 
 TEST_F(LoneWorkTest, EvaluationEndsWithARankThatIsLost) {
-  WriteManyToEvaluate();
+  MakeLong("dev.csv");
   const Args options = {"--do_eval", "--per_device_eval_batch_size", "1", "--max_steps", "3"};
   const auto evaluates = [this] {
     if (Read("log").find("train_runtime") == std::string::npos) return false;
@@ -96,7 +96,7 @@ TEST_F(LoneWorkTest, EvaluationEndsWithARankThatIsLost) {
 
 // In between epochs, the model is saved by who is left.
 TEST_F(LoneWorkTest, SoDoesOneInTheMidstOfTraining) {
-  WriteManyToEvaluate();
+  MakeLong("dev.csv");
   const auto [run, seconds] =
       Lose(1, SIGKILL,
            {"--eval_strategy", "steps", "--eval_steps", "3", "--per_device_eval_batch_size", "1",
@@ -106,6 +106,24 @@ TEST_F(LoneWorkTest, SoDoesOneInTheMidstOfTraining) {
   EXPECT_NE(run.err.find("; the model after step 3 is in " + Path("out")), std::string::npos)
       << run.err;
   EXPECT_LT(seconds, 2);
+}
+
+// Batches that accumulate need no other rank for a long time.
+TEST_F(LoneWorkTest, AccumulationEndsWithARankThatIsLost) {
+  MakeLong("train.csv");
+  for (const int victim : {0, 1}) {
+    const auto [run, seconds] =
+        Lose(victim, SIGKILL,
+             {"--gradient_accumulation_steps", "1000000", "--num_train_epochs", "1",
+              "--per_device_train_batch_size", "1"},
+             [this] {
+               if (Read("log").find("steps ") == std::string::npos) return false;
+               std::this_thread::sleep_for(std::chrono::seconds(1));
+               return true;
+             });
+    EXPECT_EQ(run.exit_code, 128 + SIGKILL) << run.err;
+    EXPECT_LT(seconds, 2);
+  }
 }
 
 // Rank 0 waits for a file that doesn't come, and rank 1 for rank 0.
@@ -127,7 +145,7 @@ TEST_F(LoneWorkTest, ReadingEndsWithARankThatIsLost) {
                              std::to_string(victim) + " does not answer") == std::string::npos,
                 killed)
           << run.err;
-      EXPECT_LT(seconds, killed ? 3 : kTimeout + 3);
+      EXPECT_LT(seconds, killed ? 2 : kTimeout + 3);
     }
   }
 }

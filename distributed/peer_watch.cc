@@ -46,8 +46,7 @@ PeerWatch::~PeerWatch() try {
   store_->SetPatience(kMoment);
   store_->Set(kLeft, RankName(rank_));  // who waits for this rank shall know
   store_->Set(RankKey("bye", rank_), "");
-  constexpr std::chrono::minutes kMost(10);
-  const Clock::time_point deadline = Clock::now() + kMost;
+  const Clock::time_point deadline = Clock::now() + patience_;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
     while (!store_->Get(RankKey("bye", other), std::min(kMoment, Left(deadline)))) {
       const std::string gone = std::string(Store::kGone) + "/" + RankName(other);
@@ -198,6 +197,7 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
 }
 
 void PeerWatch::LookAfter(std::shared_ptr<Store> store, Milliseconds timeout) {
+  patience_ = timeout;
   life_ = std::make_unique<LifeSigns>(rank_, size_, std::move(store), timeout);
 }
 

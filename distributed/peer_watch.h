@@ -34,7 +34,7 @@ class PeerWatch {
   PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store);
 
   // Tells the others that this rank has done its part. That of rank 0 waits until all have, or have
-  // ended, for 10 minutes at most.
+  // ended, for LookAfter's timeout at most (without, 10 minutes).
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -92,7 +92,8 @@ class PeerWatch {
   // In this order: this rank's goodbye, then the server.
   std::shared_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;
-  std::unique_ptr<LifeSigns> life_;  // null: none
+  std::unique_ptr<LifeSigns> life_;                                // null: none
+  std::chrono::milliseconds patience_ = std::chrono::minutes(10);  // of rank 0's goodbye
 };
 
 // How long to go on polling for something that needs the other ranks. Inside of Run.

@@ -86,6 +86,7 @@ void TellThatHeard(Store& store, const ProcessEnvironment& env) try {
 
 void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   if (store.Add(RankKey("joins", env.rank), 1) > 1) {
+    store.Leave();  // the one that was first may be in the midst of a job
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "rank " + std::to_string(env.rank) + " has joined twice",
                 "give each process a RANK of its own, or start only one job at a time here");

@@ -344,5 +344,30 @@ TEST(Joining, TwoJobsOnOnePort) {
             "127.0.0.1:" + std::to_string(port) + ": rank 0 of another job listens there");
 }
 
+// Who comes later and is refused doesn't end the job that it wanted to join.
+TEST(Joining, StrangersThatAreRefusedAreNotMissed) {
+  const int port = FreePort();
+  std::vector<ProcessEnvironment> environments = Environments(2, port);
+  for (const char* job : {"other", ""}) {
+    environments.push_back(environments[1]);
+    if (*job != 0) environments.back().job = job;
+    environments.back().local_rank = 7;  // to tell it from the first one
+  }
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    if (env.local_rank == 7) std::this_thread::sleep_for(milliseconds(500));
+    const auto group = JoinProcessGroup(env, {.timeout = seconds(5)});
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(milliseconds(100));
+      group->CheckPeers();
+      group->Barrier();
+    }
+    return std::string("all is well");
+  });
+  EXPECT_EQ(results[0].said, "all is well");
+  EXPECT_EQ(results[1].said, "all is well");
+  EXPECT_NE(results[2].said.find("rank 0 of another job listens there"), std::string::npos);
+  EXPECT_EQ(results[3].said, "rank 1 has joined twice");
+}
+
 }  // namespace
 }  // namespace lathe

@@ -146,7 +146,7 @@ struct StoreServer::Impl {
     switch (request.op) {
       case Op::kHello:
         client.greeted = value == job;
-        client.name = key;
+        if (client.greeted) client.name = key;  // nobody misses a stranger
         return Answer(client, client.greeted ? Status::kOk : Status::kOtherJob);
       case Op::kSet:
         values[key] = value;

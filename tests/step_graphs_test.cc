@@ -56,7 +56,7 @@ struct Set {
   std::string precision = "no";
   int64_t accumulation = 1;
   bool checkpointing = false;
-  int64_t longest = 7;
+  int64_t longest = 7, samples = 28;
   bool graphs = true;
   // Between steps.
   std::function<void(int, SequenceClassifier&, Optimizer&)> between = nullptr;
@@ -96,7 +96,7 @@ class StepGraphsTest : public testing::Test {
                              .step_graphs = set.graphs});
     const auto model = MakeModel();
     AdamW optimizer(model->Parameters(), {.lr = 1e-2});
-    DataLoader train(MakeData(28, set.longest), {.batch_size = 8, .shuffle = true});
+    DataLoader train(MakeData(set.samples, set.longest), {.batch_size = 8, .shuffle = true});
     const auto scheduler =
         GetScheduler("linear", optimizer, {.num_training_steps = 3 * train.size()});
     accelerator.Prepare(train, *model, optimizer, *scheduler);
@@ -124,6 +124,9 @@ class StepGraphsTest : public testing::Test {
 
   // With graphs and without.
   static StepGraphStatistics ExpectTheSame(Set set) {
+    // The last batch has fewer sequences, and its graph as many as the others': a GPU's products
+    // may come in another order then.
+    if (FindDeviceBackend()->Build() != "emulated CUDA") set.samples = 32;
     set.graphs = false;
     const Outcome plain = Train(set);
     set.graphs = true;

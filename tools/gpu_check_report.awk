@@ -97,12 +97,13 @@ function speed(    i, name, rate, order, n) {
     if (metric[i, 3] == "peer, default" && rate > usual[name]) usual[name] = rate
     if (metric[i, 3] == "peer, default in bf16" && rate > usual_bf16[name]) usual_bf16[name] = rate
     if (metric[i, 3] ~ /^peer/ && rate > best[name]) best[name] = rate
+    if (metric[i, 3] ~ /^peer.*compiled/ && rate) compiled[name] = 1
   }
   print "\n| case | Lathe's slowest run (bf16) over the peer's default (float32) | over the peer's default in bf16 | over the peer's best |\n|---|---|---|---|"
   for (i = 1; i <= n; ++i)
     if (lathe[order[i]] && best[order[i]])
       printf "| %s | %s | %s | %s |\n", order[i], ratio(lathe[order[i]], usual[order[i]]), ratio(lathe[order[i]], usual_bf16[order[i]]),
-        ratio(lathe[order[i]], best[order[i]])
+        ratio(lathe[order[i]], best[order[i]]) (compiled[order[i]] ? "" : " (not compiled: no such run)")
   print ""
 }
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "lathe/core/autograd.h"
@@ -230,20 +232,31 @@ void ClearOutOfRange(const Tensor& host, DType to) {
   });
 }
 
-// The number of elements whose bits differ; NaN of any kind is alike.
-int64_t Different(const Tensor& a, const Tensor& b) {
+template <typename T>
+std::string Bits(const T& value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  std::ostringstream text;
+  text << "0x" << std::hex << bits;
+  return text.str();
+}
+
+// Which elements' bits differ, "" if none do; NaN of any kind is alike.
+std::string Different(const Tensor& a, const Tensor& b) {
   return DispatchAll(a.dtype(), [&](auto tag) {
     using T = decltype(tag);
     const Tensor left = a.To(Device{}), right = b.To(Device{});
-    int64_t different = left.numel() == right.numel() ? 0 : 1;
+    std::string first = left.numel() == right.numel() ? "" : "the sizes; ";
+    int64_t different = first.empty() ? 0 : 1;
     for (int64_t i = 0; i < std::min(left.numel(), right.numel()); ++i) {
       const T &x = left.data<T>()[i], &y = right.data<T>()[i];
       if constexpr (!std::is_integral_v<T>) {
         if (std::isnan(static_cast<double>(x)) && std::isnan(static_cast<double>(y))) continue;
       }
-      different += std::memcmp(&x, &y, sizeof(T)) != 0;
+      if (std::memcmp(&x, &y, sizeof(T)) == 0) continue;
+      if (++different == 1) first = "[" + std::to_string(i) + "] " + Bits(x) + " and " + Bits(y);
     }
-    return different;
+    return different == 0 ? "" : std::to_string(different) + " differ, first " + first;
   });
 }
 
@@ -259,7 +272,7 @@ TEST_F(CastTest, AllDTypesAsOnTheHost) {
       const Tensor y = x.To(to);
       EXPECT_EQ(y.dtype(), to);
       EXPECT_EQ(y.device(), CheckedDevice());
-      EXPECT_EQ(Different(y, host.To(to)), 0);
+      EXPECT_EQ(Different(y, host.To(to)), "");
     }
   }
 }
@@ -284,7 +297,7 @@ TEST_F(CastTest, OddSizesAndUnalignedSlicesAsOnTheHost) {
           const Tensor y = Tensor::Full({n + 2 * kMargin}, 1, to, CheckedDevice());
           expected.Slice(target, target + n).CopyFrom(host.Slice(begin, begin + n));
           y.Slice(target, target + n).CopyFrom(x.Slice(begin, begin + n));
-          ASSERT_EQ(Different(y, expected), 0) << n << " from " << begin << " to " << target;
+          EXPECT_EQ(Different(y, expected), "") << n << " from " << begin << " to " << target;
         }
       }
     }
