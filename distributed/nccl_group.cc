@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/device_libraries.h"
 #include "lathe/core/error.h"
 #include "lathe/distributed/cuda_handles.h"
 #include "lathe/distributed/nccl_devices.h"
@@ -393,18 +392,6 @@ std::shared_ptr<NcclGroup> Make(int rank, int size, int local_rank,
 
 const NcclBackend backend = {DescribeOwn, Make};
 [[maybe_unused]] const bool registered = RegisterNcclBackend(backend);
-
-[[maybe_unused]] const bool named = RegisterDeviceLibrary([]() -> std::string {
-  try {
-    const NcclLibrary& nccl = Nccl();
-    int version = 0;  // 22703 is 2.27.3
-    nccl.GetVersion(&version);
-    return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
-           "." + std::to_string(version % 100) + " (" + nccl.file + ")";
-  } catch (const Error& e) {
-    return "no NCCL: " + WithoutTag(e.message());
-  }
-});
 
 }  // namespace
 }  // namespace lathe

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "lathe/core/device_libraries.h"
 #include "lathe/core/error.h"
 
 namespace lathe {
@@ -76,4 +77,19 @@ const NcclLibrary& Nccl() {
   return nccl;
 }
 
+namespace {
+
+[[maybe_unused]] const bool named = RegisterDeviceLibrary([]() -> std::string {
+  try {
+    const NcclLibrary& nccl = Nccl();
+    int version = 0;  // 22703 is 2.27.3
+    nccl.GetVersion(&version);
+    return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
+           "." + std::to_string(version % 100) + " (" + nccl.file + ")";
+  } catch (const Error& e) {
+    return "no NCCL: " + WithoutTag(e.message());
+  }
+});
+
+}  // namespace
 }  // namespace lathe

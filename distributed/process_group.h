@@ -61,7 +61,8 @@ class ProcessGroup {
   virtual void Barrier() = 0;
 
   // For long work without any of the calls above: throws as they do if another rank has ended, or
-  // hasn't given a sign of life for the timeout. Costs next to nothing.
+  // hasn't given a sign of life for the timeout. Costs next to nothing. Gloo's groups have it,
+  // which every job has beside NCCL's; the others' does nothing, and neither does their SetAlarm.
   virtual void CheckPeers() {}
   // For work that can't even make that call, such as reading a file that doesn't come: `alarm` is
   // called on another thread a second after a rank is lost, with CheckPeers' error. It is meant to

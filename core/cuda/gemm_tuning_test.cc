@@ -21,9 +21,8 @@ constexpr char kSystem[] = "cuBLASLt 130100, NVIDIA H200";
 class GemmTuningTest : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/gemm_tuning_XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
+    folder_ = testing::TempDir() + "gemm_tuning_XXXXXX";
+    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
     path_ = folder_ + "/a/b/tuning.json";  // folders are made
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
