@@ -21,7 +21,7 @@ const dnnl::engine& Engine() {
   return *engine;
 }
 
-// Of bfloat16 inputs.
+// Of bfloat16 matrices.
 struct Product {
   bool transpose_a, transpose_b, accumulate, bias;
   DataType output;
@@ -60,11 +60,37 @@ struct Product {
   }
 };
 
+// x W^T + bias of dense float32 matrices: x (M, K), W (N, K).
+struct DenseLayer {
+  int64_t M, N, K;
+
+  template <typename H>
+  friend H AbslHashValue(H h, const DenseLayer& l) {
+    return H::combine(std::move(h), l.M, l.N, l.K);
+  }
+  friend bool operator==(const DenseLayer&, const DenseLayer&) = default;
+
+  static dnnl::memory::desc Matrix(int64_t rows, int64_t columns) {
+    return {{rows, columns}, DataType::f32, dnnl::memory::dims{columns, 1}};
+  }
+  dnnl::memory::desc A() const { return Matrix(M, K); }
+  dnnl::memory::desc B() const { return Matrix(N, K); }
+  dnnl::memory::desc C() const { return Matrix(M, N); }
+  dnnl::memory::desc Bias() const { return {{N}, DataType::f32, dnnl::memory::dims{1}}; }
+
+  dnnl::inner_product_forward Build() const {
+    const dnnl::inner_product_forward::desc desc(dnnl::prop_kind::forward_training, A(), B(),
+                                                 Bias(), C());
+    return dnnl::inner_product_forward(dnnl::inner_product_forward::primitive_desc(desc, Engine()));
+  }
+};
+
 // Building a product generates code, which takes as long as a small product itself: each is kept.
-dnnl::matmul Prepared(const Product& product) {
+template <typename Description>
+dnnl::primitive Prepared(const Description& product) {
   constexpr size_t kMostKept = 4096;
   static std::mutex* mutex = new std::mutex;
-  static auto* kept = new absl::flat_hash_map<Product, dnnl::matmul>;
+  static auto* kept = new absl::flat_hash_map<Description, dnnl::primitive>;
   std::lock_guard lock(*mutex);
   const auto found = kept->find(product);
   if (found != kept->end()) return found->second;
@@ -72,7 +98,8 @@ dnnl::matmul Prepared(const Product& product) {
   return kept->emplace(product, product.Build()).first->second;
 }
 
-void Execute(const Product& product, const void* a, const void* b, void* c, const float* bias) {
+template <typename Description>
+void Execute(const Description& product, const void* a, const void* b, void* c, const float* bias) {
   try {
     thread_local dnnl::stream stream(Engine());
     // oneDNN takes inputs as void* too; it does not write to them.
@@ -80,7 +107,7 @@ void Execute(const Product& product, const void* a, const void* b, void* c, cons
         {DNNL_ARG_SRC, {product.A(), Engine(), const_cast<void*>(a)}},
         {DNNL_ARG_WEIGHTS, {product.B(), Engine(), const_cast<void*>(b)}},
         {DNNL_ARG_DST, {product.C(), Engine(), c}}};
-    if (product.bias) {
+    if (bias != nullptr) {
       arguments.insert({DNNL_ARG_BIAS, {product.Bias(), Engine(), const_cast<float*>(bias)}});
     }
     Prepared(product).execute(stream, arguments);
@@ -119,9 +146,9 @@ void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int6
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
   if (HasFastBFloat16()) {
     const DataType output = std::is_same_v<C, float> ? DataType::f32 : DataType::bf16;
-    return Execute(
-        {transpose_a, transpose_b, beta != 0, bias != nullptr, output, M, N, K, lda, ldb, ldc}, a,
-        b, c, bias);
+    return Execute(Product{transpose_a, transpose_b, beta != 0, bias != nullptr, output, M, N, K,
+                           lda, ldb, ldc},
+                   a, b, c, bias);
   }
   const std::vector<float> wide_a = transpose_a ? ToFloat(a, K, M, lda) : ToFloat(a, M, K, lda);
   const std::vector<float> wide_b = transpose_b ? ToFloat(b, N, K, ldb) : ToFloat(b, K, N, ldb);
@@ -170,12 +197,17 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
   Check(beta == 0 || (beta == 1 && bias == nullptr), "gemm", "beta must be 0 or 1 but is ", beta);
   if (M == 0 || N == 0) return;
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
+  // Adds the bias while the results are in registers. It must be prepared for each shape, but with
+  // little code to make.
+  if (bias != nullptr && !transpose_a && transpose_b && lda == K && ldb == K && ldc == N) {
+    return Execute(DenseLayer{M, N, K}, a, b, c, bias);
+  }
   if (bias != nullptr) {
 #pragma omp parallel for schedule(static)
     for (int64_t m = 0; m < M; ++m) std::copy_n(bias, N, c + m * ldc);
   }
-  // Prepared products of float32 are slower, some at half the speed where rows lie a multiple of
-  // 4 KB apart, and must be made for each shape.
+  // Other prepared products of float32 are slower, some at half the speed where rows lie a multiple
+  // of 4 KB apart, and must be made for each shape.
   const dnnl_status_t status =
       dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', M, N, K, 1.0f, a, lda, b, ldb,
                  bias != nullptr ? 1.0f : beta, c, ldc);

@@ -59,7 +59,8 @@ def lathe_cpu_kernels(name, srcs, hdrs, deps):
         native.cc_library(
             name = "%s_v%d" % (name, level),
             srcs = srcs,
-            copts = _COPTS + flags + ["-O3", "-fno-math-errno", "-fno-trapping-math", "-DLATHE_ISA=%d" % level],
+            # -Wno-psabi: vectors wider than a register pass between inlined functions only.
+            copts = _COPTS + flags + ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-DLATHE_ISA=%d" % level],
             deps = [name + "_headers"],
             alwayslink = True,
         )

@@ -1,5 +1,7 @@
 #include "lathe/core/cpu/dropout.h"
 
+#include "lathe/core/cpu/row_bits.h"
+
 namespace lathe::cpu {
 namespace {
 

@@ -23,22 +23,6 @@ struct DropoutMask {
   const int32_t* device_step = nullptr;    // if set, the step is here instead; on devices only
 };
 
-// bits: room for 4 * ceil(n / 4).
-[[gnu::always_inline]] inline void RowBits(uint32_t key0, uint32_t key1, uint32_t step,
-                                           uint32_t sample, uint32_t position, int64_t n,
-                                           uint32_t* bits) {
-  const int64_t blocks = (n + 3) / 4;
-#pragma omp simd
-  for (int64_t b = 0; b < blocks; ++b) {
-    const PhiloxBlock block =
-        Philox4x32({{static_cast<uint32_t>(b), position, sample, step}}, key0, key1);
-    bits[b] = block.v[0];
-    bits[blocks + b] = block.v[1];
-    bits[2 * blocks + b] = block.v[2];
-    bits[3 * blocks + b] = block.v[3];
-  }
-}
-
 struct DropoutKernels {
   // out = x * mask * scale, [rows, n]; out may be x.
   void (*f32)(const float* x, float* out, int64_t rows, int64_t n, const DropoutMask& mask);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "lathe/core/cpu/row_bits.h"
+
 namespace lathe::cpu {
 namespace {
 

@@ -7,6 +7,10 @@ namespace lathe::cpu {
 namespace {
 
 constexpr int64_t kChunk = 16384;
+constexpr int64_t kLine = 16;  // elements of a cache line
+
+// Asks for what lies 1 KB ahead: the processor's own prefetching reads a fifth slower.
+[[gnu::always_inline]] inline void Fetch(const float* x) { __builtin_prefetch(x + 256); }
 
 template <bool has_narrow>
 [[gnu::always_inline]] inline void UpdateBlock(float* p, float* m, float* v, BFloat16* narrow,
@@ -45,6 +49,12 @@ void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool
       if (marked || AllZero(g + i, count)) continue;
       active[block] = 1;
     }
+    for (int64_t j = 0; j < count; j += kLine) {
+      Fetch(p + i + j);
+      Fetch(m + i + j);
+      Fetch(v + i + j);
+      Fetch(g + i + j);
+    }
     if (narrow == nullptr) {
       UpdateBlock<false>(p + i, m + i, v + i, nullptr, g + i, count, s);
     } else {
@@ -58,12 +68,19 @@ double SumOfSquares(const Stretch* stretches, int64_t count) {
 #pragma omp parallel for schedule(static)
   for (int64_t s = 0; s < count; ++s) {
     const float* x = stretches[s].data;
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < stretches[s].n; ++i) {
-      const double value = x[i];
-      sum += value * value;
+    const int64_t n = stretches[s].n, whole = n / kLine * kLine;
+    double sums[kLine] = {};
+    for (int64_t i = 0; i < whole; i += kLine) {
+      Fetch(x + i);
+#pragma omp simd
+      for (int64_t j = 0; j < kLine; ++j) {
+        const double value = x[i + j];
+        sums[j] += value * value;
+      }
     }
+    double sum = 0;
+    for (int64_t i = whole; i < n; ++i) sum += double{x[i]} * double{x[i]};
+    for (const double of_column : sums) sum += of_column;
     partial[s] = sum;
   }
   double sum = 0;

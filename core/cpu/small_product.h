@@ -22,6 +22,31 @@ struct Line {
   typedef T Vector __attribute__((vector_size(64), aligned(alignof(T)), may_alias));
 };
 template <typename T>
+[[gnu::always_inline]] inline typename Line<T>::Vector LineAt(const T* x) {
+  return *reinterpret_cast<const typename Line<T>::Vector*>(x);
+}
+// What `combine` makes of all of a line's elements, halving it.
+template <typename T, int64_t size = Line<T>::kSize, typename Vector, typename Combine>
+[[gnu::always_inline]] inline T Reduced(Vector line, const Combine& combine) {
+  if constexpr (size == 1) {
+    return line[0];
+  } else {
+    typedef T Half __attribute__((vector_size(size / 2 * sizeof(T))));
+    Half halves[2];
+    __builtin_memcpy(halves, &line, sizeof(line));
+    return Reduced<T, size / 2>(combine(halves[0], halves[1]), combine);
+  }
+}
+template <typename T>
+[[gnu::always_inline]] inline T Sum(typename Line<T>::Vector line) {
+  return Reduced<T>(line, [](auto a, auto b) { return a + b; });
+}
+template <typename T>
+[[gnu::always_inline]] inline T Largest(typename Line<T>::Vector line) {
+  return Reduced<T>(line, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+template <typename T>
 int64_t WholeLines(int64_t n) {
   return (n + Line<T>::kSize - 1) / Line<T>::kSize * Line<T>::kSize;
 }
@@ -80,21 +105,32 @@ void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb
   if constexpr (kRows > 1) Rows<kRows - 1, kLines>(rows, K, a, b, ldb, c, ldc, accumulate);
 }
 
-// C (M, N) [+]= A B with B (K, N); N is a multiple of a line.
-template <typename T>
-void Product(int64_t M, int64_t N, int64_t K, Elements<T> a, const T* b, int64_t ldb, T* c,
-             int64_t ldc, bool accumulate) {
-  constexpr int64_t kColumns = kMostLines * Line<T>::kSize;
+// C (M, N) [+]= A B for `kLines` lines of columns.
+template <int kLines, typename T>
+void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, T* c, int64_t ldc,
+           bool accumulate) {
   for (int64_t m = 0; m < M; m += kMostRows) {
-    const int64_t rows = Min(kMostRows, M - m);
-    const Elements<T> am = {a.data + m * a.row, a.row, a.column};
+    Rows<kMostRows, kLines>(Min(kMostRows, M - m), K, {a.data + m * a.row, a.row, a.column}, b, ldb,
+                            c + m * ldc, ldc, accumulate);
+  }
+}
+
+// C (M, N) [+]= A B with B (K, N); N is a multiple of a line. What all rows read of B at a time
+// stays in the nearest cache.
+template <typename T>
+void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, T* c,
+             int64_t ldc, bool accumulate) {
+  constexpr int64_t kColumns = kMostLines * Line<T>::kSize, kDepth = 128;
+  for (int64_t k = 0; k < K; k += kDepth) {
+    const int64_t depth = Min(kDepth, K - k);
+    const Elements<T> ak = {a.data + k * a.column, a.row, a.column};
+    const T* bk = b + k * ldb;
+    const bool add = accumulate || k > 0;
     int64_t n = 0;
     for (; n + kColumns <= N; n += kColumns) {
-      Rows<kMostRows, kMostLines>(rows, K, am, b + n, ldb, c + m * ldc + n, ldc, accumulate);
+      Panel<kMostLines>(M, depth, ak, bk + n, ldb, c + n, ldc, add);
     }
-    for (; n < N; n += Line<T>::kSize) {
-      Rows<kMostRows, 1>(rows, K, am, b + n, ldb, c + m * ldc + n, ldc, accumulate);
-    }
+    for (; n < N; n += Line<T>::kSize) Panel<1>(M, depth, ak, bk + n, ldb, c + n, ldc, add);
   }
 }
 
@@ -121,13 +157,15 @@ template <int size>
 }
 
 // out (16, ld) = the transpose of `rows` <= 16 rows of 16 columns, followed by zeros.
-template <typename T>
-void TransposeBlock(float* out, int64_t ld, const T* in, int64_t stride, int64_t rows) {
+template <bool whole, typename T>
+[[gnu::always_inline]] inline void TransposeBlock(float* out, int64_t ld, const T* in,
+                                                  int64_t stride, int64_t rows) {
   Line16 x[16];
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
     alignas(64) float row[16] = {};
-    if (r < rows) {
+    if (whole || r < rows) {
+#pragma omp simd
       for (int c = 0; c < 16; ++c) row[c] = Load(in[r * stride + c]);
     }
     x[r] = *reinterpret_cast<const Line16*>(row);
@@ -141,17 +179,29 @@ void TransposeBlock(float* out, int64_t ld, const T* in, int64_t stride, int64_t
 }
 #endif
 
+// Asks for `rows` strips of d elements that are wanted soon, for writing or reading: strips are too
+// short for the processor to see where they lead.
+template <bool write, typename T>
+[[gnu::always_inline]] inline void Fetch(const T* x, int64_t stride, int64_t rows, int64_t d) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < d; c += 64 / sizeof(T))
+      __builtin_prefetch(x + r * stride + c, write, 2);
+  }
+}
+
 // out (columns, ld) = in^T with zeros from `rows` up to a whole line.
 template <typename M, typename T>
 void TransposeTo(M* out, int64_t ld, const T* in, int64_t stride, int64_t rows, int64_t columns) {
 #if LATHE_ISA >= 4
   if constexpr (std::is_same_v<M, float>) {
     if (columns % 16 == 0) {
-      for (int64_t r = 0; r < rows; r += 16) {
-        for (int64_t c = 0; c < columns; c += 16) {
-          TransposeBlock(out + c * ld + r, ld, in + r * stride + c, stride, rows - r);
-        }
+      int64_t r = 0;
+      for (; r + 16 <= rows; r += 16) {
+        for (int64_t c = 0; c < columns; c += 16)
+          TransposeBlock<true>(out + c * ld + r, ld, in + r * stride + c, stride, 16);
       }
+      for (int64_t c = 0; r < rows && c < columns; c += 16)
+        TransposeBlock<false>(out + c * ld + r, ld, in + r * stride + c, stride, rows - r);
       return;
     }
   }
@@ -170,20 +220,38 @@ void TransposeTo(M* out, int64_t ld, const T* in, int64_t stride, int64_t rows, 
 // would push each other out of the cache.
 template <typename M, typename T>
 void Read(M* out, const T* x, int64_t stride, int64_t rows, int64_t d) {
-  const int64_t width = WholeLines<M>(d);
+  constexpr int64_t kSize = Line<M>::kSize;
+  const int64_t width = WholeLines<M>(d), lines = d / kSize * kSize;
   for (int64_t r = 0; r < rows; ++r) {
+    const T* from = x + r * stride;
+    M* to = out + r * width;
+    for (int64_t c = 0; c < lines; c += kSize) {
 #pragma omp simd
-    for (int64_t c = 0; c < d; ++c) out[r * width + c] = Load(x[r * stride + c]);
-    for (int64_t c = d; c < width; ++c) out[r * width + c] = 0;
+      for (int64_t l = 0; l < kSize; ++l) to[c + l] = Load(from[c + l]);
+    }
+    for (int64_t c = lines; c < width; ++c) to[c] = c < d ? M(Load(from[c])) : M(0);
   }
+}
+
+// The same for products that read single elements: without a copy where x has their type.
+template <typename M, typename T>
+Elements<M> ReadElements(M* copy, const T* x, int64_t stride, int64_t rows, int64_t d) {
+  if constexpr (std::is_same_v<M, T>) return {x, stride, 1};
+  Read(copy, x, stride, rows, d);
+  return {copy, WholeLines<M>(d), 1};
 }
 
 template <typename M, typename T>
 void Write(T* x, int64_t stride, const M* from, int64_t rows, int64_t d) {
-  const int64_t width = WholeLines<M>(d);
+  constexpr int64_t kSize = Line<M>::kSize;
+  const int64_t width = WholeLines<M>(d), lines = d / kSize * kSize;
   for (int64_t r = 0; r < rows; ++r) {
+    T* to = x + r * stride;
+    for (int64_t c = 0; c < lines; c += kSize) {
 #pragma omp simd
-    for (int64_t c = 0; c < d; ++c) Store(x[r * stride + c], from[r * width + c]);
+      for (int64_t l = 0; l < kSize; ++l) Store(to[c + l], from[r * width + c + l]);
+    }
+    for (int64_t c = lines; c < d; ++c) Store(to[c], from[r * width + c]);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/ops/shape.h"
+#include "lathe/core/philox.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
@@ -50,6 +51,24 @@ TEST(DropoutTest, Op) {
          .composed = [=](const Tensors& x) { return DropoutComposed(x[0], Spec(p, x[0].dim(0))); },
          .shapes = {{{3, 8}}, {{5, 7}}, {{4, 1}}, {{0, 8}}, {{2, 258}}, {{3, 64}}},
          .nan_check = p == 0});  // NaN may be dropped
+  }
+}
+
+// Straight from Philox: column w * nb + b of a row of n is word w of block b, nb = ceil(n / 4).
+TEST(DropoutTest, MasksArePhilox) {
+  const RandomKey key = {0x123456789abcdef0, 7, 3};
+  for (const int64_t n : {1, 3, 4, 7, 15, 16, 17, 63, 64, 65, 100, 128, 258, 384, 768, 1028}) {
+    const Tensor y = Dropout(Tensor::Full({3, n}, 1), Spec(0.3, 3, 11, key));
+    const int64_t blocks = (n + 3) / 4;
+    for (int64_t r = 0; r < 3; ++r) {
+      for (int64_t c = 0; c < n; ++c) {
+        const PhiloxBlock block = Philox4x32(
+            {{static_cast<uint32_t>(c % blocks), static_cast<uint32_t>(r), 11, key.step}},
+            key.key0(), key.key1());
+        ASSERT_EQ(y.data<float>()[r * n + c] == 0, block.v[c / blocks] < DropThreshold(0.3))
+            << "row " << r << ", column " << c << " of " << n;
+      }
+    }
   }
 }
 
