@@ -69,6 +69,10 @@ class EmulatedDeviceTest : public CliTest {
       EXPECT_EQ(run.err, "");
       EXPECT_EQ(run.out.find("emulated device") != std::string::npos, device == "cuda") << run.out;
     }
+    // What tensors took of the device's memory: at least the parameters, gradients and moments.
+    EXPECT_GT(ReadJson("cuda/train_results.json")["peak_device_memory_bytes"],
+              3 * static_cast<int64_t>(Read("cuda/model.safetensors").size()));
+    EXPECT_FALSE(ReadJson("cpu/train_results.json").contains("peak_device_memory_bytes"));
     ExpectNear(Logged("cuda", "loss"), Logged("cpu", "loss"), relative);
     ExpectNear(Logged("cuda", "grad_norm"), Logged("cpu", "grad_norm"), 10 * relative);
     EXPECT_EQ(Logged("cuda", "learning_rate"), Logged("cpu", "learning_rate"));

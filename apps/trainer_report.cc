@@ -9,6 +9,7 @@
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/trainer.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 
@@ -303,6 +304,9 @@ nlohmann::json Trainer::TrainMetrics(double seconds) const {
       {"train_tokens_per_second", static_cast<double>(state_.num_input_tokens_seen) / seconds},
       {"time_to_first_step", time_to_first_step_},
       {"peak_rss_bytes", PeakRssBytes()}};
+  if (const Device device = accelerator_.device(); device != Device{}) {
+    metrics["peak_device_memory_bytes"] = BackendOf(device).Memory(device.index).peak;
+  }
   if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
     metrics["skipped_steps"] = scaler->num_skipped_steps();
   }
