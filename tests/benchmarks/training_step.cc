@@ -127,16 +127,30 @@ double ProductOperations(const PretrainedConfig& config, double T, double B) {
   return 6 * (T * ((L - 1) * layer + 2 * H * H) + B * (2 * H * H + 2 * H * I));
 }
 
-// Operations a second of one layer's products alone: forward, input and weight gradients.
-// Numbers that are spread, as a GPU's clock depends on them.
+// Numbers that are spread, as a GPU's clock depends on them; the same ones again and again.
 Tensor Spread(const Shape& shape, DType dtype, Device device) {
-  std::vector<float> values(static_cast<size_t>(NumElements(shape)));
+  const int64_t n = NumElements(shape), period = std::min(n, int64_t{1} << 22);
+  std::vector<float> values(static_cast<size_t>(period));
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<float>(static_cast<uint32_t>(i * 2654435761u) >> 8) * 0x1p-24f - 0.5f;
   }
-  return Tensor::FromVector(values, shape).To(dtype).To(device);
+  const Tensor part = Tensor::FromVector(values).To(dtype).To(device);
+  if (n == period) return part.Reshape(shape);
+  // The host would take seconds to make them all.
+  const Tensor all = Tensor::Empty(shape, dtype, device);
+  for (int64_t at = 0; at < n; at += period) {
+    const int64_t bytes = std::min(period, n - at) * SizeOf(dtype);
+    char* const to = static_cast<char*>(all.raw_data()) + at * SizeOf(dtype);
+    if (device == Device{}) {
+      std::memcpy(to, part.raw_data(), static_cast<size_t>(bytes));
+    } else {
+      BackendOf(device).CopyOnDevice(to, part.raw_data(), bytes);
+    }
+  }
+  return all;
 }
 
+// Operations a second of one layer's products alone: forward, input and weight gradients.
 template <typename T>
 double ProductCeiling(const PretrainedConfig& config, int64_t rows, Device device) {
   const int64_t H = config.GetInt("hidden_size", 768);
