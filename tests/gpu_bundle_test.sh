@@ -85,13 +85,85 @@ expect '^skipped +core/optimizer_gpu_test .*no usable GPU: 2 cases passed that n
 expect '\| tests \| skipped \| core/optimizer_gpu_test \|.*2 cases passed .*, 7 skipped' results/results.md
 
 # What fails is said, and is the exit code.
+check() { # check EXIT_CODE OPTIONS...: its output goes to $temp/check
+  local expected=$1 rc=0
+  shift
+  PATH=$temp/commands "$bundle/tools/gpu_check.sh" --out "$temp/results" "$@" >"$temp/check" 2>&1 || rc=$?
+  [ $rc = "$expected" ] || { cat "$temp/check"; fail "gpu_check.sh $* ended with $rc"; }
+}
 printf '#!/bin/sh\necho "core/x_test.cc:1: Failure"\necho "[  FAILED  ] Some.Case (0 ms)"\nexit 1\n' >"$bundle/bin/core/optimizer_gpu_test"
-! PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages tests >"$temp/check" 2>&1 ||
-  fail "a failed test must be the exit code"
+check 1 --quick --stages tests
 expect '^failed .*core/optimizer_gpu_test .*failed: Some\.Case' "$temp/check"
 expect '^## Failed: 1' results/results.md
+
+# A program that ends in its second case: the third one's result is there. In the fourth the GPU is lost for the process: what
+# fails after it is asked again in a fresh one. What a failed case says is in the page in full.
+cat >"$bundle/bin/core/optimizer_gpu_test" <<'END'
+#!/usr/bin/env bash
+cases=(A.One A.Two B/0.Three B/0.Four B/0.Five/1 B/0.Six)
+filter=all
+case ${1:-} in
+  --gtest_list_tests)
+    printf '%s\n' 'Running main() from x.cc' A. '  One' '  Two' '  DISABLED_Never' 'B/0.  # TypeParam = float' '  Three' '  Four' '  Five/1  # GetParam() = 3' '  Six'
+    exit
+    ;;
+  --gtest_filter=*) filter=${1#*=} ;;
+esac
+echo "[==========] Running some tests."
+bad=0
+lost=''
+for name in "${cases[@]}"; do
+  [ "$filter" = all ] || [[ :$filter: == *":$name:"* ]] || continue
+  echo "[ RUN      ] $name"
+  [ "$name" != A.Two ] || { echo "free(): invalid pointer"; kill -ABRT $$; }
+  if [ "$name" = B/0.Four ]; then
+    lost=1
+    echo "core/x_test.cc:7: Failure"
+    echo "[cuda] cudaMemcpy: an illegal memory access was encountered"
+  elif [ -n "$lost" ]; then
+    echo "nothing works any more"
+  elif [ "$name" = B/0.Six ]; then
+    echo "core/x_test.cc:9: Failure"
+    echo '	softmax [3, 5] f32 differs first at [1, 2]: 0.5 and "0.25" \ <1e-3'
+    for i in {1..400}; do echo "line $i of it"; done
+  else
+    echo "[       OK ] $name (0 ms)"
+    continue
+  fi
+  bad=1
+  echo "[  FAILED  ] $name, where TypeParam = float (1 ms)"
+done
+echo "[  FAILED  ] 2 tests, listed below:"
+exit $bad
+END
+check 1 --quick --stages tests
+expect '^failed +core/optimizer_gpu_test .*exit code 134; 3 passed, 3 failed, 0 skipped; failed: A\.Two \(the program ended in it\), B/0\.Four, B/0\.Six; in 3 processes' "$temp/check"
+! grep -q 'NOT RUN' results/results.md || fail "all cases have run"
+! grep -q 'nothing works any more' results/results.md || fail "what a lost process says counts for nothing"
+expect '^## What failed cases said' results/results.md
+expect '^core/optimizer_gpu_test: A\.Two$' results/results.md
+expect '^    free\(\): invalid pointer$' results/results.md
+expect '^    \(the program ended here, with exit code 134\)$' results/results.md
+expect '^    \[cuda\] cudaMemcpy: an illegal memory access was encountered$' results/results.md
+expect '^ +softmax \[3, 5\] f32 differs first at \[1, 2\]: 0\.5 and "0\.25" \\ <1e-3$' results/results.md
+expect '^    line 298 of it$' results/results.md
+expect '^    \(102 more lines are in log\.txt\)$' results/results.md
+expect '"case": "A\.Two", "text": "free\(\): invalid pointer\\n\(the program ended here' results/results.json
+expect '"case": "B/0\.Six", "text": "core/x_test\.cc:9: Failure\\n  softmax .* and \\"0\.25\\" \\\\ <1e-3\\nline 1 of it\\n' results/results.json
+# Where each case ends the program there is an end to it, and what did not run is named.
+cat >"$bundle/bin/core/optimizer_gpu_test" <<'END'
+#!/usr/bin/env bash
+case ${1:-} in
+  --gtest_list_tests) echo A.; for i in {1..40}; do echo "  $i"; done; exit ;;
+  --gtest_filter=*) first=${1#*=} first=${first%%:*} ;;
+esac
+echo "[ RUN      ] ${first:-A.1}"
+kill -ABRT $$
+END
+check 1 --quick --stages tests
+expect '^failed .*; 0 passed, 12 failed, .*; in 12 processes, one after each fault; NOT RUN: A\.13 A\.14 .*A\.40$' "$temp/check"
 # No time at all.
-PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --minutes 0 --out "$temp/results" >"$temp/check" 2>&1 || fail "no time is no failure"
+check 0 --quick --minutes 0
 expect '^skipped .*no time left' "$temp/check"
 
 # A GPU that is only said to be there: what is made of losses and times.
@@ -105,12 +177,27 @@ esac
 END
 cat >"$bundle/bin/apps/lathe" <<'END'
 #!/usr/bin/env bash
-echo "- Devices: CPU; CUDA 13.0, kernels for sm_90: cuda:0 is Some GPU"
+case $1 in
+  env) echo "- Devices: CPU; CUDA 13.0, kernels for sm_90: cuda:0 is Some GPU" ;;
+  predict)
+    score=0.75
+    [[ $* != *"--device cuda"* ]] || score=${GPU_SCORE:-0.75001}
+    while read -r _; do echo "{\"label\":\"1\",\"score\":$score,\"scores\":{\"0\":0.25,\"1\":$score}}"; done
+    ;;
+  test) echo "a tiny BERT, 12 steps: $*" ;;
+  estimate-memory) printf '  weights      1.0 MiB\n  together     %s\n' "${ESTIMATE:-2.00 MiB}" ;;
+esac
 END
 rm "$bundle/bin/apps/finetune"
+# On the GPU the loss is $GPU_LOSS. With NOISE=some the weights are others in each run without --deterministic, with
+# NOISE=always in all runs.
 cat >"$bundle/bin/apps/finetune" <<'END'
 #!/usr/bin/env bash
 echo "  --mixed_precision NAME  no, bf16"
+weights=same
+case "${NOISE:-} $*" in always* | some*) weights=$RANDOM$RANDOM ;; esac
+case "${NOISE:-} $*" in some*--deterministic*) weights=same ;; esac
+[ -z "${LATHE_TUNE_CACHE:-}" ] || echo '{}' >"$LATHE_TUNE_CACHE"
 while [ $# -gt 0 ]; do
   case $1 in
     --output_dir) out=$2 ;;
@@ -121,12 +208,13 @@ while [ $# -gt 0 ]; do
 done
 [ -n "${out:-}" ] || exit 0
 mkdir -p "$out"
+sleep "${TAKES:-0}"
 loss=0.7
 [ "$device" = cpu ] || loss=${GPU_LOSS:-0.70001}
 printf '  "loss": %s,\n' $loss >"$out/trainer_state.json"
 printf '  "eval_loss": 0.6\n' >"$out/eval_results.json"
-printf '  "time_to_first_step": 1.5,\n  "train_runtime": %s.0,\n  "train_samples_per_second": 32.0,\n' "$steps" >"$out/train_results.json"
-echo weights >"$out/model.safetensors"
+printf '  "peak_device_memory_bytes": 1048576,\n  "time_to_first_step": 1.5,\n  "train_runtime": %s.0,\n  "train_samples_per_second": 32.0,\n' "$steps" >"$out/train_results.json"
+echo $weights >"$out/model.safetensors"
 END
 mkdir -p "$bundle/bin/tests/benchmarks"
 cat >"$bundle/bin/tests/benchmarks/device_kernels" <<'END'
@@ -143,15 +231,24 @@ echo "peak memory of tensors 1.25 GB"
 END
 chmod +x "$temp/commands/nvidia-smi" "$bundle"/bin/apps/* "$bundle"/bin/tests/benchmarks/*
 printf '#!/bin/sh\necho "[  PASSED  ] 2 tests."\necho "[  SKIPPED ] 7 tests, listed below:"\n' >"$bundle/bin/core/optimizer_gpu_test"
-PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages tests >"$temp/check" 2>&1 || fail "nothing failed"
+check 0 --quick --stages tests
 expect '^passed +core/optimizer_gpu_test .*2 passed, 7 skipped' "$temp/check"
-PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages train,speed >"$temp/check" 2>&1 ||
-  { cat "$temp/check"; fail "gpu_check.sh with a GPU"; }
+check 0 --quick --stages train,speed
 expect '^# GPU check: Some GPU' results/results.md
-expect '\| train \| passed \| f32-dropout-0.1: the same again on cuda, bit for bit' results/results.md
+for what in 'same again on cuda with --deterministic' 'same without CUDA graphs, with --deterministic'; do
+  for name in f32 bf16; do expect "\\| train \\| passed \\| $name-dropout-0\\.1: the $what, bit for bit " results/results.md; done
+done
+expect '\| passed \| f32-dropout-0: the same again on cuda \|.*; the same bits, too' results/results.md
+expect '\| passed \| bf16-dropout-0\.1: with --gradient_checkpointing and --deterministic, bit for bit ' results/results.md
+expect '\| passed \| f32-dropout-0: 2 batches of 16 in place of 1 of 32 ' results/results.md
+expect '\| passed \| bf16-dropout-0: with LATHE_TUNE=1 again \|.*first step after 1\.5 s untuned, 1\.5 s tuning, 1\.5 s with' results/results.md
+expect '\| passed \| bf16-dropout-0: LATHE_ATTENTION=cudnn on the GPU against the CPU ' results/results.md
+expect '\| passed \| lathe predict: GPU against CPU \|.*scores of 128 texts differ by 1\.00e-05 at most' results/results.md
+expect '\| passed \| lathe test, bf16 \|.*a tiny BERT, 12 steps: test --num_processes 1 --mixed_precision bf16' results/results.md
+expect '\| passed \| lathe estimate-memory, bf16, --no_cuda_graphs \|.*took 0\.50 of the estimate: 1048576 of 2097152 bytes' results/results.md
 expect '\| f32-dropout-0.1: GPU against CPU \|.* differ by 1.43e-05 of them' results/results.md
-expect '^\| tiny-sst2-32 \| Lathe \| 32 \| 1000.00 \| 1.5 \| 1200 \|' results/results.md
-expect '^\| step-tiny-128-32-bf16 \| Lathe, steps alone \| 12800 \| 2.500 \|' results/results.md
+expect '^\| tiny-sst2-32 \| Lathe \| 32 \| 1000.00 \|  \| 1.5 \| 1200 \|' results/results.md
+expect '^\| tiny-sst2-32 \| Lathe, steps alone \| 12800 \| 2.500 \| 25\.1 \|' results/results.md
 expect '^    copy of 64 MiB +10.0 us +3000.0 GB/s  100.0 % of a copy$' results/results.md
 expect '"system": "Lathe, steps alone", "step_ms": 2.500, "samples_per_s": 12800.0, .*"products_gflops": 150.5, "ceiling_gflops": 600.0, "of_ceiling_percent": 25.1, "tensors_gb": 1.25' results/results.json
 expect '"name": "kernels", "line": "copy of 64 MiB' results/results.json
@@ -171,20 +268,33 @@ echo "{\"samples_per_s\": $rate, \"seconds\": 1.0, \"first_step_s\": 2.0}"
 END
 chmod +x "$temp/commands/python3"
 sed -i '2i echo "kernels of attention: ${LATHE_ATTENTION:-own}"' "$bundle/bin/tests/benchmarks/training_step"
-PATH=$temp/commands "$bundle/tools/gpu_check.sh" --out "$temp/results" --stages speed >"$temp/check" 2>&1 ||
-  { cat "$temp/check"; fail "gpu_check.sh with a peer"; }
-expect '^\| step-large-512-32-bf16-cudnn \| Lathe, steps alone \| 12800 \|' results/results.md
-for case in base-sst2-32 base-512-256 large-512-256; do
+check 0 --stages speed
+expect "^\\| large-512-32 \\| Lathe, steps alone, attention of cuDNN's \\| 12800 \\|" results/results.md
+for case in {base,large}-{sst2,512}-{32,256}; do
+  expect "^\\| $case \\| Lathe, steps alone \\| 12800 \\| 2\\.500 \\| 25\\.1 \\|" results/results.md
+  expect "\"case\": \"$case\", \"system\": \"Lathe, steps alone\", .*\"of_ceiling_percent\": 25\\.1" results/results.json
   expect "^\| $case \| peer, default \| 5 " results/results.md
   expect "^\| $case \| peer, default in bf16 \| 8 " results/results.md
   expect "^\| $case \| peer, grouped, fused AdamW and compiled \| 16 " results/results.md
-  expect "^\| $case \| 6.40 \| 4.00 \| 2.00 \|$" results/results.md
+  expect "^\| $case \| 6.40 \| 4.00 \| 2.00 \| 25\\.1 \|$" results/results.md
 done
+! grep -q 'not all of it was measured' results/results.md || fail "all of it was measured"
 [ "$(grep -c '^kernels of attention: cudnn$' results/log.txt)" = 2 ] || fail "two of the benchmarks have cuDNN's attention"
 order=$(sed -n 's/^ *\(large-512-256, Lathe\|base-sst2-256, peer.*compiled\):.*/\1/p' "$temp/check" | uniq)
 [ "$order" = $'large-512-256, Lathe\nbase-sst2-256, peer, grouped, fused AdamW and compiled' ] || fail "compiled peers come last: $order"
 
-expect "^\| case \| Lathe's slowest run \(bf16\) over the peer's default \(float32\) \| over the peer's default in bf16 \| over the peer's best \|$" results/results.md
+expect "^\| case \| Lathe's slowest run \(bf16\) over the peer's default \(float32\) \| over the peer's default in bf16 \| over the peer's best \| products of its steps, % of their ceiling \|$" results/results.md
+
+# In little time the most telling come first, and the page says how to have the rest: half a minute, in runs of 2 s each.
+export TAKES=2
+begun=$SECONDS
+check 0 --stages speed --minutes 0.5
+unset TAKES
+[ $((SECONDS - begun)) -le 40 ] || fail "half a minute took $((SECONDS - begun)) s"
+expect '^\| base-sst2-32 \| Lathe \| 32 ' results/results.md
+expect '^\| large-512-256 \| Lathe, steps alone \| 12800 ' results/results.md
+expect '\| skipped \| large-512-256 \|.*no time left' results/results.md
+expect '^- speed: not all of it was measured: .* --stages speed --minutes 60' results/results.md
 
 # A sanitizer that doesn't come to its end has failed.
 cat >"$temp/commands/compute-sanitizer" <<'END'
@@ -216,8 +326,21 @@ expect '^== train  \(1[5-9] s so far' "$temp/check"
 expect '^== speed  \((1[5-9]|2[0-9]|3[0-6]) s so far' "$temp/check"
 expect '^\| tiny-sst2-32 \| Lathe \| 32' results/results.md
 
-! GPU_LOSS=0.701 PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages train >"$temp/check" 2>&1 ||
-  fail "another loss than the CPU's must be the exit code"
+export GPU_LOSS=0.701
+check 1 --quick --stages train
+unset GPU_LOSS
 expect '^failed .*f32-dropout-0: GPU against CPU .*losses differ by 1.43e-03' "$temp/check"
 expect '^passed .*bf16-dropout-0: GPU against CPU' "$temp/check"
+# Only --deterministic promises the same bits.
+export NOISE=some
+check 0 --quick --stages train
+expect '^passed +f32-dropout-0: the same again on cuda .*; not the same bits, which only --deterministic promises' "$temp/check"
+expect '^passed +f32-dropout-0\.1: the same again on cuda with --deterministic, bit for bit' "$temp/check"
+export NOISE=always GPU_SCORE=0.76 ESTIMATE='1.00 GiB'
+check 1 --quick --stages train
+unset NOISE GPU_SCORE ESTIMATE
+expect '^failed +f32-dropout-0\.1: the same again on cuda with --deterministic, bit for bit' "$temp/check"
+expect '^failed +bf16-dropout-0\.1: the same without CUDA graphs, with --deterministic, bit for bit' "$temp/check"
+expect '^failed +lathe predict: GPU against CPU .*scores differ by 1\.00e-02, more than 1e-4' "$temp/check"
+expect '^failed +lathe estimate-memory, bf16 .*took 1048576 bytes, the estimate is 1073741824' "$temp/check"
 echo "passed"

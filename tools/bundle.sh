@@ -129,7 +129,7 @@ while read -r library; do
   esac
   strip --strip-unneeded -o "$to" "$(realpath -- "$library")"
 done <<<"$list"
-cp tools/gpu_check{.sh,_speed.sh,_report.awk} "$top/tools/"
+cp tools/gpu_check*.{sh,awk} "$top/tools/"
 cp -rL tests/golden/models "$top/tests/golden/models"
 for folder in "${folders[@]}"; do
   path=${folder%%:*}

@@ -13,7 +13,9 @@ peer that speed is compared with.
 Usage: tools/gpu_check.sh [options]
   --out DIR       where results.md, results.json and log.txt (all output) go (default: gpu_results)
   --minutes N     stop in time (default: $minutes): stages are run in the order below, and say what they left out; tests get
-                  28 % of it, train 20, sanitizer 12, speed 40, and each what those before it did not use
+                  28 % of it, train 20, sanitizer 12, speed 40, and each what those before it did not use. All of speed may
+                  take an hour where a peer is there: \`--stages speed --minutes 60\` in a call of its own; in less
+                  time it measures the most telling cases
   --stages LIST   of device,tests,train,sanitizer,speed (default: all)
   --quick         tiny models and few steps; no sanitizer
   --data DIR      where to look for golden/models, sst2/{train,dev}.tsv, bert-base-uncased/vocab.txt and
@@ -41,7 +43,7 @@ while [ $# -gt 0 ]; do
   esac
   case $1 in
     --out) out=$2 ;;
-    --minutes) [[ $2 =~ ^[0-9]+$ ]] || fail "--minutes must be a whole number but is \"$2\"" 2; minutes=$2 ;;
+    --minutes) [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || fail "--minutes must be a number but is \"$2\"" 2; minutes=$2 ;;
     --stages) stages=$2 ;;
     --data) data+=("$(realpath -e -- "$2")") || fail "--data $2: no such folder" ;;
   esac
@@ -50,18 +52,19 @@ done
 for name in ${stages//,/ }; do
   [[ ,device,tests,train,sanitizer,speed, == *",$name,"* ]] || fail "unknown stage $name" 2
 done
-budget=$((minutes * 60))
+budget=$(awk -v m="$minutes" 'BEGIN { printf "%d", 60 * m }')
 
 mkdir -p -- "$out" && out=$(realpath -- "$out") || fail "can't write to $out"
 work=$(mktemp -d)
 : >"$out/log.txt"
 : >"$work/records"
 : >"$work/metrics"
+: >"$work/failures"
 : >"$work/facts"
 
 report() {
-  awk -f "$root/tools/gpu_check_report.awk" -v form=json "$work"/{facts,records,metrics} >"$out/results.json"
-  awk -f "$root/tools/gpu_check_report.awk" -v form=md "$work"/{facts,records,metrics} >"$out/results.md"
+  awk -f "$root/tools/gpu_check_report.awk" -v form=json "$work"/{facts,records,failures,metrics} >"$out/results.json"
+  awk -f "$root/tools/gpu_check_report.awk" -v form=md "$work"/{facts,records,failures,metrics} >"$out/results.md"
 }
 trap 'rm -rf "$work"' EXIT
 # Told to stop: what is known so far counts.
@@ -103,6 +106,9 @@ begin() {
 }
 time_left() { echo $((stage_end - SECONDS)); }
 
+# Seconds since $EPOCHREALTIME was $1.
+since() { awk -v a="${1/,/.}" -v b="${EPOCHREALTIME/,/.}" 'BEGIN { printf "%.1f", b - a }'; }
+
 # run LIMIT COMMAND...: its output goes to $work/output and to the log; sets rc (124: too slow) and took.
 run() {
   local limit=$1 begun=$EPOCHREALTIME
@@ -115,7 +121,7 @@ run() {
     rc=$?
   fi
   [ $rc -ne 137 ] || rc=124
-  took=$(awk -v a="${begun/,/.}" -v b="${EPOCHREALTIME/,/.}" 'BEGIN { printf "%.1f", b - a }')
+  took=$(since "$begun")
   { printf '\n==== %s: %s\n' "$stage" "$*"; cat "$work/output"; echo "==== exit code $rc, $took s"; } >>"$out/log.txt"
 }
 last_lines() { grep -v '^ *$' "$work/output" | tail -n "${1:-3}" | cut -c1-300; }
@@ -200,50 +206,6 @@ stage_device() {
   [ -n "$has_gpu" ] || record skipped "all that needs a GPU" 0 "no usable one here"
 }
 
-# test_program LIMIT NAME COMMAND...: records what a GoogleTest program says. Without a GPU a *_gpu_test is skipped at best.
-test_program() {
-  local limit=$1 name=$2 good skipped bad detail
-  shift 2
-  run "$limit" "$@"
-  count() { sed -n "s/^\[  $1 \+\] \([0-9]\+\) tests\?[.,].*/\1/p" "$work/output" | tail -n 1; }
-  good=$(count PASSED) skipped=$(count SKIPPED)
-  detail="${good:-0} passed${skipped:+, $skipped skipped}"
-  if [ $rc -eq 124 ]; then
-    record failed "$name" "$took" "not done in time; last: $(last_lines 1)"
-  elif [ $rc -ne 0 ]; then
-    bad=$(sed -n 's/^\[  FAILED  \] \([^ ,]*[./][^ ,]*\).*/\1/p' "$work/output" | sort -u | head -n 30)
-    record failed "$name" "$took" "exit code $rc; $detail; failed: ${bad:-$(last_lines)}"
-    # Each failure with what it says, here and in the log.
-    sed -n '/: Failure$/,/^\[  FAILED  \]/p' "$work/output" | head -n 60
-  elif [ -z "$has_gpu" ] && [[ $name == *_gpu_test ]]; then
-    # Whatever passed did so without a GPU: not what the program is for.
-    record skipped "$name" "$took" "no usable GPU: ${good:-0} cases passed that need none, ${skipped:-0} skipped"
-  elif [ "${good:-0}" -eq 0 ] && [ "${skipped:-0}" -gt 0 ]; then
-    record skipped "$name" "$took" "$skipped cases: $(sed -n '/: Skipped$/{n;p;q}' "$work/output")"
-  else
-    record passed "$name" "$took" "$detail"
-  fi
-}
-
-stage_tests() {
-  local program golden saved=("${environment[@]}")
-  golden=$(find_data golden/models)
-  for program in "${programs[@]}"; do
-    case $program in
-      *_test) ;;
-      *) continue ;;
-    esac
-    environment=("${saved[@]}")
-    case $program in
-      *golden_models*) [ -z "$golden" ] || environment+=("LATHE_GOLDEN_DIR=${golden%/models}") ;;
-      */cublaslt_library_test) environment+=(LATHE_CUBLASLT=/nowhere/libcublasLt.so.13) ;;
-      */cudnn_library_test) environment+=(LATHE_CUDNN=/nowhere/libcudnn.so.9) ;;
-    esac
-    test_program 300 "$program" "$bin/$program"
-  done
-  environment=("${saved[@]}")
-}
-
 # config DIR HIDDEN LAYERS HEADS: fresh weights of that shape, and the vocabulary.
 config() {
   mkdir -p "$1"
@@ -298,75 +260,6 @@ finetune() {
 losses() { sed -n 's/^ *"\(loss\|eval_loss\)": *\([-0-9.e]*\),*$/\2/p' "$1/trainer_state.json" "$1/eval_results.json"; }
 number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p" "$2" | head -n 1; }
 
-# train_on DEVICE[-AGAIN] NAME PRECISION DROPOUT: $work/NAME.DEVICE-AGAIN; false, and recorded, if it failed. AGAIN "eager"
-# trains without CUDA graphs.
-train_on() {
-  local more=()
-  [[ $1 != *-eager ]] || more=(--no_cuda_graphs)
-  finetune 240 "$work/$2.$1" "$work/small" --device "${1%%-*}" --mixed_precision "$3" \
-    --config_overrides "hidden_dropout_prob=$4,attention_probs_dropout_prob=$4" \
-    --train_file "$work/train.tsv" --validation_file "$work/dev.tsv" --do_eval --max_eval_samples 256 \
-    --max_train_samples $((32 * train_steps)) --max_steps "$train_steps" --logging_steps 1 --per_device_train_batch_size 32 --seed 1 \
-    "${more[@]}"
-  [ $rc -eq 0 ] && return
-  if [ $rc -eq 124 ] && [ "$(time_left)" -le 1 ]; then
-    record skipped "train $2 on $1" "$took" "no time left"
-  else
-    record failed "train $2 on $1" "$took" "exit code $rc: $(last_lines)"
-  fi
-  return 1
-}
-
-# The largest difference between two runs' losses over the first one's; "" if there are not the same number of them.
-loss_difference() {
-  paste <(losses "$1") <(losses "$2") | awk -F '\t' '
-    $1 == "" || $2 == "" { bad = 1; exit }
-    { d = ($1 - $2) / $1; if (d < 0) d = -d; if (!(d <= worst)) worst = d }
-    END { if (NR > 1 && !bad) printf "%.2e\n", worst }'
-}
-
-# Losses of each step and of an evaluation, on the CPU, twice on the GPU, and there without CUDA graphs.
-stage_train() {
-  local again what precision dropout name reference limit difference precisions=(no bf16)
-  env "${environment[@]}" "$bin/apps/finetune" --help 2>/dev/null | grep -A2 -e '--mixed_precision' | grep -q fp16 && precisions+=(fp16)
-  local device=cuda dropouts=(0 0.1)
-  if [ -z "$has_gpu" ]; then  # that much shows that the programs work
-    device=cpu precisions=(no) dropouts=(0.1)
-    record skipped "training on a GPU" 0 "no usable one here"
-  fi
-  for precision in "${precisions[@]}"; do
-    for dropout in "${dropouts[@]}"; do
-      # CPUs without AVX512-BF16 compute in bfloat16 slowly.
-      name=$precision-dropout-$dropout
-      name=${name/#no-/f32-}
-      train_on $device "$name" "$precision" "$dropout" || continue
-      for again in again eager; do
-        [ $again = again ] || [ -n "$has_gpu" ] || continue
-        train_on "$device-$again" "$name" "$precision" "$dropout" || continue
-        what="the same again on $device"
-        [ $again = again ] || what='the same without CUDA graphs'
-        if cmp -s "$work/$name.$device"{,-$again}/model.safetensors && [ "$(losses "$work/$name.$device")" = "$(losses "$work/$name.$device-$again")" ]; then
-          record passed "$name: $what, bit for bit" "$took" "$train_steps steps"
-        else
-          record failed "$name: $what, bit for bit" "$took" "losses differ by $(loss_difference "$work/$name.$device"{,-$again})"
-        fi
-      done
-      [ -n "$has_gpu" ] || continue
-      limit=1e-4
-      [ "$precision" = no ] || limit=2e-2
-      # The CPU has no float16: its float32 stands in, which came first.
-      reference=$name
-      if [ "$precision" = fp16 ]; then reference=f32-dropout-$dropout; else train_on cpu "$name" "$precision" "$dropout" || continue; fi
-      difference=$(loss_difference "$work/$reference.cpu" "$work/$name.cuda")
-      if awk -v d="$difference" -v l=$limit 'BEGIN { exit !(d != "" && d + 0 <= l + 0) }'; then
-        record passed "$name: GPU against CPU" "$took" "losses of $train_steps steps and an evaluation differ by $difference of them at most"
-      else
-        record failed "$name: GPU against CPU" "$took" "losses differ by ${difference:-another number of steps}, more than $limit; CPU: $(losses "$work/$reference.cpu" | tr '\n' ' ') GPU: $(losses "$work/$name.cuda" | tr '\n' ' ')"
-      fi
-    done
-  done
-}
-
 sanitizer_limit=120
 stage_sanitizer() {
   local sanitizer tool what command
@@ -399,7 +292,10 @@ stage_sanitizer() {
   done
 }
 
-source "$root/tools/gpu_check_speed.sh"
+for part in tests train speed; do
+  # shellcheck source=/dev/null
+  source "$root/tools/gpu_check_$part.sh"
+done
 
 train_steps=20
 fact started "$(date -u '+%Y-%m-%d %H:%M:%S') UTC"

@@ -1,6 +1,7 @@
 # Turns what tools/gpu_check.sh has noted into results.json (form=json) or results.md (form=md).
 #   fact <TAB> name <TAB> value
 #   record <TAB> stage <TAB> passed|failed|skipped <TAB> name <TAB> seconds <TAB> detail
+#   failure <TAB> program <TAB> case <TAB> what it said, lines joined by \036
 #   metric <TAB> case <TAB> system <TAB> key=value <TAB> ...
 #   benchmark <TAB> name <TAB> one line of what it printed
 BEGIN { FS = "\t" }
@@ -11,6 +12,10 @@ $1 == "record" {
   ++count[$3]
   for (i = 2; i <= 6; ++i) record[records, i] = $i
 }
+$1 == "failure" {
+  ++failures
+  for (i = 2; i <= 4; ++i) failure[failures, i] = $i
+}
 $1 == "metric" {
   ++metrics
   for (i = 2; i <= NF; ++i) metric[metrics, i] = $i
@@ -19,9 +24,12 @@ $1 == "metric" {
 
 $1 == "benchmark" { benchmark[++benchmarks] = $3; benchmark_name[benchmarks] = $2 }
 
-function quoted(text) {
-  gsub(/\\/, "\\\\", text)
+function quoted(text,    i, n, parts) {
+  n = split(text, parts, "\\")  # awks differ in what \ means in gsub's replacement
+  text = parts[1]
+  for (i = 2; i <= n; ++i) text = text "\\\\" parts[i]
   gsub(/"/, "\\\"", text)
+  gsub(/\036/, "\\n", text)
   gsub(/[\001-\037]/, " ", text)
   return "\"" text "\""
 }
@@ -47,6 +55,10 @@ function json(    i, j, at) {
   for (i = 1; i <= records; ++i)
     printf "    {\"stage\": %s, \"status\": %s, \"name\": %s, \"seconds\": %s, \"detail\": %s}%s\n", quoted(record[i, 2]),
       quoted(record[i, 3]), quoted(record[i, 4]), value(record[i, 5]), quoted(record[i, 6]), i < records ? "," : ""
+  print "  ],\n  \"failures\": ["
+  for (i = 1; i <= failures; ++i)
+    printf "    {\"program\": %s, \"case\": %s, \"text\": %s}%s\n", quoted(failure[i, 2]), quoted(failure[i, 3]),
+      quoted(failure[i, 4]), i < failures ? "," : ""
   print "  ],\n  \"measurements\": ["
   for (i = 1; i <= metrics; ++i) {
     printf "    {\"case\": %s, \"system\": %s", quoted(metric[i, 2]), quoted(metric[i, 3])
@@ -80,6 +92,18 @@ function table(status,    i) {
   print ""
 }
 
+# In full: the one page may be all that anybody sees.
+function what_failures_said(    i, j, n, lines) {
+  if (!failures) return
+  print "## What failed cases said\n"
+  for (i = 1; i <= failures; ++i) {
+    printf "%s: %s\n\n", failure[i, 2], failure[i, 3]
+    n = split(failure[i, 4], lines, "\036")
+    for (j = 1; j <= n; ++j) print "    " lines[j]
+    print ""
+  }
+}
+
 # "1.50"; "-" if one of them is unknown.
 function ratio(a, b) { return a && b ? sprintf("%.2f", a / b) : "-" }
 
@@ -87,11 +111,13 @@ function ratio(a, b) { return a && b ? sprintf("%.2f", a / b) : "-" }
 # best of all kinds.
 function speed(    i, name, rate, order, n) {
   if (!metrics) return
-  print "## Speed (bfloat16, unless the case says otherwise; \"peer, default\": float32)\n\n| case | system | samples/s | step, ms | first step, s | GPU memory, MiB |\n|---|---|---|---|---|---|"
+  print "## Speed (bfloat16, unless the case says otherwise; \"peer, default\": float32)\n\n| case | system | samples/s | step, ms | products, % of their ceiling | first step, s | GPU memory, MiB |\n|---|---|---|---|---|---|---|"
   for (i = 1; i <= metrics; ++i) {
     name = metric[i, 2]
     rate = of_metric(i, "samples_per_s") + 0
-    printf "| %s | %s | %s | %s | %s | %s |\n", name, metric[i, 3], rate, of_metric(i, "step_ms"), of_metric(i, "first_step_s"), of_metric(i, "memory_mib")
+    printf "| %s | %s | %s | %s | %s | %s | %s |\n", name, metric[i, 3], rate, of_metric(i, "step_ms"), of_metric(i, "of_ceiling_percent"),
+      of_metric(i, "first_step_s"), of_metric(i, "memory_mib")
+    if (metric[i, 3] == "Lathe, steps alone") of_ceiling[name] = of_metric(i, "of_ceiling_percent")
     if (!(name in seen)) { seen[name] = 1; order[++n] = name }
     if (metric[i, 3] == "Lathe" && rate && (!lathe[name] || rate < lathe[name])) lathe[name] = rate
     if (metric[i, 3] == "peer, default" && rate > usual[name]) usual[name] = rate
@@ -99,11 +125,12 @@ function speed(    i, name, rate, order, n) {
     if (metric[i, 3] ~ /^peer/ && rate > best[name]) best[name] = rate
     if (metric[i, 3] ~ /^peer.*compiled/ && rate) compiled[name] = 1
   }
-  print "\n| case | Lathe's slowest run (bf16) over the peer's default (float32) | over the peer's default in bf16 | over the peer's best |\n|---|---|---|---|"
+  print "\n| case | Lathe's slowest run (bf16) over the peer's default (float32) | over the peer's default in bf16 | over the peer's best | products of its steps, % of their ceiling |\n|---|---|---|---|---|"
   for (i = 1; i <= n; ++i)
-    if (lathe[order[i]] && best[order[i]])
-      printf "| %s | %s | %s | %s |\n", order[i], ratio(lathe[order[i]], usual[order[i]]), ratio(lathe[order[i]], usual_bf16[order[i]]),
-        ratio(lathe[order[i]], best[order[i]]) (compiled[order[i]] ? "" : " (not compiled: no such run)")
+    if (lathe[order[i]] || of_ceiling[order[i]])
+      printf "| %s | %s | %s | %s | %s |\n", order[i], ratio(lathe[order[i]], usual[order[i]]), ratio(lathe[order[i]], usual_bf16[order[i]]),
+        ratio(lathe[order[i]], best[order[i]]) (!best[order[i]] || compiled[order[i]] ? "" : " (not compiled: no such run)"),
+        of_ceiling[order[i]] ? of_ceiling[order[i]] : "-"
   print ""
 }
 
@@ -113,6 +140,7 @@ END {
   for (i = 1; i <= facts; ++i) printf "- %s: %s\n", fact_names[i], cell(fact[fact_names[i]])
   print ""
   table("failed")
+  what_failures_said()
   speed()
   lines_of_benchmarks()
   table("skipped")

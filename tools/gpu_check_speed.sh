@@ -1,5 +1,5 @@
-# The stage "speed" of tools/gpu_check.sh, which sources this: kernels and training steps alone, then whole trainings of
-# Lathe and of a peer, in turn.
+# The stage "speed" of tools/gpu_check.sh, which sources this: training steps alone, whole trainings of Lathe and of a
+# peer in turn, kernels alone.
 
 # The device's memory in use, MiB, while run runs COMMAND...: sets peak (what it took above what was taken before).
 run_watching_memory() {
@@ -70,6 +70,7 @@ compiled_peer_speed() {
   [ -z "$quick" ] || return 0
   if [ "$(time_left)" -lt 200 ]; then
     record skipped "$case, $system" 0 "no time left"
+    left_out=1
     return
   fi
   peer_speed "$case" "$system" "$@" --precision bf16 --group_by_length --fused_adamw --compile
@@ -96,98 +97,120 @@ benchmark() {
   return $rc
 }
 
-# step_speed SIZE PRECISION BATCH LENGTH STEPS [NOTE]: training steps without a loader, and what share of the products'
-# ceiling they reach.
+# step_speed CASE SIZE PRECISION BATCH LENGTH STEPS [SYSTEM]: training steps without a loader, and what share of the
+# products' ceiling, measured in the same run, they reach. LENGTH 0: about SST-2's lengths.
 step_speed() {
-  local name="step-$1-$4-$3-$2${6:+-$6}" at
-  benchmark "$name" 100 training_step --size "$1" --precision "$2" --batch "$3" --length "$4" --steps "$5" || return
-  at='[0-9.]\+'
+  local case=$1 system=${7:-Lathe, steps alone} length=() at='[0-9.]\+'
+  [ "$5" = 0 ] || length=(--length "$5")
+  benchmark "$case, $system" 100 training_step --size "$2" --precision "$3" --batch "$4" "${length[@]}" --steps "$6" || return
   # shellcheck disable=SC2046
-  metric "$name" "Lathe, steps alone" $(sed -n "s|.*, \($at\) samples/s; .*|samples_per_s=\1|p; s|^step \($at\) ms$|step_ms=\1|p
-    s|^\($at\) tokens/s, .*|tokens_per_s=\1|p" "$work/output") \
+  metric "$case" "$system" $(sed -n "s|^\($at\) tokens/s, \($at\) samples/s; .*|samples_per_s=\2 tokens_per_s=\1|p; s|^step \($at\) ms$|step_ms=\1|p" "$work/output") \
     $(sed -n "s|.*; products \($at\) of \($at\) GFLOP/s: \($at\) %.*|products_gflops=\1 ceiling_gflops=\2 of_ceiling_percent=\3|p" "$work/output") \
     $(sed -n "s|^peak memory of tensors \($at\) GB$|tensors_gb=\1|p" "$work/output")
 }
 
+# A stage that had too little time says so once.
+left_out=''
+in_time() {
+  [ "$(time_left)" -lt 20 ] || return 0
+  record skipped "$1" 0 "no time left"
+  left_out=1
+  return 1
+}
+
+# The share of the products' ceiling in each of the cases.
+stage_steps() {
+  if [ -n "$quick" ]; then
+    step_speed tiny-sst2-32 tiny bf16 32 0 5
+    return
+  fi
+  # case, size, batch, length, steps
+  local line case size batch length steps
+  for line in 'large-512-32 large 32 512 20' 'base-sst2-32 base 32 0 100' 'large-sst2-32 large 32 0 60' 'base-512-32 base 32 512 40' \
+    'base-sst2-256 base 256 0 40' 'large-sst2-256 large 256 0 20' 'base-512-256 base 256 512 8' 'large-512-256 large 256 512 5'; do
+    read -r case size batch length steps <<<"$line"
+    in_time "$case, Lathe, steps alone" && step_speed "$case" "$size" bf16 "$batch" "$length" "$steps"
+  done
+}
+
+# Kernels alone, and steps in other precisions and with attention of cuDNN's.
 stage_benchmarks() {
   if [ -n "$quick" ]; then
     benchmark kernels 60 device_kernels --tokens 512 --milliseconds 5 --parameters 1000000 --copy_mib 64
-    step_speed tiny bf16 32 128 5
     return
   fi
-  benchmark kernels-base 100 device_kernels
-  benchmark kernels-large 100 device_kernels --hidden 1024 --tokens 16384 --parameters 335000000
-  step_speed base bf16 32 128 100
-  step_speed base no 32 128 30
-  step_speed base fp16 32 128 100
-  step_speed base bf16 32 512 40
-  step_speed large bf16 32 512 20
-  # The same with attention of cuDNN's.
+  in_time kernels-base && benchmark kernels-base 100 device_kernels
+  in_time kernels-large && benchmark kernels-large 100 device_kernels --hidden 1024 --tokens 16384 --parameters 335000000
   environment+=(LATHE_ATTENTION=cudnn)
-  step_speed base bf16 32 512 40 cudnn
-  step_speed large bf16 32 512 20 cudnn
+  local with="Lathe, steps alone, attention of cuDNN's"
+  in_time "large-512-32, $with" && step_speed large-512-32 large bf16 32 512 20 "$with"
+  in_time "base-512-32, $with" && step_speed base-512-32 base bf16 32 512 40 "$with"
   unset 'environment[-1]'
+  in_time base-128-32-fp16 && step_speed base-128-32-fp16 base fp16 32 128 100
+  in_time base-128-32-f32 && step_speed base-128-32-f32 base no 32 128 30
 }
 
+find_peer() {
+  peer=$(find_data peers/hf_finetune.py)
+  if [ -z "$peer" ]; then
+    record skipped "the peer's speed" 0 "no peers/hf_finetune.py"
+    return
+  fi
+  run 120 python3 -c 'import torch, transformers, accelerate; print(torch.__version__, transformers.__version__, torch.cuda.is_available())'
+  if [ $rc -eq 0 ] && grep -q True "$work/output"; then
+    fact peer "PyTorch and Transformers $(last_lines 1)"
+  else
+    record skipped "the peer's speed" 0 "no python3 with torch that sees a GPU, transformers and accelerate: $(last_lines 1)"
+    peer=''
+  fi
+}
+
+# The most telling first: what the time ends before is less.
 stage_speed() {
   if [ -z "$has_gpu" ]; then
     record skipped speed 0 "no usable GPU here"
     return
   fi
-  stage_benchmarks
-  peer=$(find_data peers/hf_finetune.py)
-  if [ -z "$peer" ]; then
-    record skipped "the peer's speed" 0 "no peers/hf_finetune.py"
-  else
-    run 120 python3 -c 'import torch, transformers, accelerate; print(torch.__version__, transformers.__version__, torch.cuda.is_available())'
-    if [ $rc -eq 0 ] && grep -q True "$work/output"; then
-      fact peer "PyTorch and Transformers $(last_lines 1)"
-    else
-      record skipped "the peer's speed" 0 "no python3 with torch that sees a GPU, transformers and accelerate: $(last_lines 1)"
-      peer=''
-    fi
-  fi
+  stage_steps
+  find_peer
   # case, config, file, length, batch, steps before the clock starts, steps
   local cases=(
-    'base-sst2-32 base train 128 32 30 200' 'base-512-32 base long 512 32 15 60'
-    'large-512-32 large long 512 32 10 40' 'large-sst2-32 large train 128 32 30 120'
-    'base-sst2-256 base train 128 256 30 60' 'base-512-256 base long 512 256 6 20'
-    'large-sst2-256 large train 128 256 15 40' 'large-512-256 large long 512 256 4 12'
+    'base-sst2-32 base train 128 32 30 200' 'large-512-32 large long 512 32 10 40'
+    'large-sst2-32 large train 128 32 30 120' 'base-512-32 base long 512 32 15 60'
+    'base-sst2-256 base train 128 256 30 60' 'large-sst2-256 large train 128 256 15 40'
+    'base-512-256 base long 512 256 6 20' 'large-512-256 large long 512 256 4 12'
   )
   [ -z "$quick" ] || cases=('tiny-sst2-32 tiny train 128 32 5 10')
-  local line case shape file length batch warm steps arguments round
+  local line case shape file length batch warm steps arguments
   for line in "${cases[@]}"; do
     read -r case shape file length batch warm steps <<<"$line"
-    if [ "$(time_left)" -lt 20 ]; then
-      record skipped "$case" 0 "no time left"
-      continue
-    fi
+    in_time "$case" || continue
     arguments=("$work/$shape" "$work/$file.tsv" "$length" "$batch" "$warm" "$steps")
     # In turn, so that a GPU that gets slower is slower for both.
     lathe_speed "$case" "${arguments[@]}"
-    if [ "$case" = base-sst2-32 ]; then
-      lathe_speed "$case" "${arguments[@]}" --no_cuda_graphs
-      lathe_speed "$case" "${arguments[@]}" --deterministic
-    fi
     [ -n "$peer" ] || continue
+    peer_speed "$case" "peer, grouped and fused AdamW" "${arguments[@]}" --precision bf16 --group_by_length --fused_adamw
+    peer_speed "$case" "peer, default in bf16" "${arguments[@]}" --precision bf16
     # Large batches in float32 are slow, and come last.
     [ "$batch" -ne 32 ] || peer_speed "$case" "peer, default" "${arguments[@]}"
-    peer_speed "$case" "peer, default in bf16" "${arguments[@]}" --precision bf16
-    peer_speed "$case" "peer, grouped and fused AdamW" "${arguments[@]}" --precision bf16 --group_by_length --fused_adamw
     lathe_speed "$case" "${arguments[@]}"
     [ "$batch" -ne 32 ] || compiled_peer_speed "$case" "${arguments[@]}"
   done
+  # What --deterministic and the graphs cost and gain.
+  read -r case shape file length batch warm steps <<<"${cases[0]}"
+  arguments=("$work/$shape" "$work/$file.tsv" "$length" "$batch" "$warm" "$steps")
+  in_time "$case, --deterministic" && lathe_speed "$case" "${arguments[@]}" --deterministic
+  in_time "$case, --no_cuda_graphs" && lathe_speed "$case" "${arguments[@]}" --no_cuda_graphs
+  stage_benchmarks
   # Compiling takes minutes, so the large batches come last.
   for line in "${cases[@]}"; do
     read -r case shape file length batch warm steps <<<"$line"
     [ "$batch" -ne 32 ] && [ -n "$peer" ] || continue
     arguments=("$work/$shape" "$work/$file.tsv" "$length" "$batch" "$warm" "$steps")
-    if [ "$(time_left)" -lt 20 ]; then
-      record skipped "$case, peer, default" 0 "no time left"
-    else
-      peer_speed "$case" "peer, default" "${arguments[@]}"
-    fi
+    in_time "$case, peer, default" && peer_speed "$case" "peer, default" "${arguments[@]}"
     compiled_peer_speed "$case" "${arguments[@]}"
   done
+  [ -z "$left_out" ] ||
+    fact speed "not all of it was measured: a call of its own, with --stages speed --minutes 60, has the time for it"
   record passed speed 0 "$(grep -c '^metric' "$work/metrics") measurements; they are no tests"
 }

@@ -1,0 +1,49 @@
+# What one process of a GoogleTest program said, a line for each case that began:
+#   passed|skipped|failed|sticky|open|slow <TAB> case <TAB> text
+# sticky: failed with an error after which CUDA answers nothing else in that process; later cases are left out. open: the
+# program ended within it; slow: it was stopped there. text: what a case printed that did not pass, its lines joined by \036.
+#   -v rc=N    the program's exit code, 124: it was stopped
+#   -v most=N  so many lines of a case; what was left out is counted
+BEGIN {
+  sticky = "illegal (memory access|address|instruction)|misaligned address|launch fail|the launch timed out|hardware stack error|" \
+    "invalid (program counter|address space)|not supported on global/shared address space|device-side assert|uncorrectable|" \
+    "cudaError(IllegalAddress|MisalignedAddress|LaunchFailure)|context is destroyed|EXECUTION_FAILED"
+}
+
+function start(case_name) { name = case_name; text = ""; spoilt = 0; lines = 0 }
+
+function add(line) {
+  if (++lines <= most) text = text (lines > 1 ? "\036" : "") line
+}
+
+function finish(status) {
+  if (lines > most) text = text "\036(" lines - most " more lines are in log.txt)"
+  printf "%s\t%s\t%s\n", status, name, status == "passed" || status == "skipped" ? "" : text
+  start("")
+}
+
+{ gsub(/\t/, "  ") }
+
+/^\[ RUN +\] / { sub(/^[^]]*\] /, ""); start($0); next }
+
+/^\[ +(OK|FAILED|SKIPPED) +\] .*\([0-9]+ ms\)$/ {
+  status = $2 == "OK" ? "passed" : $2 == "FAILED" ? "failed" : "skipped"
+  sub(/^[^]]*\] /, "")
+  sub(/[, ].*/, "")
+  name = $0
+  if (status == "failed" && spoilt) status = "sticky"
+  finish(status)
+  if (status == "sticky") exit
+  next
+}
+
+/^\[[-=]+\]/ { next }
+
+{ if ($0 ~ sticky) spoilt = 1; add($0) }
+
+END {
+  if (status != "sticky" && name != "") {
+    add(rc == 124 ? "(stopped: not done in time)" : "(the program ended here, with exit code " rc ")")
+    finish(rc == 124 ? "slow" : "open")
+  }
+}
