@@ -330,12 +330,18 @@ TEST_F(EmulatedDeviceTest, GraphsChangeNothing) {
 
 TEST_F(EmulatedDeviceTest, SaysThatMemoryDoesNotSuffice) {
   SetConfig({{"hidden_size", 256}, {"intermediate_size", 1024}});
-  // For the parameters, for their gradients, for the first step.
-  for (const char* mib : {"2", "12", "20"}) {
+  const struct {
+    const char *mib, *batch_size, *asker;
+  } cases[] = {{"2", "8", "parameters"},
+               {"12", "8", "gradients"},
+               {"16", "96", "attention (forward)"},
+               {"20", "8", "optimizer state"}};
+  for (const auto& [mib, batch_size, asker] : cases) {
     setenv("LATHE_EMULATOR_MEMORY_MIB", mib, 1);
-    const RunResult run = TrainOn("cuda", mib, {});
+    const RunResult run = TrainOn("cuda", mib, {"--per_device_train_batch_size", batch_size});
     unsetenv("LATHE_EMULATOR_MEMORY_MIB");
-    ExpectError(run, "error: [cuda] out of memory: ");
+    ExpectError(run, std::string("error: [cuda] out of memory: ") + asker + " asked for ");
+    EXPECT_NE(run.err.find("--per_device_train_batch_size"), std::string::npos) << run.err;
     EXPECT_FALSE(Exists(std::string(mib) + "/model.safetensors"));
   }
 }

@@ -8,6 +8,7 @@
 
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/trainer.h"
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
@@ -149,7 +150,10 @@ void Trainer::EvaluateNow() {
     state_.best_metric = metric;
     state_.best_global_step = state_.global_step;
   }
-  if (options_.load_best_model_at_end) best_values_ = optimizer_.arena().values().Clone();
+  if (options_.load_best_model_at_end) {
+    const AskedBy asked_by = AskedBy::State("the best parameters so far");
+    best_values_ = optimizer_.arena().values().Clone();
+  }
 }
 
 void Trainer::CheckFinite(const Evaluation& evaluation, const std::string& data) {

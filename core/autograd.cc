@@ -7,6 +7,7 @@
 #include <chrono>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 
@@ -118,6 +119,7 @@ Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x
     Tensor input = x.Detach();
     input.SetRequiresGrad(true);
     const int64_t first = next_sequence;
+    const AskedBy asked_by = AskedBy::Recomputation();
     WalkBack(f(input), context.grad_output(), first);
     if (const Tensor grad = input.grad(); grad.defined()) context.SetGrad(0, grad);
   });
@@ -139,6 +141,7 @@ Tensor BackwardContext::LeafGrad(size_t i) {
   if (!NeedsGrad(input) || !input.is_leaf()) return {};
   if (!input.impl()->grad) {
     const LeafMemoryScope scope(*input.impl());
+    const AskedBy asked_by = AskedBy::State("gradients");
     Tensor(input).SetGrad(Tensor::Zeros(input.shape(), input.dtype(), input.device()));
   }
   return input.grad();
@@ -190,6 +193,7 @@ void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
     AddInPlace(buffer, grad);
   } else {
     const LeafMemoryScope scope(*leaf.impl());
+    const AskedBy asked_by = AskedBy::State("gradients");
     leaf.impl()->grad = grad.Clone().impl();
   }
 }
@@ -204,6 +208,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
   Tensor start = grad;
   if (!start.defined()) {
     Check(output.numel() == 1, "backward", "a gradient must be given for shape ", output.shape());
+    const AskedBy asked_by = AskedBy::Buffer("the loss's gradient");
     start = Tensor::Full(output.shape(), 1.0, output.dtype(), output.device());
   }
   Check(start.shape() == output.shape(), "backward", "gradient must have shape ", output.shape(),
@@ -242,6 +247,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
 
   nodes.front()->grad = start;
   for (std::shared_ptr<Node>& node : nodes) {
+    const AskedBy asked_by = AskedBy::Backward(node->op);
     std::vector<Tensor> grads;
     if (node->grad.defined()) {
       for (const Node::Saved& saved : node->saved) {
@@ -276,6 +282,7 @@ Tensor ApplyFunction(std::shared_ptr<Function> function, std::vector<Tensor> inp
   Tensor output;
   {
     NoGradGuard no_grad;
+    const AskedBy asked_by = AskedBy::Op(function->name());
     output = function->Forward(inputs);
   }
   Check(output.defined(), function->name(), "Forward returned no tensor");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/device_backend.h"
 
 namespace lathe {
@@ -42,6 +43,7 @@ PackedInputs PackedInputs::Make(const Batch& batch, int64_t rows, Device device,
     label_shape = LabelShape(batch.labels, S);
     bytes += NumElements(label_shape) * SizeOf(LabelDType(batch.labels));
   }
+  const AskedBy asked_by = AskedBy::Buffer("batch inputs");
   inputs.buffer_ = Tensor::Empty({bytes}, DType::kU8, device);
   int64_t at = 0;
   const auto part = [&](Shape shape, DType dtype = DType::kI32) {

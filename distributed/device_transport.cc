@@ -2,6 +2,7 @@
 // pass goes on on the other. All buckets go to all ranks whole.
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
@@ -23,6 +24,7 @@ class DeviceTransport : public GradientTransport {
     Check(device_group_->device() == buckets.device.index, "reducer", "parameters lie on ",
           ToString(buckets.device), " but this process's GPU is cuda:", device_group_->device());
     if (options.compression == "no") return;
+    const AskedBy asked_by = AskedBy::State("gradients in bfloat16 for other processes");
     // Each has a place of its own: NCCL reads it while the next one is filled.
     for (const GradientBucket& bucket : table_.buckets) {
       narrow_.push_back(Tensor::Empty({std::ssize(bucket.grads)}, DType::kBF16, buckets.device));

@@ -7,6 +7,7 @@
 #include <bit>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
 #include "lathe/core/log.h"
@@ -210,6 +211,7 @@ Tensor StepGraphs::Copy(const Tensor& loss) {
 
 Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
                        const std::function<Tensor(const Batch&)>& forward) {
+  const AskedBy asked_by = AskedBy::Buffer("the step's loss");
   const std::vector<Parameter> parameters = model.Parameters();
   if (scaler_ != nullptr) scaler_->PrepareFor(device_);
   const std::string why = given_up_.empty() ? WhyNot(parameters, batch) : given_up_;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
+
 namespace lathe {
 namespace {
 
@@ -48,6 +50,7 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
     return arena;
   }
   const Device device = parameters[0].tensor.device();
+  const AskedBy asked_by = AskedBy::State("parameters");
   arena->values_ = Tensor::Empty({size}, DType::kF32, device);
   for (const Entry& entry : arena->entries_) {
     const Tensor& parameter = entry.parameter.tensor;
@@ -132,7 +135,10 @@ void ParameterArena::Follow() {
 void ParameterArena::Reattach() {
   Follow();
   const bool fresh = !grads_.defined();
-  if (fresh) grads_ = NewBuffer();
+  if (fresh) {
+    const AskedBy asked_by = AskedBy::State("gradients");
+    grads_ = NewBuffer();
+  }
   const std::shared_ptr<Storage>& storage = grads_.impl()->storage;
   std::vector<std::pair<const Entry*, Tensor>> arriving;  // gradients that lie elsewhere
   for (const Entry& entry : entries_) {

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {
@@ -57,10 +58,12 @@ void Module::To(Device device) {
       if (there == nullptr) {
         const Tensor whole = Tensor::Unallocated({impl.storage->bytes()}, DType::kU8, impl.device);
         whole.impl()->storage = impl.storage;
+        const AskedBy asked_by = AskedBy::State("parameters");
         there = whole.To(device).impl()->storage;
       }
       impl.storage = there;
     }
+    const AskedBy asked_by = AskedBy::State("gradients");
     const Tensor grad = impl.grad == nullptr || impl.grad_is_stale ? Tensor() : p.tensor.grad();
     Tensor(p.tensor).SetGrad(grad.defined() ? grad.To(device) : grad);
     impl.device = device;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/optim/grad_scaler.h"
 
 namespace lathe {
@@ -41,6 +42,7 @@ Tensor CommonGradScale(ParameterArena& arena) {
 }
 
 Tensor DeviceGradNorm(ParameterArena& arena) {
+  const AskedBy asked_by = AskedBy::Buffer("gradient clipping");
   const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
   if (CommonGradScale(arena).defined()) arena.GradsToRead(/*scaled=*/true);
   const auto& kernels = DeviceKernels<DeviceOptimizerKernels>();
@@ -80,6 +82,7 @@ void DeviceUpdater::Unscale(ParameterArena& arena, ScalerState* scaler) {
 
 Tensor DeviceUpdater::Clip(ParameterArena& arena, double max_norm, const Tensor& losses,
                            const Tensor& latch, const ScalerState* scaler) {
+  const AskedBy asked_by = AskedBy::Buffer("gradient clipping");
   const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
   if (CommonGradScale(arena).defined()) {
     Queue();

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
@@ -100,6 +101,7 @@ void GradScaler::PrepareFor(Device device) { StateOn(device); }
 ScalerState* GradScaler::StateOn(Device device) {
   if (on_device_ && state_.device() != device) LeaveDevice();
   if (!state_.defined() || state_.device() != device) {
+    const AskedBy asked_by = AskedBy::Buffer("the loss scale");
     state_ = Tensor::Empty({int64_t{sizeof(ScalerState)}}, DType::kU8, device);
   }
   if (!std::exchange(on_device_, true)) {

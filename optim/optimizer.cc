@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/cpu/optimizer.h"
 #include "lathe/optim/device_update.h"
 
@@ -106,6 +107,7 @@ void Optimizer::Step() {
 
 void Optimizer::MakeStep() {
   CheckHasGrads(*this);
+  const AskedBy asked_by = AskedBy::State("optimizer state");
   AdoptShares();
   const Device device = arena_->values().device();
   Check(shares_ == nullptr || device == Device{}, "optimizer",

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/optim/device_update.h"
 #include "lathe/optim/optimizer.h"
 
@@ -13,6 +14,7 @@ DeviceUpdater& Optimizer::Updater() {
   if (updater_ == nullptr || updater_->device() != device) {
     CountSteps();
     settled_ = nullptr;
+    const AskedBy asked_by = AskedBy::State("optimizer state");
     updater_ = std::make_unique<DeviceUpdater>(device, num_groups());
     updater_->graphs().Use(use_graphs_);
   }
@@ -156,6 +158,7 @@ Tensor StepGuard::PrepareClip(Optimizer& optimizer, double max_norm, const Tenso
   Check(device != Device{}, "step_guard", "the parameters lie on the host; use ClipGradNorm");
   Check(max_norm >= 0, "step_guard", "max_norm must be at least 0 but is ", max_norm);
   optimizer.Unscale();
+  const AskedBy asked_by = AskedBy::Buffer("gradient clipping");
   if (!latch_.defined()) latch_ = Tensor::Zeros({}, DType::kF32, device);
   const double most = max_norm > 0 ? max_norm : std::numeric_limits<double>::infinity();
   const Tensor results =

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/cuda/staging.h"
 #include "lathe/core/device_backend.h"
 
@@ -278,6 +279,7 @@ class Backend : public DeviceBackend {
               cudaStreamBeginCapture(Stream(), cudaStreamCaptureModeRelaxed));
     cudaGraph_t graph = nullptr;
     try {
+      const AskedBy asked_by = AskedBy::Recording();
       recording = true;
       work();
       recording = false;
@@ -388,6 +390,7 @@ Pool& DevicePool() {
 void* Workspace(int64_t bytes) {
   Workspaces& given = given_workspaces;
   if (given.empty() || given.back()->bytes() < bytes) {
+    const AskedBy asked_by = AskedBy::Buffer("scratch memory");
     const int64_t larger = given.empty() ? bytes : std::max(bytes, 2 * given.back()->bytes());
     given.push_back(std::make_shared<DeviceStorage>(larger, /*memory=*/nullptr));
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/error.h"
 
 namespace lathe::cuda {
@@ -28,6 +29,18 @@ std::string Readable(int64_t bytes) {
   auto value = static_cast<double>(bytes);
   for (; value >= 1024 && unit < 3; ++unit) value /= 1024;
   return unit == 0 ? absl::StrCat(bytes, " bytes") : absl::StrFormat("%.1f %s", value, units[unit]);
+}
+
+// A hint for who asks now.
+const char* WhatHelps() {
+  return AskedForState()
+             ? "parameters, gradients and the optimizer's state take as much whatever the batch "
+               "(lathe estimate-memory says how much): use a smaller model or a device with more "
+               "memory free; to leave them more room, lower --per_device_train_batch_size or "
+               "--max_seq_length, or use --no_cuda_graphs"
+             : "use a smaller batch (--per_device_train_batch_size), shorter sequences "
+               "(--max_seq_length), --mixed_precision bf16, --gradient_checkpointing or "
+               "--no_cuda_graphs";
 }
 
 }  // namespace
@@ -105,9 +118,7 @@ Pool::Parts::iterator Pool::Grow(int64_t bytes, bool small) {
       return parts_.find(fit->second);
     }
   }
-  throw Error(absl::StatusCode::kResourceExhausted, WhyNoRoom(bytes),
-              "use a smaller batch, shorter sequences, --mixed_precision bf16, "
-              "--gradient_checkpointing or --no_cuda_graphs");
+  throw Error(absl::StatusCode::kResourceExhausted, WhyNoRoom(bytes), WhatHelps());
 }
 
 Pool::Parts::iterator Pool::AddSegment(int64_t bytes, bool small) {
@@ -156,11 +167,14 @@ std::string Pool::WhyNoRoom(int64_t bytes) {
   const PoolDevice::Room room = device_.Memory();
   const PoolStatistics& s = statistics_;
   const int64_t unused = s.reserved - s.allocated;
-  std::string why =
-      absl::StrCat("[cuda] out of memory: ", Readable(bytes), " asked for; ", Readable(s.allocated),
-                   " in use by tensors (", Readable(s.peak_allocated), " at most so far), ",
-                   Readable(s.reserved), " reserved in ", s.segments, " segments, ",
-                   Readable(room.free), " of the device's ", Readable(room.total), " free");
+  const std::string asker = WhoAsks();
+  std::string why = absl::StrCat(
+      "[cuda] out of memory: ",
+      asker.empty() ? absl::StrCat(Readable(bytes), " asked for")
+                    : absl::StrCat(asker, " asked for ", Readable(bytes)),
+      "; ", Readable(s.allocated), " in use by tensors (", Readable(s.peak_allocated),
+      " at most so far), ", Readable(s.reserved), " reserved in ", s.segments, " segments, ",
+      Readable(room.free), " of the device's ", Readable(room.total), " free");
   if (room.recorded > 0) {
     absl::StrAppend(&why, ", ", Readable(room.recorded), " reserved for CUDA graphs");
   }

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/error.h"
 
 namespace lathe::cuda {
@@ -196,9 +197,30 @@ TEST(Pool, SaysWhyThereIsNoRoom) {
               "[cuda] out of memory: 10.0 MiB asked for; 30.0 MiB in use by tensors (60.0 MiB at "
               "most so far), 60.0 MiB reserved in 3 segments, 4.0 MiB of the device's 64.0 MiB "
               "free; what is reserved and not in use lies in pieces of at most 5.0 MiB");
-    EXPECT_NE(e.hint().find("--gradient_checkpointing"), std::string::npos);
+    for (const char* flag : {"--per_device_train_batch_size", "--max_seq_length",
+                             "--mixed_precision bf16", "--gradient_checkpointing"}) {
+      EXPECT_NE(e.hint().find(flag), std::string::npos) << e.hint();
+    }
   }
   CheckWhole(pool, device);
+  const auto error_of = [&] {
+    try {
+      pool.Allocate(10 * kMiB);
+    } catch (const Error& e) {
+      return e.message().substr(0, e.message().find(';')) + "|" + e.hint().substr(0, 10);
+    }
+    return std::string("no error");
+  };
+  {
+    const AskedBy asked_by = AskedBy::Backward("attention");
+    EXPECT_EQ(error_of(),
+              "[cuda] out of memory: attention (backward) asked for 10.0 MiB|use a smal");
+    const AskedBy gradients = AskedBy::State("gradients");
+    EXPECT_EQ(error_of(),
+              "[cuda] out of memory: gradients in attention (backward) asked for 10.0 "
+              "MiB|parameters");
+  }
+  EXPECT_EQ(error_of(), "[cuda] out of memory: 10.0 MiB asked for|use a smal");
   EXPECT_NE(pool.Allocate(5 * kMiB), nullptr);  // it goes on
   try {
     pool.Allocate(kMiB << 30);

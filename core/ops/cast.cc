@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
 
@@ -11,6 +12,7 @@ Tensor Cast(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
   Check(IsFloating(x.dtype()) && IsFloating(dtype), "cast", "only floating dtypes, not ",
         ToString(x.dtype()), " to ", ToString(dtype));
+  const AskedBy asked_by = AskedBy::Op("cast");
   return Record("cast", x.To(dtype), {x}, {}, [from = x.dtype()](BackwardContext& context) {
     context.SetGrad(0, context.grad_output().To(from));
   });
@@ -22,6 +24,7 @@ Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype) {
   if (impl.low_precision == nullptr || impl.low_precision->dtype != dtype) {
     std::optional<LeafMemoryScope> scope;
     if (leaf.is_leaf()) scope.emplace(impl);  // others are gone after the pass
+    const AskedBy asked_by = AskedBy::State("parameters' copies of low precision");
     impl.low_precision = Tensor::Empty(leaf.shape(), dtype, leaf.device()).impl();
     impl.low_precision_version = -1;
   }

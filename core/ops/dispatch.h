@@ -1,6 +1,7 @@
 // Picks the entry of a kernel table, and the C++ types, for a dtype.
 #pragma once
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/cpu/isa.h"
 #include "lathe/core/device_kernels.h"
@@ -40,10 +41,12 @@ inline void CheckSameDevice(const char* op, Device device, std::initializer_list
   }
 }
 
-// Calls `body(T{})` with the C++ type of activations of x's dtype; throws `[op] ...` for a dtype
-// that activations don't have on x's device: float16 on the host, float64 elsewhere.
+// Calls `body(T{})` with the C++ type of activations of x's dtype; `op` asks for the memory that
+// `body` takes. Throws `[op] ...` for a dtype that activations don't have on x's device: float16
+// on the host, float64 elsewhere.
 template <typename Body>
 auto DispatchActivations(const Tensor& x, const char* op, Body&& body) {
+  const AskedBy asked_by = AskedBy::Op(op);
   const bool on_host = x.device() == Device{};
   if (x.dtype() == DType::kBF16) return body(BFloat16{});
   if (x.dtype() == DType::kF16 && !on_host) return body(Float16{});

@@ -1,5 +1,6 @@
 #include "lathe/core/ops/elementwise.h"
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
@@ -13,6 +14,7 @@ constexpr int64_t kParallelSize = 16384;  // elements that are worth waking the 
 // y_i = f(x_i)
 template <typename F>
 Tensor Map(const char* op, const Tensor& x, F f) {
+  const AskedBy asked_by = AskedBy::Op(op);
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
   if (x.device() != Device{}) {
     DeviceKernels<MapKernel<F>>().run(op, f, y.raw_data(), x.raw_data(), x.dtype(), x.numel());
@@ -33,6 +35,7 @@ Tensor Map(const char* op, const Tensor& x, F f) {
 template <typename F>
 Tensor BroadcastOnDevice(const char* op, const Tensor& a, const Tensor& b, const Shape& shape,
                          F f) {
+  const AskedBy asked_by = AskedBy::Op(op);
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
   DeviceKernels<ZipKernel<F>>().run(
       op, f, y.raw_data(), a.raw_data(), b.raw_data(), a.dtype(),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/layer_norm.h"
 #include "lathe/core/ops/cast.h"
@@ -44,6 +45,7 @@ void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector
 // ids: on the tables' device.
 Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                    const std::vector<int64_t>& padding_rows) {
+  const AskedBy asked_by = AskedBy::Op("embedding");
   const Shape shape = {ids[0].numel(), tables[0].dim(1)};
   Tensor y = Tensor::Empty(shape, DType::kF32, tables[0].device());
   for (size_t first = 0; first < tables.size(); first += EmbeddingArgs::kMaxTables) {
@@ -156,6 +158,7 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
   if (device == Device{} || std::ssize(tables) > EmbeddingArgs::kMaxTables) {
     return EmbeddingLayerNormComposed(ids, tables, padding_rows, weight, bias, eps, dropout, dtype);
   }
+  const AskedBy asked_by = AskedBy::Op(kOp);
   const std::vector<Tensor> there = CheckedIds(ids, tables, padding_rows);
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
   Check(n >= 1 && n <= 32768, kOp, "tables must have 1 to 32768 columns but have ", n);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/ops/cast.h"
@@ -311,6 +312,7 @@ Tensor Matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose
   Check(b.dim(transpose_b ? 1 : 0) == K && a.dtype() == b.dtype() && a.device() == b.device(),
         "matmul", "cannot multiply ", ToString(a.dtype()), " ", a.shape(), transpose_a ? "^T" : "",
         " by ", ToString(b.dtype()), " ", b.shape(), transpose_b ? "^T" : "");
+  const AskedBy asked_by = AskedBy::Op("matmul");
   return DispatchFloat(a.dtype(), "matmul", [&](auto tag) {
     using T = decltype(tag);
     Tensor c = Tensor::Empty({M, N}, a.dtype(), a.device());

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/ops/dispatch.h"
@@ -96,6 +97,7 @@ void CheckLogits(const Tensor& logits, const Tensor& labels) {
 // NaN.
 Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                             double denominator) {
+  const AskedBy asked_by = AskedBy::Op(kCrossEntropy);
   const LossKernels& kernels = DeviceKernels<LossKernels>();
   const int64_t rows = logits.dim(0), classes = logits.dim(1);
   Tensor loss = Tensor::Empty({}, DType::kF32, logits.device());
@@ -116,6 +118,7 @@ Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t 
 // A loss of pairs on a device.
 Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Tensor& b,
                         double denominator, const Tensor& num_rows) {
+  const AskedBy asked_by = AskedBy::Op(op);
   const LossKernels& kernels = DeviceKernels<LossKernels>();
   PairCount count = {.n = a.numel(), .columns = 0, .rows = nullptr, .denominator = denominator};
   if (num_rows.defined()) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
@@ -59,6 +60,7 @@ Tensor Repeated(const Tensor& scalar, const Shape& shape) {
 // y of x's shape, `body(in_row, out_row, columns)` for every row on the host, `kernel` on a device.
 template <typename Kernel, typename Body>
 Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, Body body) {
+  const AskedBy asked_by = AskedBy::Op(op);
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
   if (x.device() != Device{}) {
     const int64_t n = x.dim(-1), rows = n == 0 ? 0 : x.numel() / n;
@@ -120,6 +122,7 @@ Tensor SumOfRows(const Tensor& x) {
 
 // y = sum_i x_i;  dx_i = dy
 Tensor Sum(const Tensor& x) {
+  const AskedBy asked_by = AskedBy::Op("sum");
   Tensor y = SumOfAll(x);
   return Record("sum", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
     context.SetGrad(0, Repeated(context.grad_output(), shape));
@@ -132,6 +135,7 @@ Tensor Mean(const Tensor& x) { return Scale(Sum(x), 1.0 / static_cast<double>(x.
 // y_r = sum_j x_rj;  dx_rj = dy_r
 Tensor SumLast(const Tensor& x) {
   CheckLast("sum_last", x);
+  const AskedBy asked_by = AskedBy::Op("sum_last");
   Tensor y = SumOfRows(x);
   return Record("sum_last", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
     const Tensor& dy = context.grad_output();

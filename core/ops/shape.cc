@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/ops/dispatch.h"
@@ -96,6 +97,7 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
   Check(x.ndim() == 2, "slice_columns", "expected shape [R, C] but got ", x.shape());
   Check(0 <= begin && begin <= end && end <= x.dim(1), "slice_columns", "columns ", begin, " to ",
         end, " of shape ", x.shape());
+  const AskedBy asked_by = AskedBy::Op("slice_columns");
   Tensor y = Tensor::Empty({x.dim(0), end - begin}, x.dtype(), x.device());
   DispatchActivations(x, "slice_columns", [&](auto tag) {
     using T = decltype(tag);
@@ -131,6 +133,7 @@ Tensor ConcatRows(const std::vector<Tensor>& parts) {
     begins.push_back(begins.back() + parts[i].dim(0));
   }
   shape[0] = begins.back();
+  const AskedBy asked_by = AskedBy::Op("concat_rows");
   Tensor y = Tensor::Empty(shape, parts[0].dtype(), parts[0].device());
   for (size_t i = 0; i < parts.size(); ++i) y.Slice(begins[i], begins[i + 1]).CopyFrom(parts[i]);
   return Record("concat_rows", y, parts, {}, [begins](BackwardContext& context) {
@@ -154,6 +157,7 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
     begins.push_back(begins.back() + parts[i].dim(1));
   }
   const int64_t rows = parts[0].dim(0), columns = begins.back();
+  const AskedBy asked_by = AskedBy::Op("concat_columns");
   Tensor y = Tensor::Empty({rows, columns}, parts[0].dtype(), parts[0].device());
   DispatchActivations(y, "concat_columns", [&](auto tag) {
     using T = decltype(tag);
@@ -175,6 +179,7 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
 Tensor Transpose(const Tensor& x) {
   Check(x.ndim() == 2, "transpose", "expected shape [R, C] but got ", x.shape());
   const int64_t rows = x.dim(0), columns = x.dim(1);
+  const AskedBy asked_by = AskedBy::Op("transpose");
   Tensor y = Tensor::Empty({columns, rows}, x.dtype(), x.device());
   DispatchActivations(x, "transpose", [&](auto tag) {
     using T = decltype(tag);
@@ -231,6 +236,7 @@ Tensor GatherRows(const Tensor& x, const Tensor& index) {
   const int64_t count = index.numel(), columns = RowSize(x);
   Shape shape = index.shape();
   shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
+  const AskedBy asked_by = AskedBy::Op("gather_rows");
   const bool on_host = x.device() == Device{};
   if (!on_host && index.device() == x.device()) return GatherRowsOnDevice(x, index, shape);
   std::vector<int64_t> rows = CheckedRows(index, x.dim(0));

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/tensor.h"
@@ -49,11 +50,14 @@ TEST(DeviceMemory, RunsOutWithAnErrorAndGoesOn) {
   const Tensor kept = OfMiB(80);
   EXPECT_EQ(cuda::DevicePool().Statistics().retries, retries + 1);
   try {
+    const AskedBy asked_by = AskedBy::Buffer("the test");
     OfMiB(30);
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_NE(e.message().find("[cuda] out of memory: 30.0 MiB asked for; "), std::string::npos);
+    EXPECT_NE(e.message().find("[cuda] out of memory: the test asked for 30.0 MiB; "),
+              std::string::npos)
+        << e.message();
     EXPECT_NE(e.message().find(", 20.0 MiB of the device's "), std::string::npos) << e.message();
   }
   EXPECT_EQ(OfMiB(10).numel(), 10 * kMiB);

@@ -1,0 +1,182 @@
+// Who asked, when a device has no memory left: each kind of asker, on the emulated device.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lathe/core/asked_by.h"
+#include "lathe/core/autograd.h"
+#include "lathe/core/cuda/device.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/ops/attention.h"
+#include "lathe/core/ops/cast.h"
+#include "lathe/core/ops/dropout.h"
+#include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/embedding.h"
+#include "lathe/core/ops/layer_norm.h"
+#include "lathe/core/ops/linear.h"
+#include "lathe/core/ops/losses.h"
+#include "lathe/core/ops/reduce.h"
+#include "lathe/core/ops/shape.h"
+#include "lathe/data/packed_inputs.h"
+#include "lathe/nn/layers.h"
+#include "lathe/optim/optimizer.h"
+#include "lathe/tests/emulator/emulator.h"
+
+namespace lathe {
+namespace {
+
+const Device kGpu = {DeviceType::kCUDA, 0};
+
+Tensor Halves(const Shape& shape) { return Tensor::Full(shape, 0.5, DType::kF32, kGpu); }
+Tensor Leaf(const Shape& shape) { return Halves(shape).SetRequiresGrad(true); }
+Tensor Integers(const std::vector<int32_t>& values) { return Tensor::FromVector(values).To(kGpu); }
+
+// All of the device's memory.
+std::vector<Tensor> TakeAll() {
+  emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved);
+  std::vector<Tensor> taken;
+  for (int64_t bytes = int64_t{1} << 30; bytes >= 512; bytes /= 2) {
+    try {
+      while (true) taken.push_back(Tensor::Empty({bytes}, DType::kU8, kGpu));
+    } catch (const Error&) {
+    }
+  }
+  return taken;
+}
+
+// Who asks for memory in `run` when there is none, and whether the hint speaks of what a model
+// keeps.
+struct Asker {
+  std::string who;
+  bool is_state = false;
+  bool operator==(const Asker&) const = default;
+};
+void PrintTo(const Asker& asker, std::ostream* out) {
+  *out << asker.who << (asker.is_state ? ", state" : "");
+}
+Asker AskerOf(const std::function<void()>& run) {
+  Asker asker = {.who = "no error"};
+  {
+    const std::vector<Tensor> taken = TakeAll();
+    try {
+      run();
+    } catch (const Error& e) {
+      const std::string before = "[cuda] out of memory: ", after = " asked for ";
+      const size_t end = e.message().find(after);
+      asker.who = e.message().starts_with(before) && end != std::string::npos
+                      ? e.message().substr(before.size(), end - before.size())
+                      : e.message();
+      asker.is_state = e.hint().starts_with("parameters, ");
+    }
+  }
+  emulator::SetMemorySize(int64_t{16} << 30);
+  return asker;
+}
+
+TEST(OutOfMemory, NamesTheOp) {
+  const Tensor row = Halves({16}), matrix = Halves({16, 16}), twelve = Halves({12, 16});
+  const Tensor labels = Tensor::FromVector<int64_t>(std::vector<int64_t>(12, 3)).To(kGpu);
+  const Tensor index = Integers({0, 3, 3, 1, 7, 5, 4, 0, 0, 2, 1, 8});
+  const PackedSequences sequences = {
+      .cu_seqlens = Integers({0, 2, 6}), .max_seqlen = 4, .num_tokens = 6};
+  const DropoutSpec dropout = {.p = 0.5, .row_samples = index, .row_positions = index};
+  const struct {
+    const char* name;
+    std::function<Tensor(const Tensor&)> op;  // of a tensor [12, 16]
+  } cases[] = {
+      {"activation", [](const Tensor& x) { return Activation(x, ActivationKind::kGelu); }},
+      {"add", [](const Tensor& x) { return Add(x, x); }},
+      {"attention",
+       [&](const Tensor& x) { return PackedAttention(SliceRows(x, 0, 6), x, sequences, {}); }},
+      {"bce_with_logits_loss", [&](const Tensor& x) { return BceWithLogitsLoss(x, twelve); }},
+      {"cast", [](const Tensor& x) { return Cast(x, DType::kBF16); }},
+      {"concat_columns",
+       [](const Tensor& x) {
+         return ConcatColumns({x, x});
+       }},
+      {"cross_entropy", [&](const Tensor& x) { return CrossEntropy(x, labels); }},
+      {"dropout", [&](const Tensor& x) { return Dropout(x, dropout); }},
+      {"gather_rows", [&](const Tensor& x) { return GatherRows(x, index); }},
+      {"layer_norm", [&](const Tensor& x) { return LayerNorm(x, row, row, 1e-5); }},
+      {"linear", [&](const Tensor& x) { return Linear(x, matrix, row, ActivationKind::kTanh); }},
+      {"linear_stack",
+       [&](const Tensor& x) {
+         return LinearStack(x, {matrix, matrix}, {row, row});
+       }},
+      {"matmul", [&](const Tensor& x) { return Matmul(x, matrix); }},
+      {"mse_loss", [&](const Tensor& x) { return MseLoss(x, twelve); }},
+      {"mul", [](const Tensor& x) { return Mul(x, x); }},
+      {"scale", [](const Tensor& x) { return Scale(x, 2); }},
+      {"slice_columns", [](const Tensor& x) { return SliceColumns(x, 3, 8); }},
+      {"softmax", [](const Tensor& x) { return SoftmaxLast(x); }},
+      {"sum", [](const Tensor& x) { return Sum(x); }},
+      {"sum_last", [](const Tensor& x) { return SumLast(x); }},
+      {"transpose", [](const Tensor& x) { return Transpose(x); }},
+  };
+  for (const auto& [name, op] : cases) {
+    const Tensor leaf = Leaf({12, 16});
+    EXPECT_EQ(AskerOf([&] { op(leaf); }), Asker{std::string(name) + " (forward)"});
+    const Tensor y = op(Scale(leaf, 1)), dy = Tensor::Full(y.shape(), 1, y.dtype(), kGpu);
+    EXPECT_EQ(AskerOf([&] { Backward(y, dy); }), Asker{std::string(name) + " (backward)"});
+  }
+  const Tensor table = Leaf({9, 16});
+  const auto embed = [&] {
+    return EmbeddingLayerNorm({index}, {table}, {}, row, row, 1e-5, {}, DType::kF32);
+  };
+  EXPECT_EQ(AskerOf([&] { EmbeddingSum({index}, {table}); }), Asker{"embedding (forward)"});
+  EXPECT_EQ(AskerOf(embed), Asker{"embedding_layer_norm (forward)"});
+}
+
+TEST(OutOfMemory, NamesGradientsOfLeavesAndWhatIsComputedAgain) {
+  const Tensor x = Leaf({12, 16}), weight = Leaf({16, 16});
+  Tensor y = Linear(x, weight, {}, ActivationKind::kNone), dy = Halves({12, 16});
+  EXPECT_EQ(AskerOf([&] { Backward(y, dy); }), (Asker{"gradients in linear (backward)", true}));
+  y = Checkpoint([](const Tensor& t) { return SoftmaxLast(t); }, x);
+  EXPECT_EQ(AskerOf([&] { Backward(y, dy); }), Asker{"softmax (forward, recomputed)"});
+  y = Sum(x);
+  EXPECT_EQ(AskerOf([&] { Backward(y); }), Asker{"the loss's gradient"});
+}
+
+TEST(OutOfMemory, NamesWhatAModelKeeps) {
+  nn::Linear model(16, 16, Init::Normal(0.1));
+  model.Initialize(1);
+  EXPECT_EQ(AskerOf([&] { model.To(kGpu); }), (Asker{"parameters", true}));
+  model.To(kGpu);
+  EXPECT_EQ(AskerOf([&] { AdamW(model.Parameters(), {}); }), (Asker{"gradients", true}));
+  AdamW optimizer(model.Parameters(), {});
+  Backward(Sum(model.Forward(Halves({12, 16}))));
+  EXPECT_EQ(AskerOf([&] { optimizer.Step(); }), (Asker{"optimizer state", true}));
+  EXPECT_EQ(AskerOf([&] { GradNorm(optimizer); }), Asker{"gradient clipping"});
+  const Tensor half = Cast(Halves({12, 16}), DType::kBF16);
+  EXPECT_EQ(AskerOf([&] { LowPrecisionCopy(model.weight, DType::kBF16); }),
+            (Asker{"parameters' copies of low precision", true}));
+}
+
+TEST(OutOfMemory, NamesInputsAndScratchMemory) {
+  const Batch batch = Batch::Pack({{1, 2, 3}}, {}, {});
+  EXPECT_EQ(AskerOf([&] { PackedInputs::Make(batch, 128, kGpu, 0); }), Asker{"batch inputs"});
+  const AskedBy asked_by = AskedBy::Op("linear");
+  EXPECT_EQ(AskerOf([] { cuda::Workspace(int64_t{1} << 30); }),
+            Asker{"scratch memory in linear (forward)"});
+}
+
+TEST(OutOfMemory, NamesRecordedWork) {
+  DeviceBackend& backend = BackendOf(kGpu);
+  const Tensor x = Halves({4});
+  const DeviceMemoryScope scope(backend, backend.NewMemory());
+  emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved);
+  try {
+    backend.Record([&] { Scale(x, 2); });
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(e.message().find(": scale (forward), recorded as a CUDA graph, asked for 512 bytes;"),
+              std::string::npos)
+        << e.message();
+  }
+  emulator::SetMemorySize(int64_t{16} << 30);
+}
+
+}  // namespace
+}  // namespace lathe
