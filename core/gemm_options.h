@@ -2,6 +2,8 @@
 // are queued afterwards; any thread may change them.
 #pragma once
 
+#include <compare>
+
 namespace lathe {
 
 struct GemmOptions {
@@ -15,6 +17,8 @@ struct GemmOptions {
   // Always the same algorithm for a shape on the same device and library, without partial sums in
   // memory that is shared: `tune` is ignored.
   bool deterministic = false;
+
+  auto operator<=>(const GemmOptions&) const = default;
 };
 
 GemmOptions GetGemmOptions();

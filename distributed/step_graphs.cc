@@ -145,9 +145,8 @@ StepGraphs::Key StepGraphs::KeyOf(const Module& model, const std::vector<Paramet
   }
   const Tensor& labels = batch.labels;
   return {.model = &model,
-          .training = model.training(),
-          .gradient_checkpointing = model.gradient_checkpointing(),
-          .compute_dtype = model.compute_dtype(),
+          .modes = model.Modes(),
+          .products = GetGemmOptions(),
           .rows = GraphRows(batch.num_tokens() + sequences - batch.size()),
           .sequences = sequences,
           .max_seqlen = GraphLength(batch.max_seqlen),

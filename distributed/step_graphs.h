@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "lathe/core/device_backend.h"
+#include "lathe/core/gemm_options.h"
 #include "lathe/core/tensor.h"
 #include "lathe/data/packed_inputs.h"
 #include "lathe/nn/module.h"
@@ -54,9 +55,10 @@ class StepGraphs {
 
   // loss = forward(batch), and its backward pass from `grad_seed` on. Returns the loss, [] float32
   // on the device. What `forward` does must follow from the shapes of the batch, the numbers in
-  // Batch::inputs and the model alone, and it uses no other parameters than the model's: it is not
-  // called for each batch, and tensors that it keeps hold until the next Run. Numbers are those of
-  // Backward(forward(batch)) with as many rows and sequences.
+  // Batch::inputs, the model with its modes, and the settings of products alone, and it uses no
+  // other parameters than the model's: it is not called for each batch, and tensors that it keeps
+  // hold until the next Run. Numbers are those of Backward(forward(batch)) with as many rows and
+  // sequences.
   Tensor Run(const Module& model, const Batch& batch, float grad_seed,
              const std::function<Tensor(const Batch&)>& forward);
 
@@ -65,8 +67,8 @@ class StepGraphs {
  private:
   struct Key {
     const Module* model;
-    bool training, gradient_checkpointing;
-    DType compute_dtype;
+    std::string modes;     // of all its modules
+    GemmOptions products;  // recorded ones keep their algorithms
     int64_t rows, sequences, max_seqlen;
     int64_t label_columns;  // -1: no labels, 0: one for each sequence
     DType label_dtype;

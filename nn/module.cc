@@ -100,4 +100,18 @@ void Module::SetGradientCheckpointing(bool enabled) {
   }
 }
 
+void Module::CollectModes(std::string& out) const {
+  out += static_cast<char>(static_cast<int>(compute_dtype_) * 4 +
+                           (gradient_checkpointing_ ? 2 : 0) + (training_ ? 1 : 0));
+  for (const Entry& entry : entries_) {
+    if (entry.module != nullptr) entry.module->CollectModes(out);
+  }
+}
+
+std::string Module::Modes() const {
+  std::string modes;
+  CollectModes(modes);
+  return modes;
+}
+
 }  // namespace lathe

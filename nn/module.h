@@ -68,6 +68,10 @@ class Module {
   void SetGradientCheckpointing(bool enabled);
   bool gradient_checkpointing() const { return gradient_checkpointing_; }
 
+  // The three modes above of each module of the tree in one byte, this module first: equal as long
+  // as none of them is changed.
+  std::string Modes() const;
+
  protected:
   Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true,
                            bool is_table = false);
@@ -86,6 +90,7 @@ class Module {
     std::shared_ptr<Module> module;
   };
   void Collect(const std::string& prefix, std::vector<Parameter>& out) const;
+  void CollectModes(std::string& out) const;
   std::vector<Entry> entries_;
   bool training_ = false;
   DType compute_dtype_ = DType::kF32;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
+#include <string>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/ops/elementwise.h"
@@ -58,6 +61,28 @@ TEST(Module, TrainReachesTheWholeTree) {
   EXPECT_TRUE(network.first->training());
   network.Eval();
   EXPECT_FALSE(network.second->training());
+}
+
+TEST(Module, ModesAreThoseOfTheWholeTree) {
+  Network network;
+  const std::string before = network.Modes();
+  EXPECT_EQ(before.size(), 3u);
+  const std::function<void(Module&, bool)> modes[] = {
+      [](Module& m, bool on) { m.Train(on); },
+      [](Module& m, bool on) { m.SetGradientCheckpointing(on); },
+      [](Module& m, bool on) { m.SetComputeDType(on ? DType::kF16 : DType::kF32); },
+      [](Module& m, bool on) { m.SetComputeDType(on ? DType::kBF16 : DType::kF32); },
+  };
+  std::set<std::string> seen = {before};
+  for (const auto& set : modes) {
+    for (Module* module : {static_cast<Module*>(&network), static_cast<Module*>(&*network.first),
+                           static_cast<Module*>(&*network.second)}) {
+      set(*module, true);
+      EXPECT_TRUE(seen.insert(network.Modes()).second);
+      set(*module, false);
+      EXPECT_EQ(network.Modes(), before);
+    }
+  }
 }
 
 TEST(Module, InitializeIsAFunctionOfSeedAndPath) {
