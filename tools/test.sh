@@ -45,7 +45,7 @@ fi
 # The GPU's kernels and whole training steps with them, emulated, under AddressSanitizer, in several orders of blocks and
 # threads, on which no result may depend: one case for each test and order.
 emulated=$(bazel query "${quiet[@]}" \
-  'filter("_emulated_test$", tests(//core/... + //tests/...)) union //tests/emulator:device_test except //tests:data_parallel_emulated_test' 2>/dev/null)
+  'filter("_emulated_test$", tests(//core/... + //tests/...)) union //tests/emulator:checks_test union //tests/emulator:device_test except //tests:data_parallel_emulated_test' 2>/dev/null)
 for order in forward reverse 7; do
   bazel test "${quiet[@]}" --config=asan --test_env="LATHE_EMULATOR_ORDER=$order" --keep_going --local_test_jobs=2 $emulated 2>&1 | tee "$log" || true
   for label in $emulated; do

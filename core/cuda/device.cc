@@ -51,6 +51,9 @@ class CudaMemory : public PoolDevice {
       return nullptr;
     }
     CheckCuda("cudaMalloc", result);
+#ifdef LATHE_CUDA_EMULATED
+    emulator::MemoryIsFree(segment, static_cast<size_t>(bytes));
+#endif
     return segment;
   }
   void Release(void* segment) override {
@@ -98,6 +101,12 @@ class OwnMemory : public DeviceMemory, public PoolDevice {
   Pool pool_{*this};
 };
 
+#ifdef LATHE_CUDA_EMULATED
+constexpr int64_t kGuardBytes = emulator::kGuardBytes;
+#else
+constexpr int64_t kGuardBytes = 0;
+#endif
+
 // Where this thread's storages come from; null: DevicePool().
 thread_local std::shared_ptr<DeviceMemory> used_memory;
 thread_local bool recording = false;  // this thread's work
@@ -105,7 +114,7 @@ thread_local bool recording = false;  // this thread's work
 class DeviceStorage : public Storage {
  public:
   explicit DeviceStorage(int64_t bytes, std::shared_ptr<DeviceMemory> memory = used_memory)
-      : Storage(PoolOf(memory).Allocate(bytes), bytes), memory_(std::move(memory)) {
+      : Storage(PoolOf(memory).Allocate(bytes + kGuardBytes), bytes), memory_(std::move(memory)) {
 #ifdef LATHE_CUDA_EMULATED
     recorded_ = memory_ != nullptr && IsCapturing();
     emulator::MemoryIsUsed(data_, static_cast<size_t>(bytes), recorded_);
@@ -187,7 +196,13 @@ class StreamQueue : public CopyQueue {
   void Synchronize() override {
     CheckCuda("cudaStreamSynchronize", cudaStreamSynchronize(stream_()));
   }
-  void* AllocateOnDevice(int64_t bytes) override { return CudaMemory().Allocate(bytes); }
+  void* AllocateOnDevice(int64_t bytes) override {
+    void* memory = CudaMemory().Allocate(bytes);
+#ifdef LATHE_CUDA_EMULATED
+    if (memory != nullptr) emulator::MemoryIsUsed(memory, static_cast<size_t>(bytes));
+#endif
+    return memory;
+  }
   void CopyOnDevice(void* to, const void* from, int64_t bytes) override {
     CheckCuda("cudaMemcpy", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
                                             cudaMemcpyDeviceToDevice, stream_()));
@@ -394,6 +409,11 @@ void* Workspace(int64_t bytes) {
     const int64_t larger = given.empty() ? bytes : std::max(bytes, 2 * given.back()->bytes());
     given.push_back(std::make_shared<DeviceStorage>(larger, /*memory=*/nullptr));
   }
+#ifdef LATHE_CUDA_EMULATED  // as if it was given anew, and no more than was asked for
+  const DeviceStorage& storage = *given.back();
+  emulator::MemoryIsFree(storage.data(), static_cast<size_t>(storage.bytes()), IsCapturing());
+  emulator::MemoryIsUsed(storage.data(), static_cast<size_t>(bytes), IsCapturing());
+#endif
   return given.back()->data();
 }
 

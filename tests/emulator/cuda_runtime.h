@@ -7,6 +7,9 @@
 // LATHE_EMULATOR_ORDER says in which order blocks and threads get their turn: "forward" (default),
 // "reverse", or a number, the seed of a shuffle. Results must not depend on it.
 //
+// Memory of tensors and scratch memory holds NaN to whoever reads before writing. Under
+// AddressSanitizer a tensor's neighbours are out of reach.
+//
 // Device memory can be touched by kernels and copies only: the host faults as it would with a GPU.
 // There are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says. The
 // machine has one device, or as many as LATHE_EMULATOR_DEVICES says; each process sees memory of
@@ -90,8 +93,14 @@ void RunKernel(const char* name, dim3 grid, dim3 block, size_t dynamic_shared,
                const std::function<void()>& body);
 void* DynamicShared();
 
+// What a pool must leave free behind each piece of memory that it hands out, in bytes.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int64_t kGuardBytes = 512;
+#else
+constexpr int64_t kGuardBytes = 0;
+#endif
 // Memory of a pool that is handed out: NaN to whoever reads before writing. Under AddressSanitizer
-// nothing may touch what lies behind it, or any of it once it is free.
+// nothing may touch the kGuardBytes behind it, or any of it once it is free.
 // `recorded`: whenever the work that is being recorded is done, not now.
 void MemoryIsUsed(void* memory, size_t bytes, bool recorded = false);
 void MemoryIsFree(void* memory, size_t bytes, bool recorded = false);

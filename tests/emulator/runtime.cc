@@ -16,11 +16,11 @@ namespace lathe::emulator {
 namespace {
 
 constexpr size_t kReserved = size_t{64} << 30;
-constexpr size_t kAlignment = 4096, kGap = 4096;  // a gap after each block, for what goes astray
+constexpr size_t kAlignment = 4096, kGap = 4096;  // a gap around each block, for what goes astray
 
 struct Memory {
   char* base = nullptr;
-  size_t top = 0;  // of what was ever handed out
+  size_t top = kGap;  // of what was ever handed out
   size_t size = size_t{16} << 30, used = 0;
   int open = 0;                // DeviceAccess that live
   std::recursive_mutex mutex;  // held by the thread whose they are
@@ -41,6 +41,7 @@ Memory& TheMemory() {
       std::abort();
     }
     memory.base = static_cast<char*>(base);
+    ASAN_POISON_MEMORY_REGION(memory.base, kGap);
     if (const char* set = std::getenv("LATHE_EMULATOR_MEMORY_MIB")) {
       memory.size = static_cast<size_t>(std::atoll(set)) << 20;
     }
@@ -51,7 +52,7 @@ Memory& TheMemory() {
 
 void Protect(int how) {
   Memory& m = TheMemory();
-  if (m.top > 0 && mprotect(m.base, m.top, how) != 0) {
+  if (mprotect(m.base, m.top, how) != 0) {
     std::perror("emulator: mprotect");
     std::abort();
   }
@@ -70,12 +71,10 @@ DeviceAccess::~DeviceAccess() {
 
 void MemoryIsUsed(void* memory, size_t bytes, bool recorded) {
   if (recorded) return DoOrRecord([=] { MemoryIsUsed(memory, bytes); });
-  constexpr size_t kStep = 512;  // of pools' blocks
-  const size_t end = (std::max<size_t>(bytes, 1) + kStep - 1) / kStep * kStep;
-  ASAN_UNPOISON_MEMORY_REGION(memory, end);
+  ASAN_POISON_MEMORY_REGION(memory, bytes + kGuardBytes);
+  ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
   const DeviceAccess access;
   std::memset(memory, 0xff, bytes);
-  ASAN_POISON_MEMORY_REGION(static_cast<char*>(memory) + bytes, end - bytes);
 }
 
 void MemoryIsFree(void* memory, size_t bytes, bool recorded) {
@@ -187,6 +186,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
     const DeviceAccess access;
     mprotect(block, size + lathe::emulator::kGap, PROT_READ | PROT_WRITE);
     ASAN_UNPOISON_MEMORY_REGION(block, size);
+    ASAN_POISON_MEMORY_REGION(block + size, lathe::emulator::kGap);
     std::memset(block, 0xff, size);  // NaN to whoever reads before writing
   }
   if (m.open == 0) mprotect(block, size + lathe::emulator::kGap, PROT_NONE);
@@ -202,6 +202,7 @@ cudaError_t cudaFree(void* memory) {
   const auto found = m.blocks.find(static_cast<char*>(memory));
   if (found == m.blocks.end()) return Fail(cudaErrorInvalidValue);
   madvise(memory, found->second.bytes, MADV_DONTNEED);
+  ASAN_POISON_MEMORY_REGION(memory, found->second.bytes);
   m.used -= found->second.bytes;
   m.free.emplace(found->second.bytes, found->second.begin);
   m.blocks.erase(found);
