@@ -1,10 +1,14 @@
-// What the emulated device finds: accesses outside of what was handed out.
+// What the emulated device finds: accesses outside of what was handed out, copies that come too
+// early or too late.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "lathe/core/cuda/async_copy.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/tensor.h"
@@ -97,6 +101,98 @@ TEST_F(OutOfBounds, BehindTheWorkspace) {
   workspace(5000);
   inside->Launch();
   EXPECT_DEATH(outside->Launch(), kReport);
+}
+
+// --- what depends on the order ---
+
+// Sets LATHE_EMULATOR_ORDER while it lives.
+class WithOrder {
+ public:
+  explicit WithOrder(const char* order) {
+    if (const char* now = std::getenv(kName)) before_ = now;
+    setenv(kName, order, 1);
+  }
+  ~WithOrder() { before_ ? setenv(kName, before_->c_str(), 1) : unsetenv(kName); }
+  WithOrder(const WithOrder&) = delete;
+  WithOrder& operator=(const WithOrder&) = delete;
+
+ private:
+  static constexpr char kName[] = "LATHE_EMULATOR_ORDER";
+  std::optional<std::string> before_;
+};
+
+// out (threads): what each thread sees of its own copy before it waits for it.
+__global__ void LookBeforeWaiting(float* out, const float* from) {
+  float* const to = DynamicShared<float>() + 4 * threadIdx.x;
+  to[0] = -1;
+  CopyAsync(to, from, true);
+  CommitCopies();
+  out[threadIdx.x] = to[0];
+  WaitForCopies<0>();
+  out[blockDim.x + threadIdx.x] = to[0];
+}
+
+TEST(Copies, ArriveEarlyOrLate) {
+  constexpr int kThreads = 256;
+  const Tensor from = Tensor::Full({4}, 5, DType::kF32, kDevice), out = Floats(2 * kThreads);
+  const auto early = [&](const char* order) {
+    const WithOrder with(order);
+    LATHE_LAUNCH(LookBeforeWaiting, dim3(1), kThreads, kThreads * 16, out.data<float>(),
+                 from.data<float>());
+    const std::vector<float> seen = out.ToVector<float>();
+    EXPECT_EQ(std::count(seen.begin() + kThreads, seen.end(), 5.0f), kThreads);
+    return std::count(seen.begin(), seen.begin() + kThreads, 5.0f);
+  };
+  EXPECT_EQ(early("forward"), 0);
+  EXPECT_EQ(early("reverse"), kThreads);
+  EXPECT_NEAR(static_cast<double>(early("7")), kThreads / 2, kThreads / 4);
+}
+
+// A double buffer without a barrier behind the work on a tile: the first warp that is done copies
+// the next but one tile over what others still read.
+template <bool kBarrier>
+__global__ void SumTiles(float* out, const float* tiles, int count) {
+  constexpr int kWarps = 4;
+  float* const stages = DynamicShared<float>();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const auto load = [&](int tile) {
+    CopyAsync(stages + tile % 2 * 512 + 4 * threadIdx.x, tiles + tile * 512 + 4 * threadIdx.x,
+              true);
+  };
+  float sum = 0;
+  load(0);
+  CommitCopies();
+  for (int t = 0; t < count; ++t) {
+    if (kBarrier) __syncthreads();
+    if (t + 1 < count) load(t + 1);
+    CommitCopies();
+    WaitForCopies<1>();
+    __syncthreads();
+    for (int w = 0; w < kWarps; ++w) {
+      sum += __shfl_xor_sync(~0u, stages[t % 2 * 512 + w * 128 + (lane + warp) % 128], 1);
+    }
+  }
+  out[threadIdx.x] = sum;
+}
+
+TEST(Copies, OverWhatOthersReadAreSeen) {
+  std::vector<float> values(4 * 512);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * i % 97);
+  const Tensor tiles = Tensor::FromVector(values).To(kDevice), out = Floats(128);
+  const auto sums = [&](bool barrier, const char* order) {
+    const WithOrder with(order);
+    const dim3 grid(1);
+    if (barrier) {
+      LATHE_LAUNCH(SumTiles<true>, grid, 128, 4096, out.data<float>(), tiles.data<float>(), 4);
+    } else {
+      LATHE_LAUNCH(SumTiles<false>, grid, 128, 4096, out.data<float>(), tiles.data<float>(), 4);
+    }
+    return out.ToVector<float>();
+  };
+  const std::vector<float> expected = sums(true, "forward");
+  EXPECT_EQ(sums(true, "reverse"), expected);
+  EXPECT_EQ(sums(true, "7"), expected);
+  EXPECT_NE(sums(false, "reverse"), expected);
 }
 
 }  // namespace

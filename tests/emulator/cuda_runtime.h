@@ -4,8 +4,12 @@
 // calls.
 //
 // A kernel's blocks run one after the other, the threads of a block as fibers. The environment's
-// LATHE_EMULATOR_ORDER says in which order blocks and threads get their turn: "forward" (default),
-// "reverse", or a number, the seed of a shuffle. Results must not depend on it.
+// LATHE_EMULATOR_ORDER says in which order blocks and threads get their turn and when asynchronous
+// copies arrive; results must not depend on it:
+//   "forward" (default): warps take turns; a copy arrives when its thread waits for it;
+//   "reverse": the last first, and a warp goes on until it has to wait for another one; a copy
+//     arrives at once;
+//   a number, the seed of a shuffle: one or the other way, at random for each block and each copy.
 //
 // Memory of tensors and scratch memory holds NaN to whoever reads before writing. Under
 // AddressSanitizer a tensor's neighbours are out of reach.
@@ -71,6 +75,10 @@ inline int2 make_int2(int x, int y) { return {x, y}; }
 inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 
 namespace lathe::emulator {
+
+// Whether what may happen now or later happens now, as LATHE_EMULATOR_ORDER wants it in the kernel
+// that runs.
+bool ComesEarly();
 
 struct AsyncCopy {
   void* to;

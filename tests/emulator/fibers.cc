@@ -55,18 +55,26 @@ struct Block {
 Block* block = nullptr;
 int64_t launches = 0;
 
-// Orders of n things, as LATHE_EMULATOR_ORDER wants them.
+enum class Order { kForward, kReverse, kRandom };
+Order wanted_order = Order::kForward;  // LATHE_EMULATOR_ORDER at the kernel's launch
+
+Order WantedOrder() {
+  const char* wanted = std::getenv("LATHE_EMULATOR_ORDER");
+  if (wanted == nullptr || std::string(wanted) == "forward") return Order::kForward;
+  return std::string(wanted) == "reverse" ? Order::kReverse : Order::kRandom;
+}
+
+std::mt19937_64& Generator() {
+  static std::mt19937_64 generator(std::strtoull(std::getenv("LATHE_EMULATOR_ORDER"), nullptr, 10));
+  return generator;
+}
+
+// The order of n things.
 std::vector<size_t> OrderOf(size_t n) {
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), 0);
-  const char* wanted = std::getenv("LATHE_EMULATOR_ORDER");
-  if (wanted == nullptr || std::string(wanted) == "forward") return order;
-  if (std::string(wanted) == "reverse") {
-    std::reverse(order.begin(), order.end());
-  } else {
-    static std::mt19937_64 generator(std::strtoull(wanted, nullptr, 10));
-    std::shuffle(order.begin(), order.end(), generator);
-  }
+  if (wanted_order == Order::kReverse) std::reverse(order.begin(), order.end());
+  if (wanted_order == Order::kRandom) std::shuffle(order.begin(), order.end(), Generator());
   return order;
 }
 
@@ -79,22 +87,47 @@ void WaitUntil(std::function<bool()> may_go) {
   self.scheduler = std::move(self.scheduler).resume();
 }
 
+// Gives each of these threads a turn: it runs until it has to wait. Whether any could.
+bool RunThreads(const std::vector<size_t>& threads) {
+  bool any = false;
+  for (const size_t i : threads) {
+    Fiber& fiber = *block->threads[i];
+    if (fiber.done || (fiber.may_go && !fiber.may_go())) continue;
+    fiber.may_go = nullptr;
+    any = true;
+    current = &fiber;
+    fiber.self = std::move(fiber.self).resume();
+    if (!fiber.done) continue;
+    --block->live;
+    --block->warps[fiber.number / kWarp].live;
+  }
+  return any;
+}
+
 void RunBlock(const std::vector<size_t>& order) {
-  size_t left = order.size();
-  while (left > 0) {
-    bool any = false;
+  // What takes turns: all threads, or warps, which then go on for as long as they can.
+  std::vector<std::vector<size_t>> parts;
+  const bool by_warps = ComesEarly();
+  if (by_warps) {
+    std::vector<size_t> part_of(block->warps.size(), order.size());
     for (const size_t i : order) {
-      Fiber& fiber = *block->threads[i];
-      if (fiber.done || (fiber.may_go && !fiber.may_go())) continue;
-      fiber.may_go = nullptr;
-      any = true;
-      current = &fiber;
-      fiber.self = std::move(fiber.self).resume();
-      if (!fiber.done) continue;
-      --left;
-      --block->live;
-      Warp& warp = block->warps[fiber.number / kWarp];
-      --warp.live;
+      size_t& part = part_of[i / kWarp];
+      if (part == order.size()) {
+        part = parts.size();
+        parts.emplace_back();
+      }
+      parts[part].push_back(i);
+    }
+  } else {
+    parts.push_back(order);
+  }
+  while (block->live > 0) {
+    bool any = false;
+    for (const std::vector<size_t>& part : parts) {
+      while (RunThreads(part)) {
+        any = true;
+        if (!by_warps) break;
+      }
     }
     if (!any) Fail(std::string(block->kernel) + ": threads wait for others that never come");
   }
@@ -114,6 +147,7 @@ void RunKernel(const char* name, dim3 grid, dim3 size, size_t dynamic_shared,
   }
   ++launches;
   const DeviceAccess access;
+  wanted_order = WantedOrder();
   static context::pooled_fixedsize_stack stacks(kStackBytes);
   const size_t blocks = size_t{grid.x} * grid.y * grid.z;
   for (const size_t at : OrderOf(blocks)) {
@@ -149,6 +183,11 @@ void RunKernel(const char* name, dim3 grid, dim3 size, size_t dynamic_shared,
     block = nullptr;
     current = nullptr;
   }
+}
+
+bool ComesEarly() {
+  return wanted_order == Order::kReverse ||
+         (wanted_order == Order::kRandom && Generator()() % 2 == 0);
 }
 
 void* DynamicShared() { return block->dynamic_shared.get(); }
