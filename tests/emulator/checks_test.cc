@@ -1,7 +1,9 @@
-// What the emulated device finds: accesses outside of what was handed out, copies that come too
-// early or too late.
+// What the emulated device finds: accesses outside of a tensor, copies that come too early or too
+// late, shared memory that is read before it is written.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -193,6 +195,38 @@ TEST(Copies, OverWhatOthersReadAreSeen) {
   EXPECT_EQ(sums(true, "reverse"), expected);
   EXPECT_EQ(sums(true, "7"), expected);
   EXPECT_NE(sums(false, "reverse"), expected);
+}
+
+// --- shared memory ---
+
+// A class's, which the linker may find in several files, and an unnamed namespace's.
+struct Group {
+  static __device__ float* Scratch() {
+    __shared__ float scratch[32];
+    return scratch;
+  }
+};
+template <typename T>
+__global__ void LookBeforeWriting(float* out) {
+  __shared__ T mine[2][32];
+  float* const dynamic = DynamicShared<float>();
+  const unsigned at = 3 * GlobalThread();
+  const unsigned i = threadIdx.x;
+  out[at] = static_cast<float>(mine[1][i]);
+  out[at + 1] = Group::Scratch()[i];
+  out[at + 2] = dynamic[i];
+  mine[1][i] = 1;
+  Group::Scratch()[i] = dynamic[i] = 1;
+}
+
+TEST(SharedMemory, OfABlockIsNotTheLastOnes) {
+  const Tensor out = Floats(3 * 2 * 32);
+  for (int launch = 0; launch < 2; ++launch) {
+    LATHE_LAUNCH(LookBeforeWriting<float>, dim3(2), 32, 128, out.data<float>());
+    for (const float v : out.ToVector<float>()) ASSERT_TRUE(std::isnan(v));
+    LATHE_LAUNCH(LookBeforeWriting<double>, dim3(2), 32, 128, out.data<float>());
+    for (const float v : out.ToVector<float>()) ASSERT_TRUE(std::isnan(v));
+  }
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 //     arrives at once;
 //   a number, the seed of a shuffle: one or the other way, at random for each block and each copy.
 //
-// Memory of tensors and scratch memory holds NaN to whoever reads before writing. Under
-// AddressSanitizer a tensor's neighbours are out of reach.
+// Memory holds NaN to whoever reads before writing: tensors, scratch memory, and a block's shared
+// memory. Under AddressSanitizer a tensor's neighbours are out of reach.
 //
 // Device memory can be touched by kernels and copies only: the host faults as it would with a GPU.
 // There are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says. The
@@ -39,7 +39,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 // One block at a time: its threads share what is static.
-#define __shared__ static
+// By its name the emulator finds the variable and spoils it before each block.
+#define __shared__ static __attribute__((abi_tag("lathe_shared")))
 #define __align__(n) alignas(n)
 
 struct dim3 {
@@ -112,6 +113,9 @@ constexpr int64_t kGuardBytes = 0;
 // `recorded`: whenever the work that is being recorded is done, not now.
 void MemoryIsUsed(void* memory, size_t bytes, bool recorded = false);
 void MemoryIsFree(void* memory, size_t bytes, bool recorded = false);
+
+// Fills the static __shared__ variables of all kernels with NaN.
+void SpoilStaticShared();
 
 // Does the work, or records it where a graph is being captured.
 void DoOrRecord(std::function<void()> work);

@@ -157,6 +157,7 @@ void RunKernel(const char* name, dim3 grid, dim3 size, size_t dynamic_shared,
     now.live = static_cast<unsigned>(threads);
     now.dynamic_shared = std::make_unique<unsigned char[]>(dynamic_shared);
     std::memset(now.dynamic_shared.get(), 0xff, dynamic_shared);
+    SpoilStaticShared();
     block = &now;
     const unsigned x = static_cast<unsigned>(at % grid.x);
     const unsigned y = static_cast<unsigned>(at / grid.x % grid.y);
