@@ -51,6 +51,7 @@ struct OpCase {
   bool nan_check = true;  // false: NaN may disappear
   // Inputs that are activations: the op is also run with these in bfloat16, the others in float32.
   std::vector<size_t> activations = {};
+  bool narrow_on_host = true;  // false: only devices have kernels for them
   // Largest error then, against the reference on the same rounded inputs.
   double bfloat16_tolerance = 0.02;
   double float16_tolerance = 0.003;

@@ -51,7 +51,8 @@ TEST(Attention, ValuesFirst) {
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
   const Tensor all = Tensor::FromVector(numbers, {3 * kRows, kH});
   const auto part = [&](int64_t i) { return all.Slice(i * kRows, (i + 1) * kRows); };
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (dtype == DType::kF16 && CheckedDevice() == Device{}) continue;  // which has no kernels
     const auto run = [&](bool values_first) {
       const Tensor kv =
           ConcatRows(values_first ? Tensors{part(2), part(1)} : Tensors{part(1), part(2)})
@@ -323,7 +324,7 @@ TEST_F(AttentionOnDevice, MasksAreTheHostsBitForBit) {
 }
 
 TEST_F(AttentionOnDevice, RepeatsItselfBitForBit) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const auto run = [&] {
       return RunOn(CheckedDevice(), dtype, dtype, 64, WithLengths({130, 7}), 0,
                    Options(3, false, 0.1));

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
+#include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/device_kernels.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
@@ -20,47 +24,85 @@ const std::vector<std::vector<Shape>> kBinary = {
     {{2, 3, 2, 3}, {3, 1, 3}}, {{300, 5}, {300, 1}},   {{33, 5, 3}, {1, 5, 1}}};
 
 TEST(Elementwise, Binary) {
-  CheckOp(
-      {.name = "add", .op = [](const Tensors& x) { return Add(x[0], x[1]); }, .shapes = kBinary});
+  CheckOp({.name = "add",
+           .op = [](const Tensors& x) { return Add(x[0], x[1]); },
+           .shapes = kBinary,
+           .activations = {0, 1},
+           .narrow_on_host = false});
   CheckOp({.name = "sub",
            .op = [](const Tensors& x) { return Sub(x[0], x[1]); },
            .composed = [](const Tensors& x) { return Add(x[0], Scale(x[1], -1)); },
-           .shapes = kBinary});
-  CheckOp(
-      {.name = "mul", .op = [](const Tensors& x) { return Mul(x[0], x[1]); }, .shapes = kBinary});
-  CheckOp(
-      {.name = "square", .op = [](const Tensors& x) { return Mul(x[0], x[0]); }, .shapes = kUnary});
+           .shapes = kBinary,
+           .activations = {0, 1},
+           .narrow_on_host = false});
+  CheckOp({.name = "mul",
+           .op = [](const Tensors& x) { return Mul(x[0], x[1]); },
+           .shapes = kBinary,
+           .activations = {0, 1},
+           .narrow_on_host = false});
+  CheckOp({.name = "square",
+           .op = [](const Tensors& x) { return Mul(x[0], x[0]); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "div",
            .op = [](const Tensors& x) { return Div(x[0], x[1]); },
            .shapes = kBinary,
-           .low = 0.5});
+           .low = 0.5,
+           .activations = {0, 1},
+           .narrow_on_host = false});
 }
 
 TEST(Elementwise, Unary) {
   CheckOp({.name = "scale",
            .op = [](const Tensors& x) { return Scale(x[0], -2.5); },
-           .shapes = kUnary});
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "add_scalar",
            .op = [](const Tensors& x) { return AddScalar(x[0], 0.3); },
-           .shapes = kUnary});
-  CheckOp({.name = "exp", .op = [](const Tensors& x) { return Exp(x[0]); }, .shapes = kUnary});
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "exp",
+           .op = [](const Tensors& x) { return Exp(x[0]); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "log",
            .op = [](const Tensors& x) { return Log(x[0]); },
            .shapes = kUnary,
-           .low = 0.5});
+           .low = 0.5,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "sqrt",
            .op = [](const Tensors& x) { return Sqrt(x[0]); },
            .shapes = kUnary,
-           .low = 0.5});
+           .low = 0.5,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "tanh",
            .op = [](const Tensors& x) { return Tanh(x[0]); },
            .composed =
                [](const Tensors& x) { return AddScalar(Scale(Sigmoid(Scale(x[0], 2)), 2), -1); },
-           .shapes = kUnary});
-  CheckOp(
-      {.name = "sigmoid", .op = [](const Tensors& x) { return Sigmoid(x[0]); }, .shapes = kUnary});
-  CheckOp({.name = "erf", .op = [](const Tensors& x) { return Erf(x[0]); }, .shapes = kUnary});
-  CheckOp({.name = "relu", .op = [](const Tensors& x) { return Relu(x[0]); }, .shapes = kUnary});
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "sigmoid",
+           .op = [](const Tensors& x) { return Sigmoid(x[0]); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "erf",
+           .op = [](const Tensors& x) { return Erf(x[0]); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "relu",
+           .op = [](const Tensors& x) { return Relu(x[0]); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
 }
 
 TEST(Elementwise, BroadcastValues) {
@@ -113,13 +155,47 @@ TEST(Elementwise, NarrowOnDevice) {
 // A slice need not start where 16-byte loads may.
 TEST(Elementwise, UnalignedOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
-  std::vector<float> values(1031);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-  const Tensor host = Tensor::FromVector(values), x = host.To(CheckedDevice());
-  EXPECT_EQ(Scale(x.Slice(1, 1030), 2).ToVector<float>(),
-            Scale(host.Slice(1, 1030), 2).ToVector<float>());
-  EXPECT_EQ(Add(x.Slice(1, 1030), x.Slice(2, 1031)).ToVector<float>(),
-            Add(host.Slice(1, 1030), host.Slice(2, 1031)).ToVector<float>());
+  std::vector<float> values(1031);  // exact in every dtype
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7 % 64);
+  const auto floats = [](const Tensor& t) { return t.To(DType::kF32).ToVector<float>(); };
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(ToString(dtype));
+    const Tensor host = Tensor::FromVector(values), x = host.To(dtype).To(CheckedDevice());
+    EXPECT_EQ(floats(Scale(x.Slice(1, 1030), 2)), floats(Scale(host.Slice(1, 1030), 2)));
+    EXPECT_EQ(floats(Add(x.Slice(1, 1030), x.Slice(2, 1031))),
+              floats(Add(host.Slice(1, 1030), host.Slice(2, 1031))));
+  }
+}
+
+// target += x, target *= 2 and target *= a number on the device, also where loads of 16 bytes are
+// not allowed; what is around keeps its value.
+TEST(Elementwise, InPlaceOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  const auto& kernels = DeviceKernels<TensorKernels>();
+  const Tensor half = Tensor::Full({}, 0.5, DType::kF32, CheckedDevice());
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t begin : {0, 3}) {
+      for (const int64_t n : {1, 5, 1030}) {
+        SCOPED_TRACE(std::string(ToString(dtype)) + ", " + std::to_string(n) + " from " +
+                     std::to_string(begin));
+        std::vector<float> values(static_cast<size_t>(begin + n + 8));  // exact in every dtype
+        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 29) - 7;
+        const Tensor all = Tensor::FromVector(values).To(dtype).To(CheckedDevice());
+        const Tensor x = Tensor::Full({n}, 3, dtype, CheckedDevice());
+        Tensor part = all.Slice(begin, begin + n);
+        const auto expect = [&](const char* what, auto function) {
+          for (int64_t i = begin; i < begin + n; ++i) values[i] = function(values[i]);
+          EXPECT_EQ(all.To(DType::kF32).ToVector<float>(), values) << what;
+        };
+        AddInPlace(part, x);
+        expect("add", [](float v) { return v + 3; });
+        kernels.scale(part.raw_data(), dtype, 2, n);
+        expect("scale", [](float v) { return v * 2; });
+        kernels.scale_by(part.raw_data(), dtype, half.data<float>(), n);
+        expect("scale_by", [](float v) { return v / 2; });
+      }
+    }
+  }
 }
 
 TEST(Elementwise, ErrorsOnDevice) {

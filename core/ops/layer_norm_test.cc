@@ -108,12 +108,19 @@ TEST(LayerNorm, AtAnyAddressOnDevice) {
   Tensor all = Tensor::Full({3 * 64 + 1}, 1);
   for (int64_t i = 0; i < all.numel(); ++i) all.data<float>()[i] = std::cos(static_cast<float>(i));
   const Tensor weight = Tensor::Full({64}, 1.5), bias = Tensor::Full({64}, -0.5);
-  const auto run = [&](Device device) {
-    const Tensor x = all.To(device).Slice(1, 3 * 64 + 1).Reshape({3, 64});
-    return LayerNorm(x, weight.To(device), bias.To(device), kEps).ToVector<float>();
+  const auto run = [&](Device device, DType dtype) {
+    const Tensor x = all.To(dtype).To(device).Slice(1, 3 * 64 + 1).Reshape({3, 64});
+    const Tensor y = LayerNorm(x, weight.To(device), bias.To(device), kEps);
+    return y.To(DType::kF32).ToVector<float>();
   };
-  const std::vector<float> expected = run({}), actual = run(CheckedDevice());
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-5);
+  const std::vector<float> expected = run({}, DType::kF32);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const double limit = dtype == DType::kF32 ? 1e-5 : dtype == DType::kBF16 ? 0.02 : 0.003;
+    const std::vector<float> actual = run(CheckedDevice(), dtype);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NEAR(actual[i], expected[i], limit) << ToString(dtype) << ", element " << i;
+    }
+  }
 }
 
 }  // namespace

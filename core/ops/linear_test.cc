@@ -196,7 +196,8 @@ TEST(Linear, Activations) {
                  const Tensor erf = Erf(Scale(x[0], 0.70710678118654752440));
                  return Mul(Scale(x[0], 0.5), AddScalar(erf, 1));
                },
-           .shapes = shapes});
+           .shapes = shapes,
+           .activations = {0}});
   CheckOp({.name = "gelu_new",
            .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("gelu_new")); },
            .composed =
@@ -206,19 +207,23 @@ TEST(Linear, Activations) {
                      Scale(Add(x[0], Scale(cube, 0.044715)), 0.79788456080286535588);
                  return Mul(Scale(x[0], 0.5), AddScalar(Tanh(inner), 1));
                },
-           .shapes = shapes});
+           .shapes = shapes,
+           .activations = {0}});
   CheckOp({.name = "silu",
            .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("silu")); },
            .composed = [](const Tensors& x) { return Mul(x[0], Sigmoid(x[0])); },
-           .shapes = shapes});
+           .shapes = shapes,
+           .activations = {0}});
   CheckOp({.name = "activation_relu",
            .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("relu")); },
            .composed = [](const Tensors& x) { return Relu(x[0]); },
-           .shapes = shapes});
+           .shapes = shapes,
+           .activations = {0}});
   CheckOp({.name = "activation_tanh",
            .op = [](const Tensors& x) { return Activation(x[0], ParseActivation("tanh")); },
            .composed = [](const Tensors& x) { return Tanh(x[0]); },
-           .shapes = shapes});
+           .shapes = shapes,
+           .activations = {0}});
   EXPECT_THROW(ParseActivation("no_such_activation"), Error);
 }
 

@@ -16,28 +16,55 @@ const std::vector<std::vector<Shape>> kShapes = {{{5}},       {{2, 3, 4}}, {{0, 
                                                  {{90, 200}}, {{3, 1100}}, {{33, 7}}};
 
 TEST(Reduce, Sums) {
-  CheckOp({.name = "sum", .op = [](const Tensors& x) { return Sum(x[0]); }, .shapes = kShapes});
+  CheckOp({.name = "sum",
+           .op = [](const Tensors& x) { return Sum(x[0]); },
+           .shapes = kShapes,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "sum_of_scalar",
            .op = [](const Tensors& x) { return Sum(x[0]); },
-           .shapes = {{{}}}});
-  CheckOp({.name = "mean", .op = [](const Tensors& x) { return Mean(x[0]); }, .shapes = kShapes});
+           .shapes = {{{}}},
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "mean",
+           .op = [](const Tensors& x) { return Mean(x[0]); },
+           .shapes = kShapes,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "sum_last",
            .op = [](const Tensors& x) { return SumLast(x[0]); },
-           .shapes = kShapes});
+           .shapes = kShapes,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "mean_last",
            .op = [](const Tensors& x) { return MeanLast(x[0]); },
-           .shapes = kShapes});
+           .shapes = kShapes,
+           .activations = {0},
+           .narrow_on_host = false});
 }
 
 TEST(Reduce, Softmax) {
   CheckOp({.name = "softmax",
            .op = [](const Tensors& x) { return SoftmaxLast(x[0]); },
            .composed = [](const Tensors& x) { return Div(Exp(x[0]), SumLast(Exp(x[0]))); },
-           .shapes = kShapes});
+           .shapes = kShapes,
+           .activations = {0},
+           .narrow_on_host = false});
   CheckOp({.name = "log_softmax",
            .op = [](const Tensors& x) { return LogSoftmaxLast(x[0]); },
            .composed = [](const Tensors& x) { return Sub(x[0], Log(SumLast(Exp(x[0])))); },
-           .shapes = kShapes});
+           .shapes = kShapes,
+           .activations = {0},
+           .narrow_on_host = false});
+}
+
+// Probabilities of many columns are small: errors of theirs show in multiples.
+TEST(Reduce, SoftmaxOfManyColumns) {
+  CheckOp({.name = "softmax_of_many_columns",
+           .op = [](const Tensors& x) { return Scale(SoftmaxLast(x[0]), 1000); },
+           .shapes = {{{3, 1100}}, {{5, 1024}}},
+           .activations = {0},
+           .narrow_on_host = false});
 }
 
 TEST(Reduce, LargeLogitsStayFinite) {

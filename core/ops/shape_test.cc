@@ -16,10 +16,12 @@ TEST(ShapeOps, Views) {
                [](const Tensors& x) {
                  return ReshapeOp(x[0], {2, -1});
                },
-           .shapes = {{{4, 3}}, {{2}}, {{0, 3}}}});
+           .shapes = {{{4, 3}}, {{2}}, {{0, 3}}},
+           .activations = {0}});
   CheckOp({.name = "slice_rows",
            .op = [](const Tensors& x) { return SliceRows(x[0], 1, 4); },
-           .shapes = {{{5, 3}}, {{4}}, {{4, 2, 3}}, {{5, 0}}}});
+           .shapes = {{{5, 3}}, {{4}}, {{4, 2, 3}}, {{5, 0}}},
+           .activations = {0}});
   CheckOp({.name = "slice_no_rows",
            .op = [](const Tensors& x) { return SliceRows(x[0], 0, 0); },
            .shapes = {{{5, 3}}, {{0, 3}}}});
@@ -37,12 +39,17 @@ TEST(ShapeOps, Copies) {
   CheckOp({.name = "concat_rows",
            .op = [](const Tensors& x) { return ConcatRows(x); },
            .shapes = {{{2, 3}, {1, 3}, {4, 3}}, {{2}, {3}}, {{0, 3}, {2, 3}}, {{2, 2, 2}}}});
+  CheckOp({.name = "concat_two_rows",
+           .op = [](const Tensors& x) { return ConcatRows(x); },
+           .shapes = {{{2, 3}, {1, 3}}, {{4, 64}, {9, 64}}, {{2}, {3}}},
+           .activations = {0, 1}});
   CheckOp({.name = "concat_rows_of_one_tensor",
            .op =
                [](const Tensors& x) {
                  return ConcatRows({x[0], x[0]});
                },
-           .shapes = {{{2, 3}}}});
+           .shapes = {{{2, 3}}},
+           .activations = {0}});
   CheckOp({.name = "concat_columns",
            .op = [](const Tensors& x) { return ConcatColumns(x); },
            .shapes = {{{2, 3}, {2, 1}, {2, 4}}, {{0, 3}, {0, 2}}, {{2, 0}, {2, 3}}}});
