@@ -148,7 +148,8 @@ TEST(EmbeddingLayerNorm, SizesAndTypesOnDevice) {
   const struct {
     int32_t rows;
     int64_t columns;
-  } sizes[] = {{1, 3}, {40, 7}, {37, 64}, {9, 768}, {2, 1024}, {3, 1030}, {5, 1152}, {2300, 16}};
+  } sizes[] = {{1, 3},    {40, 7},   {37, 64},  {9, 768},  {2, 1024},
+               {3, 1030}, {5, 1152}, {1, 8208}, {1, 9001}, {2300, 16}};
   for (const auto& [rows, n] : sizes) {
     std::vector<Tensor> ids;
     for (const int32_t table_rows : {11, 2, 50}) {

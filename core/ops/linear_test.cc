@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -144,7 +145,8 @@ TEST(Linear, StacksOfNeighboursAreAsEachAlone) {
 
 // One pass does the same as two: the gradient that it stores, and the sums of what is stored.
 template <typename T>
-void CheckBackwardAndSums(int64_t rows, int64_t n, bool overwrite) {
+void CheckBackwardAndSums(int64_t rows, int64_t n, bool overwrite,
+                          ActivationKind kind = ActivationKind::kGelu) {
   SCOPED_TRACE(testing::Message() << rows << " rows of " << n << ", overwrite " << overwrite);
   const Device device = CheckedDevice();
   const auto& kernels = KernelsOf<T, cpu::ActivationKernels>(device);
@@ -161,9 +163,9 @@ void CheckBackwardAndSums(int64_t rows, int64_t n, bool overwrite) {
   const Tensor sums = Tensor::FromVector(before).To(device);
   const Tensor dx = Tensor::Empty({rows * n}, DTypeOf<T>::value, device);
   kernels.backward_and_sums(dx.data<T>(), sums.data<float>(), dy.data<T>(), x.data<T>(), rows, n,
-                            ActivationKind::kGelu, overwrite);
+                            kind, overwrite);
   const Tensor expected = Tensor::Empty({rows * n}, DTypeOf<T>::value, device);
-  kernels.backward(expected.data<T>(), dy.data<T>(), x.data<T>(), rows * n, ActivationKind::kGelu);
+  kernels.backward(expected.data<T>(), dy.data<T>(), x.data<T>(), rows * n, kind);
   const std::vector<float> stored =
       expected.To(Device{}).To(DType::kF32).template ToVector<float>();
   EXPECT_EQ(dx.To(Device{}).To(DType::kF32).template ToVector<float>(), stored);
@@ -183,6 +185,67 @@ TEST(Linear, BackwardAndSumsInOnePassOnDevices) {
       CheckBackwardAndSums<float>(rows, n, overwrite);
       CheckBackwardAndSums<BFloat16>(rows, n, overwrite);
       CheckBackwardAndSums<Float16>(rows, n, overwrite);
+    }
+  }
+  for (const ActivationKind kind : {ActivationKind::kGeluNew, ActivationKind::kRelu,
+                                    ActivationKind::kTanh, ActivationKind::kSilu}) {
+    for (const int64_t n : {3, 16}) {
+      CheckBackwardAndSums<float>(33, n, true, kind);
+      CheckBackwardAndSums<BFloat16>(33, n, true, kind);
+      CheckBackwardAndSums<Float16>(33, n, true, kind);
+    }
+  }
+}
+
+// Column sums of the first n of ld columns, added to what is there.
+template <typename T>
+void CheckColumnSums(int64_t rows, int64_t n, int64_t ld) {
+  SCOPED_TRACE(testing::Message() << rows << " rows of " << n << " in " << ld);
+  const Device device = CheckedDevice();
+  std::vector<float> values(static_cast<size_t>(rows * ld));  // exact in every dtype
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7 % 33) / 4 - 4;
+  std::vector<float> expected(static_cast<size_t>(n), 0.5f);
+  const Tensor sums = Tensor::FromVector(expected).To(device);
+  for (int64_t i = 0; i < rows * ld; ++i) {
+    if (i % ld < n) expected[static_cast<size_t>(i % ld)] += values[static_cast<size_t>(i)];
+  }
+  const Tensor x = Tensor::FromVector(values).To(DTypeOf<T>::value).To(device);
+  const auto& kernels = KernelsOf<T, cpu::ActivationKernels>(device);
+  kernels.column_sums(sums.data<float>(), x.data<T>(), rows, n, ld);
+  EXPECT_EQ(sums.ToVector<float>(), expected);
+}
+
+TEST(Linear, ColumnSumsOnDevices) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  for (const auto& [rows, n, ld] :
+       {std::tuple{1, 1, 1}, {5, 3, 7}, {33, 24, 24}, {65, 16, 32}, {700, 264, 264}}) {
+    CheckColumnSums<float>(rows, n, ld);
+    CheckColumnSums<BFloat16>(rows, n, ld);
+    CheckColumnSums<Float16>(rows, n, ld);
+  }
+}
+
+// Where 16-byte loads aren't allowed, activations and their gradients are the same.
+TEST(Linear, UnalignedActivationsOnDevices) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  constexpr int64_t kN = 61;
+  std::vector<float> values(kN + 4);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 3 * std::sin(static_cast<float>(i));
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Tensor all = Tensor::FromVector(values).To(dtype).To(CheckedDevice());
+    for (const char* name : {"gelu", "gelu_new", "relu", "tanh", "silu"}) {
+      const auto run = [&](bool aligned) {
+        const auto part = [&](int64_t begin) {
+          const Tensor slice = all.Slice(begin, begin + kN);
+          return aligned ? slice.Clone() : slice.Detach();
+        };
+        Tensor x = part(1).SetRequiresGrad(true);
+        const Tensor y = Activation(x, ParseActivation(name));
+        Backward(y, part(3));
+        return std::pair(y.Detach().To(DType::kF32).ToVector<float>(),
+                         x.grad().To(DType::kF32).ToVector<float>());
+      };
+      EXPECT_EQ(run(false), run(true)) << name << " in " << ToString(dtype);
     }
   }
 }

@@ -96,11 +96,13 @@ TEST(ShapeOps, FrequentRowsOnDevice) {
   if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
   std::vector<int64_t> frequent;
   for (int64_t i = 0; i < 500; ++i) frequent.push_back(i % 5 == 0 ? i % 3 : 1);
-  const Tensor index = Tensor::FromVector(frequent);
-  CheckOp({.name = "gather_frequent_rows",
-           .op = [&](const Tensors& x) { return GatherRows(x[0], index.To(x[0].device())); },
-           .shapes = {{{4, 40}}, {{3, 5}}},
-           .activations = {0}});
+  for (const DType dtype : {DType::kI64, DType::kI32}) {
+    const Tensor index = Tensor::FromVector(frequent).To(dtype);
+    CheckOp({.name = "gather_frequent_rows",
+             .op = [&](const Tensors& x) { return GatherRows(x[0], index.To(x[0].device())); },
+             .shapes = {{{4, 40}}, {{3, 5}}},
+             .activations = {0}});
+  }
 }
 
 TEST(ShapeOps, IndexOutsideOnDevice) {
