@@ -63,24 +63,31 @@ void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool
   }
 }
 
+typedef double Doubles __attribute__((vector_size(64)));
+[[gnu::always_inline]] inline Doubles DoublesAt(const float* x) {
+  Doubles wide;
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kLine / 2; ++i) wide[i] = x[i];
+  return wide;
+}
+
 double SumOfSquares(const Stretch* stretches, int64_t count) {
   double* partial = static_cast<double*>(std::malloc(static_cast<size_t>(count + 1) * 8));
 #pragma omp parallel for schedule(static)
   for (int64_t s = 0; s < count; ++s) {
     const float* x = stretches[s].data;
     const int64_t n = stretches[s].n, whole = n / kLine * kLine;
-    double sums[kLine] = {};
+    Doubles lower = {}, upper = {};
     for (int64_t i = 0; i < whole; i += kLine) {
       Fetch(x + i);
-#pragma omp simd
-      for (int64_t j = 0; j < kLine; ++j) {
-        const double value = x[i + j];
-        sums[j] += value * value;
-      }
+      const Doubles a = DoublesAt(x + i), b = DoublesAt(x + i + kLine / 2);
+      lower += a * a;
+      upper += b * b;
     }
+    lower += upper;
     double sum = 0;
+    for (int64_t i = 0; i < kLine / 2; ++i) sum += lower[i];
     for (int64_t i = whole; i < n; ++i) sum += double{x[i]} * double{x[i]};
-    for (const double of_column : sums) sum += of_column;
     partial[s] = sum;
   }
   double sum = 0;
