@@ -274,13 +274,15 @@ stage_sanitizer() {
       [ $what != apps/finetune ] ||
         command+=(--config_name "$work/tiny" --tokenizer_name "$work/tiny" --do_train --max_steps 3 --bf16 --device cuda
           --train_file "$work/train.tsv" --max_train_samples 64 --output_dir "$work/sanitized" --overwrite_output_dir --disable_tqdm)
-      if [ "$(time_left)" -lt $sanitizer_limit ]; then
-        record skipped "$tool of $what" 0 "no time left"
+      if [ "$(time_left)" -lt 40 ]; then
+        record skipped "$tool of $what" 0 "no time left (--stages sanitizer --minutes 15 has it)"
         continue
       fi
       run $sanitizer_limit "$sanitizer" --tool $tool --error-exitcode 42 --print-limit 20 "${command[@]}"
       if [ $rc -eq 0 ] && grep -q 'ERROR SUMMARY: 0 errors\|RACECHECK SUMMARY: 0 hazards' "$work/output"; then
         record passed "$tool of $what" "$took" ''
+      elif [ $rc -eq 124 ] && [ "$(time_left)" -le 1 ]; then
+        record skipped "$tool of $what" "$took" "no time left (--stages sanitizer --minutes 15 has it)"
       elif [ $rc -eq 124 ]; then
         record failed "$tool of $what" "$took" "timed out; found so far: $(grep -c '=========     at ' "$work/output") places"
       elif grep -qi 'device not supported\|failed to initialize' "$work/output"; then
@@ -311,9 +313,13 @@ if [ -n "$quick" ] || [ -z "$has_gpu" ]; then
 else
   config "$work/small" 384 6 12
 fi
+# Whoever stops the check has the page of the stages before.
 begin tests && stage_tests
+report
 begin train && stage_train
+report
 [ -n "$quick" ] || { begin sanitizer && stage_sanitizer; }
+report
 begin speed && stage_speed
 
 fact took "$SECONDS s"

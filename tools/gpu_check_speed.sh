@@ -28,10 +28,10 @@ lathe_speed() {
   for steps in "$6" $(($6 + $7)); do
     run_watching_memory finetune 150 "$work/speed" "$2" "${common[@]}" --max_steps "$steps"
     if [ $rc -ne 0 ]; then
-      if grep -qi 'memory' "$work/output" && [ $rc -ne 124 ]; then
+      if grep -q 'out of memory' "$work/output" && [ $rc -ne 124 ]; then
         record skipped "$case, $system" "$took" "not enough memory: $(last_lines 2)"
-      elif [ $rc -eq 124 ]; then
-        record skipped "$case, $system" "$took" "not done in time"
+      elif [ $rc -eq 124 ] && [ "$(time_left)" -le 1 ]; then
+        record skipped "$case, $system" "$took" "no time left"
       else
         record failed "$case, $system" "$took" "exit code $rc: $(last_lines)"
       fi
@@ -87,8 +87,8 @@ benchmark() {
   run "$limit" "$program" --device cuda "$@"
   if [ $rc -eq 0 ]; then
     while IFS= read -r line; do printf 'benchmark\t%s\t%s\n' "$name" "$line" >>"$work/metrics"; done <"$work/output"
-  elif [ $rc -eq 124 ]; then
-    record skipped "$name" "$took" "not done in time"
+  elif [ $rc -eq 124 ] && [ "$(time_left)" -le 1 ]; then
+    record skipped "$name" "$took" "no time left"
   elif grep -qi 'out of memory' "$work/output"; then
     record skipped "$name" "$took" "not enough memory: $(last_lines 1)"
   else

@@ -7,17 +7,6 @@
 readonly f32_limit=1e-4 low_limit=2e-2  # of losses, relative
 readonly score_limit=1e-4               # of predicted probabilities, absolute
 
-losses() { sed -n 's/^ *"\(loss\|eval_loss\)": *\([-0-9.e]*\),*$/\2/p' "$1/trainer_state.json" "$1/eval_results.json"; }
-number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p" "$2" | head -n 1; }
-
-# finetune LIMIT OUT CONFIG OPTIONS...
-finetune() {
-  local limit=$1 to=$2 config=$3
-  shift 3
-  run "$limit" "$bin/apps/finetune" --config_name "$config" --tokenizer_name "$config" --do_train --disable_tqdm \
-    --overwrite_output_dir --output_dir "$to" "$@"
-}
-
 # ended_well NAME: whether what was run did; it is recorded if not.
 ended_well() {
   [ $rc -ne 0 ] || return 0
@@ -38,7 +27,12 @@ train() {
     --train_file "$work/train.tsv" --validation_file "$work/dev.tsv" --do_eval --max_eval_samples 256 \
     --max_train_samples $((32 * train_steps)) --max_steps "$train_steps" --logging_steps 1 --per_device_train_batch_size 32 \
     --seed 1 "$@"
-  ended_well "train $to" && : >"$work/$to/ended"
+  ended_well "train $to" || return 1
+  : >"$work/$to/ended"
+  # Losses of a training that skips its steps change little, too.
+  local skips
+  skips=$(number skipped_steps "$work/$to/train_results.json")
+  [ "${skips:-0}" -le $((train_steps / 2)) ] || record failed "train $to: steps" "$took" "$skips of $train_steps were skipped"
 }
 trained() { [ -e "$work/$1/ended" ]; }
 

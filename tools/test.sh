@@ -24,7 +24,7 @@ skipped=0
 
 # What a machine without CUDA builds. First, so that the programs that stay are the default build's; the two differ in
 # some dozens of actions.
-if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe env | grep -q 'built without CUDA'; then
+if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe env | grep 'built without CUDA' >/dev/null; then
   passed=$((passed + 1))
 else
   echo "FAILED: bazel build --config=cpu"
@@ -45,8 +45,12 @@ fi
 # The GPU's kernels and whole training steps with them, emulated, under AddressSanitizer, in several orders of blocks and
 # threads, on which no result may depend: one case for each test and order.
 emulated=$(bazel query "${quiet[@]}" \
-  'filter("_emulated_test$", tests(//core/... + //tests/...)) union //tests/emulator:checks_test union //tests/emulator:device_test except //tests:data_parallel_emulated_test' 2>/dev/null)
-for order in forward reverse 7; do
+  'filter("_emulated_test$", tests(//core/... + //tests/...)) union //tests/emulator:checks_test union //tests/emulator:device_test except //tests:data_parallel_emulated_test' 2>/dev/null) || true
+if [ -z "$emulated" ]; then
+  echo "FAILED: bazel query of the emulated tests"
+  failed=$((failed + 1))
+fi
+for order in ${emulated:+forward reverse 7}; do
   bazel test "${quiet[@]}" --config=asan --test_env="LATHE_EMULATOR_ORDER=$order" --keep_going --local_test_jobs=2 $emulated 2>&1 | tee "$log" || true
   for label in $emulated; do
     if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
