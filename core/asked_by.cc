@@ -63,4 +63,9 @@ std::string WhoAsks() {
 
 bool AskedForState() { return current.is_state; }
 
+bool AskedByForwardOp() {
+  return current.op != nullptr && current.what == nullptr &&
+         current.pass == AskedBy::Pass::kForward;
+}
+
 }  // namespace lathe

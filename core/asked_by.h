@@ -49,5 +49,7 @@ class AskedBy {
 std::string WhoAsks();
 // Whether that is what a model or an optimizer keeps.
 bool AskedForState();
+// Whether it is an op's tensors in its first pass forward.
+bool AskedByForwardOp();
 
 }  // namespace lathe

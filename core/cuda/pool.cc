@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "lathe/core/asked_by.h"
+#include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
 
 namespace lathe::cuda {
@@ -33,14 +34,19 @@ std::string Readable(int64_t bytes) {
 
 // A hint for who asks now.
 const char* WhatHelps() {
-  return AskedForState()
-             ? "parameters, gradients and the optimizer's state take as much whatever the batch "
-               "(lathe estimate-memory says how much): use a smaller model or a device with more "
-               "memory free; to leave them more room, lower --per_device_train_batch_size or "
-               "--max_seq_length, or use --no_cuda_graphs"
-             : "use a smaller batch (--per_device_train_batch_size), shorter sequences "
-               "(--max_seq_length), --mixed_precision bf16, --gradient_checkpointing or "
-               "--no_cuda_graphs";
+  if (AskedForState()) {
+    return "parameters, gradients and the optimizer's state take as much whatever the batch "
+           "(lathe estimate-memory says how much): use a smaller model or a device with more "
+           "memory free; to leave them more room, lower --per_device_train_batch_size or "
+           "--max_seq_length, or use --no_cuda_graphs";
+  }
+  if (AskedByForwardOp() && !GradEnabled()) {
+    return "use smaller batches for evaluation (--per_device_eval_batch_size; --batch_size of "
+           "lathe predict) or shorter sequences (--max_seq_length)";
+  }
+  return "use a smaller batch (--per_device_train_batch_size), shorter sequences "
+         "(--max_seq_length), --mixed_precision bf16, --gradient_checkpointing or "
+         "--no_cuda_graphs";
 }
 
 }  // namespace

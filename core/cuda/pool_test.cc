@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lathe/core/asked_by.h"
+#include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
 
 namespace lathe::cuda {
@@ -219,6 +220,12 @@ TEST(Pool, SaysWhyThereIsNoRoom) {
     EXPECT_EQ(error_of(),
               "[cuda] out of memory: gradients in attention (backward) asked for 10.0 "
               "MiB|parameters");
+  }
+  {
+    const AskedBy asked_by = AskedBy::Op("linear");
+    EXPECT_EQ(error_of(), "[cuda] out of memory: linear (forward) asked for 10.0 MiB|use a smal");
+    const NoGradGuard evaluation;
+    EXPECT_EQ(error_of(), "[cuda] out of memory: linear (forward) asked for 10.0 MiB|use smalle");
   }
   EXPECT_EQ(error_of(), "[cuda] out of memory: 10.0 MiB asked for|use a smal");
   EXPECT_NE(pool.Allocate(5 * kMiB), nullptr);  // it goes on
