@@ -26,7 +26,13 @@ function finish(status) {
 
 /^\[ RUN +\] / { sub(/^[^]]*\] /, ""); start($0); next }
 
-/^\[ +(OK|FAILED|SKIPPED) +\] .*\([0-9]+ ms\)$/ {
+# What the case printed last may lack its end of line.
+match($0, /\[ +(OK|FAILED|SKIPPED) +\] .*\([0-9]+ ms\)$/) {
+  if (RSTART > 1) {
+    if ($0 ~ sticky) spoilt = 1
+    add(substr($0, 1, RSTART - 1))
+    $0 = substr($0, RSTART)
+  }
   status = $2 == "OK" ? "passed" : $2 == "FAILED" ? "failed" : "skipped"
   sub(/^[^]]*\] /, "")
   sub(/[, ].*/, "")
