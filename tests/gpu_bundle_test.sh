@@ -326,6 +326,19 @@ expect '^== train  \(1[5-9] s so far' "$temp/check"
 expect '^== speed  \((1[5-9]|2[0-9]|3[0-6]) s so far' "$temp/check"
 expect '^\| tiny-sst2-32 \| Lathe \| 32' results/results.md
 
+# Told to stop in the middle of a program: it ends, and the page says so.
+printf '#!/bin/sh\necho $$ >"$0.pid"\nexec sleep 60\n' >"$bundle/bin/core/optimizer_gpu_test"
+PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --stages device,tests --out "$temp/results" >"$temp/check" 2>&1 &
+for _ in {1..300}; do [ -s "$bundle/bin/core/optimizer_gpu_test.pid" ] && break || sleep 0.1; done
+begun=$SECONDS
+kill $!
+! wait $! || fail "a check that was stopped has failed"
+[ $((SECONDS - begun)) -le 10 ] || fail "it took $((SECONDS - begun)) s to stop"
+expect '^failed +the check itself .*stopped after [0-9]+ s, in: .*/core/optimizer_gpu_test' "$temp/check"
+expect '\| the check itself \|' results/results.md
+for _ in {1..100}; do kill -0 "$(cat "$bundle/bin/core/optimizer_gpu_test.pid")" 2>/dev/null && sleep 0.1 || break; done
+! kill -0 "$(cat "$bundle/bin/core/optimizer_gpu_test.pid")" 2>/dev/null || fail "the program that ran is still there"
+
 export GPU_LOSS=0.701
 check 1 --quick --stages train
 unset GPU_LOSS

@@ -67,8 +67,16 @@ report() {
   awk -f "$root/tools/gpu_check_report.awk" -v form=md "$work"/{facts,records,failures,metrics} >"$out/results.md"
 }
 trap 'rm -rf "$work"' EXIT
+running=''
 # Told to stop: what is known so far counts.
-trap 'record failed "the check itself" 0 "stopped after $SECONDS s"; report; exit 1' INT TERM HUP
+stop() {
+  # shellcheck disable=SC2046
+  kill $(jobs -p) 2>/dev/null
+  record failed "the check itself" 0 "stopped after $SECONDS s${running:+, in: ${running:0:300}}"
+  report
+  exit 1
+}
+trap stop INT TERM HUP
 
 # fact NAME VALUE; record passed|failed|skipped NAME SECONDS DETAIL; metric CASE SYSTEM KEY=VALUE...
 clean() { tr -s '\t\n' '  ' <<<"$1" | sed 's/ *$//'; }
@@ -117,8 +125,12 @@ run() {
   rc=124
   : >"$work/output"
   if [ "$limit" -gt 0 ]; then
-    timeout -k 10 "$limit" env "${environment[@]}" "$@" >"$work/output" 2>&1 </dev/null
+    # In the background: a signal to the check is heard at once, not when the command ends.
+    timeout -k 10 "$limit" env "${environment[@]}" "$@" >"$work/output" 2>&1 </dev/null &
+    running=$*
+    wait $!
     rc=$?
+    running=''
   fi
   [ $rc -ne 137 ] || rc=124
   took=$(since "$begun")
@@ -229,7 +241,7 @@ make_data() {
   local sst2
   sst2=$(find_data sst2/train.tsv)
   if [ -n "$sst2" ]; then
-    cp "${sst2%/*}"/{train,dev}.tsv "$work/"
+    cp "${sst2%/*}"/{train,dev}.tsv "$work/" || return
   else
     fact data "no sst2/ there: texts of random letters"
     for part in train dev; do
@@ -303,7 +315,7 @@ train_steps=20
 fact started "$(date -u '+%Y-%m-%d %H:%M:%S') UTC"
 printf '\n== device\n'
 stage_device
-make_data || record failed data 0 "no texts can be made of $work/train.tsv"
+make_data || record failed data 0 "no texts can be made of train.tsv and dev.tsv in $(find_data sst2)"
 config "$work/tiny" 64 2 2
 config "$work/base" 768 12 12
 config "$work/large" 1024 24 16
