@@ -145,6 +145,7 @@ void Accelerator::PrepareModel(Module& model) {
   state_->reducer = nullptr;
   if (!use_distributed()) return;
   CheckSame(layout);
+  CheckSame(model.Settings());
   // All have usually read the same file. NaN and Inf have bits like any number.
   uint64_t sum = 0;
   for (const Parameter& p : parameters) sum = sum * 31 + Checksum(p.tensor);
@@ -187,14 +188,7 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   }
   optimizer.ShareUpdates(shares);
   state_->reducer = nullptr;
-  NamedValues rates = {{"number of parameter groups", std::to_string(optimizer.num_groups())}};
-  for (int group = 0; group < optimizer.num_groups(); ++group) {
-    std::ostringstream rate;
-    rate.precision(17);
-    rate << optimizer.initial_lr(group) << ", now " << optimizer.lr(group);
-    rates.emplace_back("rate of group " + std::to_string(group), rate.str());
-  }
-  CheckSame(rates);
+  CheckSame(optimizer.Settings());
 }
 
 std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <string_view>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
 #include "lathe/distributed/launch.h"
+#include "lathe/tests/tiny_bert.h"
 
 namespace lathe {
 namespace {
@@ -38,6 +40,33 @@ TEST(Preflight, OtherRates) {
             "0.5, now 0.5");
 }
 
+TEST(Preflight, OtherOptimizers) {
+  const auto refusal = [](const std::function<void(SGDOptions&, AdamWOptions&)>& change,
+                          bool adamw_in_rank_1 = false) {
+    return Refusal([&](Accelerator& accelerator, const Env& env) {
+      Slope model;
+      model.Initialize(1);
+      SGDOptions sgd = {.lr = 0.5};
+      AdamWOptions adamw = {.lr = 0.5, .weight_decay = 0};
+      if (env.rank == 1) change(sgd, adamw);
+      std::unique_ptr<Optimizer> optimizer;
+      if (env.rank == 1 && adamw_in_rank_1) {
+        optimizer = std::make_unique<AdamW>(model.Parameters(), adamw);
+      } else {
+        optimizer = std::make_unique<SGD>(model.Parameters(), sgd);
+      }
+      accelerator.Prepare(model, *optimizer);
+    });
+  };
+  EXPECT_EQ(refusal([](SGDOptions& sgd, AdamWOptions&) { sgd.weight_decay = 0.25; }),
+            "[preflight] rank 1 has weight decay of group 0 0.25 but rank 0 has weight decay of "
+            "group 0 0");
+  EXPECT_EQ(refusal([](SGDOptions& sgd, AdamWOptions&) { sgd.momentum = 0.5; }),
+            "[preflight] rank 1 has momentum 0.5 but rank 0 has momentum 0");
+  EXPECT_EQ(refusal([](SGDOptions&, AdamWOptions&) {}, true),
+            "[preflight] rank 1 has optimizer AdamW but rank 0 has optimizer SGD");
+}
+
 TEST(Preflight, OtherModel) {
   EXPECT_EQ(
       Refusal([](Accelerator& accelerator, const Env& env) {
@@ -46,6 +75,31 @@ TEST(Preflight, OtherModel) {
         accelerator.Prepare(layer);
       }),
       "[preflight] rank 1 has parameter weight [3, 3] but rank 0 has parameter weight [2, 3]");
+}
+
+TEST(Preflight, OtherConfigurationOrSeed) {
+  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
+              accelerator.Prepare(*TinyBert({{"hidden_dropout_prob", env.rank == 0 ? 0.5 : 0.25}}));
+            }),
+            "[preflight] rank 1 has config hidden_dropout_prob 0.25 but rank 0 has config "
+            "hidden_dropout_prob 0.5");
+  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
+              accelerator.Prepare(*AutoModelForSequenceClassification::FromConfig(
+                  TinyBert()->config(), {.seed = env.rank == 0 ? 5u : 7u}));
+            }),
+            "[preflight] rank 1 has seed 7 but rank 0 has seed 5");
+  // A model within another module.
+  struct Outer : Module {
+    explicit Outer(double dropout) {
+      RegisterModule("encoder", TinyBert({{"hidden_dropout_prob", dropout}}));
+    }
+  };
+  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
+              Outer outer(env.rank == 0 ? 0.5 : 0.25);
+              accelerator.Prepare(outer);
+            }),
+            "[preflight] rank 1 has encoder.config hidden_dropout_prob 0.25 but rank 0 has "
+            "encoder.config hidden_dropout_prob 0.5");
 }
 
 TEST(Preflight, FrozenOnOneRank) {

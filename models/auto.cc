@@ -122,6 +122,16 @@ std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& dir)
   return LoadTokenizer(dir, model_type);
 }
 
+NamedSettings SequenceClassifier::OwnSettings() const {
+  NamedSettings settings;
+  for (const auto& [key, value] : config_.json().items()) {
+    if (key != "_name_or_path" && key != "transformers_version") {
+      settings.emplace_back("config " + key, value.dump());
+    }
+  }
+  return settings;
+}
+
 void SequenceClassifier::SavePretrained(const std::string& dir) const {
   SaveWeights(*this, dir);
   PretrainedConfig config = config_;

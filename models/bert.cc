@@ -215,6 +215,12 @@ BertForSequenceClassification::BertForSequenceClassification(PretrainedConfig co
                                      Init::Normal(config_.GetDouble("initializer_range", 0.02)));
 }
 
+NamedSettings BertForSequenceClassification::OwnSettings() const {
+  auto settings = SequenceClassifier::OwnSettings();
+  settings.emplace_back("seed", std::to_string(seed_));
+  return settings;
+}
+
 SequenceClassifierOutput BertForSequenceClassification::Forward(const Batch& batch,
                                                                 const ForwardOptions& options) {
   BertForwardOptions bert_options;

@@ -74,6 +74,7 @@ class BertForSequenceClassification : public SequenceClassifier {
   const BertModel& bert() const { return *bert_; }
 
  private:
+  NamedSettings OwnSettings() const override;
   uint64_t seed_;
   std::shared_ptr<BertModel> bert_;
   std::shared_ptr<nn::Dropout> dropout_;

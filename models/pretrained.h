@@ -71,6 +71,8 @@ class SequenceClassifier : public Module {
 
  protected:
   explicit SequenceClassifier(PretrainedConfig config) : config_(std::move(config)) {}
+  // The configuration's keys, but for those that say where it came from.
+  NamedSettings OwnSettings() const override;
   PretrainedConfig config_;
   LoadReport load_report_;
 };

@@ -114,4 +114,17 @@ std::string Module::Modes() const {
   return modes;
 }
 
+void Module::CollectSettings(const std::string& prefix, NamedSettings& out) const {
+  for (auto& [name, value] : OwnSettings()) out.emplace_back(prefix + name, std::move(value));
+  for (const Entry& entry : entries_) {
+    if (entry.module != nullptr) entry.module->CollectSettings(prefix + entry.name + ".", out);
+  }
+}
+
+NamedSettings Module::Settings() const {
+  NamedSettings settings;
+  CollectSettings("", settings);
+  return settings;
+}
+
 }  // namespace lathe

@@ -32,6 +32,9 @@ struct Parameter {
   bool is_table = false;  // of which a batch reads a few rows
 };
 
+// Names and values.
+using NamedSettings = std::vector<std::pair<std::string, std::string>>;
+
 class Module {
  public:
   Module() = default;
@@ -72,7 +75,14 @@ class Module {
   // as none of them is changed.
   std::string Modes() const;
 
+  // What decides on the results of the tree's modules besides parameters and modes, as names (of
+  // submodules: by path) and values: configurations, seeds. Accelerator::Prepare demands that it is
+  // the same in all processes of a job.
+  NamedSettings Settings() const;
+
  protected:
+  // This module's own part of Settings().
+  virtual NamedSettings OwnSettings() const { return {}; }
   Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true,
                            bool is_table = false);
   template <typename M, typename... Args>
@@ -91,6 +101,7 @@ class Module {
   };
   void Collect(const std::string& prefix, std::vector<Parameter>& out) const;
   void CollectModes(std::string& out) const;
+  void CollectSettings(const std::string& prefix, NamedSettings& out) const;
   std::vector<Entry> entries_;
   bool training_ = false;
   DType compute_dtype_ = DType::kF32;

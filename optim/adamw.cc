@@ -40,6 +40,15 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, AdamWOptions options)
   Check(options.eps >= 0, "AdamW", "eps must be at least 0 but is ", options.eps);
 }
 
+NamedSettings AdamW::Settings() const {
+  NamedSettings settings = Optimizer::Settings();
+  settings.insert(settings.end(), {{"optimizer", "AdamW"},
+                                   {"beta1", ExactText(options_.beta1)},
+                                   {"beta2", ExactText(options_.beta2)},
+                                   {"eps", ExactText(options_.eps)}});
+  return settings;
+}
+
 // Any moment may be there: another process may have had it.
 void AdamW::OnNewOwn(size_t range) {
   if (exp_avg_.defined()) active_[range].assign(Blocks(ranges_[range].own), 1);

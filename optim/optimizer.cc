@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "lathe/core/asked_by.h"
@@ -89,6 +90,24 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
 }
 
 Optimizer::~Optimizer() = default;
+
+std::string Optimizer::ExactText(double value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
+}
+
+NamedSettings Optimizer::Settings() const {
+  NamedSettings settings = {{"number of parameter groups", std::to_string(num_groups())}};
+  for (int group = 0; group < num_groups(); ++group) {
+    const std::string of_group = " of group " + std::to_string(group);
+    settings.emplace_back("rate" + of_group,
+                          ExactText(initial_lr(group)) + ", now " + ExactText(lr(group)));
+    settings.emplace_back("weight decay" + of_group, ExactText(weight_decay_[group]));
+  }
+  return settings;
+}
 
 void Optimizer::ShareUpdates(std::shared_ptr<const PresentShares> shares) {
   present_shares_ = std::move(shares);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -86,10 +87,15 @@ class Optimizer {
   // nothing.
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
   int64_t step_count() const;  // (*)
+  // What decides on its updates besides the gradients: groups, rates, decay, moments. Prepare
+  // demands that it is the same in all processes of a job.
+  virtual NamedSettings Settings() const;
   ParameterArena& arena() const { return *arena_; }
   const std::shared_ptr<ParameterArena>& shared_arena() const { return arena_; }
 
  protected:
+  // A number as Settings says it: no two different ones alike.
+  static std::string ExactText(double value);
   // What Step does: updates `own` of each range that is trained, calls GatherUpdates, then whatever
   // else depends on the values.
   virtual void UpdateParameters() = 0;
@@ -172,6 +178,7 @@ class AdamW : public Optimizer {
   AdamW(std::vector<Parameter> parameters,
         AdamWOptions options);  // one group, decay on all, as PyTorch
   AdamW(std::vector<ParameterGroup> groups, AdamWOptions options);
+  NamedSettings Settings() const override;
 
  private:
   void UpdateParameters() override;
@@ -195,6 +202,7 @@ class SGD : public Optimizer {
  public:
   SGD(std::vector<Parameter> parameters, SGDOptions options);
   SGD(std::vector<ParameterGroup> groups, SGDOptions options);
+  NamedSettings Settings() const override;
 
  private:
   void UpdateParameters() override;

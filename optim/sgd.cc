@@ -46,6 +46,15 @@ SGD::SGD(std::vector<ParameterGroup> groups, SGDOptions options)
         "nesterov needs a momentum and no dampening");
 }
 
+NamedSettings SGD::Settings() const {
+  NamedSettings settings = Optimizer::Settings();
+  settings.insert(settings.end(), {{"optimizer", "SGD"},
+                                   {"momentum", ExactText(options_.momentum)},
+                                   {"dampening", ExactText(options_.dampening)},
+                                   {"nesterov", options_.nesterov ? "true" : "false"}});
+  return settings;
+}
+
 void SGD::UpdateParameters() {
   const Tensor& values = arena_->values();
   if (options_.momentum != 0 && !momentum_.defined()) {

@@ -24,9 +24,11 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "lathe/core/gemm_options.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
@@ -65,5 +67,23 @@ Device CheckedDevice();
 std::string WhyNoCheckedDevice();
 // Whether that is another than the host, and there: tests that need one are skipped otherwise.
 bool HasCheckedDevice();
+
+// While it lives, products on devices repeat themselves bit for bit.
+class DeterministicGemms {
+ public:
+  DeterministicGemms() { UseDeterministicGemms(true); }
+  ~DeterministicGemms() { SetGemmOptions(before_); }
+  DeterministicGemms(const DeterministicGemms&) = delete;
+  DeterministicGemms& operator=(const DeterministicGemms&) = delete;
+
+ private:
+  const GemmOptions before_ = GetGemmOptions();
+};
+
+// Expects equal sizes, and elements that differ by no more than four roundings to `dtype` of 1 +
+// the expected one: what two kernels of one formula may differ by, as compilers contract a product
+// and a sum in one and not in the other.
+void ExpectSameButForRounding(std::span<const float> actual, std::span<const float> expected,
+                              DType dtype);
 
 }  // namespace lathe

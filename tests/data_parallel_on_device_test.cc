@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/gemm_options.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator_testing.h"
@@ -250,6 +251,7 @@ TEST_F(OnDevices, ARankThatThrowsIsNamed) {
 TEST_F(OnOneDevice, OneRankThroughNccl) {
   for (const std::string compression : {"no", "bf16"}) {
     ExpectAllWell(RunRanks(1, [&](const Env& env) {
+      UseDeterministicGemms(true);
       const auto group = std::dynamic_pointer_cast<NcclGroup>(
           JoinProcessGroup(env, {.timeout = std::chrono::seconds(60), .backend = "nccl"}));
       const Device device = {DeviceType::kCUDA, group->device()};

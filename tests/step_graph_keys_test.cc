@@ -15,9 +15,9 @@
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/step_graphs.h"
 #include "lathe/models/forward_context.h"
-#include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/tests/check_op.h"
+#include "lathe/tests/tiny_bert.h"
 
 namespace lathe {
 namespace {
@@ -25,18 +25,7 @@ namespace {
 // A model within a model: the outer one's modes are not those of the inner one.
 struct Wrapper : Module {
   explicit Wrapper(int64_t num_labels)
-      : inner(AutoModelForSequenceClassification::FromConfig(
-            PretrainedConfig::FromJson({{"architectures", {"BertForSequenceClassification"}},
-                                        {"model_type", "bert"},
-                                        {"vocab_size", 50},
-                                        {"hidden_size", 16},
-                                        {"num_hidden_layers", 1},
-                                        {"num_attention_heads", 2},
-                                        {"intermediate_size", 36},
-                                        {"hidden_dropout_prob", 0.3},
-                                        {"max_position_embeddings", 160},
-                                        {"type_vocab_size", 2}}),
-            {.num_labels = num_labels})) {
+      : inner(TinyBert({{"hidden_dropout_prob", 0.3}}, num_labels)) {
     RegisterModule("inner", inner);
   }
   std::shared_ptr<SequenceClassifier> inner;

@@ -9,41 +9,14 @@
 
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/ops/reduce.h"
-#include "lathe/data/data_loader.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/tests/emulator/emulator.h"
+#include "lathe/tests/tiny_bert.h"
 
 namespace lathe {
 namespace {
-
-std::shared_ptr<TokenizedDataset> MakeData() {
-  auto data = std::make_shared<TokenizedDataset>();
-  data->has_labels = true;
-  data->num_labels = 2;
-  for (int32_t i = 0; i < 160; ++i) {
-    for (int32_t t = 0; t <= i % 9; ++t) data->input_ids.push_back((i * 7 + t * 3) % 50);
-    data->token_type_ids.resize(data->input_ids.size());
-    data->offsets.push_back(std::ssize(data->input_ids));
-    data->classes.push_back(i % 2);
-  }
-  return data;
-}
-
-std::shared_ptr<SequenceClassifier> MakeModel(int64_t hidden_size = 16) {
-  return AutoModelForSequenceClassification::FromConfig(
-      PretrainedConfig::FromJson({{"architectures", {"BertForSequenceClassification"}},
-                                  {"model_type", "bert"},
-                                  {"vocab_size", 50},
-                                  {"hidden_size", hidden_size},
-                                  {"num_hidden_layers", 1},
-                                  {"num_attention_heads", 2},
-                                  {"intermediate_size", 36},
-                                  {"max_position_embeddings", 16},
-                                  {"type_vocab_size", 2}}));
-}
 
 TEST(StepOnADevice, WaitsForNothing) {
   for (const std::string precision : {"no", "bf16", "fp16"}) {
@@ -55,9 +28,9 @@ TEST(StepOnADevice, WaitsForNothing) {
            .grad_scaler = {.init_scale = 1e10, .growth_interval = 2},  // some steps are skipped
            .device = "cuda",
            .step_graphs = graphs});
-      const auto model = MakeModel();
+      const auto model = TinyBert();
       AdamW optimizer(DecayGroups(model->Parameters(), 0.1), {.lr = 1e-2});
-      DataLoader loader(MakeData(), {.batch_size = 8, .shuffle = true});
+      DataLoader loader(TinyData(160, 9), {.batch_size = 8, .shuffle = true});
       const auto scheduler = GetScheduler("linear", optimizer, {.num_training_steps = 100});
       accelerator.Prepare(loader, *model, optimizer, *scheduler);
       model->Train();
@@ -135,9 +108,9 @@ Outcome Train(
     bool graphs, const std::function<void(int)>& before = [](int) {},
     const std::function<void()>& after_forward = [] {}) {
   Accelerator accelerator({.mixed_precision = "bf16", .device = "cuda", .step_graphs = graphs});
-  const auto model = MakeModel(64);
+  const auto model = TinyBert({{"hidden_size", 64}});
   AdamW optimizer(model->Parameters(), {.lr = 1e-2});
-  DataLoader loader(MakeData(), {.batch_size = 16, .shuffle = true});
+  DataLoader loader(TinyData(160, 9), {.batch_size = 16, .shuffle = true});
   accelerator.Prepare(loader, *model, optimizer);
   optimizer.ZeroGrad();
   model->Train();

@@ -15,11 +15,11 @@
 #include "lathe/core/ops/linear.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/models/pretrained.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/tests/check_op.h"
+#include "lathe/tests/tiny_bert.h"
 
 namespace lathe {
 namespace {
@@ -41,36 +41,6 @@ class TrainingOnDevice : public testing::Test {
   Device device_;
 };
 
-// A BERT with dropout.
-std::shared_ptr<SequenceClassifier> MakeModel() {
-  return AutoModelForSequenceClassification::FromConfig(
-      PretrainedConfig::FromJson({{"architectures", {"BertForSequenceClassification"}},
-                                  {"model_type", "bert"},
-                                  {"vocab_size", 50},
-                                  {"hidden_size", 16},
-                                  {"num_hidden_layers", 2},
-                                  {"num_attention_heads", 2},
-                                  {"intermediate_size", 36},
-                                  {"max_position_embeddings", 16},
-                                  {"type_vocab_size", 2}}));
-}
-
-// n sequences of 1 to 7 tokens, which begin with their class.
-std::shared_ptr<TokenizedDataset> MakeData(int64_t n) {
-  auto data = std::make_shared<TokenizedDataset>();
-  data->has_labels = true;
-  data->num_labels = 2;
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t t = 0; t <= i % 7; ++t) {
-      data->input_ids.push_back(static_cast<int32_t>((t == 0 ? i % 2 : i * 7 + t * 3) % 50));
-    }
-    data->token_type_ids.resize(data->input_ids.size());
-    data->offsets.push_back(std::ssize(data->input_ids));
-    data->classes.push_back(i % 2);
-  }
-  return data;
-}
-
 // The loop of apps/examples/training_loop.cc: losses of all steps, then that of the evaluation.
 Floats TrainingLoop(Device device, const std::string& precision) {
   Accelerator accelerator({.gradient_accumulation_steps = 1,
@@ -78,10 +48,10 @@ Floats TrainingLoop(Device device, const std::string& precision) {
                            .device = device == Device{} ? "cpu" : "cuda"});
   EXPECT_EQ(accelerator.device(), device);
   EXPECT_EQ(accelerator.scaler() != nullptr, precision == "fp16");
-  const auto model = MakeModel();
+  const auto model = TinyBert({{"num_hidden_layers", 2}});
   AdamW optimizer(model->Parameters(), {.lr = 1e-2});
-  DataLoader train(MakeData(40), {.batch_size = 8, .shuffle = true});
-  DataLoader eval(MakeData(12), {.batch_size = 5});
+  DataLoader train(TinyData(40), {.batch_size = 8, .shuffle = true});
+  DataLoader eval(TinyData(12), {.batch_size = 5});
   const auto scheduler =
       GetScheduler("linear", optimizer, {.num_training_steps = 2 * train.size()});
   accelerator.Prepare(train, eval, *model, optimizer, *scheduler);
@@ -129,9 +99,9 @@ TEST_F(TrainingOnDevice, TheAcceleratorSkipsWindowsThatOverflow) {
                            .mixed_precision = "fp16",
                            .grad_scaler = {.init_scale = 1e8, .growth_interval = 1000},
                            .device = "cuda"});
-  const auto model = MakeModel();
+  const auto model = TinyBert({{"num_hidden_layers", 2}});
   AdamW optimizer(model->Parameters(), {.lr = 1e-2});
-  DataLoader train(MakeData(18), {.batch_size = 4, .shuffle = true});  // 3 windows, the last short
+  DataLoader train(TinyData(18), {.batch_size = 4, .shuffle = true});  // 3 windows, the last short
   const auto scheduler = GetScheduler("linear", optimizer, {.num_training_steps = 30});
   accelerator.Prepare(train, *model, optimizer, *scheduler);
   model->Train();
@@ -247,6 +217,7 @@ TEST_F(TrainingOnDevice, AModelThatMovesWhileItIsTrained) {
 // Away and back between two steps; gradients come along.
 TEST_F(TrainingOnDevice, AModelThatMovesAwayAndBack) {
   if (device_ == Device{}) GTEST_SKIP() << "there is one device";
+  const DeterministicGemms deterministic;
   for (const auto& make : {MakeAdamW, MakeSgd}) {
     const auto train = [&](bool moves) {
       int count = 0;
