@@ -41,6 +41,15 @@ cmp "$temp/a.tar.gz" "$temp/b.tar.gz"
 expect '^error: .* would have [0-9.]+ MiB, more than the 0 ' "$temp/error"
 [ ! -e "$temp/none.tar.gz" ] || fail "a file that is too large stays"
 
+# Where there is no xz, and no zstd, Python unpacks .tar.xz.
+if command -v xz >/dev/null && command -v python3 >/dev/null; then
+  tools/bundle.sh "$temp/true.tar.xz" --bin /usr/bin --program true >"$temp/said"
+  expect 'python3 -m tarfile -e true\.tar\.xz' "$temp/said"
+  mkdir "$temp/by_python"
+  (cd "$temp/by_python" && python3 -m tarfile -e ../true.tar.xz) || fail "Python can't unpack .tar.xz"
+  "$temp/by_python/lathe-gpu/bin/true" || fail "what Python unpacked does not run"
+fi
+
 tar -C "$temp" -xf "$temp/one.tar.gz"
 bundle=$temp/lathe-gpu
 for file in MANIFEST bin/apps/finetune bin/core/optimizer_gpu_test lib/libdnnl.so.2 lib/fallback/libstdc++.so.6 \

@@ -160,3 +160,4 @@ fi
 mv "$out.part" "$out"
 echo "$out: $mib MiB, ${#packed[@]} programs, $(wc -l <<<"$list") libraries, $(sed -n 's/^glibc/needs glibc/p' "$top/MANIFEST") or newer"
 echo "there: tar xf ${out##*/} && lathe-gpu/tools/gpu_check.sh --out results"
+[[ $out == *.zst ]] || echo "or, where tar can't: python3 -m tarfile -e ${out##*/}"
