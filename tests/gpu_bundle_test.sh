@@ -354,6 +354,7 @@ unset GPU_LOSS
 expect '^failed .*f32-dropout-0: GPU against CPU .*losses differ by 1.43e-03' "$temp/check"
 expect '^passed .*bf16-dropout-0: GPU against CPU' "$temp/check"
 # Only --deterministic promises the same bits.
+[[ ${LD_LIBRARY_PATH:-} != *lathe-gpu* ]] || exit 1
 export NOISE=some
 check 0 --quick --stages train
 expect '^passed +f32-dropout-0: the same again on cuda .*; not the same bits, which only --deterministic promises' "$temp/check"

@@ -42,17 +42,21 @@ lathe_speed() {
   done
   metric "$case" "$system" $(awk -v t0="${seconds[0]}" -v t1="${seconds[1]}" -v n0="${samples[0]}" -v n1="${samples[1]}" -v steps="$7" 'BEGIN {
       t = t1 - t0; if (t > 0) printf "samples_per_s=%.1f step_ms=%.2f", (n1 - n0) / t, 1000 * t / steps }') \
-    "first_step_s=$(number time_to_first_step "$work/speed/train_results.json")" "memory_mib=$peak" "took_s=$took"
+    "first_step_s=$(number time_to_first_step "$work/speed/train_results.json")" ${peak:+"memory_mib=$peak"} "took_s=$took"
+}
+
+# run_peer LIMIT COMMAND...: run, without what is set for Lathe's programs: the peer has libraries of its own.
+run_peer() {
+  local environment=(LC_ALL=C HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true)
+  run "$@"
 }
 
 # peer_speed CASE SYSTEM CONFIG FILE LENGTH BATCH WARM STEPS OPTIONS...: in float32 unless the options say otherwise.
 peer_speed() {
-  local case=$1 system=$2 config=$3 file=$4 length=$5 batch=$6 warm=$7 steps=$8 saved=("${environment[@]}")
+  local case=$1 system=$2 config=$3 file=$4 length=$5 batch=$6 warm=$7 steps=$8
   shift 8
-  environment=(LC_ALL=C HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true)  # it has libraries of its own
-  run_watching_memory run 200 python3 "$peer" --model "$config" --from_config --train "$file" --max_length "$length" \
+  run_watching_memory run_peer 200 python3 "$peer" --model "$config" --from_config --train "$file" --max_length "$length" \
     --batch_size "$batch" --warm "$warm" --max_steps $((warm + steps)) "$@"
-  environment=("${saved[@]}")
   grep '^{"' "$work/output" | tail -n 1 >"$work/peer.json"
   if [ $rc -ne 0 ] || [ ! -s "$work/peer.json" ]; then
     record skipped "$case, $system" "$took" "exit code $rc: $(last_lines 2)"
@@ -156,7 +160,7 @@ find_peer() {
     record skipped "the peer's speed" 0 "no peers/hf_finetune.py"
     return
   fi
-  run 120 python3 -c 'import torch, transformers, accelerate; print(torch.__version__, transformers.__version__, torch.cuda.is_available())'
+  run_peer 200 python3 -c 'import torch, transformers, accelerate; print(torch.__version__, transformers.__version__, torch.cuda.is_available())'
   if [ $rc -eq 0 ] && grep -q True "$work/output"; then
     fact peer "PyTorch and Transformers $(last_lines 1)"
   else
