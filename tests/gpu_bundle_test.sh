@@ -63,6 +63,8 @@ for command in awk basename bash cat cksum cmp cp cut date dirname env find getc
   paste readlink realpath rm sed sleep sort tail timeout tr uname uniq wc; do
   ln -s "$(command -v $command)" "$temp/commands/"
 done
+# Nor in the folders where containers and WSL have the driver's commands.
+sed -i "s|/usr/local/nvidia|$temp/nvidia|g; s|/usr/lib/wsl|$temp/wsl|g" "$bundle"/tools/gpu_check*.sh
 cd "$temp"
 export CUDA_VISIBLE_DEVICES=-1
 PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" --stages device,tests,train,speed >"$temp/check" 2>&1 ||
@@ -186,8 +188,16 @@ esac
 END
 cat >"$bundle/bin/apps/lathe" <<'END'
 #!/usr/bin/env bash
+[ -z "${LOG_PATHS:-}" ] || echo "$LD_LIBRARY_PATH" >>"$LOG_PATHS"
+own=${0%/bin/*}/lib
+[[ -z ${OLD_LIBSTDCXX:-} || $LD_LIBRARY_PATH == "$own:$own/fallback:"* ]] || exit 1
 case $1 in
-  env) echo "- Devices: CPU; CUDA 13.0, kernels for sm_90: cuda:0 is Some GPU" ;;
+  env)
+    device="cuda:0 is Some GPU, compute capability 9.0"
+    [[ -z ${OLD_DRIVER:-} || $LD_LIBRARY_PATH == "$CUDA_PATH/compat:"* ]] || device="none (the driver is too old)"
+    echo "- Devices: CPU; CUDA 13.0, kernels for sm_90: $device"
+    [ -z "${NO_CUBLASLT:-}" ] || echo "- Library for GPUs: no cuBLASLt: there is none"
+    ;;
   predict)
     score=0.75
     [[ $* != *"--device cuda"* ]] || score=${GPU_SCORE:-0.75001}
@@ -262,7 +272,83 @@ expect '^    copy of 64 MiB +10.0 us +3000.0 GB/s  100.0 % of a copy$' results/r
 expect '"system": "Lathe, steps alone", "step_ms": 2.500, "samples_per_s": 12800.0, .*"products_gflops": 150.5, "ceiling_gflops": 600.0, "of_ceiling_percent": 25.1, "tensors_gb": 1.25' results/results.json
 expect '"name": "kernels", "line": "copy of 64 MiB' results/results.json
 expect '"system": "Lathe", "samples_per_s": 32.0, "step_ms": 1000.00' results/results.json
-# All of it, with a peer: attention of cuDNN's beside Lathe's own, compiled peers of large batches at the end.
+
+# CUDA's libraries are of one version and place: 13 before 12, those of python3's packages before the system's.
+cat >"$temp/commands/python3" <<'END'
+#!/usr/bin/env bash
+case "$*" in *sysconfig*) echo "$PACKAGES" ;; esac
+END
+cat >"$temp/commands/ldconfig" <<'END'
+#!/usr/bin/env bash
+for name in cublasLt.so.12 cudnn.so.9 nccl.so.2 nvrtc.so.12; do echo "	lib$name (libc6,x86-64) => /system/lib$name"; done
+END
+# The machine's folders, which are asked for once.
+rm "$temp/commands/find"
+printf '#!/usr/bin/env bash\necho "$*" >>"%s/searches"\nwhile [[ $1 == /* ]]; do shift; done\nexec "%s" "%s/machine" "$@"\n' \
+  "$temp" "$(command -v find)" "$temp" >"$temp/commands/find"
+chmod +x "$temp"/commands/{python3,ldconfig,find}
+mkdir -p packages/nvidia/{cu13,cudnn}/lib cuda/{lib64,compat} machine/{deep,stubs} nvidia/{bin,lib64}
+touch packages/nvidia/cu13/lib/lib{cublasLt,nvrtc}.so.13 packages/nvidia/cudnn/lib/libcudnn.so.9 cuda/lib64/lib{cublasLt.so.1{2,3},cudnn.so.9}
+touch machine/{deep,stubs}/lib{cublasLt,nvrtc}.so.13
+export CUDA_PATH=$temp/cuda PACKAGES=$temp/packages
+check 0 --stages device
+expect "^- libcublasLt: $temp/packages/nvidia/cu13/lib/libcublasLt\.so\.13$" results/results.md
+expect "^- libcudnn: $temp/packages/nvidia/cudnn/lib/libcudnn\.so\.9$" results/results.md
+expect "^- libnvrtc: $temp/packages/nvidia/cu13/lib/libnvrtc\.so\.13$" results/results.md
+expect '^- libnccl: /system/libnccl\.so\.2$' results/results.md
+[ ! -e searches ] || fail "nothing was missing, and yet it was searched for"
+# One search for what is missing: here the libnvrtc that goes with CUDA's folder.
+export PACKAGES=/nowhere
+check 0 --stages device
+expect "^- libcublasLt: $temp/cuda/lib64/libcublasLt\.so\.13$" results/results.md
+expect "^- libcudnn: $temp/cuda/lib64/libcudnn\.so\.9$" results/results.md
+expect "^- libnvrtc: $temp/machine/deep/libnvrtc\.so\.13$" results/results.md
+expect '^- libnccl: /system/libnccl\.so\.2$' results/results.md
+[ "$(wc -l <searches)" = 1 ] && expect '^/opt /usr ' searches || fail "one search, which begins with /opt, and not: $(cat searches)"
+rm -r cuda/lib64/libcublasLt.so.13 machine/deep searches
+check 0 --stages device
+expect '^- libcublasLt: /system/libcublasLt\.so\.12$' results/results.md
+expect '^- libnvrtc: /system/libnvrtc\.so\.12$' results/results.md
+# Without cuBLASLt nothing else can be right.
+export NO_CUBLASLT=1
+check 1 --stages device
+unset NO_CUBLASLT
+expect '^failed +cuBLASLt is found .*no dense layer works without: no cuBLASLt: there is none' "$temp/check"
+
+# The packed libstdc++ comes before CUDA's folders, which may be the system's.
+export OLD_LIBSTDCXX=1 LOG_PATHS=$temp/paths
+check 0 --stages device
+unset OLD_LIBSTDCXX
+expect "^- libstdc\+\+: this machine's is too old" results/results.md
+expect "^$bundle/lib:$bundle/lib/fallback:/system:" paths
+# The driver's own library in a container, at the end.
+touch nvidia/lib64/libcuda.so.1
+check 0 --stages device
+unset LOG_PATHS
+expect ":/system:$temp/nvidia/lib64$" paths
+# A driver that is older than CUDA's runtime: CUDA's folder may help.
+export OLD_DRIVER=1
+check 1 --stages device
+expect '^failed +the GPU can be used .*nvidia-smi shows one, with driver 1\.2, but lathe sees: .*none \(the driver is too old\)' "$temp/check"
+touch cuda/compat/libcuda.so.1
+check 0 --stages device
+expect "^- driver: 1\.2 alone is too old for the programs; with $temp/cuda/compat they see the GPU$" results/results.md
+expect '^- lathe: .*cuda:0 is Some GPU' results/results.md
+unset OLD_DRIVER
+
+# nvidia-smi where containers have it; and none at all: what lathe sees counts, and memory in use is not known.
+mv "$temp/commands/nvidia-smi" nvidia/bin/
+check 0 --stages device
+expect '^- nvidia-smi: \(name,driver_version,.*Some GPU, 1\.2' results/results.md
+mv nvidia/bin/nvidia-smi "$temp/hidden-nvidia-smi"
+check 0 --quick --stages speed
+expect '^# GPU check: Some GPU$' results/results.md
+expect '^- nvidia-smi: no nvidia-smi here, but lathe sees a GPU' results/results.md
+expect '^\| tiny-sst2-32 \| Lathe \| 32 \| 1000.00 \|  \| 1.5 \|  \|' results/results.md
+! grep -q 'command not found' "$temp/check" || fail "nvidia-smi was called all the same"
+mv "$temp/hidden-nvidia-smi" "$temp/commands/nvidia-smi"
+
+# All of it, with a peer, which has libraries of its own: attention of cuDNN's beside Lathe's own, compiled peers of large batches at the end.
 mkdir -p "$bundle/data/peers"
 touch "$bundle/data/peers/hf_finetune.py"
 cat >"$temp/commands/python3" <<'END'

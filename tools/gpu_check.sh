@@ -159,65 +159,6 @@ else
 fi
 cd "$root" || exit 1
 
-# Where a library of CUDA's lies: in the system's list, in CUDA's folder, or in one that other programs brought.
-find_library() {
-  local found
-  found=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | sed -n "s|.*$1.* => ||p" | head -n 1)
-  [ -n "$found" ] || found=$(ls "${CUDA_PATH:-/usr/local/cuda}"/lib64/$1 2>/dev/null | head -n 1)
-  [ -n "$found" ] || [ -z "$has_gpu" ] || found=$(timeout 30 find /usr /opt /root /home -name "$1" -not -path '*/stubs/*' 2>/dev/null | head -n 1)
-  echo "$found"
-}
-
-use_libraries() {
-  local path='' name file
-  [ ! -d "$root/lib" ] || path=$root/lib
-  # cuDNN compiles its kernels with libnvrtc.
-  for name in 'libcublasLt.so.1[23]' 'libcudnn.so.9' 'libnvrtc.so.1[23]' 'libnccl.so.2'; do
-    file=$(find_library "$name")
-    fact "${name%%.so*}" "${file:-not found}"
-    [ -z "$file" ] || path+=:${file%/*}
-  done
-  environment+=("LD_LIBRARY_PATH=${path#:}:${LD_LIBRARY_PATH:-}")
-  [ -d "$root/lib/fallback" ] || return
-  # This machine's libstdc++ if it is new enough, as the driver's libraries use it, too.
-  env "${environment[@]}" "$bin/apps/lathe" --help >/dev/null 2>&1 && return
-  environment[-1]="LD_LIBRARY_PATH=${path#:}:$root/lib/fallback:${LD_LIBRARY_PATH:-}"
-  fact libstdc++ "this machine's is too old; the packed one is used"
-}
-
-stage_device() {
-  local name query=name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.draw,compute_cap
-  fact revision "$([ -f MANIFEST ] && sed -n 's/^revision //p' MANIFEST || git describe --always --dirty 2>/dev/null)"
-  fact glibc "$(getconf GNU_LIBC_VERSION 2>/dev/null)$([ -f MANIFEST ] && sed -n 's/^glibc \(.*\)/, the programs need \1/p' MANIFEST)"
-  fact system "$(uname -sr), $(nproc) cores, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
-  has_gpu=''
-  if ! command -v nvidia-smi >/dev/null; then
-    fact device "none: no nvidia-smi here"
-  elif ! name=$(timeout 60 nvidia-smi --query-gpu="$query" --format=csv,noheader 2>&1); then
-    fact device "none: nvidia-smi says: $name"
-  else
-    has_gpu=1
-    fact device "$(head -n 1 <<<"$name" | cut -d, -f1)"
-    fact nvidia-smi "($query) $(tr '\n' ';' <<<"$name")"
-  fi
-  use_libraries
-  stage=device stage_end=$((SECONDS + 60))
-  run 60 "$bin/apps/lathe" env
-  local seen
-  seen=$(sed -n 's/^- Devices: //p' "$work/output")
-  fact lathe "$seen"
-  fact libraries "$(sed -n 's/^- Library for GPUs: //p' "$work/output" | tr '\n' ';')"
-  if [ $rc -ne 0 ]; then
-    record failed "programs start" "$took" "lathe env: $(last_lines)"
-  elif [ -n "$has_gpu" ] && [[ $seen != *'cuda:0 is'* ]]; then
-    record failed "the GPU can be used" "$took" "nvidia-smi shows one, but lathe sees: $seen"
-    has_gpu=''
-  else
-    record passed "programs start" "$took" ''
-  fi
-  [ -n "$has_gpu" ] || record skipped "all that needs a GPU" 0 "no usable one here"
-}
-
 # config DIR HIDDEN LAYERS HEADS: fresh weights of that shape, and the vocabulary.
 config() {
   mkdir -p "$1"
@@ -306,7 +247,7 @@ stage_sanitizer() {
   done
 }
 
-for part in tests train speed; do
+for part in device tests train speed; do
   # shellcheck source=/dev/null
   source "$root/tools/gpu_check_$part.sh"
 done

@@ -1,9 +1,15 @@
 # The stage "speed" of tools/gpu_check.sh, which sources this: training steps alone, whole trainings of Lathe and of a
 # peer in turn, kernels alone.
 
-# The device's memory in use, MiB, while run runs COMMAND...: sets peak (what it took above what was taken before).
+# The device's memory in use, MiB, while run runs COMMAND...: sets peak (what it took above what was taken before; "" where
+# no nvidia-smi tells).
 run_watching_memory() {
   local before watcher i
+  peak=''
+  if [ -z "$has_smi" ]; then
+    "$@"
+    return
+  fi
   before=$(nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits)
   rm -f "$work/memory"
   nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$work/memory" 2>/dev/null &
@@ -64,7 +70,7 @@ peer_speed() {
   fi
   metric "$case" "$system" "samples_per_s=$(number samples_per_s "$work/peer.json")" \
     "step_ms=$(awk -v s="$(number seconds "$work/peer.json")" -v n="$steps" 'BEGIN { printf "%.2f", 1000 * s / n }')" \
-    "first_step_s=$(number first_step_s "$work/peer.json")" "memory_mib=$peak" "took_s=$took"
+    "first_step_s=$(number first_step_s "$work/peer.json")" ${peak:+"memory_mib=$peak"} "took_s=$took"
 }
 
 # compiled_peer_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS: not with --quick.
