@@ -392,6 +392,39 @@ expect '\| skipped \| large-512-256 \|.*no time left' results/results.md
 expect '^- speed: not all of it was measured: .* --stages speed --minutes 60' results/results.md
 
 # A sanitizer that doesn't come to its end has failed.
+# The sanitizer's tools: the program must have done its work. Races are looked for in our own kernels.
+cat >"$temp/commands/compute-sanitizer" <<'END'
+#!/usr/bin/env bash
+echo "$*" >>sanitized
+[ "$1" != --help ] || { echo "  $FILTER arg"; exit; }
+while [[ $1 == --* ]]; do shift 2; done
+[ -n "${IDLE:-}" ] || "$@"
+echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+echo "========= ERROR SUMMARY: 0 errors"
+END
+sed -i "s|>>sanitized|>>$temp/sanitized|" "$temp/commands/compute-sanitizer"
+printf '#!/bin/sh\necho "[  PASSED  ] ${CASES:-3} tests."\n' >"$bundle/bin/tests/golden_models_gpu_test"
+chmod +x "$temp/commands/compute-sanitizer" "$bundle/bin/tests/golden_models_gpu_test"
+for filter in --kernel-name --kernel-regex; do
+  export FILTER=$filter
+  rm -f sanitized
+  check 0 --stages sanitizer
+  [ "$(grep -c '^passed .*check of ' "$temp/check")" = 6 ] || fail "all of the sanitizer's tools pass"
+  [ "$(grep -c -e '--report-api-errors no' sanitized)" = 6 ] || fail "calls that fail are no errors"
+  [ "$(grep -cE -e "--tool (race|sync)check .*$filter kns=lathe " sanitized)" = 4 ] || fail "races of our own kernels"
+  expect '--tool memcheck ' sanitized
+  ! grep -e '--tool memcheck .*kns=' sanitized || fail "memcheck looks at all kernels"
+done
+export IDLE=1
+check 1 --stages sanitizer
+unset IDLE
+[ "$(grep -c '^failed .*check of .*exit code 0, and the program did not do its work: ' "$temp/check")" = 6 ] || fail "a program that did not run has failed"
+export CASES=0
+check 1 --stages sanitizer
+unset CASES
+expect '^failed +memcheck of tests/golden_models_gpu_test .*did not do its work' "$temp/check"
+expect '^passed +memcheck of apps/finetune' "$temp/check"
+
 cat >"$temp/commands/compute-sanitizer" <<'END'
 #!/usr/bin/env bash
 echo "========= COMPUTE-SANITIZER"
