@@ -59,7 +59,7 @@ done
 expect '^taken from that machine: .*libcublasLt\.so\.13\|12 libcudnn\.so\.9 ' "$bundle/MANIFEST"
 # A machine without a GPU: whatever this one has, these are all the commands that are found.
 mkdir "$temp/commands"
-for command in awk basename bash cat cksum cmp cp cut date dirname env find getconf grep head ls mkdir mktemp nproc \
+for command in awk basename bash cat cksum cmp cp cut date dirname env find getconf grep head ls mkdir mktemp mv nproc \
   paste readlink realpath rm sed sleep sort tail timeout tr uname uniq wc; do
   ln -s "$(command -v $command)" "$temp/commands/"
 done
@@ -354,6 +354,7 @@ touch "$bundle/data/peers/hf_finetune.py"
 cat >"$temp/commands/python3" <<'END'
 #!/usr/bin/env bash
 rate=5.0
+[[ ${LD_LIBRARY_PATH:-} != *lathe-gpu* ]] || exit 1
 case "$*" in
   -c*) echo "2.0 4.0 True"; exit ;;
   *--precision\ bf16*--group*) rate=16.0 ;;
@@ -391,7 +392,6 @@ expect '^\| large-512-256 \| Lathe, steps alone \| 12800 ' results/results.md
 expect '\| skipped \| large-512-256 \|.*no time left' results/results.md
 expect '^- speed: not all of it was measured: .* --stages speed --minutes 60' results/results.md
 
-# A sanitizer that doesn't come to its end has failed.
 # The sanitizer's tools: the program must have done its work. Races are looked for in our own kernels.
 cat >"$temp/commands/compute-sanitizer" <<'END'
 #!/usr/bin/env bash
@@ -425,6 +425,7 @@ unset CASES
 expect '^failed +memcheck of tests/golden_models_gpu_test .*did not do its work' "$temp/check"
 expect '^passed +memcheck of apps/finetune' "$temp/check"
 
+# A sanitizer that doesn't come to its end has failed.
 cat >"$temp/commands/compute-sanitizer" <<'END'
 #!/usr/bin/env bash
 echo "========= COMPUTE-SANITIZER"
@@ -467,13 +468,42 @@ expect '\| the check itself \|' results/results.md
 for _ in {1..100}; do kill -0 "$(cat "$bundle/bin/core/optimizer_gpu_test.pid")" 2>/dev/null && sleep 0.1 || break; done
 ! kill -0 "$(cat "$bundle/bin/core/optimizer_gpu_test.pid")" 2>/dev/null || fail "the program that ran is still there"
 
+# Killed in the middle of a program: the page has what was known, and says where it was.
+rm "$bundle/bin/core/optimizer_gpu_test.pid"
+printf '#!/bin/sh\necho "[  PASSED  ] 1 test."\n' >"$bundle/bin/core/first_gpu_test"
+chmod +x "$bundle/bin/core/first_gpu_test"
+sed -i.kept 's|^program core/optimizer_gpu_test$|program core/first_gpu_test\n&|' "$bundle/MANIFEST"
+PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --stages device,tests --out "$temp/results" >"$temp/check" 2>&1 &
+for _ in {1..300}; do [ -s "$bundle/bin/core/optimizer_gpu_test.pid" ] && break || sleep 0.1; done
+kill -KILL $!
+! wait $! || fail "a check that was killed has failed"
+kill "$(cat "$bundle/bin/core/optimizer_gpu_test.pid")"
+mv "$bundle/MANIFEST.kept" "$bundle/MANIFEST"
+expect '^The check has not come to its end; it was in: .*/core/optimizer_gpu_test\.$' results/results.md
+expect '\| tests \| passed \| core/first_gpu_test \|' results/results.md
+expect '"status": "passed", "name": "core/first_gpu_test"' results/results.json
+expect '^\}$' results/results.json
+
+# The log has the first and the last of a program that says much, and less of it once the log is long.
+printf '#!/bin/sh\necho first\nhead -c 1000000 /dev/zero | tr "\\0" x\necho\necho last\necho "[  PASSED  ] 1 test."\n' >"$bundle/bin/core/optimizer_gpu_test"
+check 0 --quick --stages tests
+! grep -q 'not come to its end' results/results.md || fail "it has come to its end"
+expect '^==== 8000[0-9]+ bytes are left out here ====$' results/log.txt
+expect '^first$' results/log.txt
+expect '^last$' results/log.txt
+[ "$(wc -c <results/log.txt)" -lt 300000 ] || fail "the log has $(wc -c <results/log.txt) bytes"
+sed -i.kept 's/ -lt 8000000 / -lt 10 /' "$bundle/tools/gpu_check.sh"
+check 0 --quick --stages tests
+mv "$bundle/tools/gpu_check.sh.kept" "$bundle/tools/gpu_check.sh"
+expect '^==== 9960[0-9]+ bytes are left out here ====$' results/log.txt
+[ "$(wc -c <results/log.txt)" -lt 20000 ] || fail "the log has $(wc -c <results/log.txt) bytes"
+
 export GPU_LOSS=0.701
 check 1 --quick --stages train
 unset GPU_LOSS
 expect '^failed .*f32-dropout-0: GPU against CPU .*losses differ by 1.43e-03' "$temp/check"
 expect '^passed .*bf16-dropout-0: GPU against CPU' "$temp/check"
 # Only --deterministic promises the same bits.
-[[ ${LD_LIBRARY_PATH:-} != *lathe-gpu* ]] || exit 1
 export NOISE=some
 check 0 --quick --stages train
 expect '^passed +f32-dropout-0: the same again on cuda .*; not the same bits, which only --deterministic promises' "$temp/check"

@@ -11,7 +11,8 @@ Runs from what tools/bundle.sh packed, or from a source tree (where it builds fi
 peer that speed is compared with.
 
 Usage: tools/gpu_check.sh [options]
-  --out DIR       where results.md, results.json and log.txt (all output) go (default: gpu_results)
+  --out DIR       where results.md, results.json and log.txt (all output, cut where it is very long) go (default:
+                  gpu_results); written before each program, so that a check that is killed leaves what it knew
   --minutes N     stop in time (default: $minutes): stages are run in the order below, and say what they left out; tests get
                   28 % of it, train 20, sanitizer 12, speed 40, and each what those before it did not use. All of speed may
                   take an hour where a peer is there: \`--stages speed --minutes 60\` in a call of its own; in less
@@ -62,9 +63,13 @@ work=$(mktemp -d)
 : >"$work/failures"
 : >"$work/facts"
 
+# Each file is whole at any moment.
 report() {
-  awk -f "$root/tools/gpu_check_report.awk" -v form=json "$work"/{facts,records,failures,metrics} >"$out/results.json"
-  awk -f "$root/tools/gpu_check_report.awk" -v form=md "$work"/{facts,records,failures,metrics} >"$out/results.md"
+  local form
+  for form in json md; do
+    running=$running awk -f "$root/tools/gpu_check_report.awk" -v form=$form "$work"/{facts,records,failures,metrics} >"$work/page" &&
+      cp "$work/page" "$out/results.$form.part" && mv "$out/results.$form.part" "$out/results.$form"
+  done
 }
 trap 'rm -rf "$work"' EXIT
 running=''
@@ -73,6 +78,7 @@ stop() {
   # shellcheck disable=SC2046
   kill $(jobs -p) 2>/dev/null
   record failed "the check itself" 0 "stopped after $SECONDS s${running:+, in: ${running:0:300}}"
+  fact took "$SECONDS s"
   report
   exit 1
 }
@@ -117,24 +123,41 @@ time_left() { echo $((stage_end - SECONDS)); }
 # Seconds since $EPOCHREALTIME was $1.
 since() { awk -v a="${1/,/.}" -v b="${EPOCHREALTIME/,/.}" 'BEGIN { printf "%.1f", b - a }'; }
 
+# What the log has of a program: all of it, or its first and last bytes; few of them once the log is long.
+log_output() {
+  local most=100000 size
+  size=$(wc -c <"$work/output")
+  [ "$(wc -c <"$out/log.txt")" -lt 8000000 ] || most=2000
+  printf '\n==== %s: %s\n' "$stage" "$*"
+  if [ "$size" -le $((2 * most)) ]; then
+    cat "$work/output"
+  else
+    head -c $most "$work/output"
+    printf '\n==== %s bytes are left out here ====\n' $((size - 2 * most))
+    tail -c $most "$work/output"
+  fi
+  echo "==== exit code $rc, $took s"
+}
+
 # run LIMIT COMMAND...: its output goes to $work/output and to the log; sets rc (124: too slow) and took.
 run() {
   local limit=$1 begun=$EPOCHREALTIME
   shift
+  running=$*
+  report  # the check may be killed in the middle of the command
   [ "$limit" -le "$(time_left)" ] || limit=$(time_left)
   rc=124
   : >"$work/output"
   if [ "$limit" -gt 0 ]; then
     # In the background: a signal to the check is heard at once, not when the command ends.
     timeout -k 10 "$limit" env "${environment[@]}" "$@" >"$work/output" 2>&1 </dev/null &
-    running=$*
     wait $!
     rc=$?
-    running=''
   fi
+  running=''
   [ $rc -ne 137 ] || rc=124
   took=$(since "$begun")
-  { printf '\n==== %s: %s\n' "$stage" "$*"; cat "$work/output"; echo "==== exit code $rc, $took s"; } >>"$out/log.txt"
+  log_output "$@" >>"$out/log.txt"
 }
 last_lines() { grep -v '^ *$' "$work/output" | tail -n "${1:-3}" | cut -c1-300; }
 
@@ -280,13 +303,9 @@ if [ -n "$quick" ] || [ -z "$has_gpu" ]; then
 else
   config "$work/small" 384 6 12
 fi
-# Whoever stops the check has the page of the stages before.
 begin tests && stage_tests
-report
 begin train && stage_train
-report
 [ -n "$quick" ] || { begin sanitizer && stage_sanitizer; }
-report
 begin speed && stage_speed
 
 fact took "$SECONDS s"

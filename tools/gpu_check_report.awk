@@ -4,7 +4,8 @@
 #   failure <TAB> program <TAB> case <TAB> what it said, lines joined by \036
 #   metric <TAB> case <TAB> system <TAB> key=value <TAB> ...
 #   benchmark <TAB> name <TAB> one line of what it printed
-BEGIN { FS = "\t" }
+# $running: the program that runs while the page is written.
+BEGIN { FS = "\t"; running = ENVIRON["running"] }
 
 $1 == "fact" { fact[$2] = $3; fact_names[++facts] = $2 }
 $1 == "record" {
@@ -137,6 +138,7 @@ function speed(    i, name, rate, order, n) {
 END {
   if (form == "json") { json(); exit }
   printf "# GPU check: %s\n\n%d passed, %d failed, %d skipped.\n\n", fact["device"], count["passed"], count["failed"], count["skipped"]
+  if (!("took" in fact)) print "The check has not come to its end" (running == "" ? "" : "; it was in: " cell(substr(running, 1, 300))) ".\n"
   for (i = 1; i <= facts; ++i) printf "- %s: %s\n", fact_names[i], cell(fact[fact_names[i]])
   print ""
   table("failed")
