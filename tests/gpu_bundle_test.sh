@@ -381,6 +381,14 @@ order=$(sed -n 's/^ *\(large-512-256, Lathe\|base-sst2-256, peer.*compiled\):.*/
 
 expect "^\| case \| Lathe's slowest run \(bf16\) over the peer's default \(float32\) \| over the peer's default in bf16 \| over the peer's best \| products of its steps, % of their ceiling \|$" results/results.md
 
+# Some of them alone.
+check 0 --stages speed --only 'base-512-32$|kernels-l'
+[ "$(grep -c '^| base-512-32 |' results/results.md)" -ge 5 ] || fail "base-512-32 was asked for"
+! grep -E '^\| (large|base-sst2|base-512-256)' results/results.md || fail "these were not asked for"
+grep -q '"name": "kernels-large"' results/results.json || fail "kernels-large was asked for"
+! grep -q '"name": "kernels-base"' results/results.json || fail "kernels-base was not asked for"
+! grep -q 'not all of it was measured' results/results.md || fail "what was asked for was measured"
+
 # In little time the most telling come first, and the page says how to have the rest: half a minute, in runs of 2 s each.
 export TAKES=2
 begun=$SECONDS

@@ -18,6 +18,7 @@ Usage: tools/gpu_check.sh [options]
                   take an hour where a peer is there: \`--stages speed --minutes 60\` in a call of its own; in less
                   time it measures the most telling cases
   --stages LIST   of device,tests,train,sanitizer,speed (default: all)
+  --only REGEX    of speed, the cases that match it, such as 'sst2-32$|kernels' (names are in results.md)
   --quick         tiny models and few steps; no sanitizer
   --data DIR      where to look for golden/models, sst2/{train,dev}.tsv, bert-base-uncased/vocab.txt and
                   peers/hf_finetune.py, besides data/; may be repeated
@@ -32,6 +33,7 @@ fail() {
 minutes=25
 stages=device,tests,train,sanitizer,speed
 quick=''
+only=''
 out=gpu_results
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 data=("$root/data")
@@ -39,13 +41,14 @@ while [ $# -gt 0 ]; do
   case $1 in
     --help | -h) usage; exit 0 ;;
     --quick) quick=1; shift; continue ;;
-    --out | --minutes | --stages | --data) [ $# -ge 2 ] || fail "$1 needs a value" 2 ;;
+    --out | --minutes | --stages | --only | --data) [ $# -ge 2 ] || fail "$1 needs a value" 2 ;;
     *) usage >&2; fail "unknown argument $1" 2 ;;
   esac
   case $1 in
     --out) out=$2 ;;
     --minutes) [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || fail "--minutes must be a number but is \"$2\"" 2; minutes=$2 ;;
     --stages) stages=$2 ;;
+    --only) only=$2 ;;
     --data) data+=("$(realpath -e -- "$2")") || fail "--data $2: no such folder" ;;
   esac
   shift 2

@@ -77,7 +77,7 @@ peer_speed() {
 compiled_peer_speed() {
   local case=$1 system="peer, grouped, fused AdamW and compiled"
   shift
-  [ -z "$quick" ] || return 0
+  [ -z "$quick" ] && [[ $case =~ $only ]] || return 0
   if [ "$(time_left)" -lt 200 ]; then
     record skipped "$case, $system" 0 "no time left"
     left_out=1
@@ -119,9 +119,10 @@ step_speed() {
     $(sed -n "s|^peak memory of tensors \($at\) GB$|tensors_gb=\1|p" "$work/output")
 }
 
-# A stage that had too little time says so once.
+# in_time WHAT: whether it is wanted (--only) and there is time. A stage that had too little says so once.
 left_out=''
 in_time() {
+  [[ $1 =~ $only ]] || return 1
   [ "$(time_left)" -lt 20 ] || return 0
   record skipped "$1" 0 "no time left"
   left_out=1
