@@ -44,6 +44,8 @@ struct TensorKernels {
   void (*scale)(void* to, DType type, double factor, int64_t n);
   // The same with a factor that lies on the device.
   void (*scale_by)(void* to, DType type, const float* factor, int64_t n);
+  // Each row of to, (rows, n) of stride ld, += row (n); f32, bf16 or f16.
+  void (*add_row)(void* to, DType type, const float* row, int64_t rows, int64_t n, int64_t ld);
 };
 
 // How two tensors are walked together, outermost dimension first: element strides, 0 where an

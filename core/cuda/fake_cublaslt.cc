@@ -124,8 +124,14 @@ cublasStatus_t SetPreference(cublasLtMatmulPreference_t opaque,
   }
 }
 
+// Whether this product can have its epilogue, as far as shapes go.
+bool HasEpilogue(const Operation& operation, const Layout& a, const Layout& d) {
+  const uint64_t k = operation.transpose_a == CUBLAS_OP_T ? a.rows : a.columns;
+  return operation.epilogue != CUBLASLT_EPILOGUE_BIAS || (d.rows > 1 && d.columns > 1 && k > 1);
+}
+
 cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
-                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                        cublasLtMatmulPreference_t preference, int most,
                        cublasLtMatmulHeuristicResult_t results[], int* count) {
   FakeCublasLt& fake = Fake();
@@ -138,6 +144,13 @@ cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasL
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   const auto& p = As<Preference>(preference);
+  if (As<Operation>(operation).epilogue == CUBLASLT_EPILOGUE_BIAS &&
+      *std::min_element(p.alignment, p.alignment + 4) < fake.least_bias_alignment) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (!HasEpilogue(As<Operation>(operation), As<Layout>(a), As<Layout>(d))) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   for (; *count < std::min(most, static_cast<int>(fake.milliseconds.size())); ++*count) {
     Algorithm algorithm = {};
     algorithm.mark = Algorithm::kMark;
@@ -154,15 +167,17 @@ cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasL
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t CheckAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
-                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                              cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t* algo,
+cublasStatus_t CheckAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
+                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t,
+                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                              const cublasLtMatmulAlgo_t* algo,
                               cublasLtMatmulHeuristicResult_t* result) {
   ++Fake().checks;
   Algorithm algorithm;
   std::memcpy(&algorithm, algo, sizeof(algorithm));
   if (Fake().checks_fail || algorithm.mark != Algorithm::kMark || algorithm.index < 0 ||
-      algorithm.index >= static_cast<int>(Fake().milliseconds.size())) {
+      algorithm.index >= static_cast<int>(Fake().milliseconds.size()) ||
+      !HasEpilogue(As<Operation>(operation), As<Layout>(a), As<Layout>(d))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   *result = {};
@@ -249,6 +264,7 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
   Fake().products.push_back({algorithm.index, o.compute, la.type, ld.type, ld.rows, ld.columns, k,
                              ld.batch, bias, bias_gradient, algorithm.schemes, d == last_d});
   last_d = d;
+  if (bias && (Fake().biases_fail || !HasEpilogue(o, la, ld))) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (Fake().failing.contains(algorithm.index) || (bias_gradient && Fake().bias_gradients_fail)) {
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }
@@ -291,18 +307,26 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cudaDataType_t TypeOf(DType type) {
+  return type == DType::kF32 ? CUDA_R_32F : type == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
 void Convert(void* to, DType to_type, const void* from, DType, int64_t n) {
-  const auto type = [](DType t) {
-    return t == DType::kF32 ? CUDA_R_32F : t == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
-  };
   for (int64_t i = 0; i < n; ++i) {
-    Write(to, type(to_type), i, static_cast<const float*>(from)[i]);
+    Write(to, TypeOf(to_type), i, static_cast<const float*>(from)[i]);
   }
 }
 void Fill(void* to, DType, double value, int64_t n) {
   std::fill_n(static_cast<float*>(to), n, static_cast<float>(value));
 }
-const TensorKernels tensor_kernels = {Fill, Convert, nullptr, nullptr, nullptr};
+void AddRow(void* to, DType type, const float* row, int64_t rows, int64_t n, int64_t ld) {
+  ++Fake().added_rows;
+  for (int64_t i = 0; i < rows * n; ++i) {
+    const int64_t at = i / n * ld + i % n;
+    Write(to, TypeOf(type), at, Read(to, TypeOf(type), at) + row[i % n]);
+  }
+}
+const TensorKernels tensor_kernels = {Fill, Convert, nullptr, nullptr, nullptr, AddRow};
 
 template <typename T>
 void ColumnSums(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {

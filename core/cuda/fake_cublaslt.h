@@ -18,6 +18,10 @@ struct FakeCublasLt {
   bool capturing = false;                 // the stream records
   bool heuristic_fails = false;
   bool checks_fail = false;
+  // The epilogue that adds a bias is never there where m, n or k is 1, nor where A, B or D is less
+  // aligned than this.
+  uint32_t least_bias_alignment = 1;
+  bool biases_fail = false;              // when they are computed
   bool has_bias_gradients = true;        // the epilogue
   bool bias_gradients_fail = false;      // when they are computed
   float bias_gradient_milliseconds = 0;  // that it takes longer
@@ -38,6 +42,7 @@ struct FakeCublasLt {
   };
   std::vector<Product> products;
   int column_sums = 0;                // calls of that kernel
+  int added_rows = 0;                 // the same of the one that adds a bias
   int checks = 0;                     // of algorithms that were kept
   int heuristics = 0, requested = 0;  // calls, and algorithms asked for in the last
   int live = 0;                       // descriptors and events that were not destroyed

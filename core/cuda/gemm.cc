@@ -6,6 +6,8 @@
 // Sums of A's rows (the gradient of a bias, with dW = dy^T x) are the product's epilogue where they
 // can be. On their own they read A once more, 2 K M bytes in bfloat16, in up to three launches: for
 // 4,096 tokens and 3,072 columns 25 MB or 6 us of an H200's bandwidth beside a product of 50 us.
+// A bias is the epilogue, too, but where the library has none, as for one row or one column: then a
+// kernel of its own adds it, which in bfloat16 and float16 rounds once more.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -40,6 +42,11 @@ void SumRowsOfA(const GemmArgs& args) {
   };
   if (args.type == DType::kF32) return sum(kernels.f32);
   return args.type == DType::kBF16 ? sum(kernels.bf16) : sum(kernels.f16);
+}
+
+// C += args.bias.
+void AddBias(const GemmArgs& args) {
+  DeviceKernels<TensorKernels>().add_row(args.c, args.c_type, args.bias, args.M, args.N, args.ldc);
 }
 
 class Products {
@@ -79,7 +86,15 @@ class Products {
       args.ldb = args.N;
     }
     const Operands operands = OperandsOf(args, workspace);
-    Find(ToColumnMajor(args, options), operands, options)->Run(operands);
+    const auto plan = Find(ToColumnMajor(args, options), operands, options);
+    if (args.bias == nullptr) return plan->Run(operands);
+    if (plan->usable) CopyBias(args, operands);
+    plan->usable = plan->usable && plan->Try(operands);
+    if (plan->usable) return;
+    GemmArgs apart = args;
+    apart.bias = nullptr;
+    Find(ToColumnMajor(apart, options), operands, options)->Run(operands);
+    AddBias(args);
   }
 
   // A whole batch as one product; false, and nothing done, where that cannot be or was found to be
@@ -95,6 +110,7 @@ class Products {
       const float apart = static_cast<float>(args.batch) * one->milliseconds;
       tuned.usable = tuned.usable && !(tuned.milliseconds > apart);
     });
+    if (plan->usable) CopyBias(args, operands);
     plan->usable = plan->usable && plan->Try(operands);
     return plan->usable;
   }
@@ -135,7 +151,7 @@ class Products {
   }
 
   // A bias is brought into C's type, and to addresses that all algorithms can read from: so many
-  // bytes behind the workspace.
+  // bytes behind the workspace. CopyBias does it, where there is a product to read it.
   static bool CopiesBias(const GemmArgs& args) {
     return args.bias != nullptr &&
            (args.c_type != DType::kF32 || AlignmentOf(args.bias) < kBiasAlignment ||
@@ -151,15 +167,18 @@ class Products {
                          args.a_stride,   args.c_stride,
                          args.bias_stride};
     if (!CopiesBias(args)) return operands;
-    char* const copies = workspace + kWorkspaceBytes;
+    operands.bias = workspace + kWorkspaceBytes;
+    operands.bias_stride = BiasBytes(args) / args.batch / SizeOf(args.c_type);
+    return operands;
+  }
+  static void CopyBias(const GemmArgs& args, const Operands& operands) {
+    if (!CopiesBias(args)) return;
+    char* const copies = static_cast<char*>(operands.workspace) + kWorkspaceBytes;
     const int64_t bytes = BiasBytes(args) / args.batch;
     for (int64_t i = 0; i < args.batch; ++i) {
       DeviceKernels<TensorKernels>().convert(copies + i * bytes, args.c_type,
                                              args.bias + i * args.bias_stride, DType::kF32, args.N);
     }
-    operands.bias = copies;
-    operands.bias_stride = bytes / SizeOf(args.c_type);
-    return operands;
   }
 
   // The problem's plan. `when_tuned` is called if it is made by timing, before it is kept.

@@ -42,7 +42,7 @@ struct GemmProblem {
   int64_t b_columns() const { return transpose_b ? k : n; }
 
   // Whether there are other ways to the same result, for where the library offers nothing.
-  bool is_optional() const { return epilogue == Epilogue::kBiasGradient || batch > 1; }
+  bool is_optional() const { return epilogue != Epilogue::kNone || batch > 1; }
 
   bool operator==(const GemmProblem&) const = default;
 };

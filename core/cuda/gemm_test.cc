@@ -196,6 +196,78 @@ TEST_F(Gemms, AskAgainForWhatWasRefusedInRecordedWork) {
   EXPECT_TRUE(Fake().products.back().bias_gradient);
 }
 
+// Products of one row, column or summand have no epilogue for a bias.
+TEST_F(Gemms, AddTheBiasApartWhereTheLibraryHasNoEpilogue) {
+  int added = 0;
+  const auto apart = [&](const Case& t) {
+    Try<float, float>(t);
+    Try<BFloat16, BFloat16>(t);
+    Try<BFloat16, float>(t);
+    Try<Float16, Float16>(t);
+    Try<Float16, float>(t);
+    added += 5;
+    EXPECT_EQ(Fake().added_rows, added);
+    for (const auto& product : Fake().products) EXPECT_FALSE(product.bias);
+  };
+  for (const int64_t pad : {0, 3}) {
+    for (const int64_t shift : {0, 1, 8}) {
+      apart({32, 1, 24, false, true, false, true, pad, shift});  // one label
+      apart({1, 24, 16, false, true, false, true, pad, shift});  // one row
+      apart({1, 1, 16, false, true, false, true, pad, shift});
+      apart({8, 24, 1, true, false, false, true, pad, shift});
+      apart({8, 24, 0, false, false, false, true, pad, shift});
+    }
+  }
+  // Addresses for which there is none.
+  Fake().least_bias_alignment = 8;
+  apart({32, 24, 17, false, true, false, true, 0, 1});
+  apart({32, 24, 17, false, true, false, true, 0, 3});
+  Fake().products.clear();
+  Try<BFloat16, BFloat16>({32, 24, 17, false, true, false, true, 0, 8});
+  EXPECT_EQ(Fake().added_rows, added);
+  EXPECT_TRUE(Fake().products.back().bias);
+  // The library isn't asked again, and so needn't be while a step is recorded.
+  Fake().products.clear();
+  const int heuristics = Fake().heuristics;
+  Fake().capturing = true;
+  apart({32, 1, 24, false, true, false, true});
+  EXPECT_EQ(Fake().heuristics, heuristics);
+  EXPECT_EQ(Fake().products.size(), 5u);
+}
+
+TEST_F(Gemms, AddTheBiasApartIfTheEpilogueFails) {
+  Fake().biases_fail = true;
+  for (int i = 0; i < 2; ++i) Try<BFloat16, BFloat16>({32, 24, 21, false, true, false, true});
+  EXPECT_EQ(Fake().added_rows, 2);
+  EXPECT_EQ(Fake().products.size(), 3u);  // it is tried once
+  // Algorithms that fail when they are timed, too.
+  TuneGemms(true);
+  Fake().milliseconds = {5, 4};
+  for (int i = 0; i < 2; ++i) Try<Float16, float>({32, 24, 21, false, true, false, true});
+  EXPECT_EQ(Fake().added_rows, 4);
+  EXPECT_EQ(Fake().products.back().algorithm, 1);
+}
+
+// In work that is recorded first, and with algorithms that are tuned, too.
+TEST_F(Gemms, AddTheBiasApartWheneverItIsAskedFor) {
+  Fake().capturing = true;
+  Try<BFloat16, BFloat16>({32, 1, 25, false, true, false, true});
+  EXPECT_EQ(Fake().added_rows, 1);
+  Fake().capturing = false;
+  TuneGemms(true);
+  Fake().milliseconds = {5, 4};
+  for (int i = 0; i < 2; ++i) Try<BFloat16, BFloat16>({32, 1, 25, false, true, false, true});
+  EXPECT_EQ(Fake().added_rows, 3);
+  EXPECT_EQ(Fake().products.back().algorithm, 1);
+  const int heuristics = Fake().heuristics;
+  Fake().capturing = true;
+  Try<BFloat16, BFloat16>({32, 1, 25, false, true, false, true});
+  EXPECT_EQ(Fake().heuristics, heuristics);
+  // Without a plain product it is an error.
+  Fake().heuristic_fails = true;
+  EXPECT_THROW((Try<BFloat16, BFloat16>({32, 1, 26, false, true, false, true})), Error);
+}
+
 // Like `t`, `batch` times: with one A for all, Bs and Cs apart from each other, the latter in
 // either order. Compares with products of their own.
 template <typename T, typename C>
@@ -286,6 +358,16 @@ TEST_F(Gemms, OfABatchComeOneByOneWhereTheyMust) {
   apart(WithSums(16, 8, 7));
   apart({16, 8, 7, false, true, false, true});
   EXPECT_EQ(Fake().heuristics, heuristics);
+}
+
+TEST_F(Gemms, OfABatchWithBiasesComeOneByOneWhereTheLibraryHasNoEpilogue) {
+  TryBatch<BFloat16, BFloat16>({1, 8, 5, false, true, false, true}, 3);
+  TryBatch<Float16, float>({8, 1, 5, false, true, false, true}, 3);
+  for (const auto& product : Fake().products) {
+    EXPECT_EQ(product.batch, 1);
+    EXPECT_FALSE(product.bias);
+  }
+  EXPECT_EQ(Fake().added_rows, 2 * 6);
 }
 
 TEST_F(Gemms, OfABatchComeAsIsFasterWhenTuned) {

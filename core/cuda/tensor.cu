@@ -1,4 +1,4 @@
-// What tensors need on a device: fill, convert, add, scale.
+// What tensors need on a device: fill, convert, add, scale, add a row to all rows.
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
@@ -67,6 +67,15 @@ __global__ void ScaleByKernel(T* to, const float* factor, int64_t n) {
   for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Store(to[i], Load(to[i]) * f);
 }
 
+// n: elements of all rows.
+template <typename T>
+__global__ void AddRowKernel(T* to, const float* row, int64_t n, int64_t columns, int64_t ld) {
+  for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
+    const int64_t r = i / columns, c = i - r * columns;
+    Store(to[r * ld + c], Load(to[r * ld + c]) + row[c]);
+  }
+}
+
 void Fill(void* to, DType type, double value, int64_t n) {
   DispatchAll(type, [&](auto tag) {
     using T = decltype(tag);
@@ -120,7 +129,16 @@ void ScaleBy(void* to, DType type, const float* factor, int64_t n) {
   });
 }
 
-const TensorKernels table = {Fill, ConvertAll, Add, Scale, ScaleBy};
+void AddRow(void* to, DType type, const float* row, int64_t rows, int64_t n, int64_t ld) {
+  if (rows == 0 || n == 0) return;
+  DispatchNumbers("add_row", type, [&](auto tag) {
+    using T = decltype(tag);
+    LATHE_LAUNCH(AddRowKernel<T>, GridFor(rows * n), kBlock, 0, static_cast<T*>(to), row, rows * n,
+                 n, ld);
+  });
+}
+
+const TensorKernels table = {Fill, ConvertAll, Add, Scale, ScaleBy, AddRow};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace

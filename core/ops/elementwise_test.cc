@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -252,6 +253,39 @@ TEST(Elementwise, InPlaceOnDevice) {
         kernels.scale_by(part.raw_data(), dtype, half.data<float>(), n);
         expect("scale_by", [](float v, float) { return v / 2; });
       }
+    }
+  }
+}
+
+// Rows += a row, wherever they lie; what is between and around keeps its value.
+TEST(Elementwise, AddRowOnDevice) {
+  if (!HasDevice()) GTEST_SKIP() << "no device";
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [rows, n, ld] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                                      {33, 1, 1},
+                                      {5, 1, 3},
+                                      {1, 1030, 1030},
+                                      {7, 40, 40},
+                                      {7, 37, 45},
+                                      {0, 4, 4},
+                                      {3, 0, 2}}) {
+      SCOPED_TRACE(testing::Message()
+                   << ToString(dtype) << ", " << rows << " x " << n << ", " << ld << " apart");
+      constexpr int64_t kBefore = 3;
+      std::vector<float> values(static_cast<size_t>(kBefore + rows * ld + 8));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 29) - 7;
+      std::vector<float> row(static_cast<size_t>(n));
+      for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(i % 11) + 1;
+      const Tensor all = Tensor::FromVector(values).To(dtype).To(CheckedDevice());
+      const Tensor there = Tensor::FromVector(row).To(CheckedDevice());
+      DeviceKernels<TensorKernels>().add_row(
+          static_cast<char*>(all.raw_data()) + kBefore * SizeOf(dtype), dtype, there.data<float>(),
+          rows, n, ld);
+      for (int64_t i = 0; i < rows * n; ++i) {
+        values[static_cast<size_t>(kBefore + i / n * ld + i % n)] +=
+            row[static_cast<size_t>(i % n)];
+      }
+      EXPECT_EQ(all.To(DType::kF32).ToVector<float>(), values);
     }
   }
 }
