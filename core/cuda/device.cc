@@ -352,11 +352,25 @@ class Backend : public DeviceBackend {
 
 }  // namespace
 
-void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
-#ifdef LATHE_CUDA_EMULATED
-  (void)name, (void)kernel, (void)bytes;
-#else
+size_t SharedMemoryPerBlock() {
   BindThread();
+  // A process uses one device.
+  static const size_t bytes = [] {
+    int device = 0, most = 0;
+    CheckCuda("cudaGetDevice", cudaGetDevice(&device));
+    CheckCuda("cudaDeviceGetAttribute",
+              cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return static_cast<size_t>(most);
+  }();
+  return bytes;
+}
+
+void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
+  Check(bytes <= SharedMemoryPerBlock(), "cuda", name, ": needs ", bytes,
+        " bytes of shared memory for a block, but this GPU has ", SharedMemoryPerBlock());
+#ifdef LATHE_CUDA_EMULATED
+  (void)kernel;
+#else
   // Never lowered: recorded launches of the kernel may need more than this one.
   static std::mutex mutex;
   static std::map<const void*, size_t> allowed;

@@ -18,7 +18,10 @@ cudaStream_t CopyStream();
 bool IsCapturing();
 // Throws Error("[cuda] <call>: <what CUDA says>").
 void CheckCuda(const char* call, cudaError_t result);
-// Lets a kernel have more than 48 KiB of dynamic shared memory.
+// The most shared memory that a block of a kernel may ask for, in bytes.
+size_t SharedMemoryPerBlock();
+// Lets a kernel have more than 48 KiB of dynamic shared memory. Throws InvalidArgument if the
+// device has less.
 void AllowSharedMemory(const char* name, const void* kernel, size_t bytes);
 
 // Memory of the device that tensors and scratch share.

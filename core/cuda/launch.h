@@ -58,6 +58,9 @@ T* DynamicShared() {
 template <typename... Parameters, typename... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             size_t shared_bytes, Arguments&&... arguments) {
+  if (shared_bytes > (48 << 10)) {
+    AllowSharedMemory(name, reinterpret_cast<const void*>(kernel), shared_bytes);
+  }
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
   emulator::DoOrRecord([=] {
     emulator::RunKernel(name, grid, block, shared_bytes, [&] { std::apply(kernel, values); });

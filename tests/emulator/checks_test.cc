@@ -229,5 +229,28 @@ TEST(SharedMemory, OfABlockIsNotTheLastOnes) {
   }
 }
 
+TEST(SharedMemory, OfABlockIsLimited) {
+  constexpr size_t kMost = 227 << 10;
+  const Tensor out = Floats(3 * 2 * 32);
+  const auto launch = [&](size_t bytes) {
+    LATHE_LAUNCH(LookBeforeWriting<float>, dim3(2), 32, bytes, out.data<float>());
+  };
+  EXPECT_EQ(SharedMemoryPerBlock(), kMost);
+  launch(kMost);
+  try {
+    launch(kMost + 1);
+    ADD_FAILURE() << "more than there is";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(),
+              "[cuda] LookBeforeWriting<float>: needs 232449 bytes of shared memory for a block, "
+              "but this GPU has 232448");
+  }
+  // Nor by another way.
+  EXPECT_DEATH(emulator::RunKernel("kernel", dim3(1), 32, kMost + 1, [] {}),
+               "kernel: 232449 bytes of shared memory, but the device has 232448");
+  EXPECT_DEATH((setenv("LATHE_EMULATOR_SHARED_KIB", "99", 1), launch(100 << 10)),
+               "102400 bytes of shared memory, but the device has 101376");
+}
+
 }  // namespace
 }  // namespace lathe::cuda

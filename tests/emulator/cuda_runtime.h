@@ -17,7 +17,9 @@
 // Device memory can be touched by kernels and copies only: the host faults as it would with a GPU.
 // There are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says. The
 // machine has one device, or as many as LATHE_EMULATOR_DEVICES says; each process sees memory of
-// its own in them, so only one process should use each.
+// its own in them, so only one process should use each. A block may ask for 227 KiB of shared
+// memory, or as many as LATHE_EMULATOR_SHARED_KIB says: a launch that asks for more ends the
+// program.
 #pragma once
 
 #include <algorithm>
@@ -265,6 +267,9 @@ enum cudaError_t {
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
 };
+enum cudaDeviceAttr {
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+};
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost = 0,
   cudaMemcpyHostToDevice = 1,
@@ -309,6 +314,7 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaGetDevice(int* index);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int index);
 cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int index);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace lathe::emulator {
@@ -18,6 +19,8 @@ class DeviceAccess {
 
 // From now on the device has so much memory; what is allocated stays.
 void SetMemorySize(int64_t bytes);
+// The most shared memory that a block may ask for, in bytes.
+size_t SharedMemorySize();
 // Returns `error`, which cudaGetLastError then tells this thread.
 cudaError_t Fail(cudaError_t error);
 // Kernels that were launched so far, and those of them that graphs launched.

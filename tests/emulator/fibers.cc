@@ -142,8 +142,12 @@ void RunKernel(const char* name, dim3 grid, dim3 size, size_t dynamic_shared,
     Fail(std::string(name) + ": blocks of " + std::to_string(threads) + " threads");
   }
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
-      grid.x > 0x7fffffff || dynamic_shared > (227 << 10)) {
-    Fail(std::string(name) + ": a grid or shared memory that no device takes");
+      grid.x > 0x7fffffff) {
+    Fail(std::string(name) + ": a grid that no device takes");
+  }
+  if (dynamic_shared > SharedMemorySize()) {
+    Fail(std::string(name) + ": " + std::to_string(dynamic_shared) +
+         " bytes of shared memory, but the device has " + std::to_string(SharedMemorySize()));
   }
   ++launches;
   const DeviceAccess access;

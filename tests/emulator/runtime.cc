@@ -82,6 +82,11 @@ void MemoryIsFree(void* memory, size_t bytes, bool recorded) {
   ASAN_POISON_MEMORY_REGION(memory, bytes);
 }
 
+size_t SharedMemorySize() {
+  const char* const set = std::getenv("LATHE_EMULATOR_SHARED_KIB");
+  return (set == nullptr ? size_t{227} : static_cast<size_t>(std::atoll(set))) << 10;
+}
+
 void SetMemorySize(int64_t bytes) { TheMemory().size = static_cast<size_t>(bytes); }
 
 }  // namespace lathe::emulator
@@ -149,7 +154,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   properties->totalGlobalMem = TheMemory().size;
   properties->major = 9;
   properties->multiProcessorCount = 4;
-  properties->sharedMemPerBlockOptin = 227 << 10;
+  properties->sharedMemPerBlockOptin = lathe::emulator::SharedMemorySize();
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return Fail(cudaErrorInvalidValue);
+  *value = static_cast<int>(lathe::emulator::SharedMemorySize());
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
