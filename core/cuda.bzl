@@ -47,6 +47,7 @@ CUDNN_HEADERS = [
 
 # Sources that know nothing of CUDA.
 CUDA_HOST_SOURCES = [
+    "cuda/attention_shape.cc",
     "cuda/gemm_problem.cc",
     "cuda/gemm_tuning.cc",
     "cuda/pool.cc",

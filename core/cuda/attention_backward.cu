@@ -5,23 +5,18 @@
 namespace lathe::cuda {
 namespace {
 
-// Shared memory: q, dout (kQ, kD); k, v (64, kD); one or two of (kQ, 64).
-template <int kD, int kQ, int kScores>
-constexpr size_t kBackwardBytes = sizeof(float) *
-                                  (2 * (kQ + kKeys) * kLd<kD> + kScores * kQ * kKeysLd);
+// Shared memory of a block, PlainBackwardBytes: q, dout (kQ, kD); k, v (64, kD); one or two of
+// (kQ, 64). In turns, q and k have the same places as dout and v, and are loaded whenever they are
+// read next.
 
-// With m the mask times its scale, for this thread's part of a tile:
+// With m the mask times its scale, for this thread's part of a tile, of p = Q K^T and ds = dO V^T:
 //   P = exp(Q K^T / sqrt(d) - lse);  p = m P;  ds = P (m (dO V^T) - dots) / sqrt(d)
 // 0 where there is no key or no query. lse, dots: of this thread's rows.
-template <int kD, int kR>
-__device__ void Probabilities(float (&p)[kR][4], float (&ds)[kR][4], const float* q_tile,
-                              const float* dout_tile, const float* k_tile, const float* v_tile,
-                              const float (&lse)[kR], const float (&dots)[kR], const Sequence& s,
-                              int head, int first, int b0, const AttentionParams& params) {
+template <int kR>
+__device__ void Probabilities(float (&p)[kR][4], float (&ds)[kR][4], const float (&lse)[kR],
+                              const float (&dots)[kR], const Sequence& s, int head, int first,
+                              int b0, const AttentionParams& params) {
   const int x = threadIdx.x, y = threadIdx.y;
-  float scores[kR][4] = {}, dp[kR][4] = {};
-  RowsTimesRows(scores, q_tile, k_tile, kLd<kD>, params.head_dim);
-  RowsTimesRows(dp, dout_tile, v_tile, kLd<kD>, params.head_dim);
   LATHE_UNROLL
   for (int i = 0; i < kR; ++i) {
     const int query = first + y + kSide * i;
@@ -32,15 +27,15 @@ __device__ void Probabilities(float (&p)[kR][4], float (&ds)[kR][4], const float
       const bool there = query < s.queries && KeyAt(s, b0, x + kSide * w) >= 0;
       const float mask =
           params.threshold > 0 && bits.v[w] < params.threshold ? 0 : params.keep_scale;
-      const float probability = there ? expf(scores[i][w] * params.scale - lse[i]) : 0;
+      const float probability = there ? expf(p[i][w] * params.scale - lse[i]) : 0;
       p[i][w] = probability * mask;
-      ds[i][w] = there ? probability * (mask * dp[i][w] - dots[i]) * params.scale : 0;
+      ds[i][w] = there ? probability * (mask * ds[i][w] - dots[i]) * params.scale : 0;
     }
   }
 }
 
 // A block for kQ queries of a head: dots, and dQ = dS K.
-template <typename T, int kD, int kQ>
+template <typename T, int kD, int kQ, bool kInTurns>
 __global__ void __launch_bounds__(kSide* kSide)
     QueriesKernel(T* dq, float* dots, const T* dout, const T* out, const float* lse, const T* q,
                   const T* k, const T* v, AttentionParams params) {
@@ -50,14 +45,14 @@ __global__ void __launch_bounds__(kSide* kSide)
   const int first = blockIdx.x * kQ;
   if (first >= s.queries) return;
   float* q_tile = DynamicShared<float>();
-  float* dout_tile = q_tile + kQ * kLd<kD>;
+  float* dout_tile = q_tile + (kInTurns ? 0 : kQ * kLd<kD>);
   float* k_tile = dout_tile + kQ * kLd<kD>;
-  float* v_tile = k_tile + kKeys * kLd<kD>;
+  float* v_tile = k_tile + (kInTurns ? 0 : kKeys * kLd<kD>);
   float* ds_tile = v_tile + kKeys * kLd<kD>;
   const int64_t column = static_cast<int64_t>(head) * params.head_dim;
   const int64_t q_from = s.query_row * params.width + column;
   const auto query_at = [&](int r) { return first + r < s.queries ? first + r : -1; };
-  LoadTile<kD>(q_tile, kQ, q + q_from, params, query_at);
+  if constexpr (!kInTurns) LoadTile<kD>(q_tile, kQ, q + q_from, params, query_at);
   LoadTile<kD>(dout_tile, kQ, dout + q_from, params, query_at);
   __syncthreads();
   float dot[kR], log_sum[kR], result[kR][kC] = {};
@@ -81,16 +76,28 @@ __global__ void __launch_bounds__(kSide* kSide)
     const auto key_at = [&](int r) { return KeyAt(s, b0, r); };
     const int64_t kv_from = s.key_row * params.width + column;
     __syncthreads();
+    if constexpr (kInTurns) LoadTile<kD>(q_tile, kQ, q + q_from, params, query_at);
     LoadTile<kD>(k_tile, kKeys, k + kv_from, params, key_at);
-    LoadTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
+    if constexpr (!kInTurns) LoadTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
     __syncthreads();
-    float p[kR][4], ds[kR][4];
-    Probabilities<kD>(p, ds, q_tile, dout_tile, k_tile, v_tile, log_sum, dot, s, head, first, b0,
-                      params);
+    float p[kR][4] = {}, ds[kR][4] = {};
+    RowsTimesRows(p, q_tile, k_tile, kLd<kD>, params.head_dim);
+    if constexpr (kInTurns) {
+      __syncthreads();
+      LoadTile<kD>(dout_tile, kQ, dout + q_from, params, query_at);
+      LoadTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
+      __syncthreads();
+    }
+    RowsTimesRows(ds, dout_tile, v_tile, kLd<kD>, params.head_dim);
+    Probabilities(p, ds, log_sum, dot, s, head, first, b0, params);
     LATHE_UNROLL
     for (int i = 0; i < kR; ++i) {
       LATHE_UNROLL
       for (int w = 0; w < 4; ++w) ds_tile[(y + kSide * i) * kKeysLd + x + kSide * w] = ds[i][w];
+    }
+    if constexpr (kInTurns) {
+      __syncthreads();
+      LoadTile<kD>(k_tile, kKeys, k + kv_from, params, key_at);
     }
     __syncthreads();
     RowsTimesColumns(result, ds_tile, k_tile, kLd<kD>);
@@ -108,7 +115,7 @@ __global__ void __launch_bounds__(kSide* kSide)
 }
 
 // A block for 64 keys of a head: dV = P'^T dO, dK = dS^T Q. Thread y has rows 4 y to 4 y + 3.
-template <typename T, int kD, int kQ>
+template <typename T, int kD, int kQ, bool kInTurns>
 __global__ void __launch_bounds__(kSide* kSide)
     KeysKernel(T* dk, T* dv, const float* dots, const T* dout, const float* lse, const T* q,
                const T* k, const T* v, AttentionParams params) {
@@ -118,25 +125,31 @@ __global__ void __launch_bounds__(kSide* kSide)
   const int b0 = blockIdx.x * kSide;
   if (b0 >= s.quarter) return;
   float* q_tile = DynamicShared<float>();
-  float* dout_tile = q_tile + kQ * kLd<kD>;
+  float* dout_tile = q_tile + (kInTurns ? 0 : kQ * kLd<kD>);
   float* k_tile = dout_tile + kQ * kLd<kD>;
-  float* v_tile = k_tile + kKeys * kLd<kD>;
+  float* v_tile = k_tile + (kInTurns ? 0 : kKeys * kLd<kD>);
   float* p_tile = v_tile + kKeys * kLd<kD>;
   float* ds_tile = p_tile + kQ * kKeysLd;
   const int64_t column = static_cast<int64_t>(head) * params.head_dim;
   const int64_t q_from = s.query_row * params.width + column;
   const int64_t kv_from = s.key_row * params.width + column;
   const auto key_at = [&](int r) { return KeyAt(s, b0, r); };
-  LoadTile<kD>(k_tile, kKeys, k + kv_from, params, key_at);
-  LoadTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
+  if constexpr (!kInTurns) {
+    LoadTile<kD>(k_tile, kKeys, k + kv_from, params, key_at);
+    LoadTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
+  }
   float dkeys[4][kC] = {}, dvalues[4][kC] = {};
   for (int first = 0; first < s.queries; first += kQ) {
     const auto query_at = [&](int r) { return first + r < s.queries ? first + r : -1; };
     __syncthreads();
     LoadTile<kD>(q_tile, kQ, q + q_from, params, query_at);
-    LoadTile<kD>(dout_tile, kQ, dout + q_from, params, query_at);
+    if constexpr (kInTurns) {
+      LoadTile<kD>(k_tile, kKeys, k + kv_from, params, key_at);
+    } else {
+      LoadTile<kD>(dout_tile, kQ, dout + q_from, params, query_at);
+    }
     __syncthreads();
-    float dot[kR], log_sum[kR], p[kR][4], ds[kR][4];
+    float dot[kR], log_sum[kR], p[kR][4] = {}, ds[kR][4] = {};
     LATHE_UNROLL
     for (int i = 0; i < kR; ++i) {
       const int query = first + y + kSide * i;
@@ -144,8 +157,15 @@ __global__ void __launch_bounds__(kSide* kSide)
       dot[i] = query < s.queries ? dots[at] : 0;
       log_sum[i] = query < s.queries ? lse[at] : 0;
     }
-    Probabilities<kD>(p, ds, q_tile, dout_tile, k_tile, v_tile, log_sum, dot, s, head, first, b0,
-                      params);
+    RowsTimesRows(p, q_tile, k_tile, kLd<kD>, params.head_dim);
+    if constexpr (kInTurns) {
+      __syncthreads();
+      LoadTile<kD>(dout_tile, kQ, dout + q_from, params, query_at);
+      LoadTile<kD>(v_tile, kKeys, v + kv_from, params, key_at);
+      __syncthreads();
+    }
+    RowsTimesRows(ds, dout_tile, v_tile, kLd<kD>, params.head_dim);
+    Probabilities(p, ds, log_sum, dot, s, head, first, b0, params);
     LATHE_UNROLL
     for (int i = 0; i < kR; ++i) {
       LATHE_UNROLL
@@ -157,6 +177,11 @@ __global__ void __launch_bounds__(kSide* kSide)
     }
     __syncthreads();
     ColumnsTimesColumns(dvalues, p_tile, dout_tile, kLd<kD>, kQ);
+    if constexpr (kInTurns) {
+      __syncthreads();
+      LoadTile<kD>(q_tile, kQ, q + q_from, params, query_at);
+      __syncthreads();
+    }
     ColumnsTimesColumns(dkeys, ds_tile, q_tile, kLd<kD>, kQ);
   }
   LATHE_UNROLL
@@ -179,13 +204,16 @@ template <typename T>
 void PlainAttentionBackward(T* dq, T* dk, T* dv, float* dots, const T* dout, const T* out,
                             const float* lse, const T* q, const T* k, const T* v,
                             const AttentionParams& params) {
-  WithPlainTile(params, [&](auto kd, auto kq) {
+  const PlainTile tile = PlainTileOf(params, true);
+  WithPlainTile(tile, [&](auto kd, auto kq, auto in_turns) {
     constexpr int kD = kd, kQ = kq;
+    constexpr bool kInTurns = in_turns;
     const int longest = params.first_query_only ? 1 : params.max_seqlen;
-    LATHE_LAUNCH((QueriesKernel<T, kD, kQ>), AttentionGrid(params, longest, kQ), dim3(kSide, kSide),
-                 (kBackwardBytes<kD, kQ, 1>), dq, dots, dout, out, lse, q, k, v, params);
-    LATHE_LAUNCH((KeysKernel<T, kD, kQ>), AttentionGrid(params, params.max_seqlen, kKeys),
-                 dim3(kSide, kSide), (kBackwardBytes<kD, kQ, 2>), dk, dv, dots, dout, lse, q, k, v,
+    LATHE_LAUNCH((QueriesKernel<T, kD, kQ, kInTurns>), AttentionGrid(params, longest, kQ),
+                 dim3(kSide, kSide), PlainBackwardBytes(tile, 1), dq, dots, dout, out, lse, q, k, v,
+                 params);
+    LATHE_LAUNCH((KeysKernel<T, kD, kQ, kInTurns>), AttentionGrid(params, params.max_seqlen, kKeys),
+                 dim3(kSide, kSide), PlainBackwardBytes(tile, 2), dk, dv, dots, dout, lse, q, k, v,
                  params);
   });
 }

@@ -4,12 +4,9 @@
 namespace lathe::cuda {
 namespace {
 
-// Shared memory: q (kQ, kD); k, then v (64, kD); probabilities (kQ, 64).
-template <int kD, int kQ>
-constexpr size_t kForwardBytes = sizeof(float) * ((kQ + kKeys) * kLd<kD> + kQ * kKeysLd);
-
-// A block for kQ queries of a head. Over the tiles of keys, each thread keeps of its rows the
-// largest score so far, the sum of exponentials relative to it and the output before division.
+// A block for kQ queries of a head; its shared memory is PlainForwardBytes's. Over the tiles of
+// keys, each thread keeps of its rows the largest score so far, the sum of exponentials relative to
+// it and the output before division.
 template <typename T, int kD, int kQ>
 __global__ void __launch_bounds__(kSide* kSide)
     ForwardKernel(T* out, float* lse, const T* q, const T* k, const T* v, AttentionParams params) {
@@ -93,11 +90,12 @@ __global__ void __launch_bounds__(kSide* kSide)
 template <typename T>
 void PlainAttentionForward(T* out, float* lse, const T* q, const T* k, const T* v,
                            const AttentionParams& params) {
-  WithPlainTile(params, [&](auto kd, auto kq) {
+  const PlainTile tile = PlainTileOf(params, false);
+  WithPlainTile(tile, [&](auto kd, auto kq, auto) {
     constexpr int kD = kd, kQ = kq;
     const int longest = params.first_query_only ? 1 : params.max_seqlen;
     LATHE_LAUNCH((ForwardKernel<T, kD, kQ>), AttentionGrid(params, longest, kQ), dim3(kSide, kSide),
-                 (kForwardBytes<kD, kQ>), out, lse, q, k, v, params);
+                 PlainForwardBytes(tile), out, lse, q, k, v, params);
   });
 }
 

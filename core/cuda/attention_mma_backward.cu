@@ -13,13 +13,10 @@ constexpr int kQueries = kD <= 32 ? 64 : 32;
 template <int kD>
 constexpr int kBlocks = kD <= 64 ? 3 : 2;
 
-// Shared memory: q and dout, then k and v for each stage, (64, kD) each. While a tile is worked on,
-// the next one arrives in the other stage.
-template <int kD>
-size_t QueriesBytes(int stages) {
-  return sizeof(uint16_t) * (2 + 2 * stages) * kTileRows * kNarrowLd<kD>;
-}
-// k and v, (64, kD); then for each stage q and dout, (kQueries, kD), and lse and dots, (kQueries).
+// Shared memory: for dQ, TensorCoreQueriesBytes. For dK and dV k and v, (64, kD); then for each
+// stage q and dout, (kQueries, kD), and lse and dots, (kQueries); two stages, where there is more
+// than one tile, have room on every device. While a tile is worked on, the next one arrives in the
+// other stage.
 template <int kD>
 constexpr size_t kKeysStage = sizeof(uint16_t) * 2 * kQueries<kD>* kNarrowLd<kD> +
                               sizeof(float) * 2 * kQueries<kD>;
@@ -37,11 +34,12 @@ __device__ inline void Gradient(float& p, float& dp, bool there, bool dropped, f
   dp = there ? probability * (mask * dp - dot) * params.scale : 0;
 }
 
-// A block for 64 queries of a head: dots, and dQ = dS K.
+// A block for 64 queries of a head: dots, and dQ = dS K. Without two stages the next tile of keys
+// comes when this one is done.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
     QueriesKernel(T* dq, float* dots, const T* dout, const T* out, const float* lse, const T* q,
-                  const T* k, const T* v, AttentionParams params) {
+                  const T* k, const T* v, bool two_stages, AttentionParams params) {
   constexpr int kN = kKeys / 8, kLd16 = kNarrowLd<kD>;
   const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
   const Sequence s = SequenceAt(params, blockIdx.z);
@@ -91,12 +89,18 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
   CommitCopies();
   for (int b0 = 0; b0 < s.quarter; b0 += kSide) {
     constexpr int kStage = 2 * kKeys * kLd16;
-    const T* k_tile = stages + b0 / kSide % 2 * kStage;
+    const T* k_tile = stages + (two_stages ? b0 / kSide % 2 * kStage : 0);
     const T* v_tile = k_tile + kKeys * kLd16;
     __syncthreads();
-    if (b0 + kSide < s.quarter) load_keys(b0 + kSide, stages + (b0 / kSide + 1) % 2 * kStage);
-    CommitCopies();
-    WaitForCopies<1>();
+    if (two_stages) {
+      if (b0 + kSide < s.quarter) load_keys(b0 + kSide, stages + (b0 / kSide + 1) % 2 * kStage);
+      CommitCopies();
+      WaitForCopies<1>();
+    } else {
+      if (b0 > 0) load_keys(b0, stages);
+      CommitCopies();
+      WaitForCopies<0>();
+    }
     __syncthreads();
     if (warp_first >= s.queries) continue;
     float p[kN][4], ds[kN][4];
@@ -239,9 +243,10 @@ void TensorCoreAttentionBackward(T* dq, T* dk, T* dv, float* dots, const T* dout
   WithNarrowTile(params, [&](auto kd) {
     constexpr int kD = kd;
     const int longest = params.first_query_only ? 1 : params.max_seqlen;
+    const int stages = ChooseQueriesStages(kD, params.max_seqlen, SharedMemoryPerBlock());
     LATHE_LAUNCH((QueriesKernel<T, kD>), AttentionGrid(params, longest, kTileRows), kWarps * 32,
-                 QueriesBytes<kD>(params.max_seqlen > kKeys ? 2 : 1), dq, dots, dout, out, lse, q,
-                 k, v, params);
+                 TensorCoreQueriesBytes(kD, stages), dq, dots, dout, out, lse, q, k, v, stages == 2,
+                 params);
     LATHE_LAUNCH((KeysKernel<T, kD>), AttentionGrid(params, params.max_seqlen, kKeys), kWarps * 32,
                  KeysBytes<kD>(longest > kQueries<kD> ? 2 : 1), dk, dv, dots, dout, lse, q, k, v,
                  params);

@@ -6,7 +6,12 @@
 // the tile that starts at b0 is key w * nb + b0 + b.
 #pragma once
 
+#include <cstddef>
+#include <iterator>
+#include <type_traits>
+
 #include "lathe/core/cuda/attention.h"
+#include "lathe/core/cuda/attention_shape.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
 
@@ -17,14 +22,6 @@
 #endif
 
 namespace lathe::cuda {
-
-constexpr int kSide = 16;           // threads of a block along x and y
-constexpr int kKeys = 4 * kSide;    // keys of a tile
-constexpr int kKeysLd = kKeys + 4;  // floats from row to row of (queries, keys) in shared memory
-
-// Floats from row to row of (rows, kD) in shared memory: 16-byte loads of 8 rows meet all banks.
-template <int kD>
-constexpr int kLd = kD + 4;
 
 // Not above any score.
 constexpr float kNoScore = -3.402823466e38f;
@@ -202,23 +199,21 @@ __device__ inline float MaxOverX(float x) {
   return x;
 }
 
-// Calls body(kD, kQ) as integral constants: the tile for a head_dim.
-template <typename Body>
-void WithPlainTile(const AttentionParams& params, Body body) {
-  using std::integral_constant;
-  const auto with_queries = [&](auto kd, auto kq) {
-    if (params.first_query_only) return body(kd, integral_constant<int, kSide>());
-    body(kd, kq);
-  };
-  if (params.head_dim <= 32) {
-    with_queries(integral_constant<int, 32>(), integral_constant<int, 64>());
-  } else if (params.head_dim <= 64) {
-    with_queries(integral_constant<int, 64>(), integral_constant<int, 64>());
-  } else if (params.head_dim <= 128) {
-    with_queries(integral_constant<int, 128>(), integral_constant<int, 64>());
-  } else {
-    with_queries(integral_constant<int, 256>(), integral_constant<int, 32>());
+// Calls body(kD, kQ, kInTurns) as integral constants: those of one of kPlainTiles.
+template <size_t kAt = 0, typename Body>
+void WithPlainTile(const PlainTile& tile, Body body) {
+  if constexpr (kAt < std::size(kPlainTiles)) {
+    constexpr PlainTile kTile = kPlainTiles[kAt];
+    if (tile != kTile) return WithPlainTile<kAt + 1>(tile, body);
+    body(std::integral_constant<int, kTile.columns>(), std::integral_constant<int, kTile.queries>(),
+         std::integral_constant<bool, kTile.in_turns>());
   }
+}
+
+// The tile for these params on this device.
+inline PlainTile PlainTileOf(const AttentionParams& params, bool backward) {
+  return ChoosePlainTile(backward, params.head_dim, params.first_query_only,
+                         SharedMemoryPerBlock());
 }
 
 // Blocks for tiles of `tile` out of at most `longest` rows of each sequence, each head of it.

@@ -114,14 +114,22 @@ TEST(Launch, Attention) {
     for (const bool first_only : {false, true}) {
       params.head_dim = head_dim;
       params.first_query_only = first_only;
-      WithPlainTile(params, [&](auto kd, auto kq) {
-        EXPECT_GE(kd(), head_dim);
-        EXPECT_EQ(kq() % kSide, 0);
-        EXPECT_TRUE(!first_only || kq() == kSide);
-        // The most that a block needs: the keys' part of the backward pass.
-        const size_t bytes = sizeof(float) * (2 * (kq() + kKeys) * kLd<kd()> + 2 * kq() * kKeysLd);
-        EXPECT_LE(bytes, size_t{227} << 10) << head_dim;
-      });
+      for (const bool backward : {false, true}) {
+        int calls = 0;
+        WithPlainTile(PlainTileOf(params, backward), [&](auto kd, auto kq, auto in_turns) {
+          ++calls;
+          EXPECT_GE(kd(), head_dim);
+          EXPECT_EQ(kq() % kSide, 0);
+          EXPECT_TRUE(!first_only || kq() == kSide);
+          EXPECT_FALSE(in_turns());
+          // The most that a block needs: the keys' part of the backward pass.
+          const size_t bytes =
+              sizeof(float) * (2 * (kq() + kKeys) * kLd<kd()> + 2 * kq() * kKeysLd);
+          EXPECT_LE(bytes, size_t{227} << 10) << head_dim;
+          EXPECT_EQ(bytes, PlainBackwardBytes({kd(), kq(), in_turns()}, 2));
+        });
+        EXPECT_EQ(calls, 1);
+      }
     }
   }
 }
