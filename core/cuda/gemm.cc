@@ -8,6 +8,8 @@
 // 4,096 tokens and 3,072 columns 25 MB or 6 us of an H200's bandwidth beside a product of 50 us.
 // A bias is the epilogue, too, but where the library has none, as for one row or one column: then a
 // kernel of its own adds it, which in bfloat16 and float16 rounds once more.
+#include <absl/strings/str_cat.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -22,6 +24,7 @@
 #include "lathe/core/cuda/gemm_problem.h"
 #include "lathe/core/cuda/gemm_tuning.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/log.h"
 
 namespace lathe::cuda {
 namespace {
@@ -88,9 +91,16 @@ class Products {
     const Operands operands = OperandsOf(args, workspace);
     const auto plan = Find(ToColumnMajor(args, options), operands, options);
     if (args.bias == nullptr) return plan->Run(operands);
-    if (plan->usable) CopyBias(args, operands);
-    plan->usable = plan->usable && plan->Try(operands);
-    if (plan->usable) return;
+    if (plan->usable) {
+      CopyBias(args, operands);
+      if (plan->Try(operands)) return;
+      // While work is recorded the library may refuse what it takes otherwise.
+      if (!IsCapturing()) {
+        plan->usable = false;
+        LogDebug(absl::StrCat("cuBLASLt refuses ", Describe(ToColumnMajor(args, options)),
+                              ": a kernel adds the bias"));
+      }
+    }
     GemmArgs apart = args;
     apart.bias = nullptr;
     Find(ToColumnMajor(apart, options), operands, options)->Run(operands);

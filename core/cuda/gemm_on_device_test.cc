@@ -8,6 +8,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/gemm_options.h"
+#include "lathe/core/log.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
@@ -219,6 +220,20 @@ TEST_F(GemmOnDevice, TakesLargeSizes) {
   Try<BFloat16, BFloat16>({517, 768, 768, false, true, false, true}, 1e-2);
   Try<BFloat16, float>({768, 768, 517, true, false, true}, 1e-5);
   Try<float, float>({130, 130, 1000, false, false}, 1e-5);
+}
+
+// Biases and their gradients come with ordinary products: there is no need for kernels of their
+// own.
+TEST_F(GemmOnDevice, DoesWhatIsAskedInOneProduct) {
+  ShowDebugLog(true);
+  testing::internal::CaptureStderr();
+  Try<BFloat16, BFloat16>({512, 768, 640, false, true, false, true}, 1e-2);
+  Try<Float16, Float16>({512, 768, 640, false, true, false, true}, 2e-3);
+  Try<float, float>({512, 768, 640, false, true, false, true}, 1e-5);
+  Try<BFloat16, float>({768, 640, 512, true, false, false, false, 0, 0, true}, 1e-5);
+  const std::string said = testing::internal::GetCapturedStderr();
+  ShowDebugLog(false);
+  EXPECT_EQ(said, "");
 }
 
 TEST_F(GemmOnDevice, RepeatsItself) {

@@ -8,6 +8,7 @@
 #include "lathe/core/cuda/cublaslt_library.h"
 #include "lathe/core/device_libraries.h"
 #include "lathe/core/error.h"
+#include "lathe/core/log.h"
 
 namespace lathe::cuda {
 namespace {
@@ -176,6 +177,10 @@ std::vector<cublasLtMatmulAlgo_t> Plan::Candidates(const Operands& operands, int
                 absl::StrCat("[cuda] cuBLASLt has no algorithm for ", Describe(problem_), ": ",
                              lt.GetStatusString(status)),
                 IsCapturing() ? "run a step of these shapes before one is recorded" : "");
+  }
+  if (!usable && !IsCapturing()) {
+    LogDebug(absl::StrCat("cuBLASLt has no algorithm for ", Describe(problem_), " (",
+                          lt.GetStatusString(status), "): it is done in parts"));
   }
   return algorithms;
 }

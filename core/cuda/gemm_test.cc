@@ -18,6 +18,7 @@
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/gemm_options.h"
+#include "lathe/core/log.h"
 
 namespace lathe::cuda {
 namespace {
@@ -246,6 +247,35 @@ TEST_F(Gemms, AddTheBiasApartIfTheEpilogueFails) {
   for (int i = 0; i < 2; ++i) Try<Float16, float>({32, 24, 21, false, true, false, true});
   EXPECT_EQ(Fake().added_rows, 4);
   EXPECT_EQ(Fake().products.back().algorithm, 1);
+}
+
+// What a product lacks is said once, to those who want to know.
+TEST_F(Gemms, SayWhatComesApart) {
+  const auto said = [&](const Case& t) {
+    ShowDebugLog(true);
+    testing::internal::CaptureStderr();
+    for (int i = 0; i < 2; ++i) Try<BFloat16, BFloat16>(t);
+    ShowDebugLog(false);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said({32, 24, 22, false, true, false, true}), "");
+  const std::string none = said({32, 1, 22, false, true, false, true});
+  EXPECT_TRUE(none.starts_with("debug: cuBLASLt has no algorithm for ")) << none;
+  EXPECT_EQ(std::count(none.begin(), none.end(), '\n'), 1);
+  Fake().biases_fail = true;
+  const std::string failed = said({32, 24, 26, false, true, false, true});
+  EXPECT_TRUE(failed.starts_with("debug: cuBLASLt refuses ")) << failed;
+  EXPECT_EQ(std::count(failed.begin(), failed.end(), '\n'), 1);
+}
+
+// What fails while work is recorded is asked for again afterwards.
+TEST_F(Gemms, TakeBiasesThatFailedWhileRecording) {
+  Fake().capturing = Fake().biases_fail = true;
+  Try<BFloat16, BFloat16>({32, 24, 27, false, true, false, true});
+  EXPECT_EQ(Fake().added_rows, 1);
+  Fake().capturing = Fake().biases_fail = false;
+  Try<BFloat16, BFloat16>({32, 24, 27, false, true, false, true});
+  EXPECT_EQ(Fake().added_rows, 1);
 }
 
 // In work that is recorded first, and with algorithms that are tuned, too.
