@@ -105,7 +105,11 @@ Accelerator::Accelerator(AcceleratorOptions options)
              {"mixed_precision", precision},
              {"gradient_accumulation_steps", std::to_string(gradient_accumulation_steps())},
              {"split_batches", options_.split_batches ? "true" : "false"},
-             {"shard_optimizer", options_.shard_optimizer ? "true" : "false"}});
+             {"shard_optimizer", options_.shard_optimizer ? "true" : "false"},
+             {"init_scale", ExactText(options_.grad_scaler.init_scale)},
+             {"growth_factor", ExactText(options_.grad_scaler.growth_factor)},
+             {"backoff_factor", ExactText(options_.grad_scaler.backoff_factor)},
+             {"growth_interval", std::to_string(options_.grad_scaler.growth_interval)}});
 }
 
 Accelerator::~Accelerator() {
@@ -190,6 +194,9 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   state_->reducer = nullptr;
   CheckSame(optimizer.Settings());
 }
+
+// It waits with its optimizer.
+void Accelerator::PrepareScheduler(Scheduler& scheduler) { CheckSame(scheduler.Settings()); }
 
 std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
                                                      std::vector<ElementRange> parts) {

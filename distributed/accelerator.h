@@ -314,14 +314,15 @@ class Accelerator {
     } else if constexpr (std::is_base_of_v<Optimizer, Object>) {
       PrepareOptimizer(object);
     } else {
-      // A scheduler waits with its optimizer.
       static_assert(std::is_base_of_v<Scheduler, Object>,
                     "Prepare takes loaders, models, optimizers and schedulers");
+      PrepareScheduler(object);
     }
   }
   void PrepareModel(Module& model);
   void PrepareLoader(DataLoader& loader);
   void PrepareOptimizer(Optimizer& optimizer);
+  void PrepareScheduler(Scheduler& scheduler);
   Part PartOf(int64_t n) const;
   // One backward pass from the given gradient of the loss, which it returns.
   using Pass = std::function<Tensor(double seed)>;

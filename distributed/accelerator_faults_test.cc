@@ -13,6 +13,7 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
 #include "lathe/distributed/launch.h"
+#include "lathe/models/bert.h"
 #include "lathe/tests/tiny_bert.h"
 
 namespace lathe {
@@ -67,6 +68,40 @@ TEST(Preflight, OtherOptimizers) {
             "[preflight] rank 1 has optimizer AdamW but rank 0 has optimizer SGD");
 }
 
+TEST(Preflight, OtherSchedules) {
+  const auto refusal = [](const std::string& name, int64_t num_steps, int64_t patience) {
+    return Refusal([&](Accelerator& accelerator, const Env& env) {
+      Slope model;
+      model.Initialize(1);
+      SGD optimizer(model.Parameters(), {.lr = 0.5});
+      const auto scheduler = GetScheduler(
+          env.rank == 1 ? name : "constant", optimizer,
+          {.num_training_steps = env.rank == 1 ? num_steps : 10, .patience = patience + env.rank});
+      accelerator.Prepare(model, optimizer, *scheduler);
+    });
+  };
+  EXPECT_EQ(refusal("linear", 10, 3),
+            "[preflight] rank 1 has schedule's lr_scheduler_type linear but rank 0 has schedule's "
+            "lr_scheduler_type constant");
+  EXPECT_EQ(refusal("constant", 11, 3),
+            "[preflight] rank 1 has schedule's num_training_steps 11 but rank 0 has schedule's "
+            "num_training_steps 10");
+  EXPECT_EQ(refusal("constant", 10, 3),
+            "[preflight] rank 1 has schedule's patience 4 but rank 0 has schedule's patience 3");
+}
+
+TEST(Preflight, OtherLossScaling) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    AcceleratorOptions options = Options(env);
+    options.grad_scaler.init_scale = env.rank == 0 ? 1024 : 2048;
+    const Accelerator accelerator(options);
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.said, "[preflight] rank 1 has init_scale 2048 but rank 0 has init_scale 1024");
+  }
+}
+
 TEST(Preflight, OtherModel) {
   EXPECT_EQ(
       Refusal([](Accelerator& accelerator, const Env& env) {
@@ -100,6 +135,21 @@ TEST(Preflight, OtherConfigurationOrSeed) {
             }),
             "[preflight] rank 1 has encoder.config hidden_dropout_prob 0.25 but rank 0 has "
             "encoder.config hidden_dropout_prob 0.5");
+  // A model of one's own around an encoder.
+  struct Own : Module {
+    explicit Own(double dropout) {
+      PretrainedConfig config = TinyBert()->config();
+      config.json()["hidden_dropout_prob"] = dropout;
+      Register<BertModel>("bert", config);
+      Initialize(1);
+    }
+  };
+  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
+              Own own(env.rank == 0 ? 0.5 : 0.25);
+              accelerator.Prepare(own);
+            }),
+            "[preflight] rank 1 has bert.config hidden_dropout_prob 0.25 but rank 0 has "
+            "bert.config hidden_dropout_prob 0.5");
 }
 
 TEST(Preflight, FrozenOnOneRank) {

@@ -125,7 +125,8 @@ std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& dir)
 NamedSettings SequenceClassifier::OwnSettings() const {
   NamedSettings settings;
   for (const auto& [key, value] : config_.json().items()) {
-    if (key != "_name_or_path" && key != "transformers_version") {
+    if (key != "_name_or_path" && key != "transformers_version" && key != "dtype" &&
+        key != "torch_dtype") {
       settings.emplace_back("config " + key, value.dump());
     }
   }

@@ -68,6 +68,9 @@ Tensor Visible(const Tensor& hidden_states, int64_t rows) {
 }  // namespace
 
 BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
+  for (const std::string& key : ConfigKeys()) {
+    if (config.has(key)) settings_.emplace_back("config " + key, config.json()[key].dump());
+  }
   nn::EncoderLayerOptions& o = layer_options_;
   constexpr int64_t kMost = 1 << 30;
   o.hidden_size = config.GetInt("hidden_size", 768, 1, 32768);

@@ -54,7 +54,10 @@ class BertModel : public Module {
 
  private:
   Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const;
+  // What of the configuration it reads, as it is there.
+  NamedSettings OwnSettings() const override { return settings_; }
 
+  NamedSettings settings_;
   nn::EncoderLayerOptions layer_options_;
   int64_t vocab_size_, max_position_embeddings_, type_vocab_size_;
   std::shared_ptr<nn::Embedding> word_, position_, token_type_;

@@ -71,7 +71,7 @@ class SequenceClassifier : public Module {
 
  protected:
   explicit SequenceClassifier(PretrainedConfig config) : config_(std::move(config)) {}
-  // The configuration's keys, but for those that say where it came from.
+  // The configuration's keys, but for those that say where it came from and how it is kept.
   NamedSettings OwnSettings() const override;
   PretrainedConfig config_;
   LoadReport load_report_;

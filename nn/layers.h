@@ -65,6 +65,7 @@ class Dropout : public Module {
   }
 
  private:
+  NamedSettings OwnSettings() const override { return {{"p", ExactText(p_)}}; }
   double p_;
   std::string site_;
 };

@@ -1,6 +1,7 @@
 #include "lathe/nn/module.h"
 
 #include <map>
+#include <sstream>
 
 #include "lathe/core/asked_by.h"
 #include "lathe/nn/arena.h"
@@ -112,6 +113,13 @@ std::string Module::Modes() const {
   std::string modes;
   CollectModes(modes);
   return modes;
+}
+
+std::string ExactText(double value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
 }
 
 void Module::CollectSettings(const std::string& prefix, NamedSettings& out) const {

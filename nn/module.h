@@ -34,6 +34,8 @@ struct Parameter {
 
 // Names and values.
 using NamedSettings = std::vector<std::pair<std::string, std::string>>;
+// A number as a value among them: no two different ones alike.
+std::string ExactText(double value);
 
 class Module {
  public:

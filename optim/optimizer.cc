@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "lathe/core/asked_by.h"
@@ -90,13 +89,6 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
 }
 
 Optimizer::~Optimizer() = default;
-
-std::string Optimizer::ExactText(double value) {
-  std::ostringstream text;
-  text.precision(17);
-  text << value;
-  return text.str();
-}
 
 NamedSettings Optimizer::Settings() const {
   NamedSettings settings = {{"number of parameter groups", std::to_string(num_groups())}};

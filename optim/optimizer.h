@@ -94,8 +94,6 @@ class Optimizer {
   const std::shared_ptr<ParameterArena>& shared_arena() const { return arena_; }
 
  protected:
-  // A number as Settings says it: no two different ones alike.
-  static std::string ExactText(double value);
   // What Step does: updates `own` of each range that is trained, calls GatherUpdates, then whatever
   // else depends on the values.
   virtual void UpdateParameters() = 0;

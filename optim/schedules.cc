@@ -86,10 +86,42 @@ double WarmupStableDecay(int64_t step, const ScheduleOptions& o) {
   return std::max(0.0, factor * (1 - o.min_lr_ratio) + o.min_lr_ratio);
 }
 
+NamedSettings SettingsOf(const std::string& name, const ScheduleOptions& o) {
+  const auto exact = [](const std::optional<double>& value) {
+    return value ? ExactText(*value) : "not set";
+  };
+  const auto whole = [](const std::optional<int64_t>& value) {
+    return value ? std::to_string(*value) : "not set";
+  };
+  NamedSettings settings = {{"lr_scheduler_type", name},
+                            {"num_warmup_steps", whole(o.num_warmup_steps)},
+                            {"num_training_steps", whole(o.num_training_steps)},
+                            {"num_cycles", exact(o.num_cycles)},
+                            {"power", exact(o.power)},
+                            {"lr_end", exact(o.lr_end)},
+                            {"min_lr", exact(o.min_lr)},
+                            {"min_lr_rate", exact(o.min_lr_rate)},
+                            {"timescale", whole(o.timescale)},
+                            {"num_decay_steps", whole(o.num_decay_steps)},
+                            {"num_stable_steps", whole(o.num_stable_steps)},
+                            {"warmup_type", o.warmup_type},
+                            {"decay_type", o.decay_type},
+                            {"min_lr_ratio", exact(o.min_lr_ratio)},
+                            {"mode", o.mode},
+                            {"factor", exact(o.factor)},
+                            {"patience", whole(o.patience)},
+                            {"threshold", exact(o.threshold)},
+                            {"cooldown", whole(o.cooldown)}};
+  for (auto& [key, value] : settings) key.insert(0, "schedule's ");
+  return settings;
+}
+
 class LambdaScheduler : public Scheduler {
  public:
   LambdaScheduler(std::string name, Optimizer& optimizer, ScheduleOptions options)
-      : optimizer_(optimizer), schedule_(std::make_shared<RateSchedule>()) {
+      : optimizer_(optimizer),
+        settings_(SettingsOf(name, options)),
+        schedule_(std::make_shared<RateSchedule>()) {
     std::vector<double> initial;
     for (int group = 0; group < optimizer.num_groups(); ++group) {
       initial.push_back(optimizer.initial_lr(group));
@@ -105,9 +137,11 @@ class LambdaScheduler : public Scheduler {
   }
   void Step() override { optimizer_.Advance(schedule_); }
   double last_lr(int group) const override { return optimizer_.lr(group); }
+  NamedSettings Settings() const override { return settings_; }
 
  private:
   Optimizer& optimizer_;
+  const NamedSettings settings_;
   std::shared_ptr<RateSchedule> schedule_;
 };
 
@@ -143,6 +177,7 @@ class PlateauScheduler : public Scheduler {
     }
   }
   double last_lr(int group) const override { return optimizer_.lr(group); }
+  NamedSettings Settings() const override { return SettingsOf(kPlateau, options_); }
 
  private:
   void Reduce() {

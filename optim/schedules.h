@@ -50,6 +50,9 @@ class Scheduler {
   virtual void StepMetric(double) {
   }  // after each evaluation (reduce_lr_on_plateau); others ignore it
   virtual double last_lr(int group = 0) const = 0;
+  // What decides on its rates, as names and values: Accelerator::Prepare demands that it is the
+  // same in all processes of a job.
+  virtual NamedSettings Settings() const { return {}; }
 };
 
 // Sets the optimizer's rates for step 0 at once, as LambdaLR does. The optimizer must outlive the
