@@ -158,7 +158,7 @@ expect '^    \(the program ended here, with exit code 134\)$' results/results.md
 expect '^    \[cuda\] cudaMemcpy: an illegal memory access was encountered$' results/results.md
 expect '^ +softmax \[3, 5\] f32 differs first at \[1, 2\]: 0\.5 and "0\.25" \\ <1e-3$' results/results.md
 expect '^    line 298 of it$' results/results.md
-expect '^    \(102 more lines are in log\.txt\)$' results/results.md
+expect '^    \(102 more lines may be in log\.txt\)$' results/results.md
 expect '"case": "A\.Two", "text": "free\(\): invalid pointer\\n\(the program ended here' results/results.json
 expect '"case": "B/0\.Six", "text": "core/x_test\.cc:9: Failure\\n  softmax .* and \\"0\.25\\" \\\\ <1e-3\\nline 1 of it\\n' results/results.json
 # Where each case ends the program there is an end to it, and what did not run is named.
@@ -388,6 +388,11 @@ check 0 --stages speed --only 'base-512-32$|kernels-l'
 grep -q '"name": "kernels-large"' results/results.json || fail "kernels-large was asked for"
 ! grep -q '"name": "kernels-base"' results/results.json || fail "kernels-base was not asked for"
 ! grep -q 'not all of it was measured' results/results.md || fail "what was asked for was measured"
+expect '^\| base-512-32 \| Lathe, steps alone \| 12800 ' results/results.md
+check 1 --stages speed --only nothing
+expect '^failed +speed .*nothing was measured: does a case match --only "nothing"' "$temp/check"
+check 2 --stages speed --only '('
+expect '^error: --only is no regular expression: \($' "$temp/check"
 
 # In little time the most telling come first, and the page says how to have the rest: half a minute, in runs of 2 s each.
 export TAKES=2

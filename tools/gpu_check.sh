@@ -48,7 +48,12 @@ while [ $# -gt 0 ]; do
     --out) out=$2 ;;
     --minutes) [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || fail "--minutes must be a number but is \"$2\"" 2; minutes=$2 ;;
     --stages) stages=$2 ;;
-    --only) only=$2 ;;
+    --only)
+      only=$2
+      rc=0
+      [[ '' =~ $only ]] || rc=$?
+      [ $rc -ne 2 ] || fail "--only is no regular expression: $only" 2
+      ;;
     --data) data+=("$(realpath -e -- "$2")") || fail "--data $2: no such folder" ;;
   esac
   shift 2

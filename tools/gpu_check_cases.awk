@@ -17,7 +17,7 @@ function add(line) {
 }
 
 function finish(status) {
-  if (lines > most) text = text "\036(" lines - most " more lines are in log.txt)"
+  if (lines > most) text = text "\036(" lines - most " more lines may be in log.txt)"
   printf "%s\t%s\t%s\n", status, name, status == "passed" || status == "skipped" ? "" : text
   start("")
 }

@@ -119,10 +119,10 @@ step_speed() {
     $(sed -n "s|^peak memory of tensors \($at\) GB$|tensors_gb=\1|p" "$work/output")
 }
 
-# in_time WHAT: whether it is wanted (--only) and there is time. A stage that had too little says so once.
+# in_time CASE[, WHAT]: whether the case is wanted (--only) and there is time. A stage that had too little says so once.
 left_out=''
 in_time() {
-  [[ $1 =~ $only ]] || return 1
+  [[ ${1%%,*} =~ $only ]] || return 1
   [ "$(time_left)" -lt 20 ] || return 0
   record skipped "$1" 0 "no time left"
   left_out=1
@@ -221,6 +221,10 @@ stage_speed() {
     in_time "$case, peer, default" && peer_speed "$case" "peer, default" "${arguments[@]}"
     compiled_peer_speed "$case" "${arguments[@]}"
   done
+  if ! grep -q '^\(metric\|benchmark\)' "$work/metrics"; then
+    record failed speed 0 "nothing was measured${only:+: does a case match --only \"$only\"?}"
+    return
+  fi
   [ -z "$left_out" ] ||
     fact speed "not all of it was measured: a call of its own, with --stages speed --minutes 60, has the time for it"
   record passed speed 0 "$(grep -c '^metric' "$work/metrics") measurements; they are no tests"
