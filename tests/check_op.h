@@ -80,9 +80,9 @@ class DeterministicGemms {
   const GemmOptions before_ = GetGemmOptions();
 };
 
-// Expects equal sizes, and elements that differ by no more than four roundings to `dtype` of 1 +
-// the expected one: what two kernels of one formula may differ by, as compilers contract a product
-// and a sum in one and not in the other.
+// Expects equal sizes and elements; on a GPU elements that differ by no more than four roundings to
+// `dtype` of 1 + the expected one: what two kernels of one formula may differ by, as its compiler
+// contracts a product and a sum in one and not in the other.
 void ExpectSameButForRounding(std::span<const float> actual, std::span<const float> expected,
                               DType dtype);
 
