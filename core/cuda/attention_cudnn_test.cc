@@ -153,7 +153,9 @@ TEST_F(CudnnAttention, RefusesWithAReason) {
           .why_no_plan;
     };
     for (const int64_t head_dim : {20, 36}) EXPECT_NE(why_not(head_dim), "") << head_dim;
-    if (backward) EXPECT_NE(why_not(1024), "");
+    if (backward) {
+      EXPECT_NE(why_not(1024), "");
+    }
   }
 }
 
