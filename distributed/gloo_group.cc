@@ -1,17 +1,16 @@
 #include "lathe/distributed/gloo_group.h"
 
-#include <gloo/allgather.h>
-#include <gloo/allreduce.h>
-#include <gloo/barrier.h>
-#include <gloo/broadcast.h>
 #include <gloo/common/error.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <functional>
-#include <type_traits>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -60,6 +59,62 @@ void Reduce(void* out, const void* a, const void* b, size_t n) {
   }
 }
 
+// What is on its way. Gloo's TCP has a gap: a send that finds the connection to a process broken
+// that has just ended may wait for its timeout, and with it all that wait for this process. So
+// another thread breaks the waits off once a rank is known to be lost.
+class Transfers {
+ public:
+  using Buffer = gloo::transport::UnboundBuffer;
+  void Add(Buffer* buffer) {
+    const std::lock_guard lock(mutex_);
+    buffers_.insert(buffer);
+    if (broken_off_) Abort(buffer);
+  }
+  void Remove(Buffer* buffer) {
+    const std::lock_guard lock(mutex_);
+    buffers_.erase(buffer);
+  }
+  void BreakOff() {
+    const std::lock_guard lock(mutex_);
+    broken_off_ = true;
+    for (Buffer* buffer : buffers_) Abort(buffer);
+  }
+
+ private:
+  static void Abort(Buffer* buffer) {
+    buffer->abortWaitSend();
+    buffer->abortWaitRecv();
+  }
+  std::mutex mutex_;
+  std::set<Buffer*> buffers_;
+  bool broken_off_ = false;
+};
+
+// Bytes on their way from one rank to another; none if there are none.
+class Transfer {
+ public:
+  Transfer() = default;
+  Transfer(std::unique_ptr<Transfers::Buffer> buffer, std::shared_ptr<Transfers> transfers,
+           bool is_send)
+      : transfers_(std::move(transfers)), buffer_(std::move(buffer)), is_send_(is_send) {
+    transfers_->Add(buffer_.get());
+  }
+  Transfer(Transfer&&) = default;
+  ~Transfer() {
+    if (buffer_ != nullptr) transfers_->Remove(buffer_.get());
+  }
+  void Wait(Milliseconds timeout) const {
+    if (buffer_ == nullptr) return;
+    const bool done = is_send_ ? buffer_->waitSend(timeout) : buffer_->waitRecv(timeout);
+    if (!done) throw gloo::IoException("broken off");
+  }
+
+ private:
+  std::shared_ptr<Transfers> transfers_;
+  std::unique_ptr<Transfers::Buffer> buffer_;
+  bool is_send_ = false;
+};
+
 class GlooGroup : public ProcessGroup {
  public:
   GlooGroup(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
@@ -79,7 +134,7 @@ class GlooGroup : public ProcessGroup {
       context->connectFullMesh(store_of_gloo, device);
       context_ = std::move(context);
     });
-    watch_.LookAfter(std::move(life), timeout);
+    watch_.LookAfter(std::move(life), timeout, [transfers = transfers_] { transfers->BreakOff(); });
     if (!one_machine) return;
     local_ =
         LocalReduce::Connect(rank, size, [this](auto mine, auto all) { AllGather(mine, all); });
@@ -98,14 +153,7 @@ class GlooGroup : public ProcessGroup {
       if (local_ != nullptr) {
         return local_->AllGather(data.data(), parts, sizeof(float), OnWait());
       }
-      for (const ElementRange& part : parts) {
-        std::vector<Transfer> transfers;
-        for (const int other : Others()) {
-          transfers.push_back(Send(PartOf(data, Stripe(part, rank(), size())), other));
-          transfers.push_back(Receive(PartOf(data, Stripe(part, other, size())), other));
-        }
-        for (Transfer& transfer : transfers) transfer.Wait(timeout_);
-      }
+      for (const ElementRange& part : parts) GatherStripes(data, part);
     });
   }
 
@@ -113,13 +161,7 @@ class GlooGroup : public ProcessGroup {
     Check(all.size() == mine.size() * static_cast<size_t>(size()), "all_gather", all.size(),
           " bytes for ", size(), " ranks' ", mine.size());
     if (mine.empty()) return;
-    watch_.Run("all_gather", [&] {
-      gloo::AllgatherOptions options(context_);
-      // It is only read.
-      options.setInput(reinterpret_cast<char*>(const_cast<std::byte*>(mine.data())), mine.size());
-      options.setOutput(reinterpret_cast<char*>(all.data()), all.size());
-      gloo::allgather(options);
-    });
+    watch_.Run("all_gather", [&] { Gather(mine, all); });
   }
 
   void Broadcast(std::span<std::byte> data, int root) override {
@@ -127,17 +169,18 @@ class GlooGroup : public ProcessGroup {
           " ranks");
     if (data.empty()) return;
     watch_.Run("broadcast", [&] {
-      gloo::BroadcastOptions options(context_);
-      options.setRoot(root);
-      options.setOutput(reinterpret_cast<char*>(data.data()), data.size());
-      gloo::broadcast(options);
+      if (rank() != root) return Receive(data, root).Wait(timeout_);
+      std::vector<Transfer> transfers;
+      for (const int other : Others()) transfers.push_back(Send(data, other));
+      for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
     });
   }
 
   void Barrier() override {
     watch_.Run("barrier", [&] {
-      gloo::BarrierOptions options(context_);
-      gloo::barrier(options);
+      const std::byte here{1};
+      std::vector<std::byte> all(static_cast<size_t>(size()));
+      Gather(std::span(&here, 1), all);
     });
   }
 
@@ -149,29 +192,64 @@ class GlooGroup : public ProcessGroup {
   std::string Await(const std::string& key) override { return watch_.Await(key); }
 
  private:
-  // Bytes on their way from one rank to another; none if there are none.
-  struct Transfer {
-    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
-    bool is_send;
-    void Wait(Milliseconds timeout) const {
-      if (buffer == nullptr) return;
-      const bool done = is_send ? buffer->waitSend(timeout) : buffer->waitRecv(timeout);
-      if (!done) throw gloo::IoException("broken off");
-    }
-  };
   static constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own are below
 
-  Transfer Send(std::span<std::byte> bytes, int to) {
-    if (bytes.empty()) return {nullptr, true};
-    Transfer transfer = {context_->createUnboundBuffer(bytes.data(), bytes.size()), true};
-    transfer.buffer->send(to, kSlot);
-    return transfer;
+  Transfer Send(std::span<const std::byte> bytes, int to) {
+    if (bytes.empty()) return {};
+    // They are only read.
+    auto buffer = context_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
+    buffer->send(to, kSlot);
+    return {std::move(buffer), transfers_, true};
   }
   Transfer Receive(std::span<std::byte> bytes, int from) {
-    if (bytes.empty()) return {nullptr, false};
-    Transfer transfer = {context_->createUnboundBuffer(bytes.data(), bytes.size()), false};
-    transfer.buffer->recv(from, kSlot);
-    return transfer;
+    if (bytes.empty()) return {};
+    auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
+    buffer->recv(from, kSlot);
+    return {std::move(buffer), transfers_, false};
+  }
+
+  // --- over TCP, inside of Run ---
+
+  // all = every rank's `mine`: from all to all at once.
+  void Gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+    std::vector<Transfer> transfers;
+    for (int other = 0; other < size(); ++other) {
+      const std::span<std::byte> theirs =
+          all.subspan(mine.size() * static_cast<size_t>(other), mine.size());
+      if (other == rank()) {
+        std::copy(mine.begin(), mine.end(), theirs.begin());
+      } else {
+        transfers.push_back(Send(mine, other));
+        transfers.push_back(Receive(theirs, other));
+      }
+    }
+    for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
+  }
+
+  template <typename T>
+  void GatherStripes(std::span<T> data, ElementRange part) {
+    std::vector<Transfer> transfers;
+    for (const int other : Others()) {
+      transfers.push_back(Send(PartOf(data, Stripe(part, rank(), size())), other));
+      transfers.push_back(Receive(PartOf(data, Stripe(part, other, size())), other));
+    }
+    for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
+  }
+
+  // This rank's stripe = all ranks' combined, the own first, then in their order.
+  template <typename T>
+  void CombineOwn(std::span<T> data, LocalReduce::Combine combine) {
+    const ElementRange all = {0, std::ssize(data)}, own = Stripe(all, rank(), size());
+    std::vector<Transfer> sent;
+    for (const int other : Others())
+      sent.push_back(Send(PartOf(data, Stripe(all, other, size())), other));
+    std::vector<T> theirs(static_cast<size_t>(own.size()));
+    T* const result = data.data() + own.begin;
+    for (const int other : Others()) {
+      Receive(std::as_writable_bytes(std::span(theirs)), other).Wait(timeout_);
+      combine(result, result, theirs.data(), theirs.size());
+    }
+    for (const Transfer& transfer : sent) transfer.Wait(timeout_);
   }
 
   template <typename T>
@@ -196,17 +274,7 @@ class GlooGroup : public ProcessGroup {
       if (local_ != nullptr) {
         return local_->ReduceScatter(data.data(), data.size(), sizeof(T), add, OnWait());
       }
-      const ElementRange all = {0, std::ssize(data)}, own = Stripe(all, rank(), size());
-      std::vector<Transfer> sent;
-      for (const int other : Others())
-        sent.push_back(Send(PartOf(data, Stripe(all, other, size())), other));
-      std::vector<T> theirs(static_cast<size_t>(own.size()));
-      T* const sum = data.data() + own.begin;
-      for (const int other : Others()) {
-        Receive(std::as_writable_bytes(std::span(theirs)), other).Wait(timeout_);
-        add(sum, sum, theirs.data(), theirs.size());
-      }
-      for (Transfer& transfer : sent) transfer.Wait(timeout_);
+      CombineOwn(data, add);
     });
   }
 
@@ -220,12 +288,8 @@ class GlooGroup : public ProcessGroup {
       if (local_ != nullptr) {
         return local_->AllReduce(data.data(), data.size(), sizeof(T), reduce, OnWait());
       }
-      gloo::AllreduceOptions options(context_);
-      // Gloo needs no more of the type than its size.
-      using Word = std::conditional_t<std::is_same_v<T, BFloat16>, uint16_t, T>;
-      options.setOutput(reinterpret_cast<Word*>(data.data()), data.size());
-      options.setReduceFunction(reduce);
-      gloo::allreduce(options);
+      CombineOwn(data, reduce);
+      GatherStripes(data, {0, std::ssize(data)});
     });
   }
 
@@ -244,6 +308,7 @@ class GlooGroup : public ProcessGroup {
 
   const Milliseconds timeout_;
   PeerWatch watch_;  // outlives the context
+  const std::shared_ptr<Transfers> transfers_ = std::make_shared<Transfers>();
   std::shared_ptr<gloo::rendezvous::Context> context_;
   std::unique_ptr<LocalReduce> local_;  // if all ranks are on one machine
 };

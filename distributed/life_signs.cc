@@ -16,7 +16,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr Milliseconds kAtOnce{0}, kBeforeAlarm{1000};
+constexpr Milliseconds kAtOnce{0}, kBeforeLoss{200}, kBeforeAlarm{1000};
 
 std::string Key(const char* what, int rank) {
   return std::string(what) + "/" + std::to_string(rank);
@@ -34,6 +34,7 @@ struct LifeSigns::State {
   std::condition_variable changed;
   bool stopped = false;
   std::string loss;
+  std::function<void()> on_loss;
   std::mutex alarm_mutex;
   std::function<void(const std::string&)> alarm;
 
@@ -83,6 +84,8 @@ struct LifeSigns::State {
       const std::lock_guard lock(mutex);
       loss = found;
     }
+    if (Pause(kBeforeLoss)) return;
+    if (on_loss) on_loss();
     while (!Pause(kBeforeAlarm)) {
       const std::lock_guard lock(alarm_mutex);
       if (alarm) std::exchange(alarm, nullptr)(found);
@@ -90,8 +93,10 @@ struct LifeSigns::State {
   }
 };
 
-LifeSigns::LifeSigns(int rank, int size, std::shared_ptr<Store> store, Milliseconds timeout)
+LifeSigns::LifeSigns(int rank, int size, std::shared_ptr<Store> store, Milliseconds timeout,
+                     std::function<void()> on_loss)
     : state_(std::make_shared<State>()) {
+  state_->on_loss = std::move(on_loss);
   state_->rank = rank;
   state_->size = size;
   state_->store = std::move(store);

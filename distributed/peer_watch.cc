@@ -196,9 +196,10 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
   return all;
 }
 
-void PeerWatch::LookAfter(std::shared_ptr<Store> store, Milliseconds timeout) {
+void PeerWatch::LookAfter(std::shared_ptr<Store> store, Milliseconds timeout,
+                          std::function<void()> on_loss) {
   patience_ = timeout;
-  life_ = std::make_unique<LifeSigns>(rank_, size_, std::move(store), timeout);
+  life_ = std::make_unique<LifeSigns>(rank_, size_, std::move(store), timeout, std::move(on_loss));
 }
 
 void PeerWatch::CheckPeers() {

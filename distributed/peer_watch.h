@@ -56,8 +56,9 @@ class PeerWatch {
   void Part() { Part(""); }
 
   // From now on ranks that end or hang are found outside of Run, too. store: a connection for that
-  // alone.
-  void LookAfter(std::shared_ptr<Store> store, std::chrono::milliseconds timeout);
+  // alone. on_loss: as LifeSigns's.
+  void LookAfter(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
+                 std::function<void()> on_loss = nullptr);
 
   // As ProcessGroup's.
   void CheckPeers();
