@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/gloo_group.h"
+#include "lathe/distributed/lost_ranks.h"
 #include "lathe/distributed/nccl_group.h"
 #include "lathe/distributed/store.h"
 
@@ -51,14 +55,26 @@ std::string RankKey(const char* what, int rank) {
   return std::string(what) + "/" + std::to_string(rank);
 }
 
+constexpr char kEndedEarly[] = " has ended before all had joined";
+
+Milliseconds Left(Clock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()),
+                  Milliseconds(0));
+}
+
 // What is wrong with who has joined, for all to hear; "" if all is well.
 std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   std::string late;
   int count = 0;
   for (int rank = 0; rank < env.world_size; ++rank) {
-    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
-    const auto size = store.Get(RankKey("joined", rank), std::max(left, Milliseconds(0)));
+    std::optional<std::string> size;
+    do {
+      constexpr Milliseconds kMoment(500);
+      size = store.Get(RankKey("joined", rank), std::min(kMoment, Left(deadline)));
+      if (size) break;
+      if (const auto gone = store.Get(Store::kGone, Milliseconds(0))) return *gone + kEndedEarly;
+    } while (Left(deadline) > Milliseconds(0));
     if (!size) {
       late += (late.empty() ? "" : ", ") + std::to_string(rank);
       ++count;
@@ -76,12 +92,29 @@ void TellThatHeard(Store& store, const ProcessEnvironment& env) try {
   store.Set(RankKey("heard", env.rank), "");
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
   for (int rank = 1; env.rank == 0 && rank < env.world_size; ++rank) {
-    if (!store.Get(RankKey("joined", rank), Milliseconds(0))) continue;
-    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
-    store.Get(RankKey("heard", rank), std::max(left, Milliseconds(0)));
+    const std::string gone = std::string(Store::kGone) + "/rank " + std::to_string(rank);
+    if (!store.Get(RankKey("joined", rank), Milliseconds(0)) || store.Get(gone, Milliseconds(0)))
+      continue;
+    store.Get(RankKey("heard", rank), Left(deadline));
   }
 } catch (const Error&) {
   // Rank 0 heard it and went before it had answered.
+}
+
+// What rank 0 has found wrong; "" if all is well.
+std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds timeout) try {
+  store.Set(RankKey("joined", env.rank), std::to_string(env.world_size));
+  constexpr char kVerdict[] = "verdict";
+  if (env.rank == 0) store.Set(kVerdict, ProblemOf(store, env, timeout));
+  // Rank 0 needs a moment to find out, after the same time.
+  const auto verdict = store.Get(kVerdict, timeout + std::chrono::seconds(10));
+  return verdict ? *verdict
+                 : "rank 0 did not say within " + Seconds(timeout) + " whether all are there";
+} catch (const Error& e) {
+  if (e.code() != absl::StatusCode::kUnavailable) throw;
+  // Whoever ends rank 0 may be about to end this one, too, which then has nothing to tell.
+  std::this_thread::sleep_for(Milliseconds(100));
+  return std::string("rank 0") + kEndedEarly;
 }
 
 void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
@@ -91,20 +124,17 @@ void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
                 "rank " + std::to_string(env.rank) + " has joined twice",
                 "give each process a RANK of its own, or start only one job at a time here");
   }
-  store.Set(RankKey("joined", env.rank), std::to_string(env.world_size));
-  constexpr char kVerdict[] = "verdict";
-  if (env.rank == 0) store.Set(kVerdict, ProblemOf(store, env, timeout));
-  // Rank 0 needs a moment to find out, after the same time.
-  const auto verdict = store.Get(kVerdict, timeout + std::chrono::seconds(10));
-  const std::string problem =
-      verdict ? *verdict
-              : "rank 0 did not say within " + Seconds(timeout) + " whether all are there";
-  if (!problem.empty()) {
-    TellThatHeard(store, env);
-    throw Error(
-        absl::StatusCode::kUnavailable, problem,
-        "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+  const std::string problem = Verdict(store, env, timeout);
+  if (problem.empty()) return;
+  TellThatHeard(store, env);
+  if (problem.ends_with(kEndedEarly)) {
+    throw Error(absl::StatusCode::kUnavailable,
+                "[joining] rank " + std::to_string(env.rank) + " can't go on: " + problem,
+                std::string(kLostRankHint) + ", and start all again");
   }
+  throw Error(
+      absl::StatusCode::kUnavailable, problem,
+      "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
 }
 
 }  // namespace

@@ -96,8 +96,9 @@ struct ProcessGroupOptions {
 
 // Waits until all ranks of the environment have joined. Rank 0 listens at the environment's master
 // address. Throws on every rank, with the same words, if some don't come (which), one comes twice
-// or they don't agree on how many they are; InvalidArgument for another backend, FailedPrecondition
-// for one that this program or machine doesn't have.
+// or they don't agree on how many they are; Unavailable, as the group's calls do, if one that had
+// joined ends before all have; InvalidArgument for another backend, FailedPrecondition for one that
+// this program or machine doesn't have.
 std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& environment,
                                                const ProcessGroupOptions& options = {});
 

@@ -276,6 +276,30 @@ TEST(Joining, NamesWhoIsLate) {
   }
 }
 
+TEST(Joining, ARankThatEndsBeforeAllHaveJoinedIsNamedAtOnce) {
+  for (const int victim : {0, 1, 2}) {
+    std::vector<ProcessEnvironment> environments = Environments(4, FreePort());
+    environments.pop_back();  // rank 3 never comes
+    const auto results = RunProcesses(environments, [=](const ProcessEnvironment& env) {
+      std::thread fault([=] {
+        std::this_thread::sleep_for(seconds(1));
+        if (env.rank == victim) raise(SIGKILL);
+      });
+      fault.detach();
+      JoinProcessGroup(env, {.timeout = seconds(30)});
+      return std::string();
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(results[rank].exit_code, 3);
+      EXPECT_EQ(results[rank].said, "[joining] rank " + std::to_string(rank) +
+                                        " can't go on: rank " + std::to_string(victim) +
+                                        " has ended before all had joined");
+      EXPECT_LT(results[rank].seconds - results[victim].seconds, 2);
+    }
+  }
+}
+
 TEST(Joining, WithoutRankZero) {
   std::vector<ProcessEnvironment> environments = Environments(2, FreePort());
   environments.erase(environments.begin());
