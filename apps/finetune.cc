@@ -223,6 +223,8 @@ class LossAlarm {
   ProcessGroup& group_;
 };
 
+constexpr char kNothingDone[] = "interrupted before the first step; nothing was written";
+
 int Finetune(const ParsedOptions& parsed) {
   const FinetuneOptions& options = parsed.options;
   // The reader of the progress may end; the model is saved all the same, and the failed output
@@ -232,15 +234,22 @@ int Finetune(const ParsedOptions& parsed) {
     SetErrorPrefix("rank " + std::to_string(rank) + ": ");
   }
   ShowDebugLog(options.log_level == "debug");
-  Accelerator accelerator(
-      {.gradient_accumulation_steps = options.gradient_accumulation_steps,
-       .mixed_precision = options.mixed_precision,
-       .grad_scaler = {.init_scale = options.fp16_init_scale},
-       .device = options.device == "auto" ? "" : options.device,
-       .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
-       .shard_optimizer = options.shard_optimizer,
-       .step_graphs = options.cuda_graphs,
-       .deterministic = options.deterministic});
+  Accelerator accelerator = [&] {
+    // Others may never join. None knows of the others yet, so one on each machine tells.
+    const InterruptAlarm alarm([](int signal_number) {
+      if (ReadProcessEnvironment().local_rank == 0) std::cout << kNothingDone << std::endl;
+      _exit(InterruptedExitCode(signal_number));
+    });
+    return Accelerator(
+        {.gradient_accumulation_steps = options.gradient_accumulation_steps,
+         .mixed_precision = options.mixed_precision,
+         .grad_scaler = {.init_scale = options.fp16_init_scale},
+         .device = options.device == "auto" ? "" : options.device,
+         .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
+         .shard_optimizer = options.shard_optimizer,
+         .step_graphs = options.cuda_graphs,
+         .deterministic = options.deterministic});
+  }();
   const bool is_main = accelerator.is_main_process();
   static Silence silence;
   if (!is_main) std::cout.rdbuf(&silence);
@@ -252,7 +261,13 @@ int Finetune(const ParsedOptions& parsed) {
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
   accelerator.SetPhase("reading data");
   Task task = [&] {
-    const LossAlarm alarm(accelerator.group());  // files may take any time
+    // Files may take any time.
+    const LossAlarm loss_alarm(accelerator.group());
+    const InterruptAlarm interrupt_alarm([&](int signal_number) {
+      out.reset();
+      std::cout << kNothingDone << std::endl;
+      _exit(InterruptedExitCode(signal_number));
+    });
     return LoadTask(options, accelerator);
   }();
   CheckSameEverywhere(parsed, task, accelerator);
@@ -274,7 +289,7 @@ int Finetune(const ParsedOptions& parsed) {
                accelerator.device());
   if (Interrupted()) accelerator.SetTrigger();
   if (accelerator.CheckTrigger()) {
-    std::cout << "interrupted before the first step; nothing was written" << std::endl;
+    std::cout << kNothingDone << std::endl;
     return EndInterrupted(accelerator);
   }
 
