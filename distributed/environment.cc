@@ -25,13 +25,21 @@ constexpr Names kLaunchers[] = {
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
 };
 
+// srun --mpi=pmi2 says by MPICH's variables what Slurm's say as well, but not which processes share
+// a machine. An mpirun inside of srun does: its ranks all inherit one SLURM_PROCID.
+bool IsSlurmsOwnPmi(const GetVariable& get, const Names& names) {
+  if (std::string_view(names.launcher) != "MPICH" || get(names.local_rank)) return false;
+  const auto rank = get("SLURM_PROCID"), size = get("SLURM_STEP_NUM_TASKS");
+  return rank && size && rank == get(names.rank) && size == get(names.world_size);
+}
+
 // RANK and WORLD_SIZE that every process of another launcher inherits would make each a job, all
 // with the same files. A launcher of ours on each machine may well be inside of an mpirun or srun:
 // that has started fewer processes.
 void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
   for (const Names& outer : kLaunchers) {
     const auto rank = get(outer.rank), size = get(outer.world_size);
-    if (&outer == &kLaunchers[0] || !rank || !size) continue;
+    if (&outer == &kLaunchers[0] || !rank || !size || IsSlurmsOwnPmi(get, outer)) continue;
     int processes = 0;  // if it is no number, nobody else asks for it here
     std::from_chars(size->data(), size->data() + size->size(), processes);
     if (processes <= world_size) continue;
@@ -56,13 +64,18 @@ int ParseInt(const char* name, const std::string& text, int low, int high) {
   return value;
 }
 
-// "node" of "node[03-07,9],other": Slurm's way of writing "node03".
+// "r1n03" of "r[1-2]n[03-07,9],other": Slurm's way of writing several.
 std::string FirstHost(std::string_view list) {
-  const size_t end = list.find_first_of("[,");
-  std::string host(list.substr(0, end));
-  if (end != std::string_view::npos && list[end] == '[') {
-    const std::string_view inside = list.substr(end + 1);
-    host += inside.substr(0, inside.find_first_of("-,]"));
+  std::string host;
+  for (size_t at = 0; at < list.size() && list[at] != ','; ++at) {
+    if (list[at] != '[') {
+      host += list[at];
+      continue;
+    }
+    const size_t end = std::min(list.find(']', at), list.size());
+    const std::string_view inside = list.substr(at + 1, end - at - 1);
+    host += inside.substr(0, inside.find_first_of("-,"));
+    at = end;
   }
   return host;
 }
@@ -80,6 +93,14 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
   const auto addr = get("MASTER_ADDR"), port = get("MASTER_PORT");
   if (env.launcher == "Slurm") MasterFromSlurm(get, env);
   if (addr) env.master_addr = *addr;
+  // PMI's variables have no word of machines, and srun isn't the only one to set just them.
+  if (env.launcher == "MPICH" && env.world_size > 1 && !addr &&
+      !(get("MPI_LOCALRANKID") && get("MPI_LOCALNRANKS"))) {
+    throw InvalidArgument(
+        "PMI_RANK and PMI_SIZE are set, but neither MPI_LOCALRANKID with MPI_LOCALNRANKS nor "
+        "MASTER_ADDR: nothing tells on which machines the job's processes run",
+        "set MASTER_ADDR to the address of rank 0's machine, or to 127.0.0.1 if there is but one");
+  }
   if (port) env.master_port = ParseInt("MASTER_PORT", *port, 1, kLargestPort);
   const bool one_machine = env.local_world_size == env.world_size;
   if (!addr && !one_machine && env.launcher != "Slurm") {
@@ -149,6 +170,7 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
     const auto rank = get(names.rank), size = get(names.world_size);
     if (!rank && !size) continue;
     if (!size && std::string_view(names.launcher) == "Slurm") continue;  // a batch script
+    if (IsSlurmsOwnPmi(get, names)) continue;
     if (!rank || !size) {
       throw InvalidArgument(std::string(rank ? names.rank : names.world_size) + " is set but " +
                                 (rank ? names.world_size : names.rank) + " is not",

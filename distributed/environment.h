@@ -27,6 +27,7 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 //   MPICH's, Intel MPI's             PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 //   Slurm's (srun)                   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID
 // with MASTER_ADDR and MASTER_PORT, which only Slurm's can do without. None of them: one process.
+// Slurm's go before PMI_RANK and PMI_SIZE that say the same (srun --mpi=pmi2).
 // The job's name is LATHE_JOB_ID, or what these launchers call it.
 // Throws InvalidArgument naming the variable for what is no number, out of range, half there or
 // missing, or if WORLD_SIZE is less than the number of processes that one of the others has

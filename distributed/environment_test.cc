@@ -179,6 +179,91 @@ TEST(ProcessEnvironment, Slurm) {
   EXPECT_EQ(Read(variables).master_port, 10);
 }
 
+TEST(ProcessEnvironment, FirstHostOfSlurmsLists) {
+  for (const auto& [list, first] : std::map<std::string, std::string>{
+           {"one", "one"},
+           {"gpu[03-05,9],other", "gpu03"},
+           {"gpu[7,9]", "gpu7"},
+           {"r[1-2]n[01-04]", "r1n01"},
+           {"r[2,4]n[5],x", "r2n5"},
+           {"rack[1-2]-ib.example,other[1-2]", "rack1-ib.example"},
+           {"broken[", "broken"},
+           {"broken[1-", "broken1"},
+       }) {
+    EXPECT_EQ(Read({{"SLURM_PROCID", "0"},
+                    {"SLURM_STEP_NUM_TASKS", "2"},
+                    {"SLURM_LOCALID", "0"},
+                    {"SLURM_STEP_NODELIST", list}})
+                  .master_addr,
+              first);
+  }
+}
+
+// srun --mpi=pmi2 of two processes on each of two machines.
+TEST(ProcessEnvironment, SlurmWithPmi2) {
+  const Variables pmi2 = {{"PMI_RANK", "3"},
+                          {"PMI_SIZE", "4"},
+                          {"SLURM_PROCID", "3"},
+                          {"SLURM_STEP_NUM_TASKS", "4"},
+                          {"SLURM_NTASKS", "4"},
+                          {"SLURM_LOCALID", "1"},
+                          {"SLURM_NODEID", "1"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                          {"SLURM_STEP_NODELIST", "node[3-4]"},
+                          {"SLURM_JOB_ID", "42"}};
+  const ProcessEnvironment env = Read(pmi2);
+  EXPECT_EQ(env.launcher, "Slurm");
+  EXPECT_EQ(env.rank, 3);
+  EXPECT_EQ(env.world_size, 4);
+  EXPECT_EQ(env.local_rank, 1);
+  EXPECT_EQ(env.local_world_size, 2);
+  EXPECT_EQ(env.master_addr, "node3");
+  EXPECT_EQ(env.master_port, 15042);
+  Variables with_address = pmi2;
+  with_address["MASTER_ADDR"] = "10.0.0.7";
+  EXPECT_EQ(Read(with_address).master_addr, "10.0.0.7");
+  EXPECT_EQ(Read(with_address).local_rank, 1);
+  // A forgotten WORLD_SIZE: named by Slurm's variables, which the hint says to unset.
+  Variables forgotten = pmi2;
+  forgotten.insert({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  EXPECT_EQ(ErrorOf(forgotten),
+            "WORLD_SIZE is 1 but SLURM_STEP_NUM_TASKS is 4: Slurm has started more processes than "
+            "the job would have");
+}
+
+// mpirun in a batch script, and one that starts its own helpers with srun, one on each machine.
+TEST(ProcessEnvironment, MpichInsideOfSlurm) {
+  const Variables mpich = {
+      {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  for (const Variables& slurm :
+       {Variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}},
+        Variables{{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_LOCALID", "0"}}}) {
+    Variables both = mpich;
+    both.insert(slurm.begin(), slurm.end());
+    const ProcessEnvironment env = Read(both);
+    EXPECT_EQ(env.launcher, "MPICH");
+    EXPECT_EQ(env.local_rank, 1);
+  }
+}
+
+TEST(ProcessEnvironment, PmiWithoutMachines) {
+  constexpr char kMessage[] =
+      "PMI_RANK and PMI_SIZE are set, but neither MPI_LOCALRANKID with MPI_LOCALNRANKS nor "
+      "MASTER_ADDR: nothing tells on which machines the job's processes run";
+  EXPECT_EQ(ErrorOf({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), kMessage);
+  EXPECT_EQ(ErrorOf({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}}), kMessage);
+  // Slurm's are of another step.
+  EXPECT_EQ(ErrorOf({{"PMI_RANK", "1"},
+                     {"PMI_SIZE", "2"},
+                     {"SLURM_PROCID", "0"},
+                     {"SLURM_STEP_NUM_TASKS", "1"}}),
+            kMessage);
+  EXPECT_EQ(Read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).world_size, 1);
+  EXPECT_EQ(
+      Read({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}).local_world_size,
+      2);
+}
+
 TEST(ProcessEnvironment, Mistakes) {
   EXPECT_EQ(ErrorOf({{"RANK", "0"}}), "RANK is set but WORLD_SIZE is not");
   EXPECT_EQ(ErrorOf({{"WORLD_SIZE", "2"}}), "WORLD_SIZE is set but RANK is not");
