@@ -29,6 +29,9 @@ class TwoMachines : public LaunchedTest {
   pid_t LauncherOf(int machine) const;     // its process, while RunOnBoth runs
 
   bool has_network_ = false;  // namespaces
+  // The first machine's name instead of its address, for namespaces: its own /etc/hosts says
+  // 127.0.1.1 of it, as Debian's does.
+  std::string main_name_;
 };
 
 }  // namespace lathe

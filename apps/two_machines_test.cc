@@ -33,6 +33,15 @@ TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
   EXPECT_EQ(Read("out.1"), "");  // the main process's machine tells
 }
 
+TEST_F(TwoMachines, MeetWhereTheMainOneIsGivenByItsName) {
+  if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
+  main_name_ = "main-machine";
+  EXPECT_EQ(RunOnBoth(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),
+            (std::vector<int>{0, 0}))
+      << Read("err.0") << Read("err.1");
+  EXPECT_EQ(Losses("out").size(), 3u);
+}
+
 TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
   const Args program =
       Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2"});

@@ -124,9 +124,9 @@ class GlooGroup : public ProcessGroup {
         watch_(rank, size, std::move(server), std::move(store)) {
     watch_.store().SetPatience(timeout);
     signal(SIGPIPE, SIG_IGN);  // a dead peer is reported by the call that needed it
-    gloo::transport::tcp::attr attributes;
-    attributes.hostname = watch_.store().local_host();
     watch_.Run("connecting", [&] {
+      gloo::transport::tcp::attr attributes;
+      attributes.hostname = watch_.store().local_host();  // all have joined
       auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
       context->setTimeout(timeout);
       GlooStore store_of_gloo(watch_.store(), timeout);

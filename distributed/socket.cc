@@ -27,13 +27,38 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-Addresses Resolve(const std::string& host, int port, bool passive, std::string* problem) {
+Addresses Resolve(const std::string& host, int port, int flags, std::string* problem) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  hints.ai_flags = AI_NUMERICSERV | flags;
   const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (code != 0) *problem = gai_strerror(code);
   return Addresses(code == 0 ? found : nullptr, &freeaddrinfo);
+}
+
+bool IsLoopbackAddress(const sockaddr& address) {
+  constexpr uint8_t kNetwork = 127;
+  if (address.sa_family == AF_INET6) {
+    const in6_addr& ip = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&ip) || (IN6_IS_ADDR_V4MAPPED(&ip) && ip.s6_addr[12] == kNetwork);
+  }
+  return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == kNetwork;
+}
+
+// A machine's own name may lead no further than to itself (Debian's /etc/hosts has 127.0.1.1) but
+// other machines to an address of it. Names such as ip6-localhost mean what they say.
+bool IsNameForOthers(const std::string& host) {
+  std::string problem;
+  return Resolve(host, 0, AI_NUMERICHOST, &problem) == nullptr &&
+         host.find("localhost") == std::string::npos;
+}
+
+void SetToAnyAddress(sockaddr& address) {
+  if (address.sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_any;
+  } else {
+    reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_ANY);
+  }
 }
 
 // The inode of the socket that listens on `port`, as /proc/net/tcp has it; "" if none is shown.
@@ -144,9 +169,12 @@ std::string AddressText(const std::string& host, int port) {
 
 Socket Listen(const std::string& host, int port) {
   std::string problem;
-  const Addresses addresses = Resolve(host, port, /*passive=*/true, &problem);
+  const Addresses addresses = Resolve(host, port, AI_PASSIVE, &problem);
   if (addresses == nullptr) {
     throw InvalidArgument(host + ": cannot be resolved: " + problem, "check MASTER_ADDR");
+  }
+  if (IsLoopbackAddress(*addresses->ai_addr) && IsNameForOthers(host)) {
+    SetToAnyAddress(*addresses->ai_addr);
   }
   Socket socket(::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
@@ -185,11 +213,16 @@ std::string LocalHost(const Socket& socket) {
   return host;
 }
 
+bool IsOnLoopback(const Socket& socket) {
+  const sockaddr_storage address = LocalAddress(socket);
+  return IsLoopbackAddress(reinterpret_cast<const sockaddr&>(address));
+}
+
 Socket Connect(const std::string& host, int port, Deadline deadline) {
   const Clock::time_point start = Clock::now();
   for (;;) {
     std::string problem;
-    const Addresses addresses = Resolve(host, port, /*passive=*/false, &problem);
+    const Addresses addresses = Resolve(host, port, 0, &problem);
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       if (Socket socket = ConnectTo(*a, deadline)) return socket;
       problem = std::strerror(errno);

@@ -26,11 +26,12 @@ class Socket {
 // "10.0.0.7:29500", with brackets around an IPv6 address.
 std::string AddressText(const std::string& host, int port);
 
-// Listens at an address or name of this machine; port 0 takes a free one. Throws as StoreServer
-// does.
+// Listens at an address or name of this machine, or at all its addresses if the name leads to the
+// loopback and isn't localhost; port 0 takes a free one. Throws as StoreServer does.
 Socket Listen(const std::string& host, int port);
 int LocalPort(const Socket& socket);
 std::string LocalHost(const Socket& socket);  // as a number
+bool IsOnLoopback(const Socket& socket);      // whether that is out of other machines' reach
 
 // Tries again until somebody listens there. Throws Unavailable with the last reason.
 Socket Connect(const std::string& host, int port, Deadline deadline);

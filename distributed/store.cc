@@ -147,6 +147,9 @@ struct StoreServer::Impl {
       case Op::kHello:
         client.greeted = value == job;
         if (client.greeted) client.name = key;  // nobody misses a stranger
+        if (client.greeted && !IsOnLoopback(client.socket)) {
+          values.emplace(Store::kReachedAt, LocalHost(client.socket));
+        }
         return Answer(client, client.greeted ? Status::kOk : Status::kOtherJob);
       case Op::kSet:
         values[key] = value;
@@ -289,7 +292,11 @@ void Store::SetPatience(Timeout patience) {
 
 void Store::Leave() { impl_->Ask(Op::kBye, "", "", 0); }
 
-std::string Store::local_host() const { return LocalHost(impl_->socket); }
+std::string Store::local_host() {
+  const std::string host = LocalHost(impl_->socket);
+  if (!IsOnLoopback(impl_->socket)) return host;
+  return Get(kReachedAt, Timeout(0)).value_or(host);
+}
 
 void Store::Set(std::string_view key, std::string_view value) {
   impl_->Ask(Op::kSet, key, value, 0);

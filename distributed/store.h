@@ -19,7 +19,8 @@ namespace lathe {
 
 class StoreServer {
  public:
-  // Listens at `host`, an address or a name of this machine, and `port`, 0 for a free one. Throws
+  // Listens at `host`, an address or a name of this machine, and `port`, 0 for a free one. A name
+  // that means the loopback only here stands for all addresses (see Listen). Throws
   // `port 29500 is taken by process 123 (python3)`, or says that `host` is not of this machine.
   StoreServer(const std::string& host, int port, std::string job);
   // Clients that still wait are cut off.
@@ -42,6 +43,8 @@ class Store {
   // Where the server puts the name of the first client that went without a word. Of each it also
   // sets "gone/NAME".
   static constexpr char kGone[] = "gone";
+  // Where it puts its machine's address as the first client found it that came from another one.
+  static constexpr char kReachedAt[] = "reached at";
 
   // Tries again until the server is there and waits for its greeting, for `timeout` in all. Throws
   // Unavailable with the address and the time waited, be it that nobody listens there or that who
@@ -63,8 +66,9 @@ class Store {
   // Says goodbye: from now on nobody misses this client.
   void Leave();
   void SetPatience(Timeout patience);
-  // This machine's address on the way to the server: one that other ranks can reach.
-  std::string local_host() const;
+  // This machine's address: the one on the way to the server or, where that doesn't leave the
+  // machine, the one at which others have reached the server by now.
+  std::string local_host();
 
  private:
   struct Impl;

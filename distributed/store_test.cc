@@ -1,6 +1,11 @@
 #include "lathe/distributed/store.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -139,6 +144,50 @@ TEST(Store, AddressOfAnotherMachine) {
                       absl::StatusCode::kInvalidArgument)
                 .find("no-such-host.invalid: cannot be resolved"),
             0u);
+}
+
+// An IPv4 address by which other machines might reach this one; "" if it has none.
+std::string AddressForOthers() {
+  std::string found;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  for (const ifaddrs* a = all; a != nullptr && found.empty(); a = a->ifa_next) {
+    if (a->ifa_addr == nullptr || a->ifa_addr->sa_family != AF_INET) continue;
+    if ((a->ifa_flags & IFF_LOOPBACK) != 0 || (a->ifa_flags & IFF_UP) == 0) continue;
+    char text[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(a->ifa_addr)->sin_addr, text,
+              sizeof text);
+    found = text;
+  }
+  freeifaddrs(all);
+  return found;
+}
+
+// As in Debian's /etc/hosts.
+TEST(Store, OwnNameThatLeadsToTheLoopbackCanBeReached) {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  const std::string address = AddressForOthers();
+  if (gethostbyname(name) == nullptr || address.empty()) GTEST_SKIP() << "no name or no network";
+  StoreServer server(name, 0, "job");
+  Store near(name, server.port(), "job", seconds(5));
+  const std::string before = near.local_host();
+  if (!before.starts_with("127.")) GTEST_SKIP() << name << " leads to " << before;
+  Store far(address, server.port(), "job", seconds(5));
+  EXPECT_EQ(far.local_host(), address);
+  EXPECT_EQ(near.local_host(), address);
+}
+
+TEST(Store, LoopbackAsSuchCanNotBeReached) {
+  const std::string address = AddressForOthers();
+  if (address.empty()) GTEST_SKIP() << "no network";
+  for (const char* host : {kHost, "127.0.0.2", "localhost"}) {
+    StoreServer server(host, 0, "job");
+    EXPECT_THROW(Store(address, server.port(), "job", milliseconds(0)), Error) << host;
+    Store store(host, server.port(), "job", seconds(5));
+    EXPECT_TRUE(store.local_host().starts_with("127.") || store.local_host() == "::1")
+        << store.local_host();
+  }
 }
 
 // Garbage, a client that stops in the middle and one that asks before it greets: cut off, no harm.
