@@ -50,14 +50,15 @@ std::string RandomId() {
   return id.str();
 }
 
-// Throws the reason if rank 0 could not listen there.
+// Throws the reason if rank 0 could not listen there. Doesn't listen itself: a rank of another
+// machine that waits for rank 0 would take it for that.
 int CheckedPort(const LaunchOptions& options) {
   if (options.machine_rank != 0) return options.main_process_port;
   const char* hint = options.num_machines > 1
                          ? "choose another one with main_process_port, the same on all machines"
                          : "choose another one with main_process_port; 0 takes a free one";
   try {
-    return LocalPort(Listen(options.main_process_ip, options.main_process_port));
+    return LocalPort(Bind(options.main_process_ip, options.main_process_port));
   } catch (const Error& e) {
     const bool address = e.code() == absl::StatusCode::kInvalidArgument;
     throw Error(

@@ -101,6 +101,21 @@ std::string OwnerOfPort(int port) {
   return "another process";
 }
 
+Error ListenError(const std::string& host, int port, int error_number) {
+  if (error_number == EADDRINUSE) {
+    return Error(absl::StatusCode::kUnavailable,
+                 "port " + std::to_string(port) + " is taken by " + OwnerOfPort(port),
+                 "choose another one with MASTER_PORT");
+  }
+  if (error_number == EADDRNOTAVAIL) {
+    return InvalidArgument(host + " is not an address of this machine, where rank 0 runs",
+                           "set MASTER_ADDR to an address of rank 0's machine");
+  }
+  return Error(absl::ErrnoToStatusCode(error_number),
+               AddressText(host, port) + ": cannot listen: " + std::strerror(error_number),
+               "choose another port with MASTER_PORT");
+}
+
 // False when the deadline has passed.
 bool WaitFor(int fd, short events, Deadline deadline) {
   for (;;) {
@@ -121,6 +136,15 @@ void SetOptions(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
+// As happens where nobody listens: the system chose that very port for this end (RFC 9293, 3.5).
+bool IsConnectedToItself(const Socket& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof own, peer_size = sizeof peer;
+  return getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
+         own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
+}
+
 // A socket that does not block, connected to one address; none, and errno, if that fails.
 Socket ConnectTo(const addrinfo& address, Deadline deadline) {
   Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
@@ -136,9 +160,16 @@ Socket ConnectTo(const addrinfo& address, Deadline deadline) {
       getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &problem, &size);
     }
   }
+  if (problem == 0 && IsConnectedToItself(socket)) {
+    // Or the port would be taken for a minute, and it's the one that rank 0 needs.
+    const linger none = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    problem = ECONNREFUSED;
+  }
   if (problem != 0) {
+    socket = Socket();
     errno = problem;
-    return Socket();
+    return socket;
   }
   SetOptions(socket.fd());
   return socket;
@@ -167,7 +198,7 @@ std::string AddressText(const std::string& host, int port) {
   return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-Socket Listen(const std::string& host, int port) {
+Socket Bind(const std::string& host, int port) {
   std::string problem;
   const Addresses addresses = Resolve(host, port, AI_PASSIVE, &problem);
   if (addresses == nullptr) {
@@ -179,23 +210,16 @@ Socket Listen(const std::string& host, int port) {
   Socket socket(::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) == 0 &&
-      listen(socket.fd(), SOMAXCONN) == 0) {
-    return socket;
+  if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0) {
+    throw ListenError(host, port, errno);
   }
-  const int error_number = errno;
-  if (error_number == EADDRINUSE) {
-    throw Error(absl::StatusCode::kUnavailable,
-                "port " + std::to_string(port) + " is taken by " + OwnerOfPort(port),
-                "choose another one with MASTER_PORT");
-  }
-  if (error_number == EADDRNOTAVAIL) {
-    throw InvalidArgument(host + " is not an address of this machine, where rank 0 runs",
-                          "set MASTER_ADDR to an address of rank 0's machine");
-  }
-  throw Error(absl::ErrnoToStatusCode(error_number),
-              AddressText(host, port) + ": cannot listen: " + std::strerror(error_number),
-              "choose another port with MASTER_PORT");
+  return socket;
+}
+
+Socket Listen(const std::string& host, int port) {
+  Socket socket = Bind(host, port);
+  if (listen(socket.fd(), SOMAXCONN) != 0) throw ListenError(host, port, errno);
+  return socket;
 }
 
 int LocalPort(const Socket& socket) {

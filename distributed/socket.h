@@ -29,6 +29,8 @@ std::string AddressText(const std::string& host, int port);
 // Listens at an address or name of this machine, or at all its addresses if the name leads to the
 // loopback and isn't localhost; port 0 takes a free one. Throws as StoreServer does.
 Socket Listen(const std::string& host, int port);
+// The same without listening: whoever connects is refused.
+Socket Bind(const std::string& host, int port);
 int LocalPort(const Socket& socket);
 std::string LocalHost(const Socket& socket);  // as a number
 bool IsOnLoopback(const Socket& socket);      // whether that is out of other machines' reach

@@ -60,6 +60,14 @@ void Answer(Client& client, Status status, int64_t number = 0, std::string_view 
   client.to_send.append(value);
 }
 
+// "0.612 s"
+std::string SecondsSince(Clock::time_point start) {
+  std::ostringstream text;
+  text.precision(3);
+  text << std::chrono::duration<double>(Clock::now() - start).count() << " s";
+  return text.str();
+}
+
 }  // namespace
 
 struct StoreServer::Impl {
@@ -106,6 +114,8 @@ struct StoreServer::Impl {
   void Accept() {
     const int fd = accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) clients.emplace_back().socket = Socket(fd);
+    // Too many files are open, perhaps. Who wants to be accepted is still there to be found.
+    if (fd < 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 
   // False if the client is gone or is none of ours.
@@ -218,8 +228,10 @@ struct Store::Impl {
     std::string message(reinterpret_cast<const char*>(&request), sizeof request);
     message.append(key).append(value);
     Reply reply;
+    reply.magic = 0;
     if (!SendAll(socket, message.data(), message.size(), deadline) ||
         !ReceiveAll(socket, &reply.magic, sizeof reply.magic, deadline)) {
+      if (reply.magic != 0 && Clock::now() < deadline) throw NotOurs();  // a few bytes, and closed
       throw Gone(deadline);
     }
     // By itself: who is none of ours may say less than a reply and then wait.
@@ -233,8 +245,8 @@ struct Store::Impl {
     return {reply, std::move(answer)};
   }
 
-  // Until `deadline`.
-  Reply Greet(const std::string& job, std::string_view name, Deadline deadline) {
+  // Until `deadline`; nullopt if the other side closes the connection without a word.
+  std::optional<Reply> Greet(const std::string& job, std::string_view name, Deadline deadline) {
     const Clock::time_point start = Clock::now();
     const Timeout usual =
         std::exchange(patience, std::max(std::chrono::ceil<Timeout>(deadline - start), Timeout(0)));
@@ -243,15 +255,34 @@ struct Store::Impl {
       patience = usual;
       return reply;
     } catch (const Error& e) {
-      if (e.code() != absl::StatusCode::kDeadlineExceeded) throw NotOurs();
+      patience = usual;
+      if (e.code() == absl::StatusCode::kUnavailable) return std::nullopt;
+      if (e.code() != absl::StatusCode::kDeadlineExceeded) throw;
     }
-    std::ostringstream waited;
-    waited.precision(3);
-    waited << std::chrono::duration<double>(Clock::now() - start).count();
     throw Error(absl::StatusCode::kUnavailable,
-                where + " accepts connections but did not answer within " + waited.str() +
-                    " s: rank 0 hangs, or it is another program",
+                where + " accepts connections but did not answer within " + SecondsSince(start) +
+                    ": rank 0 hangs, or it is another program",
                 "look at what rank 0 does, or choose another port with MASTER_PORT");
+  }
+
+  // A rank 0 that ends before it answers may be the one of the job before.
+  Reply ConnectAndGreet(const std::string& host, int port, const std::string& job,
+                        std::string_view name, Timeout timeout) {
+    const Clock::time_point start = Clock::now();
+    const Deadline deadline = start + timeout;
+    constexpr Timeout kMoment(1000), kPause(50);
+    for (;;) {
+      socket = Connect(host, port, deadline);
+      // A server that comes at the last moment gets one to answer in.
+      const Deadline moment = Clock::now() + std::min(timeout, kMoment);
+      if (const auto reply = Greet(job, name, std::max(deadline, moment))) return *reply;
+      if (Clock::now() + kPause >= deadline) break;
+      std::this_thread::sleep_for(kPause);
+    }
+    throw Error(absl::StatusCode::kUnavailable,
+                where + " accepts connections but closes them without a word, for " +
+                    SecondsSince(start) + " now: rank 0 has ended, or it is another program",
+                "look at what rank 0 says, or choose another port with MASTER_PORT");
   }
 
   Error NotOurs() const {
@@ -270,13 +301,8 @@ struct Store::Impl {
 Store::Store(const std::string& host, int port, const std::string& job, Timeout timeout,
              std::string_view name)
     : impl_(std::make_unique<Impl>()) {
-  const Deadline deadline = Clock::now() + timeout;
   impl_->where = AddressText(host, port);
-  impl_->socket = Connect(host, port, deadline);
-  // A server that comes at the last moment gets one to answer in.
-  constexpr Timeout kMoment(1000);
-  const Deadline moment = Clock::now() + std::min(timeout, kMoment);
-  const Reply reply = impl_->Greet(job, name, std::max(deadline, moment));
+  const Reply reply = impl_->ConnectAndGreet(host, port, job, name, timeout);
   if (reply.status == Status::kOtherJob) {
     throw Error(absl::StatusCode::kFailedPrecondition,
                 impl_->where + ": rank 0 of another job listens there",

@@ -46,10 +46,10 @@ class Store {
   // Where it puts its machine's address as the first client found it that came from another one.
   static constexpr char kReachedAt[] = "reached at";
 
-  // Tries again until the server is there and waits for its greeting, for `timeout` in all. Throws
-  // Unavailable with the address and the time waited, be it that nobody listens there or that who
-  // does says nothing; FailedPrecondition if the server belongs to another job or is none of
-  // Lathe's. A client with a name is missed (kGone) when it goes without Leave.
+  // Tries again until the server is there and greets, for `timeout` in all. Throws Unavailable with
+  // the address and the time waited, be it that nobody listens there or that who does says nothing
+  // or closes the connection without a word; FailedPrecondition if the server belongs to another
+  // job or is none of Lathe's. A client with a name is missed (kGone) when it goes without Leave.
   Store(const std::string& host, int port, const std::string& job, Timeout timeout,
         std::string_view name = "");
   ~Store();

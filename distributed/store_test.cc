@@ -6,9 +6,15 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <ctime>
+#include <fstream>
 #include <functional>
 #include <set>
 #include <thread>
@@ -208,23 +214,27 @@ TEST(Store, StrangersDoNoHarm) {
   EXPECT_EQ(store.Get("k", seconds(5)), "v");
 }
 
-// A listener that is no store: closes at once, or answers with something else, be it shorter than
-// any reply.
+Socket AcceptBefore(const Socket& listener, Deadline deadline) {
+  int fd;
+  while ((fd = accept(listener.fd(), nullptr, nullptr)) < 0 && steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return Socket(fd);
+}
+
+// A listener that is no store: answers with something else, be it shorter than any reply.
 TEST(Store, WhatAnswersIsNoStore) {
   const Socket listener = Listen(kHost, 0);
-  const std::vector<std::string> answers = {"", "HTTP/1.1 400 Bad Request\r\n\r\n", "220 hi\r\n",
+  const std::vector<std::string> answers = {"HTTP/1.1 400 Bad Request\r\n\r\n", "220 hi\r\n", "no",
                                             std::string(1000, '\xff')};
   std::thread other([&] {
     for (const std::string& text : answers) {
-      Deadline soon = steady_clock::now() + seconds(10);
-      int fd;
-      while ((fd = accept(listener.fd(), nullptr, nullptr)) < 0 && steady_clock::now() < soon) {
-        std::this_thread::sleep_for(milliseconds(5));
-      }
-      const Socket client(fd);
+      const Deadline soon = steady_clock::now() + seconds(10);
+      const Socket client = AcceptBefore(listener, soon);
       SendAll(client, text.data(), text.size(), soon);
+      if (text.size() < 4) shutdown(client.fd(), SHUT_WR);
       char byte;
-      while (!text.empty() && ReceiveAll(client, &byte, 1, soon)) {  // until it hangs up
+      while (ReceiveAll(client, &byte, 1, soon)) {  // until it hangs up
       }
     }
   });
@@ -237,6 +247,118 @@ TEST(Store, WhatAnswersIsNoStore) {
     EXPECT_LT(steady_clock::now() - start, seconds(3)) << i;
   }
   other.join();
+}
+
+// As a rank 0 does that ends before it answers, with and without having read the greeting; then the
+// next one starts.
+TEST(Store, WhoClosesWithoutAWordIsTriedAgain) {
+  Socket listener = Listen(kHost, 0);
+  const int port = LocalPort(listener);
+  std::unique_ptr<StoreServer> server;
+  std::thread other([&] {
+    const Deadline soon = steady_clock::now() + seconds(10);
+    AcceptBefore(listener, soon);
+    {
+      const Socket client = AcceptBefore(listener, soon);
+      char byte;
+      ReceiveAll(client, &byte, 1, soon);
+    }
+    listener = Socket();
+    server = std::make_unique<StoreServer>(kHost, port, "job");
+  });
+  Store store(kHost, port, "job", seconds(30));
+  other.join();
+  store.Set("k", "v");
+  EXPECT_EQ(store.Get("k", seconds(30)), "v");
+}
+
+TEST(Store, WhoListensClosesWithoutAWord) {
+  const Socket listener = Listen(kHost, 0);
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    while (!over) AcceptBefore(listener, steady_clock::now() + milliseconds(20));
+  });
+  const auto start = steady_clock::now();
+  const std::string message =
+      MessageOf([&] { Store(kHost, LocalPort(listener), "job", milliseconds(600)); },
+                absl::StatusCode::kUnavailable);
+  over = true;
+  other.join();
+  EXPECT_EQ(message.find(AddressText(kHost, LocalPort(listener)) +
+                         " accepts connections but closes them without a word, for 0."),
+            0u)
+      << message;
+  EXPECT_TRUE(message.ends_with(" s now: rank 0 has ended, or it is another program")) << message;
+  EXPECT_GE(steady_clock::now() - start, milliseconds(500));
+  EXPECT_LT(steady_clock::now() - start, seconds(3));
+}
+
+// A port that is only bound is as taken as another, but nobody gets connected.
+TEST(Store, APortCanBeTriedWithoutListening) {
+  const Socket bound = Bind(kHost, 0);
+  EXPECT_NE(MessageOf([&] { Store(kHost, LocalPort(bound), "job", milliseconds(100)); },
+                      absl::StatusCode::kUnavailable)
+                .find("Connection refused"),
+            std::string::npos);
+  const Socket listener = Listen(kHost, 0);
+  EXPECT_NE(MessageOf([&] { Bind(kHost, LocalPort(listener)); }, absl::StatusCode::kUnavailable)
+                .find(" is taken by process "),
+            std::string::npos);
+}
+
+// Where the system has but one port to choose from, which is the one that is asked for.
+TEST(Store, NobodyIsConnectedToItself) {
+  std::string message;
+  std::string listening;
+  std::thread([&] {  // with a network of its own
+    if (unshare(CLONE_NEWNET) != 0) return;
+    constexpr int kPort = 40000;
+    const Socket any(socket(AF_INET, SOCK_DGRAM, 0));
+    ifreq loopback = {};
+    std::string("lo").copy(loopback.ifr_name, IFNAMSIZ);
+    loopback.ifr_flags = IFF_UP;
+    std::ofstream range("/proc/sys/net/ipv4/ip_local_port_range");
+    range << kPort << " " << kPort << std::endl;
+    if (ioctl(any.fd(), SIOCSIFFLAGS, &loopback) != 0 || !range) return;
+    message = MessageOf([] { Store(kHost, kPort, "job", milliseconds(300)); },
+                        absl::StatusCode::kUnavailable);
+    listening = MessageOf([] { Listen(kHost, kPort); }, absl::StatusCode::kUnavailable);
+  })
+      .join();
+  if (message.empty()) GTEST_SKIP() << "no network can be made here";
+  EXPECT_TRUE(message.ends_with("Connection refused")) << message;
+  EXPECT_EQ(listening, "nothing was thrown");  // nothing of the attempts stays
+}
+
+// A client whom the server can't accept must not keep it busy, nor disturb the others.
+TEST(Store, TooManyOpenFiles) {
+  StoreServer server(kHost, 0, "job");
+  Store store(kHost, server.port(), "job", seconds(5));
+  const Socket waiting(socket(AF_INET, SOCK_STREAM, 0));
+  rlimit usual;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const rlimit few = {.rlim_cur = 64, .rlim_max = usual.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<Socket> fill;
+  for (int fd; (fd = dup(waiting.fd())) >= 0;) fill.emplace_back(fd);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server.port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(waiting.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const std::clock_t before = std::clock();  // of the processor's time
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 4);
+  store.Set("k", "v");
+  EXPECT_EQ(store.Get("k", seconds(5)), "v");
+  fill.clear();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
+  char byte = 0;
+  const Deadline soon = steady_clock::now() + seconds(5);
+  const std::string wrong(1000, '\xff');
+  SendAll(waiting, wrong.data(), wrong.size(), soon);
+  EXPECT_FALSE(ReceiveAll(waiting, &byte, 1, soon));  // accepted, and cut off
+  EXPECT_LT(steady_clock::now(), soon);
 }
 
 // The system accepts connections for a process that has been stopped.
