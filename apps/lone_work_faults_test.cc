@@ -19,7 +19,7 @@ namespace {
 using Args = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTimeout = 3;  // seconds
+constexpr int kTimeout = 3, kStart = 90;  // seconds
 
 class LoneWorkTest : public LaunchedTest {
  protected:
@@ -36,19 +36,22 @@ class LoneWorkTest : public LaunchedTest {
     for (const std::string& arg : Finetune("out", args)) script += " '" + arg + "'";
     RunResult run;
     std::thread job([&] { run = Launch(2, {"sh", "-c", script}, {.stdout_path = Path("log")}); });
-    while (!ready()) Sleep();
-    const pid_t other = PidOf(1 - victim);
+    const bool in_time = WaitUntil(ready, kStart);
+    EXPECT_TRUE(in_time) << Read("log");
+    const pid_t other = PidOf(1 - victim), lost = PidOf(victim);
     const Clock::time_point start = Clock::now();
-    kill(PidOf(victim), signal_number);
-    while (kill(other, 0) == 0 && SecondsSince(start) < 60) Sleep();
+    if (lost > 0) kill(lost, in_time ? signal_number : SIGKILL);
+    while (other > 0 && kill(other, 0) == 0 && SecondsSince(start) < 60) Sleep();
     const double seconds = SecondsSince(start);
     job.join();
     return {run, seconds};
   }
 
+  // 0, and a failure, if it doesn't start.
   pid_t PidOf(int rank) const {
     pid_t pid = 0;
-    while (!(std::ifstream(Path("pid." + std::to_string(rank))) >> pid)) Sleep();
+    const std::string name = "pid." + std::to_string(rank);
+    EXPECT_TRUE(WaitUntil([&] { return bool(std::ifstream(Path(name)) >> pid); }, kStart)) << name;
     return pid;
   }
   static void Sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(10)); }
@@ -131,7 +134,7 @@ TEST_F(LoneWorkTest, ReadingEndsWithARankThatIsLost) {
   ASSERT_EQ(mkfifo(Path("pipe.csv").c_str(), 0600), 0);
   const Args options = {"--train_file", Path("pipe.csv"), "--max_steps", "3"};
   const auto reads = [this] {
-    PidOf(0), PidOf(1);
+    if (PidOf(0) == 0 || PidOf(1) == 0) return false;
     std::this_thread::sleep_for(std::chrono::seconds(1));
     return true;
   };

@@ -31,6 +31,8 @@ void TwoMachines::TearDown() {
   LaunchedTest::TearDown();
 }
 
+bool TwoMachines::Trains() const { return Read("out.0").find("step 5/") != std::string::npos; }
+
 std::string TwoMachines::NameOf(int machine) {
   return "lathe" + std::to_string(getpid()) + (machine == 0 ? "a" : "b");
 }

@@ -25,6 +25,8 @@ class TwoMachines : public LaunchedTest {
   std::vector<int> RunOnBoth(
       const std::vector<std::string>& program, const std::function<void()>& meanwhile = [] {});
 
+  // Whether the first machine has told of some steps in out.0.
+  bool Trains() const;
   static std::string NameOf(int machine);  // of its namespace
   pid_t LauncherOf(int machine) const;     // its process, while RunOnBoth runs
 

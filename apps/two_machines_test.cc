@@ -3,10 +3,8 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <filesystem>
 #include <iostream>
-#include <thread>
 
 namespace lathe {
 namespace {
@@ -49,8 +47,7 @@ TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
     std::filesystem::remove_all(Path("out"));
     for (const int m : {0, 1}) Write("out." + std::to_string(m), "");
     const std::vector<int> codes = RunOnBoth(program, [&] {
-      while (Read("out.0").find("step 5/") == std::string::npos)
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
       kill(LauncherOf(machine), SIGINT);
     });
     EXPECT_EQ(codes, (std::vector<int>{130, 130})) << Read("err.0") << Read("err.1");
@@ -85,7 +82,7 @@ class LostRankOfTheOther : public TwoMachines {
     TestClock::time_point start;
     Write("rank.sh", script);
     outcome.codes = RunOnBoth({"sh", Path("rank.sh")}, [&] {
-      EXPECT_TRUE(WaitUntil([&] { return Read("out.0").find("step 5/") != std::string::npos; }));
+      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
       const pid_t process = std::stoi(Read("pid." + std::to_string(victim)));
       const pid_t launcher = LauncherOf(0);
       start = TestClock::now();
@@ -147,8 +144,7 @@ TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
     TestClock::time_point cut;
     Write("out.0", "");
     const std::vector<int> codes = RunOnBoth(program, [&] {
-      while (Read("out.0").find("step 5/") == std::string::npos)
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
       cut = TestClock::now();
       EXPECT_EQ(Shell("ip -n " + NameOf(0) + " link set card down"), 0);
     });
