@@ -17,8 +17,9 @@
 // Device memory can be touched by kernels and copies only: the host faults as it would with a GPU.
 // There are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says. The
 // machine has one device, or as many as LATHE_EMULATOR_DEVICES says; each process sees memory of
-// its own in them, so only one process should use each. A block may ask for 227 KiB of dynamic shared
-// memory, or as many as LATHE_EMULATOR_SHARED_KIB says: a launch that asks for more is an error.
+// its own in them, so only one process should use each. A block may ask for 227 KiB of dynamic
+// shared memory, or as many as LATHE_EMULATOR_SHARED_KIB says: a launch that asks for more is an
+// error.
 #pragma once
 
 #include <algorithm>
