@@ -91,20 +91,25 @@ class Products {
     const Operands operands = OperandsOf(args, workspace);
     const auto plan = Find(ToColumnMajor(args, options), operands, options);
     if (args.bias == nullptr) return plan->Run(operands);
-    if (plan->usable) {
-      CopyBias(args, operands);
-      if (plan->Try(operands)) return;
-      // While work is recorded the library may refuse what it takes otherwise.
-      if (!IsCapturing()) {
-        plan->usable = false;
-        LogDebug(absl::StrCat("cuBLASLt refuses ", Describe(ToColumnMajor(args, options)),
-                              ": a kernel adds the bias"));
-      }
-    }
+    if (plan->usable) CopyBias(args, operands);
+    if (Works(*plan, args, options, operands)) return;
     GemmArgs apart = args;
     apart.bias = nullptr;
     Find(ToColumnMajor(apart, options), operands, options)->Run(operands);
     AddBias(args);
+  }
+
+  // Whether the plan is usable and has run. What the library refuses stays refused, but while work
+  // is recorded, when it may refuse what it takes otherwise.
+  static bool Works(Plan& plan, const GemmArgs& args, const GemmOptions& options,
+                    const Operands& operands) {
+    if (!plan.usable || plan.Try(operands)) return plan.usable;
+    if (!IsCapturing()) {
+      plan.usable = false;
+      LogDebug(absl::StrCat("cuBLASLt refuses ", Describe(ToColumnMajor(args, options)),
+                            ": it is done in parts"));
+    }
+    return false;
   }
 
   // A whole batch as one product; false, and nothing done, where that cannot be or was found to be
@@ -121,8 +126,7 @@ class Products {
       tuned.usable = tuned.usable && !(tuned.milliseconds > apart);
     });
     if (plan->usable) CopyBias(args, operands);
-    plan->usable = plan->usable && plan->Try(operands);
-    return plan->usable;
+    return Works(*plan, args, options, operands);
   }
 
   // The product with the sums of A's rows as its epilogue; false, and nothing done, where that
@@ -131,8 +135,7 @@ class Products {
     if (args.M == 0 || args.N == 0 || args.K == 0 || !MaySum(args, options)) return false;
     const Operands operands = OperandsOf(args, static_cast<char*>(Workspace(kWorkspaceBytes)));
     const auto plan = FindWithSums(args, operands, options);
-    plan->usable = plan->usable && plan->Try(operands);
-    return plan->usable;
+    return Works(*plan, args, options, operands);
   }
 
   // Whether cuBLASLt's epilogue could sum A's rows: it overwrites, and in which order it adds is
