@@ -224,6 +224,8 @@ bool IsAlive(pid_t process) {
   return end != std::string::npos && text[end + 2] != 'Z' && text[end + 2] != 'X';
 }
 
+int TestPort() { return 20000 + getpid() % 12000; }
+
 int FaultRounds() {
   const char* rounds = std::getenv("LATHE_FAULT_ROUNDS");
   return rounds == nullptr ? 1 : std::atoi(rounds);

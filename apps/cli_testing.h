@@ -53,6 +53,9 @@ class CliTest : public testing::Test {
   std::string root_;
 };
 
+// A port that other tests are not likely to use, below those that the kernel gives out.
+int TestPort();
+
 // How often a test of faults tries each: $LATHE_FAULT_ROUNDS, or once.
 int FaultRounds();
 

@@ -32,6 +32,28 @@ std::string Number(float value) {
   return buffer;
 }
 
+// Whether this process, or as it learns within half a second another one, has been told to end.
+class SharedInterrupt {
+ public:
+  explicit SharedInterrupt(ProcessGroup& group) : group_(group) {}
+
+  bool Came() {
+    if (Interrupted()) {
+      group_.Post(kWord, "");
+      return true;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (group_.size() == 1 || now < next_look_) return false;
+    next_look_ = now + std::chrono::milliseconds(500);
+    return group_.Find(kWord, std::chrono::milliseconds(0)).has_value();
+  }
+
+ private:
+  static constexpr char kWord[] = "an evaluation is to end";
+  ProcessGroup& group_;
+  std::chrono::steady_clock::time_point next_look_;  // long ago
+};
+
 // The names of all labels that a row of logits predicts.
 std::string PredictedNames(const float* row, const LabelSet& labels,
                            const std::vector<std::string>& names) {
@@ -95,9 +117,9 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
     unread.clear();
   };
   // On a GPU, reading waits for it.
+  SharedInterrupt interrupt(accelerator.group());
   const size_t most_unread = accelerator.device() == Device{} ? 1 : 32;
   for (const Batch& batch : loader) {
-    accelerator.group().CheckPeers();
     SequenceClassifierOutput outputs = model.Forward(batch);
     ++batches;
     if (!batch.whole->stand_in) {
@@ -106,7 +128,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
       if (unread.size() == most_unread) read();
     }
     progress.Update(1);
-    if (Interrupted()) break;
+    if (interrupt.Came()) break;
   }
   read();
   Evaluation result =

@@ -28,7 +28,9 @@
 #include "lathe/core/log.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/dataset_digests.h"
+#include "lathe/distributed/job.h"
 #include "lathe/distributed/lost_ranks.h"
+#include "lathe/distributed/shared_error.h"
 
 namespace lathe {
 namespace {
@@ -92,11 +94,10 @@ void PrintMetrics(const std::string& title, const nlohmann::json& metrics) {
 
 // A trained model goes back to its last good state; one that was only read is refused.
 void CheckFinite(const Evaluation& evaluation, const std::string& data,
-                 const FinetuneOptions& options, const Task& task, Trainer* trainer, bool is_main) {
+                 const FinetuneOptions& options, const Task& task, Trainer* trainer) {
   if (trainer != nullptr) return trainer->CheckFinite(evaluation, data);
   const std::string problem = FirstNotFinite(evaluation, task.labels.num_labels(), data);
   if (problem.empty()) return;
-  if (!is_main) throw SaidElsewhere{};
   throw InvalidArgument(options.model_name_or_path + ": " + problem,
                         "its weights cannot be computed with; train the model anew, at a lower "
                         "learning rate");
@@ -277,14 +278,7 @@ int Finetune(const ParsedOptions& parsed) {
   }
   task.model->SetGradientCheckpointing(options.gradient_checkpointing);
   std::optional<Trainer> trainer;
-  try {
-    if (options.do_train) trainer.emplace(options, accelerator, task, out ? &*out : nullptr);
-  } catch (const UsageError&) {
-    throw;
-  } catch (const Error&) {  // the options don't fit the data, on any process
-    if (!is_main) throw SaidElsewhere{};
-    throw;
-  }
+  if (options.do_train) trainer.emplace(options, accelerator, task, out ? &*out : nullptr);
   PrintSummary(options, task, trainer ? &*trainer : nullptr, accelerator.num_processes(),
                accelerator.device());
   if (Interrupted()) accelerator.SetTrigger();
@@ -312,7 +306,7 @@ int Finetune(const ParsedOptions& parsed) {
     const Evaluation evaluation =
         EvaluateAtEnd(task.validation, "eval", trainer.has_value(), options, accelerator, task);
     if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
-    CheckFinite(evaluation, "evaluation", options, task, trainer ? &*trainer : nullptr, is_main);
+    CheckFinite(evaluation, "evaluation", options, task, trainer ? &*trainer : nullptr);
     nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
     if (trainer) metrics["epoch"] = trainer->state().epoch;
     if (out) out->WriteJson("eval_results.json", metrics);
@@ -324,7 +318,7 @@ int Finetune(const ParsedOptions& parsed) {
     const Evaluation evaluation =
         EvaluateAtEnd(task.test, "predict", trainer.has_value(), options, accelerator, task);
     if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
-    CheckFinite(evaluation, "test", options, task, trainer ? &*trainer : nullptr, is_main);
+    CheckFinite(evaluation, "test", options, task, trainer ? &*trainer : nullptr);
     if (out)
       out->Write("predict_results.tsv", PredictionTable(evaluation, task.labels, task.label_names));
   }
@@ -332,19 +326,23 @@ int Finetune(const ParsedOptions& parsed) {
   return 0;
 }
 
-// What is wrong with the options, which all processes get alike, or differs among processes, as all
-// of them find out, the main one says. That another process is lost one on each machine says.
+// Of an error that several processes have alike the first one tells; that another process is lost
+// one on each machine tells. So it is with a mistake on the command line, as none knows of the
+// others yet.
 int SaidByFewest(const std::function<int()>& body) {
   try {
     return body();
-  } catch (const UsageError&) {
-    if (ReadProcessEnvironment().rank > 0) throw SaidElsewhere{kUsageExitCode};
+  } catch (const UsageError& e) {
+    const bool told =
+        JoinedGroup() == nullptr ? ReadProcessEnvironment().local_rank > 0 : LowerRankTells(e);
+    if (told) throw SaidElsewhere{kUsageExitCode};
     throw;
   } catch (const Error& e) {
-    const ProcessEnvironment environment = ReadProcessEnvironment();
-    if (e.message().starts_with("[preflight]") && environment.rank > 0) throw SaidElsewhere{};
-    if (FindLostRanks(e).ranks.empty()) throw;
-    if (!TellsOfLostRanks(e, environment)) throw SaidElsewhere{kLostRankExitCode};
+    if (FindLostRanks(e).ranks.empty()) {
+      if (LowerRankTells(e)) throw SaidElsewhere{};
+      throw;
+    }
+    if (!TellsOfLostRanks(e, ReadProcessEnvironment())) throw SaidElsewhere{kLostRankExitCode};
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   }
 }

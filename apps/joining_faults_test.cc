@@ -2,7 +2,6 @@
 // there. LATHE_FAULT_ROUNDS says how often each is tried (once).
 #include <signal.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -76,7 +75,7 @@ std::string WithoutProcesses(const std::string& text) {
 
 // On two machines, of which the other never comes: rank 0 waits for who joins, rank 1 for rank 0.
 TEST_F(JoiningFaultTest, ASignalEndsARankThatWaitsForOthers) {
-  const std::string port = std::to_string(20000 + getpid() % 20000);
+  const std::string port = std::to_string(TestPort());
   for (int round = 0; round < FaultRounds(); ++round) {
     for (const int rank : {0, 1}) {
       for (const int signal_number : {SIGINT, SIGTERM}) {

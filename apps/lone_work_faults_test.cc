@@ -1,5 +1,6 @@
-// What happens when a process of a job is lost or hangs while the others are in no call that needs
-// it: they evaluate their shares, or the main process reads its files.
+// What happens when a process of a job is lost, hangs or is told to end while the others are in no
+// call that needs it: they evaluate their shares, or the main process reads its files.
+// LATHE_FAULT_ROUNDS says how often each fault is tried (once).
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -8,8 +9,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <iostream>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "lathe/apps/cli_testing.h"
 
@@ -44,6 +48,7 @@ class LoneWorkTest : public LaunchedTest {
     while (other > 0 && kill(other, 0) == 0 && SecondsSince(start) < 60) Sleep();
     const double seconds = SecondsSince(start);
     job.join();
+    std::cout << "signal " << signal_number << " to rank " << victim << ": " << seconds << " s\n";
     return {run, seconds};
   }
 
@@ -59,6 +64,23 @@ class LoneWorkTest : public LaunchedTest {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
+  // The victims, and what comes to them, in all rounds.
+  static std::vector<std::pair<int, int>> Cases(std::initializer_list<int> signals) {
+    std::vector<std::pair<int, int>> cases;
+    for (int round = 0; round < FaultRounds(); ++round) {
+      for (const int victim : {0, 1}) {
+        for (const int signal_number : signals) cases.emplace_back(victim, signal_number);
+      }
+    }
+    return cases;
+  }
+
+  bool Evaluates() const {
+    if (Read("log").find("train_runtime") == std::string::npos) return false;
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // to compare the data
+    return true;
+  }
+
   // More sentences than can be gone through within the test.
   void MakeLong(const std::string& name) const {
     std::string table = Read(name);
@@ -72,51 +94,61 @@ class LoneWorkTest : public LaunchedTest {
 TEST_F(LoneWorkTest, EvaluationEndsWithARankThatIsLost) {
   MakeLong("dev.csv");
   const Args options = {"--do_eval", "--per_device_eval_batch_size", "1", "--max_steps", "3"};
-  const auto evaluates = [this] {
-    if (Read("log").find("train_runtime") == std::string::npos) return false;
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // to compare the data
-    return true;
-  };
-  for (const int victim : {0, 1}) {
-    for (const int signal_number : {SIGKILL, SIGSTOP}) {
-      const auto [run, seconds] = Lose(victim, signal_number, options, evaluates);
-      const bool killed = signal_number == SIGKILL;
-      EXPECT_EQ(run.exit_code, killed ? 128 + SIGKILL : 75) << run.err;
-      const std::string lost = "rank " + std::to_string(victim);
-      EXPECT_NE(run.err.find("] rank " + std::to_string(1 - victim) + " can't go on: " + lost +
-                             (killed ? " has ended" : " does not answer") +
-                             (victim == 0 ? "; this rank was evaluating" : " while evaluating")),
-                std::string::npos)
-          << run.err;
-      EXPECT_NE(run.err.find("; the trained model is in " + Path("out") + "\n"), std::string::npos)
-          << run.err;
-      EXPECT_TRUE(Exists("out/model.safetensors"));
-      EXPECT_LT(seconds, killed ? 2 : kTimeout + 3);
-      std::cout << lost << (killed ? " killed: " : " stopped: ") << seconds << " s\n";
-    }
+  const auto evaluates = [this] { return Evaluates(); };
+  for (const auto& [victim, signal_number] : Cases({SIGKILL, SIGSTOP})) {
+    const auto [run, seconds] = Lose(victim, signal_number, options, evaluates);
+    const bool killed = signal_number == SIGKILL;
+    EXPECT_EQ(run.exit_code, killed ? 128 + SIGKILL : 75) << run.err;
+    const std::string lost = "rank " + std::to_string(victim);
+    EXPECT_NE(run.err.find("] rank " + std::to_string(1 - victim) + " can't go on: " + lost +
+                           (killed ? " has ended" : " does not answer") +
+                           (victim == 0 ? "; this rank was evaluating" : " while evaluating")),
+              std::string::npos)
+        << run.err;
+    EXPECT_NE(run.err.find("; the trained model is in " + Path("out") + "\n"), std::string::npos)
+        << run.err;
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+    EXPECT_LT(seconds, killed ? 2 : kTimeout + 3);
+  }
+}
+
+// Who asks one rank to end asks them all.
+TEST_F(LoneWorkTest, EvaluationEndsWhereOneRankIsToldTo) {
+  MakeLong("dev.csv");
+  for (const auto& [asked, signal_number] : Cases({SIGHUP, SIGTERM})) {
+    const auto [run, seconds] =
+        Lose(asked, signal_number,
+             {"--do_eval", "--per_device_eval_batch_size", "1", "--max_steps", "3"},
+             [this] { return Evaluates(); });
+    EXPECT_EQ(run.exit_code, 128 + signal_number) << run.err;
+    EXPECT_NE(Read("log").find("interrupted; the trained model is in " + Path("out") + "\n"),
+              std::string::npos);
+    EXPECT_LT(seconds, 2);
   }
 }
 
 // In between epochs, the model is saved by who is left.
 TEST_F(LoneWorkTest, SoDoesOneInTheMidstOfTraining) {
   MakeLong("dev.csv");
-  const auto [run, seconds] =
-      Lose(1, SIGKILL,
-           {"--eval_strategy", "steps", "--eval_steps", "3", "--per_device_eval_batch_size", "1",
-            "--max_steps", "6"},
-           [this] { return Read("log").find("step 3/") != std::string::npos; });
-  EXPECT_EQ(run.exit_code, 128 + SIGKILL) << run.err;
-  EXPECT_NE(run.err.find("; the model after step 3 is in " + Path("out")), std::string::npos)
-      << run.err;
-  EXPECT_LT(seconds, 2);
+  for (int round = 0; round < FaultRounds(); ++round) {
+    const auto [run, seconds] =
+        Lose(1, SIGKILL,
+             {"--eval_strategy", "steps", "--eval_steps", "3", "--per_device_eval_batch_size", "1",
+              "--max_steps", "6"},
+             [this] { return Read("log").find("step 3/") != std::string::npos; });
+    EXPECT_EQ(run.exit_code, 128 + SIGKILL) << run.err;
+    EXPECT_NE(run.err.find("; the model after step 3 is in " + Path("out")), std::string::npos)
+        << run.err;
+    EXPECT_LT(seconds, 2);
+  }
 }
 
 // Batches that accumulate need no other rank for a long time.
 TEST_F(LoneWorkTest, AccumulationEndsWithARankThatIsLost) {
   MakeLong("train.csv");
-  for (const int victim : {0, 1}) {
+  for (const auto& [victim, signal_number] : Cases({SIGKILL})) {
     const auto [run, seconds] =
-        Lose(victim, SIGKILL,
+        Lose(victim, signal_number,
              {"--gradient_accumulation_steps", "1000000", "--num_train_epochs", "1",
               "--per_device_train_batch_size", "1"},
              [this] {
@@ -138,18 +170,16 @@ TEST_F(LoneWorkTest, ReadingEndsWithARankThatIsLost) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     return true;
   };
-  for (const int victim : {0, 1}) {
-    for (const int signal_number : {SIGKILL, SIGSTOP}) {
-      const auto [run, seconds] = Lose(victim, signal_number, options, reads);
-      const bool killed = signal_number == SIGKILL;
-      EXPECT_EQ(run.exit_code, killed ? 128 + SIGKILL : 75) << run.err;
-      // Of one that was killed the launcher tells.
-      EXPECT_EQ(run.err.find("rank " + std::to_string(1 - victim) + " can't go on: rank " +
-                             std::to_string(victim) + " does not answer") == std::string::npos,
-                killed)
-          << run.err;
-      EXPECT_LT(seconds, killed ? 2 : kTimeout + 3);
-    }
+  for (const auto& [victim, signal_number] : Cases({SIGKILL, SIGSTOP})) {
+    const auto [run, seconds] = Lose(victim, signal_number, options, reads);
+    const bool killed = signal_number == SIGKILL;
+    EXPECT_EQ(run.exit_code, killed ? 128 + SIGKILL : 75) << run.err;
+    // Of one that was killed the launcher tells.
+    EXPECT_EQ(run.err.find("rank " + std::to_string(1 - victim) + " can't go on: rank " +
+                           std::to_string(victim) + " does not answer") == std::string::npos,
+              killed)
+        << run.err;
+    EXPECT_LT(seconds, killed ? 2 : kTimeout + 3);
   }
 }
 

@@ -1,6 +1,5 @@
 // finetune and the example loop in several processes, as `lathe launch` and other launchers start
 // them: the same results as in one process.
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -110,7 +109,7 @@ TEST_F(LaunchedTest, OtherLaunchers) {
     return Args{"apps/examples/training_loop", Path("out"), Path("train.csv"), Path("dev.csv"),
                 Path(out)};
   };
-  int port = 20000 + getpid() % 20000;
+  int port = TestPort();
   const auto by_hand = [&](const Args& program) {
     const std::string both =
         "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
@@ -156,6 +155,33 @@ TEST_F(LaunchedTest, MistakesAreToldOnce) {
   EXPECT_NE(missing.err.find("error: " + Path("nothing.csv") + ": No such file"), std::string::npos)
       << missing.err;
   EXPECT_EQ(missing.err.find("rank 1"), std::string::npos) << missing.err;
+  // What each of them finds out by itself.
+  for (const auto& [option, error] :
+       {std::pair("--config_name", Path("none") + ": no such folder (--config_name)"),
+        std::pair(
+            "--device",
+            std::string("[accelerator] device cuda:1 is one GPU, and there are 3 processes"))}) {
+    const RunResult run = Launch(
+        3, Finetune("out", {option, option == std::string("--device") ? "cuda:1" : Path("none")}));
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_NE(run.err.find("error: " + error + "\n"), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find("error:"), run.err.rfind("error:")) << run.err;
+  }
+}
+
+// A command line is that of a machine.
+TEST_F(LaunchedTest, AMistakeOnTheSecondMachineIsToldThere) {
+  for (const int local_rank : {0, 1}) {
+    Args command = {"env", "RANK=" + std::to_string(2 + local_rank),
+                    "LOCAL_RANK=" + std::to_string(local_rank), "LOCAL_WORLD_SIZE=2",
+                    "WORLD_SIZE=4"};
+    for (const std::string& arg : Finetune("out", {"--max_stops", "3"})) command.push_back(arg);
+    const RunResult run = Launch(1, command);
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_EQ(run.err.find("error: unknown option --max_stops") != std::string::npos,
+              local_rank == 0)
+        << run.err;
+  }
 }
 
 TEST_F(LaunchedTest, AccelerateUseCpuIsTrueOrFalse) {
@@ -201,7 +227,7 @@ class OwnFiles : public LaunchedTest {
 
   // What rank 0 says when finetune refuses to train on both, as it must.
   std::string Refusal() {
-    const std::string port = std::to_string(20002 + getpid() % 20000);
+    const std::string port = std::to_string(TestPort() + 2);
     std::string command = " \"$finetune\"";
     for (const char* arg :
          {"--config_name", "model", "--train_file", "train.csv", "--validation_file", "dev.csv",

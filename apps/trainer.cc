@@ -185,7 +185,6 @@ void Trainer::TrainEpoch() {
   const int64_t epoch = loader_.epoch();
   int64_t place = 0;
   for (const Batch& batch : loader_) {
-    accelerator_.group().CheckPeers();  // no other call may come for many batches
     Accumulate(batch);
     ++place;
     if (!accelerator_.sync_gradients()) continue;

@@ -241,6 +241,7 @@ struct DataLoader::Iterator::Pass {
 void DataLoader::Iterator::Take() {
   batch_ = nullptr;
   if (pass_ == nullptr) return;
+  if (pass_->passes != nullptr && pass_->passes->before_batch) pass_->passes->before_batch();
   batch_ = pass_->Next();
   if (pass_->entry == nullptr) return;
   pass_->entry->batch = batch_;

@@ -49,6 +49,8 @@ struct LoaderPasses {
   std::vector<std::shared_ptr<Entry>> entries;
   // Called when a pass has begun or ended, but for one that an exception ends. Must not throw.
   std::function<void()> changed = {};
+  // Called before a pass gives each of its batches; what it throws, begin() or ++ throws.
+  std::function<void()> before_batch = {};
 };
 
 class DataLoader {

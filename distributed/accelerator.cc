@@ -99,6 +99,9 @@ Accelerator::Accelerator(AcceleratorOptions options)
   state_->local_main = job.local_main;
   group_ = job.group;
   state_->phase = LoopPhase::Watch({group_, state_->device_group}, *state_->passes);
+  state_->passes->before_batch = [group = std::weak_ptr(group_)] {
+    if (const auto present = group.lock()) present->CheckPeers();
+  };
   CheckSame({{"Lathe version", kVersion},
              {"program with build id", BuildId()},
              {"device", device_ == Device{} ? "cpu" : "cuda"},

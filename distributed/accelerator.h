@@ -256,8 +256,9 @@ class Accelerator {
   void SetPhase(const std::string& phase);
 
   // `loader` once more, beginning with batch n of its next epoch; `loader` itself goes on with the
-  // epoch after that. Nothing is read or made of what is skipped.
-  static DataLoader SkipFirstBatches(DataLoader& loader, int64_t n);
+  // epoch after that. Nothing is read or made of what is skipped. All processes call it with the
+  // same n, or it throws on all.
+  DataLoader SkipFirstBatches(DataLoader& loader, int64_t n);
 
   // Throws on all processes if they don't hold the same values, with the first that differs.
   void CheckSame(const NamedValues& values);

@@ -378,6 +378,20 @@ TEST(Accelerator, SkipFirstBatches) {
   }));
 }
 
+TEST(Accelerator, SkipFirstBatchesIsTheSameForAll) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Options(env));
+    DataLoader loader(Data(20), {.batch_size = 3});
+    accelerator.Prepare(loader);
+    accelerator.SkipFirstBatches(loader, 1 + env.rank);
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.said,
+              "[preflight] rank 1 has batches to skip 2 but rank 0 has batches to skip 1");
+  }
+}
+
 TEST(Accelerator, DeterministicProducts) {
   ExpectAllWell(RunRanks(1, [](const Env& env) {
     AcceleratorOptions options = Options(env);

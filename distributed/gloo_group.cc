@@ -190,6 +190,9 @@ class GlooGroup : public ProcessGroup {
   void SetPhase(const std::string& phase) override { watch_.SetPhase(phase); }
   void Post(const std::string& key, const std::string& value) override { watch_.Post(key, value); }
   std::string Await(const std::string& key) override { return watch_.Await(key); }
+  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
+    return watch_.Find(key, time);
+  }
 
  private:
   static constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own are below

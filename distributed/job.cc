@@ -49,12 +49,22 @@ void ShareThreads(ProcessGroup& group) {
   omp_set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
 }
 
+// The one that the process `made_by` has joined, which may be the one that forked this one.
+struct Joined {
+  std::optional<Job> job;
+  pid_t made_by = 0;
+};
+
+Joined& ThisProcess() {
+  static Joined joined;
+  return joined;
+}
+
 }  // namespace
 
 const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
                   std::chrono::milliseconds timeout) {
-  static std::optional<Job> job;
-  static pid_t made_by = 0;
+  auto& [job, made_by] = ThisProcess();
   // A forked process is another rank. Its parent's connections are not for it to close.
   if (job && made_by != getpid()) {
     static_cast<void>(new Job(*std::move(job)));
@@ -72,6 +82,11 @@ const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
     job = std::move(fresh);
   }
   return *job;
+}
+
+std::shared_ptr<ProcessGroup> JoinedGroup() {
+  const auto& [job, made_by] = ThisProcess();
+  return job && made_by == getpid() ? job->group : nullptr;
 }
 
 std::string BuildId() {

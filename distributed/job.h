@@ -23,6 +23,9 @@ struct Job {
 const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
                   std::chrono::milliseconds timeout);
 
+// The group of the job that this process has joined; null: none yet.
+std::shared_ptr<ProcessGroup> JoinedGroup();
+
 // What the linker calls this build of the program; "" if it says nothing.
 std::string BuildId();
 

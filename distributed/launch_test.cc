@@ -301,8 +301,19 @@ TEST(LaunchProgram, TellsOfARankThatCrashesWhenItIsToEnd) {
   EXPECT_TRUE(launcher.err().ends_with(") was killed by signal 6 (Aborted)\n")) << launcher.err();
 }
 
+TEST(LaunchProgram, TellsOfARankThatFailsWhenItIsToEnd) {
+  Launcher launcher(Script("trap 'test $RANK = 1 && exit 7; sleep 0.2; exit 130' INT; "
+                           "echo ready; while :; do sleep 0.05; done"),
+                    Ranks(2));
+  launcher.WaitForLines(2);
+  launcher.Kill(SIGINT);
+  EXPECT_EQ(launcher.Wait(), 7);
+  EXPECT_TRUE(launcher.err().starts_with("lathe launch: rank 1 (process ")) << launcher.err();
+  EXPECT_TRUE(launcher.err().ends_with(") ended with exit code 7\n")) << launcher.err();
+}
+
 TEST(LaunchProgram, ASecondSignalReachesTheRanksToo) {
-  Launcher launcher(Script("trap 'n=x$n; echo got $n; test $n = xx && exit 1' INT; echo ready; "
+  Launcher launcher(Script("trap 'n=x$n; echo got $n; test $n = xx && exit 130' INT; echo ready; "
                            "while :; do sleep 0.05; done"),
                     Ranks(1));
   launcher.WaitForLines(1);

@@ -183,6 +183,9 @@ class RealNcclGroup : public NcclGroup {
   void SetPhase(const std::string& phase) override { watch_.SetPhase(phase); }
   void Post(const std::string& key, const std::string& value) override { watch_.Post(key, value); }
   std::string Await(const std::string& key) override { return watch_.Await(key); }
+  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
+    return watch_.Find(key, time);
+  }
 
   void AllReduceDevice(float* data, size_t n, ReduceOp op, void* stream) override {
     AllReduceDeviceOf(data, n, op, stream);

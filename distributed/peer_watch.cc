@@ -250,6 +250,12 @@ std::string PeerWatch::Await(const std::string& key) {
   throw Failure("await", problem);
 }
 
+std::optional<std::string> PeerWatch::Find(const std::string& key, Milliseconds time) try {
+  return store_->Get("word/" + key, time);
+} catch (const Error& e) {
+  throw Failure("find", ProblemOfStore(e));
+}
+
 PeerPatience::PeerPatience(PeerWatch& watch, Milliseconds timeout)
     : watch_(watch),
       // The store of a large job has better things to do.

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -67,6 +68,7 @@ class PeerWatch {
   void SetPhase(const std::string& phase);
   void Post(const std::string& key, const std::string& value);
   std::string Await(const std::string& key);
+  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time);
 
   // Of the store: what is wrong, in the words of who found out first, and a rank that has done all
   // its part.

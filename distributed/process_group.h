@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,7 +61,8 @@ class ProcessGroup {
   // Returns when all ranks have called it.
   virtual void Barrier() = 0;
 
-  // For long work without any of the calls above: throws as they do if another rank has ended, or
+  // For long work without any of the calls above (loops over prepared loaders make it with each
+  // batch): throws as they do if another rank has ended, or
   // hasn't given a sign of life for the timeout. Costs next to nothing. Gloo's groups have it,
   // which every job has beside NCCL's; the others' does nothing, and neither does their SetAlarm.
   virtual void CheckPeers() {}
@@ -75,9 +77,12 @@ class ProcessGroup {
   virtual void SetPhase(const std::string& phase) = 0;
 
   // Words between ranks outside of any collective, for what may take any time. Each key is posted
-  // once. Await waits for it as long as all ranks live.
+  // once, or with the same value each time. Await waits for it as long as all ranks live.
   virtual void Post(const std::string& key, const std::string& value) = 0;
   virtual std::string Await(const std::string& key) = 0;
+  // What is posted there, or comes within `time`; nullopt: nothing. Throws as Await does.
+  virtual std::optional<std::string> Find(const std::string& key,
+                                          std::chrono::milliseconds time) = 0;
 
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -357,11 +358,23 @@ TEST(Joining, TwoJobsOnOnePort) {
   const auto other = Environments(2, port);
   environments.push_back(other[1]);
   environments[2].job = "other";
-  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
-    const auto group = JoinProcessGroup(env, {.timeout = seconds(5)});
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const auto results = RunProcesses(environments, [&](const ProcessEnvironment& env) {
+    // The job stays until the stranger has been refused.
+    struct Refused {
+      int fd;
+      ~Refused() { EXPECT_EQ(write(fd, "12", 2), 2); }
+    };
+    std::optional<Refused> refused;
+    if (env.job == "other") refused.emplace(ends[1]);
+    const auto group = JoinProcessGroup(env, {.timeout = seconds(30)});
+    char byte = 0;
+    EXPECT_EQ(read(ends[0], &byte, 1), 1);
     group->Barrier();
     return std::string();
   });
+  for (const int fd : ends) close(fd);
   EXPECT_EQ(results[0].exit_code, 0) << results[0].said;
   EXPECT_EQ(results[1].exit_code, 0) << results[1].said;
   EXPECT_EQ(results[2].said,

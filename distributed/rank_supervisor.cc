@@ -191,6 +191,12 @@ bool Crashed(int status) {
   return std::ranges::count(kSignals, WTERMSIG(status)) > 0;
 }
 
+// With an error of its own, which is neither that it was told to end nor that others have.
+bool FailedAfterSignal(int status) {
+  return WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) < kSignalExitCode &&
+         WEXITSTATUS(status) != kLostRankExitCode;
+}
+
 }  // namespace
 
 void RankSupervisor::NoteFailure(const Rank& rank) {
@@ -199,6 +205,10 @@ void RankSupervisor::NoteFailure(const Rank& rank) {
     early_ = Clock::now() + options_.patience;
   } else if (cause_ == nullptr && Crashed(rank.status)) {
     cause_ = &rank;  // after a signal that stops the job: it stops all the same, but not well
+    return;
+  } else if (cause_ == nullptr && FailedAfterSignal(rank.status)) {
+    cause_ = &rank;  // it could not save, say
+    exit_code_ = ExitCode(rank.status);
     return;
   } else if (stage_ != Stage::kNotice || ExitCode(cause_->status) != kLostRankExitCode ||
              ExitCode(rank.status) == kLostRankExitCode) {

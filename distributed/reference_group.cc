@@ -49,9 +49,18 @@ class ReferenceGroup : public ProcessGroup {
   }
 
   std::string Await(const std::string& key) override {
+    for (;;) {
+      if (auto value = Find(key, std::chrono::seconds(1))) return *std::move(value);
+    }
+  }
+
+  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
     const std::string path = folder_ + "/" + key;
-    while (!std::filesystem::exists(path))
+    const auto deadline = std::chrono::steady_clock::now() + time;
+    while (!std::filesystem::exists(path)) {
+      if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     std::stringstream text;
     text << std::ifstream(path, std::ios::binary).rdbuf();
     return text.str();

@@ -104,7 +104,7 @@ TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
 // The job is there, but one rank can't connect once more: all hear of it, and none waits.
 TEST_F(OnDevices, ARankWithoutAWayToNcclsStoreIsNamed) {
   const auto without_files = [](AcceleratorOptions& options) {
-    options.timeout = std::chrono::seconds(3);
+    options.timeout = std::chrono::seconds(10);
     TheJob(options.environment, options.timeout);
     DescribeRankDevice(options.environment->rank);
     if (options.environment->rank != 1) return;

@@ -1,0 +1,42 @@
+#include "lathe/distributed/shared_error.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "lathe/distributed/job.h"
+
+namespace lathe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+std::string Told(int rank) { return "error/" + std::to_string(rank); }
+std::string Read(int rank) { return "error read/" + std::to_string(rank); }
+
+}  // namespace
+
+bool LowerRankTells(const Error& error) {
+  bool same = false;
+  try {
+    const auto group = JoinedGroup();
+    if (group == nullptr || group->size() == 1) return false;
+    const Clock::time_point deadline = Clock::now() + Milliseconds(500);
+    const auto find = [&](const std::string& key) {
+      const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
+      return group->Find(key, std::max(left, Milliseconds(0)));
+    };
+    group->Post(Told(group->rank()), error.message());
+    for (int rank = 0; rank < group->rank() && !same; ++rank)
+      same = find(Told(rank)) == error.message();
+    group->Post(Read(group->rank()), "");
+    // What ranks have posted goes with rank 0.
+    for (int rank = 1; group->rank() == 0 && rank < group->size(); ++rank) find(Read(rank));
+  } catch (const Error&) {
+    // Rank 0 has ended, maybe because it has seen that this one has read.
+  }
+  return same;
+}
+
+}  // namespace lathe
