@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <streambuf>
@@ -182,10 +183,41 @@ void AddConfig(const nlohmann::json& config, NamedValues& values) {
   }
 }
 
+// The first process of a machine reads its files for all: the others' must not be other ones.
+void CheckSameFiles(const NamedValues& files, Accelerator& accelerator) {
+  const nlohmann::json mine = {{"main", accelerator.local_main_process_index()},
+                               {"files", std::map(files.begin(), files.end())}};
+  const std::vector<std::string> all =
+      accelerator.GatherObject(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const auto theirs = nlohmann::json::parse(all[rank]);
+    const auto main = theirs.at("main").get<size_t>();
+    const nlohmann::json expected = nlohmann::json::parse(all[main]).at("files");
+    const nlohmann::json& given = theirs.at("files");
+    if (given == expected) continue;
+    const auto changed = [](const nlohmann::json& from, const nlohmann::json& to) {
+      return std::find_if(from.items().begin(), from.items().end(), [&](const auto& file) {
+        return to.value(file.key(), "") != file.value();
+      });
+    };
+    auto first = changed(given, expected);
+    if (first == given.items().end()) first = changed(expected, given);
+    const std::string option = first.key();
+    const auto text = [&](const nlohmann::json& of) {
+      return of.contains(option) ? option + " " + of.at(option).get<std::string>() : "no " + option;
+    };
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                "[preflight] rank " + std::to_string(rank) + " has " + text(given) + " but rank " +
+                    std::to_string(main) + " of the same machine has " + text(expected),
+                "run the same program with the same files on all ranks of a machine");
+  }
+}
+
 // Before anything is computed: all but the data to train on and the model's layout, which are
 // compared as they are prepared.
 void CheckSameEverywhere(const ParsedOptions& parsed, const Task& task, Accelerator& accelerator) {
   if (!accelerator.use_distributed()) return;
+  CheckSameFiles(parsed.files, accelerator);
   NamedValues values = parsed.shared;
   AddConfig(task.model->config().json(), values);
   const std::vector<std::string>& labels = task.labels.names();

@@ -137,15 +137,30 @@ TEST_F(JoiningFaultTest, ARankThatIsKilledWhileAnotherIsLateIsNamed) {
   }
 }
 
-// The others can't know of it; the launcher tells them to end.
-TEST_F(JoiningFaultTest, ARankThatFailsBeforeItJoinsEndsTheJob) {
-  const auto [run, seconds] = WithFault(2, "test $RANK = 1 && exit 7", 0, [] {});
-  EXPECT_EQ(run.exit_code, 7);
-  EXPECT_EQ(run.out, kNothingDone);
-  EXPECT_EQ(WithoutProcesses(run.err),
-            "lathe launch: rank 1 ended with exit code 7; stopping the others\n"
-            "lathe launch: the job failed because rank 1 ended with exit code 7\n");
-  EXPECT_LT(seconds, 7);
+// Only the launcher knows of it, and tells those that wait.
+TEST_F(JoiningFaultTest, ARankThatEndsBeforeItJoinsEndsTheJob) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    for (const int victim : {0, 1}) {
+      for (const int code : {7, 0}) {
+        const std::string rank = std::to_string(victim), other = std::to_string(1 - victim);
+        const auto [run, seconds] =
+            WithFault(2, "test $RANK = " + rank + " && sleep 2 && exit " + std::to_string(code),
+                      1 - victim, [] {});
+        EXPECT_EQ(run.out, "");
+        EXPECT_LT(seconds, 2 + 2);
+        EXPECT_EQ(run.exit_code, code == 0 ? 75 : code);
+        const std::string prefix = victim == 1 ? "" : "rank 1: ";
+        const std::string launcher =
+            code == 0 ? other + " ended with exit code 75, having lost another rank"
+                      : rank + " ended with exit code 7";
+        EXPECT_EQ(WithoutProcesses(run.err),
+                  prefix + "error: [joining] rank " + other + " can't go on: rank " + rank +
+                      " has ended before all had joined\n" + prefix +
+                      "hint: look at what that rank printed last, and start all again\n" +
+                      "lathe launch: rank " + launcher + "\n");
+      }
+    }
+  }
 }
 
 // Rank 0 waits for a file that doesn't come, and rank 1 for rank 0.

@@ -127,6 +127,25 @@ TEST_F(LoneWorkTest, EvaluationEndsWhereOneRankIsToldTo) {
   }
 }
 
+// It can't tell rank 0, which hangs.
+TEST_F(LoneWorkTest, ASignalInAnEvaluationWithoutRank0) {
+  MakeLong("dev.csv");
+  const auto [run, seconds] = Lose(
+      0, SIGSTOP, {"--do_eval", "--per_device_eval_batch_size", "1", "--max_steps", "3"}, [this] {
+        if (!Evaluates()) return false;
+        kill(PidOf(0), SIGSTOP);
+        kill(PidOf(1), SIGTERM);
+        return true;
+      });
+  EXPECT_EQ(run.exit_code, 75) << run.err;
+  EXPECT_NE(run.err.find(" rank 1 can't go on: rank 0 does not answer; this rank was evaluating\n"),
+            std::string::npos)
+      << run.err;
+  EXPECT_NE(run.err.find("; the trained model is in " + Path("out") + "\n"), std::string::npos)
+      << run.err;
+  EXPECT_LT(seconds, kTimeout + 3);
+}
+
 // In between epochs, the model is saved by who is left.
 TEST_F(LoneWorkTest, SoDoesOneInTheMidstOfTraining) {
   MakeLong("dev.csv");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "lathe/apps/schedule_kwargs.h"
@@ -297,14 +299,22 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   if (!json_config.empty()) flags.ApplyJson(json_config);
   ReadPrecision(flags, o);
   Validate(o);
-  // Folders may lie elsewhere on another machine; what is in them is compared.
-  const std::vector<std::string> own = {"model_name_or_path", "config_name", "tokenizer_name",
-                                        "train_file",         "test_file",   "validation_file",
-                                        "output_dir",         "num_threads", "overwrite_output_dir",
-                                        "disable_tqdm",       "json_config"};
+  const auto in = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const std::vector<std::string> own = {"output_dir", "num_threads", "overwrite_output_dir",
+                                        "disable_tqdm", "json_config"};
+  const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
+                                          "train_file",         "test_file",   "validation_file"};
   for (const auto& [name, value] : flags.GivenValues()) {
-    if (std::find(own.begin(), own.end(), name) == own.end())
+    if (in(own, name)) continue;
+    if (in(files, name)) {
+      std::error_code code;
+      const auto path = std::filesystem::weakly_canonical(value, code);
+      parsed.files.emplace_back("--" + name, code ? value : path.string());
+    } else {
       parsed.shared.emplace_back("--" + name, value);
+    }
   }
   return parsed;
 }

@@ -77,6 +77,8 @@ struct ParsedOptions {
   FinetuneOptions options;
   // What was given that all processes of a job must have alike, as it was written.
   std::vector<std::pair<std::string, std::string>> shared;
+  // The files and folders that were given, as absolute paths: alike on each machine.
+  std::vector<std::pair<std::string, std::string>> files;
   std::optional<std::string> help;  // the text to print instead of running, if --help was given
 };
 

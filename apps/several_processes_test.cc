@@ -212,6 +212,27 @@ TEST_F(LaunchedTest, OptionsThatDiffer) {
   EXPECT_FALSE(Exists("out/model.safetensors"));
 }
 
+// The first process of a machine reads them for all: the others' would be passed over.
+TEST_F(LaunchedTest, FilesOfOneMachineThatDiffer) {
+  std::filesystem::create_directories(Path("other"));
+  const auto absolute = [this](const std::string& name) {
+    return std::filesystem::canonical(Path(name)).string();
+  };
+  for (const auto& [option, own] : {std::pair<std::string, std::string>(
+                                        "--train_file", "--train_file " + absolute("train.csv")),
+                                    {"--tokenizer_name", "no --tokenizer_name"}}) {
+    std::string script = "test $RANK = 1 && set -- " + option + " " + Path("other") + "; exec";
+    for (const std::string& arg : Finetune("out", {"--max_steps", "3"})) script += " '" + arg + "'";
+    const RunResult run = Launch(2, {"sh", "-c", script + " \"$@\""});
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_NE(run.err.find("error: [preflight] rank 1 has " + option + " " + absolute("other") +
+                           " but rank 0 of the same machine has " + own + "\n"),
+              std::string::npos)
+        << run.err;
+    EXPECT_EQ(run.err.find("error:"), run.err.rfind("error:")) << run.err;
+  }
+}
+
 // Two machines of one rank each, with files of their own under the same names.
 class OwnFiles : public LaunchedTest {
  protected:
@@ -328,7 +349,21 @@ TEST_F(LaunchedTest, ABadLossStopsAllAndIsToldOnce) {
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 3) << run.err;  // and the launcher's
   EXPECT_NE(run.err.find("the last good model, from before step"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("\nlathe launch: rank 0 (process "), std::string::npos) << run.err;
   EXPECT_TRUE(Exists("out/model.safetensors"));
+}
+
+// Of a program of one's own, after the last call that the processes have in common.
+TEST_F(LaunchedTest, AMainProcessThatFailsAtTheEndLetsTheOthersEndWell) {
+  ASSERT_EQ(Launch(1, Finetune("start", {"--max_steps", "1"})).exit_code, 0);
+  for (int round = 0; round < 10; ++round) {
+    const RunResult run = Launch(2, {"apps/examples/training_loop", Path("start"),
+                                     Path("train.csv"), Path("dev.csv"), "/proc/nothing"});
+    EXPECT_EQ(run.exit_code, 1) << run.err;
+    EXPECT_EQ(run.err.find("error: "), 0u) << run.err;
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 2) << run.err;
+    EXPECT_NE(run.err.find("\nlathe launch: rank 0 (process "), std::string::npos) << run.err;
+  }
 }
 
 }  // namespace

@@ -222,7 +222,13 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
   progress_.reset();
   const std::string message = "step " + std::to_string(step) + ": " + what + "; " +
                               (alone ? FirstBadParameter() : FirstBadParameterOfAll());
-  if (out_ == nullptr) throw SaidElsewhere{};
+  if (out_ == nullptr) {
+    try {  // the main process saves, and a launcher ends a job soon after the first process
+      accelerator_.group().Await("nothing but the main process's end");
+    } catch (const Error&) {
+    }
+    throw SaidElsewhere{};
+  }
   const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
   std::string hint = untouched
                          ? "the weights that training starts from are damaged; use another model"

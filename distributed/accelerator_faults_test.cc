@@ -386,6 +386,37 @@ TEST(Accelerator, ALoopWithoutCollectivesEndsWithARankThatIsLost) {
   EXPECT_LT(results[0].seconds - results[1].seconds, 2);
 }
 
+// One that has done its part is not missed by those that compute on.
+TEST(Accelerator, AFunctionMayEndEarlierInSomeRanks) {
+  const auto results = RunRanks(1, [](const Env&) {
+    const int code = Launch(
+        [] {
+          Accelerator accelerator;
+          DataLoader loader(Data(40), {.batch_size = 2});
+          accelerator.Prepare(loader);
+          const auto turn = accelerator.MainProcessFirst();
+          if (!accelerator.is_main_process()) return;
+          const NoGradGuard no_grad;
+          for ([[maybe_unused]] const Batch& batch : loader)
+            std::this_thread::sleep_for(std::chrono::milliseconds(80));
+        },
+        2, {.num_gpus = 0});
+    const int other = Launch(
+        [] {
+          Accelerator accelerator;
+          DataLoader loader(Data(40), {.batch_size = 2});
+          accelerator.Prepare(loader);
+          if (accelerator.is_main_process()) return;
+          const NoGradGuard no_grad;
+          for ([[maybe_unused]] const Batch& batch : loader)
+            std::this_thread::sleep_for(std::chrono::milliseconds(80));
+        },
+        2, {.num_gpus = 0});
+    return std::to_string(code) + " " + std::to_string(other);
+  });
+  EXPECT_EQ(results[0].said, "0 0");
+}
+
 // Which of the ranks that end with the same error tells of it.
 TEST(SharedError, TheFirstTells) {
   const auto told = [](int n, const std::function<std::string(int rank)>& error) {

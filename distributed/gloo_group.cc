@@ -303,8 +303,14 @@ class GlooGroup : public ProcessGroup {
       const auto left =
           std::chrono::duration_cast<Milliseconds>(deadline - std::chrono::steady_clock::now());
       if (left <= Milliseconds(0)) throw gloo::IoException("no answer");
-      watch_.store().SetPatience(left);
-      watch_.CheckAllLive();
+      // But a busy machine needs a moment.
+      watch_.store().SetPatience(std::max(left, Milliseconds(500)));
+      try {
+        watch_.CheckAllLive();
+      } catch (...) {
+        watch_.store().SetPatience(timeout_);
+        throw;
+      }
       watch_.store().SetPatience(timeout_);
     };
   }

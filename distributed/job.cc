@@ -13,6 +13,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/collectives.h"
+#include "lathe/distributed/rank_end.h"
 
 namespace lathe {
 namespace {
@@ -80,6 +81,9 @@ const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
       ShareThreads(*fresh.group);
     }
     job = std::move(fresh);
+    AtRankEnd([] {
+      if (JoinedGroup() != nullptr) ThisProcess().job.reset();
+    });
   }
   return *job;
 }

@@ -20,6 +20,7 @@
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/distributed/lost_ranks.h"
+#include "lathe/distributed/rank_end.h"
 
 namespace lathe {
 namespace {
@@ -75,7 +76,7 @@ void Set(Environment& environment, const std::string& name, const std::string& v
 }
 
 // What all ranks of this machine have in common.
-Environment JobEnvironment(const LaunchOptions& options) {
+Environment JobEnvironment(const LaunchOptions& options, const EndedRanks& ended) {
   Environment environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
@@ -90,6 +91,7 @@ Environment JobEnvironment(const LaunchOptions& options) {
   Set(environment, "LOCAL_WORLD_SIZE", std::to_string(local_size));
   Set(environment, "MASTER_ADDR", options.main_process_ip);
   Set(environment, "MASTER_PORT", std::to_string(port));
+  Set(environment, kEndedRanks, ended.Variable(port));
   // All machines must come to the same name without having met.
   const char* job = std::getenv("LATHE_JOB_ID");
   if (options.num_machines == 1) {
@@ -173,7 +175,7 @@ class CStrings {
 // Starts this machine's ranks: `body` runs in each with its variables.
 void StartRanks(RankSupervisor& supervisor, const LaunchOptions& options,
                 const std::function<std::function<void()>(int rank, const Environment&)>& body) {
-  const Environment job = JobEnvironment(options);
+  const Environment job = JobEnvironment(options, supervisor.ended());
   const int local_size = LocalProcesses(options);
   for (int local_rank = 0; local_rank < local_size; ++local_rank) {
     const int rank = options.machine_rank * local_size + local_rank;
@@ -200,6 +202,7 @@ int RunFunction(const std::function<void()>& function, int rank) {
     if (!std::cout.flush() || std::fflush(stdout) != 0) {
       return ReportError(rank, "standard output: cannot be written");
     }
+    EndRank();  // the others shall not miss it
     return 0;
   } catch (const Error& e) {
     if (FindLostRanks(e).ranks.empty()) return ReportError(rank, e.message(), e.hint());

@@ -296,9 +296,42 @@ TEST(LaunchProgram, TellsOfARankThatCrashesWhenItIsToEnd) {
                     Ranks(2));
   launcher.WaitForLines(2);
   launcher.Kill(SIGINT);
-  EXPECT_EQ(launcher.Wait(), 128 + SIGINT);
+  EXPECT_EQ(launcher.Wait(), 128 + SIGABRT);
   EXPECT_TRUE(launcher.err().starts_with("lathe launch: rank 1 (process ")) << launcher.err();
   EXPECT_TRUE(launcher.err().ends_with(") was killed by signal 6 (Aborted)\n")) << launcher.err();
+}
+
+// As where it needs too much memory to save.
+TEST(LaunchProgram, TellsOfARankThatIsKilledWhenItIsToEnd) {
+  Launcher launcher(Script("trap 'test $RANK = 1 && kill -KILL $$; sleep 0.2; exit 143' TERM; "
+                           "echo ready; while :; do sleep 0.05; done"),
+                    Ranks(2));
+  launcher.WaitForLines(2);
+  launcher.Kill(SIGTERM);
+  EXPECT_EQ(launcher.Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(launcher.err().ends_with(") was killed by signal 9 (Killed)\n")) << launcher.err();
+}
+
+// It may be saving what is left.
+TEST(LaunchProgram, KillsAfterAFailureNoneThatWorks) {
+  const SupervisorOptions times = {
+      .grace = std::chrono::seconds(20), .notice = milliseconds(100), .stop = milliseconds(300)};
+  Launcher launcher(Script("test $RANK = 0 && exit 3; trap '' TERM; i=0; "
+                           "while test $i -lt 600000; do i=$((i + 1)); done; echo saved"),
+                    Ranks(2, times));
+  EXPECT_EQ(launcher.Wait(), 3);
+  EXPECT_EQ(launcher.out(), "saved\n");
+}
+
+TEST(LaunchProgram, KillsAfterTheGraceWhatWorksForEver) {
+  const SupervisorOptions times = {
+      .grace = milliseconds(800), .notice = milliseconds(100), .stop = milliseconds(300)};
+  Launcher launcher(Script("test $RANK = 0 && exit 3; trap '' TERM; while :; do :; done"),
+                    Ranks(2, times));
+  EXPECT_EQ(launcher.Wait(), 3);
+  EXPECT_NE(launcher.err().find("rank 1 did not end within 0.8 s of being told to; it is killed"),
+            std::string::npos)
+      << launcher.err();
 }
 
 TEST(LaunchProgram, TellsOfARankThatFailsWhenItIsToEnd) {

@@ -39,10 +39,18 @@ PeerWatch::PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server,
                      std::shared_ptr<Store> store)
     : rank_(rank), size_(size), server_(std::move(server)), store_(std::move(store)) {}
 
-// The store goes with rank 0, and others may still need it: for words that were posted before.
-PeerWatch::~PeerWatch() try {
+PeerWatch::~PeerWatch() {
   life_.reset();
   if (!problem_.empty() || abandoned_) return;
+  try {
+    SayGoodbye();
+  } catch (const Error&) {
+    // Rank 0 is gone already.
+  }
+}
+
+// The store goes with rank 0, and others may still need it: for words that were posted before.
+void PeerWatch::SayGoodbye() {
   store_->SetPatience(kMoment);
   store_->Set(kLeft, RankName(rank_));  // who waits for this rank shall know
   store_->Set(RankKey("bye", rank_), "");
@@ -57,8 +65,6 @@ PeerWatch::~PeerWatch() try {
       }
     }
   }
-} catch (const Error&) {
-  // Rank 0 is gone already.
 }
 
 void PeerWatch::Run(const char* what, const std::function<void()>& body) {
@@ -225,8 +231,15 @@ void PeerWatch::SetPhase(const std::string& phase) {
   }
 }
 
-void PeerWatch::Post(const std::string& key, const std::string& value) {
+void PeerWatch::Abandon() {
+  abandoned_ = true;
+  store_->SetPatience(kMoment);
+}
+
+void PeerWatch::Post(const std::string& key, const std::string& value) try {
   store_->Set("word/" + key, value);
+} catch (const Error& e) {
+  throw Failure("post", ProblemOfStore(e));
 }
 
 std::string PeerWatch::Await(const std::string& key) {

@@ -64,7 +64,7 @@ class PeerWatch {
   // As ProcessGroup's.
   void CheckPeers();
   void SetAlarm(const std::function<void(const Error&)>& alarm);
-  void Abandon() { abandoned_ = true; }
+  void Abandon();
   void SetPhase(const std::string& phase);
   void Post(const std::string& key, const std::string& value);
   std::string Await(const std::string& key);
@@ -78,6 +78,7 @@ class PeerWatch {
   int size() const { return size_; }
 
  private:
+  void SayGoodbye();
   Error Failure(const char* what, const std::string& problem) const;
   std::string AgreeOnProblem(const char* what, const std::string& said, bool own_fault);
   std::string FindCulprit(const char* what, const std::string& said);

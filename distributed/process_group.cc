@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lathe/core/error.h"
+#include "lathe/distributed/ended_ranks.h"
 #include "lathe/distributed/gloo_group.h"
 #include "lathe/distributed/lost_ranks.h"
 #include "lathe/distributed/nccl_group.h"
@@ -66,6 +67,12 @@ Milliseconds Left(Clock::time_point deadline) {
                   Milliseconds(0));
 }
 
+Error EndedEarly(const ProcessEnvironment& env, const std::string& problem) {
+  return Error(absl::StatusCode::kUnavailable,
+               "[joining] rank " + std::to_string(env.rank) + " can't go on: " + problem,
+               std::string(kLostRankHint) + ", and start all again");
+}
+
 // What is wrong with who has joined, for all to hear; "" if all is well.
 std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
@@ -78,6 +85,8 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
       size = store.Get(RankKey("joined", rank), std::min(kMoment, Left(deadline)));
       if (size) break;
       if (const auto gone = store.Get(Store::kGone, Milliseconds(0))) return *gone + kEndedEarly;
+      if (const auto ended = FindEndedRank(env))
+        return "rank " + std::to_string(*ended) + kEndedEarly;
     } while (Left(deadline) > Milliseconds(0));
     if (!size) {
       late += (late.empty() ? "" : ", ") + std::to_string(rank);
@@ -131,11 +140,7 @@ void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const std::string problem = Verdict(store, env, timeout);
   if (problem.empty()) return;
   TellThatHeard(store, env);
-  if (problem.ends_with(kEndedEarly)) {
-    throw Error(absl::StatusCode::kUnavailable,
-                "[joining] rank " + std::to_string(env.rank) + " can't go on: " + problem,
-                std::string(kLostRankHint) + ", and start all again");
-  }
+  if (problem.ends_with(kEndedEarly)) throw EndedEarly(env, problem);
   throw Error(
       absl::StatusCode::kUnavailable, problem,
       "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
@@ -162,8 +167,11 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
     server = std::make_shared<StoreServer>(host, port, job);
     port = server->port();
   }
-  auto store =
-      std::make_shared<Store>(host, port, job, options.timeout, "rank " + std::to_string(env.rank));
+  auto store = std::make_shared<Store>(
+      host, port, job, options.timeout, "rank " + std::to_string(env.rank), [&] {
+        const auto ended = FindEndedRank(env);
+        if (ended) throw EndedEarly(env, "rank " + std::to_string(*ended) + kEndedEarly);
+      });
   // Rank 0 may also hang once it has greeted.
   store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), options.timeout));
   Join(*store, env, options.timeout);

@@ -71,7 +71,8 @@ class ProcessGroup {
   // end the process. Empty: no more.
   virtual void SetAlarm(const std::function<void(const Error&)>& /*alarm*/) {}
 
-  // This rank ends with an error: it doesn't wait for the others, and they shall miss it.
+  // This rank ends with an error: it doesn't wait for the others, nor longer than half a second for
+  // a word from rank 0, and they shall miss it.
   virtual void Abandon() {}
   // What this rank is doing from now on, for the others' error messages: "training".
   virtual void SetPhase(const std::string& phase) = 0;
@@ -80,7 +81,8 @@ class ProcessGroup {
   // once, or with the same value each time. Await waits for it as long as all ranks live.
   virtual void Post(const std::string& key, const std::string& value) = 0;
   virtual std::string Await(const std::string& key) = 0;
-  // What is posted there, or comes within `time`; nullopt: nothing. Throws as Await does.
+  // What is posted there, or comes within `time`; nullopt: nothing. Both this and Post
+  // throw where rank 0, which keeps the words, has ended or hangs.
   virtual std::optional<std::string> Find(const std::string& key,
                                           std::chrono::milliseconds time) = 0;
 

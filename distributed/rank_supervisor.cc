@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <initializer_list>
 #include <sstream>
 #include <utility>
@@ -39,6 +40,26 @@ std::string Seconds(std::chrono::milliseconds time) {
   std::ostringstream text;
   text << std::chrono::duration<double>(time).count() << " s";
   return text.str();
+}
+
+struct Effort {
+  int64_t ticks = 0;  // of processor time
+  bool waits_for_disk = false;
+};
+
+Effort EffortOf(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(") ");  // of the name, which may hold anything
+  if (end == std::string::npos) return {};
+  std::istringstream fields(text.substr(end + 2));
+  char state = 0;
+  fields >> state;
+  int64_t value = 0, user = 0, system = 0;
+  for (int i = 4; i < 14; ++i) fields >> value;
+  fields >> user >> system;
+  return {user + system, state == 'D'};
 }
 
 void MoveTo(int stream, int fd) {
@@ -170,6 +191,7 @@ void RankSupervisor::Reap() {
     guard_.Remove(rank.process);
     waitpid(rank.process, &rank.status, 0);
     rank.running = false;
+    ended_.Add(rank.rank);
     if (ExitCode(rank.status) != 0) failed.push_back(&rank);
   }
   if (!AnyRuns()) output_.ReadRest();
@@ -182,34 +204,21 @@ void RankSupervisor::Reap() {
   if (!AnyRuns()) TellCause();
 }
 
-namespace {
-
-// As a program does that is wrong, not one that is told to end.
-bool Crashed(int status) {
-  if (!WIFSIGNALED(status)) return false;
-  constexpr int kSignals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-  return std::ranges::count(kSignals, WTERMSIG(status)) > 0;
+// Whether it has ended as it was told to, or because others have.
+bool RankSupervisor::FollowedASignal(const Rank& rank) const {
+  const int code = ExitCode(rank.status);
+  return code == kLostRankExitCode ||
+         std::ranges::any_of(passed_on_, [&](int s) { return code == kSignalExitCode + s; });
 }
-
-// With an error of its own, which is neither that it was told to end nor that others have.
-bool FailedAfterSignal(int status) {
-  return WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) < kSignalExitCode &&
-         WEXITSTATUS(status) != kLostRankExitCode;
-}
-
-}  // namespace
 
 void RankSupervisor::NoteFailure(const Rank& rank) {
+  if (stage_ == Stage::kKilled) return;
   if (stage_ == Stage::kRunning) {
     Enter(Stage::kNotice, options_.notice);
     early_ = Clock::now() + options_.patience;
-  } else if (cause_ == nullptr && Crashed(rank.status)) {
-    cause_ = &rank;  // after a signal that stops the job: it stops all the same, but not well
-    return;
-  } else if (cause_ == nullptr && FailedAfterSignal(rank.status)) {
-    cause_ = &rank;  // it could not save, say
-    exit_code_ = ExitCode(rank.status);
-    return;
+  } else if (stage_ == Stage::kGrace) {
+    // A signal stops the job; one rank may fail all the same: it could not save, say.
+    if (cause_ != nullptr || FollowedASignal(rank)) return;
   } else if (stage_ != Stage::kNotice || ExitCode(cause_->status) != kLostRankExitCode ||
              ExitCode(rank.status) == kLostRankExitCode) {
     return;  // the first says why the job ends
@@ -254,11 +263,27 @@ void RankSupervisor::TellCause() {
 
 void RankSupervisor::PassOn(int signal_number) {
   SignalAll(signal_number);
+  passed_on_.push_back(signal_number);
   told_to_end_ = true;
   if (!AnyRuns()) stage_end_ = Clock::now();
   if (stage_ != Stage::kRunning) return;
   exit_code_ = kSignalExitCode + signal_number;
   if (AnyRuns()) Enter(Stage::kGrace, options_.grace);
+}
+
+void RankSupervisor::TakeEffort() {
+  for (Rank& rank : ranks_) rank.effort = EffortOf(rank.process).ticks;
+}
+
+// For a twentieth of the time since TakeEffort, on one core, or waiting for a disk right now.
+bool RankSupervisor::AnyWorks() const {
+  const double seconds = std::chrono::duration<double>(options_.stop).count();
+  const auto least = static_cast<int64_t>(seconds / 20 * static_cast<double>(sysconf(_SC_CLK_TCK)));
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+    if (!rank.running) return false;
+    const Effort effort = EffortOf(rank.process);
+    return effort.waits_for_disk || effort.ticks - rank.effort > least;
+  });
 }
 
 void RankSupervisor::Enter(Stage stage, std::chrono::milliseconds time) {
@@ -270,15 +295,24 @@ void RankSupervisor::EndStage() {
   if (stage_ == Stage::kNotice) {
     TellCauseEarly();
     SignalAll(SIGTERM);
+    stop_by_ = Clock::now() + options_.grace;
+    TakeEffort();
     return Enter(Stage::kStopping, options_.stop);
+  }
+  // One that works on may be saving.
+  if (stage_ == Stage::kStopping && Clock::now() < stop_by_ && AnyWorks()) {
+    TakeEffort();
+    return Enter(Stage::kStopping,
+                 std::min(options_.stop,
+                          std::chrono::ceil<std::chrono::milliseconds>(stop_by_ - Clock::now())));
   }
   std::vector<int> left;
   for (const Rank& rank : ranks_) {
     if (rank.running) left.push_back(rank.rank);
   }
-  Say(Names(left) + " did not end within " +
-      Seconds(stage_ == Stage::kGrace ? options_.grace : options_.stop) + " of being told to; " +
-      (left.size() > 1 ? "they are" : "it is") + " killed");
+  const bool long_ago = stage_ == Stage::kGrace || Clock::now() >= stop_by_;
+  Say(Names(left) + " did not end within " + Seconds(long_ago ? options_.grace : options_.stop) +
+      " of being told to; " + (left.size() > 1 ? "they are" : "it is") + " killed");
   SignalAll(SIGKILL);
   stage_ = Stage::kKilled;
   stage_end_ = Clock::time_point::max();

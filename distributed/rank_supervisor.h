@@ -6,8 +6,9 @@
 // - SIGINT, SIGTERM and SIGHUP, unless they are ignored as under nohup, are passed on to the ranks,
 //   each as often as it comes. Those that have not ended `grace` after the first are killed.
 // - When a rank fails, the others have `notice` to find out and end by themselves; then they get
-//   SIGTERM, and `stop` later SIGKILL. The cause is told last, after all that ranks have printed,
-//   and also once it has lasted for `patience`.
+//   SIGTERM, and `stop` later SIGKILL, or `grace` later as long as one works on: it may be saving.
+//   The cause is told last, after all that ranks have printed, and also once it has lasted for
+//   `patience`.
 // - A rank that ends because it has lost another (lost_ranks.h) is the cause only if no other rank
 //   here has failed by itself.
 #pragma once
@@ -16,10 +17,12 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "lathe/distributed/ended_ranks.h"
 #include "lathe/distributed/orphan_guard.h"
 #include "lathe/distributed/tagged_output.h"
 
@@ -70,9 +73,11 @@ class RankSupervisor {
   void Start(int rank, const std::function<void()>& body);
 
   // Returns when all ranks have ended: 0; or the exit code of the first that failed, 128 + signal
-  // if one killed it; or 128 + signal if one came here before. What happened is told on standard
-  // error.
+  // if one killed it; or 128 + signal if one came here before and no rank failed otherwise. What
+  // happened is told on standard error.
   int Wait();
+
+  const EndedRanks& ended() const { return ended_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -81,13 +86,17 @@ class RankSupervisor {
     int rank;
     pid_t process;
     bool running = true;
-    int status = 0;  // as waitpid tells it
+    int status = 0;      // as waitpid tells it
+    int64_t effort = 0;  // processor time when TakeEffort looked, in ticks
   };
 
   bool AnyRuns() const;
   void SignalAll(int signal_number) const;
   void Reap();
+  bool FollowedASignal(const Rank& rank) const;
   void NoteFailure(const Rank& rank);
+  void TakeEffort();
+  bool AnyWorks() const;
   std::string Describe(const Rank& rank) const;
   void TellCauseEarly();
   void TellCause();
@@ -103,12 +112,15 @@ class RankSupervisor {
   WatchedSignals signals_;
   TaggedOutput output_;
   OrphanGuard guard_;
+  EndedRanks ended_;
   std::vector<Rank> ranks_;
   Stage stage_ = Stage::kRunning;
   Clock::time_point stage_end_ = Clock::time_point::max();
   const Rank* cause_ = nullptr;  // the first that failed, once one has
   bool told_early_ = false;      // what the cause is
   Clock::time_point early_ = Clock::time_point::max();
+  Clock::time_point stop_by_ = Clock::time_point::max();  // when all are killed after a failure
+  std::vector<int> passed_on_;                            // signals
   bool told_to_end_ = false;  // by a signal: who reads the output is not waited for without end
   int exit_code_ = 0;
 };

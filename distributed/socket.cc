@@ -242,7 +242,8 @@ bool IsOnLoopback(const Socket& socket) {
   return IsLoopbackAddress(reinterpret_cast<const sockaddr&>(address));
 }
 
-Socket Connect(const std::string& host, int port, Deadline deadline) {
+Socket Connect(const std::string& host, int port, Deadline deadline,
+               const std::function<void()>& on_wait) {
   const Clock::time_point start = Clock::now();
   for (;;) {
     std::string problem;
@@ -262,6 +263,7 @@ Socket Connect(const std::string& host, int port, Deadline deadline) {
                   "start rank 0 too, and check MASTER_ADDR and MASTER_PORT");
     }
     std::this_thread::sleep_for(kPause);
+    if (on_wait) on_wait();
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 
 namespace lathe {
@@ -35,8 +36,10 @@ int LocalPort(const Socket& socket);
 std::string LocalHost(const Socket& socket);  // as a number
 bool IsOnLoopback(const Socket& socket);      // whether that is out of other machines' reach
 
-// Tries again until somebody listens there. Throws Unavailable with the last reason.
-Socket Connect(const std::string& host, int port, Deadline deadline);
+// Tries again until somebody listens there. Throws Unavailable with the last reason. on_wait is
+// called between two tries, and may throw.
+Socket Connect(const std::string& host, int port, Deadline deadline,
+               const std::function<void()>& on_wait = {});
 
 // All `size` bytes, or false: the other side is gone or the deadline has passed.
 bool SendAll(const Socket& socket, const void* data, size_t size, Deadline deadline);

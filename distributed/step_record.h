@@ -7,8 +7,8 @@
 
 namespace lathe {
 
-// Numbers arrive as they left, and so do a NaN and an infinity: the loss sum says whether this rank's
-// part of the loss is finite.
+// Numbers arrive as they left, and so do a NaN and an infinity: the loss sum says whether this
+// rank's part of the loss is finite.
 struct StepRecord {
   double loss_sum = 0, weight = 0;  // to float's precision, and up to 2^24
   bool stop = false;                // somebody has asked this rank to

@@ -267,17 +267,19 @@ struct Store::Impl {
 
   // A rank 0 that ends before it answers may be the one of the job before.
   Reply ConnectAndGreet(const std::string& host, int port, const std::string& job,
-                        std::string_view name, Timeout timeout) {
+                        std::string_view name, Timeout timeout,
+                        const std::function<void()>& on_wait) {
     const Clock::time_point start = Clock::now();
     const Deadline deadline = start + timeout;
     constexpr Timeout kMoment(1000), kPause(50);
     for (;;) {
-      socket = Connect(host, port, deadline);
+      socket = Connect(host, port, deadline, on_wait);
       // A server that comes at the last moment gets one to answer in.
       const Deadline moment = Clock::now() + std::min(timeout, kMoment);
       if (const auto reply = Greet(job, name, std::max(deadline, moment))) return *reply;
       if (Clock::now() + kPause >= deadline) break;
       std::this_thread::sleep_for(kPause);
+      if (on_wait) on_wait();
     }
     throw Error(absl::StatusCode::kUnavailable,
                 where + " accepts connections but closes them without a word, for " +
@@ -299,10 +301,10 @@ struct Store::Impl {
 };
 
 Store::Store(const std::string& host, int port, const std::string& job, Timeout timeout,
-             std::string_view name)
+             std::string_view name, const std::function<void()>& on_wait)
     : impl_(std::make_unique<Impl>()) {
   impl_->where = AddressText(host, port);
-  const Reply reply = impl_->ConnectAndGreet(host, port, job, name, timeout);
+  const Reply reply = impl_->ConnectAndGreet(host, port, job, name, timeout, on_wait);
   if (reply.status == Status::kOtherJob) {
     throw Error(absl::StatusCode::kFailedPrecondition,
                 impl_->where + ": rank 0 of another job listens there",

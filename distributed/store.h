@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,8 +51,9 @@ class Store {
   // the address and the time waited, be it that nobody listens there or that who does says nothing
   // or closes the connection without a word; FailedPrecondition if the server belongs to another
   // job or is none of Lathe's. A client with a name is missed (kGone) when it goes without Leave.
+  // on_wait is called between two tries, and may throw.
   Store(const std::string& host, int port, const std::string& job, Timeout timeout,
-        std::string_view name = "");
+        std::string_view name = "", const std::function<void()>& on_wait = {});
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
