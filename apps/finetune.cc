@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <streambuf>
+#include <thread>
 #include <utility>
 
 #include "lathe/apps/evaluation.h"
@@ -29,6 +31,7 @@
 #include "lathe/core/log.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/dataset_digests.h"
+#include "lathe/distributed/ended_ranks.h"
 #include "lathe/distributed/job.h"
 #include "lathe/distributed/lost_ranks.h"
 #include "lathe/distributed/shared_error.h"
@@ -137,7 +140,7 @@ int EndInterrupted(Accelerator& accelerator) {
   try {
     group.Post(key(group.rank()), std::to_string(InterruptSignal()));
     for (int rank = 0; rank < group.size(); ++rank) {
-      const int signal_number = std::stoi(group.Await(key(rank)));
+      const int signal_number = std::stoi(group.Await(key(rank), rank));
       if (agreed == 0) agreed = signal_number;
     }
   } catch (const Error&) {
@@ -239,6 +242,12 @@ void CheckSameEverywhere(const ParsedOptions& parsed, const Task& task, Accelera
 
 int SaidByFewest(const std::function<int()>& body);
 
+void SetRankPrefix() {
+  if (const int rank = ReadProcessEnvironment().rank; rank > 0) {
+    SetErrorPrefix("rank " + std::to_string(rank) + ": ");
+  }
+}
+
 // While it lives, the loss of another process ends this one, whatever it waits for.
 class LossAlarm {
  public:
@@ -263,9 +272,7 @@ int Finetune(const ParsedOptions& parsed) {
   // The reader of the progress may end; the model is saved all the same, and the failed output
   // reported at the end.
   signal(SIGPIPE, SIG_IGN);
-  if (const int rank = ReadProcessEnvironment().rank; rank > 0) {
-    SetErrorPrefix("rank " + std::to_string(rank) + ": ");
-  }
+  SetRankPrefix();
   ShowDebugLog(options.log_level == "debug");
   Accelerator accelerator = [&] {
     // Others may never join. None knows of the others yet, so one on each machine tells.
@@ -358,17 +365,29 @@ int Finetune(const ParsedOptions& parsed) {
   return 0;
 }
 
+// A mistake on the command line, before processes know of each other: most have it alike, and the
+// first one of the machine tells, and ends. Whether it has, the launcher knows.
+bool LocalMainTellsOfUsage() {
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  for (int look = 0; environment.local_rank > 0 && look < 20; ++look) {
+    if (FindEndedRank(environment)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  }
+  SetRankPrefix();
+  return false;
+}
+
 // Of an error that several processes have alike the first one tells; that another process is lost
-// one on each machine tells. So it is with a mistake on the command line, as none knows of the
-// others yet.
+// one on each machine tells.
 int SaidByFewest(const std::function<int()>& body) {
   try {
     return body();
   } catch (const UsageError& e) {
-    const bool told =
-        JoinedGroup() == nullptr ? ReadProcessEnvironment().local_rank > 0 : LowerRankTells(e);
-    if (told) throw SaidElsewhere{kUsageExitCode};
+    if (JoinedGroup() == nullptr ? LocalMainTellsOfUsage() : LowerRankTells(e))
+      throw SaidElsewhere{kUsageExitCode};
     throw;
+  } catch (const LossWithSequel& e) {
+    return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   } catch (const Error& e) {
     if (FindLostRanks(e).ranks.empty()) {
       if (LowerRankTells(e)) throw SaidElsewhere{};
@@ -383,6 +402,7 @@ ParsedOptions Parse(const std::vector<std::string>& args) {
   try {
     ParsedOptions parsed = ParseOptions(args);
     if (!parsed.help && parsed.options.device == "auto") ReadUseCpu();  // throws
+    if (!parsed.help && parsed.options.ddp_timeout == 0) ReadTimeout();
     return parsed;
   } catch (const Error& e) {
     throw UsageError(e.message(), e.hint(), e.location());

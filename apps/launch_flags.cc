@@ -31,6 +31,12 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
            "the same, by Accelerate's name")
       .Min(0)
       .Max(kMostProcesses);
+  table
+      .Add("timeout", &o.timeout,
+           "seconds that a process may be late, to join or to do its part, before the others end "
+           "with an error (default: 600)")
+      .Min(1)
+      .Max(1e6);
   table.Add("tag_output", &o.tag_output, "put [rank] before each line that a process prints");
   table.Add("config_file", &o.config_file, "(default: " + DefaultConfigPath() + ")").Value("FILE");
   table.Add("help", &o.help, "show this text");
@@ -87,6 +93,8 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   options.main_process_port = static_cast<int>(port.value_or(one_machine ? 0 : kUsualPort));
   options.num_threads_per_process = static_cast<int>(flags.num_threads_per_process);
   options.supervisor.tag_output = flags.tag_output;
+  if (flags.timeout)
+    options.environment.emplace_back("LATHE_TIMEOUT", std::to_string(*flags.timeout));
 
   if (IsOnCpu(flags, config)) {
     options.num_gpus = 0;

@@ -23,6 +23,7 @@ struct LaunchFlags {
   std::string main_process_ip, mixed_precision, config_file;
   std::optional<bool> cpu;
   int64_t num_threads_per_process = 0;
+  std::optional<int64_t> timeout;  // seconds
   bool tag_output = false, help = false;
 };
 

@@ -36,12 +36,13 @@ class LaunchTest : public CliTest {
 };
 
 TEST_F(LaunchTest, TellsRanksWhatTheOptionsSay) {
-  const RunResult run = Launch(
-      {"--num-processes", "2", "--num_cpu_threads_per_process=3", "--mixed_precision", "bf16"},
-      "echo $RANK of $WORLD_SIZE, $OMP_NUM_THREADS, $ACCELERATE_MIXED_PRECISION, "
-      "$ACCELERATE_USE_CPU");
+  const RunResult run =
+      Launch({"--num-processes", "2", "--num_cpu_threads_per_process=3", "--mixed_precision",
+              "bf16", "--timeout", "7"},
+             "echo $RANK of $WORLD_SIZE, $OMP_NUM_THREADS, $ACCELERATE_MIXED_PRECISION, "
+             "$ACCELERATE_USE_CPU, $LATHE_TIMEOUT");
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(SortedLines(run.out), (Args{"0 of 2, 3, bf16, 1", "1 of 2, 3, bf16, 1"}));
+  EXPECT_EQ(SortedLines(run.out), (Args{"0 of 2, 3, bf16, 1, 7", "1 of 2, 3, bf16, 1, 7"}));
   EXPECT_EQ(run.err, "");
 }
 
@@ -115,6 +116,7 @@ TEST_F(LaunchTest, BadOptionsGetOneLine) {
       {{"--mixed_precision", "fp16", "true"},
        "mixed_precision fp16 needs a GPU, and the processes use the CPU"},
       {{"--main_process_port", "65536", "true"}, "--main_process_port must be at most 65535"},
+      {{"--timeout", "0", "true"}, "--timeout must be at least 1 but is \"0\""},
       {{"--machine_rank", "1", "true"}, "machine_rank must be from 0 to 0 but is 1"},
       {{"--num_machines", "2", "--main_process_ip", "localhost", "--num_processes", "3", "true"},
        "num_processes is 3, which 2 machines can't share evenly"},

@@ -183,8 +183,9 @@ void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::stri
   flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
   flags
       .Add("ddp_timeout", &o.ddp_timeout,
-           "seconds that one of several processes may keep the others waiting")
-      .Min(1)
+           "seconds that one of several processes may keep the others waiting; 0: what lathe "
+           "launch --timeout says, else 600")
+      .Min(0)
       .Max(1e6);
   flags.Add("shard_optimizer", &o.shard_optimizer,
             "several processes each update a part of the parameters: less time and memory; on the "
@@ -204,6 +205,7 @@ void Require(bool ok, const char* message, const char* hint = "") {
 void Validate(FinetuneOptions& o) {
   Require(o.do_train || o.do_eval || o.do_predict, "nothing to do",
           "pass at least one of --do_train, --do_eval, --do_predict");
+  Require(o.ddp_timeout == 0 || o.ddp_timeout >= 1, "--ddp_timeout must be 0 or at least 1");
   Require(!o.output_dir.empty(), "--output_dir is required",
           "name the folder that the model and the results go to");
   Require(!o.model_name_or_path.empty() || !o.config_name.empty(),

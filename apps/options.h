@@ -68,8 +68,8 @@ struct FinetuneOptions {
   std::string log_level = "info";
 
   // Machine.
-  int64_t num_threads = 0;   // 0: all cores
-  double ddp_timeout = 600;  // seconds that a process may be late
+  int64_t num_threads = 0;  // 0: all cores
+  double ddp_timeout = 0;   // seconds that a process may be late; 0: as the environment says
   bool shard_optimizer = true;
 };
 

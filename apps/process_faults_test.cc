@@ -119,6 +119,22 @@ TEST_F(FaultTest, AKilledRankEndsTheJob) {
   }
 }
 
+// The last one saves.
+TEST_F(FaultTest, TwoThatAreKilledTogether) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    const Outcome outcome = WithFault([&](pid_t, const std::vector<pid_t>& ranks) {
+      kill(ranks[0], SIGKILL);
+      kill(ranks[1], SIGKILL);
+    });
+    Report("ranks 0 and 1 killed", outcome.seconds);
+    EXPECT_EQ(outcome.run.exit_code, 128 + SIGKILL) << outcome.run.err;
+    EXPECT_LT(outcome.seconds, 2);
+    EXPECT_NE(outcome.run.err.find("is in " + Path("out") + "\n"), std::string::npos)
+        << outcome.run.err;
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+  }
+}
+
 TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
   for (int round = 0; round < FaultRounds(); ++round) {
     for (const int victim : {0, 2}) {
@@ -214,6 +230,21 @@ TEST_F(FaultTest, AKilledRankOfTheExampleLoop) {
               std::string::npos)
         << run.err;
   }
+}
+
+TEST_F(FaultTest, TheLauncherSaysHowLongARankMayHang) {
+  ASSERT_EQ(Launch(1, Finetune("start", {"--max_steps", "1"})).exit_code, 0);
+  const std::string script = "echo $$ > " + Path("") +
+                             "pid.$RANK; test $RANK = 1 && kill -STOP $$; exec "
+                             "apps/examples/training_loop " +
+                             Path("start") + " " + Path("train.csv") + " " + Path("dev.csv") + " " +
+                             Path("loop");
+  const TestClock::time_point start = TestClock::now();
+  const RunResult run = Launch(2, {"sh", "-c", script}, {}, {"--timeout", "2"});
+  EXPECT_EQ(run.exit_code, 1) << run.err;
+  EXPECT_NE(run.err.find("error: rank 1 did not join within 2.0 s\n"), std::string::npos)
+      << run.err;
+  EXPECT_LT(SecondsSince(start), 2 + 10 + 2);  // until the launcher has killed it
 }
 
 TEST_F(FaultTest, RanksDieWithTheLauncher) {

@@ -21,6 +21,12 @@ class UsageError : public Error {
       : Error(absl::StatusCode::kInvalidArgument, std::move(message), std::move(hint), location) {}
 };
 
+// That another process is lost, told by this one whoever tells of it too: it knows what is saved.
+class LossWithSequel : public Error {
+ public:
+  using Error::Error;
+};
+
 // Ends a process of several without a word when another one tells the user why.
 struct SaidElsewhere {
   int exit_code = kErrorExitCode;

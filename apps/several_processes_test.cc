@@ -73,6 +73,14 @@ TEST_F(LaunchedTest, WhetherTheyShareOutTheUpdateOrNot) {
   }
 }
 
+TEST_F(LaunchedTest, FilesWhoseNamesAreNotUtf8) {
+  const std::string name = "tr\xe4in.csv";
+  Write(name, Read("train.csv"));
+  const RunResult run =
+      Launch(2, Finetune("out", {"--max_steps", "3", "--train_file", Path(name)}));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+}
+
 TEST_F(LaunchedTest, MoreProcessesThanSamplesInABatch) {
   const RunResult run =
       Launch(4, Finetune("out", {"--max_train_samples", "6", "--do_eval", "--max_eval_samples", "3",
@@ -169,19 +177,22 @@ TEST_F(LaunchedTest, MistakesAreToldOnce) {
   }
 }
 
-// A command line is that of a machine.
-TEST_F(LaunchedTest, AMistakeOnTheSecondMachineIsToldThere) {
-  for (const int local_rank : {0, 1}) {
-    Args command = {"env", "RANK=" + std::to_string(2 + local_rank),
-                    "LOCAL_RANK=" + std::to_string(local_rank), "LOCAL_WORLD_SIZE=2",
-                    "WORLD_SIZE=4"};
-    for (const std::string& arg : Finetune("out", {"--max_stops", "3"})) command.push_back(arg);
-    const RunResult run = Launch(1, command);
-    EXPECT_EQ(run.exit_code, 2);
-    EXPECT_EQ(run.err.find("error: unknown option --max_stops") != std::string::npos,
-              local_rank == 0)
-        << run.err;
-  }
+// A command line is that of a machine, or of one process.
+TEST_F(LaunchedTest, AMistakeOfSomeIsToldByThem) {
+  Args command = {"env", "RANK=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "WORLD_SIZE=4"};
+  for (const std::string& arg : Finetune("out", {"--max_stops", "3"})) command.push_back(arg);
+  const RunResult machine = Launch(1, command);
+  EXPECT_EQ(machine.exit_code, 2);
+  EXPECT_TRUE(machine.err.starts_with("rank 2: error: unknown option --max_stops\n"))
+      << machine.err;
+
+  std::string script = "test $RANK = 1 && set -- --learning_rate fast; exec";
+  for (const std::string& arg : Finetune("out", {"--max_steps", "3"})) script += " '" + arg + "'";
+  const RunResult process = Launch(2, {"sh", "-c", script + " \"$@\""});
+  EXPECT_EQ(process.exit_code, 2);
+  EXPECT_NE(process.err.find("rank 1: error: --learning_rate must be a number but is \"fast\"\n"),
+            std::string::npos)
+      << process.err;
 }
 
 TEST_F(LaunchedTest, AccelerateUseCpuIsTrueOrFalse) {

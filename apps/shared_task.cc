@@ -101,7 +101,7 @@ SharedTask::SharedTask(const Task& task) : fd_(memfd_create("lathe task", MFD_CL
                                {"train", Describe(task.train)},
                                {"validation", Describe(task.validation)},
                                {"test", Describe(task.test)}};
-  const std::string header = json.dump();
+  const std::string header = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const uint64_t size = header.size();
   WriteAll(fd_, &size, sizeof size);
   WriteAll(fd_, header.data(), header.size());

@@ -293,7 +293,8 @@ bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
 Task LoadTask(const FinetuneOptions& options, Accelerator& accelerator) {
   const PretrainedConfig config = LoadConfig(options);
   try {
-    const std::string word = "task of " + std::to_string(accelerator.local_main_process_index());
+    const int main = accelerator.local_main_process_index();
+    const std::string word = "task of " + std::to_string(main);
     Task task;
     std::optional<SharedTask> shared;
     if (accelerator.is_local_main_process()) {
@@ -303,7 +304,7 @@ Task LoadTask(const FinetuneOptions& options, Accelerator& accelerator) {
         shared.emplace(task);
         accelerator.group().Post(word, shared->path());
       }
-    } else if (!LoadSharedTask(accelerator.group().Await(word), config, options, task)) {
+    } else if (!LoadSharedTask(accelerator.group().Await(word, main), config, options, task)) {
       task = LoadTaskWith(config, options);
       task.tokenizer_digests = Digests(*task.tokenizer);
     }

@@ -18,8 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Set before main runs: as near to the start of the process as a program can tell.
 const Clock::time_point process_start = Clock::now();
-// Copies of the model are taken so often that they cost at most a fiftieth of the time.
-constexpr int kSnapshotShare = 50;
+// Copies of the model are taken so often that they cost at most half a percent of the time.
+constexpr int kSnapshotShare = 200;
 // On a GPU a copy waits for all that is queued.
 constexpr std::chrono::seconds kLeastGap{1};
 // Losses on a GPU are looked at after so many steps at the latest.

@@ -2,9 +2,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/trainer.h"
@@ -13,6 +16,8 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/distributed/ended_ranks.h"
+#include "lathe/distributed/lost_ranks.h"
 
 namespace lathe {
 namespace {
@@ -35,16 +40,26 @@ std::string Text(double value) {
   return FormatNumber("%g", value);
 }
 
-// So that one of those that are left saves.
-bool LowerRanksAreLost(const std::string& problem, int rank) {
-  for (int lower = 0; lower < rank; ++lower) {
-    const std::string name = ": rank " + std::to_string(lower) + " ";
-    if (problem.find(name + "has ended") == std::string::npos &&
-        problem.find(name + "does not answer") == std::string::npos) {
-      return false;
+// Of what is left without the main process, the first process of each machine saves. Those that
+// went together with it the launcher knows of, a moment later.
+bool SavesForMain(const Error& lost) {
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  std::vector<int> gone = FindLostRanks(lost).ranks;
+  const auto is_gone = [&](int rank) { return std::ranges::count(gone, rank) > 0; };
+  if (!is_gone(0)) return false;
+  const int first = environment.rank - environment.local_rank;  // of this machine
+  for (int look = 0; look < 10; ++look) {
+    for (const EndedRank& ended : FindEndedRanks(environment)) {
+      const bool saved = ended.exit_code == kLostRankExitCode && ended.rank < environment.rank;
+      if (saved) return false;
+      gone.push_back(ended.rank);
     }
+    int lower = first;
+    while (lower < environment.rank && is_gone(lower)) ++lower;
+    if (lower == environment.rank) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
-  return true;
+  return false;
 }
 
 }  // namespace
@@ -224,7 +239,7 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
                               (alone ? FirstBadParameter() : FirstBadParameterOfAll());
   if (out_ == nullptr) {
     try {  // the main process saves, and a launcher ends a job soon after the first process
-      accelerator_.group().Await("nothing but the main process's end");
+      accelerator_.group().Await("nothing but the main process's end", 0);
     } catch (const Error&) {
     }
     throw SaidElsewhere{};
@@ -267,12 +282,14 @@ void Trainer::Save() {
 
 void Trainer::SaveWithoutTheOthers(const Error& lost) {
   progress_.reset();
+  // The main process may have ended because of them, with a better model.
+  if (!ParametersAreFinite()) throw lost;
   std::string half_done;
   std::optional<OutputDir> own;
   try {
     if (out_ == nullptr) {
       // The main process may be the one that is lost.
-      if (!LowerRanksAreLost(lost.message(), accelerator_.process_index())) throw lost;
+      if (!SavesForMain(lost)) throw lost;
       own.emplace(options_.output_dir, /*allow_existing=*/true);
       out_ = &*own;
       task_.tokenizer = LoadTokenizer(options_);
@@ -283,12 +300,13 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
     Save();
   } catch (const Error& e) {
     if (e.message() == lost.message()) throw;
-    throw Error(lost.code(), lost.message(),
-                lost.hint() + "; the model could not be saved: " + e.message());
+    throw LossWithSequel(lost.code(), lost.message(),
+                         lost.hint() + "; the model could not be saved: " + e.message());
   }
-  throw Error(lost.code(), lost.message(),
-              lost.hint() + "; the model after step " + std::to_string(state_.global_step) +
-                  half_done + " is in " + out_->path());
+  throw LossWithSequel(lost.code(), lost.message(),
+                       lost.hint() + "; the model after step " +
+                           std::to_string(state_.global_step) + half_done + " is in " +
+                           out_->path());
 }
 
 // Back to the last copy of the parameters, which the main process alone has. Without one, or if it

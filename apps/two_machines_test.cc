@@ -116,6 +116,43 @@ TEST_F(LostRankOfTheOther, AKilledOneEndsBothAtOnce) {
   }
 }
 
+// The first process of the machine that is left saves.
+TEST_F(LostRankOfTheOther, TheWholeMainMachineMayBeLost) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    std::filesystem::remove_all(Path("out"));
+    Write("out.0", "");
+    const Args program =
+        Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2"});
+    const std::vector<int> codes = RunOnBoth(program, [&] {
+      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
+      kill(LauncherOf(0), SIGKILL);
+    });
+    EXPECT_EQ(codes[1], 75) << Read("err.1");
+    EXPECT_NE(Read("err.1").find("rank 2: error: "), std::string::npos) << Read("err.1");
+    EXPECT_NE(Read("err.1").find("is in " + Path("out") + "\n"), std::string::npos)
+        << Read("err.1");
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+  }
+}
+
+// Of the other machine, before it has joined: the others know from that machine.
+TEST_F(TwoMachines, ARankThatEndsBeforeItJoinsIsNamed) {
+  for (const int code : {7, 0}) {
+    std::string script = "test $RANK = 3 && sleep 2 && exit " + std::to_string(code) + "; exec";
+    for (const std::string& arg : Finetune("out", {"--max_steps", "3", "--ddp_timeout", "60"}))
+      script += " '" + arg + "'";
+    Write("rank.sh", script);
+    const TestClock::time_point start = TestClock::now();
+    const std::vector<int> codes = RunOnBoth({"sh", Path("rank.sh")}, [] {});
+    EXPECT_LT(SecondsSince(start), 2 + 3);
+    EXPECT_EQ(codes, (std::vector<int>{75, code == 0 ? 75 : code})) << Read("err.1");
+    EXPECT_NE(Read("err.0").find("[joining] rank 0 can't go on: rank 3 has ended before all had "
+                                 "joined\n"),
+              std::string::npos)
+        << Read("err.0");
+  }
+}
+
 TEST_F(LostRankOfTheOther, AHangingOneEndsBothAfterTheTimeout) {
   for (int round = 0; round < FaultRounds(); ++round) {
     const Outcome outcome = WithFault(3, SIGSTOP, {"--ddp_timeout", "2"});

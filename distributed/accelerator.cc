@@ -70,6 +70,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
   const std::string wish = !options_.device.empty() ? options_.device
                            : ReadUseCpu()           ? "cpu"
                                                     : "auto";
+  if (options_.timeout.count() == 0) options_.timeout = ReadTimeout();
   const Job& job = TheJob(options_.environment, options_.timeout);
   if (options_.environment) {
     Check(options_.environment->rank == job.environment.rank &&
@@ -149,7 +150,7 @@ void Accelerator::PrepareModel(Module& model) {
                     [&](const Parameter& other) { return other.tensor.impl() == p.tensor.impl(); });
     if (!known) state_->parameters.push_back(p);
   }
-  state_->reducer = nullptr;
+  state_->renew_reducer = true;
   if (!use_distributed()) return;
   CheckSame(layout);
   CheckSame(model.Settings());
@@ -194,7 +195,7 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
     shares = std::make_shared<PresentShares>();
   }
   optimizer.ShareUpdates(shares);
-  state_->reducer = nullptr;
+  state_->renew_reducer = true;
   CheckSame(optimizer.Settings());
 }
 

@@ -61,8 +61,9 @@ struct AcceleratorOptions {
   // Instead of what environment variables say. For the first Accelerator of a process.
   std::optional<ProcessEnvironment> environment = {};
   // How late another process may be, to join or to take part in a collective, before that is an
-  // error. For the first Accelerator of a process.
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // error; 0: as long as the environment says (ReadTimeout), 10 minutes if it doesn't. For the
+  // first Accelerator of a process.
+  std::chrono::milliseconds timeout = {};
   ReducerOptions reducer = {};
   // Each process sums up and keeps the gradients of its own part of the parameters only, and
   // updates that part with the moments for it; then they give each other the new values (ZeRO, the
@@ -204,7 +205,7 @@ class Accelerator {
   //   { auto first = accelerator.MainProcessFirst(); Download(); }
   class [[nodiscard]] ProcessTurn {
    public:
-    ProcessTurn(ProcessGroup& group, bool is_first, std::string key);
+    ProcessTurn(ProcessGroup& group, int first, std::string key);
     ~ProcessTurn();
     ProcessTurn(const ProcessTurn&) = delete;
     ProcessTurn& operator=(const ProcessTurn&) = delete;

@@ -66,10 +66,10 @@ void Accelerator::WaitHoweverLong() {
   const auto of = [&](int rank) { return key + std::to_string(rank); };
   if (!is_main_process()) {
     group_->Post(of(process_index()), "");
-    group_->Await(of(0));
+    group_->Await(of(0), 0);
     return;
   }
-  for (int rank = 1; rank < num_processes(); ++rank) group_->Await(of(rank));
+  for (int rank = 1; rank < num_processes(); ++rank) group_->Await(of(rank), rank);
   group_->Post(of(0), "");
 }
 
@@ -81,9 +81,9 @@ bool Accelerator::CheckTrigger() {
   return raised != 0;
 }
 
-Accelerator::ProcessTurn::ProcessTurn(ProcessGroup& group, bool is_first, std::string key)
-    : group_(group), is_first_(is_first), key_(std::move(key)) {
-  if (!is_first_) group_.Await(key_);
+Accelerator::ProcessTurn::ProcessTurn(ProcessGroup& group, int first, std::string key)
+    : group_(group), is_first_(group.rank() == first), key_(std::move(key)) {
+  if (!is_first_) group_.Await(key_, first);
 }
 
 Accelerator::ProcessTurn::~ProcessTurn() {
@@ -97,12 +97,12 @@ Accelerator::ProcessTurn::~ProcessTurn() {
 }
 
 Accelerator::ProcessTurn Accelerator::MainProcessFirst() {
-  return ProcessTurn(*group_, is_main_process(), "turn/" + std::to_string(group_turns++));
+  return ProcessTurn(*group_, 0, "turn/" + std::to_string(group_turns++));
 }
 
 Accelerator::ProcessTurn Accelerator::LocalMainProcessFirst() {
   return ProcessTurn(
-      *group_, process_index() == state_->local_main,
+      *group_, state_->local_main,
       "turn/" + std::to_string(group_turns++) + "/of/" + std::to_string(state_->local_main));
 }
 

@@ -15,6 +15,7 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
 #include "lathe/distributed/launch.h"
+#include "lathe/distributed/rank_end.h"
 #include "lathe/distributed/shared_error.h"
 #include "lathe/models/bert.h"
 #include "lathe/tests/tiny_bert.h"
@@ -417,6 +418,26 @@ TEST(Accelerator, AFunctionMayEndEarlierInSomeRanks) {
   EXPECT_EQ(results[0].said, "0 0");
 }
 
+// Each waits for its own machine's main process, however early another one ends.
+TEST(Accelerator, AMachinesTurnIsNotAnothers) {
+  const auto results = RunProcesses(
+      [] {
+        std::vector<Env> all = Environments(3, FreePort());
+        all[2].local_rank = 0;  // a second machine of one process
+        return all;
+      }(),
+      [](const Env& env) {
+        {
+          Accelerator accelerator(Options(env));
+          const auto turn = accelerator.LocalMainProcessFirst();
+          if (env.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+        }
+        EndRank();
+        return std::string();
+      });
+  ExpectAllWell(results);
+}
+
 // Which of the ranks that end with the same error tells of it.
 TEST(SharedError, TheFirstTells) {
   const auto told = [](int n, const std::function<std::string(int rank)>& error) {
@@ -524,7 +545,7 @@ TEST(Accelerator, TheMainProcessStaysUntilAllAreDone) {
     }
     if (env.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
     if (env.rank != 0) {
-      EXPECT_EQ(group->Await("key"), "word");
+      EXPECT_EQ(group->Await("key", 0), "word");
     }
     return std::string();
   }));

@@ -48,7 +48,8 @@ struct Accelerator::State {
   std::shared_ptr<GradScaler> scaler;  // null but for float16
   std::unique_ptr<StepGraphs> graphs;  // null: none
   std::unique_ptr<Reducer> reducer;
-  std::vector<bool> trained;  // when the reducer was made
+  bool renew_reducer = false;  // before the next backward pass
+  std::vector<bool> trained;   // when the reducer was made
 
   void CloseWindow() {
     if (!std::exchange(exchanged, false)) return;
@@ -85,7 +86,7 @@ struct Accelerator::State {
     }
     if (rest.empty()) return;
     arenas.push_back(ParameterArena::Of(rest));
-    reducer = nullptr;
+    renew_reducer = true;
   }
 
   // Which parameters are trained: those of a reducer must stay the same.
@@ -97,7 +98,8 @@ struct Accelerator::State {
 
   void UpdateReducer(const std::shared_ptr<ProcessGroup>& group, const ReducerOptions& options) {
     std::vector<bool> now = Trained();
-    if (reducer != nullptr && now == trained && !reducer->Outdated()) return;
+    if (reducer != nullptr && !renew_reducer && now == trained && !reducer->Outdated()) return;
+    if (reducer != nullptr) reducer->CountSumsOnce();
     reducer = nullptr;  // its hooks go first
     CoverParameters();
     Check(!arenas.empty(), "backward", "Prepare the model and its optimizer first");
@@ -106,6 +108,7 @@ struct Accelerator::State {
     for (const auto& present : shares) shared_out.push_back(present != nullptr);
     reducer = std::make_unique<Reducer>(group, arenas, options, shared_out, device_group);
     trained = std::move(now);
+    renew_reducer = false;
     for (size_t i = 0; i < arenas.size(); ++i) {
       if (shares[i] == nullptr) continue;
       std::vector<ElementRange> parts = reducer->SharedParts(i);

@@ -11,8 +11,8 @@ namespace lathe {
 
 EndedRanks::EndedRanks() : memory_(memfd_create("lathe ended ranks", MFD_CLOEXEC)) {}
 
-void EndedRanks::Add(int rank) {
-  const std::string line = std::to_string(rank) + '\n';
+void EndedRanks::Add(int rank, int exit_code) {
+  const std::string line = std::to_string(rank) + ' ' + std::to_string(exit_code) + '\n';
   if (memory_ && write(memory_.fd(), line.data(), line.size()) < 0) memory_ = Socket();
 }
 
@@ -23,17 +23,23 @@ std::string EndedRanks::Variable(int port) const {
   return text.str();
 }
 
-std::optional<int> FindEndedRank(const ProcessEnvironment& environment) {
+std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment) {
+  std::vector<EndedRank> ranks;
   const char* variable = std::getenv(kEndedRanks);
-  if (variable == nullptr) return std::nullopt;
+  if (variable == nullptr) return ranks;
   std::istringstream text(variable);
-  int port = 0, rank = 0;
+  int port = 0;
   std::string path;
   // Of a job around this one it says nothing here.
-  if (!(text >> port >> path) || port != environment.master_port) return std::nullopt;
+  if (!(text >> port >> path) || port != environment.master_port) return ranks;
   std::ifstream file(path);
-  if (!(file >> rank) || rank == environment.rank) return std::nullopt;
-  return rank;
+  for (EndedRank ended{}; file >> ended.rank >> ended.exit_code;) ranks.push_back(ended);
+  return ranks;
+}
+
+std::optional<int> FindEndedRank(const ProcessEnvironment& environment) {
+  const std::vector<EndedRank> ranks = FindEndedRanks(environment);
+  return ranks.empty() ? std::nullopt : std::optional(ranks[0].rank);
 }
 
 }  // namespace lathe

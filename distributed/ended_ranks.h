@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lathe/distributed/environment.h"
 #include "lathe/distributed/socket.h"
@@ -17,7 +18,7 @@ inline constexpr char kEndedRanks[] = "LATHE_ENDED_RANKS";
 class EndedRanks {
  public:
   EndedRanks();
-  void Add(int rank);
+  void Add(int rank, int exit_code);
   // The variable's value for the ranks of a job that meets at this port; "": nothing can be told.
   std::string Variable(int port) const;
 
@@ -25,7 +26,12 @@ class EndedRanks {
   Socket memory_;
 };
 
-// A rank of this job and machine that has ended; nullopt: none is known of.
+struct EndedRank {
+  int rank, exit_code;  // 128 + signal
+};
+// Those of this job and machine, in the order in which they ended, as far as they are known.
+std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment);
+// The number of the first.
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment);
 
 }  // namespace lathe

@@ -212,4 +212,20 @@ bool ReadUseCpu(const GetVariable& get) {
 
 bool ReadUseCpu() { return ReadUseCpu(OwnVariable); }
 
+std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
+  const std::optional<std::string> set = get("LATHE_TIMEOUT");
+  if (!set) return std::chrono::minutes(10);
+  double seconds = 0;
+  const char* end = set->data() + set->size();
+  const auto [stop, code] = std::from_chars(set->data(), end, seconds);
+  if (code != std::errc{} || stop != end || !(seconds >= 1 && seconds <= 1e6)) {
+    throw InvalidArgument(
+        "LATHE_TIMEOUT must be a number from 1 to 1000000 but is \"" + *set + "\"",
+        "correct the environment variable or unset it");
+  }
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::chrono::milliseconds ReadTimeout() { return ReadTimeout(OwnVariable); }
+
 }  // namespace lathe

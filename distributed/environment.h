@@ -1,6 +1,7 @@
 // Which process of a job this one is, as its launcher says in environment variables.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -40,5 +41,10 @@ ProcessEnvironment ReadProcessEnvironment();  // of this process
 // for others.
 bool ReadUseCpu(const GetVariable& get);
 bool ReadUseCpu();  // of this process
+
+// How long ranks may be late: LATHE_TIMEOUT, in seconds, which `lathe launch --timeout` sets, or 10
+// minutes. Throws InvalidArgument for what is no number from 1 to 1e6.
+std::chrono::milliseconds ReadTimeout(const GetVariable& get);
+std::chrono::milliseconds ReadTimeout();  // of this process
 
 }  // namespace lathe

@@ -52,6 +52,29 @@ TEST(ReadUseCpu, KnowsAcceleratesWords) {
   }
 }
 
+TEST(ReadTimeout, IsInSeconds) {
+  const auto read = [](const std::string& value) {
+    return ReadTimeout([&](const char* name) -> std::optional<std::string> {
+      EXPECT_STREQ(name, "LATHE_TIMEOUT");
+      return value.empty() ? std::nullopt : std::optional(value);
+    });
+  };
+  EXPECT_EQ(read(""), std::chrono::minutes(10));
+  EXPECT_EQ(read("1"), std::chrono::seconds(1));
+  EXPECT_EQ(read("2.5"), std::chrono::milliseconds(2500));
+  for (const char* other : {"0", "-3", "soon", "5s", "nan", "1e7"}) {
+    try {
+      read(other);
+      ADD_FAILURE() << other;
+    } catch (const Error& e) {
+      EXPECT_EQ(
+          e.message(),
+          std::string("LATHE_TIMEOUT must be a number from 1 to 1000000 but is \"") + other + "\"");
+      EXPECT_NE(e.hint(), "");
+    }
+  }
+}
+
 TEST(ProcessEnvironment, OneProcessWithoutALauncher) {
   for (const Variables& variables :
        {Variables{}, Variables{{"RANK", ""}, {"WORLD_SIZE", ""}},

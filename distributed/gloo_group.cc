@@ -25,7 +25,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 class GlooStore : public gloo::rendezvous::Store {
  public:
-  GlooStore(lathe::Store& store, Milliseconds timeout) : store_(store), timeout_(timeout) {}
+  GlooStore(PeerWatch& watch, Milliseconds timeout)
+      : watch_(watch), store_(watch.store()), timeout_(timeout) {}
   void set(const std::string& key, const std::vector<char>& data) override {
     store_.Set(kPrefix + key, {data.data(), data.size()});
   }
@@ -38,10 +39,16 @@ class GlooStore : public gloo::rendezvous::Store {
  private:
   static constexpr const char* kPrefix = "gloo/";
   std::vector<char> Wait(const std::string& key, Milliseconds timeout) {
-    const auto value = store_.Get(kPrefix + key, timeout);
-    if (!value) throw gloo::IoException("no answer while connecting");
-    return {value->begin(), value->end()};
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    for (;;) {
+      if (const auto value = store_.Get(kPrefix + key, Milliseconds(500)))
+        return {value->begin(), value->end()};
+      watch_.LookAround();
+      if (std::chrono::steady_clock::now() >= deadline)
+        throw gloo::IoException("no answer while connecting");
+    }
   }
+  PeerWatch& watch_;
   lathe::Store& store_;
   Milliseconds timeout_;
 };
@@ -129,7 +136,7 @@ class GlooGroup : public ProcessGroup {
       attributes.hostname = watch_.store().local_host();  // all have joined
       auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
       context->setTimeout(timeout);
-      GlooStore store_of_gloo(watch_.store(), timeout);
+      GlooStore store_of_gloo(watch_, timeout);
       auto device = gloo::transport::tcp::CreateDevice(attributes);
       context->connectFullMesh(store_of_gloo, device);
       context_ = std::move(context);
@@ -189,7 +196,7 @@ class GlooGroup : public ProcessGroup {
   void Abandon() override { watch_.Abandon(); }
   void SetPhase(const std::string& phase) override { watch_.SetPhase(phase); }
   void Post(const std::string& key, const std::string& value) override { watch_.Post(key, value); }
-  std::string Await(const std::string& key) override { return watch_.Await(key); }
+  std::string Await(const std::string& key, int from) override { return watch_.Await(key, from); }
   std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
     return watch_.Find(key, time);
   }
@@ -304,14 +311,14 @@ class GlooGroup : public ProcessGroup {
           std::chrono::duration_cast<Milliseconds>(deadline - std::chrono::steady_clock::now());
       if (left <= Milliseconds(0)) throw gloo::IoException("no answer");
       // But a busy machine needs a moment.
-      watch_.store().SetPatience(std::max(left, Milliseconds(500)));
+      watch_.SetPatience(std::max(left, Milliseconds(500)));
       try {
         watch_.CheckAllLive();
       } catch (...) {
-        watch_.store().SetPatience(timeout_);
+        watch_.SetPatience(timeout_);
         throw;
       }
-      watch_.store().SetPatience(timeout_);
+      watch_.SetPatience(timeout_);
     };
   }
 

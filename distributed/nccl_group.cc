@@ -182,7 +182,7 @@ class RealNcclGroup : public NcclGroup {
   void Abandon() override { watch_.Abandon(); }
   void SetPhase(const std::string& phase) override { watch_.SetPhase(phase); }
   void Post(const std::string& key, const std::string& value) override { watch_.Post(key, value); }
-  std::string Await(const std::string& key) override { return watch_.Await(key); }
+  std::string Await(const std::string& key, int from) override { return watch_.Await(key, from); }
   std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
     return watch_.Find(key, time);
   }

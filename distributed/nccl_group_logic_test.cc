@@ -192,7 +192,7 @@ std::vector<RankResult> WithFault(int victim, const std::function<void(NcclGroup
     EXPECT_EQ(group->device(), env.rank);
     group->SetPhase("testing");
     group->Post("here " + std::to_string(env.rank), "");
-    for (int rank = 0; rank < 3; ++rank) group->Await("here " + std::to_string(rank));
+    for (int rank = 0; rank < 3; ++rank) group->Await("here " + std::to_string(rank), rank);
     Fake().collectives_hang = true;
     if (env.rank == victim) {
       std::this_thread::sleep_for(milliseconds(300));  // the others shall wait by then

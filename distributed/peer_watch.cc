@@ -54,6 +54,7 @@ void PeerWatch::SayGoodbye() {
   store_->SetPatience(kMoment);
   store_->Set(kLeft, RankName(rank_));  // who waits for this rank shall know
   store_->Set(RankKey("bye", rank_), "");
+  store_->Leave();
   const Clock::time_point deadline = Clock::now() + patience_;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
     while (!store_->Get(RankKey("bye", other), std::min(kMoment, Left(deadline)))) {
@@ -231,6 +232,10 @@ void PeerWatch::SetPhase(const std::string& phase) {
   }
 }
 
+void PeerWatch::SetPatience(Milliseconds patience) {
+  store_->SetPatience(abandoned_ ? std::min(patience, kMoment) : patience);
+}
+
 void PeerWatch::Abandon() {
   abandoned_ = true;
   store_->SetPatience(kMoment);
@@ -242,12 +247,15 @@ void PeerWatch::Post(const std::string& key, const std::string& value) try {
   throw Failure("post", ProblemOfStore(e));
 }
 
-std::string PeerWatch::Await(const std::string& key) {
+std::string PeerWatch::Await(const std::string& key, int from) {
   std::string problem;
   try {
     while (problem.empty()) {
       if (const auto value = store_->Get("word/" + key, kMoment)) return *value;
-      if (const std::string ended = Ended(Milliseconds(0)); !ended.empty()) {
+      std::string ended = store_->Get(Store::kGone, Milliseconds(0)).value_or("");
+      if (ended.empty() && store_->Get(RankKey("bye", from), Milliseconds(0)))
+        ended = RankName(from);
+      if (!ended.empty()) {
         // It may have posted the word just before.
         if (const auto value = store_->Get("word/" + key, Milliseconds(0))) return *value;
         problem = ended + " has ended" + PhaseOf(ended);

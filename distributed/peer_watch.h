@@ -67,13 +67,15 @@ class PeerWatch {
   void Abandon();
   void SetPhase(const std::string& phase);
   void Post(const std::string& key, const std::string& value);
-  std::string Await(const std::string& key);
+  std::string Await(const std::string& key, int from);
   std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time);
 
   // Of the store: what is wrong, in the words of who found out first, and a rank that has done all
   // its part.
   static constexpr char kBlame[] = "blame", kLeft[] = "left";
 
+  // Of the store, but for half a second at most once this rank has given up.
+  void SetPatience(std::chrono::milliseconds patience);
   Store& store() { return *store_; }
   int size() const { return size_; }
 

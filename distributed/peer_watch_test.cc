@@ -136,7 +136,7 @@ TEST(PeerWatch, ADeadRankIsNamedInAnExchange) {
 
 TEST(PeerWatch, WhoAwaitsAWordHearsOfTheProblem) {
   const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
-    if (rank == 1) return watch.Await("never");
+    if (rank == 1) return watch.Await("never", 0);
     watch.Run("computing", [] { throw OwnFault("broken"); });
     return std::string();
   });

@@ -38,7 +38,7 @@ class SingleGroup : public ProcessGroup {
   void Barrier() override {}
   void SetPhase(const std::string&) override {}
   void Post(const std::string& key, const std::string& value) override { words_[key] = value; }
-  std::string Await(const std::string& key) override {
+  std::string Await(const std::string& key, int /*from*/) override {
     Check(words_.contains(key), "await", "nobody else can post \"", key, "\"");
     return words_.at(key);
   }
@@ -60,7 +60,12 @@ std::string RankKey(const char* what, int rank) {
   return std::string(what) + "/" + std::to_string(rank);
 }
 
+std::string RankName(int rank) { return "rank " + std::to_string(rank); }
+
+constexpr Milliseconds kMoment(500);
 constexpr char kEndedEarly[] = " has ended before all had joined";
+// Where a rank says which one of its machine has.
+constexpr char kEndedElsewhere[] = "ended elsewhere";
 
 Milliseconds Left(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()),
@@ -81,12 +86,12 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
   for (int rank = 0; rank < env.world_size; ++rank) {
     std::optional<std::string> size;
     do {
-      constexpr Milliseconds kMoment(500);
       size = store.Get(RankKey("joined", rank), std::min(kMoment, Left(deadline)));
       if (size) break;
       if (const auto gone = store.Get(Store::kGone, Milliseconds(0))) return *gone + kEndedEarly;
-      if (const auto ended = FindEndedRank(env))
-        return "rank " + std::to_string(*ended) + kEndedEarly;
+      if (const auto ended = FindEndedRank(env)) return RankName(*ended) + kEndedEarly;
+      if (const auto ended = store.Get(kEndedElsewhere, Milliseconds(0)))
+        return *ended + kEndedEarly;
     } while (Left(deadline) > Milliseconds(0));
     if (!size) {
       late += (late.empty() ? "" : ", ") + std::to_string(rank);
@@ -120,9 +125,13 @@ std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds ti
   constexpr char kVerdict[] = "verdict";
   if (env.rank == 0) store.Set(kVerdict, ProblemOf(store, env, timeout));
   // Rank 0 needs a moment to find out, after the same time.
-  const auto verdict = store.Get(kVerdict, timeout + std::chrono::seconds(10));
-  return verdict ? *verdict
-                 : "rank 0 did not say within " + Seconds(timeout) + " whether all are there";
+  const Clock::time_point deadline = Clock::now() + timeout + std::chrono::seconds(10);
+  do {
+    if (const auto verdict = store.Get(kVerdict, std::min(kMoment, Left(deadline))))
+      return *verdict;
+    if (const auto ended = FindEndedRank(env)) store.Set(kEndedElsewhere, RankName(*ended));
+  } while (Left(deadline) > Milliseconds(0));
+  return "rank 0 did not say within " + Seconds(timeout) + " whether all are there";
 } catch (const Error& e) {
   if (e.code() != absl::StatusCode::kUnavailable) throw;
   // Whoever ends rank 0 may be about to end this one, too, which then has nothing to tell.
@@ -167,11 +176,12 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
     server = std::make_shared<StoreServer>(host, port, job);
     port = server->port();
   }
-  auto store = std::make_shared<Store>(
-      host, port, job, options.timeout, "rank " + std::to_string(env.rank), [&] {
-        const auto ended = FindEndedRank(env);
-        if (ended) throw EndedEarly(env, "rank " + std::to_string(*ended) + kEndedEarly);
-      });
+  auto store = std::make_shared<Store>(host, port, job, options.timeout,
+                                       "rank " + std::to_string(env.rank), [&] {
+                                         const auto ended = FindEndedRank(env);
+                                         if (ended)
+                                           throw EndedEarly(env, RankName(*ended) + kEndedEarly);
+                                       });
   // Rank 0 may also hang once it has greeted.
   store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), options.timeout));
   Join(*store, env, options.timeout);

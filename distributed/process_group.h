@@ -78,9 +78,10 @@ class ProcessGroup {
   virtual void SetPhase(const std::string& phase) = 0;
 
   // Words between ranks outside of any collective, for what may take any time. Each key is posted
-  // once, or with the same value each time. Await waits for it as long as all ranks live.
+  // once, or with the same value each time. Await waits for that of rank `from`, as
+  // long as all ranks live and that one has not done all its part.
   virtual void Post(const std::string& key, const std::string& value) = 0;
-  virtual std::string Await(const std::string& key) = 0;
+  virtual std::string Await(const std::string& key, int from) = 0;
   // What is posted there, or comes within `time`; nullopt: nothing. Both this and Post
   // throw where rank 0, which keeps the words, has ended or hangs.
   virtual std::optional<std::string> Find(const std::string& key,

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <sstream>
@@ -47,19 +48,27 @@ struct Effort {
   bool waits_for_disk = false;
 };
 
-Effort EffortOf(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const size_t end = text.rfind(") ");  // of the name, which may hold anything
-  if (end == std::string::npos) return {};
-  std::istringstream fields(text.substr(end + 2));
-  char state = 0;
-  fields >> state;
-  int64_t value = 0, user = 0, system = 0;
-  for (int i = 4; i < 14; ++i) fields >> value;
-  fields >> user >> system;
-  return {user + system, state == 'D'};
+// Of all processes of the group of this leader.
+Effort EffortOf(pid_t leader) {
+  Effort effort;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", code)) {
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t end = text.rfind(") ");  // of the name, which may hold anything
+    if (end == std::string::npos) continue;
+    std::istringstream fields(text.substr(end + 2));
+    char state = 0;
+    int64_t parent = 0, group = 0, value = 0, user = 0, system = 0;
+    fields >> state >> parent >> group;
+    if (group != leader) continue;
+    for (int i = 6; i < 14; ++i) fields >> value;
+    fields >> user >> system;
+    effort.ticks += user + system;
+    effort.waits_for_disk = effort.waits_for_disk || state == 'D';
+  }
+  return effort;
 }
 
 void MoveTo(int stream, int fd) {
@@ -191,7 +200,7 @@ void RankSupervisor::Reap() {
     guard_.Remove(rank.process);
     waitpid(rank.process, &rank.status, 0);
     rank.running = false;
-    ended_.Add(rank.rank);
+    ended_.Add(rank.rank, ExitCode(rank.status));
     if (ExitCode(rank.status) != 0) failed.push_back(&rank);
   }
   if (!AnyRuns()) output_.ReadRest();

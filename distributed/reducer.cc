@@ -64,15 +64,18 @@ struct Reducer::Impl {
 
   void Arm(bool reduce) {
     for (const auto& arena : arenas) arena->RawGrads();  // those set by hand come back
-    if (std::exchange(summed, false)) {
-      for (const GradientBucket& bucket : buckets) CountSumOnce(bucket);
-    }
+    CountSumsOnce();
     Check(!broken, "reducer", "an earlier backward pass has failed; the ranks no longer agree");
     armed = broken = reduce;
     if (!armed) return;
     for (GradientBucket& bucket : buckets) bucket.waiting = bucket.slots.size();
     for (GradientSlot& slot : slots) slot.parts = 0;
     transport->Begin();
+  }
+
+  void CountSumsOnce() {
+    if (!std::exchange(summed, false)) return;
+    for (const GradientBucket& bucket : buckets) CountSumOnce(bucket);
   }
 
   // What is summed must not be added as often as there are ranks: what all have, each has a part
@@ -82,7 +85,7 @@ struct Reducer::Impl {
     for (const size_t i : bucket.slots) {
       TensorImpl& p = *slots[i].tensor.impl();
       p.partial_grad_hint = nullptr;
-      if (p.grad_is_stale) continue;
+      if (p.grad_is_stale || p.grad == nullptr) continue;
       if (bucket.shared_out == 0) {
         p.grad_scale /= size;
         continue;
@@ -174,6 +177,8 @@ Reducer::~Reducer() = default;
 
 void Reducer::BeforeBackward(bool reduce) { impl_->Arm(reduce); }
 std::vector<StepRecord> Reducer::Finish(const StepRecord& mine) { return impl_->Finish(mine); }
+
+void Reducer::CountSumsOnce() { impl_->CountSumsOnce(); }
 
 void Reducer::Abandon() { impl_->armed = false; }
 

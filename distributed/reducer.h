@@ -61,6 +61,8 @@ class Reducer {
   std::vector<StepRecord> Finish(const StepRecord& mine);
   // Instead of Finish after an exception.
   void Abandon();
+  // Before another reducer takes over: what the gradients hold counts once, not for each rank.
+  void CountSumsOnce();
 
   // The parts of this arena (by its number) of which each rank has a stripe; ascending.
   std::vector<ElementRange> SharedParts(size_t arena) const;

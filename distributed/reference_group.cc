@@ -27,7 +27,7 @@ class ReferenceGroup : public ProcessGroup {
     Post(number + "." + std::to_string(rank()),
          {reinterpret_cast<const char*>(mine.data()), mine.size()});
     for (int other = 0; other < size(); ++other) {
-      const std::string theirs = Await(number + "." + std::to_string(other));
+      const std::string theirs = Await(number + "." + std::to_string(other), other);
       std::copy_n(reinterpret_cast<const std::byte*>(theirs.data()), theirs.size(),
                   all.data() + mine.size() * static_cast<size_t>(other));
     }
@@ -48,7 +48,7 @@ class ReferenceGroup : public ProcessGroup {
     std::filesystem::rename(path + ".part", path);  // whole or not there
   }
 
-  std::string Await(const std::string& key) override {
+  std::string Await(const std::string& key, int /*from*/) override {
     for (;;) {
       if (auto value = Find(key, std::chrono::seconds(1))) return *std::move(value);
     }

@@ -100,6 +100,33 @@ TEST_P(Processes, SumsCountOnce) {
   }));
 }
 
+// Nor do they where what is summed changes in between, and another reducer comes.
+TEST_P(Processes, SumsCountOnceForTheNextReducer) {
+  const int n = GetParam();
+  for (const bool shard : {false, true}) {
+    ExpectAllWell(RunRanks(n, [n, shard](const Env& env) {
+      AcceleratorOptions options = Sharded(env);
+      options.shard_optimizer = shard;
+      Accelerator accelerator(options);
+      Wide model, other;
+      SGD optimizer(model.Parameters(), {.lr = 1});
+      accelerator.Prepare(model, optimizer);
+      const std::vector<float> before = model.weight.ToVector<float>();
+      const double mean = (n - 1) / 2.0;
+      accelerator.Backward(model.Loss(env.rank));
+      SGD others(other.Parameters(), {.lr = 1});
+      accelerator.Prepare(other, others);
+      accelerator.Backward(model.Loss(env.rank));
+      EXPECT_NEAR(GradNorm(optimizer).Item(), 2 * mean * std::sqrt(Wide::kIn), 1e-2);
+      optimizer.Step();
+      for (size_t i = 0; i < before.size(); ++i)
+        EXPECT_NEAR(model.weight.data<float>()[i], before[i] - 2 * mean, 1e-4) << i;
+      accelerator.CheckParametersAgree();
+      return std::string();
+    }));
+  }
+}
+
 // What is set by hand counts as a rank's part of the sum.
 TEST_P(Processes, GradientsSetByHand) {
   const int n = GetParam();
