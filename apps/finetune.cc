@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -366,9 +367,11 @@ int Finetune(const ParsedOptions& parsed) {
 }
 
 // A mistake on the command line, before processes know of each other: most have it alike, and the
-// first one of the machine tells, and ends. Whether it has, the launcher knows.
+// first one of the machine tells, and ends. Whether it has, `lathe launch` knows; under others it
+// is taken to have.
 bool LocalMainTellsOfUsage() {
   const ProcessEnvironment environment = ReadProcessEnvironment();
+  if (std::getenv(kEndedRanks) == nullptr) return environment.local_rank > 0;
   for (int look = 0; environment.local_rank > 0 && look < 20; ++look) {
     if (FindEndedRank(environment)) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(25));

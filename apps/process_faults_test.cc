@@ -13,6 +13,7 @@
 #include <regex>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "lathe/apps/cli_testing.h"
 
@@ -122,17 +123,31 @@ TEST_F(FaultTest, AKilledRankEndsTheJob) {
 // The last one saves.
 TEST_F(FaultTest, TwoThatAreKilledTogether) {
   for (int round = 0; round < FaultRounds(); ++round) {
-    const Outcome outcome = WithFault([&](pid_t, const std::vector<pid_t>& ranks) {
-      kill(ranks[0], SIGKILL);
-      kill(ranks[1], SIGKILL);
-    });
-    Report("ranks 0 and 1 killed", outcome.seconds);
-    EXPECT_EQ(outcome.run.exit_code, 128 + SIGKILL) << outcome.run.err;
-    EXPECT_LT(outcome.seconds, 2);
-    EXPECT_NE(outcome.run.err.find("is in " + Path("out") + "\n"), std::string::npos)
-        << outcome.run.err;
-    EXPECT_TRUE(Exists("out/model.safetensors"));
+    for (const auto& [first, second] : {std::pair(0, 1), {1, 0}, {2, 0}}) {
+      const Outcome outcome = WithFault([&](pid_t, const std::vector<pid_t>& ranks) {
+        kill(ranks[first], SIGKILL);
+        kill(ranks[second], SIGKILL);
+      });
+      Report("ranks " + std::to_string(first) + " and " + std::to_string(second) + " killed",
+             outcome.seconds);
+      EXPECT_EQ(outcome.run.exit_code, 128 + SIGKILL) << outcome.run.err;
+      EXPECT_LT(outcome.seconds, 2);
+      EXPECT_NE(outcome.run.err.find("is in " + Path("out") + "\n"), std::string::npos)
+          << outcome.run.err;
+      EXPECT_TRUE(Exists("out/model.safetensors"));
+    }
   }
+}
+
+// Nobody takes the model for saved that is not.
+TEST_F(FaultTest, AModelThatCannotBeSaved) {
+  const RunResult run =
+      Launch(2, Finetune("out", {"--do_eval", "--max_steps", "3"}), {.max_file_bytes = 20000});
+  EXPECT_EQ(run.exit_code, 1) << run.err;
+  EXPECT_NE(run.err.find("File too large"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find(" is in " + Path("out")), std::string::npos) << run.err;
+  EXPECT_EQ(run.out.find("eval_loss"), std::string::npos) << run.out;
+  EXPECT_FALSE(Exists("out/model.safetensors"));
 }
 
 TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {

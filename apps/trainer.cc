@@ -179,6 +179,11 @@ void Trainer::Train() {
   metrics_ = TrainMetrics(SecondsSince(start));
   state_.Log(metrics_);
   Save();
+  try {
+    accelerator_.WaitHoweverLong();  // or others go on as if it were saved
+  } catch (const Error& e) {
+    SaveWithoutTheOthers(e);
+  }
 }
 
 void Trainer::TrainEpoch() {

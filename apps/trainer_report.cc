@@ -1,10 +1,16 @@
 // The part of the trainer that reads numbers back, writes them down and saves.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -40,13 +46,36 @@ std::string Text(double value) {
   return FormatNumber("%g", value);
 }
 
+const auto program_start = std::filesystem::file_time_type::clock::now();
+
+constexpr char kSaved[] = "the model is saved without the others";
+
+// Where another process than the main one is lost, that one saves: whether it has, once it is
+// known.
+bool MainSaves(ProcessGroup& group, const Error& lost) {
+  const std::vector<int> gone = FindLostRanks(lost).ranks;
+  if (std::ranges::count(gone, 0) > 0) return false;
+  try {
+    while (!group.Find(kSaved, std::chrono::milliseconds(500))) {
+    }
+    return true;
+  } catch (const Error&) {
+    return false;  // it has ended
+  }
+}
+
+void TellThatMainHasSaved(ProcessGroup& group) try {
+  group.Post(kSaved, "");
+} catch (const Error&) {
+  // Nobody can ask.
+}
+
 // Of what is left without the main process, the first process of each machine saves. Those that
 // went together with it the launcher knows of, a moment later.
 bool SavesForMain(const Error& lost) {
   const ProcessEnvironment environment = ReadProcessEnvironment();
   std::vector<int> gone = FindLostRanks(lost).ranks;
-  const auto is_gone = [&](int rank) { return std::ranges::count(gone, rank) > 0; };
-  if (!is_gone(0)) return false;
+  gone.push_back(0);
   const int first = environment.rank - environment.local_rank;  // of this machine
   for (int look = 0; look < 10; ++look) {
     for (const EndedRank& ended : FindEndedRanks(environment)) {
@@ -55,11 +84,43 @@ bool SavesForMain(const Error& lost) {
       gone.push_back(ended.rank);
     }
     int lower = first;
-    while (lower < environment.rank && is_gone(lower)) ++lower;
+    while (lower < environment.rank && std::ranges::count(gone, lower) > 0) ++lower;
     if (lower == environment.rank) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
   return false;
+}
+
+// While it lives, no other process that has one writes to the folder.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~FolderLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+// Whether the folder has a model of this step from after the start of this process: that of another
+// machine's process, where they share the folder.
+bool HoldsModelOf(int64_t step, const OutputDir& out) {
+  const std::string file = out.File("trainer_state.json");
+  std::error_code code;
+  const auto written = std::filesystem::last_write_time(file, code);
+  if (code || written < program_start) return false;
+  try {
+    const auto state = nlohmann::json::parse(ReadFile(file), nullptr, false);
+    return state.is_object() && state.value("global_step", int64_t{-1}) == step;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -282,27 +343,32 @@ void Trainer::Save() {
 
 void Trainer::SaveWithoutTheOthers(const Error& lost) {
   progress_.reset();
-  // The main process may have ended because of them, with a better model.
-  if (!ParametersAreFinite()) throw lost;
   std::string half_done;
   std::optional<OutputDir> own;
+  std::optional<FolderLock> lock;
+  const bool is_main = out_ != nullptr;
+  if (!is_main && (MainSaves(accelerator_.group(), lost) || !SavesForMain(lost))) throw lost;
+  // A step changes the parameters after all processes have summed up their gradients only: they are
+  // those of the last whole step, unless another process was lost while each made its part.
+  if (optimizer_.step_is_half_done()) half_done = LeaveHalfDoneStep();
+  if (!ParametersAreFinite()) {
+    // Those of the main process may be from before; without it, it may have ended because of them.
+    if (!is_main || !good_values_.taken() || good_step_ == 1) throw lost;
+    half_done = LeaveHalfDoneStep();
+  }
   try {
-    if (out_ == nullptr) {
-      // The main process may be the one that is lost.
-      if (!SavesForMain(lost)) throw lost;
+    if (!is_main) {
       own.emplace(options_.output_dir, /*allow_existing=*/true);
       out_ = &*own;
+      lock.emplace(out_->path());
       task_.tokenizer = LoadTokenizer(options_);
     }
-    // A step changes the parameters after all processes have summed up their gradients only: they
-    // are those of the last whole step, unless another process was lost while each made its part.
-    if (optimizer_.step_is_half_done()) half_done = LeaveHalfDoneStep();
-    Save();
+    if (is_main || !HoldsModelOf(state_.global_step, *out_)) Save();
   } catch (const Error& e) {
-    if (e.message() == lost.message()) throw;
     throw LossWithSequel(lost.code(), lost.message(),
                          lost.hint() + "; the model could not be saved: " + e.message());
   }
+  if (is_main) TellThatMainHasSaved(accelerator_.group());
   throw LossWithSequel(lost.code(), lost.message(),
                        lost.hint() + "; the model after step " +
                            std::to_string(state_.global_step) + half_done + " is in " +
