@@ -168,7 +168,10 @@ class GlooGroup : public ProcessGroup {
     Check(all.size() == mine.size() * static_cast<size_t>(size()), "all_gather", all.size(),
           " bytes for ", size(), " ranks' ", mine.size());
     if (mine.empty()) return;
-    watch_.Run("all_gather", [&] { Gather(mine, all); });
+    watch_.Run("all_gather", [&] {
+      if (local_ != nullptr) return local_->Gather(mine, all, OnWait());
+      Gather(mine, all);
+    });
   }
 
   void Broadcast(std::span<std::byte> data, int root) override {
@@ -187,6 +190,7 @@ class GlooGroup : public ProcessGroup {
     watch_.Run("barrier", [&] {
       const std::byte here{1};
       std::vector<std::byte> all(static_cast<size_t>(size()));
+      if (local_ != nullptr) return local_->Gather(std::span(&here, 1), all, OnWait());
       Gather(std::span(&here, 1), all);
     });
   }

@@ -24,6 +24,7 @@ struct alignas(64) LocalReduce::Slot {
   std::atomic<uint32_t> stage;
   pid_t pid;
   const char* data;
+  uint64_t call;  // which, and of how many bytes
 };
 
 namespace {
@@ -145,10 +146,15 @@ void LocalReduce::WaitForAll(const OnWait& on_wait) {
   }
 }
 
-// All ranks are ready, and know where each has its data.
-void LocalReduce::Begin(const void* data, const OnWait& on_wait) {
-  slots_[static_cast<size_t>(rank_)].data = static_cast<const char*>(data);
+// All ranks are ready, and know where each has its data. Throws if they are not in the same call.
+void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait) {
+  Slot& mine = slots_[static_cast<size_t>(rank_)];
+  mine.data = static_cast<const char*>(data);
+  mine.call = static_cast<uint64_t>(call) << 56 | bytes;
   WaitForAll(on_wait);
+  for (const Slot& slot : slots_) {
+    if (slot.call != mine.call) throw std::runtime_error("another rank is in another call");
+  }
 }
 
 // The others' stripes of this rank are added to its own, in the order of ranks.
@@ -173,7 +179,7 @@ void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine c
 void LocalReduce::AllReduce(void* data, size_t n, size_t element_size, Combine combine,
                             const OnWait& on_wait) {
   char* const bytes = static_cast<char*>(data);
-  Begin(data, on_wait);
+  Begin(Call::kAllReduce, data, n * element_size, on_wait);
   ReduceOwn(bytes, n, element_size, combine);
   WaitForAll(on_wait);
   for (int rank = 0; rank < size_; ++rank) {
@@ -189,7 +195,7 @@ void LocalReduce::AllReduce(void* data, size_t n, size_t element_size, Combine c
 
 void LocalReduce::ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
                                 const OnWait& on_wait) {
-  Begin(data, on_wait);
+  Begin(Call::kReduceScatter, data, n * element_size, on_wait);
   ReduceOwn(static_cast<char*>(data), n, element_size, combine);
   WaitForAll(on_wait);
 }
@@ -214,7 +220,7 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts, 
       }
     }
   }
-  Begin(data, on_wait);
+  Begin(Call::kAllGather, data, 0, on_wait);
   std::exception_ptr error;
 #pragma omp parallel for schedule(static)
   for (const Piece& piece : pieces) {
@@ -227,6 +233,21 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts, 
     }
   }
   if (error) std::rethrow_exception(error);
+  WaitForAll(on_wait);
+}
+
+void LocalReduce::Gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                         const OnWait& on_wait) {
+  Begin(Call::kGather, mine.data(), mine.size(), on_wait);
+  for (int rank = 0; rank < size_; ++rank) {
+    std::byte* const to = all.data() + mine.size() * static_cast<size_t>(rank);
+    if (rank == rank_) {
+      std::copy(mine.begin(), mine.end(), to);
+    } else {
+      const Slot& other = slots_[static_cast<size_t>(rank)];
+      ReadFrom(other.pid, other.data, to, mine.size());
+    }
+  }
   WaitForAll(on_wait);
 }
 

@@ -1,8 +1,9 @@
-// All-reduce, and its two halves, among the processes of one machine that may read each other's
-// memory: about three times as fast as over TCP.
+// All-reduce, its two halves, and gathering of small things among the processes of one machine that
+// may read each other's memory: about three times as fast as over TCP.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -40,10 +41,14 @@ class LocalReduce {
   void AllGather(void* data, const std::vector<ElementRange>& parts, size_t element_size,
                  const OnWait& on_wait);
 
+  // all = every rank's `mine`, of as many bytes each.
+  void Gather(std::span<const std::byte> mine, std::span<std::byte> all, const OnWait& on_wait);
+
  private:
   struct Slot;
+  enum class Call : uint8_t { kAllReduce, kReduceScatter, kAllGather, kGather };
   LocalReduce(int rank, int size) : rank_(rank), size_(size) {}
-  void Begin(const void* data, const OnWait& on_wait);
+  void Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait);
   void WaitForAll(const OnWait& on_wait);
   void ReduceOwn(char* data, size_t n, size_t element_size, Combine combine);
 
