@@ -1,5 +1,5 @@
-// All-reduce, its two halves, and gathering of small things among the processes of one machine that
-// may read each other's memory: about three times as fast as over TCP.
+// All-reduce and its two halves, about three times as fast as over TCP, and gathering of small
+// things among the processes of one machine that may read each other's memory.
 #pragma once
 
 #include <cstddef>
