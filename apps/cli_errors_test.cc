@@ -80,13 +80,14 @@ TEST_F(CliErrorTest, DivergenceKeepsTheLastGoodModel) {
 TEST_F(CliErrorTest, OneBadRowLateCostsLittle) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   SpoilParameter("bert.embeddings.word_embeddings.weight", 30 * 16, 16, 3e38f);  // of "##s"
+  // Enough for a second copy even where the first took 5 ms.
   std::string rows = "sentence,label\n";
-  for (int i = 0; i < 1200; ++i)
+  for (int i = 0; i < 24000; ++i)
     rows += i % 2 == 0 ? "good film,positive\n" : "bad film,negative\n";
   Write("train.csv", rows + "the films,positive\n");
   const RunResult run = Train({"--shuffle_train", "false", "--num_train_epochs", "1",
                                "--model_name_or_path", Path("out"), "--output_dir", Path("more")});
-  ExpectError(run, "step 151: the loss is NaN");
+  ExpectError(run, "step 3001: the loss is NaN");
   const std::string kept = "the last good model, from before step ";
   const size_t at = run.err.find(kept);
   ASSERT_NE(at, std::string::npos) << run.err;

@@ -105,6 +105,7 @@ class HostTransport : public GradientTransport {
   template <typename Reduction>
   void Exchange(std::span<float> values, ElementRange result, Reduction reduce) {
     if (!compresses_) return reduce(values);
+    std::swap(narrow_, last_narrow_);  // others may still read that
     narrow_.resize(values.size());
     std::transform(values.begin(), values.end(), narrow_.begin(),
                    [](float v) { return BFloat16(v); });
@@ -176,7 +177,7 @@ class HostTransport : public GradientTransport {
   std::vector<GradientBucket>& buckets_;
   const bool compresses_, overlap_;
   std::vector<float> staging_;
-  std::vector<BFloat16> narrow_;
+  std::vector<BFloat16> narrow_, last_narrow_;
 
   // Buckets [done, sent) are on their way.
   std::mutex mutex_;

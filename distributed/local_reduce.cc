@@ -19,12 +19,19 @@
 
 namespace lathe {
 
-// What a rank says of its part in the present call. `stage` counts on without end.
+// A rank's part in a call.
+struct alignas(64) LocalReduce::Part {
+  const char* data;
+  uint64_t call;  // which, and of how many bytes
+  alignas(64) std::byte small[kSmallBytes];
+};
+
+// What a rank has to say. `stage` counts on without end. Parts are taken in turn: a rank may begin
+// the next call while others still read its part in this one, but not the one after.
 struct alignas(64) LocalReduce::Slot {
   std::atomic<uint32_t> stage;
   pid_t pid;
-  const char* data;
-  uint64_t call;  // which, and of how many bytes
+  Part parts[2];
 };
 
 namespace {
@@ -146,15 +153,27 @@ void LocalReduce::WaitForAll(const OnWait& on_wait) {
   }
 }
 
-// All ranks are ready, and know where each has its data. Throws if they are not in the same call.
+const LocalReduce::Part& LocalReduce::PartOf(int rank) const {
+  return slots_[static_cast<size_t>(rank)].parts[turn_];
+}
+
+// All ranks are ready, have done with the call before, and know where each has its data; what is
+// small lies in their parts. Throws if they are not in the same call.
 void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait) {
-  Slot& mine = slots_[static_cast<size_t>(rank_)];
+  turn_ ^= 1;
+  Part& mine = slots_[static_cast<size_t>(rank_)].parts[turn_];
   mine.data = static_cast<const char*>(data);
   mine.call = static_cast<uint64_t>(call) << 56 | bytes;
+  if (bytes <= kSmallBytes) std::memcpy(mine.small, data, bytes);
   WaitForAll(on_wait);
-  for (const Slot& slot : slots_) {
-    if (slot.call != mine.call) throw std::runtime_error("another rank is in another call");
+  for (int rank = 0; rank < size_; ++rank) {
+    if (PartOf(rank).call != mine.call) throw std::runtime_error("another rank is in another call");
   }
+}
+
+// Of the data that another rank has in this call.
+void LocalReduce::Read(int rank, size_t at, void* to, size_t bytes) const {
+  ReadFrom(slots_[static_cast<size_t>(rank)].pid, PartOf(rank).data + at, to, bytes);
 }
 
 // The others' stripes of this rank are added to its own, in the order of ranks.
@@ -168,11 +187,23 @@ void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine c
     char* const own = data + at * element_size;
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) continue;
-      const Slot& other = slots_[static_cast<size_t>(rank)];
-      ReadFrom(other.pid, other.data + at * element_size, chunk, count * element_size);
+      Read(rank, at * element_size, chunk, count * element_size);
       combine(own, own, chunk, count);
     }
     at += count;
+  }
+}
+
+// The stripe of rank `owner`, from the ranks' parts: the bits that ReduceOwn gives.
+void LocalReduce::CombineSmall(int owner, char* data, size_t n, size_t element_size,
+                               Combine combine) const {
+  const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, owner, size_);
+  const size_t at = static_cast<size_t>(stripe.begin) * element_size;
+  const size_t count = static_cast<size_t>(stripe.size());
+  if (count == 0) return;
+  std::memcpy(data + at, PartOf(owner).small + at, count * element_size);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != owner) combine(data + at, data + at, PartOf(rank).small + at, count);
   }
 }
 
@@ -180,15 +211,18 @@ void LocalReduce::AllReduce(void* data, size_t n, size_t element_size, Combine c
                             const OnWait& on_wait) {
   char* const bytes = static_cast<char*>(data);
   Begin(Call::kAllReduce, data, n * element_size, on_wait);
+  if (n * element_size <= kSmallBytes) {
+    for (int owner = 0; owner < size_; ++owner)
+      CombineSmall(owner, bytes, n, element_size, combine);
+    return;
+  }
   ReduceOwn(bytes, n, element_size, combine);
   WaitForAll(on_wait);
   for (int rank = 0; rank < size_; ++rank) {
     const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, rank, size_);
-    const Slot& other = slots_[static_cast<size_t>(rank)];
     const size_t at = static_cast<size_t>(stripe.begin) * element_size;
     if (rank == rank_ || stripe.size() == 0) continue;
-    ReadFrom(other.pid, other.data + at, bytes + at,
-             static_cast<size_t>(stripe.size()) * element_size);
+    Read(rank, at, bytes + at, static_cast<size_t>(stripe.size()) * element_size);
   }
   WaitForAll(on_wait);
 }
@@ -197,13 +231,12 @@ void LocalReduce::ReduceScatter(void* data, size_t n, size_t element_size, Combi
                                 const OnWait& on_wait) {
   Begin(Call::kReduceScatter, data, n * element_size, on_wait);
   ReduceOwn(static_cast<char*>(data), n, element_size, combine);
-  WaitForAll(on_wait);
 }
 
 void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts, size_t element_size,
                             const OnWait& on_wait) {
   struct Piece {
-    const Slot* from;
+    int from;
     size_t at, bytes;
   };
   constexpr size_t kPieceBytes = 1 << 20;  // what threads share out
@@ -215,18 +248,17 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts, 
       const size_t end = static_cast<size_t>(stripe.end) * element_size;
       for (size_t at = static_cast<size_t>(stripe.begin) * element_size; at < end;) {
         const size_t bytes = std::min(end - at, kPieceBytes);
-        pieces.push_back({&slots_[static_cast<size_t>(rank)], at, bytes});
+        pieces.push_back({rank, at, bytes});
         at += bytes;
       }
     }
   }
-  Begin(Call::kAllGather, data, 0, on_wait);
+  Begin(Call::kAllGather, data, kNoBytes, on_wait);
   std::exception_ptr error;
 #pragma omp parallel for schedule(static)
   for (const Piece& piece : pieces) {
     try {
-      ReadFrom(piece.from->pid, piece.from->data + piece.at, static_cast<char*>(data) + piece.at,
-               piece.bytes);
+      Read(piece.from, piece.at, static_cast<char*>(data) + piece.at, piece.bytes);
     } catch (...) {
 #pragma omp critical
       error = std::current_exception();
@@ -239,16 +271,16 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts, 
 void LocalReduce::Gather(std::span<const std::byte> mine, std::span<std::byte> all,
                          const OnWait& on_wait) {
   Begin(Call::kGather, mine.data(), mine.size(), on_wait);
+  const bool is_small = mine.size() <= kSmallBytes;
   for (int rank = 0; rank < size_; ++rank) {
     std::byte* const to = all.data() + mine.size() * static_cast<size_t>(rank);
-    if (rank == rank_) {
-      std::copy(mine.begin(), mine.end(), to);
+    if (is_small || rank == rank_) {
+      std::memcpy(to, is_small ? PartOf(rank).small : mine.data(), mine.size());
     } else {
-      const Slot& other = slots_[static_cast<size_t>(rank)];
-      ReadFrom(other.pid, other.data, to, mine.size());
+      Read(rank, 0, to, mine.size());
     }
   }
-  WaitForAll(on_wait);
+  if (!is_small) WaitForAll(on_wait);
 }
 
 }  // namespace lathe

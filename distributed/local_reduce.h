@@ -30,11 +30,13 @@ class LocalReduce {
   // to[i] = the reduction of to[i] and from[i], for `n` elements.
   using Combine = void (*)(void* to, const void* a, const void* b, size_t n);
   // In all of these, `on_wait` is called now and then while others are late, and may throw. Other
-  // processes only read this one's memory, and only until the call returns or throws.
+  // processes only read this one's memory, and only until the call returns or throws, but for
+  // ReduceScatter.
 
   // data = all ranks' combined, in one order, on each.
   void AllReduce(void* data, size_t n, size_t element_size, Combine combine, const OnWait& on_wait);
-  // The same for this rank's stripe (core/element_range.h), with the same bits; the rest stays.
+  // The same for this rank's stripe (core/element_range.h), with the same bits; the rest stays, and
+  // must until the next call returns: others may be late to read it.
   void ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
                      const OnWait& on_wait);
   // In each part of `data`, every rank's stripe = that rank's. On all OpenMP threads.
@@ -45,16 +47,25 @@ class LocalReduce {
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all, const OnWait& on_wait);
 
  private:
+  // What fits in here goes through memory that all share.
+  static constexpr size_t kSmallBytes = 8 << 10;
+  static constexpr size_t kNoBytes = (size_t{1} << 56) - 1;  // which nothing has
+
+  struct Part;
   struct Slot;
   enum class Call : uint8_t { kAllReduce, kReduceScatter, kAllGather, kGather };
   LocalReduce(int rank, int size) : rank_(rank), size_(size) {}
   void Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait);
   void WaitForAll(const OnWait& on_wait);
+  const Part& PartOf(int rank) const;
+  void Read(int rank, size_t at, void* to, size_t bytes) const;
+  void CombineSmall(int owner, char* data, size_t n, size_t element_size, Combine combine) const;
   void ReduceOwn(char* data, size_t n, size_t element_size, Combine combine);
 
   int rank_, size_;
   std::span<Slot> slots_;  // in memory that all share
   uint32_t stage_ = 0;
+  size_t turn_ = 0;  // which of its slot's parts a rank speaks in
 };
 
 }  // namespace lathe

@@ -40,7 +40,8 @@ class ProcessGroup {
   // Every partial sum is rounded.
   virtual void AllReduce(std::span<BFloat16> data, ReduceOp op = ReduceOp::kSum) = 0;
   // The halves of an all-reduce. This rank's stripe of `data` (core/element_range.h) = the sum over
-  // all ranks; the rest then holds anything.
+  // all ranks; the rest then holds anything, and is left alone until the group's next call: others
+  // may be late to read it.
   virtual void ReduceScatter(std::span<float> data) { AllReduce(data); }
   virtual void ReduceScatter(std::span<BFloat16> data) { AllReduce(data); }
   // In each part of `data`, every rank's stripe = that rank's. On failure some may be.

@@ -165,6 +165,7 @@ TEST_P(Collectives, AgreeWithTheReference) {
 template <typename T>
 std::vector<T> InHalves(ProcessGroup& group, std::vector<T> values) {
   group.ReduceScatter(std::span(values));
+  group.Barrier();  // others may still read the rest
   const ElementRange own = Stripe({0, std::ssize(values)}, group.rank(), group.size());
   return {values.begin() + own.begin, values.begin() + own.end};
 }
