@@ -148,12 +148,8 @@ MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptio
   const BertActivations activations(classifier->bert(), options);
   MemoryEstimate estimate;
   estimate.weights = estimate.gradients = model.NumParameters() * kFloat;
-  // The word table, which is exchanged by rows, all processes update; of the rest each a part.
-  const int64_t words = classifier->config().GetInt("vocab_size", 30522);
-  const bool shares = options.shard_optimizer && !options.on_gpu;
-  const int64_t own = shares ? words * activations.H * kFloat : estimate.weights;
-  const int64_t n = options.num_processes;
-  estimate.moments = 2 * (own + (estimate.weights - own + n - 1) / n);
+  const int64_t n = options.shard_optimizer && !options.on_gpu ? options.num_processes : 1;
+  estimate.moments = 2 * ((estimate.weights + n - 1) / n);
   estimate.workspace = options.on_gpu ? kGpuWorkspace : 0;
   estimate.low_precision = activations.LowPrecisionWeights();
   estimate.kept = activations.Kept(options.gradient_checkpointing);
@@ -161,6 +157,7 @@ MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptio
   estimate.inference = activations.Forward();
   if (options.num_processes > 1 && !options.on_gpu) {  // NCCL sums gradients where they lie
     // The rows of the word table that any process has used, unless they are most of them.
+    const int64_t words = classifier->config().GetInt("vocab_size", 30522);
     estimate.exchange =
         std::min(options.num_processes * activations.T, words / 2) * activations.H * kFloat;
   }

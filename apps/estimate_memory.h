@@ -20,7 +20,7 @@ struct MemoryOptions {
   bool gradient_checkpointing = false;
   bool on_gpu = false;
   int64_t num_processes = 1;
-  bool shard_optimizer = true;  // AcceleratorOptions's: several processes share the moments out
+  bool shard_optimizer = true;  // AcceleratorOptions's: processes of a machine share moments out
 };
 
 // Bytes of tensors in one process.

@@ -105,8 +105,8 @@ TEST_F(EstimateMemoryCommand, PrintsATable) {
   for (const char* part : {"of 512 tokens in each process, on the CPU\n", "all 4 processes",
                            "training, checkpointing, per process", "inference, per process",
                            "exchange of gradients", "AdamW's moments, its share",
-                           // 2 x (89.4 MiB of words + a quarter of the other 328.2)
-                           "343.0 MiB"}) {
+                           // 2 x a quarter of 417.6
+                           "208.8 MiB"}) {
     EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
   }
   EXPECT_FALSE(Contains(run.out, "float32 ")) << run.out;

@@ -15,8 +15,11 @@ ElementRange Stripe(ElementRange range, int rank, int count) {
 
 std::vector<ElementRange> Within(ElementRange range, const std::vector<ElementRange>& others) {
   std::vector<ElementRange> result;
-  for (const ElementRange& other : others) {
-    const int64_t begin = std::max(range.begin, other.begin), end = std::min(range.end, other.end);
+  auto other = std::partition_point(others.begin(), others.end(),
+                                    [&](const ElementRange& o) { return o.end <= range.begin; });
+  for (; other != others.end() && other->begin < range.end; ++other) {
+    const int64_t begin = std::max(range.begin, other->begin);
+    const int64_t end = std::min(range.end, other->end);
     if (begin < end) result.push_back({begin, end});
   }
   return result;

@@ -212,7 +212,9 @@ std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGrou
     shares->own.push_back(own);
     for (const ElementRange& other : Without(part, {own})) shares->others.push_back(other);
   }
-  shares->gather = [group, parts](std::span<float> data) { group->AllGatherStripes(data, parts); };
+  shares->gather = [group, parts](std::span<float> data, const std::vector<ElementRange>& changed) {
+    group->AllGatherStripes(data, parts, changed);
+  };
   shares->sum = [group](double mine) {
     group->AllReduce(std::span(&mine, 1));
     return mine;

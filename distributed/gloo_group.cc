@@ -155,10 +155,13 @@ class GlooGroup : public ProcessGroup {
   void ReduceScatter(std::span<float> data) override { ReduceScatterOf(data); }
   void ReduceScatter(std::span<BFloat16> data) override { ReduceScatterOf(data); }
 
-  void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts) override {
+  bool reads_memory() const override { return local_ != nullptr; }
+
+  void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,
+                        const std::vector<ElementRange>& changed) override {
     watch_.Run("all_gather", [&] {
       if (local_ != nullptr) {
-        return local_->AllGather(data.data(), parts, sizeof(float), OnWait());
+        return local_->AllGather(data.data(), parts, changed, sizeof(float), OnWait());
       }
       for (const ElementRange& part : parts) GatherStripes(data, part);
     });

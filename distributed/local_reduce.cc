@@ -41,20 +41,32 @@ void Futex(std::atomic<uint32_t>& word, int op, uint32_t value, const timespec* 
   syscall(SYS_futex, &word, op, value, timeout, nullptr, 0);
 }
 
-// Copies from another process's memory.
-void ReadFrom(pid_t pid, const char* from, void* to, size_t size) {
-  char* at = static_cast<char*>(to);
-  while (size > 0) {
-    const iovec local = {at, size}, remote = {const_cast<char*>(from), size};
-    const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+// Copies from another process's memory: pieces of the same sizes, no more than 1,024. They are
+// changed.
+void ReadFrom(pid_t pid, std::span<iovec> from, std::span<iovec> to) {
+  while (!from.empty()) {
+    const ssize_t got = process_vm_readv(pid, to.data(), to.size(), from.data(), from.size(), 0);
     if (got <= 0) {
       throw std::runtime_error(std::string("process_vm_readv: ") +
                                (got < 0 ? std::strerror(errno) : "nothing there"));
     }
-    at += got;
-    from += got;
-    size -= static_cast<size_t>(got);
+    size_t done = static_cast<size_t>(got);
+    while (!from.empty() && done >= from[0].iov_len) {
+      done -= from[0].iov_len;
+      from = from.subspan(1);
+      to = to.subspan(1);
+    }
+    if (done == 0) continue;
+    for (iovec* piece : {&from[0], &to[0]}) {
+      piece->iov_base = static_cast<char*>(piece->iov_base) + done;
+      piece->iov_len -= done;
+    }
   }
+}
+
+void ReadFrom(pid_t pid, const char* from, void* to, size_t size) {
+  iovec theirs = {const_cast<char*>(from), size}, mine = {to, size};
+  if (size > 0) ReadFrom(pid, std::span(&theirs, 1), std::span(&mine, 1));
 }
 
 bool CanRead(pid_t pid, const uint64_t* from, uint64_t expected) {
@@ -178,7 +190,7 @@ void LocalReduce::Read(int rank, size_t at, void* to, size_t bytes) const {
 
 // The others' stripes of this rank are added to its own, in the order of ranks.
 void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine combine) {
-  constexpr size_t kChunkBytes = 128 << 10;  // stays in the level 2 cache
+  constexpr size_t kChunkBytes = 256 << 10;  // stays in the level 2 cache
   alignas(64) static thread_local char chunk[kChunkBytes];
   const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, rank_, size_);
   const size_t end = static_cast<size_t>(stripe.end);
@@ -233,32 +245,62 @@ void LocalReduce::ReduceScatter(void* data, size_t n, size_t element_size, Combi
   ReduceOwn(static_cast<char*>(data), n, element_size, combine);
 }
 
-void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts, size_t element_size,
+void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
+                            const std::vector<ElementRange>& changed, size_t element_size,
                             const OnWait& on_wait) {
-  struct Piece {
+  // What is read at once from one rank, at the same place in its memory as in this one's.
+  struct Lot {
     int from;
-    size_t at, bytes;
+    std::vector<iovec> pieces;
+    size_t bytes = 0;
   };
-  constexpr size_t kPieceBytes = 1 << 20;  // what threads share out
-  std::vector<Piece> pieces;
+  constexpr size_t kMostBytes = 1 << 20, kMostPieces = 512;  // of a lot; threads share lots out
+  constexpr size_t kGapBytes = 2 << 10;  // to read through rather than to leave out
+  std::vector<Lot> lots;
   for (int i = 1; i < size_; ++i) {  // not all from the same one first
     const int rank = (rank_ + i) % size_;
+    const size_t first = lots.size();
     for (const ElementRange& part : parts) {
-      const ElementRange stripe = Stripe(part, rank, size_);
-      const size_t end = static_cast<size_t>(stripe.end) * element_size;
-      for (size_t at = static_cast<size_t>(stripe.begin) * element_size; at < end;) {
-        const size_t bytes = std::min(end - at, kPieceBytes);
-        pieces.push_back({rank, at, bytes});
-        at += bytes;
+      char* end_of_last = nullptr;  // in this part
+      for (const ElementRange& range : Within(Stripe(part, rank, size_), changed)) {
+        char* at = static_cast<char*>(data) + static_cast<size_t>(range.begin) * element_size;
+        char* const end = at + static_cast<size_t>(range.size()) * element_size;
+        if (end_of_last != nullptr && static_cast<size_t>(at - end_of_last) <= kGapBytes) {
+          at = end_of_last;
+        }
+        end_of_last = end;
+        while (at < end) {
+          if (lots.size() == first || lots.back().bytes >= kMostBytes ||
+              lots.back().pieces.size() == kMostPieces) {
+            lots.push_back({rank, {}});
+          }
+          Lot& lot = lots.back();
+          const size_t bytes = std::min(static_cast<size_t>(end - at), kMostBytes - lot.bytes);
+          lot.bytes += bytes;
+          const bool follows =
+              !lot.pieces.empty() &&
+              static_cast<char*>(lot.pieces.back().iov_base) + lot.pieces.back().iov_len == at;
+          if (follows) {
+            lot.pieces.back().iov_len += bytes;
+          } else {
+            lot.pieces.push_back({at, bytes});
+          }
+          at += bytes;
+        }
       }
     }
   }
   Begin(Call::kAllGather, data, kNoBytes, on_wait);
   std::exception_ptr error;
 #pragma omp parallel for schedule(static)
-  for (const Piece& piece : pieces) {
+  for (const Lot& lot : lots) {
     try {
-      Read(piece.from, piece.at, static_cast<char*>(data) + piece.at, piece.bytes);
+      std::vector<iovec> mine = lot.pieces, theirs = lot.pieces;
+      for (iovec& piece : theirs) {
+        piece.iov_base = const_cast<char*>(PartOf(lot.from).data) +
+                         (static_cast<char*>(piece.iov_base) - static_cast<char*>(data));
+      }
+      ReadFrom(slots_[static_cast<size_t>(lot.from)].pid, theirs, mine);
     } catch (...) {
 #pragma omp critical
       error = std::current_exception();

@@ -39,8 +39,10 @@ class LocalReduce {
   // must until the next call returns: others may be late to read it.
   void ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
                      const OnWait& on_wait);
-  // In each part of `data`, every rank's stripe = that rank's. On all OpenMP threads.
-  void AllGather(void* data, const std::vector<ElementRange>& parts, size_t element_size,
+  // In each part of `data`, every rank's stripe = that rank's, where it is in `changed`. On all
+  // OpenMP threads.
+  void AllGather(void* data, const std::vector<ElementRange>& parts,
+                 const std::vector<ElementRange>& changed, size_t element_size,
                  const OnWait& on_wait);
 
   // all = every rank's `mine`, of as many bytes each.

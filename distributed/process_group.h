@@ -44,8 +44,11 @@ class ProcessGroup {
   // may be late to read it.
   virtual void ReduceScatter(std::span<float> data) { AllReduce(data); }
   virtual void ReduceScatter(std::span<BFloat16> data) { AllReduce(data); }
-  // In each part of `data`, every rank's stripe = that rank's. On failure some may be.
-  virtual void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts) {
+  // In each part of `data`, every rank's stripe = that rank's. On failure some may be. What is not
+  // in `changed` (ascending, apart from each other, the same on all ranks) is the same on all
+  // ranks, and need not travel.
+  virtual void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,
+                                const std::vector<ElementRange>& /*changed*/) {
     for (const ElementRange& part : parts) {
       for (int rank = 0; rank < size_; ++rank) {
         const ElementRange own = Stripe(part, rank, size_);
@@ -55,6 +58,9 @@ class ProcessGroup {
       }
     }
   }
+  // Whether ranks read each other's memory: small pieces travel as well as large ones. The same on
+  // all ranks.
+  virtual bool reads_memory() const { return false; }
   // all = every rank's `mine`, in the order of ranks.
   virtual void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   // data = that of rank `root`.

@@ -198,7 +198,7 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
     const std::vector<ElementRange> parts = {{3, 3}, {16, 17}, {100, 1100}, {2000, 900000}};
     for (ProcessGroup* each : {group.get(), reference.get()}) {
       std::vector<float> data(900100, static_cast<float>(env.rank));
-      each->AllGatherStripes(data, parts);
+      each->AllGatherStripes(data, parts, {{0, 900100}});
       std::vector<float> expected(data.size(), static_cast<float>(env.rank));
       for (const ElementRange& part : parts) {
         for (int rank = 0; rank < n; ++rank) {
@@ -208,6 +208,21 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
         }
       }
       EXPECT_TRUE(data == expected);
+      // Of what has changed nothing is left out, whatever else comes along.
+      std::vector<ElementRange> changed;
+      for (int64_t at = 5; at < 900000; at += at % 9000 + 77) changed.push_back({at, at + at % 71});
+      for (float& value : data) value = static_cast<float>(env.rank + 10);
+      each->AllGatherStripes(data, parts, changed);
+      for (size_t i = 0; i < expected.size(); ++i) expected[i] += 10;
+      for (const ElementRange& range : changed) {
+        EXPECT_TRUE(std::equal(data.begin() + range.begin, data.begin() + range.end,
+                               expected.begin() + range.begin));
+      }
+      size_t wrong = 0;
+      for (size_t i = 0; i < data.size(); ++i) {
+        wrong += data[i] != expected[i] && data[i] != static_cast<float>(env.rank + 10);
+      }
+      EXPECT_EQ(wrong, 0u);
     }
     return std::string();
   }));

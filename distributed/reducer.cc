@@ -187,6 +187,16 @@ std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
   for (const GradientBucket& bucket : impl_->buckets) {
     if (bucket.arena == arena && bucket.shared_out > 0) parts.push_back(bucket.SharedPart());
   }
+  const GradientBucket& last = impl_->buckets.back();
+  if (!impl_->table.table_is_last || last.arena != arena || !impl_->group->reads_memory()) {
+    return parts;
+  }
+  // By lots of rows: words that come up often are neighbours.
+  const TensorImpl& table = impl_->table.last_tensor();
+  const int64_t end = last.offset + NumElements(table.shape);
+  const int64_t lot = 256 * impl_->group->size() * table.shape[1];
+  for (int64_t at = last.offset; at < end; at += lot)
+    parts.push_back({at, std::min(end, at + lot)});
   return parts;
 }
 

@@ -64,7 +64,9 @@ class Reducer {
   // Before another reducer takes over: what the gradients hold counts once, not for each rank.
   void CountSumsOnce();
 
-  // The parts of this arena (by its number) of which each rank has a stripe; ascending.
+  // The parts of this arena (by its number) of which each rank updates a stripe; ascending. Ranks
+  // have their stripes' gradients, and all of a table's, whose rows are shared out where ranks read
+  // each other's memory.
   std::vector<ElementRange> SharedParts(size_t arena) const;
   // Whether parameters were frozen, thawed or moved since: then another reducer is needed.
   bool Outdated() const;

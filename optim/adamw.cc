@@ -18,6 +18,31 @@ size_t Blocks(const std::vector<ElementRange>& ranges) {
   return blocks;
 }
 
+// Marks the blocks that hold elements of these rows of a table that begins at `begin`: of each of
+// the ranges `own`, one range's blocks after the other's.
+void MarkRows(std::vector<uint8_t>& active, const std::vector<ElementRange>& own, int64_t begin,
+              int64_t width, const std::vector<int32_t>& rows) {
+  std::vector<int64_t> first_block;
+  int64_t blocks = 0;
+  for (const ElementRange& range : own) {
+    first_block.push_back(blocks);
+    blocks += static_cast<int64_t>(Blocks(range));
+  }
+  for (const int32_t row : rows) {
+    const ElementRange all = {begin + row * width, begin + (row + 1) * width};
+    auto range = std::partition_point(own.begin(), own.end(),
+                                      [&](const ElementRange& o) { return o.end <= all.begin; });
+    for (; range != own.end() && range->begin < all.end; ++range) {
+      const auto block = [&](int64_t element) {
+        return first_block[static_cast<size_t>(range - own.begin())] +
+               (element - range->begin) / cpu::kAdamWBlock;
+      };
+      std::fill(active.begin() + block(std::max(all.begin, range->begin)),
+                active.begin() + block(std::min(all.end, range->end) - 1) + 1, 1);
+    }
+  }
+}
+
 void Narrow(BFloat16* to, const float* from, int64_t n) {
   constexpr int64_t kMost = 16384;  // elements: what threads share out
 #pragma omp parallel for schedule(static) if (n > kMost)
@@ -51,7 +76,32 @@ NamedSettings AdamW::Settings() const {
 
 // Any moment may be there: another process may have had it.
 void AdamW::OnNewOwn(size_t range) {
-  if (exp_avg_.defined()) active_[range].assign(Blocks(ranges_[range].own), 1);
+  if (!exp_avg_.defined()) return;
+  active_[range].assign(Blocks(ranges_[range].own), 1);
+  any_row_[range] = true;
+}
+
+// What of a range can differ from the step before: of a table the rows that ever had a gradient, as
+// long as they are known. All processes know the same.
+void AdamW::AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed) {
+  const Range& range = ranges_[i];
+  const ElementRange all = {range.begin, range.begin + range.parameter.numel()};
+  any_row_[i] = any_row_[i] || !marked;
+  if (any_row_[i]) return changed.push_back(all);
+  const int64_t width = range.parameter.numel() / range.parameter.dim(0);
+  rows_[i].resize(static_cast<size_t>(range.parameter.dim(0)));
+  for (const int32_t row : *range.parameter.impl()->grad_rows) {
+    rows_[i][static_cast<size_t>(row)] = true;
+  }
+  for (size_t row = 0; row < rows_[i].size(); ++row) {
+    if (!rows_[i][row]) continue;
+    const int64_t begin = all.begin + static_cast<int64_t>(row) * width;
+    if (!changed.empty() && changed.back().end >= begin) {
+      changed.back().end = begin + width;
+    } else {
+      changed.push_back({begin, begin + width});
+    }
+  }
 }
 
 void AdamW::UpdateParameters() {
@@ -60,6 +110,8 @@ void AdamW::UpdateParameters() {
     exp_avg_ = arena_->NewBuffer();
     exp_avg_sq_ = arena_->NewBuffer();
     for (const Range& range : ranges_) active_.emplace_back(Blocks(range.own));
+    any_row_.assign(ranges_.size(), false);
+    rows_.resize(ranges_.size());
   }
   if (values.device() != Device{}) {
     return UpdateOnDevice(
@@ -76,6 +128,7 @@ void AdamW::UpdateParameters() {
   const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
   const int64_t version = values.impl()->storage->version();
   std::vector<const Range*> narrowed;  // whose bfloat16 copies are kept up to date
+  std::vector<ElementRange> changed;
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
     if (!range.parameter.requires_grad()) continue;
@@ -94,17 +147,12 @@ void AdamW::UpdateParameters() {
     const bool passes_over = decay == 1 && options_.eps > 0;
     if (!passes_over) std::fill(active_[i].begin(), active_[i].end(), 1);
     const int64_t range_end = range.begin + range.parameter.numel();  // without the gap
-    const ElementRange whole = {range.begin, range.end};
-    const bool marked = passes_over && parameter.grad_rows.has_value() &&
-                        range.own == std::vector<ElementRange>{whole};
+    const bool marked = passes_over && parameter.grad_rows.has_value();
     if (marked) {
-      for (const int32_t row : *parameter.grad_rows) {
-        const int64_t width = range.parameter.numel() / range.parameter.dim(0);
-        const int64_t first_block = row * width / cpu::kAdamWBlock;
-        const int64_t last = ((row + 1) * width - 1) / cpu::kAdamWBlock;
-        std::fill(active_[i].begin() + first_block, active_[i].begin() + last + 1, 1);
-      }
+      const int64_t width = range.parameter.numel() / range.parameter.dim(0);
+      MarkRows(active_[i], range.own, range.begin, width, *parameter.grad_rows);
     }
+    if (shares_ != nullptr) AddChanged(i, marked, changed);
     const cpu::AdamWStep step = {
         .decay = decay,
         .beta2 = static_cast<float>(options_.beta2),
@@ -124,7 +172,7 @@ void AdamW::UpdateParameters() {
       active += Blocks(own);
     }
   }
-  GatherUpdates();
+  GatherUpdates(changed);
   values.impl()->storage->BumpVersion();
   for (const Range* range : narrowed) {
     TensorImpl& parameter = *range->parameter.impl();

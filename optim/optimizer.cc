@@ -185,7 +185,7 @@ void Optimizer::AdoptShares() {
   if (now == shares_) return;
   if (shares_ != nullptr) {
     for (Tensor* buffer : StateBuffers()) {
-      if (buffer->defined()) shares_->gather(buffer->values<float>());
+      if (buffer->defined()) shares_->gather(buffer->values<float>(), {Everything()});
     }
   }
   shares_ = std::move(now);
@@ -197,8 +197,8 @@ void Optimizer::AdoptShares() {
   }
 }
 
-void Optimizer::GatherUpdates() {
-  if (shares_ != nullptr) shares_->gather(arena_->values().values<float>());
+void Optimizer::GatherUpdates(const std::vector<ElementRange>& changed) {
+  if (shares_ != nullptr) shares_->gather(arena_->values().values<float>(), changed);
 }
 
 namespace {

@@ -101,8 +101,11 @@ class Optimizer {
   virtual std::vector<Tensor*> StateBuffers() = 0;
   // After `own` of this range has changed; the buffers are whole then.
   virtual void OnNewOwn(size_t /*range*/) {}
-  // The other processes' part of the values.
-  void GatherUpdates();
+  // The other processes' part of the values, of which nothing else than `changed` (UpdateShares)
+  // can have been updated.
+  void GatherUpdates(const std::vector<ElementRange>& changed);
+  // All values.
+  ElementRange Everything() const { return {0, arena_->values().numel()}; }
   // UpdateParameters where the values lie on a device.
   void UpdateOnDevice(const DeviceMethod& method);
   Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
@@ -182,10 +185,15 @@ class AdamW : public Optimizer {
   void UpdateParameters() override;
   std::vector<Tensor*> StateBuffers() override { return {&exp_avg_, &exp_avg_sq_}; }
   void OnNewOwn(size_t range) override;
+  void AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed);
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
   // For each range, those of its `own` one after the other; core/cpu/optimizer.h.
   std::vector<std::vector<uint8_t>> active_;
+  // Where updates are shared out, for each range: the table's rows that ever had a gradient, in
+  // whatever process; whether any may have had one.
+  std::vector<std::vector<bool>> rows_;
+  std::vector<bool> any_row_;
 };
 
 struct SGDOptions {

@@ -88,7 +88,7 @@ void SGD::UpdateParameters() {
       }
     }
   }
-  GatherUpdates();
+  GatherUpdates({Everything()});
   values.impl()->storage->BumpVersion();
 }
 

@@ -18,8 +18,10 @@ struct UpdateShares {
   std::vector<ElementRange> own;     // of them, this process's
   std::vector<ElementRange> others;  // and the other ones'
   int rank = 0, size = 1;
-  // Collectives. data, as large as the arena: `others` = what those processes have there.
-  std::function<void(std::span<float> data)> gather;
+  // Collectives. data, as large as the arena: `others` = what those processes have there. What is
+  // not in `changed` (ascending, apart from each other, the same in all processes) is the same
+  // already.
+  std::function<void(std::span<float> data, const std::vector<ElementRange>& changed)> gather;
   // The sum of all processes' values, the same bits on each.
   std::function<double(double)> sum;
 };

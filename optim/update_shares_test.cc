@@ -22,6 +22,7 @@ struct Meeting {
   std::barrier<> barrier{kSize};
   std::vector<float*> data = std::vector<float*>(kSize);
   std::vector<double> numbers = std::vector<double>(kSize);
+  std::vector<int64_t> gathered = std::vector<int64_t>(kSize);  // elements that could have changed
 };
 
 std::shared_ptr<const UpdateShares> Shares(Meeting& meeting, int rank, Ranges parts) {
@@ -33,17 +34,19 @@ std::shared_ptr<const UpdateShares> Shares(Meeting& meeting, int rank, Ranges pa
     shares->own.push_back(Stripe(part, rank, kSize));
     for (const ElementRange& other : Without(part, shares->own)) shares->others.push_back(other);
   }
-  shares->gather = [&meeting, rank, parts](std::span<float> data) {
+  shares->gather = [&meeting, rank, parts](std::span<float> data, const Ranges& changed) {
     meeting.data[rank] = data.data();
     meeting.barrier.arrive_and_wait();
     for (int other = 0; other < kSize; ++other) {
       for (const ElementRange& part : parts) {
-        const ElementRange theirs = Stripe(part, other, kSize);
         if (other == rank) continue;
-        std::copy(meeting.data[other] + theirs.begin, meeting.data[other] + theirs.end,
-                  data.data() + theirs.begin);
+        for (const ElementRange& range : Within(Stripe(part, other, kSize), changed)) {
+          std::copy(meeting.data[other] + range.begin, meeting.data[other] + range.end,
+                    data.data() + range.begin);
+        }
       }
     }
+    for (const ElementRange& range : changed) meeting.gathered[rank] += range.size();
     meeting.barrier.arrive_and_wait();
   };
   shares->sum = [&meeting, rank](double mine) {
@@ -162,6 +165,62 @@ TEST(UpdateShares, SGD) {
   }
 }
 
+// Of a table whose rows with gradients are known, only those travel that ever had one: their
+// moments go on without.
+TEST(UpdateShares, RowsOfATable) {
+  const auto train = [](Meeting* meeting, int rank, double decay, int unknown_at) {
+    Model model;
+    AdamW optimizer(model.Parameters(), {.lr = 0.01, .weight_decay = decay});
+    auto present = std::make_shared<PresentShares>();
+    if (meeting != nullptr) {
+      // Stripes that begin and end within rows.
+      present->now = Shares(*meeting, rank, {{0, 1866}, {1872, 3500}, {3500, 7872}});
+      optimizer.ShareUpdates(present);
+    }
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.ZeroGrad();
+      model.bias.grad().Fill(0.5 + step);
+      model.weight.grad().Fill(-1);
+      const std::span<float> grad = model.table.grad().values<float>();
+      std::vector<int32_t> rows;
+      for (int32_t row = step; row < 300; row += 41 + step) {
+        rows.push_back(row);
+        for (size_t i = 0; i < 20; ++i) {
+          grad[static_cast<size_t>(row) * 20 + i] = std::sin(static_cast<float>(row + i));
+        }
+      }
+      if (step != unknown_at) model.table.impl()->grad_rows = rows;
+      ClipGradNorm(optimizer, 1);
+      optimizer.Step();
+    }
+    return optimizer.arena().values().ToVector<float>();
+  };
+  for (const auto& [decay, unknown_at] : {std::pair{0.0, -1}, {0.0, 2}, {0.1, -1}}) {
+    const std::vector<float> alone = train(nullptr, 0, decay, unknown_at);
+    Meeting meeting;
+    std::vector<std::vector<float>> results(kSize);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kSize; ++rank) {
+      threads.emplace_back([&, rank, decay = decay, unknown_at = unknown_at] {
+        results[rank] = train(&meeting, rank, decay, unknown_at);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::vector<float>& result : results) {
+      EXPECT_TRUE(result == results[0]);
+      ASSERT_EQ(result.size(), alone.size());
+      for (size_t i = 0; i < alone.size(); ++i) ASSERT_NEAR(result[i], alone[i], 1e-6) << i;
+    }
+    const int64_t all = kSteps * (7 + 50 * 37 + 300 * 20);
+    if (decay == 0 && unknown_at < 0) {
+      EXPECT_LT(meeting.gathered[0], all / 2);
+    } else if (decay != 0) {
+      EXPECT_EQ(meeting.gathered[0], all);
+    }
+    for (const int64_t gathered : meeting.gathered) EXPECT_EQ(gathered, meeting.gathered[0]);
+  }
+}
+
 TEST(UpdateShares, AStepThatFailsIsHalfDone) {
   Model model;
   AdamW optimizer(model.Parameters(), {});
@@ -170,7 +229,7 @@ TEST(UpdateShares, AStepThatFailsIsHalfDone) {
   shares->parts = {{0, 100}};
   shares->own = {{0, 64}};
   shares->others = {{64, 100}};
-  shares->gather = [](std::span<float>) { throw InvalidArgument("lost"); };
+  shares->gather = [](std::span<float>, const Ranges&) { throw InvalidArgument("lost"); };
   present->now = shares;
   optimizer.ShareUpdates(present);
   EXPECT_THROW(optimizer.Step(), Error);
