@@ -95,8 +95,9 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   const auto start = std::chrono::steady_clock::now();
   model.Eval();
   NoGradGuard no_grad;
-  DataLoader loader(
-      dataset, {.batch_size = options.per_device_eval_batch_size * accelerator.num_processes()});
+  DataLoader loader(dataset,
+                    {.batch_size = options.per_device_eval_batch_size * accelerator.num_processes(),
+                     .even_tokens = true});
   accelerator.Prepare(loader);
   Progress progress({.title = title,
                      .total = loader.size(),

@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <queue>
 #include <span>
 #include <thread>
 #include <utility>
@@ -47,10 +48,45 @@ void GroupByLength(const TokenizedDataset& dataset, int64_t batch_size,
   if (n > 0) std::swap(order[0], order[longest]);
 }
 
+// The longest sample goes to the batch that has the fewest tokens for its size so far, and so on.
+std::vector<int64_t> EvenTokens(const TokenizedDataset& dataset, int64_t batch_size) {
+  const int64_t n = dataset.size();
+  std::vector<int64_t> by_length(static_cast<size_t>(n));
+  std::iota(by_length.begin(), by_length.end(), int64_t{0});
+  std::stable_sort(by_length.begin(), by_length.end(),
+                   [&](int64_t a, int64_t b) { return dataset.length(a) > dataset.length(b); });
+  std::vector<std::vector<int64_t>> batches(static_cast<size_t>((n + batch_size - 1) / batch_size));
+  struct Room {  // in a batch
+    double tokens_of_each;
+    size_t batch;
+    bool operator<(const Room& other) const {  // the first comes last, as std::priority_queue wants
+      return std::pair(tokens_of_each, batch) > std::pair(other.tokens_of_each, other.batch);
+    }
+  };
+  std::priority_queue<Room> rooms;
+  for (size_t i = 0; i < batches.size(); ++i) rooms.push({0, i});
+  for (const int64_t sample : by_length) {
+    Room room = rooms.top();
+    rooms.pop();
+    std::vector<int64_t>& batch = batches[room.batch];
+    const int64_t size = std::min(batch_size, n - static_cast<int64_t>(room.batch) * batch_size);
+    batch.push_back(sample);
+    room.tokens_of_each += static_cast<double>(dataset.length(sample)) / static_cast<double>(size);
+    if (std::ssize(batch) < size) rooms.push(room);
+  }
+  std::vector<int64_t> order;
+  for (std::vector<int64_t>& batch : batches) {
+    std::sort(batch.begin(), batch.end());
+    order.insert(order.end(), batch.begin(), batch.end());
+  }
+  return order;
+}
+
 }  // namespace
 
 std::vector<int64_t> SampleOrder(const TokenizedDataset& dataset, const DataLoaderOptions& options,
                                  int64_t epoch) {
+  if (options.even_tokens) return EvenTokens(dataset, options.batch_size);
   std::vector<int64_t> order(dataset.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   if (options.shuffle || options.group_by_length) {
@@ -245,6 +281,8 @@ void DataLoader::Iterator::Take() {
   batch_ = pass_->Next();
   if (pass_->entry == nullptr) return;
   pass_->entry->batch = batch_;
+  if (pass_->passes != nullptr && pass_->passes->entries.back() != pass_->entry)
+    pass_->entry->side_by_side = true;
   pass_->entry->batches_left = pass_->num_batches - ++pass_->yielded;
   if (batch_ == nullptr) pass_->Withdraw();
 }
@@ -259,6 +297,8 @@ DataLoader::DataLoader(std::shared_ptr<const TokenizedDataset> dataset, DataLoad
   Check(dataset_ != nullptr, "data_loader", "the dataset is null");
   Check(options_.batch_size > 0, "data_loader", "batch_size must be positive but is ",
         options_.batch_size);
+  Check(!options_.even_tokens || (!options_.shuffle && !options_.group_by_length), "data_loader",
+        "even_tokens is an order of its own, without shuffle and group_by_length");
   Check(options_.prefetch >= 0, "data_loader", "prefetch must not be negative but is ",
         options_.prefetch);
   Check(!options_.drop_last || dataset_->size() >= options_.batch_size, "data_loader",

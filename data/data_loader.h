@@ -22,13 +22,17 @@ struct DataLoaderOptions {
   // Trainer's length-grouped order, shuffled in any case: mega-batches of up to 50 batches, each
   // from long to short, the longest sample of all first.
   bool group_by_length = false;
+  // The same order each time, in which all batches have nearly the same number of tokens, as far as
+  // they have as many samples: few shapes, for which products have to be prepared. Not with the two
+  // above.
+  bool even_tokens = false;
   bool drop_last = false;
   uint64_t seed = 42;
   int prefetch = 2;  // batches prepared ahead on a thread; 0: none, no thread
 };
 
 // The order in which samples are visited in `epoch`: a function of the dataset's lengths, (seed,
-// epoch) and, with group_by_length, batch_size.
+// epoch) and, with group_by_length or even_tokens, batch_size.
 std::vector<int64_t> SampleOrder(const TokenizedDataset& dataset, const DataLoaderOptions& options,
                                  int64_t epoch);
 
@@ -44,7 +48,8 @@ std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts);
 struct LoaderPasses {
   struct Entry {
     std::shared_ptr<const Batch> batch;
-    int64_t batches_left = 0;  // after this one
+    int64_t batches_left = 0;   // after this one
+    bool side_by_side = false;  // has gone on since a later one began
   };
   std::vector<std::shared_ptr<Entry>> entries;
   // Called when a pass has begun or ended, but for one that an exception ends. Must not throw.

@@ -113,6 +113,27 @@ TEST(SampleOrderTest, AFewSamplesAreGroupedBatchByBatch) {
   EXPECT_TRUE(SampleOrder(DatasetOf({}), {.group_by_length = true}, 0).empty());
 }
 
+TEST(SampleOrderTest, EvenTokens) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 872; ++i) lengths.push_back(2 + i * i % 61);
+  const TokenizedDataset data = DatasetOf(lengths);
+  constexpr int64_t kBatch = 64;
+  const DataLoaderOptions options{.batch_size = kBatch, .even_tokens = true};
+  const Order order = SampleOrder(data, options, 0);
+  EXPECT_EQ(Sorted(order), Identity(872));
+  EXPECT_EQ(order, SampleOrder(data, options, 1));
+  const double mean =
+      static_cast<double>(data.input_ids.size()) / 872;  // of a sample, in the short batch, too
+  for (int64_t begin = 0; begin < 872; begin += kBatch) {
+    const int64_t end = std::min<int64_t>(begin + kBatch, 872);
+    int64_t tokens = 0;
+    for (int64_t i = begin; i < end; ++i) tokens += data.length(order[i]);
+    EXPECT_NEAR(static_cast<double>(tokens), mean * static_cast<double>(end - begin), 16);
+  }
+  EXPECT_EQ(SampleOrder(DatasetOf({3, 9}), {.even_tokens = true}, 0), Identity(2));
+  EXPECT_TRUE(SampleOrder(DatasetOf({}), options, 0).empty());
+}
+
 TEST(CollateTest, TakesTheSamplesAsked) {
   Batch batch = Collate(DatasetOf({2, 1, 3}), {2, 0});
   EXPECT_EQ(batch.input_ids.ToVector<int32_t>(), (std::vector<int32_t>{2, 2, 2, 0, 0}));
@@ -210,6 +231,8 @@ TEST(DataLoaderOptionsTest, BadOptions) {
   EXPECT_THROW(DataLoader(DatasetOfSize(3), {.batch_size = 0}), Error);
   EXPECT_THROW(DataLoader(DatasetOfSize(3), {.prefetch = -1}), Error);
   EXPECT_THROW(DataLoader(DatasetOfSize(3), {.batch_size = 4, .drop_last = true}), Error);
+  EXPECT_THROW(DataLoader(DatasetOfSize(3), {.shuffle = true, .even_tokens = true}), Error);
+  EXPECT_THROW(DataLoader(DatasetOfSize(3), {.group_by_length = true, .even_tokens = true}), Error);
   EXPECT_THROW(DataLoader(std::shared_ptr<const TokenizedDataset>(), {}), Error);
 }
 

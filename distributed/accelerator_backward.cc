@@ -76,6 +76,15 @@ Tensor Accelerator::Backward(const Module& model, const Batch& batch,
 
 void Accelerator::BackwardOfBatch(const Pass& pass) {
   State& s = *state_;
+  if (use_distributed()) {
+    s.CheckOneBatch("backward",
+                    "call Backward(loss, weight), outside of Accumulate, with the number of "
+                    "samples of which the loss is the mean",
+                    [](const Batch& a, const Batch& b) {
+                      return a.whole->weight * b.whole->total_weight ==
+                             b.whole->weight * a.whole->total_weight;
+                    });
+  }
   const auto share = s.PresentShare(num_processes());
   if (!s.accumulating) return BackwardOfShare(pass, share.weight, share.total);
   if (!std::exchange(s.counted, true)) s.weight += share.weight;

@@ -40,6 +40,11 @@ Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
         "gather_for_metrics", "expected one row for each of the batch's ", pass->batch->size(),
         " samples");
   if (!use_distributed()) return tensor;
+  state_->CheckOneBatch(
+      "gather_for_metrics", "Gather the rows, and the batch's indices to tell whose they are",
+      [](const Batch& a, const Batch& b) {
+        return a.sample_ids.ToVector<int32_t>() == b.sample_ids.ToVector<int32_t>();
+      });
   const int64_t own = pass->batch->whole->stand_in ? 0 : tensor.dim(0);
   const Tensor rows = lathe::Gather(*group_, tensor.Slice(0, own)).To(Device{});
   const Tensor places = lathe::Gather(*group_, pass->batch->sample_ids.Slice(0, own));

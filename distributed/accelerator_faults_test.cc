@@ -159,6 +159,46 @@ TEST(Accelerator, ALoopWithoutCollectivesEndsWithARankThatIsLost) {
   EXPECT_LT(results[0].seconds - results[1].seconds, 2);
 }
 
+// One that computes long hears of it within its backward pass.
+TEST(Accelerator, ALongBackwardPassEndsWithARankThatIsLost) {
+  static std::chrono::milliseconds pause;
+  pause = {};
+  struct Slow : Function {
+    Tensor Forward(const std::vector<Tensor>& x) override { return Add(x[0], x[1]); }
+    std::vector<Tensor> Backward(const Tensor& grad) override {
+      std::this_thread::sleep_for(pause);
+      return {grad, Sum(grad)};
+    }
+  };
+  struct Chain : Module {
+    Chain() {
+      for (int i = 0; i < 40; ++i)
+        weights.push_back(RegisterParameter("weight" + std::to_string(i), {}, Init::Ones()));
+    }
+    std::vector<Tensor> weights;
+  };
+  const auto results = RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Options(env));
+    Chain model;
+    model.Initialize(1);
+    SGD optimizer(model.Parameters(), {.lr = 0.1});
+    accelerator.Prepare(model, optimizer);
+    for (int step = 0; step < 2; ++step) {
+      if (step == 1 && env.rank == 1) raise(SIGKILL);
+      Tensor loss = model.weights[0];
+      for (size_t i = 1; i < model.weights.size(); ++i)
+        loss = Apply<Slow>({loss, model.weights[i]});
+      accelerator.Backward(loss);
+      optimizer.Step();
+      optimizer.ZeroGrad();
+      pause = std::chrono::milliseconds(300);
+    }
+    return std::string();
+  });
+  EXPECT_EQ(results[0].said, "[check_peers] rank 0 can't go on: rank 1 has ended while training");
+  EXPECT_LT(results[0].seconds - results[1].seconds, 2);
+}
+
 // One that has done its part is not missed by those that compute on.
 TEST(Accelerator, AFunctionMayEndEarlierInSomeRanks) {
   const auto results = RunRanks(1, [](const Env&) {
@@ -305,6 +345,56 @@ TEST(Accelerator, CollectivesRefuseWhatDoesNotFit) {
   });
   for (const RankResult& result : results)
     EXPECT_EQ(result.said, "[reduce] rank 1 has float32 [2, 2] but rank 0 has float32 [2, 1]");
+}
+
+// Nobody can tell whose share a loss is the mean of. Loops within loops are no such thing.
+TEST(Accelerator, LoadersSideBySide) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Options(env));
+    Slope model;
+    model.Initialize(1);
+    SGD optimizer(model.Parameters(), {.lr = 0.1});
+    DataLoader one(Data(12), {.batch_size = 4}), other(Data(10), {.batch_size = 5});
+    accelerator.Prepare(model, optimizer, one, other);
+    std::string said;
+    for (const Batch& batch : one) {
+      for (const Batch& inner : other) {
+        accelerator.Backward(model.Loss(inner.indices));
+        accelerator.GatherForMetrics(inner.labels);
+      }
+      accelerator.Backward(model.Loss(batch.indices));
+    }
+    // Shares that are alike in both.
+    DataLoader twin(one.dataset(), {.batch_size = 4});
+    accelerator.Prepare(twin);
+    auto second = twin.begin();
+    for (const Batch& batch : one) {
+      accelerator.Backward(model.Loss(batch.indices));
+      accelerator.GatherForMetrics(batch.labels);
+      ++second;
+    }
+    auto at = one.begin();
+    auto beside = other.begin();
+    ++at;
+    const std::vector<int64_t> indices = at->indices;
+    for (const std::function<void()>& call : std::initializer_list<std::function<void()>>{
+             [&] { accelerator.Backward(model.Loss(indices)); },
+             [&] { accelerator.GatherForMetrics(beside->labels); }}) {
+      try {
+        call();
+        said += "nothing; ";
+      } catch (const Error& e) {
+        said += std::string(e.message()) + "; ";
+      }
+    }
+    accelerator.Backward(model.Loss(indices), static_cast<double>(indices.size()));
+    return said;
+  });
+  for (const RankResult& result : results) {
+    const std::string wrong =
+        "two prepared loaders go side by side, and this process's shares of their batches differ; ";
+    EXPECT_EQ(result.said, "[backward] " + wrong + "[gather_for_metrics] " + wrong);
+  }
 }
 
 TEST(Accelerator, TheMainProcessStaysUntilAllAreDone) {

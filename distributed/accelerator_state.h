@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -71,6 +73,22 @@ struct Accelerator::State {
       return {1, static_cast<double>(world_size), INT64_MAX / 2};
     }
     return {entry->batch->whole->weight, entry->batch->whole->total_weight, entry->batches_left};
+  }
+
+  // Loops within loops are about the innermost one's batch. Of passes side by side nobody can tell
+  // which one it is, unless `same` says that it makes no difference.
+  void CheckOneBatch(const char* what, const char* hint,
+                     const std::function<bool(const Batch&, const Batch&)>& same) const {
+    for (const auto& entry : passes->entries) {
+      const std::shared_ptr<const Batch>& last = passes->entries.back()->batch;
+      if (!entry->side_by_side || entry->batch == nullptr || last == nullptr) continue;
+      if (entry->batch == last || same(*entry->batch, *last)) continue;
+      throw Error(absl::StatusCode::kFailedPrecondition,
+                  std::string("[") + what +
+                      "] two prepared loaders go side by side, and this process's shares of their "
+                      "batches differ",
+                  hint);
+    }
   }
 
   // Arenas for parameters that no prepared optimizer has.

@@ -2,7 +2,6 @@
 
 #include <gloo/common/error.h>
 #include <gloo/rendezvous/context.h>
-#include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <signal.h>
 
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "lathe/core/error.h"
+#include "lathe/distributed/gloo_connect.h"
 #include "lathe/distributed/local_reduce.h"
 #include "lathe/distributed/peer_watch.h"
 
@@ -22,36 +22,6 @@ namespace lathe {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
-
-class GlooStore : public gloo::rendezvous::Store {
- public:
-  GlooStore(PeerWatch& watch, Milliseconds timeout)
-      : watch_(watch), store_(watch.store()), timeout_(timeout) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_.Set(kPrefix + key, {data.data(), data.size()});
-  }
-  std::vector<char> get(const std::string& key) override { return Wait(key, timeout_); }
-  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
-  void wait(const std::vector<std::string>& keys, const Milliseconds& timeout) override {
-    for (const std::string& key : keys) Wait(key, timeout);
-  }
-
- private:
-  static constexpr const char* kPrefix = "gloo/";
-  std::vector<char> Wait(const std::string& key, Milliseconds timeout) {
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    for (;;) {
-      if (const auto value = store_.Get(kPrefix + key, Milliseconds(500)))
-        return {value->begin(), value->end()};
-      watch_.LookAround();
-      if (std::chrono::steady_clock::now() >= deadline)
-        throw gloo::IoException("no answer while connecting");
-    }
-  }
-  PeerWatch& watch_;
-  lathe::Store& store_;
-  Milliseconds timeout_;
-};
 
 template <typename T, ReduceOp op>
 void Reduce(void* out, const void* a, const void* b, size_t n) {
@@ -132,14 +102,8 @@ class GlooGroup : public ProcessGroup {
     watch_.store().SetPatience(timeout);
     signal(SIGPIPE, SIG_IGN);  // a dead peer is reported by the call that needed it
     watch_.Run("connecting", [&] {
-      gloo::transport::tcp::attr attributes;
-      attributes.hostname = watch_.store().local_host();  // all have joined
-      auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-      context->setTimeout(timeout);
-      GlooStore store_of_gloo(watch_, timeout);
-      auto device = gloo::transport::tcp::CreateDevice(attributes);
-      context->connectFullMesh(store_of_gloo, device);
-      context_ = std::move(context);
+      const std::string host = watch_.store().local_host();  // all have joined
+      context_ = ConnectGloo(rank, size, host, life, timeout, [this] { watch_.LookAround(); });
     });
     watch_.LookAfter(std::move(life), timeout, [transfers = transfers_] { transfers->BreakOff(); });
     if (!one_machine) return;

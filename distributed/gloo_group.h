@@ -11,7 +11,7 @@ namespace lathe {
 
 // Connects every rank with every other. `server` is rank 0's and lives as long as the group. Ranks
 // that are all on one machine reduce in each other's memory if they may. life: a connection of its
-// own for LifeSigns.
+// own, for connecting and then for LifeSigns.
 std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
                                             std::shared_ptr<Store> store,
                                             std::shared_ptr<Store> life,

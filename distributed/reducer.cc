@@ -103,6 +103,7 @@ struct Reducer::Impl {
   }
 
   void OnReady(size_t i) {
+    group->CheckPeers();  // a long pass does not go on without them
     if (!armed) return;
     GradientSlot& slot = slots[i];
     if (++slot.parts != slot.expected) {
