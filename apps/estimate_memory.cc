@@ -195,7 +195,9 @@ EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
   flags.Add("device", &o.device, "what computes; fp16 needs cuda").Choices({"cpu", "cuda"});
   flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
             "keep only what enters each layer for the backward pass");
-  flags.Add("num_processes", &o.num_processes, "processes that train together").Min(1).Max(kMost);
+  flags.Add("num_processes", &o.num_processes, "processes that train together, on one machine")
+      .Min(1)
+      .Max(kMost);
   flags.Add("shard_optimizer", &o.shard_optimizer,
             "they share AdamW's moments out, as finetune's do");
   flags.Add("help", &o.help, "show this text");

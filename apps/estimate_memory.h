@@ -20,7 +20,8 @@ struct MemoryOptions {
   bool gradient_checkpointing = false;
   bool on_gpu = false;
   int64_t num_processes = 1;
-  bool shard_optimizer = true;  // AcceleratorOptions's: processes of a machine share moments out
+  // AcceleratorOptions's. Processes on several machines share out all moments but the word table's.
+  bool shard_optimizer = true;
 };
 
 // Bytes of tensors in one process.

@@ -281,8 +281,7 @@ void DataLoader::Iterator::Take() {
   batch_ = pass_->Next();
   if (pass_->entry == nullptr) return;
   pass_->entry->batch = batch_;
-  if (pass_->passes != nullptr && pass_->passes->entries.back() != pass_->entry)
-    pass_->entry->side_by_side = true;
+  if (pass_->passes != nullptr) pass_->entry->went_on = ++pass_->passes->clock;
   pass_->entry->batches_left = pass_->num_batches - ++pass_->yielded;
   if (batch_ == nullptr) pass_->Withdraw();
 }
@@ -350,6 +349,7 @@ DataLoader::Iterator DataLoader::begin() {
   if (passes_ != nullptr) {
     pass->passes = passes_;
     pass->entry = std::make_shared<LoaderPasses::Entry>();
+    pass->entry->begun = ++passes_->clock;
     passes_->entries.push_back(pass->entry);
     if (passes_->changed) passes_->changed();
   }

@@ -48,9 +48,10 @@ std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts);
 struct LoaderPasses {
   struct Entry {
     std::shared_ptr<const Batch> batch;
-    int64_t batches_left = 0;   // after this one
-    bool side_by_side = false;  // has gone on since a later one began
+    int64_t batches_left = 0;        // after this one
+    int64_t begun = 0, went_on = 0;  // when it began and gave its batch, by `clock`
   };
+  int64_t clock = 0;
   std::vector<std::shared_ptr<Entry>> entries;
   // Called when a pass has begun or ended, but for one that an exception ends. Must not throw.
   std::function<void()> changed = {};

@@ -170,6 +170,7 @@ void Accelerator::PrepareLoader(DataLoader& loader) {
   values.insert(values.end(), {{"batch_size", std::to_string(o.batch_size)},
                                {"shuffle", std::to_string(o.shuffle)},
                                {"group_by_length", std::to_string(o.group_by_length)},
+                               {"even_tokens", std::to_string(o.even_tokens)},
                                {"drop_last", std::to_string(o.drop_last)},
                                {"data seed", std::to_string(o.seed)},
                                {"epoch", std::to_string(loader.epoch())}});

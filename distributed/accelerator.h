@@ -68,8 +68,9 @@ struct AcceleratorOptions {
   // Each process sums up and keeps the gradients of its own part of the parameters only, and
   // updates that part with the moments for it; then they give each other the new values (ZeRO, the
   // first stage). The numbers are the same, but for the last bits of the gradients' norm. Prepared
-  // optimizers' gradients can't be read then, and Step and GradNorm are collectives. Tables of
-  // which few rows are used all processes update. Nothing changes with one process, nor, so far, on
+  // optimizers' gradients can't be read then, and Step and GradNorm are collectives. The last
+  // table, of which few rows are used, is shared out among processes of one machine; between
+  // machines each updates all of it. Nothing changes with one process, nor, so far, on
   // GPUs: there each process updates everything.
   bool shard_optimizer = false;
   // On a GPU: whether passes and prepared optimizers' updates are recorded as CUDA graphs, where
@@ -103,7 +104,8 @@ class Accelerator {
   // Backward of a loss that is the mean over this process's share of the batch that the innermost
   // prepared loader has just yielded: gradients become those of the mean over the whole batch,
   // divided by gradient_accumulation_steps. Weights are the numbers of samples whose label counts;
-  // without a prepared loader, all processes count alike.
+  // without a prepared loader, all processes count alike. Throws where prepared loaders go side by
+  // side and this process's shares of their batches differ.
   // Under Accumulate, gradients become those of the mean over all samples of the window instead,
   // a short last window and unequal batches included, once its last batch is there.
   void Backward(const Tensor& loss);
@@ -182,7 +184,8 @@ class Accelerator {
                             bool pad_first = false);
   std::vector<std::string> GatherObject(const std::string& object);
   // Rows [B, ...] of this process's share of the present batch -> those of the whole batch, in its
-  // order, every sample once. Throws outside of a prepared loader's loop, or for another B.
+  // order, every sample once. Throws outside of a prepared loader's loop, for another B, or where
+  // prepared loaders go side by side and this process's samples have different places in them.
   Tensor GatherForMetrics(const Tensor& tensor);
 
   // This process's run of neighbours; the first ones get one more where it doesn't come out even.

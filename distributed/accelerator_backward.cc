@@ -77,13 +77,18 @@ Tensor Accelerator::Backward(const Module& model, const Batch& batch,
 void Accelerator::BackwardOfBatch(const Pass& pass) {
   State& s = *state_;
   if (use_distributed()) {
-    s.CheckOneBatch("backward",
-                    "call Backward(loss, weight), outside of Accumulate, with the number of "
-                    "samples of which the loss is the mean",
-                    [](const Batch& a, const Batch& b) {
-                      return a.whole->weight * b.whole->total_weight ==
-                             b.whole->weight * a.whole->total_weight;
-                    });
+    s.CheckOneBatch(
+        "backward",
+        "call Backward(loss, weight), outside of Accumulate, with the number of "
+        "samples of which the loss is the mean",
+        [&](const State::Entry& a, const State::Entry& b) {
+          const double weight = a.batch->whole->weight, other = b.batch->whole->weight;
+          const double total = a.batch->whole->total_weight;
+          const double other_total = b.batch->whole->total_weight;
+          if (!s.accumulating)
+            return weight * other_total == other * total && (total > 0) == (other_total > 0);
+          return weight == other && total == other_total && a.batches_left == b.batches_left;
+        });
   }
   const auto share = s.PresentShare(num_processes());
   if (!s.accumulating) return BackwardOfShare(pass, share.weight, share.total);

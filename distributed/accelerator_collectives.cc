@@ -42,8 +42,8 @@ Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
   if (!use_distributed()) return tensor;
   state_->CheckOneBatch(
       "gather_for_metrics", "Gather the rows, and the batch's indices to tell whose they are",
-      [](const Batch& a, const Batch& b) {
-        return a.sample_ids.ToVector<int32_t>() == b.sample_ids.ToVector<int32_t>();
+      [](const State::Entry& a, const State::Entry& b) {
+        return a.batch->sample_ids.ToVector<int32_t>() == b.batch->sample_ids.ToVector<int32_t>();
       });
   const int64_t own = pass->batch->whole->stand_in ? 0 : tensor.dim(0);
   const Tensor rows = lathe::Gather(*group_, tensor.Slice(0, own)).To(Device{});

@@ -388,6 +388,8 @@ TEST(Accelerator, LoadersSideBySide) {
       }
     }
     accelerator.Backward(model.Loss(indices), static_cast<double>(indices.size()));
+    // A loop within.
+    for (const Batch& batch : twin) accelerator.GatherForMetrics(batch.labels);
     return said;
   });
   for (const RankResult& result : results) {

@@ -164,6 +164,11 @@ TEST(Preflight, OtherData) {
             }),
             "[preflight] rank 1 has dataset of size 6 but rank 0 has dataset of size 5");
   EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
+              DataLoader loader(Data(5), {.batch_size = 2, .even_tokens = env.rank == 0});
+              accelerator.Prepare(loader);
+            }),
+            "[preflight] rank 1 has even_tokens 0 but rank 0 has even_tokens 1");
+  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
               TokenizedDataset data = Data(5);
               if (env.rank == 1) data.input_ids[3] = 17;
               DataLoader loader(data, {.batch_size = 2});

@@ -76,13 +76,15 @@ struct Accelerator::State {
   }
 
   // Loops within loops are about the innermost one's batch. Of passes side by side nobody can tell
-  // which one it is, unless `same` says that it makes no difference.
+  // which one it is, unless `same` says that it makes no difference. Each process tells for itself:
+  // if some throw, the others miss them.
+  using Entry = LoaderPasses::Entry;
   void CheckOneBatch(const char* what, const char* hint,
-                     const std::function<bool(const Batch&, const Batch&)>& same) const {
+                     const std::function<bool(const Entry&, const Entry&)>& same) const {
     for (const auto& entry : passes->entries) {
-      const std::shared_ptr<const Batch>& last = passes->entries.back()->batch;
-      if (!entry->side_by_side || entry->batch == nullptr || last == nullptr) continue;
-      if (entry->batch == last || same(*entry->batch, *last)) continue;
+      const Entry& last = *passes->entries.back();
+      if (entry.get() == &last || entry->went_on < last.begun) continue;
+      if (entry->batch == nullptr || last.batch == nullptr || same(*entry, last)) continue;
       throw Error(absl::StatusCode::kFailedPrecondition,
                   std::string("[") + what +
                       "] two prepared loaders go side by side, and this process's shares of their "

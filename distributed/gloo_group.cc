@@ -102,6 +102,7 @@ class GlooGroup : public ProcessGroup {
     watch_.store().SetPatience(timeout);
     signal(SIGPIPE, SIG_IGN);  // a dead peer is reported by the call that needed it
     watch_.Run("connecting", [&] {
+      life->SetPatience(timeout);
       const std::string host = watch_.store().local_host();  // all have joined
       context_ = ConnectGloo(rank, size, host, life, timeout, [this] { watch_.LookAround(); });
     });

@@ -49,7 +49,7 @@ class LocalReduce {
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all, const OnWait& on_wait);
 
  private:
-  // What fits in here goes through memory that all share.
+  // What fits in here goes through memory that all share, but for ReduceScatter's data.
   static constexpr size_t kSmallBytes = 8 << 10;
   static constexpr size_t kNoBytes = (size_t{1} << 56) - 1;  // which nothing has
 

@@ -86,7 +86,8 @@ void AdamW::OnNewOwn(size_t range) {
 void AdamW::AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed) {
   const Range& range = ranges_[i];
   const ElementRange all = {range.begin, range.begin + range.parameter.numel()};
-  any_row_[i] = any_row_[i] || !marked;
+  // What is not finite spreads within blocks, to rows beside.
+  any_row_[i] = any_row_[i] || !marked || !std::isfinite(range.parameter.impl()->grad_scale);
   if (any_row_[i]) return changed.push_back(all);
   const int64_t width = range.parameter.numel() / range.parameter.dim(0);
   rows_[i].resize(static_cast<size_t>(range.parameter.dim(0)));

@@ -64,7 +64,7 @@ std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
                            .check_parameters_every = 3});
   const auto model = MakeModel(job);
   DataLoader train(MakeData(job), {.batch_size = job.batch_size, .shuffle = job.shuffle});
-  const auto groups = DecayGroups(model->Parameters(), 0.01);
+  const auto groups = DecayGroups(model->Parameters(), job.weight_decay);
   std::unique_ptr<Optimizer> own;
   if (job.sgd) {
     own = std::make_unique<SGD>(groups, SGDOptions{.lr = 3e-2, .momentum = 0.9});

@@ -16,7 +16,7 @@ struct DataParallelJob {
   double dropout = 0;
   int64_t num_samples = 45, batch_size = 8;  // the last batch is short
   int64_t accumulation = 1;
-  double max_grad_norm = 0.5;
+  double max_grad_norm = 0.5, weight_decay = 0.01;
   int ignore_every = 0;  // this often a label is -100
   bool shuffle = true, checkpointing = false;
   std::string precision = "no";

@@ -91,6 +91,15 @@ TEST(ShardedOptimizer, BFloat16) {
   CompareSharded({.max_grad_norm = 0, .reducer = {.compression = "bf16"}, .vocab = 100});
 }
 
+// Of the table, which is several lots of rows for each, those travel that ever had a gradient.
+TEST(ShardedOptimizer, RowsOfATable) {
+  CompareSharded({.dropout = 0.1, .max_grad_norm = 0, .weight_decay = 0, .vocab = 2500});
+  CompareSharded({.accumulation = 4, .weight_decay = 0, .ignore_every = 3, .vocab = 2500});
+  CompareSharded(
+      {.max_grad_norm = 0, .weight_decay = 0, .precision = "bf16", .vocab = 2500, .freeze_at = 3});
+  CompareWithOne({.dropout = 0.1, .weight_decay = 0, .shard = true, .vocab = 2500}, kLimit);
+}
+
 // The last bucket's end goes to all.
 TEST(ShardedOptimizer, WithoutLargeTable) {
   CompareSharded({.max_grad_norm = 0, .vocab = 100});
