@@ -245,51 +245,65 @@ void LocalReduce::ReduceScatter(void* data, size_t n, size_t element_size, Combi
   ReduceOwn(static_cast<char*>(data), n, element_size, combine);
 }
 
-void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
-                            const std::vector<ElementRange>& changed, size_t element_size,
-                            const OnWait& on_wait) {
-  // What is read at once from one rank, at the same place in its memory as in this one's.
-  struct Lot {
-    int from;
-    std::vector<iovec> pieces;
-    size_t bytes = 0;
-  };
-  constexpr size_t kMostBytes = 1 << 20, kMostPieces = 512;  // of a lot; threads share lots out
+namespace {
+
+// What is read at once from one rank, at the same places in its memory as in this one's.
+struct Lot {
+  int from;
+  std::vector<iovec> pieces;
+  size_t bytes = 0;
+
+  // Returns how many of the bytes fit.
+  size_t Add(char* at, size_t most) {
+    const size_t added = std::min(most, kMostBytes - bytes);
+    if (!pieces.empty() &&
+        static_cast<char*>(pieces.back().iov_base) + pieces.back().iov_len == at) {
+      pieces.back().iov_len += added;
+    } else {
+      pieces.push_back({at, added});
+    }
+    bytes += added;
+    return added;
+  }
+  bool IsFull() const { return bytes >= kMostBytes || pieces.size() == kMostPieces; }
+
+  static constexpr size_t kMostBytes = 1 << 20, kMostPieces = 512;
+};
+
+// Those of the others' stripes of `parts` that are `changed`.
+std::vector<Lot> LotsToRead(int self, int size, char* data, size_t element_size,
+                            const std::vector<ElementRange>& parts,
+                            const std::vector<ElementRange>& changed) {
   constexpr size_t kGapBytes = 2 << 10;  // to read through rather than to leave out
   std::vector<Lot> lots;
-  for (int i = 1; i < size_; ++i) {  // not all from the same one first
-    const int rank = (rank_ + i) % size_;
-    const size_t first = lots.size();
+  for (int i = 1; i < size; ++i) {  // not all from the same one first
+    const int rank = (self + i) % size;
     for (const ElementRange& part : parts) {
       char* end_of_last = nullptr;  // in this part
-      for (const ElementRange& range : Within(Stripe(part, rank, size_), changed)) {
-        char* at = static_cast<char*>(data) + static_cast<size_t>(range.begin) * element_size;
-        char* const end = at + static_cast<size_t>(range.size()) * element_size;
-        if (end_of_last != nullptr && static_cast<size_t>(at - end_of_last) <= kGapBytes) {
+      for (const ElementRange& range : Within(Stripe(part, rank, size), changed)) {
+        char* at = data + static_cast<size_t>(range.begin) * element_size;
+        char* const end = data + static_cast<size_t>(range.end) * element_size;
+        if (end_of_last != nullptr && static_cast<size_t>(at - end_of_last) <= kGapBytes)
           at = end_of_last;
-        }
         end_of_last = end;
         while (at < end) {
-          if (lots.size() == first || lots.back().bytes >= kMostBytes ||
-              lots.back().pieces.size() == kMostPieces) {
+          if (lots.empty() || lots.back().from != rank || lots.back().IsFull())
             lots.push_back({rank, {}});
-          }
-          Lot& lot = lots.back();
-          const size_t bytes = std::min(static_cast<size_t>(end - at), kMostBytes - lot.bytes);
-          lot.bytes += bytes;
-          const bool follows =
-              !lot.pieces.empty() &&
-              static_cast<char*>(lot.pieces.back().iov_base) + lot.pieces.back().iov_len == at;
-          if (follows) {
-            lot.pieces.back().iov_len += bytes;
-          } else {
-            lot.pieces.push_back({at, bytes});
-          }
-          at += bytes;
+          at += lots.back().Add(at, static_cast<size_t>(end - at));
         }
       }
     }
   }
+  return lots;
+}
+
+}  // namespace
+
+void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
+                            const std::vector<ElementRange>& changed, size_t element_size,
+                            const OnWait& on_wait) {
+  const std::vector<Lot> lots =
+      LotsToRead(rank_, size_, static_cast<char*>(data), element_size, parts, changed);
   Begin(Call::kAllGather, data, kNoBytes, on_wait);
   std::exception_ptr error;
 #pragma omp parallel for schedule(static)
