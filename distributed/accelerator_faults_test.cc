@@ -347,58 +347,6 @@ TEST(Accelerator, CollectivesRefuseWhatDoesNotFit) {
     EXPECT_EQ(result.said, "[reduce] rank 1 has float32 [2, 2] but rank 0 has float32 [2, 1]");
 }
 
-// Nobody can tell whose share a loss is the mean of. Loops within loops are no such thing.
-TEST(Accelerator, LoadersSideBySide) {
-  const auto results = RunRanks(2, [](const Env& env) {
-    Accelerator accelerator(Options(env));
-    Slope model;
-    model.Initialize(1);
-    SGD optimizer(model.Parameters(), {.lr = 0.1});
-    DataLoader one(Data(12), {.batch_size = 4}), other(Data(10), {.batch_size = 5});
-    accelerator.Prepare(model, optimizer, one, other);
-    std::string said;
-    for (const Batch& batch : one) {
-      for (const Batch& inner : other) {
-        accelerator.Backward(model.Loss(inner.indices));
-        accelerator.GatherForMetrics(inner.labels);
-      }
-      accelerator.Backward(model.Loss(batch.indices));
-    }
-    // Shares that are alike in both.
-    DataLoader twin(one.dataset(), {.batch_size = 4});
-    accelerator.Prepare(twin);
-    auto second = twin.begin();
-    for (const Batch& batch : one) {
-      accelerator.Backward(model.Loss(batch.indices));
-      accelerator.GatherForMetrics(batch.labels);
-      ++second;
-    }
-    auto at = one.begin();
-    auto beside = other.begin();
-    ++at;
-    const std::vector<int64_t> indices = at->indices;
-    for (const std::function<void()>& call : std::initializer_list<std::function<void()>>{
-             [&] { accelerator.Backward(model.Loss(indices)); },
-             [&] { accelerator.GatherForMetrics(beside->labels); }}) {
-      try {
-        call();
-        said += "nothing; ";
-      } catch (const Error& e) {
-        said += std::string(e.message()) + "; ";
-      }
-    }
-    accelerator.Backward(model.Loss(indices), static_cast<double>(indices.size()));
-    // A loop within.
-    for (const Batch& batch : twin) accelerator.GatherForMetrics(batch.labels);
-    return said;
-  });
-  for (const RankResult& result : results) {
-    const std::string wrong =
-        "two prepared loaders go side by side, and this process's shares of their batches differ; ";
-    EXPECT_EQ(result.said, "[backward] " + wrong + "[gather_for_metrics] " + wrong);
-  }
-}
-
 TEST(Accelerator, TheMainProcessStaysUntilAllAreDone) {
   ExpectAllWell(RunRanks(3, [](const Env& env) {
     const auto group = JoinProcessGroup(env, {.timeout = std::chrono::seconds(20)});
