@@ -317,7 +317,10 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
   if (const int64_t n = options.num_processes; n > 1) {
     std::cout << '\n';
     table.Title("all " + FormatCount(n) + " processes", precisions);
-    table.Row("training", [n](const Estimate& e) { return n * e.Training(); });
+    // One machine's processes have one copy of the weights where they share out their updates.
+    const int64_t spared = options.shard_optimizer ? n - 1 : 0;
+    table.Row(spared > 0 ? "training, on one machine" : "training",
+              [=](const Estimate& e) { return n * e.Training() - spared * e.weights; });
     table.Row("inference", [n](const Estimate& e) { return n * e.Inference(); });
   }
   std::cout

@@ -288,6 +288,7 @@ int Finetune(const ParsedOptions& parsed) {
          .device = options.device == "auto" ? "" : options.device,
          .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
          .shard_optimizer = options.shard_optimizer,
+         .share_parameters = options.share_parameters,
          .step_graphs = options.cuda_graphs,
          .deterministic = options.deterministic});
   }();

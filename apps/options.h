@@ -71,6 +71,7 @@ struct FinetuneOptions {
   int64_t num_threads = 0;  // 0: all cores
   double ddp_timeout = 0;   // seconds that a process may be late; 0: as the environment says
   bool shard_optimizer = true;
+  bool share_parameters = true;
 };
 
 struct ParsedOptions {

@@ -190,6 +190,7 @@ SelfTestReport RunSelfTest() {
   Accelerator accelerator({.gradient_accumulation_steps = kAccumulation,
                            .grad_scaler = {.init_scale = 1024},  // no step overflows
                            .shard_optimizer = true,              // as finetune does
+                           .share_parameters = true,
                            .check_parameters_every = 5});
   SelfTestReport report;
   report.rank = accelerator.process_index();

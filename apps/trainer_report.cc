@@ -348,6 +348,8 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   std::optional<FolderLock> lock;
   const bool is_main = out_ != nullptr;
   if (!is_main && (MainSaves(accelerator_.group(), lost) || !SavesForMain(lost))) throw lost;
+  // Who comes back from where it hung would go on to change them.
+  optimizer_.arena().values().impl()->storage->Unshare();
   // A step changes the parameters after all processes have summed up their gradients only: they are
   // those of the last whole step, unless another process was lost while each made its part.
   if (optimizer_.step_is_half_done()) half_done = LeaveHalfDoneStep();

@@ -14,12 +14,13 @@
 #include <vector>
 
 #include "lathe/core/device_backend.h"
+#include "lathe/core/pages.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
 namespace {
 
-constexpr int64_t kAlignment = 64, kPage = 4096, kHugePage = int64_t{2} << 20;
+constexpr int64_t kAlignment = 64;
 
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
@@ -27,22 +28,6 @@ Error OutOfMemory(int64_t size) {
   return Error(absl::StatusCode::kResourceExhausted,
                absl::StrCat("[tensor] out of memory: ", size, " bytes asked for"),
                "use a smaller batch or shorter sequences");
-}
-
-// Fresh pages, zeroed, in huge ones where the system has them: they are read half as fast again as
-// small ones and come into being several times as fast. nullptr if there is no room.
-char* MapPages(int64_t size) {
-  const auto bytes = static_cast<size_t>(size + kHugePage);
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  char* begin = static_cast<char*>(mapped);
-  const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin) % kHugePage);
-  const int64_t skipped = past == 0 ? 0 : kHugePage - past;
-  if (skipped > 0) munmap(begin, static_cast<size_t>(skipped));
-  munmap(begin + skipped + size, static_cast<size_t>(kHugePage - skipped));
-  madvise(begin + skipped, static_cast<size_t>(size), MADV_HUGEPAGE);
-  return begin + skipped;
 }
 
 // Blocks from one stretch of addresses, each at the lowest place with room for it. Free neighbours
@@ -83,14 +68,14 @@ class Heap {
   Parts::iterator Grow(int64_t size) {
     const auto last = free_.empty() ? free_.end() : std::prev(free_.end());
     const bool extends = last != free_.end() && last->first + last->second == top_;
-    const int64_t more = RoundUp(size - (extends ? last->second : 0), kHugePage);
+    const int64_t more = RoundUp(size - (extends ? last->second : 0), kHugePageBytes);
     if (more > limit_ - top_) {
       // Addresses cost nothing; where they are limited, as many as are needed.
       constexpr int64_t kMany = int64_t{1} << 40, kFew = int64_t{64} << 20;
       int64_t mapped = kMany;
       char* begin = MapPages(mapped);
       if (begin == nullptr) {
-        mapped = std::max(RoundUp(size, kHugePage), kFew);
+        mapped = std::max(RoundUp(size, kHugePageBytes), kFew);
         begin = MapPages(mapped);
       }
       if (begin == nullptr) throw OutOfMemory(size);
@@ -120,9 +105,11 @@ class HostPool {
 
   // What a block of so many bytes takes.
   static int64_t SizeFor(int64_t bytes) {
-    return RoundUp(std::max<int64_t>(bytes, 1), bytes <= kSmall ? kAlignment : kPage);
+    return RoundUp(std::max<int64_t>(bytes, 1), bytes <= kSmall ? kAlignment : kPageBytes);
   }
-  // Whether a block of this size is zeroed.
+  // Whether a block of this size has pages of its own.
+  static bool HasPages(int64_t size) { return size > kSmall; }
+  // Whether it is zeroed.
   static bool IsFresh(int64_t size) { return size > kLargestOfHeap; }
 
   void* Allocate(int64_t size) {
@@ -132,7 +119,7 @@ class HostPool {
       return block;
     }
     std::lock_guard lock(mutex_);
-    if (size > kSmall) return heap_.Allocate(size);
+    if (HasPages(size)) return heap_.Allocate(size);
     std::vector<void*>& kept = small_[size];
     if (!kept.empty()) {
       void* block = kept.back();
@@ -150,7 +137,7 @@ class HostPool {
       return;
     }
     std::lock_guard lock(mutex_);
-    if (size > kSmall) {
+    if (HasPages(size)) {
       heap_.Free(static_cast<char*>(block), size);
     } else {
       small_[size].push_back(block);
@@ -183,16 +170,42 @@ class HostStorage : public Storage {
   }
   void ExpectSparseUse(int64_t offset, int64_t bytes) override {
     if (!HostPool::IsFresh(size_)) return;
-    const int64_t begin = RoundUp(offset, kPage), end = (offset + bytes) / kPage * kPage;
+    const int64_t begin = RoundUp(offset, kPageBytes),
+                  end = (offset + bytes) / kPageBytes * kPageBytes;
     if (begin >= end) return;
     madvise(static_cast<char*>(data_) + begin, static_cast<size_t>(end - begin), MADV_NOHUGEPAGE);
   }
+  int64_t whole_pages() const override { return HostPool::HasPages(size_) ? size_ : 0; }
+  void Share(void* pages) override {
+    TakePages(pages);
+    is_shared_ = true;
+  }
+  void Unshare() override {
+    if (!is_shared_) return;
+    void* const pages = MapPages(size_);
+    if (pages == nullptr) throw OutOfMemory(size_);
+    std::memcpy(pages, data_, static_cast<size_t>(bytes_));
+    TakePages(pages);
+    is_shared_ = false;
+  }
   ~HostStorage() override {
     CountBytes(-size_);
+    if (is_shared_ && !HostPool::IsFresh(size_)) {
+      // The heap gives these addresses to others.
+      mmap(data_, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    }
     HostPool::Get().Free(data_, size_);
   }
 
  private:
+  void TakePages(void* pages) {
+    const auto size = static_cast<size_t>(size_);
+    if (mremap(pages, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == data_) return;
+    munmap(pages, size);
+    throw OutOfMemory(size_);
+  }
+
   int64_t size_;
 };
 

@@ -49,6 +49,16 @@ class Storage {
   virtual ~Storage() = default;
   // Parts of these bytes may never be used: memory should be taken for what is, not for more.
   virtual void ExpectSparseUse(int64_t /*offset*/, int64_t /*bytes*/) {}
+  // What follows is for host memory of whole pages that only this storage uses: of so many bytes;
+  // 0: it isn't. Its address stays.
+  virtual int64_t whole_pages() const { return 0; }
+  // `pages`, an mmap of so many bytes with the same contents, take the place of these. They are
+  // memory that other processes map, too.
+  virtual void Share(void* /*pages*/) {}
+  // The contents are this process's own again. Nothing if they are.
+  virtual void Unshare() {}
+  // What other processes write, this one has, and the other way round.
+  bool is_shared() const { return is_shared_; }
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   // Counts in-place changes, so that the backward pass notices a saved tensor that was overwritten.
@@ -60,6 +70,7 @@ class Storage {
   void* data_;
   int64_t bytes_;
   int64_t version_ = 0;
+  bool is_shared_ = false;
 };
 
 struct Node;  // a recorded operation, core/autograd.h

@@ -110,6 +110,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
              {"gradient_accumulation_steps", std::to_string(gradient_accumulation_steps())},
              {"split_batches", options_.split_batches ? "true" : "false"},
              {"shard_optimizer", options_.shard_optimizer ? "true" : "false"},
+             {"share_parameters", options_.share_parameters ? "true" : "false"},
              {"init_scale", ExactText(options_.grad_scaler.init_scale)},
              {"growth_factor", ExactText(options_.grad_scaler.growth_factor)},
              {"backoff_factor", ExactText(options_.grad_scaler.backoff_factor)},
@@ -216,6 +217,7 @@ std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGrou
   shares->gather = [group, parts](std::span<float> data, const std::vector<ElementRange>& changed) {
     group->AllGatherStripes(data, parts, changed);
   };
+  shares->wait = [group] { group->Barrier(); };
   shares->sum = [group](double mine) {
     group->AllReduce(std::span(&mine, 1));
     return mine;

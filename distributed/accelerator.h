@@ -73,6 +73,13 @@ struct AcceleratorOptions {
   // machines each updates all of it. Nothing changes with one process, nor, so far, on
   // GPUs: there each process updates everything.
   bool shard_optimizer = false;
+  // With shard_optimizer, on one machine: prepared optimizers' parameters lie in memory that all
+  // its processes have in common, from the first Backward on; new values need not be copied, and
+  // memory holds them once. A loop that changes parameters by Step alone notices nothing. What else
+  // changes them, one process must do for all, or all by writing the same values: multiplied in
+  // each process, they are multiplied as many times. Nothing changes where processes can't read
+  // each other's memory.
+  bool share_parameters = false;
   // On a GPU: whether passes and prepared optimizers' updates are recorded as CUDA graphs, where
   // the loop allows it (see Backward).
   bool step_graphs = true;

@@ -119,7 +119,7 @@ void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
   const bool exchange = *s.sync && !s.local;
   s.phase->Trains();
   if (use_distributed()) {
-    s.UpdateReducer(group_, options_.reducer);
+    s.UpdateReducer(group_, options_.reducer, options_.share_parameters);
     s.reducer->BeforeBackward(exchange);
   }
   if (loss_weight <= 0) {

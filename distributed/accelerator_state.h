@@ -116,7 +116,8 @@ struct Accelerator::State {
     return now;
   }
 
-  void UpdateReducer(const std::shared_ptr<ProcessGroup>& group, const ReducerOptions& options) {
+  void UpdateReducer(const std::shared_ptr<ProcessGroup>& group, const ReducerOptions& options,
+                     bool share_parameters) {
     std::vector<bool> now = Trained();
     if (reducer != nullptr && !renew_reducer && now == trained && !reducer->Outdated()) return;
     if (reducer != nullptr) reducer->CountSumsOnce();
@@ -134,7 +135,9 @@ struct Accelerator::State {
       std::vector<ElementRange> parts = reducer->SharedParts(i);
       std::shared_ptr<const UpdateShares>& present = shares[i]->now;
       if (present == nullptr ? !parts.empty() : present->parts != parts)
-        present = MakeUpdateShares(group, std::move(parts));
+        present = MakeUpdateShares(group, parts);
+      Storage& storage = *arenas[i]->values().impl()->storage;
+      if (share_parameters && !storage.is_shared()) group->ShareMemory(storage);
     }
   }
 };

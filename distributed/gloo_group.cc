@@ -122,6 +122,13 @@ class GlooGroup : public ProcessGroup {
 
   bool reads_memory() const override { return local_ != nullptr; }
 
+  bool ShareMemory(Storage& storage) override {
+    if (local_ == nullptr) return false;
+    bool shared = false;
+    watch_.Run("sharing memory", [&] { shared = local_->Share(storage, OnWait()); });
+    return shared;
+  }
+
   void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,
                         const std::vector<ElementRange>& changed) override {
     watch_.Run("all_gather", [&] {

@@ -1,5 +1,6 @@
 #include "lathe/distributed/local_reduce.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -15,7 +16,10 @@
 #include <cstring>
 #include <exception>
 #include <stdexcept>
+#include <utility>
 #include <vector>
+
+#include "lathe/core/pages.h"
 
 namespace lathe {
 
@@ -69,6 +73,17 @@ void ReadFrom(pid_t pid, const char* from, void* to, size_t size) {
   if (size > 0) ReadFrom(pid, std::span(&theirs, 1), std::span(&mine, 1));
 }
 
+// The pages of a memory file that another process has open; null if they can't be had.
+char* MapFileOf(pid_t pid, int file, int64_t bytes) {
+  if (file < 0) return nullptr;
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(file);
+  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (opened < 0) return nullptr;
+  char* const pages = MapPages(bytes, opened);
+  close(opened);
+  return pages;
+}
+
 bool CanRead(pid_t pid, const uint64_t* from, uint64_t expected) {
   try {
     uint64_t value = 0;
@@ -85,51 +100,41 @@ std::unique_ptr<LocalReduce> LocalReduce::Connect(int rank, int size, const Gath
   // Where the kernel lets a process read its children's memory only, this one lets its user's
   // processes read its own.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-  const size_t bytes = static_cast<size_t>(size) * sizeof(Slot);
+  const int64_t bytes = size * static_cast<int64_t>(sizeof(Slot));
   // Something to recognise: another process may have the number in another container.
   uint64_t mark = static_cast<uint64_t>(getpid()) << 32 | static_cast<uint64_t>(rank);
   mark ^= reinterpret_cast<uintptr_t>(&mark) * 0x9E3779B97F4A7C15u;
   struct Hello {
     pid_t pid;
-    int fd;
+    int file;
     const uint64_t* at;
     uint64_t mark;
   };
   Hello mine = {getpid(), -1, &mark, mark};
+  char* pages = nullptr;
+  const absl::Cleanup clean_up = [&] {
+    if (mine.file >= 0) close(mine.file);
+    if (pages != nullptr) munmap(pages, static_cast<size_t>(bytes));
+  };
   if (rank == 0) {
-    mine.fd = memfd_create("lathe ranks", MFD_CLOEXEC);
-    if (mine.fd >= 0 && ftruncate(mine.fd, static_cast<off_t>(bytes)) != 0) {
-      close(mine.fd);
-      mine.fd = -1;
-    }
+    const MemoryFile made = MakeMemoryFile("lathe ranks", bytes);
+    mine.file = made.file;
+    pages = made.pages;
   }
   std::vector<Hello> all(static_cast<size_t>(size));
   gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
 
-  bool works = all[0].fd >= 0 && std::all_of(all.begin(), all.end(), [](const Hello& other) {
-                 return CanRead(other.pid, other.at, other.mark);
-               });
-  void* memory = MAP_FAILED;
-  if (works) {
-    const std::string path =
-        "/proc/" + std::to_string(all[0].pid) + "/fd/" + std::to_string(all[0].fd);
-    const int fd = rank == 0 ? mine.fd : open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (fd >= 0) memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (fd >= 0 && rank != 0) close(fd);
-  }
-  works = memory != MAP_FAILED;
-  const std::byte answer{works ? uint8_t{1} : uint8_t{0}};
+  const bool reads = std::all_of(all.begin(), all.end(), [](const Hello& other) {
+    return CanRead(other.pid, other.at, other.mark);
+  });
+  if (rank != 0 && reads) pages = MapFileOf(all[0].pid, all[0].file, bytes);
+  const std::byte answer{reads && pages != nullptr ? uint8_t{1} : uint8_t{0}};
   std::vector<std::byte> answers(static_cast<size_t>(size));
   gather(std::span(&answer, 1), answers);
-  if (mine.fd >= 0) close(mine.fd);
-  works =
-      std::all_of(answers.begin(), answers.end(), [](std::byte b) { return b == std::byte{1}; });
-  if (!works) {
-    if (memory != MAP_FAILED) munmap(memory, bytes);
-    return nullptr;
-  }
+  if (std::ranges::count(answers, std::byte{0}) > 0) return nullptr;
   std::unique_ptr<LocalReduce> local(new LocalReduce(rank, size));
-  local->slots_ = {static_cast<Slot*>(memory), static_cast<size_t>(size)};  // all zeros at first
+  auto* const slots = reinterpret_cast<Slot*>(std::exchange(pages, nullptr));  // all zeros at first
+  local->slots_ = {slots, static_cast<size_t>(size)};
   local->slots_[static_cast<size_t>(rank)].pid = mine.pid;
   return local;
 }
@@ -322,6 +327,37 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
   }
   if (error) std::rethrow_exception(error);
   WaitForAll(on_wait);
+}
+
+bool LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
+  const auto gather = [&](const auto& mine) {
+    std::vector<std::remove_cvref_t<decltype(mine)>> all(static_cast<size_t>(size_));
+    Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), on_wait);
+    return all;
+  };
+  struct Offer {
+    int64_t bytes;
+    int file;
+  };
+  Offer mine = {storage.whole_pages(), -1};
+  char* pages = nullptr;
+  const absl::Cleanup clean_up = [&] {
+    if (mine.file >= 0) close(mine.file);
+    if (pages != nullptr) munmap(pages, static_cast<size_t>(mine.bytes));
+  };
+  if (rank_ == 0 && mine.bytes > 0) {
+    const MemoryFile made = MakeMemoryFile("lathe parameters", mine.bytes);
+    mine.file = made.file;
+    pages = made.pages;
+    if (pages != nullptr) std::memcpy(pages, storage.data(), static_cast<size_t>(storage.bytes()));
+  }
+  const std::vector<Offer> offers = gather(mine);
+  if (rank_ != 0 && offers[0].bytes == mine.bytes)
+    pages = MapFileOf(slots_[0].pid, offers[0].file, mine.bytes);
+  const std::vector<uint8_t> mapped = gather(uint8_t{pages != nullptr});
+  if (std::ranges::count(mapped, 0) > 0) return false;
+  storage.Share(std::exchange(pages, nullptr));
+  return true;
 }
 
 void LocalReduce::Gather(std::span<const std::byte> mine, std::span<std::byte> all,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lathe/core/element_range.h"
+#include "lathe/core/tensor.h"
 
 namespace lathe {
 
@@ -44,6 +45,9 @@ class LocalReduce {
   void AllGather(void* data, const std::vector<ElementRange>& parts,
                  const std::vector<ElementRange>& changed, size_t element_size,
                  const OnWait& on_wait);
+
+  // The storage's bytes become rank 0's in memory that all ranks map (ProcessGroup::ShareMemory).
+  bool Share(Storage& storage, const OnWait& on_wait);
 
   // all = every rank's `mine`, of as many bytes each.
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all, const OnWait& on_wait);

@@ -15,6 +15,7 @@
 #include "lathe/core/dtype.h"
 #include "lathe/core/element_range.h"
 #include "lathe/core/error.h"
+#include "lathe/core/tensor.h"
 #include "lathe/distributed/environment.h"
 
 namespace lathe {
@@ -61,6 +62,10 @@ class ProcessGroup {
   // Whether ranks read each other's memory: small pieces travel as well as large ones. The same on
   // all ranks.
   virtual bool reads_memory() const { return false; }
+  // From now on the storage's bytes, as many on each rank, are rank 0's, in memory that all ranks
+  // have in common: what one writes, all have. False on all ranks, and nothing has changed, where
+  // ranks don't read each other's memory or the storage doesn't have pages of its own.
+  virtual bool ShareMemory(Storage& /*storage*/) { return false; }
   // all = every rank's `mine`, in the order of ranks.
   virtual void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   // data = that of rank `root`.

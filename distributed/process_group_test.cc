@@ -140,6 +140,50 @@ double Compare(ProcessGroup& group, ProcessGroup& reference, size_t n, ReduceOp 
   return most == 0 ? error : error / most;
 }
 
+// Of all sizes: from the pool, from its heap, whole pages from the system.
+TEST_P(Collectives, ShareMemory) {
+  const auto [n, local] = GetParam();
+  ExpectAllWell(RunRanks(n, [n = n, local = local](const ProcessEnvironment& env) {
+    const auto group = JoinProcessGroup(Placed(env, local), {.timeout = seconds(20)});
+    for (const int64_t size : {int64_t{1} << 8, int64_t{9} << 10, (int64_t{17} << 20) + 1}) {
+      const Tensor before = Tensor::Full({size}, -1);
+      Tensor tensor = Tensor::Full({size}, env.rank + 5);
+      Storage& storage = *tensor.impl()->storage;
+      const float* const data = tensor.data<float>();
+      const bool shared = group->ShareMemory(storage);
+      EXPECT_EQ(shared, local && n > 1 && size > (1 << 8));
+      EXPECT_EQ(storage.is_shared(), shared);
+      EXPECT_EQ(tensor.data<float>(), data);
+      const float first = static_cast<float>(shared ? 5 : env.rank + 5);
+      EXPECT_TRUE(std::all_of(data, data + size, [&](float x) { return x == first; }));
+      if (!shared) continue;
+      group->Barrier();
+      tensor.data<float>()[size - 1 - env.rank] = static_cast<float>(100 + env.rank);
+      group->Barrier();
+      for (int rank = 0; rank < n; ++rank)
+        EXPECT_EQ(data[size - 1 - rank], static_cast<float>(100 + rank));
+      group->Barrier();
+      if (env.rank == 0) {
+        storage.Unshare();
+        EXPECT_EQ(tensor.data<float>(), data);
+        tensor.Fill(7);
+      }
+      group->Barrier();
+      EXPECT_EQ(data[size - 1], static_cast<float>(env.rank == 0 ? 7 : 100));
+      group->Barrier();
+      // What another tensor gets in its place is its own.
+      tensor = Tensor();
+      Tensor next = Tensor::Full({size}, env.rank);
+      group->Barrier();
+      EXPECT_EQ(next.data<float>()[size - 1], static_cast<float>(env.rank));
+      EXPECT_EQ(before.data<float>()[size - 1], -1);
+    }
+    Tensor different = Tensor::Zeros({(100 + env.rank) << 10});
+    EXPECT_FALSE(group->ShareMemory(*different.impl()->storage));
+    return std::string();
+  }));
+}
+
 TEST_P(Collectives, AgreeWithTheReference) {
   const auto [n, local] = GetParam();
   const std::string folder =

@@ -189,7 +189,10 @@ std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
     if (bucket.arena == arena && bucket.shared_out > 0) parts.push_back(bucket.SharedPart());
   }
   const GradientBucket& last = impl_->buckets.back();
-  if (!impl_->table.table_is_last || last.arena != arena || !impl_->group->reads_memory()) {
+  if (last.arena != arena || !impl_->group->reads_memory()) return parts;
+  if (!impl_->table.table_is_last) {
+    const int64_t end = last.offset + std::ssize(last.grads);
+    parts.push_back({end - static_cast<int64_t>(impl_->table.TailOf(last)), end});
     return parts;
   }
   // By lots of rows: words that come up often are neighbours.

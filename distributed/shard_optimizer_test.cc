@@ -14,9 +14,10 @@
 namespace lathe {
 namespace {
 
-AcceleratorOptions Sharded(const Env& env) {
+AcceleratorOptions Sharded(const Env& env, bool share = false) {
   AcceleratorOptions options = Options(env);
   options.shard_optimizer = true;
+  options.share_parameters = share;
   return options;
 }
 
@@ -38,13 +39,18 @@ int64_t CountGrads(const Tensor& p, float x) {
   return std::count_if(grad, grad + p.numel(), [x](float g) { return std::fabs(g - x) < 1e-5f; });
 }
 
-class Processes : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Numbers, Processes, testing::Values(1, 2, 3));
+// How many, and whether they share parameters.
+class Processes : public testing::TestWithParam<std::tuple<int, bool>> {
+ protected:
+  const int n = std::get<0>(GetParam());
+  const bool share = std::get<1>(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Numbers, Processes,
+                         testing::Combine(testing::Values(1, 2, 3), testing::Bool()));
 
 TEST_P(Processes, GradientsAreNotShownInParts) {
-  const int n = GetParam();
-  ExpectAllWell(RunRanks(n, [n](const Env& env) {
-    Accelerator accelerator(Sharded(env));
+  ExpectAllWell(RunRanks(n, [this](const Env& env) {
+    Accelerator accelerator(Sharded(env, share));
     Wide model;
     SGD optimizer(model.Parameters(), {.lr = 0.5});
     accelerator.Prepare(model, optimizer);
@@ -78,9 +84,8 @@ TEST_P(Processes, GradientsAreNotShownInParts) {
 
 // Gradients that are summed, not zeroed, and summed again with more.
 TEST_P(Processes, SumsCountOnce) {
-  const int n = GetParam();
-  ExpectAllWell(RunRanks(n, [n](const Env& env) {
-    Accelerator accelerator(Sharded(env));
+  ExpectAllWell(RunRanks(n, [this](const Env& env) {
+    Accelerator accelerator(Sharded(env, share));
     Wide model;
     SGD optimizer(model.Parameters(), {.lr = 1});
     accelerator.Prepare(model, optimizer);
@@ -102,10 +107,9 @@ TEST_P(Processes, SumsCountOnce) {
 
 // Nor do they where what is summed changes in between, and another reducer comes.
 TEST_P(Processes, SumsCountOnceForTheNextReducer) {
-  const int n = GetParam();
   for (const bool shard : {false, true}) {
-    ExpectAllWell(RunRanks(n, [n, shard](const Env& env) {
-      AcceleratorOptions options = Sharded(env);
+    ExpectAllWell(RunRanks(n, [this, shard](const Env& env) {
+      AcceleratorOptions options = Sharded(env, share);
       options.shard_optimizer = shard;
       Accelerator accelerator(options);
       Wide model, other;
@@ -129,9 +133,8 @@ TEST_P(Processes, SumsCountOnceForTheNextReducer) {
 
 // What is set by hand counts as a rank's part of the sum.
 TEST_P(Processes, GradientsSetByHand) {
-  const int n = GetParam();
-  ExpectAllWell(RunRanks(n, [n](const Env& env) {
-    Accelerator accelerator(Sharded(env));
+  ExpectAllWell(RunRanks(n, [this](const Env& env) {
+    Accelerator accelerator(Sharded(env, share));
     Wide model;
     SGD optimizer(model.Parameters(), {.lr = 1});
     accelerator.Prepare(model, optimizer);
@@ -155,11 +158,41 @@ TEST_P(Processes, GradientsSetByHand) {
   }));
 }
 
+TEST_P(Processes, NormsAreThoseOfGradientsAsTheyAre) {
+  ExpectAllWell(RunRanks(n, [this](const Env& env) {
+    Accelerator accelerator(Sharded(env, share));
+    Wide model;
+    SGD optimizer(model.Parameters(), {.lr = 1});
+    accelerator.Prepare(model, optimizer);
+    const double mean = (n + 1) / 2.0, root = std::sqrt(Wide::kIn);
+    const auto norm = [&] { return GradNorm(optimizer).Item() / root; };
+    for (int step = 0; step < 3; ++step) {
+      accelerator.Backward(model.Loss(env.rank + 1));
+      EXPECT_NEAR(norm(), mean, 1e-4);
+      if (step == 1) {
+        ClipGradValue(optimizer, 0.5);
+        EXPECT_NEAR(norm(), 0.5, 1e-4);
+      } else if (step == 2) {
+        accelerator.ClipGradNorm(optimizer, 0.25 * root);
+        EXPECT_NEAR(norm(), 0.25, 1e-4);
+        EXPECT_NEAR(norm(), 0.25, 1e-4);
+      }
+      optimizer.Step();
+      optimizer.ZeroGrad();
+      EXPECT_EQ(norm(), 0);
+    }
+    // A parameter's own gradient in place of the sum.
+    accelerator.Backward(model.Loss(env.rank + 1));
+    model.weight.SetGrad(Tensor::Full(model.weight.shape(), 5));
+    EXPECT_NEAR(norm(), 5, 1e-4);
+    return std::string();
+  }));
+}
+
 // Also one that no prepared optimizer has: its gradient stays whole.
 TEST_P(Processes, SeveralOptimizers) {
-  const int n = GetParam();
-  ExpectAllWell(RunRanks(n, [n](const Env& env) {
-    Accelerator accelerator(Sharded(env));
+  ExpectAllWell(RunRanks(n, [this](const Env& env) {
+    Accelerator accelerator(Sharded(env, share));
     Wide a, b, c;
     SGD first(a.Parameters(), {.lr = 1}), again(a.Parameters(), {.lr = 1});
     AdamW second(b.Parameters(), {.lr = 0.1, .weight_decay = 0});
@@ -185,8 +218,8 @@ TEST_P(Processes, SeveralOptimizers) {
 }
 
 TEST_P(Processes, StepsWaitWhileGradientsAccumulate) {
-  ExpectAllWell(RunRanks(GetParam(), [](const Env& env) {
-    AcceleratorOptions options = Sharded(env);
+  ExpectAllWell(RunRanks(n, [this](const Env& env) {
+    AcceleratorOptions options = Sharded(env, share);
     options.gradient_accumulation_steps = 2;
     Accelerator accelerator(options);
     Wide model;
@@ -246,22 +279,118 @@ TEST(ShardOptimizer, OnOneRankOnly) {
 }
 
 TEST(ShardOptimizer, ARankThatIsLostInAStepLeavesItHalfDone) {
-  const auto results = RunRanks(2, [](const Env& env) {
-    Accelerator accelerator(Sharded(env));
+  for (const bool share : {false, true}) {
+    const auto results = RunRanks(2, [share](const Env& env) {
+      Accelerator accelerator(Sharded(env, share));
+      Wide model;
+      AdamW optimizer(model.Parameters(), {.lr = 0.1});
+      accelerator.Prepare(model, optimizer);
+      accelerator.Backward(model.Loss(1));
+      if (env.rank == 1) raise(SIGKILL);
+      try {
+        optimizer.Step();
+      } catch (const Error& e) {
+        return e.message() + (optimizer.step_is_half_done() ? "; half done" : "");
+      }
+      return std::string("nobody noticed");
+    });
+    EXPECT_EQ(results[0].said, std::string(share ? "[barrier]" : "[all_gather]") +
+                                   " rank 0 can't go on: rank 1 has ended while training; half "
+                                   "done");
+  }
+}
+
+TEST(ShareParameters, OneCopyUntilSomebodyHasItsOwn) {
+  ExpectAllWell(RunRanks(3, [](const Env& env) {
+    Accelerator accelerator(Sharded(env, /*share=*/true));
     Wide model;
     AdamW optimizer(model.Parameters(), {.lr = 0.1});
     accelerator.Prepare(model, optimizer);
+    const float* const weight = model.weight.data<float>();
+    Storage& storage = *model.weight.impl()->storage;
+    EXPECT_FALSE(storage.is_shared());
     accelerator.Backward(model.Loss(1));
-    if (env.rank == 1) raise(SIGKILL);
+    EXPECT_TRUE(storage.is_shared());
+    EXPECT_EQ(model.weight.data<float>(), weight);
+    EXPECT_EQ(weight[17], 1);
+    const auto write = [&](float value) {
+      accelerator.WaitForEveryone();
+      if (env.rank == 2) model.weight.data<float>()[17] = value;
+      accelerator.WaitForEveryone();
+    };
+    write(42);
+    EXPECT_EQ(weight[17], 42);
+    accelerator.WaitForEveryone();
+    if (env.rank == 1) storage.Unshare();
+    write(43);
+    EXPECT_EQ(storage.is_shared(), env.rank != 1);
+    EXPECT_EQ(weight[17], env.rank == 1 ? 42 : 43);
+    return std::string();
+  }));
+}
+
+// In MiB, from /proc/self/smaps_rollup, such as "Pss_Anon", "Pss_Shmem".
+double Rollup(const std::string& field) {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  for (std::string word; rollup >> word;) {
+    if (word != field + ":") continue;
+    double kibibytes = 0;
+    rollup >> kibibytes;
+    return kibibytes / 1024;
+  }
+  return -1;
+}
+
+// 96 MiB of parameters, and as much for gradients, which come with the first pass.
+TEST(ShareParameters, AreHeldOnce) {
+  ExpectAllWell(RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Sharded(env, /*share=*/true));
+    Wide model(24 << 20);
+    SGD optimizer(model.Parameters(), {.lr = 0.1});
+    accelerator.Prepare(model, optimizer);
+    const double before = Rollup("Pss_Anon");
+    EXPECT_GT(before, 96);
+    accelerator.Backward(model.Loss(1));
+    EXPECT_NEAR(Rollup("Pss_Anon"), before, 10);
+    optimizer.Step();
+    model.Loss(1);  // reads all of them
+    accelerator.WaitForEveryone();
+    EXPECT_NEAR(Rollup("Pss_Shmem"), 48, 5);
+    accelerator.WaitForEveryone();
+    return std::string();
+  }));
+}
+
+// Each process's step would count.
+TEST(ShareParameters, AnOptimizerThatIsNotPrepared) {
+  ExpectAllWell(RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Sharded(env, /*share=*/true));
+    Wide model;
+    SGD optimizer(model.Parameters(), {.lr = 1}), other(model.Parameters(), {.lr = 1});
+    accelerator.Prepare(model, optimizer);
+    accelerator.Backward(model.Loss(1));
+    optimizer.Step();
+    optimizer.ZeroGrad();
     try {
-      optimizer.Step();
+      other.Step();
+      ADD_FAILURE() << "it has stepped";
     } catch (const Error& e) {
-      return e.message() + (optimizer.step_is_half_done() ? "; half done" : "");
+      EXPECT_EQ(e.message(),
+                "[optimizer] the parameters lie in memory that several processes share, and each "
+                "would update them");
+      EXPECT_NE(e.hint().find("AcceleratorOptions::share_parameters"), std::string::npos);
     }
-    return std::string("nobody noticed");
-  });
-  EXPECT_EQ(results[0].said,
-            "[all_gather] rank 0 can't go on: rank 1 has ended while training; half done");
+    EXPECT_EQ(model.weight.data<float>()[0], 0);
+    return std::string();
+  }));
+}
+
+TEST(ShareParameters, OnOneRankOnly) {
+  const auto results = RunRanks(
+      2, [](const Env& env) { return Accelerator(Sharded(env, env.rank == 0)), std::string(); });
+  for (const RankResult& result : results)
+    EXPECT_EQ(result.said,
+              "[preflight] rank 1 has share_parameters false but rank 0 has share_parameters true");
 }
 
 }  // namespace

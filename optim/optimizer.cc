@@ -123,6 +123,13 @@ void Optimizer::MakeStep() {
   const Device device = arena_->values().device();
   Check(shares_ == nullptr || device == Device{}, "optimizer",
         "updates are shared out among processes on the CPU only");
+  if (shares_ == nullptr && arena_->values().impl()->storage->is_shared()) {
+    throw Error(
+        absl::StatusCode::kFailedPrecondition,
+        "[optimizer] the parameters lie in memory that several processes share, and each "
+        "would update them",
+        "Prepare this optimizer, too, or set AcceleratorOptions::share_parameters to false");
+  }
   const bool decided_there = scaler_ != nullptr && device != Device{};
   if (decided_there) {
     Unscale();
@@ -144,6 +151,8 @@ void Optimizer::MakeStep() {
   steps_ = steps_.To(device);
   step_is_half_done_ = shares_ != nullptr;
   if (device == Device{}) ++step_count_;
+  // Others may begin to change this process's parameters, too.
+  if (arena_->values().impl()->storage->is_shared()) shares_->wait();
   UpdateParameters();
   step_is_half_done_ = false;
 }
@@ -198,7 +207,10 @@ void Optimizer::AdoptShares() {
 }
 
 void Optimizer::GatherUpdates(const std::vector<ElementRange>& changed) {
-  if (shares_ != nullptr) shares_->gather(arena_->values().values<float>(), changed);
+  if (shares_ == nullptr) return;
+  const Tensor& values = arena_->values();
+  if (values.impl()->storage->is_shared()) return shares_->wait();
+  shares_->gather(values.values<float>(), changed);
 }
 
 namespace {

@@ -22,6 +22,8 @@ struct UpdateShares {
   // not in `changed` (ascending, apart from each other, the same in all processes) is the same
   // already.
   std::function<void(std::span<float> data, const std::vector<ElementRange>& changed)> gather;
+  // Returns when all processes have called it.
+  std::function<void()> wait;
   // The sum of all processes' values, the same bits on each.
   std::function<double(double)> sum;
 };

@@ -61,6 +61,7 @@ std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
                            .timeout = std::chrono::seconds(30),
                            .reducer = job.reducer,
                            .shard_optimizer = job.shard,
+                           .share_parameters = job.share,
                            .check_parameters_every = 3});
   const auto model = MakeModel(job);
   DataLoader train(MakeData(job), {.batch_size = job.batch_size, .shuffle = job.shuffle});
@@ -99,6 +100,9 @@ std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
       ++num_losses;
     }
   }
+  const bool is_shared = optimizer.arena().values().impl()->storage->is_shared();
+  Check(is_shared == (job.share && !job.tcp && accelerator.num_processes() > 1), "test",
+        "parameters are ", is_shared ? "" : "not ", "in memory that processes share");
   const GradScaler* const scaler = accelerator.scaler();
   const std::vector<float> weights = optimizer.arena().values().ToVector<float>();
   out << num_losses << ' ' << losses.str() << optimizer.lr() << ' ' << optimizer.step_count() << ' '

@@ -22,7 +22,7 @@ struct DataParallelJob {
   std::string precision = "no";
   ReducerOptions reducer = {.first_bucket_bytes = 2048, .bucket_bytes = 8192};
   int epochs = 2;
-  bool shard = false, sgd = false;
+  bool shard = false, share = false, sgd = false;
   int64_t vocab = 700;  // large enough for its table to be sent by rows
   bool tcp = false;     // as if each process had a machine of its own
   std::string device = "cpu";

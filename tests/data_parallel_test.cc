@@ -57,8 +57,8 @@ TEST(DataParallel, AccumulationIsALargerBatch) {
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(a.losses[i], b.losses[i], 2e-6);
 }
 
-// The same numbers whether each process updates everything or its own part; the same bits where
-// the gradients' norm plays no part.
+// The same numbers whether each process updates everything, or its own part, or that in memory that
+// all share; the same bits where the gradients' norm plays no part.
 void CompareSharded(Job job, double limit = kLimit) {
   for (const int n : {2, 3}) {
     SCOPED_TRACE(std::to_string(n) + " processes");
@@ -71,6 +71,11 @@ void CompareSharded(Job job, double limit = kLimit) {
       EXPECT_EQ(sharded.hash, whole.hash);
     }
     ExpectSameLosses(sharded, whole, limit);
+    job.share = true;
+    const TrainingResult shared = TrainInProcesses(n, job);
+    EXPECT_EQ(shared.losses, sharded.losses);
+    EXPECT_EQ(shared.hash, sharded.hash);
+    job.share = false;
   }
 }
 
@@ -119,7 +124,10 @@ TEST(ShardedOptimizer, ParametersFrozenForAWhile) {
   CompareSharded({.max_grad_norm = 0, .reducer = {}, .sgd = true, .vocab = 100, .freeze_at = 4});
 }
 
-TEST(ShardedOptimizer, AsOneProcess) { CompareWithOne({.dropout = 0.1, .shard = true}, kLimit); }
+TEST(ShardedOptimizer, AsOneProcess) {
+  CompareWithOne({.dropout = 0.1, .shard = true}, kLimit);
+  CompareWithOne({.dropout = 0.1, .shard = true, .share = true}, kLimit);
+}
 
 }  // namespace
 }  // namespace lathe
