@@ -397,7 +397,8 @@ int SaidByFewest(const std::function<int()>& body) {
       if (LowerRankTells(e)) throw SaidElsewhere{};
       throw;
     }
-    if (!TellsOfLostRanks(e, ReadProcessEnvironment())) throw SaidElsewhere{kLostRankExitCode};
+    if (!TellsOfLostRanks(e, ReadProcessEnvironment().rank, LocalRanks()))
+      throw SaidElsewhere{kLostRankExitCode};
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   }
 }

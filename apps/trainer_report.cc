@@ -76,16 +76,17 @@ bool SavesForMain(const Error& lost) {
   const ProcessEnvironment environment = ReadProcessEnvironment();
   std::vector<int> gone = FindLostRanks(lost).ranks;
   gone.push_back(0);
-  const int first = environment.rank - environment.local_rank;  // of this machine
+  const std::vector<int> local_ranks = LocalRanks();
   for (int look = 0; look < 10; ++look) {
     for (const EndedRank& ended : FindEndedRanks(environment)) {
       const bool saved = ended.exit_code == kLostRankExitCode && ended.rank < environment.rank;
       if (saved) return false;
       gone.push_back(ended.rank);
     }
-    int lower = first;
-    while (lower < environment.rank && std::ranges::count(gone, lower) > 0) ++lower;
-    if (lower == environment.rank) return true;
+    const bool is_first = std::ranges::all_of(local_ranks, [&](int rank) {
+      return rank >= environment.rank || std::ranges::count(gone, rank) > 0;
+    });
+    if (is_first) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
   return false;
@@ -312,6 +313,7 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
   if (!untouched && accelerator_.scaler() != nullptr) hint += ", or use --mixed_precision bf16";
   metrics_ = nullptr;  // they are not those of the model that is kept
   Tensor values = optimizer_.arena().values();
+  values.impl()->storage->Unshare();  // the others' stay as bad as they are
   if (model_is_bad && best_values_.defined()) {
     values.CopyFrom(best_values_);
     step = *state_.best_global_step + 1;
@@ -348,8 +350,16 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   std::optional<FolderLock> lock;
   const bool is_main = out_ != nullptr;
   if (!is_main && (MainSaves(accelerator_.group(), lost) || !SavesForMain(lost))) throw lost;
-  // Who comes back from where it hung would go on to change them.
-  optimizer_.arena().values().impl()->storage->Unshare();
+  const auto failed = [&lost](const Error& e) {
+    return LossWithSequel(lost.code(), lost.message(),
+                          lost.hint() + "; the model could not be saved: " + e.message());
+  };
+  try {
+    // Who comes back from where it hung would go on to change them.
+    optimizer_.arena().values().impl()->storage->Unshare();
+  } catch (const Error& e) {
+    throw failed(e);
+  }
   // A step changes the parameters after all processes have summed up their gradients only: they are
   // those of the last whole step, unless another process was lost while each made its part.
   if (optimizer_.step_is_half_done()) half_done = LeaveHalfDoneStep();
@@ -367,8 +377,7 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
     }
     if (is_main || !HoldsModelOf(state_.global_step, *out_)) Save();
   } catch (const Error& e) {
-    throw LossWithSequel(lost.code(), lost.message(),
-                         lost.hint() + "; the model could not be saved: " + e.message());
+    throw failed(e);
   }
   if (is_main) TellThatMainHasSaved(accelerator_.group());
   throw LossWithSequel(lost.code(), lost.message(),

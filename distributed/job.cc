@@ -13,6 +13,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/collectives.h"
+#include "lathe/distributed/lost_ranks.h"
 #include "lathe/distributed/rank_end.h"
 
 namespace lathe {
@@ -24,17 +25,20 @@ std::string HostName() {
   return host;
 }
 
-// Ranks of one machine need not follow each other, and machines of a test may share their name.
-int FindLocalMain(ProcessGroup& group, int local_rank) {
-  const std::string mine = HostName() + (local_rank == 0 ? " main" : " other");
-  const std::vector<std::string> all = GatherStrings(group, mine);
-  int main = -1;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (all[static_cast<size_t>(rank)] != HostName() + " main") continue;
-    if (main < 0 || rank <= group.rank()) main = rank;
+void FindMachine(Job& job) {
+  const bool is_main = job.environment.local_rank == 0;
+  std::vector<std::string> hosts = GatherStrings(*job.group, (is_main ? "1" : "0") + HostName());
+  std::vector<bool> mains;
+  for (std::string& host : hosts) {
+    mains.push_back(host[0] == '1');
+    host.erase(0, 1);
   }
-  Check(main >= 0, "accelerator", "no process on ", HostName(), " has LOCAL_RANK 0");
-  return main;
+  const std::vector<int> ranks = RanksBeside(job.group->rank(), hosts, mains);
+  const auto main =
+      std::ranges::find_if(ranks, [&](int rank) { return mains[static_cast<size_t>(rank)]; });
+  Check(main != ranks.end(), "accelerator", "no process on ", HostName(), " has LOCAL_RANK 0");
+  job.local_main = *main;
+  NoteLocalRanks(ranks);
 }
 
 // Ranks that may use the same cores share them out, unless somebody has said how many threads.
@@ -77,7 +81,7 @@ const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
     fresh.environment = environment ? *environment : ReadProcessEnvironment();
     fresh.group = JoinProcessGroup(fresh.environment, {.timeout = timeout});
     if (fresh.group->size() > 1) {
-      fresh.local_main = FindLocalMain(*fresh.group, fresh.environment.local_rank);
+      FindMachine(fresh);
       ShareThreads(*fresh.group);
     }
     job = std::move(fresh);
@@ -91,6 +95,26 @@ const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
 std::shared_ptr<ProcessGroup> JoinedGroup() {
   const auto& [job, made_by] = ThisProcess();
   return job && made_by == getpid() ? job->group : nullptr;
+}
+
+std::vector<int> RanksBeside(int rank, const std::vector<std::string>& hosts,
+                             const std::vector<bool>& mains) {
+  const std::string& host = hosts[static_cast<size_t>(rank)];
+  std::vector<int> beside;
+  bool found = false;  // the machine of `rank`
+  for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
+    if (hosts[static_cast<size_t>(other)] != host) continue;
+    if (mains[static_cast<size_t>(other)] && !beside.empty()) {
+      // The next machine of that name begins. What came before its first main goes with that.
+      const bool had_main = std::ranges::any_of(
+          beside, [&](int before) { return mains[static_cast<size_t>(before)]; });
+      if (had_main && found) break;
+      if (had_main) beside.clear();
+    }
+    beside.push_back(other);
+    found = found || other == rank;
+  }
+  return beside;
 }
 
 std::string BuildId() {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lathe/distributed/environment.h"
 #include "lathe/distributed/process_group.h"
@@ -17,6 +18,13 @@ struct Job {
   std::shared_ptr<ProcessGroup> group;
   int local_main = 0;  // rank of this machine's local main process
 };
+
+// Those on the same machine as `rank`, ascending, of ranks on `hosts`, of which `mains` are their
+// machines' local main processes. Ranks of one machine need not follow each other (srun
+// --distribution=cyclic). Machines of the same name are told apart if theirs do: each begins with
+// its local main process.
+std::vector<int> RanksBeside(int rank, const std::vector<std::string>& hosts,
+                             const std::vector<bool>& mains);
 
 // Joins it the first time, as `environment` or else the process's variables say, and shares out the
 // cores of a machine among its processes. Later calls return the same.

@@ -1,9 +1,15 @@
 #include "lathe/distributed/lost_ranks.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "lathe/distributed/environment.h"
 
 namespace lathe {
 namespace {
@@ -50,18 +56,36 @@ LostRanks FindLostRanks(const Error& error) {
   return lost;
 }
 
-bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment) {
+namespace {
+
+struct NotedRanks {
+  std::vector<int> ranks;
+  pid_t process = 0;  // which may have forked this one
+};
+NotedRanks& Noted() {
+  static NotedRanks noted;
+  return noted;
+}
+
+}  // namespace
+
+void NoteLocalRanks(std::vector<int> ranks) { Noted() = {std::move(ranks), getpid()}; }
+
+std::vector<int> LocalRanks() {
+  if (Noted().process == getpid()) return Noted().ranks;
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  std::vector<int> ranks(static_cast<size_t>(environment.local_world_size));
+  std::iota(ranks.begin(), ranks.end(), environment.rank - environment.local_rank);
+  return ranks;
+}
+
+bool TellsOfLostRanks(const Error& error, int rank, const std::vector<int>& local_ranks) {
   const LostRanks lost = FindLostRanks(error);
-  const auto is_lost = [&](int rank) {
-    return std::find(lost.ranks.begin(), lost.ranks.end(), rank) != lost.ranks.end();
-  };
-  const int first = environment.rank - environment.local_rank;
-  for (int rank = first; rank < environment.rank; ++rank) {
-    if (!is_lost(rank)) return false;
+  for (const int other : local_ranks) {
+    if (other < rank && std::ranges::count(lost.ranks, other) == 0) return false;
   }
-  const bool all_here = std::all_of(lost.ranks.begin(), lost.ranks.end(), [&](int rank) {
-    return rank >= first && rank < first + environment.local_world_size;
-  });
+  const bool all_here = std::ranges::all_of(
+      lost.ranks, [&](int other) { return std::ranges::count(local_ranks, other) > 0; });
   return lost.hang || !all_here || error.hint() != kLostRankHint;
 }
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "lathe/core/error.h"
-#include "lathe/distributed/environment.h"
 
 namespace lathe {
 
@@ -23,9 +22,14 @@ struct LostRanks {
 };
 LostRanks FindLostRanks(const Error& error);
 
-// Whether this rank tells of its loss: as the first of its machine that is left, if there is more
-// to say than that ranks of the same machine have ended, which their own last words or the launcher
-// tell.
-bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment);
+// The ranks of this process's machine, ascending: as it has been told, or else a guess from its
+// environment, that they follow each other.
+std::vector<int> LocalRanks();
+void NoteLocalRanks(std::vector<int> ranks);
+
+// Whether `rank` tells of its loss: as the first of those of its machine that is left, if there is
+// more to say than that ranks of the same machine have ended, which their own last words or the
+// launcher tell.
+bool TellsOfLostRanks(const Error& error, int rank, const std::vector<int>& local_ranks);
 
 }  // namespace lathe

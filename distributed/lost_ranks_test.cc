@@ -36,26 +36,21 @@ TEST(LostRanks, OtherErrorsAreAboutSomethingElse) {
 }
 
 TEST(LostRanks, OneRankOfEachMachineTells) {
-  // The second of two machines with 2 ranks each, and the third of one machine's 4.
-  const auto rank_2 = [](int local_rank, int local_world_size) {
-    ProcessEnvironment environment;
-    environment.rank = 2;
-    environment.world_size = 4;
-    environment.local_rank = local_rank;
-    environment.local_world_size = local_world_size;
-    return environment;
-  };
-  const ProcessEnvironment second = rank_2(0, 2), third = rank_2(2, 4);
-  const auto tells = [](const Error& error, const ProcessEnvironment& environment) {
-    return TellsOfLostRanks(error, environment);
+  using Ranks = std::vector<int>;
+  const Ranks second = {2, 3}, cyclic = {0, 2}, all = {0, 1, 2, 3};  // rank 2's machine
+  const auto tells = [](const Error& error, const Ranks& local_ranks) {
+    return TellsOfLostRanks(error, 2, local_ranks);
   };
   EXPECT_TRUE(tells(Lost("rank 0 has ended"), second));
   EXPECT_FALSE(tells(Lost("rank 3 has ended"), second));  // that machine's launcher does
   EXPECT_TRUE(tells(Lost("rank 3 does not answer"), second));
   EXPECT_TRUE(tells(Lost("rank 3 has ended", "; the model is in out"), second));
-  EXPECT_FALSE(tells(Lost("rank 0 has ended"), third));
-  EXPECT_FALSE(tells(Lost("rank 0 does not answer"), third));  // rank 1 tells
-  EXPECT_TRUE(tells(Lost("rank 0 does not answer, rank 1 does not answer"), third));
+  EXPECT_FALSE(tells(Lost("rank 0 has ended"), cyclic));
+  EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic));  // rank 0 tells
+  EXPECT_TRUE(tells(Lost("rank 0 has ended, rank 1 has ended"), cyclic));
+  EXPECT_FALSE(tells(Lost("rank 0 has ended"), all));
+  EXPECT_FALSE(tells(Lost("rank 0 does not answer"), all));  // rank 1 tells
+  EXPECT_TRUE(tells(Lost("rank 0 does not answer, rank 1 does not answer"), all));
 }
 
 }  // namespace
