@@ -191,7 +191,7 @@ void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::stri
             "several processes each update a part of the parameters: less time and memory; on the "
             "CPU, while those with GPUs update all of them");
   flags.Add("share_parameters", &o.share_parameters,
-            "and those of one machine have one copy of the parameters: less time and memory");
+            "and, all on one machine, have one copy of them in common: less time and memory");
   flags
       .Add("json_config", &json_config,
            "JSON file with options of these names; the command line wins")

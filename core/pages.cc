@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 
 namespace lathe {
@@ -32,7 +33,10 @@ char* MapPages(int64_t bytes, int file) {
 MemoryFile MakeMemoryFile(const char* name, int64_t bytes) {
   MemoryFile made{memfd_create(name, MFD_CLOEXEC)};
   if (made.file < 0) return made;
-  if (posix_fallocate(made.file, 0, bytes) == 0) made.pages = MapPages(bytes, made.file);
+  int result = 0;
+  while ((result = posix_fallocate(made.file, 0, bytes)) == EINTR) {
+  }
+  if (result == 0) made.pages = MapPages(bytes, made.file);
   if (made.pages != nullptr) return made;
   close(made.file);
   return {};

@@ -177,7 +177,7 @@ class HostStorage : public Storage {
   }
   int64_t whole_pages() const override { return HostPool::HasPages(size_) ? size_ : 0; }
   void Share(void* pages) override {
-    TakePages(pages);
+    if (!TakePages(pages)) throw OutOfMemory(size_);
     is_shared_ = true;
   }
   void Unshare() override {
@@ -185,25 +185,26 @@ class HostStorage : public Storage {
     void* const pages = MapPages(size_);
     if (pages == nullptr) throw OutOfMemory(size_);
     std::memcpy(pages, data_, static_cast<size_t>(bytes_));
-    TakePages(pages);
+    if (!TakePages(pages)) throw OutOfMemory(size_);
     is_shared_ = false;
   }
   ~HostStorage() override {
     CountBytes(-size_);
     if (is_shared_ && !HostPool::IsFresh(size_)) {
-      // The heap gives these addresses to others.
-      mmap(data_, static_cast<size_t>(size_), PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+      // The heap gives these addresses to others: better to lose them than to share those.
+      char* const pages = MapPages(size_);
+      if (pages == nullptr || !TakePages(pages)) return;
     }
     HostPool::Get().Free(data_, size_);
   }
 
  private:
-  void TakePages(void* pages) {
+  // False if there is no room; then they are freed.
+  bool TakePages(void* pages) {
     const auto size = static_cast<size_t>(size_);
-    if (mremap(pages, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == data_) return;
+    if (mremap(pages, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == data_) return true;
     munmap(pages, size);
-    throw OutOfMemory(size_);
+    return false;
   }
 
   int64_t size_;

@@ -136,8 +136,9 @@ struct Accelerator::State {
       std::shared_ptr<const UpdateShares>& present = shares[i]->now;
       if (present == nullptr ? !parts.empty() : present->parts != parts)
         present = MakeUpdateShares(group, parts);
+      if (!share_parameters || present == nullptr) continue;
       Storage& storage = *arenas[i]->values().impl()->storage;
-      if (share_parameters && !storage.is_shared()) group->ShareMemory(storage);
+      if (!storage.is_shared()) group->ShareMemory(storage);
     }
   }
 };

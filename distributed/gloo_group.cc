@@ -122,11 +122,9 @@ class GlooGroup : public ProcessGroup {
 
   bool reads_memory() const override { return local_ != nullptr; }
 
-  bool ShareMemory(Storage& storage) override {
-    if (local_ == nullptr) return false;
-    bool shared = false;
-    watch_.Run("sharing memory", [&] { shared = local_->Share(storage, OnWait()); });
-    return shared;
+  void ShareMemory(Storage& storage) override {
+    if (local_ == nullptr) return;
+    watch_.Run("share_memory", [&] { local_->Share(storage, OnWait()); });
   }
 
   void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,

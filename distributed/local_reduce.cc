@@ -329,7 +329,7 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
   WaitForAll(on_wait);
 }
 
-bool LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
+void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
   const auto gather = [&](const auto& mine) {
     std::vector<std::remove_cvref_t<decltype(mine)>> all(static_cast<size_t>(size_));
     Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), on_wait);
@@ -355,9 +355,7 @@ bool LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
   if (rank_ != 0 && offers[0].bytes == mine.bytes)
     pages = MapFileOf(slots_[0].pid, offers[0].file, mine.bytes);
   const std::vector<uint8_t> mapped = gather(uint8_t{pages != nullptr});
-  if (std::ranges::count(mapped, 0) > 0) return false;
-  storage.Share(std::exchange(pages, nullptr));
-  return true;
+  if (std::ranges::count(mapped, 0) == 0) storage.Share(std::exchange(pages, nullptr));
 }
 
 void LocalReduce::Gather(std::span<const std::byte> mine, std::span<std::byte> all,

@@ -32,7 +32,7 @@ class LocalReduce {
   using Combine = void (*)(void* to, const void* a, const void* b, size_t n);
   // In all of these, `on_wait` is called now and then while others are late, and may throw. Other
   // processes only read this one's memory, and only until the call returns or throws, but for
-  // ReduceScatter.
+  // ReduceScatter and what Share has given to all.
 
   // data = all ranks' combined, in one order, on each.
   void AllReduce(void* data, size_t n, size_t element_size, Combine combine, const OnWait& on_wait);
@@ -47,7 +47,7 @@ class LocalReduce {
                  const OnWait& on_wait);
 
   // The storage's bytes become rank 0's in memory that all ranks map (ProcessGroup::ShareMemory).
-  bool Share(Storage& storage, const OnWait& on_wait);
+  void Share(Storage& storage, const OnWait& on_wait);
 
   // all = every rank's `mine`, of as many bytes each.
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all, const OnWait& on_wait);

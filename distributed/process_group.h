@@ -63,9 +63,9 @@ class ProcessGroup {
   // all ranks.
   virtual bool reads_memory() const { return false; }
   // From now on the storage's bytes, as many on each rank, are rank 0's, in memory that all ranks
-  // have in common: what one writes, all have. False on all ranks, and nothing has changed, where
-  // ranks don't read each other's memory or the storage doesn't have pages of its own.
-  virtual bool ShareMemory(Storage& /*storage*/) { return false; }
+  // have in common: what one writes, all have. Nothing changes, on any rank, where ranks don't read
+  // each other's memory or the storage doesn't have pages of its own (Storage::is_shared).
+  virtual void ShareMemory(Storage& /*storage*/) {}
   // all = every rank's `mine`, in the order of ranks.
   virtual void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   // data = that of rank `root`.

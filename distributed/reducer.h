@@ -65,8 +65,8 @@ class Reducer {
   void CountSumsOnce();
 
   // The parts of this arena (by its number) of which each rank updates a stripe; ascending. Ranks
-  // have their stripes' gradients, and all of a table's, whose rows are shared out where ranks read
-  // each other's memory.
+  // have their stripes' gradients, and all of the last table's or the last bucket's end, which are
+  // shared out where ranks read each other's memory: all that is trained is, there.
   std::vector<ElementRange> SharedParts(size_t arena) const;
   // Whether parameters were frozen, thawed or moved since: then another reducer is needed.
   bool Outdated() const;

@@ -329,6 +329,73 @@ TEST(ShareParameters, OneCopyUntilSomebodyHasItsOwn) {
   }));
 }
 
+// Who is late still has the values of before its step.
+TEST(ShareParameters, NobodyBeginsBeforeTheOthers) {
+  ExpectAllWell(RunRanks(3, [](const Env& env) {
+    Accelerator accelerator(Sharded(env, /*share=*/true));
+    Wide model;
+    SGD optimizer(model.Parameters(), {.lr = 1});
+    accelerator.Prepare(model, optimizer);
+    for (int step = 0; step < 3; ++step) {
+      accelerator.Backward(model.Loss(1));
+      if (env.rank == step) {
+        usleep(50'000);
+        const auto weights = model.weight.values<float>();
+        EXPECT_TRUE(std::all_of(weights.begin(), weights.end(),
+                                [&](float w) { return w == static_cast<float>(1 - step); }));
+      }
+      optimizer.Step();
+      optimizer.ZeroGrad();
+    }
+    return std::string();
+  }));
+}
+
+// Its optimizer has nothing to do.
+TEST(ShareParameters, AFrozenModel) {
+  ExpectAllWell(RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Sharded(env, /*share=*/true));
+    Wide frozen, model;
+    SGD first(frozen.Parameters(), {.lr = 1}), second(model.Parameters(), {.lr = 1});
+    accelerator.Prepare(frozen, model, first, second);
+    frozen.weight.SetRequiresGrad(false);
+    accelerator.Backward(Add(frozen.Loss(1), model.Loss(1)));
+    EXPECT_FALSE(frozen.weight.impl()->storage->is_shared());
+    EXPECT_TRUE(model.weight.impl()->storage->is_shared());
+    first.Step();
+    second.Step();
+    EXPECT_EQ(frozen.weight.data<float>()[1], 1);
+    EXPECT_EQ(model.weight.data<float>()[1], 0);
+    return std::string();
+  }));
+}
+
+TEST(ShareParameters, AParameterThatIsThawedTooLate) {
+  ExpectAllWell(RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Sharded(env, /*share=*/true));
+    Wide frozen, model;
+    std::vector<Parameter> parameters = model.Parameters();
+    for (const Parameter& p : frozen.Parameters()) parameters.push_back({"frozen", p.tensor});
+    SGD optimizer(parameters, {.lr = 1});
+    accelerator.Prepare(frozen, model, optimizer);
+    frozen.weight.SetRequiresGrad(false);
+    accelerator.Backward(model.Loss(1));
+    frozen.weight.SetRequiresGrad(true);
+    try {
+      optimizer.Step();
+      ADD_FAILURE() << "it has stepped";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(),
+                "[optimizer] parameter frozen was frozen in the last Backward, and several "
+                "processes would update it");
+    }
+    accelerator.Backward(Add(frozen.Loss(1), model.Loss(1)));
+    optimizer.Step();
+    EXPECT_EQ(frozen.weight.data<float>()[1], 0);
+    return std::string();
+  }));
+}
+
 // In MiB, from /proc/self/smaps_rollup, such as "Pss_Anon", "Pss_Shmem".
 double Rollup(const std::string& field) {
   std::ifstream rollup("/proc/self/smaps_rollup");

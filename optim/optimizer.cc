@@ -123,13 +123,7 @@ void Optimizer::MakeStep() {
   const Device device = arena_->values().device();
   Check(shares_ == nullptr || device == Device{}, "optimizer",
         "updates are shared out among processes on the CPU only");
-  if (shares_ == nullptr && arena_->values().impl()->storage->is_shared()) {
-    throw Error(
-        absl::StatusCode::kFailedPrecondition,
-        "[optimizer] the parameters lie in memory that several processes share, and each "
-        "would update them",
-        "Prepare this optimizer, too, or set AcceleratorOptions::share_parameters to false");
-  }
+  CheckOneUpdates();
   const bool decided_there = scaler_ != nullptr && device != Device{};
   if (decided_there) {
     Unscale();
@@ -155,6 +149,27 @@ void Optimizer::MakeStep() {
   if (arena_->values().impl()->storage->is_shared()) shares_->wait();
   UpdateParameters();
   step_is_half_done_ = false;
+}
+
+// Where several processes have the parameters in common.
+void Optimizer::CheckOneUpdates() const {
+  if (!arena_->values().impl()->storage->is_shared()) return;
+  if (shares_ == nullptr) {
+    throw Error(
+        absl::StatusCode::kFailedPrecondition,
+        "[optimizer] the parameters lie in memory that several processes share, and each would "
+        "update them",
+        "Prepare this optimizer, too, or set AcceleratorOptions::share_parameters to false");
+  }
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const Tensor& p = ranges_[i].parameter;
+    if (!p.requires_grad()) continue;
+    if (Without({ranges_[i].begin, ranges_[i].begin + p.numel()}, shares_->parts).empty()) continue;
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                "[optimizer] parameter " + arena_->entries()[i].parameter.name +
+                    " was frozen in the last Backward, and several processes would update it",
+                "thaw parameters before Backward");
+  }
 }
 
 void Optimizer::ZeroGrad() {

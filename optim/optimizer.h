@@ -128,6 +128,7 @@ class Optimizer {
   friend class StepGuard;
   friend Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
   void AdoptShares();
+  void CheckOneUpdates() const;
   void MakeStep();
   // Of the device where the values lie.
   DeviceUpdater& Updater();
