@@ -1,8 +1,10 @@
 // What happens when a process of a job is lost, hangs, or is asked to stop. LATHE_FAULT_ROUNDS says
 // how often each fault is tried (once), and the log how long each job took to end.
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -148,6 +150,41 @@ TEST_F(FaultTest, AModelThatCannotBeSaved) {
   EXPECT_EQ(run.err.find(" is in " + Path("out")), std::string::npos) << run.err;
   EXPECT_EQ(run.out.find("eval_loss"), std::string::npos) << run.out;
   EXPECT_FALSE(Exists("out/model.safetensors"));
+}
+
+// At any moment of its last save: what is there afterwards is whole, and of the last step.
+TEST_F(FaultTest, TheMainProcessIsKilledAsItSaves) {
+  const Args options = {"--max_steps", "6"};
+  ASSERT_EQ(Launch(kRanks, Finetune("untouched", options)).exit_code, 0);
+  std::string script = "test $RANK = 0 && echo $$ > " + Path("pid.0") + "; exec";
+  for (const std::string& arg : Finetune("out", options)) script += " '" + arg + "'";
+  int times_killed = 0;
+  for (int round = 0; round < FaultRounds(); ++round) {
+    for (const int delay : {0, 1, 2, 3, 4, 6}) {  // milliseconds
+      std::filesystem::remove_all(Path("out"));
+      Write("pid.0", "");
+      std::atomic<bool> ended = false;
+      std::thread killer([&] {
+        pid_t main = 0;
+        while (!ended && !(std::ifstream(Path("pid.0")) >> main)) usleep(1000);
+        while (!ended && !Exists("out/.partial." + std::to_string(main) + "/new")) usleep(100);
+        usleep(1000 * delay);
+        if (!ended) kill(main, SIGKILL);
+      });
+      const RunResult run = Launch(kRanks, {"sh", "-c", script});
+      ended = true;
+      killer.join();
+      const bool killed = run.exit_code == 128 + SIGKILL;
+      times_killed += killed ? 1 : 0;
+      EXPECT_TRUE(killed || run.exit_code == 0) << run.err;
+      for (const char* file : {"model.safetensors", "config.json", "vocab.txt"})
+        EXPECT_EQ(Read("out/" + std::string(file)), Read("untouched/" + std::string(file)))
+            << file << " after " << delay << " ms\n"
+            << run.err;
+      EXPECT_EQ(ReadJson("out/trainer_state.json")["global_step"], 6);
+    }
+  }
+  EXPECT_GT(times_killed, 0);
 }
 
 TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {

@@ -109,9 +109,10 @@ class FolderLock {
   int fd_;
 };
 
-// Whether the folder has a model of this step from after the start of this process: that of another
-// machine's process, where they share the folder.
+// Whether the folder has a whole model of this step from after the start of this process: that of
+// another machine's process, where they share the folder, or of one that was lost just then.
 bool HoldsModelOf(int64_t step, const OutputDir& out) {
+  if (!std::filesystem::exists(out.File("config.json"))) return false;  // which comes last
   const std::string file = out.File("trainer_state.json");
   std::error_code code;
   const auto written = std::filesystem::last_write_time(file, code);

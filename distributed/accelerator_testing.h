@@ -58,4 +58,24 @@ struct Layer : Module {
   }
 };
 
+// With the optimizer's work shared out, and the parameters in common or not.
+inline AcceleratorOptions Sharded(const Env& env, bool share = false) {
+  AcceleratorOptions options = Options(env);
+  options.shard_optimizer = true;
+  options.share_parameters = share;
+  return options;
+}
+
+// A weight that is too large to travel with the records, whose gradient is the mean of the inputs.
+struct Wide : Module {
+  static constexpr int64_t kIn = 40000;
+  explicit Wide(int64_t n = kIn) : weight(RegisterParameter("weight", {1, n}, Init::Ones())) {
+    Initialize(3);
+  }
+  Tensor Loss(double input) const {
+    return Mean(Linear(Tensor::Full(weight.shape(), input), weight, Tensor()));
+  }
+  Tensor weight;
+};
+
 }  // namespace lathe
