@@ -97,6 +97,12 @@ TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
   const auto two = losses("two", {"--per_device_train_batch_size", "10", "--num_threads", "2"});
   const auto parts =
       losses("parts", {"--per_device_train_batch_size", "5", "--gradient_accumulation_steps", "2"});
+  setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2", 1);
+  EXPECT_EQ(losses("environment", {"--per_device_train_batch_size", "5"}), parts);
+  EXPECT_EQ(
+      losses("flag", {"--per_device_train_batch_size", "10", "--gradient_accumulation_steps", "1"}),
+      one);
+  unsetenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
   ASSERT_EQ(one.size(), 20u);
   ASSERT_EQ(two.size(), 20u);
   ASSERT_EQ(parts.size(), 20u);

@@ -234,7 +234,10 @@ int FaultRounds() {
 void LaunchedTest::SetUp() {
   CliTest::SetUp();
   setenv("HF_HOME", Path("hf").c_str(), 1);
-  for (const char* name : {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU"}) unsetenv(name);
+  for (const char* name : {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION",
+                           "ACCELERATE_USE_CPU"}) {
+    unsetenv(name);
+  }
 }
 
 std::vector<std::string> LaunchedTest::Finetune(const std::string& out,

@@ -9,6 +9,7 @@
 
 #include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/error.h"
+#include "lathe/distributed/environment.h"
 #include "lathe/optim/schedules.h"
 
 namespace lathe {
@@ -301,6 +302,8 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
                           "every value follows its option; --help lists them");
   }
   if (!json_config.empty()) flags.ApplyJson(json_config);
+  if (!flags.given("gradient_accumulation_steps"))
+    o.gradient_accumulation_steps = ReadAccumulationSteps();
   ReadPrecision(flags, o);
   Validate(o);
   const auto in = [](const std::vector<std::string>& names, const std::string& name) {

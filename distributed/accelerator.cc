@@ -1,7 +1,6 @@
 #include "lathe/distributed/accelerator.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -18,21 +17,6 @@
 
 namespace lathe {
 namespace {
-
-int64_t StepsFromEnvironment() {
-  const char* name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
-  const char* set = std::getenv(name);
-  if (set == nullptr || *set == 0) return 1;
-  int64_t steps = 0;
-  const char* end = set + std::strlen(set);
-  const auto [stop, code] = std::from_chars(set, end, steps);
-  if (code != std::errc{} || stop != end || steps < 1) {
-    throw InvalidArgument(
-        std::string(name) + " must be a whole number above 0 but is \"" + set + "\"",
-        "correct the environment variable or unset it");
-  }
-  return steps;
-}
 
 std::string ShapeText(const Tensor& tensor) {
   std::ostringstream out;
@@ -57,7 +41,7 @@ uint64_t Checksum(const Tensor& tensor) {
 Accelerator::Accelerator(AcceleratorOptions options)
     : options_(std::move(options)), state_(std::make_unique<State>()) {
   if (options_.gradient_accumulation_steps == 0) {
-    options_.gradient_accumulation_steps = StepsFromEnvironment();
+    options_.gradient_accumulation_steps = ReadAccumulationSteps();
   }
   set_gradient_accumulation_steps(options_.gradient_accumulation_steps);
   std::string& precision = options_.mixed_precision;

@@ -85,8 +85,19 @@ void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
   if (const auto nodes = get("SLURM_STEP_NODELIST")) env.master_addr = FirstHost(*nodes);
   if (const auto job = get("SLURM_JOB_ID")) {
     constexpr int kFirst = 15000, kPorts = 10000;
-    env.master_port = kFirst + ParseInt("SLURM_JOB_ID", *job, 0, INT32_MAX) % kPorts;
+    // Steps of one job may run side by side.
+    const int step = ParseInt("SLURM_STEP_ID", get("SLURM_STEP_ID").value_or("0"), 0, INT32_MAX);
+    const int number = ParseInt("SLURM_JOB_ID", *job, 0, INT32_MAX);
+    env.master_port = kFirst + (number % kPorts + step % kPorts) % kPorts;
   }
+}
+
+// torchrun itself may listen at MASTER_PORT, for its ranks as clients.
+int BesideTorchrun(const GetVariable& get, int port) {
+  constexpr char kRestarts[] = "TORCHELASTIC_RESTART_COUNT";
+  if (get("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") return port;
+  const int further = 1 + ParseInt(kRestarts, get(kRestarts).value_or("0"), 0, INT32_MAX) % 100;
+  return port + further <= kLargestPort ? port + further : port - further;
 }
 
 void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
@@ -102,6 +113,8 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
         "set MASTER_ADDR to the address of rank 0's machine, or to 127.0.0.1 if there is but one");
   }
   if (port) env.master_port = ParseInt("MASTER_PORT", *port, 1, kLargestPort);
+  if (env.launcher == kLaunchers[0].launcher)
+    env.master_port = BesideTorchrun(get, env.master_port);
   const bool one_machine = env.local_world_size == env.world_size;
   if (!addr && !one_machine && env.launcher != "Slurm") {
     throw InvalidArgument("MASTER_ADDR is not set, and the job's processes run on several machines",
@@ -184,7 +197,11 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
     ReadMaster(get, env);
     for (const char* name :
          {"LATHE_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID"}) {
-      if (const auto job = get(name); job && env.job.empty()) env.job = *job;
+      const auto job = get(name);
+      if (!job || !env.job.empty()) continue;
+      env.job = *job;
+      const auto step = get("SLURM_STEP_ID");
+      if (name == std::string_view("SLURM_JOB_ID") && step) env.job += '.' + *step;
     }
     return env;
   }
@@ -211,6 +228,13 @@ bool ReadUseCpu(const GetVariable& get) {
 }
 
 bool ReadUseCpu() { return ReadUseCpu(OwnVariable); }
+
+int64_t ReadAccumulationSteps(const GetVariable& get) {
+  constexpr char kName[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+  return ParseInt(kName, get(kName).value_or("1"), 1, INT32_MAX);
+}
+
+int64_t ReadAccumulationSteps() { return ReadAccumulationSteps(OwnVariable); }
 
 std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
   const std::optional<std::string> set = get("LATHE_TIMEOUT");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -29,7 +30,9 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 //   Slurm's (srun)                   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID
 // with MASTER_ADDR and MASTER_PORT, which only Slurm's can do without. None of them: one process.
 // Slurm's go before PMI_RANK and PMI_SIZE that say the same (srun --mpi=pmi2).
-// The job's name is LATHE_JOB_ID, or what these launchers call it.
+// The job's name is LATHE_JOB_ID, or what these launchers call it. Where torchrun listens at
+// MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), the ranks meet at the next one, or as many
+// further as it has restarted them.
 // Throws InvalidArgument naming the variable for what is no number, out of range, half there or
 // missing, or if WORLD_SIZE is less than the number of processes that one of the others has
 // started. It may be more: a launcher on each machine that srun has started.
@@ -41,6 +44,11 @@ ProcessEnvironment ReadProcessEnvironment();  // of this process
 // for others.
 bool ReadUseCpu(const GetVariable& get);
 bool ReadUseCpu();  // of this process
+
+// Batches to a step: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, or 1. Throws InvalidArgument for what
+// is no whole number above 0.
+int64_t ReadAccumulationSteps(const GetVariable& get);
+int64_t ReadAccumulationSteps();  // of this process
 
 // How long ranks may be late: LATHE_TIMEOUT, in seconds, which `lathe launch --timeout` sets, or 10
 // minutes. Throws InvalidArgument for what is no number from 1 to 1e6.

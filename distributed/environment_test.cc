@@ -192,6 +192,9 @@ TEST(ProcessEnvironment, Slurm) {
   EXPECT_EQ(env.master_addr, "gpu03");
   EXPECT_EQ(env.master_port, 15000 + 3456);
   EXPECT_EQ(env.job, "123456");
+  variables["SLURM_STEP_ID"] = "2";
+  EXPECT_EQ(Read(variables).master_port, 15000 + 3458);
+  EXPECT_EQ(Read(variables).job, "123456.2");
   variables["SLURM_NODEID"] = "2";
   EXPECT_EQ(Read(variables).local_world_size, 2);
   variables["SLURM_STEP_NODELIST"] = "one,two";
@@ -200,6 +203,39 @@ TEST(ProcessEnvironment, Slurm) {
   variables["MASTER_PORT"] = "10";
   EXPECT_EQ(Read(variables).master_addr, "ten");
   EXPECT_EQ(Read(variables).master_port, 10);
+}
+
+// As it is in ranks of `torchrun --nproc_per_node 2`.
+TEST(ProcessEnvironment, TorchrunListensAtItsPort) {
+  Variables variables = {{"RANK", "1"},
+                         {"WORLD_SIZE", "2"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", "localhost"},
+                         {"MASTER_PORT", "38119"},
+                         {"TORCHELASTIC_RESTART_COUNT", "0"},
+                         {"TORCHELASTIC_RUN_ID", "none"},
+                         {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  EXPECT_EQ(Read(variables).master_port, 38120);
+  EXPECT_EQ(Read(variables).job, "none");
+  variables["TORCHELASTIC_RESTART_COUNT"] = "3";
+  EXPECT_EQ(Read(variables).master_port, 38123);
+  variables["MASTER_PORT"] = "65533";
+  EXPECT_EQ(Read(variables).master_port, 65529);
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_EQ(Read(variables).master_port, 65533);
+}
+
+TEST(ReadAccumulationSteps, AreAboveZero) {
+  const auto read = [](const std::string& value) {
+    return ReadAccumulationSteps([&](const char* name) -> std::optional<std::string> {
+      EXPECT_STREQ(name, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
+      return value.empty() ? std::nullopt : std::optional(value);
+    });
+  };
+  EXPECT_EQ(read(""), 1);
+  EXPECT_EQ(read("8"), 8);
+  for (const char* other : {"0", "-1", "2.5", "many"}) EXPECT_THROW(read(other), Error) << other;
 }
 
 TEST(ProcessEnvironment, FirstHostOfSlurmsLists) {
