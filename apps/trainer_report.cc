@@ -391,7 +391,7 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
 // is of no step at all, what they are instead.
 std::string Trainer::LeaveHalfDoneStep() {
   if (!good_values_.taken() || good_step_ == 1)
-    return ", with some parameters of the step after it,";
+    return ", perhaps with some parameters of the step after it,";
   good_values_.Restore(optimizer_.arena().values().values<float>());
   state_.global_step = good_step_ - 1;
   state_.epoch = static_cast<double>(state_.global_step) / static_cast<double>(steps_per_epoch_);
