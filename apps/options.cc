@@ -191,8 +191,10 @@ void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::stri
   flags.Add("shard_optimizer", &o.shard_optimizer,
             "several processes each update a part of the parameters: less time and memory; on the "
             "CPU, while those with GPUs update all of them");
-  flags.Add("share_parameters", &o.share_parameters,
-            "and, all on one machine, have one copy of them in common: less time and memory");
+  flags.Add(
+      "share_parameters", &o.share_parameters,
+      "several processes, all on one machine, that each update a part of the parameters have one "
+      "copy of them in common: less time and memory");
   flags
       .Add("json_config", &json_config,
            "JSON file with options of these names; the command line wins")

@@ -29,7 +29,7 @@ struct LaunchOptions {
   // OMP_NUM_THREADS of each rank. 0: as this process's environment says; else this machine's cores
   // shared out evenly.
   int num_threads_per_process = 0;
-  // How many ranks of this machine may have one each; more are refused. 0: they use the CPU, or
+  // How many ranks of this machine may have a GPU each; more are refused. 0: they use the CPU, or
   // decide for themselves: ACCELERATE_USE_CPU among the variables below decides for them.
   int num_gpus = VisibleGpus();
   // More variables for each rank, which go before this process's.
