@@ -16,6 +16,13 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
       .Min(1)
       .Max(kMostProcesses);
   table.Add("cpu", &o.cpu, "compute on the CPU though there are GPUs");
+  table.Add("multi_gpu", &o.multi_gpu,
+            "an error unless there are several processes with a GPU for each");
+  table
+      .Add("gpu_ids", &o.gpu_ids,
+           "which of this machine's GPUs to use, such as 0,2 (default: all that "
+           "CUDA_VISIBLE_DEVICES leaves)")
+      .Value("LIST");
   table
       .Add("mixed_precision", &o.mixed_precision,
            "what the program's Accelerator is to use; fp16 needs a GPU")
@@ -38,6 +45,8 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
       .Min(1)
       .Max(1e6);
   table.Add("tag_output", &o.tag_output, "put [rank] before each line that a process prints");
+  table.Add("debug", &o.debug,
+            "set ACCELERATE_DEBUG_MODE (Lathe's collectives always compare shapes)");
   table.Add("config_file", &o.config_file, "(default: " + DefaultConfigPath() + ")").Value("FILE");
   table.Add("help", &o.help, "show this text");
   table.Group("Several machines: run the same command on each, but for --machine_rank");
@@ -51,6 +60,9 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
            "a free port of machine 0 (default: any on one machine, else 29500)")
       .Min(0)
       .Max(kLargestPort);
+  table.Add("rdzv_backend", &o.rdzv_backend, "Accelerate's; of no effect")
+      .Choices({"static", "c10d"});
+  table.Add("same_network", &o.same_network, "Accelerate's; of no effect");
 }
 
 std::optional<LaunchConfig> FindLaunchConfig(const LaunchFlags& flags) {
@@ -66,8 +78,24 @@ std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config) {
 }
 
 bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config) {
-  return flags.cpu.value_or(config.OnCpu());
+  return flags.cpu.value_or(!flags.AskForGpus() && config.OnCpu());
 }
+
+namespace {
+
+// Who asks for GPUs is not to train on the CPU without a word. `by`: what asks for them.
+void CheckGpus(const LaunchFlags& flags, const LaunchConfig& config, int num_gpus) {
+  std::string by;
+  if (config.distributed_type == "MULTI_GPU") by = "the configuration's distributed_type MULTI_GPU";
+  if (!flags.gpu_ids.empty()) by = "--gpu_ids " + flags.gpu_ids;
+  if (flags.multi_gpu) by = "--multi_gpu";
+  if (num_gpus == 0 && !by.empty()) {
+    throw UsageError(by + " needs a GPU, and none is to be seen on this machine",
+                     "--cpu computes on the CPU; `lathe env` shows which GPUs there are");
+  }
+}
+
+}  // namespace
 
 LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
                                 int num_gpus) {
@@ -96,13 +124,26 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   if (flags.timeout)
     options.environment.emplace_back("LATHE_TIMEOUT", std::to_string(*flags.timeout));
 
+  const std::string gpu_ids = flags.gpu_ids.empty() ? config.gpu_ids : flags.gpu_ids;
+  if (!IsGpuList(gpu_ids)) {
+    throw UsageError("--gpu_ids must be all or a list such as 0,1 but is \"" + gpu_ids + "\"",
+                     "`lathe env` shows which GPUs there are");
+  }
   if (IsOnCpu(flags, config)) {
+    if (flags.AskForGpus()) {
+      throw UsageError(std::string("--cpu and ") + (flags.multi_gpu ? "--multi_gpu" : "--gpu_ids") +
+                           " don't go together",
+                       "leave one of them out");
+    }
     options.num_gpus = 0;
     options.environment.emplace_back("ACCELERATE_USE_CPU", "1");
-  } else if (config.gpu_ids != "all") {
-    const auto commas = std::count(config.gpu_ids.begin(), config.gpu_ids.end(), ',');
-    options.num_gpus = std::min(options.num_gpus, static_cast<int>(commas) + 1);
-    options.environment.emplace_back("CUDA_VISIBLE_DEVICES", config.gpu_ids);
+  } else {
+    CheckGpus(flags, config, num_gpus);
+    if (gpu_ids != "all") {
+      const auto commas = std::count(gpu_ids.begin(), gpu_ids.end(), ',');
+      options.num_gpus = std::min(options.num_gpus, static_cast<int>(commas) + 1);
+      options.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu_ids);
+    }
   }
   const std::optional<int64_t> processes =
       flags.num_processes ? flags.num_processes : config.num_processes;
@@ -114,7 +155,11 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
                      "use bf16, which the CPU has too");
   }
   if (!precision.empty()) options.environment.emplace_back("ACCELERATE_MIXED_PRECISION", precision);
-  if (config.debug) options.environment.emplace_back("ACCELERATE_DEBUG_MODE", "1");
+  if (flags.multi_gpu && options.num_processes < 2) {
+    throw UsageError("--multi_gpu needs several processes, and there is one",
+                     "give --num_processes, or leave --multi_gpu out");
+  }
+  if (flags.debug || config.debug) options.environment.emplace_back("ACCELERATE_DEBUG_MODE", "1");
   try {
     CheckLaunchOptions(options);
   } catch (const Error& e) {

@@ -20,11 +20,17 @@ namespace lathe {
 
 struct LaunchFlags {
   std::optional<int64_t> num_processes, num_machines, machine_rank, main_process_port;
-  std::string main_process_ip, mixed_precision, config_file;
+  std::string main_process_ip, mixed_precision, config_file, gpu_ids;
   std::optional<bool> cpu;
+  bool multi_gpu = false, debug = false;
   int64_t num_threads_per_process = 0;
   std::optional<int64_t> timeout;  // seconds
   bool tag_output = false, help = false;
+  // Accelerate's, of no effect.
+  std::string rdzv_backend;
+  bool same_network = true;
+
+  bool AskForGpus() const { return multi_gpu || !gpu_ids.empty(); }
 };
 
 // Two groups: options, with --help, and those for several machines.

@@ -59,7 +59,9 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
       flags.num_processes ? flags.num_processes : config.num_processes;
   // A GPU serves one process, so more of them than there are GPUs mean the CPU unless a file says
   // otherwise. Machines are taken to be alike.
-  if (!flags.cpu && !file && (gpus == 0 || said.value_or(0) > gpus * machines)) flags.cpu = true;
+  if (!flags.cpu && !file && !flags.AskForGpus() &&
+      (gpus == 0 || said.value_or(0) > gpus * machines))
+    flags.cpu = true;
   const bool on_cpu = IsOnCpu(flags, config) || gpus == 0;
   if (on_cpu && said.value_or(1) == 1) {
     if (flags.num_processes) {
@@ -77,6 +79,8 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
   flags.machine_rank = flags.main_process_port = 0;
   flags.main_process_ip = "";
   flags.cpu = true;
+  flags.multi_gpu = false;
+  flags.gpu_ids = "";
   if (precision == "fp16") flags.mixed_precision = "no";  // the CPU has no float16
   jobs.reference = MakeLaunchOptions(flags, file, 0);
   return jobs;

@@ -176,32 +176,32 @@ class HostStorage : public Storage {
     madvise(static_cast<char*>(data_) + begin, static_cast<size_t>(end - begin), MADV_NOHUGEPAGE);
   }
   int64_t whole_pages() const override { return HostPool::HasPages(size_) ? size_ : 0; }
-  void Share(void* pages) override {
-    if (!TakePages(pages)) throw OutOfMemory(size_);
-    is_shared_ = true;
+  void Share(void* pages, int64_t bytes, Sharing sharing) override {
+    if (!TakePages(pages, bytes)) throw OutOfMemory(bytes);
+    sharing_ = sharing;
   }
   void Unshare() override {
-    if (!is_shared_) return;
+    if (sharing_ == Sharing::kNone) return;
     void* const pages = MapPages(size_);
     if (pages == nullptr) throw OutOfMemory(size_);
     std::memcpy(pages, data_, static_cast<size_t>(bytes_));
-    if (!TakePages(pages)) throw OutOfMemory(size_);
-    is_shared_ = false;
+    if (!TakePages(pages, size_)) throw OutOfMemory(size_);
+    sharing_ = Sharing::kNone;
   }
   ~HostStorage() override {
     CountBytes(-size_);
-    if (is_shared_ && !HostPool::IsFresh(size_)) {
+    if (sharing_ != Sharing::kNone && !HostPool::IsFresh(size_)) {
       // The heap gives these addresses to others: better to lose them than to share those.
       char* const pages = MapPages(size_);
-      if (pages == nullptr || !TakePages(pages)) return;
+      if (pages == nullptr || !TakePages(pages, size_)) return;
     }
     HostPool::Get().Free(data_, size_);
   }
 
  private:
   // False if there is no room; then they are freed.
-  bool TakePages(void* pages) {
-    const auto size = static_cast<size_t>(size_);
+  bool TakePages(void* pages, int64_t bytes) {
+    const auto size = static_cast<size_t>(bytes);
     if (mremap(pages, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == data_) return true;
     munmap(pages, size);
     return false;

@@ -52,13 +52,15 @@ class Storage {
   // What follows is for host memory of whole pages that only this storage uses: of so many bytes;
   // 0: it isn't. Its address stays.
   virtual int64_t whole_pages() const { return 0; }
-  // `pages`, an mmap of so many bytes with the same contents, take the place of these. They are
-  // memory that other processes map, too.
-  virtual void Share(void* /*pages*/) {}
+  enum class Sharing : uint8_t { kNone, kReadByOthers, kInCommon };
+  // `pages`, an mmap of so many bytes (whole pages, no more than there are) with the same contents,
+  // take the place of the first ones. They are memory that other processes map, too.
+  virtual void Share(void* /*pages*/, int64_t /*bytes*/, Sharing /*sharing*/) {}
   // The contents are this process's own again. Nothing if they are.
   virtual void Unshare() {}
+  Sharing sharing() const { return sharing_; }
   // What other processes write, this one has, and the other way round.
-  bool is_shared() const { return is_shared_; }
+  bool is_shared() const { return sharing_ == Sharing::kInCommon; }
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   // Counts in-place changes, so that the backward pass notices a saved tensor that was overwritten.
@@ -70,7 +72,7 @@ class Storage {
   void* data_;
   int64_t bytes_;
   int64_t version_ = 0;
-  bool is_shared_ = false;
+  Sharing sharing_ = Sharing::kNone;
 };
 
 struct Node;  // a recorded operation, core/autograd.h

@@ -37,7 +37,10 @@ TEST_P(Processes, Properties) {
     accelerator.OnMainProcess([&] { ran += 1; });
     accelerator.OnLastProcess([&] { ran += 2; });
     accelerator.OnProcess(1, [&] { ran += 4; });
-    EXPECT_EQ(ran, (env.rank == 0 ? 1 : 0) + (env.rank == n - 1 ? 2 : 0) + (env.rank == 1 ? 4 : 0));
+    accelerator.OnLocalMainProcess([&] { ran += 8; });
+    EXPECT_EQ(ran, (env.rank == 0 ? 9 : 0) + (env.rank == n - 1 ? 2 : 0) + (env.rank == 1 ? 4 : 0));
+    Slope model;
+    EXPECT_EQ(&accelerator.UnwrapModel(model), &model);
     Accelerator again(Options(env));  // shares the group
     EXPECT_EQ(&again.group(), &accelerator.group());
     return std::string();
@@ -202,6 +205,51 @@ TEST_P(Processes, AccumulateStepsWithEveryWindow) {
     EXPECT_EQ(synced, (std::vector<bool>{false, true, false, true}));
     EXPECT_EQ(optimizer.step_count(), 2);
     EXPECT_EQ(optimizer.lr(), 0);
+    return std::string();
+  }));
+}
+
+// One process on each machine: ranks 0 and 2 here.
+TEST(Accelerator, MainProcessesOfMachines) {
+  const auto results = RunRanks(4, [](const Env& env) {
+    Env placed = env;
+    placed.local_rank = env.rank % 2;
+    placed.local_world_size = 2;
+    Accelerator accelerator(Options(placed));
+    EXPECT_EQ(accelerator.local_main_process_index(), env.rank / 2 * 2);
+    std::string ran;
+    accelerator.OnLocalMainProcess([&] { ran = "machine"; });
+    accelerator.OnMainProcess([&] { ran += " all"; });
+    return ran;
+  });
+  ExpectAllWell(results);
+  const std::vector<std::string> expected = {"machine all", "", "machine", ""};
+  for (size_t rank = 0; rank < expected.size(); ++rank)
+    EXPECT_EQ(results[rank].said, expected[rank]);
+}
+
+TEST(Accelerator, AnotherWindowFromTheNextOneOn) {
+  ExpectAllWell(RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Options(env));
+    Slope model;
+    model.Initialize(1);
+    SGD optimizer(model.Parameters(), {.lr = 0});
+    DataLoader loader(Data(12), {.batch_size = 2});
+    accelerator.Prepare(model, optimizer, loader);
+    EXPECT_EQ(accelerator.gradient_accumulation_steps(), 1);
+    accelerator.set_gradient_accumulation_steps(3);
+    EXPECT_EQ(accelerator.gradient_accumulation_steps(), 3);
+    std::vector<bool> synced;
+    for (const Batch& batch : loader) {
+      const auto accumulation = accelerator.Accumulate(model);
+      accelerator.Backward(model.Loss(batch.indices));
+      synced.push_back(accelerator.sync_gradients());
+      if (!accelerator.sync_gradients()) continue;
+      EXPECT_NEAR(model.weight.grad().Item(), synced.size() == 3 ? 3.5 : 9.5, 1e-5);
+      optimizer.ZeroGrad();
+    }
+    EXPECT_EQ(synced, (std::vector<bool>{false, false, true, false, false, true}));
+    EXPECT_THROW(accelerator.set_gradient_accumulation_steps(0), Error);
     return std::string();
   }));
 }

@@ -19,12 +19,6 @@ inline AcceleratorOptions Options(const Env& env) {
   return {.environment = env, .timeout = std::chrono::seconds(20)};
 }
 
-inline void ExpectAllWell(const std::vector<RankResult>& results) {
-  for (size_t rank = 0; rank < results.size(); ++rank) {
-    EXPECT_EQ(results[rank].exit_code, 0) << "rank " << rank << ": " << results[rank].said;
-  }
-}
-
 // n sequences, the i-th of i + 1 tokens, of class i % 2.
 inline TokenizedDataset Data(int64_t n) {
   TokenizedDataset data;

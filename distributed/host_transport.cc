@@ -22,7 +22,9 @@ class HostTransport : public GradientTransport {
         table_(buckets),
         buckets_(buckets.buckets),
         compresses_(options.compression != "no"),
-        overlap_(options.overlap) {}
+        overlap_(options.overlap) {
+    ShowGradients();
+  }
 
   ~HostTransport() override {
     if (!thread_.joinable()) return;
@@ -59,6 +61,21 @@ class HostTransport : public GradientTransport {
   }
 
  private:
+  // What others add to theirs, they read where it is.
+  void ShowGradients() {
+    if (compresses_) return;
+    for (size_t begin = 0, end = 0; begin < buckets_.size(); begin = end) {  // of one arena
+      int64_t elements = 0;
+      for (; end < buckets_.size() && buckets_[end].arena == buckets_[begin].arena; ++end) {
+        if (buckets_[end].shared_out > 0) elements = buckets_[end].SharedPart().end;
+      }
+      if (elements == 0) continue;
+      const TensorImpl& first = *table_.slots[buckets_[begin].slots.front()].tensor.impl()->grad;
+      shown_.push_back(
+          group_->ShowMemory(first.storage, elements * static_cast<int64_t>(sizeof(float))));
+    }
+  }
+
   void WaitForThread() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return error_ || done_ >= sent_; });
@@ -176,6 +193,7 @@ class HostTransport : public GradientTransport {
   GradientBuckets& table_;
   std::vector<GradientBucket>& buckets_;
   const bool compresses_, overlap_;
+  std::vector<std::shared_ptr<const void>> shown_;
   std::vector<float> staging_;
   std::vector<BFloat16> narrow_, last_narrow_;
 

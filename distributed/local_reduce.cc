@@ -26,7 +26,8 @@ namespace lathe {
 // A rank's part in a call.
 struct alignas(64) LocalReduce::Part {
   const char* data;
-  uint64_t call;  // which, and of how many bytes
+  uint64_t call;          // which, and of how many bytes
+  uint64_t shown, begin;  // in which memory that it shows the data lies, or 0; and where
   alignas(64) std::byte small[kSmallBytes];
 };
 
@@ -36,6 +37,20 @@ struct alignas(64) LocalReduce::Slot {
   std::atomic<uint32_t> stage;
   pid_t pid;
   Part parts[2];
+};
+
+// What a rank shows of its memory, and what the others show of theirs.
+struct LocalReduce::Shown {
+  uint64_t id;  // the same on all ranks, from 1
+  std::weak_ptr<Storage> storage;
+  size_t bytes;
+  std::vector<char*> views;  // by rank; null: its own
+
+  ~Shown() {
+    for (char* view : views) {
+      if (view != nullptr) munmap(view, bytes);
+    }
+  }
 };
 
 namespace {
@@ -181,11 +196,37 @@ void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait&
   Part& mine = slots_[static_cast<size_t>(rank_)].parts[turn_];
   mine.data = static_cast<const char*>(data);
   mine.call = static_cast<uint64_t>(call) << 56 | bytes;
+  SayWhere(mine, mine.data, bytes);
   if (bytes <= kSmallBytes) std::memcpy(mine.small, data, bytes);
   WaitForAll(on_wait);
   for (int rank = 0; rank < size_; ++rank) {
     if (PartOf(rank).call != mine.call) throw std::runtime_error("another rank is in another call");
   }
+}
+
+void LocalReduce::SayWhere(Part& part, const char* data, size_t bytes) const {
+  part.shown = 0;
+  for (const auto& one : shown_) {
+    const std::shared_ptr<const Shown> shown = one.lock();
+    const std::shared_ptr<Storage> storage = shown == nullptr ? nullptr : shown->storage.lock();
+    if (storage == nullptr || storage->sharing() != Storage::Sharing::kReadByOthers) continue;
+    const char* const begin = static_cast<const char*>(storage->data());
+    if (data < begin || data + bytes > begin + shown->bytes) continue;
+    part.shown = shown->id;
+    part.begin = static_cast<uint64_t>(data - begin);
+  }
+}
+
+// The data that another rank has in this call, if it shows it; else null.
+const char* LocalReduce::ViewOf(int rank) const {
+  const Part& part = PartOf(rank);
+  if (part.shown == 0) return nullptr;
+  for (const auto& one : shown_) {
+    const std::shared_ptr<const Shown> shown = one.lock();
+    if (shown != nullptr && shown->id == part.shown)
+      return shown->views[static_cast<size_t>(rank)] + part.begin;
+  }
+  return nullptr;
 }
 
 // Of the data that another rank has in this call.
@@ -204,8 +245,14 @@ void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine c
     char* const own = data + at * element_size;
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) continue;
-      Read(rank, at * element_size, chunk, count * element_size);
-      combine(own, own, chunk, count);
+      const char* theirs = ViewOf(rank);
+      if (theirs != nullptr) {
+        theirs += at * element_size;
+      } else {
+        Read(rank, at * element_size, chunk, count * element_size);
+        theirs = chunk;
+      }
+      combine(own, own, theirs, count);
     }
     at += count;
   }
@@ -329,33 +376,92 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
   WaitForAll(on_wait);
 }
 
-void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
-  const auto gather = [&](const auto& mine) {
-    std::vector<std::remove_cvref_t<decltype(mine)>> all(static_cast<size_t>(size_));
-    Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), on_wait);
-    return all;
-  };
-  struct Offer {
-    int64_t bytes;
-    int file;
-  };
-  Offer mine = {storage.whole_pages(), -1};
-  char* pages = nullptr;
-  const absl::Cleanup clean_up = [&] {
-    if (mine.file >= 0) close(mine.file);
-    if (pages != nullptr) munmap(pages, static_cast<size_t>(mine.bytes));
-  };
-  if (rank_ == 0 && mine.bytes > 0) {
-    const MemoryFile made = MakeMemoryFile("lathe parameters", mine.bytes);
-    mine.file = made.file;
-    pages = made.pages;
-    if (pages != nullptr) std::memcpy(pages, storage.data(), static_cast<size_t>(storage.bytes()));
+template <typename T>
+std::vector<T> LocalReduce::GatherEach(const T& mine, const OnWait& on_wait) {
+  std::vector<T> all(static_cast<size_t>(size_));
+  Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), on_wait);
+  return all;
+}
+
+namespace {
+
+// Bytes of a storage that are to move into a new memory file; what a rank tells of it.
+struct Offer {
+  int64_t bytes = 0;
+  int file = -1;
+};
+
+// The file for them, closed again in the end, and its pages with the bytes.
+class Move {
+ public:
+  explicit Move(int64_t bytes) : offer_{bytes} {}
+  ~Move() {
+    if (offer_.file >= 0) close(offer_.file);
+    if (pages_ != nullptr) munmap(pages_, static_cast<size_t>(offer_.bytes));
   }
-  const std::vector<Offer> offers = gather(mine);
-  if (rank_ != 0 && offers[0].bytes == mine.bytes)
-    pages = MapFileOf(slots_[0].pid, offers[0].file, mine.bytes);
-  const std::vector<uint8_t> mapped = gather(uint8_t{pages != nullptr});
-  if (std::ranges::count(mapped, 0) == 0) storage.Share(std::exchange(pages, nullptr));
+  Move(const Move&) = delete;
+  Move& operator=(const Move&) = delete;
+
+  void Make(const char* name, const Storage& storage) {
+    if (offer_.bytes == 0) return;
+    const MemoryFile made = MakeMemoryFile(name, offer_.bytes);
+    offer_.file = made.file;
+    pages_ = made.pages;
+    if (pages_ == nullptr) return;
+    std::memcpy(pages_, storage.data(),
+                static_cast<size_t>(std::min(offer_.bytes, storage.bytes())));
+  }
+  void Map(pid_t pid, const Offer& theirs) {
+    if (theirs.bytes == offer_.bytes) pages_ = MapFileOf(pid, theirs.file, offer_.bytes);
+  }
+  const Offer& offer() const { return offer_; }
+  bool has_pages() const { return pages_ != nullptr; }
+  // Into their place.
+  void Into(Storage& storage, Storage::Sharing sharing) {
+    storage.Share(std::exchange(pages_, nullptr), offer_.bytes, sharing);
+  }
+
+ private:
+  Offer offer_;
+  char* pages_ = nullptr;
+};
+
+}  // namespace
+
+void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
+  Move move(storage.whole_pages());
+  if (rank_ == 0) move.Make("lathe parameters", storage);
+  const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
+  if (rank_ != 0) move.Map(slots_[0].pid, offers[0]);
+  const std::vector<uint8_t> have = GatherEach(uint8_t{move.has_pages()}, on_wait);
+  if (std::ranges::count(have, 0) == 0) move.Into(storage, Storage::Sharing::kInCommon);
+}
+
+std::shared_ptr<const void> LocalReduce::Show(const std::shared_ptr<Storage>& storage,
+                                              int64_t bytes, const OnWait& on_wait) {
+  const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  Move move(std::min(pages, storage->whole_pages()));
+  move.Make("lathe gradients", *storage);
+  const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
+  auto shown = std::make_shared<Shown>();
+  shown->id = ++times_shown_;
+  shown->storage = storage;
+  shown->bytes = static_cast<size_t>(move.offer().bytes);
+  bool have_all = move.has_pages();
+  for (int rank = 0; rank < size_; ++rank) {
+    const Offer& theirs = offers[static_cast<size_t>(rank)];
+    char* view = nullptr;
+    if (rank != rank_ && have_all && theirs.bytes == move.offer().bytes)
+      view = MapFileOf(slots_[static_cast<size_t>(rank)].pid, theirs.file, theirs.bytes);
+    have_all = have_all && (rank == rank_ || view != nullptr);
+    shown->views.push_back(view);
+  }
+  const std::vector<uint8_t> have = GatherEach(uint8_t{have_all}, on_wait);
+  if (std::ranges::count(have, 0) > 0) return nullptr;
+  move.Into(*storage, Storage::Sharing::kReadByOthers);
+  std::erase_if(shown_, [](const auto& one) { return one.expired(); });
+  shown_.push_back(shown);
+  return shown;
 }
 
 void LocalReduce::Gather(std::span<const std::byte> mine, std::span<std::byte> all,

@@ -48,6 +48,9 @@ class LocalReduce {
 
   // The storage's bytes become rank 0's in memory that all ranks map (ProcessGroup::ShareMemory).
   void Share(Storage& storage, const OnWait& on_wait);
+  // ProcessGroup::ShowMemory.
+  std::shared_ptr<const void> Show(const std::shared_ptr<Storage>& storage, int64_t bytes,
+                                   const OnWait& on_wait);
 
   // all = every rank's `mine`, of as many bytes each.
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all, const OnWait& on_wait);
@@ -59,12 +62,17 @@ class LocalReduce {
 
   struct Part;
   struct Slot;
+  struct Shown;
   enum class Call : uint8_t { kAllReduce, kReduceScatter, kAllGather, kGather };
   LocalReduce(int rank, int size) : rank_(rank), size_(size) {}
   void Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait);
   void WaitForAll(const OnWait& on_wait);
   const Part& PartOf(int rank) const;
+  void SayWhere(Part& part, const char* data, size_t bytes) const;
+  const char* ViewOf(int rank) const;
   void Read(int rank, size_t at, void* to, size_t bytes) const;
+  template <typename T>
+  std::vector<T> GatherEach(const T& mine, const OnWait& on_wait);
   void CombineSmall(int owner, char* data, size_t n, size_t element_size, Combine combine) const;
   void ReduceOwn(char* data, size_t n, size_t element_size, Combine combine);
 
@@ -72,6 +80,8 @@ class LocalReduce {
   std::span<Slot> slots_;  // in memory that all share
   uint32_t stage_ = 0;
   size_t turn_ = 0;  // which of its slot's parts a rank speaks in
+  std::vector<std::weak_ptr<const Shown>> shown_;
+  uint64_t times_shown_ = 0;
 };
 
 }  // namespace lathe

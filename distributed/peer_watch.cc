@@ -52,9 +52,8 @@ PeerWatch::~PeerWatch() {
 // The store goes with rank 0, and others may still need it: for words that were posted before.
 void PeerWatch::SayGoodbye() {
   store_->SetPatience(kMoment);
-  store_->Set(kLeft, RankName(rank_));  // who waits for this rank shall know
-  store_->Set(RankKey("bye", rank_), "");
-  store_->Leave();
+  store_->Leave({{kLeft, RankName(rank_)},  // who waits for this rank shall know
+                 {RankKey("bye", rank_), ""}});
   const Clock::time_point deadline = Clock::now() + patience_;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
     while (!store_->Get(RankKey("bye", other), std::min(kMoment, Left(deadline)))) {
@@ -117,8 +116,7 @@ std::string PeerWatch::AgreeOnProblem(const char* what, const std::string& said,
 }
 
 void PeerWatch::Part(const std::string& blame) try {
-  store_->Set(RankKey("knows", rank_), "");
-  store_->Leave();
+  store_->Leave({{RankKey("knows", rank_), ""}});
   // Rank 0 takes the store with it, so it goes last of those that still answer.
   const auto deadline = Clock::now() + 2 * kMoment;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {

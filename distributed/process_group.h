@@ -66,6 +66,13 @@ class ProcessGroup {
   // have in common: what one writes, all have. Nothing changes, on any rank, where ranks don't read
   // each other's memory or the storage doesn't have pages of its own (Storage::is_shared).
   virtual void ShareMemory(Storage& /*storage*/) {}
+  // The storage's first `bytes`, as many on each rank, move into memory that the other ranks read
+  // directly as long as what is returned lives: what is reduced there need not be copied. Null, and
+  // nothing changes, where ShareMemory changes nothing.
+  virtual std::shared_ptr<const void> ShowMemory(const std::shared_ptr<Storage>& /*storage*/,
+                                                 int64_t /*bytes*/) {
+    return nullptr;
+  }
   // all = every rank's `mine`, in the order of ranks.
   virtual void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   // data = that of rank `root`.

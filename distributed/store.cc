@@ -213,24 +213,32 @@ struct Store::Impl {
                  "look at what rank 0 says; has it ended?");
   }
 
-  std::pair<Reply, std::string> Ask(Op op, std::string_view key, std::string_view value,
-                                    int64_t number, Timeout wait = Timeout(0)) {
+  static std::string Message(Op op, std::string_view key, std::string_view value, int64_t number) {
     Check(key.size() <= kLongestKey && value.size() <= kLongestValue, "store", "key \"",
           key.substr(0, 40), "\" or its value of ", value.size(), " bytes is too long");
-    const std::lock_guard lock(mutex);
-    // What it was asked then, it may still answer; nobody could tell to which question.
-    if (timed_out) throw Gone(Clock::now());
-    const Deadline deadline = Clock::now() + wait + patience;
     const Request request = {.op = op,
                              .key_size = static_cast<uint32_t>(key.size()),
                              .value_size = static_cast<uint32_t>(value.size()),
                              .number = number};
     std::string message(reinterpret_cast<const char*>(&request), sizeof request);
-    message.append(key).append(value);
+    return message.append(key).append(value);
+  }
+
+  std::pair<Reply, std::string> Ask(Op op, std::string_view key, std::string_view value,
+                                    int64_t number, Timeout wait = Timeout(0)) {
+    const std::string message = Message(op, key, value, number);
+    const std::lock_guard lock(mutex);
+    // What it was asked then, it may still answer; nobody could tell to which question.
+    if (timed_out) throw Gone(Clock::now());
+    const Deadline deadline = Clock::now() + wait + patience;
+    if (!SendAll(socket, message.data(), message.size(), deadline)) throw Gone(deadline);
+    return Receive(deadline);
+  }
+
+  std::pair<Reply, std::string> Receive(Deadline deadline) {
     Reply reply;
     reply.magic = 0;
-    if (!SendAll(socket, message.data(), message.size(), deadline) ||
-        !ReceiveAll(socket, &reply.magic, sizeof reply.magic, deadline)) {
+    if (!ReceiveAll(socket, &reply.magic, sizeof reply.magic, deadline)) {
       if (reply.magic != 0 && Clock::now() < deadline) throw NotOurs();  // a few bytes, and closed
       throw Gone(deadline);
     }
@@ -318,7 +326,16 @@ void Store::SetPatience(Timeout patience) {
   impl_->patience = patience;
 }
 
-void Store::Leave() { impl_->Ask(Op::kBye, "", "", 0); }
+void Store::Leave(const std::vector<std::pair<std::string, std::string>>& words) {
+  std::string message;
+  for (const auto& [key, value] : words) message += Impl::Message(Op::kSet, key, value, 0);
+  message += Impl::Message(Op::kBye, "", "", 0);
+  const std::lock_guard lock(impl_->mutex);
+  const Deadline deadline = Clock::now() + impl_->patience;
+  const bool sent = SendAll(impl_->socket, message.data(), message.size(), deadline);
+  if (!sent || impl_->timed_out) throw impl_->Gone(impl_->timed_out ? Clock::now() : deadline);
+  for (size_t i = 0; i <= words.size(); ++i) impl_->Receive(deadline);
+}
 
 std::string Store::local_host() {
   const std::string host = LocalHost(impl_->socket);

@@ -15,6 +15,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace lathe {
 
@@ -65,8 +67,9 @@ class Store {
   std::optional<std::string> Get(std::string_view key, Timeout timeout);
   // Adds to a counter, 0 at first, and returns the sum; no two callers get the same.
   int64_t Add(std::string_view key, int64_t delta);
-  // Says goodbye: from now on nobody misses this client.
-  void Leave();
+  // Sets these keys and says goodbye: from now on nobody misses this client. All goes out at once:
+  // a server that is late to answer, so that this throws, gets it nevertheless.
+  void Leave(const std::vector<std::pair<std::string, std::string>>& words = {});
   void SetPatience(Timeout patience);
   // This machine's address: the one on the way to the server or, where that doesn't leave the
   // machine, the one at which others have reached the server by now.

@@ -7,9 +7,12 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -406,6 +409,43 @@ TEST(Store, WhoGoesWithoutAWordIsMissed) {
   EXPECT_EQ(store.Get(Store::kGone, seconds(5)), "rank 2");
   { Store later(kHost, server.port(), "job", seconds(5), "rank 3"); }
   EXPECT_EQ(store.Get(Store::kGone, seconds(5)), "rank 2");  // the first
+}
+
+// A server that is late to hear a goodbye, its machine being busy, takes it for one.
+TEST(Store, LastWordsArriveThoughNobodyAnswersInTime) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t serving = fork();
+  if (serving == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const StoreServer server(kHost, 0, "job");
+    const int port = server.port();
+    if (write(ends[1], &port, sizeof port) != sizeof port) _exit(1);
+    for (;;) pause();
+  }
+  int port = 0;
+  ASSERT_EQ(read(ends[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  Store other(kHost, port, "job", seconds(5));
+  for (const bool asked_before : {false, true}) {
+    const std::string name = asked_before ? "rank 2" : "rank 1";
+    {
+      Store leaver(kHost, port, "job", seconds(5), name);
+      leaver.SetPatience(milliseconds(50));
+      kill(serving, SIGSTOP);
+      waitpid(serving, nullptr, WUNTRACED);
+      if (asked_before) {
+        EXPECT_THROW(leaver.Set("x", ""), Error);
+      }
+      EXPECT_THROW(leaver.Leave({{"left", name}}), Error);
+    }
+    kill(serving, SIGCONT);
+    while (other.Get("left", seconds(5)) != name) usleep(1000);
+    EXPECT_EQ(other.Get(Store::kGone, milliseconds(200)), std::nullopt);
+  }
+  kill(serving, SIGKILL);
+  waitpid(serving, nullptr, 0);
+  close(ends[0]);
+  close(ends[1]);
 }
 
 }  // namespace

@@ -99,6 +99,17 @@ std::vector<RankResult> RunProcesses(
   return results;
 }
 
+void ExpectAllWell(const std::vector<RankResult>& results) {
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_EQ(results[rank].exit_code, 0) << "rank " << rank << ": " << results[rank].said;
+  }
+}
+
+ProcessEnvironment PlacedOn(ProcessEnvironment env, bool one_machine) {
+  if (!one_machine) env.local_world_size = 1;
+  return env;
+}
+
 std::vector<RankResult> RunRanks(
     int n, const std::function<std::string(const ProcessEnvironment&)>& body) {
   return RunProcesses(Environments(n, FreePort()), body);

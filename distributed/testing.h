@@ -29,4 +29,10 @@ std::vector<RankResult> RunRanks(int n,
                                  const std::function<std::string(const ProcessEnvironment&)>& body);
 std::vector<ProcessEnvironment> Environments(int n, int port);
 
+// That all have ended with exit code 0.
+void ExpectAllWell(const std::vector<RankResult>& results);
+
+// On one machine or as if on several, where ranks can't read each other's memory.
+ProcessEnvironment PlacedOn(ProcessEnvironment env, bool one_machine);
+
 }  // namespace lathe

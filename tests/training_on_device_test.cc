@@ -134,6 +134,41 @@ TEST_F(TrainingOnDevice, TheAcceleratorSkipsWindowsThatOverflow) {
   EXPECT_LT(skipped, 14);
 }
 
+// Gradients of a batch in two halves, for who reads them.
+TEST_F(TrainingOnDevice, TheAcceleratorDividesGradientsByTheScale) {
+  const bool is_gpu = device_ != Device{};
+  for (const std::string precision : {"no", "fp16"}) {
+    if (precision == "fp16" && !is_gpu) continue;
+    Accelerator accelerator({.gradient_accumulation_steps = 2,
+                             .mixed_precision = precision,
+                             .grad_scaler = {.init_scale = 1024},
+                             .device = is_gpu ? "cuda" : "cpu"});
+    const auto model = TinyBert({});
+    AdamW optimizer(model->Parameters(), {.lr = 1e-2});
+    DataLoader train(TinyData(8), {.batch_size = 4});
+    accelerator.Prepare(train, *model, optimizer);
+    model->Eval();  // no dropout
+    const float scale = precision == "fp16" ? 1024 : 1;
+    const Tensor& weight = model->Parameters().back().tensor;
+    Floats before;
+    for (const Batch& batch : train) {
+      const auto accumulation = accelerator.Accumulate();
+      accelerator.Backward(model->Forward(batch).loss);
+      before = weight.grad().ToVector<float>();
+      accelerator.UnscaleGradients(optimizer);
+      if (!accelerator.sync_gradients()) {
+        EXPECT_EQ(weight.grad().ToVector<float>(), before);
+      }
+    }
+    EXPECT_TRUE(std::any_of(before.begin(), before.end(), [](float g) { return g != 0; }));
+    for (float& g : before) g /= scale;
+    EXPECT_EQ(weight.grad().ToVector<float>(), before);
+    // Once: clipping doesn't divide again.
+    accelerator.ClipGradNorm(optimizer, 1e6);
+    EXPECT_EQ(weight.grad().ToVector<float>(), before);
+  }
+}
+
 // Two layers, their input and what they should give.
 struct Net : Module {
   Net() {

@@ -1,0 +1,214 @@
+// What ranks say when another one of them is late, ends, hangs or is none of theirs.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/process_group.h"
+#include "lathe/distributed/socket.h"
+#include "lathe/distributed/testing.h"
+
+namespace lathe {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Rank `victim` ends or hangs in the middle; what the others say.
+std::vector<RankResult> WithFault(int n, int victim, const std::function<void()>& fault,
+                                  milliseconds timeout) {
+  return RunRanks(n, [=](const ProcessEnvironment& env) {
+    const auto group = JoinProcessGroup(env, {.timeout = timeout});
+    std::vector<float> data(1000, 1);
+    for (int step = 0;; ++step) {
+      if (step == 3 && env.rank == victim) fault();
+      group->AllReduce(data);
+    }
+    return std::string();
+  });
+}
+
+TEST(Faults, ADeadRankIsNamedAtOnce) {
+  for (const int victim : {0, 1, 2}) {
+    const auto results = WithFault(
+        3, victim, [] { raise(SIGKILL); }, seconds(30));
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(results[rank].exit_code, 3);
+      EXPECT_EQ(results[rank].said, "[all_reduce] rank " + std::to_string(rank) +
+                                        " can't go on: rank " + std::to_string(victim) +
+                                        " has ended");
+      EXPECT_LT(results[rank].seconds - results[victim].seconds, 2);
+    }
+  }
+}
+
+TEST(Faults, ARankThatThrowsIsNamedAtOnce) {
+  const auto results = WithFault(
+      3, 1, [] { throw InvalidArgument("train.csv:3: ragged"); }, seconds(30));
+  EXPECT_EQ(results[1].said, "train.csv:3: ragged");
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].said,
+              "[all_reduce] rank " + std::to_string(rank) + " can't go on: rank 1 has ended");
+    EXPECT_LT(results[rank].seconds - results[1].seconds, 2);
+  }
+}
+
+TEST(Faults, AHangingRankIsNamedAfterTheTimeout) {
+  const auto results = WithFault(
+      3, 1, [] { std::this_thread::sleep_for(seconds(12)); }, seconds(2));
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].said,
+              "[all_reduce] rank " + std::to_string(rank) + " can't go on: rank 1 does not answer");
+    EXPECT_GE(results[rank].seconds, 2);
+    EXPECT_LT(results[rank].seconds, 10);
+  }
+}
+
+TEST(Joining, NamesWhoIsLate) {
+  std::vector<ProcessEnvironment> environments = Environments(4, FreePort());
+  environments.erase(environments.begin() + 1);
+  environments.pop_back();  // ranks 0 and 2 come
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = seconds(1)});
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_EQ(result.said, "ranks 1, 3 did not join within 1.0 s");
+  }
+}
+
+TEST(Joining, ARankThatEndsBeforeAllHaveJoinedIsNamedAtOnce) {
+  for (const int victim : {0, 1, 2}) {
+    std::vector<ProcessEnvironment> environments = Environments(4, FreePort());
+    environments.pop_back();  // rank 3 never comes
+    const auto results = RunProcesses(environments, [=](const ProcessEnvironment& env) {
+      std::thread fault([=] {
+        std::this_thread::sleep_for(seconds(1));
+        if (env.rank == victim) raise(SIGKILL);
+      });
+      fault.detach();
+      JoinProcessGroup(env, {.timeout = seconds(30)});
+      return std::string();
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(results[rank].exit_code, 3);
+      EXPECT_EQ(results[rank].said, "[joining] rank " + std::to_string(rank) +
+                                        " can't go on: rank " + std::to_string(victim) +
+                                        " has ended before all had joined");
+      EXPECT_LT(results[rank].seconds - results[victim].seconds, 2);
+    }
+  }
+}
+
+TEST(Joining, WithoutRankZero) {
+  std::vector<ProcessEnvironment> environments = Environments(2, FreePort());
+  environments.erase(environments.begin());
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = milliseconds(500)});
+    return std::string();
+  });
+  EXPECT_NE(results[0].said.find(": nobody answered in 0."), std::string::npos) << results[0].said;
+}
+
+// Stopped before it answers anybody.
+TEST(Joining, ARankZeroThatHangs) {
+  const Socket listener = Listen("127.0.0.1", 0);
+  std::vector<ProcessEnvironment> environments = Environments(3, LocalPort(listener));
+  environments.erase(environments.begin());
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = seconds(1)});
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_TRUE(result.said.ends_with(" s: rank 0 hangs, or it is another program")) << result.said;
+    EXPECT_LT(result.seconds, 4);
+  }
+}
+
+TEST(Joining, TwiceTheSameRank) {
+  std::vector<ProcessEnvironment> environments = Environments(3, FreePort());
+  environments[2].rank = 1;
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = seconds(2)});
+    return std::string();
+  });
+  EXPECT_EQ(results[0].said, "rank 2 did not join within 2.0 s");
+  const bool first_is_double = results[1].said == "rank 1 has joined twice";
+  EXPECT_EQ(results[first_is_double ? 1 : 2].said, "rank 1 has joined twice");
+  EXPECT_EQ(results[first_is_double ? 2 : 1].said, "rank 2 did not join within 2.0 s");
+}
+
+TEST(Joining, DifferentWorldSizes) {
+  std::vector<ProcessEnvironment> environments = Environments(2, FreePort());
+  environments[1].world_size = 3;
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    JoinProcessGroup(env, {.timeout = seconds(5)});
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.said, "rank 1 belongs to a job of 3 processes but rank 0 to one of 2");
+  }
+}
+
+TEST(Joining, TwoJobsOnOnePort) {
+  const int port = FreePort();
+  std::vector<ProcessEnvironment> environments = Environments(2, port);
+  const auto other = Environments(2, port);
+  environments.push_back(other[1]);
+  environments[2].job = "other";
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const auto results = RunProcesses(environments, [&](const ProcessEnvironment& env) {
+    // The job stays until the stranger has been refused.
+    struct Refused {
+      int fd;
+      ~Refused() { EXPECT_EQ(write(fd, "12", 2), 2); }
+    };
+    std::optional<Refused> refused;
+    if (env.job == "other") refused.emplace(ends[1]);
+    const auto group = JoinProcessGroup(env, {.timeout = seconds(30)});
+    char byte = 0;
+    EXPECT_EQ(read(ends[0], &byte, 1), 1);
+    group->Barrier();
+    return std::string();
+  });
+  for (const int fd : ends) close(fd);
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].said;
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].said;
+  EXPECT_EQ(results[2].said,
+            "127.0.0.1:" + std::to_string(port) + ": rank 0 of another job listens there");
+}
+
+// Who comes later and is refused doesn't end the job that it wanted to join.
+TEST(Joining, StrangersThatAreRefusedAreNotMissed) {
+  const int port = FreePort();
+  std::vector<ProcessEnvironment> environments = Environments(2, port);
+  for (const char* job : {"other", ""}) {
+    environments.push_back(environments[1]);
+    if (*job != 0) environments.back().job = job;
+    environments.back().local_rank = 7;  // to tell it from the first one
+  }
+  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
+    if (env.local_rank == 7) std::this_thread::sleep_for(milliseconds(500));
+    const auto group = JoinProcessGroup(env, {.timeout = seconds(5)});
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(milliseconds(100));
+      group->CheckPeers();
+      group->Barrier();
+    }
+    return std::string("all is well");
+  });
+  EXPECT_EQ(results[0].said, "all is well");
+  EXPECT_EQ(results[1].said, "all is well");
+  EXPECT_NE(results[2].said.find("rank 0 of another job listens there"), std::string::npos);
+  EXPECT_EQ(results[3].said, "rank 1 has joined twice");
+}
+
+}  // namespace
+}  // namespace lathe
