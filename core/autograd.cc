@@ -16,6 +16,7 @@ namespace {
 
 thread_local bool grad_enabled = true;
 thread_local int64_t next_sequence = 0;
+thread_local std::function<void()> after_op;
 
 using Clock = std::chrono::steady_clock;
 thread_local OpProfile* op_profile = nullptr;
@@ -76,6 +77,8 @@ void SetOpProfile(OpProfile* profile) {
   last_event = Clock::now();
 }
 
+void SetAfterOp(std::function<void()> function) { after_op = std::move(function); }
+
 bool NeedsRecord(std::initializer_list<Tensor> inputs) {
   return grad_enabled && std::any_of(inputs.begin(), inputs.end(), NeedsGrad);
 }
@@ -87,6 +90,7 @@ Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::ve
     entry.forward += Lap();
     ++entry.calls;
   }
+  if (after_op) after_op();
   if (!grad_enabled || std::none_of(inputs.begin(), inputs.end(), NeedsGrad)) return output;
   auto node = std::make_shared<Node>();
   node->op = op;

@@ -82,6 +82,10 @@ struct OpProfile {
 // Starts adding to `profile` on this thread; nullptr stops it.
 void SetOpProfile(OpProfile* profile);
 
+// `after_op` is called after each op of this thread's forward passes, also under NoGradGuard, and
+// may throw, out of the op. Empty: nothing is.
+void SetAfterOp(std::function<void()> after_op);
+
 // While one lives, nothing is recorded on this thread.
 class NoGradGuard {
  public:

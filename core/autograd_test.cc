@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/tests/check_op.h"
@@ -247,6 +249,26 @@ TEST(Autograd, DeepChainOfSavedInputsIsDroppedWithoutRecursion) {
     for (int i = 0; i < kDeep; ++i) y = Apply<Keep>({y});
     if (walk) Backward(y);
   }
+}
+
+TEST(Autograd, SomebodyLooksAfterEachOp) {
+  const Tensor x = Leaf({1});
+  int ops = 0;
+  SetAfterOp([&] {
+    if (++ops == 4) throw std::runtime_error("enough");
+  });
+  const Tensor y = Add(x, x);
+  EXPECT_EQ(ops, 1);
+  Backward(y);
+  {
+    const NoGradGuard no_grad;
+    Add(Add(x, x), x);
+  }
+  EXPECT_EQ(ops, 3);
+  EXPECT_THROW(Add(x, x), std::runtime_error);
+  SetAfterOp(nullptr);
+  Add(x, x);
+  EXPECT_EQ(ops, 4);
 }
 
 }  // namespace

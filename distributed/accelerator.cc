@@ -83,9 +83,19 @@ Accelerator::Accelerator(AcceleratorOptions options)
   state_->local_main = job.local_main;
   group_ = job.group;
   state_->phase = LoopPhase::Watch({group_, state_->device_group}, *state_->passes);
-  state_->passes->before_batch = [group = std::weak_ptr(group_)] {
+  // A loop over a prepared loader hears of lost processes with each batch and each op.
+  const auto check = [group = std::weak_ptr(group_)] {
     if (const auto present = group.lock()) present->CheckPeers();
   };
+  if (use_distributed()) {
+    state_->passes->before_batch = [check, passes = std::weak_ptr(state_->passes)] {
+      SetAfterOp([check, passes] {
+        const auto present = passes.lock();
+        if (present != nullptr && !present->entries.empty()) check();
+      });
+      check();
+    };
+  }
   CheckSame({{"Lathe version", kVersion},
              {"program with build id", BuildId()},
              {"device", device_ == Device{} ? "cpu" : "cuda"},

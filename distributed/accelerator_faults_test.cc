@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -197,6 +198,62 @@ TEST(Accelerator, ALongBackwardPassEndsWithARankThatIsLost) {
   });
   EXPECT_EQ(results[0].said, "[check_peers] rank 0 can't go on: rank 1 has ended while training");
   EXPECT_LT(results[0].seconds - results[1].seconds, 2);
+}
+
+// Or within its forward pass.
+TEST(Accelerator, ALongForwardPassEndsWithARankThatIsLost) {
+  struct Slow : Function {
+    Tensor Forward(const std::vector<Tensor>& x) override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      return x[0];
+    }
+    std::vector<Tensor> Backward(const Tensor& grad) override { return {grad}; }
+  };
+  for (const bool trains : {true, false}) {
+    const auto results = RunRanks(2, [trains](const Env& env) {
+      Accelerator accelerator(Options(env));
+      Slope model;
+      model.Initialize(1);
+      SGD optimizer(model.Parameters(), {.lr = 0.1});
+      DataLoader loader(Data(8), {.batch_size = 2});
+      accelerator.Prepare(model, optimizer, loader);
+      std::optional<NoGradGuard> no_grad;
+      if (!trains) no_grad.emplace();
+      for (const Batch& batch : loader) {
+        Tensor loss = model.Loss(batch.indices);
+        if (trains) accelerator.Backward(loss);
+        if (env.rank == 1) raise(SIGKILL);
+        for (int i = 0; i < 40; ++i) loss = Apply<Slow>({loss});
+      }
+      return std::string();
+    });
+    EXPECT_EQ(results[0].said,
+              std::string("[check_peers] rank 0 can't go on: rank 1 has ended while ") +
+                  (trains ? "training" : "evaluating"));
+    EXPECT_LT(results[0].seconds - results[1].seconds, 2);
+  }
+}
+
+// What computes after the loop, or after the error has ended it, is left alone.
+TEST(Accelerator, OpsOutsideOfLoopsGoOnWithoutLostRanks) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    Accelerator accelerator(Options(env));
+    Slope model;
+    model.Initialize(1);
+    DataLoader loader(Data(400), {.batch_size = 2});
+    accelerator.Prepare(model, loader);
+    try {
+      for (const Batch& batch : loader) {
+        model.Loss(batch.indices);
+        if (env.rank == 1) raise(SIGKILL);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    } catch (const Error& e) {
+      return std::to_string(model.Loss({2}).Item());
+    }
+    return std::string("no error");
+  });
+  EXPECT_EQ(results[0].said, std::to_string(3.0f));
 }
 
 // One that has done its part is not missed by those that compute on.
