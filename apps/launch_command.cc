@@ -35,6 +35,10 @@ int RunLaunch(const std::vector<std::string>& args) {
     if (!flags.help && command.empty()) {
       throw InvalidArgument("PROGRAM is missing", "lathe launch [options] PROGRAM [ARGS...]");
     }
+    if (!command.empty() && command[0].starts_with('-')) {
+      throw InvalidArgument("unknown option " + command[0],
+                            "options begin with two dashes; --help lists them");
+    }
     return 0;
   });
   if (usage != 0) return usage;

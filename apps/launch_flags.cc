@@ -1,7 +1,10 @@
 #include "lathe/apps/launch_flags.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <set>
+#include <sstream>
 #include <system_error>
 
 #include "lathe/apps/report_error.h"
@@ -53,7 +56,9 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
   table.Add("num_machines", &o.num_machines, "machines, with as many processes each")
       .Min(1)
       .Max(kMostProcesses);
-  table.Add("machine_rank", &o.machine_rank, "this machine's number, from 0").Min(0);
+  table.Add("machine_rank", &o.machine_rank, "this machine's number, from 0")
+      .Min(0)
+      .Max(kMostProcesses);
   table.Add("main_process_ip", &o.main_process_ip, "the address of machine 0").Value("ADDRESS");
   table
       .Add("main_process_port", &o.main_process_port,
@@ -95,10 +100,28 @@ void CheckGpus(const LaunchFlags& flags, const LaunchConfig& config, int num_gpu
   }
 }
 
+// How many GPUs "2,0" are. CUDA would stop looking at the first that isn't there.
+int CountGpus(const std::string& gpu_ids, int installed) {
+  std::set<int> ids;
+  std::istringstream list(gpu_ids);
+  for (std::string text; std::getline(list, text, ',');) {
+    int id = installed;  // too large a number is as bad as one that is not there
+    std::from_chars(text.data(), text.data() + text.size(), id);
+    if (id >= installed) {
+      throw UsageError("gpu_ids is " + gpu_ids + ", and this machine has " +
+                           std::to_string(installed) + (installed == 1 ? " GPU" : " GPUs"),
+                       "GPUs are numbered from 0; `lathe env` shows which there are");
+    }
+    if (!ids.insert(id).second)
+      throw UsageError("gpu_ids " + gpu_ids + " has GPU " + text + " twice", "name each once");
+  }
+  return static_cast<int>(ids.size());
+}
+
 }  // namespace
 
 LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
-                                int num_gpus) {
+                                int num_gpus, int installed_gpus) {
   constexpr int64_t kUsualPort = 29500;  // torchrun's and Accelerate's
   const LaunchConfig config = file.value_or(LaunchConfig());
   LaunchOptions options;
@@ -138,12 +161,14 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
     options.num_gpus = 0;
     options.environment.emplace_back("ACCELERATE_USE_CPU", "1");
   } else {
-    CheckGpus(flags, config, num_gpus);
+    CheckGpus(flags, config, gpu_ids == "all" ? num_gpus : installed_gpus);
     if (gpu_ids != "all") {
-      const auto commas = std::count(gpu_ids.begin(), gpu_ids.end(), ',');
-      options.num_gpus = std::min(options.num_gpus, static_cast<int>(commas) + 1);
+      options.num_gpus = CountGpus(gpu_ids, installed_gpus);
       options.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu_ids);
     }
+    // What is exported for other programs doesn't count.
+    if (flags.AskForGpus() || config.distributed_type == "MULTI_GPU")
+      options.environment.emplace_back("ACCELERATE_USE_CPU", "false");
   }
   const std::optional<int64_t> processes =
       flags.num_processes ? flags.num_processes : config.num_processes;

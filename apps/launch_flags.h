@@ -44,8 +44,9 @@ std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config);  
 bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config);
 
 // Flags go before the file, which goes before what this machine has. `num_gpus`: those that the
-// program can use. Throws UsageError for what doesn't go together.
+// program can use; `installed_gpus`: those that gpu_ids counts. Throws UsageError for what doesn't
+// go together.
 LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
-                                int num_gpus = VisibleGpus());
+                                int num_gpus = VisibleGpus(), int installed_gpus = InstalledGpus());
 
 }  // namespace lathe

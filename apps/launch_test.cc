@@ -112,6 +112,7 @@ TEST_F(LaunchTest, BadOptionsGetOneLine) {
       {{"--num_processes", "0", "true"}, "--num_processes must be at least 1 but is \"0\""},
       {{"--num_processes", "two", "true"}, "--num_processes must be a whole number"},
       {{"--nmu_processes", "2", "true"}, "unknown option --nmu_processes"},
+      {{"-q", "true"}, "unknown option -q"},
       {{"--mixed_precision", "fp8", "true"}, "--mixed_precision must be one of no, bf16, fp16"},
       {{"--mixed_precision", "fp16", "true"},
        "mixed_precision fp16 needs a GPU, and the processes use the CPU"},

@@ -138,6 +138,14 @@ TEST_F(LaunchedTest, OtherLaunchers) {
   EXPECT_EQ(by_hand(finetune("by_hand")), 0);
   EXPECT_EQ(Read("by_hand/model.safetensors"), Read("out/model.safetensors"));
   EXPECT_EQ(by_hand(loop("loop_by_hand")), 0);
+  // Nobody says how many processes this machine has, nor that all are here.
+  EXPECT_EQ(std::system(
+                ("(export WORLD_SIZE=2 MASTER_ADDR=0.0.0.0 MASTER_PORT=" + std::to_string(port++) +
+                 "; RANK=1 LOCAL_RANK=1 " + quoted(finetune("far")) + " & RANK=0 LOCAL_RANK=0 " +
+                 quoted(finetune("far")) + " && wait $!) > " + Path("said"))
+                    .c_str()),
+            0);
+  EXPECT_TRUE(Exists("far/model.safetensors"));
   EXPECT_EQ(Read("said"), launched_loop.out);
   EXPECT_EQ(Read("loop_by_hand/model.safetensors"), Read("loop/model.safetensors"));
 

@@ -1,6 +1,7 @@
 // 50 steps over SST-2 and an evaluation of its 872 sentences (no multiple of 3) in 1 to 4
 // processes, and in two machines of two: one's results. A run that ends well has compared its
-// ranks' weights bit by bit (Accelerator::CheckParametersAgree), if they are not held in common.
+// ranks' weights bit by bit (Accelerator::CheckParametersAgree), if they are not held in common;
+// those that are have the same bits.
 // Reads sst2/ and bert-base-uncased/vocab.txt in $LATHE_DATA_DIR, and the golden BERT of
 // $LATHE_GOLDEN_DIR; skipped without them.
 #include <algorithm>
@@ -84,11 +85,15 @@ class Sst2InProcesses : public TwoMachines {
   void Compare() {
     for (const int n : {1, 2, 3, 4}) {
       Args command = Command(std::to_string(n), kGlobalBatch / n);
-      if (n == 3) command.push_back("--no_share_parameters");  // weights to compare
+      command.push_back("--no_share_parameters");  // weights to compare
       const RunResult run = Launch(n, command);
       ASSERT_EQ(run.exit_code, 0) << run.err;
       ExpectTheResultsOfOne(std::to_string(n));
     }
+    const RunResult in_common = Launch(4, Command("4 in common", kGlobalBatch / 4));
+    ASSERT_EQ(in_common.exit_code, 0) << in_common.err;
+    ExpectTheResultsOfOne("4 in common");
+    EXPECT_EQ(Read("4 in common/model.safetensors"), Read("4/model.safetensors"));
     ASSERT_EQ(RunOnBoth(Command("2x2", kGlobalBatch / 4)), (std::vector<int>{0, 0}))
         << Read("err.0") << Read("err.1");
     ExpectTheResultsOfOne("2x2");

@@ -74,7 +74,7 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
   }
   const std::string precision = PrecisionOf(flags, config);
   TestedJobs jobs;
-  jobs.tested = MakeLaunchOptions(flags, file, gpus);
+  jobs.tested = MakeLaunchOptions(flags, file, gpus, std::max(gpus, InstalledGpus()));
   flags.num_processes = flags.num_machines = 1;
   flags.machine_rank = flags.main_process_port = 0;
   flags.main_process_ip = "";

@@ -78,10 +78,11 @@ class Trainer {
   void CheckLastUpdate();
   bool ParametersAreFinite() const;
   void Save();
-  // When other processes are lost.
+  nlohmann::json TrainMetrics(double seconds) const;
+
+  // trainer_lost_ranks.cc: when other processes are lost.
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
   std::string LeaveHalfDoneStep();
-  nlohmann::json TrainMetrics(double seconds) const;
 
   const FinetuneOptions& options_;
   Accelerator& accelerator_;

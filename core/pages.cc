@@ -9,7 +9,7 @@
 
 namespace lathe {
 
-char* MapPages(int64_t bytes, int file) {
+char* MapPages(int64_t bytes, int file, bool writes) {
   const auto size = static_cast<size_t>((bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
   constexpr auto kHuge = static_cast<size_t>(kHugePageBytes);
   constexpr int kAccess = PROT_READ | PROT_WRITE;
@@ -22,7 +22,8 @@ char* MapPages(int64_t bytes, int file) {
   if (skipped > 0) munmap(begin, skipped);
   begin += skipped;
   munmap(begin + size, kHuge - skipped);
-  if (file >= 0 && mmap(begin, size, kAccess, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+  const int access = writes ? kAccess : PROT_READ;
+  if (file >= 0 && mmap(begin, size, access, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
     munmap(begin, size);
     return nullptr;
   }

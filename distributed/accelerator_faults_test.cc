@@ -379,21 +379,6 @@ TEST(Accelerator, AMainProcessThatFailsInItsTurnLetsNobodyWait) {
   EXPECT_LT(results[1].seconds - results[0].seconds, 2);
 }
 
-TEST(Accelerator, CallsThatDoNotMatchAreNamed) {
-  const auto results = RunRanks(2, [](const Env& env) {
-    const auto group = JoinProcessGroup(env, {.timeout = std::chrono::seconds(1)});
-    std::vector<float> data(3);
-    env.rank == 0 ? group->Barrier() : group->AllReduce(data);
-    return std::string();
-  });
-  for (const RankResult& result : results) {
-    EXPECT_NE(result.said.find("the ranks' calls don't match: rank 0 is in barrier, rank 1 is in "
-                               "all_reduce"),
-              std::string::npos)
-        << result.said;
-  }
-}
-
 TEST(Accelerator, CollectivesRefuseWhatDoesNotFit) {
   const auto results = RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Options(env));

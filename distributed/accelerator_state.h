@@ -13,6 +13,7 @@
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
+#include "lathe/distributed/shared_copies.h"
 #include "lathe/distributed/step_graphs.h"
 
 namespace lathe {
@@ -139,6 +140,7 @@ struct Accelerator::State {
       if (!share_parameters || present == nullptr) continue;
       Storage& storage = *arenas[i]->values().impl()->storage;
       if (!storage.is_shared()) group->ShareMemory(storage);
+      if (storage.is_shared()) ShareCopies(*group, *arenas[i]);
     }
   }
 };

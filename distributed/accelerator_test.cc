@@ -79,7 +79,10 @@ TEST_P(Processes, CollectivesOfTensors) {
     const Tensor first = accelerator.PadAcrossProcesses(wide, 1, -1, true);
     for (int64_t i = 0; i < 2 * n; ++i)
       EXPECT_EQ(first.data<float>()[i], i % n >= n - 1 - own ? 5 : -1) << i;
-    EXPECT_EQ(accelerator.PadAcrossProcesses(mine, 3).shape(), mine.shape());
+    EXPECT_EQ(accelerator.PadAcrossProcesses(wide, -1, -1).ToVector<float>(),
+              padded.ToVector<float>());
+    for (const int dim : {3, -4})
+      EXPECT_EQ(accelerator.PadAcrossProcesses(mine, dim).shape(), mine.shape());
 
     const auto names = accelerator.GatherObject(std::string(static_cast<size_t>(own), 'x'));
     for (size_t r = 0; r < names.size(); ++r) EXPECT_EQ(names[r], std::string(r, 'x'));
@@ -207,6 +210,83 @@ TEST_P(Processes, AccumulateStepsWithEveryWindow) {
     EXPECT_EQ(optimizer.lr(), 0);
     return std::string();
   }));
+}
+
+// Each rank uses other parameters in each step, and all of them are exchanged in buckets of their
+// own: what nobody waits for in vain.
+TEST_P(Processes, ParametersThatSomeLeaveOut) {
+  constexpr int kWeights = 5;
+  const int n = GetParam();
+  for (const bool overlap : {true, false}) {
+    ExpectAllWell(RunRanks(n, [n, overlap](const Env& env) {
+      AcceleratorOptions options = Options(env);
+      options.reducer = {.first_bucket_bytes = 4, .bucket_bytes = 4, .overlap = overlap};
+      Accelerator accelerator(options);
+      struct Model : Module {
+        Model() {
+          for (int i = 0; i < kWeights; ++i)
+            weights.push_back(RegisterParameter("weight" + std::to_string(i), {}, Init::Ones()));
+        }
+        std::vector<Tensor> weights;
+      } model;
+      model.Initialize(1);
+      SGD optimizer(model.Parameters(), {.lr = 0});
+      accelerator.Prepare(model, optimizer);
+      const auto uses = [](int rank, int step, int weight) {
+        return (rank * 7 + step * 3 + weight * 5) % 4 == 0 || step == 2;
+      };
+      for (int step = 0; step < 8; ++step) {
+        Tensor loss = Scale(model.weights[0], 0);
+        for (int i = 0; i < kWeights; ++i) {
+          if (uses(env.rank, step, i))
+            loss = Add(loss, Scale(model.weights[static_cast<size_t>(i)], env.rank + 1));
+        }
+        accelerator.Backward(loss);
+        for (int i = 0; i < kWeights; ++i) {
+          double expected = 0;
+          for (int rank = 0; rank < n; ++rank) expected += uses(rank, step, i) ? rank + 1 : 0;
+          EXPECT_NEAR(model.weights[static_cast<size_t>(i)].grad().Item(), expected / n, 1e-6)
+              << "step " << step << ", weight " << i;
+        }
+        optimizer.Step();
+        optimizer.ZeroGrad();
+      }
+      return std::string();
+    }));
+  }
+}
+
+// A gradient that comes in more parts than before may have gone on its way too early.
+TEST(Accelerator, AGradientInMoreParts) {
+  for (const bool overlap : {true, false}) {
+    const auto results = RunRanks(2, [overlap](const Env& env) {
+      AcceleratorOptions options = Options(env);
+      options.reducer = {.first_bucket_bytes = 4, .bucket_bytes = 4, .overlap = overlap};
+      Accelerator accelerator(options);
+      Slope model, other;
+      model.Initialize(1);
+      other.Initialize(1);
+      // The last one is exchanged first, and the first one with the end of the pass.
+      SGD optimizer({{"other", other.weight}, {"weight", model.weight}}, {.lr = 0});
+      accelerator.Prepare(model, other, optimizer);
+      const auto use = [&](const Tensor& x) {
+        return Checkpoint([&](const Tensor& y) { return Mul(y, model.weight); }, x);
+      };
+      for (int step = 0; step < 2; ++step) {
+        Tensor x = use(other.weight);
+        if (step == 1) x = use(x);
+        accelerator.Backward(Sum(x));
+        optimizer.ZeroGrad();
+      }
+      return std::string("all well");
+    });
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.said,
+                overlap ? "[reducer] the gradient of parameter weight came in more parts than in "
+                          "the step before, after it had been sent"
+                        : "all well");
+    }
+  }
 }
 
 // One process on each machine: ranks 0 and 2 here.

@@ -178,9 +178,11 @@ Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& redu
 
 Tensor PadAcrossProcesses(ProcessGroup& group, const Tensor& tensor, int dim, double pad_index,
                           bool pad_first) {
-  Check(dim >= 0, "pad_across_processes", "dim must not be negative but is ", dim);
-  const std::vector<Signature> all = GatherSignatures(group, "pad_across_processes", tensor, dim);
-  if (dim >= tensor.ndim()) return tensor;
+  if (dim < 0) dim += tensor.ndim();
+  const bool pads = dim >= 0 && dim < tensor.ndim();
+  const std::vector<Signature> all =
+      GatherSignatures(group, "pad_across_processes", tensor, pads ? dim : tensor.ndim());
+  if (!pads) return tensor;
   Shape shape = tensor.shape();
   const int64_t own = shape[static_cast<size_t>(dim)];
   int64_t longest = 0;

@@ -145,7 +145,8 @@ int TasksOnNode(std::string_view list, int node) {
 // The place among the processes of this machine. What is not said: all run here if rank 0 does.
 void ReadLocal(const GetVariable& get, const Names& names, ProcessEnvironment& env) {
   const auto addr = get("MASTER_ADDR");
-  const bool all_here = !addr || addr->starts_with("127.") || *addr == "localhost";
+  const bool all_here =
+      !addr || addr->starts_with("127.") || *addr == "localhost" || *addr == "::1";
   const auto rank = get(names.local_rank);
   std::optional<std::string> size;
   if (names.local_world_size != nullptr) size = get(names.local_world_size);

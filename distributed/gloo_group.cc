@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -107,9 +108,13 @@ class GlooGroup : public ProcessGroup {
       context_ = ConnectGloo(rank, size, host, life, timeout, [this] { watch_.LookAround(); });
     });
     watch_.LookAfter(std::move(life), timeout, [transfers = transfers_] { transfers->BreakOff(); });
-    if (!one_machine) return;
-    local_ =
-        LocalReduce::Connect(rank, size, [this](auto mine, auto all) { AllGather(mine, all); });
+    // Some may not know it: not all launchers say how many processes a machine has.
+    const std::byte here{one_machine};
+    std::vector<std::byte> all(static_cast<size_t>(size));
+    AllGather(std::span(&here, 1), all);
+    if (std::ranges::count(all, std::byte{0}) > 0) return;
+    local_ = LocalReduce::Connect(rank, size,
+                                  [this](auto mine, auto theirs) { AllGather(mine, theirs); });
   }
 
   void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf(data, op); }
@@ -141,6 +146,7 @@ class GlooGroup : public ProcessGroup {
       if (local_ != nullptr) {
         return local_->AllGather(data.data(), parts, changed, sizeof(float), OnWait());
       }
+      Begin(Call::kGatherStripes, data.size_bytes());
       for (const ElementRange& part : parts) GatherStripes(data, part);
     });
   }
@@ -151,6 +157,7 @@ class GlooGroup : public ProcessGroup {
     if (mine.empty()) return;
     watch_.Run("all_gather", [&] {
       if (local_ != nullptr) return local_->Gather(mine, all, OnWait());
+      Begin(Call::kGather, mine.size());
       Gather(mine, all);
     });
   }
@@ -160,6 +167,8 @@ class GlooGroup : public ProcessGroup {
           " ranks");
     if (data.empty()) return;
     watch_.Run("broadcast", [&] {
+      Begin(Call::kBroadcast,
+            data.size() * static_cast<size_t>(size()) + static_cast<size_t>(root));
       if (rank() != root) return Receive(data, root).Wait(timeout_);
       std::vector<Transfer> transfers;
       for (const int other : Others()) transfers.push_back(Send(data, other));
@@ -172,7 +181,7 @@ class GlooGroup : public ProcessGroup {
       const std::byte here{1};
       std::vector<std::byte> all(static_cast<size_t>(size()));
       if (local_ != nullptr) return local_->Gather(std::span(&here, 1), all, OnWait());
-      Gather(std::span(&here, 1), all);
+      Begin(Call::kBarrier, 0);
     });
   }
 
@@ -204,6 +213,18 @@ class GlooGroup : public ProcessGroup {
   }
 
   // --- over TCP, inside of Run ---
+
+  enum class Call : uint8_t { kGather, kGatherStripes, kBroadcast, kBarrier, kReduce, kHalf };
+
+  // All ranks are in the same call, with as many bytes. More than one waits for would end the
+  // process on a thread of Gloo's.
+  void Begin(Call call, size_t bytes) {
+    const uint64_t mine = static_cast<uint64_t>(call) << 56 | bytes;
+    std::vector<uint64_t> all(static_cast<size_t>(size()));
+    Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    if (std::ranges::count(all, mine) != size())
+      throw std::runtime_error("another rank is in another call");
+  }
 
   // all = every rank's `mine`: from all to all at once.
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all) {
@@ -269,6 +290,7 @@ class GlooGroup : public ProcessGroup {
       if (local_ != nullptr) {
         return local_->ReduceScatter(data.data(), data.size(), sizeof(T), add, OnWait());
       }
+      Begin(Call::kHalf, data.size_bytes());
       CombineOwn(data, add);
     });
   }
@@ -283,6 +305,7 @@ class GlooGroup : public ProcessGroup {
       if (local_ != nullptr) {
         return local_->AllReduce(data.data(), data.size(), sizeof(T), reduce, OnWait());
       }
+      Begin(Call::kReduce, data.size_bytes());
       CombineOwn(data, reduce);
       GatherStripes(data, {0, std::ssize(data)});
     });

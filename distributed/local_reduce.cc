@@ -89,12 +89,12 @@ void ReadFrom(pid_t pid, const char* from, void* to, size_t size) {
 }
 
 // The pages of a memory file that another process has open; null if they can't be had.
-char* MapFileOf(pid_t pid, int file, int64_t bytes) {
+char* MapFileOf(pid_t pid, int file, int64_t bytes, bool writes = true) {
   if (file < 0) return nullptr;
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(file);
-  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int opened = open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
   if (opened < 0) return nullptr;
-  char* const pages = MapPages(bytes, opened);
+  char* const pages = MapPages(bytes, opened, writes);
   close(opened);
   return pages;
 }
@@ -452,14 +452,19 @@ std::shared_ptr<const void> LocalReduce::Show(const std::shared_ptr<Storage>& st
     const Offer& theirs = offers[static_cast<size_t>(rank)];
     char* view = nullptr;
     if (rank != rank_ && have_all && theirs.bytes == move.offer().bytes)
-      view = MapFileOf(slots_[static_cast<size_t>(rank)].pid, theirs.file, theirs.bytes);
+      view = MapFileOf(slots_[static_cast<size_t>(rank)].pid, theirs.file, theirs.bytes,
+                       /*writes=*/false);
     have_all = have_all && (rank == rank_ || view != nullptr);
     shown->views.push_back(view);
   }
   const std::vector<uint8_t> have = GatherEach(uint8_t{have_all}, on_wait);
   if (std::ranges::count(have, 0) > 0) return nullptr;
   move.Into(*storage, Storage::Sharing::kReadByOthers);
-  std::erase_if(shown_, [](const auto& one) { return one.expired(); });
+  // The last one of a storage is what counts.
+  std::erase_if(shown_, [&](const auto& one) {
+    const auto before = one.lock();
+    return before == nullptr || before->storage.lock() == storage;
+  });
   shown_.push_back(shown);
   return shown;
 }

@@ -30,13 +30,18 @@ int UsableCores() {
   return std::max(CPU_COUNT_S(sizeof cores, cores.data()), 1);
 }
 
-int VisibleGpus(const std::string& driver_folder) {
+int InstalledGpus(const std::string& driver_folder) {
   std::error_code code;
   int count = 0;
   for (fs::directory_iterator gpu(driver_folder, code), end; !code && gpu != end;
        gpu.increment(code)) {
     ++count;
   }
+  return count;
+}
+
+int VisibleGpus(const std::string& driver_folder) {
+  const int count = InstalledGpus(driver_folder);
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return visible == nullptr ? count : std::min(count, CountListed(visible));
 }

@@ -168,6 +168,9 @@ std::string PeerWatch::PhaseOf(const std::string& name) {
 
 void PeerWatch::CheckAllLive() {
   if (!Ended().empty()) throw std::runtime_error("a process has ended");
+  // One that hangs is missed from its last sign of life on, not from when this rank needs it.
+  const std::string loss = life_ == nullptr ? "" : life_->Loss();
+  if (!loss.empty()) throw std::runtime_error(loss);
 }
 
 // The first rank that has ended, or one that is about to; "" if all live.

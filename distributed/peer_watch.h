@@ -44,7 +44,7 @@ class PeerWatch {
   // Unavailable with what the ranks have agreed on.
   void Run(const char* what, const std::function<void()>& body);
 
-  // For waits inside of Run. Throws if a rank has gone.
+  // For waits inside of Run. Throws if a rank has gone, or has been silent for too long.
   void CheckAllLive();
   // Throws, too, if another rank has found that something is wrong.
   void LookAround();

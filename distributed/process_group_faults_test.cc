@@ -67,6 +67,71 @@ TEST(Faults, AHangingRankIsNamedAfterTheTimeout) {
   }
 }
 
+// One that hangs while others work by themselves is missed from then on, not from when they need
+// it.
+TEST(Faults, AHangIsCountedFromItsBeginning) {
+  for (const bool one_machine : {true, false}) {
+    const auto results = RunRanks(2, [one_machine](const ProcessEnvironment& env) {
+      const auto group = JoinProcessGroup(PlacedOn(env, one_machine), {.timeout = seconds(6)});
+      if (env.rank == 1) {
+        raise(SIGSTOP);
+        return std::string();
+      }
+      std::this_thread::sleep_for(seconds(5));
+      try {
+        group->Barrier();
+      } catch (const Error& e) {
+        kill(0, SIGCONT);
+        return e.message();
+      }
+      return std::string("all well");
+    });
+    EXPECT_EQ(results[0].said, "[barrier] rank 0 can't go on: rank 1 does not answer");
+    EXPECT_GE(results[0].seconds, 5);
+    EXPECT_LT(results[0].seconds, 8);
+  }
+}
+
+TEST(Faults, CallsThatDoNotMatchAreNamed) {
+  using Body = std::function<void(ProcessGroup&)>;
+  struct Case {
+    Body first, second;
+    std::string said;
+  };
+  static std::vector<float> few(3), many(70000);
+  static std::vector<std::byte> bytes(100), all(200);
+  const Body barrier = [](ProcessGroup& g) { g.Barrier(); };
+  const Body reduce_few = [](ProcessGroup& g) { g.AllReduce(few); };
+  const Body reduce_many = [](ProcessGroup& g) { g.AllReduce(many); };
+  const Body gather = [](ProcessGroup& g) { g.AllGather(bytes, all); };
+  const Body broadcast = [](ProcessGroup& g) { g.Broadcast(bytes, 0); };
+  const Body scatter = [](ProcessGroup& g) { g.ReduceScatter(std::span(many)); };
+  const std::string differ = "the ranks' calls don't match: rank 0 is in ";
+  const Case cases[] = {
+      {barrier, reduce_few, differ + "barrier, rank 1 is in all_reduce"},
+      {reduce_many, barrier, differ + "all_reduce, rank 1 is in barrier"},
+      {gather, reduce_many, differ + "all_gather, rank 1 is in all_reduce"},
+      {scatter, reduce_many, differ + "reduce_scatter, rank 1 is in all_reduce"},
+      {broadcast, gather, differ + "broadcast, rank 1 is in all_gather"},
+      {reduce_few, reduce_many, "another rank is in another call"},
+      {reduce_many, reduce_few, "another rank is in another call"},
+  };
+  for (const bool one_machine : {true, false}) {
+    for (const Case& c : cases) {
+      const auto results = RunRanks(2, [&](const ProcessEnvironment& env) {
+        const auto group = JoinProcessGroup(PlacedOn(env, one_machine), {.timeout = seconds(2)});
+        (env.rank == 0 ? c.first : c.second)(*group);
+        return std::string("all well");
+      });
+      for (const RankResult& result : results) {
+        EXPECT_EQ(result.exit_code, 3) << result.said;
+        EXPECT_NE(result.said.find(c.said), std::string::npos)
+            << (one_machine ? "local" : "tcp") << ": " << result.said;
+      }
+    }
+  }
+}
+
 TEST(Joining, NamesWhoIsLate) {
   std::vector<ProcessEnvironment> environments = Environments(4, FreePort());
   environments.erase(environments.begin() + 1);

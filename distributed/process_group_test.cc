@@ -121,6 +121,21 @@ double Compare(ProcessGroup& group, ProcessGroup& reference, size_t n, ReduceOp 
   return most == 0 ? error : error / most;
 }
 
+// As where launchers don't say how many processes a machine has.
+TEST(Machines, WhereRanksDisagreeAboutTheirMachine) {
+  for (const int n : {2, 3, 4}) {
+    ExpectAllWell(RunRanks(n, [n](ProcessEnvironment env) {
+      env.local_world_size = env.rank + 1;
+      const auto group = JoinProcessGroup(env, {.timeout = seconds(20)});
+      EXPECT_FALSE(group->reads_memory());
+      std::vector<float> data(10000, static_cast<float>(env.rank));
+      group->AllReduce(data);
+      EXPECT_EQ(data, std::vector<float>(10000, static_cast<float>(n * (n - 1) / 2)));
+      return std::string();
+    }));
+  }
+}
+
 TEST_P(Collectives, AgreeWithTheReference) {
   const auto [n, local] = GetParam();
   const std::string folder =

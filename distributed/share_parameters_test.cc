@@ -1,11 +1,14 @@
 // AcceleratorOptions::share_parameters, where tests/data_parallel_test.cc, which compares
 // trainings, and shard_optimizer_test.cc, whose loops are the same with it, don't look.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
 
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
 
@@ -106,6 +109,109 @@ TEST(ShareParameters, AParameterThatIsThawedTooLate) {
     EXPECT_EQ(frozen.weight.data<float>()[1], 0);
     return std::string();
   }));
+}
+
+// One that is stopped before its update, and missed, updates its part when it goes on. Who has its
+// own copy by then keeps what it has.
+TEST(ShareParameters, WhoIsMissedAndGoesOnDoesNoHarm) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    AcceleratorOptions options = Sharded(env, /*share=*/true);
+    options.timeout = std::chrono::milliseconds(1500);
+    Accelerator accelerator(options);
+    Wide model;
+    SGD optimizer(model.Parameters(), {.lr = 1});
+    accelerator.Prepare(model, optimizer);
+    const pid_t other = std::stoi(accelerator.GatherObject(std::to_string(getpid()))[1]);
+    accelerator.Backward(model.Loss(1));
+    if (env.rank == 1) raise(SIGSTOP);
+    try {
+      optimizer.Step();
+    } catch (const Error& e) {
+      if (env.rank == 1) throw;
+      EXPECT_TRUE(optimizer.step_is_half_done());
+      const auto weights = model.weight.values<float>();
+      const auto of_value = [&](float value) { return std::ranges::count(weights, value); };
+      EXPECT_EQ(of_value(1), Wide::kIn);
+      Storage& storage = *model.weight.impl()->storage;
+      storage.Unshare();
+      kill(other, SIGCONT);
+      usleep(500'000);
+      EXPECT_EQ(of_value(1), Wide::kIn);
+      return e.message();
+    }
+    return std::string("it has stepped");
+  });
+  EXPECT_EQ(results[0].exit_code, 0);
+  EXPECT_TRUE(results[0].said.ends_with("rank 1 does not answer while training"))
+      << results[0].said;
+  EXPECT_EQ(results[1].exit_code, 3) << results[1].said;
+}
+
+// Each process writes its part of the copies that products in bfloat16 use, whoever makes them.
+TEST(ShareParameters, CopiesForProducts) {
+  for (const bool adamw : {true, false}) {
+    ExpectAllWell(RunRanks(3, [adamw](const Env& env) {
+      Accelerator accelerator(Sharded(env, /*share=*/true));
+      Wide model;
+      std::unique_ptr<Optimizer> optimizer;
+      if (adamw) {
+        optimizer = std::make_unique<AdamW>(model.Parameters(), AdamWOptions{.lr = 0.1});
+      } else {
+        optimizer = std::make_unique<SGD>(model.Parameters(), SGDOptions{.lr = 0.1});
+      }
+      accelerator.Prepare(model, *optimizer);
+      const TensorImpl& weight = *model.weight.impl();
+      const auto is_current = [&] {
+        return weight.low_precision_version == weight.storage->version();
+      };
+      const auto expect_copy = [&](float value) {
+        const auto copy = LowPrecisionCopy(model.weight, DType::kBF16).values<BFloat16>();
+        const auto is_value = [&](BFloat16 x) { return static_cast<float>(x) == value; };
+        EXPECT_EQ(std::ranges::count_if(copy, is_value), Wide::kIn) << value;
+      };
+      const auto step = [&] {
+        accelerator.Backward(model.Loss(1));
+        optimizer->Step();
+        optimizer->ZeroGrad();
+        return static_cast<float>(BFloat16(model.weight.data<float>()[Wide::kIn / 2]));
+      };
+      if (env.rank == 0) LowPrecisionCopy(model.weight, DType::kBF16);  // as in a forward pass
+      for (int i = 0; i < 3; ++i) {
+        const float expected = step();
+        EXPECT_TRUE(weight.low_precision->storage->is_shared());
+        EXPECT_EQ(is_current(), adamw);
+        accelerator.WaitForEveryone();
+        if (env.rank != 1 || adamw) expect_copy(expected);
+      }
+      // One writes; the others only say so, and one makes no pass.
+      accelerator.WaitForEveryone();
+      if (env.rank == 2) model.weight.Fill(4);
+      if (env.rank != 2) weight.storage->BumpVersion();
+      accelerator.WaitForEveryone();
+      EXPECT_FALSE(is_current());
+      if (env.rank == 0) expect_copy(4);
+      const float expected = step();
+      EXPECT_LT(expected, 4);
+      if (adamw) {
+        EXPECT_EQ(is_current(), env.rank == 0);
+      }
+      accelerator.WaitForEveryone();
+      if (env.rank == 0) expect_copy(expected);
+      accelerator.WaitForEveryone();
+      expect_copy(expected);
+      // Who no longer trusts the others makes its own.
+      accelerator.WaitForEveryone();
+      if (env.rank == 1) {
+        model.weight.impl()->storage->Unshare();
+        model.weight.Fill(7);
+        expect_copy(7);
+        EXPECT_FALSE(weight.low_precision->storage->is_shared());
+      }
+      accelerator.WaitForEveryone();
+      if (env.rank != 1) expect_copy(expected);
+      return std::string();
+    }));
+  }
 }
 
 // In MiB, from /proc/self/smaps_rollup, such as "Pss_Anon", "Pss_Shmem".

@@ -137,10 +137,12 @@ void AdamW::UpdateParameters() {
     const double lr = lr_[range.group];
     TensorImpl& parameter = *range.parameter.impl();
     BFloat16* narrow = nullptr;
-    if (parameter.low_precision != nullptr && parameter.low_precision->dtype == DType::kBF16 &&
-        parameter.low_precision_version == version) {
-      narrow = Tensor(parameter.low_precision).data<BFloat16>();
-      narrowed.push_back(&range);
+    if (parameter.low_precision != nullptr && parameter.low_precision->dtype == DType::kBF16) {
+      const bool is_current = parameter.low_precision_version == version;
+      // Others may rely on this process for its part.
+      if (is_current || parameter.low_precision->storage->is_shared())
+        narrow = Tensor(parameter.low_precision).data<BFloat16>();
+      if (is_current) narrowed.push_back(&range);
     }
     const float decay = static_cast<float>(1 - lr * weight_decay_[range.group]);
     // A part of a parameter that never had a gradient, such as the rows of words that never came
@@ -178,7 +180,7 @@ void AdamW::UpdateParameters() {
   for (const Range* range : narrowed) {
     TensorImpl& parameter = *range->parameter.impl();
     parameter.low_precision_version = values.impl()->storage->version();
-    if (shares_ == nullptr) continue;
+    if (shares_ == nullptr || parameter.low_precision->storage->is_shared()) continue;
     BFloat16* const narrow = Tensor(parameter.low_precision).data<BFloat16>();
     const ElementRange all = {range->begin, range->begin + range->parameter.numel()};
     for (const ElementRange& other : Within(all, shares_->others)) {

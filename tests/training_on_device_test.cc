@@ -149,7 +149,7 @@ TEST_F(TrainingOnDevice, TheAcceleratorDividesGradientsByTheScale) {
     accelerator.Prepare(train, *model, optimizer);
     model->Eval();  // no dropout
     const float scale = precision == "fp16" ? 1024 : 1;
-    const Tensor& weight = model->Parameters().back().tensor;
+    const Tensor weight = model->Parameters().back().tensor;
     Floats before;
     for (const Batch& batch : train) {
       const auto accumulation = accelerator.Accumulate();

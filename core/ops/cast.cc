@@ -21,7 +21,10 @@ Tensor Cast(const Tensor& x, DType dtype) {
 Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype) {
   TensorImpl& impl = *leaf.impl();
   const int64_t version = impl.storage->version();
-  if (impl.low_precision == nullptr || impl.low_precision->dtype != dtype) {
+  // Others write to what they have in common.
+  const bool is_others = impl.low_precision != nullptr &&
+                         impl.low_precision->storage->is_shared() && !impl.storage->is_shared();
+  if (impl.low_precision == nullptr || impl.low_precision->dtype != dtype || is_others) {
     std::optional<LeafMemoryScope> scope;
     if (leaf.is_leaf()) scope.emplace(impl);  // others are gone after the pass
     const AskedBy asked_by = AskedBy::State("parameters' copies of low precision");
