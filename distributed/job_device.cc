@@ -49,8 +49,10 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
                 "each rank must reach every port of the machine at MASTER_ADDR, or compute on the "
                 "CPU (device cpu)");
   }
-  return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),
-                       std::move(store), timeout);
+  std::shared_ptr<NcclGroup> group = MakeNcclGroup(env.rank, env.world_size, env.local_rank,
+                                                   std::move(server), std::move(store), timeout);
+  group->WatchWith(job.group);
+  return group;
 }
 
 // All ranks' GPUs, in their order.

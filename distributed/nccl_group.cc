@@ -134,6 +134,12 @@ class RealNcclGroup : public NcclGroup {
 
   int device() const override { return device_; }
 
+  void WatchWith(std::weak_ptr<ProcessGroup> group) override {
+    watch_.SetElsewhere([group = std::move(group)] {
+      if (const auto present = group.lock()) present->CheckPeers();
+    });
+  }
+
   void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf(data, op); }
   void AllReduce(std::span<double> data, ReduceOp op) override { AllReduceOf(data, op); }
   void AllReduce(std::span<int64_t> data, ReduceOp op) override { AllReduceOf(data, op); }

@@ -45,6 +45,10 @@ class NcclGroup : public ProcessGroup {
   // CUDA's own calls wait for a dead rank without end.
   virtual void WaitFor(void* stream) = 0;
 
+  // From now on waits end, too, when that group's CheckPeers throws: a rank that hangs is missed
+  // from its last sign of life on, not from when this one waits for it.
+  virtual void WatchWith(std::weak_ptr<ProcessGroup> group) = 0;
+
   // Ends what NCCL does on the device, once a rank is known to be lost: it would wait for it for as
   // long as the timeout lasts. The group can be used no more.
   virtual void Stop() = 0;

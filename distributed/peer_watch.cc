@@ -181,6 +181,7 @@ std::string PeerWatch::Ended(Milliseconds wait) {
 
 void PeerWatch::LookAround() {
   CheckAllLive();
+  if (elsewhere_) elsewhere_();
   if (!store_->Get(kTrouble, Milliseconds(0))) return;
   store_->Set(RankKey("waits", rank_), "");  // whoever looks for the culprit shall pass by
   throw std::runtime_error("another rank can't go on");

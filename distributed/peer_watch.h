@@ -46,8 +46,10 @@ class PeerWatch {
 
   // For waits inside of Run. Throws if a rank has gone, or has been silent for too long.
   void CheckAllLive();
-  // Throws, too, if another rank has found that something is wrong.
+  // Throws, too, if another rank has found that something is wrong, and what `elsewhere` throws.
   void LookAround();
+  // Another watch over the same ranks, say, that knows more.
+  void SetElsewhere(std::function<void()> elsewhere) { elsewhere_ = std::move(elsewhere); }
 
   // Every rank's `mine`, in the order of ranks. Inside of Run.
   std::vector<std::string> Exchange(const std::string& key, const std::string& mine,
@@ -95,6 +97,7 @@ class PeerWatch {
   std::atomic<bool> abandoned_ = false;
   mutable std::mutex phase_mutex_;
   std::string phase_;  // this rank's
+  std::function<void()> elsewhere_;
   // In this order: this rank's goodbye, then the server.
   std::shared_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;

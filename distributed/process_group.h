@@ -81,8 +81,8 @@ class ProcessGroup {
   virtual void Barrier() = 0;
 
   // For long work without any of the calls above (loops over prepared loaders make it with each
-  // batch and op, backward passes with each gradient): throws as they do if another rank has ended, or
-  // hasn't given a sign of life for the timeout. Costs next to nothing. Gloo's groups have it,
+  // batch and op, backward passes with each gradient): throws as they do if another rank has ended,
+  // or hasn't given a sign of life for the timeout. Costs next to nothing. Gloo's groups have it,
   // which every job has beside NCCL's; the others' does nothing, and neither does their SetAlarm.
   virtual void CheckPeers() {}
   // For work that can't even make that call, such as reading a file that doesn't come: `alarm` is

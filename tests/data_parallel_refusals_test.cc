@@ -1,12 +1,15 @@
 // Devices that can't be had by several processes. Linked with data_parallel_on_device_test.cc.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
@@ -115,6 +118,41 @@ TEST_F(OnDevices, ARankWithoutAWayToNcclsStoreIsNamed) {
   EXPECT_TRUE(said.starts_with("[nccl] rank 1: ") &&
               said.find("Too many open files") != std::string::npos)
       << said;
+}
+
+// One that hangs while another computes by itself is missed from then on.
+TEST_F(OnDevices, AHangIsCountedFromItsBeginning) {
+  const auto results = RunRanks(2, [](const Env& env) {
+    AcceleratorOptions options = Options(env);
+    options.device = "cuda";
+    options.timeout = std::chrono::seconds(8);
+    Accelerator accelerator(options);
+    Slope model;
+    model.Initialize(1);
+    SGD optimizer(model.Parameters(), {.lr = 0.1});
+    accelerator.Prepare(model, optimizer);
+    const auto step = [&] {
+      const Tensor x = Tensor::Full({1, 1}, 1, DType::kF32, accelerator.device());
+      accelerator.Backward(Mean(Mul(model.weight, x)));
+      optimizer.Step();
+      accelerator.last_loss();
+    };
+    step();
+    if (env.rank == 1) raise(SIGSTOP);
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::seconds(6));
+    try {
+      step();
+    } catch (const Error& e) {
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8 + 3));
+      kill(0, SIGCONT);
+      return e.message();
+    }
+    return std::string("all well");
+  });
+  EXPECT_EQ(results[0].exit_code, 0);
+  EXPECT_NE(results[0].said.find("rank 1 does not answer while training"), std::string::npos)
+      << results[0].said;
 }
 
 TEST_F(OnDevices, WishesMustMakeSense) {
