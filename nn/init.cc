@@ -1,8 +1,10 @@
 #include "lathe/nn/init.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "lathe/core/cpu/normal.h"
 #include "lathe/core/philox.h"
 
 namespace lathe {
@@ -11,28 +13,25 @@ namespace {
 // In (0, 1): never 0, so that its logarithm is finite.
 double Unit(uint32_t bits) { return (bits + 0.5) * 0x1p-32; }
 
-// Four standard normal values from one block (Box & Muller 1958).
-void NormalBlock(const PhiloxBlock& block, double out[4]) {
-  for (int i = 0; i < 4; i += 2) {
-    const double radius = std::sqrt(-2 * std::log(Unit(block.v[i])));
-    const double angle = 2 * std::numbers::pi * Unit(block.v[i + 1]);
-    out[i] = radius * std::cos(angle);
-    out[i + 1] = radius * std::sin(angle);
-  }
+// Of elements 4 * index and on.
+PhiloxBlock BlockOf(int64_t index, uint32_t key0, uint32_t key1) {
+  return Philox4x32({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}},
+                    key0, key1);
 }
 
 // Draws again, from counters of its own, until the value lies within the cut-off.
 double TruncatedNormal(double value, double cutoff, int64_t element, uint32_t key0, uint32_t key1) {
   for (uint32_t attempt = 1; std::fabs(value) > cutoff; ++attempt) {
-    double redrawn[4];
-    NormalBlock(Philox4x32({{static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32),
-                             1, attempt}},
-                           key0, key1),
-                redrawn);
-    value = redrawn[0];
+    const PhiloxBlock block = Philox4x32(
+        {{static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32), 1, attempt}}, key0,
+        key1);
+    value = std::sqrt(-2 * std::log(Unit(block.v[0]))) *
+            std::cos(2 * std::numbers::pi * Unit(block.v[1]));
   }
   return value;
 }
+
+constexpr int64_t kAtATime = 1024;  // elements
 
 }  // namespace
 
@@ -49,30 +48,31 @@ void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name
   tensor.impl()->storage->BumpVersion();
   const uint64_t key = seed ^ HashName(name);
   const uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
+  const auto& kernels = cpu::Kernels<cpu::NormalKernels>();
   DispatchFloat(tensor.dtype(), "init", [&](auto tag) {
     using T = decltype(tag);
     T* out = tensor.data<T>();
     const int64_t n = tensor.numel();
 #pragma omp parallel for schedule(static) if (n > 16384)
-    for (int64_t first = 0; first < n; first += 4) {
-      const int64_t block_index = first / 4;
-      const PhiloxBlock block = Philox4x32(
-          {{static_cast<uint32_t>(block_index), static_cast<uint32_t>(block_index >> 32), 0, 0}},
-          key0, key1);
-      double values[4];
+    for (int64_t first = 0; first < n; first += kAtATime) {
+      double values[kAtATime];
+      const int64_t end = std::min(first + kAtATime, n), blocks = (end - first + 3) / 4;
       if (init.kind == Init::Kind::kUniform) {
-        for (int i = 0; i < 4; ++i) values[i] = init.a + (init.b - init.a) * Unit(block.v[i]);
+        for (int64_t b = 0; b < blocks; ++b) {
+          const PhiloxBlock block = BlockOf(first / 4 + b, key0, key1);
+          for (int i = 0; i < 4; ++i)
+            values[4 * b + i] = init.a + (init.b - init.a) * Unit(block.v[i]);
+        }
       } else {
-        NormalBlock(block, values);
-        for (int i = 0; i < 4; ++i) {
-          if (init.kind == Init::Kind::kTruncatedNormal) {
-            values[i] = TruncatedNormal(values[i], init.b, first + i, key0, key1);
-          }
-          values[i] *= init.a;
+        kernels.fill(values, first / 4, blocks, key0, key1);
+        for (int64_t i = first; i < end; ++i) {
+          double& value = values[i - first];
+          if (init.kind == Init::Kind::kTruncatedNormal)
+            value = TruncatedNormal(value, init.b, i, key0, key1);
+          value *= init.a;
         }
       }
-      for (int64_t i = first; i < std::min(first + 4, n); ++i)
-        out[i] = static_cast<T>(values[i - first]);
+      for (int64_t i = first; i < end; ++i) out[i] = static_cast<T>(values[i - first]);
     }
   });
   if (init.zero_row >= 0 && init.zero_row < tensor.dim(0))

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numbers>
 #include <set>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/reduce.h"
+#include "lathe/core/philox.h"
 #include "lathe/nn/arena.h"
 #include "lathe/nn/layers.h"
 
@@ -266,6 +268,27 @@ TEST(Init, ConstantsAndPaddingRow) {
   EXPECT_EQ(values[3], 0);
   EXPECT_NE(values[0], 0);
   EXPECT_NE(values[5], 0);
+}
+
+// As the C library computes what Box & Muller say.
+TEST(Init, NormalValuesAreThoseOfTheFormula) {
+  constexpr int64_t kValues = 100003;
+  Tensor t = Tensor::Empty({kValues}, DType::kF64);
+  Fill(t, Init::Normal(1), 77, "formula");
+  const uint64_t key = 77 ^ HashName("formula");
+  const auto unit = [](uint32_t bits) { return (bits + 0.5) * 0x1p-32; };
+  double most = 0;
+  for (int64_t i = 0; i < kValues; ++i) {
+    const PhiloxBlock block =
+        Philox4x32({{static_cast<uint32_t>(i / 4), 0, 0, 0}}, static_cast<uint32_t>(key),
+                   static_cast<uint32_t>(key >> 32));
+    const int pair = i % 4 / 2 * 2;
+    const double radius = std::sqrt(-2 * std::log(unit(block.v[pair])));
+    const double angle = 2 * std::numbers::pi * unit(block.v[pair + 1]);
+    const double expected = radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
+    most = std::max(most, std::fabs(t.data<double>()[i] - expected));
+  }
+  EXPECT_LT(most, 1e-14);
 }
 
 // A prefix does not depend on how many elements follow.

@@ -1,0 +1,17 @@
+// Standard normal numbers, many at once.
+#pragma once
+
+#include <cstdint>
+
+#include "lathe/core/cpu/isa.h"
+
+namespace lathe::cpu {
+
+struct NormalKernels {
+  // out[4 b + i], for b below `blocks`: the four values that Box & Muller (1958) make of block
+  // `first` + b of Philox (core/philox.h), whose counter is that number, to 1e-15. `first` is a
+  // multiple of 16.
+  void (*fill)(double* out, int64_t first, int64_t blocks, uint32_t key0, uint32_t key1);
+};
+
+}  // namespace lathe::cpu
