@@ -131,6 +131,13 @@ std::string AskGpus(const std::string& usual) {
                           });
 }
 
+// A job of one machine has no place among others.
+void ForgetMachines(LaunchConfig& config) {
+  config.machine_rank = 0;
+  config.main_process_ip.reset();
+  config.main_process_port.reset();
+}
+
 // `before`: what the answers are unless others are given.
 LaunchConfig AskAll(const LaunchConfig& before) {
   LaunchConfig config = before;
@@ -138,11 +145,10 @@ LaunchConfig AskAll(const LaunchConfig& before) {
                                       before.distributed_type, {"NO", "MULTI_CPU", "MULTI_GPU"});
   if (config.distributed_type == "NO") {
     config.num_machines = config.num_processes.emplace(1);
-    config.machine_rank = 0;
-    config.main_process_ip.reset();
-    config.main_process_port.reset();
+    ForgetMachines(config);
   } else {
     AskForMachines(config);
+    if (config.num_machines == 1) ForgetMachines(config);
     const int64_t each = config.distributed_type == "MULTI_GPU" ? std::max(VisibleGpus(), 1) : 2;
     const int64_t usual = before.distributed_type == config.distributed_type &&
                                   before.num_machines == config.num_machines

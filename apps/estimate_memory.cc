@@ -317,10 +317,11 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
   if (const int64_t n = options.num_processes; n > 1) {
     std::cout << '\n';
     table.Title("all " + FormatCount(n) + " processes", precisions);
-    // One machine's processes have one copy of the weights where they share out their updates.
-    const int64_t spared = options.shard_optimizer ? n - 1 : 0;
-    table.Row(spared > 0 ? "training, on one machine" : "training",
-              [=](const Estimate& e) { return n * e.Training() - spared * e.weights; });
+    // One machine's processes have the weights in common where they share out their updates.
+    const int64_t spared = options.shard_optimizer && !options.on_gpu ? n - 1 : 0;
+    table.Row(spared > 0 ? "training, on one machine" : "training", [=](const Estimate& e) {
+      return n * e.Training() - spared * (e.weights + e.low_precision);
+    });
     table.Row("inference", [n](const Estimate& e) { return n * e.Inference(); });
   }
   std::cout

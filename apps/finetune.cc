@@ -397,7 +397,9 @@ int SaidByFewest(const std::function<int()>& body) {
       if (LowerRankTells(e)) throw SaidElsewhere{};
       throw;
     }
-    if (!TellsOfLostRanks(e, ReadProcessEnvironment().rank, LocalRanks()))
+    const ProcessEnvironment environment = ReadProcessEnvironment();
+    const auto has_told = [&](int rank) { return HasTold(environment, rank); };
+    if (!TellsOfLostRanks(e, environment.rank, LocalRanks(), has_told))
       throw SaidElsewhere{kLostRankExitCode};
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   }

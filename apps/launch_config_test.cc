@@ -185,6 +185,16 @@ TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
       RunProgram("lathe", {"launch", "sh", "-c", "test $RANK = 3 && echo $MASTER_ADDR; :"}).out,
       "node0\n");
 
+  // One machine again has no place among others.
+  ASSERT_EQ(Config({}, "\n1\n2\n\n").exit_code, 0);
+  config = ReadLaunchConfig(Path(kWritten));
+  EXPECT_EQ(config.distributed_type, "MULTI_CPU");
+  EXPECT_EQ(config.num_machines, 1);
+  EXPECT_EQ(config.num_processes, 2);
+  EXPECT_EQ(config.machine_rank, 0);
+  EXPECT_EQ(config.main_process_ip, std::nullopt);
+  EXPECT_EQ(config.main_process_port, std::nullopt);
+
   ASSERT_EQ(Config({}, "NO\n\n").exit_code, 0);
   config = ReadLaunchConfig(Path(kWritten));
   EXPECT_EQ(config.num_machines, 1);

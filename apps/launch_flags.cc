@@ -108,12 +108,12 @@ int CountGpus(const std::string& gpu_ids, int installed) {
     int id = installed;  // too large a number is as bad as one that is not there
     std::from_chars(text.data(), text.data() + text.size(), id);
     if (id >= installed) {
-      throw UsageError("gpu_ids is " + gpu_ids + ", and this machine has " +
+      throw UsageError("--gpu_ids is " + gpu_ids + ", and this machine has " +
                            std::to_string(installed) + (installed == 1 ? " GPU" : " GPUs"),
                        "GPUs are numbered from 0; `lathe env` shows which there are");
     }
     if (!ids.insert(id).second)
-      throw UsageError("gpu_ids " + gpu_ids + " has GPU " + text + " twice", "name each once");
+      throw UsageError("--gpu_ids " + gpu_ids + " has GPU " + text + " twice", "name each once");
   }
   return static_cast<int>(ids.size());
 }
@@ -139,8 +139,8 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
                      "give the address of the machine with --machine_rank 0");
   }
   if (!ip.empty()) options.main_process_ip = ip;
-  const std::optional<int64_t> port =
-      flags.main_process_port ? flags.main_process_port : config.main_process_port;
+  std::optional<int64_t> port = flags.main_process_port;
+  if (!port && config.num_machines == options.num_machines) port = config.main_process_port;
   options.main_process_port = static_cast<int>(port.value_or(one_machine ? 0 : kUsualPort));
   options.num_threads_per_process = static_cast<int>(flags.num_threads_per_process);
   options.supervisor.tag_output = flags.tag_output;

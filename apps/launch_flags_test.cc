@@ -82,10 +82,11 @@ TEST(LaunchFlags, ChosenGpus) {
             "--gpu_ids must be all or a list such as 0,1 but is \"first\"");
   for (const char* ids : {"4", "0,4", "99999999999999999999"}) {
     EXPECT_EQ(Refusal(Parsed({"--gpu_ids", ids}), std::nullopt, 4),
-              std::string("gpu_ids is ") + ids + ", and this machine has 4 GPUs");
+              std::string("--gpu_ids is ") + ids + ", and this machine has 4 GPUs");
   }
-  EXPECT_EQ(Refusal({}, MultiGpu(2, "0,1"), 1), "gpu_ids is 0,1, and this machine has 1 GPU");
-  EXPECT_EQ(Refusal(Parsed({"--gpu_ids", "1,1"}), std::nullopt, 4), "gpu_ids 1,1 has GPU 1 twice");
+  EXPECT_EQ(Refusal({}, MultiGpu(2, "0,1"), 1), "--gpu_ids is 0,1, and this machine has 1 GPU");
+  EXPECT_EQ(Refusal(Parsed({"--gpu_ids", "1,1"}), std::nullopt, 4),
+            "--gpu_ids 1,1 has GPU 1 twice");
   // Whatever CUDA_VISIBLE_DEVICES leaves.
   EXPECT_EQ(MakeLaunchOptions(Parsed({"--gpu_ids", "1,2"}), std::nullopt, 0, 4).num_processes, 2);
   EXPECT_EQ(Refusal(Parsed({"--num_processes", "3", "--gpu_ids", "0,1"}), std::nullopt, 4),
@@ -122,6 +123,25 @@ TEST(LaunchFlags, MachineRanksThatNoMachineHas) {
     AddLaunchFlags(table, flags);
     EXPECT_THROW(table.Parse({"--machine_rank", rank}), Error) << rank;
   }
+}
+
+// A file for several machines has no say where there is one.
+TEST(LaunchFlags, OneMachineOfAFileForSeveral) {
+  LaunchConfig file;
+  file.distributed_type = "MULTI_CPU";
+  file.num_processes = 4;
+  file.num_machines = 2;
+  file.machine_rank = 1;
+  file.main_process_ip = "node0";
+  file.main_process_port = 1234;
+  const LaunchOptions both = Made({}, file, 0);
+  EXPECT_EQ(both.machine_rank, 1);
+  EXPECT_EQ(both.main_process_ip, "node0");
+  EXPECT_EQ(both.main_process_port, 1234);
+  const LaunchOptions one = Made(Parsed({"--num_machines", "1"}), file, 0);
+  EXPECT_EQ(one.machine_rank, 0);
+  EXPECT_EQ(one.main_process_ip, "127.0.0.1");
+  EXPECT_EQ(one.main_process_port, 0);
 }
 
 TEST(LaunchFlags, DebugAndWhatHasNoEffect) {

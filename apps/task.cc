@@ -281,7 +281,7 @@ bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
                     const FinetuneOptions& options, Task& task) {
   try {
     ReadSharedTask(path, task);
-  } catch (const Error&) {
+  } catch (const std::exception&) {  // it may be any file, in a container of another one's
     return false;
   }
   LoadModel(config, options, task);

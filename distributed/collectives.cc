@@ -59,7 +59,8 @@ std::vector<Signature> GatherSignatures(ProcessGroup& group, const char* what, c
     }
     if (other == all[0] && other.dtype >= 0) continue;
     throw InvalidArgument("[" + std::string(what) + "] rank " + std::to_string(rank) + " has " +
-                              all[rank].Text() + " but rank 0 has " + all[0].Text(),
+                              all[rank].Text() +
+                              (rank == 0 ? "" : " but rank 0 has " + all[0].Text()),
                           "give tensors of the same shape and dtype on all ranks");
   }
   return all;

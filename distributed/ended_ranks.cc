@@ -3,9 +3,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace lathe {
 
@@ -35,6 +37,17 @@ std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment) {
   std::ifstream file(path);
   for (EndedRank ended{}; file >> ended.rank >> ended.exit_code;) ranks.push_back(ended);
   return ranks;
+}
+
+bool HasTold(const ProcessEnvironment& environment, int rank) {
+  constexpr int kLargestOwnCode = 127;
+  for (int look = 0; look < 25 && std::getenv(kEndedRanks) != nullptr; ++look) {
+    for (const EndedRank& ended : FindEndedRanks(environment)) {
+      if (ended.rank == rank) return ended.exit_code > 0 && ended.exit_code <= kLargestOwnCode;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return false;
 }
 
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment) {

@@ -31,6 +31,9 @@ struct EndedRank {
 };
 // Those of this job and machine, in the order in which they ended, as far as they are known.
 std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment);
+// Whether that rank of this machine has failed by itself, with an error of its own, rather than
+// been killed. Waits half a second for its launcher to know; false where nobody does.
+bool HasTold(const ProcessEnvironment& environment, int rank);
 // The number of the first.
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment);
 

@@ -34,7 +34,7 @@ struct LifeSigns::State {
   std::condition_variable changed;
   bool stopped = false;
   std::string loss;
-  std::function<void()> on_loss;
+  std::function<void(bool rank_0)> on_loss;
   std::mutex alarm_mutex;
   std::function<void(const std::string&)> alarm;
 
@@ -69,7 +69,7 @@ struct LifeSigns::State {
   void Run() {
     int64_t sign = 0, missed = 0;
     std::string last, found;
-    bool over = false;
+    bool over = false, rank_0 = false;
     while (found.empty() && !over) {
       if (Pause(interval)) return;
       try {
@@ -77,6 +77,7 @@ struct LifeSigns::State {
       } catch (const Error& e) {
         const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded;
         found = hangs ? "rank 0 does not answer" : "rank 0 has ended";
+        rank_0 = true;
       }
     }
     if (over) return;
@@ -85,7 +86,7 @@ struct LifeSigns::State {
       loss = found;
     }
     if (Pause(kBeforeLoss)) return;
-    if (on_loss) on_loss();
+    if (on_loss) on_loss(rank_0);
     while (!Pause(kBeforeAlarm)) {
       const std::lock_guard lock(alarm_mutex);
       if (alarm) std::exchange(alarm, nullptr)(found);
@@ -94,7 +95,7 @@ struct LifeSigns::State {
 };
 
 LifeSigns::LifeSigns(int rank, int size, std::shared_ptr<Store> store, Milliseconds timeout,
-                     std::function<void()> on_loss)
+                     std::function<void(bool rank_0)> on_loss)
     : state_(std::make_shared<State>()) {
   state_->on_loss = std::move(on_loss);
   state_->rank = rank;

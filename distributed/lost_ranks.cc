@@ -79,14 +79,16 @@ std::vector<int> LocalRanks() {
   return ranks;
 }
 
-bool TellsOfLostRanks(const Error& error, int rank, const std::vector<int>& local_ranks) {
+bool TellsOfLostRanks(const Error& error, int rank, const std::vector<int>& local_ranks,
+                      const std::function<bool(int rank)>& has_told) {
   const LostRanks lost = FindLostRanks(error);
   for (const int other : local_ranks) {
     if (other < rank && std::ranges::count(lost.ranks, other) == 0) return false;
   }
   const bool all_here = std::ranges::all_of(
       lost.ranks, [&](int other) { return std::ranges::count(local_ranks, other) > 0; });
-  return lost.hang || !all_here || error.hint() != kLostRankHint;
+  return lost.hang || !all_here || error.hint() != kLostRankHint ||
+         !std::ranges::all_of(lost.ranks, has_told);
 }
 
 }  // namespace lathe

@@ -38,15 +38,17 @@ TEST(LostRanks, OtherErrorsAreAboutSomethingElse) {
 TEST(LostRanks, OneRankOfEachMachineTells) {
   using Ranks = std::vector<int>;
   const Ranks second = {2, 3}, cyclic = {0, 2}, all = {0, 1, 2, 3};  // rank 2's machine
-  const auto tells = [](const Error& error, const Ranks& local_ranks) {
-    return TellsOfLostRanks(error, 2, local_ranks);
+  const auto tells = [](const Error& error, const Ranks& local_ranks, bool has_told = true) {
+    return TellsOfLostRanks(error, 2, local_ranks, [=](int) { return has_told; });
   };
   EXPECT_TRUE(tells(Lost("rank 0 has ended"), second));
-  EXPECT_FALSE(tells(Lost("rank 3 has ended"), second));  // that machine's launcher does
+  EXPECT_FALSE(tells(Lost("rank 3 has ended"), second));  // rank 3 has told why
+  EXPECT_TRUE(tells(Lost("rank 3 has ended"), second, false));
   EXPECT_TRUE(tells(Lost("rank 3 does not answer"), second));
   EXPECT_TRUE(tells(Lost("rank 3 has ended", "; the model is in out"), second));
   EXPECT_FALSE(tells(Lost("rank 0 has ended"), cyclic));
   EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic));  // rank 0 tells
+  EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic, false));
   EXPECT_TRUE(tells(Lost("rank 0 has ended, rank 1 has ended"), cyclic));
   EXPECT_FALSE(tells(Lost("rank 0 has ended"), all));
   EXPECT_FALSE(tells(Lost("rank 0 does not answer"), all));  // rank 1 tells

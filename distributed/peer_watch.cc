@@ -155,8 +155,9 @@ std::string PeerWatch::FindCulprit(const char* what, const std::string& said) {
 // The store is rank 0's, and so is what it was doing: all do the same at a time.
 std::string PeerWatch::ProblemOfStore(const Error& e) const {
   const std::lock_guard lock(phase_mutex_);
-  return std::string(e.code() == absl::StatusCode::kDeadlineExceeded ? "rank 0 does not answer"
-                                                                     : "rank 0 has ended") +
+  const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded ||
+                     Loss().starts_with("rank 0 does not answer");
+  return std::string(hangs ? "rank 0 does not answer" : "rank 0 has ended") +
          (phase_.empty() ? "" : "; this rank was " + phase_);
 }
 
@@ -167,11 +168,12 @@ std::string PeerWatch::PhaseOf(const std::string& name) {
 }
 
 void PeerWatch::CheckAllLive() {
-  if (!Ended().empty()) throw std::runtime_error("a process has ended");
   // One that hangs is missed from its last sign of life on, not from when this rank needs it.
-  const std::string loss = life_ == nullptr ? "" : life_->Loss();
-  if (!loss.empty()) throw std::runtime_error(loss);
+  if (const std::string loss = Loss(); !loss.empty()) throw std::runtime_error(loss);
+  if (!Ended().empty()) throw std::runtime_error("a process has ended");
 }
+
+std::string PeerWatch::Loss() const { return life_ == nullptr ? "" : life_->Loss(); }
 
 // The first rank that has ended, or one that is about to; "" if all live.
 std::string PeerWatch::Ended(Milliseconds wait) {
@@ -208,11 +210,16 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
 void PeerWatch::LookAfter(std::shared_ptr<Store> store, Milliseconds timeout,
                           std::function<void()> on_loss) {
   patience_ = timeout;
-  life_ = std::make_unique<LifeSigns>(rank_, size_, std::move(store), timeout, std::move(on_loss));
+  // A call that waits for a store that hangs would notice it a timeout after it began.
+  const auto and_the_store = [watched = store_, on_loss = std::move(on_loss)](bool rank_0) {
+    if (rank_0) watched->BreakOff();
+    if (on_loss) on_loss();
+  };
+  life_ = std::make_unique<LifeSigns>(rank_, size_, std::move(store), timeout, and_the_store);
 }
 
 void PeerWatch::CheckPeers() {
-  const std::string loss = life_ == nullptr ? "" : life_->Loss();
+  const std::string loss = Loss();
   if (!loss.empty()) Run("check_peers", [&] { throw std::runtime_error(loss); });
 }
 
@@ -263,8 +270,8 @@ std::string PeerWatch::Await(const std::string& key, int from) {
         problem = ended + " has ended" + PhaseOf(ended);
       } else if (const auto blame = store_->Get(kBlame, Milliseconds(0))) {
         problem = *blame;
-      } else if (life_ != nullptr) {
-        problem = life_->Loss();
+      } else {
+        problem = Loss();
       }
     }
   } catch (const Error& e) {

@@ -89,6 +89,7 @@ class PeerWatch {
   std::string PhaseOf(const std::string& name);
   std::string ProblemOfStore(const Error& e) const;
   std::string Ended(std::chrono::milliseconds wait = {});
+  std::string Loss() const;
   void Part(const std::string& blame);
 
   const int rank_, size_;

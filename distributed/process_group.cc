@@ -65,7 +65,7 @@ std::string RankName(int rank) { return "rank " + std::to_string(rank); }
 constexpr Milliseconds kMoment(500);
 constexpr char kEndedEarly[] = " has ended before all had joined";
 // Where a rank says which one of its machine has.
-constexpr char kEndedElsewhere[] = "ended elsewhere";
+constexpr char kEndedElsewhere[] = "ended elsewhere", kTwice[] = "joined twice";
 
 Milliseconds Left(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()),
@@ -102,7 +102,9 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
     }
   }
   if (late.empty()) return "";
-  return (count == 1 ? "rank " : "ranks ") + late + " did not join within " + Seconds(timeout);
+  const auto twice = store.Get(kTwice, Milliseconds(0));
+  return (twice ? *twice + " has joined twice, and " : "") + (count == 1 ? "rank " : "ranks ") +
+         late + " did not join within " + Seconds(timeout);
 }
 
 // Rank 0 takes the store with it, so it goes when all who have joined have heard why.
@@ -141,7 +143,8 @@ std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds ti
 
 void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   if (store.Add(RankKey("joins", env.rank), 1) > 1) {
-    store.Leave();  // the one that was first may be in the midst of a job
+    // The one that was first may be in the midst of a job.
+    store.Leave({{kTwice, RankName(env.rank)}});
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "rank " + std::to_string(env.rank) + " has joined twice",
                 "give each process a RANK of its own, or start only one job at a time here");

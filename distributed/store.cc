@@ -326,6 +326,8 @@ void Store::SetPatience(Timeout patience) {
   impl_->patience = patience;
 }
 
+void Store::BreakOff() { shutdown(impl_->socket.fd(), SHUT_RDWR); }
+
 void Store::Leave(const std::vector<std::pair<std::string, std::string>>& words) {
   std::string message;
   for (const auto& [key, value] : words) message += Impl::Message(Op::kSet, key, value, 0);

@@ -71,6 +71,8 @@ class Store {
   // a server that is late to answer, so that this throws, gets it nevertheless.
   void Leave(const std::vector<std::pair<std::string, std::string>>& words = {});
   void SetPatience(Timeout patience);
+  // Ends the call that another thread is in, and all later ones, as if the server were gone.
+  void BreakOff();
   // This machine's address: the one on the way to the server or, where that doesn't leave the
   // machine, the one at which others have reached the server by now.
   std::string local_host();
