@@ -101,19 +101,20 @@ void CheckGpus(const LaunchFlags& flags, const LaunchConfig& config, int num_gpu
 }
 
 // How many GPUs "2,0" are. CUDA would stop looking at the first that isn't there.
-int CountGpus(const std::string& gpu_ids, int installed) {
+int CountGpus(const std::string& name, const std::string& gpu_ids, int installed) {
   std::set<int> ids;
   std::istringstream list(gpu_ids);
   for (std::string text; std::getline(list, text, ',');) {
     int id = installed;  // too large a number is as bad as one that is not there
     std::from_chars(text.data(), text.data() + text.size(), id);
     if (id >= installed) {
-      throw UsageError("--gpu_ids is " + gpu_ids + ", and this machine has " +
-                           std::to_string(installed) + (installed == 1 ? " GPU" : " GPUs"),
-                       "GPUs are numbered from 0; `lathe env` shows which there are");
+      throw UsageError(
+          name + " is " + gpu_ids + ", and this machine has " + std::to_string(installed) +
+              (installed == 1 ? " GPU" : " GPUs"),
+          "GPUs are numbered from 0; `lathe env` shows which there are; --cpu uses none");
     }
     if (!ids.insert(id).second)
-      throw UsageError("--gpu_ids " + gpu_ids + " has GPU " + text + " twice", "name each once");
+      throw UsageError(name + " " + gpu_ids + " has GPU " + text + " twice", "name each once");
   }
   return static_cast<int>(ids.size());
 }
@@ -140,7 +141,7 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   }
   if (!ip.empty()) options.main_process_ip = ip;
   std::optional<int64_t> port = flags.main_process_port;
-  if (!port && config.num_machines == options.num_machines) port = config.main_process_port;
+  if (!port && (!one_machine || config.num_machines == 1)) port = config.main_process_port;
   options.main_process_port = static_cast<int>(port.value_or(one_machine ? 0 : kUsualPort));
   options.num_threads_per_process = static_cast<int>(flags.num_threads_per_process);
   options.supervisor.tag_output = flags.tag_output;
@@ -163,7 +164,9 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   } else {
     CheckGpus(flags, config, gpu_ids == "all" ? num_gpus : installed_gpus);
     if (gpu_ids != "all") {
-      options.num_gpus = CountGpus(gpu_ids, installed_gpus);
+      options.num_gpus =
+          CountGpus(flags.gpu_ids.empty() ? "the configuration's gpu_ids" : "--gpu_ids", gpu_ids,
+                    installed_gpus);
       options.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu_ids);
     }
     // What is exported for other programs doesn't count.

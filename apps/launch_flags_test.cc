@@ -84,7 +84,8 @@ TEST(LaunchFlags, ChosenGpus) {
     EXPECT_EQ(Refusal(Parsed({"--gpu_ids", ids}), std::nullopt, 4),
               std::string("--gpu_ids is ") + ids + ", and this machine has 4 GPUs");
   }
-  EXPECT_EQ(Refusal({}, MultiGpu(2, "0,1"), 1), "--gpu_ids is 0,1, and this machine has 1 GPU");
+  EXPECT_EQ(Refusal({}, MultiGpu(2, "0,1"), 1),
+            "the configuration's gpu_ids is 0,1, and this machine has 1 GPU");
   EXPECT_EQ(Refusal(Parsed({"--gpu_ids", "1,1"}), std::nullopt, 4),
             "--gpu_ids 1,1 has GPU 1 twice");
   // Whatever CUDA_VISIBLE_DEVICES leaves.
@@ -142,6 +143,12 @@ TEST(LaunchFlags, OneMachineOfAFileForSeveral) {
   EXPECT_EQ(one.machine_rank, 0);
   EXPECT_EQ(one.main_process_ip, "127.0.0.1");
   EXPECT_EQ(one.main_process_port, 0);
+  const LaunchOptions three =
+      Made(Parsed({"--num_machines", "3", "--num_processes", "6"}), file, 0);
+  EXPECT_EQ(three.main_process_ip, "node0");
+  EXPECT_EQ(three.main_process_port, 1234);
+  file.num_machines = 1;
+  EXPECT_EQ(Made({}, file, 0).main_process_port, 1234);
 }
 
 TEST(LaunchFlags, DebugAndWhatHasNoEffect) {

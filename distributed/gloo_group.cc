@@ -222,8 +222,7 @@ class GlooGroup : public ProcessGroup {
     const uint64_t mine = static_cast<uint64_t>(call) << 56 | bytes;
     std::vector<uint64_t> all(static_cast<size_t>(size()));
     Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    if (std::ranges::count(all, mine) != size())
-      throw std::runtime_error("another rank is in another call");
+    if (std::ranges::count(all, mine) != size()) throw std::runtime_error(kOtherSize);
   }
 
   // all = every rank's `mine`: from all to all at once.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lathe/core/pages.h"
+#include "lathe/distributed/peer_watch.h"
 
 namespace lathe {
 
@@ -200,7 +201,7 @@ void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait&
   if (bytes <= kSmallBytes) std::memcpy(mine.small, data, bytes);
   WaitForAll(on_wait);
   for (int rank = 0; rank < size_; ++rank) {
-    if (PartOf(rank).call != mine.call) throw std::runtime_error("another rank is in another call");
+    if (PartOf(rank).call != mine.call) throw std::runtime_error(kOtherSize);
   }
 }
 

@@ -149,6 +149,7 @@ std::string PeerWatch::FindCulprit(const char* what, const std::string& said) {
     return ended + " has ended" + PhaseOf(ended);
   if (!silent.empty()) return silent;
   if (!same) return "the ranks' calls don't match: " + busy;
+  if (said == kOtherSize) return said;
   return "the connection to another rank failed: " + said;
 }
 

@@ -24,6 +24,10 @@
 
 namespace lathe {
 
+// What a runtime_error says, thrown inside Run where the ranks' calls have been compared; where
+// they are of one kind, they differ in how much is given.
+inline constexpr char kOtherSize[] = "the ranks' calls don't match: they give different sizes";
+
 // Thrown inside Run by a rank that itself is the reason: its device failed.
 class OwnFault : public std::runtime_error {
   using runtime_error::runtime_error;

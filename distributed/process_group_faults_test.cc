@@ -117,8 +117,10 @@ TEST(Faults, CallsThatDoNotMatchAreNamed) {
       {gather, reduce_many, differ + "all_gather, rank 1 is in all_reduce"},
       {scatter, reduce_many, differ + "reduce_scatter, rank 1 is in all_reduce"},
       {broadcast, gather, differ + "broadcast, rank 1 is in all_gather"},
-      {reduce_few, reduce_many, "another rank is in another call"},
-      {reduce_many, reduce_few, "another rank is in another call"},
+      {reduce_few, reduce_many,
+       "can't go on: the ranks' calls don't match: they give different sizes"},
+      {reduce_many, reduce_few,
+       "can't go on: the ranks' calls don't match: they give different sizes"},
   };
   for (const bool one_machine : {true, false}) {
     for (const Case& c : cases) {
