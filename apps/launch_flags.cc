@@ -88,7 +88,7 @@ bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config) {
 
 namespace {
 
-// Who asks for GPUs is not to train on the CPU without a word. `by`: what asks for them.
+// Who asks for GPUs is not to train on the CPU without a word.
 void CheckGpus(const LaunchFlags& flags, const LaunchConfig& config, int num_gpus) {
   std::string by;
   if (config.distributed_type == "MULTI_GPU") by = "the configuration's distributed_type MULTI_GPU";

@@ -20,7 +20,7 @@ Tensor Gather(ProcessGroup& group, const Tensor& tensor);
 Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& reduction = "sum");
 
 // Grows dimension `dim` to the longest among the ranks, with pad_index behind (or before) what is
-// there. Unchanged if the tensor has no such dimension.
+// there. A negative one counts from the end. Unchanged if the tensor has no such dimension.
 Tensor PadAcrossProcesses(ProcessGroup& group, const Tensor& tensor, int dim = 0,
                           double pad_index = 0, bool pad_first = false);
 

@@ -10,19 +10,18 @@
 namespace lathe::cpu {
 namespace {
 
-constexpr int64_t kBlocks = 128;  // at a time
+constexpr int64_t kBlocks = 128;                      // at a time
+constexpr uint64_t kTwoTo52 = uint64_t{0x433} << 52;  // as a double; its mantissa counts ones
 
 // (bits + 0.5) / 2^32, in (0, 1): the bits become the end of 2^52's mantissa.
 [[gnu::always_inline]] inline double Unit(uint32_t bits) {
-  constexpr uint64_t kTwoTo52 = uint64_t{0x433} << 52;
   return (std::bit_cast<double>(kTwoTo52 | bits) - 0x1p52 + 0.5) * 0x1p-32;
 }
 
 // The natural logarithm of a positive normal number: x = 2^e m with m in [1/sqrt(2), sqrt(2)), and
 // log(m) = 2 artanh((m - 1) / (m + 1)) by its series.
 [[gnu::always_inline]] inline double Log(double x) {
-  constexpr uint64_t kTwoTo52 = uint64_t{0x433} << 52, kMantissa = (uint64_t{1} << 52) - 1;
-  constexpr uint64_t kOne = uint64_t{0x3FF} << 52;
+  constexpr uint64_t kMantissa = (uint64_t{1} << 52) - 1, kOne = uint64_t{0x3FF} << 52;
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   double e = std::bit_cast<double>(bits >> 52 | kTwoTo52) - (0x1p52 + 1023);
   double m = std::bit_cast<double>((bits & kMantissa) | kOne);

@@ -9,7 +9,7 @@ namespace lathe::cpu {
 
 struct NormalKernels {
   // out[4 b + i], for b below `blocks`: the four values that Box & Muller (1958) make of block
-  // `first` + b of Philox (core/philox.h), whose counter is that number, to 1e-15. `first` is a
+  // `first` + b of Philox (core/philox.h), whose counter is that number, to 1e-14. `first` is a
   // multiple of 16.
   void (*fill)(double* out, int64_t first, int64_t blocks, uint32_t key0, uint32_t key1);
 };
