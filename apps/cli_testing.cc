@@ -235,7 +235,7 @@ void LaunchedTest::SetUp() {
   CliTest::SetUp();
   setenv("HF_HOME", Path("hf").c_str(), 1);
   for (const char* name : {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION",
-                           "ACCELERATE_USE_CPU"}) {
+                           "ACCELERATE_USE_CPU", "LATHE_USE_GPU"}) {
     unsetenv(name);
   }
 }

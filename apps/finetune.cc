@@ -397,10 +397,7 @@ int SaidByFewest(const std::function<int()>& body) {
       if (LowerRankTells(e)) throw SaidElsewhere{};
       throw;
     }
-    const ProcessEnvironment environment = ReadProcessEnvironment();
-    const auto has_told = [&](int rank) { return HasTold(environment, rank); };
-    if (!TellsOfLostRanks(e, environment.rank, LocalRanks(), has_told))
-      throw SaidElsewhere{kLostRankExitCode};
+    if (!TellsOfLostRanks(e, ReadProcessEnvironment())) throw SaidElsewhere{kLostRankExitCode};
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   }
 }
@@ -408,7 +405,7 @@ int SaidByFewest(const std::function<int()>& body) {
 ParsedOptions Parse(const std::vector<std::string>& args) {
   try {
     ParsedOptions parsed = ParseOptions(args);
-    if (!parsed.help && parsed.options.device == "auto") ReadUseCpu();  // throws
+    if (!parsed.help && parsed.options.device == "auto") ReadDevice();  // throws
     if (!parsed.help && parsed.options.ddp_timeout == 0) ReadTimeout();
     return parsed;
   } catch (const Error& e) {

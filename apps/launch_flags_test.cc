@@ -112,6 +112,8 @@ TEST(LaunchFlags, WhoAsksForGpusIsNotGivenTheCpu) {
 // What is exported for other programs.
 TEST(LaunchFlags, GpusThatWereAskedForGoBeforeTheEnvironment) {
   EXPECT_EQ(Variable(Made({}, MultiGpu(2), 2), "ACCELERATE_USE_CPU"), "false");
+  EXPECT_EQ(Variable(Made({}, MultiGpu(2), 2), "LATHE_USE_GPU"), "1");
+  EXPECT_EQ(Variable(Made({}, std::nullopt, 2), "LATHE_USE_GPU"), "(none)");
   EXPECT_EQ(Variable(Made(Parsed({"--multi_gpu"}), std::nullopt, 2), "ACCELERATE_USE_CPU"),
             "false");
   EXPECT_EQ(Variable(Made({}, std::nullopt, 2), "ACCELERATE_USE_CPU"), "(none)");
@@ -136,15 +138,19 @@ TEST(LaunchFlags, OneMachineOfAFileForSeveral) {
   file.main_process_ip = "node0";
   file.main_process_port = 1234;
   const LaunchOptions both = Made({}, file, 0);
+  EXPECT_EQ(both.num_processes, 4);
   EXPECT_EQ(both.machine_rank, 1);
   EXPECT_EQ(both.main_process_ip, "node0");
   EXPECT_EQ(both.main_process_port, 1234);
   const LaunchOptions one = Made(Parsed({"--num_machines", "1"}), file, 0);
+  EXPECT_EQ(one.num_processes, 2);
   EXPECT_EQ(one.machine_rank, 0);
   EXPECT_EQ(one.main_process_ip, "127.0.0.1");
   EXPECT_EQ(one.main_process_port, 0);
   const LaunchOptions three =
-      Made(Parsed({"--num_machines", "3", "--num_processes", "6"}), file, 0);
+      Made(Parsed({"--num_machines", "3", "--num_processes", "9"}), file, 0);
+  EXPECT_EQ(three.num_processes, 9);
+  EXPECT_EQ(Made(Parsed({"--num_machines", "3"}), file, 0).num_processes, 6);
   EXPECT_EQ(three.main_process_ip, "node0");
   EXPECT_EQ(three.main_process_port, 1234);
   file.num_machines = 1;

@@ -218,6 +218,29 @@ TEST_F(LaunchedTest, AccelerateUseCpuIsTrueOrFalse) {
   EXPECT_EQ(Launch(2, both).exit_code, 0);
 }
 
+TEST_F(LaunchedTest, OneProgramAfterAnother) {
+  std::string script;
+  for (const char* out : {"first", "second"}) {
+    script += script.empty() ? "" : " && ";
+    for (const std::string& arg : Finetune(out, {"--max_steps", "2"})) script += " '" + arg + "'";
+  }
+  const RunResult run = Launch(2, {"sh", "-c", script});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(Read("first/model.safetensors"), Read("second/model.safetensors"));
+}
+
+TEST_F(LaunchedTest, WhoAskedForGpusGetsNoCpu) {
+  for (const int processes : {1, 2}) {
+    Args program = {"env", "CUDA_VISIBLE_DEVICES=", "ACCELERATE_USE_CPU=0", "LATHE_USE_GPU=1"};
+    for (const std::string& arg : Finetune("out", {"--max_steps", "1"})) program.push_back(arg);
+    const RunResult run = Launch(processes, program);
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_EQ(run.err.find("error:"), run.err.rfind("error:")) << run.err;
+    EXPECT_NE(run.err.find("CUDA"), std::string::npos) << run.err;
+    EXPECT_FALSE(Exists("out/model.safetensors"));
+  }
+}
+
 TEST_F(LaunchedTest, OptionsThatDiffer) {
   Args program = Finetune("out", {"--max_steps", "3"});
   std::string script = "test $RANK = 1 && more='--weight_decay 0.5'; exec";

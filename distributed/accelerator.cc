@@ -50,9 +50,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
   }
   Check(precision == "no" || precision == "bf16" || precision == "fp16", "accelerator",
         "mixed_precision must be \"no\", \"bf16\" or \"fp16\" but is \"", precision, "\"");
-  const std::string wish = !options_.device.empty() ? options_.device
-                           : ReadUseCpu()           ? "cpu"
-                                                    : "auto";
+  const std::string wish = options_.device.empty() ? ReadDevice() : options_.device;
   if (options_.timeout.count() == 0) options_.timeout = ReadTimeout();
   const Job& job = TheJob(options_.environment, options_.timeout);
   if (options_.environment) {

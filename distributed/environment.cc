@@ -211,6 +211,8 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
 
 ProcessEnvironment ReadProcessEnvironment() { return ReadProcessEnvironment(OwnVariable); }
 
+namespace {
+
 bool ReadUseCpu(const GetVariable& get) {
   const std::optional<std::string> set = get("ACCELERATE_USE_CPU");
   if (!set) return false;
@@ -228,7 +230,13 @@ bool ReadUseCpu(const GetVariable& get) {
                         "correct the environment variable or unset it");
 }
 
-bool ReadUseCpu() { return ReadUseCpu(OwnVariable); }
+}  // namespace
+
+std::string ReadDevice(const GetVariable& get) {
+  if (ReadUseCpu(get)) return "cpu";
+  return get("LATHE_USE_GPU") ? "cuda" : "auto";
+}
+std::string ReadDevice() { return ReadDevice(OwnVariable); }
 
 int64_t ReadAccumulationSteps(const GetVariable& get) {
   constexpr char kName[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";

@@ -39,11 +39,12 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 ProcessEnvironment ReadProcessEnvironment(const GetVariable& get);
 ProcessEnvironment ReadProcessEnvironment();  // of this process
 
-// Whether ACCELERATE_USE_CPU is true, in the words that Accelerate knows: y, yes, t, true, on, 1 or
-// n, no, f, false, off, 0, in upper case or lower. False if it is not set. Throws InvalidArgument
-// for others.
-bool ReadUseCpu(const GetVariable& get);
-bool ReadUseCpu();  // of this process
+// Where to compute if nobody else says so: "cpu" where ACCELERATE_USE_CPU is true, in the words
+// that Accelerate knows: y, yes, t, true, on, 1 or n, no, f, false, off, 0, in upper case or lower;
+// "cuda" where there is LATHE_USE_GPU, which `lathe launch` sets for who has asked for GPUs; else
+// "auto". Throws InvalidArgument for other words.
+std::string ReadDevice(const GetVariable& get);
+std::string ReadDevice();  // of this process
 
 // Batches to a step: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, or 1. Throws InvalidArgument for what
 // is no whole number above 0.

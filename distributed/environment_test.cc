@@ -29,13 +29,20 @@ std::string ErrorOf(const Variables& variables) {
   return "nothing was thrown";
 }
 
-TEST(ReadUseCpu, KnowsAcceleratesWords) {
-  const auto read = [](const std::string& value) {
-    return ReadUseCpu([&](const char* name) -> std::optional<std::string> {
-      EXPECT_STREQ(name, "ACCELERATE_USE_CPU");
+TEST(ReadDevice, KnowsAcceleratesWords) {
+  const auto device = [](const std::string& use_cpu, const std::string& use_gpu = "") {
+    return ReadDevice([&](const char* name) -> std::optional<std::string> {
+      const std::string value = name == std::string("ACCELERATE_USE_CPU") ? use_cpu
+                                : name == std::string("LATHE_USE_GPU")    ? use_gpu
+                                                                          : "";
       return value.empty() ? std::nullopt : std::optional(value);
     });
   };
+  const auto read = [&](const std::string& value) { return device(value) == "cpu"; };
+  EXPECT_EQ(device(""), "auto");
+  EXPECT_EQ(device("false"), "auto");
+  EXPECT_EQ(device("false", "1"), "cuda");
+  EXPECT_EQ(device("true", "1"), "cpu");
   for (const char* yes : {"y", "yes", "t", "true", "on", "1", "True", "YES", "T", "On"})
     EXPECT_TRUE(read(yes)) << yes;
   for (const char* no : {"n", "no", "f", "false", "off", "0", "False", "NO", "oFF", ""})

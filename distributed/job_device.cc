@@ -7,6 +7,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/distributed/collectives.h"
+#include "lathe/distributed/machine.h"
 #include "lathe/distributed/nccl_devices.h"
 #include "lathe/distributed/store.h"
 
@@ -71,11 +72,20 @@ std::vector<RankDevice> GatherDevices(const Job& job) {
   return all;
 }
 
+JobDevice ChooseAlone(const std::string& wish) {
+  const Device device = ChooseDevice(wish);
+  if (wish != "auto" || device != Device{} || VisibleGpus() == 0) return {.device = device};
+  DeviceBackend* backend = FindDeviceBackend();
+  return {.note =
+              "this process computes on the CPU: " +
+              (backend == nullptr ? "this program was built without CUDA" : backend->WhyNone())};
+}
+
 }  // namespace
 
 JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
                           std::chrono::milliseconds timeout) {
-  if (job.group->size() == 1) return {.device = ChooseDevice(wish)};
+  if (job.group->size() == 1) return ChooseAlone(wish);
   CheckSame(*job.group, "preflight", {{"device", wish}},
             "run the same program with the same options on all ranks");
   if (wish == "cpu") return {};
@@ -91,8 +101,10 @@ JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
     CheckRankDevices(devices);
   } catch (const Error& e) {
     if (wish == "cuda") throw Error(e.code(), "[accelerator] " + e.message(), e.hint());
-    const bool any = std::any_of(devices.begin(), devices.end(),
-                                 [](const RankDevice& device) { return device.visible > 0; });
+    DeviceBackend* backend = FindDeviceBackend();
+    const bool any =
+        VisibleGpus() > 0 || (backend != nullptr && backend->Count() > 0) ||
+        std::ranges::any_of(devices, [](const RankDevice& device) { return device.visible > 0; });
     return {.note = any ? "all processes compute on the CPU: " + e.message() : ""};
   }
   // Connections last as long as somebody uses them: NCCL's must end before the process does.
