@@ -1,6 +1,7 @@
 #include "lathe/distributed/peer_watch.h"
 
 #include <algorithm>
+#include <iostream>
 #include <thread>
 #include <utility>
 
@@ -17,6 +18,8 @@ constexpr char kTrouble[] = "trouble";  // set once somebody looks for the culpr
 
 std::string RankName(int rank) { return "rank " + std::to_string(rank); }
 std::string RankKey(const std::string& what, int rank) { return what + "/" + std::to_string(rank); }
+// Of a rank that has done all its part, and of one that has given up together with others.
+constexpr char kBye[] = "bye", kKnows[] = "knows";
 
 // "rank 12 has ended" names rank 12 and not rank 1.
 bool Names(const std::string& text, int rank) {
@@ -53,18 +56,28 @@ PeerWatch::~PeerWatch() {
 void PeerWatch::SayGoodbye() {
   store_->SetPatience(kMoment);
   store_->Leave({{kLeft, RankName(rank_)},  // who waits for this rank shall know
-                 {RankKey("bye", rank_), ""}});
+                 {RankKey(kBye, rank_), ""}});
   const Clock::time_point deadline = Clock::now() + patience_;
+  std::string left;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
-    while (!store_->Get(RankKey("bye", other), std::min(kMoment, Left(deadline)))) {
-      const std::string gone = std::string(Store::kGone) + "/" + RankName(other);
-      // One that has given up together with others says no more than that.
-      if (store_->Get(gone, Milliseconds(0)) ||
-          store_->Get(RankKey("knows", other), Milliseconds(0)) || Clock::now() >= deadline) {
-        break;
-      }
+    while (!store_->Get(RankKey(kBye, other), std::min(kMoment, Left(deadline)))) {
+      if (HasGone(*store_, other)) break;
+      if (Clock::now() < deadline) continue;
+      left += (left.empty() ? "" : ", ") + RankName(other);
+      break;
     }
   }
+  if (left.empty()) return;
+  std::cerr << "note: rank 0 has waited " << std::chrono::duration<double>(patience_).count()
+            << " s for the end of " << left << ", and ends" << std::endl;
+}
+
+bool PeerWatch::HasGone(Store& store, int rank) {
+  const auto is_set = [&](const std::string& key) {
+    return store.Get(key, Milliseconds(0)).has_value();
+  };
+  return is_set(RankKey(kBye, rank)) || is_set(RankKey(kKnows, rank)) ||
+         is_set(std::string(Store::kGone) + "/" + RankName(rank));
 }
 
 void PeerWatch::Run(const char* what, const std::function<void()>& body) {
@@ -116,12 +129,12 @@ std::string PeerWatch::AgreeOnProblem(const char* what, const std::string& said,
 }
 
 void PeerWatch::Part(const std::string& blame) try {
-  store_->Leave({{RankKey("knows", rank_), ""}});
+  store_->Leave({{RankKey(kKnows, rank_), ""}});
   // Rank 0 takes the store with it, so it goes last of those that still answer.
   const auto deadline = Clock::now() + 2 * kMoment;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
     if (Names(blame, other)) continue;
-    store_->Get(RankKey("knows", other), Left(deadline));
+    store_->Get(RankKey(kKnows, other), Left(deadline));
   }
 } catch (const Error&) {
   // Rank 0 heard the first word and went before it had answered.
@@ -263,7 +276,7 @@ std::string PeerWatch::Await(const std::string& key, int from) {
     while (problem.empty()) {
       if (const auto value = store_->Get("word/" + key, kMoment)) return *value;
       std::string ended = store_->Get(Store::kGone, Milliseconds(0)).value_or("");
-      if (ended.empty() && store_->Get(RankKey("bye", from), Milliseconds(0)))
+      if (ended.empty() && store_->Get(RankKey(kBye, from), Milliseconds(0)))
         ended = RankName(from);
       if (!ended.empty()) {
         // It may have posted the word just before.

@@ -67,6 +67,9 @@ class PeerWatch {
   void LookAfter(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
                  std::function<void()> on_loss = nullptr);
 
+  // Whether a process with this rank was in a group of this store and has gone.
+  static bool HasGone(Store& store, int rank);
+
   // As ProcessGroup's.
   void CheckPeers();
   void SetAlarm(const std::function<void(const Error&)>& alarm);

@@ -12,6 +12,8 @@
 #include "lathe/distributed/gloo_group.h"
 #include "lathe/distributed/lost_ranks.h"
 #include "lathe/distributed/nccl_group.h"
+#include "lathe/distributed/peer_watch.h"
+#include "lathe/distributed/socket.h"
 #include "lathe/distributed/store.h"
 
 namespace lathe {
@@ -141,14 +143,46 @@ std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds ti
   return std::string("rank 0") + kEndedEarly;
 }
 
-void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
-  if (store.Add(RankKey("joins", env.rank), 1) > 1) {
-    // The one that was first may be in the midst of a job.
-    store.Leave({{kTwice, RankName(env.rank)}});
-    throw Error(absl::StatusCode::kFailedPrecondition,
-                "rank " + std::to_string(env.rank) + " has joined twice",
-                "give each process a RANK of its own, or start only one job at a time here");
+// False, and the store left again: it is that of the program before this one in the same script,
+// whose rank 0 still runs.
+bool Enter(Store& store, const ProcessEnvironment& env) {
+  if (store.Add(RankKey("joins", env.rank), 1) == 1) return true;
+  if (PeerWatch::HasGone(store, env.rank)) {
+    store.Leave();
+    return false;
   }
+  // The one that was first may be in the midst of a job.
+  store.Leave({{kTwice, RankName(env.rank)}});
+  throw Error(absl::StatusCode::kFailedPrecondition,
+              "rank " + std::to_string(env.rank) + " has joined twice",
+              "give each process a RANK of its own, or start only one job at a time here");
+}
+
+std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::string& job,
+                                 const ProcessEnvironment& env, Milliseconds timeout) {
+  constexpr Milliseconds kPause(50);
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const auto check = [&] {
+    if (const auto ended = FindEndedRank(env))
+      throw EndedEarly(env, RankName(*ended) + kEndedEarly);
+  };
+  for (;;) {
+    auto store =
+        std::make_shared<Store>(host, port, job, Left(deadline), RankName(env.rank), check);
+    // Rank 0 may also hang once it has greeted.
+    store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), timeout));
+    if (Enter(*store, env)) return store;
+    if (Left(deadline) < kPause) break;
+    std::this_thread::sleep_for(kPause);
+    check();
+  }
+  throw Error(absl::StatusCode::kUnavailable,
+              "rank 0 of the program that ran before at " + AddressText(host, port) +
+                  " did not end within " + Seconds(timeout),
+              "look at what it does, or choose another port with MASTER_PORT");
+}
+
+void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const std::string problem = Verdict(store, env, timeout);
   if (problem.empty()) return;
   TellThatHeard(store, env);
@@ -179,14 +213,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
     server = std::make_shared<StoreServer>(host, port, job);
     port = server->port();
   }
-  auto store = std::make_shared<Store>(host, port, job, options.timeout,
-                                       "rank " + std::to_string(env.rank), [&] {
-                                         const auto ended = FindEndedRank(env);
-                                         if (ended)
-                                           throw EndedEarly(env, RankName(*ended) + kEndedEarly);
-                                       });
-  // Rank 0 may also hang once it has greeted.
-  store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), options.timeout));
+  auto store = FindStore(host, port, job, env, options.timeout);
   Join(*store, env, options.timeout);
   if (nccl) {
     return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <iostream>
+#include <sstream>
 #include <thread>
 
 #include "lathe/core/error.h"
@@ -214,6 +216,55 @@ TEST(Joining, TwiceTheSameRank) {
   EXPECT_EQ(results[first_is_double ? 1 : 2].said, "rank 1 has joined twice");
   EXPECT_EQ(results[first_is_double ? 2 : 1].said,
             "rank 1 has joined twice, and rank 2 did not join within 2.0 s");
+}
+
+// As in `lathe launch sh -c 'one && another'`, where rank 0 of the first still writes something.
+TEST(Joining, AfterAProgramWhoseRank0StillRuns) {
+  ExpectAllWell(RunRanks(2, [](const ProcessEnvironment& env) {
+    for (int program = 0; program < 3; ++program) {
+      const auto group = JoinProcessGroup(env, {.timeout = seconds(10)});
+      std::vector<float> sum = {1};
+      group->AllReduce(sum);
+      EXPECT_EQ(sum[0], 2);
+      if (env.rank == 0) std::this_thread::sleep_for(milliseconds(300));
+    }
+    return std::string();
+  }));
+}
+
+TEST(Joining, AfterAProgramWhoseRank0DoesNotEnd) {
+  const int port = FreePort();
+  const auto results = RunProcesses(Environments(2, port), [](const ProcessEnvironment& env) {
+    auto group = JoinProcessGroup(env, {.timeout = seconds(1)});
+    group->Barrier();
+    if (env.rank == 0) {
+      std::this_thread::sleep_for(seconds(3));
+    } else {
+      group.reset();
+      JoinProcessGroup(env, {.timeout = seconds(1)});
+    }
+    return std::string();
+  });
+  EXPECT_EQ(results[0].exit_code, 0);
+  EXPECT_EQ(results[1].said, "rank 0 of the program that ran before at 127.0.0.1:" +
+                                 std::to_string(port) + " did not end within 1.0 s");
+}
+
+// Rank 0 takes the store with it, so it waits for the others; and says so when one doesn't end.
+TEST(Ending, BesideARankThatDoesNot) {
+  const auto results = RunRanks(2, [](const ProcessEnvironment& env) {
+    std::ostringstream said;
+    std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
+    auto group = JoinProcessGroup(env, {.timeout = seconds(1)});
+    group->Barrier();
+    if (env.rank == 1) std::this_thread::sleep_for(seconds(3));
+    group.reset();
+    std::cerr.rdbuf(before);
+    return said.str();
+  });
+  ExpectAllWell(results);
+  EXPECT_EQ(results[0].said, "note: rank 0 has waited 1 s for the end of rank 1, and ends\n");
+  EXPECT_EQ(results[1].said, "");
 }
 
 TEST(Joining, DifferentWorldSizes) {
