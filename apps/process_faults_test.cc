@@ -227,6 +227,32 @@ TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
   }
 }
 
+// The one that is left saves and tells.
+TEST_F(FaultTest, TwoThatHangTogether) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    double other = 0;  // until it has ended
+    const Outcome outcome = WithFault(
+        [&](pid_t, const std::vector<pid_t>& ranks) {
+          const TestClock::time_point start = TestClock::now();
+          for (const int victim : {0, 1}) kill(ranks[victim], SIGSTOP);
+          EXPECT_TRUE(WaitUntil([&] { return !IsAlive(ranks[2]); }));
+          other = SecondsSince(start);
+          for (const int victim : {0, 1}) kill(ranks[victim], SIGKILL);
+        },
+        {"--ddp_timeout", "2"});
+    Report("ranks 0 and 1 stopped, timeout 2 s: the other", other);
+    EXPECT_EQ(outcome.run.exit_code, 128 + SIGKILL) << outcome.run.err;
+    EXPECT_GE(other, 2);
+    EXPECT_LT(other, 15);
+    for (const std::string& part : {std::string("rank 2: error: ["),
+                                    std::string("rank 2 can't go on: rank 0 does not answer"),
+                                    "is in " + Path("out") + "\n"}) {
+      EXPECT_NE(outcome.run.err.find(part), std::string::npos) << outcome.run.err;
+    }
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+  }
+}
+
 // A rank that ends with an error of its own says why; what it makes of the others is not told.
 TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
   std::string program;
@@ -257,7 +283,8 @@ TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
 }
 
 // A program that says nothing of what it does.
-TEST_F(FaultTest, AKilledRankOfTheExampleLoop) {
+// The launcher says how long one may hang.
+TEST_F(FaultTest, AKilledOrHangingRankOfTheExampleLoop) {
   ASSERT_EQ(Launch(1, Finetune("start", {"--max_steps", "1"})).exit_code, 0);
   const std::string table = Read("train.csv");
   const size_t header = table.find('\n') + 1;
@@ -268,25 +295,33 @@ TEST_F(FaultTest, AKilledRankOfTheExampleLoop) {
                              "pid.$RANK; exec apps/examples/training_loop " + Path("start") + " " +
                              Path("long.csv") + " " + Path("dev.csv") + " " + Path("loop");
   for (int round = 0; round < FaultRounds(); ++round) {
-    Write("log", "");
-    RunResult run;
-    std::thread job([&] { run = Launch(2, {"sh", "-c", script}, {.stdout_path = Path("log")}); });
-    EXPECT_TRUE(WaitUntil([&] { return Read("log").find("epoch 1") != std::string::npos; }, 120));
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // in the midst of the second
-    const TestClock::time_point start = TestClock::now();
-    kill(std::stoi(Read(Name(1))), SIGKILL);
-    job.join();
-    const double seconds = SecondsSince(start);
-    Report("rank 1 of the example loop killed", seconds);
-    EXPECT_LT(seconds, 2);
-    EXPECT_EQ(run.exit_code, 128 + SIGKILL);
-    EXPECT_NE(run.err.find("rank 0 can't go on: rank 1 has ended while training\n"),
-              std::string::npos)
-        << run.err;
+    for (const bool hangs : {false, true}) {
+      Write("log", "");
+      RunResult run;
+      std::thread job([&] {
+        run = Launch(2, {"sh", "-c", script}, {.stdout_path = Path("log")}, {"--timeout", "2"});
+      });
+      EXPECT_TRUE(WaitUntil([&] { return Read("log").find("epoch 1") != std::string::npos; }, 120));
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // in the midst of the second
+      const pid_t other = std::stoi(Read(Name(0))), victim = std::stoi(Read(Name(1)));
+      const TestClock::time_point start = TestClock::now();
+      kill(victim, hangs ? SIGSTOP : SIGKILL);
+      EXPECT_TRUE(WaitUntil([&] { return !IsAlive(other); }, 20));
+      const double seconds = SecondsSince(start);
+      kill(victim, SIGKILL);
+      job.join();
+      Report(std::string("rank 1 of the example loop ") + (hangs ? "stopped" : "killed"), seconds);
+      EXPECT_LT(seconds, hangs ? 6 : 2);
+      EXPECT_EQ(run.exit_code, hangs ? 1 : 128 + SIGKILL) << run.err;
+      const std::string what = hangs ? "does not answer" : "has ended";
+      EXPECT_NE(run.err.find("rank 0 can't go on: rank 1 " + what + " while training\n"),
+                std::string::npos)
+          << run.err;
+    }
   }
 }
 
-TEST_F(FaultTest, TheLauncherSaysHowLongARankMayHang) {
+TEST_F(FaultTest, TheLauncherSaysHowLongARankMayBeLate) {
   ASSERT_EQ(Launch(1, Finetune("start", {"--max_steps", "1"})).exit_code, 0);
   const std::string script = "echo $$ > " + Path("") +
                              "pid.$RANK; test $RANK = 1 && kill -STOP $$; exec "

@@ -47,10 +47,11 @@ void TellThatMainHasSaved(ProcessGroup& group) try {
 }
 
 // Of what is left without the main process, the first process of each machine saves. Those that
-// went together with it the launcher knows of, a moment later.
-bool SavesForMain(const Error& lost) {
+// went together with it the launcher knows of, a moment later; those that hang with it don't end.
+bool SavesForMain(const Error& error) {
   const ProcessEnvironment environment = ReadProcessEnvironment();
-  std::vector<int> gone = FindLostRanks(lost).ranks;
+  const LostRanks lost = FindLostRanks(error);
+  std::vector<int> gone = lost.ranks;
   gone.push_back(0);
   const std::vector<int> local_ranks = LocalRanks();
   for (int look = 0; look < 10; ++look) {
@@ -65,7 +66,10 @@ bool SavesForMain(const Error& lost) {
     if (is_first) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
-  return false;
+  return lost.hang && std::ranges::all_of(local_ranks, [&](int rank) {
+           return rank >= environment.rank || std::ranges::count(gone, rank) > 0 ||
+                  StaysAfterAHang(environment, rank);
+         });
 }
 
 // While it lives, no other process that has one writes to the folder.

@@ -25,29 +25,61 @@ std::string EndedRanks::Variable(int port) const {
   return text.str();
 }
 
-std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment) {
-  std::vector<EndedRank> ranks;
+namespace {
+
+// The launcher's; none: there is none, or it is that of a job around this one.
+std::optional<std::ifstream> FileOfEndedRanks(const ProcessEnvironment& environment) {
   const char* variable = std::getenv(kEndedRanks);
-  if (variable == nullptr) return ranks;
+  if (variable == nullptr) return std::nullopt;
   std::istringstream text(variable);
   int port = 0;
   std::string path;
-  // Of a job around this one it says nothing here.
-  if (!(text >> port >> path) || port != environment.master_port) return ranks;
+  if (!(text >> port >> path) || port != environment.master_port) return std::nullopt;
   std::ifstream file(path);
-  for (EndedRank ended{}; file >> ended.rank >> ended.exit_code;) ranks.push_back(ended);
+  if (!file) return std::nullopt;
+  return file;
+}
+
+}  // namespace
+
+std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment) {
+  std::vector<EndedRank> ranks;
+  std::optional<std::ifstream> file = FileOfEndedRanks(environment);
+  if (!file) return ranks;
+  for (EndedRank ended{}; *file >> ended.rank >> ended.exit_code;) ranks.push_back(ended);
   return ranks;
 }
 
+namespace {
+
+// Its exit code, once it has ended.
+std::optional<int> AwaitEnd(const ProcessEnvironment& environment, int rank,
+                            std::chrono::milliseconds time) {
+  constexpr std::chrono::milliseconds kPause(20);
+  for (auto waited = kPause * 0; waited < time; waited += kPause) {
+    for (const EndedRank& ended : FindEndedRanks(environment)) {
+      if (ended.rank == rank) return ended.exit_code;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return std::nullopt;
+}
+
+bool LauncherTells(const ProcessEnvironment& environment) {
+  return FileOfEndedRanks(environment).has_value();
+}
+
+}  // namespace
+
 bool HasTold(const ProcessEnvironment& environment, int rank) {
   constexpr int kLargestOwnCode = 127;
-  for (int look = 0; look < 25 && std::getenv(kEndedRanks) != nullptr; ++look) {
-    for (const EndedRank& ended : FindEndedRanks(environment)) {
-      if (ended.rank == rank) return ended.exit_code > 0 && ended.exit_code <= kLargestOwnCode;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return false;
+  if (!LauncherTells(environment)) return false;
+  const int code = AwaitEnd(environment, rank, std::chrono::milliseconds(500)).value_or(0);
+  return code > 0 && code <= kLargestOwnCode;
+}
+
+bool StaysAfterAHang(const ProcessEnvironment& environment, int rank) {
+  return LauncherTells(environment) && !AwaitEnd(environment, rank, std::chrono::seconds(3));
 }
 
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment) {

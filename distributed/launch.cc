@@ -206,9 +206,7 @@ int RunFunction(const std::function<void()>& function, int rank) {
     return 0;
   } catch (const Error& e) {
     if (FindLostRanks(e).ranks.empty()) return ReportError(rank, e.message(), e.hint());
-    const ProcessEnvironment environment = ReadProcessEnvironment();
-    const auto has_told = [&](int other) { return HasTold(environment, other); };
-    if (TellsOfLostRanks(e, rank, LocalRanks(), has_told)) ReportError(rank, e.message(), e.hint());
+    if (TellsOfLostRanks(e, ReadProcessEnvironment())) ReportError(rank, e.message(), e.hint());
     return kLostRankExitCode;
   } catch (const std::bad_alloc&) {
     return ReportError(rank, "out of memory");

@@ -17,9 +17,10 @@ class LifeSigns {
   static constexpr char kSilent[] = "silent";  // "rank 2 does not answer while training"
 
   // store: a connection of this object's own. A rank is silent that has left no sign in `timeout`,
-  // counted in this process's own rounds: a job that was suspended as a whole goes on. Once a rank
-  // has done all its part, nobody is looked after any more. on_loss: called on the thread, a moment
-  // after a loss, perhaps when this object is no more. `rank_0`: the store has gone or hangs.
+  // counted in this process's own rounds: a job that was suspended as a whole goes on, unless that
+  // was in a call that needs the others, and for longer than the timeout. Once a rank has done all
+  // its part, nobody is looked after any more. on_loss: called on the thread, a moment after a
+  // loss, perhaps when this object is no more. `rank_0`: the store has gone or hangs.
   LifeSigns(int rank, int size, std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
             std::function<void(bool rank_0)> on_loss = nullptr);
   // Doesn't wait for the store.

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "lathe/distributed/environment.h"
+#include "lathe/distributed/ended_ranks.h"
 
 namespace lathe {
 namespace {
@@ -79,16 +79,18 @@ std::vector<int> LocalRanks() {
   return ranks;
 }
 
-bool TellsOfLostRanks(const Error& error, int rank, const std::vector<int>& local_ranks,
-                      const std::function<bool(int rank)>& has_told) {
+bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment) {
   const LostRanks lost = FindLostRanks(error);
+  const std::vector<int> local_ranks = LocalRanks();
   for (const int other : local_ranks) {
-    if (other < rank && std::ranges::count(lost.ranks, other) == 0) return false;
+    if (other >= environment.rank || std::ranges::count(lost.ranks, other) > 0) continue;
+    // One may hang together with another, which alone was noticed.
+    if (!lost.hang || !StaysAfterAHang(environment, other)) return false;
   }
   const bool all_here = std::ranges::all_of(
       lost.ranks, [&](int other) { return std::ranges::count(local_ranks, other) > 0; });
   return lost.hang || !all_here || error.hint() != kLostRankHint ||
-         !std::ranges::all_of(lost.ranks, has_told);
+         !std::ranges::all_of(lost.ranks, [&](int other) { return HasTold(environment, other); });
 }
 
 }  // namespace lathe

@@ -2,10 +2,10 @@
 // ends, one on each machine tells of it, and the launcher looks for the cause elsewhere.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "lathe/core/error.h"
+#include "lathe/distributed/environment.h"
 
 namespace lathe {
 
@@ -28,10 +28,9 @@ LostRanks FindLostRanks(const Error& error);
 std::vector<int> LocalRanks();
 void NoteLocalRanks(std::vector<int> ranks);
 
-// Whether `rank` tells of its loss: as the first of those of its machine that is left, unless all
-// that it says is that ranks of the same machine have ended that have told why. `has_told`: whether
-// one of them has; asked only where that matters.
-bool TellsOfLostRanks(const Error& error, int rank, const std::vector<int>& local_ranks,
-                      const std::function<bool(int rank)>& has_told);
+// Whether this rank tells of its loss: as the first of those of its machine that is left, unless
+// all that it says is that ranks of the same machine have ended that have told why. May take
+// seconds, if ranks hang.
+bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment);
 
 }  // namespace lathe

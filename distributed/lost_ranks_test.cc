@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+
+#include "lathe/distributed/ended_ranks.h"
+
 namespace lathe {
 namespace {
 
@@ -38,21 +44,37 @@ TEST(LostRanks, OtherErrorsAreAboutSomethingElse) {
 TEST(LostRanks, OneRankOfEachMachineTells) {
   using Ranks = std::vector<int>;
   const Ranks second = {2, 3}, cyclic = {0, 2}, all = {0, 1, 2, 3};  // rank 2's machine
-  const auto tells = [](const Error& error, const Ranks& local_ranks, bool has_told = true) {
-    return TellsOfLostRanks(error, 2, local_ranks, [=](int) { return has_told; });
+  ProcessEnvironment environment;
+  environment.rank = 2;
+  environment.master_port = 1234;
+  // `code`: that others have ended with, as their launcher knows; without one none has.
+  const auto tells = [&](const Error& error, const Ranks& local_ranks,
+                         std::optional<int> code = 1) {
+    EndedRanks ended;
+    for (const int rank : {0, 1, 3}) {
+      if (code) ended.Add(rank, *code);
+    }
+    setenv(kEndedRanks, ended.Variable(1234).c_str(), 1);
+    NoteLocalRanks(local_ranks);
+    return TellsOfLostRanks(error, environment);
   };
   EXPECT_TRUE(tells(Lost("rank 0 has ended"), second));
   EXPECT_FALSE(tells(Lost("rank 3 has ended"), second));  // rank 3 has told why
-  EXPECT_TRUE(tells(Lost("rank 3 has ended"), second, false));
+  EXPECT_TRUE(tells(Lost("rank 3 has ended"), second, 128 + SIGKILL));
+  EXPECT_TRUE(tells(Lost("rank 3 has ended"), second, std::nullopt));
   EXPECT_TRUE(tells(Lost("rank 3 does not answer"), second));
   EXPECT_TRUE(tells(Lost("rank 3 has ended", "; the model is in out"), second));
   EXPECT_FALSE(tells(Lost("rank 0 has ended"), cyclic));
   EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic));  // rank 0 tells
-  EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic, false));
+  EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic, std::nullopt));
   EXPECT_TRUE(tells(Lost("rank 0 has ended, rank 1 has ended"), cyclic));
   EXPECT_FALSE(tells(Lost("rank 0 has ended"), all));
-  EXPECT_FALSE(tells(Lost("rank 0 does not answer"), all));  // rank 1 tells
+  EXPECT_FALSE(tells(Lost("rank 0 does not answer"), all));               // rank 1 tells
+  EXPECT_TRUE(tells(Lost("rank 0 does not answer"), all, std::nullopt));  // rank 1 hangs, too
   EXPECT_TRUE(tells(Lost("rank 0 does not answer, rank 1 does not answer"), all));
+  unsetenv(kEndedRanks);
+  EXPECT_FALSE(TellsOfLostRanks(Lost("rank 0 does not answer"), environment));  // who knows
+  EXPECT_TRUE(TellsOfLostRanks(Lost("rank 0 does not answer, rank 1 has ended"), environment));
 }
 
 }  // namespace
