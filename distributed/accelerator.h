@@ -52,8 +52,7 @@ struct AcceleratorOptions {
   GradScalerOptions grad_scaler = {};  // with "fp16"
   // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it; of several
   // processes each takes the GPU that its local rank numbers ("cuda"), and "auto" is the CPU for
-  // all unless each has one of its own. Empty: "cpu" where the environment's ACCELERATE_USE_CPU is
-  // true, else "auto".
+  // all unless each has one of its own. Empty: as the environment says (ReadDevice), else "auto".
   std::string device = "";
   // A loader's batch_size is that of the batch which all processes share. False: that of each
   // process, so that N of them make batches N times as large.
@@ -245,6 +244,10 @@ class Accelerator {
   template <typename Body>
   void OnProcess(int process_index_of_it, Body body) const {
     if (process_index() == process_index_of_it) body();
+  }
+  template <typename Body>
+  void OnLocalProcess(int local_process_index_of_it, Body body) const {
+    if (local_process_index() == local_process_index_of_it) body();
   }
   // A line on standard output, from one process on each machine.
   template <typename... Parts>

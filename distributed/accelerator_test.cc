@@ -36,7 +36,9 @@ TEST_P(Processes, Properties) {
     accelerator.OnLastProcess([&] { ran += 2; });
     accelerator.OnProcess(1, [&] { ran += 4; });
     accelerator.OnLocalMainProcess([&] { ran += 8; });
-    EXPECT_EQ(ran, (env.rank == 0 ? 9 : 0) + (env.rank == n - 1 ? 2 : 0) + (env.rank == 1 ? 4 : 0));
+    accelerator.OnLocalProcess(1, [&] { ran += 16; });
+    EXPECT_EQ(ran,
+              (env.rank == 0 ? 9 : 0) + (env.rank == n - 1 ? 2 : 0) + (env.rank == 1 ? 20 : 0));
     Slope model;
     EXPECT_EQ(&accelerator.UnwrapModel(model), &model);
     Accelerator again(Options(env));  // shares the group

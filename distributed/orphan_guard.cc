@@ -7,10 +7,10 @@
 
 #include <initializer_list>
 
+#include "lathe/distributed/environment.h"
+
 namespace lathe {
 namespace {
-
-constexpr int kMostGroups = 4096;
 
 // Reads groups, negative ones to forget, until the other end is closed. Only calls what is safe in
 // a signal handler: it was forked, maybe from among threads.
@@ -19,14 +19,14 @@ constexpr int kMostGroups = 4096;
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(signal_number, SIG_IGN);
   const int nothing = open("/dev/null", O_RDWR);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, stream);
-  static pid_t groups[kMostGroups];
+  static pid_t groups[kMostProcesses];
   int count = 0;
   pid_t group = 0;
   for (;;) {
     const ssize_t got = read(fd, &group, sizeof group);
     if (got < 0) continue;
     if (got != sizeof group) break;
-    if (group > 0 && count < kMostGroups) groups[count++] = group;
+    if (group > 0 && count < kMostProcesses) groups[count++] = group;
     for (int i = 0; i < count; ++i) {
       if (groups[i] == -group) groups[i--] = groups[--count];
     }

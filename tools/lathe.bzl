@@ -1,7 +1,8 @@
 """Rules for Lathe's own C++ targets: warnings, OpenMP and the `lathe/` include prefix in one place."""
 
 _COPTS = ["-Wall", "-Wextra", "-Wshadow", "-Werror", "-fopenmp"]
-_LINKOPTS = ["-fopenmp"]
+# Processes of a job tell by the build id whether they run the same program.
+_LINKOPTS = ["-fopenmp", "-Wl,--build-id=sha1"]
 
 def lathe_cc_library(name, copts = [], **kwargs):
     """A library whose headers are included as "lathe/<package>/<file>.h"."""
