@@ -163,8 +163,12 @@ LaunchConfig AskAll(const LaunchConfig& before) {
     config.use_cpu = AskChoice("Compute on the CPU though there is a GPU: yes or no",
                                before.use_cpu ? "yes" : "no", {"yes", "no"}) == "yes";
   }
-  config.mixed_precision = AskChoice("Mixed precision: no, bf16, or fp16 on a GPU",
-                                     before.mixed_precision.value_or("no"), {"no", "bf16", "fp16"});
+  const std::string precision = before.mixed_precision.value_or("no");
+  config.mixed_precision = config.use_cpu
+                               ? AskChoice("Mixed precision: no or bf16",
+                                           precision == "fp16" ? "no" : precision, {"no", "bf16"})
+                               : AskChoice("Mixed precision: no, bf16, or fp16 on a GPU", precision,
+                                           {"no", "bf16", "fp16"});
   return config;
 }
 

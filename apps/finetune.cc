@@ -394,7 +394,9 @@ int SaidByFewest(const std::function<int()>& body) {
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   } catch (const Error& e) {
     if (FindLostRanks(e).ranks.empty()) {
-      if (LowerRankTells(e)) throw SaidElsewhere{};
+      const bool elsewhere =
+          JoinedGroup() == nullptr ? LocalMainHasTold(ReadProcessEnvironment()) : LowerRankTells(e);
+      if (elsewhere) throw SaidElsewhere{};
       throw;
     }
     if (!TellsOfLostRanks(e, ReadProcessEnvironment())) throw SaidElsewhere{kLostRankExitCode};

@@ -1,11 +1,14 @@
 #include "lathe/apps/launch_command.h"
 
+#include <unistd.h>
+
 #include <iostream>
 
 #include "lathe/apps/flags.h"
 #include "lathe/apps/launch_flags.h"
 #include "lathe/apps/report_error.h"
 #include "lathe/core/error.h"
+#include "lathe/distributed/environment.h"
 #include "lathe/distributed/launch.h"
 
 namespace lathe {
@@ -19,7 +22,8 @@ constexpr char kUsage[] =
     "  lathe launch [options] PROGRAM [ARGS...]\n"
     "\n"
     "What no option says is taken from the file that `lathe config` writes, if there is\n"
-    "one. Without either there is one process for each GPU, or one that uses all cores.\n";
+    "one. Without either there is one process for each GPU, or one that uses all cores.\n"
+    "Standard input, unless it is a terminal, is for the first process.\n";
 
 }  // namespace
 
@@ -46,7 +50,14 @@ int RunLaunch(const std::vector<std::string>& args) {
     std::cout << help_text;
     return 0;
   }
-  return LaunchProgram(command, MakeLaunchOptions(flags, FindLaunchConfig(flags)));
+  LaunchOptions options = MakeLaunchOptions(flags, FindLaunchConfig(flags));
+  // At a terminal only one of those that srun --pty has started runs; and of several processes
+  // groups a terminal's input reaches one, which the launcher's is.
+  if (isatty(STDIN_FILENO) == 0) {
+    CheckOneLauncherEach(options.num_machines);
+    options.supervisor.pass_input = true;
+  }
+  return LaunchProgram(command, options);
 }
 
 }  // namespace lathe

@@ -20,7 +20,8 @@
 namespace lathe {
 namespace {
 
-constexpr char kHint[] = "`lathe config` writes a file that fits; --config_file names another one";
+constexpr char kHint[] =
+    "`lathe config --config_file FILE` writes a file that fits; give --config_file FILE";
 
 std::string Lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),

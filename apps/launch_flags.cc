@@ -67,6 +67,7 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
       .Max(kLargestPort);
   table.Add("rdzv_backend", &o.rdzv_backend, "Accelerate's; of no effect")
       .Choices({"static", "c10d"});
+  table.Add("dynamo_backend", &o.dynamo_backend, "Accelerate's; of no effect").Choices({"no"});
   table.Add("same_network", &o.same_network, "Accelerate's; of no effect");
 }
 

@@ -27,7 +27,7 @@ struct LaunchFlags {
   std::optional<int64_t> timeout;  // seconds
   bool tag_output = false, help = false;
   // Accelerate's, of no effect.
-  std::string rdzv_backend;
+  std::string rdzv_backend, dynamo_backend;
   bool same_network = true;
 
   bool AskForGpus() const { return multi_gpu || !gpu_ids.empty(); }

@@ -158,8 +158,9 @@ TEST(LaunchFlags, OneMachineOfAFileForSeveral) {
 }
 
 TEST(LaunchFlags, DebugAndWhatHasNoEffect) {
-  const LaunchOptions options =
-      Made(Parsed({"--debug", "--same_network", "--rdzv_backend", "static"}), std::nullopt, 0);
+  const LaunchOptions options = Made(
+      Parsed({"--debug", "--same_network", "--rdzv_backend", "static", "--dynamo_backend", "no"}),
+      std::nullopt, 0);
   EXPECT_EQ(Variable(options, "ACCELERATE_DEBUG_MODE"), "1");
   EXPECT_EQ(Variable(Made({}, std::nullopt, 0), "ACCELERATE_DEBUG_MODE"), "(none)");
 }

@@ -105,6 +105,27 @@ TEST_F(LaunchTest, PassesSignalsOn) {
   }
 }
 
+TEST_F(LaunchTest, InputIsForTheFirstProcess) {
+  const RunResult run =
+      Launch({"--num_processes", "2"}, "sed s/^/$RANK:/", {.input = "one\ntwo\n"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "0:one\n0:two\n");
+}
+
+TEST_F(LaunchTest, SeveralThatMpirunHasStarted) {
+  setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+  setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+  ExpectError(Launch({"--num_processes", "2"}, "echo started"),
+              "Open MPI has started 2 of this launcher");
+  EXPECT_EQ(
+      Launch({"--num_processes", "2", "--num_machines", "2", "--main_process_ip", "127.0.0.1"},
+             "echo started")
+          .out,
+      "started\n");
+  unsetenv("OMPI_COMM_WORLD_RANK");
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+}
+
 TEST_F(LaunchTest, BadOptionsGetOneLine) {
   const std::pair<Args, std::string> cases[] = {
       {{}, "PROGRAM is missing"},

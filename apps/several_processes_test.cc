@@ -218,6 +218,25 @@ TEST_F(LaunchedTest, AccelerateUseCpuIsTrueOrFalse) {
   EXPECT_EQ(Launch(2, both).exit_code, 0);
 }
 
+// The ranks of a machine that waits in vain for another one have one error in common.
+TEST_F(LaunchedTest, OneOfAMachineTellsWhoIsMissing) {
+  for (const char* machine : {"0", "1"}) {
+    const RunResult run =
+        Launch(6, Finetune("out", {"--max_steps", "1"}), {},
+               {"--num_machines", "2", "--machine_rank", machine, "--main_process_ip", "127.0.0.1",
+                "--main_process_port", std::to_string(TestPort()), "--timeout", "2"});
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_NE(run.err.find(*machine == '0' ? "error: ranks 3, 4, 5 did not join within 2.0 s\n"
+                                           : "rank 3: error: 127.0.0.1:"),
+              std::string::npos)
+        << run.err;
+    EXPECT_EQ(run.err.find("error:"), run.err.rfind("error:")) << run.err;
+    EXPECT_NE(run.err.find("rank " + std::string(*machine == '0' ? "0" : "3") + " (process"),
+              std::string::npos)
+        << run.err;
+  }
+}
+
 TEST_F(LaunchedTest, OneProgramAfterAnother) {
   std::string script;
   for (const char* out : {"first", "second"}) {

@@ -78,6 +78,11 @@ bool HasTold(const ProcessEnvironment& environment, int rank) {
   return code > 0 && code <= kLargestOwnCode;
 }
 
+bool LocalMainHasTold(const ProcessEnvironment& environment) {
+  return environment.local_rank > 0 &&
+         HasTold(environment, environment.rank - environment.local_rank);
+}
+
 bool StaysAfterAHang(const ProcessEnvironment& environment, int rank) {
   return LauncherTells(environment) && !AwaitEnd(environment, rank, std::chrono::seconds(3));
 }

@@ -34,6 +34,9 @@ std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment);
 // Whether that rank of this machine has failed by itself, with an error of its own, rather than
 // been killed. Waits half a second for its launcher to know; false where nobody does.
 bool HasTold(const ProcessEnvironment& environment, int rank);
+// Of an error before the ranks have found each other, which most have alike: whether the first of
+// this machine has told its own. Waits as HasTold.
+bool LocalMainHasTold(const ProcessEnvironment& environment);
 // Whether that rank of this machine, which should end as this one does because another rank hangs,
 // doesn't for 3 s: it hangs itself. False where nobody knows.
 bool StaysAfterAHang(const ProcessEnvironment& environment, int rank);

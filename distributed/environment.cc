@@ -33,22 +33,30 @@ bool IsSlurmsOwnPmi(const GetVariable& get, const Names& names) {
   return rank && size && rank == get(names.rank) && size == get(names.world_size);
 }
 
-// RANK and WORLD_SIZE that every process of another launcher inherits would make each a job, all
-// with the same files. A launcher of ours on each machine may well be inside of an mpirun or srun:
-// that has started fewer processes.
-void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
+// The mpirun or srun that has started more than `most` processes, this one among them; else null.
+const Names* FindLargerJob(const GetVariable& get, int most) {
   for (const Names& outer : kLaunchers) {
     const auto rank = get(outer.rank), size = get(outer.world_size);
     if (&outer == &kLaunchers[0] || !rank || !size || IsSlurmsOwnPmi(get, outer)) continue;
     int processes = 0;  // if it is no number, nobody else asks for it here
     std::from_chars(size->data(), size->data() + size->size(), processes);
-    if (processes <= world_size) continue;
-    throw InvalidArgument("WORLD_SIZE is " + std::to_string(world_size) + " but " +
-                              outer.world_size + " is " + *size + ": " + outer.launcher +
-                              " has started more processes than the job would have",
-                          "unset RANK and WORLD_SIZE for one job of " + *size +
-                              " processes, or unset " + outer.world_size + " for separate jobs");
+    if (processes > most) return &outer;
   }
+  return nullptr;
+}
+
+// RANK and WORLD_SIZE that every process of another launcher inherits would make each a job, all
+// with the same files. A launcher of ours on each machine may well be inside of an mpirun or srun:
+// that has started fewer processes.
+void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
+  const Names* outer = FindLargerJob(get, world_size);
+  if (outer == nullptr) return;
+  const std::string size = get(outer->world_size).value();
+  throw InvalidArgument("WORLD_SIZE is " + std::to_string(world_size) + " but " +
+                            outer->world_size + " is " + size + ": " + outer->launcher +
+                            " has started more processes than the job would have",
+                        "unset RANK and WORLD_SIZE for one job of " + size +
+                            " processes, or unset " + outer->world_size + " for separate jobs");
 }
 
 int ParseInt(const char* name, const std::string& text, int low, int high) {
@@ -231,6 +239,20 @@ bool ReadUseCpu(const GetVariable& get) {
 }
 
 }  // namespace
+
+void CheckOneLauncherEach(const GetVariable& get, int num_machines) {
+  const Names* outer = FindLargerJob(get, num_machines);
+  if (outer == nullptr) return;
+  const std::string size = get(outer->world_size).value();
+  throw InvalidArgument(
+      std::string(outer->launcher) + " has started " + size + " of this launcher (" +
+          outer->world_size + "), each for a whole job on " + std::to_string(num_machines) +
+          (num_machines == 1 ? " machine" : " machines"),
+      "let it start the program itself, or one launcher on each machine, with --num_machines; "
+      "unset " +
+          std::string(outer->world_size) + " for separate jobs");
+}
+void CheckOneLauncherEach(int num_machines) { CheckOneLauncherEach(OwnVariable, num_machines); }
 
 std::string ReadDevice(const GetVariable& get) {
   if (ReadUseCpu(get)) return "cpu";

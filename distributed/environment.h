@@ -39,6 +39,11 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 ProcessEnvironment ReadProcessEnvironment(const GetVariable& get);
 ProcessEnvironment ReadProcessEnvironment();  // of this process
 
+// For a launcher of a job on so many machines. Throws InvalidArgument if an mpirun or srun has
+// started more of it.
+void CheckOneLauncherEach(const GetVariable& get, int num_machines);
+void CheckOneLauncherEach(int num_machines);  // with this process's variables
+
 // Where to compute if nobody else says so: "cpu" where ACCELERATE_USE_CPU is true, in the words
 // that Accelerate knows: y, yes, t, true, on, 1 or n, no, f, false, off, 0, in upper case or lower;
 // "cuda" where there is LATHE_USE_GPU, which `lathe launch` sets for who has asked for GPUs; else

@@ -29,6 +29,36 @@ std::string ErrorOf(const Variables& variables) {
   return "nothing was thrown";
 }
 
+TEST(CheckOneLauncherEach, RefusesSeveralOnAMachine) {
+  const auto refusal = [](int num_machines, const std::map<std::string, std::string>& variables) {
+    try {
+      CheckOneLauncherEach(
+          [&](const char* name) -> std::optional<std::string> {
+            const auto found = variables.find(name);
+            return found == variables.end() ? std::nullopt : std::optional(found->second);
+          },
+          num_machines);
+      return std::string();
+    } catch (const Error& e) {
+      EXPECT_NE(e.hint(), "");
+      return e.message();
+    }
+  };
+  EXPECT_EQ(refusal(1, {}), "");
+  EXPECT_EQ(refusal(1, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "");  // what a launcher replaces
+  const std::map<std::string, std::string> mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                                                  {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_EQ(refusal(1, mpi),
+            "Open MPI has started 2 of this launcher (OMPI_COMM_WORLD_SIZE), each for a whole job "
+            "on 1 machine");
+  EXPECT_EQ(refusal(2, mpi), "");
+  const std::map<std::string, std::string> slurm = {{"SLURM_PROCID", "0"},
+                                                    {"SLURM_STEP_NUM_TASKS", "8"}};
+  EXPECT_TRUE(refusal(2, slurm).starts_with("Slurm has started 8 of this launcher"));
+  EXPECT_EQ(refusal(8, slurm), "");
+  EXPECT_EQ(refusal(1, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}), "");  // a batch script
+}
+
 TEST(ReadDevice, KnowsAcceleratesWords) {
   const auto device = [](const std::string& use_cpu, const std::string& use_gpu = "") {
     return ReadDevice([&](const char* name) -> std::optional<std::string> {

@@ -357,6 +357,35 @@ TEST(LaunchProgram, ASecondSignalReachesTheRanksToo) {
   EXPECT_EQ(launcher.out(), "ready\ngot x\ngot xx\n");
 }
 
+TEST(LaunchProgram, TheThirdSignalKills) {
+  Launcher launcher(Script("trap '' INT; echo ready; while :; do sleep 0.05; done"), Ranks(2));
+  launcher.WaitForLines(2);
+  for (int i = 0; i < 5; ++i) launcher.Kill(SIGINT);  // a key that is held down
+  for (int i = 0; i < 2; ++i) {
+    std::this_thread::sleep_for(milliseconds(1200));
+    launcher.Kill(SIGINT);
+  }
+  EXPECT_EQ(launcher.Wait(), 128 + SIGINT);
+  EXPECT_EQ(launcher.err(),
+            "lathe launch: ranks 0, 1 did not end, and this is the third signal; they are "
+            "killed\n");
+}
+
+// Rank 0 has lost rank 1, which hangs, and saved what is left.
+TEST(LaunchProgram, KillsSoonAfterASignalWhatHangs) {
+  const SupervisorOptions times = {.grace = std::chrono::seconds(20), .stop = milliseconds(300)};
+  Launcher launcher(Script("test $RANK = 0 && trap 'exit 75' TERM || trap '' TERM; echo ready; "
+                           "while :; do sleep 1; done"),
+                    Ranks(2, times));
+  launcher.WaitForLines(2);
+  launcher.Kill(SIGTERM);
+  EXPECT_EQ(launcher.Wait(), 128 + SIGTERM);
+  EXPECT_TRUE(launcher.err().ends_with(
+      "lathe launch: rank 1 did not end within 0.3 s of the first that had lost another; it is "
+      "killed\n"))
+      << launcher.err();
+}
+
 TEST(LaunchProgram, KillsAfterTheGraceWhatIgnoresSigterm) {
   Launcher launcher(Script("trap '' TERM; echo $$; while :; do sleep 1; done"),
                     Ranks(2, {.grace = milliseconds(300)}));

@@ -89,7 +89,8 @@ bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment)
   }
   const bool all_here = std::ranges::all_of(
       lost.ranks, [&](int other) { return std::ranges::count(local_ranks, other) > 0; });
-  return lost.hang || !all_here || error.hint() != kLostRankHint ||
+  const bool says_more = error.hint() != kLostRankHint && error.hint() != kLostWhileJoiningHint;
+  return lost.hang || !all_here || says_more ||
          !std::ranges::all_of(lost.ranks, [&](int other) { return HasTold(environment, other); });
 }
 

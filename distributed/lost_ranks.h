@@ -12,8 +12,10 @@ namespace lathe {
 // Of a rank that ends because it has lost another: sysexits.h's EX_TEMPFAIL.
 inline constexpr int kLostRankExitCode = 75;
 
-// The hint of a process group's errors.
+// The hints of a process group's errors.
 inline constexpr char kLostRankHint[] = "look at what that rank printed last";
+inline constexpr char kLostWhileJoiningHint[] =
+    "look at what that rank printed last, and start all again";
 
 // What a process group's error, `[all_reduce] rank 2 can't go on: rank 0 has ended`, says of
 // others.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ namespace {
 // Reads groups, negative ones to forget, until the other end is closed. Only calls what is safe in
 // a signal handler: it was forked, maybe from among threads.
 [[noreturn]] void Guard(int fd) {
+  prctl(PR_SET_NAME, "lathe guard");
   setsid();  // a signal to the launcher's group is not for it
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(signal_number, SIG_IGN);
   const int nothing = open("/dev/null", O_RDWR);
@@ -51,7 +53,9 @@ OrphanGuard::OrphanGuard() {
 
 OrphanGuard::~OrphanGuard() {
   if (fd_ >= 0) close(fd_);
-  if (guard_ > 0) waitpid(guard_, nullptr, 0);
+  if (guard_ <= 0) return;
+  kill(guard_, SIGKILL);  // nothing is left to guard; it may have been stopped
+  waitpid(guard_, nullptr, 0);
 }
 
 void OrphanGuard::Add(pid_t group) {

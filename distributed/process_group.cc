@@ -1,6 +1,7 @@
 #include "lathe/distributed/process_group.h"
 
 #include <algorithm>
+#include <iostream>
 #include <map>
 #include <optional>
 #include <string>
@@ -77,14 +78,46 @@ Milliseconds Left(Clock::time_point deadline) {
 Error EndedEarly(const ProcessEnvironment& env, const std::string& problem) {
   return Error(absl::StatusCode::kUnavailable,
                "[joining] rank " + std::to_string(env.rank) + " can't go on: " + problem,
-               std::string(kLostRankHint) + ", and start all again");
+               kLostWhileJoiningHint);
+}
+
+// After ten seconds, once: who waits for a machine that nobody has started shall see it.
+class WaitingNote {
+ public:
+  explicit WaitingNote(Milliseconds timeout) : timeout_(timeout) {}
+  template <typename WhatFor>
+  void Tell(const WhatFor& what_for) {
+    if (told_ || Clock::now() < at_) return;
+    told_ = true;
+    std::cerr << "note: waiting for " + what_for() + ", for " + Seconds(timeout_) + " in all\n"
+              << std::flush;
+  }
+
+ private:
+  const Milliseconds timeout_;
+  const Clock::time_point at_ = Clock::now() + std::chrono::seconds(10);
+  bool told_ = false;
+};
+
+// "rank 3", "ranks 2, 3".
+std::string Names(const std::vector<int>& ranks) {
+  std::string names;
+  for (const int rank : ranks) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + names;
 }
 
 // What is wrong with who has joined, for all to hear; "" if all is well.
 std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
-  std::string late;
-  int count = 0;
+  WaitingNote note(timeout);
+  const auto who_is_late = [&] {
+    std::vector<int> late;
+    for (int rank = 0; rank < env.world_size; ++rank) {
+      if (!store.Get(RankKey("joined", rank), Milliseconds(0))) late.push_back(rank);
+    }
+    return Names(late) + " to join at " + AddressText(env.master_addr, env.master_port);
+  };
+  std::vector<int> late;
   for (int rank = 0; rank < env.world_size; ++rank) {
     std::optional<std::string> size;
     do {
@@ -94,10 +127,10 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
       if (const auto ended = FindEndedRank(env)) return RankName(*ended) + kEndedEarly;
       if (const auto ended = store.Get(kEndedElsewhere, Milliseconds(0)))
         return *ended + kEndedEarly;
+      note.Tell(who_is_late);
     } while (Left(deadline) > Milliseconds(0));
     if (!size) {
-      late += (late.empty() ? "" : ", ") + std::to_string(rank);
-      ++count;
+      late.push_back(rank);
     } else if (*size != std::to_string(env.world_size)) {
       return "rank " + std::to_string(rank) + " belongs to a job of " + *size +
              " processes but rank 0 to one of " + std::to_string(env.world_size);
@@ -105,8 +138,8 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
   }
   if (late.empty()) return "";
   const auto twice = store.Get(kTwice, Milliseconds(0));
-  return (twice ? *twice + " has joined twice, and " : "") + (count == 1 ? "rank " : "ranks ") +
-         late + " did not join within " + Seconds(timeout);
+  return (twice ? *twice + " has joined twice, and " : "") + Names(late) + " did not join within " +
+         Seconds(timeout);
 }
 
 // Rank 0 takes the store with it, so it goes when all who have joined have heard why.
@@ -162,9 +195,12 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
                                  const ProcessEnvironment& env, Milliseconds timeout) {
   constexpr Milliseconds kPause(50);
   const Clock::time_point deadline = Clock::now() + timeout;
+  WaitingNote note(timeout);
   const auto check = [&] {
     if (const auto ended = FindEndedRank(env))
       throw EndedEarly(env, RankName(*ended) + kEndedEarly);
+    if (env.local_rank == 0)
+      note.Tell([&] { return "rank 0 to answer at " + AddressText(host, port); });
   };
   for (;;) {
     auto store =

@@ -151,7 +151,7 @@ void RankSupervisor::Start(int rank, const std::function<void()>& body) {
   setpgid(0, 0);
   output_.CloseInChild();
   guard_.CloseInChild();
-  MoveTo(STDIN_FILENO, nothing.fd());
+  if (!options_.pass_input || !ranks_.empty()) MoveTo(STDIN_FILENO, nothing.fd());
   MoveTo(STDOUT_FILENO, out.fd());
   MoveTo(STDERR_FILENO, err.fd());
   signals_.Restore();
@@ -225,7 +225,13 @@ void RankSupervisor::NoteFailure(const Rank& rank) {
   if (stage_ == Stage::kRunning) {
     Enter(Stage::kNotice, options_.notice);
     early_ = Clock::now() + options_.patience;
-  } else if (stage_ == Stage::kGrace) {
+  } else if (by_signal_) {
+    if (stage_ == Stage::kGrace && ExitCode(rank.status) == kLostRankExitCode) {
+      // The one that it has lost may hang.
+      stop_by_ = stage_end_;
+      TakeEffort();
+      Enter(Stage::kStopping, options_.stop);
+    }
     // A signal stops the job; one rank may fail all the same: it could not save, say.
     if (cause_ != nullptr || FollowedASignal(rank)) return;
   } else if (stage_ != Stage::kNotice || ExitCode(cause_->status) != kLostRankExitCode ||
@@ -271,12 +277,19 @@ void RankSupervisor::TellCause() {
 }
 
 void RankSupervisor::PassOn(int signal_number) {
+  constexpr std::chrono::seconds kHaste(1);
   SignalAll(signal_number);
   passed_on_.push_back(signal_number);
+  const Clock::time_point now = Clock::now();
+  if (wishes_ == 0 || now - last_wish_ > kHaste) ++wishes_;
+  last_wish_ = now;
+  if (wishes_ == 3 && AnyRuns() && stage_ != Stage::kKilled)
+    KillAll("did not end, and this is the third signal");
   told_to_end_ = true;
   if (!AnyRuns()) stage_end_ = Clock::now();
   if (stage_ != Stage::kRunning) return;
   exit_code_ = kSignalExitCode + signal_number;
+  by_signal_ = true;
   if (AnyRuns()) Enter(Stage::kGrace, options_.grace);
 }
 
@@ -315,13 +328,17 @@ void RankSupervisor::EndStage() {
                  std::min(options_.stop,
                           std::chrono::ceil<std::chrono::milliseconds>(stop_by_ - Clock::now())));
   }
+  const bool long_ago = stage_ == Stage::kGrace || Clock::now() >= stop_by_;
+  KillAll("did not end within " + Seconds(long_ago ? options_.grace : options_.stop) + " of " +
+          (by_signal_ && !long_ago ? "the first that had lost another" : "being told to"));
+}
+
+void RankSupervisor::KillAll(const std::string& why) {
   std::vector<int> left;
   for (const Rank& rank : ranks_) {
     if (rank.running) left.push_back(rank.rank);
   }
-  const bool long_ago = stage_ == Stage::kGrace || Clock::now() >= stop_by_;
-  Say(Names(left) + " did not end within " + Seconds(long_ago ? options_.grace : options_.stop) +
-      " of being told to; " + (left.size() > 1 ? "they are" : "it is") + " killed");
+  Say(Names(left) + ' ' + why + "; " + (left.size() > 1 ? "they are" : "it is") + " killed");
   SignalAll(SIGKILL);
   stage_ = Stage::kKilled;
   stage_end_ = Clock::time_point::max();

@@ -1,10 +1,12 @@
 // Forks the ranks of a job on this machine and sees to it that they end together.
 //
-// - A rank is the leader of a process group, reads nothing from standard input, and dies with the
+// - A rank is the leader of a process group, finds standard input empty, and dies with the
 //   thread that started it, however that ends, and so does what it has started in its group. What
 //   it leaves there is killed when it ends.
 // - SIGINT, SIGTERM and SIGHUP, unless they are ignored as under nohup, are passed on to the ranks,
-//   each as often as it comes. Those that have not ended `grace` after the first are killed.
+//   each as often as it comes. Those that have not ended `grace` after the first are killed, or
+//   `stop` after one has ended because it has lost another, unless one works on; or when a third
+//   signal comes, where those within a second of one count as one.
 // - When a rank fails, the others have `notice` to find out and end by themselves; then they get
 //   SIGTERM, and `stop` later SIGKILL, or `grace` later as long as one works on: it may be saving.
 //   The cause is told last, after all that ranks have printed, and also once it has lasted for
@@ -34,6 +36,7 @@ struct SupervisorOptions {
   std::chrono::milliseconds stop = std::chrono::seconds(5);
   std::chrono::milliseconds patience = std::chrono::seconds(1);
   bool tag_output = false;
+  bool pass_input = false;  // standard input is the first rank's that is started
 };
 
 // While it lives, this thread reads the watched signals from fd(), and SIGPIPE is ignored.
@@ -101,6 +104,7 @@ class RankSupervisor {
   void TellCauseEarly();
   void TellCause();
   void PassOn(int signal_number);
+  void KillAll(const std::string& why);
   // Goes to a stage that ends after `time`.
   void Enter(Stage stage, std::chrono::milliseconds time);
   void EndStage();
@@ -121,6 +125,9 @@ class RankSupervisor {
   Clock::time_point early_ = Clock::time_point::max();
   Clock::time_point stop_by_ = Clock::time_point::max();  // when all are killed after a failure
   std::vector<int> passed_on_;                            // signals
+  bool by_signal_ = false;                                // the job ends, not by a failure
+  int wishes_ = 0;                                        // to end, in signals
+  Clock::time_point last_wish_;
   bool told_to_end_ = false;  // by a signal: who reads the output is not waited for without end
   int exit_code_ = 0;
 };
