@@ -156,7 +156,7 @@ TEST_F(LaunchConfigTest, ReadsHowPrecisionWasWrittenFirst) {
 }
 
 TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
-  RunResult run = Config({}, "both\nMULTI_CPU\n\n3\nfp8\nbf16\n");
+  RunResult run = Config({}, "both\nMULTI_CPU\n\n3\nfp8\nfp16\nbf16\n");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_NE(run.out.find("Please answer with one of NO MULTI_CPU MULTI_GPU."), std::string::npos);
   EXPECT_NE(run.out.find("Saved " + Path(kWritten)), std::string::npos) << run.out;
