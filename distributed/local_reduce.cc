@@ -1,7 +1,6 @@
 #include "lathe/distributed/local_reduce.h"
 
 #include <absl/cleanup/cleanup.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -20,40 +19,10 @@
 #include <vector>
 
 #include "lathe/core/pages.h"
+#include "lathe/distributed/local_memory.h"
 #include "lathe/distributed/peer_watch.h"
 
 namespace lathe {
-
-// A rank's part in a call.
-struct alignas(64) LocalReduce::Part {
-  const char* data;
-  uint64_t call;          // which, and of how many bytes
-  uint64_t shown, begin;  // in which memory that it shows the data lies, or 0; and where
-  alignas(64) std::byte small[kSmallBytes];
-};
-
-// What a rank has to say. `stage` counts on without end. Parts are taken in turn: a rank may begin
-// the next call while others still read its part in this one, but not the one after.
-struct alignas(64) LocalReduce::Slot {
-  std::atomic<uint32_t> stage;
-  pid_t pid;
-  Part parts[2];
-};
-
-// What a rank shows of its memory, and what the others show of theirs.
-struct LocalReduce::Shown {
-  uint64_t id;  // the same on all ranks, from 1
-  std::weak_ptr<Storage> storage;
-  size_t bytes;
-  std::vector<char*> views;  // by rank; null: its own
-
-  ~Shown() {
-    for (char* view : views) {
-      if (view != nullptr) munmap(view, bytes);
-    }
-  }
-};
-
 namespace {
 
 void Futex(std::atomic<uint32_t>& word, int op, uint32_t value, const timespec* timeout) {
@@ -87,17 +56,6 @@ void ReadFrom(pid_t pid, std::span<iovec> from, std::span<iovec> to) {
 void ReadFrom(pid_t pid, const char* from, void* to, size_t size) {
   iovec theirs = {const_cast<char*>(from), size}, mine = {to, size};
   if (size > 0) ReadFrom(pid, std::span(&theirs, 1), std::span(&mine, 1));
-}
-
-// The pages of a memory file that another process has open; null if they can't be had.
-char* MapFileOf(pid_t pid, int file, int64_t bytes, bool writes = true) {
-  if (file < 0) return nullptr;
-  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(file);
-  const int opened = open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-  if (opened < 0) return nullptr;
-  char* const pages = MapPages(bytes, opened, writes);
-  close(opened);
-  return pages;
 }
 
 bool CanRead(pid_t pid, const uint64_t* from, uint64_t expected) {
@@ -203,31 +161,6 @@ void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait&
   for (int rank = 0; rank < size_; ++rank) {
     if (PartOf(rank).call != mine.call) throw std::runtime_error(kOtherSize);
   }
-}
-
-void LocalReduce::SayWhere(Part& part, const char* data, size_t bytes) const {
-  part.shown = 0;
-  for (const auto& one : shown_) {
-    const std::shared_ptr<const Shown> shown = one.lock();
-    const std::shared_ptr<Storage> storage = shown == nullptr ? nullptr : shown->storage.lock();
-    if (storage == nullptr || storage->sharing() != Storage::Sharing::kReadByOthers) continue;
-    const char* const begin = static_cast<const char*>(storage->data());
-    if (data < begin || data + bytes > begin + shown->bytes) continue;
-    part.shown = shown->id;
-    part.begin = static_cast<uint64_t>(data - begin);
-  }
-}
-
-// The data that another rank has in this call, if it shows it; else null.
-const char* LocalReduce::ViewOf(int rank) const {
-  const Part& part = PartOf(rank);
-  if (part.shown == 0) return nullptr;
-  for (const auto& one : shown_) {
-    const std::shared_ptr<const Shown> shown = one.lock();
-    if (shown != nullptr && shown->id == part.shown)
-      return shown->views[static_cast<size_t>(rank)] + part.begin;
-  }
-  return nullptr;
 }
 
 // Of the data that another rank has in this call.
@@ -375,99 +308,6 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
   }
   if (error) std::rethrow_exception(error);
   WaitForAll(on_wait);
-}
-
-template <typename T>
-std::vector<T> LocalReduce::GatherEach(const T& mine, const OnWait& on_wait) {
-  std::vector<T> all(static_cast<size_t>(size_));
-  Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), on_wait);
-  return all;
-}
-
-namespace {
-
-// Bytes of a storage that are to move into a new memory file; what a rank tells of it.
-struct Offer {
-  int64_t bytes = 0;
-  int file = -1;
-};
-
-// The file for them, closed again in the end, and its pages with the bytes.
-class Move {
- public:
-  explicit Move(int64_t bytes) : offer_{bytes} {}
-  ~Move() {
-    if (offer_.file >= 0) close(offer_.file);
-    if (pages_ != nullptr) munmap(pages_, static_cast<size_t>(offer_.bytes));
-  }
-  Move(const Move&) = delete;
-  Move& operator=(const Move&) = delete;
-
-  void Make(const char* name, const Storage& storage) {
-    if (offer_.bytes == 0) return;
-    const MemoryFile made = MakeMemoryFile(name, offer_.bytes);
-    offer_.file = made.file;
-    pages_ = made.pages;
-    if (pages_ == nullptr) return;
-    std::memcpy(pages_, storage.data(),
-                static_cast<size_t>(std::min(offer_.bytes, storage.bytes())));
-  }
-  void Map(pid_t pid, const Offer& theirs) {
-    if (theirs.bytes == offer_.bytes) pages_ = MapFileOf(pid, theirs.file, offer_.bytes);
-  }
-  const Offer& offer() const { return offer_; }
-  bool has_pages() const { return pages_ != nullptr; }
-  // Into their place.
-  void Into(Storage& storage, Storage::Sharing sharing) {
-    storage.Share(std::exchange(pages_, nullptr), offer_.bytes, sharing);
-  }
-
- private:
-  Offer offer_;
-  char* pages_ = nullptr;
-};
-
-}  // namespace
-
-void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
-  Move move(storage.whole_pages());
-  if (rank_ == 0) move.Make("lathe parameters", storage);
-  const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
-  if (rank_ != 0) move.Map(slots_[0].pid, offers[0]);
-  const std::vector<uint8_t> have = GatherEach(uint8_t{move.has_pages()}, on_wait);
-  if (std::ranges::count(have, 0) == 0) move.Into(storage, Storage::Sharing::kInCommon);
-}
-
-std::shared_ptr<const void> LocalReduce::Show(const std::shared_ptr<Storage>& storage,
-                                              int64_t bytes, const OnWait& on_wait) {
-  const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  Move move(std::min(pages, storage->whole_pages()));
-  move.Make("lathe gradients", *storage);
-  const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
-  auto shown = std::make_shared<Shown>();
-  shown->id = ++times_shown_;
-  shown->storage = storage;
-  shown->bytes = static_cast<size_t>(move.offer().bytes);
-  bool have_all = move.has_pages();
-  for (int rank = 0; rank < size_; ++rank) {
-    const Offer& theirs = offers[static_cast<size_t>(rank)];
-    char* view = nullptr;
-    if (rank != rank_ && have_all && theirs.bytes == move.offer().bytes)
-      view = MapFileOf(slots_[static_cast<size_t>(rank)].pid, theirs.file, theirs.bytes,
-                       /*writes=*/false);
-    have_all = have_all && (rank == rank_ || view != nullptr);
-    shown->views.push_back(view);
-  }
-  const std::vector<uint8_t> have = GatherEach(uint8_t{have_all}, on_wait);
-  if (std::ranges::count(have, 0) > 0) return nullptr;
-  move.Into(*storage, Storage::Sharing::kReadByOthers);
-  // The last one of a storage is what counts.
-  std::erase_if(shown_, [&](const auto& one) {
-    const auto before = one.lock();
-    return before == nullptr || before->storage.lock() == storage;
-  });
-  shown_.push_back(shown);
-  return shown;
 }
 
 void LocalReduce::Gather(std::span<const std::byte> mine, std::span<std::byte> all,

@@ -46,6 +46,7 @@ class LocalReduce {
                  const std::vector<ElementRange>& changed, size_t element_size,
                  const OnWait& on_wait);
 
+  // local_share.cc:
   // The storage's bytes become rank 0's in memory that all ranks map (ProcessGroup::ShareMemory).
   void Share(Storage& storage, const OnWait& on_wait);
   // ProcessGroup::ShowMemory.
