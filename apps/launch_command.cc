@@ -1,5 +1,6 @@
 #include "lathe/apps/launch_command.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -55,7 +56,8 @@ int RunLaunch(const std::vector<std::string>& args) {
   // groups a terminal's input reaches one, which the launcher's is.
   if (isatty(STDIN_FILENO) == 0) {
     CheckOneLauncherEach(options.num_machines);
-    options.supervisor.pass_input = true;
+    const int flags_of_input = fcntl(STDIN_FILENO, F_GETFL);  // nohup leaves one for writing
+    options.supervisor.pass_input = flags_of_input >= 0 && (flags_of_input & O_ACCMODE) != O_WRONLY;
   }
   return LaunchProgram(command, options);
 }

@@ -176,10 +176,8 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
       options.environment.emplace_back("LATHE_USE_GPU", "1");
     }
   }
-  // The file's are those of its machines.
-  std::optional<int64_t> processes = flags.num_processes;
-  if (!processes && config.num_processes)
-    processes = *config.num_processes * options.num_machines / config.num_machines;
+  const std::optional<int64_t> processes =
+      flags.num_processes ? flags.num_processes : config.num_processes;
   options.num_processes = static_cast<int>(
       processes.value_or(int64_t{options.num_machines} * std::max(options.num_gpus, 1)));
   const std::string precision = PrecisionOf(flags, config);

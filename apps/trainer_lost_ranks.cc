@@ -76,7 +76,8 @@ bool SavesForMain(const Error& error) {
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+    has_waited_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0;
+    while (has_waited_ && fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
     }
   }
   ~FolderLock() {
@@ -84,9 +85,11 @@ class FolderLock {
   }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
+  bool has_waited() const { return has_waited_; }
 
  private:
   int fd_;
+  bool has_waited_ = false;
 };
 
 // Whether the folder has a whole model of this step from after the start of this process: that of
@@ -119,6 +122,16 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
                           lost.hint() + "; the model could not be saved: " + e.message());
   };
   try {
+    if (!is_main) {
+      own.emplace(options_.output_dir, /*allow_existing=*/true);
+      lock.emplace(own->path());
+    }
+  } catch (const Error& e) {
+    throw failed(e);
+  }
+  // One that was taken to hang may have been saving.
+  if (lock && lock->has_waited() && !SavesForMain(lost)) throw lost;
+  try {
     // Who comes back from where it hung would go on to change them.
     optimizer_.arena().values().impl()->storage->Unshare();
   } catch (const Error& e) {
@@ -134,9 +147,7 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   }
   try {
     if (!is_main) {
-      own.emplace(options_.output_dir, /*allow_existing=*/true);
       out_ = &*own;
-      lock.emplace(out_->path());
       task_.tokenizer = LoadTokenizer(options_);
     }
     if (is_main || !HoldsModelOf(state_.global_step, *out_)) Save();

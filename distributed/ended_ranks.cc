@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -69,22 +70,29 @@ bool LauncherTells(const ProcessEnvironment& environment) {
   return FileOfEndedRanks(environment).has_value();
 }
 
+constexpr int kLargestOwnCode = 127;  // beyond: it was killed
+constexpr std::chrono::milliseconds kMoment(500);
+
+bool Fails(const ProcessEnvironment& environment, int rank, std::chrono::milliseconds time) {
+  if (!LauncherTells(environment)) return false;
+  const int code = AwaitEnd(environment, rank, time).value_or(0);
+  return code > 0 && code <= kLargestOwnCode;
+}
+
 }  // namespace
 
 bool HasTold(const ProcessEnvironment& environment, int rank) {
-  constexpr int kLargestOwnCode = 127;
-  if (!LauncherTells(environment)) return false;
-  const int code = AwaitEnd(environment, rank, std::chrono::milliseconds(500)).value_or(0);
-  return code > 0 && code <= kLargestOwnCode;
+  return Fails(environment, rank, kMoment);
 }
 
 bool LocalMainHasTold(const ProcessEnvironment& environment) {
   return environment.local_rank > 0 &&
-         HasTold(environment, environment.rank - environment.local_rank);
+         Fails(environment, environment.rank - environment.local_rank, 3 * kMoment);
 }
 
 bool StaysAfterAHang(const ProcessEnvironment& environment, int rank) {
-  return LauncherTells(environment) && !AwaitEnd(environment, rank, std::chrono::seconds(3));
+  return LauncherTells(environment) &&
+         AwaitEnd(environment, rank, std::chrono::seconds(3)).value_or(INT_MAX) > kLargestOwnCode;
 }
 
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment) {

@@ -35,10 +35,11 @@ std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment);
 // been killed. Waits half a second for its launcher to know; false where nobody does.
 bool HasTold(const ProcessEnvironment& environment, int rank);
 // Of an error before the ranks have found each other, which most have alike: whether the first of
-// this machine has told its own. Waits as HasTold.
+// this machine has told its own. Waits as HasTold, three times as long.
 bool LocalMainHasTold(const ProcessEnvironment& environment);
 // Whether that rank of this machine, which should end as this one does because another rank hangs,
-// doesn't for 3 s: it hangs itself. False where nobody knows.
+// doesn't for 3 s: it hangs itself, unless that takes it so long; or is killed. False where nobody
+// knows.
 bool StaysAfterAHang(const ProcessEnvironment& environment, int rank);
 // The number of the first.
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment);

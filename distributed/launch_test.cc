@@ -362,7 +362,7 @@ TEST(LaunchProgram, TheThirdSignalKills) {
   launcher.WaitForLines(2);
   for (int i = 0; i < 5; ++i) launcher.Kill(SIGINT);  // a key that is held down
   for (int i = 0; i < 2; ++i) {
-    std::this_thread::sleep_for(milliseconds(1200));
+    std::this_thread::sleep_for(milliseconds(2000));
     launcher.Kill(SIGINT);
   }
   EXPECT_EQ(launcher.Wait(), 128 + SIGINT);
@@ -381,7 +381,7 @@ TEST(LaunchProgram, KillsSoonAfterASignalWhatHangs) {
   launcher.Kill(SIGTERM);
   EXPECT_EQ(launcher.Wait(), 128 + SIGTERM);
   EXPECT_TRUE(launcher.err().ends_with(
-      "lathe launch: rank 1 did not end within 0.3 s of the first that had lost another; it is "
+      "lathe launch: rank 1 did not end, though another one has, having lost a rank; it is "
       "killed\n"))
       << launcher.err();
 }

@@ -111,6 +111,7 @@ class RealNcclGroup : public NcclGroup {
     // It is asked while collectives wait: it must not make them wait for much longer.
     watch_.store().SetPatience(
         std::clamp<Milliseconds>(timeout, Milliseconds(500), std::chrono::seconds(30)));
+    watch_.SetGoodbyePatience(timeout);
     const std::string mine = Serialize(Describe(local_rank, device_));
     std::vector<RankDevice> devices;
     watch_.Run("connecting", [&] {

@@ -70,6 +70,9 @@ class PeerWatch {
   // Whether a process with this rank was in a group of this store and has gone.
   static bool HasGone(Store& store, int rank);
 
+  // How long rank 0's goodbye waits, without LookAfter.
+  void SetGoodbyePatience(std::chrono::milliseconds patience) { patience_ = patience; }
+
   // As ProcessGroup's.
   void CheckPeers();
   void SetAlarm(const std::function<void(const Error&)>& alarm);

@@ -88,8 +88,10 @@ class WaitingNote {
   template <typename WhatFor>
   void Tell(const WhatFor& what_for) {
     if (told_ || Clock::now() < at_) return;
+    const std::string what = what_for();
+    if (what.empty()) return;
     told_ = true;
-    std::cerr << "note: waiting for " + what_for() + ", for " + Seconds(timeout_) + " in all\n"
+    std::cerr << "note: waiting for " + what + ", for " + Seconds(timeout_) + " in all\n"
               << std::flush;
   }
 
@@ -115,7 +117,9 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
     for (int rank = 0; rank < env.world_size; ++rank) {
       if (!store.Get(RankKey("joined", rank), Milliseconds(0))) late.push_back(rank);
     }
-    return Names(late) + " to join at " + AddressText(env.master_addr, env.master_port);
+    return late.empty()
+               ? ""
+               : Names(late) + " to join at " + AddressText(env.master_addr, env.master_port);
   };
   std::vector<int> late;
   for (int rank = 0; rank < env.world_size; ++rank) {
@@ -177,8 +181,8 @@ std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds ti
 }
 
 // False, and the store left again: it is that of the program before this one in the same script,
-// whose rank 0 still runs.
-bool Enter(Store& store, const ProcessEnvironment& env) {
+// whose rank 0 still runs, or has just ended.
+bool Enter(Store& store, const ProcessEnvironment& env) try {
   if (store.Add(RankKey("joins", env.rank), 1) == 1) return true;
   if (PeerWatch::HasGone(store, env.rank)) {
     store.Leave();
@@ -189,6 +193,9 @@ bool Enter(Store& store, const ProcessEnvironment& env) {
   throw Error(absl::StatusCode::kFailedPrecondition,
               "rank " + std::to_string(env.rank) + " has joined twice",
               "give each process a RANK of its own, or start only one job at a time here");
+} catch (const Error& e) {
+  if (e.code() != absl::StatusCode::kUnavailable) throw;
+  return false;
 }
 
 std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::string& job,
@@ -196,18 +203,18 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
   constexpr Milliseconds kPause(50);
   const Clock::time_point deadline = Clock::now() + timeout;
   WaitingNote note(timeout);
+  const char* wanted = "rank 0 to answer at ";
   const auto check = [&] {
     if (const auto ended = FindEndedRank(env))
       throw EndedEarly(env, RankName(*ended) + kEndedEarly);
-    if (env.local_rank == 0)
-      note.Tell([&] { return "rank 0 to answer at " + AddressText(host, port); });
+    if (env.local_rank == 0) note.Tell([&] { return wanted + AddressText(host, port); });
   };
-  for (;;) {
-    auto store =
-        std::make_shared<Store>(host, port, job, Left(deadline), RankName(env.rank), check);
+  for (Milliseconds time = timeout;; time = std::max(Left(deadline), Milliseconds(1000))) {
+    auto store = std::make_shared<Store>(host, port, job, time, RankName(env.rank), check);
     // Rank 0 may also hang once it has greeted.
     store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), timeout));
     if (Enter(*store, env)) return store;
+    wanted = "rank 0 of the program before to end at ";
     if (Left(deadline) < kPause) break;
     std::this_thread::sleep_for(kPause);
     check();

@@ -329,8 +329,10 @@ void RankSupervisor::EndStage() {
                           std::chrono::ceil<std::chrono::milliseconds>(stop_by_ - Clock::now())));
   }
   const bool long_ago = stage_ == Stage::kGrace || Clock::now() >= stop_by_;
-  KillAll("did not end within " + Seconds(long_ago ? options_.grace : options_.stop) + " of " +
-          (by_signal_ && !long_ago ? "the first that had lost another" : "being told to"));
+  KillAll(by_signal_ && !long_ago
+              ? "did not end, though another one has, having lost a rank"
+              : "did not end within " + Seconds(long_ago ? options_.grace : options_.stop) +
+                    " of being told to");
 }
 
 void RankSupervisor::KillAll(const std::string& why) {
