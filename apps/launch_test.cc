@@ -25,7 +25,8 @@ class LaunchTest : public CliTest {
   void SetUp() override {
     CliTest::SetUp();
     setenv("HF_HOME", Path("hf").c_str(), 1);
-    for (const char* name : {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU"}) unsetenv(name);
+    for (const char* name : {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "LATHE_USE_GPU"})
+      unsetenv(name);
   }
   // Runs `script` in ranks on the CPU, whatever the machine has.
   RunResult Launch(Args options, const std::string& script, const RunOptions& run = {}) const {
@@ -117,11 +118,11 @@ TEST_F(LaunchTest, SeveralThatMpirunHasStarted) {
   setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
   ExpectError(Launch({"--num_processes", "2"}, "echo started"),
               "Open MPI has started 2 of this launcher");
-  EXPECT_EQ(
-      Launch({"--num_processes", "2", "--num_machines", "2", "--main_process_ip", "127.0.0.1"},
-             "echo started")
-          .out,
-      "started\n");
+  EXPECT_EQ(Launch({"--num_processes", "2", "--num_machines", "2", "--main_process_ip", "127.0.0.1",
+                    "--main_process_port", std::to_string(TestPort())},
+                   "echo started")
+                .out,
+            "started\n");
   unsetenv("OMPI_COMM_WORLD_RANK");
   unsetenv("OMPI_COMM_WORLD_SIZE");
 }

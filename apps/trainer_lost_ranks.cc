@@ -54,30 +54,35 @@ bool SavesForMain(const Error& error) {
   std::vector<int> gone = lost.ranks;
   gone.push_back(0);
   const std::vector<int> local_ranks = LocalRanks();
+  std::vector<int> before;  // that should save rather than this one
   for (int look = 0; look < 10; ++look) {
     for (const EndedRank& ended : FindEndedRanks(environment)) {
       const bool saved = ended.exit_code == kLostRankExitCode && ended.rank < environment.rank;
       if (saved) return false;
       gone.push_back(ended.rank);
     }
-    const bool is_first = std::ranges::all_of(local_ranks, [&](int rank) {
-      return rank >= environment.rank || std::ranges::count(gone, rank) > 0;
-    });
-    if (is_first) return true;
+    before.clear();
+    for (const int rank : local_ranks) {
+      if (rank < environment.rank && std::ranges::count(gone, rank) == 0) before.push_back(rank);
+    }
+    if (before.empty()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
-  return lost.hang && std::ranges::all_of(local_ranks, [&](int rank) {
-           return rank >= environment.rank || std::ranges::count(gone, rank) > 0 ||
-                  StaysAfterAHang(environment, rank);
-         });
+  return lost.hang && StayAfterAHang(environment, before);
 }
 
-// While it lives, no other process that has one writes to the folder.
+// While it lives, no other process that has one writes to the folder. Waits a minute for that, the
+// time that a launcher gives to who saves: the other may hang, too.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    has_waited_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0;
-    while (has_waited_ && fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+    constexpr std::chrono::milliseconds kPause(50);
+    for (auto waited = kPause * 0; waited < std::chrono::minutes(1); waited += kPause) {
+      // Where folders can't be locked there is nothing to wait for.
+      is_held_ = fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+      if (is_held_) return;
+      has_waited_ = true;
+      std::this_thread::sleep_for(kPause);
     }
   }
   ~FolderLock() {
@@ -86,10 +91,11 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
   bool has_waited() const { return has_waited_; }
+  bool is_held() const { return is_held_; }
 
  private:
   int fd_;
-  bool has_waited_ = false;
+  bool has_waited_ = false, is_held_ = false;
 };
 
 // Whether the folder has a whole model of this step from after the start of this process: that of
@@ -130,7 +136,7 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
     throw failed(e);
   }
   // One that was taken to hang may have been saving.
-  if (lock && lock->has_waited() && !SavesForMain(lost)) throw lost;
+  if (lock && (!lock->is_held() || (lock->has_waited() && !SavesForMain(lost)))) throw lost;
   try {
     // Who comes back from where it hung would go on to change them.
     optimizer_.arena().values().impl()->storage->Unshare();

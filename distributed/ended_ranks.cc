@@ -3,8 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <climits>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -53,10 +53,12 @@ std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment) {
 
 namespace {
 
+constexpr std::chrono::milliseconds kPause(20), kMoment(500);
+constexpr int kLargestOwnCode = 127;  // beyond: it was killed
+
 // Its exit code, once it has ended.
 std::optional<int> AwaitEnd(const ProcessEnvironment& environment, int rank,
                             std::chrono::milliseconds time) {
-  constexpr std::chrono::milliseconds kPause(20);
   for (auto waited = kPause * 0; waited < time; waited += kPause) {
     for (const EndedRank& ended : FindEndedRanks(environment)) {
       if (ended.rank == rank) return ended.exit_code;
@@ -69,9 +71,6 @@ std::optional<int> AwaitEnd(const ProcessEnvironment& environment, int rank,
 bool LauncherTells(const ProcessEnvironment& environment) {
   return FileOfEndedRanks(environment).has_value();
 }
-
-constexpr int kLargestOwnCode = 127;  // beyond: it was killed
-constexpr std::chrono::milliseconds kMoment(500);
 
 bool Fails(const ProcessEnvironment& environment, int rank, std::chrono::milliseconds time) {
   if (!LauncherTells(environment)) return false;
@@ -90,9 +89,16 @@ bool LocalMainHasTold(const ProcessEnvironment& environment) {
          Fails(environment, environment.rank - environment.local_rank, 3 * kMoment);
 }
 
-bool StaysAfterAHang(const ProcessEnvironment& environment, int rank) {
-  return LauncherTells(environment) &&
-         AwaitEnd(environment, rank, std::chrono::seconds(3)).value_or(INT_MAX) > kLargestOwnCode;
+bool StayAfterAHang(const ProcessEnvironment& environment, const std::vector<int>& ranks) {
+  if (!LauncherTells(environment)) return false;
+  for (auto waited = kPause * 0; waited < 6 * kMoment; waited += kPause) {
+    for (const EndedRank& ended : FindEndedRanks(environment)) {
+      if (std::ranges::count(ranks, ended.rank) > 0 && ended.exit_code <= kLargestOwnCode)
+        return false;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
 }
 
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment) {

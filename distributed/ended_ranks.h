@@ -37,11 +37,11 @@ bool HasTold(const ProcessEnvironment& environment, int rank);
 // Of an error before the ranks have found each other, which most have alike: whether the first of
 // this machine has told its own. Waits as HasTold, three times as long.
 bool LocalMainHasTold(const ProcessEnvironment& environment);
-// Whether that rank of this machine, which should end as this one does because another rank hangs,
-// doesn't for 3 s: it hangs itself, unless that takes it so long; or is killed. False where nobody
-// knows.
-bool StaysAfterAHang(const ProcessEnvironment& environment, int rank);
-// The number of the first.
+// Whether none of these ranks of this machine, which should end as this one does because another
+// rank hangs, does so by itself in 3 s: they hang, unless that takes one so long. False where
+// nobody knows.
+bool StayAfterAHang(const ProcessEnvironment& environment, const std::vector<int>& ranks);
+// The first of FindEndedRanks.
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment);
 
 }  // namespace lathe

@@ -82,11 +82,12 @@ std::vector<int> LocalRanks() {
 bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment) {
   const LostRanks lost = FindLostRanks(error);
   const std::vector<int> local_ranks = LocalRanks();
+  std::vector<int> before;  // that are left, if they don't hang, too
   for (const int other : local_ranks) {
-    if (other >= environment.rank || std::ranges::count(lost.ranks, other) > 0) continue;
-    // One may hang together with another, which alone was noticed.
-    if (!lost.hang || !StaysAfterAHang(environment, other)) return false;
+    if (other < environment.rank && std::ranges::count(lost.ranks, other) == 0)
+      before.push_back(other);
   }
+  if (!before.empty() && !(lost.hang && StayAfterAHang(environment, before))) return false;
   const bool all_here = std::ranges::all_of(
       lost.ranks, [&](int other) { return std::ranges::count(local_ranks, other) > 0; });
   const bool says_more = error.hint() != kLostRankHint && error.hint() != kLostWhileJoiningHint;

@@ -39,7 +39,8 @@ class PeerWatch {
   PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store);
 
   // Tells the others that this rank has done its part. That of rank 0 waits until all have, or have
-  // ended, for LookAfter's timeout at most (without, 10 minutes).
+  // ended, for LookAfter's timeout at most (without: SetGoodbyePatience, or 10
+  // minutes), and says on standard error if one has not.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;

@@ -181,10 +181,11 @@ std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds ti
 }
 
 // False, and the store left again: it is that of the program before this one in the same script,
-// whose rank 0 still runs, or has just ended.
-bool Enter(Store& store, const ProcessEnvironment& env) try {
+// whose rank 0 still runs (`before`), or has just ended.
+bool Enter(Store& store, const ProcessEnvironment& env, bool& before) try {
   if (store.Add(RankKey("joins", env.rank), 1) == 1) return true;
   if (PeerWatch::HasGone(store, env.rank)) {
+    before = true;
     store.Leave();
     return false;
   }
@@ -203,25 +204,30 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
   constexpr Milliseconds kPause(50);
   const Clock::time_point deadline = Clock::now() + timeout;
   WaitingNote note(timeout);
-  const char* wanted = "rank 0 to answer at ";
+  bool before = false;
   const auto check = [&] {
     if (const auto ended = FindEndedRank(env))
       throw EndedEarly(env, RankName(*ended) + kEndedEarly);
-    if (env.local_rank == 0) note.Tell([&] { return wanted + AddressText(host, port); });
+    if (env.local_rank == 0)
+      note.Tell([&] {
+        return (before ? "rank 0 of the program before to end at " : "rank 0 to answer at ") +
+               AddressText(host, port);
+      });
   };
   for (Milliseconds time = timeout;; time = std::max(Left(deadline), Milliseconds(1000))) {
     auto store = std::make_shared<Store>(host, port, job, time, RankName(env.rank), check);
     // Rank 0 may also hang once it has greeted.
     store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), timeout));
-    if (Enter(*store, env)) return store;
-    wanted = "rank 0 of the program before to end at ";
+    if (Enter(*store, env, before)) return store;
     if (Left(deadline) < kPause) break;
     std::this_thread::sleep_for(kPause);
     check();
   }
+  const std::string where = AddressText(host, port);
   throw Error(absl::StatusCode::kUnavailable,
-              "rank 0 of the program that ran before at " + AddressText(host, port) +
-                  " did not end within " + Seconds(timeout),
+              before ? "rank 0 of the program that ran before at " + where +
+                           " did not end within " + Seconds(timeout)
+                     : where + ": rank 0 has ended, and no other came within " + Seconds(timeout),
               "look at what it does, or choose another port with MASTER_PORT");
 }
 

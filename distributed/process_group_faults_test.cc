@@ -270,19 +270,19 @@ TEST(Joining, AfterAProgramWhoseRank0StillRuns) {
 TEST(Joining, AfterAProgramWhoseRank0DoesNotEnd) {
   const int port = FreePort();
   const auto results = RunProcesses(Environments(2, port), [](const ProcessEnvironment& env) {
-    auto group = JoinProcessGroup(env, {.timeout = seconds(1)});
+    auto group = JoinProcessGroup(env, {.timeout = seconds(5)});
     group->Barrier();
     if (env.rank == 0) {
-      std::this_thread::sleep_for(seconds(3));
+      std::this_thread::sleep_for(seconds(5));
     } else {
       group.reset();
-      JoinProcessGroup(env, {.timeout = seconds(1)});
+      JoinProcessGroup(env, {.timeout = seconds(2)});
     }
     return std::string();
   });
   EXPECT_EQ(results[0].exit_code, 0);
   EXPECT_EQ(results[1].said, "rank 0 of the program that ran before at 127.0.0.1:" +
-                                 std::to_string(port) + " did not end within 1.0 s");
+                                 std::to_string(port) + " did not end within 2.0 s");
 }
 
 // Rank 0 takes the store with it, so it waits for the others; and says so when one doesn't end.
@@ -290,15 +290,15 @@ TEST(Ending, BesideARankThatDoesNot) {
   const auto results = RunRanks(2, [](const ProcessEnvironment& env) {
     std::ostringstream said;
     std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
-    auto group = JoinProcessGroup(env, {.timeout = seconds(1)});
+    auto group = JoinProcessGroup(env, {.timeout = seconds(2)});
     group->Barrier();
-    if (env.rank == 1) std::this_thread::sleep_for(seconds(3));
+    if (env.rank == 1) std::this_thread::sleep_for(seconds(5));
     group.reset();
     std::cerr.rdbuf(before);
     return said.str();
   });
   ExpectAllWell(results);
-  EXPECT_EQ(results[0].said, "note: rank 0 has waited 1 s for the end of rank 1, and ends\n");
+  EXPECT_EQ(results[0].said, "note: rank 0 has waited 2 s for the end of rank 1, and ends\n");
   EXPECT_EQ(results[1].said, "");
 }
 

@@ -230,7 +230,8 @@ void RankSupervisor::NoteFailure(const Rank& rank) {
       // The one that it has lost may hang.
       stop_by_ = stage_end_;
       TakeEffort();
-      Enter(Stage::kStopping, options_.stop);
+      Enter(Stage::kStopping, std::min(options_.stop, std::chrono::ceil<std::chrono::milliseconds>(
+                                                          stop_by_ - Clock::now())));
     }
     // A signal stops the job; one rank may fail all the same: it could not save, say.
     if (cause_ != nullptr || FollowedASignal(rank)) return;
@@ -281,9 +282,12 @@ void RankSupervisor::PassOn(int signal_number) {
   SignalAll(signal_number);
   passed_on_.push_back(signal_number);
   const Clock::time_point now = Clock::now();
-  if (wishes_ == 0 || now - last_wish_ > kHaste) ++wishes_;
-  last_wish_ = now;
-  if (wishes_ == 3 && AnyRuns() && stage_ != Stage::kKilled)
+  const bool is_wish = wishes_ == 0 || now - last_wish_ > kHaste;
+  if (is_wish) {
+    ++wishes_;
+    last_wish_ = now;
+  }
+  if (is_wish && wishes_ == 3 && AnyRuns() && stage_ != Stage::kKilled)
     KillAll("did not end, and this is the third signal");
   told_to_end_ = true;
   if (!AnyRuns()) stage_end_ = Clock::now();

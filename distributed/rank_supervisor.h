@@ -1,12 +1,12 @@
 // Forks the ranks of a job on this machine and sees to it that they end together.
 //
-// - A rank is the leader of a process group, finds standard input empty, and dies with the
-//   thread that started it, however that ends, and so does what it has started in its group. What
-//   it leaves there is killed when it ends.
+// - A rank is the leader of a process group, finds standard input empty (but see pass_input), and
+//   dies with the thread that started it, however that ends, and so does what it has started in its
+//   group. What it leaves there is killed when it ends.
 // - SIGINT, SIGTERM and SIGHUP, unless they are ignored as under nohup, are passed on to the ranks,
 //   each as often as it comes. Those that have not ended `grace` after the first are killed, or
 //   `stop` after one has ended because it has lost another, unless one works on; or when a third
-//   signal comes, where those within a second of one count as one.
+//   signal comes, where those within a second of one count as one with it.
 // - When a rank fails, the others have `notice` to find out and end by themselves; then they get
 //   SIGTERM, and `stop` later SIGKILL, or `grace` later as long as one works on: it may be saving.
 //   The cause is told last, after all that ranks have printed, and also once it has lasted for
