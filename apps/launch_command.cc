@@ -52,7 +52,7 @@ int RunLaunch(const std::vector<std::string>& args) {
     return 0;
   }
   LaunchOptions options = MakeLaunchOptions(flags, FindLaunchConfig(flags));
-  // At a terminal only one of those that srun --pty has started runs; and of several processes
+  // At a terminal only one of those that srun --pty has started runs; and of several process
   // groups a terminal's input reaches one, which the launcher's is.
   if (isatty(STDIN_FILENO) == 0) {
     CheckOneLauncherEach(options.num_machines);

@@ -28,6 +28,12 @@ int TakeNumber(std::string_view& text) {
 
 }  // namespace
 
+std::string NamesOf(const std::vector<int>& ranks) {
+  std::string names = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) names += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return names;
+}
+
 LostRanks FindLostRanks(const Error& error) {
   LostRanks lost;
   if (error.code() != absl::StatusCode::kUnavailable) return lost;

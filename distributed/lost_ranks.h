@@ -2,6 +2,7 @@
 // ends, one on each machine tells of it, and the launcher looks for the cause elsewhere.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "lathe/core/error.h"
@@ -16,6 +17,9 @@ inline constexpr int kLostRankExitCode = 75;
 inline constexpr char kLostRankHint[] = "look at what that rank printed last";
 inline constexpr char kLostWhileJoiningHint[] =
     "look at what that rank printed last, and start all again";
+
+// "rank 2", "ranks 0, 2".
+std::string NamesOf(const std::vector<int>& ranks);
 
 // What a process group's error, `[all_reduce] rank 2 can't go on: rank 0 has ended`, says of
 // others.

@@ -101,13 +101,6 @@ class WaitingNote {
   bool told_ = false;
 };
 
-// "rank 3", "ranks 2, 3".
-std::string Names(const std::vector<int>& ranks) {
-  std::string names;
-  for (const int rank : ranks) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-  return (ranks.size() == 1 ? "rank " : "ranks ") + names;
-}
-
 // What is wrong with who has joined, for all to hear; "" if all is well.
 std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
@@ -119,7 +112,7 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
     }
     return late.empty()
                ? ""
-               : Names(late) + " to join at " + AddressText(env.master_addr, env.master_port);
+               : NamesOf(late) + " to join at " + AddressText(env.master_addr, env.master_port);
   };
   std::vector<int> late;
   for (int rank = 0; rank < env.world_size; ++rank) {
@@ -142,8 +135,8 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
   }
   if (late.empty()) return "";
   const auto twice = store.Get(kTwice, Milliseconds(0));
-  return (twice ? *twice + " has joined twice, and " : "") + Names(late) + " did not join within " +
-         Seconds(timeout);
+  return (twice ? *twice + " has joined twice, and " : "") + NamesOf(late) +
+         " did not join within " + Seconds(timeout);
 }
 
 // Rank 0 takes the store with it, so it goes when all who have joined have heard why.

@@ -218,17 +218,20 @@ TEST(Joining, TwiceTheSameRank) {
             "rank 1 has joined twice, and rank 2 did not join within 2.0 s");
 }
 
+// What it says meanwhile.
+std::string JoinsInVain(const ProcessEnvironment& env) {
+  std::ostringstream said;
+  std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
+  EXPECT_THROW(JoinProcessGroup(env, {.timeout = milliseconds(10500)}), Error);
+  std::cerr.rdbuf(before);
+  return said.str();
+}
+
 TEST(Joining, SaysAfterTenSecondsForWhomItWaits) {
   const int port = FreePort();
   std::vector<ProcessEnvironment> environments = Environments(4, port);
   environments.erase(environments.begin() + 2);
-  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
-    std::ostringstream said;
-    std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
-    EXPECT_THROW(JoinProcessGroup(env, {.timeout = milliseconds(10500)}), Error);
-    std::cerr.rdbuf(before);
-    return said.str();
-  });
+  const auto results = RunProcesses(environments, JoinsInVain);
   ExpectAllWell(results);
   EXPECT_EQ(results[0].said, "note: waiting for rank 2 to join at 127.0.0.1:" +
                                  std::to_string(port) + ", for 10.5 s in all\n");
@@ -240,13 +243,7 @@ TEST(Joining, SaysAfterTenSecondsThatRank0IsMissing) {
   std::vector<ProcessEnvironment> environments = Environments(4, port);
   environments = {environments[2], environments[3]};
   for (ProcessEnvironment& env : environments) env.local_rank -= 2;
-  const auto results = RunProcesses(environments, [](const ProcessEnvironment& env) {
-    std::ostringstream said;
-    std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
-    EXPECT_THROW(JoinProcessGroup(env, {.timeout = milliseconds(10500)}), Error);
-    std::cerr.rdbuf(before);
-    return said.str();
-  });
+  const auto results = RunProcesses(environments, JoinsInVain);
   ExpectAllWell(results);
   EXPECT_EQ(results[0].said, "note: waiting for rank 0 to answer at 127.0.0.1:" +
                                  std::to_string(port) + ", for 10.5 s in all\n");

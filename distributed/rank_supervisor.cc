@@ -28,15 +28,6 @@ int ExitCode(int status) {
   return WIFSIGNALED(status) ? kSignalExitCode + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// "rank 2", "ranks 0, 2".
-std::string Names(const std::vector<int>& ranks) {
-  std::ostringstream names;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    names << (i > 0 ? ", " : ranks.size() > 1 ? "ranks " : "rank ") << ranks[i];
-  }
-  return names.str();
-}
-
 std::string Seconds(std::chrono::milliseconds time) {
   std::ostringstream text;
   text << std::chrono::duration<double>(time).count() << " s";
@@ -344,7 +335,7 @@ void RankSupervisor::KillAll(const std::string& why) {
   for (const Rank& rank : ranks_) {
     if (rank.running) left.push_back(rank.rank);
   }
-  Say(Names(left) + ' ' + why + "; " + (left.size() > 1 ? "they are" : "it is") + " killed");
+  Say(NamesOf(left) + ' ' + why + "; " + (left.size() > 1 ? "they are" : "it is") + " killed");
   SignalAll(SIGKILL);
   stage_ = Stage::kKilled;
   stage_end_ = Clock::time_point::max();

@@ -123,7 +123,7 @@ class RankSupervisor {
   const Rank* cause_ = nullptr;  // the first that failed, once one has
   bool told_early_ = false;      // what the cause is
   Clock::time_point early_ = Clock::time_point::max();
-  Clock::time_point stop_by_ = Clock::time_point::max();  // when all are killed after a failure
+  Clock::time_point stop_by_ = Clock::time_point::max();  // when all are killed at the latest
   std::vector<int> passed_on_;                            // signals
   bool by_signal_ = false;                                // the job ends, not by a failure
   int wishes_ = 0;                                        // to end, in signals
