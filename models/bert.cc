@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/gemm.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/shape.h"
@@ -48,15 +49,11 @@ void CheckFirstColumns(const Batch& batch) {
   }
 }
 
-// The rows of activations for `tokens` tokens. Products of bfloat16 are prepared for each number of
-// rows that they meet, which takes a while, and are several times slower for some odd multiples of
-// 32 from 29 on (oneDNN 2.6): few numbers of rows are used. The surplus rows belong to no sequence,
-// so nothing reads them and their gradients are 0. On a GPU full tiles of 128 rows are fastest.
+// The rows of activations for `tokens` tokens. The surplus rows belong to no sequence, so nothing
+// reads them and their gradients are 0. On a GPU full tiles of 128 rows are fastest.
 int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
   if (device != Device{}) return (tokens + 127) / 128 * 128;
-  if (compute_dtype != DType::kBF16) return tokens;
-  const int64_t step = tokens <= 28 * 32 ? 32 : 64;
-  return (tokens + step - 1) / step * step;
+  return compute_dtype == DType::kBF16 ? FullSpeedRows(tokens) : tokens;
 }
 
 // Without surplus rows, in float32: what a caller gets to see.
