@@ -1,6 +1,7 @@
 #include "lathe/core/gemm.h"
 
 #include <absl/container/flat_hash_map.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <dnnl.hpp>
@@ -21,28 +22,25 @@ const dnnl::engine& Engine() {
   return *engine;
 }
 
-// Of bfloat16 matrices.
+// Of bfloat16 matrices, or of float32 ones.
 struct Product {
   bool transpose_a, transpose_b, accumulate, bias;
-  DataType output;
+  DataType input, output;
   int64_t M, N, K, lda, ldb, ldc;
 
   template <typename H>
   friend H AbslHashValue(H h, const Product& p) {
     return H::combine(std::move(h), p.transpose_a, p.transpose_b, p.accumulate, p.bias,
-                      static_cast<int>(p.output), p.M, p.N, p.K, p.lda, p.ldb, p.ldc);
+                      static_cast<int>(p.input), static_cast<int>(p.output), p.M, p.N, p.K, p.lda,
+                      p.ldb, p.ldc);
   }
   friend bool operator==(const Product&, const Product&) = default;
 
   dnnl::memory::desc A() const {
-    return {{M, K},
-            DataType::bf16,
-            transpose_a ? dnnl::memory::dims{1, lda} : dnnl::memory::dims{lda, 1}};
+    return {{M, K}, input, transpose_a ? dnnl::memory::dims{1, lda} : dnnl::memory::dims{lda, 1}};
   }
   dnnl::memory::desc B() const {
-    return {{K, N},
-            DataType::bf16,
-            transpose_b ? dnnl::memory::dims{1, ldb} : dnnl::memory::dims{ldb, 1}};
+    return {{K, N}, input, transpose_b ? dnnl::memory::dims{1, ldb} : dnnl::memory::dims{ldb, 1}};
   }
   dnnl::memory::desc C() const { return {{M, N}, output, dnnl::memory::dims{ldc, 1}}; }
   dnnl::memory::desc Bias() const { return {{1, N}, DataType::f32, dnnl::memory::dims{N, 1}}; }
@@ -178,8 +176,9 @@ void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int6
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
   if (HasFastBFloat16()) {
     const DataType output = std::is_same_v<C, float> ? DataType::f32 : DataType::bf16;
-    const Product product{transpose_a, transpose_b, beta != 0, bias != nullptr, output, M, N, K,
-                          lda,         ldb,         ldc};
+    const Product product{
+        transpose_a, transpose_b, beta != 0, bias != nullptr, DataType::bf16, output, M, N, K,
+        lda,         ldb,         ldc};
     if constexpr (std::is_same_v<C, float>) {
       if (transpose_a && !transpose_b && bias == nullptr) return WeightGradient(product, a, b, c);
     }
@@ -208,6 +207,7 @@ bool HasFastBFloat16() {
               .transpose_b = false,
               .accumulate = false,
               .bias = false,
+              .input = DataType::bf16,
               .output = DataType::bf16,
               .M = 16,
               .N = 16,
@@ -225,11 +225,12 @@ bool HasFastBFloat16() {
   return fast;
 }
 
-int64_t FullSpeedRows(int64_t rows) {
-  if (!HasFastBFloat16()) return rows;
-  // Preparing takes 0.2 ms a product without AMX, 0.3 to 2 ms with it. With AMX oneDNN 2.6 is
-  // several times slower for some odd multiples of 32 from 29 on.
-  const int64_t step = !HasAmx() ? 16 : rows <= 28 * 32 ? 32 : 64;
+int64_t FullSpeedRows(int64_t rows, DType dtype) {
+  if (dtype == DType::kF64) return rows;
+  // Odd numbers cost a tenth. Preparing takes 0.2 ms a product without AMX, 0.3 to 2 ms with it.
+  // With AMX oneDNN 2.6 is several times slower for some odd multiples of 32 from 29 on.
+  const bool amx = dtype == DType::kBF16 && HasFastBFloat16() && HasAmx();
+  const int64_t step = amx ? (rows <= 28 * 32 ? 32 : 64) : rows < 256 ? 4 : 16;
   return (rows + step - 1) / step * step;
 }
 
@@ -239,10 +240,26 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
   Check(beta == 0 || (beta == 1 && bias == nullptr), "gemm", "beta must be 0 or 1 but is ", beta);
   if (M == 0 || N == 0) return;
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
-  // Adds the bias while the results are in registers. It must be prepared for each shape, but with
-  // little code to make.
-  if (bias != nullptr && !transpose_a && transpose_b && lda == K && ldb == K && ldc == N) {
-    return Execute(DenseLayer{M, N, K}, a, b, c, bias);
+  // Products of x W^T add the bias while results are in registers. They must be prepared for each
+  // shape, but with little code to make. Where rows of results aren't longer than those of x,
+  // several threads get into each other's way in sgemm and the inner product: up to a third slower.
+  if (!transpose_a && transpose_b && beta == 0 && lda == K && ldb == K && ldc == N) {
+    if (N <= K && omp_get_max_threads() > 1) {
+      return Execute(Product{.transpose_a = false,
+                             .transpose_b = true,
+                             .accumulate = false,
+                             .bias = bias != nullptr,
+                             .input = DataType::f32,
+                             .output = DataType::f32,
+                             .M = M,
+                             .N = N,
+                             .K = K,
+                             .lda = lda,
+                             .ldb = ldb,
+                             .ldc = ldc},
+                     a, b, c, bias);
+    }
+    if (bias != nullptr) return Execute(DenseLayer{M, N, K}, a, b, c, bias);
   }
   if (bias != nullptr) {
 #pragma omp parallel for schedule(static)

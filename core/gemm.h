@@ -52,8 +52,8 @@ void Gemm(Device device, bool transpose_a, bool transpose_b, int64_t M, int64_t 
 // float32, which is right and slow.
 bool HasFastBFloat16();
 
-// The least number from `rows` on that products of bfloat16 matrices with so many rows take at full
-// speed on this processor. There are few such numbers, since products are prepared for each.
-int64_t FullSpeedRows(int64_t rows);
+// The least number from `rows` on that products of matrices of `dtype` with so many rows take at
+// full speed on this processor. There are few such numbers, since products are prepared for each.
+int64_t FullSpeedRows(int64_t rows, DType dtype);
 
 }  // namespace lathe

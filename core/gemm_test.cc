@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <tuple>
 #include <vector>
 
@@ -51,19 +52,49 @@ INSTANTIATE_TEST_SUITE_P(Tall, WeightGradientTest,
                          testing::Combine(testing::Values(1536), testing::Values(256, 384),
                                           testing::Values(0.0f, 1.0f)));
 
-TEST(FullSpeedRowsTest, AreAtLeastTheRowsAndFew) {
-  int64_t last = 0;
-  for (int64_t rows = 0; rows <= 4096; ++rows) {
-    const int64_t full = FullSpeedRows(rows);
-    ASSERT_GE(full, rows);
-    ASSERT_LT(full - rows, 64);
-    ASSERT_GE(full, last);
-    ASSERT_EQ(FullSpeedRows(full), full);
-    if (HasFastBFloat16()) {
-      ASSERT_EQ(full % 16, 0);
+// Of small integers; with N up to K several threads use another product than with more.
+TEST(GemmTest, DenseLayersOfFloatsAddTheirBias) {
+  for (const auto& [M, N, K] : {std::tuple<int64_t, int64_t, int64_t>{37, 96, 64},
+                                {37, 64, 64},
+                                {36, 48, 200},
+                                {1, 2, 64},
+                                {5, 64, 0}}) {
+    std::vector<float> x, w, bias;
+    for (int64_t i = 0; i < M * K; ++i) x.push_back(static_cast<float>(i * 7919 % 1013 % 9 - 4));
+    for (int64_t i = 0; i < N * K; ++i) w.push_back(static_cast<float>(i * 104729 % 997 % 7 - 3));
+    for (int64_t i = 0; i < N; ++i) bias.push_back(static_cast<float>(i % 5));
+    for (const float* added :
+         {static_cast<const float*>(bias.data()), static_cast<const float*>(nullptr)}) {
+      std::vector<float> c(static_cast<size_t>(M * N), NAN), expected;
+      for (int64_t m = 0; m < M; ++m) {
+        for (int64_t n = 0; n < N; ++n) {
+          float sum = added == nullptr ? 0 : added[n];
+          for (int64_t k = 0; k < K; ++k) {
+            sum += x[static_cast<size_t>(m * K + k)] * w[static_cast<size_t>(n * K + k)];
+          }
+          expected.push_back(sum);
+        }
+      }
+      Gemm(false, true, M, N, K, x.data(), K, w.data(), K, 0, c.data(), N, added);
+      EXPECT_TRUE(c == expected) << M << " " << N << " " << K;
     }
-    last = full;
   }
+}
+
+TEST(FullSpeedRowsTest, AreAtLeastTheRowsAndFew) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    int64_t last = 0;
+    for (int64_t rows = 0; rows <= 4096; ++rows) {
+      const int64_t full = FullSpeedRows(rows, dtype);
+      ASSERT_GE(full, rows);
+      ASSERT_LT(full - rows, 64);
+      ASSERT_GE(full, last);
+      ASSERT_EQ(FullSpeedRows(full, dtype), full);
+      ASSERT_EQ(full % 4, 0);
+      last = full;
+    }
+  }
+  EXPECT_EQ(FullSpeedRows(37, DType::kF64), 37);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ void CheckFirstColumns(const Batch& batch) {
 // reads them and their gradients are 0. On a GPU full tiles of 128 rows are fastest.
 int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
   if (device != Device{}) return (tokens + 127) / 128 * 128;
-  return compute_dtype == DType::kBF16 ? FullSpeedRows(tokens) : tokens;
+  return FullSpeedRows(tokens, compute_dtype);
 }
 
 // Without surplus rows, in float32: what a caller gets to see.

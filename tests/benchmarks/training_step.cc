@@ -169,6 +169,7 @@ class Products {
         y_(Spread({most_rows, intermediate_}, dtype, device)),
         w_(Spread({intermediate_, hidden_}, dtype, device)),
         dw_(Spread({intermediate_, hidden_}, DType::kF32, device)),
+        bias_(Spread({intermediate_}, DType::kF32, device)),
         out_(Spread({most_rows, intermediate_}, dtype, device)) {}
 
   // Forward, input and weight gradients, once each; their number of operations.
@@ -193,7 +194,7 @@ class Products {
     double operations = 0;
     for (const Layer& l : {Layer{H, H}, {H, 2 * H}, {H, H}, {H, I}, {I, H}}) {
       Gemm(device_, false, true, rows, l.out, l.in, x_.data<T>(), l.in, w_.data<T>(), l.in, 0.0,
-           out_.data<T>(), l.out);
+           out_.data<T>(), l.out, bias_.data<float>());
       Gemm(device_, false, false, rows, l.in, l.out, y_.data<T>(), l.out, w_.data<T>(), l.in, 0.0,
            out_.data<T>(), l.in);
       Gemm(device_, true, false, l.out, l.in, rows, y_.data<T>(), l.out, x_.data<T>(), l.in, 1.0,
@@ -205,7 +206,7 @@ class Products {
 
   int64_t hidden_, intermediate_;
   Device device_;
-  Tensor x_, y_, w_, dw_, out_;
+  Tensor x_, y_, w_, dw_, bias_, out_;
 };
 
 // Operations a second of products alone on a device.
