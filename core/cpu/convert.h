@@ -29,8 +29,8 @@ using MathType =
 // Rounds to nearest, ties to even; NaN stays NaN.
 [[gnu::always_inline]] inline void Store(BFloat16& to, float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
-  const uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
-  to.bits = static_cast<uint16_t>((u & 0x7fffffff) > 0x7f800000 ? (u >> 16 | 0x40) : rounded);
+  const uint32_t rounded = u + 0x7fff + (u >> 16 & 1);
+  to.bits = static_cast<uint16_t>((x != x ? u | 0x400000 : rounded) >> 16);
 }
 
 struct ConvertKernels {

@@ -10,9 +10,8 @@ namespace lathe::cpu {
 
 // e^x by range reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7 (relative error
 // below 2e-7). Below -87 the result stays at e^-87; NaN stays NaN.
-[[gnu::always_inline]] inline float Exp(float x) {
+[[gnu::always_inline]] inline float ExpNotPositive(float x) {  // of x <= 0
   x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float n = (x * 1.44269504f + kRound) - kRound;
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -26,6 +25,7 @@ namespace lathe::cpu {
   p = p * r + 1.0f;
   return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
 }
+[[gnu::always_inline]] inline float Exp(float x) { return ExpNotPositive(x > 88.0f ? 88.0f : x); }
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
 
 // A rational function fitted to erf(x)/x on [-3.92, 3.92] (own least-squares fit, relative error
