@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "lathe/core/asked_by.h"
@@ -164,9 +165,15 @@ Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
   std::optional<std::vector<int32_t>> written = std::move(input.grad_rows);
   Tensor grad = LeafGrad(i);
   if (!grad.defined() || !written) return grad;
-  written->insert(written->end(), rows.begin(), rows.end());
-  std::sort(written->begin(), written->end());
-  written->erase(std::unique(written->begin(), written->end()), written->end());
+  std::vector<int32_t> now(rows.begin(), rows.end()), fresh;
+  std::sort(now.begin(), now.end());
+  now.erase(std::unique(now.begin(), now.end()), now.end());
+  std::set_difference(now.begin(), now.end(), written->begin(), written->end(),
+                      std::back_inserter(fresh));
+  // They are 0 already, but pages that are read before they are written are mapped twice.
+  for (const int32_t row : fresh) grad.Slice(row, row + 1).Fill(0);
+  const auto middle = written->insert(written->end(), fresh.begin(), fresh.end());
+  std::inplace_merge(written->begin(), middle, written->end());
   // Where most rows are written, a list of them helps nobody.
   if (std::ssize(*written) <= input.shape[0] / 2) input.grad_rows = std::move(written);
   return grad;

@@ -37,8 +37,9 @@ void MarkRows(std::vector<uint8_t>& active, const std::vector<ElementRange>& own
         return first_block[static_cast<size_t>(range - own.begin())] +
                (element - range->begin) / cpu::kAdamWBlock;
       };
-      std::fill(active.begin() + block(std::max(all.begin, range->begin)),
-                active.begin() + block(std::min(all.end, range->end) - 1) + 1, 1);
+      std::replace(active.begin() + block(std::max(all.begin, range->begin)),
+                   active.begin() + block(std::min(all.end, range->end) - 1) + 1, uint8_t{0},
+                   cpu::kNewlyActive);
     }
   }
 }

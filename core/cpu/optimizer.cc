@@ -45,9 +45,10 @@ void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t i = block * kAdamWBlock;
     const int64_t count = n - i < kAdamWBlock ? n - i : kAdamWBlock;
-    if (!active[block]) {
-      if (marked || AllZero(g + i, count)) continue;
+    if (active[block] != 1) {
+      if (active[block] == 0 && (marked || AllZero(g + i, count))) continue;
       active[block] = 1;
+      m[i] = v[i] = 0;  // fresh pages that are read first are mapped twice
     }
     for (int64_t j = 0; j < count; j += kLine) {
       Fetch(p + i + j);

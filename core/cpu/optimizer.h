@@ -17,6 +17,7 @@ struct AdamWStep {
 };
 
 constexpr int64_t kAdamWBlock = 256;  // elements that become active together
+constexpr uint8_t kNewlyActive = 2;   // moments still 0; the next pass makes it 1
 
 // Consecutive elements.
 struct Stretch {
@@ -28,7 +29,7 @@ struct OptimizerKernels {
   // p, m, v: (n), updated from the gradients g. narrow, if given, gets the new values in bfloat16.
   // active: (ceil(n / kAdamWBlock)) flags. A block that is not active has moments 0; while its
   // gradients are 0, too, it is passed over, which changes nothing if `decay` is 1 and eps above 0.
-  // `marked`: every block with a gradient is active already, so that the others aren't looked at.
+  // `marked`: every block with a gradient is active or newly so, and the others aren't looked at.
   void (*adamw)(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool marked,
                 const float* g, int64_t n, const AdamWStep& step);
   // In double; the order of the sum, and with it the last bit, does not depend on the number of

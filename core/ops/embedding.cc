@@ -1,5 +1,7 @@
 #include "lathe/core/ops/embedding.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -125,10 +127,11 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
         const int32_t* at = ids[i].data<int32_t>();
         const int64_t padding = padding_rows.empty() ? -1 : padding_rows[i];
         // Threads share columns, not rows: each sum has one order, whatever the number of threads.
-        constexpr int64_t kBlock = 64;
+        const int64_t share = (n + omp_get_max_threads() - 1) / omp_get_max_threads();
+        const int64_t block = (share + 15) / 16 * 16;
 #pragma omp parallel for schedule(static)
-        for (int64_t begin = 0; begin < n; begin += kBlock) {
-          const int64_t end = std::min(begin + kBlock, n);
+        for (int64_t begin = 0; begin < n; begin += block) {
+          const int64_t end = std::min(begin + block, n);
           for (int64_t r = 0; r < rows; ++r) {
             if (at[r] == padding) continue;
             T* to = g + at[r] * n;
