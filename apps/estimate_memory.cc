@@ -22,7 +22,7 @@ constexpr int64_t kGpuRows =
     128;  // a GPU's activations have a multiple of so many (models/bert.cc)
 constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm.cc)
 
-// The rows of activations. A few surplus ones of bfloat16 on the CPU are left out.
+// The rows of activations. A few surplus ones on the CPU are left out.
 int64_t RowsOf(const MemoryOptions& options) {
   const int64_t tokens = options.batch_size * options.max_seq_length;
   return options.on_gpu ? (tokens + kGpuRows - 1) / kGpuRows * kGpuRows : tokens;
@@ -101,13 +101,11 @@ struct BertActivations {
   }
 
   // Without a backward pass: the widest place of a layer is its end, with the layer's input, the
-  // output projection of attention, the norm of the sum, the inner activation, the output
-  // projection, sum and norm; or inside, both inner ones; or, if the only layer is the last, the
-  // embeddings.
+  // output projection of attention, the norm of the sum, the inner activation (computed in place),
+  // the output projection, sum and norm; or, if the only layer is the last, the embeddings.
   int64_t Forward() const {
     const int64_t embeddings = on_gpu ? hidden : 2 * T * H * kFloat + (E < kFloat ? hidden : 0);
-    const int64_t layer = std::max(3 * hidden + 2 * inner, 6 * hidden + inner);
-    return std::max(embeddings, layers > 1 ? layer : 3 * hidden);
+    return std::max(embeddings, layers > 1 ? 6 * hidden + inner : 3 * hidden);
   }
 
   // Of the weights in a layer's products.

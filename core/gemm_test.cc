@@ -58,6 +58,7 @@ TEST(GemmTest, DenseLayersOfFloatsAddTheirBias) {
                                 {37, 64, 64},
                                 {36, 48, 200},
                                 {1, 2, 64},
+                                {5, 1, 64},
                                 {5, 64, 0}}) {
     std::vector<float> x, w, bias;
     for (int64_t i = 0; i < M * K; ++i) x.push_back(static_cast<float>(i * 7919 % 1013 % 9 - 4));

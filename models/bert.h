@@ -44,7 +44,8 @@ class BertModel : public Module {
   // The same with the context of these.
   BertOutput Forward(const Batch& batch, const nn::ForwardContext& context,
                      const BertForwardOptions& options) const;
-  // What the layers of a forward pass over `batch` share; for heads that drop out.
+  // What the layers of a forward pass over `batch` share; for heads that drop out. Its rows may be
+  // more than the batch has tokens; the first ones are theirs.
   nn::ForwardContext MakeContext(const Batch& batch, const BertForwardOptions& options) const;
 
   int64_t hidden_size() const { return layer_options_.hidden_size; }

@@ -116,6 +116,8 @@ void AdamW::UpdateParameters() {
     rows_.resize(ranges_.size());
   }
   if (values.device() != Device{}) {
+    // Should the model come back to the host, any block's moments may be other than 0.
+    for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
     return UpdateOnDevice(
         {.rule = {.adamw = true, .beta1 = options_.beta1, .beta2 = options_.beta2},
          .adamw = {.rest1 = static_cast<float>(1 - options_.beta1),

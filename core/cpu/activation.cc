@@ -19,7 +19,7 @@ struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
   // erf by e^(-x^2/2), which the other term needs as well: Abramowitz and Stegun, Handbook of
   // Mathematical Functions, 7.1.26; within 2e-7.
   [[gnu::always_inline]] static float Derivative(float x) {
-    const float e = ExpNotPositive(-0.5f * x * x);
+    const float e = ExpUpTo88(-0.5f * x * x);
     const float t = 1.0f / (1.0f + 0.23164189f * std::fabs(x));  // 0.3275911 / sqrt 2
     float p = 0.5307027146f;                                     // halves of the table's
     p = p * t - 0.7265760136f;

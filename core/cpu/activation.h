@@ -12,7 +12,7 @@ enum class ActivationKind { kNone, kGelu, kGeluNew, kRelu, kTanh, kSilu };
 struct ActivationKernels {
   template <typename T>
   struct Of {
-    // y = act(x), (n).
+    // y = act(x), (n); y may be x.
     void (*forward)(T* y, const T* x, int64_t n, ActivationKind kind);
     // dx = dy * act'(x), all (n) elements; dx may be dy.
     void (*backward)(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind);

@@ -10,7 +10,7 @@ namespace lathe::cpu {
 
 // e^x by range reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7 (relative error
 // below 2e-7). Below -87 the result stays at e^-87; NaN stays NaN.
-[[gnu::always_inline]] inline float ExpNotPositive(float x) {  // of x <= 0
+[[gnu::always_inline]] inline float ExpUpTo88(float x) {
   x = x < -87.0f ? -87.0f : x;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float n = (x * 1.44269504f + kRound) - kRound;
@@ -25,7 +25,7 @@ namespace lathe::cpu {
   p = p * r + 1.0f;
   return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
 }
-[[gnu::always_inline]] inline float Exp(float x) { return ExpNotPositive(x > 88.0f ? 88.0f : x); }
+[[gnu::always_inline]] inline float Exp(float x) { return ExpUpTo88(x > 88.0f ? 88.0f : x); }
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
 
 // A rational function fitted to erf(x)/x on [-3.92, 3.92] (own least-squares fit, relative error

@@ -13,7 +13,7 @@ namespace {
 using cpu::ActivationKernels;
 using cpu::ActivationKind;
 
-// Value and derivative, as in core/cpu/activation.cc.
+// Value and derivative, of the functions in core/cpu/activation.cc.
 struct Gelu {
   static __device__ float Value(float x) { return 0.5f * x * (1 + erff(x * 0.70710678f)); }
   static __device__ float Derivative(float x) {

@@ -128,7 +128,7 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
         const int64_t padding = padding_rows.empty() ? -1 : padding_rows[i];
         // Threads share columns, not rows: each sum has one order, whatever the number of threads.
         const int64_t share = (n + omp_get_max_threads() - 1) / omp_get_max_threads();
-        const int64_t block = (share + 15) / 16 * 16;
+        const int64_t block = std::max<int64_t>((share + 15) / 16 * 16, 16);
 #pragma omp parallel for schedule(static)
         for (int64_t begin = 0; begin < n; begin += block) {
           const int64_t end = std::min(begin + block, n);

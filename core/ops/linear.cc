@@ -242,7 +242,8 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                       LinearBackward<T>(context, context.grad_output(), x, weights, biases, false);
                     });
     }
-    Tensor y = Tensor::Empty(pre.shape(), x.dtype(), x.device());
+    // Only the backward pass reads `pre`.
+    Tensor y = GradEnabled() ? Tensor::Empty(pre.shape(), x.dtype(), x.device()) : pre;
     KernelsOf<T, cpu::ActivationKernels>(x.device())
         .forward(y.data<T>(), pre.data<T>(), pre.numel(), activation);
     return Record(op, y, inputs, inputs,
