@@ -5,8 +5,8 @@
 //
 // Without --length the texts are about as long as SST-2's (27 tokens on average). The ceiling is
 // what this machine's products reach alone, at the shapes of the model's dense layers, between the
-// steps. On a GPU the clock is read before the first step and after the last one's work is done;
-// what each op takes is not known there.
+// steps. On a GPU it is measured after them, and the clock is read before the first step and after
+// the last one's work is done; what each op takes is not known there.
 #include <omp.h>
 #include <sys/resource.h>
 
