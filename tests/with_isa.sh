@@ -5,6 +5,7 @@ export LATHE_MAX_ISA=$1
 case $1 in
   2) export ONEDNN_MAX_CPU_ISA=SSE41 ;;
   3) export ONEDNN_MAX_CPU_ISA=AVX2 ;;
+  4) export ONEDNN_MAX_CPU_ISA=AVX512_CORE ;;
   *) echo "error: level $1" >&2; exit 2 ;;
 esac
 exec "$2"

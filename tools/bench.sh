@@ -19,5 +19,7 @@ for size in minilm base; do
     "$bin/training_step" --size "$size" --precision "$precision"
   done
 done
-echo "== Training step: base, 512 tokens"
-"$bin/training_step" --size base --length 512 --batch 8 --steps 3
+for precision in no bf16; do
+  echo "== Training step: base, mixed_precision $precision, 512 tokens"
+  "$bin/training_step" --size base --precision "$precision" --length 512 --batch 8 --steps 3
+done

@@ -16,9 +16,9 @@ struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
     return T(0.5) * (T(1) + Erf(x * T(0.70710678118654752))) +
            x * T(0.39894228040143268) * Exp(T(-0.5) * x * x);
   }
-  // erf by e^(-x^2/2), which the other term needs as well: Abramowitz and Stegun, Handbook of
-  // Mathematical Functions, 7.1.26; within 2e-7.
-  [[gnu::always_inline]] static float Derivative(float x) {
+  // erf by e^(-x^2/2), which the derivative's other term needs as well: Abramowitz and Stegun,
+  // Handbook of Mathematical Functions, 7.1.26; within 2e-7.
+  [[gnu::always_inline]] static float Both(float x, float* derivative) {
     const float e = ExpUpTo88(-0.5f * x * x);
     const float t = 1.0f / (1.0f + 0.23164189f * std::fabs(x));  // 0.3275911 / sqrt 2
     float p = 0.5307027146f;                                     // halves of the table's
@@ -27,7 +27,14 @@ struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
     p = p * t - 0.142248368f;
     p = p * t + 0.127414796f;
     const float within = 0.5f - p * t * e;  // the normal distribution's part from 0 to |x|
-    return 0.5f + std::copysign(within, x) + x * 0.39894228f * e;
+    const float part = 0.5f + std::copysign(within, x);
+    *derivative = part + x * 0.39894228f * e;
+    return x * part;
+  }
+  [[gnu::always_inline]] static float Derivative(float x) {
+    float derivative;
+    Both(x, &derivative);
+    return derivative;
   }
 };
 struct GeluNew {  // x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3)
@@ -113,6 +120,30 @@ void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   });
 }
 
+// Value and derivative; float32's Gelu has them in one.
+template <typename Act, typename T>
+[[gnu::always_inline]] inline T Both(T x, T* derivative) {
+  if constexpr (std::is_same_v<Act, Gelu> && std::is_same_v<T, float>) {
+    return Gelu::Both(x, derivative);
+  } else {
+    *derivative = Act::Derivative(x);
+    return Act::Value(x);
+  }
+}
+
+template <typename T>
+void BackwardAndValue(T* dx, T* y, const T* dy, const T* x, int64_t n, ActivationKind kind) {
+  With(kind, [&](auto act) {
+    using Act = decltype(act);
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < n; ++i) {
+      MathType<T> derivative;
+      Store(y[i], Both<Act>(MathType<T>(Load(x[i])), &derivative));
+      Store(dx[i], Load(dy[i]) * derivative);
+    }
+  });
+}
+
 template <typename T>
 void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
   constexpr int64_t kBlock = 64;
@@ -128,14 +159,16 @@ void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t 
   }
 }
 
+template <typename T>
+constexpr ActivationKernels::Of<T> Of() {
+  return {Forward<T>, Backward<T>, ColumnSums<T>, nullptr, BackwardAndValue<T>};
+}
+
 }  // namespace
 
 template <>
 const ActivationKernels& TableOf<ActivationKernels, LATHE_ISA>() {
-  static constexpr ActivationKernels table = {
-      {Forward<float>, Backward<float>, ColumnSums<float>},
-      {Forward<double>, Backward<double>, ColumnSums<double>},
-      {Forward<BFloat16>, Backward<BFloat16>, ColumnSums<BFloat16>}};
+  static constexpr ActivationKernels table = {Of<float>(), Of<double>(), Of<BFloat16>()};
   return table;
 }
 

@@ -22,6 +22,9 @@ struct ActivationKernels {
     // is stored. kind is not kNone. Null where these are two passes.
     void (*backward_and_sums)(T* dx, MathType<T>* sums, const T* dy, const T* x, int64_t rows,
                               int64_t n, ActivationKind kind, bool overwrite) = nullptr;
+    // `backward`, and y = act(x), (n), once more; dx may be dy. On the host.
+    void (*backward_and_value)(T* dx, T* y, const T* dy, const T* x, int64_t n,
+                               ActivationKind kind) = nullptr;
   };
   Of<float> f32;
   Of<double> f64;

@@ -1,64 +1,13 @@
 #include "lathe/core/cpu/attention.h"
 
-#include <omp.h>
+#include <type_traits>
 
-#include <cmath>
-#include <cstdlib>
-#include <limits>
-
-#include "lathe/core/cpu/math.h"
-#include "lathe/core/cpu/row_bits.h"
+#include "lathe/core/cpu/attention_pairs.h"
+#include "lathe/core/cpu/attention_tiles.h"
 #include "lathe/core/cpu/small_product.h"
 
 namespace lathe::cpu {
 namespace {
-
-constexpr int64_t kTile = 64;  // queries that are handled together
-
-// One thread's working memory, kept for the next call: fresh pages would cost more than the work
-// on them. One at a time in a thread.
-template <typename T>
-class Scratch {
- public:
-  explicit Scratch(int64_t elements) {
-    const size_t bytes = (static_cast<size_t>(elements) * sizeof(T) + 127) / 64 * 64;
-    static thread_local struct Kept {
-      ~Kept() { std::free(data); }
-      void* data = nullptr;
-      size_t bytes = 0;
-    } kept;
-    if (kept.bytes < bytes) {
-      std::free(kept.data);
-      kept.data = std::aligned_alloc(64, bytes);
-      kept.bytes = bytes;
-    }
-    data_ = static_cast<T*>(kept.data);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  T* Take(int64_t elements) {
-    T* taken = data_ + used_;
-    used_ += (elements + 15) / 16 * 16;
-    return taken;
-  }
-
- private:
-  T* data_;
-  int64_t used_ = 0;
-};
-
-// Heads that a thread takes at a time: few enough to share them out evenly, many enough that the
-// threads don't meet all the time over who takes the next.
-int64_t Chunk(const AttentionArgs& args) {
-  const int64_t chunks = int64_t{32} * omp_get_max_threads();
-  return 1 + args.batch * args.heads / chunks;
-}
-
-// From a strip of `rows` rows of head h to the next head's, or to the next sequence's first.
-int64_t ToNext(const AttentionArgs& args, int64_t h, int64_t rows) {
-  const int64_t d = args.head_dim;
-  return h + 1 < args.heads ? d : rows * args.heads * d - h * d;
-}
 
 // A result of products.
 template <typename M>
@@ -79,68 +28,10 @@ M Dot(const M* a, const M* b, int64_t n) {
   return sum;
 }
 
-constexpr int64_t kLanes = 16;
-
-// Mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as RowBits makes
-// them. Short rows are made together, so that there is enough for a vector. `bits` has room for
-// kLanes more.
-void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t first,
-              int64_t rows, int64_t keys, uint32_t* bits, int64_t ld) {
-  constexpr int64_t kTogether = 64;
-  const uint32_t key0 = args.mask.key0;
-  const uint32_t key1 = args.mask.key1 + static_cast<uint32_t>(head) * 0x9E3779B9u;
-  const uint32_t sample = static_cast<uint32_t>(args.sample_ids[sequence]), step = args.mask.step;
-  const int64_t blocks = (keys + 3) / 4;
-  if (blocks >= kTogether / 2) {
-    for (int64_t i = 0; i < rows; ++i)
-      RowBits(key0, key1, step, sample, static_cast<uint32_t>(first + i), keys, bits + i * ld);
-    return;
-  }
-  // Whole vectors are copied; what is too much is overwritten by what follows.
-  uint32_t place[kTogether + kLanes] = {}, position[kTogether + kLanes] = {};
-  uint32_t words[4][kTogether + kLanes];
-  const int64_t group = kTogether / blocks;
-  for (int64_t i = 0; i < rows; i += group) {
-    const int64_t n = Min(group, rows - i);
-    for (int64_t r = 0; r < n; ++r) {
-      for (int64_t b = 0; b < blocks; b += kLanes) {
-#pragma omp simd
-        for (int64_t l = 0; l < kLanes; ++l) {
-          place[r * blocks + b + l] = static_cast<uint32_t>(b + l);
-          position[r * blocks + b + l] = static_cast<uint32_t>(first + i + r);
-        }
-      }
-    }
-    for (int64_t from = 0; from < n * blocks; from += kPhiloxLanes) {
-      const PhiloxWords made =
-          PhiloxAt(*reinterpret_cast<const FullLanes*>(place + from),
-                   *reinterpret_cast<const FullLanes*>(position + from), sample, step, key0, key1);
-      for (int w = 0; w < 4; ++w) *reinterpret_cast<FullLanes*>(words[w] + from) = made.words[w];
-    }
-    for (int64_t r = 0; r < n; ++r) {
-      for (int64_t w = 0; w < 4; ++w) {
-        for (int64_t b = 0; b < blocks; b += kLanes) {
-          uint32_t* to = bits + (i + r) * ld + w * blocks + b;
-#pragma omp simd
-          for (int64_t l = 0; l < kLanes; ++l) to[l] = words[w][r * blocks + b + l];
-        }
-      }
-    }
-  }
-}
-
-// Not above any score, so that no largest one is it.
-template <typename M>
-constexpr M kNoScore = std::numeric_limits<M>::lowest();
-
 template <typename T, typename M>
 void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
-  constexpr int64_t kSize = Line<M>::kSize;
   const int64_t d = args.head_dim, H = args.heads * d;
   const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
-  const M scale = M(1) / std::sqrt(static_cast<M>(d));
-  const M keep_scale = static_cast<M>(args.mask.scale);
-  const uint32_t threshold = args.mask.threshold;
   const int64_t chunk = Chunk(args);
 #pragma omp parallel
   {
@@ -154,12 +45,7 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
 #pragma omp for collapse(2) schedule(dynamic, chunk)
     for (int64_t s = 0; s < args.batch; ++s) {
       for (int64_t h = 0; h < args.heads; ++h) {
-        const int64_t begin = args.cu_seqlens[s], S = args.cu_seqlens[s + 1] - begin;
-        const int64_t keys = WholeLines<M>(S), ld = RowStride<M>(S);
-        const int64_t q_begin = args.first_query_only ? s : begin;
-        const int64_t queries = args.first_query_only ? 1 : S;
-        const int64_t kv = begin * H + h * d;
-        const int64_t next = ToNext(args, h, S), q_next = ToNext(args, h, queries);
+        const auto [S, keys, ld, q_begin, queries, kv, next, q_next] = StripsOf<M>(args, s, h);
         TransposeTo(kt, ld, k + kv, H, S, d);
         Fetch<false>(k + kv + next, H, S, d);
         Read(values, v + kv, H, S, d);
@@ -170,45 +56,8 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
           const Elements<M> q_rows = ReadElements(q_tile, q + at, H, rows, d);
           Product<M>(rows, keys, d, q_rows, kt, ld, p, ld, false);
           Fetch<false>(q + at + q_next, H, rows, d);
-          if (threshold > 0) TileBits(args, s, h, tile, rows, S, bits, ld);
-          // Loops of their own, so that one row's sums don't wait for another's.
-          M top[kTile], factor[kTile];
-          for (int64_t i = 0; i < rows; ++i) {
-            M* row = p + i * ld;
-            for (int64_t j = S; j < keys; ++j) row[j] = kNoScore<M>;
-            typename Line<M>::Vector largest = LineAt(row);
-            for (int64_t j = kSize; j < keys; j += kSize) {
-              const typename Line<M>::Vector line = LineAt(row + j);
-              largest = largest > line ? largest : line;
-            }
-            top[i] = Largest<M>(largest);
-          }
-          for (int64_t i = 0; i < rows; ++i) {
-            M* row = p + i * ld;
-#pragma omp simd
-            for (int64_t j = 0; j < keys; ++j) row[j] = Exp((row[j] - top[i]) * scale);
-            for (int64_t j = S; j < keys; ++j) row[j] = 0;
-            typename Line<M>::Vector total = LineAt(row);
-            for (int64_t j = kSize; j < keys; j += kSize) total += LineAt(row + j);
-            const M sum = Sum<M>(total);
-            lse[(q_begin + tile + i) * args.heads + h] = top[i] * scale + std::log(sum);
-            factor[i] = keep_scale / sum;
-          }
-          for (int64_t i = 0; i < rows; ++i) {
-            M* row = p + i * ld;
-            const uint32_t* row_bits = bits + i * ld;
-            const M by = factor[i];
-            if (threshold > 0) {
-#pragma omp simd
-              for (int64_t j = 0; j < keys; ++j) {
-                const M kept = row[j] * by;
-                row[j] = row_bits[j] < threshold ? M(0) : kept;
-              }
-            } else {
-#pragma omp simd
-              for (int64_t j = 0; j < keys; ++j) row[j] *= by;
-            }
-          }
+          Softmax(args, {s, h, tile, rows, S}, p, ld, p, ld, lse, (q_begin + tile) * args.heads + h,
+                  bits);
           Fetch<true>(out + at + q_next, H, rows, d);
           if constexpr (std::is_same_v<T, M>) {
             if (d == width) {
@@ -231,9 +80,6 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
               const T* k, const T* v, const AttentionArgs& args) {
   const int64_t d = args.head_dim, H = args.heads * d;
   const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
-  const M scale = M(1) / std::sqrt(static_cast<M>(d));
-  const M keep_scale = static_cast<M>(args.mask.scale);
-  const uint32_t threshold = args.mask.threshold;
   const int64_t chunk = Chunk(args);
 #pragma omp parallel
   {
@@ -253,12 +99,7 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
 #pragma omp for collapse(2) schedule(dynamic, chunk)
     for (int64_t s = 0; s < args.batch; ++s) {
       for (int64_t h = 0; h < args.heads; ++h) {
-        const int64_t begin = args.cu_seqlens[s], S = args.cu_seqlens[s + 1] - begin;
-        const int64_t n = WholeLines<M>(S), ld = RowStride<M>(S);
-        const int64_t q_begin = args.first_query_only ? s : begin;
-        const int64_t queries = args.first_query_only ? 1 : S;
-        const int64_t kv = begin * H + h * d;
-        const int64_t next = ToNext(args, h, S), q_next = ToNext(args, h, queries);
+        const auto [S, n, ld, q_begin, queries, kv, next, q_next] = StripsOf<M>(args, s, h);
         const bool direct = std::is_same_v<T, M> && d == width;
         TransposeTo(kt, ld, k + kv, H, S, d);
         Fetch<false>(k + kv + next, H, S, d);
@@ -280,36 +121,15 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
           Read(dout_tile, dout + at, H, rows, d);
           Product<M>(rows, n, d, {dout_tile, width, 1}, vt, ld, ds, ld, false);
           Fetch<false>(dout + at + q_next, H, rows, d);
-          if (threshold > 0) TileBits(args, s, h, tile, rows, S, bits, ld);
           const Elements<M> out_rows = ReadElements(out_tile, out + at, H, rows, d);
           Fetch<false>(out + at + q_next, H, rows, d);
           M dot[kTile];
           for (int64_t i = 0; i < rows; ++i) {
             dot[i] = Dot(out_rows.data + i * out_rows.row, dout_tile + i * width, d);
           }
-          for (int64_t i = 0; i < rows; ++i) {
-            M* prow = p + i * ld;
-            M* dsrow = ds + i * ld;
-            const uint32_t* row_bits = bits + i * ld;
-            const M log_sum = lse[(q_begin + tile + i) * args.heads + h];
-            // Columns from S on are read by no product.
-            if (threshold > 0) {
-#pragma omp simd
-              for (int64_t j = 0; j < n; ++j) {
-                const M m = row_bits[j] < threshold ? M(0) : keep_scale;
-                const M probability = Exp(prow[j] * scale - log_sum);
-                dsrow[j] = probability * (m * dsrow[j] - dot[i]) * scale;
-                prow[j] = probability * m;
-              }
-            } else {
-#pragma omp simd
-              for (int64_t j = 0; j < n; ++j) {
-                const M probability = Exp(prow[j] * scale - log_sum);
-                dsrow[j] = probability * (dsrow[j] - dot[i]) * scale;
-                prow[j] = probability;
-              }
-            }
-          }
+          // Columns from S on are read by no product.
+          SoftmaxGradients(args, {s, h, tile, rows, S}, p, ds, ld, dot,
+                           lse + (q_begin + tile) * args.heads + h, bits);
           Fetch<true>(dv + kv + next, H, tile == 0 ? S : 0, d);
           Product<M>(S, width, rows, {p, 1, ld}, dout_tile, width, to_dv.data, to_dv.row, tile > 0);
           Fetch<true>(dk + kv + next, H, tile == 0 ? S : 0, d);
@@ -333,13 +153,31 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
   }
 }
 
+#if LATHE_ISA >= 4
+void ForwardOfBFloat16(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
+                       const BFloat16* v, const AttentionArgs& args) {
+  const bool pairs = MultipliesPairs() && AreWholePairs(args);
+  (pairs ? ForwardOfPairs : Forward<BFloat16, float>)(out, lse, q, k, v, args);
+}
+
+void BackwardOfBFloat16(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* dout,
+                        const BFloat16* out, const float* lse, const BFloat16* q, const BFloat16* k,
+                        const BFloat16* v, const AttentionArgs& args) {
+  const bool pairs = MultipliesPairs() && AreWholePairs(args);
+  (pairs ? BackwardOfPairs : Backward<BFloat16, float>)(dq, dk, dv, dout, out, lse, q, k, v, args);
+}
+#else
+constexpr auto ForwardOfBFloat16 = Forward<BFloat16, float>;
+constexpr auto BackwardOfBFloat16 = Backward<BFloat16, float>;
+#endif
+
 }  // namespace
 
 template <>
 const AttentionKernels& TableOf<AttentionKernels, LATHE_ISA>() {
   static constexpr AttentionKernels table = {{Forward<float, float>, Backward<float, float>},
                                              {Forward<double, double>, Backward<double, double>},
-                                             {Forward<BFloat16, float>, Backward<BFloat16, float>}};
+                                             {ForwardOfBFloat16, BackwardOfBFloat16}};
   return table;
 }
 

@@ -22,8 +22,8 @@ struct AttentionArgs {
 struct AttentionKernels {
   template <typename T, typename M = MathType<T>>
   struct Of {
-    // out: (Tq, H). Saved: lse, (Tq, heads), log of the sum of exponentials. q: (Tq, H); k, v: (T,
-    // H).
+    // out: (Tq, H). Saved: lse, (Tq, heads), log of the sum of exponentials; the host takes null
+    // for it where no backward pass will follow. q: (Tq, H); k, v: (T, H).
     void (*forward)(T* out, M* lse, const T* q, const T* k, const T* v, const AttentionArgs& args);
     // dq: (Tq, H), dk, dv: (T, H); all assigned.
     void (*backward)(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,

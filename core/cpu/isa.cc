@@ -15,7 +15,7 @@ int IsaLevel() {
       if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
           __builtin_cpu_supports("avx512vl")) {
-        has = 4;
+        has = __builtin_cpu_supports("avx512bf16") ? 5 : 4;
       }
     }
     const char* cap = std::getenv("LATHE_MAX_ISA");

@@ -1,5 +1,5 @@
 // Which instruction set the CPU kernels use: the level of x86-64 (2: SSE4.2, 3: AVX2 and FMA, 4:
-// AVX-512).
+// AVX-512), and 5: AVX-512 with AVX512-BF16.
 //
 // A kernel family is a struct of function pointers. Its source is compiled once for each level and
 // defines `template <> const SomeKernels& TableOf<SomeKernels, LATHE_ISA>()`;
@@ -8,7 +8,8 @@
 
 namespace lathe::cpu {
 
-// The highest level that this machine has, capped by the environment's LATHE_MAX_ISA (2, 3 or 4).
+// The highest level that this machine has, capped by the environment's LATHE_MAX_ISA (2 to 5). No
+// kernel is compiled for level 5: those of level 4 ask whether they may multiply bfloat16 pairs.
 int IsaLevel();
 
 template <typename Table, int isa>

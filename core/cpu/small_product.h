@@ -98,16 +98,16 @@ template <int kRows, int kLines, typename T>
 }
 
 // At most `kRows` rows.
-template <int kRows, int kLines, typename T>
-void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, T* c, int64_t ldc,
+template <int kRows, int kLines, typename T, typename C>
+void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
           bool accumulate) {
   if (rows == kRows) return Block<kRows, kLines>(K, a, b, ldb, c, ldc, accumulate);
   if constexpr (kRows > 1) Rows<kRows - 1, kLines>(rows, K, a, b, ldb, c, ldc, accumulate);
 }
 
 // C (M, N) [+]= A B for `kLines` lines of columns.
-template <int kLines, typename T>
-void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, T* c, int64_t ldc,
+template <int kLines, typename T, typename C>
+void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
            bool accumulate) {
   for (int64_t m = 0; m < M; m += kMostRows) {
     Rows<kMostRows, kLines>(Min(kMostRows, M - m), K, {a.data + m * a.row, a.row, a.column}, b, ldb,
@@ -117,8 +117,8 @@ void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, 
 
 // C (M, N) [+]= A B with B (K, N); N is a multiple of a line. What all rows read of B at a time
 // stays in the nearest cache.
-template <typename T>
-void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, T* c,
+template <typename T, typename C>
+void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c,
              int64_t ldc, bool accumulate) {
   constexpr int64_t kColumns = kMostLines * Line<T>::kSize, kDepth = 128;
   for (int64_t k = 0; k < K; k += kDepth) {

@@ -84,11 +84,13 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
     using M = MathType<T>;
     Tensor out = Tensor::Empty(q.shape(), q.dtype(), q.device());
     if (!options.first_query_only) ClearSurplus({out}, tokens, sequences.cu_seqlens);
-    Tensor lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
+    Tensor lse;
+    if (NeedsRecord({q, kv}) || q.device().type != DeviceType::kCPU)
+      lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
     const int64_t keys = options.values_first ? kv_rows * H : 0, values = kv_rows * H - keys;
     KernelsOf<T, cpu::AttentionKernels>(q.device())
-        .forward(out.data<T>(), lse.data<M>(), q.data<T>(), kv.data<T>() + keys,
-                 kv.data<T>() + values, args);
+        .forward(out.data<T>(), lse.defined() ? lse.data<M>() : nullptr, q.data<T>(),
+                 kv.data<T>() + keys, kv.data<T>() + values, args);
     // `sequences` and the dropout's step are captured to keep alive what args points to.
     return Record(
         kOp, out, {q, kv}, {q, kv, out},

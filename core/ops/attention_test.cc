@@ -208,38 +208,104 @@ double MaxDifference(const Tensor& actual, const std::vector<double>& expected) 
 
 TEST(Attention, DropoutEqualsPlainLoopsWithTheMaskOfPhilox) {
   if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
-  constexpr int64_t H = 12;
-  PackedSequences packed = Packed({0, 3, 4, 9, 79});  // the last has more queries than one tile
+  PackedSequences packed = Packed({0, 3, 4, 9, 86});  // the last has more queries than one tile
   packed.sample_ids = Tensor::FromVector<int32_t>({5, 0, 7, 2});
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   const auto draw = [&](int64_t n) {
     std::vector<double> values(n);
-    for (double& value : values) value = normal(random);  // exact in float32
+    for (double& value : values) value = BFloat16(normal(random));  // exact in each type
     return values;
   };
-  for (const bool first : {false, true}) {
+  const int64_t T = packed.cu_seqlens.ToVector<int32_t>().back();
+  // Heads of 32 and 64 have bfloat16 kernels of their own.
+  for (const auto& [H, first] :
+       {std::pair<int64_t, bool>{12, false}, {12, true}, {96, false}, {96, true}, {192, false}}) {
     AttentionOptions options;
     options.num_heads = 3;
     options.first_query_only = first;
     options.dropout.p = 0.3;
     options.dropout.key = {.seed = (uint64_t{9} << 32) + 1, .step = 2, .site = 0xF0000003};
-    const int64_t rows = first ? packed.size() : 79;
-    const auto q = draw(rows * H), kv = draw(79 * 2 * H), dout = draw(rows * H);
+    const int64_t rows = first ? packed.size() : T;
+    const auto q = draw(rows * H), kv = draw(2 * T * H), dout = draw(rows * H);
     const Reference expected = PlainAttention(q, kv, dout, H, packed, options);
     EXPECT_NEAR(expected.dropped, 0.3, first ? 0.12 : 0.02);
-    for (const DType dtype : {DType::kF32, DType::kF64}) {
-      const double limit = dtype == DType::kF32 ? 2e-5 : 1e-12;
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+      SCOPED_TRACE(testing::Message() << ToString(dtype) << " H " << H << " first " << first);
+      // Of the largest value.
+      const double limit = dtype == DType::kF32 ? 1e-5 : dtype == DType::kF64 ? 1e-12 : 1e-2;
       const Device device = dtype == DType::kF32 ? CheckedDevice() : Device{};
       const auto leaf = [&](const std::vector<double>& values, int64_t n) {
         return Tensor::FromVector(values, {n, H}).To(dtype).To(device).SetRequiresGrad(true);
       };
-      const Tensor tq = leaf(q, rows), tkv = leaf(kv, 2 * 79);
+      const auto expect_near = [&](const Tensor& actual, const std::vector<double>& values) {
+        double largest = 1;
+        for (const double value : values) largest = std::max(largest, std::fabs(value));
+        EXPECT_LE(MaxDifference(actual, values), limit * largest);
+      };
+      const Tensor tq = leaf(q, rows), tkv = leaf(kv, 2 * T);
       const Tensor out = PackedAttention(tq, tkv, At(tq, packed), options);
-      EXPECT_LE(MaxDifference(out, expected.out), limit);
+      expect_near(out, expected.out);
       Backward(out, Tensor::FromVector(dout, {rows, H}).To(dtype).To(device));
-      EXPECT_LE(MaxDifference(tq.grad(), expected.dq), limit);
-      EXPECT_LE(MaxDifference(tkv.grad(), expected.dkv), limit);
+      expect_near(tq.grad(), expected.dq);
+      expect_near(tkv.grad(), expected.dkv);
+    }
+  }
+}
+
+// bfloat16 against the same inputs in float64, at lengths of several tiles and more, odd ones too.
+TEST(Attention, LongSequencesInBFloat16) {
+  const PackedSequences packed = Packed(WithLengths({1, 257, 64, 512, 333}));
+  const int64_t T = packed.cu_seqlens.ToVector<int32_t>().back(), rows = T + 3;
+  for (const int64_t head_dim : {20, 32, 64, 96}) {
+    for (const bool first : {false, true}) {
+      SCOPED_TRACE(testing::Message() << head_dim << " first " << first);
+      const int64_t H = 2 * head_dim, q_rows = first ? packed.size() : rows;
+      std::mt19937 random(1);
+      std::normal_distribution<float> normal;
+      const auto draw = [&](int64_t n) {
+        std::vector<float> values(static_cast<size_t>(n * H));
+        for (float& value : values) value = BFloat16(normal(random));
+        return Tensor::FromVector(values, {n, H});
+      };
+      const Tensor q = draw(q_rows), kv = draw(2 * rows), dout = draw(q_rows);
+      const auto run = [&](DType dtype) {
+        const Tensor tq = q.To(dtype).Clone().SetRequiresGrad(true),
+                     tkv = kv.To(dtype).Clone().SetRequiresGrad(true);
+        const Tensor out = PackedAttention(tq, tkv, packed, Options(2, first, 0.2));
+        Backward(out, dout.To(dtype));
+        {
+          NoGradGuard no_grad;
+          const Tensor again = PackedAttention(tq, tkv, packed, Options(2, first, 0.2));
+          EXPECT_EQ(again.To(DType::kF64).ToVector<double>(),
+                    out.To(DType::kF64).ToVector<double>());
+        }
+        return Tensors{out.Detach(), tq.grad(), tkv.grad()};
+      };
+      const Tensors narrow = run(DType::kBF16), wide = run(DType::kF64);
+      for (size_t i = 0; i < narrow.size(); ++i) {
+        const std::vector<double> expected = wide[i].ToVector<double>();
+        double largest = 0;
+        for (const double value : expected) largest = std::max(largest, std::fabs(value));
+        // Mostly that of the output and the gradients, which are stored in bfloat16.
+        EXPECT_LE(MaxDifference(narrow[i], expected), 0.02 * largest) << i;
+      }
+    }
+  }
+}
+
+// Working memory for the widest heads.
+TEST(Attention, WideHeadsInBFloat16) {
+  for (const int64_t head_dim : {4096, 8192}) {
+    for (const int32_t length : {1, 16, 77}) {
+      const PackedSequences packed = Packed(WithLengths({length}));
+      const Tensor q = Tensor::Full({length, head_dim}, 0.01, DType::kBF16).SetRequiresGrad(true);
+      const Tensor kv =
+          Tensor::Full({2 * length, head_dim}, 0.5, DType::kBF16).SetRequiresGrad(true);
+      const Tensor out = PackedAttention(q, kv, packed, Options(1, false, 0.1));
+      Backward(out, q.Detach());
+      for (const float value : kv.grad().To(DType::kF32).ToVector<float>())
+        ASSERT_TRUE(std::isfinite(value));
     }
   }
 }

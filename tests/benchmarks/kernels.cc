@@ -151,6 +151,18 @@ void GeluBackward(benchmark::State& state) {
   }
   Bytes(state, 3.0 * static_cast<double>(x.bytes()));
 }
+// As the backward pass of feed-forward layers has it.
+template <typename T>
+void GeluBackwardAndValue(benchmark::State& state) {
+  const Tensor x = Filled<T>({kRows, 3072}), dy = Filled<T>({kRows, 3072});
+  const Tensor y = Filled<T>({kRows, 3072});
+  for (auto _ : state) {
+    KernelsOf<T, cpu::ActivationKernels>(Device{}).backward_and_value(
+        dy.data<T>(), y.data<T>(), dy.data<T>(), x.data<T>(), x.numel(),
+        cpu::ActivationKind::kGelu);
+  }
+  Bytes(state, 4.0 * static_cast<double>(x.bytes()));
+}
 template <typename T>
 void ColumnSums(benchmark::State& state) {
   const Tensor x = Filled<T>({kRows, 3072}), sums = Filled<float>({3072});
@@ -164,6 +176,8 @@ BENCHMARK(GeluForward<float>)->UseRealTime();
 BENCHMARK(GeluForward<BFloat16>)->UseRealTime();
 BENCHMARK(GeluBackward<float>)->UseRealTime();
 BENCHMARK(GeluBackward<BFloat16>)->UseRealTime();
+BENCHMARK(GeluBackwardAndValue<float>)->UseRealTime();
+BENCHMARK(GeluBackwardAndValue<BFloat16>)->UseRealTime();
 BENCHMARK(ColumnSums<float>)->UseRealTime();
 BENCHMARK(ColumnSums<BFloat16>)->UseRealTime();
 
@@ -243,7 +257,7 @@ void Attention(benchmark::State& state) {
     }
   }
   const double products = backward ? 14 : 4;  // 2 forward, 5 more backward, 2 operations each
-  Operations<float>(state, products * static_cast<double>(batch * length * length * H));
+  Operations<T>(state, products * static_cast<double>(batch * length * length * H));
 }
 BENCHMARK(Attention<float>)
     ->ArgNames({"length", "backward"})

@@ -1,0 +1,237 @@
+// What attention kernels have in common, whatever their products multiply: how work is shared out,
+// and what is done to a tile of scores between two products.
+//
+// For kernel sources only, which are compiled once for each instruction set level.
+#pragma once
+
+#include <omp.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+
+#include "lathe/core/cpu/attention.h"
+#include "lathe/core/cpu/math.h"
+#include "lathe/core/cpu/row_bits.h"
+#include "lathe/core/cpu/small_product.h"
+
+namespace lathe::cpu {
+namespace {
+
+constexpr int64_t kTile = 64;  // queries that are handled together
+
+// One thread's working memory, kept for the next call: fresh pages would cost more than the work
+// on them. One at a time in a thread.
+template <typename T>
+class Scratch {
+ public:
+  explicit Scratch(int64_t elements) {
+    const size_t bytes = (static_cast<size_t>(elements) * sizeof(T) + 127) / 64 * 64;
+    static thread_local struct Kept {
+      ~Kept() { std::free(data); }
+      void* data = nullptr;
+      size_t bytes = 0;
+    } kept;
+    if (kept.bytes < bytes) {
+      std::free(kept.data);
+      kept.data = std::aligned_alloc(64, bytes);
+      kept.bytes = bytes;
+    }
+    data_ = static_cast<T*>(kept.data);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  T* Take(int64_t elements) {
+    T* taken = data_ + used_;
+    used_ += (elements + 15) / 16 * 16;
+    return taken;
+  }
+
+ private:
+  T* data_;
+  int64_t used_ = 0;
+};
+
+// Heads that a thread takes at a time: few enough to share them out evenly, many enough that the
+// threads don't meet all the time over who takes the next.
+int64_t Chunk(const AttentionArgs& args) {
+  const int64_t chunks = int64_t{32} * omp_get_max_threads();
+  return 1 + args.batch * args.heads / chunks;
+}
+
+// From a strip of `rows` rows of head h to the next head's, or to the next sequence's first.
+int64_t ToNext(const AttentionArgs& args, int64_t h, int64_t rows) {
+  const int64_t d = args.head_dim;
+  return h + 1 < args.heads ? d : rows * args.heads * d - h * d;
+}
+
+// The strips of a sequence s and head h: S keys, in whole lines, with scores' rows `ld` apart;
+// queries from row q_begin on; where keys and values begin; from these, and from queries, to the
+// next head's.
+struct Strips {
+  int64_t S, keys, ld, q_begin, queries, kv, next, q_next;
+};
+template <typename M>
+[[gnu::always_inline]] inline Strips StripsOf(const AttentionArgs& args, int64_t s, int64_t h) {
+  const int64_t begin = args.cu_seqlens[s], S = args.cu_seqlens[s + 1] - begin;
+  const int64_t queries = args.first_query_only ? 1 : S;
+  return {.S = S,
+          .keys = WholeLines<M>(S),
+          .ld = RowStride<M>(S),
+          .q_begin = args.first_query_only ? s : begin,
+          .queries = queries,
+          .kv = (begin * args.heads + h) * args.head_dim,
+          .next = ToNext(args, h, S),
+          .q_next = ToNext(args, h, queries)};
+}
+
+constexpr int64_t kLanes = 16;
+
+// Mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as RowBits makes
+// them. Short rows are made together, so that there is enough for a vector. `bits` has room for
+// kLanes more.
+void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t first,
+              int64_t rows, int64_t keys, uint32_t* bits, int64_t ld) {
+  constexpr int64_t kTogether = 64;
+  const uint32_t key0 = args.mask.key0;
+  const uint32_t key1 = args.mask.key1 + static_cast<uint32_t>(head) * 0x9E3779B9u;
+  const uint32_t sample = static_cast<uint32_t>(args.sample_ids[sequence]), step = args.mask.step;
+  const int64_t blocks = (keys + 3) / 4;
+  if (blocks >= kTogether / 2) {
+    for (int64_t i = 0; i < rows; ++i)
+      RowBits(key0, key1, step, sample, static_cast<uint32_t>(first + i), keys, bits + i * ld);
+    return;
+  }
+  // Whole vectors are copied; what is too much is overwritten by what follows.
+  uint32_t place[kTogether + kLanes] = {}, position[kTogether + kLanes] = {};
+  uint32_t words[4][kTogether + kLanes];
+  const int64_t group = kTogether / blocks;
+  for (int64_t i = 0; i < rows; i += group) {
+    const int64_t n = Min(group, rows - i);
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t b = 0; b < blocks; b += kLanes) {
+#pragma omp simd
+        for (int64_t l = 0; l < kLanes; ++l) {
+          place[r * blocks + b + l] = static_cast<uint32_t>(b + l);
+          position[r * blocks + b + l] = static_cast<uint32_t>(first + i + r);
+        }
+      }
+    }
+    for (int64_t from = 0; from < n * blocks; from += kPhiloxLanes) {
+      const PhiloxWords made =
+          PhiloxAt(*reinterpret_cast<const FullLanes*>(place + from),
+                   *reinterpret_cast<const FullLanes*>(position + from), sample, step, key0, key1);
+      for (int w = 0; w < 4; ++w) *reinterpret_cast<FullLanes*>(words[w] + from) = made.words[w];
+    }
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t w = 0; w < 4; ++w) {
+        for (int64_t b = 0; b < blocks; b += kLanes) {
+          uint32_t* to = bits + (i + r) * ld + w * blocks + b;
+#pragma omp simd
+          for (int64_t l = 0; l < kLanes; ++l) to[l] = words[w][r * blocks + b + l];
+        }
+      }
+    }
+  }
+}
+
+// Not above any score, so that no largest one is it.
+template <typename M>
+constexpr M kNoScore = std::numeric_limits<M>::lowest();
+
+// A tile's place: queries [first, first + rows) of a sequence and head with S keys.
+struct TilePlace {
+  int64_t sequence, head, first, rows, S;
+};
+
+// to[i * to_ld + j] = dropout(softmax(scores[i * ld + j])), which may be the same memory, with
+// zeros from S up to a whole line; lse[lse_at + i * heads] = the log of the sum of exponentials,
+// unless lse is null. `scores` is used up, `bits` is working memory.
+template <typename To, typename M>
+void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_t ld, To* to,
+             int64_t to_ld, M* lse, int64_t lse_at, uint32_t* bits) {
+  constexpr int64_t kSize = Line<M>::kSize;
+  const int64_t rows = tile.rows, S = tile.S, keys = WholeLines<M>(S);
+  const M scale = M(1) / std::sqrt(static_cast<M>(args.head_dim));
+  const M keep_scale = static_cast<M>(args.mask.scale);
+  const uint32_t threshold = args.mask.threshold;
+  if (threshold > 0) TileBits(args, tile.sequence, tile.head, tile.first, rows, S, bits, ld);
+  // Loops of their own, so that one row's sums don't wait for another's.
+  M top[kTile], factor[kTile];
+  for (int64_t i = 0; i < rows; ++i) {
+    M* row = scores + i * ld;
+    for (int64_t j = S; j < keys; ++j) row[j] = kNoScore<M>;
+    typename Line<M>::Vector largest = LineAt(row);
+    for (int64_t j = kSize; j < keys; j += kSize) {
+      const typename Line<M>::Vector line = LineAt(row + j);
+      largest = largest > line ? largest : line;
+    }
+    top[i] = Largest<M>(largest);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    M* row = scores + i * ld;
+#pragma omp simd
+    for (int64_t j = 0; j < keys; ++j) row[j] = Exp((row[j] - top[i]) * scale);
+    for (int64_t j = S; j < keys; ++j) row[j] = 0;
+    typename Line<M>::Vector total = LineAt(row);
+    for (int64_t j = kSize; j < keys; j += kSize) total += LineAt(row + j);
+    const M sum = Sum<M>(total);
+    if (lse != nullptr) lse[lse_at + i * args.heads] = top[i] * scale + std::log(sum);
+    factor[i] = keep_scale / sum;
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    const M* row = scores + i * ld;
+    To* to_row = to + i * to_ld;
+    const uint32_t* row_bits = bits + i * ld;
+    const M by = factor[i];
+    if (threshold > 0) {
+#pragma omp simd
+      for (int64_t j = 0; j < keys; ++j) {
+        const M kept = row[j] * by;
+        Store(to_row[j], row_bits[j] < threshold ? M(0) : kept);
+      }
+    } else {
+#pragma omp simd
+      for (int64_t j = 0; j < keys; ++j) Store(to_row[j], row[j] * by);
+    }
+  }
+}
+
+// From scores in p and dO V^T in ds to dropout(softmax(scores)) and the scores' gradients, times
+// the scores' scale, up to a whole line of columns: of those from S on nothing is said. dot:
+// (rows), sums of dO O; lse: as Softmax left it, from the tile's first row on.
+template <typename M>
+void SoftmaxGradients(const AttentionArgs& args, const TilePlace& tile, M* p, M* ds, int64_t ld,
+                      const M* dot, const M* lse, uint32_t* bits) {
+  const int64_t rows = tile.rows, n = WholeLines<M>(tile.S);
+  const M scale = M(1) / std::sqrt(static_cast<M>(args.head_dim));
+  const M keep_scale = static_cast<M>(args.mask.scale);
+  const uint32_t threshold = args.mask.threshold;
+  if (threshold > 0) TileBits(args, tile.sequence, tile.head, tile.first, rows, tile.S, bits, ld);
+  for (int64_t i = 0; i < rows; ++i) {
+    M* prow = p + i * ld;
+    M* dsrow = ds + i * ld;
+    const uint32_t* row_bits = bits + i * ld;
+    const M log_sum = lse[i * args.heads];
+    if (threshold > 0) {
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) {
+        const M m = row_bits[j] < threshold ? M(0) : keep_scale;
+        const M probability = Exp(prow[j] * scale - log_sum);
+        dsrow[j] = probability * (m * dsrow[j] - dot[i]) * scale;
+        prow[j] = probability * m;
+      }
+    } else {
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) {
+        const M probability = Exp(prow[j] * scale - log_sum);
+        dsrow[j] = probability * (dsrow[j] - dot[i]) * scale;
+        prow[j] = probability;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe::cpu
