@@ -7,6 +7,7 @@
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/gemm_options.h"
+#include "lathe/core/ops/activation.h"
 #include "lathe/core/ops/attention.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dropout.h"

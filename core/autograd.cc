@@ -33,6 +33,17 @@ double Lap() {
 
 bool NeedsGrad(const Tensor& t) { return t.defined() && t.requires_grad(); }
 
+// What a node keeps of an input: a leaf, or where the gradient of another op's output goes, without
+// its values (an op saves those that it needs). Undefined where nobody wants a gradient.
+Tensor Edge(const Tensor& input) {
+  if (!NeedsGrad(input)) return {};
+  if (input.is_leaf()) return input;
+  Tensor edge = Tensor::Unallocated(input.shape(), input.dtype(), input.device());
+  edge.impl()->requires_grad = true;
+  edge.impl()->producer = input.impl()->producer;
+  return edge;
+}
+
 }  // namespace
 
 struct Node {
@@ -41,8 +52,8 @@ struct Node {
     int64_t version;
   };
   const char* op = "";
-  int64_t sequence = 0;  // consumers have higher numbers than producers
-  std::vector<Tensor> inputs;
+  int64_t sequence = 0;        // consumers have higher numbers than producers
+  std::vector<Tensor> inputs;  // edges
   std::vector<Saved> saved;
   BackwardFunction backward;
   Tensor grad;  // sum of what the consumers sent
@@ -96,7 +107,7 @@ Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::ve
   auto node = std::make_shared<Node>();
   node->op = op;
   node->sequence = next_sequence++;
-  node->inputs = std::move(inputs);
+  for (const Tensor& input : inputs) node->inputs.push_back(Edge(input));
   for (const Tensor& t : saved) {
     if (t.allocated()) node->saved.push_back({t.impl()->storage, t.impl()->storage->version()});
   }
@@ -153,7 +164,9 @@ Tensor BackwardContext::LeafGrad(size_t i) {
 }
 
 Tensor BackwardContext::LeafGrad(size_t i, bool* overwrite) {
-  TensorImpl& input = *node_.inputs.at(i).impl();
+  *overwrite = false;
+  if (!Needs(i)) return {};
+  TensorImpl& input = *node_.inputs[i].impl();
   *overwrite = input.grad != nullptr && std::exchange(input.grad_is_stale, false);
   return LeafGrad(i);
 }

@@ -50,9 +50,10 @@ class BackwardContext {
 using BackwardFunction = std::function<void(BackwardContext&)>;
 
 // Marks `output` as computed by `op` from `inputs`, with `saved` kept for the backward pass and
-// watched for in-place changes. Returns `output`. Does nothing when no input requires a gradient or
-// under NoGradGuard. `backward` may capture tensors, but never `output` itself with its record
-// (capture output.Detach()).
+// watched for in-place changes. Of the inputs nothing else is kept: `backward` captures what it
+// reads. Returns `output`. Does nothing when no input requires a gradient or under NoGradGuard.
+// `backward` may capture tensors, but never `output` itself with its record (capture
+// output.Detach()).
 Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction backward);
 

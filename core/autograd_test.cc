@@ -271,5 +271,17 @@ TEST(Autograd, SomebodyLooksAfterEachOp) {
   EXPECT_EQ(ops, 4);
 }
 
+// What no backward pass reads is free as soon as nobody holds it.
+TEST(Autograd, GraphsKeepNoValues) {
+  constexpr int64_t kBytes = int64_t{1} << 20;
+  const Tensor x = Tensor::Full({kBytes / 4}, 1).SetRequiresGrad(true);
+  const int64_t before = TensorMemory().now;
+  Tensor y = x;
+  for (int i = 0; i < 8; ++i) y = Scale(Add(y, x), 0.5);
+  EXPECT_NEAR(static_cast<double>(TensorMemory().now - before), kBytes, 8192);
+  Backward(y, Tensor::Full(y.shape(), 1));
+  EXPECT_NEAR(x.grad().ToVector<float>()[3], 1, 1e-6);
+}
+
 }  // namespace
 }  // namespace lathe

@@ -201,7 +201,7 @@ void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int6
 
 bool HasFastBFloat16() {
   static const bool fast = [] {
-    if (cpu::IsaLevel() < 4) return false;
+    if (cpu::IsaLevel() < 5) return false;
     try {
       Product{.transpose_a = false,
               .transpose_b = false,

@@ -72,7 +72,7 @@ class Heap {
     if (more > limit_ - top_) {
       // Addresses cost nothing; where they are limited, as many as are needed.
       constexpr int64_t kMany = int64_t{1} << 40, kFew = int64_t{64} << 20;
-      int64_t mapped = kMany;
+      int64_t mapped = std::max(kMany, RoundUp(size, kHugePageBytes));
       char* begin = MapPages(mapped);
       if (begin == nullptr) {
         mapped = std::max(RoundUp(size, kHugePageBytes), kFew);
@@ -93,8 +93,9 @@ class Heap {
   char* limit_ = nullptr;
 };
 
-// Small blocks are kept by size, larger ones come from a heap, the largest (whole arenas, which
-// come once) from the system and go back there.
+// Small blocks are kept by size, larger ones come from a heap. Large ones that must be zeroed
+// (whole arenas, which come once) are the system's fresh pages and go back there; others must not
+// be, as a step of long texts would spend half its time on making them.
 class HostPool {
  public:
   // Never destroyed: tensors in static variables may outlive any static pool.
@@ -109,11 +110,11 @@ class HostPool {
   }
   // Whether a block of this size has pages of its own.
   static bool HasPages(int64_t size) { return size > kSmall; }
-  // Whether it is zeroed.
-  static bool IsFresh(int64_t size) { return size > kLargestOfHeap; }
+  // Whether a block that must be zeroed comes from the system.
+  static bool IsFresh(int64_t size, bool zeroed) { return zeroed && size > kLargestOfHeap; }
 
-  void* Allocate(int64_t size) {
-    if (IsFresh(size)) {
+  void* Allocate(int64_t size, bool fresh) {
+    if (fresh) {
       void* block = MapPages(size);
       if (block == nullptr) throw OutOfMemory(size);
       return block;
@@ -131,8 +132,8 @@ class HostPool {
     return block;
   }
 
-  void Free(void* block, int64_t size) {
-    if (IsFresh(size)) {
+  void Free(void* block, int64_t size, bool fresh) {
+    if (fresh) {
       munmap(block, static_cast<size_t>(size));
       return;
     }
@@ -164,12 +165,14 @@ void CountBytes(int64_t bytes) {
 class HostStorage : public Storage {
  public:
   HostStorage(int64_t bytes, int64_t size, bool zeroed)
-      : Storage(HostPool::Get().Allocate(size), bytes), size_(size) {
+      : Storage(HostPool::Get().Allocate(size, HostPool::IsFresh(size, zeroed)), bytes),
+        size_(size),
+        fresh_(HostPool::IsFresh(size, zeroed)) {
     CountBytes(size_);
-    if (zeroed && !HostPool::IsFresh(size)) std::memset(data_, 0, static_cast<size_t>(bytes));
+    if (zeroed && !fresh_) std::memset(data_, 0, static_cast<size_t>(bytes));
   }
   void ExpectSparseUse(int64_t offset, int64_t bytes) override {
-    if (!HostPool::IsFresh(size_)) return;
+    if (!fresh_) return;
     const int64_t begin = RoundUp(offset, kPageBytes),
                   end = (offset + bytes) / kPageBytes * kPageBytes;
     if (begin >= end) return;
@@ -190,12 +193,12 @@ class HostStorage : public Storage {
   }
   ~HostStorage() override {
     CountBytes(-size_);
-    if (sharing_ != Sharing::kNone && !HostPool::IsFresh(size_)) {
+    if (sharing_ != Sharing::kNone && !fresh_) {
       // The heap gives these addresses to others: better to lose them than to share those.
       char* const pages = MapPages(size_);
       if (pages == nullptr || !TakePages(pages, size_)) return;
     }
-    HostPool::Get().Free(data_, size_);
+    HostPool::Get().Free(data_, size_, fresh_);
   }
 
  private:
@@ -208,6 +211,7 @@ class HostStorage : public Storage {
   }
 
   int64_t size_;
+  bool fresh_;
 };
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "lathe/core/broadcast.h"
 
@@ -43,6 +45,28 @@ TEST(Tensor, MemoryIsCounted) {
     EXPECT_NEAR(TensorMemory().peak, before + 2 * n, 2 * 4096);
   }
   EXPECT_EQ(TensorMemory().now, before);
+}
+
+// What a step needs again and again must not come from the system each time: fresh pages cost more
+// than the work on them.
+TEST(Tensor, LargeBlocksAreUsedAgain) {
+  constexpr int64_t kBytes = int64_t{200} << 20;
+  const void* first = Tensor::Empty({kBytes}, DType::kU8).raw_data();
+  Tensor again = Tensor::Empty({kBytes}, DType::kU8);
+  EXPECT_EQ(again.raw_data(), first);
+  again.Fill(3);
+  again = {};
+  for (const int64_t bytes : {kBytes / 8, kBytes}) {  // of what was used, of fresh pages
+    const Tensor zeros = Tensor::Zeros({bytes}, DType::kU8);
+    const std::span<const uint8_t> values = zeros.values<uint8_t>();
+    EXPECT_EQ(std::count(values.begin(), values.end(), 0), bytes);
+  }
+}
+
+TEST(Tensor, TooLargeIsAnErrorAndNothingElseFails) {
+  for (int i = 0; i < 3; ++i) EXPECT_THROW(Tensor::Empty({int64_t{1} << 50}, DType::kU8), Error);
+  EXPECT_EQ(Tensor::Full({int64_t{100} << 20}, 1, DType::kU8).data<uint8_t>()[7], 1);
+  EXPECT_EQ(Tensor::Zeros({int64_t{200} << 20}, DType::kU8).data<uint8_t>()[7], 0);  // fresh pages
 }
 
 TEST(Tensor, UnallocatedHasNoValues) {

@@ -24,9 +24,16 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SharedMemory,
                                   (std::get<1>(each.param) ? "Local" : "Tcp");
                          });
 
-// Floats of a block from the pool, of one from its heap, of whole pages from the system.
+// Floats of a block from the pool, of one from its heap, of a large one.
 constexpr int64_t kSizes[] = {int64_t{1} << 8, int64_t{9} << 10, (int64_t{17} << 20) + 1};
 constexpr int64_t kNoPages = kSizes[0];
+
+// Of whole pages from the system if it is large, as a model's parameters are.
+Tensor FullOfOwnPages(int64_t size, double value) {
+  Tensor tensor = Tensor::Zeros({size});
+  tensor.Fill(value);
+  return tensor;
+}
 
 TEST_P(SharedMemory, IsOneCopyUntilSomebodyHasItsOwn) {
   const auto [n, local] = GetParam();
@@ -34,7 +41,7 @@ TEST_P(SharedMemory, IsOneCopyUntilSomebodyHasItsOwn) {
     const auto group = JoinProcessGroup(PlacedOn(env, local), {.timeout = seconds(20)});
     for (const int64_t size : kSizes) {
       const Tensor before = Tensor::Full({size}, -1);
-      Tensor tensor = Tensor::Full({size}, env.rank + 5);
+      Tensor tensor = FullOfOwnPages(size, env.rank + 5);
       Storage& storage = *tensor.impl()->storage;
       const float* const data = tensor.data<float>();
       group->ShareMemory(storage);
@@ -103,7 +110,7 @@ TEST_P(SharedMemory, WhatIsShownIsReadWhereItIs) {
     const auto group = JoinProcessGroup(PlacedOn(env, local), {.timeout = seconds(20)});
     for (const int64_t size : kSizes) {
       const bool shows = local && n > 1 && size != kNoPages;
-      Tensor tensor = Tensor::Full({size}, env.rank + 5);
+      Tensor tensor = FullOfOwnPages(size, env.rank + 5);
       const float* const data = tensor.data<float>();
       std::shared_ptr<Storage> storage = tensor.impl()->storage;
       const int64_t part = size * 3 / 4;

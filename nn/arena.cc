@@ -51,17 +51,17 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
   }
   const Device device = parameters[0].tensor.device();
   const AskedBy asked_by = AskedBy::State("parameters");
-  arena->values_ = Tensor::Empty({size}, DType::kF32, device);
+  // Zeroed: a large one then is the system's own pages.
+  arena->values_ = Tensor::Zeros({size}, DType::kF32, device);
   for (const Entry& entry : arena->entries_) {
     const Tensor& parameter = entry.parameter.tensor;
     TensorImpl& impl = *parameter.impl();
     Check(impl.device == device, "arena", "parameter ", entry.parameter.name, " is on ",
           ToString(impl.device), " but the last one on ", ToString(device));
-    const int64_t n = NumElements(impl.shape), end = entry.offset + n;
+    const int64_t n = NumElements(impl.shape);
     if (impl.storage != nullptr) {
-      arena->values_.Slice(entry.offset, end).CopyFrom(parameter.Reshape({n}));
+      arena->values_.Slice(entry.offset, entry.offset + n).CopyFrom(parameter.Reshape({n}));
     }
-    if (Padded(n) > n) arena->values_.Slice(end, entry.offset + Padded(n)).Fill(0);
     // Each old buffer goes as soon as it is copied: never two whole copies.
     impl.storage = arena->values_.impl()->storage;
     impl.offset = entry.offset;

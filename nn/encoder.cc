@@ -43,12 +43,14 @@ Tensor EncoderLayer::Forward(const Tensor& hidden_states, const ForwardContext& 
   const double p = options_.hidden_dropout_prob;
   const Tensor residual =
       first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states;
-  const Tensor attended =
-      attention_output_->Forward(self_->Forward(hidden_states, context, first_tokens_only));
+  // No name for what only the next op needs: its memory is free when that is done.
   const Tensor a = attention_norm_->Forward(
-      attended, residual, context.Dropout(p, site_ + ".attention.output", first_tokens_only));
-  return output_norm_->Forward(output_->Forward(intermediate_->Forward(a)), a,
-                               context.Dropout(p, site_ + ".output", first_tokens_only));
+      attention_output_->Forward(self_->Forward(hidden_states, context, first_tokens_only)),
+      residual, context.Dropout(p, site_ + ".attention.output", first_tokens_only));
+  return output_norm_->Forward(
+      FeedForward(a, intermediate_->weight, intermediate_->bias, intermediate_->activation(),
+                  output_->weight, output_->bias),
+      a, context.Dropout(p, site_ + ".output", first_tokens_only));
 }
 
 }  // namespace lathe::nn

@@ -19,6 +19,9 @@ class Linear : public Module {
   }
   Tensor Forward(const Tensor& x) const { return lathe::Linear(x, weight, bias, activation_); }
 
+  // act.
+  ActivationKind activation() const { return activation_; }
+
   Tensor weight, bias;
 
  private:

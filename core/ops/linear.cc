@@ -12,29 +12,6 @@
 #include "lathe/core/ops/dispatch.h"
 
 namespace lathe {
-
-ActivationKind ParseActivation(const std::string& name) {
-  static const std::vector<std::pair<const char*, ActivationKind>> known = {
-      {"gelu", ActivationKind::kGelu},
-      {"gelu_python", ActivationKind::kGelu},
-      {"gelu_new", ActivationKind::kGeluNew},
-      {"gelu_pytorch_tanh", ActivationKind::kGeluNew},
-      {"gelu_accurate", ActivationKind::kGeluNew},
-      {"relu", ActivationKind::kRelu},
-      {"tanh", ActivationKind::kTanh},
-      {"silu", ActivationKind::kSilu},
-      {"swish", ActivationKind::kSilu},
-      {"linear", ActivationKind::kNone},
-  };
-  std::string names;
-  for (const auto& [known_name, kind] : known) {
-    if (name == known_name) return kind;
-    names += names.empty() ? known_name : std::string(", ") + known_name;
-  }
-  throw InvalidArgument("activation \"" + name + "\" is not one that Lathe has",
-                        "known activations: " + names);
-}
-
 namespace {
 
 // The gradient buffer to write into: the leaf's own, or a fresh one that is the input's from now
@@ -148,22 +125,27 @@ bool StackGradients(const std::vector<const GradTarget*>& dws,
   return true;
 }
 
-// dx = sum_i dy_i W_i; dW_i += dy_i^T x; db_i += column sums of dy_i unless they are `summed`
-// already. Inputs: x, weights, biases.
+// Of layers that read the same input: which of the op's inputs are the first one's weight and bias.
+struct Places {
+  size_t weight, bias;
+};
+
+// dW_i += dy_i^T x; db_i += column sums of dy_i unless they are `summed` already. Returns
+// dx = sum_i dy_i W_i if somebody `needs_dx`.
 template <typename T>
-void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
-                    const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
-                    bool summed) {
+Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
+                      const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
+                      Places at, bool summed, bool needs_dx) {
   using M = MathType<T>;
   const int64_t rows = x.dim(0), in = x.dim(1), out = dy.dim(1);
   const size_t count = weights.size();
   std::vector<std::optional<GradTarget>> dws(count), dbs(count);
   std::vector<const GradTarget*> all_dws, all_dbs;
   for (size_t i = 0; i < count; ++i) {
-    if (context.Needs(1 + i)) all_dws.push_back(&dws[i].emplace(context, 1 + i, weights[i]));
-    if (!summed && biases[i].defined() && context.Needs(1 + count + i)) {
-      all_dbs.push_back(&dbs[i].emplace(context, 1 + count + i, biases[i]));
-    }
+    if (context.Needs(at.weight + i))
+      all_dws.push_back(&dws[i].emplace(context, at.weight + i, weights[i]));
+    if (!summed && biases[i].defined() && context.Needs(at.bias + i))
+      all_dbs.push_back(&dbs[i].emplace(context, at.bias + i, biases[i]));
   }
   // Devices' products sum columns, too, where they can.
   const auto in_one = [&](const std::vector<const GradTarget*>& some_dws,
@@ -178,7 +160,7 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
   const bool done = count > 1 && all_dws.size() == count &&
                     (all_dbs.empty() || all_dbs.size() == count) &&
                     in_one(all_dws, all_dbs, dy.data<T>());
-  Tensor dx = context.Needs(0) ? Tensor::Empty(x.shape(), x.dtype(), x.device()) : Tensor();
+  Tensor dx = needs_dx ? Tensor::Empty(x.shape(), x.dtype(), x.device()) : Tensor();
   for (size_t i = count; i-- > 0;) {
     const T* dyi = dy.data<T>() + static_cast<int64_t>(i) * rows * out;
     if (dx.defined()) {
@@ -196,7 +178,30 @@ void LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
           .column_sums(dbs[i]->tensor.template data<M>(), dyi, rows, out, out);
     }
   }
+  return dx;
+}
+
+// One op of layers that read the same input.
+template <typename T>
+void OpBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
+                const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
+                bool summed) {
+  const Tensor dx =
+      LinearBackward<T>(context, dy, x, weights, biases, {.weight = 1, .bias = 1 + weights.size()},
+                        summed, context.Needs(0));
   if (dx.defined()) context.SetGrad(0, dx);
+}
+
+// `in` columns of `type` on `device` come in.
+void CheckLayer(const char* op, int64_t in, DType type, Device device, const Tensor& weight,
+                const Tensor& bias) {
+  Check(weight.ndim() == 2 && weight.dim(1) == in, op, "weight must have shape [out, ", in,
+        "] but has ", weight.shape());
+  Check(weight.dtype() == MathDType(type), op, "weight must be ", ToString(MathDType(type)),
+        " for ", ToString(type), " x but is ", ToString(weight.dtype()));
+  Check(!bias.defined() || bias.shape() == Shape({weight.dim(0)}), op, "bias must have shape [",
+        weight.dim(0), "]");
+  CheckSameDevice(op, device, {weight, bias});
 }
 
 Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weights,
@@ -205,15 +210,10 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
   const int64_t count = std::ssize(weights), out = weights[0].dim(0);
   std::vector<Tensor> inputs = {x};
   for (size_t i = 0; i < weights.size(); ++i) {
-    const Tensor& w = weights[i];
-    Check(w.ndim() == 2 && w.dim(0) == out && w.dim(1) == x.dim(1), op,
-          "weight must have shape [out, ", x.dim(1), "] but has ", w.shape());
-    Check(w.dtype() == MathDType(x.dtype()), op, "weight must be ", ToString(MathDType(x.dtype())),
-          " for ", ToString(x.dtype()), " x but is ", ToString(w.dtype()));
-    Check(!biases[i].defined() || biases[i].shape() == Shape({w.dim(0)}), op,
-          "bias must have shape [", w.dim(0), "]");
-    CheckSameDevice(op, x.device(), {w, biases[i]});
-    inputs.push_back(w);
+    CheckLayer(op, x.dim(1), x.dtype(), x.device(), weights[i], biases[i]);
+    Check(weights[i].dim(0) == out, op, "weights must have ", out, " rows each but one has shape ",
+          weights[i].shape());
+    inputs.push_back(weights[i]);
   }
   inputs.insert(inputs.end(), biases.begin(), biases.end());
   return DispatchActivations(x, op, [&](auto tag) {
@@ -239,7 +239,7 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
     if (activation == ActivationKind::kNone) {
       return Record(op, pre, inputs, inputs,
                     [x = x.Detach(), weights, biases](BackwardContext& context) {
-                      LinearBackward<T>(context, context.grad_output(), x, weights, biases, false);
+                      OpBackward<T>(context, context.grad_output(), x, weights, biases, false);
                     });
     }
     // Only the backward pass reads `pre`.
@@ -264,9 +264,64 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                       kernels.backward(dpre.data<T>(), dy.data<T>(), pre.data<T>(), dy.numel(),
                                        activation);
                     }
-                    LinearBackward<T>(context, dpre, x, weights, biases, sums);
+                    OpBackward<T>(context, dpre, x, weights, biases, sums);
                   });
   });
+}
+
+// x W^T + b.
+template <typename T>
+Tensor Layer(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const int64_t rows = x.dim(0), in = x.dim(1), out = weight.dim(0);
+  Tensor y = Tensor::Empty({rows, out}, x.dtype(), x.device());
+  Gemm(x.device(), false, true, rows, out, in, x.data<T>(), in, WeightData<T>(weight), in, 0,
+       y.data<T>(), out, bias.defined() ? bias.data<MathType<T>>() : nullptr);
+  return y;
+}
+
+// y = f W2^T + b2 with f = act(pre), pre = x W1^T + b1:
+//   df = dy W2;  dW2 += dy^T f;  db2 += sums of dy;  dpre = df act'(pre);
+//   dW1 += dpre^T x;  db1 += sums of dpre;  dx = dpre W1.
+template <typename T>
+Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1,
+                             ActivationKind activation, const Tensor& w2, const Tensor& b2) {
+  const auto& kernels = KernelsOf<T, cpu::ActivationKernels>(Device{});
+  const bool plain = activation == ActivationKind::kNone;
+  const auto fresh = [](const Tensor& like) { return Tensor::Empty(like.shape(), like.dtype()); };
+  enum Input { kX, kW1, kB1, kW2, kB2 };
+  const std::vector<Tensor> inputs = {x, w1, b1, w2, b2};
+  const Tensor pre = Layer<T>(x, w1, b1);
+  // Only the backward pass reads `pre` again.
+  Tensor f = GradEnabled() && !plain ? fresh(pre) : pre;
+  if (!plain) kernels.forward(f.data<T>(), pre.data<T>(), pre.numel(), activation);
+  const Tensor y = Layer<T>(f, w2, b2);
+  return Record(
+      "feed_forward", y, inputs, inputs, [=, &kernels, x = x.Detach()](BackwardContext& context) {
+        const Tensor& dy = context.grad_output();
+        const int64_t between = w2.dim(1), out = w2.dim(0), n = pre.numel();
+        const bool below = context.Needs(kX) || context.Needs(kW1) || context.Needs(kB1);
+        Tensor value = plain ? pre : context.Needs(kW2) ? fresh(pre) : Tensor(), d;
+        if (below) {
+          d = fresh(pre);
+          Gemm(x.device(), false, false, dy.dim(0), between, out, dy.data<T>(), out,
+               WeightData<T>(w2), between, 0, d.data<T>(), between);
+        }
+        if (!plain && below && value.defined()) {
+          kernels.backward_and_value(d.data<T>(), value.data<T>(), d.data<T>(), pre.data<T>(), n,
+                                     activation);
+        } else if (!plain && below) {
+          kernels.backward(d.data<T>(), d.data<T>(), pre.data<T>(), n, activation);
+        } else if (!plain && value.defined()) {
+          kernels.forward(value.data<T>(), pre.data<T>(), n, activation);
+        }
+        LinearBackward<T>(context, dy, value.defined() ? value : pre, {w2}, {b2},
+                          {.weight = kW2, .bias = kB2}, false, /*needs_dx=*/false);
+        value = {};
+        if (!below) return;
+        const Tensor dx = LinearBackward<T>(context, d, x, {w1}, {b1}, {.weight = kW1, .bias = kB1},
+                                            false, context.Needs(kX));
+        if (dx.defined()) context.SetGrad(kX, dx);
+      });
 }
 
 }  // namespace
@@ -286,21 +341,15 @@ Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
   return Forward("linear_stack", x, weights, biases, ActivationKind::kNone);
 }
 
-Tensor Activation(const Tensor& x, ActivationKind activation) {
-  if (activation == ActivationKind::kNone) return x;
-  return DispatchActivations(x, "activation", [&](auto tag) {
-    using T = decltype(tag);
-    Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
-    KernelsOf<T, cpu::ActivationKernels>(x.device())
-        .forward(y.data<T>(), x.data<T>(), x.numel(), activation);
-    return Record("activation", y, {x}, {x},
-                  [x = x.Detach(), activation](BackwardContext& context) {
-                    Tensor dx = Tensor::Empty(x.shape(), x.dtype(), x.device());
-                    KernelsOf<T, cpu::ActivationKernels>(x.device())
-                        .backward(dx.data<T>(), context.grad_output().template data<T>(),
-                                  x.data<T>(), x.numel(), activation);
-                    context.SetGrad(0, dx);
-                  });
+Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, ActivationKind activation,
+                   const Tensor& w2, const Tensor& b2) {
+  if (x.device().type != DeviceType::kCPU) return Linear(Linear(x, w1, b1, activation), w2, b2);
+  constexpr const char* kOp = "feed_forward";
+  Check(x.ndim() == 2, kOp, "x must have shape [N, in] but has ", x.shape());
+  CheckLayer(kOp, x.dim(1), x.dtype(), x.device(), w1, b1);
+  CheckLayer(kOp, w1.dim(0), x.dtype(), x.device(), w2, b2);
+  return DispatchActivations(x, kOp, [&](auto tag) {
+    return RecomputedFeedForward<decltype(tag)>(x, w1, b1, activation, w2, b2);
   });
 }
 

@@ -5,16 +5,10 @@
 // gradients of leaves straight into their buffers and assigns dx.
 #pragma once
 
-#include "lathe/core/cpu/activation.h"
+#include "lathe/core/ops/activation.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
-
-using ActivationKind = cpu::ActivationKind;
-
-// By Transformers' names (gelu, gelu_new, gelu_pytorch_tanh, relu, tanh, silu, swish, ...); throws
-// InvalidArgument listing the known ones.
-ActivationKind ParseActivation(const std::string& name);
 
 // x: [N, in], weight: [out, in], bias: [out] or undefined. Returns [N, out].
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -27,8 +21,13 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
                    const std::vector<Tensor>& biases);
 
-// act(x), any shape.
-Tensor Activation(const Tensor& x, ActivationKind activation);
+// act(x W1^T + b1) W2^T + b2: [N, in] -> [N, out], by w1: [between, in] and w2: [out, between];
+// either bias may be undefined. The values and gradients of two Linear, but for
+// rounding. On the host the
+// backward pass computes the activation again, so that only what enters it is kept, not what
+// leaves it, too.
+Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, ActivationKind activation,
+                   const Tensor& w2, const Tensor& b2);
 
 // op(a) op(b), [M, K] x [K, N] -> [M, N].
 Tensor Matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);

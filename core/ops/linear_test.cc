@@ -75,6 +75,78 @@ TEST(Linear, Layer) {
            .activations = {0}});
 }
 
+TEST(Linear, FeedForward) {
+  for (ActivationKind activation :
+       {ActivationKind::kNone, ParseActivation("gelu"), ParseActivation("gelu_new"),
+        ParseActivation("relu"), ParseActivation("tanh"), ParseActivation("silu")}) {
+    CheckOp({.name = "feed_forward",
+             .op =
+                 [=](const Tensors& x) {
+                   return FeedForward(x[0], x[1], x[2], activation, x[3], x[4]);
+                 },
+             .composed =
+                 [=](const Tensors& x) {
+                   const Tensor y = Add(Matmul(x[0], x[1], false, true), x[2]);
+                   return Add(Matmul(Activation(y, activation), x[3], false, true), x[4]);
+                 },
+             .shapes = {{{2, 3}, {4, 3}, {4}, {2, 4}, {2}},
+                        {{0, 3}, {2, 3}, {2}, {3, 2}, {3}},
+                        {{9, 20}, {33, 20}, {33}, {17, 33}, {17}}},
+             .tolerance = 5e-5,
+             .grad_tolerance = 5e-4,
+             .activations = {0}});
+  }
+}
+
+// Whatever is frozen, what isn't gets the gradients of two layers; a layer may lack its bias.
+TEST(Linear, FeedForwardWithFrozenParts) {
+  const auto numbers = [](const Shape& shape, float phase) {
+    std::vector<float> values(static_cast<size_t>(NumElements(shape)));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = std::sin(static_cast<float>(i) * 1.7f + phase);
+    return Tensor::FromVector(values, shape);
+  };
+  const std::vector<Shape> shapes = {{6, 5}, {7, 5}, {7}, {3, 7}, {3}};
+  for (const bool biases : {true, false}) {
+    for (unsigned needed = 1; needed < 32; ++needed) {
+      const auto gradients = [&](bool fused) {
+        std::vector<Tensor> x;
+        for (size_t i = 0; i < shapes.size(); ++i) {
+          const bool lacks = !biases && shapes[i].size() == 1;
+          x.push_back(lacks ? Tensor() : numbers(shapes[i], static_cast<float>(i)));
+          if (!lacks) x.back().SetRequiresGrad((needed >> i & 1) != 0);
+        }
+        const ActivationKind gelu = ActivationKind::kGelu;
+        const Tensor y = fused ? FeedForward(x[0], x[1], x[2], gelu, x[3], x[4])
+                               : Linear(Linear(x[0], x[1], x[2], gelu), x[3], x[4]);
+        std::vector<std::vector<float>> all = {y.ToVector<float>()};
+        if (!y.requires_grad()) return all;
+        Backward(y, numbers(y.shape(), 9));
+        for (const Tensor& leaf : x)
+          if (leaf.defined() && leaf.grad().defined()) all.push_back(leaf.grad().ToVector<float>());
+        return all;
+      };
+      const auto fused = gradients(true), alone = gradients(false);
+      ASSERT_EQ(fused.size(), alone.size()) << needed;
+      for (size_t i = 0; i < fused.size(); ++i)
+        for (size_t j = 0; j < fused[i].size(); ++j)
+          ASSERT_NEAR(fused[i][j], alone[i][j], 1e-5) << needed << " " << i << " " << j;
+    }
+  }
+}
+
+TEST(Linear, FeedForwardKeepsWhatEntersItsActivationAlone) {
+  constexpr int64_t kRows = 64, kWidth = 1024;
+  const Tensor x = Tensor::Full({kRows, 8}, 0.5), w1 = Tensor::Full({kWidth, 8}, 0.1),
+               w2 = Tensor::Full({8, kWidth}, 0.1);
+  Tensor(w1).SetRequiresGrad(true);
+  const int64_t before = TensorMemory().now;
+  const Tensor y = FeedForward(x, w1, {}, ActivationKind::kGelu, w2, {});
+  EXPECT_NEAR(static_cast<double>(TensorMemory().now - before), kRows * kWidth * 4, 8192);
+  EXPECT_THROW(FeedForward(x, w1, {}, ActivationKind::kGelu, w1, {}), Error);
+  EXPECT_THROW(FeedForward(x, w1, Tensor::Zeros({3}), ActivationKind::kGelu, w2, {}), Error);
+}
+
 // Layers whose parameters and gradients lie one behind the other, as in an arena, in either order:
 // devices may take them in one product. Gradients as for each alone, overwritten where stale.
 void CheckStackOfNeighbours(DType dtype, bool ascending, bool stale) {

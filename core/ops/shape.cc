@@ -256,7 +256,10 @@ Tensor GatherRows(const Tensor& x, const Tensor& index) {
                   const Tensor& dy = context.grad_output();
                   Tensor dx = context.LeafGrad(0);
                   const bool into_leaf = dx.defined();
-                  if (!into_leaf) dx = Tensor::Zeros(x_shape, dy.dtype(), dy.device());
+                  if (!into_leaf) {
+                    dx = Tensor::Empty(x_shape, dy.dtype(), dy.device());
+                    dx.Fill(0);
+                  }
                   DispatchActivations(dy, "gather_rows", [&](auto tag) {
                     using T = decltype(tag);
                     ScatterAdd(dy.data<T>(), rows, dx.data<T>(), x_shape[0], columns);
