@@ -177,6 +177,46 @@ TEST_F(CliTest, MixedPrecision) {
   EXPECT_NEAR(first, full_first, 0.01);
 }
 
+TEST_F(CliTest, PredictsInBFloat16) {
+  ASSERT_EQ(Train({"--num_train_epochs", "6"}).exit_code, 0);
+  const auto predict = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"predict", Path("out"), "the film", "a bad film"};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunProgram("lathe", args);
+  };
+  const RunResult full = predict({}), narrow = predict({"--bf16"});
+  ASSERT_EQ(narrow.exit_code, 0) << narrow.err;
+  EXPECT_EQ(narrow.out, predict({"--mixed_precision", "bf16"}).out);
+  std::istringstream full_lines(full.out), narrow_lines(narrow.out);
+  std::string full_line, narrow_line;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(std::getline(full_lines, full_line) && std::getline(narrow_lines, narrow_line));
+    const Json a = Json::parse(full_line), b = Json::parse(narrow_line);
+    EXPECT_EQ(a["label"], b["label"]);
+    EXPECT_NEAR(a["score"].get<double>(), b["score"].get<double>(), 0.02);
+    EXPECT_NE(a["score"], b["score"]);
+  }
+  ExpectError(predict({"--bf16", "--mixed_precision", "no"}), "contradict each other", 2);
+  ExpectError(predict({"--bf16", "--fp16"}), "contradict each other", 2);
+  ExpectError(predict({"--mixed_precision", "fp16"}), "fp16 needs a GPU");
+}
+
+TEST_F(CliTest, SaysWhereBFloat16IsSlow) {
+  ASSERT_EQ(setenv("LATHE_MAX_ISA", "3", 1), 0);
+  const std::string slow =
+      "this processor has no bfloat16 products: --mixed_precision bf16 is slow";
+  const RunResult run = Train({"--max_steps", "1", "--bf16"});
+  const RunResult predict = RunProgram("lathe", {"predict", Path("out"), "the film", "--bf16"});
+  ASSERT_EQ(unsetenv("LATHE_MAX_ISA"), 0);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const size_t at = run.out.find(slow);
+  EXPECT_NE(at, std::string::npos) << run.out;
+  EXPECT_EQ(run.out.find(slow, at + 1), std::string::npos) << run.out;
+  ASSERT_EQ(predict.exit_code, 0) << predict.err;
+  EXPECT_EQ(predict.err, "note: " + slow + "\n");
+  EXPECT_TRUE(Json::accept(predict.out)) << predict.out;
+}
+
 TEST_F(CliTest, GradientCheckpointingChangesNoBit) {
   for (const std::string precision : {"no", "bf16"}) {
     const std::string plain = "plain_" + precision, again = "again_" + precision;

@@ -54,7 +54,7 @@ std::string System() {
 
 // The level that the kernels use, and what products in bfloat16 gain from.
 std::string InstructionSet() {
-  std::string text = "x86-64-v" + std::to_string(cpu::IsaLevel());
+  std::string text = "x86-64-v" + std::to_string(std::min(cpu::IsaLevel(), 4));
   std::istringstream flags(Field("/proc/cpuinfo", "flags"));
   for (std::string flag; flags >> flag;) {
     if (flag == "avx512_bf16" || flag == "amx_bf16") text += ", " + flag;

@@ -48,21 +48,25 @@ struct BertActivations {
   int64_t Embeddings() const {
     // One op (core/ops/embedding.h).
     if (on_gpu) return 2 * T * kFloat + hidden;
-    return 2 * T * H * kFloat                // the sum of the embeddings, and its norm
-           + 2 * T * kFloat                  // the norm's mean and deviation
-           + (E < kFloat                     // what enters the first layer, after dropout:
-                  ? T * H * kFloat + hidden  // in float32, and as the layers compute
-                  : hidden);
+    return T * H * kFloat    // the sum of the embeddings
+           + 2 * T * kFloat  // its norm's mean and deviation
+           + hidden;         // what enters the first layer
   }
+
+  // The CPU keeps what enters the activation function alone, and computes what leaves it again.
+  int64_t Inner(int64_t bytes) const { return on_gpu ? 2 * bytes : bytes; }
+  // What the backward pass has there beside it: the gradient before the activation function, and on
+  // the CPU what leaves it (a GPU's gradient after it takes the place of that).
+  int64_t InnerGradients() const { return on_gpu ? inner : 2 * inner; }
 
   // A layer's, for all tokens, with what leaves it.
   int64_t Layer() const {
     return 3 * hidden         // query, key, value
            + hidden           // attention's result
            + T * A * kFloat   // attention's log-sums, to compute the probabilities again
-           + 3 * hidden       // attention's output projection, its sum with x, the norm of it
-           + 2 * inner        // before and after the activation function
-           + 3 * hidden       // output projection, sum, norm
+           + 2 * hidden       // its output projection's sum with x, the norm of it
+           + Inner(inner)     // before and after the activation function
+           + 2 * hidden       // the output projection's sum, norm
            + 4 * T * kFloat;  // the norms' means and deviations
   }
 
@@ -70,11 +74,11 @@ struct BertActivations {
   int64_t LastLayer() const {
     const int64_t first = B * H * E;
     return 2 * hidden              // key, value
-           + 2 * first             // rows of first tokens, gathered twice
-           + 8 * first             // query, attention, and two times projection, sum, norm
-           + 2 * B * I * E         // before and after the activation function
+           + first                 // rows of first tokens
+           + 6 * first             // query, attention, and two times sum, norm
+           + Inner(B * I * E)      // before and after the activation function
            + (A + 4) * B * kFloat  // log-sums, means, deviations
-           + 4 * B * H * kFloat;   // the head: its input, pooler before and after tanh, dropout
+           + 3 * B * H * kFloat;   // the head: its input, the pooler's before tanh, dropout's
   }
 
   int64_t Kept(bool checkpointing) const {
@@ -86,26 +90,27 @@ struct BertActivations {
   int64_t BackwardPeak(bool checkpointing) const {
     const int64_t dkv = 2 * hidden;  // in the last layer's attention, when all else is there yet
     if (!checkpointing) {
-      // In the layer before: the gradients before the activation function and before and after the
-      // addition (2), less what was freed until then: key, value, and of this layer one after the
-      // other its result, the sum, the output projection.
-      return std::max(dkv, layers > 1 ? inner + 2 * hidden - 5 * hidden : 0);
+      // In the layer before: the activation function's, and the gradients before and after the
+      // addition (2), less what was freed until then: key, value, and of this layer its result and
+      // the sum.
+      return std::max(dkv, layers > 1 ? InnerGradients() + 2 * hidden - 4 * hidden : 0);
     }
     // The last layer is computed again, with a gradient of its input.
     const int64_t last = LastLayer() + dkv;
     if (layers == 1) return last;
     // A layer before it: what leaves it was kept until now and is made once more; the gradients of
-    // what leaves it, of the addition, of one activation; less the sum and the output projection.
-    const int64_t all = Layer() - hidden + std::max(3 * hidden, inner + hidden);
+    // what leaves it, of the addition, at the activation function; less the sum.
+    const int64_t all = Layer() - hidden + std::max(3 * hidden, InnerGradients() + 2 * hidden);
     return std::max(last, all);
   }
 
-  // Without a backward pass: the widest place of a layer is its end, with the layer's input, the
-  // output projection of attention, the norm of the sum, the inner activation (computed in place),
-  // the output projection, sum and norm; or, if the only layer is the last, the embeddings.
+  // Without a backward pass: the widest place of a layer is its second half, with the layer's input
+  // and the norm of its sum with attention, then the inner activation (computed in place) and the
+  // output projection, at last the projection, its sum and norm; or, if the only layer is the last,
+  // the embeddings.
   int64_t Forward() const {
     const int64_t embeddings = on_gpu ? hidden : 2 * T * H * kFloat + (E < kFloat ? hidden : 0);
-    return std::max(embeddings, layers > 1 ? 6 * hidden + inner : 3 * hidden);
+    return std::max(embeddings, layers > 1 ? std::max(5 * hidden, 3 * hidden + inner) : 3 * hidden);
   }
 
   // Of the weights in a layer's products.

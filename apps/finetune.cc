@@ -20,6 +20,7 @@
 #include "lathe/apps/interrupt.h"
 #include "lathe/apps/options.h"
 #include "lathe/apps/output_dir.h"
+#include "lathe/apps/precision.h"
 #include "lathe/apps/progress.h"
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/task.h"
@@ -27,7 +28,6 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/core/gemm.h"
 #include "lathe/core/gemm_options.h"
 #include "lathe/core/log.h"
 #include "lathe/distributed/accelerator.h"
@@ -314,8 +314,9 @@ int Finetune(const ParsedOptions& parsed) {
   }();
   CheckSameEverywhere(parsed, task, accelerator);
   accelerator.Prepare(*task.model);
-  if (options.mixed_precision == "bf16" && accelerator.device() == Device{} && !HasFastBFloat16()) {
-    task.notes.push_back("this processor has no bfloat16 products: --mixed_precision bf16 is slow");
+  if (const std::string note = SlowPrecisionNote(options.mixed_precision, accelerator.device());
+      !note.empty()) {
+    task.notes.push_back(note);
   }
   task.model->SetGradientCheckpointing(options.gradient_checkpointing);
   std::optional<Trainer> trainer;

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lathe/apps/precision.h"
 #include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/error.h"
 #include "lathe/distributed/environment.h"
@@ -261,21 +262,9 @@ std::string PrecisionOfEnvironment() {
                         "correct the environment variable or unset it");
 }
 
-// --bf16 and --fp16 are short for --mixed_precision.
 void ReadPrecision(const FlagTable& flags, FinetuneOptions& o) {
-  Require(!o.bf16 || !o.fp16, "--bf16 and --fp16 contradict each other", "leave one of them out");
-  bool given = flags.given("mixed_precision");
-  for (const auto& [name, on] : {std::pair("bf16", o.bf16), std::pair("fp16", o.fp16)}) {
-    if (!flags.given(name)) continue;
-    if (flags.given("mixed_precision") && on != (o.mixed_precision == name)) {
-      throw InvalidArgument(
-          "--" + std::string(name) + " and --mixed_precision contradict each other",
-          "leave one of them out");
-    }
-    given = true;
-    if (on) o.mixed_precision = name;
-  }
-  if (!given) o.mixed_precision = PrecisionOfEnvironment();
+  const auto given = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16);
+  o.mixed_precision = given ? *given : PrecisionOfEnvironment();
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lathe/apps/flags.h"
+#include "lathe/apps/precision.h"
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/sequence_length.h"
 #include "lathe/core/autograd.h"
@@ -39,9 +40,10 @@ constexpr char kUsage[] =
 struct PredictOptions {
   std::string model_dir;
   std::vector<std::string> texts;
-  bool all_scores = false, pairs = false, deterministic = false, help = false;
+  bool all_scores = false, pairs = false, deterministic = false, bf16 = false, fp16 = false,
+       help = false;
   int64_t batch_size = 32, max_seq_length = 0, num_threads = 0;
-  std::string invalid_utf8 = "error", device = "auto";
+  std::string invalid_utf8 = "error", device = "auto", mixed_precision = "no";
   std::string help_text;
 };
 
@@ -61,6 +63,12 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
       .Add("device", &o.device,
            "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
       .Value("NAME");
+  flags
+      .Add("mixed_precision", &o.mixed_precision,
+           "bf16: activations and products in bfloat16; fp16: in float16, on GPUs only")
+      .Choices({"no", "bf16", "fp16"});
+  flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
+  flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
   flags.Add("deterministic", &o.deterministic,
             "the same bits in every run on a GPU too, as on the CPU");
   flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
@@ -73,6 +81,7 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
     throw InvalidArgument("MODEL_DIR is missing",
                           "lathe predict MODEL_DIR [TEXT...]; --help says more");
   }
+  o.mixed_precision = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16).value_or("no");
   o.model_dir = o.texts.front();
   o.texts.erase(o.texts.begin());
   return o;
@@ -142,6 +151,7 @@ class Predictor {
         vocab_size_(model_->config().GetInt("vocab_size", tokenizer_->vocab_size())) {
     CheckVocabularySize(*tokenizer_, model_->config());
     model_->To(ChooseDevice(options.device));
+    SetPrecision();
     model_->Eval();
     if (!model_->load_report().fresh_head.empty()) {
       throw InvalidArgument(options.model_dir + ": the model has no trained classifier (" +
@@ -209,6 +219,16 @@ class Predictor {
   }
 
  private:
+  void SetPrecision() {
+    const std::string& precision = options_.mixed_precision;
+    if (precision == "fp16" && model_->device() == Device{})
+      throw InvalidArgument("--mixed_precision fp16 needs a GPU", "use bf16 or no");
+    const std::string note = SlowPrecisionNote(precision, model_->device());
+    if (!note.empty()) std::cerr << "note: " << note << '\n';
+    if (precision == "bf16") model_->SetComputeDType(DType::kBF16);
+    if (precision == "fp16") model_->SetComputeDType(DType::kF16);
+  }
+
   void Print(std::span<const float> logits, const std::string& where) const {
     if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); })) {
       throw InvalidArgument(where + ": the logits are not finite; the weights in " +

@@ -1,0 +1,20 @@
+// --mixed_precision and its short forms --bf16 and --fp16, for every command that has them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lathe/apps/flags.h"
+#include "lathe/core/dtype.h"
+
+namespace lathe {
+
+// no, bf16 or fp16, as the options say that were given; nothing if none was. Throws InvalidArgument
+// if they contradict each other.
+std::optional<std::string> GivenPrecision(const FlagTable& flags,
+                                          const std::string& mixed_precision, bool bf16, bool fp16);
+
+// One line if `precision` is slow on `device`; else empty.
+std::string SlowPrecisionNote(const std::string& precision, Device device);
+
+}  // namespace lathe
