@@ -54,7 +54,9 @@ PeerWatch::~PeerWatch() {
 
 // The store goes with rank 0, and others may still need it: for words that were posted before.
 void PeerWatch::SayGoodbye() {
-  store_->SetPatience(kMoment);
+  // The server is in rank 0's own process: it is late only where that, or the machine, stood still,
+  // and a rank 0 that gave up would take the store from the others.
+  store_->SetPatience(rank_ == 0 ? patience_ : kMoment);
   store_->Leave({{kLeft, RankName(rank_)},  // who waits for this rank shall know
                  {RankKey(kBye, rank_), ""}});
   const Clock::time_point deadline = Clock::now() + patience_;

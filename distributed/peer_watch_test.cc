@@ -156,6 +156,29 @@ TEST(PeerWatch, RankZeroThatLeavesEarlyDoesNotWaitForWhoMissesIt) {
   }
 }
 
+// A machine that stands still for a while looks the same.
+TEST(PeerWatch, RankZeroThatIsStoppedInItsGoodbyeKeepsTheStore) {
+  const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
+    watch.Run("meeting", [&] {
+      const std::string first =
+          watch.Exchange("process", std::to_string(getpid()), seconds(10)).front();
+      const pid_t rank_0 = std::stoi(first);
+      for (int round = 0; rank == 1 && round < 3; ++round) {
+        std::this_thread::sleep_for(milliseconds(300));  // until it waits
+        kill(rank_0, SIGSTOP);
+        std::this_thread::sleep_for(milliseconds(1500));
+        kill(rank_0, SIGCONT);
+      }
+    });
+    if (rank == 1) {
+      std::this_thread::sleep_for(milliseconds(300));
+      watch.Post("late", "word");
+    }
+    return std::string();
+  });
+  ExpectAllWell(results);
+}
+
 // Ranks that compute alone and only look up now and then.
 void WorkUntilSomebodyIsLost(PeerWatch& watch) {
   for (;;) {
