@@ -83,17 +83,29 @@ struct DenseLayer {
   }
 };
 
-// Building a product generates code, which takes as long as a small product itself: each is kept.
+// Building a product generates code, which takes as long as a small product itself and up to 0.2 MB
+// (with AMX more): those last used are kept.
 template <typename Description>
 dnnl::primitive Prepared(const Description& product) {
-  constexpr size_t kMostKept = 4096;
+  struct Kept {
+    dnnl::primitive primitive;
+    int64_t last_use;
+  };
+  constexpr size_t kMostKept = 1024;
   static std::mutex* mutex = new std::mutex;
-  static auto* kept = new absl::flat_hash_map<Description, dnnl::primitive>;
+  static auto* all = new absl::flat_hash_map<Description, Kept>;
+  static int64_t uses = 0;
   std::lock_guard lock(*mutex);
-  const auto found = kept->find(product);
-  if (found != kept->end()) return found->second;
-  if (kept->size() >= kMostKept) kept->clear();
-  return kept->emplace(product, product.Build()).first->second;
+  if (const auto found = all->find(product); found != all->end()) {
+    found->second.last_use = ++uses;
+    return found->second.primitive;
+  }
+  if (all->size() >= kMostKept) {
+    all->erase(std::min_element(all->begin(), all->end(), [](const auto& a, const auto& b) {
+      return a.second.last_use < b.second.last_use;
+    }));
+  }
+  return all->emplace(product, Kept{product.Build(), ++uses}).first->second.primitive;
 }
 
 template <typename Description>

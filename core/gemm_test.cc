@@ -1,8 +1,10 @@
 #include "lathe/core/gemm.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <fstream>
 #include <tuple>
 #include <vector>
 
@@ -80,6 +82,51 @@ TEST(GemmTest, DenseLayersOfFloatsAddTheirBias) {
       EXPECT_TRUE(c == expected) << M << " " << N << " " << K;
     }
   }
+}
+
+double ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  statm >> all >> resident;
+  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+// Batches of texts of all lengths: what is kept of each number of rows has an end, and a product
+// that was forgotten and is prepared again is right.
+TEST(GemmTest, MemoryOfPreparedProductsHasAnEnd) {
+  constexpr int64_t kN = 32, kK = 64, kShapes = 4000, kOften = 16;
+  const std::vector<BFloat16> x = Integers(kShapes * kK, 1), w = Integers(kN * kK, 2);
+  std::vector<BFloat16> y(static_cast<size_t>(kShapes * kN)), often(y), expected;
+  for (int64_t m = 0; m < kShapes; ++m) {
+    for (int64_t n = 0; n < kN; ++n) {
+      float sum = 0;
+      for (int64_t k = 0; k < kK; ++k) {
+        sum += static_cast<float>(x[static_cast<size_t>(m * kK + k)]) *
+               static_cast<float>(w[static_cast<size_t>(n * kK + k)]);
+      }
+      expected.push_back(BFloat16(sum));
+    }
+  }
+  const auto multiply = [&](int64_t rows, BFloat16* to) {
+    Gemm(false, true, rows, kN, kK, x.data(), kK, w.data(), kK, 0, to, kN);
+  };
+  double before = 0;
+  for (int64_t rows = 1; rows <= kShapes; ++rows) {
+    multiply(rows, y.data());
+    if (rows % 100 == 0) multiply(kOften, often.data());
+    if (rows == 1100) before = ResidentBytes();
+  }
+  EXPECT_LT(ResidentBytes() - before, 100e6);
+  const auto same = [&](const std::vector<BFloat16>& c, int64_t rows) {
+    for (size_t i = 0; i < static_cast<size_t>(rows * kN); ++i) {
+      if (static_cast<float>(c[i]) != static_cast<float>(expected[i])) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(same(y, kShapes));
+  EXPECT_TRUE(same(often, kOften));
+  multiply(3, often.data());
+  EXPECT_TRUE(same(often, 3));
 }
 
 TEST(FullSpeedRowsTest, AreAtLeastTheRowsAndFew) {
