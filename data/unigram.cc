@@ -12,6 +12,14 @@ namespace {
 // How much worse an unknown character is than the worst piece.
 constexpr double kUnknownPenalty = 10.0;
 
+PieceTrie TrieOf(const Vocabulary& vocabulary) {
+  std::vector<std::pair<std::string_view, int32_t>> pieces;
+  for (const std::string& token : vocabulary.tokens()) {
+    pieces.emplace_back(token, static_cast<int32_t>(pieces.size()));
+  }
+  return PieceTrie(std::move(pieces));
+}
+
 }  // namespace
 
 Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id)
@@ -27,51 +35,7 @@ Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk
   }
   unk_score_ = min_score - kUnknownPenalty;
   vocabulary_ = Vocabulary(std::move(tokens));
-  BuildTrie();
-}
-
-void Unigram::BuildTrie() {
-  std::vector<std::string_view> sorted(vocabulary_.tokens().begin(), vocabulary_.tokens().end());
-  std::sort(sorted.begin(), sorted.end());
-  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
-
-  // Breadth first: each node stands for the sorted pieces [begin, end) that share its first `depth`
-  // bytes.
-  struct Range {
-    size_t begin, end, depth;
-  };
-  std::vector<Range> ranges = {{0, sorted.size(), 0}};
-  trie_.resize(1);
-  for (size_t node = 0; node < trie_.size(); ++node) {
-    auto [begin, end, depth] = ranges[node];
-    if (begin < end && sorted[begin].size() == depth) {
-      // The empty piece, if there is one, matches nothing.
-      trie_[node].id = depth == 0 ? -1 : *vocabulary_.Find(sorted[begin]);
-      ++begin;
-    }
-    trie_[node].first_child = static_cast<uint32_t>(trie_.size());
-    while (begin < end) {
-      const char label = sorted[begin][depth];
-      size_t next = begin;
-      while (next < end && sorted[next][depth] == label) {
-        ++next;
-      }
-      Node child;
-      child.label = static_cast<uint8_t>(label);
-      trie_.push_back(child);
-      ++trie_[node].num_children;
-      ranges.push_back({begin, next, depth + 1});
-      begin = next;
-    }
-  }
-}
-
-uint32_t Unigram::Child(uint32_t node, uint8_t label) const {
-  const auto begin = trie_.begin() + trie_[node].first_child;
-  const auto end = begin + trie_[node].num_children;
-  const auto it = std::lower_bound(begin, end, label,
-                                   [](const Node& child, uint8_t l) { return child.label < l; });
-  return it != end && it->label == label ? static_cast<uint32_t>(it - trie_.begin()) : 0;
+  trie_ = TrieOf(vocabulary_);
 }
 
 void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
@@ -81,7 +45,8 @@ void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
     int64_t begin = -1;  // of the last piece; -1: not reached
     int32_t id = 0;
   };
-  std::vector<Best> best(word.size() + 1);
+  static thread_local std::vector<Best> best;
+  best.assign(word.size() + 1, Best{});
   const auto relax = [&](size_t begin, size_t end, double score, int32_t id) {
     if (best[end].begin < 0 || score > best[end].score) {
       best[end] = {score, static_cast<int64_t>(begin), id};
@@ -91,13 +56,13 @@ void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
     const double score = best[begin].score;
     const size_t character = Utf8SequenceLength(word[begin]);
     bool has_single = false;
-    uint32_t node = 0;
+    uint32_t node = PieceTrie::kRoot;
     for (size_t end = begin; end < word.size();) {
-      node = Child(node, static_cast<uint8_t>(word[end++]));
-      if (node == 0) {
+      node = trie_.Child(node, static_cast<uint8_t>(word[end++]));
+      if (node == PieceTrie::kRoot) {
         break;
       }
-      if (const int32_t id = trie_[node].id; id >= 0) {
+      if (const int32_t id = trie_.id(node); id >= 0) {
         relax(begin, end, score + scores_[id], id);
         has_single = has_single || end - begin == character;
       }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/data/piece_trie.h"
 #include "lathe/data/subword_model.h"
 
 namespace lathe {
@@ -21,19 +22,9 @@ class Unigram : public SubwordModel {
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
  private:
-  struct Node {
-    uint32_t first_child = 0;  // children are neighbours, sorted by label
-    uint16_t num_children = 0;
-    uint8_t label = 0;
-    int32_t id = -1;  // of the piece that ends here, or -1
-  };
-  // The child of `node` with `label`, or 0.
-  uint32_t Child(uint32_t node, uint8_t label) const;
-  void BuildTrie();
-
   Vocabulary vocabulary_;
   std::vector<double> scores_;
-  std::vector<Node> trie_;
+  PieceTrie trie_;
   double unk_score_ = 0;
   int32_t unk_id_;
 };

@@ -1,6 +1,7 @@
 #include "lathe/data/wordpiece.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "lathe/core/error.h"
@@ -10,13 +11,15 @@ namespace lathe {
 
 WordPiece::WordPiece(std::vector<std::string> tokens, WordPieceOptions options)
     : vocabulary_(std::move(tokens)), options_(std::move(options)) {
-  const std::string& prefix = options_.continuing_subword_prefix;
-  for (const std::string& token : vocabulary_.tokens()) {
-    longest_piece_ = std::max(longest_piece_, token.size());
-    if (token.size() > prefix.size() && token.starts_with(prefix)) {
-      continuations_[token.substr(prefix.size())] = *vocabulary_.Find(token);
-    }
+  const std::string_view prefix = options_.continuing_subword_prefix;
+  std::vector<std::pair<std::string_view, int32_t>> beginnings, continuations;
+  for (const std::string_view token : vocabulary_.tokens()) {
+    const int32_t id = static_cast<int32_t>(beginnings.size());
+    beginnings.emplace_back(token, id);
+    if (token.starts_with(prefix)) continuations.emplace_back(token.substr(prefix.size()), id);
   }
+  beginnings_ = PieceTrie(std::move(beginnings));
+  continuations_ = PieceTrie(std::move(continuations));
   const auto unk = vocabulary_.Find(options_.unk_token);
   if (!unk) {
     throw InvalidArgument("the vocabulary has no unknown token '" + options_.unk_token + "'",
@@ -32,32 +35,32 @@ void WordPiece::Encode(std::string_view word, std::vector<int32_t>* ids) const {
     ids->push_back(unk_id_);
     return;
   }
+  if (word.empty()) return;
+  if (const auto whole = vocabulary_.Find(word)) {  // most words
+    ids->push_back(*whole);
+    return;
+  }
   const size_t num_before = ids->size();
   for (size_t begin = 0; begin < word.size();) {
-    size_t end = std::min(word.size(), begin + longest_piece_);
-    std::optional<int32_t> id;
-    for (; end > begin; --end) {
-      if (end < word.size() && !is_lead(word[end])) {
-        continue;
-      }
-      const std::string_view piece = word.substr(begin, end - begin);
-      if (begin == 0) {
-        id = vocabulary_.Find(piece);
-      } else if (const auto it = continuations_.find(absl::string_view(piece.data(), piece.size()));
-                 it != continuations_.end()) {
-        id = it->second;
-      }
-      if (id) {
-        break;
+    const PieceTrie& trie = begin == 0 ? beginnings_ : continuations_;
+    int32_t longest = -1;
+    size_t longest_end = begin;
+    uint32_t node = PieceTrie::kRoot;
+    for (size_t end = begin; end < word.size();) {
+      node = trie.Child(node, static_cast<uint8_t>(word[end++]));
+      if (node == PieceTrie::kRoot) break;
+      if (trie.id(node) >= 0 && (end == word.size() || is_lead(word[end]))) {
+        longest = trie.id(node);
+        longest_end = end;
       }
     }
-    if (!id) {
+    if (longest < 0) {
       ids->resize(num_before);
       ids->push_back(unk_id_);
       return;
     }
-    ids->push_back(*id);
-    begin = end;
+    ids->push_back(longest);
+    begin = longest_end;
   }
 }
 

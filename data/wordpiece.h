@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/data/piece_trie.h"
 #include "lathe/data/subword_model.h"
 
 namespace lathe {
@@ -25,10 +26,9 @@ class WordPiece : public SubwordModel {
 
  private:
   Vocabulary vocabulary_;
-  // The pieces that go on a word, without their prefix: no string is built for a look-up.
-  absl::flat_hash_map<std::string, int32_t> continuations_;
+  // The pieces that begin a word, and those that go on one, without their prefix.
+  PieceTrie beginnings_, continuations_;
   WordPieceOptions options_;
-  size_t longest_piece_ = 0;  // bytes
   int32_t unk_id_ = 0;
 };
 
