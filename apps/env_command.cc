@@ -19,6 +19,7 @@
 #include "lathe/core/device_libraries.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/core/gemm.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/machine.h"
 
@@ -52,14 +53,12 @@ std::string System() {
   return std::string(name.sysname) + " " + name.release + " " + name.machine;
 }
 
-// The level that the kernels use, and what products in bfloat16 gain from.
+// The level that the kernels use, and what products in bfloat16 are computed with.
 std::string InstructionSet() {
-  std::string text = "x86-64-v" + std::to_string(std::min(cpu::IsaLevel(), 4));
-  std::istringstream flags(Field("/proc/cpuinfo", "flags"));
-  for (std::string flag; flags >> flag;) {
-    if (flag == "avx512_bf16" || flag == "amx_bf16") text += ", " + flag;
-  }
-  return text;
+  const std::string text = "x86-64-v" + std::to_string(std::min(cpu::IsaLevel(), 4));
+  if (!HasFastBFloat16()) return text;
+  const int products = dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
+  return text + ((products & amx) == amx ? ", avx512_bf16, amx_bf16" : ", avx512_bf16");
 }
 
 std::string Memory() {
@@ -107,7 +106,7 @@ void PrintVariables() {
   constexpr std::string_view kPrefixes[] = {
       "RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MASTER_",
       "OMP_",  "GOMP_",       "LATHE_",      "ACCELERATE_",       "CUDA_",
-      "NCCL_", "GLOO_",       "HF_HOME="};
+      "NCCL_", "GLOO_",       "HF_HOME=",    "ONEDNN_",           "DNNL_"};
   std::vector<std::string_view> found;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;

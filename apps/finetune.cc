@@ -20,7 +20,6 @@
 #include "lathe/apps/interrupt.h"
 #include "lathe/apps/options.h"
 #include "lathe/apps/output_dir.h"
-#include "lathe/apps/precision.h"
 #include "lathe/apps/progress.h"
 #include "lathe/apps/report_error.h"
 #include "lathe/apps/task.h"
@@ -314,10 +313,6 @@ int Finetune(const ParsedOptions& parsed) {
   }();
   CheckSameEverywhere(parsed, task, accelerator);
   accelerator.Prepare(*task.model);
-  if (const std::string note = SlowPrecisionNote(options.mixed_precision, accelerator.device());
-      !note.empty()) {
-    task.notes.push_back(note);
-  }
   task.model->SetGradientCheckpointing(options.gradient_checkpointing);
   std::optional<Trainer> trainer;
   if (options.do_train) trainer.emplace(options, accelerator, task, out ? &*out : nullptr);

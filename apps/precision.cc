@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "lathe/core/error.h"
-#include "lathe/core/gemm.h"
 
 namespace lathe {
 
@@ -26,11 +25,6 @@ std::optional<std::string> GivenPrecision(const FlagTable& flags,
     if (!given) given = mixed_precision;
   }
   return given;
-}
-
-std::string SlowPrecisionNote(const std::string& precision, Device device) {
-  if (precision != "bf16" || device.type != DeviceType::kCPU || HasFastBFloat16()) return "";
-  return "this processor has no bfloat16 products: --mixed_precision bf16 is slow";
 }
 
 }  // namespace lathe

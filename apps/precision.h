@@ -5,7 +5,6 @@
 #include <string>
 
 #include "lathe/apps/flags.h"
-#include "lathe/core/dtype.h"
 
 namespace lathe {
 
@@ -13,8 +12,5 @@ namespace lathe {
 // if they contradict each other.
 std::optional<std::string> GivenPrecision(const FlagTable& flags,
                                           const std::string& mixed_precision, bool bf16, bool fp16);
-
-// One line if `precision` is slow on `device`; else empty.
-std::string SlowPrecisionNote(const std::string& precision, Device device);
 
 }  // namespace lathe

@@ -21,6 +21,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
+#include "lathe/core/gemm.h"
 #include "lathe/core/gemm_options.h"
 #include "lathe/data/metrics.h"
 #include "lathe/data/utf8.h"

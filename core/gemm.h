@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 #include "lathe/core/device_kernels.h"
@@ -51,6 +52,10 @@ void Gemm(Device device, bool transpose_a, bool transpose_b, int64_t M, int64_t 
 // False if this processor has no instructions for bfloat16 products: they are then computed in
 // float32, which is right and slow.
 bool HasFastBFloat16();
+
+// One line for whoever asks for mixed precision ("no", "bf16", "fp16") on `device`, if it is slow
+// there; else empty.
+std::string SlowPrecisionNote(const std::string& precision, Device device);
 
 // The least number from `rows` on that products of matrices of `dtype` with so many rows take at
 // full speed on this processor. There are few such numbers, since products are prepared for each.

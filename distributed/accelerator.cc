@@ -7,6 +7,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/gemm.h"
 #include "lathe/core/gemm_options.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/accelerator_state.h"
@@ -65,6 +66,10 @@ Accelerator::Accelerator(AcceleratorOptions options)
   state_->device_group = std::move(chosen.group);
   if (job.environment.rank == 0 && !chosen.note.empty()) {
     std::cerr << "note: " << chosen.note << std::endl;
+  }
+  if (const std::string slow = SlowPrecisionNote(precision, device_);
+      job.environment.rank == 0 && !slow.empty()) {
+    std::cerr << "note: " << slow << std::endl;
   }
   if (options_.deterministic) UseDeterministicGemms(true);
   if (precision == "fp16") {

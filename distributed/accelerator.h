@@ -47,7 +47,8 @@ struct AcceleratorOptions {
   // "no" (float32), "bf16" or "fp16": bfloat16 or float16 activations, their gradients, and
   // products; parameters, their gradients, the optimizer's moments, sums inside products and the
   // loss stay float32. "fp16" is for GPUs; Backward scales the loss (optim/grad_scaler.h).
-  // Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no".
+  // Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no". The main process says on
+  // standard error where the processor is slow in bfloat16.
   std::string mixed_precision = "";
   GradScalerOptions grad_scaler = {};  // with "fp16"
   // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it; of several

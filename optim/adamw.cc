@@ -129,7 +129,7 @@ void AdamW::UpdateParameters() {
   }
   const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);
   int64_t* const steps = steps_.data<int64_t>();
-  const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
+  std::vector<cpu::AdamWPart> parts;
   const int64_t version = values.impl()->storage->version();
   std::vector<const Range*> narrowed;  // whose bfloat16 copies are kept up to date
   std::vector<ElementRange> changed;
@@ -170,14 +170,19 @@ void AdamW::UpdateParameters() {
         .grad_scale = parameter.grad_scale};
     uint8_t* active = active_[i].data();
     for (const ElementRange& own : range.own) {
-      kernels.adamw(values.data<float>() + own.begin, exp_avg_.data<float>() + own.begin,
-                    exp_avg_sq_.data<float>() + own.begin,
-                    narrow == nullptr ? nullptr : narrow + (own.begin - range.begin), active,
-                    marked, grads.data<float>() + own.begin,
-                    std::min(own.end, range_end) - own.begin, step);
+      parts.push_back({.p = values.data<float>() + own.begin,
+                       .m = exp_avg_.data<float>() + own.begin,
+                       .v = exp_avg_sq_.data<float>() + own.begin,
+                       .narrow = narrow == nullptr ? nullptr : narrow + (own.begin - range.begin),
+                       .active = active,
+                       .marked = marked,
+                       .g = grads.data<float>() + own.begin,
+                       .n = std::min(own.end, range_end) - own.begin,
+                       .step = step});
       active += Blocks(own);
     }
   }
+  cpu::Kernels<cpu::OptimizerKernels>().adamw(parts.data(), std::ssize(parts));
   GatherUpdates(changed);
   values.impl()->storage->BumpVersion();
   for (const Range* range : narrowed) {

@@ -33,9 +33,11 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
   const int64_t d = args.head_dim, H = args.heads * d;
   const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
   const int64_t chunk = Chunk(args);
+  const int64_t working = (d + width + 2 * kTile) * most_keys + 2 * kTile * width + 128;
+  Scratch<M>::Reserve(working);
 #pragma omp parallel
   {
-    Scratch<M> scratch((d + width + 2 * kTile) * most_keys + 2 * kTile * width + 128);
+    Scratch<M> scratch(working);
     M* kt = scratch.Take(d * most_keys);
     M* p = scratch.Take(kTile * most_keys);
     M* values = scratch.Take(width * most_keys);
@@ -81,9 +83,11 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
   const int64_t d = args.head_dim, H = args.heads * d;
   const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
   const int64_t chunk = Chunk(args);
+  const int64_t working = (2 * d + 3 * width + 3 * kTile) * most_keys + 4 * kTile * width + 256;
+  Scratch<M>::Reserve(working);
 #pragma omp parallel
   {
-    Scratch<M> scratch((2 * d + 3 * width + 3 * kTile) * most_keys + 4 * kTile * width + 256);
+    Scratch<M> scratch(working);
     M* kt = scratch.Take(d * most_keys);
     M* vt = scratch.Take(d * most_keys);
     M* p = scratch.Take(kTile * most_keys);

@@ -12,7 +12,7 @@ namespace lathe::cpu {
 
 struct AttentionArgs {
   const int32_t* cu_seqlens;  // (batch + 1), rows of k and v
-  const int32_t* sample_ids;  // (batch), keys of the dropout masks
+  const int32_t* sample_ids;  // (batch), keys of the dropout masks; may be null without dropout
   int64_t batch, heads, head_dim, max_seqlen;
   int64_t q_rows;         // Tq
   bool first_query_only;  // q and out have one row a sequence: that of its first token

@@ -20,10 +20,11 @@ void ForwardOfPairs(BFloat16* out, float* lse, const BFloat16* q, const BFloat16
   const int64_t d = args.head_dim, H = args.heads * d,
                 most_keys = RowStride<float>(args.max_seqlen);
   const int64_t chunk = Chunk(args);
+  const int64_t working = (d + 2 * kTile) * most_keys + kTile * most_keys / 2 + kTile * d + d + 128;
+  Scratch<float>::Reserve(working);
 #pragma omp parallel
   {
-    Scratch<float> scratch((d + 2 * kTile) * most_keys + kTile * most_keys / 2 + kTile * d + d +
-                           128);
+    Scratch<float> scratch(working);
     uint32_t* kt = reinterpret_cast<uint32_t*>(scratch.Take(d / 2 * most_keys));
     uint32_t* values = reinterpret_cast<uint32_t*>(scratch.Take(d * (most_keys + 1) / 2));
     float* scores = scratch.Take(kTile * most_keys);
@@ -67,9 +68,11 @@ void BackwardOfPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* d
   const int64_t d = args.head_dim, H = args.heads * d,
                 most_keys = RowStride<float>(args.max_seqlen);
   const int64_t chunk = Chunk(args);
+  const int64_t working = (4 * d + 5 * kTile) * most_keys + (2 * kTile + 1) * d + 512;
+  Scratch<float>::Reserve(working);
 #pragma omp parallel
   {
-    Scratch<float> scratch((4 * d + 5 * kTile) * most_keys + (2 * kTile + 1) * d + 512);
+    Scratch<float> scratch(working);
     const auto words = [&](int64_t n) { return reinterpret_cast<uint32_t*>(scratch.Take(n)); };
     uint32_t* kt = words(d / 2 * most_keys);
     uint32_t* vt = words(d / 2 * most_keys);

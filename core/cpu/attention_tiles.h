@@ -8,38 +8,26 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 
 #include "lathe/core/cpu/attention.h"
 #include "lathe/core/cpu/math.h"
 #include "lathe/core/cpu/row_bits.h"
 #include "lathe/core/cpu/small_product.h"
+#include "lathe/core/cpu/working_memory.h"
 
 namespace lathe::cpu {
 namespace {
 
 constexpr int64_t kTile = 64;  // queries that are handled together
 
-// One thread's working memory, kept for the next call: fresh pages would cost more than the work
-// on them. One at a time in a thread.
+// A thread's working memory, piece by piece. One at a time in a thread.
 template <typename T>
 class Scratch {
  public:
-  explicit Scratch(int64_t elements) {
-    const size_t bytes = (static_cast<size_t>(elements) * sizeof(T) + 127) / 64 * 64;
-    static thread_local struct Kept {
-      ~Kept() { std::free(data); }
-      void* data = nullptr;
-      size_t bytes = 0;
-    } kept;
-    if (kept.bytes < bytes) {
-      std::free(kept.data);
-      kept.data = std::aligned_alloc(64, bytes);
-      kept.bytes = bytes;
-    }
-    data_ = static_cast<T*>(kept.data);
-  }
+  // Before the parallel region: throws if a thread's would.
+  static void Reserve(int64_t elements) { ReserveWorkingMemory(Bytes(elements)); }
+  explicit Scratch(int64_t elements) : data_(static_cast<T*>(WorkingMemory(Bytes(elements)))) {}
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   T* Take(int64_t elements) {
@@ -49,7 +37,9 @@ class Scratch {
   }
 
  private:
-  T* data_;
+  static size_t Bytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(T); }
+
+  T* const data_;
   int64_t used_ = 0;
 };
 
@@ -138,7 +128,7 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
 
 // Not above any score, so that no largest one is it.
 template <typename M>
-constexpr M kNoScore = std::numeric_limits<M>::lowest();
+constexpr M kNoScore = -std::numeric_limits<M>::infinity();
 
 // A tile's place: queries [first, first + rows) of a sequence and head with S keys.
 struct TilePlace {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+
+#include "lathe/core/error.h"
 
 namespace lathe::cpu {
 
@@ -19,7 +22,12 @@ int IsaLevel() {
       }
     }
     const char* cap = std::getenv("LATHE_MAX_ISA");
-    return cap == nullptr ? has : std::clamp(std::atoi(cap), 2, has);
+    if (cap == nullptr || *cap == '\0') return has;
+    if (std::strlen(cap) != 1 || *cap < '2' || *cap > '5') {
+      throw InvalidArgument(std::string("LATHE_MAX_ISA must be 2, 3, 4 or 5 but is \"") + cap + '"',
+                            "set it to a number or unset it");
+    }
+    return std::min(*cap - '0', has);
   }();
   return level;
 }

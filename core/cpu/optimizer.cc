@@ -1,7 +1,8 @@
 #include "lathe/core/cpu/optimizer.h"
 
 #include <cmath>
-#include <cstdlib>
+
+#include "lathe/core/cpu/working_memory.h"
 
 namespace lathe::cpu {
 namespace {
@@ -37,17 +38,18 @@ template <bool has_narrow>
   return bits == 0;
 }
 
-void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool marked,
-           const float* g, int64_t n, const AdamWStep& step) {
-  const AdamWStep s = step;
-  const int64_t blocks = (n + kAdamWBlock - 1) / kAdamWBlock;
-#pragma omp parallel for schedule(static) if (n > kChunk)
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t i = block * kAdamWBlock;
-    const int64_t count = n - i < kAdamWBlock ? n - i : kAdamWBlock;
-    if (active[block] != 1) {
-      if (active[block] == 0 && (marked || AllZero(g + i, count))) continue;
-      active[block] = 1;
+// Elements from `begin` on, kChunk or what is left; `begin` is a multiple of kAdamWBlock.
+void UpdateChunk(const AdamWPart& part, int64_t begin) {
+  const AdamWStep s = part.step;
+  const int64_t end = part.n - begin < kChunk ? part.n : begin + kChunk;
+  float *const p = part.p, *const m = part.m, *const v = part.v;
+  const float* const g = part.g;
+  for (int64_t i = begin; i < end; i += kAdamWBlock) {
+    const int64_t count = end - i < kAdamWBlock ? end - i : kAdamWBlock;
+    uint8_t& active = part.active[i / kAdamWBlock];
+    if (active != 1) {
+      if (active == 0 && (part.marked || AllZero(g + i, count))) continue;
+      active = 1;
       m[i] = v[i] = 0;  // fresh pages that are read first are mapped twice
     }
     for (int64_t j = 0; j < count; j += kLine) {
@@ -56,11 +58,32 @@ void AdamW(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool
       Fetch(v + i + j);
       Fetch(g + i + j);
     }
-    if (narrow == nullptr) {
+    if (part.narrow == nullptr) {
       UpdateBlock<false>(p + i, m + i, v + i, nullptr, g + i, count, s);
     } else {
-      UpdateBlock<true>(p + i, m + i, v + i, narrow + i, g + i, count, s);
+      UpdateBlock<true>(p + i, m + i, v + i, part.narrow + i, g + i, count, s);
     }
+  }
+}
+
+void AdamW(const AdamWPart* parts, int64_t count) {
+  // Where each part's chunks end in the list of all chunks.
+  int64_t* const ends =
+      static_cast<int64_t*>(WorkingMemory(static_cast<size_t>(count) * sizeof(int64_t)));
+  int64_t chunks = 0;
+  for (int64_t i = 0; i < count; ++i) ends[i] = chunks += (parts[i].n + kChunk - 1) / kChunk;
+#pragma omp parallel for schedule(dynamic, 2) if (chunks > 1)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    int64_t first = 0, last = count - 1;  // the part is one of these
+    while (first < last) {
+      const int64_t middle = (first + last) / 2;
+      if (ends[middle] > chunk) {
+        last = middle;
+      } else {
+        first = middle + 1;
+      }
+    }
+    UpdateChunk(parts[first], (chunk - (first == 0 ? 0 : ends[first - 1])) * kChunk);
   }
 }
 
@@ -73,8 +96,9 @@ typedef double Doubles __attribute__((vector_size(64)));
 }
 
 double SumOfSquares(const Stretch* stretches, int64_t count) {
-  double* partial = static_cast<double*>(std::malloc(static_cast<size_t>(count + 1) * 8));
-#pragma omp parallel for schedule(static)
+  double* partial =
+      static_cast<double*>(WorkingMemory(static_cast<size_t>(count) * sizeof(double)));
+#pragma omp parallel for schedule(dynamic, 4)  // they may be of any sizes
   for (int64_t s = 0; s < count; ++s) {
     const float* x = stretches[s].data;
     const int64_t n = stretches[s].n, whole = n / kLine * kLine;
@@ -93,7 +117,6 @@ double SumOfSquares(const Stretch* stretches, int64_t count) {
   }
   double sum = 0;
   for (int64_t s = 0; s < count; ++s) sum += partial[s];
-  std::free(partial);
   return sum;
 }
 

@@ -25,13 +25,24 @@ struct Stretch {
   int64_t n;
 };
 
+// p, m, v: (n), updated from the gradients g. narrow, if given, gets the new values in bfloat16.
+// active: (ceil(n / kAdamWBlock)) flags. A block that is not active has moments 0; while its
+// gradients are 0, too, it is passed over, which changes nothing if step.decay is 1 and step.eps
+// above 0. `marked`: every block with a gradient is active or newly so, and the others aren't
+// looked at.
+struct AdamWPart {
+  float *p, *m, *v;
+  BFloat16* narrow;
+  uint8_t* active;
+  bool marked;
+  const float* g;
+  int64_t n;
+  AdamWStep step;
+};
+
 struct OptimizerKernels {
-  // p, m, v: (n), updated from the gradients g. narrow, if given, gets the new values in bfloat16.
-  // active: (ceil(n / kAdamWBlock)) flags. A block that is not active has moments 0; while its
-  // gradients are 0, too, it is passed over, which changes nothing if `decay` is 1 and eps above 0.
-  // `marked`: every block with a gradient is active or newly so, and the others aren't looked at.
-  void (*adamw)(float* p, float* m, float* v, BFloat16* narrow, uint8_t* active, bool marked,
-                const float* g, int64_t n, const AdamWStep& step);
+  // Threads share out all parts together: some are small, and of others much is passed over.
+  void (*adamw)(const AdamWPart* parts, int64_t count);
   // In double; the order of the sum, and with it the last bit, does not depend on the number of
   // threads. Threads share whole stretches.
   double (*sum_of_squares)(const Stretch* stretches, int64_t count);

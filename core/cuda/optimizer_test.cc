@@ -143,17 +143,23 @@ TEST_F(DeviceOptimizer, AdamW) {
         const DeviceRates rates = RatesOf(ranges)[r];
         std::vector<uint8_t> active(
             static_cast<size_t>((range.n + cpu::kAdamWBlock - 1) / cpu::kAdamWBlock), 1);
-        cpu::Kernels<cpu::OptimizerKernels>().adamw(p.data() + range.begin, m.data() + range.begin,
-                                                    v.data() + range.begin, nullptr, active.data(),
-                                                    false, g.data() + range.begin, range.n,
-                                                    {.decay = rates.decay,
-                                                     .beta2 = constants.beta2,
-                                                     .rest1 = constants.rest1,
-                                                     .rest2 = constants.rest2,
-                                                     .step_size = rates.step_size,
-                                                     .inverse_bias2 = rates.inverse_bias2,
-                                                     .eps = constants.eps,
-                                                     .grad_scale = clipped ? 0.25f : 1});
+        const cpu::AdamWPart part = {.p = p.data() + range.begin,
+                                     .m = m.data() + range.begin,
+                                     .v = v.data() + range.begin,
+                                     .narrow = nullptr,
+                                     .active = active.data(),
+                                     .marked = false,
+                                     .g = g.data() + range.begin,
+                                     .n = range.n,
+                                     .step = {.decay = rates.decay,
+                                              .beta2 = constants.beta2,
+                                              .rest1 = constants.rest1,
+                                              .rest2 = constants.rest2,
+                                              .step_size = rates.step_size,
+                                              .inverse_bias2 = rates.inverse_bias2,
+                                              .eps = constants.eps,
+                                              .grad_scale = clipped ? 0.25f : 1}};
+        cpu::Kernels<cpu::OptimizerKernels>().adamw(&part, 1);
       }
       ExpectClose(dp.ToVector<float>(), p);  // the gaps, too
       ExpectClose(dm.ToVector<float>(), m);

@@ -17,6 +17,7 @@ namespace {
 // read them.
 int64_t NumTokens(const PackedSequences& sequences, const char* op) {
   const int64_t batch = sequences.size(), given = sequences.num_tokens;
+  Check(batch >= 0, op, "cu_seqlens is empty; it must hold 0 and the end of each sequence");
   if (sequences.cu_seqlens.device() != Device{}) {
     Check(given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " for ", batch,
           " sequences of at most ", sequences.max_seqlen, " tokens");
@@ -79,6 +80,8 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   args.first_query_only = options.first_query_only;
   args.mask = MaskOf(options.dropout, kOp, -1, q.device());
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
+  Check(args.sample_ids == nullptr || sequences.sample_ids.numel() >= batch, kOp, batch,
+        " sequences but ", sequences.sample_ids.numel(), " sample_ids");
   return DispatchActivations(q, kOp, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;

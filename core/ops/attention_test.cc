@@ -1,5 +1,6 @@
 #include "lathe/core/ops/attention.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -108,6 +109,48 @@ TEST(Attention, HugeScores) {
     for (const float o : PackedAttention(q, kv, At(q, packed), {}).ToVector<float>())
       EXPECT_FLOAT_EQ(o, 6) << score;
   }
+}
+
+// Numbers that have no softmax are not repaired, whether a row fills whole lines or not.
+TEST(Attention, OverflownScoresAreNotANumber) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t head_dim : {1, 32}) {
+      for (const int32_t length : {3, 16, 17}) {
+        SCOPED_TRACE(testing::Message() << ToString(dtype) << head_dim << " " << length);
+        const Tensor q = Tensor::Full({length, head_dim}, -1e36, dtype);
+        const Tensor kv = Tensor::Full({2 * length, head_dim}, 1e3, dtype);
+        const Tensor out = PackedAttention(q, kv, Packed({0, length}), {});
+        for (const float o : out.To(DType::kF32).ToVector<float>()) ASSERT_TRUE(std::isnan(o));
+      }
+    }
+  }
+}
+
+TEST(Attention, SaysWhatDoesNotFit) {
+  const auto error = [](const PackedSequences& packed, double dropout) -> std::string {
+    const Tensor q = Tensor::Full({4, 2}, 1), kv = Tensor::Full({8, 2}, 1);
+    AttentionOptions options;
+    options.dropout.p = dropout;
+    try {
+      PackedAttention(q, kv, packed, options);
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "";
+  };
+  PackedSequences packed = Packed({0, 1, 4});
+  packed.sample_ids = Tensor::FromVector(std::vector<int32_t>{7}, {1});
+  EXPECT_EQ(error(packed, 0.5), "[attention] 2 sequences but 1 sample_ids");
+  packed = Packed({0, 4});
+  packed.cu_seqlens = Tensor::Empty({0}, DType::kI32);
+  EXPECT_EQ(error(packed, 0),
+            "[attention] cu_seqlens is empty; it must hold 0 and the end of each sequence");
+  // No thread has memory for rows of scores so long.
+  packed = Packed({0, 4});
+  packed.max_seqlen = int64_t{1} << 45;
+  EXPECT_THAT(error(packed, 0), testing::StartsWith("[kernel] out of memory: a thread asked for "));
+  packed.max_seqlen = 4;
+  EXPECT_EQ(error(packed, 0), "");
 }
 
 // With dropout the oracle is the op itself in float64 and its differences.
@@ -283,12 +326,26 @@ TEST(Attention, LongSequencesInBFloat16) {
         return Tensors{out.Detach(), tq.grad(), tkv.grad()};
       };
       const Tensors narrow = run(DType::kBF16), wide = run(DType::kF64);
-      for (size_t i = 0; i < narrow.size(); ++i) {
-        const std::vector<double> expected = wide[i].ToVector<double>();
-        double largest = 0;
-        for (const double value : expected) largest = std::max(largest, std::fabs(value));
+      const std::vector<int32_t> cu = packed.cu_seqlens.ToVector<int32_t>();
+      // Each sequence by itself: the longer it is, the smaller are its numbers.
+      const auto compare = [&](const char* what, size_t i, int64_t begin, int64_t end) {
+        const Tensor expected = wide[i].Slice(begin, end);
+        // Of one key the scores' gradients are 0, but for the output's rounding.
+        double largest = end - begin == 1 ? 2 : 0;
+        for (const double value : expected.ToVector<double>())
+          largest = std::max(largest, std::fabs(value));
         // Mostly that of the output and the gradients, which are stored in bfloat16.
-        EXPECT_LE(MaxDifference(narrow[i], expected), 0.02 * largest) << i;
+        EXPECT_LE(MaxDifference(narrow[i].Slice(begin, end), expected.ToVector<double>()),
+                  0.02 * largest)
+            << what << " of rows " << begin << " to " << end;
+      };
+      for (int64_t s = 0; s < packed.size(); ++s) {
+        const int64_t begin = cu[static_cast<size_t>(s)], end = cu[static_cast<size_t>(s + 1)];
+        for (const size_t i : {0, 1}) {
+          compare(i == 0 ? "output" : "dq", i, first ? s : begin, first ? s + 1 : end);
+        }
+        compare("dk", 2, begin, end);
+        compare("dv", 2, rows + begin, rows + end);
       }
     }
   }

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "lathe/core/autograd.h"
@@ -15,6 +17,7 @@
 #include "lathe/core/gemm.h"
 #include "lathe/core/ops/attention.h"
 #include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/embedding.h"
 
 namespace lathe {
 namespace {
@@ -184,8 +187,8 @@ BENCHMARK(ColumnSums<BFloat16>)->UseRealTime();
 struct NormCase {
   std::vector<int32_t> samples = std::vector<int32_t>(kRows, 1);
   std::vector<int32_t> positions = std::vector<int32_t>(kRows, 2);
-  cpu::LayerNormArgs args = {kRows, 768, 1e-12, {}};
-  explicit NormCase(bool dropout) {
+  cpu::LayerNormArgs args;
+  NormCase(int64_t columns, bool dropout) : args{kRows, columns, 1e-12, {}} {
     if (dropout) args.mask.threshold = 429496730;
     args.mask.row_samples = samples.data();
     args.mask.row_positions = positions.data();
@@ -195,10 +198,11 @@ struct NormCase {
 // With (1) and without (0) dropout, and with a residual.
 template <typename T>
 void NormForward(benchmark::State& state) {
-  const NormCase c(state.range(0) != 0);
-  const Shape shape = {kRows, 768};
+  const int64_t columns = state.range(0);
+  const NormCase c(columns, state.range(1) != 0);
+  const Shape shape = {kRows, columns};
   const Tensor x = Filled<T>(shape), y = Filled<T>(shape), z = Filled<T>(shape),
-               residual = Filled<T>(shape), weight = Filled<float>({768}),
+               residual = Filled<T>(shape), weight = Filled<float>({columns}),
                mean = Filled<float>({kRows}), rstd = Filled<float>({kRows});
   for (auto _ : state) {
     KernelsOf<T, cpu::LayerNormKernels>(Device{}).forward(
@@ -209,29 +213,35 @@ void NormForward(benchmark::State& state) {
 }
 template <typename T>
 void NormBackward(benchmark::State& state) {
-  const NormCase c(state.range(0) != 0);
-  const Shape shape = {kRows, 768};
+  const int64_t columns = state.range(0);
+  const NormCase c(columns, state.range(1) != 0);
+  const Shape shape = {kRows, columns};
   const Tensor dz = Filled<T>(shape), dx = Filled<T>(shape), dy = Filled<T>(shape),
-               z = Filled<T>(shape), weight = Filled<float>({768}), mean = Filled<float>({kRows}),
-               rstd = Filled<float>({kRows}), grads = Filled<float>({2, 768}),
-               partial = Filled<float>({kRows / cpu::kLayerNormChunk + 1, 2 * 768});
+               z = Filled<T>(shape), weight = Filled<float>({columns}),
+               mean = Filled<float>({kRows}), rstd = Filled<float>({kRows}),
+               grads = Filled<float>({2, columns}),
+               partial = Filled<float>({kRows / cpu::kLayerNormChunk + 1, 2 * columns});
   for (auto _ : state) {
     KernelsOf<T, cpu::LayerNormKernels>(Device{}).backward(
-        dz.data<T>(), dx.data<T>(), grads.data<float>(), grads.data<float>() + 768,
+        dz.data<T>(), dx.data<T>(), grads.data<float>(), grads.data<float>() + columns,
         partial.data<float>(), dy.data<T>(), z.data<T>(), mean.data<float>(), rstd.data<float>(),
         weight.data<float>(), c.args);
   }
   Bytes(state, 4.0 * static_cast<double>(dz.bytes()));
 }
-BENCHMARK(NormForward<float>)->ArgName("dropout")->Arg(0)->Arg(1)->UseRealTime();
-BENCHMARK(NormForward<BFloat16>)->ArgName("dropout")->Arg(0)->Arg(1)->UseRealTime();
-BENCHMARK(NormBackward<float>)->ArgName("dropout")->Arg(0)->Arg(1)->UseRealTime();
-BENCHMARK(NormBackward<BFloat16>)->ArgName("dropout")->Arg(0)->Arg(1)->UseRealTime();
+void NormCases(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"columns", "dropout"})->ArgsProduct({{384, 768}, {0, 1}})->UseRealTime();
+}
+BENCHMARK(NormForward<float>)->Apply(NormCases);
+BENCHMARK(NormForward<BFloat16>)->Apply(NormCases);
+BENCHMARK(NormBackward<float>)->Apply(NormCases);
+BENCHMARK(NormBackward<BFloat16>)->Apply(NormCases);
 
-// 12 heads of 64 over about 816 tokens (or 8 x 512), with dropout; forward and, if asked, backward.
+// 12 heads of 32 or 64 over about 816 tokens (or 8 x 512), with dropout; forward and, if asked,
+// backward.
 template <typename T>
 void Attention(benchmark::State& state) {
-  const int64_t length = state.range(0), H = 768;
+  const int64_t length = state.range(0), H = 12 * state.range(2);
   const bool backward = state.range(1) != 0;
   const int64_t batch = length >= 512 ? 8 : kRows / length;
   const int64_t rows = batch * length;
@@ -259,14 +269,50 @@ void Attention(benchmark::State& state) {
   const double products = backward ? 14 : 4;  // 2 forward, 5 more backward, 2 operations each
   Operations<T>(state, products * static_cast<double>(batch * length * length * H));
 }
-BENCHMARK(Attention<float>)
-    ->ArgNames({"length", "backward"})
-    ->ArgsProduct({{25, 128, 512}, {0, 1}})
-    ->UseRealTime();
-BENCHMARK(Attention<BFloat16>)
-    ->ArgNames({"length", "backward"})
-    ->ArgsProduct({{25, 128, 512}, {0, 1}})
-    ->UseRealTime();
+void AttentionCases(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"length", "backward", "head"})
+      ->ArgsProduct({{25, 128, 512}, {0, 1}, {32, 64}})
+      ->UseRealTime();
+}
+BENCHMARK(Attention<float>)->Apply(AttentionCases);
+BENCHMARK(Attention<BFloat16>)->Apply(AttentionCases);
+
+// Words, positions and types of 768 columns, with the layer norm and the dropout behind; forward
+// and, if asked, backward.
+template <typename T>
+void Embeddings(benchmark::State& state) {
+  const bool backward = state.range(0) != 0;
+  constexpr int64_t kWords = 30522, kColumns = 768;
+  std::vector<int32_t> words, positions, types(kRows, 0), samples(kRows, 1);
+  for (int64_t i = 0; i < kRows; ++i) {
+    words.push_back(static_cast<int32_t>(i * 7919 % kWords));
+    positions.push_back(static_cast<int32_t>(i % 25));
+  }
+  const std::vector<Tensor> ids = {Tensor::FromVector(words), Tensor::FromVector(positions),
+                                   Tensor::FromVector(types)};
+  std::vector<Tensor> tables = {Filled<float>({kWords, kColumns}), Filled<float>({512, kColumns}),
+                                Filled<float>({2, kColumns})};
+  Tensor weight = Filled<float>({kColumns}), bias = Filled<float>({kColumns});
+  std::vector<Tensor> parameters = {tables[0], tables[1], tables[2], weight, bias};
+  if (backward) {
+    for (Tensor& p : parameters) p.SetRequiresGrad(true);
+  }
+  DropoutSpec dropout;
+  dropout.p = 0.1;
+  dropout.row_samples = Tensor::FromVector(samples);
+  dropout.row_positions = Tensor::FromVector(positions);
+  const Tensor dout = Filled<T>({kRows, kColumns});
+  for (auto _ : state) {
+    const Tensor out = EmbeddingLayerNorm(ids, tables, {0, -1, -1}, weight, bias, 1e-12, dropout,
+                                          DTypeOf<T>::value);
+    if (backward) Backward(out, dout);
+  }
+  // Rows of three tables and of the result; rows of gradients are read and written.
+  const double once = static_cast<double>(kRows * kColumns);
+  Bytes(state, once * (3 * 4 + sizeof(T) + (backward ? 3 * 8 + sizeof(T) : 0)));
+}
+BENCHMARK(Embeddings<float>)->ArgName("backward")->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(Embeddings<BFloat16>)->ArgName("backward")->Arg(0)->Arg(1)->UseRealTime();
 
 // With (1) and without (0) a bfloat16 copy of the values.
 void AdamW(benchmark::State& state) {
@@ -276,17 +322,23 @@ void AdamW(benchmark::State& state) {
   const bool copy = state.range(0) != 0;
   std::vector<uint8_t> active(n / cpu::kAdamWBlock + 1, 1);
   for (auto _ : state) {
-    cpu::Kernels<cpu::OptimizerKernels>().adamw(p.data<float>(), m.data<float>(), v.data<float>(),
-                                                copy ? narrow.data<BFloat16>() : nullptr,
-                                                active.data(), false, g.data<float>(), n,
-                                                {.decay = 1,
-                                                 .beta2 = 0.999f,
-                                                 .rest1 = 0.1f,
-                                                 .rest2 = 0.001f,
-                                                 .step_size = 1e-5f,
-                                                 .inverse_bias2 = 1,
-                                                 .eps = 1e-8f,
-                                                 .grad_scale = 0.5f});
+    const cpu::AdamWPart part = {.p = p.data<float>(),
+                                 .m = m.data<float>(),
+                                 .v = v.data<float>(),
+                                 .narrow = copy ? narrow.data<BFloat16>() : nullptr,
+                                 .active = active.data(),
+                                 .marked = false,
+                                 .g = g.data<float>(),
+                                 .n = n,
+                                 .step = {.decay = 1,
+                                          .beta2 = 0.999f,
+                                          .rest1 = 0.1f,
+                                          .rest2 = 0.001f,
+                                          .step_size = 1e-5f,
+                                          .inverse_bias2 = 1,
+                                          .eps = 1e-8f,
+                                          .grad_scale = 0.5f}};
+    cpu::Kernels<cpu::OptimizerKernels>().adamw(&part, 1);
   }
   Bytes(state, (copy ? 30.0 : 28.0) * static_cast<double>(n));
 }
@@ -308,4 +360,10 @@ BENCHMARK(SumOfSquares)->UseRealTime();
 }  // namespace
 }  // namespace lathe
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  if (const std::string slow = lathe::SlowPrecisionNote("bf16", lathe::Device{}); !slow.empty())
+    std::fprintf(stderr, "note: %s; fractions are of such products\n", slow.c_str());
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+}

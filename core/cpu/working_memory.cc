@@ -1,0 +1,47 @@
+#include "lathe/core/cpu/working_memory.h"
+
+#include <cstdlib>
+
+#include "lathe/core/error.h"
+
+namespace lathe::cpu {
+namespace {
+
+struct Block {
+  ~Block() { std::free(data); }
+  bool Reserve(size_t wanted) {
+    if (bytes >= wanted) return true;
+    std::free(data);
+    // An absurd size must not become a small one when it is rounded up.
+    data = wanted > SIZE_MAX - 64 ? nullptr : std::aligned_alloc(64, (wanted + 63) / 64 * 64);
+    bytes = data == nullptr ? 0 : wanted;
+    return data != nullptr;
+  }
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+thread_local Block block;
+
+Error OutOfMemory(size_t bytes) {
+  return Error(
+      absl::StatusCode::kResourceExhausted,
+      "[kernel] out of memory: a thread asked for " + std::to_string(bytes) + " bytes to work in",
+      "use a smaller batch or shorter sequences");
+}
+
+}  // namespace
+
+void* WorkingMemory(size_t bytes) {
+  if (!block.Reserve(bytes)) throw OutOfMemory(bytes);
+  return block.data;
+}
+
+void ReserveWorkingMemory(size_t bytes) {
+  bool all = true;
+#pragma omp parallel reduction(&& : all)
+  all = block.Reserve(bytes);
+  if (!all) throw OutOfMemory(bytes);
+}
+
+}  // namespace lathe::cpu
