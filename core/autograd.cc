@@ -310,10 +310,9 @@ Tensor ApplyFunction(std::shared_ptr<Function> function, std::vector<Tensor> inp
     output = function->Forward(inputs);
   }
   Check(output.defined(), function->name(), "Forward returned no tensor");
-  for (const Tensor& input : inputs) {
-    // Recording marks the output; an input that is passed through must not be marked itself.
-    if (input.defined() && input.impl() == output.impl()) output = output.Detach();
-  }
+  // Recording marks the output, which may be an input that is passed through, or saved: what is
+  // saved must not refer to the op that keeps it.
+  output = output.Detach();
   const char* name = function->name();
   const std::vector<Tensor> saved = function->saved_;
   const size_t count = inputs.size();

@@ -44,6 +44,26 @@ struct TooFew : Function {
   Tensors Backward(const Tensor&) override { return {}; }
 };
 
+struct Exponential : Function {
+  Tensor Forward(const Tensors& x) override {
+    const Tensor y = Exp(x[0]);
+    Save({y});
+    return y;
+  }
+  Tensors Backward(const Tensor& dy) override { return {Mul(dy, saved(0))}; }
+};
+
+TEST(Autograd, UserDefinedFunctionMaySaveItsOutput) {
+  constexpr int64_t kElements = int64_t{1} << 18;
+  Tensor x = Tensor::Full({kElements}, 0.5).SetRequiresGrad(true);
+  const int64_t before = TensorMemory().now;
+  for (int i = 0; i < 3; ++i) Apply<Exponential>({Scale(x, 2)});  // a pass that is never walked
+  EXPECT_LT(TensorMemory().now - before, 4096);
+  const Tensor y = Apply<Exponential>({Scale(x, 2)});
+  Backward(y, Tensor::Full(y.shape(), 1));
+  EXPECT_NEAR(x.grad().ToVector<float>()[7], 2 * std::exp(1.0), 1e-5);
+}
+
 TEST(Autograd, UserDefinedFunctionMustReturnAllGradients) {
   Tensor x = Leaf({1});
   const Tensor y = Apply<TooFew>({x});

@@ -30,7 +30,14 @@ int64_t NumElements(const Shape& shape) {
 }
 
 Tensor Tensor::Unallocated(Shape shape, DType dtype, Device device) {
-  for (int64_t d : shape) Check(d >= 0, "tensor", "negative size in shape ", shape);
+  // Far beyond all memory, so that no size in bytes overflows.
+  constexpr int64_t kMostElements = int64_t{1} << 56;
+  int64_t n = 1;
+  for (int64_t d : shape) {
+    Check(d >= 0, "tensor", "negative size in shape ", shape);
+    Check(!__builtin_mul_overflow(n, d, &n) && n <= kMostElements, "tensor", "shape ", shape,
+          " has too many elements for any memory");
+  }
   auto impl = std::make_shared<TensorImpl>();
   impl->shape = std::move(shape);
   impl->dtype = dtype;

@@ -65,6 +65,13 @@ TEST(Tensor, LargeBlocksAreUsedAgain) {
 
 TEST(Tensor, TooLargeIsAnErrorAndNothingElseFails) {
   for (int i = 0; i < 3; ++i) EXPECT_THROW(Tensor::Empty({int64_t{1} << 50}, DType::kU8), Error);
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const Shape& shape : {Shape{int64_t{1} << 62}, Shape{most}, Shape{most, most},
+                             Shape{int64_t{1} << 32, int64_t{1} << 32}}) {
+    EXPECT_THROW(Tensor::Empty(shape), Error) << ToString(shape);
+    EXPECT_THROW(Tensor::Zeros(shape, DType::kU8), Error) << ToString(shape);
+  }
+  EXPECT_EQ(Tensor::Empty({int64_t{1} << 40, 0}).numel(), 0);
   EXPECT_EQ(Tensor::Full({int64_t{100} << 20}, 1, DType::kU8).data<uint8_t>()[7], 1);
   EXPECT_EQ(Tensor::Zeros({int64_t{200} << 20}, DType::kU8).data<uint8_t>()[7], 0);  // fresh pages
 }

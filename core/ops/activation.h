@@ -14,7 +14,7 @@ using ActivationKind = cpu::ActivationKind;
 // InvalidArgument listing the known ones.
 ActivationKind ParseActivation(const std::string& name);
 
-// act(x), any shape.
+// act(x), any shape; x itself for kNone.
 Tensor Activation(const Tensor& x, ActivationKind activation);
 
 }  // namespace lathe

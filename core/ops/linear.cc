@@ -141,11 +141,16 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
   const size_t count = weights.size();
   std::vector<std::optional<GradTarget>> dws(count), dbs(count);
   std::vector<const GradTarget*> all_dws, all_dbs;
-  for (size_t i = 0; i < count; ++i) {
-    if (context.Needs(at.weight + i))
-      all_dws.push_back(&dws[i].emplace(context, at.weight + i, weights[i]));
+  // In the order in which they are written: of a parameter that several layers have, the first to
+  // be written overwrites.
+  for (size_t i = count; i-- > 0;) {
+    if (context.Needs(at.weight + i)) dws[i].emplace(context, at.weight + i, weights[i]);
     if (!summed && biases[i].defined() && context.Needs(at.bias + i))
-      all_dbs.push_back(&dbs[i].emplace(context, at.bias + i, biases[i]));
+      dbs[i].emplace(context, at.bias + i, biases[i]);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (dws[i]) all_dws.push_back(&*dws[i]);
+    if (dbs[i]) all_dbs.push_back(&*dbs[i]);
   }
   // Devices' products sum columns, too, where they can.
   const auto in_one = [&](const std::vector<const GradTarget*>& some_dws,

@@ -215,6 +215,30 @@ TEST(Linear, StacksOfNeighboursAreAsEachAlone) {
   }
 }
 
+// Layers that have their parameters in common, first with gradients from nothing, then over stale
+// ones, then on top of others.
+TEST(Linear, StackOfOneLayerTwice) {
+  const auto leaf = [](std::vector<float> values, const Shape& shape) {
+    return Tensor::FromVector(std::move(values), shape).SetRequiresGrad(true);
+  };
+  const Tensor x = Tensor::FromVector(std::vector<float>{1, 2, 3, 4, 5, 6}, {2, 3});
+  const Tensor w = leaf({1, -1, 2, 0, 3, 1}, {2, 3}), b = leaf({5, 6}, {2});
+  const Tensor dy = Tensor::FromVector(std::vector<float>{1, 2, 3, 4, 10, 20, 30, 40}, {4, 2});
+  const auto pass = [&] { Backward(LinearStack(x, {w, w}, {b, b}), dy); };
+  // Columns of dy, both layers', times x.
+  const std::vector<float> dw = {143, 187, 231, 198, 264, 330}, db = {44, 66};
+  pass();
+  EXPECT_EQ(w.grad().ToVector<float>(), dw);
+  EXPECT_EQ(b.grad().ToVector<float>(), db);
+  w.impl()->grad_is_stale = b.impl()->grad_is_stale = true;
+  pass();
+  EXPECT_EQ(w.grad().ToVector<float>(), dw);
+  EXPECT_EQ(b.grad().ToVector<float>(), db);
+  pass();
+  EXPECT_EQ(w.grad().ToVector<float>()[5], 660);
+  EXPECT_EQ(b.grad().ToVector<float>()[1], 132);
+}
+
 // One pass does the same as two: the gradient that it stores, and the sums of what is stored.
 template <typename T>
 void CheckBackwardAndSums(int64_t rows, int64_t n, bool overwrite,
