@@ -21,6 +21,8 @@ CASES = {
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
     "bert-tags": dict(num_labels=3, hidden_act="relu", problem_type="multi_label_classification"),
     "bert-padding": dict(num_labels=3, hidden_act="gelu", layer_norm_eps=1e-3),
+    # Heads of 32, which have kernels of their own in bfloat16.
+    "bert-heads": dict(num_labels=2, hidden_act="gelu", hidden_size=64, num_attention_heads=2),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
@@ -60,9 +62,9 @@ def run(model, batch, **options):
 
 def make(folder, number, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
-    config = BertConfig(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3,
-                        intermediate_size=40, max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0,
-                        attention_probs_dropout_prob=0.0, **overrides)
+    sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+                 max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = BertConfig(**{**sizes, **overrides})
     torch.manual_seed(1000 + number)
     generator = torch.Generator().manual_seed(number)
     model = BertForSequenceClassification._from_config(config, attn_implementation="eager")
