@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Lathe beside its peer, PyTorch with Transformers and Accelerate, on the same work in turn.
+
+  python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune --model DIR --train FILE [--eval FILE]
+                                      [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N]
+
+Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. --fresh: weights from the
+model's config.json. The order is Lathe, the peer's default, Lathe, the peer's best (batches grouped by length and the
+fused AdamW), Lathe; ratios are of runs beside each other. Batches of 32 texts of at most 128 tokens, in random order
+but for the peer's best. Rates are of real tokens, without each side's first steps; "first" is the time from a process's
+start to the end of its first step, in seconds; memory is the process's peak.
+"""
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+WARM_UP = 4  # steps that no rate counts
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--finetune", help="Lathe's program")
+    p.add_argument("--model", required=True)
+    p.add_argument("--train", required=True)
+    p.add_argument("--eval")
+    p.add_argument("--fresh", action="store_true")
+    p.add_argument("--precision", choices=["no", "bf16"], default="no")
+    p.add_argument("--steps", type=int, default=200)
+    p.add_argument("--peer_steps", type=int, default=40)
+    p.add_argument("--side", choices=["default", "best"], help=argparse.SUPPRESS)  # this process is the peer
+    return p.parse_args()
+
+
+def lathe(a):
+    """One run of finetune, whose log says when each step was done."""
+    with tempfile.TemporaryDirectory() as out:
+        fresh = ["--config_name", a.model, "--tokenizer_name", a.model]
+        model = fresh if a.fresh else ["--model_name_or_path", a.model]
+        command = [a.finetune, *model, "--train_file", a.train, "--do_train", "--output_dir", out, "--max_steps",
+                   str(a.steps), "--per_device_train_batch_size", "32", "--learning_rate", "3e-5", "--max_seq_length",
+                   "128", "--mixed_precision", a.precision, "--logging_steps", "1", "--disable_tqdm"]
+        if a.eval:
+            command += ["--do_eval", "--validation_file", a.eval]
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        done = [time.perf_counter() - start for line in process.stdout if line.startswith("step ")]
+        _, status, usage = os.wait4(process.pid, 0)
+        if status != 0 or len(done) != a.steps:
+            sys.exit(f"{a.finetune} failed")
+        results = json.load(open(out + "/all_results.json"))
+    tokens_a_step = results["train_tokens_per_second"] / results["train_steps_per_second"]
+    return dict(tokens=tokens_a_step * (a.steps - WARM_UP) / (done[-1] - done[WARM_UP - 1]), first=done[0],
+                memory=usage.ru_maxrss * 1024e-9, evaluation=results.get("eval_samples_per_second"))
+
+
+def peer(a, side):
+    options = [x for x in sys.argv[1:] if x != "--side"]
+    said = subprocess.run([sys.executable, __file__, *options, "--side", side], stdout=subprocess.PIPE, text=True)
+    if said.returncode != 0:
+        sys.exit("the peer failed")
+    return json.loads(said.stdout.strip().splitlines()[-1])
+
+
+def run_peer(a, start):
+    import resource
+    import torch
+    from accelerate import Accelerator
+    from transformers import (AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding,
+                              get_scheduler)
+
+    torch.manual_seed(1)
+    tokenizer = AutoTokenizer.from_pretrained(a.model)
+    auto = AutoModelForSequenceClassification
+    if a.fresh:
+        model = auto.from_config(AutoConfig.from_pretrained(a.model, num_labels=2))
+    else:
+        model = auto.from_pretrained(a.model, num_labels=2, dtype=torch.float32)
+
+    def read(path):
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        encoded = tokenizer([row["sentence"] for row in rows], truncation=True, max_length=128)
+        return [{**{key: encoded[key][i] for key in encoded}, "labels": int(row["label"])}
+                for i, row in enumerate(rows)]
+
+    texts, best, pool = read(a.train), a.side == "best", 50 * 32
+    order = torch.randperm(len(texts)).tolist()
+    if best:  # as Trainer groups them: sorted within pools of 50 batches
+        order = [i for at in range(0, len(order), pool)
+                 for i in sorted(order[at:at + pool], key=lambda i: -len(texts[i]["input_ids"]))]
+    collate = DataCollatorWithPadding(tokenizer)
+    loader = torch.utils.data.DataLoader([texts[i] for i in order], batch_size=32, collate_fn=collate)
+    accelerator = Accelerator(mixed_precision=a.precision, cpu=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, weight_decay=0.0, fused=best or None)
+    scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=a.peer_steps)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    model.train()
+    done, tokens, result = 0, 0, {}
+    while done < a.peer_steps:
+        for batch in loader:
+            if done == WARM_UP:
+                begin, tokens = time.perf_counter(), 0
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            tokens += int(batch["attention_mask"].sum())
+            done += 1
+            result.setdefault("first", time.perf_counter() - start)
+            if done == a.peer_steps:
+                break
+    result["tokens"] = tokens / (time.perf_counter() - begin)
+    result["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024e-9
+    if a.eval:
+        texts = read(a.eval)
+        loader = accelerator.prepare(torch.utils.data.DataLoader(texts, batch_size=64, collate_fn=collate))
+        model.eval()
+        begin = time.perf_counter()
+        with torch.no_grad():
+            right = sum(int((model(**batch).logits.argmax(-1) == batch["labels"]).sum()) for batch in loader)
+        result["evaluation"] = len(texts) / (time.perf_counter() - begin)
+        result["accuracy"] = right / len(texts)
+    print(json.dumps(result))
+
+
+def main():
+    start = time.perf_counter()
+    a = arguments()
+    if a.side:
+        return run_peer(a, start)
+    if not a.finetune:
+        sys.exit("which program? --finetune bazel-bin/apps/finetune")
+    runs = []
+    for side in ["lathe", "default", "lathe", "best", "lathe"]:
+        result = lathe(a) if side == "lathe" else peer(a, side)
+        runs.append(result)
+        print(f"{side:8}", ", ".join(f"{key} {value:,.3g}" if value < 100 else f"{key} {value:,.0f}"
+                                     for key, value in result.items() if value is not None), flush=True)
+    for i, side in ((1, "default"), (3, "best")):
+        for key, unit in (("tokens", "tokens/s"), ("evaluation", "evaluation"), ("memory", "memory")):
+            if runs[i].get(key):
+                ratios = sorted(runs[k][key] / runs[i][key] for k in (i - 1, i + 1))
+                print(f"{os.path.basename(os.path.normpath(a.model))} {a.precision}: {unit} {ratios[0]:.2f} to "
+                      f"{ratios[1]:.2f} of the peer's {side}")
+
+
+if __name__ == "__main__":
+    main()
