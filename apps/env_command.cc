@@ -54,11 +54,13 @@ std::string System() {
 }
 
 // The level that the kernels use, and what products in bfloat16 are computed with.
-std::string InstructionSet() {
+std::string InstructionSet() try {
   const std::string text = "x86-64-v" + std::to_string(std::min(cpu::IsaLevel(), 4));
   if (!HasFastBFloat16()) return text;
   const int products = dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
   return text + ((products & amx) == amx ? ", avx512_bf16, amx_bf16" : ", avx512_bf16");
+} catch (const Error& error) {
+  return error.message();  // LATHE_MAX_ISA is wrong; it is printed below
 }
 
 std::string Memory() {

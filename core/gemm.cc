@@ -372,8 +372,8 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
   // shape, but with little code to make. Where rows of results aren't longer than those of x,
   // several threads get into each other's way in sgemm and the inner product: up to a third slower.
   if (!transpose_a && transpose_b && beta == 0 && lda == K && ldb == K && ldc == N) {
-    const int threads = omp_get_max_threads();
-    if ((N <= K && threads > 1) || (N > 2 * M && threads == 2)) {
+    const bool in_columns = N > 2 * M && !Halves(false, true, M, N, K).empty();
+    if ((N <= K && omp_get_max_threads() > 1) || in_columns) {
       return ExecuteInHalves(Product{.transpose_a = false,
                                      .transpose_b = true,
                                      .accumulate = false,

@@ -1,10 +1,13 @@
 #include "lathe/core/gemm.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -23,6 +26,16 @@ std::vector<BFloat16> Integers(int64_t n, int64_t seed) {
 // A^T B of A (K, M) and B (K, N), in rows that are 32 elements longer than what is multiplied.
 class WeightGradientTest : public testing::TestWithParam<std::tuple<int64_t, int64_t, float>> {};
 
+// For the products of one test; one, two and more threads share them out in ways of their own.
+class Threads {
+ public:
+  explicit Threads(int n) { omp_set_num_threads(n); }
+  ~Threads() { omp_set_num_threads(before_); }
+
+ private:
+  const int before_ = omp_get_max_threads();
+};
+
 TEST_P(WeightGradientTest, IsTheSumOverRows) {
   const auto [M, N, beta] = GetParam();
   const int64_t K = 24, lda = M + 32, ldb = N + 32, ldc = N + 32;
@@ -40,8 +53,13 @@ TEST_P(WeightGradientTest, IsTheSumOverRows) {
       expected[static_cast<size_t>(m * ldc + n)] = sum;
     }
   }
-  Gemm(true, false, M, N, K, a.data(), lda, b.data(), ldb, beta, c.data(), ldc);
-  EXPECT_TRUE(c == expected);  // what lies between the rows, too
+  const std::vector<float> before = c;
+  for (const int n : {1, 2, 3}) {
+    const Threads threads(n);
+    c = before;
+    Gemm(true, false, M, N, K, a.data(), lda, b.data(), ldb, beta, c.data(), ldc);
+    EXPECT_TRUE(c == expected) << n;  // what lies between the rows, too
+  }
 }
 
 // Long in one way or the other, which is done in halves, and neither; lengths with and without
@@ -54,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Tall, WeightGradientTest,
                          testing::Combine(testing::Values(1536), testing::Values(256, 384),
                                           testing::Values(0.0f, 1.0f)));
 
-// Of small integers; with N up to K several threads use another product than with more.
+// Of small integers; with N up to K, and with N far above M, several threads use other products.
 TEST(GemmTest, DenseLayersOfFloatsAddTheirBias) {
   for (const auto& [M, N, K] : {std::tuple<int64_t, int64_t, int64_t>{37, 96, 64},
                                 {37, 64, 64},
@@ -78,10 +96,118 @@ TEST(GemmTest, DenseLayersOfFloatsAddTheirBias) {
           expected.push_back(sum);
         }
       }
-      Gemm(false, true, M, N, K, x.data(), K, w.data(), K, 0, c.data(), N, added);
-      EXPECT_TRUE(c == expected) << M << " " << N << " " << K;
+      for (const int n : {1, 2, 3}) {
+        const Threads threads(n);
+        std::fill(c.begin(), c.end(), NAN);
+        Gemm(false, true, M, N, K, x.data(), K, w.data(), K, 0, c.data(), N, added);
+        EXPECT_TRUE(c == expected) << M << " " << N << " " << K << " threads " << n;
+      }
     }
   }
+}
+
+std::vector<float> Wide(const std::vector<BFloat16>& x) {
+  std::vector<float> wide;
+  for (const BFloat16 value : x) wide.push_back(value);
+  return wide;
+}
+
+struct HalvesCase {
+  bool transpose_a, transpose_b;
+  int64_t M, N, K;
+  bool bias, accumulate;
+};
+
+// C of a case by its definition, rows `ldc` apart; A and B have rows 8 elements longer than needed.
+std::vector<float> Expected(const HalvesCase& p, const std::vector<float>& a,
+                            const std::vector<float>& b, const std::vector<float>& c, int64_t ldc,
+                            const float* bias) {
+  const int64_t lda = (p.transpose_a ? p.M : p.K) + 8, ldb = (p.transpose_b ? p.K : p.N) + 8;
+  std::vector<float> result = c;
+  for (int64_t m = 0; m < p.M; ++m) {
+    std::vector<float> row(static_cast<size_t>(p.N));
+    for (int64_t k = 0; k < p.K; ++k) {
+      const float x = a[static_cast<size_t>(p.transpose_a ? k * lda + m : m * lda + k)];
+      for (int64_t n = 0; n < p.N; ++n)
+        row[static_cast<size_t>(n)] +=
+            x * b[static_cast<size_t>(p.transpose_b ? n * ldb + k : k * ldb + n)];
+    }
+    for (int64_t n = 0; n < p.N; ++n) {
+      float& to = result[static_cast<size_t>(m * ldc + n)];
+      to = row[static_cast<size_t>(n)] + (p.accumulate ? to : 0) + (bias == nullptr ? 0 : bias[n]);
+    }
+  }
+  return result;
+}
+
+// Two threads take halves of rows or of columns, odd ones, too: the same as with any number.
+TEST(GemmTest, AnyNumberOfThreadsGivesTheSameSums) {
+  for (const HalvesCase& p : {HalvesCase{false, true, 40, 301, 64, true, false},
+                              {false, true, 301, 64, 40, true, false},
+                              {false, true, 270, 290, 24, false, false},
+                              {false, false, 301, 290, 31, false, true},
+                              {false, false, 300, 40, 31, false, false},
+                              {false, false, 24, 1001, 2100, false, false},
+                              {true, false, 301, 290, 24, false, true},
+                              {true, false, 40, 301, 24, false, false}}) {
+    const int64_t lda = (p.transpose_a ? p.M : p.K) + 8, ldb = (p.transpose_b ? p.K : p.N) + 8;
+    const int64_t ldc = p.N + 8;
+    const std::vector<BFloat16> a = Integers((p.transpose_a ? p.K : p.M) * lda, 1);
+    const std::vector<BFloat16> b = Integers((p.transpose_b ? p.N : p.K) * ldb, 2);
+    const std::vector<float> wide_a = Wide(a), wide_b = Wide(b);
+    std::vector<float> bias, before;
+    for (int64_t i = 0; i < p.N; ++i) bias.push_back(static_cast<float>(i % 5));
+    for (int64_t i = 0; i < p.M * ldc; ++i) before.push_back(static_cast<float>(i % 3));
+    const float* const added = p.bias ? bias.data() : nullptr;
+    const std::vector<float> expected = Expected(p, wide_a, wide_b, before, ldc, added);
+    const float beta = p.accumulate ? 1 : 0;
+    for (const int n : {2, 1, 2, 3}) {
+      SCOPED_TRACE(testing::Message() << p.M << " " << p.N << " " << p.K << ", threads " << n);
+      const Threads threads(n);
+      std::vector<float> c = before;
+      Gemm(p.transpose_a, p.transpose_b, p.M, p.N, p.K, wide_a.data(), lda, wide_b.data(), ldb,
+           beta, c.data(), ldc, added);
+      EXPECT_TRUE(c == expected);
+      c = before;
+      Gemm(p.transpose_a, p.transpose_b, p.M, p.N, p.K, a.data(), lda, b.data(), ldb, beta,
+           c.data(), ldc, added);
+      EXPECT_TRUE(c == expected);
+      std::vector<BFloat16> narrow;
+      for (const float value : before) narrow.push_back(BFloat16(value));
+      Gemm(p.transpose_a, p.transpose_b, p.M, p.N, p.K, a.data(), lda, b.data(), ldb, beta,
+           narrow.data(), ldc, added);
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_EQ(static_cast<float>(narrow[i]), static_cast<float>(BFloat16(expected[i])));
+    }
+  }
+}
+
+// The same prepared products on several of a program's own threads at once.
+TEST(GemmTest, SeveralCallersAtOnce) {
+  constexpr int64_t kM = 300, kN = 290, kK = 96;
+  const std::vector<BFloat16> b = Integers(kN * kK, 2);
+  std::vector<std::thread> callers;
+  std::vector<int> wrong(4);
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&, caller] {
+      const std::vector<BFloat16> a = Integers(kM * kK, caller);
+      for (int round = 0; round < 20; ++round) {
+        std::vector<float> c(kM * kN);
+        Gemm(false, true, kM, kN, kK, a.data(), kK, b.data(), kK, 0, c.data(), kN);
+        for (int64_t m = 0; m < kM; m += 13) {
+          for (int64_t n = 0; n < kN; n += 7) {
+            float sum = 0;
+            for (int64_t k = 0; k < kK; ++k)
+              sum += static_cast<float>(a[static_cast<size_t>(m * kK + k)]) *
+                     static_cast<float>(b[static_cast<size_t>(n * kK + k)]);
+            wrong[static_cast<size_t>(caller)] += c[static_cast<size_t>(m * kN + n)] != sum;
+          }
+        }
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, std::vector<int>(4));
 }
 
 double ResidentBytes() {

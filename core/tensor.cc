@@ -3,6 +3,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "lathe/core/autograd.h"
@@ -29,15 +30,24 @@ int64_t NumElements(const Shape& shape) {
   return n;
 }
 
-Tensor Tensor::Unallocated(Shape shape, DType dtype, Device device) {
-  // Far beyond all memory, so that no size in bytes overflows.
-  constexpr int64_t kMostElements = int64_t{1} << 56;
+namespace {
+
+// No negative sizes, and so few elements that no size in bytes overflows.
+void CheckShape(const Shape& shape) {
+  constexpr int64_t kMostElements = int64_t{1} << 56;  // far beyond all memory
+  for (int64_t d : shape) Check(d >= 0, "tensor", "negative size in shape ", shape);
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
   int64_t n = 1;
   for (int64_t d : shape) {
-    Check(d >= 0, "tensor", "negative size in shape ", shape);
     Check(!__builtin_mul_overflow(n, d, &n) && n <= kMostElements, "tensor", "shape ", shape,
           " has too many elements for any memory");
   }
+}
+
+}  // namespace
+
+Tensor Tensor::Unallocated(Shape shape, DType dtype, Device device) {
+  CheckShape(shape);
   auto impl = std::make_shared<TensorImpl>();
   impl->shape = std::move(shape);
   impl->dtype = dtype;
@@ -138,19 +148,16 @@ Tensor Tensor::Slice(int64_t begin, int64_t end) const {
 }
 
 Tensor Tensor::Reshape(Shape new_shape) const {
-  int64_t known = 1;
-  int unknown = -1;
-  for (size_t i = 0; i < new_shape.size(); ++i) {
-    if (new_shape[i] == -1 && unknown < 0) {
-      unknown = static_cast<int>(i);
-    } else {
-      known *= new_shape[i];
-    }
+  const Shape wanted = new_shape;
+  const auto unknown = std::find(new_shape.begin(), new_shape.end(), -1);
+  if (unknown != new_shape.end()) {
+    *unknown = 1;
+    CheckShape(new_shape);
+    const int64_t known = NumElements(new_shape);
+    Check(known > 0 && numel() % known == 0, "reshape", shape(), " to ", wanted);
+    *unknown = numel() / known;
   }
-  if (unknown >= 0) {
-    Check(known > 0 && numel() % known == 0, "reshape", shape(), " to ", new_shape);
-    new_shape[unknown] = numel() / known;
-  }
+  CheckShape(new_shape);
   Check(NumElements(new_shape) == numel(), "reshape", shape(), " to ", new_shape);
   Tensor view = Detach();
   view.impl_->shape = std::move(new_shape);

@@ -71,7 +71,9 @@ TEST(Tensor, TooLargeIsAnErrorAndNothingElseFails) {
     EXPECT_THROW(Tensor::Empty(shape), Error) << ToString(shape);
     EXPECT_THROW(Tensor::Zeros(shape, DType::kU8), Error) << ToString(shape);
   }
-  EXPECT_EQ(Tensor::Empty({int64_t{1} << 40, 0}).numel(), 0);
+  EXPECT_EQ(Tensor::Empty({int64_t{1} << 60, 0}).numel(), 0);
+  EXPECT_THROW(Tensor::Empty({0}).Reshape({int64_t{1} << 32, int64_t{1} << 32}), Error);
+  EXPECT_THROW(Tensor::Empty({6}).Reshape({-2, -3}), Error);
   EXPECT_EQ(Tensor::Full({int64_t{100} << 20}, 1, DType::kU8).data<uint8_t>()[7], 1);
   EXPECT_EQ(Tensor::Zeros({int64_t{200} << 20}, DType::kU8).data<uint8_t>()[7], 0);  // fresh pages
 }

@@ -88,6 +88,8 @@ void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
     end = begin;
   }
   std::reverse(ids->begin() + static_cast<int64_t>(first), ids->end());
+  constexpr size_t kMostKept = 1 << 16;
+  if (best.capacity() > kMostKept) best = std::vector<Best>();
 }
 
 }  // namespace lathe

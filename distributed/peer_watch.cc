@@ -56,13 +56,17 @@ PeerWatch::~PeerWatch() {
 void PeerWatch::SayGoodbye() {
   // The server is in rank 0's own process: it is late only where that, or the machine, stood still,
   // and a rank 0 that gave up would take the store from the others.
-  store_->SetPatience(rank_ == 0 ? patience_ : kMoment);
+  const Clock::time_point deadline = Clock::now() + patience_;
+  const auto be_patient = [&] {
+    store_->SetPatience(rank_ == 0 ? std::max(kMoment, Left(deadline)) : kMoment);
+  };
+  be_patient();
   store_->Leave({{kLeft, RankName(rank_)},  // who waits for this rank shall know
                  {RankKey(kBye, rank_), ""}});
-  const Clock::time_point deadline = Clock::now() + patience_;
   std::string left;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
     while (!store_->Get(RankKey(kBye, other), std::min(kMoment, Left(deadline)))) {
+      be_patient();
       if (HasGone(*store_, other)) break;
       if (Clock::now() < deadline) continue;
       left += (left.empty() ? "" : ", ") + RankName(other);

@@ -145,6 +145,45 @@ TEST(OptimizerTest, StepsAndNormsDoNotDependOnThreads) {
   }
 }
 
+// Of any sizes, which threads share out together: each as if it were alone.
+TEST(AdamW, ManyParametersAreAsEachAlone) {
+  const std::vector<int64_t> sizes = {5, 40'000, 1, 33'000, 16'384, 16'385, 700};
+  const auto values = [](size_t which, int64_t n, float step) {
+    std::vector<float> v;
+    for (int64_t i = 0; i < n; ++i)
+      v.push_back(std::sin(step * static_cast<float>(i) + static_cast<float>(which)));
+    return v;
+  };
+  const auto two_steps = [&](const std::vector<size_t>& which) {
+    std::vector<Parameter> parameters;
+    for (const size_t i : which)
+      parameters.push_back(
+          MakeParameter("p" + std::to_string(i), values(i, sizes[i], 1), {sizes[i]}));
+    AdamW optimizer(parameters, {.lr = 0.1});
+    for (const float step : {0.3f, 0.7f}) {
+      optimizer.arena().grads();
+      for (size_t i = 0; i < which.size(); ++i)
+        SetGrad(parameters[i], values(which[i], sizes[which[i]], step));
+      optimizer.Step();
+    }
+    std::vector<std::vector<float>> results;
+    for (const Parameter& p : parameters) results.push_back(p.tensor.ToVector<float>());
+    return results;
+  };
+  std::vector<std::vector<float>> alone;
+  std::vector<size_t> all;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    alone.push_back(two_steps({i})[0]);
+    all.push_back(i);
+  }
+  const int threads = omp_get_max_threads();
+  for (const int count : {1, 2, 3, 7}) {
+    omp_set_num_threads(count);
+    EXPECT_EQ(two_steps(all), alone) << count << " threads";
+  }
+  omp_set_num_threads(threads);
+}
+
 TEST(OptimizerTest, GapsOfTheArenaStayZero) {
   const Parameter a = MakeParameter("a", {1, 2, 3}, {3});
   const Parameter b = MakeParameter("b", {4}, {1});

@@ -8,7 +8,11 @@ namespace lathe::cpu {
 namespace {
 
 struct Block {
-  ~Block() { std::free(data); }
+  ~Block() {
+    std::free(data);
+    data = nullptr;
+    bytes = 0;  // others of the thread's objects may go later, and ask again
+  }
   bool Reserve(size_t wanted) {
     if (bytes >= wanted) return true;
     std::free(data);

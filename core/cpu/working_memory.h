@@ -11,7 +11,8 @@ namespace lathe::cpu {
 void* WorkingMemory(size_t bytes);
 
 // So that WorkingMemory(bytes) does not throw inside of the next parallel region, where nothing
-// may: throws here if a thread of it would get none.
+// may: throws here if a thread of it would get none. (Its threads are those of the region before,
+// unless OMP_DYNAMIC changes that.)
 void ReserveWorkingMemory(size_t bytes);
 
 }  // namespace lathe::cpu

@@ -14,21 +14,24 @@ namespace lathe {
 namespace {
 
 // Tokens of all sequences; -1 if the device alone knows. Checks each sequence where the host can
-// read them.
-int64_t NumTokens(const PackedSequences& sequences, const char* op) {
+// read them. longest: tokens of the longest one or, elsewhere than on the host, their limit.
+int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& longest) {
   const int64_t batch = sequences.size(), given = sequences.num_tokens;
   Check(batch >= 0, op, "cu_seqlens is empty; it must hold 0 and the end of each sequence");
   if (sequences.cu_seqlens.device() != Device{}) {
     Check(given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " for ", batch,
           " sequences of at most ", sequences.max_seqlen, " tokens");
+    longest = sequences.max_seqlen;
     return given;
   }
+  longest = 0;
   const int32_t* cu = sequences.cu_seqlens.data<int32_t>();
   Check(cu[0] == 0, op, "cu_seqlens must start with 0 but starts with ", cu[0]);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = cu[b + 1] - cu[b];
     Check(length >= 1 && length <= sequences.max_seqlen, op, "sequence ", b, " has ", length,
           " tokens; allowed are 1 to max_seqlen = ", sequences.max_seqlen);
+    longest = std::max(longest, length);
   }
   Check(given < 0 || given == cu[batch], op, "num_tokens is ", given, " but cu_seqlens ends with ",
         cu[batch]);
@@ -67,15 +70,14 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   Check(q.dim(0) == (options.first_query_only ? batch : kv_rows), kOp, "q has ", q.dim(0),
         " rows for ", batch, " sequences of ", kv_rows, " tokens");
   CheckSameDevice(kOp, q.device(), {kv, sequences.cu_seqlens, sequences.sample_ids});
-  const int64_t tokens = NumTokens(sequences, kOp);
-  Check(tokens <= kv_rows, kOp, "the sequences have ", tokens, " tokens but kv has ", kv_rows);
   cpu::AttentionArgs args;
+  const int64_t tokens = NumTokens(sequences, kOp, args.max_seqlen);
+  Check(tokens <= kv_rows, kOp, "the sequences have ", tokens, " tokens but kv has ", kv_rows);
   args.cu_seqlens = sequences.cu_seqlens.data<int32_t>();
   args.sample_ids = sequences.sample_ids.defined() ? sequences.sample_ids.data<int32_t>() : nullptr;
   args.batch = batch;
   args.heads = heads;
   args.head_dim = H / heads;
-  args.max_seqlen = sequences.max_seqlen;
   args.q_rows = q.dim(0);
   args.first_query_only = options.first_query_only;
   args.mask = MaskOf(options.dropout, kOp, -1, q.device());

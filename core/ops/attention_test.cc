@@ -1,6 +1,5 @@
 #include "lathe/core/ops/attention.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -145,11 +144,9 @@ TEST(Attention, SaysWhatDoesNotFit) {
   packed.cu_seqlens = Tensor::Empty({0}, DType::kI32);
   EXPECT_EQ(error(packed, 0),
             "[attention] cu_seqlens is empty; it must hold 0 and the end of each sequence");
-  // No thread has memory for rows of scores so long.
+  // An upper limit, however far up.
   packed = Packed({0, 4});
-  packed.max_seqlen = int64_t{1} << 45;
-  EXPECT_THAT(error(packed, 0), testing::StartsWith("[kernel] out of memory: a thread asked for "));
-  packed.max_seqlen = 4;
+  packed.max_seqlen = int64_t{1} << 61;
   EXPECT_EQ(error(packed, 0), "");
 }
 
