@@ -82,8 +82,8 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   args.first_query_only = options.first_query_only;
   args.mask = MaskOf(options.dropout, kOp, -1, q.device());
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
-  Check(args.sample_ids == nullptr || sequences.sample_ids.numel() >= batch, kOp, batch,
-        " sequences but ", sequences.sample_ids.numel(), " sample_ids");
+  const int64_t ids = sequences.sample_ids.defined() ? sequences.sample_ids.numel() : batch;
+  Check(ids >= batch, kOp, batch, " sequences but ", ids, " sample_ids");
   return DispatchActivations(q, kOp, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;

@@ -140,6 +140,9 @@ TEST(Attention, SaysWhatDoesNotFit) {
   PackedSequences packed = Packed({0, 1, 4});
   packed.sample_ids = Tensor::FromVector(std::vector<int32_t>{7}, {1});
   EXPECT_EQ(error(packed, 0.5), "[attention] 2 sequences but 1 sample_ids");
+  packed.sample_ids = {};
+  EXPECT_EQ(error(packed, 0), "");
+  EXPECT_EQ(error(packed, 0.5), "[attention] dropout needs sample_ids");
   packed = Packed({0, 4});
   packed.cu_seqlens = Tensor::Empty({0}, DType::kI32);
   EXPECT_EQ(error(packed, 0),
