@@ -7,7 +7,6 @@
 #include <dnnl.hpp>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 #include <string>
 #include <vector>
 

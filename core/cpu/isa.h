@@ -8,9 +8,9 @@
 
 namespace lathe::cpu {
 
-// The highest level that this machine has, capped by the environment's LATHE_MAX_ISA: throws if that
-// is set but not 2 to 5. No kernel is compiled for level 5: those of level 4 ask whether they may
-// multiply bfloat16 pairs.
+// The highest level that this machine has, capped by the environment's LATHE_MAX_ISA: throws if
+// that is set but not 2 to 5. No kernel is compiled for level 5: those of level 4 ask whether they
+// may multiply bfloat16 pairs.
 int IsaLevel();
 
 template <typename Table, int isa>
