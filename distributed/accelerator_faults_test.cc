@@ -15,7 +15,6 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
 #include "lathe/distributed/launch.h"
-#include "lathe/distributed/rank_end.h"
 #include "lathe/distributed/shared_error.h"
 
 namespace lathe {
@@ -296,12 +295,9 @@ TEST(Accelerator, AMachinesTurnIsNotAnothers) {
         return all;
       }(),
       [](const Env& env) {
-        {
-          Accelerator accelerator(Options(env));
-          const auto turn = accelerator.LocalMainProcessFirst();
-          if (env.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-        }
-        EndRank();
+        Accelerator accelerator(Options(env));
+        const auto turn = accelerator.LocalMainProcessFirst();
+        if (env.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
         return std::string();
       });
   ExpectAllWell(results);

@@ -11,6 +11,7 @@
 #include <iostream>
 
 #include "lathe/core/error.h"
+#include "lathe/distributed/rank_end.h"
 #include "lathe/distributed/socket.h"
 
 namespace lathe {
@@ -25,6 +26,7 @@ using Clock = std::chrono::steady_clock;
   int code = 0;
   try {
     said = body(env);
+    EndRank();  // as a program's end does: the others may have more to do
   } catch (const Error& e) {
     said = e.message();
     code = 3;

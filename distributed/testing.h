@@ -19,7 +19,9 @@ struct RankResult {
 int FreePort();
 
 // Forks one process for each environment; what fails in a body (EXPECT, ASSERT) shows in its exit
-// code. The caller must not have used OpenMP before. One that takes longer than a minute is killed.
+// code. A body that returns ends its rank as a program's end does (EndRank), one that throws as a
+// crash. The caller must not have used OpenMP before. One that takes longer than a minute is
+// killed.
 std::vector<RankResult> RunProcesses(
     const std::vector<ProcessEnvironment>& environments,
     const std::function<std::string(const ProcessEnvironment&)>& body);

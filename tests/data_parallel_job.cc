@@ -98,6 +98,7 @@ std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
       if (!accelerator.sync_gradients()) continue;
       losses << accelerator.last_loss() << ' ';
       ++num_losses;
+      job.after_step(env.rank, optimizer.step_count());
     }
   }
   const bool is_shared = optimizer.arena().values().impl()->storage->is_shared();

@@ -29,6 +29,7 @@ struct DataParallelJob {
   double init_scale = 65536;   // of float16's losses
   bool print_weights = false;  // after the losses
   std::function<void(int rank, int64_t step)> before_batch = [](int, int64_t) {};
+  std::function<void(int rank, int64_t step)> after_step = [](int, int64_t) {};
   int freeze_at = -1;  // the step before which the first layer is frozen, for two steps
 };
 

@@ -1,7 +1,9 @@
 // The same training in one process and in several, beside each other, on the CPU.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "lathe/tests/data_parallel_job.h"
 
@@ -36,6 +38,15 @@ TEST(DataParallel, GradientCheckpointing) {
 TEST(DataParallel, WithoutOverlap) {
   CompareWithOne({.reducer = {.first_bucket_bytes = 4, .bucket_bytes = 4, .overlap = false}},
                  kLimit, 2);
+}
+
+// Rank 0, which has the store, is done long before it.
+TEST(DataParallel, ALateRankFindsNobodyLost) {
+  Job job{.epochs = 1, .tcp = true};
+  job.after_step = [](int rank, int64_t step) {
+    if (rank == 1 && step == 6) std::this_thread::sleep_for(std::chrono::seconds(1));
+  };
+  EXPECT_EQ(TrainInProcesses(2, job).losses.size(), 6u);
 }
 
 TEST(DataParallel, OneBucket) { CompareWithOne({.reducer = {}}, kLimit, 3); }
