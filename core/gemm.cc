@@ -1,158 +1,20 @@
 #include "lathe/core/gemm.h"
 
-#include <absl/cleanup/cleanup.h>
-#include <absl/container/flat_hash_map.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <dnnl.hpp>
 #include <exception>
-#include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "lathe/core/cpu/convert.h"
-#include "lathe/core/cpu/working_memory.h"
+#include "lathe/core/dnnl_product.h"
 #include "lathe/core/error.h"
 
 namespace lathe {
 namespace {
 
 using DataType = dnnl::memory::data_type;
-
-const dnnl::engine& Engine() {
-  static const dnnl::engine* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
-  return *engine;
-}
-
-// What oneDNN makes for a product, and the memory that it works in, which whoever runs it gives it:
-// several threads may.
-struct Made {
-  dnnl::primitive primitive;
-  dnnl::memory::desc scratchpad;
-};
-
-dnnl::primitive_attr Attributes() {
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attributes;
-}
-
-// Of bfloat16 matrices, or of float32 ones.
-struct Product {
-  bool transpose_a, transpose_b, accumulate, bias;
-  DataType input, output;
-  int64_t M, N, K, lda, ldb, ldc;
-  int threads = omp_get_max_threads();  // oneDNN shares out the work when it prepares
-
-  template <typename H>
-  friend H AbslHashValue(H h, const Product& p) {
-    return H::combine(std::move(h), p.transpose_a, p.transpose_b, p.accumulate, p.bias,
-                      static_cast<int>(p.input), static_cast<int>(p.output), p.M, p.N, p.K, p.lda,
-                      p.ldb, p.ldc, p.threads);
-  }
-  friend bool operator==(const Product&, const Product&) = default;
-
-  dnnl::memory::desc A() const {
-    return {{M, K}, input, transpose_a ? dnnl::memory::dims{1, lda} : dnnl::memory::dims{lda, 1}};
-  }
-  dnnl::memory::desc B() const {
-    return {{K, N}, input, transpose_b ? dnnl::memory::dims{1, ldb} : dnnl::memory::dims{ldb, 1}};
-  }
-  dnnl::memory::desc C() const { return {{M, N}, output, dnnl::memory::dims{ldc, 1}}; }
-  dnnl::memory::desc Bias() const { return {{1, N}, DataType::f32, dnnl::memory::dims{N, 1}}; }
-
-  Made Make() const {
-    dnnl::primitive_attr attributes = Attributes();
-    if (accumulate) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
-    }
-    const dnnl::matmul::desc desc =
-        bias ? dnnl::matmul::desc(A(), B(), Bias(), C()) : dnnl::matmul::desc(A(), B(), C());
-    const dnnl::matmul::primitive_desc chosen(desc, attributes, Engine());
-    return {dnnl::matmul(chosen), chosen.scratchpad_desc()};
-  }
-};
-
-// x W^T + bias of dense float32 matrices: x (M, K), W (N, K).
-struct DenseLayer {
-  int64_t M, N, K;
-  int threads = omp_get_max_threads();
-
-  template <typename H>
-  friend H AbslHashValue(H h, const DenseLayer& l) {
-    return H::combine(std::move(h), l.M, l.N, l.K, l.threads);
-  }
-  friend bool operator==(const DenseLayer&, const DenseLayer&) = default;
-
-  static dnnl::memory::desc Matrix(int64_t rows, int64_t columns) {
-    return {{rows, columns}, DataType::f32, dnnl::memory::dims{columns, 1}};
-  }
-  dnnl::memory::desc A() const { return Matrix(M, K); }
-  dnnl::memory::desc B() const { return Matrix(N, K); }
-  dnnl::memory::desc C() const { return Matrix(M, N); }
-  dnnl::memory::desc Bias() const { return {{N}, DataType::f32, dnnl::memory::dims{1}}; }
-
-  Made Make() const {
-    const dnnl::inner_product_forward::desc desc(dnnl::prop_kind::forward_training, A(), B(),
-                                                 Bias(), C());
-    const dnnl::inner_product_forward::primitive_desc chosen(desc, Attributes(), Engine());
-    return {dnnl::inner_product_forward(chosen), chosen.scratchpad_desc()};
-  }
-};
-
-// Building a product generates code, which takes as long as a small product itself and up to 0.2 MB
-// (with AMX more): those last used are kept.
-template <typename Description>
-Made Prepared(const Description& product) {
-  struct Kept {
-    Made made;
-    int64_t last_use;
-  };
-  constexpr size_t kMostKept = 1024;
-  static std::mutex* mutex = new std::mutex;
-  static auto* all = new absl::flat_hash_map<Description, Kept>;
-  static int64_t uses = 0;
-  std::lock_guard lock(*mutex);
-  if (const auto found = all->find(product); found != all->end()) {
-    found->second.last_use = ++uses;
-    return found->second.made;
-  }
-  if (all->size() >= kMostKept) {
-    all->erase(std::min_element(all->begin(), all->end(), [](const auto& a, const auto& b) {
-      return a.second.last_use < b.second.last_use;
-    }));
-  }
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(product.threads);
-  const absl::Cleanup restore = [threads] { omp_set_num_threads(threads); };
-  return all->emplace(product, Kept{product.Make(), ++uses}).first->second.made;
-}
-
-// A product and what oneDNN has made for it.
-template <typename Description>
-struct Ready {
-  explicit Ready(const Description& d) : product(d), made(Prepared(d)) {}
-  void Run(const void* a, const void* b, void* c, const float* bias) const {
-    thread_local dnnl::stream stream(Engine());
-    // oneDNN takes inputs as void* too; it does not write to them.
-    std::unordered_map<int, dnnl::memory> arguments = {
-        {DNNL_ARG_SRC, {product.A(), Engine(), const_cast<void*>(a)}},
-        {DNNL_ARG_WEIGHTS, {product.B(), Engine(), const_cast<void*>(b)}},
-        {DNNL_ARG_DST, {product.C(), Engine(), c}},
-        {DNNL_ARG_SCRATCHPAD,
-         {made.scratchpad, Engine(), cpu::WorkingMemory(made.scratchpad.get_size())}}};
-    if (bias != nullptr) {
-      arguments.insert({DNNL_ARG_BIAS, {product.Bias(), Engine(), const_cast<float*>(bias)}});
-    }
-    made.primitive.execute(stream, arguments);
-    stream.wait();
-  }
-  Description product;
-  Made made;
-};
 
 // Throws what oneDNN throws in `body` as an Error.
 template <typename Description, typename F>
@@ -167,7 +29,7 @@ void WithErrors(const Description& product, const F& body) {
 
 template <typename Description>
 void Execute(const Description& product, const void* a, const void* b, void* c, const float* bias) {
-  WithErrors(product, [&] { Ready(product).Run(a, b, c, bias); });
+  WithErrors(product, [&] { DnnlProduct(product).Run(a, b, c, bias); });
 }
 
 // C = beta C + bias, what a product over nothing is.
@@ -201,13 +63,13 @@ bool HasAmx() {
 // A^T B in float32, in two halves where that is faster: without AMX oneDNN 2.6 blocks what is much
 // longer than wide so that it needs more of the cache than there is (2 to 20 % of the time, the
 // more the busier other cores keep it).
-void WeightGradient(const Product& product, const BFloat16* a, const BFloat16* b, float* c) {
+void WeightGradient(const DnnlMatmul& product, const BFloat16* a, const BFloat16* b, float* c) {
   const auto [M, N] = std::pair(product.M, product.N);
   constexpr int64_t kLeast = 256, kWhole = 64;
   const auto halves = [&](int64_t length, int64_t width) {
     return length >= 2 * width && width >= kLeast && length % (2 * kWhole) == 0;
   };
-  Product half = product;
+  DnnlMatmul half = product;
   if (halves(N, M)) {
     half.N = N / 2;
     Execute(half, a, b, c, nullptr);
@@ -265,15 +127,15 @@ const T* At(const T* x, bool transpose, int64_t ld, int64_t row, int64_t column)
 }
 
 template <typename M, typename C>
-void ExecuteInHalves(const Product& product, const M* a, const M* b, C* c, const float* bias) {
-  const Product& p = product;
+void ExecuteInHalves(const DnnlMatmul& product, const M* a, const M* b, C* c, const float* bias) {
+  const DnnlMatmul& p = product;
   const std::vector<Half> halves = Halves(p.transpose_a, p.transpose_b, p.M, p.N, p.K);
   if (halves.empty()) return Execute(p, a, b, c, bias);
   WithErrors(p, [&] {
     // By one thread: they would wait for each other.
-    std::vector<Ready<Product>> ready;
+    std::vector<DnnlProduct<DnnlMatmul>> ready;
     for (const Half& half : halves) {
-      Product part = p;
+      DnnlMatmul part = p;
       part.M = half.M;
       part.N = half.N;
       part.threads = 1;
@@ -297,7 +159,7 @@ void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int6
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
   if (HasFastBFloat16()) {
     const DataType output = std::is_same_v<C, float> ? DataType::f32 : DataType::bf16;
-    const Product product{
+    const DnnlMatmul product{
         transpose_a, transpose_b, beta != 0, bias != nullptr, DataType::bf16, output, M, N, K,
         lda,         ldb,         ldc};
     if (HasAmx()) return Execute(product, a, b, c, bias);
@@ -326,18 +188,18 @@ bool HasFastBFloat16() {
   static const bool fast = [] {
     if (cpu::IsaLevel() < 5) return false;
     try {
-      Product{.transpose_a = false,
-              .transpose_b = false,
-              .accumulate = false,
-              .bias = false,
-              .input = DataType::bf16,
-              .output = DataType::bf16,
-              .M = 16,
-              .N = 16,
-              .K = 16,
-              .lda = 16,
-              .ldb = 16,
-              .ldc = 16}
+      DnnlMatmul{.transpose_a = false,
+                 .transpose_b = false,
+                 .accumulate = false,
+                 .bias = false,
+                 .input = DataType::bf16,
+                 .output = DataType::bf16,
+                 .M = 16,
+                 .N = 16,
+                 .K = 16,
+                 .lda = 16,
+                 .ldb = 16,
+                 .ldc = 16}
           .Make();
       // oneDNN emulates bfloat16 on AVX-512 machines without it.
       return EffectiveIsaHas(dnnl_cpu_isa_avx512_core_bf16);
@@ -374,21 +236,21 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
   if (!transpose_a && transpose_b && beta == 0 && lda == K && ldb == K && ldc == N) {
     const bool in_columns = N > 2 * M && !Halves(false, true, M, N, K).empty();
     if ((N <= K && omp_get_max_threads() > 1) || in_columns) {
-      return ExecuteInHalves(Product{.transpose_a = false,
-                                     .transpose_b = true,
-                                     .accumulate = false,
-                                     .bias = bias != nullptr,
-                                     .input = DataType::f32,
-                                     .output = DataType::f32,
-                                     .M = M,
-                                     .N = N,
-                                     .K = K,
-                                     .lda = lda,
-                                     .ldb = ldb,
-                                     .ldc = ldc},
+      return ExecuteInHalves(DnnlMatmul{.transpose_a = false,
+                                        .transpose_b = true,
+                                        .accumulate = false,
+                                        .bias = bias != nullptr,
+                                        .input = DataType::f32,
+                                        .output = DataType::f32,
+                                        .M = M,
+                                        .N = N,
+                                        .K = K,
+                                        .lda = lda,
+                                        .ldb = ldb,
+                                        .ldc = ldc},
                              a, b, c, bias);
     }
-    if (bias != nullptr) return Execute(DenseLayer{M, N, K}, a, b, c, bias);
+    if (bias != nullptr) return Execute(DnnlDense{M, N, K}, a, b, c, bias);
   }
   if (bias != nullptr) {
 #pragma omp parallel for schedule(static)

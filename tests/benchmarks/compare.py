@@ -2,24 +2,27 @@
 """Lathe beside its peer, PyTorch with Transformers and Accelerate, on the same work in turn.
 
   python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune --model DIR --train FILE [--eval FILE]
-                                      [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N]
+                                      [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N] [--best_steps N]
 
 Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. --fresh: weights from the
-model's config.json. The order is Lathe, the peer's default, Lathe, the peer's best (batches grouped by length and the
-fused AdamW), Lathe; ratios are of runs beside each other. Batches of 32 texts of at most 128 tokens, in random order
-but for the peer's best. Rates are of real tokens, without each side's first steps; "first" is the time from a process's
-start to the end of its first step, in seconds; memory is the process's peak.
+model's config.json. The order is Lathe, the peer's default, Lathe; then, with batches grouped by length on both sides,
+Lathe, the peer with the fused AdamW, Lathe; ratios are of runs beside each other. Both sides take the same batches of
+32 texts of at most 128 tokens in the same order. Grouping sorts pools of 50 batches from long to short, so that only whole
+pools say what a whole epoch does. Rates are of real tokens, without each side's first steps; "first" is the time from a
+process's start to the end of its first step, in seconds; memory is the process's peak.
 """
 import argparse
 import csv
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
 
 WARM_UP = 4  # steps that no rate counts
+BATCH, POOL = 32, 50 * 32  # Trainer's pool
 
 
 def arguments():
@@ -32,35 +35,58 @@ def arguments():
     p.add_argument("--precision", choices=["no", "bf16"], default="no")
     p.add_argument("--steps", type=int, default=200)
     p.add_argument("--peer_steps", type=int, default=40)
+    p.add_argument("--best_steps", type=int, default=50 + WARM_UP, help="of both sides where batches are grouped")
     p.add_argument("--side", choices=["default", "best"], help=argparse.SUPPRESS)  # this process is the peer
+    p.add_argument("--folder", help=argparse.SUPPRESS)
     return p.parse_args()
 
 
-def lathe(a):
+def write_training_files(a, folder):
+    """The texts in random order, and grouped by length; returns the real tokens of each one's batches."""
+    from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(a.model)
+    with open(a.train, encoding="utf-8") as file:
+        header, *lines = file.read().splitlines()
+    random.Random(1).shuffle(lines)
+    column = header.split("\t").index("sentence")
+    lengths = dict(zip(lines, map(len, tokenizer([line.split("\t")[column] for line in lines], truncation=True,
+                                                 max_length=128)["input_ids"])))
+    grouped = [line for at in range(0, len(lines), POOL)
+               for line in sorted(lines[at:at + POOL], key=lambda line: -lengths[line])]
+    tokens = {}
+    for name, order in (("random", lines), ("grouped", grouped)):
+        with open(f"{folder}/{name}.tsv", "w", encoding="utf-8") as file:
+            print(header, *order, sep="\n", file=file)
+        tokens[name] = [sum(lengths[line] for line in order[at:at + BATCH]) for at in range(0, len(order), BATCH)]
+    return tokens
+
+
+def lathe(a, folder, order, steps, batch_tokens):
     """One run of finetune, whose log says when each step was done."""
     with tempfile.TemporaryDirectory() as out:
         fresh = ["--config_name", a.model, "--tokenizer_name", a.model]
         model = fresh if a.fresh else ["--model_name_or_path", a.model]
-        command = [a.finetune, *model, "--train_file", a.train, "--do_train", "--output_dir", out, "--max_steps",
-                   str(a.steps), "--per_device_train_batch_size", "32", "--learning_rate", "3e-5", "--max_seq_length",
-                   "128", "--mixed_precision", a.precision, "--logging_steps", "1", "--disable_tqdm"]
+        command = [a.finetune, *model, "--train_file", f"{folder}/{order}.tsv", "--do_train", "--output_dir", out,
+                   "--max_steps", str(steps), "--per_device_train_batch_size", str(BATCH), "--shuffle_train", "false",
+                   "--learning_rate", "3e-5", "--max_seq_length", "128", "--mixed_precision", a.precision,
+                   "--logging_steps", "1", "--disable_tqdm"]
         if a.eval:
             command += ["--do_eval", "--validation_file", a.eval]
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         done = [time.perf_counter() - start for line in process.stdout if line.startswith("step ")]
         _, status, usage = os.wait4(process.pid, 0)
-        if status != 0 or len(done) != a.steps:
+        if status != 0 or len(done) != steps:
             sys.exit(f"{a.finetune} failed")
         results = json.load(open(out + "/all_results.json"))
-    tokens_a_step = results["train_tokens_per_second"] / results["train_steps_per_second"]
-    return dict(tokens=tokens_a_step * (a.steps - WARM_UP) / (done[-1] - done[WARM_UP - 1]), first=done[0],
-                memory=usage.ru_maxrss * 1024e-9, evaluation=results.get("eval_samples_per_second"))
+    tokens = sum(batch_tokens[i % len(batch_tokens)] for i in range(WARM_UP, steps))
+    return dict(tokens=tokens / (done[-1] - done[WARM_UP - 1]), first=done[0], memory=usage.ru_maxrss * 1024e-9,
+                evaluation=results.get("eval_samples_per_second"))
 
 
-def peer(a, side):
-    options = [x for x in sys.argv[1:] if x != "--side"]
-    said = subprocess.run([sys.executable, __file__, *options, "--side", side], stdout=subprocess.PIPE, text=True)
+def peer(folder, side):
+    said = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", folder],
+                          stdout=subprocess.PIPE, text=True)
     if said.returncode != 0:
         sys.exit("the peer failed")
     return json.loads(said.stdout.strip().splitlines()[-1])
@@ -88,20 +114,18 @@ def run_peer(a, start):
         return [{**{key: encoded[key][i] for key in encoded}, "labels": int(row["label"])}
                 for i, row in enumerate(rows)]
 
-    texts, best, pool = read(a.train), a.side == "best", 50 * 32
-    order = torch.randperm(len(texts)).tolist()
-    if best:  # as Trainer groups them: sorted within pools of 50 batches
-        order = [i for at in range(0, len(order), pool)
-                 for i in sorted(order[at:at + pool], key=lambda i: -len(texts[i]["input_ids"]))]
+    best = a.side == "best"
+    steps = a.best_steps if best else a.peer_steps
     collate = DataCollatorWithPadding(tokenizer)
-    loader = torch.utils.data.DataLoader([texts[i] for i in order], batch_size=32, collate_fn=collate)
+    loader = torch.utils.data.DataLoader(read(f"{a.folder}/{'grouped' if best else 'random'}.tsv"), batch_size=BATCH,
+                                         collate_fn=collate)
     accelerator = Accelerator(mixed_precision=a.precision, cpu=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, weight_decay=0.0, fused=best or None)
-    scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=a.peer_steps)
+    scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=steps)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     model.train()
     done, tokens, result = 0, 0, {}
-    while done < a.peer_steps:
+    while done < steps:
         for batch in loader:
             if done == WARM_UP:
                 begin, tokens = time.perf_counter(), 0
@@ -114,7 +138,7 @@ def run_peer(a, start):
             tokens += int(batch["attention_mask"].sum())
             done += 1
             result.setdefault("first", time.perf_counter() - start)
-            if done == a.peer_steps:
+            if done == steps:
                 break
     result["tokens"] = tokens / (time.perf_counter() - begin)
     result["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024e-9
@@ -137,18 +161,20 @@ def main():
         return run_peer(a, start)
     if not a.finetune:
         sys.exit("which program? --finetune bazel-bin/apps/finetune")
-    runs = []
-    for side in ["lathe", "default", "lathe", "best", "lathe"]:
-        result = lathe(a) if side == "lathe" else peer(a, side)
-        runs.append(result)
-        print(f"{side:8}", ", ".join(f"{key} {value:,.3g}" if value < 100 else f"{key} {value:,.0f}"
-                                     for key, value in result.items() if value is not None), flush=True)
-    for i, side in ((1, "default"), (3, "best")):
-        for key, unit in (("tokens", "tokens/s"), ("evaluation", "evaluation"), ("memory", "memory")):
-            if runs[i].get(key):
-                ratios = sorted(runs[k][key] / runs[i][key] for k in (i - 1, i + 1))
-                print(f"{os.path.basename(os.path.normpath(a.model))} {a.precision}: {unit} {ratios[0]:.2f} to "
-                      f"{ratios[1]:.2f} of the peer's {side}")
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = write_training_files(a, folder)
+        for side, order, steps in (("default", "random", a.steps), ("best", "grouped", a.best_steps)):
+            runs = []
+            for who in ("lathe", side, "lathe"):
+                runs.append(peer(folder, side) if who == side else lathe(a, folder, order, steps, tokens[order]))
+                said = (f"{key} {value:,.3g}" if value < 100 else f"{key} {value:,.0f}"
+                        for key, value in runs[-1].items() if value is not None)
+                print(f"{order:8}{who:8}", ", ".join(said), flush=True)
+            for key, unit in (("tokens", "tokens/s"), ("evaluation", "evaluation"), ("memory", "memory")):
+                if runs[1].get(key):
+                    ratios = sorted(runs[k][key] / runs[1][key] for k in (0, 2))
+                    print(f"{os.path.basename(os.path.normpath(a.model))} {a.precision}: {unit} {ratios[0]:.2f} to "
+                          f"{ratios[1]:.2f} of the peer's {side}", flush=True)
 
 
 if __name__ == "__main__":
