@@ -43,7 +43,7 @@ struct PredictOptions {
   std::vector<std::string> texts;
   bool all_scores = false, pairs = false, deterministic = false, bf16 = false, fp16 = false,
        help = false;
-  int64_t batch_size = 32, max_seq_length = 0, num_threads = 0;
+  int64_t batch_size = 64, max_seq_length = 0, num_threads = 0;
   std::string invalid_utf8 = "error", device = "auto", mixed_precision = "no";
   std::string help_text;
 };

@@ -71,7 +71,7 @@ def lathe(a, folder, order, steps, batch_tokens):
                    "--learning_rate", "3e-5", "--max_seq_length", "128", "--mixed_precision", a.precision,
                    "--logging_steps", "1", "--disable_tqdm"]
         if a.eval:
-            command += ["--do_eval", "--validation_file", a.eval]
+            command += ["--do_eval", "--validation_file", a.eval, "--per_device_eval_batch_size", "64"]
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         done = [time.perf_counter() - start for line in process.stdout if line.startswith("step ")]
