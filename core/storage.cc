@@ -79,6 +79,7 @@ class Heap {
         begin = MapPages(mapped);
       }
       if (begin == nullptr) throw OutOfMemory(size);
+      if (limit_ > top_) Free(top_, limit_ - top_);
       top_ = begin;
       limit_ = begin + mapped;
       return Grow(size);

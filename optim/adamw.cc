@@ -132,10 +132,15 @@ void AdamW::UpdateParameters() {
   std::vector<cpu::AdamWPart> parts;
   const int64_t version = values.impl()->storage->version();
   std::vector<const Range*> narrowed;  // whose bfloat16 copies are kept up to date
+  std::vector<TensorImpl*> unchanged;  // whose copies for products stay right
   std::vector<ElementRange> changed;
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
-    if (!range.parameter.requires_grad()) continue;
+    if (!range.parameter.requires_grad()) {
+      if (range.parameter.impl()->low_precision_version == version)
+        unchanged.push_back(range.parameter.impl().get());
+      continue;
+    }
     const double t = static_cast<double>(++steps[i]);
     const double lr = lr_[range.group];
     TensorImpl& parameter = *range.parameter.impl();
@@ -185,6 +190,8 @@ void AdamW::UpdateParameters() {
   cpu::Kernels<cpu::OptimizerKernels>().adamw(parts.data(), std::ssize(parts));
   GatherUpdates(changed);
   values.impl()->storage->BumpVersion();
+  for (TensorImpl* parameter : unchanged)
+    parameter->low_precision_version = values.impl()->storage->version();
   for (const Range* range : narrowed) {
     TensorImpl& parameter = *range->parameter.impl();
     parameter.low_precision_version = values.impl()->storage->version();

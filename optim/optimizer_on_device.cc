@@ -33,11 +33,16 @@ UpdateGraphStatistics Optimizer::graph_statistics() const {
 void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
   Storage& storage = *arena_->values().impl()->storage;
   std::vector<DeviceRange> ranges;
-  std::vector<TensorImpl*> narrowed;  // whose copies for products are kept up to date
+  std::vector<TensorImpl*> narrowed;   // whose copies for products are kept up to date
+  std::vector<TensorImpl*> unchanged;  // whose copies stay right
   DType narrow_type = DType::kBF16;
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
-    if (!range.parameter.requires_grad()) continue;
+    if (!range.parameter.requires_grad()) {
+      TensorImpl& frozen = *range.parameter.impl();
+      if (frozen.low_precision_version == storage.version()) unchanged.push_back(&frozen);
+      continue;
+    }
     DeviceRange to = {.begin = range.begin, .n = range.parameter.numel()};
     to.weight_decay = weight_decay_[range.group];
     to.group = range.group;
@@ -75,6 +80,7 @@ void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
   counted ? static_cast<void>(uncounted_ = true) : static_cast<void>(++step_count_);
   storage.BumpVersion();
   for (TensorImpl* parameter : narrowed) parameter->low_precision_version = storage.version();
+  for (TensorImpl* parameter : unchanged) parameter->low_precision_version = storage.version();
 }
 
 ScalerState* Optimizer::Scaler() {

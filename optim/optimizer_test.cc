@@ -256,8 +256,11 @@ TEST(OptimizerTest, RejectsWrongOptions) {
 TEST(AdamW, WritesTheLowPrecisionCopy) {
   const Parameter with = MakeParameter("with", {1, -2, 3.3f}, {3});
   const Parameter without = MakeParameter("without", {5, 6}, {2});
-  AdamW optimizer({with, without}, {.lr = 0.1});
+  const Parameter frozen = MakeParameter("frozen", {7, 8}, {2});
+  AdamW optimizer({with, without, frozen}, {.lr = 0.1});
+  Tensor(frozen.tensor).SetRequiresGrad(false);
   const Tensor copy = LowPrecisionCopy(with.tensor, DType::kBF16);
+  LowPrecisionCopy(frozen.tensor, DType::kBF16);
   optimizer.arena().grads();
   SetGrad(with, {1, 2, -3});
   optimizer.Step();
@@ -265,6 +268,7 @@ TEST(AdamW, WritesTheLowPrecisionCopy) {
   EXPECT_EQ(copy.To(DType::kF32).ToVector<float>(), rounded);
   EXPECT_NE(rounded[0], 1);
   EXPECT_EQ(with.tensor.impl()->low_precision_version, with.tensor.impl()->storage->version());
+  EXPECT_EQ(frozen.tensor.impl()->low_precision_version, frozen.tensor.impl()->storage->version());
   // One that is made after the step is right, too.
   EXPECT_EQ(LowPrecisionCopy(without.tensor, DType::kBF16).To(DType::kF32).ToVector<float>(),
             without.tensor.To(DType::kBF16).To(DType::kF32).ToVector<float>());

@@ -41,6 +41,8 @@ void* WorkingMemory(size_t bytes) {
   return block.data;
 }
 
+size_t WorkingMemorySize() { return block.bytes; }
+
 void ReserveWorkingMemory(size_t bytes) {
   bool all = true;
 #pragma omp parallel reduction(&& : all)

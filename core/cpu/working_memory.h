@@ -10,6 +10,9 @@ namespace lathe::cpu {
 // more. Throws ResourceExhausted if there is none to be had.
 void* WorkingMemory(size_t bytes);
 
+// Of this thread's block.
+size_t WorkingMemorySize();
+
 // So that WorkingMemory(bytes) does not throw inside of the next parallel region, where nothing
 // may: throws here if a thread of it would get none. (Its threads are those of the region before,
 // unless OMP_DYNAMIC changes that.)

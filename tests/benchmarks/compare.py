@@ -36,13 +36,13 @@ def arguments():
     p.add_argument("--steps", type=int, default=200)
     p.add_argument("--peer_steps", type=int, default=40)
     p.add_argument("--best_steps", type=int, default=50 + WARM_UP, help="of both sides where batches are grouped")
-    p.add_argument("--side", choices=["default", "best"], help=argparse.SUPPRESS)  # this process is the peer
+    p.add_argument("--side", choices=["files", "default", "best"], help=argparse.SUPPRESS)  # a part in a process of its own
     p.add_argument("--folder", help=argparse.SUPPRESS)
     return p.parse_args()
 
 
 def write_training_files(a, folder):
-    """The texts in random order, and grouped by length; returns the real tokens of each one's batches."""
+    """The texts in random order, and grouped by length; prints the real tokens of each one's batches."""
     from transformers import AutoTokenizer
     tokenizer = AutoTokenizer.from_pretrained(a.model)
     with open(a.train, encoding="utf-8") as file:
@@ -58,7 +58,7 @@ def write_training_files(a, folder):
         with open(f"{folder}/{name}.tsv", "w", encoding="utf-8") as file:
             print(header, *order, sep="\n", file=file)
         tokens[name] = [sum(lengths[line] for line in order[at:at + BATCH]) for at in range(0, len(order), BATCH)]
-    return tokens
+    print(json.dumps(tokens))
 
 
 def lathe(a, folder, order, steps, batch_tokens):
@@ -157,12 +157,14 @@ def run_peer(a, start):
 def main():
     start = time.perf_counter()
     a = arguments()
+    if a.side == "files":
+        return write_training_files(a, a.folder)
     if a.side:
         return run_peer(a, start)
     if not a.finetune:
         sys.exit("which program? --finetune bazel-bin/apps/finetune")
     with tempfile.TemporaryDirectory() as folder:
-        tokens = write_training_files(a, folder)
+        tokens = peer(folder, "files")  # this process stays small: what it holds, its children's peaks have
         for side, order, steps in (("default", "random", a.steps), ("best", "grouped", a.best_steps)):
             runs = []
             for who in ("lathe", side, "lathe"):

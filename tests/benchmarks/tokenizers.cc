@@ -12,6 +12,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/data/tokenizer.h"
+#include "lathe/data/utf8.h"
 
 int main(int argc, char** argv) {
   if (argc < 3) {
@@ -23,7 +24,9 @@ int main(int argc, char** argv) {
     const auto tokenizer = lathe::LoadTokenizer(argv[1]);
     std::ifstream in(argv[2]);
     std::vector<std::string> texts;
-    for (std::string line; std::getline(in, line);) texts.push_back(line);
+    for (std::string line; std::getline(in, line);) {
+      if (lathe::ValidateUtf8(line) == std::string::npos) texts.push_back(line);
+    }
     const int64_t count = static_cast<int64_t>(texts.size());
     for (int repeat = 0; repeat < 6; ++repeat) {
       const auto start = std::chrono::steady_clock::now();
