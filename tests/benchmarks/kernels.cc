@@ -17,7 +17,9 @@
 #include "lathe/core/gemm.h"
 #include "lathe/core/ops/attention.h"
 #include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/dropout.h"
 #include "lathe/core/ops/embedding.h"
+#include "lathe/core/ops/losses.h"
 
 namespace lathe {
 namespace {
@@ -313,6 +315,33 @@ void Embeddings(benchmark::State& state) {
 }
 BENCHMARK(Embeddings<float>)->ArgName("backward")->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(Embeddings<BFloat16>)->ArgName("backward")->Arg(0)->Arg(1)->UseRealTime();
+
+// By itself, as classification heads have it: of float32.
+void DropoutAlone(benchmark::State& state) {
+  std::vector<int32_t> positions;
+  for (int64_t i = 0; i < kRows; ++i) positions.push_back(static_cast<int32_t>(i % 25));
+  const Tensor x = Filled<float>({kRows, 768});
+  DropoutSpec dropout;
+  dropout.p = 0.1;
+  dropout.row_samples = Tensor::FromVector(std::vector<int32_t>(kRows, 1));
+  dropout.row_positions = Tensor::FromVector(positions);
+  for (auto _ : state) Dropout(x, dropout);
+  Bytes(state, 2.0 * static_cast<double>(x.bytes()));
+}
+BENCHMARK(DropoutAlone)->UseRealTime();
+
+// Forward and backward, of so many classes; a step of training has 32 rows.
+void CrossEntropyLoss(benchmark::State& state) {
+  const int64_t classes = state.range(0);
+  std::vector<int64_t> classes_of;
+  for (int64_t i = 0; i < kRows; ++i) classes_of.push_back(i % classes);
+  const Tensor labels = Tensor::FromVector(classes_of);
+  Tensor logits = Filled<float>({kRows, classes});
+  logits.SetRequiresGrad(true);
+  for (auto _ : state) Backward(CrossEntropy(logits, labels));
+  Bytes(state, 3.0 * static_cast<double>(logits.bytes()));
+}
+BENCHMARK(CrossEntropyLoss)->ArgName("classes")->Arg(2)->Arg(1000)->UseRealTime();
 
 // With (1) and without (0) a bfloat16 copy of the values.
 void AdamW(benchmark::State& state) {
