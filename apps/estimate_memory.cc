@@ -334,7 +334,8 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
               : "less, and tables of words take memory for gradients and moments as words "
                 "come up.\n"
                 "The program itself, with its libraries, comes on top: about 100 MiB, and "
-                "the data.\n");
+                "the data.\n")
+      << "--load_best_model_at_end keeps another copy of the weights.\n";
 }
 
 int EstimateFor(const EstimateFlags& flags) {
