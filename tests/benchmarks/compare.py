@@ -88,7 +88,7 @@ def peer(folder, side):
     said = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", folder],
                           stdout=subprocess.PIPE, text=True)
     if said.returncode != 0:
-        sys.exit("the peer failed")
+        sys.exit(f"the part \"{side}\" failed")
     return json.loads(said.stdout.strip().splitlines()[-1])
 
 
