@@ -11,6 +11,7 @@
 #include <set>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/linear.h"
 #include "lathe/core/ops/reduce.h"
@@ -329,6 +330,25 @@ TEST_F(TrainingOnDevice, FrozenAndThawedParameters) {
   for (const auto& make : {MakeAdamW, MakeSgd}) {
     ExpectNear(Train(device_, When::kAfter, make, step), Train({}, When::kAfter, make, step), 2e-6);
   }
+}
+
+TEST_F(TrainingOnDevice, CopiesForProductsStayRight) {
+  Net net;
+  net.To(device_);
+  net.first.SetRequiresGrad(false);
+  const auto optimizer = MakeAdamW(net);
+  const auto copy = [](const Tensor& p) {
+    return LowPrecisionCopy(p, DType::kBF16).To(DType::kF32).ToVector<float>();
+  };
+  const Floats first = copy(net.first), second = copy(net.second);
+  Backward(net.Loss());
+  optimizer->Step();
+  for (const Tensor& p : {net.first, net.second}) {  // made anew for neither
+    EXPECT_EQ(p.impl()->low_precision_version, p.impl()->storage->version());
+    EXPECT_EQ(copy(p), p.To(DType::kBF16).To(DType::kF32).ToVector<float>());
+  }
+  EXPECT_EQ(copy(net.first), first);
+  EXPECT_NE(copy(net.second), second);
 }
 
 TEST_F(TrainingOnDevice, NothingThatIsTrained) {

@@ -12,14 +12,9 @@ int IsaLevel() {
   static const int level = [] {
     __builtin_cpu_init();
     int has = 2;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2")) {
-      has = 3;
-      if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-          __builtin_cpu_supports("avx512vl")) {
-        has = __builtin_cpu_supports("avx512bf16") ? 5 : 4;
-      }
+    if (__builtin_cpu_supports("x86-64-v3")) has = 3;
+    if (__builtin_cpu_supports("x86-64-v4")) {
+      has = __builtin_cpu_supports("avx512bf16") ? 5 : 4;
     }
     const char* cap = std::getenv("LATHE_MAX_ISA");
     if (cap == nullptr || *cap == '\0') return has;

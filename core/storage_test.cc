@@ -1,0 +1,62 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+
+#include "lathe/core/pages.h"
+#include "lathe/core/tensor.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+
+Tensor Mebibytes(int64_t n) { return Tensor::Empty({n * kMebibyte / 4}, DType::kF32); }
+char* Begin(const Tensor& t) { return reinterpret_cast<char*>(t.values<float>().data()); }
+
+// As `ulimit -v` would: this process may map so many more bytes.
+void LimitAddresses(int64_t more) {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit limit{};
+  limit.rlim_cur = limit.rlim_max = static_cast<rlim_t>(pages * kPageBytes + more);
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(2);
+}
+
+// Where addresses are limited tensors' memory comes in regions of 64 MiB, each used to its end.
+TEST(HostMemoryDeathTest, LimitedAddressesAreUsedToTheEnd) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    LimitAddresses(180 * kMebibyte);
+    const Tensor a = Mebibytes(40), b = Mebibytes(40), c = Mebibytes(20), d = Mebibytes(20);
+    const auto follows = [](const Tensor& x, const Tensor& y) {
+      return Begin(x) + 40 * kMebibyte == Begin(y);
+    };
+    std::cerr << follows(a, c) << follows(b, d);
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "^11$");
+}
+
+TEST(HostMemoryDeathTest, TheirLackIsAnError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    LimitAddresses(100 * kMebibyte);
+    const Tensor a = Mebibytes(40);
+    try {
+      Mebibytes(90);
+    } catch (const Error& e) {
+      Mebibytes(20);  // there is still room for others
+      std::cerr << e.message();
+      std::_Exit(e.code() == absl::StatusCode::kResourceExhausted ? 3 : 4);
+    }
+    std::_Exit(5);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(3), "out of memory: 94371840 bytes asked for");
+}
+
+}  // namespace
+}  // namespace lathe
