@@ -208,7 +208,12 @@ void Tensor::Fill(double value) {
       converted = T(static_cast<float>(value));
     }
     T* out = static_cast<T*>(raw_data());
-    std::fill(out, out + numel(), converted);
+    constexpr int64_t kMost = 16384;  // elements: what threads share out
+    const int64_t n = numel();
+#pragma omp parallel for schedule(static) if (n > kMost)
+    for (int64_t i = 0; i < n; i += kMost) {
+      std::fill_n(out + i, std::min(n - i, kMost), converted);
+    }
   });
   impl_->storage->BumpVersion();
 }
