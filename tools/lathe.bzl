@@ -41,6 +41,7 @@ _ISA = {
     2: ["-march=x86-64-v2"],
     3: ["-march=x86-64-v3"],
     4: ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+    5: ["-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"],
 }
 
 def lathe_cpu_kernels(name, srcs, hdrs, deps):

@@ -18,23 +18,21 @@ struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
   }
   // erf by e^(-x^2/2), which the derivative's other term needs as well: Abramowitz and Stegun,
   // Handbook of Mathematical Functions, 7.1.26; within 2e-7.
-  [[gnu::always_inline]] static float Both(float x, float* derivative) {
-    const float e = ExpUpTo88(-0.5f * x * x);
-    const float t = 1.0f / (1.0f + 0.23164189f * std::fabs(x));  // 0.3275911 / sqrt 2
-    float p = 0.5307027146f;                                     // halves of the table's
-    p = p * t - 0.7265760136f;
+  template <typename V>
+  [[gnu::always_inline]] static V Both(V x, V* derivative) {
+    using Bits = typename BitsOf<V>::type;
+    const Bits sign = std::bit_cast<Bits>(x) & 0x80000000u;
+    const V size = std::bit_cast<V>(std::bit_cast<Bits>(x) ^ sign);
+    const V e = ExpUpTo88(-0.5f * x * x);
+    const V t = Reciprocal(1.0f + 0.23164189f * size);  // 0.3275911 / sqrt 2
+    V p = t * 0.5307027146f - 0.7265760136f;            // halves of the table's
     p = p * t + 0.7107068706f;
     p = p * t - 0.142248368f;
     p = p * t + 0.127414796f;
-    const float within = 0.5f - p * t * e;  // the normal distribution's part from 0 to |x|
-    const float part = 0.5f + std::copysign(within, x);
+    const V within = 0.5f - p * t * e;  // the normal distribution's part from 0 to |x|
+    const V part = 0.5f + std::bit_cast<V>(std::bit_cast<Bits>(within) | sign);
     *derivative = part + x * 0.39894228f * e;
     return x * part;
-  }
-  [[gnu::always_inline]] static float Derivative(float x) {
-    float derivative;
-    Both(x, &derivative);
-    return derivative;
   }
 };
 struct GeluNew {  // x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3)
@@ -102,12 +100,37 @@ void With(ActivationKind kind, Body body) {
   }
 }
 
+// body(begin, n) for parts of all `n` elements, shared out among threads.
+template <typename Body>
+void InParts(int64_t n, const Body& body) {
+  constexpr int64_t kPart = 4096;
+#pragma omp parallel for schedule(static)
+  for (int64_t begin = 0; begin < n; begin += kPart) {
+    body(begin, n - begin < kPart ? n - begin : kPart);
+  }
+}
+
+// Gelu of float32 and bfloat16 is computed in whole registers.
+template <typename Act, typename T>
+constexpr bool kInLanes = std::is_same_v<Act, Gelu>&& std::is_same_v<MathType<T>, float>;
+
 template <typename T>
 void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
   With(kind, [&](auto act) {
     using Act = decltype(act);
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; ++i) Store(y[i], Act::Value(Load(x[i])));
+    InParts(n, [&](int64_t begin, int64_t part) {
+      if constexpr (kInLanes<Act, T>) {
+        ForLanes<float>(
+            part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+              const Lanes<float> half = LoadLanes(x + begin + i, which) * 0.5f;
+              const Lanes<float> erf = Erf(half * 1.41421356f);
+              StoreLanes(y + begin + i, half + half * erf, which);
+            });
+      } else {
+#pragma omp simd
+        for (int64_t i = begin; i < begin + part; ++i) Store(y[i], Act::Value(Load(x[i])));
+      }
+    });
   });
 }
 
@@ -115,32 +138,46 @@ template <typename T>
 void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   With(kind, [&](auto act) {
     using Act = decltype(act);
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; ++i) Store(dx[i], Load(dy[i]) * Act::Derivative(Load(x[i])));
+    InParts(n, [&](int64_t begin, int64_t part) {
+      if constexpr (kInLanes<Act, T>) {
+        ForLanes<float>(
+            part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+              Lanes<float> derivative;
+              Gelu::Both(LoadLanes(x + begin + i, which), &derivative);
+              StoreLanes(dx + begin + i, LoadLanes(dy + begin + i, which) * derivative, which);
+            });
+      } else {
+#pragma omp simd
+        for (int64_t i = begin; i < begin + part; ++i)
+          Store(dx[i], Load(dy[i]) * Act::Derivative(Load(x[i])));
+      }
+    });
   });
-}
-
-// Value and derivative; float32's Gelu has them in one.
-template <typename Act, typename T>
-[[gnu::always_inline]] inline T Both(T x, T* derivative) {
-  if constexpr (std::is_same_v<Act, Gelu> && std::is_same_v<T, float>) {
-    return Gelu::Both(x, derivative);
-  } else {
-    *derivative = Act::Derivative(x);
-    return Act::Value(x);
-  }
 }
 
 template <typename T>
 void BackwardAndValue(T* dx, T* y, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   With(kind, [&](auto act) {
     using Act = decltype(act);
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; ++i) {
-      MathType<T> derivative;
-      Store(y[i], Both<Act>(MathType<T>(Load(x[i])), &derivative));
-      Store(dx[i], Load(dy[i]) * derivative);
-    }
+    InParts(n, [&](int64_t begin, int64_t part) {
+      if constexpr (kInLanes<Act, T>) {
+        ForLanes<float>(
+            part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+              Lanes<float> derivative;
+              const Lanes<float> value = Gelu::Both(LoadLanes(x + begin + i, which), &derivative);
+              const Lanes<float> gradient = LoadLanes(dy + begin + i, which) * derivative;
+              StoreLanes(y + begin + i, value, which);
+              StoreLanes(dx + begin + i, gradient, which);
+            });
+      } else {
+#pragma omp simd
+        for (int64_t i = begin; i < begin + part; ++i) {
+          const MathType<T> at = Load(x[i]);
+          Store(y[i], Act::Value(at));
+          Store(dx[i], Load(dy[i]) * Act::Derivative(at));
+        }
+      }
+    });
   });
 }
 

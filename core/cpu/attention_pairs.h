@@ -11,7 +11,7 @@
 namespace lathe::cpu {
 namespace {
 
-#if LATHE_ISA >= 4
+#if LATHE_ISA >= 5
 // Heads that ForwardOfPairs and BackwardOfPairs take.
 bool AreWholePairs(const AttentionArgs& args) { return args.head_dim % 32 == 0; }
 

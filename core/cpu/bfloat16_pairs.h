@@ -17,15 +17,12 @@ namespace {
 // number of bfloat16 elements are rows of pairs as they lie in memory.
 typedef uint32_t Pair __attribute__((may_alias));
 
-#if LATHE_ISA >= 4
-bool MultipliesPairs() { return IsaLevel() >= 5; }
-
+#if LATHE_ISA >= 5
 // C [+]= A B for `kRows` rows and `kLines` lines of columns, K pairs deep: A (kRows, K) and B (K,
 // 16 kLines) of pairs.
 template <int kRows, int kLines>
-[[gnu::target("avx512bf16"), gnu::noinline]] void Block(int64_t K, const Elements<uint32_t>& a,
-                                                        const uint32_t* b, int64_t ldb, float* c,
-                                                        int64_t ldc, bool accumulate) {
+[[gnu::noinline]] void Block(int64_t K, const Elements<uint32_t>& a, const uint32_t* b, int64_t ldb,
+                             float* c, int64_t ldc, bool accumulate) {
   __m512 sums[kRows][kLines];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {

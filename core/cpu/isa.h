@@ -9,8 +9,7 @@
 namespace lathe::cpu {
 
 // The highest level that this machine has, capped by the environment's LATHE_MAX_ISA: throws if
-// that is set but not 2 to 5. No kernel is compiled for level 5: those of level 4 ask whether they
-// may multiply bfloat16 pairs.
+// that is set but not 2 to 5.
 int IsaLevel();
 
 template <typename Table, int isa>
@@ -18,7 +17,8 @@ const Table& TableOf();
 
 template <typename Table>
 const Table& Kernels() {
-  static const Table& table = IsaLevel() >= 4   ? TableOf<Table, 4>()
+  static const Table& table = IsaLevel() >= 5   ? TableOf<Table, 5>()
+                              : IsaLevel() == 4 ? TableOf<Table, 4>()
                               : IsaLevel() == 3 ? TableOf<Table, 3>()
                                                 : TableOf<Table, 2>();
   return table;

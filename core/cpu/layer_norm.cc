@@ -1,7 +1,10 @@
 #include "lathe/core/cpu/layer_norm.h"
 
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
 
+#include "lathe/core/cpu/lanes.h"
 #include "lathe/core/cpu/row_bits.h"
 
 namespace lathe::cpu {
@@ -11,56 +14,96 @@ constexpr int64_t kMaxColumns = 1 << 15;
 
 int64_t Chunks(int64_t rows, int64_t) { return (rows + kLayerNormChunk - 1) / kLayerNormChunk; }
 
-// z = dropout(x) + residual in M, one row.
-template <typename T, typename M>
-[[gnu::always_inline]] inline void Sum(M* z, const T* x, const T* residual, int64_t row,
-                                       const LayerNormArgs& args) {
-  const int64_t n = args.n;
-  const M scale = static_cast<M>(args.mask.scale);
-  if (args.mask.threshold > 0) {
-    alignas(64) uint32_t bits[kMaxColumns];
-    RowBits(args.mask.key0, args.mask.key1, args.mask.step,
-            static_cast<uint32_t>(args.mask.row_samples[row]),
-            static_cast<uint32_t>(args.mask.row_positions[row]), n, bits);
-#pragma omp simd
-    for (int64_t c = 0; c < n; ++c) {
-      z[c] = bits[c] < args.mask.threshold ? M(0) : Load(x[c]) * scale;
-    }
+// x where the bits of a dropout mask keep it, times `scale`; else 0.
+template <typename M, typename Which>
+[[gnu::always_inline]] inline Lanes<M> Kept(Lanes<M> x, const uint32_t* bits, uint32_t threshold,
+                                            M scale, Which which) {
+  typedef std::conditional_t<sizeof(M) == 8, int64_t, int32_t> Flag;
+  if constexpr (std::is_same_v<M, float> && std::is_same_v<Which, AllLanes>) {
+    typedef uint32_t Words __attribute__((vector_size(kRegisterBytes)));
+    Words words;
+    std::memcpy(&words, bits, sizeof(words));
+    return words < threshold ? Lanes<M>{} : x * scale;
   } else {
-#pragma omp simd
-    for (int64_t c = 0; c < n; ++c) z[c] = Load(x[c]);
+    typedef Flag Flags __attribute__((vector_size(kRegisterBytes)));
+    Flags dropped = {};
+    int64_t n = kLanesOf<M>;
+    if constexpr (std::is_same_v<Which, FirstLanes>) n = which.n;
+    for (int64_t i = 0; i < n; ++i) dropped[i] = bits[i] < threshold ? -1 : 0;
+    return dropped ? Lanes<M>{} : x * scale;
   }
-  if (residual == nullptr) return;
-#pragma omp simd
-  for (int64_t c = 0; c < n; ++c) z[c] += Load(residual[c]);
+}
+
+[[gnu::always_inline]] inline void MaskBits(uint32_t* bits, int64_t row,
+                                            const LayerNormArgs& args) {
+  RowBits(args.mask.key0, args.mask.key1, args.mask.step,
+          static_cast<uint32_t>(args.mask.row_samples[row]),
+          static_cast<uint32_t>(args.mask.row_positions[row]), args.n, bits);
+}
+
+// One row of z = dropout(x) + residual in M, also stored as `stored` unless that is x; its sum.
+template <bool drops, bool adds, typename T, typename M>
+[[gnu::always_inline]] inline M Sum(M* z, T* stored, const T* x, const T* residual, int64_t row,
+                                    const LayerNormArgs& args) {
+  const M scale = static_cast<M>(args.mask.scale);
+  const uint32_t threshold = args.mask.threshold;
+  alignas(64) uint32_t bits[drops ? kMaxColumns : 1];
+  if constexpr (drops) MaskBits(bits, row, args);
+  Lanes<M> sums[kChains] = {};
+  ForLanes<M>(
+      args.n, [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
+        Lanes<M> value = LoadLanes(x + c, which);
+        if constexpr (drops) value = Kept<M>(value, bits + c, threshold, scale, which);
+        if constexpr (adds) value += LoadLanes(residual + c, which);
+        StoreLanes(z + c, value, which);
+        if (stored != x) StoreLanes(stored + c, value, which);
+        sums[chain] += value;
+      });
+  return SumOfLanes<M>(sums[0] + sums[1]);
+}
+
+template <bool drops, bool adds, typename T, typename M>
+void ForwardRows(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, const M* weight,
+                 const M* bias, const LayerNormArgs& args) {
+  const int64_t n = args.n;
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < args.rows; ++r) {
+    alignas(64) M row[kMaxColumns];
+    const M m =
+        Sum<drops, adds>(row, z + r * n, x + r * n, residual + (adds ? r * n : 0), r, args) /
+        static_cast<M>(n);
+    Lanes<M> squares[kChains] = {};
+    ForLanes<M>(
+        n, [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
+          Lanes<M> away = LoadLanes(row + c, which) - m;
+          if constexpr (std::is_same_v<decltype(which), FirstLanes>) {
+            for (int64_t i = which.n; i < kLanesOf<M>; ++i) away[i] = 0;
+          }
+          squares[chain] += away * away;
+        });
+    const M sum = SumOfLanes<M>(squares[0] + squares[1]);
+    const M s = M(1) / std::sqrt(sum / static_cast<M>(n) + static_cast<M>(args.eps));
+    mean[r] = m;
+    rstd[r] = s;
+    T* const yr = y + r * n;
+    ForLanes<M>(
+        n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+          const Lanes<M> xhat = (LoadLanes(row + c, which) - m) * s;
+          StoreLanes(yr + c, xhat * LoadLanes(weight + c, which) + LoadLanes(bias + c, which),
+                     which);
+        });
+  }
 }
 
 template <typename T, typename M>
 void Forward(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, const M* weight,
              const M* bias, const LayerNormArgs& args) {
-  const int64_t n = args.n;
-#pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < args.rows; ++r) {
-    alignas(64) M row[kMaxColumns];
-    Sum(row, x + r * n, residual == nullptr ? nullptr : residual + r * n, r, args);
-    M sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < n; ++c) sum += row[c];
-    const M m = sum / static_cast<M>(n);
-    M squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t c = 0; c < n; ++c) squares += (row[c] - m) * (row[c] - m);
-    const M s = M(1) / std::sqrt(squares / static_cast<M>(n) + static_cast<M>(args.eps));
-    mean[r] = m;
-    rstd[r] = s;
-    T* yr = y + r * n;
-#pragma omp simd
-    for (int64_t c = 0; c < n; ++c) Store(yr[c], (row[c] - m) * s * weight[c] + bias[c]);
-    T* zr = z + r * n;
-    if (zr == x + r * n) continue;
-#pragma omp simd
-    for (int64_t c = 0; c < n; ++c) Store(zr[c], row[c]);
-  }
+  const auto forward =
+      args.mask.threshold > 0
+          ? residual != nullptr ? ForwardRows<true, true, T, M> : ForwardRows<true, false, T, M>
+      : residual != nullptr ? ForwardRows<false, true, T, M>
+                            : ForwardRows<false, false, T, M>;
+  forward(y, z, mean, rstd, x, residual, weight, bias, args);
 }
 
 // With g = dy * weight and xhat = (z - mean) * rstd:
@@ -71,6 +114,7 @@ void Backward(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const
   const int64_t n = args.n;
   const int64_t chunks = Chunks(args.rows, n);
   const M scale = static_cast<M>(args.mask.scale);
+  const uint32_t threshold = args.mask.threshold;
 #pragma omp parallel for schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     M* dw = partial + chunk * 2 * n;
@@ -79,41 +123,43 @@ void Backward(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const
     const int64_t end =
         (chunk + 1) * kLayerNormChunk < args.rows ? (chunk + 1) * kLayerNormChunk : args.rows;
     for (int64_t r = chunk * kLayerNormChunk; r < end; ++r) {
-      const T* dyr = dy + r * n;
-      const T* zr = z + r * n;
-      T* dzr = dz + r * n;
+      const T *const dyr = dy + r * n, *const zr = z + r * n;
       const M m = mean[r], s = rstd[r];
-      M sum_g = 0, sum_gx = 0;
-#pragma omp simd reduction(+ : sum_g, sum_gx)
-      for (int64_t c = 0; c < n; ++c) {
-        const M xhat = (Load(zr[c]) - m) * s;
-        const M d = Load(dyr[c]);
-        const M g = d * weight[c];
-        sum_g += g;
-        sum_gx += g * xhat;
-        dw[c] += d * xhat;
-        db[c] += d;
-      }
-      sum_g /= static_cast<M>(n);
-      sum_gx /= static_cast<M>(n);
-#pragma omp simd
-      for (int64_t c = 0; c < n; ++c) {
-        Store(dzr[c], s * (Load(dyr[c]) * weight[c] - sum_g - (Load(zr[c]) - m) * s * sum_gx));
-      }
+      Lanes<M> gs[kChains] = {}, gxs[kChains] = {};
+      ForLanes<M>(
+          n, [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
+            const Lanes<M> xhat = (LoadLanes(zr + c, which) - m) * s, d = LoadLanes(dyr + c, which);
+            const Lanes<M> g = d * LoadLanes(weight + c, which);
+            gs[chain] += g;
+            gxs[chain] += g * xhat;
+            StoreLanes(dw + c, LoadLanes(dw + c, which) + d * xhat, which);
+            StoreLanes(db + c, LoadLanes(db + c, which) + d, which);
+          });
+      const M mean_g = SumOfLanes<M>(gs[0] + gs[1]) / static_cast<M>(n);
+      const M mean_gx = SumOfLanes<M>(gxs[0] + gxs[1]) / static_cast<M>(n);
+      const M from_z = -s * s * mean_gx, from_all = -s * mean_g;
+      const auto gradient = [&](int64_t c, auto which) __attribute__((always_inline)) {
+        const Lanes<M> g = LoadLanes(dyr + c, which) * LoadLanes(weight + c, which);
+        return g * s + ((LoadLanes(zr + c, which) - m) * from_z + from_all);
+      };
+      T* const dzr = dz + r * n;
+      ForLanes<M>(
+          n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+            StoreLanes(dzr + c, gradient(c, which), which);
+          });
       if (dx == nullptr) continue;
-      T* dxr = dx + r * n;
-      if (args.mask.threshold > 0) {
-        alignas(64) uint32_t bits[kMaxColumns];
-        RowBits(args.mask.key0, args.mask.key1, args.mask.step,
-                static_cast<uint32_t>(args.mask.row_samples[r]),
-                static_cast<uint32_t>(args.mask.row_positions[r]), n, bits);
-#pragma omp simd
-        for (int64_t c = 0; c < n; ++c) {
-          Store(dxr[c], bits[c] < args.mask.threshold ? M(0) : Load(dzr[c]) * scale);
-        }
-      } else {
-        for (int64_t c = 0; c < n; ++c) dxr[c] = dzr[c];
+      T* const dxr = dx + r * n;
+      if (threshold == 0) {
+        std::copy_n(dzr, n, dxr);
+        continue;
       }
+      alignas(64) uint32_t bits[kMaxColumns];
+      MaskBits(bits, r, args);
+      ForLanes<M>(
+          n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+            const Lanes<M> value = LoadLanes(static_cast<const T*>(dzr) + c, which);
+            StoreLanes(dxr + c, Kept<M>(value, bits + c, threshold, scale, which), which);
+          });
     }
   }
   if (dweight == nullptr) return;

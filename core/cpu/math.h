@@ -1,54 +1,85 @@
-// Vectorisable elementary functions for kernels. Everything is always inlined, because kernels
-// include this at several instruction set levels.
+// Elementary functions for kernels, of single numbers in loops that compilers vectorise and of
+// registers of them. Everything is always inlined, because kernels include this at several
+// instruction set levels.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
 
+#include "lathe/core/cpu/lanes.h"
+
 namespace lathe::cpu {
+
+// The bits of V, a float or a register of them.
+template <typename V>
+struct BitsOf {
+  typedef uint32_t type __attribute__((vector_size(sizeof(V))));
+};
+template <>
+struct BitsOf<float> {
+  typedef uint32_t type;
+};
 
 // e^x by range reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7 (relative error
 // below 2e-7). Below -87 the result stays at e^-87; NaN stays NaN.
-[[gnu::always_inline]] inline float ExpUpTo88(float x) {
-  x = x < -87.0f ? -87.0f : x;
+template <typename V>
+[[gnu::always_inline]] inline V ExpUpTo88(V x) {
+  using Bits = typename BitsOf<V>::type;
+  const V least = V{} - 87.0f;
+  x = x < least ? least : x;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float n = (x * 1.44269504f + kRound) - kRound;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
+  const V rounded = x * 1.44269504f + kRound, n = rounded - kRound;
+  const V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  V p = r * (1.0f / 5040) + 1.0f / 720;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
   p = p * r + 1.0f / 6;
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  // The lowest bits of `rounded` are those of n.
+  return p * std::bit_cast<V>((std::bit_cast<Bits>(rounded) << 23) + (127u << 23));
 }
 [[gnu::always_inline]] inline float Exp(float x) { return ExpUpTo88(x > 88.0f ? 88.0f : x); }
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
 
+[[gnu::always_inline]] inline float Reciprocal(float x) { return 1.0f / x; }
+// Within two units of the last place, for x up to 2^125.
+[[gnu::always_inline]] inline Lanes<float> Reciprocal(Lanes<float> x) {
+#if LATHE_ISA >= 4
+  // An estimate of 14 bits, which one step of Newton's doubles.
+  const Lanes<float> guess = (Lanes<float>)_mm512_maskz_rcp14_ps(0xFFFF, (__m512)x);
+  return guess * (2.0f - x * guess);
+#else
+  return 1.0f / x;
+#endif
+}
+
 // A rational function fitted to erf(x)/x on [-3.92, 3.92] (own least-squares fit, relative error
 // below 1e-7); beyond that erf is 1 in float.
-[[gnu::always_inline]] inline float Erf(float x) {
-  x = x < -3.92f ? -3.92f : x;
-  x = x > 3.92f ? 3.92f : x;
-  const float t = x * x;
-  float p = 2.0480392745857464e-08f;
-  p = p * t - 1.947230554051403e-06f;
+template <typename V>
+[[gnu::always_inline]] inline V Erf(V x) {
+  const V most = V{} + 3.92f;
+  x = x < -most ? -most : x;
+  x = x > most ? most : x;
+  const V t = x * x;
+  V p = t * 2.0480392745857464e-08f - 1.947230554051403e-06f;
   p = p * t + 0.0001337971880599297f;
   p = p * t + 0.0033322170146661044f;
   p = p * t + 0.049376953548270354f;
   p = p * t + 0.19105118353149456f;
   p = p * t + 1.1283791388924151f;
-  float q = 0.0008693314647066107f;
-  q = q * t + 0.013590806429535498f;
+  V q = t * 0.0008693314647066107f + 0.013590806429535498f;
   q = q * t + 0.11131326063251258f;
   q = q * t + 0.5026472030522513f;
   q = q * t + 1.0f;
-  return x * p / q;
+  return x * p * Reciprocal(q);
 }
-[[gnu::always_inline]] inline double Erf(double x) { return std::erf(x); }
+template <>
+[[gnu::always_inline]] inline double Erf(double x) {
+  return std::erf(x);
+}
 
 template <typename T>
 [[gnu::always_inline]] inline T Tanh(T x) {

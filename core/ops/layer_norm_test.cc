@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <vector>
 
+#include "lathe/core/cpu/layer_norm.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/tests/check_op.h"
@@ -44,7 +47,10 @@ TEST(LayerNorm, Plain) {
                  const Tensor normal = Div(centred, Sqrt(AddScalar(variance, kEps)));
                  return Add(Mul(normal, x[1]), x[2]);
                },
-           .shapes = {{{3, 8}, {8}, {8}}, {{5, 33}, {33}, {33}}, {{0, 8}, {8}, {8}}},
+           .shapes = {{{3, 8}, {8}, {8}},
+                      {{5, 33}, {33}, {33}},
+                      {{2, 119}, {119}, {119}},
+                      {{0, 8}, {8}, {8}}},
            .activations = {0}});
 }
 
@@ -61,9 +67,35 @@ TEST(LayerNorm, WithDropoutAndResidual) {
                    return DropoutAddLayerNormComposed(x[0], x[1], x[2], x[3], kEps,
                                                       Spec(p, x[0].dim(0), {}));
                  },
-             .shapes = WithResidual({{3, 8}, {5, 33}, {0, 8}, {70, 32}}),
+             .shapes = WithResidual({{3, 8}, {5, 33}, {0, 8}, {70, 32}, {4, 119}}),
              .nan_check = p == 0,  // NaN may be dropped
              .activations = {0, 1}});
+  }
+}
+
+// What is saved for the backward pass is rounded to nearest, ties to even, as BFloat16 rounds, by
+// whatever instructions this processor has.
+TEST(LayerNorm, SumsAreRoundedAsBFloat16) {
+  constexpr int64_t kColumns = 119;  // whole registers and a part of one
+  std::vector<BFloat16> x, residual, y(kColumns), z(kColumns), expected;
+  const std::vector<float> weight(kColumns, 1), bias(kColumns, 0);
+  const float inf = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < kColumns; ++i) {
+    // Ties both ways, and what lies beside them.
+    const float first = 1 + static_cast<float>(i % 16) / 128, second = (i % 7 - 3) * 0x1p-9f;
+    x.push_back(BFloat16(i == 20 ? inf : i == 117 ? std::nanf("") : first));
+    residual.push_back(BFloat16(i == 21 ? -inf : i == 118 ? std::nanf("") : second));
+    expected.push_back(
+        BFloat16(static_cast<float>(x.back()) + static_cast<float>(residual.back())));
+  }
+  float mean, rstd;
+  cpu::Kernels<cpu::LayerNormKernels>().bf16.forward(
+      y.data(), z.data(), &mean, &rstd, x.data(), residual.data(), weight.data(), bias.data(),
+      {.rows = 1, .n = kColumns, .eps = kEps, .mask = {}});
+  for (size_t i = 0; i < z.size(); ++i) {
+    const float is = static_cast<float>(z[i]), should_be = static_cast<float>(expected[i]);
+    EXPECT_TRUE(is == should_be || (std::isnan(is) && std::isnan(should_be)))
+        << "column " << i << ": " << is << " instead of " << should_be;
   }
 }
 

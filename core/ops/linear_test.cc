@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <utility>
@@ -237,6 +238,45 @@ TEST(Linear, StackOfOneLayerTwice) {
   pass();
   EXPECT_EQ(w.grad().ToVector<float>()[5], 660);
   EXPECT_EQ(b.grad().ToVector<float>()[1], 132);
+}
+
+// GELU of float32 and bfloat16 is computed in whole registers and what is left of them: x/2 (1 +
+// erf(x / sqrt 2)) as the C library has it in float64.
+TEST(Linear, GeluIsThatOfTheLibrary) {
+  const auto& all = cpu::Kernels<cpu::ActivationKernels>();
+  std::vector<float> x;
+  for (int i = -4003; i <= 4003; ++i) x.push_back(static_cast<float>(i) / 300);
+  x.insert(x.end(), {-1e4f, -100, -30, -0.0f, 1e-30f, 30, 100, 1e4f});
+  const int64_t n = std::ssize(x);
+  std::vector<float> y(x.size()), dx(x.size()), again(x.size()), dx_alone(x.size());
+  const std::vector<float> dy(x.size(), 1);
+  all.f32.forward(y.data(), x.data(), n, ActivationKind::kGelu);
+  all.f32.backward(dx_alone.data(), dy.data(), x.data(), n, ActivationKind::kGelu);
+  all.f32.backward_and_value(dx.data(), again.data(), dy.data(), x.data(), n,
+                             ActivationKind::kGelu);
+  std::vector<BFloat16> narrow, narrow_y(x.size()), narrow_dx(x.size()), narrow_again(x.size());
+  const std::vector<BFloat16> narrow_dy(x.size(), BFloat16(1));
+  for (const float value : x) narrow.push_back(BFloat16(value));
+  all.bf16.forward(narrow_y.data(), narrow.data(), n, ActivationKind::kGelu);
+  all.bf16.backward_and_value(narrow_dx.data(), narrow_again.data(), narrow_dy.data(),
+                              narrow.data(), n, ActivationKind::kGelu);
+  const auto value = [](double v) { return v / 2 * std::erfc(-v / std::sqrt(2.0)); };
+  const auto derivative = [](double v) {
+    return std::erfc(-v / std::sqrt(2.0)) / 2 +
+           v * std::exp(-v * v / 2) / std::sqrt(2 * std::acos(-1.0));
+  };
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double at = x[i], limit = 3e-7 * std::max(1.0, std::fabs(at));
+    ASSERT_NEAR(y[i], value(at), limit) << at;
+    ASSERT_NEAR(again[i], value(at), limit) << at;
+    ASSERT_NEAR(dx[i], derivative(at), 1e-6) << at;
+    ASSERT_EQ(dx[i], dx_alone[i]) << at;
+    const double rounded = static_cast<float>(narrow[i]);
+    const double eighth_bit = std::max(1e-6, std::fabs(value(rounded)) / 256) + limit;
+    ASSERT_NEAR(static_cast<float>(narrow_y[i]), value(rounded), eighth_bit) << rounded;
+    ASSERT_NEAR(static_cast<float>(narrow_again[i]), value(rounded), eighth_bit) << rounded;
+    ASSERT_NEAR(static_cast<float>(narrow_dx[i]), derivative(rounded), 0.005) << rounded;
+  }
 }
 
 // One pass does the same as two: the gradient that it stores, and the sums of what is stored.

@@ -1,0 +1,118 @@
+// Registers of numbers, for loops that compilers don't make fast by themselves: sums that would
+// wait for each addition, and bfloat16, which is rounded in nine operations where the processor has
+// no instruction for it.
+//
+// For kernel sources only, which are compiled once for each instruction set level.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "lathe/core/cpu/convert.h"
+
+namespace lathe::cpu {
+namespace {
+
+constexpr int64_t kRegisterBytes = LATHE_ISA >= 4 ? 64 : LATHE_ISA == 3 ? 32 : 16;
+
+template <typename M>
+struct LanesOf {
+  typedef M type __attribute__((vector_size(kRegisterBytes)));
+};
+template <typename M>
+using Lanes = typename LanesOf<M>::type;  // of float or double
+template <typename M>
+constexpr int64_t kLanesOf = kRegisterBytes / static_cast<int64_t>(sizeof(M));
+
+// Which of a register's lanes count: all, or the first n, at a row's end.
+struct AllLanes {};
+struct FirstLanes {
+  int64_t n;
+};
+
+template <typename M>
+[[gnu::always_inline]] inline Lanes<M> LoadLanes(const M* x, AllLanes) {
+  Lanes<M> lanes;
+  std::memcpy(&lanes, x, sizeof(lanes));
+  return lanes;
+}
+[[gnu::always_inline]] inline Lanes<float> LoadLanes(const BFloat16* x, AllLanes) {
+#if LATHE_ISA >= 4
+  // Some forms without a mask draw GCC's warnings about values that aren't used.
+  const __m256i halves = _mm256_loadu_si256((const __m256i_u*)x);
+  return (Lanes<float>)_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, halves),
+                                               16);
+#elif LATHE_ISA >= 3
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i_u*)x));
+  return (Lanes<float>)_mm256_slli_epi32(wide, 16);
+#else
+  const __m128i wide = _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i_u*)x));
+  return (Lanes<float>)_mm_slli_epi32(wide, 16);
+#endif
+}
+// Zeros in the others.
+template <typename T>
+[[gnu::always_inline]] inline Lanes<MathType<T>> LoadLanes(const T* x, FirstLanes first) {
+  Lanes<MathType<T>> lanes = {};
+  for (int64_t i = 0; i < first.n; ++i) lanes[i] = Load(x[i]);
+  return lanes;
+}
+
+template <typename M>
+[[gnu::always_inline]] inline void StoreLanes(M* to, Lanes<M> x, AllLanes) {
+  std::memcpy(to, &x, sizeof(x));
+}
+// As Store rounds.
+[[gnu::always_inline]] inline void StoreLanes(BFloat16* to, Lanes<float> x, AllLanes) {
+#if LATHE_ISA >= 5
+  _mm256_storeu_si256((__m256i_u*)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
+#else
+  typedef uint32_t Words __attribute__((vector_size(kRegisterBytes)));
+  typedef uint16_t Halves __attribute__((vector_size(kRegisterBytes / 2)));
+  const Words u = (Words)x;
+  const Words rounded = x == x ? u + 0x7fff + (u >> 16 & 1) : u | 0x400000;
+  const Halves upper = __builtin_convertvector(rounded >> 16, Halves);
+  std::memcpy(static_cast<void*>(to), &upper, sizeof(upper));
+#endif
+}
+template <typename T>
+[[gnu::always_inline]] inline void StoreLanes(T* to, Lanes<MathType<T>> x, FirstLanes first) {
+  for (int64_t i = 0; i < first.n; ++i) Store(to[i], x[i]);
+}
+
+template <typename M>
+[[gnu::always_inline]] inline M SumOfLanes(Lanes<M> x) {
+  typedef std::conditional_t<sizeof(M) == 8, int64_t, int32_t> Index;
+  typedef Index Indices __attribute__((vector_size(kRegisterBytes)));
+#pragma GCC unroll 4
+  for (int64_t distance = kLanesOf<M> / 2; distance > 0; distance /= 2) {
+    Indices from;
+    for (int64_t i = 0; i < kLanesOf<M>; ++i)
+      from[i] = static_cast<Index>((i + distance) % kLanesOf<M>);
+    x += __builtin_shuffle(x, from);
+  }
+  return x[0];
+}
+
+// How many sums ForLanes has under way at a time.
+constexpr int kChains = 2;
+
+// f(i, chain, which) for the elements from i on, a register at a time, of n; neighbouring registers
+// are of different chains, 0 to kChains - 1, so that none waits for the sum of the one before.
+template <typename M, typename F>
+[[gnu::always_inline]] inline void ForLanes(int64_t n, const F& f) {
+  constexpr int64_t kStep = kLanesOf<M>;
+  int64_t i = 0;
+  for (; i + kChains * kStep <= n; i += kChains * kStep) {
+#pragma GCC unroll 4
+    for (int chain = 0; chain < kChains; ++chain) f(i + chain * kStep, chain, AllLanes{});
+  }
+  for (; i + kStep <= n; i += kStep) f(i, 0, AllLanes{});
+  if (i < n) f(i, 0, FirstLanes{n - i});
+}
+
+}  // namespace
+}  // namespace lathe::cpu
