@@ -18,19 +18,19 @@ struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
   }
   // erf by e^(-x^2/2), which the derivative's other term needs as well: Abramowitz and Stegun,
   // Handbook of Mathematical Functions, 7.1.26; within 2e-7.
-  template <typename V>
-  [[gnu::always_inline]] static V Both(V x, V* derivative) {
-    using Bits = typename BitsOf<V>::type;
-    const Bits sign = std::bit_cast<Bits>(x) & 0x80000000u;
-    const V size = std::bit_cast<V>(std::bit_cast<Bits>(x) ^ sign);
-    const V e = ExpUpTo88(-0.5f * x * x);
-    const V t = Reciprocal(1.0f + 0.23164189f * size);  // 0.3275911 / sqrt 2
-    V p = t * 0.5307027146f - 0.7265760136f;            // halves of the table's
+  [[gnu::always_inline]] static Lanes<float> Both(Lanes<float> x, Lanes<float>* derivative) {
+    using Bits = BitsOf<Lanes<float>>::type;
+    const Bits sign = (Bits)x & 0x80000000u;
+    const Lanes<float> size = (Lanes<float>)((Bits)x ^ sign), most = Lanes<float>{} + 1e4f;
+    const Lanes<float> e = ExpUpTo88(-0.5f * x * x);
+    // 0.3275911 / sqrt 2; of infinity there is no reciprocal.
+    const Lanes<float> t = Reciprocal(1.0f + 0.23164189f * (size > most ? most : size));
+    Lanes<float> p = t * 0.5307027146f - 0.7265760136f;  // halves of the table's
     p = p * t + 0.7107068706f;
     p = p * t - 0.142248368f;
     p = p * t + 0.127414796f;
-    const V within = 0.5f - p * t * e;  // the normal distribution's part from 0 to |x|
-    const V part = 0.5f + std::bit_cast<V>(std::bit_cast<Bits>(within) | sign);
+    const Lanes<float> within = 0.5f - p * t * e;  // the normal distribution's part from 0 to |x|
+    const Lanes<float> part = 0.5f + (Lanes<float>)((Bits)within | sign);
     *derivative = part + x * 0.39894228f * e;
     return x * part;
   }
@@ -103,7 +103,7 @@ void With(ActivationKind kind, Body body) {
 // body(begin, n) for parts of all `n` elements, shared out among threads.
 template <typename Body>
 void InParts(int64_t n, const Body& body) {
-  constexpr int64_t kPart = 4096;
+  constexpr int64_t kPart = 1024;
 #pragma omp parallel for schedule(static)
   for (int64_t begin = 0; begin < n; begin += kPart) {
     body(begin, n - begin < kPart ? n - begin : kPart);

@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kRegisterBytes = LATHE_ISA >= 4 ? 64 : LATHE_ISA == 3 ? 32 : 16;
 
 template <typename M>
+requires std::is_floating_point_v<M>
 struct LanesOf {
   typedef M type __attribute__((vector_size(kRegisterBytes)));
 };
@@ -34,6 +35,7 @@ struct FirstLanes {
 };
 
 template <typename M>
+requires std::is_floating_point_v<M>
 [[gnu::always_inline]] inline Lanes<M> LoadLanes(const M* x, AllLanes) {
   Lanes<M> lanes;
   std::memcpy(&lanes, x, sizeof(lanes));
@@ -62,10 +64,11 @@ template <typename T>
 }
 
 template <typename M>
+requires std::is_floating_point_v<M>
 [[gnu::always_inline]] inline void StoreLanes(M* to, Lanes<M> x, AllLanes) {
   std::memcpy(to, &x, sizeof(x));
 }
-// As Store rounds.
+// As Store rounds, but at level 5 what is below 2^-126 becomes 0.
 [[gnu::always_inline]] inline void StoreLanes(BFloat16* to, Lanes<float> x, AllLanes) {
 #if LATHE_ISA >= 5
   _mm256_storeu_si256((__m256i_u*)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
@@ -100,14 +103,20 @@ template <typename M>
 // How many sums ForLanes has under way at a time.
 constexpr int kChains = 2;
 
-// f(i, chain, which) for the elements from i on, a register at a time, of n; neighbouring registers
-// are of different chains, 0 to kChains - 1, so that none waits for the sum of the one before.
+template <typename M>
+[[gnu::always_inline]] inline M SumOfChains(const Lanes<M> (&sums)[kChains]) {
+  static_assert(kChains == 2);
+  return SumOfLanes<M>(sums[0] + sums[1]);
+}
+
+// f(i, chain, which) for the elements from i on, a register at a time, of n. The registers of each
+// pair are of different chains, 0 and 1, so that neither waits for the other's sum.
 template <typename M, typename F>
 [[gnu::always_inline]] inline void ForLanes(int64_t n, const F& f) {
   constexpr int64_t kStep = kLanesOf<M>;
   int64_t i = 0;
   for (; i + kChains * kStep <= n; i += kChains * kStep) {
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int chain = 0; chain < kChains; ++chain) f(i + chain * kStep, chain, AllLanes{});
   }
   for (; i + kStep <= n; i += kStep) f(i, 0, AllLanes{});

@@ -1,7 +1,7 @@
 #include "lathe/core/cpu/layer_norm.h"
 
-#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 
 #include "lathe/core/cpu/lanes.h"
@@ -59,7 +59,7 @@ template <bool drops, bool adds, typename T, typename M>
         if (stored != x) StoreLanes(stored + c, value, which);
         sums[chain] += value;
       });
-  return SumOfLanes<M>(sums[0] + sums[1]);
+  return SumOfChains<M>(sums);
 }
 
 template <bool drops, bool adds, typename T, typename M>
@@ -81,7 +81,7 @@ void ForwardRows(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, co
           }
           squares[chain] += away * away;
         });
-    const M sum = SumOfLanes<M>(squares[0] + squares[1]);
+    const M sum = SumOfChains<M>(squares);
     const M s = M(1) / std::sqrt(sum / static_cast<M>(n) + static_cast<M>(args.eps));
     mean[r] = m;
     rstd[r] = s;
@@ -135,9 +135,9 @@ void Backward(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const
             StoreLanes(dw + c, LoadLanes(dw + c, which) + d * xhat, which);
             StoreLanes(db + c, LoadLanes(db + c, which) + d, which);
           });
-      const M mean_g = SumOfLanes<M>(gs[0] + gs[1]) / static_cast<M>(n);
-      const M mean_gx = SumOfLanes<M>(gxs[0] + gxs[1]) / static_cast<M>(n);
-      const M from_z = -s * s * mean_gx, from_all = -s * mean_g;
+      const M mean_g = SumOfChains<M>(gs) / static_cast<M>(n);
+      const M mean_gx = SumOfChains<M>(gxs) / static_cast<M>(n);
+      const M from_z = -s * (s * mean_gx), from_all = -s * mean_g;
       const auto gradient = [&](int64_t c, auto which) __attribute__((always_inline)) {
         const Lanes<M> g = LoadLanes(dyr + c, which) * LoadLanes(weight + c, which);
         return g * s + ((LoadLanes(zr + c, which) - m) * from_z + from_all);
@@ -150,14 +150,14 @@ void Backward(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const
       if (dx == nullptr) continue;
       T* const dxr = dx + r * n;
       if (threshold == 0) {
-        std::copy_n(dzr, n, dxr);
+        std::memcpy(dxr, dzr, static_cast<size_t>(n) * sizeof(T));
         continue;
       }
       alignas(64) uint32_t bits[kMaxColumns];
       MaskBits(bits, r, args);
       ForLanes<M>(
           n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
-            const Lanes<M> value = LoadLanes(static_cast<const T*>(dzr) + c, which);
+            const Lanes<M> value = LoadLanes(dzr + c, which);
             StoreLanes(dxr + c, Kept<M>(value, bits + c, threshold, scale, which), which);
           });
     }

@@ -1,6 +1,6 @@
 // Elementary functions for kernels, of single numbers in loops that compilers vectorise and of
-// registers of them. Everything is always inlined, because kernels include this at several
-// instruction set levels.
+// registers of them. For kernel sources only, which are compiled once for each instruction set
+// level: everything is always inlined.
 #pragma once
 
 #include <bit>
@@ -44,8 +44,7 @@ template <typename V>
 [[gnu::always_inline]] inline float Exp(float x) { return ExpUpTo88(x > 88.0f ? 88.0f : x); }
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
 
-[[gnu::always_inline]] inline float Reciprocal(float x) { return 1.0f / x; }
-// Within two units of the last place, for x up to 2^125.
+// Within two units of the last place; x is at least 2^-125 and below 2^126.
 [[gnu::always_inline]] inline Lanes<float> Reciprocal(Lanes<float> x) {
 #if LATHE_ISA >= 4
   // An estimate of 14 bits, which one step of Newton's doubles.
@@ -58,28 +57,26 @@ template <typename V>
 
 // A rational function fitted to erf(x)/x on [-3.92, 3.92] (own least-squares fit, relative error
 // below 1e-7); beyond that erf is 1 in float.
-template <typename V>
-[[gnu::always_inline]] inline V Erf(V x) {
-  const V most = V{} + 3.92f;
+[[gnu::always_inline]] inline Lanes<float> Erf(Lanes<float> x) {
+  const Lanes<float> most = Lanes<float>{} + 3.92f;
   x = x < -most ? -most : x;
   x = x > most ? most : x;
-  const V t = x * x;
-  V p = t * 2.0480392745857464e-08f - 1.947230554051403e-06f;
+  const Lanes<float> t = x * x;
+  Lanes<float> p = t * 2.0480392745857464e-08f - 1.947230554051403e-06f;
   p = p * t + 0.0001337971880599297f;
   p = p * t + 0.0033322170146661044f;
   p = p * t + 0.049376953548270354f;
   p = p * t + 0.19105118353149456f;
   p = p * t + 1.1283791388924151f;
-  V q = t * 0.0008693314647066107f + 0.013590806429535498f;
+  Lanes<float> q = t * 0.0008693314647066107f + 0.013590806429535498f;
   q = q * t + 0.11131326063251258f;
   q = q * t + 0.5026472030522513f;
   q = q * t + 1.0f;
-  return x * p * Reciprocal(q);
+  const Lanes<float> erf = x * p * Reciprocal(q);
+  // Not what a reciprocal that is a little too small makes of 1.
+  return x == most ? Lanes<float>{} + 1.0f : x == -most ? Lanes<float>{} - 1.0f : erf;
 }
-template <>
-[[gnu::always_inline]] inline double Erf(double x) {
-  return std::erf(x);
-}
+[[gnu::always_inline]] inline double Erf(double x) { return std::erf(x); }
 
 template <typename T>
 [[gnu::always_inline]] inline T Tanh(T x) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -83,7 +84,7 @@ TEST(LayerNorm, SumsAreRoundedAsBFloat16) {
   for (int i = 0; i < kColumns; ++i) {
     // Ties both ways, and what lies beside them.
     const float first = 1 + static_cast<float>(i % 16) / 128, second = (i % 7 - 3) * 0x1p-9f;
-    x.push_back(BFloat16(i == 20 ? inf : i == 117 ? std::nanf("") : first));
+    x.push_back(BFloat16(i == 20 ? inf : i == 22 || i == 117 ? std::nanf("") : first));
     residual.push_back(BFloat16(i == 21 ? -inf : i == 118 ? std::nanf("") : second));
     expected.push_back(
         BFloat16(static_cast<float>(x.back()) + static_cast<float>(residual.back())));
@@ -97,6 +98,16 @@ TEST(LayerNorm, SumsAreRoundedAsBFloat16) {
     EXPECT_TRUE(is == should_be || (std::isnan(is) && std::isnan(should_be)))
         << "column " << i << ": " << is << " instead of " << should_be;
   }
+  // A NaN that rounding as of a number would make 0.
+  const float all_ones = std::bit_cast<float>(0x7fffffff);
+  std::vector<float> spoilt = bias;
+  spoilt[3] = spoilt[118] = all_ones;
+  const std::vector<BFloat16> plain(kColumns, BFloat16(1)), none(kColumns, BFloat16(0));
+  cpu::Kernels<cpu::LayerNormKernels>().bf16.forward(
+      y.data(), z.data(), &mean, &rstd, plain.data(), none.data(), weight.data(), spoilt.data(),
+      {.rows = 1, .n = kColumns, .eps = kEps, .mask = {}});
+  for (const size_t i : {3, 118}) EXPECT_TRUE(std::isnan(static_cast<float>(y[i]))) << i;
+  EXPECT_EQ(static_cast<float>(y[4]), 0);
 }
 
 // Rows that a warp holds and rows that need a block, in loads of 16 bytes and of one element, and

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -271,11 +272,31 @@ TEST(Linear, GeluIsThatOfTheLibrary) {
     ASSERT_NEAR(again[i], value(at), limit) << at;
     ASSERT_NEAR(dx[i], derivative(at), 1e-6) << at;
     ASSERT_EQ(dx[i], dx_alone[i]) << at;
+    if (at < -6) {
+      ASSERT_LE(std::fabs(y[i]), 1e-6) << at;
+    }
     const double rounded = static_cast<float>(narrow[i]);
     const double eighth_bit = std::max(1e-6, std::fabs(value(rounded)) / 256) + limit;
     ASSERT_NEAR(static_cast<float>(narrow_y[i]), value(rounded), eighth_bit) << rounded;
     ASSERT_NEAR(static_cast<float>(narrow_again[i]), value(rounded), eighth_bit) << rounded;
     ASSERT_NEAR(static_cast<float>(narrow_dx[i]), derivative(rounded), 0.005) << rounded;
+  }
+  // What is not finite, in whole registers and at their end.
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  for (const int64_t size : {2, 32}) {
+    std::vector<float> from(static_cast<size_t>(size), inf), to(from), gradient(from);
+    from.back() = nan;
+    for (const bool again_too : {false, true}) {
+      if (again_too) {
+        all.f32.backward_and_value(gradient.data(), to.data(), dy.data(), from.data(), size,
+                                   ActivationKind::kGelu);
+        EXPECT_TRUE(std::isnan(gradient.back()));
+      } else {
+        all.f32.forward(to.data(), from.data(), size, ActivationKind::kGelu);
+      }
+      EXPECT_EQ(to[0], inf);
+      EXPECT_TRUE(std::isnan(to.back()));
+    }
   }
 }
 
