@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "lathe/core/cpu/attention.h"
@@ -94,6 +95,7 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
     return;
   }
   // Whole vectors are copied; what is too much is overwritten by what follows.
+  static_assert(kTogether % kPhiloxTogether == 0);
   uint32_t place[kTogether + kLanes] = {}, position[kTogether + kLanes] = {};
   uint32_t words[4][kTogether + kLanes];
   const int64_t group = kTogether / blocks;
@@ -108,11 +110,12 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
         }
       }
     }
-    for (int64_t from = 0; from < n * blocks; from += kPhiloxLanes) {
-      const PhiloxWords made =
-          PhiloxAt(*reinterpret_cast<const FullLanes*>(place + from),
-                   *reinterpret_cast<const FullLanes*>(position + from), sample, step, key0, key1);
-      for (int w = 0; w < 4; ++w) *reinterpret_cast<FullLanes*>(words[w] + from) = made.words[w];
+    for (int64_t from = 0; from < n * blocks; from += kPhiloxTogether) {
+      FullLanes counters[kPhiloxRegisters], positions[kPhiloxRegisters];
+      std::memcpy(counters, place + from, sizeof(counters));
+      std::memcpy(positions, position + from, sizeof(positions));
+      const PhiloxWords made = PhiloxAt(counters, positions, sample, step, key0, key1);
+      for (int w = 0; w < 4; ++w) std::memcpy(words[w] + from, made.words[w], sizeof(counters));
     }
     for (int64_t r = 0; r < n; ++r) {
       for (int64_t w = 0; w < 4; ++w) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 
 #include "lathe/core/cpu/row_bits.h"
@@ -78,10 +79,10 @@ void FillSome(double* out, int64_t first, int64_t n, uint32_t key0, uint32_t key
   alignas(64) uint32_t words[4][kBlocks];
   for (int64_t b = 0; b < n; b += kPhiloxLanes) {
     const uint64_t at = static_cast<uint64_t>(first + b);
-    const PhiloxWords made =
-        PhiloxAt(Counting(static_cast<uint32_t>(at)), FullLanes{} + static_cast<uint32_t>(at >> 32),
-                 0, 0, key0, key1);
-    for (int w = 0; w < 4; ++w) *reinterpret_cast<FullLanes*>(words[w] + b) = made.words[w];
+    const FullLanes low[1] = {Counting(static_cast<uint32_t>(at))};
+    const FullLanes high[1] = {FullLanes{} + static_cast<uint32_t>(at >> 32)};
+    const PhiloxWords<1> made = PhiloxAt(low, high, 0, 0, key0, key1);
+    for (int w = 0; w < 4; ++w) std::memcpy(words[w] + b, made.words[w], sizeof(low));
   }
   alignas(64) double values[4][kBlocks];
   for (int pair = 0; pair < 4; pair += 2) {
