@@ -3,10 +3,12 @@
 
   python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune --model DIR --train FILE [--eval FILE]
                                       [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N] [--best_steps N]
+                                      [--compile]
 
 Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. --fresh: weights from the
 model's config.json. The order is Lathe, the peer's default, Lathe; then, with batches grouped by length on both sides,
-Lathe, the peer with the fused AdamW, Lathe; ratios are of runs beside each other. Both sides take the same batches of
+Lathe, the peer with the fused AdamW, Lathe, and with --compile the same once more, the peer's model compiled
+(torch.compile, dynamic shapes); ratios are of runs beside each other. Both sides take the same batches of
 32 texts of at most 128 tokens in the same order. Grouping sorts pools of 50 batches from long to short, so that only whole
 pools say what a whole epoch does. Rates are of real tokens, without each side's first steps; "first" is the time from a
 process's start to the end of its first step, in seconds; memory is the process's peak.
@@ -36,7 +38,8 @@ def arguments():
     p.add_argument("--steps", type=int, default=200)
     p.add_argument("--peer_steps", type=int, default=40)
     p.add_argument("--best_steps", type=int, default=50 + WARM_UP, help="of both sides where batches are grouped")
-    p.add_argument("--side", choices=["files", "default", "best"], help=argparse.SUPPRESS)  # a part in a process of its own
+    p.add_argument("--compile", action="store_true", help="beside the compiled peer, too")
+    p.add_argument("--side", choices=["files", "default", "best", "compiled"], help=argparse.SUPPRESS)  # a part in a process of its own
     p.add_argument("--folder", help=argparse.SUPPRESS)
     return p.parse_args()
 
@@ -114,7 +117,7 @@ def run_peer(a, start):
         return [{**{key: encoded[key][i] for key in encoded}, "labels": int(row["label"])}
                 for i, row in enumerate(rows)]
 
-    best = a.side == "best"
+    best = a.side != "default"
     steps = a.best_steps if best else a.peer_steps
     collate = DataCollatorWithPadding(tokenizer)
     loader = torch.utils.data.DataLoader(read(f"{a.folder}/{'grouped' if best else 'random'}.tsv"), batch_size=BATCH,
@@ -122,6 +125,8 @@ def run_peer(a, start):
     accelerator = Accelerator(mixed_precision=a.precision, cpu=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, weight_decay=0.0, fused=best or None)
     scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=steps)
+    if a.side == "compiled":
+        model = torch.compile(model, dynamic=True)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     model.train()
     done, tokens, result = 0, 0, {}
@@ -165,13 +170,16 @@ def main():
         sys.exit("which program? --finetune bazel-bin/apps/finetune")
     with tempfile.TemporaryDirectory() as folder:
         tokens = peer(folder, "files")  # this process stays small: what it holds, its children's peaks have
-        for side, order, steps in (("default", "random", a.steps), ("best", "grouped", a.best_steps)):
+        sides = [("default", "random", a.steps), ("best", "grouped", a.best_steps)]
+        if a.compile:
+            sides.append(("compiled", "grouped", a.best_steps))
+        for side, order, steps in sides:
             runs = []
             for who in ("lathe", side, "lathe"):
                 runs.append(peer(folder, side) if who == side else lathe(a, folder, order, steps, tokens[order]))
                 said = (f"{key} {value:,.3g}" if value < 100 else f"{key} {value:,.0f}"
                         for key, value in runs[-1].items() if value is not None)
-                print(f"{order:8}{who:8}", ", ".join(said), flush=True)
+                print(f"{order:8}{who:9}", ", ".join(said), flush=True)
             for key, unit in (("tokens", "tokens/s"), ("evaluation", "evaluation"), ("memory", "memory")):
                 if runs[1].get(key):
                     ratios = sorted(runs[k][key] / runs[1][key] for k in (0, 2))
