@@ -55,8 +55,10 @@ std::string System() {
 
 // The level that the kernels use, and what products in bfloat16 are computed with.
 std::string InstructionSet() try {
-  const std::string text = "x86-64-v" + std::to_string(std::min(cpu::IsaLevel(), 4));
-  if (!HasFastBFloat16()) return text;
+  const int level = cpu::IsaLevel();
+  const std::string text = "x86-64-v" + std::to_string(std::min(level, 4));
+  if (level < 5) return text;
+  if (!HasFastBFloat16()) return text + ", avx512_bf16 (but not for products)";
   const int products = dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
   return text + ((products & amx) == amx ? ", avx512_bf16, amx_bf16" : ", avx512_bf16");
 } catch (const Error& error) {

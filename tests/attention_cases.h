@@ -91,6 +91,16 @@ inline void ExpectNear(const std::vector<double>& actual, const std::vector<doub
   }
 }
 
+inline double MaxDifference(const Tensor& actual, const std::vector<double>& expected) {
+  const std::vector<double> values = actual.To(DType::kF64).ToVector<double>();
+  EXPECT_EQ(values.size(), expected.size());
+  double difference = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    difference = std::max(difference, std::fabs(values[i] - expected[i]));
+  }
+  return difference;
+}
+
 // With dropout: one wrong bit of a mask is an error of the size of a probability.
 inline void CompareWithHost(int64_t head_dim, const std::vector<int32_t>& cu_seqlens,
                             int64_t surplus, const AttentionOptions& options,
@@ -123,6 +133,42 @@ inline AttentionOptions Options(int64_t heads, bool first, double p) {
   options.dropout.p = p;
   options.dropout.key = {.seed = (uint64_t{5} << 33) + 1, .step = 6, .site = 0xA0000001};
   return options;
+}
+
+// With equal scores, the identity as values and as the output's gradient, out[i][j] and dV[j][i]
+// are 0 where dropout takes key j from query i, and nowhere else.
+struct MaskCase {
+  Tensor q, kv;  // q: zeros
+  Tensor identity;
+};
+inline MaskCase MaskCaseOf(const PackedSequences& packed, int64_t heads, int64_t dim) {
+  const std::vector<int32_t> cu = packed.cu_seqlens.ToVector<int32_t>();
+  const int64_t rows = cu.back(), H = heads * dim;
+  std::vector<float> identity(rows * H);
+  for (int64_t s = 0; s < packed.size(); ++s) {
+    for (int64_t i = 0; i < cu[s + 1] - cu[s]; ++i) {
+      for (int64_t h = 0; h < heads; ++h) identity[(cu[s] + i) * H + h * dim + i] = 1;
+    }
+  }
+  std::vector<float> keys_and_values(rows * H, 1);
+  keys_and_values.insert(keys_and_values.end(), identity.begin(), identity.end());
+  return {Tensor::Zeros({rows, H}), Tensor::FromVector(keys_and_values, {2 * rows, H}),
+          Tensor::FromVector(identity, {rows, H})};
+}
+
+// Of the output and of the values' gradient, row by row.
+inline std::vector<bool> Kept(const MaskCase& mask, const PackedSequences& packed,
+                              const AttentionOptions& options, DType dtype, Device device) {
+  const auto leaf = [&](const Tensor& x) { return x.To(dtype).To(device).SetRequiresGrad(true); };
+  const Tensor q = leaf(mask.q), kv = leaf(mask.kv);
+  const Tensor out = PackedAttention(q, kv, At(q, packed), options);
+  Backward(out, mask.identity.To(dtype).To(device));
+  std::vector<bool> kept;
+  const int64_t rows = mask.q.dim(0);
+  for (const Tensor& x : {out, kv.grad().Slice(rows, 2 * rows)}) {
+    for (const float value : x.To(DType::kF32).ToVector<float>()) kept.push_back(value != 0);
+  }
+  return kept;
 }
 
 }  // namespace lathe

@@ -153,149 +153,6 @@ TEST(Attention, SaysWhatDoesNotFit) {
   EXPECT_EQ(error(packed, 0), "");
 }
 
-// With dropout the oracle is the op itself in float64 and its differences.
-TEST(Attention, Dropout) {
-  const PackedSequences packed = Packed({0, 3, 4, 9});
-  AttentionOptions options;
-  options.num_heads = 2;
-  options.dropout.p = 0.3;
-  options.dropout.key = {.seed = 1, .step = 2, .site = 3};
-  CheckOp(
-      {.name = "packed_attention_dropout",
-       .op =
-           [=](const Tensors& x) { return PackedAttention(x[0], x[1], At(x[0], packed), options); },
-       .shapes = {{{9, 8}, {18, 8}}},
-       .nan_check = false,
-       .activations = {0, 1}});
-}
-
-// Whether dropout takes the probability of key j for query i, out of `keys`: straight from Philox.
-// A query's keys are spread over blocks of four words, word by word; the head is part of the key.
-bool Dropped(const DropoutSpec& spec, int32_t sample, int64_t head, int64_t i, int64_t j,
-             int64_t keys) {
-  const int64_t blocks = (keys + 3) / 4;
-  const PhiloxBlock block =
-      Philox4x32({{static_cast<uint32_t>(j % blocks), static_cast<uint32_t>(i),
-                   static_cast<uint32_t>(sample), spec.key.step}},
-                 spec.key.key0(), spec.key.key1() + static_cast<uint32_t>(head) * 0x9E3779B9u);
-  return block.v[j / blocks] < DropThreshold(spec.p);
-}
-
-struct Reference {
-  std::vector<double> out, dq, dkv;
-  double dropped = 0;  // share of the probabilities
-};
-
-// Attention and its gradient in plain loops. With m the mask, 0 or 1 / (1 - p):
-//   O = (m P) V;  dP = m (dO V^T);  dS = P (dP - sum_k P_ik dP_ik) / sqrt(d)
-Reference PlainAttention(const std::vector<double>& q, const std::vector<double>& kv,
-                         const std::vector<double>& dout, int64_t H, const PackedSequences& packed,
-                         const AttentionOptions& options) {
-  Reference r{std::vector<double>(q.size()), std::vector<double>(q.size()),
-              std::vector<double>(kv.size())};
-  const int64_t d = H / options.num_heads;
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
-  const int32_t* cu = packed.cu_seqlens.data<int32_t>();
-  int64_t total = 0;
-  for (int64_t s = 0; s < packed.size(); ++s) {
-    const int64_t keys = cu[s + 1] - cu[s], queries = options.first_query_only ? 1 : keys;
-    const int64_t first = options.first_query_only ? s : cu[s];
-    for (int64_t h = 0; h < options.num_heads; ++h) {
-      const auto k_at = [&](int64_t j) { return (cu[s] + j) * H + h * d; };
-      const int64_t to_v = static_cast<int64_t>(kv.size()) / 2;
-      for (int64_t i = 0; i < queries; ++i) {
-        const int64_t row = (first + i) * H + h * d;
-        std::vector<double> p(keys), m(keys), dp(keys);
-        double sum = 0, dot = 0;
-        for (int64_t j = 0; j < keys; ++j) {
-          for (int64_t c = 0; c < d; ++c) p[j] += q[row + c] * kv[k_at(j) + c] * scale;
-          sum += p[j] = std::exp(p[j]);
-        }
-        for (int64_t j = 0; j < keys; ++j) {
-          p[j] /= sum;
-          const bool dropped =
-              Dropped(options.dropout, packed.sample_ids.data<int32_t>()[s], h, i, j, keys);
-          m[j] = dropped ? 0 : 1 / (1 - options.dropout.p);
-          r.dropped += dropped;
-          ++total;
-          for (int64_t c = 0; c < d; ++c) {
-            r.out[row + c] += m[j] * p[j] * kv[k_at(j) + to_v + c];
-            r.dkv[k_at(j) + to_v + c] += m[j] * p[j] * dout[row + c];
-            dp[j] += m[j] * dout[row + c] * kv[k_at(j) + to_v + c];
-          }
-          dot += p[j] * dp[j];
-        }
-        for (int64_t j = 0; j < keys; ++j) {
-          const double ds = p[j] * (dp[j] - dot) * scale;
-          for (int64_t c = 0; c < d; ++c) {
-            r.dq[row + c] += ds * kv[k_at(j) + c];
-            r.dkv[k_at(j) + c] += ds * q[row + c];
-          }
-        }
-      }
-    }
-  }
-  r.dropped /= static_cast<double>(total);
-  return r;
-}
-
-double MaxDifference(const Tensor& actual, const std::vector<double>& expected) {
-  const std::vector<double> values = actual.To(DType::kF64).ToVector<double>();
-  EXPECT_EQ(values.size(), expected.size());
-  double difference = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    difference = std::max(difference, std::fabs(values[i] - expected[i]));
-  }
-  return difference;
-}
-
-TEST(Attention, DropoutEqualsPlainLoopsWithTheMaskOfPhilox) {
-  if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
-  PackedSequences packed = Packed({0, 3, 4, 9, 86});  // the last has more queries than one tile
-  packed.sample_ids = Tensor::FromVector<int32_t>({5, 0, 7, 2});
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  const auto draw = [&](int64_t n) {
-    std::vector<double> values(n);
-    for (double& value : values) value = BFloat16(normal(random));  // exact in each type
-    return values;
-  };
-  const int64_t T = packed.cu_seqlens.ToVector<int32_t>().back();
-  // Heads of 32 and 64 have bfloat16 kernels of their own.
-  for (const auto& [H, first] :
-       {std::pair<int64_t, bool>{12, false}, {12, true}, {96, false}, {96, true}, {192, false}}) {
-    AttentionOptions options;
-    options.num_heads = 3;
-    options.first_query_only = first;
-    options.dropout.p = 0.3;
-    options.dropout.key = {.seed = (uint64_t{9} << 32) + 1, .step = 2, .site = 0xF0000003};
-    const int64_t rows = first ? packed.size() : T;
-    const auto q = draw(rows * H), kv = draw(2 * T * H), dout = draw(rows * H);
-    const Reference expected = PlainAttention(q, kv, dout, H, packed, options);
-    EXPECT_NEAR(expected.dropped, 0.3, first ? 0.12 : 0.02);
-    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
-      SCOPED_TRACE(testing::Message() << ToString(dtype) << " H " << H << " first " << first);
-      // Of the largest value.
-      const double limit = dtype == DType::kF32 ? 1e-5 : dtype == DType::kF64 ? 1e-12 : 1e-2;
-      const Device device = dtype == DType::kF32 ? CheckedDevice() : Device{};
-      const auto leaf = [&](const std::vector<double>& values, int64_t n) {
-        return Tensor::FromVector(values, {n, H}).To(dtype).To(device).SetRequiresGrad(true);
-      };
-      const auto expect_near = [&](const Tensor& actual, const std::vector<double>& values) {
-        double largest = 1;
-        for (const double value : values) largest = std::max(largest, std::fabs(value));
-        EXPECT_LE(MaxDifference(actual, values), limit * largest);
-      };
-      const Tensor tq = leaf(q, rows), tkv = leaf(kv, 2 * T);
-      const Tensor out = PackedAttention(tq, tkv, At(tq, packed), options);
-      expect_near(out, expected.out);
-      Backward(out, Tensor::FromVector(dout, {rows, H}).To(dtype).To(device));
-      expect_near(tq.grad(), expected.dq);
-      expect_near(tkv.grad(), expected.dkv);
-    }
-  }
-}
-
 // bfloat16 against the same inputs in float64, at lengths of several tiles and more, odd ones too.
 TEST(Attention, LongSequencesInBFloat16) {
   const PackedSequences packed = Packed(WithLengths({1, 257, 64, 512, 333}));
@@ -409,40 +266,13 @@ TEST_F(AttentionOnDevice, PlainKernels) {
   ASSERT_EQ(unsetenv("LATHE_ATTENTION"), 0);
 }
 
-// With equal scores, the identity as values and as the output's gradient, out[i][j] and dV[j][i]
-// are 0 where dropout takes key j from query i, and nowhere else.
 TEST_F(AttentionOnDevice, MasksAreTheHostsBitForBit) {
-  constexpr int64_t kDim = 128, kHeads = 2, kH = kDim * kHeads;
-  const std::vector<int32_t> cu = WithLengths({1, 2, 5, 16, 17, 63, 64, 65, 100, 128});
-  const int64_t rows = cu.back();
-  const PackedSequences packed = Packed(cu);
-  std::vector<float> identity(rows * kH);
-  for (int64_t s = 0; s < packed.size(); ++s) {
-    for (int64_t i = 0; i < cu[s + 1] - cu[s]; ++i) {
-      for (int64_t h = 0; h < kHeads; ++h) identity[(cu[s] + i) * kH + h * kDim + i] = 1;
-    }
-  }
-  std::vector<float> keys_and_values(rows * kH, 1);
-  keys_and_values.insert(keys_and_values.end(), identity.begin(), identity.end());
-  const auto kept = [&](Device device, DType dtype) {
-    const Tensor q = Tensor::Zeros({rows, kH}, dtype, device).SetRequiresGrad(true);
-    const Tensor kv = Tensor::FromVector(keys_and_values, {2 * rows, kH})
-                          .To(dtype)
-                          .To(device)
-                          .SetRequiresGrad(true);
-    const Tensor out = PackedAttention(q, kv, At(q, packed), Options(kHeads, false, 0.4));
-    Backward(out, Tensor::FromVector(identity, {rows, kH}).To(dtype).To(device));
-    std::vector<bool> kept_of_all;
-    for (const Tensor& x : {out, kv.grad().Slice(rows, 2 * rows)}) {
-      for (const float value : x.To(DType::kF32).ToVector<float>()) {
-        kept_of_all.push_back(value != 0);
-      }
-    }
-    return kept_of_all;
-  };
-  const std::vector<bool> expected = kept({}, DType::kF32);
+  const PackedSequences packed = Packed(WithLengths({1, 2, 5, 16, 17, 63, 64, 65, 100, 128}));
+  const AttentionOptions options = Options(2, false, 0.4);
+  const MaskCase mask = MaskCaseOf(packed, 2, 128);
+  const std::vector<bool> expected = Kept(mask, packed, options, DType::kF32, Device{});
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    EXPECT_TRUE(kept(CheckedDevice(), dtype) == expected) << ToString(dtype);
+    EXPECT_TRUE(Kept(mask, packed, options, dtype, CheckedDevice()) == expected) << ToString(dtype);
   }
 }
 

@@ -3,12 +3,13 @@
 
   python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune --model DIR --train FILE [--eval FILE]
                                       [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N] [--best_steps N]
-                                      [--compile]
+                                      [--compile] [--lathe bazel-bin/apps/lathe]
 
 Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. --fresh: weights from the
 model's config.json. The order is Lathe, the peer's default, Lathe; then, with batches grouped by length on both sides,
 Lathe, the peer with the fused AdamW, Lathe, and with --compile the same once more, the peer's model compiled
-(torch.compile, dynamic shapes); ratios are of runs beside each other. Both sides take the same batches of
+(torch.compile, dynamic shapes), and with --lathe `lathe predict` on the training texts beside the peer's evaluation;
+ratios are of runs beside each other. Both sides take the same batches of
 32 texts of at most 128 tokens in the same order. Grouping sorts pools of 50 batches from long to short, so that only whole
 pools say what a whole epoch does. Rates are of real tokens, without each side's first steps; "first" is the time from a
 process's start to the end of its first step, in seconds; memory is the process's peak.
@@ -30,6 +31,7 @@ BATCH, POOL = 32, 50 * 32  # Trainer's pool
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--finetune", help="Lathe's program")
+    p.add_argument("--lathe", help="Lathe's other program, to predict with")
     p.add_argument("--model", required=True)
     p.add_argument("--train", required=True)
     p.add_argument("--eval")
@@ -64,6 +66,18 @@ def write_training_files(a, folder):
     print(json.dumps(tokens))
 
 
+def predictions(a, model, folder):
+    """Texts a second of `lathe predict` with a model that finetune has left, from the process's start to its end."""
+    with open(f"{folder}/random.tsv", encoding="utf-8") as file:
+        header, *lines = file.read().splitlines()
+    column = header.split("\t").index("sentence")
+    texts = "".join(line.split("\t")[column] + "\n" for line in lines)
+    start = time.perf_counter()
+    subprocess.run([a.lathe, "predict", model, *(["--bf16"] if a.precision == "bf16" else [])], input=texts, text=True,
+                   check=True, stdout=subprocess.DEVNULL)
+    return len(lines) / (time.perf_counter() - start)
+
+
 def lathe(a, folder, order, steps, batch_tokens):
     """One run of finetune, whose log says when each step was done."""
     with tempfile.TemporaryDirectory() as out:
@@ -82,9 +96,11 @@ def lathe(a, folder, order, steps, batch_tokens):
         if status != 0 or len(done) != steps:
             sys.exit(f"{a.finetune} failed")
         results = json.load(open(out + "/all_results.json"))
+        predicted = predictions(a, out, folder) if a.lathe and a.eval else None
     tokens = sum(batch_tokens[i % len(batch_tokens)] for i in range(WARM_UP, steps))
     return dict(tokens=tokens / (done[-1] - done[WARM_UP - 1]), first=done[0], memory=usage.ru_maxrss * 1024e-9,
-                evaluation=results.get("eval_samples_per_second"))
+                evaluation=results.get("eval_samples_per_second"), accuracy=results.get("eval_accuracy"),
+                predict=predicted)
 
 
 def peer(folder, side):
@@ -180,9 +196,10 @@ def main():
                 said = (f"{key} {value:,.3g}" if value < 100 else f"{key} {value:,.0f}"
                         for key, value in runs[-1].items() if value is not None)
                 print(f"{order:8}{who:9}", ", ".join(said), flush=True)
-            for key, unit in (("tokens", "tokens/s"), ("evaluation", "evaluation"), ("memory", "memory")):
-                if runs[1].get(key):
-                    ratios = sorted(runs[k][key] / runs[1][key] for k in (0, 2))
+            for key, beside, unit in (("tokens", "tokens", "tokens/s"), ("evaluation", "evaluation", "evaluation"),
+                                      ("predict", "evaluation", "predictions"), ("memory", "memory", "memory")):
+                if runs[0].get(key) and runs[1].get(beside):
+                    ratios = sorted(runs[k][key] / runs[1][beside] for k in (0, 2))
                     print(f"{os.path.basename(os.path.normpath(a.model))} {a.precision}: {unit} {ratios[0]:.2f} to "
                           f"{ratios[1]:.2f} of the peer's {side}", flush=True)
 
