@@ -21,7 +21,7 @@ fail() {
 }
 
 model=''
-epochs=8
+epochs=4
 epochs_given=''
 caller=$PWD
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
