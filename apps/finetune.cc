@@ -22,6 +22,7 @@
 #include "lathe/apps/output_dir.h"
 #include "lathe/apps/progress.h"
 #include "lathe/apps/report_error.h"
+#include "lathe/apps/short_waits.h"
 #include "lathe/apps/task.h"
 #include "lathe/apps/trainer.h"
 #include "lathe/core/device_backend.h"
@@ -416,6 +417,7 @@ ParsedOptions Parse(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   using namespace lathe;
+  WaitBriefly(argv);
   InstallInterruptHandler();
   return ReportErrors(kErrorExitCode, [&] {
     return SaidByFewest([&] {

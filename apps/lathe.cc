@@ -9,6 +9,7 @@
 #include "lathe/apps/launch_command.h"
 #include "lathe/apps/predict.h"
 #include "lathe/apps/report_error.h"
+#include "lathe/apps/short_waits.h"
 #include "lathe/apps/test_command.h"
 #include "lathe/core/error.h"
 #include "lathe/core/nearest_name.h"
@@ -57,6 +58,7 @@ int main(int argc, char** argv) {
   for (const lathe::Command& command : lathe::kCommands) {
     names.push_back(command.name);
     if (args[0] != command.name) continue;
+    if (args[0] == "predict") lathe::WaitBriefly(argv);
     return lathe::ReportErrors(lathe::kErrorExitCode, [&] {
       return command.run({args.begin() + 1, args.end()});
     });

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# What WaitBriefly makes of the environment, and that it keeps arguments and the process.
+set -euo pipefail
+probe=$1
+expect() {
+  if [ "$1" != "$2" ]; then
+    echo "expected \"$1\" but got \"$2\"" >&2
+    exit 1
+  fi
+}
+unset OMP_WAIT_POLICY GOMP_SPINCOUNT
+export OMP_NUM_THREADS=2
+expect "10000 [a] [b c] []" "$("$probe" a 'b c' '')"
+expect "7 [a]" "$(GOMP_SPINCOUNT=7 "$probe" a)"
+expect "none [a]" "$(OMP_WAIT_POLICY=active "$probe" a)"
+expect "none [a]" "$(OMP_NUM_THREADS=1 "$probe" a)"
