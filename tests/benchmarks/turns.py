@@ -57,6 +57,7 @@ def main():
     if a.steps < WARM_UP + 20:
         sys.exit(f"--steps must be at least {WARM_UP + 20}")
     programs = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and its programs with it
     try:
         for command in a.commands:
             programs.append(Program(command))
