@@ -7,12 +7,12 @@
 
 Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. --fresh: weights from the
 model's config.json. The order is Lathe, the peer's default, Lathe; then, with batches grouped by length on both sides,
-Lathe, the peer with the fused AdamW, Lathe, and with --compile the same once more, the peer's model compiled
-(torch.compile, dynamic shapes), and with --lathe `lathe predict` on the training texts beside the peer's evaluation;
-ratios are of runs beside each other. Both sides take the same batches of
-32 texts of at most 128 tokens in the same order. Grouping sorts pools of 50 batches from long to short, so that only whole
-pools say what a whole epoch does. Rates are of real tokens, without each side's first steps; "first" is the time from a
-process's start to the end of its first step, in seconds; memory is the process's peak.
+Lathe, the peer with the fused AdamW, Lathe; with --compile the same once more, the peer's model compiled (torch.compile,
+dynamic shapes). With --lathe each of Lathe's runs ends with `lathe predict` on the training texts, beside the peer's
+evaluation. Ratios are of runs beside each other. Both sides take the same batches of 32 texts of at most 128 tokens in the
+same order. Grouping sorts pools of 50 batches from long to short, so that only whole pools say what a whole epoch does.
+Rates are of real tokens, without each side's first steps; "first" is the time from a process's start to the end of its
+first step, in seconds; memory is the process's peak.
 """
 import argparse
 import csv
