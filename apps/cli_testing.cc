@@ -14,6 +14,8 @@
 #include <sstream>
 #include <thread>
 
+#include "lathe/core/gemm.h"
+
 namespace lathe {
 namespace {
 
@@ -61,6 +63,11 @@ struct Pipe {
 };
 
 }  // namespace
+
+std::string ExpectedNotes(const std::string& mixed_precision) {
+  const std::string note = SlowPrecisionNote(mixed_precision, Device{});
+  return note.empty() ? "" : "note: " + note + "\n";
+}
 
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
                      const RunOptions& options) {

@@ -33,6 +33,10 @@ struct RunOptions {
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
                      const RunOptions& options = {});
 
+// What a program prints on standard error, and nothing else, when it computes on the CPU in that
+// precision ("no", "bf16"): one line where the processor is slow in it, else nothing.
+std::string ExpectedNotes(const std::string& mixed_precision);
+
 // A folder of its own for each test, with model/ (config.json, vocab.txt), train.csv, dev.csv and
 // test.csv.
 class CliTest : public testing::Test {

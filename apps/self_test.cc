@@ -186,10 +186,11 @@ constexpr std::pair<const char*, std::string (*)(Accelerator&)> kCollectives[] =
 
 }  // namespace
 
-SelfTestReport RunSelfTest() {
+SelfTestReport RunSelfTest(bool notes) {
   Accelerator accelerator({.gradient_accumulation_steps = kAccumulation,
                            .grad_scaler = {.init_scale = 1024},  // no step overflows
-                           .shard_optimizer = true,              // as finetune does
+                           .notes = notes,
+                           .shard_optimizer = true,  // as finetune does
                            .share_parameters = true,
                            .check_parameters_every = 5});
   SelfTestReport report;

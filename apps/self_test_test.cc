@@ -186,9 +186,10 @@ class TestCommand : public CliTest {
     options.insert(options.begin(), "test");
     return RunProgram("lathe", options);
   }
-  void ExpectWell(const RunResult& run, const std::string& first_line) const {
+  void ExpectWell(const RunResult& run, const std::string& first_line,
+                  const std::string& mixed_precision = "no") const {
     EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
-    EXPECT_EQ(run.err, "");
+    EXPECT_EQ(run.err, ExpectedNotes(mixed_precision));
     EXPECT_EQ(run.out.substr(0, run.out.find('\n')), first_line);
     for (const char* check : {"the loss falls: ", "Gather\n", "triggers\n", "losses are those",
                               "weights are the same", "evaluation meets"}) {
@@ -212,14 +213,16 @@ TEST_F(TestCommand, TwoProcessesUnlessMoreAreAskedFor) {
 TEST_F(TestCommand, MoreProcessesThanSamplesInABatch) {
   ExpectWell(Test({"--cpu", "--num_processes", "9", "--mixed_precision", "bf16"}),
              "a tiny BERT, 30 steps: 9 processes on the CPU in bfloat16, compared with 1 process "
-             "on the CPU in bfloat16");
+             "on the CPU in bfloat16",
+             "bf16");
 }
 
 TEST_F(TestCommand, AsTheFileSays) {
   Write("bf16.yaml", "distributed_type: MULTI_CPU\nnum_processes: 3\nmixed_precision: bf16\n");
   ExpectWell(Test({"--config_file", Path("bf16.yaml")}),
              "a tiny BERT, 30 steps: 3 processes on the CPU in bfloat16, compared with 1 process "
-             "on the CPU in bfloat16");
+             "on the CPU in bfloat16",
+             "bf16");
 }
 
 TEST_F(TestCommand, TwoMachines) {

@@ -36,8 +36,9 @@ constexpr char kUsage[] =
     "one. Where there are GPUs, a process trains on each, or as many as --num_processes\n"
     "says. On the CPU there are 2 unless more are asked for.\n";
 
-// What comes before the folder for reports where this program is a process of the job.
-constexpr char kAsRank[] = "as-rank";
+// What comes before the folder for reports where this program is a process of a job. The job that
+// the tested one is compared with prints no notes: the tested one prints those that concern the user.
+constexpr char kAsRank[] = "as-rank", kAsReference[] = "as-reference";
 
 // GPUs that this very program can use.
 int UsableGpus() {
@@ -109,10 +110,10 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-// Starts ranks of this program that leave their reports in `folder`.
-int LaunchRanks(const LaunchOptions& options, const std::string& folder) {
+// Starts ranks of this program, kAsRank or kAsReference, that leave their reports in `folder`.
+int LaunchRanks(const LaunchOptions& options, const char* role, const std::string& folder) {
   const std::string program = fs::read_symlink("/proc/self/exe").string();
-  return LaunchProgram({program, "test", kAsRank, folder}, options);
+  return LaunchProgram({program, "test", role, folder}, options);
 }
 
 std::vector<SelfTestReport> ReadReports(const std::string& folder) {
@@ -128,8 +129,8 @@ std::vector<SelfTestReport> ReadReports(const std::string& folder) {
   return reports;
 }
 
-int RunRank(const std::string& folder) {
-  const SelfTestReport report = RunSelfTest();
+int RunRank(const std::string& role, const std::string& folder) {
+  const SelfTestReport report = RunSelfTest(/*notes=*/role == kAsRank);
   WriteSelfTestReport(report, folder + "/rank_" + std::to_string(report.rank) + ".json");
   return 0;
 }
@@ -147,10 +148,10 @@ int TestSetUp(const LaunchFlags& flags) {
   const TestedJobs jobs = ChooseJobs(flags);
   const TemporaryFolder temporary;
   const std::string one_folder = temporary.Make("one"), tested_folder = temporary.Make("tested");
-  int exit_code = LaunchRanks(jobs.reference, one_folder);
+  int exit_code = LaunchRanks(jobs.reference, kAsReference, one_folder);
   if (exit_code != 0) return EndWith(exit_code, "the training in one process");
   const SelfTestReport one = ReadReports(one_folder).front();
-  exit_code = LaunchRanks(jobs.tested, tested_folder);
+  exit_code = LaunchRanks(jobs.tested, kAsRank, tested_folder);
   if (exit_code != 0) {
     return EndWith(exit_code, jobs.tested.num_processes > 1 ? "the training in several processes"
                                                             : "the training on the GPU");
@@ -162,7 +163,8 @@ int TestSetUp(const LaunchFlags& flags) {
 }  // namespace
 
 int RunTest(const std::vector<std::string>& args) {
-  if (args.size() == 2 && args[0] == kAsRank) return RunRank(args[1]);
+  if (args.size() == 2 && (args[0] == kAsRank || args[0] == kAsReference))
+    return RunRank(args[0], args[1]);
   LaunchFlags flags;
   FlagTable table(kUsage);
   AddLaunchFlags(table, flags);

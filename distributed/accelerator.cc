@@ -64,12 +64,10 @@ Accelerator::Accelerator(AcceleratorOptions options)
   JobDevice chosen = ChooseJobDevice(job, wish, options_.timeout);
   device_ = chosen.device;
   state_->device_group = std::move(chosen.group);
-  if (job.environment.rank == 0 && !chosen.note.empty()) {
-    std::cerr << "note: " << chosen.note << std::endl;
-  }
-  if (const std::string slow = SlowPrecisionNote(precision, device_);
-      job.environment.rank == 0 && !slow.empty()) {
-    std::cerr << "note: " << slow << std::endl;
+  if (options_.notes && job.environment.rank == 0) {
+    for (const std::string& note : {chosen.note, SlowPrecisionNote(precision, device_)}) {
+      if (!note.empty()) std::cerr << "note: " << note << std::endl;
+    }
   }
   if (options_.deterministic) UseDeterministicGemms(true);
   if (precision == "fp16") {

@@ -48,13 +48,15 @@ struct AcceleratorOptions {
   // products; parameters, their gradients, the optimizer's moments, sums inside products and the
   // loss stay float32. "fp16" is for GPUs; Backward scales the loss (optim/grad_scaler.h).
   // Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no". The main process says on
-  // standard error where the processor is slow in bfloat16.
+  // standard error where the processor is slow in bfloat16 (see `notes`).
   std::string mixed_precision = "";
   GradScalerOptions grad_scaler = {};  // with "fp16"
   // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it; of several
   // processes each takes the GPU that its local rank numbers ("cuda"), and "auto" is the CPU for
   // all unless each has one of its own. Empty: as the environment says (ReadDevice), else "auto".
   std::string device = "";
+  // False: the main process prints no notes on standard error about a slow precision or unused GPUs.
+  bool notes = true;
   // A loader's batch_size is that of the batch which all processes share. False: that of each
   // process, so that N of them make batches N times as large.
   bool split_batches = true;

@@ -12,11 +12,10 @@
 #include <type_traits>
 
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/cpu/level.h"
 
 namespace lathe::cpu {
 namespace {
-
-constexpr int64_t kRegisterBytes = LATHE_ISA >= 4 ? 64 : LATHE_ISA == 3 ? 32 : 16;
 
 template <typename M>
 requires std::is_floating_point_v<M>

@@ -8,26 +8,24 @@
 #include <cstdint>
 #include <cstring>
 
+#include "lathe/core/cpu/level.h"
+
 namespace lathe::cpu {
 namespace {
 
 // Numbers of 32 bits in the lower halves of lanes of 64, whose upper halves count for nothing: what
 // the processor multiplies in one instruction, where compilers take several.
+typedef uint64_t HalfLanes __attribute__((vector_size(kRegisterBytes)));
+typedef uint32_t FullLanes __attribute__((vector_size(kRegisterBytes)));
 #if LATHE_ISA >= 4
-typedef uint64_t HalfLanes __attribute__((vector_size(64)));
-typedef uint32_t FullLanes __attribute__((vector_size(64)));
 [[gnu::always_inline]] inline HalfLanes WideProduct(HalfLanes a, HalfLanes b) {
   return (HalfLanes)_mm512_maskz_mul_epu32(0xFF, (__m512i)a, (__m512i)b);
 }
 #elif LATHE_ISA >= 3
-typedef uint64_t HalfLanes __attribute__((vector_size(32)));
-typedef uint32_t FullLanes __attribute__((vector_size(32)));
 [[gnu::always_inline]] inline HalfLanes WideProduct(HalfLanes a, HalfLanes b) {
   return (HalfLanes)_mm256_mul_epu32((__m256i)a, (__m256i)b);
 }
 #else
-typedef uint64_t HalfLanes __attribute__((vector_size(16)));
-typedef uint32_t FullLanes __attribute__((vector_size(16)));
 [[gnu::always_inline]] inline HalfLanes WideProduct(HalfLanes a, HalfLanes b) {
   return (HalfLanes)_mm_mul_epu32((__m128i)a, (__m128i)b);
 }

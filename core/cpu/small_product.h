@@ -8,18 +8,19 @@
 #include <type_traits>
 
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/cpu/level.h"
 
 namespace lathe::cpu {
 namespace {
 
 int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// A cache line of elements. Every matrix that a product reads along its rows has a multiple of
-// this many columns, so no product and no softmax has a remainder.
+// A line: as many elements as a register holds. Every matrix that a product reads along its rows
+// has a multiple of this many columns, so no product and no softmax has a remainder.
 template <typename T>
 struct Line {
-  static constexpr int64_t kSize = 64 / sizeof(T);
-  typedef T Vector __attribute__((vector_size(64), aligned(alignof(T)), may_alias));
+  static constexpr int64_t kSize = kRegisterBytes / sizeof(T);
+  typedef T Vector __attribute__((vector_size(kRegisterBytes), aligned(alignof(T)), may_alias));
 };
 template <typename T>
 [[gnu::always_inline]] inline typename Line<T>::Vector LineAt(const T* x) {
@@ -57,10 +58,10 @@ int64_t RowStride(int64_t n) {
   return WholeLines<T>(n) | Line<T>::kSize;
 }
 
-// What fits into the registers: 8 x 2 accumulators of a line with AVX-512, 4 x 1 of half as wide
-// registers.
-constexpr int kMostRows = LATHE_ISA >= 4 ? 8 : 4;
-constexpr int kMostLines = LATHE_ISA >= 4 ? 2 : 1;
+// The accumulators that fit into the registers, beside the lines and the element that they are made
+// of: 8 x 2 of 32 registers, 6 x 2 of 16.
+constexpr int kMostLines = 2;
+constexpr int kMostRows = kVectorRegisters == 32 ? 8 : 6;
 
 // An operand of which a product reads single elements: (m, k) is at data[m * row + k * column].
 template <typename T>
@@ -105,12 +106,17 @@ void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb
   if constexpr (kRows > 1) Rows<kRows - 1, kLines>(rows, K, a, b, ldb, c, ldc, accumulate);
 }
 
+// How many blocks M rows take.
+constexpr int64_t Blocks(int64_t M) { return (M + kMostRows - 1) / kMostRows; }
+
 // C (M, N) [+]= A B for `kLines` lines of columns.
 template <int kLines, typename T, typename C>
 void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
            bool accumulate) {
-  for (int64_t m = 0; m < M; m += kMostRows) {
-    Rows<kMostRows, kLines>(Min(kMostRows, M - m), K, {a.data + m * a.row, a.row, a.column}, b, ldb,
+  // Blocks of about as many rows each: a last block of one row would take as long as one of three.
+  const int64_t step = kMostRows == 8 ? 8 : (M + Blocks(M) - 1) / Blocks(M);
+  for (int64_t m = 0; m < M; m += step) {
+    Rows<kMostRows, kLines>(Min(step, M - m), K, {a.data + m * a.row, a.row, a.column}, b, ldb,
                             c + m * ldc, ldc, accumulate);
   }
 }
@@ -134,50 +140,47 @@ void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, 
   }
 }
 
-#if LATHE_ISA >= 4
-typedef float Line16 __attribute__((vector_size(64)));
-typedef int32_t Lanes16 __attribute__((vector_size(64)));
+constexpr int kSide = kRegisterBytes / sizeof(float);  // of the blocks that are transposed
+typedef float SideLine __attribute__((vector_size(kRegisterBytes)));
+typedef int32_t SideIndices __attribute__((vector_size(kRegisterBytes)));
 
-// One of four steps of transposing 16 x 16: swaps the off-diagonal blocks of `size` in each block
-// of twice that.
+// Transposes each block of 2 `size` x 2 `size`: swaps its off-diagonal blocks of `size`, then
+// transposes the blocks of `size`.
 template <int size>
-[[gnu::always_inline]] inline void SwapBlocks(Line16 (&x)[16]) {
-  Lanes16 upper, lower;
-  for (int l = 0; l < 16; ++l) {
-    upper[l] = (l & size) != 0 ? 16 + l - size : l;
-    lower[l] = (l & size) != 0 ? 16 + l : l + size;
+[[gnu::always_inline]] inline void TransposeInRegisters(SideLine (&x)[kSide]) {
+  SideIndices upper, lower;
+  for (int l = 0; l < kSide; ++l) {
+    upper[l] = (l & size) != 0 ? kSide + l - size : l;
+    lower[l] = (l & size) != 0 ? kSide + l : l + size;
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < kSide; ++i) {
     if ((i & size) != 0) continue;
-    const Line16 a = x[i], c = x[i + size];
+    const SideLine a = x[i], c = x[i + size];
     x[i] = __builtin_shuffle(a, c, upper);
     x[i + size] = __builtin_shuffle(a, c, lower);
   }
+  if constexpr (size > 1) TransposeInRegisters<size / 2>(x);
 }
 
-// out (16, ld) = the transpose of `rows` <= 16 rows of 16 columns, followed by zeros.
+// out (kSide, ld) = the transpose of `rows` <= kSide rows of kSide columns, followed by zeros.
 template <bool whole, typename T>
 [[gnu::always_inline]] inline void TransposeBlock(float* out, int64_t ld, const T* in,
                                                   int64_t stride, int64_t rows) {
-  Line16 x[16];
+  SideLine x[kSide];
 #pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) {
-    alignas(64) float row[16] = {};
+  for (int r = 0; r < kSide; ++r) {
+    alignas(64) float row[kSide] = {};
     if (whole || r < rows) {
 #pragma omp simd
-      for (int c = 0; c < 16; ++c) row[c] = Load(in[r * stride + c]);
+      for (int c = 0; c < kSide; ++c) row[c] = Load(in[r * stride + c]);
     }
-    x[r] = *reinterpret_cast<const Line16*>(row);
+    x[r] = *reinterpret_cast<const SideLine*>(row);
   }
-  SwapBlocks<8>(x);
-  SwapBlocks<4>(x);
-  SwapBlocks<2>(x);
-  SwapBlocks<1>(x);
+  TransposeInRegisters<kSide / 2>(x);
 #pragma GCC unroll 16
-  for (int c = 0; c < 16; ++c) *reinterpret_cast<Line<float>::Vector*>(out + c * ld) = x[c];
+  for (int c = 0; c < kSide; ++c) *reinterpret_cast<Line<float>::Vector*>(out + c * ld) = x[c];
 }
-#endif
 
 // Asks for `rows` strips of d elements that are wanted soon, for writing or reading: strips are too
 // short for the processor to see where they lead.
@@ -192,20 +195,18 @@ template <bool write, typename T>
 // out (columns, ld) = in^T with zeros from `rows` up to a whole line.
 template <typename M, typename T>
 void TransposeTo(M* out, int64_t ld, const T* in, int64_t stride, int64_t rows, int64_t columns) {
-#if LATHE_ISA >= 4
   if constexpr (std::is_same_v<M, float>) {
-    if (columns % 16 == 0) {
+    if (columns % kSide == 0) {
       int64_t r = 0;
-      for (; r + 16 <= rows; r += 16) {
-        for (int64_t c = 0; c < columns; c += 16)
-          TransposeBlock<true>(out + c * ld + r, ld, in + r * stride + c, stride, 16);
+      for (; r + kSide <= rows; r += kSide) {
+        for (int64_t c = 0; c < columns; c += kSide)
+          TransposeBlock<true>(out + c * ld + r, ld, in + r * stride + c, stride, kSide);
       }
-      for (int64_t c = 0; r < rows && c < columns; c += 16)
+      for (int64_t c = 0; r < rows && c < columns; c += kSide)
         TransposeBlock<false>(out + c * ld + r, ld, in + r * stride + c, stride, rows - r);
       return;
     }
   }
-#endif
   const int64_t whole = WholeLines<M>(rows);
   for (int64_t c = 0; c < columns; ++c) {
     for (int64_t r = rows; r < whole; ++r) out[c * ld + r] = 0;
