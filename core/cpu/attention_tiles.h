@@ -77,8 +77,18 @@ template <typename M>
           .q_next = ToNext(args, h, queries)};
 }
 
+// Not above any score, so that no largest one is it.
+template <typename M>
+constexpr M kNoScore = -std::numeric_limits<M>::infinity();
+
+// A tile's place: queries [first, first + rows) of a sequence and head with S keys.
+struct TilePlace {
+  int64_t sequence, head, first, rows, S;
+};
+
 constexpr int64_t kLanes = 16;
 
+#if LATHE_ISA >= 4
 // Mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as RowBits makes
 // them. Short rows are made together, so that there is enough for a vector. `bits` has room for
 // kLanes more.
@@ -128,15 +138,6 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
     }
   }
 }
-
-// Not above any score, so that no largest one is it.
-template <typename M>
-constexpr M kNoScore = -std::numeric_limits<M>::infinity();
-
-// A tile's place: queries [first, first + rows) of a sequence and head with S keys.
-struct TilePlace {
-  int64_t sequence, head, first, rows, S;
-};
 
 // to[i * to_ld + j] = dropout(softmax(scores[i * ld + j])), which may be the same memory, with
 // zeros from S up to a whole line; lse[lse_at + i * heads] = the log of the sum of exponentials,
@@ -190,6 +191,140 @@ void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_
     }
   }
 }
+#else
+// Mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as RowBits makes
+// them. Short rows are made together, so that there is enough for whole registers. `bits` has room
+// for kLanes more.
+void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t first,
+              int64_t rows, int64_t keys, uint32_t* bits, int64_t ld) {
+  constexpr int64_t kTogether = 256;
+  const uint32_t key0 = args.mask.key0;
+  const uint32_t key1 = args.mask.key1 + static_cast<uint32_t>(head) * 0x9E3779B9u;
+  const uint32_t sample = static_cast<uint32_t>(args.sample_ids[sequence]), step = args.mask.step;
+  const int64_t blocks = (keys + 3) / 4;
+  if (blocks >= 2 * kPhiloxTogether) {
+    for (int64_t i = 0; i < rows; ++i)
+      RowBits(key0, key1, step, sample, static_cast<uint32_t>(first + i), keys, bits + i * ld);
+    return;
+  }
+  // From a block to the one kPhiloxTogether further: so many rows and places, or one row more and
+  // `blocks` places fewer.
+  const FullLanes row_blocks = FullLanes{} + static_cast<uint32_t>(blocks);
+  const uint32_t more_rows = static_cast<uint32_t>(kPhiloxTogether / blocks);
+  const uint32_t more_places = static_cast<uint32_t>(kPhiloxTogether % blocks);
+  uint32_t words[4][kTogether + kPhiloxTogether];
+  const int64_t group = kTogether / blocks;
+  for (int64_t i = 0; i < rows; i += group) {
+    const int64_t n = Min(group, rows - i);
+    FullLanes places[kPhiloxRegisters] = {}, positions[kPhiloxRegisters] = {};
+    uint32_t place = 0, position = static_cast<uint32_t>(first + i);
+    for (int r = 0; r < kPhiloxRegisters; ++r) {
+      for (int64_t l = 0; l < kPhiloxLanes; ++l) {
+        places[r][l] = place;
+        positions[r][l] = position;
+        if (++place == blocks) place = 0, ++position;
+      }
+    }
+    for (int64_t from = 0; from < n * blocks; from += kPhiloxTogether) {
+      const PhiloxWords made = PhiloxAt(places, positions, sample, step, key0, key1);
+      for (int w = 0; w < 4; ++w) std::memcpy(words[w] + from, made.words[w], sizeof(places));
+      for (int r = 0; r < kPhiloxRegisters; ++r) {
+        places[r] += more_places;
+        positions[r] += more_rows;
+        const FullLanes over = (FullLanes)(places[r] >= row_blocks);
+        places[r] -= over & row_blocks;
+        positions[r] -= over;  // all ones are -1
+      }
+    }
+    // Whole registers are copied; what is too much is overwritten by what follows.
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t w = 0; w < 4; ++w) {
+        for (int64_t b = 0; b < blocks; b += kPhiloxLanes) {
+          std::memcpy(bits + (i + r) * ld + w * blocks + b, words[w] + r * blocks + b,
+                      sizeof(FullLanes));
+        }
+      }
+    }
+  }
+}
+
+// x with `other` in the columns from S on, x being a row's last line.
+template <typename M>
+struct LastLine {
+  typedef std::conditional_t<sizeof(M) == 8, int64_t, int32_t> Flag;
+  typedef Flag Flags __attribute__((vector_size(kRegisterBytes)));
+  explicit LastLine(int64_t S) {
+    const int64_t last = WholeLines<M>(S) - Line<M>::kSize;
+    for (int64_t l = 0; l < Line<M>::kSize; ++l) counts[l] = last + l < S ? -1 : 0;
+  }
+  [[gnu::always_inline]] Lanes<M> Or(Lanes<M> x, M other) const {
+    return counts ? x : Lanes<M>{} + other;
+  }
+  Flags counts;
+};
+
+// to[i * to_ld + j] = dropout(softmax(scores[i * ld + j])), which may be the same memory, with
+// zeros from S up to a whole line; lse[lse_at + i * heads] = the log of the sum of exponentials,
+// unless lse is null. `scores` is used up, `bits` is working memory.
+template <typename To, typename M>
+void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_t ld, To* to,
+             int64_t to_ld, M* lse, int64_t lse_at, uint32_t* bits) {
+  static_assert(std::is_same_v<To, M>);
+  constexpr int64_t kSize = Line<M>::kSize;
+  const int64_t rows = tile.rows, S = tile.S, last = WholeLines<M>(S) - kSize;
+  const M scale = M(1) / std::sqrt(static_cast<M>(args.head_dim));
+  const M keep_scale = static_cast<M>(args.mask.scale);
+  const uint32_t threshold = args.mask.threshold;
+  if (threshold > 0) TileBits(args, tile.sequence, tile.head, tile.first, rows, S, bits, ld);
+  const LastLine<M> last_line(S);
+  // Loops of their own, so that one row's sums don't wait for another's, over so many rows that
+  // they stay in the nearest cache.
+  constexpr int64_t kTogether = 8;
+  M top[kTogether], sum[kTogether];
+  for (int64_t from = 0; from < rows; from += kTogether) {
+    const int64_t n = Min(kTogether, rows - from);
+    for (int64_t i = 0; i < n; ++i) {
+      const M* row = scores + (from + i) * ld;
+      Lanes<M> largest = last_line.Or(LineAt(row + last), kNoScore<M>);
+      for (int64_t j = 0; j < last; j += kSize) {
+        const Lanes<M> line = LineAt(row + j);
+        largest = largest > line ? largest : line;
+      }
+      top[i] = Largest<M>(largest);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      M* row = scores + (from + i) * ld;
+      Lanes<M> total = {};
+      for (int64_t j = 0; j < last; j += kSize) {
+        const Lanes<M> e = Exp((LineAt(row + j) - top[i]) * scale);
+        StoreLanes(row + j, e, AllLanes{});
+        total += e;
+      }
+      const Lanes<M> e = last_line.Or(Exp((LineAt(row + last) - top[i]) * scale), M(0));
+      StoreLanes(row + last, e, AllLanes{});
+      sum[i] = Sum<M>(total + e);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      if (lse != nullptr)
+        lse[lse_at + (from + i) * args.heads] = top[i] * scale + std::log(sum[i]);
+      const M* row = scores + (from + i) * ld;
+      const uint32_t* row_bits = bits + (from + i) * ld;
+      To* to_row = to + (from + i) * to_ld;
+      const M by = keep_scale / sum[i];
+      if (threshold > 0) {
+#pragma omp simd
+        for (int64_t j = 0; j < last + kSize; ++j) {
+          const M kept = row[j] * by;
+          Store(to_row[j], row_bits[j] < threshold ? M(0) : kept);
+        }
+      } else {
+        for (int64_t j = 0; j <= last; j += kSize)
+          StoreLanes(to_row + j, LineAt(row + j) * by, AllLanes{});
+      }
+    }
+  }
+}
+#endif
 
 // From scores in p and dO V^T in ds to dropout(softmax(scores)) and the scores' gradients, times
 // the scores' scale, up to a whole line of columns: of those from S on nothing is said. dot:

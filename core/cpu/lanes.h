@@ -85,6 +85,24 @@ template <typename T>
   for (int64_t i = 0; i < first.n; ++i) Store(to[i], x[i]);
 }
 
+// max(least, x) and min(most, x); NaN stays NaN. The compiler makes two instructions of
+// `x < least ? least : x`, but for AVX-512 one that has a mask.
+#if LATHE_ISA == 3
+[[gnu::always_inline]] inline Lanes<float> AtLeast(Lanes<float> least, Lanes<float> x) {
+  return (Lanes<float>)_mm256_max_ps((__m256)least, (__m256)x);
+}
+[[gnu::always_inline]] inline Lanes<float> AtMost(Lanes<float> most, Lanes<float> x) {
+  return (Lanes<float>)_mm256_min_ps((__m256)most, (__m256)x);
+}
+#elif LATHE_ISA == 2
+[[gnu::always_inline]] inline Lanes<float> AtLeast(Lanes<float> least, Lanes<float> x) {
+  return (Lanes<float>)_mm_max_ps((__m128)least, (__m128)x);
+}
+[[gnu::always_inline]] inline Lanes<float> AtMost(Lanes<float> most, Lanes<float> x) {
+  return (Lanes<float>)_mm_min_ps((__m128)most, (__m128)x);
+}
+#endif
+
 template <typename M>
 [[gnu::always_inline]] inline M SumOfLanes(Lanes<M> x) {
   typedef std::conditional_t<sizeof(M) == 8, int64_t, int32_t> Index;

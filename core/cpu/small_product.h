@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/cpu/lanes.h"
 #include "lathe/core/cpu/level.h"
 
 namespace lathe::cpu {
@@ -144,6 +145,7 @@ constexpr int kSide = kRegisterBytes / sizeof(float);  // of the blocks that are
 typedef float SideLine __attribute__((vector_size(kRegisterBytes)));
 typedef int32_t SideIndices __attribute__((vector_size(kRegisterBytes)));
 
+#if LATHE_ISA >= 4
 // Transposes each block of 2 `size` x 2 `size`: swaps its off-diagonal blocks of `size`, then
 // transposes the blocks of `size`.
 template <int size>
@@ -181,6 +183,50 @@ template <bool whole, typename T>
 #pragma GCC unroll 16
   for (int c = 0; c < kSide; ++c) *reinterpret_cast<Line<float>::Vector*>(out + c * ld) = x[c];
 }
+#else
+// Takes pairs of `size` neighbours from a and b in turn, within each 16 bytes: the first ones of
+// both (`upper` false) or the last ones.
+template <int size, bool upper>
+[[gnu::always_inline]] inline SideLine Interleaved(SideLine a, SideLine b) {
+  SideIndices from;
+  for (int l = 0; l < kSide; ++l) {
+    const int place = l % 4 / size / 2 * size + l % size + (upper ? 2 : 0) + l / 4 * 4;
+    from[l] = place + (l / size % 2 != 0 ? kSide : 0);
+  }
+  return __builtin_shuffle(a, b, from);
+}
+
+// out (kSide, ld) = the transpose of `rows` <= kSide rows of kSide columns, followed by zeros. Four
+// rows and columns at a time are transposed in each 16 bytes of the registers.
+template <bool whole, typename T>
+[[gnu::always_inline]] inline void TransposeBlock(float* out, int64_t ld, const T* in,
+                                                  int64_t stride, int64_t rows) {
+  SideLine x[kSide];
+#pragma GCC unroll 8
+  for (int r = 0; r < kSide; ++r)
+    x[r] = whole || r < rows ? LoadLanes(in + r * stride, AllLanes{}) : SideLine{};
+  if constexpr (kSide == 8) {
+    // The right half of a row and the left half of the one four below change places.
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      const SideLine a = x[r], b = x[r + 4];
+      x[r] = __builtin_shuffle(a, b, SideIndices{0, 1, 2, 3, 8, 9, 10, 11});
+      x[r + 4] = __builtin_shuffle(a, b, SideIndices{4, 5, 6, 7, 12, 13, 14, 15});
+    }
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < kSide; half += 4) {
+    const SideLine low01 = Interleaved<1, false>(x[half], x[half + 1]);
+    const SideLine high01 = Interleaved<1, true>(x[half], x[half + 1]);
+    const SideLine low23 = Interleaved<1, false>(x[half + 2], x[half + 3]);
+    const SideLine high23 = Interleaved<1, true>(x[half + 2], x[half + 3]);
+    StoreLanes(out + half * ld, Interleaved<2, false>(low01, low23), AllLanes{});
+    StoreLanes(out + (half + 1) * ld, Interleaved<2, true>(low01, low23), AllLanes{});
+    StoreLanes(out + (half + 2) * ld, Interleaved<2, false>(high01, high23), AllLanes{});
+    StoreLanes(out + (half + 3) * ld, Interleaved<2, true>(high01, high23), AllLanes{});
+  }
+}
+#endif
 
 // Asks for `rows` strips of d elements that are wanted soon, for writing or reading: strips are too
 // short for the processor to see where they lead.
