@@ -37,7 +37,8 @@ constexpr char kUsage[] =
     "says. On the CPU there are 2 unless more are asked for.\n";
 
 // What comes before the folder for reports where this program is a process of a job. The job that
-// the tested one is compared with prints no notes: the tested one prints those that concern the user.
+// the tested one is compared with prints no notes: the tested one prints those that concern the
+// user.
 constexpr char kAsRank[] = "as-rank", kAsReference[] = "as-reference";
 
 // GPUs that this very program can use.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/cpu/packed_product.h"
 #include "lathe/core/dnnl_product.h"
 #include "lathe/core/error.h"
 
@@ -151,6 +152,16 @@ void ExecuteInHalves(const DnnlMatmul& product, const M* a, const M* b, C* c, co
 }
 
 template <typename C>
+auto PackedBFloat16() {
+  const auto& kernels = cpu::Kernels<cpu::PackedProductKernels>();
+  if constexpr (std::is_same_v<C, float>) {
+    return kernels.bf16_to_f32;
+  } else {
+    return kernels.bf16;
+  }
+}
+
+template <typename C>
 void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K,
                   const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb, float beta, C* c,
                   int64_t ldc, const float* bias) {
@@ -168,6 +179,9 @@ void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int6
         return WeightGradient(product, a, b, c);
     }
     return ExecuteInHalves(product, a, b, c, bias);
+  }
+  if (const auto multiply = PackedBFloat16<C>()) {
+    return multiply({transpose_a, transpose_b, beta != 0, M, N, K, a, lda, b, ldb, c, ldc, bias});
   }
   const std::vector<float> wide_a = transpose_a ? ToFloat(a, K, M, lda) : ToFloat(a, M, K, lda);
   const std::vector<float> wide_b = transpose_b ? ToFloat(b, N, K, ldb) : ToFloat(b, K, N, ldb);
@@ -230,6 +244,9 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
   Check(beta == 0 || (beta == 1 && bias == nullptr), "gemm", "beta must be 0 or 1 but is ", beta);
   if (M == 0 || N == 0) return;
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
+  if (const auto multiply = cpu::Kernels<cpu::PackedProductKernels>().f32) {
+    return multiply({transpose_a, transpose_b, beta != 0, M, N, K, a, lda, b, ldb, c, ldc, bias});
+  }
   // Products of x W^T add the bias while results are in registers. They must be prepared for each
   // shape, but with little code to make. Where rows of results aren't longer than those of x,
   // several threads get into each other's way in sgemm and the inner product: up to a third slower.

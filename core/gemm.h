@@ -1,5 +1,5 @@
-// Matrix products on the host: oneDNN for float32 and bfloat16, a plain loop for float64 (gradient
-// checks).
+// Matrix products on the host: oneDNN for float32 and bfloat16, or Lathe's own kernels where those
+// are faster (cpu/packed_product.h), a plain loop for float64 (gradient checks).
 #pragma once
 
 #include <cstdint>

@@ -305,8 +305,7 @@ void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_
       sum[i] = Sum<M>(total + e);
     }
     for (int64_t i = 0; i < n; ++i) {
-      if (lse != nullptr)
-        lse[lse_at + (from + i) * args.heads] = top[i] * scale + std::log(sum[i]);
+      if (lse != nullptr) lse[lse_at + (from + i) * args.heads] = top[i] * scale + std::log(sum[i]);
       const M* row = scores + (from + i) * ld;
       const uint32_t* row_bits = bits + (from + i) * ld;
       To* to_row = to + (from + i) * to_ld;

@@ -207,11 +207,13 @@ template <bool whole, typename T>
     x[r] = whole || r < rows ? LoadLanes(in + r * stride, AllLanes{}) : SideLine{};
   if constexpr (kSide == 8) {
     // The right half of a row and the left half of the one four below change places.
+    SideIndices left;
+    for (int l = 0; l < kSide; ++l) left[l] = l % 4 + l / 4 * kSide;
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) {
       const SideLine a = x[r], b = x[r + 4];
-      x[r] = __builtin_shuffle(a, b, SideIndices{0, 1, 2, 3, 8, 9, 10, 11});
-      x[r + 4] = __builtin_shuffle(a, b, SideIndices{4, 5, 6, 7, 12, 13, 14, 15});
+      x[r] = __builtin_shuffle(a, b, left);
+      x[r + 4] = __builtin_shuffle(a, b, left + 4);
     }
   }
 #pragma GCC unroll 2
