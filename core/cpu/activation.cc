@@ -181,18 +181,51 @@ void BackwardAndValue(T* dx, T* y, const T* dy, const T* x, int64_t n, Activatio
   });
 }
 
+// Adds the sums of so many registers of columns.
+template <int registers, typename T>
+void ColumnBlockSums(MathType<T>* sums, const T* x, int64_t rows, int64_t ld) {
+  using M = MathType<T>;
+  Lanes<M> sum[registers] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int i = 0; i < registers; ++i)
+      sum[i] += LoadLanes(x + r * ld + i * kLanesOf<M>, AllLanes{});
+  }
+  for (int i = 0; i < registers; ++i) {
+    M* const to = sums + i * kLanesOf<M>;
+    StoreLanes(to, LoadLanes(to, AllLanes{}) + sum[i], AllLanes{});
+  }
+}
+
 template <typename T>
 void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
-  constexpr int64_t kBlock = 64;
+  // With AVX-512 the compiler itself keeps the sums in registers.
+  constexpr int64_t kRegisters = 8;
+  constexpr int64_t kBlock = LATHE_ISA >= 4 ? 64 : kRegisters * kLanesOf<MathType<T>>;
 #pragma omp parallel for schedule(static)
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t width = n - begin < kBlock ? n - begin : kBlock;
+#if LATHE_ISA >= 4
     MathType<T> sum[kBlock] = {};
     for (int64_t r = 0; r < rows; ++r) {
       const T* row = x + r * ld + begin;
       for (int64_t c = 0; c < width; ++c) sum[c] += Load(row[c]);
     }
     for (int64_t c = 0; c < width; ++c) sums[begin + c] += sum[c];
+#else
+    if (width == kBlock) {
+      ColumnBlockSums<kRegisters>(sums + begin, x + begin, rows, ld);
+      continue;
+    }
+    int64_t c = begin;
+    for (; c + kLanesOf<MathType<T>> <= begin + width; c += kLanesOf<MathType<T>>)
+      ColumnBlockSums<1>(sums + c, x + c, rows, ld);
+    for (; c < begin + width; ++c) {
+      MathType<T> sum = 0;
+      for (int64_t r = 0; r < rows; ++r) sum += Load(x[r * ld + c]);
+      sums[c] += sum;
+    }
+#endif
   }
 }
 

@@ -73,11 +73,20 @@ requires std::is_floating_point_v<M>
   _mm256_storeu_si256((__m256i_u*)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
 #else
   typedef uint32_t Words __attribute__((vector_size(kRegisterBytes)));
-  typedef uint16_t Halves __attribute__((vector_size(kRegisterBytes / 2)));
   const Words u = (Words)x;
   const Words rounded = x == x ? u + 0x7fff + (u >> 16 & 1) : u | 0x400000;
+#if LATHE_ISA == 4
+  typedef uint16_t Halves __attribute__((vector_size(kRegisterBytes / 2)));
   const Halves upper = __builtin_convertvector(rounded >> 16, Halves);
   std::memcpy(static_cast<void*>(to), &upper, sizeof(upper));
+#elif LATHE_ISA == 3
+  // The compiler takes more instructions to narrow what it doesn't know to be below 2^16.
+  const __m256i halves = _mm256_packus_epi32((__m256i)(rounded >> 16), __m256i{});
+  _mm_storeu_si128((__m128i_u*)to,
+                   _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0b1000)));
+#else
+  _mm_storel_epi64((__m128i_u*)to, _mm_packus_epi32((__m128i)(rounded >> 16), __m128i{}));
+#endif
 #endif
 }
 template <typename T>

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lathe/core/cpu/lanes.h"
 #include "lathe/core/cpu/working_memory.h"
 
 namespace lathe::cpu {
@@ -87,11 +88,10 @@ void AdamW(const AdamWPart* parts, int64_t count) {
   }
 }
 
-typedef double Doubles __attribute__((vector_size(64)));
-[[gnu::always_inline]] inline Doubles DoublesAt(const float* x) {
-  Doubles wide;
+[[gnu::always_inline]] inline Lanes<double> DoublesAt(const float* x) {
+  Lanes<double> wide;
 #pragma GCC unroll 8
-  for (int64_t i = 0; i < kLine / 2; ++i) wide[i] = x[i];
+  for (int64_t i = 0; i < kLanesOf<double>; ++i) wide[i] = x[i];
   return wide;
 }
 
@@ -102,16 +102,19 @@ double SumOfSquares(const Stretch* stretches, int64_t count) {
   for (int64_t s = 0; s < count; ++s) {
     const float* x = stretches[s].data;
     const int64_t n = stretches[s].n, whole = n / kLine * kLine;
-    Doubles lower = {}, upper = {};
+    constexpr int64_t kStep = kLanesOf<double>;
+    Lanes<double> sums[kLine / kStep] = {};
     for (int64_t i = 0; i < whole; i += kLine) {
       Fetch(x + i);
-      const Doubles a = DoublesAt(x + i), b = DoublesAt(x + i + kLine / 2);
-      lower += a * a;
-      upper += b * b;
+#pragma GCC unroll 8
+      for (int64_t j = 0; j < kLine / kStep; ++j) {
+        const Lanes<double> wide = DoublesAt(x + i + j * kStep);
+        sums[j] += wide * wide;
+      }
     }
-    lower += upper;
+    for (int64_t j = 1; j < kLine / kStep; ++j) sums[0] += sums[j];
     double sum = 0;
-    for (int64_t i = 0; i < kLine / 2; ++i) sum += lower[i];
+    for (int64_t i = 0; i < kStep; ++i) sum += sums[0][i];
     for (int64_t i = whole; i < n; ++i) sum += double{x[i]} * double{x[i]};
     partial[s] = sum;
   }
