@@ -53,71 +53,97 @@ Grid ChooseGrid(int64_t threads, int64_t strips, int64_t panels) {
   return best;
 }
 
-// to[k * kStrip + r] = op(A)(row + r, depth + k), for `rows` <= kStrip; what `to` has for other
-// rows counts for nothing. Writes up to a register beyond the strip.
+// From a strip to the next one: a register that is stored at a strip's end reaches beyond it.
+int64_t StripSize(int64_t depth) { return kStrip * depth + kSide; }
+
+// Strips and panels that are copied together where their elements lie beside each other, so that a
+// cache line is read once.
+constexpr int64_t kTogether = 4;
+
+// to[k * kStrip + r] = op(A)(row + r, from + k), for `rows` <= kStrip; what `to` has for other rows
+// counts for nothing. Writes up to a register beyond the strip.
 template <typename T, typename C>
 void CopyStrip(float* to, const PackedProduct<T, C>& p, int64_t row, int64_t rows, int64_t from,
                int64_t depth) {
-  if (p.transpose_a) {
-    const T* a = p.a + from * p.lda + row;
-    // A whole register is more than a strip: of the last rows it would be more than A has.
-    const bool whole = kSide > kStrip && row + kSide <= p.M;
-    for (int64_t k = 0; k < depth; ++k, a += p.lda, to += kStrip) {
-      if (whole) {
-        StoreLanes(to, LoadLanes(a, AllLanes{}), AllLanes{});
-      } else {
-        for (int64_t r = 0; r < rows; ++r) to[r] = Load(a[r]);
-      }
-    }
-    return;
-  }
-  const T* a = p.a + row * p.lda + from;
+  const int64_t row_stride = p.transpose_a ? 1 : p.lda, stride = p.transpose_a ? p.lda : 1;
+  const T* const a = p.a + row * row_stride + from * stride;
   int64_t k = 0;
-  if constexpr (kSide > kStrip) {
+  if (kSide > kStrip && !p.transpose_a) {
     // Of a transposed register only the first kStrip elements stay.
-    for (; k + kSide <= depth; k += kSide) {
-      if (rows == kStrip) {
-        TransposeBlock<false>(to + k * kStrip, kStrip, a + k, p.lda, kStrip);
-      } else {
-        TransposeBlock<false>(to + k * kStrip, kStrip, a + k, p.lda, rows);
-      }
-    }
+    for (; k + kSide <= depth; k += kSide)
+      TransposeBlock<false>(to + k * kStrip, kStrip, a + k, p.lda, rows);
   }
   for (; k < depth; ++k) {
-    for (int64_t r = 0; r < rows; ++r) to[k * kStrip + r] = Load(a[r * p.lda + k]);
+    for (int64_t r = 0; r < rows; ++r) to[k * kStrip + r] = Load(a[r * row_stride + k * stride]);
   }
+}
+
+// The strips of rows [begin, end), one after the other.
+template <typename T, typename C>
+void CopyStrips(float* to, const PackedProduct<T, C>& p, int64_t begin, int64_t end, int64_t from,
+                int64_t depth) {
+  int64_t row = begin;
+  // A register is more than a strip: of the last rows it would be more than A has.
+  constexpr int64_t kReach = (kTogether - 1) * kStrip + kSide;
+  if (kSide > kStrip && p.transpose_a) {
+    for (; row + kTogether * kStrip <= end && row + kReach <= p.M; row += kTogether * kStrip) {
+      const T* a = p.a + from * p.lda + row;
+      float* strip = to + (row - begin) / kStrip * StripSize(depth);
+      for (int64_t k = 0; k < depth; ++k, a += p.lda, strip += kStrip) {
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < kTogether; ++i) {
+          StoreLanes(strip + i * StripSize(depth), LoadLanes(a + i * kStrip, AllLanes{}),
+                     AllLanes{});
+        }
+      }
+    }
+  }
+  for (; row < end; row += kStrip)
+    CopyStrip(to + (row - begin) / kStrip * StripSize(depth), p, row, Min(kStrip, p.M - row), from,
+              depth);
 }
 
 // to[k * kPanel + n] = op(B)(from + k, column + n), zeros from `columns` <= kPanel on.
 template <typename T, typename C>
 void CopyPanel(float* to, const PackedProduct<T, C>& p, int64_t column, int64_t columns,
                int64_t from, int64_t depth) {
-  if (columns < kPanel) {
-    for (int64_t k = 0; k < depth; ++k) {
-      for (int64_t n = 0; n < kPanel; ++n) {
-        const int64_t at =
-            p.transpose_b ? (column + n) * p.ldb + from + k : (from + k) * p.ldb + column + n;
-        to[k * kPanel + n] = n < columns ? Load(p.b[at]) : 0.0f;
+  const int64_t column_stride = p.transpose_b ? p.ldb : 1, stride = p.transpose_b ? 1 : p.ldb;
+  const T* const b = p.b + column * column_stride + from * stride;
+  int64_t k = 0;
+  if (columns == kPanel && p.transpose_b) {
+    for (; k + kSide <= depth; k += kSide) {
+      for (int64_t n = 0; n < kPanel; n += kSide)
+        TransposeBlock<true>(to + k * kPanel + n, kPanel, b + n * p.ldb + k, p.ldb, kSide);
+    }
+  }
+  for (; k < depth; ++k) {
+    for (int64_t n = 0; n < kPanel; ++n) {
+      to[k * kPanel + n] = n < columns ? Load(b[n * column_stride + k * stride]) : 0.0f;
+    }
+  }
+}
+
+// Panels [begin, end) of the columns from `column` on, of which there are `columns`.
+template <typename T, typename C>
+void CopyPanels(float* to, const PackedProduct<T, C>& p, Range panels, int64_t column,
+                int64_t columns, int64_t from, int64_t depth) {
+  int64_t i = panels.begin;
+  if (!p.transpose_b) {
+    for (; i + kTogether <= panels.end && (i + kTogether) * kPanel <= columns; i += kTogether) {
+      const T* b = p.b + from * p.ldb + column + i * kPanel;
+      float* panel = to + i * kPanel * depth;
+      for (int64_t k = 0; k < depth; ++k, b += p.ldb, panel += kPanel) {
+#pragma GCC unroll 8
+        for (int64_t j = 0; j < 2 * kTogether; ++j) {
+          StoreLanes(panel + j / 2 * kPanel * depth + j % 2 * kSide,
+                     LoadLanes(b + j * kSide, AllLanes{}), AllLanes{});
+        }
       }
     }
-    return;
   }
-  if (!p.transpose_b) {
-    const T* b = p.b + from * p.ldb + column;
-    for (int64_t k = 0; k < depth; ++k, b += p.ldb, to += kPanel) {
-      StoreLanes(to, LoadLanes(b, AllLanes{}), AllLanes{});
-      StoreLanes(to + kSide, LoadLanes(b + kSide, AllLanes{}), AllLanes{});
-    }
-    return;
-  }
-  for (int64_t n = 0; n < kPanel; n += kSide) {
-    const T* b = p.b + (column + n) * p.ldb + from;
-    int64_t k = 0;
-    for (; k + kSide <= depth; k += kSide)
-      TransposeBlock<true>(to + k * kPanel + n, kPanel, b + k, p.ldb, kSide);
-    for (; k < depth; ++k) {
-      for (int64_t r = 0; r < kSide; ++r) to[k * kPanel + n + r] = Load(b[r * p.ldb + k]);
-    }
+  for (; i < panels.end; ++i) {
+    CopyPanel(to + i * kPanel * depth, p, column + i * kPanel, Min(kPanel, columns - i * kPanel),
+              from, depth);
   }
 }
 
@@ -159,90 +185,104 @@ using TileFunction = void (*)(int64_t depth, const float* a, const float* b, flo
                               bool accumulate, const float* start);
 constexpr TileFunction kTiles[kStrip] = {Tile<1>, Tile<2>, Tile<3>, Tile<4>, Tile<5>, Tile<6>};
 
+// A tile of C: `rows` x `columns` of it, from (row, column) on, at most kStrip x kPanel.
+struct Place {
+  int64_t row, column, rows, columns;
+};
+
+// What p adds to element j of a row of C from `column` on, when all has been summed up.
+template <typename T, typename C>
+float Added(const PackedProduct<T, C>& p, const C& c, int64_t column) {
+  return p.accumulate ? Load(c) : p.bias != nullptr ? p.bias[column] : 0.0f;
+}
+
+// Multiplies a strip by a panel into float32's C itself. `first`: of all blocks of the depth.
+template <typename T>
+void MultiplyTile(const PackedProduct<T, float>& p, const Place& at, int64_t depth, bool first,
+                  const float* strip, const float* panel, float* tile) {
+  const TileFunction multiply = kTiles[at.rows - 1];
+  float* const c = p.c + at.row * p.ldc + at.column;
+  if (at.columns == kPanel) {
+    const float* const start = first && p.bias != nullptr ? p.bias + at.column : nullptr;
+    return multiply(depth, strip, panel, c, p.ldc, !first || p.accumulate, start);
+  }
+  multiply(depth, strip, panel, tile, kPanel, false, nullptr);
+  for (int64_t r = 0; r < at.rows; ++r) {
+    for (int64_t j = 0; j < at.columns; ++j) {
+      float& to = c[r * p.ldc + j];
+      to = tile[r * kPanel + j] + (first ? Added(p, to, at.column + j) : to);
+    }
+  }
+}
+
+// C of another type gets what float32 sums have come to.
+template <typename T, typename C>
+void StoreTile(const PackedProduct<T, C>& p, const Place& at, const float* sums, int64_t ld) {
+  for (int64_t r = 0; r < at.rows; ++r) {
+    C* const to = p.c + (at.row + r) * p.ldc + at.column;
+    for (int64_t j = 0; j < at.columns; ++j)
+      Store(to[j], sums[r * ld + j] + Added(p, to[j], at.column + j));
+  }
+}
+
 // What a thread works in, in elements: strips, a tile of C, its part of C if that isn't float32;
-// and panels for all threads, which the first one has.
+// and panels for all threads, twice, which the first one has.
 struct WorkingSizes {
   int64_t strips, tile, sums, panels;
-  int64_t All() const { return strips + tile + sums + panels; }
+  int64_t All() const { return strips + tile + sums + 2 * panels; }
 };
 
 template <typename T, typename C>
 void Multiply(const PackedProduct<T, C>& p) {
-  constexpr bool kDirect = std::is_same_v<C, float>;
+  constexpr bool kInPlace = std::is_same_v<C, float>;
   const int64_t depth = PartSize(p.K, kMostDepth, kSide);
   const int64_t columns = PartSize(p.N, kMostColumns, kPanel);
   const int64_t all_strips = Ceil(p.M, kStrip);
-  const WorkingSizes sizes = {.strips = PartSize(p.M, kMostStripRows, kStrip) * depth + kSide,
-                              .tile = kStrip * kPanel,
-                              .sums = kDirect ? 0 : all_strips * kStrip * columns,
-                              .panels = columns * depth};
-  const size_t bytes = static_cast<size_t>(sizes.All() + 64) * sizeof(float);
+  const WorkingSizes sizes = {
+      .strips = PartSize(p.M, kMostStripRows, kStrip) / kStrip * StripSize(depth),
+      .tile = kStrip * kPanel,
+      .sums = kInPlace ? 0 : all_strips * kStrip * columns,
+      .panels = columns * depth};
+  const size_t bytes = static_cast<size_t>(sizes.All()) * sizeof(float);
   ReserveWorkingMemory(bytes);
-  float* const panels = static_cast<float*>(WorkingMemory(bytes));
+  float* const all_panels = static_cast<float*>(WorkingMemory(bytes));
 #pragma omp parallel if (p.M * p.N * p.K > kSmall)
   {
     const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    float* const tile = static_cast<float*>(WorkingMemory(bytes)) + sizes.panels;
+    float* const tile = static_cast<float*>(WorkingMemory(bytes)) + 2 * sizes.panels;
     float* const sums = tile + sizes.tile;
     float* const strips = sums + sizes.sums;
+    bool second = false;
     for (int64_t n = 0; n < p.N; n += columns) {
-      const int64_t width = Min(columns, p.N - n), all_panels = Ceil(width, kPanel);
-      const Grid grid = ChooseGrid(threads, all_strips, all_panels);
+      const int64_t width = Min(columns, p.N - n), num_panels = Ceil(width, kPanel);
+      const Grid grid = ChooseGrid(threads, all_strips, num_panels);
       const Range my_strips = PartOf(all_strips, grid.rows, thread / grid.columns);
-      const Range my_panels = PartOf(all_panels, grid.columns, thread % grid.columns);
-      const int64_t first_row = my_strips.begin * kStrip;
-      const int64_t end_row = Min(my_strips.end * kStrip, p.M);
-      const int64_t rows =
-          first_row < end_row ? PartSize(end_row - first_row, kMostStripRows, kStrip) : 0;
+      const Range my_panels = PartOf(num_panels, grid.columns, thread % grid.columns);
+      const int64_t begin = my_strips.begin * kStrip, end = Min(my_strips.end * kStrip, p.M);
+      const int64_t rows = begin < end ? PartSize(end - begin, kMostStripRows, kStrip) : kStrip;
       for (int64_t k = 0; k < p.K; k += depth) {
         const int64_t deep = Min(depth, p.K - k);
-#pragma omp barrier  // nobody reads the last panels any more
-        const Range mine = PartOf(all_panels, threads, thread);
-        for (int64_t i = mine.begin; i < mine.end; ++i) {
-          CopyPanel(panels + i * kPanel * deep, p, n + i * kPanel, Min(kPanel, width - i * kPanel),
-                    k, deep);
-        }
+        // The panels before these may still be read. Those before them are not: all threads have
+        // come to the barrier since.
+        float* const panels = all_panels + (second ? sizes.panels : 0);
+        second = !second;
+        CopyPanels(panels, p, PartOf(num_panels, threads, thread), n, width, k, deep);
 #pragma omp barrier
-        const bool accumulate = k > 0 || (kDirect && p.accumulate);
-        for (int64_t block = first_row; block < end_row; block += rows) {
-          const int64_t block_end = Min(block + rows, end_row);
-          for (int64_t row = block; row < block_end; row += kStrip)
-            CopyStrip(strips + (row - block) * deep, p, row, Min(kStrip, p.M - row), k, deep);
+        for (int64_t block = begin; block < end; block += rows) {
+          const int64_t block_end = Min(block + rows, end);
+          CopyStrips(strips, p, block, block_end, k, deep);
           for (int64_t i = my_panels.begin; i < my_panels.end; ++i) {
             const float* const panel = panels + i * kPanel * deep;
-            const int64_t column = n + i * kPanel, real = Min(kPanel, p.N - column);
             for (int64_t row = block; row < block_end; row += kStrip) {
-              const int64_t real_rows = Min(kStrip, p.M - row);
-              const TileFunction multiply = kTiles[real_rows - 1];
-              const float* const strip = strips + (row - block) * deep;
-              const float* const bias = p.bias == nullptr ? nullptr : p.bias + column;
-              if constexpr (kDirect) {
-                float* const c = p.c + row * p.ldc + column;
-                if (real == kPanel) {
-                  multiply(deep, strip, panel, c, p.ldc, accumulate, bias);
-                  continue;
-                }
-                multiply(deep, strip, panel, tile, kPanel, false, nullptr);
-                for (int64_t r = 0; r < real_rows; ++r) {
-                  for (int64_t j = 0; j < real; ++j) {
-                    float& to = c[r * p.ldc + j];
-                    to = tile[r * kPanel + j] + (accumulate        ? to
-                                                 : bias != nullptr ? bias[j]
-                                                                   : 0.0f);
-                  }
-                }
+              const float* const strip = strips + (row - block) / kStrip * StripSize(deep);
+              const Place at = {row, n + i * kPanel, Min(kStrip, p.M - row),
+                                Min(kPanel, width - i * kPanel)};
+              if constexpr (kInPlace) {
+                MultiplyTile(p, at, deep, k == 0, strip, panel, tile);
               } else {
-                float* const c = sums + (row - first_row) * columns + i * kPanel;
-                multiply(deep, strip, panel, c, columns, accumulate, nullptr);
-                if (k + deep < p.K) continue;
-                for (int64_t r = 0; r < real_rows; ++r) {
-                  C* const to = p.c + (row + r) * p.ldc + column;
-                  for (int64_t j = 0; j < real; ++j) {
-                    Store(to[j], c[r * columns + j] + (p.accumulate      ? Load(to[j])
-                                                       : bias != nullptr ? bias[j]
-                                                                         : 0.0f));
-                  }
-                }
+                float* const c = sums + (row - begin) * columns + i * kPanel;
+                kTiles[at.rows - 1](deep, strip, panel, c, columns, k > 0, nullptr);
+                if (k + deep == p.K) StoreTile(p, at, c, columns);
               }
             }
           }

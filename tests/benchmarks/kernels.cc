@@ -12,10 +12,10 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/activation.h"
+#include "lathe/core/cpu/attention.h"
 #include "lathe/core/cpu/layer_norm.h"
 #include "lathe/core/cpu/optimizer.h"
 #include "lathe/core/gemm.h"
-#include "lathe/core/ops/attention.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/dropout.h"
 #include "lathe/core/ops/embedding.h"
@@ -239,37 +239,43 @@ BENCHMARK(NormForward<BFloat16>)->Apply(NormCases);
 BENCHMARK(NormBackward<float>)->Apply(NormCases);
 BENCHMARK(NormBackward<BFloat16>)->Apply(NormCases);
 
-// 12 heads of 32 or 64 over about 816 tokens (or 8 x 512), with dropout; forward and, if asked,
-// backward.
+// 12 heads of 32 or 64 over about 832 tokens (or 8 x 512), with dropout; the forward (0) or the
+// backward (1) pass alone.
 template <typename T>
 void Attention(benchmark::State& state) {
-  const int64_t length = state.range(0), H = 12 * state.range(2);
-  const bool backward = state.range(1) != 0;
-  const int64_t batch = length >= 512 ? 8 : kRows / length;
-  const int64_t rows = batch * length;
+  const int64_t length = state.range(0), heads = 12, H = heads * state.range(2);
+  const int64_t batch = length >= 512 ? 8 : kRows / length, rows = batch * length;
   std::vector<int32_t> cu, samples;
   for (int64_t b = 0; b <= batch; ++b) cu.push_back(static_cast<int32_t>(b * length));
   for (int64_t b = 0; b < batch; ++b) samples.push_back(static_cast<int32_t>(b));
-  const PackedSequences packed = {Tensor::FromVector(cu), Tensor::FromVector(samples), length};
-  AttentionOptions options;
-  options.num_heads = 12;
-  options.dropout.p = 0.1;
-  Tensor q = Filled<T>({rows, H}), kv = Filled<T>({2 * rows, H});
-  const Tensor dout = Filled<T>({rows, H});
-  if (backward) {
-    q.SetRequiresGrad(true);
-    kv.SetRequiresGrad(true);
-  }
+  cpu::AttentionArgs args = {.cu_seqlens = cu.data(),
+                             .sample_ids = samples.data(),
+                             .batch = batch,
+                             .heads = heads,
+                             .head_dim = state.range(2),
+                             .max_seqlen = length,
+                             .q_rows = rows,
+                             .first_query_only = false,
+                             .mask = {}};
+  args.mask.threshold = 429496730;
+  args.mask.scale = 1 / 0.9;
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 8; ++i) tensors.push_back(Filled<T>({rows, H}));
+  const auto at = [&](size_t i) { return tensors[i].template data<T>(); };
+  const Tensor lse = Filled<float>({rows, heads});
+  const auto& kernels = KernelsOf<T, cpu::AttentionKernels>(Device{});
+  const bool backward = state.range(1) != 0;
+  kernels.forward(at(3), lse.data<float>(), at(0), at(1), at(2), args);
   for (auto _ : state) {
-    const Tensor out = PackedAttention(q, kv, packed, options);
     if (backward) {
-      Backward(out, dout);
-      q.SetGrad({});
-      kv.SetGrad({});
+      kernels.backward(at(4), at(5), at(6), at(7), at(3), lse.data<float>(), at(0), at(1), at(2),
+                       args);
+    } else {
+      kernels.forward(at(3), lse.data<float>(), at(0), at(1), at(2), args);
     }
   }
-  const double products = backward ? 14 : 4;  // 2 forward, 5 more backward, 2 operations each
-  Operations<T>(state, products * static_cast<double>(batch * length * length * H));
+  // Two products forward and five backward, of two operations an element each.
+  Operations<T>(state, (backward ? 10.0 : 4.0) * static_cast<double>(batch * length * length * H));
 }
 void AttentionCases(benchmark::internal::Benchmark* b) {
   b->ArgNames({"length", "backward", "head"})
