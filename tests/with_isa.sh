@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# Runs a test as a processor of a lower level would: with_isa.sh LEVEL TEST, LEVEL as for LATHE_MAX_ISA.
-# Skips it where this processor has not even that level.
+# Runs a test as a processor of a lower level would: with_isa.sh LEVEL TEST, LEVEL as for LATHE_MAX_ISA. Skips it where
+# this processor has not even that level. with_isa.sh --settings LEVEL prints the environment variables that it sets, one
+# a line, and nothing where it would skip.
 set -euo pipefail
+only_settings=
+if [ "$1" = --settings ]; then
+  only_settings=1
+  shift
+fi
 export LATHE_MAX_ISA=$1
 case $1 in
   2) export ONEDNN_MAX_CPU_ISA=SSE41; needed=() ;;
@@ -13,10 +19,15 @@ esac
 flags=" $(sed -n '/^flags/{s/^[^:]*: *//p;q}' /proc/cpuinfo) "
 for flag in "${needed[@]}"; do
   if [[ $flags != *" $flag "* ]]; then
+    [ -z "$only_settings" ] || exit 0
     echo "skipped: this processor has no $flag"
     echo '<testsuites><testsuite name="with_isa" tests="1" failures="0" errors="0" skipped="1"></testsuite></testsuites>' |
       sed 's/<testsuite /\n&/' >"${XML_OUTPUT_FILE:-/dev/null}"
     exit 0
   fi
 done
+if [ -n "$only_settings" ]; then
+  printf '%s\n' "LATHE_MAX_ISA=$LATHE_MAX_ISA" "ONEDNN_MAX_CPU_ISA=$ONEDNN_MAX_CPU_ISA"
+  exit 0
+fi
 exec "$2"

@@ -26,10 +26,14 @@ def lathe_cc_binary(name, **kwargs):
     )
 
 def lathe_cc_test(name, deps = [], **kwargs):
-    """A GoogleTest program with the library's main."""
+    """A GoogleTest program with the library's main.
+
+    What is tested is compiled as it is for programs. The test's own source need not be fast: -O1 compiles in three quarters
+    of the time.
+    """
     native.cc_test(
         name = name,
-        copts = _COPTS,
+        copts = _COPTS + ["-O1"],
         linkopts = _LINKOPTS,
         deps = deps + [Label("//tools/third_party:gtest_main")],
         visibility = ["//visibility:public"],

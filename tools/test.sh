@@ -1,8 +1,18 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test. The last line is "N passed, N failed, N skipped", counted in test cases;
 # exits with 1 if any failed or none ran.
+#   tools/test.sh --levels    # then runs all tests again as processors of each lower level would (2, 3 and 4, those that
+#                             # this one has): without AVX2, without AVX-512, without AVX512-BF16
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+levels=()
+case $# in
+  0) ;;
+  1) [ "$1" = --levels ] || { echo "error: unknown argument \"$1\"; hint: tools/test.sh [--levels]" >&2; exit 2; }
+     levels=(2 3 4) ;;
+  *) echo "error: at most one argument; hint: tools/test.sh [--levels]" >&2; exit 2 ;;
+esac
 
 tools/setup.sh --tests
 
@@ -22,6 +32,13 @@ passed=0
 failed=0
 skipped=0
 
+# took WHAT: says how long it took since the last call.
+SECONDS=0
+took() {
+  echo "-- $1: $SECONDS s"
+  SECONDS=0
+}
+
 # What a machine without CUDA builds. First, so that the programs that stay are the default build's; the two differ in
 # some dozens of actions.
 if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe env | grep 'built without CUDA' >/dev/null; then
@@ -30,6 +47,8 @@ else
   echo "FAILED: bazel build --config=cpu"
   failed=$((failed + 1))
 fi
+
+took "building without CUDA"
 
 # The kernels for the oldest GPUs that they are for: they compile, no more. It takes less than two minutes on 2 cores.
 core_targets=$(bazel query "${quiet[@]}" '//core:*' 2>/dev/null) || true
@@ -45,6 +64,8 @@ else
   echo "FAILED: compiling the kernels for sm_80"
   failed=$((failed + 1))
 fi
+
+took "kernels for sm_80"
 
 # The GPU's kernels and whole training steps with them, emulated, under AddressSanitizer, in several orders of blocks and
 # threads, on which no result may depend: one case for each test and order.
@@ -65,12 +86,10 @@ for order in ${emulated:+forward reverse 7}; do
   done
 done
 
+took "emulated kernels under AddressSanitizer"
+
 # A part that does not build is one failed case: no count of what is in it can be had.
 bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
-
-# Tests use all cores themselves, so two at a time keep a machine busy enough. Results are never taken from
-# the cache, which knows nothing of what lies in those folders.
-bazel test "${quiet[@]}" --keep_going --nocache_test_results --local_test_jobs=2 "${options[@]}" //... 2>&1 | tee "$log" || true
 
 # "PASSED FAILED SKIPPED" cases in a test.xml, GoogleTest's or (after a crash or a timeout) Bazel's own.
 # Disabled ones are none of these.
@@ -87,24 +106,46 @@ count_cases() {
     END { print good + 0, bad + 0, idle + 0 }' "$1"
 }
 
-while read -r label; do
-  xml=bazel-testlogs/${label#//}
-  xml=${xml/://}/test.xml
-  good=0
-  bad=0
-  idle=0
-  if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
-    read -r good bad idle < <(count_cases "$xml")
-  elif grep -qE "^$label +(\(cached\) )?(FAILED|TIMEOUT|FLAKY)" "$log" && [ -f "$xml" ]; then
-    read -r good bad idle < <(count_cases "$xml")
-    [ "$bad" -gt 0 ] || bad=1  # it ended badly after its last case
-  else
-    bad=1  # it did not run
+# run_tests BAZEL_OPTION...: runs what //... has and counts it. Tests use all cores themselves, so two at a time keep a
+# machine busy enough. Results are never taken from the cache, which knows nothing of what lies in the folders of data.
+run_tests() {
+  local label xml good bad idle
+  bazel test "${quiet[@]}" --keep_going --nocache_test_results --local_test_jobs=2 "${options[@]}" "$@" //... 2>&1 | tee "$log" || true
+  while read -r label; do
+    xml=bazel-testlogs/${label#//}
+    xml=${xml/://}/test.xml
+    good=0
+    bad=0
+    idle=0
+    if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
+      read -r good bad idle < <(count_cases "$xml")
+    elif grep -qE "^$label +(\(cached\) )?(FAILED|TIMEOUT|FLAKY)" "$log" && [ -f "$xml" ]; then
+      read -r good bad idle < <(count_cases "$xml")
+      [ "$bad" -gt 0 ] || bad=1  # it ended badly after its last case
+    else
+      bad=1  # it did not run
+    fi
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    skipped=$((skipped + idle))
+  done < <(bazel query "${quiet[@]}" 'tests(//...)' 2>/dev/null)
+}
+
+took "building everything"
+run_tests
+took "all tests"
+for level in ${levels[@]+"${levels[@]}"}; do
+  settings=$(tests/with_isa.sh --settings "$level")
+  if [ -z "$settings" ]; then
+    echo "this processor has not level $level: tests are not run at it"
+    skipped=$((skipped + 1))
+    continue
   fi
-  passed=$((passed + good))
-  failed=$((failed + bad))
-  skipped=$((skipped + idle))
-done < <(bazel query "${quiet[@]}" 'tests(//...)' 2>/dev/null)
+  echo "== as a processor of level $level: ${settings//$'\n'/, }"
+  # shellcheck disable=SC2086
+  run_tests $(printf -- '--test_env=%s ' $settings)
+  took "all tests at level $level"
+done
 
 # A workspace of its own that embeds Lathe.
 if (cd tests/embedding && bazel build "${quiet[@]}" //:embedding && bazel-bin/embedding); then
@@ -114,6 +155,7 @@ else
   failed=$((failed + 1))
 fi
 (cd tests/embedding && bazel shutdown >/dev/null 2>&1) || true
+took "the workspace that embeds Lathe"
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
