@@ -226,15 +226,20 @@ bool HasFastBFloat16() {
 
 std::string SlowPrecisionNote(const std::string& precision, Device device) {
   if (precision != "bf16" || device.type != DeviceType::kCPU || HasFastBFloat16()) return "";
-  return "this processor has no bfloat16 products: mixed precision bf16 is slow";
+  const bool packed = cpu::Kernels<cpu::PackedProductKernels>().bf16 != nullptr;
+  return std::string("this processor has no bfloat16 products: mixed precision bf16 is ") +
+         (packed ? "no faster than float32" : "slow");
 }
 
 int64_t FullSpeedRows(int64_t rows, DType dtype) {
   if (dtype == DType::kF64) return rows;
   // Odd numbers cost a tenth. Preparing takes 0.2 ms a product without AMX, 0.3 to 2 ms with it.
-  // With AMX oneDNN 2.6 is several times slower for some odd multiples of 32 from 29 on.
+  // With AMX oneDNN 2.6 is several times slower for some odd multiples of 32 from 29 on. Packed
+  // products need no preparation.
   const bool amx = dtype == DType::kBF16 && HasFastBFloat16() && HasAmx();
-  const int64_t step = amx ? (rows <= 28 * 32 ? 32 : 64) : rows < 256 ? 4 : 16;
+  const auto& kernels = cpu::Kernels<cpu::PackedProductKernels>();
+  const bool packed = dtype == DType::kF32 ? kernels.f32 != nullptr : kernels.bf16 != nullptr;
+  const int64_t step = amx ? (rows <= 28 * 32 ? 32 : 64) : packed || rows < 256 ? 4 : 16;
   return (rows + step - 1) / step * step;
 }
 

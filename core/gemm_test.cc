@@ -140,7 +140,8 @@ std::vector<float> Expected(const HalvesCase& p, const std::vector<float>& a,
   return result;
 }
 
-// Two threads take halves of rows or of columns, odd ones, too: the same as with any number.
+// Two threads take halves of rows or of columns, odd ones, too, or share out strips and panels: the
+// same as with any number.
 TEST(GemmTest, AnyNumberOfThreadsGivesTheSameSums) {
   for (const HalvesCase& p : {HalvesCase{false, true, 40, 301, 64, true, false},
                               {false, true, 301, 64, 40, true, false},
@@ -149,6 +150,9 @@ TEST(GemmTest, AnyNumberOfThreadsGivesTheSameSums) {
                               {false, false, 300, 40, 31, false, false},
                               {false, false, 24, 1001, 2100, false, false},
                               {true, false, 301, 290, 24, false, true},
+                              // Several blocks of each kind of packed products.
+                              {true, false, 450, 130, 300, false, true},
+                              {false, true, 130, 1100, 300, true, false},
                               {true, false, 40, 301, 24, false, false}}) {
     const int64_t lda = (p.transpose_a ? p.M : p.K) + 8, ldb = (p.transpose_b ? p.K : p.N) + 8;
     const int64_t ldc = p.N + 8;

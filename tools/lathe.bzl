@@ -48,6 +48,9 @@ _ISA = {
     5: ["-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"],
 }
 
+# The levels that there are.
+CPU_LEVELS = _ISA.keys()
+
 def lathe_cpu_kernels(name, srcs, hdrs, deps):
     """Compiles kernel sources once for each instruction set level, with LATHE_ISA set to the level.
 

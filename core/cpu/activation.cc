@@ -199,7 +199,6 @@ void ColumnBlockSums(MathType<T>* sums, const T* x, int64_t rows, int64_t ld) {
 
 template <typename T>
 void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
-  // With AVX-512 the compiler itself keeps the sums in registers.
   constexpr int64_t kRegisters = 8;
   constexpr int64_t kBlock = LATHE_ISA >= 4 ? 64 : kRegisters * kLanesOf<MathType<T>>;
 #pragma omp parallel for schedule(static)

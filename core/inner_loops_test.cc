@@ -1,0 +1,199 @@
+// What the compiler makes of kernels' inner loops, at each instruction set level: vectors that are
+// wider than a register, or more of them than there are registers, are kept on the stack, and a
+// loop that stores and loads them again is up to ten times as slow. Nothing else shows that:
+// results are right, and tests of speed can't be trusted on shared machines. So this reads the
+// disassembly.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lathe {
+namespace {
+
+struct Instruction {
+  uint64_t address;
+  std::string text;
+};
+using Functions = std::map<std::string, std::vector<Instruction>>;
+
+bool Has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+// As `objdump -d` prints them, in AT&T's order of operands: the last one is written.
+Functions ParseDisassembly(std::istream& in) {
+  Functions functions;
+  std::vector<Instruction>* current = nullptr;
+  for (std::string line; std::getline(in, line);) {
+    if (line.ends_with(">:")) {
+      const size_t name = line.find('<') + 1;
+      current = &functions[line.substr(name, line.size() - name - 2)];
+      continue;
+    }
+    const size_t colon = line.find(":\t");
+    if (current == nullptr || colon == std::string::npos) continue;
+    char* end = nullptr;
+    const uint64_t address = std::strtoull(line.c_str(), &end, 16);
+    if (end != line.c_str() + colon) continue;
+    current->push_back({address, line.substr(colon + 2)});
+  }
+  return functions;
+}
+
+bool UsesVectors(const std::string& text) {
+  return Has(text, "%xmm") || Has(text, "%ymm") || Has(text, "%zmm");
+}
+
+// Whether it stores a vector register at a fixed place of the stack. Arrays there, which have an
+// index, and memory that other registers point to don't count.
+bool StoresOnStack(const std::string& text, bool has_frame_pointer) {
+  const size_t comma = text.rfind(',');
+  if (comma == std::string::npos || !UsesVectors(text.substr(0, comma))) return false;
+  const std::string to = text.substr(comma + 1);
+  return to.ends_with("(%rsp)") || (has_frame_pointer && to.ends_with("(%rbp)"));
+}
+
+struct Loop {
+  int64_t instructions = 0, vectors = 0, stack_stores = 0;
+};
+
+// Loops without a loop inside: from a jump's target to the jump back to it.
+std::vector<Loop> InnerLoops(const std::vector<Instruction>& function) {
+  const bool has_frame_pointer = std::any_of(
+      function.begin(), function.end(),
+      [](const Instruction& i) { return i.text.starts_with("mov ") && Has(i.text, "%rsp,%rbp"); });
+  std::vector<std::pair<size_t, size_t>> all;
+  for (size_t at = 0; at < function.size(); ++at) {
+    const std::string& text = function[at].text;
+    if (text[0] != 'j') continue;
+    const size_t operand = text.find_first_not_of(' ', text.find(' '));
+    if (operand == std::string::npos || std::isxdigit(text[operand]) == 0) continue;
+    const uint64_t target = std::strtoull(text.c_str() + operand, nullptr, 16);
+    for (size_t begin = 0; begin <= at; ++begin) {
+      if (function[begin].address == target) all.push_back({begin, at});
+    }
+  }
+  std::vector<Loop> inner;
+  for (const auto& [begin, end] : all) {
+    const bool has_inner = std::any_of(all.begin(), all.end(), [&](const auto& other) {
+      return other != std::pair(begin, end) && begin <= other.first && other.second <= end;
+    });
+    if (has_inner) continue;
+    Loop loop;
+    for (size_t at = begin; at <= end; ++at) {
+      const std::string& text = function[at].text;
+      ++loop.instructions;
+      loop.vectors += UsesVectors(text) ? 1 : 0;
+      loop.stack_stores += StoresOnStack(text, has_frame_pointer) ? 1 : 0;
+    }
+    inner.push_back(loop);
+  }
+  return inner;
+}
+
+// A few values that don't fit beside many others cost little: an eighth of a loop's vector
+// instructions may store on the stack, and four in any case.
+bool IsBad(const Loop& loop) {
+  return loop.stack_stores > 4 && loop.stack_stores * 8 > loop.vectors;
+}
+
+// Loops that may be bad: those of float64, which is for gradient checks only, and those of layer
+// norms for the end of a row whose length isn't a multiple of a register. With AVX-512 also three
+// that take a hundredth of a step: they wait for a processor on which something better can be
+// measured.
+bool MayBeBad(int level, const std::string& function) {
+  const auto is = [&](const char* name) { return Has(function, name); };
+  if (is("double") || is("Backward<float, float>(") || is("Backward<lathe::BFloat16, float>("))
+    return true;
+  return level >= 4 && (is("ColumnSums<") || is("TileBits(") || is("TransposeTo<float, lathe::"));
+}
+
+Functions Disassembled(const std::string& file) {
+  // The name is Bazel's; it has no quotes.
+  FILE* pipe = popen(("objdump -d --no-show-raw-insn -C '" + file + "'").c_str(), "r");
+  if (pipe == nullptr) return {};
+  std::stringstream text;
+  std::vector<char> part(1 << 16);
+  for (size_t n; (n = fread(part.data(), 1, part.size(), pipe)) > 0;)
+    text.write(part.data(), static_cast<std::streamsize>(n));
+  return pclose(pipe) == 0 ? ParseDisassembly(text) : Functions{};
+}
+
+class InnerLoopsTest : public testing::TestWithParam<int> {};
+
+TEST_P(InnerLoopsTest, KeepVectorsInRegisters) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "checks of accesses change the loops";
+#endif
+  const char* files = std::getenv(("KERNELS_V" + std::to_string(GetParam())).c_str());
+  ASSERT_NE(files, nullptr);
+  std::istringstream names(files);
+  int64_t loops = 0, with_vectors = 0;
+  for (std::string file; names >> file;) {
+    if (file.ends_with(".so")) continue;
+    for (const auto& [name, instructions] : Disassembled(file)) {
+      for (const Loop& loop : InnerLoops(instructions)) {
+        ++loops;
+        with_vectors += loop.vectors > 0 ? 1 : 0;
+        EXPECT_TRUE(!IsBad(loop) || MayBeBad(GetParam(), name))
+            << name << ": an inner loop of " << loop.instructions << " instructions, "
+            << loop.vectors << " with vector registers, stores " << loop.stack_stores
+            << " of these on the stack";
+      }
+    }
+  }
+  // It has found the kernels.
+  EXPECT_GT(loops, 200);
+  EXPECT_GT(with_vectors, 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, InnerLoopsTest, testing::Values(2, 3, 4, 5));
+
+// What the test reads, by hand: an outer loop around a bad one and a good one.
+TEST(InnerLoops, AreFoundAndCounted) {
+  std::istringstream text(
+      "0000000000000000 <Bad(float*)>:\n"
+      "   0:\tpush   %rbp\n"
+      "   1:\tmov    %rsp,%rbp\n"
+      "   4:\tvmovaps %ymm0,-0x40(%rbp)\n"
+      "   8:\tvmulps -0x40(%rbp),%ymm1,%ymm2\n"
+      "   c:\tvmovaps %ymm2,0x20(%rsp)\n"
+      "  10:\tvmovaps %ymm2,-0x60(%rbp)\n"
+      "  14:\tvmovups %ymm2,0x40(%rsp,%rax,4)\n"
+      "  18:\tvmovups %ymm2,(%rdi)\n"
+      "  1c:\tmov    %rax,0x8(%rsp)\n"
+      "  20:\tjne    8 <Bad(float*)+0x8>\n"
+      "  22:\tvaddps %ymm2,%ymm3,%ymm3\n"
+      "  26:\tjne    22 <Bad(float*)+0x22>\n"
+      "  28:\tjmp    4 <Bad(float*)+0x4>\n"
+      "  2a:\tjmp    40 <Bad(float*)+0x40>\n"
+      "  2c:\tjmp    *%rax\n"
+      "\n"
+      "0000000000000000 <NoFrame(float*)>:\n"
+      "   0:\tvmovaps %ymm0,(%rbp)\n"
+      "   4:\tjne    0 <NoFrame(float*)>\n");
+  const Functions functions = ParseDisassembly(text);
+  ASSERT_EQ(functions.size(), 2u);
+  const std::vector<Loop> loops = InnerLoops(functions.at("Bad(float*)"));
+  ASSERT_EQ(loops.size(), 2u);
+  EXPECT_EQ(loops[0].instructions, 7);
+  EXPECT_EQ(loops[0].vectors, 5);
+  EXPECT_EQ(loops[0].stack_stores, 2);
+  EXPECT_EQ(loops[1].stack_stores, 0);
+  EXPECT_EQ(InnerLoops(functions.at("NoFrame(float*)"))[0].stack_stores, 0);
+  EXPECT_TRUE(IsBad({.instructions = 26, .vectors = 18, .stack_stores = 6}));
+  EXPECT_FALSE(IsBad({.instructions = 200, .vectors = 196, .stack_stores = 20}));
+  EXPECT_FALSE(IsBad({.instructions = 9, .vectors = 3, .stack_stores = 3}));
+}
+
+}  // namespace
+}  // namespace lathe
