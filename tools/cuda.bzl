@@ -7,15 +7,19 @@ def _cuda_objects_impl(ctx):
     compilation = cc_common.merge_cc_infos(direct_cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     arguments = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "--extended-lambda", "-Xcompiler=-fPIC,-Wall,-Wno-unknown-pragmas", "-DNDEBUG"]
 
-    # Device code for each architecture, and for later ones what the driver can compile.
-    for arch in ARCHS:
-        arguments.append("-gencode=arch=compute_%s,code=sm_%s" % (arch, arch))
-    arguments.append("-gencode=arch=compute_%s,code=compute_%s" % (ARCHS[-1], ARCHS[-1]))
+    if ctx.attr.only_device_code_for:
+        arguments += ["-cubin", "-arch=sm_" + ctx.attr.only_device_code_for]
+    else:
+        # Device code for each architecture, and for later ones what the driver can compile.
+        for arch in ARCHS:
+            arguments.append("-gencode=arch=compute_%s,code=sm_%s" % (arch, arch))
+        arguments.append("-gencode=arch=compute_%s,code=compute_%s" % (ARCHS[-1], ARCHS[-1]))
     for folder in compilation.includes.to_list() + compilation.quote_includes.to_list() + compilation.system_includes.to_list():
         arguments.append("-I" + folder)
     objects = []
     for source in ctx.files.srcs:
-        out = ctx.actions.declare_file("%s_objects/%s.pic.o" % (ctx.label.name, source.basename))
+        suffix = "cubin" if ctx.attr.only_device_code_for else "pic.o"
+        out = ctx.actions.declare_file("%s_objects/%s.%s" % (ctx.label.name, source.basename, suffix))
         ctx.actions.run_shell(
             command = 'export PATH=/usr/bin:/bin; exec "$@"',
             arguments = [NVCC] + arguments + ["-c", source.path, "-o", out.path],
@@ -32,6 +36,8 @@ _cuda_objects = rule(
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu"]),
         "deps": attr.label_list(providers = [CcInfo]),
+        # An architecture; the host's part of the sources is then not compiled.
+        "only_device_code_for": attr.string(),
     },
 )
 
@@ -41,6 +47,15 @@ def lathe_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
         name = name + "_kernels",
         srcs = cu_srcs,
         deps = deps,
+    )
+
+    # Whether the kernels compile for the oldest GPUs that they are for, whatever the build is for.
+    _cuda_objects(
+        name = name + "_kernels_sm_80",
+        srcs = cu_srcs,
+        deps = deps,
+        only_device_code_for = "80",
+        tags = ["manual"],
     )
     lathe_cc_library(
         name = name,

@@ -50,15 +50,15 @@ fi
 
 took "building without CUDA"
 
-# The kernels for the oldest GPUs that they are for: they compile, no more. It takes less than two minutes on 2 cores.
+# The kernels for the oldest GPUs that they are for: they compile, no more.
 core_targets=$(bazel query "${quiet[@]}" '//core:*' 2>/dev/null) || true
 if [ -z "$core_targets" ]; then
   echo "FAILED: bazel query of //core"
   failed=$((failed + 1))
-elif ! grep -qx //core:cuda_kernels <<<"$core_targets"; then
+elif ! grep -qx //core:cuda_kernels_sm_80 <<<"$core_targets"; then
   echo "no CUDA here: kernels are not compiled for sm_80"
   skipped=$((skipped + 1))
-elif bazel build "${quiet[@]}" --repo_env=LATHE_CUDA_ARCHS=80 //core:cuda_kernels; then
+elif bazel build "${quiet[@]}" //core:cuda_kernels_sm_80; then
   passed=$((passed + 1))
 else
   echo "FAILED: compiling the kernels for sm_80"
@@ -67,16 +67,20 @@ fi
 
 took "kernels for sm_80"
 
-# The GPU's kernels and whole training steps with them, emulated, under AddressSanitizer, in several orders of blocks and
-# threads, on which no result may depend: one case for each test and order.
+# The GPU's kernels and whole training steps with them, emulated. No result may depend on the order of blocks and threads:
+# they run in reverse order under AddressSanitizer, shuffled in the default build, and forward among all tests below. One
+# case for each test and order.
 emulated=$(bazel query "${quiet[@]}" \
   'filter("_emulated_test$", tests(//core/... + //tests/...)) union //tests/emulator:checks_test union //tests/emulator:device_test except //tests:data_parallel_emulated_test' 2>/dev/null) || true
 if [ -z "$emulated" ]; then
   echo "FAILED: bazel query of the emulated tests"
   failed=$((failed + 1))
 fi
-for order in ${emulated:+forward reverse 7}; do
-  bazel test "${quiet[@]}" --config=asan --test_env="LATHE_EMULATOR_ORDER=$order" --keep_going --local_test_jobs=2 $emulated 2>&1 | tee "$log" || true
+# run_emulated ORDER BAZEL_OPTION...
+run_emulated() {
+  local order=$1 label
+  shift
+  bazel test "${quiet[@]}" "$@" --test_env="LATHE_EMULATOR_ORDER=$order" --keep_going --local_test_jobs=2 $emulated 2>&1 | tee "$log" || true
   for label in $emulated; do
     if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
       passed=$((passed + 1))
@@ -84,8 +88,8 @@ for order in ${emulated:+forward reverse 7}; do
       failed=$((failed + 1))
     fi
   done
-done
-
+}
+[ -z "$emulated" ] || run_emulated reverse --config=asan
 took "emulated kernels under AddressSanitizer"
 
 # A part that does not build is one failed case: no count of what is in it can be had.
@@ -132,6 +136,8 @@ run_tests() {
 }
 
 took "building everything"
+[ -z "$emulated" ] || run_emulated 7
+took "emulated kernels in another order"
 run_tests
 took "all tests"
 for level in ${levels[@]+"${levels[@]}"}; do
