@@ -20,7 +20,8 @@ namespace {
 constexpr int64_t kStrip = 6, kPanel = 2 * kSide;
 constexpr int64_t kMostDepth = 256;      // a panel takes 16 KB
 constexpr int64_t kMostStripRows = 192;  // of strips that are copied together: 192 KB
-constexpr int64_t kMostColumns = 1024;  // of panels that are copied together, for all threads: 1 MB
+constexpr int64_t kMostColumns =
+    1536;  // of panels that are copied together, for all threads: 1.5 MB
 
 constexpr int64_t kSmall = 1 << 16;  // operations that other threads would come too late for
 
@@ -69,9 +70,10 @@ void CopyStrip(float* to, const PackedProduct<T, C>& p, int64_t row, int64_t row
   const T* const a = p.a + row * row_stride + from * stride;
   int64_t k = 0;
   if (kSide > kStrip && !p.transpose_a) {
-    // Of a transposed register only the first kStrip elements stay.
-    for (; k + kSide <= depth; k += kSide)
-      TransposeBlock<false>(to + k * kStrip, kStrip, a + k, p.lda, rows);
+    // Of a transposed register only the first kStrip elements stay. Where the number of rows is a
+    // constant, nothing asks for it.
+    for (; rows == kStrip && k + kSide <= depth; k += kSide)
+      TransposeBlock<false>(to + k * kStrip, kStrip, a + k, p.lda, kStrip);
   }
   for (; k < depth; ++k) {
     for (int64_t r = 0; r < rows; ++r) to[k * kStrip + r] = Load(a[r * row_stride + k * stride]);
