@@ -1,5 +1,5 @@
 // Which instruction set the CPU kernels use: the level of x86-64 (2: SSE4.2, 3: AVX2 and FMA, 4:
-// AVX-512), and 5: AVX-512 with AVX512-BF16.
+// AVX-512), and 5: AVX-512 with AVX512-BF16. level.h tells kernel sources what a level has.
 //
 // A kernel family is a struct of function pointers. Its source is compiled once for each level and
 // defines `template <> const SomeKernels& TableOf<SomeKernels, LATHE_ISA>()`;

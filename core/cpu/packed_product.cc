@@ -18,11 +18,10 @@ namespace {
 // depth x kPanel, is read from the nearest cache, and a strip of op(A), kStrip x depth, from the
 // next one.
 constexpr int64_t kStrip = 6, kPanel = 2 * kSide;
-constexpr int64_t kMostDepth = 256;      // a panel takes 16 KB
-constexpr int64_t kMostStripRows = 192;  // of strips that are copied together: 192 KB
-constexpr int64_t kMostColumns =
-    1536;  // of panels that are copied together, for all threads: 1.5 MB
-
+constexpr int64_t kMostDepth = 256;          // a panel takes 16 KB
+constexpr int64_t kMostStripRows = 192;      // of strips that are copied together: 192 KB
+constexpr int64_t kMostColumns = 1536;       // of panels that are copied together: 1.5 MB
+constexpr int64_t kMostSummedColumns = 384;  // where sums are kept besides: 1.5 KB a row of C
 constexpr int64_t kSmall = 1 << 16;  // operations that other threads would come too late for
 
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -227,33 +226,36 @@ void StoreTile(const PackedProduct<T, C>& p, const Place& at, const float* sums,
   }
 }
 
-// What a thread works in, in elements: strips, a tile of C, its part of C if that isn't float32;
-// and panels for all threads, twice, which the first one has.
+// Working memory, in elements: strips and a tile of C for each thread; for all of them together
+// panels, twice, and C's sums if C isn't float32.
 struct WorkingSizes {
-  int64_t strips, tile, sums, panels;
-  int64_t All() const { return strips + tile + sums + 2 * panels; }
+  int64_t strips, tile, panels, sums;
+  int64_t OfThread() const { return strips + tile; }
+  int64_t Shared() const { return 2 * panels + sums; }
 };
+size_t Bytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
 
 template <typename T, typename C>
 void Multiply(const PackedProduct<T, C>& p) {
   constexpr bool kInPlace = std::is_same_v<C, float>;
   const int64_t depth = PartSize(p.K, kMostDepth, kSide);
-  const int64_t columns = PartSize(p.N, kMostColumns, kPanel);
+  const int64_t columns = PartSize(p.N, kInPlace ? kMostColumns : kMostSummedColumns, kPanel);
   const int64_t all_strips = Ceil(p.M, kStrip);
   const WorkingSizes sizes = {
       .strips = PartSize(p.M, kMostStripRows, kStrip) / kStrip * StripSize(depth),
       .tile = kStrip * kPanel,
-      .sums = kInPlace ? 0 : all_strips * kStrip * columns,
-      .panels = columns * depth};
-  const size_t bytes = static_cast<size_t>(sizes.All()) * sizeof(float);
-  ReserveWorkingMemory(bytes);
-  float* const all_panels = static_cast<float*>(WorkingMemory(bytes));
+      .panels = columns * depth,
+      .sums = kInPlace ? 0 : all_strips * kStrip * columns};
+  ReserveWorkingMemory(Bytes(sizes.OfThread()));
+  float* const all_panels =
+      static_cast<float*>(WorkingMemory(Bytes(sizes.Shared() + sizes.OfThread())));
+  float* const all_sums = all_panels + 2 * sizes.panels;
 #pragma omp parallel if (p.M * p.N * p.K > kSmall)
   {
     const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    float* const tile = static_cast<float*>(WorkingMemory(bytes)) + 2 * sizes.panels;
-    float* const sums = tile + sizes.tile;
-    float* const strips = sums + sizes.sums;
+    float* const strips = thread == 0 ? all_panels + sizes.Shared()
+                                      : static_cast<float*>(WorkingMemory(Bytes(sizes.OfThread())));
+    float* const tile = strips + sizes.strips;
     bool second = false;
     for (int64_t n = 0; n < p.N; n += columns) {
       const int64_t width = Min(columns, p.N - n), num_panels = Ceil(width, kPanel);
@@ -282,7 +284,7 @@ void Multiply(const PackedProduct<T, C>& p) {
               if constexpr (kInPlace) {
                 MultiplyTile(p, at, deep, k == 0, strip, panel, tile);
               } else {
-                float* const c = sums + (row - begin) * columns + i * kPanel;
+                float* const c = all_sums + row * columns + i * kPanel;
                 kTiles[at.rows - 1](deep, strip, panel, c, columns, k > 0, nullptr);
                 if (k + deep == p.K) StoreTile(p, at, c, columns);
               }
