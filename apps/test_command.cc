@@ -36,9 +36,8 @@ constexpr char kUsage[] =
     "one. Where there are GPUs, a process trains on each, or as many as --num_processes\n"
     "says. On the CPU there are 2 unless more are asked for.\n";
 
-// What comes before the folder for reports where this program is a process of a job. The job that
-// the tested one is compared with prints no notes: the tested one prints those that concern the
-// user.
+// What comes before the folder for reports where this program is a process of a job. The reference
+// job prints no notes, since the tested job prints them.
 constexpr char kAsRank[] = "as-rank", kAsReference[] = "as-reference";
 
 // GPUs that this very program can use.
