@@ -55,8 +55,7 @@ struct AcceleratorOptions {
   // processes each takes the GPU that its local rank numbers ("cuda"), and "auto" is the CPU for
   // all unless each has one of its own. Empty: as the environment says (ReadDevice), else "auto".
   std::string device = "";
-  // False: the main process prints no notes on standard error about a slow precision or unused
-  // GPUs.
+  // False: the main process prints no notes about a slow precision or unused GPUs.
   bool notes = true;
   // A loader's batch_size is that of the batch which all processes share. False: that of each
   // process, so that N of them make batches N times as large.
