@@ -200,18 +200,10 @@ void ColumnBlockSums(MathType<T>* sums, const T* x, int64_t rows, int64_t ld) {
 template <typename T>
 void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
   constexpr int64_t kRegisters = 8;
-  constexpr int64_t kBlock = LATHE_ISA >= 4 ? 64 : kRegisters * kLanesOf<MathType<T>>;
+  constexpr int64_t kBlock = kRegisters * kLanesOf<MathType<T>>;
 #pragma omp parallel for schedule(static)
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t width = n - begin < kBlock ? n - begin : kBlock;
-#if LATHE_ISA >= 4
-    MathType<T> sum[kBlock] = {};
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* row = x + r * ld + begin;
-      for (int64_t c = 0; c < width; ++c) sum[c] += Load(row[c]);
-    }
-    for (int64_t c = 0; c < width; ++c) sums[begin + c] += sum[c];
-#else
     if (width == kBlock) {
       ColumnBlockSums<kRegisters>(sums + begin, x + begin, rows, ld);
       continue;
@@ -224,7 +216,6 @@ void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t 
       for (int64_t r = 0; r < rows; ++r) sum += Load(x[r * ld + c]);
       sums[c] += sum;
     }
-#endif
   }
 }
 

@@ -88,110 +88,6 @@ struct TilePlace {
 
 constexpr int64_t kLanes = 16;
 
-#if LATHE_ISA >= 4
-// Mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as RowBits makes
-// them. Short rows are made together, so that there is enough for a vector. `bits` has room for
-// kLanes more.
-void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t first,
-              int64_t rows, int64_t keys, uint32_t* bits, int64_t ld) {
-  constexpr int64_t kTogether = 64;
-  const uint32_t key0 = args.mask.key0;
-  const uint32_t key1 = args.mask.key1 + static_cast<uint32_t>(head) * 0x9E3779B9u;
-  const uint32_t sample = static_cast<uint32_t>(args.sample_ids[sequence]), step = args.mask.step;
-  const int64_t blocks = (keys + 3) / 4;
-  if (blocks >= kTogether / 2) {
-    for (int64_t i = 0; i < rows; ++i)
-      RowBits(key0, key1, step, sample, static_cast<uint32_t>(first + i), keys, bits + i * ld);
-    return;
-  }
-  // Whole vectors are copied; what is too much is overwritten by what follows.
-  static_assert(kTogether % kPhiloxTogether == 0);
-  uint32_t place[kTogether + kLanes] = {}, position[kTogether + kLanes] = {};
-  uint32_t words[4][kTogether + kLanes];
-  const int64_t group = kTogether / blocks;
-  for (int64_t i = 0; i < rows; i += group) {
-    const int64_t n = Min(group, rows - i);
-    for (int64_t r = 0; r < n; ++r) {
-      for (int64_t b = 0; b < blocks; b += kLanes) {
-#pragma omp simd
-        for (int64_t l = 0; l < kLanes; ++l) {
-          place[r * blocks + b + l] = static_cast<uint32_t>(b + l);
-          position[r * blocks + b + l] = static_cast<uint32_t>(first + i + r);
-        }
-      }
-    }
-    for (int64_t from = 0; from < n * blocks; from += kPhiloxTogether) {
-      FullLanes counters[kPhiloxRegisters], positions[kPhiloxRegisters];
-      std::memcpy(counters, place + from, sizeof(counters));
-      std::memcpy(positions, position + from, sizeof(positions));
-      const PhiloxWords made = PhiloxAt(counters, positions, sample, step, key0, key1);
-      for (int w = 0; w < 4; ++w) std::memcpy(words[w] + from, made.words[w], sizeof(counters));
-    }
-    for (int64_t r = 0; r < n; ++r) {
-      for (int64_t w = 0; w < 4; ++w) {
-        for (int64_t b = 0; b < blocks; b += kLanes) {
-          uint32_t* to = bits + (i + r) * ld + w * blocks + b;
-#pragma omp simd
-          for (int64_t l = 0; l < kLanes; ++l) to[l] = words[w][r * blocks + b + l];
-        }
-      }
-    }
-  }
-}
-
-// to[i * to_ld + j] = dropout(softmax(scores[i * ld + j])), which may be the same memory, with
-// zeros from S up to a whole line; lse[lse_at + i * heads] = the log of the sum of exponentials,
-// unless lse is null. `scores` is used up, `bits` is working memory.
-template <typename To, typename M>
-void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_t ld, To* to,
-             int64_t to_ld, M* lse, int64_t lse_at, uint32_t* bits) {
-  constexpr int64_t kSize = Line<M>::kSize;
-  const int64_t rows = tile.rows, S = tile.S, keys = WholeLines<M>(S);
-  const M scale = M(1) / std::sqrt(static_cast<M>(args.head_dim));
-  const M keep_scale = static_cast<M>(args.mask.scale);
-  const uint32_t threshold = args.mask.threshold;
-  if (threshold > 0) TileBits(args, tile.sequence, tile.head, tile.first, rows, S, bits, ld);
-  // Loops of their own, so that one row's sums don't wait for another's.
-  M top[kTile], factor[kTile];
-  for (int64_t i = 0; i < rows; ++i) {
-    M* row = scores + i * ld;
-    for (int64_t j = S; j < keys; ++j) row[j] = kNoScore<M>;
-    typename Line<M>::Vector largest = LineAt(row);
-    for (int64_t j = kSize; j < keys; j += kSize) {
-      const typename Line<M>::Vector line = LineAt(row + j);
-      largest = largest > line ? largest : line;
-    }
-    top[i] = Largest<M>(largest);
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    M* row = scores + i * ld;
-#pragma omp simd
-    for (int64_t j = 0; j < keys; ++j) row[j] = Exp((row[j] - top[i]) * scale);
-    for (int64_t j = S; j < keys; ++j) row[j] = 0;
-    typename Line<M>::Vector total = LineAt(row);
-    for (int64_t j = kSize; j < keys; j += kSize) total += LineAt(row + j);
-    const M sum = Sum<M>(total);
-    if (lse != nullptr) lse[lse_at + i * args.heads] = top[i] * scale + std::log(sum);
-    factor[i] = keep_scale / sum;
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    const M* row = scores + i * ld;
-    To* to_row = to + i * to_ld;
-    const uint32_t* row_bits = bits + i * ld;
-    const M by = factor[i];
-    if (threshold > 0) {
-#pragma omp simd
-      for (int64_t j = 0; j < keys; ++j) {
-        const M kept = row[j] * by;
-        Store(to_row[j], row_bits[j] < threshold ? M(0) : kept);
-      }
-    } else {
-#pragma omp simd
-      for (int64_t j = 0; j < keys; ++j) Store(to_row[j], row[j] * by);
-    }
-  }
-}
-#else
 // Mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as RowBits makes
 // them. Short rows are made together, so that there is enough for whole registers. `bits` has room
 // for kLanes more.
@@ -202,7 +98,7 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
   const uint32_t key1 = args.mask.key1 + static_cast<uint32_t>(head) * 0x9E3779B9u;
   const uint32_t sample = static_cast<uint32_t>(args.sample_ids[sequence]), step = args.mask.step;
   const int64_t blocks = (keys + 3) / 4;
-  if (blocks >= 2 * kPhiloxTogether) {
+  if (blocks >= 2 * kPhiloxTogether || blocks % kPhiloxTogether == 0) {
     for (int64_t i = 0; i < rows; ++i)
       RowBits(key0, key1, step, sample, static_cast<uint32_t>(first + i), keys, bits + i * ld);
     return;
@@ -269,7 +165,6 @@ struct LastLine {
 template <typename To, typename M>
 void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_t ld, To* to,
              int64_t to_ld, M* lse, int64_t lse_at, uint32_t* bits) {
-  static_assert(std::is_same_v<To, M>);
   constexpr int64_t kSize = Line<M>::kSize;
   const int64_t rows = tile.rows, S = tile.S, last = WholeLines<M>(S) - kSize;
   const M scale = M(1) / std::sqrt(static_cast<M>(args.head_dim));
@@ -296,11 +191,11 @@ void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_
       M* row = scores + (from + i) * ld;
       Lanes<M> total = {};
       for (int64_t j = 0; j < last; j += kSize) {
-        const Lanes<M> e = Exp((LineAt(row + j) - top[i]) * scale);
+        const Lanes<M> e = Exp(Lanes<M>((LineAt(row + j) - top[i]) * scale));
         StoreLanes(row + j, e, AllLanes{});
         total += e;
       }
-      const Lanes<M> e = last_line.Or(Exp((LineAt(row + last) - top[i]) * scale), M(0));
+      const Lanes<M> e = last_line.Or(Exp(Lanes<M>((LineAt(row + last) - top[i]) * scale)), M(0));
       StoreLanes(row + last, e, AllLanes{});
       sum[i] = Sum<M>(total + e);
     }
@@ -323,7 +218,6 @@ void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_
     }
   }
 }
-#endif
 
 // From scores in p and dO V^T in ds to dropout(softmax(scores)) and the scores' gradients, times
 // the scores' scale, up to a whole line of columns: of those from S on nothing is said. dot:

@@ -94,16 +94,25 @@ template <typename T>
   for (int64_t i = 0; i < first.n; ++i) Store(to[i], x[i]);
 }
 
-// max(least, x) and min(most, x); NaN stays NaN. The compiler makes two instructions of
-// `x < least ? least : x`, but for AVX-512 one that has a mask.
-#if LATHE_ISA == 3
+// max(least, x) and min(most, x); NaN stays NaN. Of `x < least ? least : x` the compiler makes two
+// instructions for a register.
+[[gnu::always_inline]] inline float AtLeast(float least, float x) { return x < least ? least : x; }
+[[gnu::always_inline]] inline float AtMost(float most, float x) { return x > most ? most : x; }
+#if LATHE_ISA >= 4
+[[gnu::always_inline]] inline Lanes<float> AtLeast(Lanes<float> least, Lanes<float> x) {
+  return (Lanes<float>)_mm512_maskz_max_ps(0xFFFF, (__m512)least, (__m512)x);
+}
+[[gnu::always_inline]] inline Lanes<float> AtMost(Lanes<float> most, Lanes<float> x) {
+  return (Lanes<float>)_mm512_maskz_min_ps(0xFFFF, (__m512)most, (__m512)x);
+}
+#elif LATHE_ISA == 3
 [[gnu::always_inline]] inline Lanes<float> AtLeast(Lanes<float> least, Lanes<float> x) {
   return (Lanes<float>)_mm256_max_ps((__m256)least, (__m256)x);
 }
 [[gnu::always_inline]] inline Lanes<float> AtMost(Lanes<float> most, Lanes<float> x) {
   return (Lanes<float>)_mm256_min_ps((__m256)most, (__m256)x);
 }
-#elif LATHE_ISA == 2
+#else
 [[gnu::always_inline]] inline Lanes<float> AtLeast(Lanes<float> least, Lanes<float> x) {
   return (Lanes<float>)_mm_max_ps((__m128)least, (__m128)x);
 }

@@ -21,21 +21,12 @@ struct BitsOf<float> {
   typedef uint32_t type;
 };
 
-// Whether AtLeast and AtMost take it.
-template <typename V>
-constexpr bool kLimits = LATHE_ISA < 4 && !std::is_same_v<V, float>;
-
 // e^x by range reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7 (relative error
 // below 2e-7). Below -87 the result stays at e^-87; NaN stays NaN.
 template <typename V>
 [[gnu::always_inline]] inline V ExpUpTo88(V x) {
   using Bits = typename BitsOf<V>::type;
-  const V least = V{} - 87.0f;
-  if constexpr (kLimits<V>) {
-    x = AtLeast(least, x);
-  } else {
-    x = x < least ? least : x;
-  }
+  x = AtLeast(V{} - 87.0f, x);
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const V rounded = x * 1.44269504f + kRound, n = rounded - kRound;
   const V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -49,9 +40,8 @@ template <typename V>
   // The lowest bits of `rounded` are those of n.
   return p * std::bit_cast<V>((std::bit_cast<Bits>(rounded) << 23) + (127u << 23));
 }
-[[gnu::always_inline]] inline float Exp(float x) { return ExpUpTo88(x > 88.0f ? 88.0f : x); }
+[[gnu::always_inline]] inline float Exp(float x) { return ExpUpTo88(AtMost(88.0f, x)); }
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
-#if LATHE_ISA < 4
 [[gnu::always_inline]] inline Lanes<float> Exp(Lanes<float> x) {
   return ExpUpTo88(AtMost(Lanes<float>{} + 88.0f, x));
 }
@@ -59,7 +49,6 @@ template <typename V>
   for (int64_t i = 0; i < kLanesOf<double>; ++i) x[i] = std::exp(x[i]);
   return x;
 }
-#endif
 
 // Within two units of the last place; x is at least 2^-125 and below 2^126.
 [[gnu::always_inline]] inline Lanes<float> Reciprocal(Lanes<float> x) {
@@ -76,12 +65,7 @@ template <typename V>
 // below 1e-7); beyond that erf is 1 in float.
 [[gnu::always_inline]] inline Lanes<float> Erf(Lanes<float> x) {
   const Lanes<float> most = Lanes<float>{} + 3.92f;
-#if LATHE_ISA >= 4
-  x = x < -most ? -most : x;
-  x = x > most ? most : x;
-#else
   x = AtMost(most, AtLeast(-most, x));
-#endif
   const Lanes<float> t = x * x;
   Lanes<float> p = t * 2.0480392745857464e-08f - 1.947230554051403e-06f;
   p = p * t + 0.0001337971880599297f;

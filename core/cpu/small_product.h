@@ -171,14 +171,8 @@ template <bool whole, typename T>
                                                   int64_t stride, int64_t rows) {
   SideLine x[kSide];
 #pragma GCC unroll 16
-  for (int r = 0; r < kSide; ++r) {
-    alignas(64) float row[kSide] = {};
-    if (whole || r < rows) {
-#pragma omp simd
-      for (int c = 0; c < kSide; ++c) row[c] = Load(in[r * stride + c]);
-    }
-    x[r] = *reinterpret_cast<const SideLine*>(row);
-  }
+  for (int r = 0; r < kSide; ++r)
+    x[r] = whole || r < rows ? LoadLanes(in + r * stride, AllLanes{}) : SideLine{};
   TransposeInRegisters<kSide / 2>(x);
 #pragma GCC unroll 16
   for (int c = 0; c < kSide; ++c) *reinterpret_cast<Line<float>::Vector*>(out + c * ld) = x[c];
