@@ -27,7 +27,7 @@
 #include "lathe/data/text_table.h"
 #include "lathe/data/tokenizer.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/distributed/launch.h"
+#include "lathe/distributed/launch/launch.h"
 #include "lathe/models/bert.h"
 #include "lathe/models/config.h"
 #include "lathe/models/pretrained.h"

@@ -13,7 +13,7 @@
 #include "lathe/apps/report_error.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/distributed/launch.h"
+#include "lathe/distributed/launch/launch.h"
 
 namespace lathe {
 namespace {

@@ -21,7 +21,7 @@
 #include "lathe/core/file.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/version.h"
-#include "lathe/distributed/machine.h"
+#include "lathe/distributed/rendezvous/machine.h"
 
 namespace lathe {
 namespace {

@@ -31,11 +31,11 @@
 #include "lathe/core/gemm_options.h"
 #include "lathe/core/log.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/distributed/dataset_digests.h"
-#include "lathe/distributed/ended_ranks.h"
-#include "lathe/distributed/job.h"
-#include "lathe/distributed/lost_ranks.h"
-#include "lathe/distributed/shared_error.h"
+#include "lathe/distributed/job/dataset_digests.h"
+#include "lathe/distributed/job/job.h"
+#include "lathe/distributed/job/shared_error.h"
+#include "lathe/distributed/liveness/ended_ranks.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 
 namespace lathe {
 namespace {

@@ -9,8 +9,8 @@
 #include "lathe/apps/launch_flags.h"
 #include "lathe/apps/report_error.h"
 #include "lathe/core/error.h"
-#include "lathe/distributed/environment.h"
-#include "lathe/distributed/launch.h"
+#include "lathe/distributed/launch/launch.h"
+#include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
 namespace {

@@ -15,7 +15,7 @@
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/core/nearest_name.h"
-#include "lathe/distributed/launch.h"
+#include "lathe/distributed/launch/launch.h"
 
 namespace lathe {
 namespace {

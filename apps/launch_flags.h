@@ -14,7 +14,7 @@
 
 #include "lathe/apps/flags.h"
 #include "lathe/apps/launch_config.h"
-#include "lathe/distributed/launch.h"
+#include "lathe/distributed/launch/launch.h"
 
 namespace lathe {
 

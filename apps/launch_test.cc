@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lathe/apps/cli_testing.h"
-#include "lathe/distributed/machine.h"
+#include "lathe/distributed/rendezvous/machine.h"
 
 namespace lathe {
 namespace {

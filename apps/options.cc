@@ -10,7 +10,7 @@
 #include "lathe/apps/precision.h"
 #include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/error.h"
-#include "lathe/distributed/environment.h"
+#include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/optim/schedules.h"
 
 namespace lathe {

@@ -8,7 +8,7 @@
 #include "lathe/apps/cli_testing.h"
 #include "lathe/apps/self_test_report.h"
 #include "lathe/core/error.h"
-#include "lathe/distributed/testing.h"
+#include "lathe/distributed/testing/testing.h"
 
 namespace lathe {
 namespace {

@@ -17,7 +17,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/distributed/launch.h"
+#include "lathe/distributed/launch/launch.h"
 
 namespace lathe {
 namespace {

@@ -16,8 +16,8 @@
 #include "lathe/apps/trainer.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/distributed/ended_ranks.h"
-#include "lathe/distributed/lost_ranks.h"
+#include "lathe/distributed/liveness/ended_ranks.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 
 namespace lathe {
 namespace {

@@ -11,9 +11,9 @@
 #include "lathe/core/gemm_options.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/accelerator_state.h"
-#include "lathe/distributed/dataset_digests.h"
-#include "lathe/distributed/job.h"
-#include "lathe/distributed/job_device.h"
+#include "lathe/distributed/job/dataset_digests.h"
+#include "lathe/distributed/job/job.h"
+#include "lathe/distributed/job/job_device.h"
 
 namespace lathe {
 namespace {

@@ -11,8 +11,8 @@
 //   }
 //
 // Names are those of Hugging Face's Accelerate; docs/accelerate.md lists what differs, and why.
-// Which processes belong together the environment says (distributed/environment.h). All of them
-// make the same calls in the same order.
+// Which processes belong together the environment says (distributed/rendezvous/environment.h). All
+// of them make the same calls in the same order.
 #pragma once
 
 #include <chrono>
@@ -29,10 +29,10 @@
 
 #include "lathe/core/tensor.h"
 #include "lathe/data/data_loader.h"
-#include "lathe/distributed/collectives.h"
-#include "lathe/distributed/environment.h"
-#include "lathe/distributed/process_group.h"
-#include "lathe/distributed/reducer.h"
+#include "lathe/distributed/groups/collectives.h"
+#include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/reduce/reducer.h"
+#include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/step_graphs.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
@@ -186,7 +186,8 @@ class Accelerator {
   // Null unless mixed_precision is "fp16".
   const GradScaler* scaler() const;
 
-  // Collectives; see distributed/collectives.h. With one process they return what they were given.
+  // Collectives; see distributed/groups/collectives.h. With one process they return what they were
+  // given.
   Tensor Gather(const Tensor& tensor);
   Tensor Reduce(const Tensor& tensor, const std::string& reduction = "sum");
   Tensor PadAcrossProcesses(const Tensor& tensor, int dim = 0, double pad_index = 0,

@@ -14,8 +14,8 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
-#include "lathe/distributed/launch.h"
-#include "lathe/distributed/shared_error.h"
+#include "lathe/distributed/job/shared_error.h"
+#include "lathe/distributed/launch/launch.h"
 
 namespace lathe {
 namespace {

@@ -13,7 +13,7 @@
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
-#include "lathe/distributed/shared_copies.h"
+#include "lathe/distributed/reduce/shared_copies.h"
 #include "lathe/distributed/step_graphs.h"
 
 namespace lathe {

@@ -9,7 +9,7 @@
 #include "lathe/core/ops/linear.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/distributed/testing.h"
+#include "lathe/distributed/testing/testing.h"
 
 namespace lathe {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lathe/data/data_loader.h"
-#include "lathe/distributed/process_group.h"
+#include "lathe/distributed/groups/process_group.h"
 
 namespace lathe {
 

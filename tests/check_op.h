@@ -17,7 +17,7 @@
 //   - NaN in, NaN out, and at the same places as in the composed formula;
 //   - that the inputs are left as they were;
 //   - where the case names its activations, all of the values and gradients in bfloat16.
-// Where a test links //tests:check_op_on_device instead, the op runs on cuda:0, in float32 and,
+// Where a test links :check_op_on_device instead, the op runs on cuda:0, in float32 and,
 // with activations named, in bfloat16 and float16, and is compared with the host's float64; without
 // a device the test is skipped. What `op` captures has to follow: `ids.To(x[0].device())`. The
 // inputs are drawn from Philox under the case's name, so a failure repeats itself.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lathe/distributed/accelerator.h"
-#include "lathe/distributed/testing.h"
+#include "lathe/distributed/testing/testing.h"
 
 namespace lathe {
 

@@ -14,8 +14,8 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator_testing.h"
-#include "lathe/distributed/job.h"
-#include "lathe/distributed/nccl_group.h"
+#include "lathe/distributed/groups/nccl/nccl_group.h"
+#include "lathe/distributed/job/job.h"
 #include "lathe/tests/on_devices.h"
 
 namespace lathe {

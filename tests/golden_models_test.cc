@@ -1,7 +1,7 @@
 // Runs every golden case (config.json, model.safetensors, golden.safetensors) of a supported model
 // type: logits, loss, hidden states, each gradient by name, and ten training steps, against values
 // that Transformers computed in float64. Cases come from tests/golden/models and, if set,
-// $LATHE_GOLDEN_DIR/models. On a GPU where the test links //tests:check_op_on_device.
+// $LATHE_GOLDEN_DIR/models. On a GPU where the test links :check_op_on_device.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "lathe/core/device_backend.h"
-#include "lathe/distributed/machine.h"
+#include "lathe/distributed/rendezvous/machine.h"
 
 namespace lathe {
 

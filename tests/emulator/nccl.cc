@@ -15,8 +15,8 @@
 
 #include "lathe/core/dtype.h"
 #include "lathe/core/error.h"
-#include "lathe/distributed/nccl_library.h"
-#include "lathe/distributed/socket.h"
+#include "lathe/distributed/groups/nccl/nccl_library.h"
+#include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/tests/emulator/emulator.h"
 
 using lathe::Socket;

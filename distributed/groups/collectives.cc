@@ -1,0 +1,261 @@
+#include "lathe/distributed/groups/collectives.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <sstream>
+
+#include "lathe/core/philox.h"
+
+namespace lathe {
+namespace {
+
+template <typename T>
+std::span<const std::byte> BytesOf(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+template <typename T>
+std::vector<T> GatherValues(ProcessGroup& group, const T& mine) {
+  std::vector<T> all(static_cast<size_t>(group.size()));
+  group.AllGather(BytesOf(mine), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+// A tensor's dtype and shape in a fixed number of bytes.
+struct Signature {
+  static constexpr int kMostDims = 8;
+  int64_t dtype = -1, ndim = 0;
+  std::array<int64_t, kMostDims> dims{};
+  bool operator==(const Signature&) const = default;
+
+  std::string Text() const {
+    if (dtype < 0) return "no tensor";
+    std::ostringstream out;
+    out << ToString(static_cast<DType>(dtype)) << ' ' << Shape(dims.begin(), dims.begin() + ndim);
+    return out.str();
+  }
+};
+
+Signature SignatureOf(const char* what, const Tensor& tensor) {
+  Signature signature;
+  if (!tensor.allocated()) return signature;
+  Check(tensor.ndim() <= Signature::kMostDims, what, "at most ", Signature::kMostDims,
+        " dimensions are possible but there are ", tensor.ndim());
+  signature.dtype = static_cast<int64_t>(tensor.dtype());
+  signature.ndim = tensor.ndim();
+  std::copy(tensor.shape().begin(), tensor.shape().end(), signature.dims.begin());
+  return signature;
+}
+
+// All ranks' signatures, which may only differ in dimension `free_dim`.
+std::vector<Signature> GatherSignatures(ProcessGroup& group, const char* what, const Tensor& tensor,
+                                        int free_dim = -1) {
+  const std::vector<Signature> all = GatherValues(group, SignatureOf(what, tensor));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    Signature other = all[rank];
+    if (free_dim >= 0 && free_dim < all[0].ndim) {
+      other.dims[static_cast<size_t>(free_dim)] = all[0].dims[static_cast<size_t>(free_dim)];
+    }
+    if (other == all[0] && other.dtype >= 0) continue;
+    throw InvalidArgument("[" + std::string(what) + "] rank " + std::to_string(rank) + " has " +
+                              all[rank].Text() +
+                              (rank == 0 ? "" : " but rank 0 has " + all[0].Text()),
+                          "give tensors of the same shape and dtype on all ranks");
+  }
+  return all;
+}
+
+std::span<const std::byte> TensorBytes(const Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.raw_data()), static_cast<size_t>(tensor.bytes())};
+}
+
+template <typename T>
+void AllReduceValues(ProcessGroup& group, const Tensor& tensor, ReduceOp op, double scale) {
+  const std::span<T> values = tensor.values<T>();
+  group.AllReduce(values, op);
+  if (scale == 1) return;
+  for (T& v : values) v = static_cast<T>(static_cast<double>(v) * scale);
+}
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// Of "name<tab>value".
+std::string NameOf(const std::string& line) { return line.substr(0, line.find('\t')); }
+
+bool HasName(const std::vector<std::string>& lines, const std::string& line) {
+  return std::any_of(lines.begin(), lines.end(),
+                     [&](const std::string& other) { return NameOf(other) == NameOf(line); });
+}
+
+// A line for people. Of a long value, what lies around the place where it parts from the other
+// line's; the bytes of a character stay together.
+std::string Shown(const std::string& line, const std::string& other) {
+  constexpr size_t kMost = 200, kBefore = 50;
+  const std::string name = NameOf(line);
+  const std::string value = line.substr(std::min(name.size() + 1, line.size()));
+  if (value.size() <= kMost) return name + ' ' + value;
+  const auto inside_character = [&](size_t at) {
+    return at < value.size() && (static_cast<unsigned char>(value[at]) & 0xC0) == 0x80;
+  };
+  const auto parting = std::mismatch(line.begin(), line.end(), other.begin(), other.end()).first;
+  const size_t common = static_cast<size_t>(parting - line.begin());
+  size_t begin = common > name.size() + 1 + kBefore ? common - name.size() - 1 - kBefore : 0;
+  while (inside_character(begin)) ++begin;
+  size_t end = std::min(begin + kMost, value.size());
+  while (inside_character(end)) ++end;
+  return name + ' ' + (begin > 0 ? "..." : "") + value.substr(begin, end - begin) +
+         (end < value.size() ? "..." : "");
+}
+
+int64_t Product(const Shape& shape, int begin, int end) {
+  int64_t n = 1;
+  for (int i = begin; i < end; ++i) n *= shape[static_cast<size_t>(i)];
+  return n;
+}
+
+}  // namespace
+
+Tensor Gather(ProcessGroup& group, const Tensor& tensor) {
+  Tensor rows = tensor.defined() && tensor.ndim() == 0 ? tensor.Detach().Reshape({1}) : tensor;
+  const std::vector<Signature> all = GatherSignatures(group, "gather", rows, 0);
+  int64_t most = 0, total = 0;
+  for (const Signature& signature : all) {
+    most = std::max(most, signature.dims[0]);
+    total += signature.dims[0];
+  }
+  const Device device = rows.device();
+  rows = rows.To(Device{});
+  Shape shape = rows.shape();
+  const size_t row_bytes =
+      static_cast<size_t>(Product(shape, 1, rows.ndim()) * SizeOf(rows.dtype()));
+  shape[0] = total;
+  const Tensor result = Tensor::Empty(shape, rows.dtype());
+  // Every rank's rows in blocks of one size.
+  const size_t block = row_bytes * static_cast<size_t>(most);
+  std::vector<std::byte> mine(block), gathered(block * all.size());
+  const auto bytes = TensorBytes(rows);
+  std::copy(bytes.begin(), bytes.end(), mine.begin());
+  group.AllGather(mine, gathered);
+  std::byte* out = static_cast<std::byte*>(result.raw_data());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const size_t size = row_bytes * static_cast<size_t>(all[rank].dims[0]);
+    std::memcpy(out, gathered.data() + block * rank, size);
+    out += size;
+  }
+  return result.To(device);
+}
+
+Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& reduction) {
+  const bool mean = reduction == "mean";
+  const ReduceOp op = reduction == "max"   ? ReduceOp::kMax
+                      : reduction == "min" ? ReduceOp::kMin
+                                           : ReduceOp::kSum;
+  Check(mean || op != ReduceOp::kSum || reduction == "sum", "reduce",
+        "the reduction must be sum, mean, max or min but is \"", reduction, "\"");
+  GatherSignatures(group, "reduce", tensor);
+  const DType dtype = tensor.dtype();
+  Check(!mean || IsFloating(dtype), "reduce", "integers have no mean; reduce their sum");
+  const DType wide = dtype == DType::kF64 ? DType::kF64
+                     : IsFloating(dtype)  ? DType::kF32
+                                          : DType::kI64;
+  // On the host, and nobody else's.
+  const Tensor sum = (tensor.device() == Device{} ? tensor.Clone() : tensor.To(Device{})).To(wide);
+  const double scale = mean ? 1.0 / group.size() : 1;
+  if (wide == DType::kF64) {
+    AllReduceValues<double>(group, sum, op, scale);
+  } else if (wide == DType::kF32) {
+    AllReduceValues<float>(group, sum, op, scale);
+  } else {
+    AllReduceValues<int64_t>(group, sum, op, scale);
+  }
+  return sum.To(dtype).To(tensor.device());
+}
+
+Tensor PadAcrossProcesses(ProcessGroup& group, const Tensor& tensor, int dim, double pad_index,
+                          bool pad_first) {
+  if (dim < 0) dim += tensor.ndim();
+  const bool pads = dim >= 0 && dim < tensor.ndim();
+  const std::vector<Signature> all =
+      GatherSignatures(group, "pad_across_processes", tensor, pads ? dim : tensor.ndim());
+  if (!pads) return tensor;
+  Shape shape = tensor.shape();
+  const int64_t own = shape[static_cast<size_t>(dim)];
+  int64_t longest = 0;
+  for (const Signature& signature : all)
+    longest = std::max(longest, signature.dims[static_cast<size_t>(dim)]);
+  shape[static_cast<size_t>(dim)] = longest;
+  const Tensor result = Tensor::Full(shape, pad_index, tensor.dtype());
+  const Tensor on_host = tensor.To(Device{});
+  const int64_t outer = Product(shape, 0, dim);
+  const size_t inner =
+      static_cast<size_t>(Product(shape, dim + 1, tensor.ndim()) * SizeOf(tensor.dtype()));
+  const std::byte* from = static_cast<const std::byte*>(on_host.raw_data());
+  std::byte* to = static_cast<std::byte*>(result.raw_data());
+  const size_t skip = pad_first ? inner * static_cast<size_t>(longest - own) : 0;
+  for (int64_t i = 0; i < outer; ++i) {
+    std::memcpy(to + inner * static_cast<size_t>(longest * i) + skip,
+                from + inner * static_cast<size_t>(own * i), inner * static_cast<size_t>(own));
+  }
+  return result.To(tensor.device());
+}
+
+void Broadcast(ProcessGroup& group, Tensor tensor, int root) {
+  GatherSignatures(group, "broadcast", tensor);
+  const Tensor on_host = tensor.To(Device{});
+  group.Broadcast(
+      {static_cast<std::byte*>(on_host.raw_data()), static_cast<size_t>(on_host.bytes())}, root);
+  if (tensor.device() != Device{}) tensor.CopyFrom(on_host);
+  tensor.impl()->storage->BumpVersion();
+}
+
+std::vector<std::string> GatherStrings(ProcessGroup& group, const std::string& mine) {
+  const std::vector<int64_t> sizes = GatherValues(group, static_cast<int64_t>(mine.size()));
+  const size_t most = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  std::string padded = mine;
+  padded.resize(most);
+  std::string all(most * sizes.size(), '\0');
+  group.AllGather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
+  std::vector<std::string> result;
+  for (size_t rank = 0; rank < sizes.size(); ++rank)
+    result.push_back(all.substr(most * rank, static_cast<size_t>(sizes[rank])));
+  return result;
+}
+
+void CheckSame(ProcessGroup& group, const char* what, const NamedValues& mine,
+               const std::string& hint) {
+  // One line for each; names have no tab, and no value is compared beyond a line break.
+  std::string text;
+  for (const auto& [name, value] : mine) {
+    std::string line = name + '\t' + value;
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    text += line + '\n';
+  }
+  const std::vector<uint64_t> digests = GatherValues(group, HashName(text));
+  if (std::all_of(digests.begin(), digests.end(), [&](uint64_t d) { return d == digests[0]; }))
+    return;
+  const std::vector<std::string> all = GatherStrings(group, text);
+  const std::vector<std::string> first = Lines(all[0]);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    const std::vector<std::string> other = Lines(all[rank]);
+    const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+    if (a == first.end() && b == other.end()) continue;
+    // What one of them lacks shifts all that follows.
+    const bool rank_has_it = b != other.end() && !HasName(first, *b);
+    const bool zero_has_it = a != first.end() && !HasName(other, *a);
+    const std::string of_zero = a == first.end() ? "" : *a, of_rank = b == other.end() ? "" : *b;
+    throw Error(
+        absl::StatusCode::kFailedPrecondition,
+        "[" + std::string(what) + "] rank " + std::to_string(rank) + " has " +
+            (zero_has_it && !rank_has_it ? "no " + NameOf(of_zero) : Shown(of_rank, of_zero)) +
+            " but rank 0 has " + (rank_has_it ? "no " + NameOf(of_rank) : Shown(of_zero, of_rank)),
+        hint);
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,150 @@
+// The part of LocalReduce that lets ranks see each other's memory.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "lathe/core/pages.h"
+#include "lathe/distributed/groups/local_memory.h"
+
+namespace lathe {
+
+char* MapFileOf(pid_t pid, int file, int64_t bytes, bool writes) {
+  if (file < 0) return nullptr;
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(file);
+  const int opened = open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+  if (opened < 0) return nullptr;
+  char* const pages = MapPages(bytes, opened, writes);
+  close(opened);
+  return pages;
+}
+
+LocalReduce::Shown::~Shown() {
+  for (char* view : views) {
+    if (view != nullptr) munmap(view, bytes);
+  }
+}
+
+void LocalReduce::SayWhere(Part& part, const char* data, size_t bytes) const {
+  part.shown = 0;
+  for (const auto& one : shown_) {
+    const std::shared_ptr<const Shown> shown = one.lock();
+    const std::shared_ptr<Storage> storage = shown == nullptr ? nullptr : shown->storage.lock();
+    if (storage == nullptr || storage->sharing() != Storage::Sharing::kReadByOthers) continue;
+    const char* const begin = static_cast<const char*>(storage->data());
+    if (data < begin || data + bytes > begin + shown->bytes) continue;
+    part.shown = shown->id;
+    part.begin = static_cast<uint64_t>(data - begin);
+  }
+}
+
+// The data that another rank has in this call, if it shows it; else null.
+const char* LocalReduce::ViewOf(int rank) const {
+  const Part& part = PartOf(rank);
+  if (part.shown == 0) return nullptr;
+  for (const auto& one : shown_) {
+    const std::shared_ptr<const Shown> shown = one.lock();
+    if (shown != nullptr && shown->id == part.shown)
+      return shown->views[static_cast<size_t>(rank)] + part.begin;
+  }
+  return nullptr;
+}
+
+template <typename T>
+std::vector<T> LocalReduce::GatherEach(const T& mine, const OnWait& on_wait) {
+  std::vector<T> all(static_cast<size_t>(size_));
+  Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), on_wait);
+  return all;
+}
+
+namespace {
+
+// Bytes of a storage that are to move into a new memory file; what a rank tells of it.
+struct Offer {
+  int64_t bytes = 0;
+  int file = -1;
+};
+
+// The file for them, closed again in the end, and its pages with the bytes.
+class Move {
+ public:
+  explicit Move(int64_t bytes) : offer_{bytes} {}
+  ~Move() {
+    if (offer_.file >= 0) close(offer_.file);
+    if (pages_ != nullptr) munmap(pages_, static_cast<size_t>(offer_.bytes));
+  }
+  Move(const Move&) = delete;
+  Move& operator=(const Move&) = delete;
+
+  void Make(const char* name, const Storage& storage) {
+    if (offer_.bytes == 0) return;
+    const MemoryFile made = MakeMemoryFile(name, offer_.bytes);
+    offer_.file = made.file;
+    pages_ = made.pages;
+    if (pages_ == nullptr) return;
+    std::memcpy(pages_, storage.data(),
+                static_cast<size_t>(std::min(offer_.bytes, storage.bytes())));
+  }
+  void Map(pid_t pid, const Offer& theirs) {
+    if (theirs.bytes == offer_.bytes) pages_ = MapFileOf(pid, theirs.file, offer_.bytes);
+  }
+  const Offer& offer() const { return offer_; }
+  bool has_pages() const { return pages_ != nullptr; }
+  // Into their place.
+  void Into(Storage& storage, Storage::Sharing sharing) {
+    storage.Share(std::exchange(pages_, nullptr), offer_.bytes, sharing);
+  }
+
+ private:
+  Offer offer_;
+  char* pages_ = nullptr;
+};
+
+}  // namespace
+
+void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
+  Move move(storage.whole_pages());
+  if (rank_ == 0) move.Make("lathe parameters", storage);
+  const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
+  if (rank_ != 0) move.Map(slots_[0].pid, offers[0]);
+  const std::vector<uint8_t> have = GatherEach(uint8_t{move.has_pages()}, on_wait);
+  if (std::ranges::count(have, 0) == 0) move.Into(storage, Storage::Sharing::kInCommon);
+}
+
+std::shared_ptr<const void> LocalReduce::Show(const std::shared_ptr<Storage>& storage,
+                                              int64_t bytes, const OnWait& on_wait) {
+  const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  Move move(std::min(pages, storage->whole_pages()));
+  move.Make("lathe gradients", *storage);
+  const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
+  auto shown = std::make_shared<Shown>();
+  shown->id = ++times_shown_;
+  shown->storage = storage;
+  shown->bytes = static_cast<size_t>(move.offer().bytes);
+  bool have_all = move.has_pages();
+  for (int rank = 0; rank < size_; ++rank) {
+    const Offer& theirs = offers[static_cast<size_t>(rank)];
+    char* view = nullptr;
+    if (rank != rank_ && have_all && theirs.bytes == move.offer().bytes)
+      view = MapFileOf(slots_[static_cast<size_t>(rank)].pid, theirs.file, theirs.bytes,
+                       /*writes=*/false);
+    have_all = have_all && (rank == rank_ || view != nullptr);
+    shown->views.push_back(view);
+  }
+  const std::vector<uint8_t> have = GatherEach(uint8_t{have_all}, on_wait);
+  if (std::ranges::count(have, 0) > 0) return nullptr;
+  move.Into(*storage, Storage::Sharing::kReadByOthers);
+  // The last one of a storage is what counts.
+  std::erase_if(shown_, [&](const auto& one) {
+    const auto before = one.lock();
+    return before == nullptr || before->storage.lock() == storage;
+  });
+  shown_.push_back(shown);
+  return shown;
+}
+
+}  // namespace lathe

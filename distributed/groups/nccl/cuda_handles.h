@@ -1,0 +1,61 @@
+// CUDA's streams, events and memory, freed when they go out of scope.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "lathe/distributed/liveness/peer_watch.h"
+
+namespace lathe {
+
+// Throws OwnFault("cudaMalloc: out of memory").
+inline void CheckCuda(const char* call, cudaError_t result) {
+  if (result != cudaSuccess) throw OwnFault(std::string(call) + ": " + cudaGetErrorString(result));
+}
+
+struct CudaDeleter {
+  void operator()(CUstream_st* stream) const { cudaStreamDestroy(stream); }
+  void operator()(CUevent_st* event) const { cudaEventDestroy(event); }
+};
+using CudaStream = std::unique_ptr<CUstream_st, CudaDeleter>;
+using CudaEvent = std::unique_ptr<CUevent_st, CudaDeleter>;
+
+struct FreeDeviceMemory {
+  void operator()(std::byte* memory) const { cudaFree(memory); }
+};
+struct FreePinnedMemory {
+  void operator()(std::byte* memory) const { cudaFreeHost(memory); }
+};
+using DeviceMemory = std::unique_ptr<std::byte, FreeDeviceMemory>;
+using PinnedMemory = std::unique_ptr<std::byte, FreePinnedMemory>;
+
+// All on the current device.
+inline CudaStream MakeCudaStream() {
+  cudaStream_t stream = nullptr;
+  CheckCuda("cudaStreamCreate", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return CudaStream(stream);
+}
+
+// To be polled, not to measure time.
+inline CudaEvent MakeCudaEvent() {
+  cudaEvent_t event = nullptr;
+  CheckCuda("cudaEventCreate", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return CudaEvent(event);
+}
+
+inline DeviceMemory MakeDeviceMemory(size_t bytes) {
+  void* memory = nullptr;
+  CheckCuda("cudaMalloc", cudaMalloc(&memory, bytes));
+  return DeviceMemory(static_cast<std::byte*>(memory));
+}
+
+inline PinnedMemory MakePinnedMemory(size_t bytes) {
+  void* memory = nullptr;
+  CheckCuda("cudaHostAlloc", cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
+  return PinnedMemory(static_cast<std::byte*>(memory));
+}
+
+}  // namespace lathe

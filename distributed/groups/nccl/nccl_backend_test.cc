@@ -1,0 +1,32 @@
+// What a program says that was built without CUDA.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/groups/nccl/nccl_group.h"
+
+namespace lathe {
+namespace {
+
+TEST(NcclBackend, IsMissingInAProgramThatDoesNotLinkIt) {
+  for (const auto& call : std::initializer_list<std::function<void()>>{
+           [] { RequireNccl(); },
+           [] { MakeNcclGroup(0, 1, 0, nullptr, nullptr, std::chrono::seconds(1)); }}) {
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ(e.message(), "[nccl] this program was built without CUDA and NCCL");
+      EXPECT_NE(e.hint().find("CUDA_PATH"), std::string::npos);
+    }
+  }
+  const RankDevice device = DescribeRankDevice(0);
+  EXPECT_EQ(device.problem, "[nccl] this program was built without CUDA and NCCL");
+  EXPECT_NE(device.hint, "");
+  EXPECT_EQ(device.visible, 0);
+}
+
+}  // namespace
+}  // namespace lathe

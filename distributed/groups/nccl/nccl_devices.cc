@@ -1,0 +1,71 @@
+#include "lathe/distributed/groups/nccl/nccl_devices.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <sstream>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+std::string RankOn(size_t rank, const RankDevice& device) {
+  return "rank " + std::to_string(rank) + " (" + device.host + ")";
+}
+
+}  // namespace
+
+std::string Serialize(const RankDevice& device) {
+  std::string text;
+  for (std::string line : {device.host, device.problem, device.hint, device.uuid, device.bus_id,
+                           std::to_string(device.visible)}) {
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    text += line + '\n';
+  }
+  return text;
+}
+
+RankDevice ParseRankDevice(const std::string& text) {
+  RankDevice device;
+  std::istringstream in(text);
+  std::string visible;
+  for (std::string* line :
+       {&device.host, &device.problem, &device.hint, &device.uuid, &device.bus_id, &visible}) {
+    Check(!std::getline(in, *line).fail(), "nccl", "a rank described its device as \"", text, '"');
+  }
+  const char* end = visible.data() + visible.size();
+  Check(std::from_chars(visible.data(), end, device.visible).ptr == end, "nccl", "a rank sees \"",
+        visible, "\" devices");
+  return device;
+}
+
+void CheckRankDevices(std::span<const RankDevice> devices) {
+  // Often all lack the same.
+  const bool all_alike = std::all_of(devices.begin(), devices.end(), [&](const RankDevice& device) {
+    return device.problem == devices[0].problem && device.host == devices[0].host;
+  });
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const RankDevice& device = devices[rank];
+    if (device.problem.empty()) continue;
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                (all_alike ? "" : RankOn(rank, device) + ": ") + device.problem, device.hint);
+  }
+  std::map<std::string, size_t> user_of;
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const RankDevice& device = devices[rank];
+    const auto [user, is_first] = user_of.emplace(device.uuid, rank);
+    if (is_first) continue;
+    const std::string host = devices[user->second].host == device.host
+                                 ? device.host
+                                 : devices[user->second].host + " alias " + device.host;
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                "ranks " + std::to_string(user->second) + " and " + std::to_string(rank) +
+                    " would share the GPU " + device.bus_id + " of " + host + ", which shows " +
+                    std::to_string(device.visible) + " to rank " + std::to_string(rank),
+                "NCCL needs a GPU for each process: start no more processes on a machine than it "
+                "has GPUs, or compute on the CPU (device cpu, backend gloo)");
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,258 @@
+// What an NcclGroup does around NCCL: stages, waits, errors, the end. The device and NCCL are
+// fakes.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <functional>
+#include <thread>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/groups/nccl/fake_nccl.h"
+#include "lathe/distributed/groups/nccl/nccl_devices.h"
+#include "lathe/distributed/groups/nccl/nccl_group.h"
+#include "lathe/distributed/testing/testing.h"
+
+namespace lathe {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Rank `rank` of `size`, the others of which have come, but do nothing ever after.
+std::shared_ptr<NcclGroup> JoinGhosts(const ProcessEnvironment& env, int rank, int size,
+                                      milliseconds timeout = seconds(1)) {
+  auto server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
+  auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(5));
+  std::string id("an id");
+  id.resize(sizeof(ncclUniqueId));
+  for (int other = 0; other < size; ++other) {
+    const std::string number = std::to_string(other);
+    store->Set("nccl_device/" + number, Serialize({.uuid = "ghost " + number, .visible = 1}));
+    store->Set("nccl_id/" + number, id);
+  }
+  return MakeNcclGroup(rank, size, 0, server, store, timeout);
+}
+
+RankResult InProcess(const std::function<std::string(const ProcessEnvironment&)>& body) {
+  return RunRanks(1, body)[0];
+}
+
+// The message of what `body` throws.
+std::string Said(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), absl::StatusCode::kUnavailable);
+    return e.message();
+  }
+  return "";
+}
+
+void ExpectWell(const RankResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.said;
+  EXPECT_EQ(result.said, "");
+}
+
+TEST(NcclGroupLogic, StagesWholeArrays) {
+  for (const int polls : {0, 30}) {
+    ExpectWell(InProcess([polls](const ProcessEnvironment& env) {
+      Fake().polls_to_settle = polls;
+      auto group = JoinGhosts(env, 1, 3);
+      std::vector<float> floats(5000011);  // more than a stage holds
+      for (size_t i = 0; i < floats.size(); ++i) floats[i] = static_cast<float>(i % 1000);
+      group->AllReduce(floats);
+      size_t wrong = 0;
+      for (size_t i = 0; i < floats.size(); ++i) {
+        wrong += floats[i] != 3 * static_cast<float>(i % 1000);
+      }
+      EXPECT_EQ(wrong, 0u);
+      std::vector<double> doubles = {0.5, -1};
+      group->AllReduce(doubles, ReduceOp::kMax);
+      EXPECT_EQ(doubles, (std::vector<double>{0.5, -1}));
+      std::vector<int64_t> whole = {int64_t{1} << 40};
+      group->AllReduce(whole);
+      EXPECT_EQ(whole, (std::vector<int64_t>{int64_t{3} << 40}));
+      std::vector<BFloat16> halves = {BFloat16(1.5f)};
+      group->AllReduce(halves);
+      EXPECT_EQ(static_cast<float>(halves[0]), 4.5f);
+      EXPECT_NE(group->stream(), nullptr);
+      group->Order(nullptr, group->stream());
+      group->AllReduceDevice(doubles.data(), 1, ReduceOp::kSum, nullptr);
+      group->BroadcastDevice(doubles.data(), sizeof(double), 2, nullptr);
+      group->WaitFor(nullptr);
+      EXPECT_EQ(doubles, (std::vector<double>{1.5, -1}));
+
+      std::vector<int32_t> part(3000017), all(3 * part.size());
+      for (size_t i = 0; i < part.size(); ++i) part[i] = static_cast<int32_t>(i);
+      group->AllGather(std::as_bytes(std::span(part)), std::as_writable_bytes(std::span(all)));
+      wrong = 0;
+      for (size_t i = 0; i < all.size(); ++i) wrong += all[i] != part[i % part.size()];
+      EXPECT_EQ(wrong, 0u);
+      const std::vector<int32_t> before = part;
+      group->Broadcast(std::as_writable_bytes(std::span(part)), 2);
+      EXPECT_EQ(part, before);
+      group->Barrier();
+      const int calls = Fake().collectives;
+      EXPECT_THROW(group->Broadcast({}, 3), Error);
+      EXPECT_THROW(group->AllGather(std::as_bytes(std::span(part)), {}), Error);
+      group->AllReduce(std::span<float>());
+      EXPECT_EQ(Fake().collectives, calls);
+
+      group.reset();
+      EXPECT_EQ(Fake().finalized, 1);
+      EXPECT_EQ(Fake().destroyed, 1);
+      EXPECT_EQ(Fake().aborted, 0);
+      EXPECT_EQ(Fake().live_handles, 0);
+      return std::string();
+    }));
+  }
+}
+
+TEST(NcclGroupLogic, AnInitThatHangsIsAborted) {
+  const RankResult result = InProcess([](const ProcessEnvironment& env) {
+    Fake().polls_to_settle = 1 << 30;
+    const std::string said = Said([&] { JoinGhosts(env, 0, 2); });
+    EXPECT_EQ(Fake().aborted, 1);
+    EXPECT_EQ(Fake().live_handles, 0);
+    return said;
+  });
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.said, "[connecting] rank 0 can't go on: rank 1 does not answer");
+  EXPECT_LT(result.seconds, 8);
+}
+
+TEST(NcclGroupLogic, ACollectiveThatHangsIsAborted) {
+  ExpectWell(InProcess([](const ProcessEnvironment& env) {
+    auto group = JoinGhosts(env, 0, 2);
+    Fake().collectives_hang = true;
+    std::vector<float> data(10);
+    const std::string problem = " rank 0 can't go on: rank 1 does not answer";
+    EXPECT_EQ(Said([&] { group->AllReduce(data); }), "[all_reduce]" + problem);
+    EXPECT_EQ(Fake().aborted, 1);
+    // It stays broken, and says so without asking NCCL.
+    EXPECT_EQ(Said([&] { group->Barrier(); }), "[barrier]" + problem);
+    EXPECT_EQ(Said([&] { group->AllReduceDevice(data.data(), 10, ReduceOp::kSum, nullptr); }),
+              "[all_reduce]" + problem);
+    EXPECT_EQ(Said([&] { group->WaitFor(nullptr); }), "[all_reduce]" + problem);
+    // Who launches a kernel next must not find what the polls were told.
+    EXPECT_EQ(Fake().last_error, cudaSuccess);
+    EXPECT_EQ(Fake().collectives, 1);
+    group.reset();
+    EXPECT_EQ(Fake().aborted, 1);
+    EXPECT_EQ(Fake().finalized, 0);
+    EXPECT_EQ(Fake().live_handles, 0);
+    return std::string();
+  }));
+}
+
+TEST(NcclGroupLogic, AnAbortThatHangsHoldsNoErrorBack) {
+  const RankResult result = InProcess([](const ProcessEnvironment& env) {
+    auto group = JoinGhosts(env, 0, 2);
+    Fake().collectives_hang = Fake().abort_hangs = true;
+    const std::string said = Said([&] { group->Barrier(); });
+    group.reset();
+    EXPECT_EQ(Fake().live_handles, 5);  // nobody touches what the device may still use
+    return said;
+  });
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.said, "[barrier] rank 0 can't go on: rank 1 does not answer");
+  EXPECT_LT(result.seconds, 25);
+}
+
+TEST(NcclGroupLogic, WhatNcclReportsIsTheRanksOwnFaultOrNot) {
+  for (const auto& [error, said] : {std::pair(ncclInternalError, "rank 0: NCCL: internal error"),
+                                    std::pair(ncclRemoteError, "rank 1 does not answer")}) {
+    const RankResult result = InProcess([error = error](const ProcessEnvironment& env) {
+      auto group = JoinGhosts(env, 0, 2, seconds(30));
+      Fake().error = error;
+      group->Barrier();
+      return std::string();
+    });
+    EXPECT_EQ(result.said, std::string("[barrier] rank 0 can't go on: ") + said);
+    EXPECT_LT(result.seconds, 10);
+  }
+}
+
+// One of 3 ranks that all do their part.
+std::shared_ptr<NcclGroup> JoinOthers(const ProcessEnvironment& env) {
+  std::shared_ptr<StoreServer> server;
+  if (env.rank == 0) {
+    server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
+  }
+  auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(5),
+                                       "rank " + std::to_string(env.rank));
+  return MakeNcclGroup(env.rank, env.world_size, env.local_rank, server, store, seconds(30));
+}
+
+// Rank `victim` meets with `fault` once all are connected; the others wait in a collective.
+std::vector<RankResult> WithFault(int victim, const std::function<void(NcclGroup&)>& fault) {
+  return RunRanks(3, [=](const ProcessEnvironment& env) {
+    Fake().devices = 3;
+    const auto group = JoinOthers(env);
+    EXPECT_EQ(group->device(), env.rank);
+    group->SetPhase("testing");
+    group->Post("here " + std::to_string(env.rank), "");
+    for (int rank = 0; rank < 3; ++rank) group->Await("here " + std::to_string(rank), rank);
+    Fake().collectives_hang = true;
+    if (env.rank == victim) {
+      std::this_thread::sleep_for(milliseconds(300));  // the others shall wait by then
+      fault(*group);
+    }
+    group->Barrier();
+    return std::string();
+  });
+}
+
+TEST(NcclGroupLogic, ADeadRankIsNamedLongBeforeTheTimeout) {
+  for (const int victim : {0, 2}) {
+    const auto results = WithFault(victim, [](NcclGroup&) { raise(SIGKILL); });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      const std::string phase = victim == 0 ? "; this rank was testing" : " while testing";
+      EXPECT_EQ(results[rank].said, "[barrier] rank " + std::to_string(rank) +
+                                        " can't go on: rank " + std::to_string(victim) +
+                                        " has ended" + phase);
+      EXPECT_LT(results[rank].seconds, 15);
+    }
+  }
+}
+
+TEST(NcclGroupLogic, ARankWhoseDeviceFailsIsNamedLongBeforeTheTimeout) {
+  const auto results = WithFault(1, [](NcclGroup& group) {
+    Fake().devices = 0;  // it fell off the bus
+    group.Barrier();
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(results[rank].said, "[barrier] rank " + std::to_string(rank) +
+                                      " can't go on: rank 1: cudaSetDevice: another error");
+    EXPECT_LT(results[rank].seconds, 15);
+  }
+}
+
+// `prepare` says what a rank has; all end alike.
+void ExpectRefusal(const std::function<void(int rank)>& prepare, const std::string& end) {
+  const auto results = RunRanks(3, [&](const ProcessEnvironment& env) {
+    Fake().devices = 3;
+    prepare(env.rank);
+    JoinOthers(env);
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_TRUE(result.said.ends_with(end)) << result.said;
+    EXPECT_LT(result.seconds, 15);
+  }
+}
+
+TEST(NcclGroupLogic, WhatOneRankLacksAllRanksSay) {
+  ExpectRefusal([](int rank) { Fake().library_is_missing = rank == 1; },
+                "): NCCL can't be used: missing");
+  ExpectRefusal([](int rank) { Fake().devices = rank == 2 ? 0 : 3; },
+                "): no CUDA device: the driver shows none");
+  ExpectRefusal([](int) { Fake().devices = 2; }, ", which shows 2 to rank 2");
+  ExpectRefusal([](int rank) { Fake().out_of_memory = rank == 1; },
+                " can't go on: rank 1: cudaStreamCreate: out of memory");
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,95 @@
+#include "lathe/distributed/groups/nccl/nccl_library.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "lathe/core/device_libraries.h"
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kFile[] = "libnccl.so.2";
+constexpr int kOldest = NCCL_VERSION(2, 18, 1);  // communicators that don't block, all they need
+
+Error Unusable(const std::string& problem) {
+  return Error(absl::StatusCode::kFailedPrecondition, "NCCL can't be used: " + problem,
+               "install NVIDIA's package libnccl2, or put the folder of libnccl.so.2 into "
+               "LD_LIBRARY_PATH");
+}
+
+struct Library {
+  template <typename Function>
+  void Find(const char* name, Function& function) const {
+    function = reinterpret_cast<Function>(dlsym(handle, name));
+    if (function == nullptr) throw Unusable(file + " has no " + name);
+  }
+  std::string file;
+  void* handle = nullptr;
+};
+
+}  // namespace
+
+NcclLibrary OpenNccl(std::span<const std::string> files) {
+  Library library;
+  std::string problems;
+  for (const std::string& file : files) {
+    // RTLD_NOW: what it lacks shows here and not in the middle of a collective.
+    library = {file, dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)};
+    if (library.handle != nullptr) break;
+    problems += (problems.empty() ? "" : "; ") + std::string(dlerror());
+  }
+  if (library.handle == nullptr) throw Unusable(problems);
+  // It stays open: its threads may run until the process ends.
+  NcclLibrary nccl;
+  library.Find("ncclGetVersion", nccl.GetVersion);
+  int version = 0;
+  nccl.GetVersion(&version);
+  if (version < kOldest) {
+    throw Unusable(library.file + " is version " + std::to_string(version) + ", older than " +
+                   std::to_string(kOldest));
+  }
+  library.Find("ncclGetErrorString", nccl.GetErrorString);
+  library.Find("ncclGetLastError", nccl.GetLastError);
+  library.Find("ncclGetUniqueId", nccl.GetUniqueId);
+  library.Find("ncclCommInitRankConfig", nccl.CommInitRankConfig);
+  library.Find("ncclCommGetAsyncError", nccl.CommGetAsyncError);
+  library.Find("ncclCommFinalize", nccl.CommFinalize);
+  library.Find("ncclCommDestroy", nccl.CommDestroy);
+  library.Find("ncclCommAbort", nccl.CommAbort);
+  library.Find("ncclAllReduce", nccl.AllReduce);
+  library.Find("ncclAllGather", nccl.AllGather);
+  library.Find("ncclBroadcast", nccl.Broadcast);
+  nccl.file = library.file;
+  return nccl;
+}
+
+const NcclLibrary& Nccl() {
+  static const NcclLibrary nccl = [] {
+    const char* path = std::getenv("CUDA_PATH");
+    const std::string root = path != nullptr && *path != '\0' ? path : "/usr/local/cuda";
+    const std::vector<std::string> files = {kFile, root + "/lib64/" + kFile,
+                                            root + "/lib/" + kFile};
+    return OpenNccl(files);
+  }();
+  return nccl;
+}
+
+namespace {
+
+[[maybe_unused]] const bool named = RegisterDeviceLibrary([]() -> std::string {
+  try {
+    const NcclLibrary& nccl = Nccl();
+    int version = 0;  // 22703 is 2.27.3
+    nccl.GetVersion(&version);
+    return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
+           "." + std::to_string(version % 100) + " (" + nccl.file + ")";
+  } catch (const Error& e) {
+    return "no NCCL: " + WithoutTag(e.message());
+  }
+});
+
+}  // namespace
+}  // namespace lathe

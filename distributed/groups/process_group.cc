@@ -1,0 +1,269 @@
+#include "lathe/distributed/groups/process_group.h"
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/groups/gloo_group.h"
+#include "lathe/distributed/groups/nccl/nccl_group.h"
+#include "lathe/distributed/liveness/ended_ranks.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/liveness/peer_watch.h"
+#include "lathe/distributed/rendezvous/socket.h"
+#include "lathe/distributed/rendezvous/store.h"
+
+namespace lathe {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// One process is its own group.
+class SingleGroup : public ProcessGroup {
+ public:
+  SingleGroup() : ProcessGroup(0, 1) {}
+  void AllReduce(std::span<float>, ReduceOp) override {}
+  void AllReduce(std::span<double>, ReduceOp) override {}
+  void AllReduce(std::span<int64_t>, ReduceOp) override {}
+  void AllReduce(std::span<BFloat16>, ReduceOp) override {}
+  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    Check(all.size() == mine.size(), "all_gather", all.size(), " bytes for 1 rank's ", mine.size());
+    std::copy(mine.begin(), mine.end(), all.begin());
+  }
+  void Broadcast(std::span<std::byte>, int root) override {
+    Check(root == 0, "broadcast", "root ", root, " is not one of 1 rank");
+  }
+  void Barrier() override {}
+  void SetPhase(const std::string&) override {}
+  void Post(const std::string& key, const std::string& value) override { words_[key] = value; }
+  std::string Await(const std::string& key, int /*from*/) override {
+    Check(words_.contains(key), "await", "nobody else can post \"", key, "\"");
+    return words_.at(key);
+  }
+  std::optional<std::string> Find(const std::string& key, Milliseconds) override {
+    if (!words_.contains(key)) return std::nullopt;
+    return words_.at(key);
+  }
+
+ private:
+  std::map<std::string, std::string> words_;
+};
+
+std::string Seconds(Milliseconds time) {
+  const std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
+  return text.substr(0, text.find('.') + 2) + " s";
+}
+
+std::string RankKey(const char* what, int rank) {
+  return std::string(what) + "/" + std::to_string(rank);
+}
+
+std::string RankName(int rank) { return "rank " + std::to_string(rank); }
+
+constexpr Milliseconds kMoment(500);
+constexpr char kEndedEarly[] = " has ended before all had joined";
+// Where a rank says which one of its machine has.
+constexpr char kEndedElsewhere[] = "ended elsewhere", kTwice[] = "joined twice";
+
+Milliseconds Left(Clock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()),
+                  Milliseconds(0));
+}
+
+Error EndedEarly(const ProcessEnvironment& env, const std::string& problem) {
+  return Error(absl::StatusCode::kUnavailable,
+               "[joining] rank " + std::to_string(env.rank) + " can't go on: " + problem,
+               kLostWhileJoiningHint);
+}
+
+// After ten seconds, once: who waits for a machine that nobody has started shall see it.
+class WaitingNote {
+ public:
+  explicit WaitingNote(Milliseconds timeout) : timeout_(timeout) {}
+  template <typename WhatFor>
+  void Tell(const WhatFor& what_for) {
+    if (told_ || Clock::now() < at_) return;
+    const std::string what = what_for();
+    if (what.empty()) return;
+    told_ = true;
+    std::cerr << "note: waiting for " + what + ", for " + Seconds(timeout_) + " in all\n"
+              << std::flush;
+  }
+
+ private:
+  const Milliseconds timeout_;
+  const Clock::time_point at_ = Clock::now() + std::chrono::seconds(10);
+  bool told_ = false;
+};
+
+// What is wrong with who has joined, for all to hear; "" if all is well.
+std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  WaitingNote note(timeout);
+  const auto who_is_late = [&] {
+    std::vector<int> late;
+    for (int rank = 0; rank < env.world_size; ++rank) {
+      if (!store.Get(RankKey("joined", rank), Milliseconds(0))) late.push_back(rank);
+    }
+    return late.empty()
+               ? ""
+               : NamesOf(late) + " to join at " + AddressText(env.master_addr, env.master_port);
+  };
+  std::vector<int> late;
+  for (int rank = 0; rank < env.world_size; ++rank) {
+    std::optional<std::string> size;
+    do {
+      size = store.Get(RankKey("joined", rank), std::min(kMoment, Left(deadline)));
+      if (size) break;
+      if (const auto gone = store.Get(Store::kGone, Milliseconds(0))) return *gone + kEndedEarly;
+      if (const auto ended = FindEndedRank(env)) return RankName(*ended) + kEndedEarly;
+      if (const auto ended = store.Get(kEndedElsewhere, Milliseconds(0)))
+        return *ended + kEndedEarly;
+      note.Tell(who_is_late);
+    } while (Left(deadline) > Milliseconds(0));
+    if (!size) {
+      late.push_back(rank);
+    } else if (*size != std::to_string(env.world_size)) {
+      return "rank " + std::to_string(rank) + " belongs to a job of " + *size +
+             " processes but rank 0 to one of " + std::to_string(env.world_size);
+    }
+  }
+  if (late.empty()) return "";
+  const auto twice = store.Get(kTwice, Milliseconds(0));
+  return (twice ? *twice + " has joined twice, and " : "") + NamesOf(late) +
+         " did not join within " + Seconds(timeout);
+}
+
+// Rank 0 takes the store with it, so it goes when all who have joined have heard why.
+void TellThatHeard(Store& store, const ProcessEnvironment& env) try {
+  store.Set(RankKey("heard", env.rank), "");
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
+  for (int rank = 1; env.rank == 0 && rank < env.world_size; ++rank) {
+    const std::string gone = std::string(Store::kGone) + "/rank " + std::to_string(rank);
+    if (!store.Get(RankKey("joined", rank), Milliseconds(0)) || store.Get(gone, Milliseconds(0)))
+      continue;
+    store.Get(RankKey("heard", rank), Left(deadline));
+  }
+} catch (const Error&) {
+  // Rank 0 heard it and went before it had answered.
+}
+
+// What rank 0 has found wrong; "" if all is well.
+std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds timeout) try {
+  store.Set(RankKey("joined", env.rank), std::to_string(env.world_size));
+  constexpr char kVerdict[] = "verdict";
+  if (env.rank == 0) store.Set(kVerdict, ProblemOf(store, env, timeout));
+  // Rank 0 needs a moment to find out, after the same time.
+  const Clock::time_point deadline = Clock::now() + timeout + std::chrono::seconds(10);
+  do {
+    if (const auto verdict = store.Get(kVerdict, std::min(kMoment, Left(deadline))))
+      return *verdict;
+    if (const auto ended = FindEndedRank(env)) store.Set(kEndedElsewhere, RankName(*ended));
+  } while (Left(deadline) > Milliseconds(0));
+  return "rank 0 did not say within " + Seconds(timeout) + " whether all are there";
+} catch (const Error& e) {
+  if (e.code() != absl::StatusCode::kUnavailable) throw;
+  // Whoever ends rank 0 may be about to end this one, too, which then has nothing to tell.
+  std::this_thread::sleep_for(Milliseconds(100));
+  return std::string("rank 0") + kEndedEarly;
+}
+
+// False, and the store left again: it is that of the program before this one in the same script,
+// whose rank 0 still runs (`before`), or has just ended.
+bool Enter(Store& store, const ProcessEnvironment& env, bool& before) try {
+  if (store.Add(RankKey("joins", env.rank), 1) == 1) return true;
+  if (PeerWatch::HasGone(store, env.rank)) {
+    before = true;
+    store.Leave();
+    return false;
+  }
+  // The one that was first may be in the midst of a job.
+  store.Leave({{kTwice, RankName(env.rank)}});
+  throw Error(absl::StatusCode::kFailedPrecondition,
+              "rank " + std::to_string(env.rank) + " has joined twice",
+              "give each process a RANK of its own, or start only one job at a time here");
+} catch (const Error& e) {
+  if (e.code() != absl::StatusCode::kUnavailable) throw;
+  return false;
+}
+
+std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::string& job,
+                                 const ProcessEnvironment& env, Milliseconds timeout) {
+  constexpr Milliseconds kPause(50);
+  const Clock::time_point deadline = Clock::now() + timeout;
+  WaitingNote note(timeout);
+  bool before = false;
+  const auto check = [&] {
+    if (const auto ended = FindEndedRank(env))
+      throw EndedEarly(env, RankName(*ended) + kEndedEarly);
+    if (env.local_rank == 0)
+      note.Tell([&] {
+        return (before ? "rank 0 of the program before to end at " : "rank 0 to answer at ") +
+               AddressText(host, port);
+      });
+  };
+  for (Milliseconds time = timeout;; time = std::max(Left(deadline), Milliseconds(1000))) {
+    auto store = std::make_shared<Store>(host, port, job, time, RankName(env.rank), check);
+    // Rank 0 may also hang once it has greeted.
+    store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), timeout));
+    if (Enter(*store, env, before)) return store;
+    if (Left(deadline) < kPause) break;
+    std::this_thread::sleep_for(kPause);
+    check();
+  }
+  const std::string where = AddressText(host, port);
+  throw Error(absl::StatusCode::kUnavailable,
+              before ? "rank 0 of the program that ran before at " + where +
+                           " did not end within " + Seconds(timeout)
+                     : where + ": rank 0 has ended, and no other came within " + Seconds(timeout),
+              "look at what it does, or choose another port with MASTER_PORT");
+}
+
+void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
+  const std::string problem = Verdict(store, env, timeout);
+  if (problem.empty()) return;
+  TellThatHeard(store, env);
+  if (problem.ends_with(kEndedEarly)) throw EndedEarly(env, problem);
+  throw Error(
+      absl::StatusCode::kUnavailable, problem,
+      "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
+                                               const ProcessGroupOptions& options) {
+  Check(env.world_size >= 1 && env.rank >= 0 && env.rank < env.world_size, "process_group", "rank ",
+        env.rank, " of ", env.world_size);
+  const bool nccl = options.backend == "nccl";
+  Check(nccl || options.backend == "gloo", "process_group", "backend \"", options.backend,
+        "\" is neither gloo nor nccl");
+  if (nccl) RequireNccl();
+  const bool alone = env.world_size == 1;
+  if (alone && !nccl) return std::make_shared<SingleGroup>();
+  // Who is alone needs to be found by nobody, and its port may be another job's.
+  const std::string host = alone ? "127.0.0.1" : env.master_addr;
+  int port = alone ? 0 : env.master_port;
+  const std::string job = "lathe 1 " + env.job;
+  std::shared_ptr<StoreServer> server;
+  if (env.rank == 0) {
+    server = std::make_shared<StoreServer>(host, port, job);
+    port = server->port();
+  }
+  auto store = FindStore(host, port, job, env, options.timeout);
+  Join(*store, env, options.timeout);
+  if (nccl) {
+    return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),
+                         std::move(store), options.timeout);
+  }
+  auto life = std::make_shared<Store>(host, port, job, options.timeout);
+  return MakeGlooGroup(env.rank, env.world_size, std::move(server), std::move(store),
+                       std::move(life), options.timeout, env.local_world_size == env.world_size);
+}
+
+}  // namespace lathe

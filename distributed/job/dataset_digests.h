@@ -1,0 +1,15 @@
+// What processes compare of the data that each of them has read.
+#pragma once
+
+#include <string>
+
+#include "lathe/data/dataset.h"
+#include "lathe/distributed/groups/collectives.h"
+
+namespace lathe {
+
+// For CheckSame: the number of samples and digests of all they hold. `name` ("validation") tells
+// several sets apart and may be empty: "validation dataset of size", "digest of validation labels".
+NamedValues DatasetDigests(const TokenizedDataset& data, const std::string& name = "");
+
+}  // namespace lathe

@@ -1,0 +1,150 @@
+#include "lathe/distributed/job/job.h"
+
+#include <link.h>
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/groups/collectives.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/liveness/rank_end.h"
+
+namespace lathe {
+namespace {
+
+std::string HostName() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return host;
+}
+
+void FindMachine(Job& job) {
+  const bool is_main = job.environment.local_rank == 0;
+  std::vector<std::string> hosts = GatherStrings(*job.group, (is_main ? "1" : "0") + HostName());
+  std::vector<bool> mains;
+  for (std::string& host : hosts) {
+    mains.push_back(host[0] == '1');
+    host.erase(0, 1);
+  }
+  const std::vector<int> ranks = RanksBeside(job.group->rank(), hosts, mains);
+  const auto main =
+      std::ranges::find_if(ranks, [&](int rank) { return mains[static_cast<size_t>(rank)]; });
+  Check(main != ranks.end(), "accelerator", "no process on ", HostName(), " has LOCAL_RANK 0");
+  job.local_main = *main;
+  NoteLocalRanks(ranks);
+}
+
+// Ranks that may use the same cores share them out, unless somebody has said how many threads.
+void ShareThreads(ProcessGroup& group) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return;
+  const std::string mine =
+      HostName() + '/' + std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
+  const std::vector<std::string> all = GatherStrings(group, mine);
+  const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
+  omp_set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
+}
+
+// The one that the process `made_by` has joined, which may be the one that forked this one.
+struct Joined {
+  std::optional<Job> job;
+  pid_t made_by = 0;
+};
+
+Joined& ThisProcess() {
+  static Joined joined;
+  return joined;
+}
+
+}  // namespace
+
+const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
+                  std::chrono::milliseconds timeout) {
+  auto& [job, made_by] = ThisProcess();
+  // A forked process is another rank. Its parent's connections are not for it to close.
+  if (job && made_by != getpid()) {
+    static_cast<void>(new Job(*std::move(job)));
+    job.reset();
+  }
+  if (!job) {
+    made_by = getpid();
+    Job fresh;
+    fresh.environment = environment ? *environment : ReadProcessEnvironment();
+    fresh.group = JoinProcessGroup(fresh.environment, {.timeout = timeout});
+    if (fresh.group->size() > 1) {
+      FindMachine(fresh);
+      ShareThreads(*fresh.group);
+    }
+    job = std::move(fresh);
+    AtRankEnd([] {
+      if (JoinedGroup() != nullptr) ThisProcess().job.reset();
+    });
+  }
+  return *job;
+}
+
+std::shared_ptr<ProcessGroup> JoinedGroup() {
+  const auto& [job, made_by] = ThisProcess();
+  return job && made_by == getpid() ? job->group : nullptr;
+}
+
+std::vector<int> RanksBeside(int rank, const std::vector<std::string>& hosts,
+                             const std::vector<bool>& mains) {
+  const std::string& host = hosts[static_cast<size_t>(rank)];
+  std::vector<int> beside;
+  bool found = false;  // the machine of `rank`
+  for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
+    if (hosts[static_cast<size_t>(other)] != host) continue;
+    if (mains[static_cast<size_t>(other)] && !beside.empty()) {
+      // The next machine of that name begins. What came before its first main goes with that.
+      const bool had_main = std::ranges::any_of(
+          beside, [&](int before) { return mains[static_cast<size_t>(before)]; });
+      if (had_main && found) break;
+      if (had_main) beside.clear();
+    }
+    beside.push_back(other);
+    found = found || other == rank;
+  }
+  return beside;
+}
+
+std::string BuildId() {
+  std::string id;
+  const auto read = [](dl_phdr_info* info, size_t, void* out) {
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& part = info->dlpi_phdr[i];
+      if (part.p_type != PT_NOTE) continue;
+      const char* at = reinterpret_cast<const char*>(info->dlpi_addr + part.p_vaddr);
+      const char* end = at + part.p_memsz;
+      while (at + sizeof(ElfW(Nhdr)) <= end) {
+        ElfW(Nhdr) note;
+        std::memcpy(&note, at, sizeof note);
+        const char* name = at + sizeof note;
+        const char* value = name + (note.n_namesz + 3) / 4 * 4;
+        if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4) {
+          static_cast<std::string*>(out)->assign(value, note.n_descsz);
+        }
+        at = value + (note.n_descsz + 3) / 4 * 4;
+      }
+    }
+    return 1;  // the first is the program itself
+  };
+  dl_iterate_phdr(read, &id);
+  std::string hex;
+  for (const unsigned char c : id) {
+    hex += "0123456789abcdef"[c / 16];
+    hex += "0123456789abcdef"[c % 16];
+  }
+  return hex;
+}
+
+}  // namespace lathe

@@ -1,0 +1,120 @@
+#include "lathe/distributed/job/job_device.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/device_backend.h"
+#include "lathe/core/error.h"
+#include "lathe/distributed/groups/collectives.h"
+#include "lathe/distributed/groups/nccl/nccl_devices.h"
+#include "lathe/distributed/rendezvous/machine.h"
+#include "lathe/distributed/rendezvous/store.h"
+
+namespace lathe {
+namespace {
+
+// Beside the job's own group, which stays as it is when something goes wrong on a device.
+std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds timeout) {
+  const ProcessEnvironment& env = job.environment;
+  const std::string name = "lathe devices 1 " + env.job;
+  std::shared_ptr<StoreServer> server;
+  std::string mine;  // what went wrong, on rank 0 its port
+  if (env.rank == 0) {
+    try {
+      server = std::make_shared<StoreServer>(env.master_addr, 0, name);
+      mine = std::to_string(server->port());
+    } catch (const Error& e) {
+      mine = e.message();
+    }
+  }
+  const std::string port = GatherStrings(*job.group, mine)[0];
+  if (port.find_first_not_of("0123456789") != std::string::npos) {
+    throw Error(absl::StatusCode::kUnavailable, "[nccl] rank 0: " + port);
+  }
+  // Who doesn't get there says so: nobody waits for it.
+  std::shared_ptr<Store> store;
+  mine.clear();
+  try {
+    store = std::make_shared<Store>(env.master_addr, std::stoi(port), name, timeout,
+                                    "rank " + std::to_string(env.rank));
+  } catch (const Error& e) {
+    mine = e.message();
+  }
+  const std::vector<std::string> problems = GatherStrings(*job.group, mine);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    if (store != nullptr) store->Leave();
+    throw Error(absl::StatusCode::kUnavailable,
+                "[nccl] rank " + std::to_string(rank) + ": " + problems[rank],
+                "each rank must reach every port of the machine at MASTER_ADDR, or compute on the "
+                "CPU (device cpu)");
+  }
+  std::shared_ptr<NcclGroup> group = MakeNcclGroup(env.rank, env.world_size, env.local_rank,
+                                                   std::move(server), std::move(store), timeout);
+  group->WatchWith(job.group);
+  return group;
+}
+
+// All ranks' GPUs, in their order.
+std::vector<RankDevice> GatherDevices(const Job& job) {
+  RankDevice own;
+  if (FindDeviceBackend() != nullptr) {
+    own = DescribeRankDevice(job.environment.local_rank);
+  } else {
+    own.problem = "this program was built without CUDA";
+    own.hint = "build it where CUDA is installed, or compute on the CPU (device cpu)";
+  }
+  std::vector<RankDevice> all;
+  for (const std::string& text : GatherStrings(*job.group, Serialize(own))) {
+    all.push_back(ParseRankDevice(text));
+  }
+  return all;
+}
+
+JobDevice ChooseAlone(const std::string& wish) {
+  const Device device = ChooseDevice(wish);
+  if (wish != "auto" || device != Device{} || VisibleGpus() == 0) return {.device = device};
+  DeviceBackend* backend = FindDeviceBackend();
+  return {.note =
+              "this process computes on the CPU: " +
+              (backend == nullptr ? "this program was built without CUDA" : backend->WhyNone())};
+}
+
+}  // namespace
+
+JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
+                          std::chrono::milliseconds timeout) {
+  if (job.group->size() == 1) return ChooseAlone(wish);
+  CheckSame(*job.group, "preflight", {{"device", wish}},
+            "run the same program with the same options on all ranks");
+  if (wish == "cpu") return {};
+  if (wish.starts_with("cuda:")) {
+    throw InvalidArgument("[accelerator] device " + wish + " is one GPU, and there are " +
+                              std::to_string(job.group->size()) + " processes",
+                          "use cuda: each process takes the GPU that its local rank numbers");
+  }
+  if (wish != "auto" && wish != "cuda") ChooseDevice(wish);  // throws
+
+  const std::vector<RankDevice> devices = GatherDevices(job);
+  try {
+    CheckRankDevices(devices);
+  } catch (const Error& e) {
+    if (wish == "cuda") throw Error(e.code(), "[accelerator] " + e.message(), e.hint());
+    DeviceBackend* backend = FindDeviceBackend();
+    const bool any =
+        VisibleGpus() > 0 || (backend != nullptr && backend->Count() > 0) ||
+        std::ranges::any_of(devices, [](const RankDevice& device) { return device.visible > 0; });
+    return {.note = any ? "all processes compute on the CPU: " + e.message() : ""};
+  }
+  // Connections last as long as somebody uses them: NCCL's must end before the process does.
+  static std::weak_ptr<NcclGroup> joined;
+  static std::weak_ptr<ProcessGroup> joined_by;  // a forked process is another rank
+  std::shared_ptr<NcclGroup> group = joined_by.lock() == job.group ? joined.lock() : nullptr;
+  if (group == nullptr) group = JoinDevices(job, timeout);
+  joined = group;
+  joined_by = job.group;
+  return {.device = {DeviceType::kCUDA, group->device()}, .group = std::move(group)};
+}
+
+}  // namespace lathe

@@ -1,0 +1,48 @@
+#include "lathe/distributed/job/job.h"
+
+#include <gtest/gtest.h>
+
+namespace lathe {
+namespace {
+
+using Ranks = std::vector<int>;
+
+// Each rank's host, with a * for a local main process; what RanksBeside says of each rank.
+std::vector<Ranks> Beside(std::vector<std::string> hosts) {
+  std::vector<bool> mains;
+  for (std::string& host : hosts) {
+    mains.push_back(host.back() == '*');
+    if (mains.back()) host.pop_back();
+  }
+  std::vector<Ranks> beside;
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank)
+    beside.push_back(RanksBeside(rank, hosts, mains));
+  return beside;
+}
+
+TEST(RanksBeside, OneAfterTheOther) {
+  const Ranks a = {0, 1}, b = {2, 3, 4};
+  EXPECT_EQ(Beside({"a*", "a", "b*", "b", "b"}), (std::vector<Ranks>{a, a, b, b, b}));
+}
+
+TEST(RanksBeside, InTurns) {
+  const Ranks a = {0, 2, 4}, b = {1, 3};
+  EXPECT_EQ(Beside({"a*", "b*", "a", "b", "a"}), (std::vector<Ranks>{a, b, a, b, a}));
+}
+
+TEST(RanksBeside, MainsNeedNotBeFirst) {
+  const Ranks a = {0, 2, 4}, b = {1, 3};
+  EXPECT_EQ(Beside({"a", "b", "a*", "b*", "a"}), (std::vector<Ranks>{a, b, a, b, a}));
+}
+
+// As in tests, whose machines are one.
+TEST(RanksBeside, MachinesOfOneName) {
+  const Ranks first = {0, 1}, second = {2}, third = {3, 4};
+  EXPECT_EQ(Beside({"a*", "a", "a*", "a*", "a"}),
+            (std::vector<Ranks>{first, first, second, third, third}));
+}
+
+TEST(RanksBeside, NobodyIsMain) { EXPECT_EQ(Beside({"a", "b*"})[0], Ranks{0}); }
+
+}  // namespace
+}  // namespace lathe

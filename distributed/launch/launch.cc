@@ -1,0 +1,326 @@
+#include "lathe/distributed/launch/launch.h"
+
+#include <fcntl.h>
+#include <omp.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <new>
+#include <random>
+#include <sstream>
+#include <string_view>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/liveness/rank_end.h"
+
+namespace lathe {
+namespace {
+
+int LocalProcesses(const LaunchOptions& options) {
+  return options.num_processes / options.num_machines;
+}
+
+// Whether a variable is one by which a launcher, this one or another, tells a process its place.
+bool NumbersProcesses(std::string_view name) {
+  constexpr std::string_view kPrefixes[] = {"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_",
+                                            "SLURM_STEP_"};
+  // NCCL_COMM_ID would make NCCL meet elsewhere than the ranks do.
+  constexpr std::string_view kNames[] = {
+      "RANK",          "WORLD_SIZE",      "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+      "GROUP_RANK",    "ROLE_RANK",       "ROLE_WORLD_SIZE", "MASTER_ADDR",
+      "MASTER_PORT",   "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID",
+      "SLURM_LOCALID", "SLURM_NODEID",    "NCCL_COMM_ID"};
+  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); }) ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+std::string RandomId() {
+  std::random_device random;
+  std::ostringstream id;
+  id << std::hex << random() << random();
+  return id.str();
+}
+
+// Throws the reason if rank 0 could not listen there. Doesn't listen itself: a rank of another
+// machine that waits for rank 0 would take it for that.
+int CheckedPort(const LaunchOptions& options) {
+  if (options.machine_rank != 0) return options.main_process_port;
+  const char* hint = options.num_machines > 1
+                         ? "choose another one with main_process_port, the same on all machines"
+                         : "choose another one with main_process_port; 0 takes a free one";
+  try {
+    return LocalPort(Bind(options.main_process_ip, options.main_process_port));
+  } catch (const Error& e) {
+    const bool address = e.code() == absl::StatusCode::kInvalidArgument;
+    throw Error(
+        e.code(), e.message(),
+        address ? "main_process_ip must be an address of the machine with machine_rank 0" : hint);
+  }
+}
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+void Set(Environment& environment, const std::string& name, const std::string& value) {
+  std::erase_if(environment, [&](const auto& variable) { return variable.first == name; });
+  environment.emplace_back(name, value);
+}
+
+// What all ranks of this machine have in common.
+Environment JobEnvironment(const LaunchOptions& options, const EndedRanks& ended) {
+  Environment environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const size_t equals = std::min(text.find('='), text.size());
+    const std::string_view name = text.substr(0, equals);
+    if (equals == text.size() || NumbersProcesses(name)) continue;
+    environment.emplace_back(name, text.substr(equals + 1));
+  }
+  const int port = CheckedPort(options);
+  const int local_size = LocalProcesses(options);
+  Set(environment, "WORLD_SIZE", std::to_string(options.num_processes));
+  Set(environment, "LOCAL_WORLD_SIZE", std::to_string(local_size));
+  Set(environment, "MASTER_ADDR", options.main_process_ip);
+  Set(environment, "MASTER_PORT", std::to_string(port));
+  Set(environment, kEndedRanks, ended.Variable(port));
+  // All machines must come to the same name without having met.
+  const char* job = std::getenv("LATHE_JOB_ID");
+  if (options.num_machines == 1) {
+    Set(environment, "LATHE_JOB_ID", RandomId());
+  } else if (job == nullptr || *job == 0) {
+    Set(environment, "LATHE_JOB_ID", AddressText(options.main_process_ip, port));
+  }
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  if (options.num_threads_per_process > 0 || threads == nullptr || *threads == 0) {
+    const int share = std::max(UsableCores() / local_size, 1);
+    Set(environment, "OMP_NUM_THREADS",
+        std::to_string(options.num_threads_per_process > 0 ? options.num_threads_per_process
+                                                           : share));
+  }
+  for (const auto& [name, value] : options.environment) Set(environment, name, value);
+  return environment;
+}
+
+Environment RankEnvironment(Environment environment, int rank, int local_rank) {
+  Set(environment, "RANK", std::to_string(rank));
+  Set(environment, "LOCAL_RANK", std::to_string(local_rank));
+  return environment;
+}
+
+// The file that a shell would run for this name.
+std::string FindProgram(const std::string& name) {
+  const auto check = [](const std::string& path) -> int {
+    struct stat info {};
+    if (stat(path.c_str(), &info) != 0) return errno;
+    if (S_ISDIR(info.st_mode)) return EISDIR;
+    return access(path.c_str(), X_OK) == 0 ? 0 : errno;
+  };
+  int problem = ENOENT;
+  std::string path = name;
+  if (name.find('/') != std::string::npos) {
+    problem = check(path);
+  } else if (!name.empty()) {
+    const char* folders = std::getenv("PATH");
+    std::istringstream list(folders == nullptr ? "/usr/bin:/bin" : folders);
+    for (std::string folder; problem != 0 && std::getline(list, folder, ':');) {
+      const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+      const int found = check(candidate);
+      if (found == 0 || found == EACCES) {
+        problem = found;
+        path = candidate;
+      }
+    }
+  }
+  if (problem == 0) return path;
+  if (problem == ENOENT && name.find('/') == std::string::npos) {
+    const bool here = check("./" + name) == 0;
+    throw NotFound("there is no program \"" + name + "\" in PATH",
+                   here ? "did you mean ./" + name + "?" : "check its name, or give its path");
+  }
+  if (problem == EISDIR) {
+    throw InvalidArgument(path + " is a folder, not a program", "name a program in it");
+  }
+  if (problem == EACCES) {
+    throw Error(absl::StatusCode::kPermissionDenied, path + " is not executable",
+                "chmod +x " + path + ", or put the program that runs it first");
+  }
+  throw FileError(path, problem);
+}
+
+// C strings that live as long as this, with a null pointer after the last.
+class CStrings {
+ public:
+  explicit CStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {
+    for (std::string& s : strings_) pointers_.push_back(s.data());
+    pointers_.push_back(nullptr);
+  }
+  CStrings(const CStrings&) = delete;
+  CStrings& operator=(const CStrings&) = delete;
+  char** data() { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> strings_;
+  std::vector<char*> pointers_;
+};
+
+// Starts this machine's ranks: `body` runs in each with its variables.
+void StartRanks(RankSupervisor& supervisor, const LaunchOptions& options,
+                const std::function<std::function<void()>(int rank, const Environment&)>& body) {
+  const Environment job = JobEnvironment(options, supervisor.ended());
+  const int local_size = LocalProcesses(options);
+  for (int local_rank = 0; local_rank < local_size; ++local_rank) {
+    const int rank = options.machine_rank * local_size + local_rank;
+    supervisor.Start(rank, body(rank, RankEnvironment(job, rank, local_rank)));
+  }
+}
+
+// One line each for the message and the hint, in one piece between those of other ranks.
+int ReportError(int rank, std::string message, std::string hint = "") {
+  for (std::string* text : {&message, &hint}) {
+    std::replace_if(
+        text->begin(), text->end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  }
+  std::string lines = "error: rank " + std::to_string(rank) + ": " + message + '\n';
+  if (!hint.empty()) lines += "hint: " + hint + '\n';
+  std::cout.flush();
+  if (write(STDERR_FILENO, lines.data(), lines.size()) < 0) return 1;  // nobody listens
+  return 1;
+}
+
+int RunFunction(const std::function<void()>& function, int rank) {
+  try {
+    function();
+    if (!std::cout.flush() || std::fflush(stdout) != 0) {
+      return ReportError(rank, "standard output: cannot be written");
+    }
+    EndRank();  // the others shall not miss it
+    return 0;
+  } catch (const Error& e) {
+    if (FindLostRanks(e).ranks.empty()) return ReportError(rank, e.message(), e.hint());
+    if (TellsOfLostRanks(e, ReadProcessEnvironment())) ReportError(rank, e.message(), e.hint());
+    return kLostRankExitCode;
+  } catch (const std::bad_alloc&) {
+    return ReportError(rank, "out of memory");
+  } catch (const std::exception& e) {
+    return ReportError(rank, e.what());
+  } catch (...) {
+    return ReportError(rank, "an exception of unknown type");
+  }
+}
+
+int CountThreads() {
+  namespace fs = std::filesystem;
+  return static_cast<int>(std::distance(fs::directory_iterator("/proc/self/task"), {}));
+}
+
+}  // namespace
+
+void CheckLaunchOptions(const LaunchOptions& options) {
+  const auto check = [](const char* name, int value, int low, int high) {
+    if (value >= low && value <= high) return;
+    throw InvalidArgument(std::string(name) + " must be from " + std::to_string(low) + " to " +
+                          std::to_string(high) + " but is " + std::to_string(value));
+  };
+  check("num_processes", options.num_processes, 1, kMostProcesses);
+  check("num_machines", options.num_machines, 1, kMostProcesses);
+  check("main_process_port", options.main_process_port, 0, kLargestPort);
+  check("num_threads_per_process", options.num_threads_per_process, 0, kMostProcesses);
+  if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
+    throw InvalidArgument("machine_rank must be from 0 to " +
+                              std::to_string(options.num_machines - 1) + " but is " +
+                              std::to_string(options.machine_rank),
+                          "machines are numbered from 0; num_machines says how many there are");
+  }
+  if (options.num_processes % options.num_machines != 0) {
+    throw InvalidArgument("num_processes is " + std::to_string(options.num_processes) + ", which " +
+                              std::to_string(options.num_machines) + " machines can't share evenly",
+                          "num_processes counts the processes of all machines together");
+  }
+  if (options.num_machines > 1 && options.main_process_port == 0) {
+    throw InvalidArgument("main_process_port must be given where there are several machines",
+                          "choose one that is free on the machine with machine_rank 0");
+  }
+  if (options.num_gpus > 0 && LocalProcesses(options) > options.num_gpus) {
+    throw InvalidArgument("there are " + std::to_string(LocalProcesses(options)) +
+                              " processes but " + std::to_string(options.num_gpus) +
+                              (options.num_gpus == 1 ? " GPU" : " GPUs") + " on this machine",
+                          "start at most one for each GPU, or compute on the CPU (--cpu)");
+  }
+}
+
+int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& options) {
+  CheckLaunchOptions(options);
+  if (command.empty()) throw InvalidArgument("[launch] the command is empty");
+  const std::string program = FindProgram(command[0]);
+  CStrings arguments(command);
+  RankSupervisor supervisor(options.supervisor);
+  // A process that becomes the program closes its end; one that can't writes the reason into it.
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw FileError("pipe", errno);
+  const FileDescriptor in(ends[0]);
+  FileDescriptor out(ends[1]);
+  StartRanks(supervisor, options, [&](int, const Environment& environment) {
+    std::vector<std::string> variables;
+    for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+    const auto shared = std::make_shared<CStrings>(std::move(variables));
+    return [&, shared] {
+      execve(program.c_str(), arguments.data(), shared->data());
+      const int problem = errno;
+      _exit(write(out.fd(), &problem, sizeof problem) == sizeof problem ? 126 : 127);
+    };
+  });
+  out = FileDescriptor();
+  int problem = 0;
+  if (read(in.fd(), &problem, sizeof problem) == sizeof problem) {
+    throw Error(absl::ErrnoToStatusCode(problem),
+                program + " cannot be started: " + std::strerror(problem),
+                problem == ENOEXEC  ? "a script needs a first line that starts with #!"
+                : problem == ENOENT ? "is the interpreter in its first line installed?"
+                                    : "");
+  }
+  return supervisor.Wait();
+}
+
+int Launch(const std::function<void()>& function, int num_processes, LaunchOptions options) {
+  options.num_processes = num_processes;
+  CheckLaunchOptions(options);
+  if (num_processes == 1) {
+    function();
+    return 0;
+  }
+  if (const int threads = CountThreads(); threads > 1) {
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                "[launch] this process has " + std::to_string(threads) +
+                    " threads, which forked ranks would lack and wait for",
+                "call Launch before anything that uses OpenMP or starts threads, or start the "
+                "program with `lathe launch`");
+  }
+  std::cout.flush();  // or each rank would print again what waits here
+  std::fflush(nullptr);
+  RankSupervisor supervisor(options.supervisor);
+  StartRanks(supervisor, options, [&](int rank, const Environment& environment) {
+    return [&function, rank, environment] {
+      clearenv();
+      for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+      // OpenMP has read its variable long before.
+      if (const int threads = std::atoi(std::getenv("OMP_NUM_THREADS")); threads > 0) {
+        omp_set_num_threads(threads);
+      }
+      const int exit_code = RunFunction(function, rank);
+      std::fflush(nullptr);
+      _exit(exit_code);
+    };
+  });
+  return supervisor.Wait();
+}
+
+}  // namespace lathe

@@ -1,0 +1,72 @@
+#include "lathe/distributed/launch/orphan_guard.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <initializer_list>
+
+#include "lathe/distributed/rendezvous/environment.h"
+
+namespace lathe {
+namespace {
+
+// Reads groups, negative ones to forget, until the other end is closed. Only calls what is safe in
+// a signal handler: it was forked, maybe from among threads.
+[[noreturn]] void Guard(int fd) {
+  prctl(PR_SET_NAME, "lathe guard");
+  setsid();  // a signal to the launcher's group is not for it
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(signal_number, SIG_IGN);
+  const int nothing = open("/dev/null", O_RDWR);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, stream);
+  static pid_t groups[kMostProcesses];
+  int count = 0;
+  pid_t group = 0;
+  for (;;) {
+    const ssize_t got = read(fd, &group, sizeof group);
+    if (got < 0) continue;
+    if (got != sizeof group) break;
+    if (group > 0 && count < kMostProcesses) groups[count++] = group;
+    for (int i = 0; i < count; ++i) {
+      if (groups[i] == -group) groups[i--] = groups[--count];
+    }
+  }
+  for (int i = 0; i < count; ++i) kill(-groups[i], SIGKILL);
+  _exit(0);
+}
+
+}  // namespace
+
+OrphanGuard::OrphanGuard() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return;
+  guard_ = fork();
+  if (guard_ == 0) {
+    close(ends[1]);
+    Guard(ends[0]);
+  }
+  close(ends[0]);
+  fd_ = ends[1];
+}
+
+OrphanGuard::~OrphanGuard() {
+  if (fd_ >= 0) close(fd_);
+  if (guard_ <= 0) return;
+  kill(guard_, SIGKILL);  // nothing is left to guard; it may have been stopped
+  waitpid(guard_, nullptr, 0);
+}
+
+void OrphanGuard::Add(pid_t group) {
+  if (write(fd_, &group, sizeof group) < 0) return;  // there is no guard
+}
+
+void OrphanGuard::Remove(pid_t group) { Add(-group); }
+
+void OrphanGuard::CloseInChild() {
+  close(fd_);
+  fd_ = guard_ = -1;
+}
+
+}  // namespace lathe

@@ -1,0 +1,359 @@
+#include "lathe/distributed/launch/rank_supervisor.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <sstream>
+#include <utility>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kSignalExitCode = 128;  // + the signal, as a shell reports it
+
+int ExitCode(int status) {
+  return WIFSIGNALED(status) ? kSignalExitCode + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+std::string Seconds(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << std::chrono::duration<double>(time).count() << " s";
+  return text.str();
+}
+
+struct Effort {
+  int64_t ticks = 0;  // of processor time
+  bool waits_for_disk = false;
+};
+
+// Of all processes of the group of this leader.
+Effort EffortOf(pid_t leader) {
+  Effort effort;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", code)) {
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t end = text.rfind(") ");  // of the name, which may hold anything
+    if (end == std::string::npos) continue;
+    std::istringstream fields(text.substr(end + 2));
+    char state = 0;
+    int64_t parent = 0, group = 0, value = 0, user = 0, system = 0;
+    fields >> state >> parent >> group;
+    if (group != leader) continue;
+    for (int i = 6; i < 14; ++i) fields >> value;
+    fields >> user >> system;
+    effort.ticks += user + system;
+    effort.waits_for_disk = effort.waits_for_disk || state == 'D';
+  }
+  return effort;
+}
+
+void MoveTo(int stream, int fd) {
+  if (fd < 0) return;
+  dup2(fd, stream);
+  close(fd);
+}
+
+}  // namespace
+
+StandardStreams::StandardStreams() {
+  int fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = dup(fd);
+  if (fd >= 0) close(fd);
+}
+
+WatchedSignals::WatchedSignals() {
+  sigset_t watched;
+  sigemptyset(&watched);
+  sigaddset(&watched, SIGCHLD);
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    sigaction(signal_number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&watched, signal_number);
+  }
+  fd_ = FileDescriptor(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd_) {
+    throw Error(absl::ErrnoToStatusCode(errno),
+                std::string("[launch] cannot watch for signals: ") + std::strerror(errno));
+  }
+  pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;  // where it is ignored, processes end without a word
+  sigaction(SIGCHLD, &action, &old_child_);
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, &old_pipe_);
+}
+
+void WatchedSignals::Restore() const {
+  sigaction(SIGCHLD, &old_child_, nullptr);
+  sigaction(SIGPIPE, &old_pipe_, nullptr);
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+int WatchedSignals::Next() {
+  signalfd_siginfo info;
+  return read(fd_.fd(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+RankSupervisor::~RankSupervisor() {
+  SignalAll(SIGKILL);
+  for (const Rank& rank : ranks_) {
+    if (rank.running) waitpid(rank.process, nullptr, 0);
+  }
+}
+
+void RankSupervisor::Start(int rank, const std::function<void()>& body) {
+  FileDescriptor out, err;
+  if (options_.tag_output) {
+    out = output_.Add(rank, STDOUT_FILENO);
+    err = output_.Add(rank, STDERR_FILENO);
+  }
+  const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const pid_t launcher = getpid();
+  const pid_t process = fork();
+  if (process < 0) {
+    throw Error(
+        absl::ErrnoToStatusCode(errno),
+        "[launch] rank " + std::to_string(rank) + " cannot be started: " + std::strerror(errno),
+        "start fewer processes");
+  }
+  if (process > 0) {
+    setpgid(process, process);  // the child does too: whoever comes first
+    guard_.Add(process);
+    ranks_.push_back({rank, process});
+    return;
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher) _exit(kSignalExitCode + SIGKILL);  // it died before that call
+  setpgid(0, 0);
+  output_.CloseInChild();
+  guard_.CloseInChild();
+  if (!options_.pass_input || !ranks_.empty()) MoveTo(STDIN_FILENO, nothing.fd());
+  MoveTo(STDOUT_FILENO, out.fd());
+  MoveTo(STDERR_FILENO, err.fd());
+  signals_.Restore();
+  close(signals_.fd());
+  body();
+  _exit(0);
+}
+
+int RankSupervisor::Wait() {
+  const auto reader_has_time = [&] { return !told_to_end_ || Clock::now() < stage_end_; };
+  while (AnyRuns() || (output_.waiting() && reader_has_time())) {
+    std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
+    output_.AppendTo(polled);
+    poll(polled.data(), polled.size(), PollTimeout());
+    output_.Handle(std::span(polled).subspan(1));
+    while (const int signal_number = signals_.Next()) {
+      if (signal_number != SIGCHLD) PassOn(signal_number);
+    }
+    Reap();
+    if (AnyRuns() && Clock::now() >= early_) TellCauseEarly();
+    if (AnyRuns() && Clock::now() >= stage_end_) EndStage();
+  }
+  return exit_code_;
+}
+
+bool RankSupervisor::AnyRuns() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running; });
+}
+
+void RankSupervisor::SignalAll(int signal_number) const {
+  for (const Rank& rank : ranks_) {
+    if (rank.running) kill(-rank.process, signal_number);
+  }
+}
+
+void RankSupervisor::Reap() {
+  std::vector<const Rank*> failed;
+  for (Rank& rank : ranks_) {
+    siginfo_t info{};
+    const auto id = static_cast<id_t>(rank.process);
+    if (!rank.running || waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0) {
+      continue;
+    }
+    kill(-rank.process, SIGKILL);  // before waitpid, which sets its number free for others
+    guard_.Remove(rank.process);
+    waitpid(rank.process, &rank.status, 0);
+    rank.running = false;
+    ended_.Add(rank.rank, ExitCode(rank.status));
+    if (ExitCode(rank.status) != 0) failed.push_back(&rank);
+  }
+  if (!AnyRuns()) output_.ReadRest();
+  if (!AnyRuns() && told_to_end_) stage_end_ = std::min(stage_end_, Clock::now() + options_.stop);
+  // Where several are found at once, one that was killed has made the others fail.
+  std::stable_sort(failed.begin(), failed.end(), [](const Rank* a, const Rank* b) {
+    return WIFSIGNALED(a->status) > WIFSIGNALED(b->status);
+  });
+  for (const Rank* rank : failed) NoteFailure(*rank);
+  if (!AnyRuns()) TellCause();
+}
+
+// Whether it has ended as it was told to, or because others have.
+bool RankSupervisor::FollowedASignal(const Rank& rank) const {
+  const int code = ExitCode(rank.status);
+  return code == kLostRankExitCode ||
+         std::ranges::any_of(passed_on_, [&](int s) { return code == kSignalExitCode + s; });
+}
+
+void RankSupervisor::NoteFailure(const Rank& rank) {
+  if (stage_ == Stage::kKilled) return;
+  if (stage_ == Stage::kRunning) {
+    Enter(Stage::kNotice, options_.notice);
+    early_ = Clock::now() + options_.patience;
+  } else if (by_signal_) {
+    if (stage_ == Stage::kGrace && ExitCode(rank.status) == kLostRankExitCode) {
+      // The one that it has lost may hang.
+      stop_by_ = stage_end_;
+      TakeEffort();
+      Enter(Stage::kStopping, std::min(options_.stop, std::chrono::ceil<std::chrono::milliseconds>(
+                                                          stop_by_ - Clock::now())));
+    }
+    // A signal stops the job; one rank may fail all the same: it could not save, say.
+    if (cause_ != nullptr || FollowedASignal(rank)) return;
+  } else if (stage_ != Stage::kNotice || ExitCode(cause_->status) != kLostRankExitCode ||
+             ExitCode(rank.status) == kLostRankExitCode) {
+    return;  // the first says why the job ends
+  }
+  cause_ = &rank;
+  exit_code_ = ExitCode(rank.status);
+}
+
+std::string RankSupervisor::Describe(const Rank& rank) const {
+  const std::string text =
+      "rank " + std::to_string(rank.rank) + " (process " + std::to_string(rank.process) + ") ";
+  const auto with_name = [](int signal_number) {
+    return "signal " + std::to_string(signal_number) + " (" + strsignal(signal_number) + ")";
+  };
+  if (WIFSIGNALED(rank.status)) return text + "was killed by " + with_name(WTERMSIG(rank.status));
+  const int code = ExitCode(rank.status), signal_number = code - kSignalExitCode;
+  std::string why;
+  if (code == kLostRankExitCode) why = ", having lost another rank";
+  for (const int passed_on : {SIGINT, SIGTERM, SIGHUP}) {
+    if (signal_number == passed_on) why = ", as told by " + with_name(signal_number);
+  }
+  return text + "ended with exit code " + std::to_string(code) + why;
+}
+
+// Others still run.
+void RankSupervisor::TellCauseEarly() {
+  if (cause_ == nullptr || std::exchange(told_early_, true)) return;
+  early_ = Clock::time_point::max();
+  Say(Describe(*cause_) + "; stopping the others");
+}
+
+// All have ended, and what they printed has come.
+void RankSupervisor::TellCause() {
+  if (cause_ == nullptr) return;
+  if (!told_early_) {
+    Say(Describe(*cause_));
+  } else if (exit_code_ != kLostRankExitCode) {
+    Say("the job failed because " + Describe(*cause_));
+  }
+  cause_ = nullptr;
+}
+
+void RankSupervisor::PassOn(int signal_number) {
+  constexpr std::chrono::seconds kHaste(1);
+  SignalAll(signal_number);
+  passed_on_.push_back(signal_number);
+  const Clock::time_point now = Clock::now();
+  const bool is_wish = wishes_ == 0 || now - last_wish_ > kHaste;
+  if (is_wish) {
+    ++wishes_;
+    last_wish_ = now;
+  }
+  if (is_wish && wishes_ == 3 && AnyRuns() && stage_ != Stage::kKilled)
+    KillAll("did not end, and this is the third signal");
+  told_to_end_ = true;
+  if (!AnyRuns()) stage_end_ = Clock::now();
+  if (stage_ != Stage::kRunning) return;
+  exit_code_ = kSignalExitCode + signal_number;
+  by_signal_ = true;
+  if (AnyRuns()) Enter(Stage::kGrace, options_.grace);
+}
+
+void RankSupervisor::TakeEffort() {
+  for (Rank& rank : ranks_) rank.effort = EffortOf(rank.process).ticks;
+}
+
+// For a twentieth of the time since TakeEffort, on one core, or waiting for a disk right now.
+bool RankSupervisor::AnyWorks() const {
+  const double seconds = std::chrono::duration<double>(options_.stop).count();
+  const auto least = static_cast<int64_t>(seconds / 20 * static_cast<double>(sysconf(_SC_CLK_TCK)));
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+    if (!rank.running) return false;
+    const Effort effort = EffortOf(rank.process);
+    return effort.waits_for_disk || effort.ticks - rank.effort > least;
+  });
+}
+
+void RankSupervisor::Enter(Stage stage, std::chrono::milliseconds time) {
+  stage_ = stage;
+  stage_end_ = Clock::now() + time;
+}
+
+void RankSupervisor::EndStage() {
+  if (stage_ == Stage::kNotice) {
+    TellCauseEarly();
+    SignalAll(SIGTERM);
+    stop_by_ = Clock::now() + options_.grace;
+    TakeEffort();
+    return Enter(Stage::kStopping, options_.stop);
+  }
+  // One that works on may be saving.
+  if (stage_ == Stage::kStopping && Clock::now() < stop_by_ && AnyWorks()) {
+    TakeEffort();
+    return Enter(Stage::kStopping,
+                 std::min(options_.stop,
+                          std::chrono::ceil<std::chrono::milliseconds>(stop_by_ - Clock::now())));
+  }
+  const bool long_ago = stage_ == Stage::kGrace || Clock::now() >= stop_by_;
+  KillAll(by_signal_ && !long_ago
+              ? "did not end, though another one has, having lost a rank"
+              : "did not end within " + Seconds(long_ago ? options_.grace : options_.stop) +
+                    " of being told to");
+}
+
+void RankSupervisor::KillAll(const std::string& why) {
+  std::vector<int> left;
+  for (const Rank& rank : ranks_) {
+    if (rank.running) left.push_back(rank.rank);
+  }
+  Say(NamesOf(left) + ' ' + why + "; " + (left.size() > 1 ? "they are" : "it is") + " killed");
+  SignalAll(SIGKILL);
+  stage_ = Stage::kKilled;
+  stage_end_ = Clock::time_point::max();
+}
+
+int RankSupervisor::PollTimeout() const {
+  const Clock::time_point next = std::min(stage_end_, early_);
+  if (next == Clock::time_point::max() || (!AnyRuns() && !told_to_end_)) return -1;
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1 << 30));
+}
+
+void RankSupervisor::Say(const std::string& text) {
+  const std::string line = "lathe launch: " + text;
+  if (options_.tag_output) return output_.Say(line);
+  const std::string whole = line + '\n';  // in one piece between what the ranks write
+  if (write(STDERR_FILENO, whole.data(), whole.size()) < 0) return;  // nobody listens
+}
+
+}  // namespace lathe

@@ -1,0 +1,246 @@
+#include "lathe/distributed/liveness/peer_watch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <future>
+#include <thread>
+
+#include "lathe/distributed/testing/testing.h"
+
+namespace lathe {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// After which a rank that gives no sign of life counts as lost: more than a busy machine takes.
+constexpr seconds kSilence(3);
+
+// `body` on each of `n` ranks that share a store.
+std::vector<RankResult> WithWatches(int n,
+                                    const std::function<std::string(int rank, PeerWatch&)>& body,
+                                    bool looks_after = false) {
+  return RunRanks(n, [&](const ProcessEnvironment& env) {
+    std::shared_ptr<StoreServer> server;
+    if (env.rank == 0) {
+      server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
+    }
+    auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(10),
+                                         "rank " + std::to_string(env.rank));
+    PeerWatch watch(env.rank, n, std::move(server), std::move(store));
+    watch.Run("meeting", [&] { watch.Exchange("here", "", seconds(10)); });
+    if (looks_after) {
+      watch.LookAfter(std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(10)),
+                      kSilence);
+    }
+    return body(env.rank, watch);
+  });
+}
+
+// Waits for what never comes.
+void WaitForEver(PeerWatch& watch) {
+  watch.Run("waiting", [&] {
+    for (PeerPatience patience(watch, seconds(30));;) patience.Pause();
+  });
+}
+
+TEST(PeerWatch, ExchangesWordsOfAllRanks) {
+  for (const RankResult& result : WithWatches(3, [](int rank, PeerWatch&watch) {
+         std::string said;
+         watch.Run("meeting", [&] {
+           for (const std::string& word :
+                watch.Exchange("word", std::string(1, static_cast<char>('a' + rank)), seconds(10)))
+             said += word;
+         });
+         watch.Part();
+         return said;
+       })) {
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_EQ(result.said, "abc");
+  }
+}
+
+TEST(PeerWatch, ARankThatIsToBlameItselfSaysSoToAll) {
+  for (const int culprit : {0, 1, 2}) {
+    const auto results = WithWatches(3, [culprit](int rank, PeerWatch& watch) {
+      if (rank != culprit) WaitForEver(watch);
+      watch.Run("computing", [] { throw OwnFault("out of device memory"); });
+      return std::string();
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(results[rank].exit_code, 3);
+      EXPECT_EQ(results[rank].said, std::string(rank == culprit ? "[computing]" : "[waiting]") +
+                                        " rank " + std::to_string(rank) + " can't go on: rank " +
+                                        std::to_string(culprit) + ": out of device memory");
+      EXPECT_LT(results[rank].seconds, 5);
+    }
+  }
+}
+
+// One rank's time is up long before another's; only the one that hangs is named.
+TEST(PeerWatch, ARankThatWaitsIsNotBlamed) {
+  const auto results = WithWatches(3, [](int rank, PeerWatch& watch) {
+    if (rank == 1) {
+      watch.SetPhase("sleeping");
+      std::this_thread::sleep_for(seconds(5));
+      return std::string();
+    }
+    if (rank == 2) WaitForEver(watch);
+    std::this_thread::sleep_for(milliseconds(200));  // for rank 1 to say what it does
+    watch.Run("waiting", [] { throw std::runtime_error("no answer"); });
+    return std::string();
+  });
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].said, "[waiting] rank " + std::to_string(rank) +
+                                      " can't go on: rank 1 does not answer while sleeping");
+  }
+}
+
+TEST(PeerWatch, WhatComesAfterARankHasEndedCounts) {
+  const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
+    if (rank == 1) raise(SIGKILL);
+    const auto end = std::chrono::steady_clock::now() + milliseconds(400);
+    watch.Run("computing", [&] {
+      PeerPatience patience(watch, seconds(30));
+      while (std::chrono::steady_clock::now() < end) patience.Pause();
+    });
+    return std::string("done");
+  });
+  EXPECT_EQ(results[0].said, "done");
+}
+
+TEST(PeerWatch, PatienceEnds) {
+  const auto results = WithWatches(1, [](int, PeerWatch& watch) {
+    watch.Run("waiting", [&] {
+      for (PeerPatience patience(watch, milliseconds(300));;) patience.Pause();
+    });
+    return std::string();
+  });
+  EXPECT_EQ(results[0].said,
+            "[waiting] rank 0 can't go on: the connection to another rank failed: no answer");
+  EXPECT_GE(results[0].seconds, 0.3);
+  EXPECT_LT(results[0].seconds, 3);
+}
+
+TEST(PeerWatch, ADeadRankIsNamedInAnExchange) {
+  const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
+    if (rank == 1) raise(SIGKILL);
+    watch.Run("meeting", [&] { watch.Exchange("word", "", seconds(20)); });
+    return std::string();
+  });
+  EXPECT_EQ(results[0].said, "[meeting] rank 0 can't go on: rank 1 has ended");
+  EXPECT_LT(results[0].seconds, 10);
+}
+
+TEST(PeerWatch, WhoAwaitsAWordHearsOfTheProblem) {
+  const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
+    if (rank == 1) return watch.Await("never", 0);
+    watch.Run("computing", [] { throw OwnFault("broken"); });
+    return std::string();
+  });
+  EXPECT_EQ(results[1].said, "[await] rank 1 can't go on: rank 0: broken");
+}
+
+// It goes while others still wait for it; they give up, and it waits for none of them.
+TEST(PeerWatch, RankZeroThatLeavesEarlyDoesNotWaitForWhoMissesIt) {
+  const auto results = WithWatches(3, [](int rank, PeerWatch& watch) {
+    if (rank > 0) WaitForEver(watch);
+    return std::string();
+  });
+  EXPECT_EQ(results[0].exit_code, 0);
+  EXPECT_LT(results[0].seconds, 8);
+  for (const int rank : {1, 2}) {
+    EXPECT_NE(results[rank].said.find("rank 0 has ended"), std::string::npos) << results[rank].said;
+  }
+}
+
+// A machine that stands still for a while looks the same.
+TEST(PeerWatch, RankZeroThatIsStoppedInItsGoodbyeKeepsTheStore) {
+  const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
+    watch.Run("meeting", [&] {
+      const std::string first =
+          watch.Exchange("process", std::to_string(getpid()), seconds(10)).front();
+      const pid_t rank_0 = std::stoi(first);
+      for (int round = 0; rank == 1 && round < 3; ++round) {
+        std::this_thread::sleep_for(milliseconds(300));  // until it waits
+        kill(rank_0, SIGSTOP);
+        std::this_thread::sleep_for(milliseconds(1500));
+        kill(rank_0, SIGCONT);
+      }
+    });
+    if (rank == 1) {
+      std::this_thread::sleep_for(milliseconds(300));
+      watch.Post("late", "word");
+    }
+    return std::string();
+  });
+  ExpectAllWell(results);
+}
+
+// Ranks that compute alone and only look up now and then.
+void WorkUntilSomebodyIsLost(PeerWatch& watch) {
+  for (;;) {
+    watch.CheckPeers();
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+std::vector<RankResult> WorkWithout(int victim, int signal_number) {
+  return WithWatches(
+      3,
+      [=](int rank, PeerWatch& watch) {
+        watch.SetPhase("working");
+        watch.Run("meeting", [&] { watch.Exchange("works", "", seconds(10)); });
+        std::this_thread::sleep_for(kSilence + milliseconds(500));  // all go on giving signs
+        watch.CheckPeers();
+        if (rank == victim && signal_number == SIGSTOP) {
+          // Nobody would wake it.
+          if (const pid_t stopped = getpid(); fork() == 0) {
+            std::this_thread::sleep_for(kSilence + seconds(7));
+            kill(stopped, SIGKILL);
+            _exit(0);
+          }
+        }
+        if (rank == victim) raise(signal_number);
+        WorkUntilSomebodyIsLost(watch);
+        return std::string();
+      },
+      /*looks_after=*/true);
+}
+
+TEST(PeerWatch, FindsWhoIsLostOutsideOfCalls) {
+  for (const int victim : {0, 2}) {
+    for (const int signal_number : {SIGKILL, SIGSTOP}) {
+      const auto results = WorkWithout(victim, signal_number);
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == victim) continue;
+        const std::string what = signal_number == SIGKILL ? " has ended" : " does not answer";
+        EXPECT_EQ(results[rank].said,
+                  "[check_peers] rank " + std::to_string(rank) + " can't go on: rank " +
+                      std::to_string(victim) + what +
+                      (victim == 0 ? "; this rank was working" : " while working"));
+        EXPECT_LT(results[rank].seconds, 12);
+      }
+    }
+  }
+}
+
+TEST(PeerWatch, CallsTheAlarmWhereNobodyLooks) {
+  const auto results = WithWatches(
+      2,
+      [](int rank, PeerWatch& watch) {
+        watch.Run("meeting", [&] { watch.Exchange("works", "", seconds(10)); });
+        if (rank == 1) raise(SIGKILL);
+        std::promise<std::string> said;
+        watch.SetAlarm([&said](const Error& lost) { said.set_value(lost.message()); });
+        return said.get_future().get();
+      },
+      /*looks_after=*/true);
+  EXPECT_EQ(results[0].said, "[alarm] rank 0 can't go on: rank 1 has ended");
+  EXPECT_LT(results[0].seconds, 5);
+}
+
+}  // namespace
+}  // namespace lathe

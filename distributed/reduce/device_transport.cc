@@ -1,0 +1,99 @@
+// Gradients on GPUs, one for each rank: NCCL sums buckets on a stream of its own while the backward
+// pass goes on on the other. All buckets go to all ranks whole.
+#include <utility>
+
+#include "lathe/core/asked_by.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/device_kernels.h"
+#include "lathe/core/error.h"
+#include "lathe/distributed/reduce/gradient_transport.h"
+
+namespace lathe {
+namespace {
+
+class DeviceTransport : public GradientTransport {
+ public:
+  DeviceTransport(std::shared_ptr<ProcessGroup> group, std::shared_ptr<NcclGroup> device_group,
+                  GradientBuckets& buckets, const ReducerOptions& options)
+      : group_(std::move(group)),
+        device_group_(std::move(device_group)),
+        table_(buckets),
+        compute_(BackendOf(buckets.device).WorkQueue()) {
+    Check(device_group_ != nullptr, "reducer", "gradients on ", ToString(buckets.device),
+          " need a group of NCCL's");
+    Check(device_group_->device() == buckets.device.index, "reducer", "parameters lie on ",
+          ToString(buckets.device), " but this process's GPU is cuda:", device_group_->device());
+    if (options.compression == "no") return;
+    const AskedBy asked_by = AskedBy::State("gradients in bfloat16 for other processes");
+    // Each has a place of its own: NCCL reads it while the next one is filled.
+    for (const GradientBucket& bucket : table_.buckets) {
+      narrow_.push_back(Tensor::Empty({std::ssize(bucket.grads)}, DType::kBF16, buckets.device));
+    }
+  }
+
+  void Send() override {
+    const std::span<float> grads = table_.buckets[sent_].grads;
+    const bool narrow = !narrow_.empty();
+    if (narrow) Convert(narrow_[sent_].raw_data(), DType::kBF16, grads.data(), DType::kF32, grads);
+    device_group_->Order(compute_, device_group_->stream());
+    if (narrow) {
+      device_group_->AllReduceDevice(narrow_[sent_].data<BFloat16>(), grads.size(), ReduceOp::kSum,
+                                     device_group_->stream());
+    } else {
+      device_group_->AllReduceDevice(grads.data(), grads.size(), ReduceOp::kSum,
+                                     device_group_->stream());
+    }
+    ++sent_;
+  }
+
+  // The device never waits for other ranks but in NCCL's own stream: if one is lost, what this rank
+  // has computed can still be read. Once the host has waited, all that is queued comes after.
+  std::vector<StepRecord> Finish(const StepRecord& mine) override {
+    Send();
+    std::vector<StepRecord> records = GatherRecords(mine);  // while the device works
+    device_group_->WaitFor(device_group_->stream());
+    for (size_t i = 0; i < narrow_.size(); ++i) {
+      const std::span<float> grads = table_.buckets[i].grads;
+      Convert(grads.data(), DType::kF32, narrow_[i].raw_data(), DType::kBF16, grads);
+    }
+    table_.last_tensor().grad_rows.reset();
+    sent_ = 0;
+    return records;
+  }
+
+ private:
+  static void Convert(void* to, DType to_type, const void* from, DType from_type,
+                      std::span<float> grads) {
+    DeviceKernels<TensorKernels>().convert(to, to_type, from, from_type, std::ssize(grads));
+  }
+
+  std::vector<StepRecord> GatherRecords(const StepRecord& mine) {
+    std::vector<StepRecord> all(static_cast<size_t>(group_->size()));
+    try {
+      group_->AllGather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    } catch (...) {
+      device_group_->Stop();  // a rank is lost, and NCCL waits for it
+      throw;
+    }
+    return all;
+  }
+
+  const std::shared_ptr<ProcessGroup> group_;
+  const std::shared_ptr<NcclGroup> device_group_;
+  GradientBuckets& table_;
+  void* const compute_;         // the stream of all other work
+  std::vector<Tensor> narrow_;  // of each bucket, bf16; empty: gradients travel as they are
+  size_t sent_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientTransport> MakeDeviceTransport(std::shared_ptr<ProcessGroup> group,
+                                                       std::shared_ptr<NcclGroup> device_group,
+                                                       GradientBuckets& buckets,
+                                                       const ReducerOptions& options) {
+  return std::make_unique<DeviceTransport>(std::move(group), std::move(device_group), buckets,
+                                           options);
+}
+
+}  // namespace lathe

@@ -1,0 +1,217 @@
+// Gradients in the host's memory, summed by a thread of their own while the backward pass goes on.
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "lathe/distributed/reduce/gradient_transport.h"
+#include "lathe/distributed/reduce/used_rows.h"
+
+namespace lathe {
+namespace {
+
+class HostTransport : public GradientTransport {
+ public:
+  HostTransport(std::shared_ptr<ProcessGroup> group, GradientBuckets& buckets,
+                const ReducerOptions& options)
+      : group_(std::move(group)),
+        table_(buckets),
+        buckets_(buckets.buckets),
+        compresses_(options.compression != "no"),
+        overlap_(options.overlap) {
+    ShowGradients();
+  }
+
+  ~HostTransport() override {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      quit_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void Begin() override {
+    if (overlap_ && !thread_.joinable()) thread_ = std::thread([this] { Work(); });
+  }
+
+  void Send() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ++sent_;
+    }
+    changed_.notify_all();
+  }
+
+  std::vector<StepRecord> Finish(const StepRecord& mine) override {
+    if (thread_.joinable()) {
+      WaitForThread();
+    } else {
+      while (done_ < sent_) Reduce(buckets_[done_++]);
+    }
+    std::vector<StepRecord> records = ReduceLast(mine);
+    const std::lock_guard lock(mutex_);
+    sent_ = done_ = 0;
+    return records;
+  }
+
+ private:
+  // What others add to theirs, they read where it is.
+  void ShowGradients() {
+    if (compresses_) return;
+    for (size_t begin = 0, end = 0; begin < buckets_.size(); begin = end) {  // of one arena
+      int64_t elements = 0;
+      for (; end < buckets_.size() && buckets_[end].arena == buckets_[begin].arena; ++end) {
+        if (buckets_[end].shared_out > 0) elements = buckets_[end].SharedPart().end;
+      }
+      if (elements == 0) continue;
+      const TensorImpl& first = *table_.slots[buckets_[begin].slots.front()].tensor.impl()->grad;
+      shown_.push_back(
+          group_->ShowMemory(first.storage, elements * static_cast<int64_t>(sizeof(float))));
+    }
+  }
+
+  void WaitForThread() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return error_ || done_ >= sent_; });
+    if (!error_) return;
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+  // --- on the thread that reduces ---
+
+  void Work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return quit_ || (!error_ && done_ < sent_); });
+      if (quit_) return;
+      GradientBucket& bucket = buckets_[done_];
+      lock.unlock();
+      std::exception_ptr caught;
+      try {
+        Reduce(bucket);
+      } catch (...) {
+        caught = std::current_exception();
+      }
+      lock.lock();
+      error_ = caught;
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  // All of the bucket, but the last one's end.
+  void Reduce(const GradientBucket& bucket) {
+    const size_t size = bucket.grads.size() - (table_.IsLast(bucket) ? table_.TailOf(bucket) : 0);
+    if (bucket.shared_out == 0) return AllReduce(bucket.grads.first(size));
+    const ElementRange all = {0, static_cast<int64_t>(size)};
+    Exchange(bucket.grads.first(size), Stripe(all, group_->rank(), group_->size()),
+             [this](auto values) { group_->ReduceScatter(values); });
+  }
+
+  void AllReduce(std::span<float> values) {
+    Exchange(values, {0, std::ssize(values)}, [this](auto v) { group_->AllReduce(v); });
+  }
+
+  // `reduce` on the values, in the format in which they travel; `result` is what comes back.
+  template <typename Reduction>
+  void Exchange(std::span<float> values, ElementRange result, Reduction reduce) {
+    if (!compresses_) return reduce(values);
+    std::swap(narrow_, last_narrow_);  // others may still read that
+    narrow_.resize(values.size());
+    std::transform(values.begin(), values.end(), narrow_.begin(),
+                   [](float v) { return BFloat16(v); });
+    reduce(std::span(narrow_));
+    std::transform(narrow_.begin() + result.begin, narrow_.begin() + result.end,
+                   values.begin() + result.begin, [](BFloat16 v) { return static_cast<float>(v); });
+  }
+
+  // --- the last bucket, with the records ---
+
+  std::vector<StepRecord> ReduceLast(const StepRecord& mine) {
+    GradientBucket& bucket = table_.last();
+    const size_t size = static_cast<size_t>(group_->size());
+    std::vector<float> records(kStepRecordFloats * size);
+    const auto packed = Pack(mine);
+    std::copy(packed.begin(), packed.end(),
+              records.begin() + static_cast<std::ptrdiff_t>(kStepRecordFloats) * group_->rank());
+    if (!table_.table_is_last || !ReduceRows(records)) {
+      const size_t tail = table_.TailOf(bucket);
+      const std::span<float> end = bucket.grads.last(tail);
+      Reduce(bucket);
+      staging_.assign(end.begin(), end.end());
+      staging_.insert(staging_.end(), records.begin(), records.end());
+      ReduceStaging(records.size());
+      std::copy_n(staging_.begin(), tail, end.begin());
+      table_.last_tensor().grad_rows.reset();
+      std::copy(staging_.end() - std::ssize(records), staging_.end(), records.begin());
+    }
+    std::vector<StepRecord> all;
+    for (size_t rank = 0; rank < size; ++rank)
+      all.push_back(Unpack(records.data() + kStepRecordFloats * rank));
+    return all;
+  }
+
+  // Records stay as they are, whatever the compression of gradients.
+  void ReduceStaging(size_t num_records) {
+    if (!compresses_) return group_->AllReduce(std::span(staging_));
+    const std::span<float> all(staging_);
+    AllReduce(all.first(all.size() - num_records));
+    group_->AllReduce(all.last(num_records));
+  }
+
+  // Only the rows that some rank has written. False if all of the table has to travel.
+  bool ReduceRows(std::vector<float>& records) {
+    TensorImpl& table = table_.last_tensor();
+    const size_t width = static_cast<size_t>(table.shape[1]), row_bytes = width * sizeof(float);
+    std::optional<std::vector<int32_t>> used = UsedRows(*group_, table);
+    if (!used) return false;
+    const std::vector<int32_t>& rows = *used;
+    float* grad = table_.last().grads.data();
+    staging_.resize(rows.size() * width + records.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::memcpy(staging_.data() + i * width, grad + static_cast<size_t>(rows[i]) * width,
+                  row_bytes);
+    }
+    std::copy(records.begin(), records.end(), staging_.end() - std::ssize(records));
+    ReduceStaging(records.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::memcpy(grad + static_cast<size_t>(rows[i]) * width, staging_.data() + i * width,
+                  row_bytes);
+    }
+    std::copy(staging_.end() - std::ssize(records), staging_.end(), records.begin());
+    table.grad_rows = std::move(used);
+    return true;
+  }
+
+  const std::shared_ptr<ProcessGroup> group_;
+  GradientBuckets& table_;
+  std::vector<GradientBucket>& buckets_;
+  const bool compresses_, overlap_;
+  std::vector<std::shared_ptr<const void>> shown_;
+  std::vector<float> staging_;
+  std::vector<BFloat16> narrow_, last_narrow_;
+
+  // Buckets [done, sent) are on their way.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t sent_ = 0, done_ = 0;
+  std::exception_ptr error_;
+  bool quit_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientTransport> MakeHostTransport(std::shared_ptr<ProcessGroup> group,
+                                                     GradientBuckets& buckets,
+                                                     const ReducerOptions& options) {
+  return std::make_unique<HostTransport>(std::move(group), buckets, options);
+}
+
+}  // namespace lathe

@@ -1,0 +1,216 @@
+#include "lathe/distributed/reduce/reducer.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "lathe/core/error.h"
+#include "lathe/distributed/groups/collectives.h"
+#include "lathe/distributed/reduce/gradient_buckets.h"
+#include "lathe/distributed/reduce/gradient_transport.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kPartialGradHint[] =
+    "processes share out the optimizer's work; to read gradients after Backward, set "
+    "AcceleratorOptions::shard_optimizer to false";
+
+// The layout, for ranks to compare.
+NamedValues Describe(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
+                     const ReducerOptions& options) {
+  NamedValues values = {{"bucket_bytes", std::to_string(options.bucket_bytes)},
+                        {"first_bucket_bytes", std::to_string(options.first_bucket_bytes)},
+                        {"gradient_compression", options.compression}};
+  for (const auto& arena : arenas) {
+    for (const ParameterArena::Entry& entry : arena->entries()) {
+      std::ostringstream shape;
+      shape << entry.parameter.tensor.shape()
+            << (entry.parameter.tensor.requires_grad() ? "" : " frozen");
+      values.emplace_back("parameter " + entry.parameter.name, shape.str());
+    }
+  }
+  return values;
+}
+
+void CheckRanks(ProcessGroup& group, const std::vector<std::shared_ptr<ParameterArena>>& arenas,
+                const ReducerOptions& options) {
+  Check(options.compression == "no" || options.compression == "bf16", "reducer",
+        "gradient_compression must be \"no\" or \"bf16\" but is \"", options.compression, "\"");
+  CheckSame(group, "preflight", Describe(arenas, options),
+            "run the same program with the same options on all ranks");
+}
+
+}  // namespace
+
+struct Reducer::Impl {
+  Impl(std::shared_ptr<ProcessGroup> g, std::vector<std::shared_ptr<ParameterArena>> a,
+       ReducerOptions o, const std::vector<bool>& shared_out, std::shared_ptr<NcclGroup> devices)
+      : group(std::move(g)),
+        arenas(std::move(a)),
+        options(std::move(o)),
+        table(arenas, options, shared_out) {
+    transport = table.device == Device{}
+                    ? MakeHostTransport(group, table, options)
+                    : MakeDeviceTransport(group, std::move(devices), table, options);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      slots[i].tensor.impl()->on_grad_ready = [this, i] { OnReady(i); };
+    }
+  }
+
+  ~Impl() {
+    for (GradientSlot& slot : slots) slot.tensor.impl()->on_grad_ready = nullptr;
+  }
+
+  void Arm(bool reduce) {
+    for (const auto& arena : arenas) arena->RawGrads();  // those set by hand come back
+    CountSumsOnce();
+    Check(!broken, "reducer", "an earlier backward pass has failed; the ranks no longer agree");
+    armed = broken = reduce;
+    if (!armed) return;
+    for (GradientBucket& bucket : buckets) bucket.waiting = bucket.slots.size();
+    for (GradientSlot& slot : slots) slot.parts = 0;
+    transport->Begin();
+  }
+
+  void CountSumsOnce() {
+    if (!std::exchange(summed, false)) return;
+    for (const GradientBucket& bucket : buckets) CountSumOnce(bucket);
+  }
+
+  // What is summed must not be added as often as there are ranks: what all have, each has a part
+  // of, and a stripe its owner.
+  void CountSumOnce(const GradientBucket& bucket) {
+    const float size = static_cast<float>(group->size());
+    for (const size_t i : bucket.slots) {
+      TensorImpl& p = *slots[i].tensor.impl();
+      p.partial_grad_hint = nullptr;
+      if (p.grad_is_stale || p.grad == nullptr) continue;
+      if (bucket.shared_out == 0) {
+        p.grad_scale /= size;
+        continue;
+      }
+      float* const grad = Tensor(p.grad).data<float>();
+      const ElementRange all = {p.offset, p.offset + NumElements(p.shape)};
+      const ElementRange own = Stripe(bucket.SharedPart(), group->rank(), group->size());
+      for (const ElementRange& rest : Without(all, {own})) {
+        for (int64_t at = rest.begin; at < rest.end; ++at) {
+          float& g = grad[at - all.begin];
+          g = at < bucket.SharedPart().end ? 0 : g / size;  // others' may be NaN
+        }
+      }
+    }
+  }
+
+  void OnReady(size_t i) {
+    group->CheckPeers();  // a long pass does not go on without them
+    if (!armed) return;
+    GradientSlot& slot = slots[i];
+    if (++slot.parts != slot.expected) {
+      if (slot.expected == 0 || slot.parts < slot.expected || slot.bucket >= sent) return;
+      throw Error(absl::StatusCode::kFailedPrecondition,
+                  "[reducer] the gradient of parameter " + slot.name +
+                      " came in more parts than in the step before, after it had been sent",
+                  "where steps differ so, set AcceleratorOptions::reducer.overlap to false");
+    }
+    --buckets[slot.bucket].waiting;
+    if (!options.overlap) return;
+    // The last one is Finish's.
+    while (sent + 1 < buckets.size() && buckets[sent].waiting == 0) Send();
+  }
+
+  // What the next bucket's gradients are is in their buffer.
+  void Settle() {
+    for (const size_t i : buckets[sent].slots) {
+      TensorImpl& p = *slots[i].tensor.impl();
+      ClearStaleGrad(p);
+      // Multiplies, and forgets the rows.
+      if (p.grad_scale != 1 || p.device_grad_scale != nullptr) slots[i].tensor.grad();
+    }
+  }
+
+  // The next bucket goes on its way.
+  void Send() {
+    Settle();
+    ++sent;
+    transport->Send();
+  }
+
+  std::vector<StepRecord> Finish(const StepRecord& mine) {
+    armed = false;
+    while (sent + 1 < buckets.size()) Send();
+    Settle();
+    std::vector<StepRecord> records = transport->Finish(mine);
+    sent = 0;
+    for (GradientSlot& slot : slots) {
+      slot.expected = slot.parts;
+      TensorImpl& p = *slot.tensor.impl();
+      const bool is_last_table = table.table_is_last && &slot == &slots.back();
+      if (!is_last_table) p.grad_rows.reset();
+      if (buckets[slot.bucket].shared_out > 0) p.partial_grad_hint = kPartialGradHint;
+    }
+    summed = true;
+    broken = false;
+    return records;
+  }
+
+  const std::shared_ptr<ProcessGroup> group;
+  const std::vector<std::shared_ptr<ParameterArena>> arenas;
+  const ReducerOptions options;
+  GradientBuckets table;
+  std::vector<GradientSlot>& slots = table.slots;
+  std::vector<GradientBucket>& buckets = table.buckets;
+  std::unique_ptr<GradientTransport> transport;
+  size_t sent = 0;  // buckets, in this pass
+  bool armed = false;
+  bool broken = false;  // in a pass, and after one that failed
+  bool summed = false;  // gradients are those of all ranks
+};
+
+Reducer::Reducer(std::shared_ptr<ProcessGroup> group,
+                 std::vector<std::shared_ptr<ParameterArena>> arenas, ReducerOptions options,
+                 const std::vector<bool>& shared_out, std::shared_ptr<NcclGroup> device_group) {
+  CheckRanks(*group, arenas, options);
+  impl_ = std::make_unique<Impl>(std::move(group), std::move(arenas), std::move(options),
+                                 shared_out, std::move(device_group));
+}
+Reducer::~Reducer() = default;
+
+void Reducer::BeforeBackward(bool reduce) { impl_->Arm(reduce); }
+std::vector<StepRecord> Reducer::Finish(const StepRecord& mine) { return impl_->Finish(mine); }
+
+void Reducer::CountSumsOnce() { impl_->CountSumsOnce(); }
+
+void Reducer::Abandon() { impl_->armed = false; }
+
+std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
+  std::vector<ElementRange> parts;
+  for (const GradientBucket& bucket : impl_->buckets) {
+    if (bucket.arena == arena && bucket.shared_out > 0) parts.push_back(bucket.SharedPart());
+  }
+  const GradientBucket& last = impl_->buckets.back();
+  if (last.arena != arena || !impl_->group->reads_memory()) return parts;
+  if (!impl_->table.table_is_last) {
+    const int64_t end = last.offset + std::ssize(last.grads);
+    parts.push_back({end - static_cast<int64_t>(impl_->table.TailOf(last)), end});
+    return parts;
+  }
+  // By lots of rows: words that come up often are neighbours.
+  const TensorImpl& table = impl_->table.last_tensor();
+  const int64_t end = last.offset + NumElements(table.shape);
+  const int64_t lot = 256 * impl_->group->size() * table.shape[1];
+  for (int64_t at = last.offset; at < end; at += lot)
+    parts.push_back({at, std::min(end, at + lot)});
+  return parts;
+}
+
+bool Reducer::Outdated() const {
+  const auto& arenas = impl_->arenas;
+  const auto& was_trained = impl_->table.was_trained;
+  return std::any_of(arenas.begin(), arenas.end(),
+                     [&](const auto& a) { return a->values().device() != impl_->table.device; }) ||
+         std::any_of(was_trained.begin(), was_trained.end(),
+                     [](const auto& p) { return p.first->requires_grad != p.second; });
+}
+
+}  // namespace lathe

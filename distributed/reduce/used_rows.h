@@ -1,0 +1,17 @@
+// Which rows of a table have gradients on some rank.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lathe/core/tensor.h"
+#include "lathe/distributed/groups/process_group.h"
+
+namespace lathe {
+
+// Ascending, each once; nothing if some rank doesn't know its own (table.grad_rows), or if they are
+// most of the rows. A collective.
+std::optional<std::vector<int32_t>> UsedRows(ProcessGroup& group, const TensorImpl& table);
+
+}  // namespace lathe

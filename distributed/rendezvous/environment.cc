@@ -1,0 +1,286 @@
+#include "lathe/distributed/rendezvous/environment.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+// The names of one launcher's variables; nullptr where it has none.
+struct Names {
+  const char* launcher;
+  const char *rank, *world_size, *local_rank, *local_world_size;
+};
+
+constexpr Names kLaunchers[] = {
+    {"torchrun or lathe launch", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    // SLURM_NTASKS is also set in a batch script that runs once; this one by srun alone.
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
+};
+
+// srun --mpi=pmi2 says by MPICH's variables what Slurm's say as well, but not which processes share
+// a machine. An mpirun inside of srun does: its ranks all inherit one SLURM_PROCID.
+bool IsSlurmsOwnPmi(const GetVariable& get, const Names& names) {
+  if (std::string_view(names.launcher) != "MPICH" || get(names.local_rank)) return false;
+  const auto rank = get("SLURM_PROCID"), size = get("SLURM_STEP_NUM_TASKS");
+  return rank && size && rank == get(names.rank) && size == get(names.world_size);
+}
+
+// The mpirun or srun that has started more than `most` processes, this one among them; else null.
+const Names* FindLargerJob(const GetVariable& get, int most) {
+  for (const Names& outer : kLaunchers) {
+    const auto rank = get(outer.rank), size = get(outer.world_size);
+    if (&outer == &kLaunchers[0] || !rank || !size || IsSlurmsOwnPmi(get, outer)) continue;
+    int processes = 0;  // if it is no number, nobody else asks for it here
+    std::from_chars(size->data(), size->data() + size->size(), processes);
+    if (processes > most) return &outer;
+  }
+  return nullptr;
+}
+
+// RANK and WORLD_SIZE that every process of another launcher inherits would make each a job, all
+// with the same files. A launcher of ours on each machine may well be inside of an mpirun or srun:
+// that has started fewer processes.
+void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
+  const Names* outer = FindLargerJob(get, world_size);
+  if (outer == nullptr) return;
+  const std::string size = get(outer->world_size).value();
+  throw InvalidArgument("WORLD_SIZE is " + std::to_string(world_size) + " but " +
+                            outer->world_size + " is " + size + ": " + outer->launcher +
+                            " has started more processes than the job would have",
+                        "unset RANK and WORLD_SIZE for one job of " + size +
+                            " processes, or unset " + outer->world_size + " for separate jobs");
+}
+
+int ParseInt(const char* name, const std::string& text, int low, int high) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  if (code != std::errc{} || stop != end || value < low || value > high) {
+    throw InvalidArgument(std::string(name) + " must be a whole number from " +
+                              std::to_string(low) + " to " + std::to_string(high) + " but is \"" +
+                              text + "\"",
+                          "correct the environment variable or unset it");
+  }
+  return value;
+}
+
+// "r1n03" of "r[1-2]n[03-07,9],other": Slurm's way of writing several.
+std::string FirstHost(std::string_view list) {
+  std::string host;
+  for (size_t at = 0; at < list.size() && list[at] != ','; ++at) {
+    if (list[at] != '[') {
+      host += list[at];
+      continue;
+    }
+    const size_t end = std::min(list.find(']', at), list.size());
+    const std::string_view inside = list.substr(at + 1, end - at - 1);
+    host += inside.substr(0, inside.find_first_of("-,"));
+    at = end;
+  }
+  return host;
+}
+
+// Where rank 0 is, if Slurm has to say it: every process of the step works it out alike.
+void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
+  if (const auto nodes = get("SLURM_STEP_NODELIST")) env.master_addr = FirstHost(*nodes);
+  if (const auto job = get("SLURM_JOB_ID")) {
+    constexpr int kFirst = 15000, kPorts = 10000;
+    // Steps of one job may run side by side.
+    const int step = ParseInt("SLURM_STEP_ID", get("SLURM_STEP_ID").value_or("0"), 0, INT32_MAX);
+    const int number = ParseInt("SLURM_JOB_ID", *job, 0, INT32_MAX);
+    env.master_port = kFirst + (number % kPorts + step % kPorts) % kPorts;
+  }
+}
+
+// torchrun itself may listen at MASTER_PORT, for its ranks as clients.
+int BesideTorchrun(const GetVariable& get, int port) {
+  constexpr char kRestarts[] = "TORCHELASTIC_RESTART_COUNT";
+  if (get("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") return port;
+  const int further = 1 + ParseInt(kRestarts, get(kRestarts).value_or("0"), 0, INT32_MAX) % 100;
+  return port + further <= kLargestPort ? port + further : port - further;
+}
+
+void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
+  const auto addr = get("MASTER_ADDR"), port = get("MASTER_PORT");
+  if (env.launcher == "Slurm") MasterFromSlurm(get, env);
+  if (addr) env.master_addr = *addr;
+  // PMI's variables have no word of machines, and srun isn't the only one to set just them.
+  if (env.launcher == "MPICH" && env.world_size > 1 && !addr &&
+      !(get("MPI_LOCALRANKID") && get("MPI_LOCALNRANKS"))) {
+    throw InvalidArgument(
+        "PMI_RANK and PMI_SIZE are set, but neither MPI_LOCALRANKID with MPI_LOCALNRANKS nor "
+        "MASTER_ADDR: nothing tells on which machines the job's processes run",
+        "set MASTER_ADDR to the address of rank 0's machine, or to 127.0.0.1 if there is but one");
+  }
+  if (port) env.master_port = ParseInt("MASTER_PORT", *port, 1, kLargestPort);
+  if (env.launcher == kLaunchers[0].launcher)
+    env.master_port = BesideTorchrun(get, env.master_port);
+  const bool one_machine = env.local_world_size == env.world_size;
+  if (!addr && !one_machine && env.launcher != "Slurm") {
+    throw InvalidArgument("MASTER_ADDR is not set, and the job's processes run on several machines",
+                          "set it to the address of the machine of rank 0");
+  }
+}
+
+// How many of "2(x3),1" processes run on the machine with this number; 0 if that isn't said.
+int TasksOnNode(std::string_view list, int node) {
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    const std::string_view part = list.substr(0, comma);
+    const size_t times = part.find("(x");
+    const int tasks = ParseInt("SLURM_STEP_TASKS_PER_NODE", std::string(part.substr(0, times)), 1,
+                               kMostProcesses);
+    const int nodes = times == std::string_view::npos
+                          ? 1
+                          : ParseInt("SLURM_STEP_TASKS_PER_NODE",
+                                     std::string(part.substr(times + 2, part.size() - times - 3)),
+                                     1, kMostProcesses);
+    if (node < nodes) return tasks;
+    node -= nodes;
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return 0;
+}
+
+// The place among the processes of this machine. What is not said: all run here if rank 0 does.
+void ReadLocal(const GetVariable& get, const Names& names, ProcessEnvironment& env) {
+  const auto addr = get("MASTER_ADDR");
+  const bool all_here =
+      !addr || addr->starts_with("127.") || *addr == "localhost" || *addr == "::1";
+  const auto rank = get(names.local_rank);
+  std::optional<std::string> size;
+  if (names.local_world_size != nullptr) size = get(names.local_world_size);
+  const auto tasks = get("SLURM_STEP_TASKS_PER_NODE"), node = get("SLURM_NODEID");
+  int on_node = 0;
+  if (env.launcher == "Slurm" && tasks && node) {
+    on_node = TasksOnNode(*tasks, ParseInt("SLURM_NODEID", *node, 0, kMostProcesses));
+  }
+  env.local_rank = rank       ? ParseInt(names.local_rank, *rank, 0, env.world_size - 1)
+                   : all_here ? env.rank
+                              : 0;
+  env.local_world_size = size          ? ParseInt(names.local_world_size, *size, 1, env.world_size)
+                         : on_node > 0 ? on_node
+                         : all_here    ? env.world_size
+                                       : env.local_rank + 1;
+  if (env.local_rank >= env.local_world_size) {
+    throw InvalidArgument(std::string(names.local_rank) + " is " + std::to_string(env.local_rank) +
+                              " but this machine has " + std::to_string(env.local_world_size) +
+                              " processes of the job",
+                          "correct the environment variable or unset it");
+  }
+}
+
+std::optional<std::string> OwnVariable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == 0) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
+  ProcessEnvironment env;
+  for (const Names& names : kLaunchers) {
+    const auto rank = get(names.rank), size = get(names.world_size);
+    if (!rank && !size) continue;
+    if (!size && std::string_view(names.launcher) == "Slurm") continue;  // a batch script
+    if (IsSlurmsOwnPmi(get, names)) continue;
+    if (!rank || !size) {
+      throw InvalidArgument(std::string(rank ? names.rank : names.world_size) + " is set but " +
+                                (rank ? names.world_size : names.rank) + " is not",
+                            "set both or neither; `lathe launch` does");
+    }
+    env.launcher = names.launcher;
+    env.world_size = ParseInt(names.world_size, *size, 1, kMostProcesses);
+    env.rank = ParseInt(names.rank, *rank, 0, env.world_size - 1);
+    if (&names == &kLaunchers[0]) CheckNotInsideALargerJob(get, env.world_size);
+    ReadLocal(get, names, env);
+    ReadMaster(get, env);
+    for (const char* name :
+         {"LATHE_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID"}) {
+      const auto job = get(name);
+      if (!job || !env.job.empty()) continue;
+      env.job = *job;
+      const auto step = get("SLURM_STEP_ID");
+      if (name == std::string_view("SLURM_JOB_ID") && step) env.job += '.' + *step;
+    }
+    return env;
+  }
+  return env;
+}
+
+ProcessEnvironment ReadProcessEnvironment() { return ReadProcessEnvironment(OwnVariable); }
+
+namespace {
+
+bool ReadUseCpu(const GetVariable& get) {
+  const std::optional<std::string> set = get("ACCELERATE_USE_CPU");
+  if (!set) return false;
+  std::string word = *set;
+  for (char& c : word) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
+    if (word == yes) return true;
+  }
+  for (const char* no : {"n", "no", "f", "false", "off", "0"}) {
+    if (word == no) return false;
+  }
+  throw InvalidArgument("ACCELERATE_USE_CPU must be true or false but is \"" + *set + "\"",
+                        "correct the environment variable or unset it");
+}
+
+}  // namespace
+
+void CheckOneLauncherEach(const GetVariable& get, int num_machines) {
+  const Names* outer = FindLargerJob(get, num_machines);
+  if (outer == nullptr) return;
+  const std::string size = get(outer->world_size).value();
+  throw InvalidArgument(
+      std::string(outer->launcher) + " has started " + size + " of this launcher (" +
+          outer->world_size + "), each for a whole job on " + std::to_string(num_machines) +
+          (num_machines == 1 ? " machine" : " machines"),
+      "let it start the program itself, or one launcher on each machine, with --num_machines; "
+      "unset " +
+          std::string(outer->world_size) + " for separate jobs");
+}
+void CheckOneLauncherEach(int num_machines) { CheckOneLauncherEach(OwnVariable, num_machines); }
+
+std::string ReadDevice(const GetVariable& get) {
+  if (ReadUseCpu(get)) return "cpu";
+  return get("LATHE_USE_GPU") ? "cuda" : "auto";
+}
+std::string ReadDevice() { return ReadDevice(OwnVariable); }
+
+int64_t ReadAccumulationSteps(const GetVariable& get) {
+  constexpr char kName[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+  return ParseInt(kName, get(kName).value_or("1"), 1, INT32_MAX);
+}
+
+int64_t ReadAccumulationSteps() { return ReadAccumulationSteps(OwnVariable); }
+
+std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
+  const std::optional<std::string> set = get("LATHE_TIMEOUT");
+  if (!set) return std::chrono::minutes(10);
+  double seconds = 0;
+  const char* end = set->data() + set->size();
+  const auto [stop, code] = std::from_chars(set->data(), end, seconds);
+  if (code != std::errc{} || stop != end || !(seconds >= 1 && seconds <= 1e6)) {
+    throw InvalidArgument(
+        "LATHE_TIMEOUT must be a number from 1 to 1000000 but is \"" + *set + "\"",
+        "correct the environment variable or unset it");
+  }
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::chrono::milliseconds ReadTimeout() { return ReadTimeout(OwnVariable); }
+
+}  // namespace lathe

@@ -1,0 +1,49 @@
+#include "lathe/distributed/rendezvous/machine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <system_error>
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+// How many of "2,0" CUDA shows to a program: those before the first that it can't know.
+int CountListed(const std::string& list) {
+  std::istringstream in(list);
+  int count = 0;
+  for (std::string id; std::getline(in, id, ',') && !id.empty() && !id.starts_with('-');) ++count;
+  return count;
+}
+
+}  // namespace
+
+int UsableCores() {
+  std::array<cpu_set_t, 16> cores{};  // of 1024 each
+  if (sched_getaffinity(0, sizeof cores, cores.data()) != 0) return 1;
+  return std::max(CPU_COUNT_S(sizeof cores, cores.data()), 1);
+}
+
+int InstalledGpus(const std::string& driver_folder) {
+  std::error_code code;
+  int count = 0;
+  for (fs::directory_iterator gpu(driver_folder, code), end; !code && gpu != end;
+       gpu.increment(code)) {
+    ++count;
+  }
+  return count;
+}
+
+int VisibleGpus(const std::string& driver_folder) {
+  const int count = InstalledGpus(driver_folder);
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? count : std::min(count, CountListed(visible));
+}
+
+}  // namespace lathe

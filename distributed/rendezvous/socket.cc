@@ -1,0 +1,302 @@
+#include "lathe/distributed/rendezvous/socket.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Addresses Resolve(const std::string& host, int port, int flags, std::string* problem) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (code != 0) *problem = gai_strerror(code);
+  return Addresses(code == 0 ? found : nullptr, &freeaddrinfo);
+}
+
+bool IsLoopbackAddress(const sockaddr& address) {
+  constexpr uint8_t kNetwork = 127;
+  if (address.sa_family == AF_INET6) {
+    const in6_addr& ip = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&ip) || (IN6_IS_ADDR_V4MAPPED(&ip) && ip.s6_addr[12] == kNetwork);
+  }
+  return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == kNetwork;
+}
+
+// A machine's own name may lead no further than to itself (Debian's /etc/hosts has 127.0.1.1) but
+// other machines to an address of it. Names such as ip6-localhost mean what they say.
+bool IsNameForOthers(const std::string& host) {
+  std::string problem;
+  return Resolve(host, 0, AI_NUMERICHOST, &problem) == nullptr &&
+         host.find("localhost") == std::string::npos;
+}
+
+void SetToAnyAddress(sockaddr& address) {
+  if (address.sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_any;
+  } else {
+    reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_ANY);
+  }
+}
+
+// The inode of the socket that listens on `port`, as /proc/net/tcp has it; "" if none is shown.
+std::string ListeningInode(int port) {
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);  // names of the columns
+    while (std::getline(file, line)) {
+      std::istringstream fields(line);
+      std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
+      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
+          timeout >> inode;
+      const size_t colon = local.find(':');
+      constexpr const char* kListening = "0A";
+      if (state == kListening && colon != std::string::npos &&
+          std::strtol(local.c_str() + colon + 1, nullptr, 16) == port) {
+        return inode;
+      }
+    }
+  }
+  return "";
+}
+
+// "process 123 (python3)", or "another process" if the system doesn't tell.
+std::string OwnerOfPort(int port) {
+  const std::string inode = ListeningInode(port);
+  std::error_code code;
+  for (const auto& process : fs::directory_iterator("/proc", code)) {
+    const std::string id = process.path().filename();
+    if (inode.empty() || id.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::error_code ignored;
+    for (const auto& file : fs::directory_iterator(process.path() / "fd", ignored)) {
+      if (fs::read_symlink(file.path(), ignored) != "socket:[" + inode + "]") continue;
+      std::string name;
+      std::getline(std::ifstream(process.path() / "comm"), name);
+      return "process " + id + " (" + name + ")";
+    }
+  }
+  return "another process";
+}
+
+Error ListenError(const std::string& host, int port, int error_number) {
+  if (error_number == EADDRINUSE) {
+    return Error(absl::StatusCode::kUnavailable,
+                 "port " + std::to_string(port) + " is taken by " + OwnerOfPort(port),
+                 "choose another one with MASTER_PORT");
+  }
+  if (error_number == EADDRNOTAVAIL) {
+    return InvalidArgument(host + " is not an address of this machine, where rank 0 runs",
+                           "set MASTER_ADDR to an address of rank 0's machine");
+  }
+  return Error(absl::ErrnoToStatusCode(error_number),
+               AddressText(host, port) + ": cannot listen: " + std::strerror(error_number),
+               "choose another port with MASTER_PORT");
+}
+
+// False when the deadline has passed.
+bool WaitFor(int fd, short events, Deadline deadline) {
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd ready = {.fd = fd, .events = events, .revents = 0};
+    // Rounded up, so that it doesn't spin through the last millisecond.
+    const int found = poll(&ready, 1, static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1 << 30)));
+    if (found > 0) return true;
+    if (found == 0 && Clock::now() >= deadline) return false;
+    if (found < 0 && errno != EINTR) return false;
+  }
+}
+
+void SetOptions(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+// As happens where nobody listens: the system chose that very port for this end (RFC 9293, 3.5).
+bool IsConnectedToItself(const Socket& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof own, peer_size = sizeof peer;
+  return getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
+         own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
+}
+
+// A socket that does not block, connected to one address; none, and errno, if that fails.
+Socket ConnectTo(const addrinfo& address, Deadline deadline) {
+  Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                         address.ai_protocol));
+  if (!socket) return socket;
+  int problem = 0;
+  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return Socket();
+    socklen_t size = sizeof problem;
+    if (!WaitFor(socket.fd(), POLLOUT, deadline)) {
+      problem = ETIMEDOUT;
+    } else {
+      getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &problem, &size);
+    }
+  }
+  if (problem == 0 && IsConnectedToItself(socket)) {
+    // Or the port would be taken for a minute, and it's the one that rank 0 needs.
+    const linger none = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    problem = ECONNREFUSED;
+  }
+  if (problem != 0) {
+    socket = Socket();
+    errno = problem;
+    return socket;
+  }
+  SetOptions(socket.fd());
+  return socket;
+}
+
+sockaddr_storage LocalAddress(const Socket& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  return address;
+}
+
+}  // namespace
+
+Socket::Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+Socket& Socket::operator=(Socket&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+Socket::~Socket() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::string AddressText(const std::string& host, int port) {
+  const bool v6 = host.find(':') != std::string::npos;
+  return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Socket Bind(const std::string& host, int port) {
+  std::string problem;
+  const Addresses addresses = Resolve(host, port, AI_PASSIVE, &problem);
+  if (addresses == nullptr) {
+    throw InvalidArgument(host + ": cannot be resolved: " + problem, "check MASTER_ADDR");
+  }
+  if (IsLoopbackAddress(*addresses->ai_addr) && IsNameForOthers(host)) {
+    SetToAnyAddress(*addresses->ai_addr);
+  }
+  Socket socket(::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0) {
+    throw ListenError(host, port, errno);
+  }
+  return socket;
+}
+
+Socket Listen(const std::string& host, int port) {
+  Socket socket = Bind(host, port);
+  if (listen(socket.fd(), SOMAXCONN) != 0) throw ListenError(host, port, errno);
+  return socket;
+}
+
+int LocalPort(const Socket& socket) {
+  const sockaddr_storage address = LocalAddress(socket);
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+std::string LocalHost(const Socket& socket) {
+  const sockaddr_storage address = LocalAddress(socket);
+  char host[NI_MAXHOST] = "";
+  getnameinfo(reinterpret_cast<const sockaddr*>(&address), sizeof address, host, sizeof host,
+              nullptr, 0, NI_NUMERICHOST);
+  return host;
+}
+
+bool IsOnLoopback(const Socket& socket) {
+  const sockaddr_storage address = LocalAddress(socket);
+  return IsLoopbackAddress(reinterpret_cast<const sockaddr&>(address));
+}
+
+Socket Connect(const std::string& host, int port, Deadline deadline,
+               const std::function<void()>& on_wait) {
+  const Clock::time_point start = Clock::now();
+  for (;;) {
+    std::string problem;
+    const Addresses addresses = Resolve(host, port, 0, &problem);
+    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+      if (Socket socket = ConnectTo(*a, deadline)) return socket;
+      problem = std::strerror(errno);
+    }
+    constexpr std::chrono::milliseconds kPause(50);
+    if (Clock::now() + kPause >= deadline) {
+      std::ostringstream waited;
+      waited.precision(3);
+      waited << std::chrono::duration<double>(Clock::now() - start).count();
+      throw Error(absl::StatusCode::kUnavailable,
+                  AddressText(host, port) + ": nobody answered in " + waited.str() +
+                      " s, though rank 0 should: " + problem,
+                  "start rank 0 too, and check MASTER_ADDR and MASTER_PORT");
+    }
+    std::this_thread::sleep_for(kPause);
+    if (on_wait) on_wait();
+  }
+}
+
+bool SendAll(const Socket& socket, const void* data, size_t size, Deadline deadline) {
+  const char* from = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t sent = send(socket.fd(), from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      from += sent;
+      size -= static_cast<size_t>(sent);
+    } else if (sent == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return false;
+    } else if (!WaitFor(socket.fd(), POLLOUT, deadline)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ReceiveAll(const Socket& socket, void* data, size_t size, Deadline deadline) {
+  char* to = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t got = recv(socket.fd(), to, size, MSG_DONTWAIT);
+    if (got > 0) {
+      to += got;
+      size -= static_cast<size_t>(got);
+    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return false;
+    } else if (!WaitFor(socket.fd(), POLLIN, deadline)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace lathe

@@ -1,0 +1,40 @@
+// Runs the ranks of a job as processes of their own, for tests.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lathe/distributed/rendezvous/environment.h"
+
+namespace lathe {
+
+struct RankResult {
+  int exit_code = -1;  // 128 + signal if one ended it
+  std::string said;    // what the body returned, or the message of the Error that it threw
+  double seconds = 0;  // from the start of all to its end
+};
+
+// A free port of this machine.
+int FreePort();
+
+// Forks one process for each environment; what fails in a body (EXPECT, ASSERT) shows in its exit
+// code. A body that returns ends its rank as a program's end does (EndRank), one that throws as a
+// crash. The caller must not have used OpenMP before. One that takes longer than a minute is
+// killed.
+std::vector<RankResult> RunProcesses(
+    const std::vector<ProcessEnvironment>& environments,
+    const std::function<std::string(const ProcessEnvironment&)>& body);
+
+// The same for ranks 0 to n - 1 of one job.
+std::vector<RankResult> RunRanks(int n,
+                                 const std::function<std::string(const ProcessEnvironment&)>& body);
+std::vector<ProcessEnvironment> Environments(int n, int port);
+
+// That all have ended with exit code 0.
+void ExpectAllWell(const std::vector<RankResult>& results);
+
+// On one machine or as if on several, where ranks can't read each other's memory.
+ProcessEnvironment PlacedOn(ProcessEnvironment env, bool one_machine);
+
+}  // namespace lathe
