@@ -90,7 +90,7 @@ Evaluation Assemble(Accelerator& accelerator, const TokenizedDataset& dataset,
 }  // namespace
 
 Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
-                    std::shared_ptr<const TokenizedDataset> dataset, const FinetuneOptions& options,
+                    std::shared_ptr<const TokenizedDataset> dataset, const FinetuneArguments& options,
                     const std::string& title) {
   const auto start = std::chrono::steady_clock::now();
   model.Eval();

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/apps/options.h"
+#include "lathe/apps/training_arguments.h"
 #include "lathe/data/dataset.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
@@ -24,7 +24,7 @@ struct Evaluation {
 // Runs in evaluation mode without gradients and leaves the model in evaluation mode. Each process
 // computes its shares; all get the whole.
 Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
-                    std::shared_ptr<const TokenizedDataset> dataset, const FinetuneOptions& options,
+                    std::shared_ptr<const TokenizedDataset> dataset, const FinetuneArguments& options,
                     const std::string& title);
 
 // "the logits of test sample 3 are not finite", where `data` is "test", or what else cannot be

@@ -56,7 +56,7 @@ void PrintData(const std::string& name, const TaskData& data, int64_t max_length
                      std::to_string(max_length) + " (" + data.path + ")");
 }
 
-void PrintSummary(const FinetuneOptions& options, const Task& task, const Trainer* trainer,
+void PrintSummary(const FinetuneArguments& options, const Task& task, const Trainer* trainer,
                   int num_processes, Device device) {
   std::string labels = ProblemType(task.labels.kind());
   if (task.labels.kind() != LabelKind::kRegression) {
@@ -99,7 +99,7 @@ void PrintMetrics(const std::string& title, const nlohmann::json& metrics) {
 
 // A trained model goes back to its last good state; one that was only read is refused.
 void CheckFinite(const Evaluation& evaluation, const std::string& data,
-                 const FinetuneOptions& options, const Task& task, Trainer* trainer) {
+                 const FinetuneArguments& options, const Task& task, Trainer* trainer) {
   if (trainer != nullptr) return trainer->CheckFinite(evaluation, data);
   const std::string problem = FirstNotFinite(evaluation, task.labels.num_labels(), data);
   if (problem.empty()) return;
@@ -109,7 +109,7 @@ void CheckFinite(const Evaluation& evaluation, const std::string& data,
 }
 
 // Results that lie beside a model are taken for its own.
-void CheckNoOtherModel(const OutputDir& out, const FinetuneOptions& options) {
+void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options) {
   std::error_code code;
   if (options.do_train || options.overwrite_output_dir ||
       !std::filesystem::exists(out.File("config.json"), code) ||
@@ -121,7 +121,7 @@ void CheckNoOtherModel(const OutputDir& out, const FinetuneOptions& options) {
 }
 
 // Earlier results of other parts stay, as with Trainer, unless the model is a new one.
-nlohmann::json EarlierResults(const OutputDir& out, const FinetuneOptions& options) {
+nlohmann::json EarlierResults(const OutputDir& out, const FinetuneArguments& options) {
   if (options.do_train) return nlohmann::json::object();
   try {
     const auto json = nlohmann::json::parse(ReadFile(out.File("all_results.json")), nullptr, false);
@@ -151,7 +151,7 @@ int EndInterrupted(Accelerator& accelerator) {
 }
 
 // Ctrl-C in an evaluation after all steps: the model is whole.
-int EndEvaluation(bool trained, const FinetuneOptions& options, Accelerator& accelerator) {
+int EndEvaluation(bool trained, const FinetuneArguments& options, Accelerator& accelerator) {
   if (trained)
     std::cout << "interrupted; the trained model is in " << options.output_dir << std::endl;
   return EndInterrupted(accelerator);
@@ -159,7 +159,7 @@ int EndEvaluation(bool trained, const FinetuneOptions& options, Accelerator& acc
 
 // An evaluation after all steps.
 Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title, bool trained,
-                         const FinetuneOptions& options, Accelerator& accelerator, Task& task) {
+                         const FinetuneArguments& options, Accelerator& accelerator, Task& task) {
   try {
     return Evaluate(accelerator, *task.model, data.dataset, options, title);
   } catch (const Error& e) {
@@ -269,7 +269,7 @@ class LossAlarm {
 constexpr char kNothingDone[] = "interrupted before the first step; nothing was written";
 
 int Finetune(const ParsedOptions& parsed) {
-  const FinetuneOptions& options = parsed.options;
+  const FinetuneArguments& options = parsed.options;
   // The reader of the progress may end; the model is saved all the same, and the failed output
   // reported at the end.
   signal(SIGPIPE, SIG_IGN);

@@ -3,7 +3,7 @@
 #include <cctype>
 #include <set>
 
-#include "lathe/apps/report_error.h"
+#include "lathe/apps/run_errors.h"
 #include "lathe/apps/task.h"
 #include "lathe/core/error.h"
 
@@ -85,7 +85,7 @@ LabelSet Infer(const Names& column, const std::string& where) {
   }
 }
 
-LabelSet FromTraining(const TextTable& train, const FinetuneOptions& options) {
+LabelSet FromTraining(const TextTable& train, const FinetuneArguments& options) {
   const Names& column = train.column(options.label_column);
   for (size_t row = 0; row < column.size(); ++row) {
     if (!column[row].empty()) continue;
@@ -111,7 +111,7 @@ LabelSet FromTraining(const TextTable& train, const FinetuneOptions& options) {
 
 // Without training data the model says what its outputs mean.
 LabelSet FromConfig(const TextTable* validation, const PretrainedConfig& config,
-                    const FinetuneOptions& options) {
+                    const FinetuneArguments& options) {
   const std::string type =
       options.problem_type.empty() ? config.problem_type() : options.problem_type;
   if (type == "regression" || (type.empty() && config.num_labels() == 1))
@@ -153,7 +153,7 @@ std::string ProblemType(LabelKind kind) {
 }
 
 LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
-                      const PretrainedConfig& config, const FinetuneOptions& options) {
+                      const PretrainedConfig& config, const FinetuneArguments& options) {
   LabelSet labels =
       train != nullptr ? FromTraining(*train, options) : FromConfig(validation, config, options);
   const int64_t wanted = options.num_labels.value_or(labels.num_labels());

@@ -31,7 +31,7 @@ constexpr char kUsage[] =
 // Beyond all use, so that no product of them overflows.
 constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
 
-void AddModelFlags(FlagTable& flags, FinetuneOptions& o) {
+void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Model");
   flags.Add("model_name_or_path", &o.model_name_or_path, "folder of a pretrained model")
       .Value("DIR");
@@ -56,7 +56,7 @@ void AddModelFlags(FlagTable& flags, FinetuneOptions& o) {
             "fresh values for parameters whose shape differs in the file, instead of an error");
 }
 
-void AddDataFlags(FlagTable& flags, FinetuneOptions& o) {
+void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Data");
   flags.Add("train_file", &o.train_file, "training data").Value("FILE");
   flags.Add("validation_file", &o.validation_file, "evaluation data").Value("FILE");
@@ -81,7 +81,7 @@ void AddDataFlags(FlagTable& flags, FinetuneOptions& o) {
       .Choices({"error", "replace"});
 }
 
-void AddTaskFlags(FlagTable& flags, FinetuneOptions& o) {
+void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("What to do (at least one of --do_train, --do_eval, --do_predict)");
   flags.Add("do_train", &o.do_train, "train on --train_file and save the model");
   flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file, at the end");
@@ -91,7 +91,7 @@ void AddTaskFlags(FlagTable& flags, FinetuneOptions& o) {
             "use a folder that is not empty (to train) or holds another model (to evaluate)");
 }
 
-void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
+void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Training");
   flags.Add("per_device_train_batch_size", &o.per_device_train_batch_size, "samples in a batch")
       .Min(1)
@@ -158,7 +158,7 @@ void AddTrainingFlags(FlagTable& flags, FinetuneOptions& o) {
   flags.Add("data_seed", &o.data_seed, "decides the order instead of --seed").Min(0);
 }
 
-void AddLoggingFlags(FlagTable& flags, FinetuneOptions& o) {
+void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Logging and evaluation while training");
   flags.Add("logging_steps", &o.logging_steps, "log each N steps; below 1: a share of all steps")
       .Min(0)
@@ -180,7 +180,7 @@ void AddLoggingFlags(FlagTable& flags, FinetuneOptions& o) {
       .Choices({"debug", "info"});
 }
 
-void AddGeneralFlags(FlagTable& flags, FinetuneOptions& o, bool& help, std::string& json_config) {
+void AddGeneralFlags(FlagTable& flags, FinetuneArguments& o, bool& help, std::string& json_config) {
   flags.Group("General");
   flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
   flags
@@ -208,7 +208,7 @@ void Require(bool ok, const char* message, const char* hint = "") {
   if (!ok) throw InvalidArgument(message, hint);
 }
 
-void Validate(FinetuneOptions& o) {
+void Validate(FinetuneArguments& o) {
   Require(o.do_train || o.do_eval || o.do_predict, "nothing to do",
           "pass at least one of --do_train, --do_eval, --do_predict");
   Require(o.ddp_timeout == 0 || o.ddp_timeout >= 1, "--ddp_timeout must be 0 or at least 1");
@@ -262,7 +262,7 @@ std::string PrecisionOfEnvironment() {
                         "correct the environment variable or unset it");
 }
 
-void ReadPrecision(const FlagTable& flags, FinetuneOptions& o) {
+void ReadPrecision(const FlagTable& flags, FinetuneArguments& o) {
   const auto given = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16);
   o.mixed_precision = given ? *given : PrecisionOfEnvironment();
 }
@@ -271,7 +271,7 @@ void ReadPrecision(const FlagTable& flags, FinetuneOptions& o) {
 
 ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   ParsedOptions parsed;
-  FinetuneOptions& o = parsed.options;
+  FinetuneArguments& o = parsed.options;
   bool help = false;
   std::string json_config;
   FlagTable flags(kUsage);

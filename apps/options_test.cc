@@ -16,7 +16,7 @@ namespace {
 using Args = std::vector<std::string>;
 
 // The least that is accepted, and more.
-FinetuneOptions Parse(Args more) {
+FinetuneArguments Parse(Args more) {
   Args args = {"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
                "--output_dir",         "o"};
   args.insert(args.end(), more.begin(), more.end());
@@ -34,7 +34,7 @@ std::string ErrorOf(const Args& args, bool complete = false) {
 }
 
 TEST(OptionsTest, DefaultsAreTrainers) {
-  const FinetuneOptions o = Parse({});
+  const FinetuneArguments o = Parse({});
   EXPECT_TRUE(o.do_train);
   EXPECT_FALSE(o.do_eval);
   EXPECT_EQ(o.max_seq_length, 128);
@@ -55,7 +55,7 @@ TEST(OptionsTest, DefaultsAreTrainers) {
 }
 
 TEST(OptionsTest, ValuesComeAfterSpaceOrEquals) {
-  const FinetuneOptions o =
+  const FinetuneArguments o =
       Parse({"--learning_rate", "3e-5", "--seed=7", "--max-steps", "10", "--num_labels=3"});
   EXPECT_EQ(o.learning_rate, 3e-5);
   EXPECT_EQ(o.seed, 7);
@@ -185,7 +185,7 @@ class JsonConfigTest : public testing::Test {
 TEST_F(JsonConfigTest, HasTheSameNamesAndYieldsToTheCommandLine) {
   Write(R"({"learning_rate": 1e-3, "do_eval": true, "validation_file": "v.csv", "seed": 1,
             "text_columns": ["a", "b"], "problem_type": null})");
-  const FinetuneOptions o = Parse({"--json_config", path_, "--seed", "2"});
+  const FinetuneArguments o = Parse({"--json_config", path_, "--seed", "2"});
   EXPECT_EQ(o.learning_rate, 1e-3);
   EXPECT_TRUE(o.do_eval);
   EXPECT_EQ(o.seed, 2);

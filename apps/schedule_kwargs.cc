@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "lathe/apps/flags.h"
 #include "lathe/core/error.h"
 #include "lathe/core/json_nesting.h"
+#include "lathe/core/nearest_name.h"
 
 namespace lathe {
 namespace {

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <string>
 
-#include "lathe/apps/report_error.h"
+#include "lathe/apps/run_errors.h"
 
 namespace lathe {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "lathe/apps/report_error.h"
+#include "lathe/apps/run_errors.h"
 #include "lathe/apps/sequence_length.h"
 #include "lathe/apps/shared_task.h"
 #include "lathe/core/error.h"
@@ -18,7 +18,7 @@ namespace {
 
 // With hints that name flags.
 TextTable ReadTextTableOf(const char* flag, const std::string& path,
-                          const FinetuneOptions& options) {
+                          const FinetuneArguments& options) {
   const bool replace = options.invalid_utf8 == "replace";
   try {
     return ReadTextTable(path, replace ? InvalidUtf8::kReplace : InvalidUtf8::kError);
@@ -33,7 +33,7 @@ TextTable ReadTextTableOf(const char* flag, const std::string& path,
 
 std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::string& path,
                                    std::optional<int64_t> max_rows,
-                                   const FinetuneOptions& options) {
+                                   const FinetuneArguments& options) {
   if (!wanted || path.empty()) return std::nullopt;
   if (std::filesystem::is_directory(path)) {
     throw InvalidArgument(path + ": is a folder but " + flag + " must be a file",
@@ -78,7 +78,7 @@ void CheckFolder(const std::string& dir, const char* flag) {
 
 }  // namespace
 
-std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneOptions& options) {
+std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options) {
   if (!options.tokenizer_name.empty()) return AutoTokenizer::FromPretrained(options.tokenizer_name);
   if (!options.model_name_or_path.empty())
     return AutoTokenizer::FromPretrained(options.model_name_or_path);
@@ -94,7 +94,7 @@ namespace {
 
 // What to do about a tokenizer that doesn't fit the configuration, by the flags that named the two;
 // "" if they come from one folder.
-std::string MismatchHint(const FinetuneOptions& options, const Tokenizer& tokenizer) {
+std::string MismatchHint(const FinetuneArguments& options, const Tokenizer& tokenizer) {
   const std::string& model = options.model_name_or_path;
   const std::string size = std::to_string(tokenizer.vocab_size());
   if (options.config_overrides.find("vocab_size=") != std::string::npos) {
@@ -113,7 +113,7 @@ std::string MismatchHint(const FinetuneOptions& options, const Tokenizer& tokeni
 }
 
 void CheckVocabulary(const Tokenizer& tokenizer, const PretrainedConfig& config,
-                     const FinetuneOptions& options, std::vector<std::string>& notes) {
+                     const FinetuneArguments& options, std::vector<std::string>& notes) {
   const std::string hint = MismatchHint(options, tokenizer);
   const std::string note = hint.empty() ? CheckVocabularySize(tokenizer, config)
                                         : CheckVocabularySize(tokenizer, config, hint);
@@ -122,7 +122,7 @@ void CheckVocabulary(const Tokenizer& tokenizer, const PretrainedConfig& config,
 
 void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
                     const Tokenizer& tokenizer, const SequenceClassifier& model,
-                    const FinetuneOptions& options) {
+                    const FinetuneArguments& options) {
   const int64_t limit = model.max_length();
   const int64_t vocab_size = model.config().GetInt("vocab_size", tokenizer.vocab_size());
   const int64_t type_vocab_size = model.config().GetInt("type_vocab_size", 2);
@@ -153,7 +153,7 @@ void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
 }
 
 TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& columns,
-                  const Task& task, const FinetuneOptions& options, bool labelled) {
+                  const Task& task, const FinetuneArguments& options, bool labelled) {
   if (!table) return {};
   TokenizedDataset dataset = Tokenize(*table, columns, task.labels, *task.tokenizer,
                                       {.max_length = task.max_length,
@@ -189,7 +189,7 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
 }
 
 // For the task's labels.
-void LoadModel(const PretrainedConfig& config, const FinetuneOptions& options, Task& task) {
+void LoadModel(const PretrainedConfig& config, const FinetuneArguments& options, Task& task) {
   FromPretrainedOptions model_options = {.num_labels = task.labels.num_labels(),
                                          .label_names = task.labels.names(),
                                          .problem_type = ProblemType(task.labels.kind()),
@@ -209,7 +209,7 @@ void LoadModel(const PretrainedConfig& config, const FinetuneOptions& options, T
   task.label_names = task.model->config().label_names();
 }
 
-Task LoadTaskWith(const PretrainedConfig& config, const FinetuneOptions& options) {
+Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& options) {
   // Labels are those of the whole file, as run_glue finds them, so its rows are cut afterwards.
   const bool evaluates = options.do_eval || (options.do_train && options.eval_strategy != "no");
   std::optional<TextTable> train =
@@ -260,7 +260,7 @@ Task LoadTaskWith(const PretrainedConfig& config, const FinetuneOptions& options
 
 namespace {
 
-PretrainedConfig LoadConfig(const FinetuneOptions& options) {
+PretrainedConfig LoadConfig(const FinetuneArguments& options) {
   CheckFolder(options.model_name_or_path, "--model_name_or_path");
   CheckFolder(options.config_name, "--config_name");
   CheckFolder(options.tokenizer_name, "--tokenizer_name");
@@ -278,7 +278,7 @@ std::map<std::string, uint64_t> Digests(const Tokenizer& tokenizer) {
 
 // With what another process of this machine has read. False if it is out of reach.
 bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
-                    const FinetuneOptions& options, Task& task) {
+                    const FinetuneArguments& options, Task& task) {
   try {
     ReadSharedTask(path, task);
   } catch (const std::exception&) {  // it may be any file, in a container of another one's
@@ -290,7 +290,7 @@ bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
 
 }  // namespace
 
-Task LoadTask(const FinetuneOptions& options, Accelerator& accelerator) {
+Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
   const PretrainedConfig config = LoadConfig(options);
   try {
     const int main = accelerator.local_main_process_index();

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/apps/options.h"
+#include "lathe/apps/training_arguments.h"
 #include "lathe/data/dataset.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
@@ -36,10 +36,10 @@ struct Task {
 
 // On each machine one process reads and tokenises, while the others wait, and they get the data
 // from it; all load the model. The tokenizer is there where the data was read.
-Task LoadTask(const FinetuneOptions& options, Accelerator& accelerator);
+Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator);
 
 // The one that the options name.
-std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneOptions& options);
+std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options);
 
 // A model's readable problem type for a kind of labels, as config.json has it.
 std::string ProblemType(LabelKind kind);
@@ -48,6 +48,6 @@ std::string ProblemType(LabelKind kind);
 // `validation` may be null. With training data its labels count (in the config's order if they are
 // the same names), else the config's. Throws if there are more labels than --num_labels.
 LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
-                      const PretrainedConfig& config, const FinetuneOptions& options);
+                      const PretrainedConfig& config, const FinetuneArguments& options);
 
 }  // namespace lathe

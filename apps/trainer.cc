@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lathe/apps/interrupt.h"
-#include "lathe/apps/report_error.h"
+#include "lathe/apps/run_errors.h"
 #include "lathe/apps/schedule_kwargs.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
@@ -43,12 +43,12 @@ std::string MetricName(const std::string& name) {
 }
 
 // High accuracy is good, a high loss or error is not.
-bool GreaterIsBetter(const FinetuneOptions& options, const std::string& metric) {
+bool GreaterIsBetter(const FinetuneArguments& options, const std::string& metric) {
   return options.greater_is_better.value_or(!metric.ends_with("loss") && !metric.ends_with("mse") &&
                                             !metric.ends_with("runtime"));
 }
 
-DataLoaderOptions LoaderOptions(const FinetuneOptions& options, const TaskData& train,
+DataLoaderOptions LoaderOptions(const FinetuneArguments& options, const TaskData& train,
                                 int num_processes) {
   const int64_t batch_size = options.per_device_train_batch_size * num_processes;
   if (options.dataloader_drop_last && train.dataset->size() < batch_size) {
@@ -63,7 +63,7 @@ DataLoaderOptions LoaderOptions(const FinetuneOptions& options, const TaskData& 
           .seed = static_cast<uint64_t>(options.data_seed.value_or(options.seed))};
 }
 
-AdamWOptions OptimizerOptions(const FinetuneOptions& options) {
+AdamWOptions OptimizerOptions(const FinetuneArguments& options) {
   return {.lr = options.learning_rate,
           .beta1 = options.adam_beta1,
           .beta2 = options.adam_beta2,
@@ -71,7 +71,7 @@ AdamWOptions OptimizerOptions(const FinetuneOptions& options) {
           .weight_decay = options.weight_decay};
 }
 
-ScheduleOptions MakeScheduleOptions(const FinetuneOptions& options, int64_t max_steps) {
+ScheduleOptions MakeScheduleOptions(const FinetuneArguments& options, int64_t max_steps) {
   ScheduleOptions schedule =
       ParseScheduleKwargs(options.lr_scheduler_type, options.lr_scheduler_kwargs);
   schedule.num_training_steps = max_steps;
@@ -82,7 +82,7 @@ ScheduleOptions MakeScheduleOptions(const FinetuneOptions& options, int64_t max_
   return schedule;
 }
 
-std::unique_ptr<Scheduler> MakeScheduler(const FinetuneOptions& options, Optimizer& optimizer,
+std::unique_ptr<Scheduler> MakeScheduler(const FinetuneArguments& options, Optimizer& optimizer,
                                          int64_t max_steps) {
   try {
     return GetScheduler(options.lr_scheduler_type, optimizer,
@@ -96,7 +96,7 @@ std::unique_ptr<Scheduler> MakeScheduler(const FinetuneOptions& options, Optimiz
 
 }  // namespace
 
-Trainer::Trainer(const FinetuneOptions& options, Accelerator& accelerator, Task& task,
+Trainer::Trainer(const FinetuneArguments& options, Accelerator& accelerator, Task& task,
                  OutputDir* out)
     : options_(options),
       accelerator_(accelerator),

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "lathe/apps/evaluation.h"
-#include "lathe/apps/options.h"
+#include "lathe/apps/training_arguments.h"
 #include "lathe/apps/output_dir.h"
 #include "lathe/apps/progress.h"
 #include "lathe/apps/snapshot.h"
@@ -34,7 +34,7 @@ class Trainer {
  public:
   // All must outlive it. `out` is the main process's and null on others. Throws for options that
   // don't fit the data.
-  Trainer(const FinetuneOptions& options, Accelerator& accelerator, Task& task, OutputDir* out);
+  Trainer(const FinetuneArguments& options, Accelerator& accelerator, Task& task, OutputDir* out);
 
   // The steps to come, for people.
   std::string Plan() const;
@@ -84,7 +84,7 @@ class Trainer {
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
   std::string LeaveHalfDoneStep();
 
-  const FinetuneOptions& options_;
+  const FinetuneArguments& options_;
   Accelerator& accelerator_;
   Task& task_;
   OutputDir* out_;

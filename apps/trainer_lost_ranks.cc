@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "lathe/apps/report_error.h"
+#include "lathe/apps/run_errors.h"
 #include "lathe/apps/trainer.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"

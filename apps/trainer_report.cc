@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/apps/report_error.h"
+#include "lathe/apps/run_errors.h"
 #include "lathe/apps/trainer.h"
 #include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"

@@ -1,0 +1,81 @@
+// What a training run is told: the arguments of run_glue and of Trainer, under their names and with
+// their defaults. No parsing: a program sets the fields, or apps/cli/options.h reads them from a
+// command line.
+//
+//   TrainingArguments arguments;
+//   arguments.learning_rate = 3e-5;
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lathe {
+
+struct ModelArguments {
+  std::string model_name_or_path, config_name, tokenizer_name, config_overrides, problem_type;
+  std::optional<int64_t> num_labels;
+  bool ignore_mismatched_sizes = false;
+};
+
+struct DataArguments {
+  std::string train_file, validation_file, test_file;
+  std::vector<std::string> text_columns;
+  std::string label_column = "label";
+  int64_t max_seq_length = 128;
+  std::optional<int64_t> max_train_samples, max_eval_samples, max_predict_samples;
+  std::string invalid_utf8 = "error";
+};
+
+struct TrainingArguments {
+  // What to do.
+  bool do_train = false, do_eval = false, do_predict = false;
+  std::string output_dir;
+  bool overwrite_output_dir = false;
+
+  // Training.
+  int64_t per_device_train_batch_size = 8;
+  int64_t per_device_eval_batch_size = 64;  // Trainer's is 8, which products are slower with
+  int64_t gradient_accumulation_steps = 1;
+  double learning_rate = 5e-5, weight_decay = 0;
+  std::string device = "auto";
+  bool cuda_graphs = true;
+  std::string mixed_precision = "no";
+  bool gradient_checkpointing = false;
+  bool deterministic = false;
+  bool bf16 = false, fp16 = false;
+  double fp16_init_scale = 65536;
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;  // 0: no clipping
+  double num_train_epochs = 3.0;
+  int64_t max_steps = -1;  // above 0: instead of num_train_epochs
+  std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;
+  int64_t warmup_steps = 0;
+  double warmup_ratio = 0;
+  bool shuffle_train = true, group_by_length = false, dataloader_drop_last = false;
+  int64_t seed = 42;
+  std::optional<int64_t> data_seed;
+
+  // Logging and evaluation. Below 1, steps are a share of all steps.
+  double logging_steps = 500;
+  bool logging_first_step = false;
+  std::string eval_strategy = "no";
+  double eval_steps = 0;  // 0: logging_steps
+  std::string metric_for_best_model;
+  std::optional<bool> greater_is_better;
+  bool load_best_model_at_end = false;
+  bool disable_tqdm = false;
+  std::string log_level = "info";
+
+  // Machine.
+  int64_t num_threads = 0;  // 0: all cores
+  double ddp_timeout = 0;   // seconds that a process may be late; 0: as the environment says
+  bool shard_optimizer = true;
+  bool share_parameters = true;
+};
+
+// All that LoadTask and the Trainer read.
+struct FinetuneArguments : ModelArguments, DataArguments, TrainingArguments {};
+
+}  // namespace lathe
