@@ -1,5 +1,5 @@
 // The whole public API. `#include "lathe/lathe.h"` and link //:lathe;
-// apps/examples/training_loop.cc shows the use.
+// examples/training_loop.cc shows the use.
 #pragma once
 
 #include "lathe/core/autograd.h"

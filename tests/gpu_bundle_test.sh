@@ -11,10 +11,10 @@ expect() { # expect PATTERN FILE
 }
 
 temp=${TEST_TMPDIR:?}
-programs=(--bin . --program apps/finetune --program apps/lathe --program core/optimizer_gpu_test)
+programs=(--bin . --program apps/finetune/finetune --program apps/lathe/lathe --program core/optimizer_gpu_test)
 
 # What is packed with a program: no part of glibc, nothing of CUDA's, each library once.
-tools/bundle.sh --libraries apps/finetune apps/lathe >"$temp/libraries"
+tools/bundle.sh --libraries apps/finetune/finetune apps/lathe/lathe >"$temp/libraries"
 expect '/libdnnl\.so' "$temp/libraries"
 expect '/libstdc\+\+\.so' "$temp/libraries"
 ! grep -E '/(libc|libm|libpthread|ld-linux[^/]*|libcu[^/]*|libnccl)\.so' "$temp/libraries" || fail "these must not be packed"
@@ -25,7 +25,7 @@ expect '^error: ' "$temp/error"
 # What can't be packed, in one clear line.
 for arguments in 'bundle.zip' 'a.tar.gz b.tar.gz' 'bundle.tar.gz --with /nowhere' 'bundle.tar.gz --nonsense'; do
   # shellcheck disable=SC2086
-  ! (cd "$temp" && "$OLDPWD/tools/bundle.sh" $arguments --bin "$OLDPWD" --program apps/lathe) >"$temp/error" 2>&1 || fail "$arguments"
+  ! (cd "$temp" && "$OLDPWD/tools/bundle.sh" $arguments --bin "$OLDPWD" --program apps/lathe/lathe) >"$temp/error" 2>&1 || fail "$arguments"
   expect '^error: ' "$temp/error"
 done
 
@@ -52,7 +52,7 @@ fi
 
 tar -C "$temp" -xf "$temp/one.tar.gz"
 bundle=$temp/lathe-gpu
-for file in MANIFEST bin/apps/finetune bin/core/optimizer_gpu_test lib/libdnnl.so.2 lib/fallback/libstdc++.so.6 \
+for file in MANIFEST bin/apps/finetune/finetune bin/core/optimizer_gpu_test lib/libdnnl.so.2 lib/fallback/libstdc++.so.6 \
   tests/golden/models data/extra/deep/file data/golden/other/file; do
   [ -e "$bundle/$file" ] || fail "$file is not packed"
 done
@@ -186,7 +186,7 @@ case "$*" in
   *) echo "Some GPU, 1.2, 80000 MiB" ;;
 esac
 END
-cat >"$bundle/bin/apps/lathe" <<'END'
+cat >"$bundle/bin/apps/lathe/lathe" <<'END'
 #!/usr/bin/env bash
 [ -z "${LOG_PATHS:-}" ] || echo "$LD_LIBRARY_PATH" >>"$LOG_PATHS"
 own=${0%/bin/*}/lib
@@ -207,10 +207,10 @@ case $1 in
   estimate-memory) printf '  weights      1.0 MiB\n  together     %s\n' "${ESTIMATE:-2.00 MiB}" ;;
 esac
 END
-rm "$bundle/bin/apps/finetune"
+rm "$bundle/bin/apps/finetune/finetune"
 # On the GPU the loss is $GPU_LOSS. With NOISE=some the weights are others in each run without --deterministic, with
 # NOISE=always in all runs.
-cat >"$bundle/bin/apps/finetune" <<'END'
+cat >"$bundle/bin/apps/finetune/finetune" <<'END'
 #!/usr/bin/env bash
 echo "  --mixed_precision NAME  no, bf16"
 weights=same
@@ -248,7 +248,7 @@ echo "step 2.500 ms"
 echo "1638400 tokens/s, 12800.0 samples/s; products 150.5 of 600.0 GFLOP/s: 25.1 % of the ceiling"
 echo "peak memory of tensors 1.25 GB"
 END
-chmod +x "$temp/commands/nvidia-smi" "$bundle"/bin/apps/* "$bundle"/bin/tests/benchmarks/*
+chmod +x "$temp/commands/nvidia-smi" "$bundle"/bin/apps/*/* "$bundle"/bin/tests/benchmarks/*
 printf '#!/bin/sh\necho "[  PASSED  ] 2 tests."\necho "[  SKIPPED ] 7 tests, listed below:"\n' >"$bundle/bin/core/optimizer_gpu_test"
 check 0 --quick --stages tests
 expect '^passed +core/optimizer_gpu_test .*2 passed, 7 skipped' "$temp/check"
@@ -436,7 +436,7 @@ export CASES=0
 check 1 --stages sanitizer
 unset CASES
 expect '^failed +memcheck of tests/golden_models_gpu_test .*did not do its work' "$temp/check"
-expect '^passed +memcheck of apps/finetune' "$temp/check"
+expect '^passed +memcheck of apps/finetune/finetune' "$temp/check"
 
 # A sanitizer that doesn't come to its end has failed.
 cat >"$temp/commands/compute-sanitizer" <<'END'
@@ -454,7 +454,7 @@ END
 chmod +x "$temp"/commands/{compute-sanitizer,timeout}
 ! PATH=$temp/commands "$bundle/tools/gpu_check.sh" --out "$temp/results" --stages sanitizer >"$temp/check" 2>&1 ||
   fail "a sanitizer that is too slow must be the exit code"
-expect '^failed +memcheck of apps/finetune .*timed out; found so far: 0 places' "$temp/check"
+expect '^failed +memcheck of apps/finetune/finetune .*timed out; found so far: 0 places' "$temp/check"
 expect '^failed +synccheck of tests/golden_models_gpu_test .*timed out' "$temp/check"
 rm "$temp/commands/timeout"
 ln -s "$(command -v timeout)" "$temp/commands/timeout"

@@ -42,7 +42,7 @@ class TrainingOnDevice : public testing::Test {
   Device device_;
 };
 
-// The loop of apps/examples/training_loop.cc: losses of all steps, then that of the evaluation.
+// The loop of examples/training_loop.cc: losses of all steps, then that of the evaluation.
 Floats TrainingLoop(Device device, const std::string& precision) {
   Accelerator accelerator({.gradient_accumulation_steps = 1,
                            .mixed_precision = precision,

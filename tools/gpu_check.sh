@@ -238,7 +238,7 @@ make_data() {
 finetune() {
   local limit=$1 to=$2 config=$3
   shift 3
-  run "$limit" "$bin/apps/finetune" --config_name "$config" --tokenizer_name "$config" --do_train --disable_tqdm \
+  run "$limit" "$bin/apps/finetune/finetune" --config_name "$config" --tokenizer_name "$config" --do_train --disable_tqdm \
     --overwrite_output_dir --output_dir "$to" "$@"
 }
 losses() { sed -n 's/^ *"\(loss\|eval_loss\)": *\([-0-9.e]*\),*$/\2/p' "$1/trainer_state.json" "$1/eval_results.json"; }
@@ -255,14 +255,14 @@ stage_sanitizer() {
   elif [[ $help == *--kernel-regex* ]]; then  # its older name
     own=(--kernel-regex kns=lathe)
   fi
-  for what in apps/finetune tests/golden_models_gpu_test; do
+  for what in apps/finetune/finetune tests/golden_models_gpu_test; do
     for tool in memcheck racecheck synccheck; do
       if [ -z "$has_gpu" ] || [ -z "$sanitizer" ]; then
         record skipped "$tool of $what" 0 "$([ -n "$has_gpu" ] && echo 'no compute-sanitizer' || echo 'no usable GPU') here"
         continue
       fi
       command=("$bin/$what")
-      [ $what != apps/finetune ] ||
+      [ $what != apps/finetune/finetune ] ||
         command+=(--config_name "$work/tiny" --tokenizer_name "$work/tiny" --do_train --max_steps 3 --bf16 --device cuda
           --train_file "$work/train.tsv" --max_train_samples 64 --output_dir "$work/sanitized" --overwrite_output_dir --disable_tqdm)
       if [ "$(time_left)" -lt 40 ]; then

@@ -51,7 +51,7 @@ use_libraries() {
   [ -d "$root/lib/fallback" ] || return
   # This machine's libstdc++ if it is new enough, as the driver's libraries use it, too. Else the packed one comes before
   # CUDA's folders: one of those may be the system's, with the old one in it.
-  env "${environment[@]}" "$bin/apps/lathe" --help >/dev/null 2>&1 && return
+  env "${environment[@]}" "$bin/apps/lathe/lathe" --help >/dev/null 2>&1 && return
   packed+=("$root/lib/fallback")
   environment=(LC_ALL=C "$(library_path "$@" "${packed[@]}" "${folders[@]}")")
   old_libstdcxx=1
@@ -59,7 +59,7 @@ use_libraries() {
 
 # Sets seen: the devices that the programs see.
 ask_lathe() {
-  run 120 "$bin/apps/lathe" env  # CUDA's libraries have hundreds of MB, and the disk may be cold
+  run 120 "$bin/apps/lathe/lathe" env  # CUDA's libraries have hundreds of MB, and the disk may be cold
   seen=$(sed -n 's/^- Devices: //p' "$work/output")
 }
 sees_gpu() { [[ $seen == *'cuda:0 is'* ]]; }

@@ -107,7 +107,7 @@ check_predictions() {
   awk -F '\t' 'NR > 1 && $1 != "" && n < 128 { print $1; ++n }' "$work/dev.tsv" >"$work/texts"
   for device in cpu cuda; do
     # shellcheck disable=SC2016
-    run 120 bash -c 'exec "$@" <"$0"' "$work/texts" "$bin/apps/lathe" predict "$work/$model" --device $device --all_scores
+    run 120 bash -c 'exec "$@" <"$0"' "$work/texts" "$bin/apps/lathe/lathe" predict "$work/$model" --device $device --all_scores
     ended_well "lathe predict on $device" || return
     grep '^{' "$work/output" >"$work/predicted.$device"
   done
@@ -145,7 +145,7 @@ check_predictions() {
 check_self_test() {
   local precision
   for precision in "$@"; do
-    run 120 "$bin/apps/lathe" test --num_processes 1 --mixed_precision "$precision"
+    run 120 "$bin/apps/lathe/lathe" test --num_processes 1 --mixed_precision "$precision"
     if ended_well "lathe test, $precision"; then
       record passed "lathe test, $precision" "$took" "$(head -n 1 "$work/output")"
     fi
@@ -164,7 +164,7 @@ check_estimates() {
     ended_well "$what" || continue
     peak=$(number peak_device_memory_bytes "$work/estimated/train_results.json")
     # shellcheck disable=SC2086
-    run 20 "$bin/apps/lathe" estimate-memory "$work/small" --device cuda --batch_size 32 --max_seq_length 128 \
+    run 20 "$bin/apps/lathe/lathe" estimate-memory "$work/small" --device cuda --batch_size 32 --max_seq_length 128 \
       --mixed_precision bf16 ${more#--no_cuda_graphs}
     ended_well "$what" || continue
     estimate=$(awk '$1 == "together" { printf "%d", $2 * ($3 == "GiB" ? 1024 : 1) * 1048576; exit }' "$work/output")
@@ -226,7 +226,7 @@ stage_train() {
       identical "f32-dropout-0.1: the same again on cpu" f32-dropout-0.1.cpu f32-dropout-0.1.again
     return
   fi
-  env "${environment[@]}" "$bin/apps/finetune" --help 2>/dev/null | grep -A2 -e '--mixed_precision' | grep -q fp16 && precisions+=(fp16)
+  env "${environment[@]}" "$bin/apps/finetune/finetune" --help 2>/dev/null | grep -A2 -e '--mixed_precision' | grep -q fp16 && precisions+=(fp16)
   train_in no
   check_predictions
   for precision in "${precisions[@]:1}"; do train_in "$precision"; done

@@ -64,7 +64,7 @@ tools/setup.sh
 heading "Build"
 quiet=()
 [ -t 2 ] || quiet=(--color=no --noshow_progress)  # a log needs no progress bar
-bazel build "${quiet[@]}" //apps:finetune //apps:lathe //apps/examples:package_sections
+bazel build "${quiet[@]}" //apps/finetune //apps/lathe //examples:package_sections
 
 heading "Data"
 data=$output/data
@@ -74,7 +74,7 @@ else
   if [ "$(apt-cache dumpavail | grep -c '^Package: ')" -lt 10000 ]; then
     as_root apt-get update -qq
   fi
-  apt-cache dumpavail | bazel-bin/apps/examples/package_sections "$data"
+  apt-cache dumpavail | bazel-bin/examples/package_sections "$data"
 fi
 
 heading "Training and evaluation"
@@ -86,7 +86,7 @@ else
 fi
 epochs=${epochs_given:-$epochs}
 grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo && start+=(--bf16)
-bazel-bin/apps/finetune "${start[@]}" \
+bazel-bin/apps/finetune/finetune "${start[@]}" \
   --train_file "$data/train.tsv" --validation_file "$data/dev.tsv" \
   --text_columns name,description --label_column section --max_seq_length 64 \
   --do_train --do_eval --eval_strategy epoch --num_train_epochs "$epochs" \
@@ -100,7 +100,7 @@ texts=(
   $'libquux-dev\tDevelopment files for the quux compression library'
   $'python3-webforms\tValidate and render HTML forms in Python 3'
 )
-labels=$(printf '%s\n' "${texts[@]}" | bazel-bin/apps/lathe predict "$output/model" --pairs)
+labels=$(printf '%s\n' "${texts[@]}" | bazel-bin/apps/lathe/lathe predict "$output/model" --pairs)
 for text in "${texts[@]}"; do
   read -r label
   printf '%s\n    %s\n' "$text" "$label"
@@ -112,6 +112,6 @@ heading "Done: accuracy $(LC_ALL=C printf '%.4f' "$accuracy")"
 as_typed() { printf '%q' "$(realpath -s --relative-base="$caller" -- "$1")"; }
 cat <<END
 The model is in $output/model. To classify texts of your own (name, a tab, description):
-  printf 'mytool\tWhat it does in one line\n' | $(as_typed bazel-bin/apps/lathe) predict $(as_typed "$output/model") --pairs
+  printf 'mytool\tWhat it does in one line\n' | $(as_typed bazel-bin/apps/lathe/lathe) predict $(as_typed "$output/model") --pairs
 To train on data of your own, see README.md.
 END

@@ -41,7 +41,7 @@ took() {
 
 # What a machine without CUDA builds. First, so that the programs that stay are the default build's; the two differ in
 # some dozens of actions.
-if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe env | grep 'built without CUDA' >/dev/null; then
+if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe/lathe env | grep 'built without CUDA' >/dev/null; then
   passed=$((passed + 1))
 else
   echo "FAILED: bazel build --config=cpu"

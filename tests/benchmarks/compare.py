@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Lathe beside its peer, PyTorch with Transformers and Accelerate, on the same work in turn.
 
-  python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune --model DIR --train FILE [--eval FILE]
+  python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune/finetune --model DIR --train FILE [--eval FILE]
                                       [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N] [--best_steps N]
-                                      [--compile] [--lathe bazel-bin/apps/lathe]
+                                      [--compile] [--lathe bazel-bin/apps/lathe/lathe]
 
 Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. --fresh: weights from the
 model's config.json. The order is Lathe, the peer's default, Lathe; then, with batches grouped by length on both sides,
@@ -183,7 +183,7 @@ def main():
     if a.side:
         return run_peer(a, start)
     if not a.finetune:
-        sys.exit("which program? --finetune bazel-bin/apps/finetune")
+        sys.exit("which program? --finetune bazel-bin/apps/finetune/finetune")
     with tempfile.TemporaryDirectory() as folder:
         tokens = peer(folder, "files")  # this process stays small: what it holds, its children's peaks have
         sides = [("default", "random", a.steps), ("best", "grouped", a.best_steps)]

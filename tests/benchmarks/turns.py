@@ -9,7 +9,7 @@ A COMMAND is a line for the shell whose output has a line that begins with "step
 as fast as the first it is with the standard error of ten parts of the run. The first four steps don't count.
 
 Two threads against one, for instance:
-  run="bazel-bin/apps/finetune --model_name_or_path DIR --train_file train.tsv --do_train --per_device_train_batch_size 32
+  run="bazel-bin/apps/finetune/finetune --model_name_or_path DIR --train_file train.tsv --do_train --per_device_train_batch_size 32
        --max_steps 1000 --logging_steps 1 --disable_tqdm --overwrite_output_dir --output_dir"
   python3 tests/benchmarks/turns.py "OMP_NUM_THREADS=1 $run /tmp/one" "OMP_NUM_THREADS=2 $run /tmp/two"
 """

@@ -1,0 +1,331 @@
+#include "lathe/apps/cli/flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/core/json_nesting.h"
+
+namespace lathe {
+namespace {
+
+using Flag = FlagTable::Flag;
+using Values = std::vector<std::string>;
+
+std::string Quoted(const std::string& text) { return '"' + text + '"'; }
+
+Error BadValue(const Flag& flag, const std::string& wanted, const std::string& value) {
+  return InvalidArgument("--" + flag.name + " must be " + wanted + " but is " + Quoted(value));
+}
+
+// 3 decimals are enough to name a limit; whole numbers print without any.
+std::string Plain(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  return {buffer, end};
+}
+
+template <typename T>
+T ParseNumber(const Flag& flag, const std::string& text, const char* wanted) {
+  T value{};
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(begin, end, value);
+  if (code != std::errc{} || stop != end || !std::isfinite(static_cast<double>(value))) {
+    throw BadValue(flag, wanted, text);
+  }
+  if (value < flag.min) throw BadValue(flag, "at least " + Plain(flag.min), text);
+  if (value > flag.max) throw BadValue(flag, "at most " + Plain(flag.max), text);
+  return value;
+}
+
+std::optional<bool> ToBool(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  if (text == "true" || text == "yes" || text == "1" || text == "on") return true;
+  if (text == "false" || text == "no" || text == "0" || text == "off") return false;
+  return std::nullopt;
+}
+
+bool ParseBool(const Flag& flag, const std::string& text) {
+  if (const auto value = ToBool(text)) return *value;
+  throw BadValue(flag, "true or false", text);
+}
+
+std::string Join(const Values& parts, const char* separator) {
+  std::string out;
+  for (const auto& part : parts) out += (out.empty() ? "" : separator) + part;
+  return out;
+}
+
+// `words` in lines of at most `width` characters, each after the first indented.
+std::string Wrap(const Values& words, size_t width, size_t indent) {
+  std::string out;
+  size_t column = 0;
+  for (const std::string& word : words) {
+    if (column > 0 && column + 1 + word.size() > width) {
+      out += '\n' + std::string(indent, ' ');
+      column = 0;
+    } else if (column > 0) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out;
+}
+
+// What Help says of a flag; its default is one word and so stays on one line.
+Values HelpWords(const Flag& flag) {
+  std::istringstream text(flag.help +
+                          (flag.choices.empty() ? "" : ": " + Join(flag.choices, ", ")));
+  Values words(std::istream_iterator<std::string>(text), {});
+  if (!flag.default_value.empty()) words.push_back("(default: " + flag.default_value + ")");
+  return words;
+}
+
+}  // namespace
+
+Flag& FlagTable::AddFlag(std::string name, std::string value_name, std::string help,
+                         std::string shown) {
+  if (groups_.empty()) groups_.push_back("Options");
+  Flag& flag = flags_.emplace_back();
+  flag.name = std::move(name);
+  flag.value_name = std::move(value_name);
+  flag.help = std::move(help);
+  flag.default_value = std::move(shown);
+  flag.group = static_cast<int>(groups_.size()) - 1;
+  return flag;
+}
+
+Flag& FlagTable::Add(std::string name, bool* target, std::string help) {
+  Flag& flag = AddFlag(std::move(name), "", std::move(help), *target ? "true" : "");
+  flag.kind = Flag::Kind::kBool;
+  flag.set = [target](const Flag& f, const Values& v) { *target = ParseBool(f, v[0]); };
+  return flag;
+}
+
+Flag& FlagTable::Add(std::string name, std::optional<bool>* target, std::string help) {
+  Flag& flag = AddFlag(std::move(name), "", std::move(help), "");
+  flag.kind = Flag::Kind::kBool;
+  flag.set = [target](const Flag& f, const Values& v) { *target = ParseBool(f, v[0]); };
+  return flag;
+}
+
+Flag& FlagTable::Add(std::string name, int64_t* target, std::string help) {
+  Flag& flag = AddFlag(std::move(name), "N", std::move(help), std::to_string(*target));
+  flag.set = [target](const Flag& f, const Values& v) {
+    *target = ParseNumber<int64_t>(f, v[0], "a whole number");
+  };
+  return flag;
+}
+
+Flag& FlagTable::Add(std::string name, std::optional<int64_t>* target, std::string help) {
+  Flag& flag = AddFlag(std::move(name), "N", std::move(help), "");
+  flag.set = [target](const Flag& f, const Values& v) {
+    *target = ParseNumber<int64_t>(f, v[0], "a whole number");
+  };
+  return flag;
+}
+
+Flag& FlagTable::Add(std::string name, double* target, std::string help) {
+  Flag& flag = AddFlag(std::move(name), "X", std::move(help), Plain(*target));
+  flag.set = [target](const Flag& f, const Values& v) {
+    *target = ParseNumber<double>(f, v[0], "a number");
+  };
+  return flag;
+}
+
+Flag& FlagTable::Add(std::string name, std::string* target, std::string help) {
+  Flag& flag = AddFlag(std::move(name), "NAME", std::move(help), *target);
+  flag.set = [target](const Flag& f, const Values& v) {
+    if (!f.choices.empty() &&
+        std::find(f.choices.begin(), f.choices.end(), v[0]) == f.choices.end()) {
+      const auto nearest = NearestName(v[0], f.choices);
+      throw InvalidArgument(
+          "--" + f.name + " must be one of " + Join(f.choices, ", ") + " but is " + Quoted(v[0]),
+          nearest ? "did you mean " + *nearest + "?" : "");
+    }
+    *target = v[0];
+  };
+  return flag;
+}
+
+Flag& FlagTable::Add(std::string name, Values* target, std::string help) {
+  Flag& flag = AddFlag(std::move(name), "A,B", std::move(help), Join(*target, ","));
+  flag.kind = Flag::Kind::kList;
+  flag.set = [target](const Flag& f, const Values& values) {
+    target->clear();
+    for (const auto& value : values) {
+      for (size_t begin = 0; begin <= value.size();) {
+        const size_t end = std::min(value.find(',', begin), value.size());
+        if (end == begin) throw BadValue(f, "a list of names", value);
+        target->push_back(value.substr(begin, end - begin));
+        begin = end + 1;
+      }
+    }
+  };
+  return flag;
+}
+
+Flag* FlagTable::Find(const std::string& name) {
+  for (Flag& flag : flags_) {
+    if (flag.name == name) return &flag;
+  }
+  return nullptr;
+}
+
+bool FlagTable::given(const std::string& name) const {
+  return std::any_of(flags_.begin(), flags_.end(),
+                     [&](const Flag& f) { return f.name == name && f.given; });
+}
+
+std::vector<std::pair<std::string, std::string>> FlagTable::GivenValues() const {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const Flag& flag : flags_) {
+    if (flag.given) values.emplace_back(flag.name, flag.given_value);
+  }
+  return values;
+}
+
+std::string FlagTable::HintFor(const std::string& name) const {
+  Values names;
+  for (const Flag& flag : flags_) names.push_back(flag.name);
+  const auto nearest = NearestName(name, names);
+  return nearest ? "did you mean --" + *nearest + "?" : "--help lists the options";
+}
+
+Values FlagTable::Parse(const Values& given) {
+  Values args = given;
+  Values positional;
+  const auto is_option = [](const std::string& arg) {
+    return arg == "-h" || (arg.size() > 2 && arg.starts_with("--"));
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    const auto rest = args.begin() + static_cast<int64_t>(i);
+    if (args[i] == "--") {
+      positional.insert(positional.end(), rest + 1, args.end());
+      break;
+    }
+    if (!is_option(args[i])) {
+      if (stops_at_positional_) return {rest, args.end()};
+      positional.push_back(args[i]);
+      continue;
+    }
+    if (args[i] == "-h") args[i] = "--help";
+    const size_t equals = args[i].find('=');
+    const std::string written =
+        args[i].substr(2, equals == std::string::npos ? equals : equals - 2);
+    std::string name = written;
+    std::replace(name.begin(), name.end(), '-', '_');
+    Flag* flag = Find(name);
+    if (flag == nullptr && name.starts_with("no_")) {
+      if (Flag* positive = Find(name.substr(3));
+          positive != nullptr && positive->kind == Flag::Kind::kBool) {
+        if (equals != std::string::npos) {
+          throw InvalidArgument("--" + written + " takes no value");
+        }
+        positive->set(*positive, {"false"});
+        positive->given = true;
+        positive->given_value = "false";
+        continue;
+      }
+    }
+    if (flag == nullptr) throw InvalidArgument("unknown option --" + written, HintFor(name));
+    Values values;
+    if (equals != std::string::npos) {
+      values.push_back(args[i].substr(equals + 1));
+    } else if (flag->kind == Flag::Kind::kBool) {
+      const bool next_is_bool =
+          !stops_at_positional_ && i + 1 < args.size() && ToBool(args[i + 1]).has_value();
+      values.push_back(next_is_bool ? args[++i] : "true");
+    } else {
+      const size_t most = flag->kind == Flag::Kind::kList ? args.size() : 1;
+      while (values.size() < most && i + 1 < args.size() && args[i + 1] != "--" &&
+             !is_option(args[i + 1])) {
+        values.push_back(args[++i]);
+      }
+      if (values.empty()) throw InvalidArgument("--" + written + " needs a value");
+    }
+    flag->set(*flag, values);
+    flag->given = true;
+    flag->given_value = Join(values, ",");
+  }
+  return positional;
+}
+
+void FlagTable::ApplyJson(const std::string& path) {
+  constexpr char kHint[] =
+      "--json_config names a file with one JSON object, e.g. {\"learning_rate\": 3e-5}";
+  std::string text;
+  try {
+    text = ReadFile(path);
+  } catch (const Error& e) {
+    throw Error(e.code(), e.message(), kHint);
+  }
+  CheckJsonNesting(text, path);
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& e) {
+    const auto end = text.begin() + static_cast<int64_t>(std::min(text.size(), e.byte));
+    throw InvalidArgument(
+        path + ":" + std::to_string(1 + std::count(text.begin(), end, '\n')) + ": not valid JSON",
+        kHint);
+  } catch (const nlohmann::json::out_of_range& e) {
+    throw InvalidArgument(path + ": " + WithoutTag(e.what()), kHint);
+  }
+  if (!json.is_object()) throw InvalidArgument(path + ": must be a JSON object of options", kHint);
+  const auto text_of = [](const nlohmann::json& v) {
+    return v.is_string() ? v.get<std::string>() : v.dump();
+  };
+  for (const auto& [name, value] : json.items()) {
+    Flag* flag = Find(name);
+    if (flag == nullptr)
+      throw InvalidArgument(path + ": unknown option " + Quoted(name), HintFor(name));
+    if (flag->command_line_only) {
+      throw InvalidArgument(path + ": " + Quoted(name) + " has no meaning in a file",
+                            "pass it on the command line");
+    }
+    if (flag->given || value.is_null()) continue;
+    Values values;
+    if (value.is_array() && flag->kind == Flag::Kind::kList) {
+      for (const auto& element : value) values.push_back(text_of(element));
+      if (values.empty()) continue;
+    } else {
+      values.push_back(text_of(value));
+    }
+    try {
+      flag->set(*flag, values);
+    } catch (const Error& e) {
+      throw InvalidArgument(path + ": " + e.message(), e.hint());
+    }
+    flag->given = true;
+    flag->given_value = Join(values, ",");
+  }
+}
+
+std::string FlagTable::Help() const {
+  constexpr size_t kIndent = 35, kWidth = 80;
+  std::string out = usage_;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    out += '\n' + groups_[group] + ":\n";
+    for (const Flag& flag : flags_) {
+      if (flag.group != static_cast<int>(group)) continue;
+      std::string left =
+          "  --" + flag.name + (flag.value_name.empty() ? "" : " " + flag.value_name);
+      left.size() + 1 < kIndent ? left.append(kIndent - left.size(), ' ')
+                                : left.append('\n' + std::string(kIndent, ' '));
+      out += left + Wrap(HelpWords(flag), kWidth - kIndent, kIndent) + '\n';
+    }
+  }
+  return out;
+}
+
+}  // namespace lathe

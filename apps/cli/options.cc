@@ -1,0 +1,320 @@
+#include "lathe/apps/cli/options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "lathe/apps/cli/precision.h"
+#include "lathe/core/error.h"
+#include "lathe/distributed/rendezvous/environment.h"
+#include "lathe/optim/schedules.h"
+#include "lathe/train/schedule_kwargs.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kUsage[] =
+    "Trains a text classifier, evaluates it and predicts with it.\n"
+    "\n"
+    "Usage:\n"
+    "  finetune --model_name_or_path DIR --train_file FILE --validation_file FILE \\\n"
+    "           --do_train --do_eval --output_dir DIR [options]\n"
+    "\n"
+    "Files are .csv, .tsv, .json or .jsonl, with a column or key for each text and\n"
+    "one for the label. Without --do_train the results go beside the model that is\n"
+    "evaluated, replacing earlier ones, or into a folder that holds no model.\n"
+    "A switch takes --name, --name true, --name=false or --no_name.\n";
+
+// Beyond all use, so that no product of them overflows.
+constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
+
+void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("Model");
+  flags.Add("model_name_or_path", &o.model_name_or_path, "folder of a pretrained model")
+      .Value("DIR");
+  flags
+      .Add("config_name", &o.config_name,
+           "folder of a config.json; without --model_name_or_path, fresh weights of that shape")
+      .Value("DIR");
+  flags
+      .Add("tokenizer_name", &o.tokenizer_name, "folder of the tokenizer, if it is not the model's")
+      .Value("DIR");
+  flags
+      .Add("config_overrides", &o.config_overrides,
+           "values that replace the config's, e.g. hidden_dropout_prob=0,num_hidden_layers=2")
+      .Value("A=B,C=D");
+  flags.Add("num_labels", &o.num_labels, "number of labels, if it is not that of the training file")
+      .Min(1);
+  flags
+      .Add("problem_type", &o.problem_type,
+           "what labels mean, if the training file should not decide")
+      .Choices({"single_label_classification", "multi_label_classification", "regression"});
+  flags.Add("ignore_mismatched_sizes", &o.ignore_mismatched_sizes,
+            "fresh values for parameters whose shape differs in the file, instead of an error");
+}
+
+void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("Data");
+  flags.Add("train_file", &o.train_file, "training data").Value("FILE");
+  flags.Add("validation_file", &o.validation_file, "evaluation data").Value("FILE");
+  flags.Add("test_file", &o.test_file, "data to predict; labels in it are not looked at")
+      .Value("FILE");
+  flags.Add("text_columns", &o.text_columns,
+            "one or two columns of text (default: sentence1,sentence2, else the first two that are "
+            "not the label)");
+  flags.Add("label_column", &o.label_column, "column of labels");
+  flags.Add("max_seq_length", &o.max_seq_length, "longer texts are cut to so many tokens").Min(1);
+  flags.Add("max_train_samples", &o.max_train_samples, "use only the first N rows of --train_file")
+      .Min(1);
+  flags
+      .Add("max_eval_samples", &o.max_eval_samples,
+           "use only the first N rows of --validation_file")
+      .Min(1);
+  flags
+      .Add("max_predict_samples", &o.max_predict_samples,
+           "use only the first N rows of --test_file")
+      .Min(1);
+  flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
+      .Choices({"error", "replace"});
+}
+
+void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("What to do (at least one of --do_train, --do_eval, --do_predict)");
+  flags.Add("do_train", &o.do_train, "train on --train_file and save the model");
+  flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file, at the end");
+  flags.Add("do_predict", &o.do_predict, "predict the labels of --test_file");
+  flags.Add("output_dir", &o.output_dir, "where the model and all results go").Value("DIR");
+  flags.Add("overwrite_output_dir", &o.overwrite_output_dir,
+            "use a folder that is not empty (to train) or holds another model (to evaluate)");
+}
+
+void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("Training");
+  flags.Add("per_device_train_batch_size", &o.per_device_train_batch_size, "samples in a batch")
+      .Min(1)
+      .Max(kMostSamples);
+  flags.Add("per_device_eval_batch_size", &o.per_device_eval_batch_size, "samples in a batch")
+      .Min(1)
+      .Max(kMostSamples);
+  flags
+      .Add("gradient_accumulation_steps", &o.gradient_accumulation_steps,
+           "batches in an optimizer step")
+      .Min(1)
+      .Max(kMostSamples);
+  flags.Add("num_train_epochs", &o.num_train_epochs, "passes over the training data")
+      .Min(0)
+      .Max(kMostEpochs);
+  flags.Add("max_steps", &o.max_steps, "optimizer steps; above 0 it replaces --num_train_epochs")
+      .Min(-1)
+      .Max(kMostSteps);
+  flags.Add("learning_rate", &o.learning_rate, "peak learning rate of AdamW").Min(0);
+  flags.Add("weight_decay", &o.weight_decay, "decay of all parameters but biases and norms").Min(0);
+  flags.Add("adam_beta1", &o.adam_beta1, "AdamW's decay of the first moment").Min(0).Max(1);
+  flags.Add("adam_beta2", &o.adam_beta2, "AdamW's decay of the second moment").Min(0).Max(1);
+  flags.Add("adam_epsilon", &o.adam_epsilon, "AdamW's epsilon").Min(0);
+  flags.Add("max_grad_norm", &o.max_grad_norm, "clip gradients to this norm; 0: no clipping")
+      .Min(0);
+  flags.Add("lr_scheduler_type", &o.lr_scheduler_type, "learning-rate schedule")
+      .Choices(ScheduleNames());
+  flags
+      .Add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
+           "the schedule's own options, e.g. '{\"min_lr\":1e-6}' for cosine_with_min_lr")
+      .Value("JSON");
+  flags.Add("warmup_steps", &o.warmup_steps, "steps in which the rate rises from 0")
+      .Min(0)
+      .Max(kMostSteps);
+  flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps").Min(0).Max(1);
+  flags
+      .Add("device", &o.device,
+           "what computes: auto (a GPU if there is one for each process), cpu, cuda (several "
+           "processes: one each) or cuda:NUMBER")
+      .Value("NAME");
+  flags.Add("cuda_graphs", &o.cuda_graphs,
+            "on a GPU: record training passes once for batches of like shapes and repeat them");
+  flags
+      .Add("mixed_precision", &o.mixed_precision,
+           "bf16: activations and products in bfloat16, everything else in float32; fp16: in "
+           "float16, with loss scaling, on GPUs only")
+      .Choices({"no", "bf16", "fp16"});
+  flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
+  flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
+  flags
+      .Add("fp16_init_scale", &o.fp16_init_scale,
+           "what fp16 multiplies the loss by at first; it adapts itself")
+      .Min(1e-4)
+      .Max(1e38);
+  flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
+            "keep less for the backward pass and compute it again: less memory, more time");
+  flags.Add("deterministic", &o.deterministic,
+            "the same bits in every run on a GPU too, whatever LATHE_TUNE says; on the CPU that is "
+            "so anyway");
+  flags.Add("shuffle_train", &o.shuffle_train, "a new order in each epoch");
+  flags.Add("group_by_length", &o.group_by_length, "batches of texts of similar length");
+  flags.Add("dataloader_drop_last", &o.dataloader_drop_last, "leave out an incomplete last batch");
+  flags.Add("seed", &o.seed, "decides fresh weights, dropout and order").Min(0);
+  flags.Add("data_seed", &o.data_seed, "decides the order instead of --seed").Min(0);
+}
+
+void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("Logging and evaluation while training");
+  flags.Add("logging_steps", &o.logging_steps, "log each N steps; below 1: a share of all steps")
+      .Min(0)
+      .Max(kMostSteps);
+  flags.Add("logging_first_step", &o.logging_first_step, "log the first step too");
+  flags.Add("eval_strategy", &o.eval_strategy, "when to evaluate")
+      .Choices({"no", "steps", "epoch"});
+  flags.Add("eval_steps", &o.eval_steps, "evaluate each N steps; 0: as --logging_steps")
+      .Min(0)
+      .Max(kMostSteps);
+  flags.Add("metric_for_best_model", &o.metric_for_best_model,
+            "metric that compares models, with or without \"eval_\" (default: loss)");
+  flags.Add("greater_is_better", &o.greater_is_better,
+            "whether that metric should be high (default: unless it is a loss or an error)");
+  flags.Add("load_best_model_at_end", &o.load_best_model_at_end,
+            "save the best model instead of the last");
+  flags.Add("disable_tqdm", &o.disable_tqdm, "no progress bar");
+  flags.Add("log_level", &o.log_level, "debug: say on standard error what the GPU's graphs do")
+      .Choices({"debug", "info"});
+}
+
+void AddGeneralFlags(FlagTable& flags, FinetuneArguments& o, bool& help, std::string& json_config) {
+  flags.Group("General");
+  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
+  flags
+      .Add("ddp_timeout", &o.ddp_timeout,
+           "seconds that one of several processes may keep the others waiting; 0: what lathe "
+           "launch --timeout says, else 600")
+      .Min(0)
+      .Max(1e6);
+  flags.Add("shard_optimizer", &o.shard_optimizer,
+            "several processes each update a part of the parameters: less time and memory; on the "
+            "CPU, while those with GPUs update all of them");
+  flags.Add(
+      "share_parameters", &o.share_parameters,
+      "several processes, all on one machine, that each update a part of the parameters have one "
+      "copy of them in common: less time and memory");
+  flags
+      .Add("json_config", &json_config,
+           "JSON file with options of these names; the command line wins")
+      .Value("FILE")
+      .CommandLineOnly();
+  flags.Add("help", &help, "show this text").CommandLineOnly();
+}
+
+void Require(bool ok, const char* message, const char* hint = "") {
+  if (!ok) throw InvalidArgument(message, hint);
+}
+
+void Validate(FinetuneArguments& o) {
+  Require(o.do_train || o.do_eval || o.do_predict, "nothing to do",
+          "pass at least one of --do_train, --do_eval, --do_predict");
+  Require(o.ddp_timeout == 0 || o.ddp_timeout >= 1, "--ddp_timeout must be 0 or at least 1");
+  Require(!o.output_dir.empty(), "--output_dir is required",
+          "name the folder that the model and the results go to");
+  Require(!o.model_name_or_path.empty() || !o.config_name.empty(),
+          "--model_name_or_path is required", "or pass --config_name to train fresh weights");
+  constexpr char kFileHint[] = "name a .csv, .tsv, .json or .jsonl file";
+  Require(!o.do_train || !o.train_file.empty(), "--do_train needs --train_file", kFileHint);
+  Require(!o.do_eval || !o.validation_file.empty(), "--do_eval needs --validation_file", kFileHint);
+  Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file", kFileHint);
+  Require(o.text_columns.size() <= 2, "--text_columns takes one or two columns");
+  if (o.text_columns.size() == 2 && o.text_columns[0] == o.text_columns[1]) {
+    throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
+  }
+  Require(o.adam_beta1 < 1, "--adam_beta1 must be below 1");
+  Require(o.adam_beta2 < 1, "--adam_beta2 must be below 1");
+  Require(o.max_steps != 0, "--max_steps must be above 0, or -1 for --num_train_epochs");
+  Require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs must be above 0");
+  Require(o.logging_steps > 0, "--logging_steps must be above 0");
+  Require(o.logging_steps < 1 || o.logging_steps == std::floor(o.logging_steps),
+          "--logging_steps must be a whole number or below 1");
+  Require(o.eval_steps < 1 || o.eval_steps == std::floor(o.eval_steps),
+          "--eval_steps must be a whole number or below 1");
+
+  const bool plateau = o.lr_scheduler_type == "reduce_lr_on_plateau";
+  if (o.do_train && (o.load_best_model_at_end || plateau)) {
+    const char* flag =
+        plateau ? "--lr_scheduler_type reduce_lr_on_plateau" : "--load_best_model_at_end";
+    if (o.eval_strategy == "no") {
+      throw InvalidArgument(std::string(flag) + " needs evaluations while training",
+                            "pass --eval_strategy steps or --eval_strategy epoch");
+    }
+    if (o.metric_for_best_model.empty()) o.metric_for_best_model = "loss";
+  }
+  Require(!o.do_train || o.eval_strategy == "no" || !o.validation_file.empty(),
+          "--eval_strategy needs --validation_file", kFileHint);
+  ParseScheduleKwargs(o.lr_scheduler_type, o.lr_scheduler_kwargs);
+  if (o.eval_steps == 0) o.eval_steps = o.logging_steps;
+}
+
+// As `lathe launch --mixed_precision` sets it.
+std::string PrecisionOfEnvironment() {
+  constexpr char kName[] = "ACCELERATE_MIXED_PRECISION";
+  const char* set = std::getenv(kName);
+  if (set == nullptr || *set == 0) return "no";
+  for (const char* name : {"no", "bf16", "fp16"}) {
+    if (std::string(set) == name) return set;
+  }
+  throw InvalidArgument(std::string(kName) + " must be no, bf16 or fp16 but is \"" + set + "\"",
+                        "correct the environment variable or unset it");
+}
+
+void ReadPrecision(const FlagTable& flags, FinetuneArguments& o) {
+  const auto given = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16);
+  o.mixed_precision = given ? *given : PrecisionOfEnvironment();
+}
+
+}  // namespace
+
+ParsedOptions ParseOptions(const std::vector<std::string>& args) {
+  ParsedOptions parsed;
+  FinetuneArguments& o = parsed.options;
+  bool help = false;
+  std::string json_config;
+  FlagTable flags(kUsage);
+  AddModelFlags(flags, o);
+  AddDataFlags(flags, o);
+  AddTaskFlags(flags, o);
+  AddTrainingFlags(flags, o);
+  AddLoggingFlags(flags, o);
+  AddGeneralFlags(flags, o, help, json_config);
+
+  const std::string help_text = flags.Help();  // before parsing: it shows the defaults
+  const std::vector<std::string> positional = flags.Parse(args);
+  if (help) {
+    parsed.help = help_text;
+    return parsed;
+  }
+  if (!positional.empty()) {
+    throw InvalidArgument("unexpected argument \"" + positional[0] + "\"",
+                          "every value follows its option; --help lists them");
+  }
+  if (!json_config.empty()) flags.ApplyJson(json_config);
+  if (!flags.given("gradient_accumulation_steps"))
+    o.gradient_accumulation_steps = ReadAccumulationSteps();
+  ReadPrecision(flags, o);
+  Validate(o);
+  const auto in = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const std::vector<std::string> own = {"output_dir", "num_threads", "overwrite_output_dir",
+                                        "disable_tqdm", "json_config"};
+  const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
+                                          "train_file",         "test_file",   "validation_file"};
+  for (const auto& [name, value] : flags.GivenValues()) {
+    if (in(own, name)) continue;
+    if (in(files, name)) {
+      std::error_code code;
+      const auto path = std::filesystem::weakly_canonical(value, code);
+      parsed.files.emplace_back("--" + name, code ? value : path.string());
+    } else {
+      parsed.shared.emplace_back("--" + name, value);
+    }
+  }
+  return parsed;
+}
+
+}  // namespace lathe

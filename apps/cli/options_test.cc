@@ -1,0 +1,243 @@
+#include "lathe/apps/cli/options.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "lathe/core/error.h"
+#include "lathe/train/schedule_kwargs.h"
+
+namespace lathe {
+namespace {
+
+using Args = std::vector<std::string>;
+
+// The least that is accepted, and more.
+FinetuneArguments Parse(Args more) {
+  Args args = {"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
+               "--output_dir",         "o"};
+  args.insert(args.end(), more.begin(), more.end());
+  return ParseOptions(args).options;
+}
+
+// "message|hint" of the error that the arguments cause.
+std::string ErrorOf(const Args& args, bool complete = false) {
+  try {
+    complete ? static_cast<void>(ParseOptions(args)) : static_cast<void>(Parse(args));
+  } catch (const Error& e) {
+    return e.message() + "|" + e.hint();
+  }
+  return "no error";
+}
+
+TEST(OptionsTest, DefaultsAreTrainers) {
+  const FinetuneArguments o = Parse({});
+  EXPECT_TRUE(o.do_train);
+  EXPECT_FALSE(o.do_eval);
+  EXPECT_EQ(o.max_seq_length, 128);
+  EXPECT_EQ(o.per_device_train_batch_size, 8);
+  EXPECT_EQ(o.learning_rate, 5e-5);
+  EXPECT_EQ(o.weight_decay, 0);
+  EXPECT_EQ(o.adam_beta1, 0.9);
+  EXPECT_EQ(o.adam_beta2, 0.999);
+  EXPECT_EQ(o.adam_epsilon, 1e-8);
+  EXPECT_EQ(o.max_grad_norm, 1);
+  EXPECT_EQ(o.num_train_epochs, 3);
+  EXPECT_EQ(o.max_steps, -1);
+  EXPECT_EQ(o.lr_scheduler_type, "linear");
+  EXPECT_EQ(o.logging_steps, 500);
+  EXPECT_EQ(o.eval_strategy, "no");
+  EXPECT_EQ(o.seed, 42);
+  EXPECT_TRUE(o.shuffle_train);
+}
+
+TEST(OptionsTest, ValuesComeAfterSpaceOrEquals) {
+  const FinetuneArguments o =
+      Parse({"--learning_rate", "3e-5", "--seed=7", "--max-steps", "10", "--num_labels=3"});
+  EXPECT_EQ(o.learning_rate, 3e-5);
+  EXPECT_EQ(o.seed, 7);
+  EXPECT_EQ(o.max_steps, 10);
+  EXPECT_EQ(o.num_labels, 3);
+}
+
+TEST(OptionsTest, SwitchesHaveFourForms) {
+  EXPECT_TRUE(Parse({"--group_by_length"}).group_by_length);
+  EXPECT_TRUE(Parse({"--group_by_length", "True"}).group_by_length);
+  EXPECT_FALSE(Parse({"--shuffle_train=false"}).shuffle_train);
+  EXPECT_FALSE(Parse({"--no_shuffle_train"}).shuffle_train);
+  EXPECT_FALSE(Parse({"--shuffle_train", "0"}).shuffle_train);
+  EXPECT_EQ(Parse({"--no_greater_is_better"}).greater_is_better, false);
+  EXPECT_EQ(Parse({}).greater_is_better, std::nullopt);
+}
+
+TEST(OptionsTest, ListsTakeCommasOrSpaces) {
+  const Args two = {"question", "answer"};
+  EXPECT_EQ(Parse({"--text_columns", "question,answer"}).text_columns, two);
+  EXPECT_EQ(Parse({"--text_columns", "question", "answer", "--do_train"}).text_columns, two);
+  EXPECT_EQ(ErrorOf({"--text_columns", "a,b,c"}), "--text_columns takes one or two columns|");
+  EXPECT_EQ(ErrorOf({"--text_columns", "a,a"}), "--text_columns names \"a\" twice|");
+  EXPECT_EQ(ErrorOf({"--text_columns", "a,,b"}),
+            "--text_columns must be a list of names but is \"a,,b\"|");
+}
+
+TEST(OptionsTest, WrongValuesAreNamed) {
+  EXPECT_EQ(ErrorOf({"--learning_rate", "abc"}),
+            "--learning_rate must be a number but is \"abc\"|");
+  EXPECT_EQ(ErrorOf({"--learning_rate", "nan"}),
+            "--learning_rate must be a number but is \"nan\"|");
+  EXPECT_EQ(ErrorOf({"--learning_rate", "-1"}),
+            "--learning_rate must be at least 0 but is \"-1\"|");
+  EXPECT_EQ(ErrorOf({"--warmup_ratio=1.5"}), "--warmup_ratio must be at most 1 but is \"1.5\"|");
+  EXPECT_EQ(ErrorOf({"--seed", "1.5"}), "--seed must be a whole number but is \"1.5\"|");
+  EXPECT_EQ(ErrorOf({"--seed", "99999999999999999999"}),
+            "--seed must be a whole number but is \"99999999999999999999\"|");
+  EXPECT_EQ(ErrorOf({"--do_eval=maybe"}), "--do_eval must be true or false but is \"maybe\"|");
+  EXPECT_EQ(ErrorOf({"--seed"}), "--seed needs a value|");
+  EXPECT_EQ(ErrorOf({"--seed", "--do_eval"}), "--seed needs a value|");
+  EXPECT_EQ(ErrorOf({"--eval_strategy", "step"}),
+            "--eval_strategy must be one of no, steps, epoch but is \"step\"|did you mean steps?");
+  EXPECT_EQ(ErrorOf({"--logging_steps", "0"}), "--logging_steps must be above 0|");
+  EXPECT_EQ(ErrorOf({"stray"}),
+            "unexpected argument \"stray\"|every value follows its option; --help lists them");
+}
+
+TEST(OptionsTest, NumbersBeyondAllUse) {
+  EXPECT_EQ(ErrorOf({"--num_train_epochs", "1e30"}),
+            "--num_train_epochs must be at most 1e+06 but is \"1e30\"|");
+  for (const std::string name :
+       {"per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps",
+        "max_steps", "warmup_steps", "logging_steps", "eval_steps"}) {
+    EXPECT_EQ(ErrorOf({"--" + name, "9000000000000000000"}).find("--" + name + " must be at most"),
+              0u)
+        << name;
+  }
+}
+
+TEST(OptionsTest, UnknownOptionsGetTheNearestName) {
+  EXPECT_EQ(ErrorOf({"--learing_rate", "1"}),
+            "unknown option --learing_rate|did you mean --learning_rate?");
+  EXPECT_EQ(ErrorOf({"--zzzzzz"}), "unknown option --zzzzzz|--help lists the options");
+  EXPECT_EQ(ErrorOf({"--no_learning_rate"}).substr(0, 32), "unknown option --no_learning_rat");
+}
+
+TEST(OptionsTest, OptionsMustFitTogether) {
+  const std::string file = "name a .csv, .tsv, .json or .jsonl file";
+  EXPECT_EQ(ErrorOf({"--output_dir", "o", "--model_name_or_path", "m"}, true),
+            "nothing to do|pass at least one of --do_train, --do_eval, --do_predict");
+  EXPECT_EQ(ErrorOf({"--do_train"}, true),
+            "--output_dir is required|name the folder that the model and the results go to");
+  EXPECT_EQ(ErrorOf({"--do_eval"}), "--do_eval needs --validation_file|" + file);
+  EXPECT_EQ(ErrorOf({"--do_predict"}), "--do_predict needs --test_file|" + file);
+  EXPECT_EQ(ErrorOf({"--eval_strategy", "epoch"}),
+            "--eval_strategy needs --validation_file|" + file);
+  EXPECT_EQ(ErrorOf({"--load_best_model_at_end"}),
+            "--load_best_model_at_end needs evaluations while training|"
+            "pass --eval_strategy steps or --eval_strategy epoch");
+}
+
+TEST(OptionsTest, Bf16AndFp16AreShortForMixedPrecision) {
+  const auto precision = [](Args args) {
+    args.insert(args.end(), {"--do_eval", "--validation_file", "v.csv"});
+    return Parse(args).mixed_precision;
+  };
+  EXPECT_EQ(precision({}), "no");
+  EXPECT_EQ(precision({"--no_bf16"}), "no");
+  EXPECT_EQ(precision({"--bf16"}), "bf16");
+  EXPECT_EQ(precision({"--mixed_precision", "bf16"}), "bf16");
+  EXPECT_EQ(precision({"--bf16", "--mixed_precision", "bf16"}), "bf16");
+  const std::string contradiction =
+      "--bf16 and --mixed_precision contradict each other|leave one of them out";
+  EXPECT_EQ(ErrorOf({"--bf16", "--mixed_precision", "no"}), contradiction);
+  EXPECT_EQ(ErrorOf({"--no_bf16", "--mixed_precision", "bf16"}), contradiction);
+  EXPECT_EQ(ErrorOf({"--bf16", "--mixed_precision", "fp16"}), contradiction);
+  EXPECT_EQ(precision({"--fp16"}), "fp16");
+  EXPECT_EQ(precision({"--fp16", "--no_bf16"}), "fp16");
+  EXPECT_EQ(precision({"--no_fp16"}), "no");
+  EXPECT_EQ(precision({"--mixed_precision", "fp16"}), "fp16");
+  EXPECT_EQ(ErrorOf({"--fp16", "--bf16"}),
+            "--bf16 and --fp16 contradict each other|leave one of them out");
+  EXPECT_EQ(ErrorOf({"--fp16", "--mixed_precision", "no"}),
+            "--fp16 and --mixed_precision contradict each other|leave one of them out");
+}
+
+TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {
+  const std::string help = *ParseOptions({"--help"}).help;
+  for (const char* part :
+       {"\nTraining:\n", "\nData:\n", "--learning_rate X", "(default: 5e-05)", "linear"}) {
+    EXPECT_NE(help.find(part), std::string::npos) << part;
+  }
+  for (size_t begin = 0, end; begin < help.size(); begin = end + 1) {
+    end = std::min(help.find('\n', begin), help.size());
+    EXPECT_LE(end - begin, 80u) << help.substr(begin, end - begin);
+  }
+}
+
+class JsonConfigTest : public testing::Test {
+ protected:
+  void Write(const std::string& text) { std::ofstream(path_) << text; }
+  ~JsonConfigTest() override { std::remove(path_.c_str()); }
+  std::string path_ = testing::TempDir() + "/options_test_" + std::to_string(getpid()) + ".json";
+};
+
+TEST_F(JsonConfigTest, HasTheSameNamesAndYieldsToTheCommandLine) {
+  Write(R"({"learning_rate": 1e-3, "do_eval": true, "validation_file": "v.csv", "seed": 1,
+            "text_columns": ["a", "b"], "problem_type": null})");
+  const FinetuneArguments o = Parse({"--json_config", path_, "--seed", "2"});
+  EXPECT_EQ(o.learning_rate, 1e-3);
+  EXPECT_TRUE(o.do_eval);
+  EXPECT_EQ(o.seed, 2);
+  EXPECT_EQ(o.text_columns, (Args{"a", "b"}));
+}
+
+TEST_F(JsonConfigTest, NamesFileAndOption) {
+  const std::string hint =
+      "--json_config names a file with one JSON object, e.g. {\"learning_rate\": 3e-5}";
+  Write("{\"learing_rate\": 1}");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}),
+            path_ + ": unknown option \"learing_rate\"|did you mean --learning_rate?");
+  for (const char* text : {"{\"json_config\": \"x\"}", "{\"help\": true}"}) {
+    Write(text);
+    EXPECT_NE(ErrorOf({"--json_config", path_}).find("has no meaning in a file"),
+              std::string::npos);
+  }
+  Write("{\"seed\": \"x\"}");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}),
+            path_ + ": --seed must be a whole number but is \"x\"|");
+  Write("{\n\"seed\": }");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}), path_ + ":2: not valid JSON|" + hint);
+  Write("{\"learning_rate\": 1e999}");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}).find(path_ + ": number overflow"), 0u);
+  Write("[1]");
+  EXPECT_EQ(ErrorOf({"--json_config", path_}),
+            path_ + ": must be a JSON object of options|" + hint);
+  const std::string missing = ErrorOf({"--json_config", path_ + ".none"});
+  EXPECT_TRUE(missing.starts_with(path_ + ".none: ") && missing.ends_with(hint)) << missing;
+}
+
+TEST(ScheduleKwargsTest, ReadsAndChecks) {
+  EXPECT_EQ(ParseScheduleKwargs("cosine", "{\"num_cycles\": 2}").num_cycles, 2);
+  EXPECT_EQ(ParseScheduleKwargs("reduce_lr_on_plateau", "{\"patience\": 3}").patience, 3);
+  const auto error = [](const std::string& schedule, const std::string& text) {
+    return ErrorOf({"--lr_scheduler_type", schedule, "--lr_scheduler_kwargs", text});
+  };
+  EXPECT_EQ(error("cosine", "[1]"), "--lr_scheduler_kwargs must be a JSON object but is \"[1]\"|");
+  EXPECT_EQ(error("cosine", "{\"num_cycle\": 2}"),
+            "--lr_scheduler_kwargs: cosine has no option \"num_cycle\"|did you mean num_cycles?");
+  EXPECT_EQ(error("polynomial", "{\"num_cycles\": 2}"),
+            "--lr_scheduler_kwargs: polynomial has no option \"num_cycles\"|it has lr_end, power");
+  EXPECT_EQ(error("linear", "{\"power\": 2}"),
+            "--lr_scheduler_kwargs: linear has no option \"power\"|it has none");
+  for (const char* value : {"\"two\"", "true"}) {
+    EXPECT_EQ(
+        error("cosine", std::string("{\"num_cycles\": ") + value + "}"),
+        std::string("--lr_scheduler_kwargs: \"num_cycles\" has the wrong type: ") + value + "|");
+  }
+  EXPECT_EQ(error("inverse_sqrt", "{\"timescale\": 2.5}"),
+            "--lr_scheduler_kwargs: \"timescale\" has the wrong type: 2.5|");
+}
+
+}  // namespace
+}  // namespace lathe

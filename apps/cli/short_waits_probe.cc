@@ -1,0 +1,14 @@
+// For short_waits_test.sh: prints GOMP_SPINCOUNT as the program has it in the end, and its
+// arguments.
+#include <cstdio>
+#include <cstdlib>
+
+#include "lathe/apps/cli/short_waits.h"
+
+int main(int argc, char** argv) {
+  lathe::WaitBriefly(argv);
+  const char* count = std::getenv("GOMP_SPINCOUNT");
+  std::printf("%s", count == nullptr ? "none" : count);
+  for (int i = 1; i < argc; ++i) std::printf(" [%s]", argv[i]);
+  std::printf("\n");
+}

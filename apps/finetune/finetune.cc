@@ -1,0 +1,430 @@
+// The `finetune` program: trains, evaluates and predicts as run_glue does.
+#include <omp.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <streambuf>
+#include <thread>
+#include <utility>
+
+#include "lathe/apps/cli/options.h"
+#include "lathe/apps/cli/report_error.h"
+#include "lathe/apps/cli/short_waits.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/core/gemm_options.h"
+#include "lathe/core/log.h"
+#include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/job/dataset_digests.h"
+#include "lathe/distributed/job/job.h"
+#include "lathe/distributed/job/shared_error.h"
+#include "lathe/distributed/liveness/ended_ranks.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/train/evaluation.h"
+#include "lathe/train/interrupt.h"
+#include "lathe/train/output_dir.h"
+#include "lathe/train/progress.h"
+#include "lathe/train/task/task.h"
+#include "lathe/train/trainer.h"
+
+namespace lathe {
+namespace {
+
+void PrintRow(const std::string& name, const std::string& value, size_t width = 12) {
+  std::cout << "  " << name << std::string(name.size() < width ? width - name.size() : 1, ' ')
+            << value << '\n';
+}
+
+void PrintData(const std::string& name, const TaskData& data, int64_t max_length) {
+  if (data.dataset == nullptr) return;
+  const TokenizedDataset& dataset = *data.dataset;
+  const double mean = dataset.size() > 0 ? static_cast<double>(dataset.input_ids.size()) /
+                                               static_cast<double>(dataset.size())
+                                         : 0;
+  PrintRow(name, FormatCount(dataset.size()) + " samples, " + FormatNumber("%.1f", mean) +
+                     " tokens on average, " + FormatCount(dataset.truncated) + " cut to " +
+                     std::to_string(max_length) + " (" + data.path + ")");
+}
+
+void PrintSummary(const FinetuneArguments& options, const Task& task, const Trainer* trainer,
+                  int num_processes, Device device) {
+  std::string labels = ProblemType(task.labels.kind());
+  if (task.labels.kind() != LabelKind::kRegression) {
+    labels += ", " + std::to_string(task.labels.num_labels()) + ":";
+    for (size_t i = 0; i < task.label_names.size() && i < 10; ++i)
+      labels += " " + task.label_names[i];
+    if (task.label_names.size() > 10) labels += " ...";
+  }
+  PrintRow("model", task.model->config().model_type() + ", " +
+                        FormatCount(task.model->NumParameters()) + " parameters");
+  PrintRow("labels", labels);
+  const TextColumns& columns = task.text_columns;
+  PrintRow("texts", columns.first + (columns.second.empty() ? "" : " and " + columns.second));
+  PrintData("train", task.train, task.max_length);
+  PrintData("validation", task.validation, task.max_length);
+  PrintData("test", task.test, task.max_length);
+  if (trainer != nullptr) PrintRow("steps", trainer->Plan());
+  if (device != Device{}) {
+    PrintRow("device", BackendOf(device).Describe(device.index) +
+                           (num_processes > 1 ? ", one for each process" : ""));
+    if (GetGemmOptions().deterministic) PrintRow("products", "deterministic");
+  }
+  PrintRow("threads", std::to_string(omp_get_max_threads()) + (num_processes > 1 ? " each" : ""));
+  if (num_processes > 1) PrintRow("processes", std::to_string(num_processes));
+  if (options.mixed_precision != "no") PrintRow("precision", options.mixed_precision);
+  PrintRow("output", options.output_dir);
+  for (const std::string& note : task.notes) PrintRow("note", note);
+  std::cout << std::flush;
+}
+
+void PrintMetrics(const std::string& title, const nlohmann::json& metrics) {
+  std::cout << title << '\n';
+  for (const auto& [name, value] : metrics.items()) {
+    PrintRow(name,
+             value.is_number_float() ? FormatNumber("%.4f", value.get<double>()) : value.dump(),
+             28);
+  }
+  std::cout << std::flush;
+}
+
+// A trained model goes back to its last good state; one that was only read is refused.
+void CheckFinite(const Evaluation& evaluation, const std::string& data,
+                 const FinetuneArguments& options, const Task& task, Trainer* trainer) {
+  if (trainer != nullptr) return trainer->CheckFinite(evaluation, data);
+  const std::string problem = FirstNotFinite(evaluation, task.labels.num_labels(), data);
+  if (problem.empty()) return;
+  throw InvalidArgument(options.model_name_or_path + ": " + problem,
+                        "its weights cannot be computed with; train the model anew, at a lower "
+                        "learning rate");
+}
+
+// Results that lie beside a model are taken for its own.
+void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options) {
+  std::error_code code;
+  if (options.do_train || options.overwrite_output_dir ||
+      !std::filesystem::exists(out.File("config.json"), code) ||
+      std::filesystem::equivalent(out.path(), options.model_name_or_path, code)) {
+    return;
+  }
+  throw InvalidArgument(out.path() + ": --output_dir holds another model than the one to evaluate",
+                        "choose another folder or pass --overwrite_output_dir");
+}
+
+// Earlier results of other parts stay, as with Trainer, unless the model is a new one.
+nlohmann::json EarlierResults(const OutputDir& out, const FinetuneArguments& options) {
+  if (options.do_train) return nlohmann::json::object();
+  try {
+    const auto json = nlohmann::json::parse(ReadFile(out.File("all_results.json")), nullptr, false);
+    if (json.is_object()) return json;
+  } catch (const Error&) {
+    // There is none.
+  }
+  return nlohmann::json::object();
+}
+
+// A signal may have come to some processes only, say to those of one machine. All end alike: as the
+// first of those that got one. The main process may take long to save before it comes here.
+int EndInterrupted(Accelerator& accelerator) {
+  ProcessGroup& group = accelerator.group();
+  const auto key = [](int rank) { return "interrupted/" + std::to_string(rank); };
+  int agreed = 0;
+  try {
+    group.Post(key(group.rank()), std::to_string(InterruptSignal()));
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const int signal_number = std::stoi(group.Await(key(rank), rank));
+      if (agreed == 0) agreed = signal_number;
+    }
+  } catch (const Error&) {
+    agreed = InterruptSignal();  // another process is gone already
+  }
+  return InterruptedExitCode(agreed);
+}
+
+// Ctrl-C in an evaluation after all steps: the model is whole.
+int EndEvaluation(bool trained, const FinetuneArguments& options, Accelerator& accelerator) {
+  if (trained)
+    std::cout << "interrupted; the trained model is in " << options.output_dir << std::endl;
+  return EndInterrupted(accelerator);
+}
+
+// An evaluation after all steps.
+Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title, bool trained,
+                         const FinetuneArguments& options, Accelerator& accelerator, Task& task) {
+  try {
+    return Evaluate(accelerator, *task.model, data.dataset, options, title);
+  } catch (const Error& e) {
+    if (!trained || FindLostRanks(e).ranks.empty()) throw;
+    throw Error(e.code(), e.message(),
+                e.hint() + "; the trained model is in " + options.output_dir);
+  }
+}
+
+// What is printed on a process that is not the main one.
+class Silence : public std::streambuf {
+ protected:
+  int overflow(int c) override { return traits_type::not_eof(c); }
+};
+
+// Each value of the file by its keys: "config.json id2label.1".
+void AddConfig(const nlohmann::json& config, NamedValues& values) {
+  const nlohmann::json flat = config.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
+    std::string keys = pointer.substr(std::min<size_t>(1, pointer.size()));
+    std::replace(keys.begin(), keys.end(), '/', '.');
+    std::replace(keys.begin(), keys.end(), '\t', ' ');
+    values.emplace_back("config.json " + keys,
+                        value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+}
+
+// The first process of a machine reads its files for all: the others' must not be other ones.
+void CheckSameFiles(const NamedValues& files, Accelerator& accelerator) {
+  const nlohmann::json mine = {{"main", accelerator.local_main_process_index()},
+                               {"files", std::map(files.begin(), files.end())}};
+  const std::vector<std::string> all =
+      accelerator.GatherObject(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const auto theirs = nlohmann::json::parse(all[rank]);
+    const auto main = theirs.at("main").get<size_t>();
+    const nlohmann::json expected = nlohmann::json::parse(all[main]).at("files");
+    const nlohmann::json& given = theirs.at("files");
+    if (given == expected) continue;
+    const auto changed = [](const nlohmann::json& from, const nlohmann::json& to) {
+      return std::find_if(from.items().begin(), from.items().end(), [&](const auto& file) {
+        return to.value(file.key(), "") != file.value();
+      });
+    };
+    auto first = changed(given, expected);
+    if (first == given.items().end()) first = changed(expected, given);
+    const std::string option = first.key();
+    const auto text = [&](const nlohmann::json& of) {
+      return of.contains(option) ? option + " " + of.at(option).get<std::string>() : "no " + option;
+    };
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                "[preflight] rank " + std::to_string(rank) + " has " + text(given) + " but rank " +
+                    std::to_string(main) + " of the same machine has " + text(expected),
+                "run the same program with the same files on all ranks of a machine");
+  }
+}
+
+// Before anything is computed: all but the data to train on and the model's layout, which are
+// compared as they are prepared.
+void CheckSameEverywhere(const ParsedOptions& parsed, const Task& task, Accelerator& accelerator) {
+  if (!accelerator.use_distributed()) return;
+  CheckSameFiles(parsed.files, accelerator);
+  NamedValues values = parsed.shared;
+  AddConfig(task.model->config().json(), values);
+  const std::vector<std::string>& labels = task.labels.names();
+  values.emplace_back("number of labels", std::to_string(labels.size()));
+  for (size_t i = 0; i < labels.size(); ++i) {
+    values.emplace_back("label " + std::to_string(i), labels[i]);
+  }
+  for (const auto& [name, digest] : task.tokenizer_digests) {
+    values.emplace_back("digest of the tokenizer's " + name, std::to_string(digest));
+  }
+  for (const auto& [name, data] :
+       {std::pair("validation", &task.validation), std::pair("test", &task.test)}) {
+    if (data->dataset == nullptr) continue;
+    const NamedValues digests = DatasetDigests(*data->dataset, name);
+    values.insert(values.end(), digests.begin(), digests.end());
+  }
+  accelerator.CheckSame(values);
+}
+
+int SaidByFewest(const std::function<int()>& body);
+
+void SetRankPrefix() {
+  if (const int rank = ReadProcessEnvironment().rank; rank > 0) {
+    SetErrorPrefix("rank " + std::to_string(rank) + ": ");
+  }
+}
+
+// While it lives, the loss of another process ends this one, whatever it waits for.
+class LossAlarm {
+ public:
+  explicit LossAlarm(ProcessGroup& group) : group_(group) {
+    group_.SetAlarm([](const Error& lost) {
+      _exit(
+          ReportErrors(kErrorExitCode, [&] { return SaidByFewest([&]() -> int { throw lost; }); }));
+    });
+  }
+  ~LossAlarm() { group_.SetAlarm(nullptr); }
+  LossAlarm(const LossAlarm&) = delete;
+  LossAlarm& operator=(const LossAlarm&) = delete;
+
+ private:
+  ProcessGroup& group_;
+};
+
+constexpr char kNothingDone[] = "interrupted before the first step; nothing was written";
+
+int Finetune(const ParsedOptions& parsed) {
+  const FinetuneArguments& options = parsed.options;
+  // The reader of the progress may end; the model is saved all the same, and the failed output
+  // reported at the end.
+  signal(SIGPIPE, SIG_IGN);
+  SetRankPrefix();
+  ShowDebugLog(options.log_level == "debug");
+  Accelerator accelerator = [&] {
+    // Others may never join. None knows of the others yet, so one on each machine tells.
+    const InterruptAlarm alarm([](int signal_number) {
+      if (ReadProcessEnvironment().local_rank == 0) std::cout << kNothingDone << std::endl;
+      _exit(InterruptedExitCode(signal_number));
+    });
+    return Accelerator(
+        {.gradient_accumulation_steps = options.gradient_accumulation_steps,
+         .mixed_precision = options.mixed_precision,
+         .grad_scaler = {.init_scale = options.fp16_init_scale},
+         .device = options.device == "auto" ? "" : options.device,
+         .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
+         .shard_optimizer = options.shard_optimizer,
+         .share_parameters = options.share_parameters,
+         .step_graphs = options.cuda_graphs,
+         .deterministic = options.deterministic});
+  }();
+  const bool is_main = accelerator.is_main_process();
+  static Silence silence;
+  if (!is_main) std::cout.rdbuf(&silence);
+  std::optional<OutputDir> out;
+  if (is_main) {
+    out.emplace(options.output_dir, !options.do_train || options.overwrite_output_dir);
+    CheckNoOtherModel(*out, options);
+  }
+  if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
+  accelerator.SetPhase("reading data");
+  Task task = [&] {
+    // Files may take any time.
+    const LossAlarm loss_alarm(accelerator.group());
+    const InterruptAlarm interrupt_alarm([&](int signal_number) {
+      out.reset();
+      std::cout << kNothingDone << std::endl;
+      _exit(InterruptedExitCode(signal_number));
+    });
+    return LoadTask(options, accelerator);
+  }();
+  CheckSameEverywhere(parsed, task, accelerator);
+  accelerator.Prepare(*task.model);
+  task.model->SetGradientCheckpointing(options.gradient_checkpointing);
+  std::optional<Trainer> trainer;
+  if (options.do_train) trainer.emplace(options, accelerator, task, out ? &*out : nullptr);
+  PrintSummary(options, task, trainer ? &*trainer : nullptr, accelerator.num_processes(),
+               accelerator.device());
+  if (Interrupted()) accelerator.SetTrigger();
+  if (accelerator.CheckTrigger()) {
+    std::cout << kNothingDone << std::endl;
+    return EndInterrupted(accelerator);
+  }
+
+  nlohmann::json results = out ? EarlierResults(*out, options) : nlohmann::json::object();
+  if (trainer) {
+    trainer->Train();
+    results.update(trainer->metrics());
+    PrintMetrics("train", trainer->metrics());
+    if (trainer->interrupted()) {
+      const int64_t best =
+          options.load_best_model_at_end ? trainer->state().best_global_step.value_or(0) : 0;
+      std::cout << "interrupted after step " << trainer->state().global_step << "; the "
+                << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
+                << " is in " << options.output_dir << std::endl;
+      return EndInterrupted(accelerator);
+    }
+  }
+  if (options.do_eval) {
+    accelerator.SetPhase("evaluating");
+    const Evaluation evaluation =
+        EvaluateAtEnd(task.validation, "eval", trainer.has_value(), options, accelerator, task);
+    if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
+    CheckFinite(evaluation, "evaluation", options, task, trainer ? &*trainer : nullptr);
+    nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
+    if (trainer) metrics["epoch"] = trainer->state().epoch;
+    if (out) out->WriteJson("eval_results.json", metrics);
+    results.update(metrics);
+    PrintMetrics("eval", metrics);
+  }
+  if (options.do_predict) {
+    accelerator.SetPhase("predicting");
+    const Evaluation evaluation =
+        EvaluateAtEnd(task.test, "predict", trainer.has_value(), options, accelerator, task);
+    if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
+    CheckFinite(evaluation, "test", options, task, trainer ? &*trainer : nullptr);
+    if (out)
+      out->Write("predict_results.tsv", PredictionTable(evaluation, task.labels, task.label_names));
+  }
+  if (out && !results.empty()) out->WriteJson("all_results.json", results);
+  return 0;
+}
+
+// A mistake on the command line, before processes know of each other: most have it alike, and the
+// first one of the machine tells, and ends. Whether it has, `lathe launch` knows; under others it
+// is taken to have.
+bool LocalMainTellsOfUsage() {
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  if (std::getenv(kEndedRanks) == nullptr) return environment.local_rank > 0;
+  for (int look = 0; environment.local_rank > 0 && look < 20; ++look) {
+    if (FindEndedRank(environment)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  }
+  SetRankPrefix();
+  return false;
+}
+
+// Of an error that several processes have alike the first one tells; that another process is lost
+// one on each machine tells.
+int SaidByFewest(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const UsageError& e) {
+    if (JoinedGroup() == nullptr ? LocalMainTellsOfUsage() : LowerRankTells(e))
+      throw SaidElsewhere{kUsageExitCode};
+    throw;
+  } catch (const LossWithSequel& e) {
+    return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
+  } catch (const Error& e) {
+    if (FindLostRanks(e).ranks.empty()) {
+      const bool elsewhere =
+          JoinedGroup() == nullptr ? LocalMainHasTold(ReadProcessEnvironment()) : LowerRankTells(e);
+      if (elsewhere) throw SaidElsewhere{};
+      throw;
+    }
+    if (!TellsOfLostRanks(e, ReadProcessEnvironment())) throw SaidElsewhere{kLostRankExitCode};
+    return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
+  }
+}
+
+ParsedOptions Parse(const std::vector<std::string>& args) {
+  try {
+    ParsedOptions parsed = ParseOptions(args);
+    if (!parsed.help && parsed.options.device == "auto") ReadDevice();  // throws
+    if (!parsed.help && parsed.options.ddp_timeout == 0) ReadTimeout();
+    return parsed;
+  } catch (const Error& e) {
+    throw UsageError(e.message(), e.hint(), e.location());
+  }
+}
+
+}  // namespace
+}  // namespace lathe
+
+int main(int argc, char** argv) {
+  using namespace lathe;
+  WaitBriefly(argv);
+  InstallInterruptHandler();
+  return ReportErrors(kErrorExitCode, [&] {
+    return SaidByFewest([&] {
+      const ParsedOptions parsed = Parse({argv + 1, argv + argc});
+      if (!parsed.help) return Finetune(parsed);
+      if (ReadProcessEnvironment().rank == 0) std::cout << *parsed.help;
+      return 0;
+    });
+  });
+}

@@ -1,0 +1,72 @@
+// The `lathe` program: one sub-command for each everyday task.
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "lathe/apps/cli/report_error.h"
+#include "lathe/apps/cli/short_waits.h"
+#include "lathe/apps/lathe/config_command.h"
+#include "lathe/apps/lathe/env_command.h"
+#include "lathe/apps/lathe/estimate_memory.h"
+#include "lathe/apps/lathe/launch_command.h"
+#include "lathe/apps/lathe/predict.h"
+#include "lathe/apps/lathe/self_test/test_command.h"
+#include "lathe/core/error.h"
+#include "lathe/core/nearest_name.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kUsage[] =
+    "Usage: lathe COMMAND [options]\n"
+    "\n"
+    "Commands:\n"
+    "  predict          labels for lines of text, from a model that finetune saved\n"
+    "  launch           runs a program in several processes, on one machine or several\n"
+    "  config           asks how launch is to run programs by default\n"
+    "  test             trains as launch would and in one process, and compares\n"
+    "  env              describes this machine and its set-up, for bug reports\n"
+    "  estimate-memory  what training and using a model will take\n"
+    "\n"
+    "lathe COMMAND --help tells more. To train, see finetune --help.\n";
+
+struct Command {
+  const char* name;
+  int (*run)(const std::vector<std::string>& args);
+};
+
+constexpr Command kCommands[] = {{"predict", RunPredict}, {"launch", RunLaunch},
+                                 {"config", RunConfig},   {"test", RunTest},
+                                 {"env", RunEnv},         {"estimate-memory", RunEstimateMemory}};
+
+}  // namespace
+}  // namespace lathe
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.empty()) {
+    std::cerr << lathe::kUsage;
+    return lathe::kUsageExitCode;
+  }
+  if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    return lathe::ReportErrors(lathe::kErrorExitCode, [] {
+      std::cout << lathe::kUsage;
+      return 0;
+    });
+  }
+  std::vector<std::string> names = {"help"};
+  for (const lathe::Command& command : lathe::kCommands) {
+    names.push_back(command.name);
+    if (args[0] != command.name) continue;
+    if (args[0] == "predict") lathe::WaitBriefly(argv);
+    return lathe::ReportErrors(lathe::kErrorExitCode, [&] {
+      return command.run({args.begin() + 1, args.end()});
+    });
+  }
+  return lathe::ReportErrors(lathe::kUsageExitCode, [&]() -> int {
+    const auto nearest = lathe::NearestName(args[0], names);
+    throw lathe::InvalidArgument(
+        "unknown command \"" + args[0] + "\"",
+        nearest ? "did you mean " + *nearest + "?" : "lathe --help lists the commands");
+  });
+}

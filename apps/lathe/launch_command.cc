@@ -1,0 +1,65 @@
+#include "lathe/apps/lathe/launch_command.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <iostream>
+
+#include "lathe/apps/cli/flags.h"
+#include "lathe/apps/cli/report_error.h"
+#include "lathe/apps/lathe/launch_flags.h"
+#include "lathe/core/error.h"
+#include "lathe/distributed/launch/launch.h"
+#include "lathe/distributed/rendezvous/environment.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kUsage[] =
+    "Runs PROGRAM in several processes of one job. They end together: with the exit\n"
+    "code of the first that fails, or when SIGINT, SIGTERM or SIGHUP ends them all.\n"
+    "\n"
+    "Usage:\n"
+    "  lathe launch [options] PROGRAM [ARGS...]\n"
+    "\n"
+    "What no option says is taken from the file that `lathe config` writes, if there is\n"
+    "one. Without either there is one process for each GPU, or one that uses all cores.\n"
+    "Standard input, unless it is a terminal, is for the first process.\n";
+
+}  // namespace
+
+int RunLaunch(const std::vector<std::string>& args) {
+  LaunchFlags flags;
+  FlagTable table(kUsage);
+  table.StopAtPositional();
+  AddLaunchFlags(table, flags);
+  const std::string help_text = table.Help();  // before parsing: it shows the defaults
+  std::vector<std::string> command;
+  const int usage = ReportErrors(kUsageExitCode, [&] {
+    command = table.Parse(args);
+    if (!flags.help && command.empty()) {
+      throw InvalidArgument("PROGRAM is missing", "lathe launch [options] PROGRAM [ARGS...]");
+    }
+    if (!command.empty() && command[0].starts_with('-')) {
+      throw InvalidArgument("unknown option " + command[0],
+                            "options begin with two dashes; --help lists them");
+    }
+    return 0;
+  });
+  if (usage != 0) return usage;
+  if (flags.help) {
+    std::cout << help_text;
+    return 0;
+  }
+  LaunchOptions options = MakeLaunchOptions(flags, FindLaunchConfig(flags));
+  // At a terminal only one of those that srun --pty has started runs; and of several process
+  // groups a terminal's input reaches one, which the launcher's is.
+  if (isatty(STDIN_FILENO) == 0) {
+    CheckOneLauncherEach(options.num_machines);
+    const int flags_of_input = fcntl(STDIN_FILENO, F_GETFL);  // nohup leaves one for writing
+    options.supervisor.pass_input = flags_of_input >= 0 && (flags_of_input & O_ACCMODE) != O_WRONLY;
+  }
+  return LaunchProgram(command, options);
+}
+
+}  // namespace lathe

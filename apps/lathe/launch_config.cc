@@ -1,0 +1,302 @@
+#include "lathe/apps/lathe/launch_config.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/core/nearest_name.h"
+#include "lathe/distributed/launch/launch.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kHint[] =
+    "`lathe config --config_file FILE` writes a file that fits; give --config_file FILE";
+
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// A key's value and where it stands.
+class Value {
+ public:
+  Value(const std::string& path, std::string key, YAML::Node node)
+      : path_(path), key_(std::move(key)), node_(std::move(node)) {}
+
+  int64_t Int(int64_t low, int64_t high) const {
+    const std::string text = Scalar("a whole number");
+    int64_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(text.data(), end, value);
+    if (code != std::errc{} || stop != end) throw Bad("a whole number");
+    if (value < low || value > high) {
+      throw Bad("from " + std::to_string(low) + " to " + std::to_string(high));
+    }
+    return value;
+  }
+  bool Bool() const {
+    const std::string text = Lower(Scalar("true or false"));
+    for (const char* yes : {"true", "yes", "on"}) {
+      if (text == yes) return true;
+    }
+    for (const char* no : {"false", "no", "off"}) {
+      if (text == no) return false;
+    }
+    throw Bad("true or false");
+  }
+  std::string Text() const { return Scalar("text"); }
+  // One of the names that Lathe knows, or an error that tells what it doesn't do from a slip.
+  std::string Choice(std::initializer_list<std::string> names,
+                     std::initializer_list<std::string> refused) const {
+    const std::string text = Text();
+    if (std::find(names.begin(), names.end(), text) != names.end()) return text;
+    if (std::find(refused.begin(), refused.end(), text) != refused.end()) throw Refused();
+    std::string wanted;
+    for (const std::string& name : names) wanted += (wanted.empty() ? "" : ", ") + name;
+    throw Bad("one of " + wanted);
+  }
+  // In YAML, on one line.
+  std::string InYaml() const { return Render(node_); }
+  const std::string& key() const { return key_; }
+  bool IsEmpty() const { return node_.IsNull() || (!node_.IsScalar() && node_.size() == 0); }
+
+  Error Refused() const {
+    const std::string value = node_.IsScalar() ? " " + node_.Scalar() : "";
+    return InvalidArgument(Where() + key_ + value + ": Lathe does not do this", kHint);
+  }
+  Error Bad(const std::string& wanted) const {
+    const std::string shown = node_.IsScalar()     ? "\"" + node_.Scalar() + "\""
+                              : node_.IsSequence() ? "a list"
+                              : node_.IsMap()      ? "a map"
+                                                   : "empty";
+    return InvalidArgument(Where() + key_ + " must be " + wanted + " but is " + shown, kHint);
+  }
+
+ private:
+  static std::string Render(const YAML::Node& node) {
+    if (node.IsNull()) return "null";
+    if (node.IsScalar()) {
+      const std::string& text = node.Scalar();
+      const bool quoted = node.Tag() == "!";
+      if (!quoted && text.find_first_of(",[]{}#&*!|>%@`:'\"\\\n") == std::string::npos) return text;
+      YAML::Emitter out;
+      out << YAML::DoubleQuoted << text;
+      return out.c_str();
+    }
+    std::string inside;
+    for (const auto& item : node) {
+      if (!inside.empty()) inside += ", ";
+      inside += node.IsMap() ? Render(item.first) + ": " + Render(item.second) : Render(item);
+    }
+    return node.IsMap() ? "{" + inside + "}" : "[" + inside + "]";
+  }
+  std::string Where() const { return path_ + ":" + std::to_string(node_.Mark().line + 1) + ": "; }
+  std::string Scalar(const char* wanted) const {
+    if (!node_.IsScalar()) throw Bad(wanted);
+    return node_.Scalar();
+  }
+
+  const std::string& path_;
+  std::string key_;
+  YAML::Node node_;
+};
+
+using Keys = std::map<std::string, std::function<void(const Value&)>>;
+
+// What to do with each key's value, unless it is null.
+Keys KeysOf(LaunchConfig& config) {
+  const auto keep = [&](const Value& v) { config.others[v.key()] = v.InYaml(); };
+  const auto refuse_unless_empty = [](const Value& v) {
+    if (!v.IsEmpty()) throw v.Refused();
+  };
+  Keys keys = {
+      {"compute_environment",
+       [](const Value& v) { v.Choice({"LOCAL_MACHINE"}, {"AMAZON_SAGEMAKER"}); }},
+      {"distributed_type",
+       [&](const Value& v) {
+         config.distributed_type =
+             v.Choice({"NO", "MULTI_CPU", "MULTI_GPU"},
+                      {"FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA", "TPU", "MULTI_XPU", "MULTI_NPU",
+                       "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_HPU", "MULTI_NEURON"});
+       }},
+      {"mixed_precision",
+       [&](const Value& v) {
+         config.mixed_precision = v.Choice({"no", "bf16", "fp16"}, {"fp8"});
+       }},
+      // As early versions of Accelerate wrote it; mixed_precision goes first.
+      {"fp16",
+       [&](const Value& v) {
+         if (v.Bool() && !config.mixed_precision) config.mixed_precision = "fp16";
+       }},
+      {"use_cpu", [&](const Value& v) { config.use_cpu = v.Bool(); }},
+      {"debug", [&](const Value& v) { config.debug = v.Bool(); }},
+      {"num_processes",
+       [&](const Value& v) {
+         constexpr int64_t kNotSaid = -1;
+         const int64_t number = v.Int(kNotSaid, kMostProcesses);
+         if (number == 0) throw v.Bad("at least 1");
+         if (number != kNotSaid) config.num_processes = number;
+       }},
+      {"num_machines", [&](const Value& v) { config.num_machines = v.Int(1, kMostProcesses); }},
+      {"machine_rank", [&](const Value& v) { config.machine_rank = v.Int(0, kMostProcesses); }},
+      {"main_process_ip", [&](const Value& v) { config.main_process_ip = v.Text(); }},
+      {"main_process_port",
+       [&](const Value& v) { config.main_process_port = v.Int(0, kLargestPort); }},
+      {"gpu_ids",
+       [&](const Value& v) {
+         config.gpu_ids = v.Text();
+         if (!IsGpuList(config.gpu_ids)) throw v.Bad("all or a list such as 0,1");
+       }},
+      {"rdzv_backend",
+       [keep](const Value& v) {
+         v.Choice({"static", "c10d"}, {"etcd", "etcd-v2"});
+         keep(v);
+       }},
+      {"tpu_use_cluster",
+       [](const Value& v) {
+         if (v.Bool()) throw v.Refused();
+       }},
+  };
+  for (const char* key : {"enable_cpu_affinity", "same_network"}) {
+    keys[key] = [keep](const Value& v) {
+      v.Bool();
+      keep(v);
+    };
+  }
+  // TPUs' and Python's, and what makes programs only faster.
+  for (const char* key : {"main_training_function", "downcast_bf16", "tpu_name", "tpu_zone",
+                          "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
+                          "dynamo_config", "dynamo_backend", "ipex_config", "use_xpu"}) {
+    keys[key] = keep;
+  }
+  for (const char* key : {"fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
+                          "megatron_lm_config", "mpirun_config"}) {
+    keys[key] = refuse_unless_empty;
+  }
+  return keys;
+}
+
+YAML::Node ParseYaml(const std::string& path) {
+  try {
+    return YAML::Load(ReadFile(path));
+  } catch (const YAML::Exception& e) {
+    throw InvalidArgument(
+        path + ":" + std::to_string(e.mark.line + 1) + ": not valid YAML: " + e.msg, kHint);
+  }
+}
+
+}  // namespace
+
+bool IsGpuList(const std::string& text) {
+  if (text == "all") return true;
+  bool digit = false;  // before this place
+  for (const char c : text) {
+    if (c == ',' ? !digit : std::isdigit(static_cast<unsigned char>(c)) == 0) return false;
+    digit = c != ',';
+  }
+  return digit;
+}
+
+std::string DefaultConfigPath() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  std::string home = variable("HF_HOME");
+  if (home.empty()) {
+    const std::string cache = variable("XDG_CACHE_HOME");
+    home = (cache.empty() ? variable("HOME") + "/.cache" : cache) + "/huggingface";
+  }
+  if (home.starts_with("~/")) home = variable("HOME") + home.substr(1);
+  return home + "/accelerate/default_config.yaml";
+}
+
+LaunchConfig ReadLaunchConfig(const std::string& path) {
+  const YAML::Node root = ParseYaml(path);
+  if (!root.IsMap()) {
+    throw InvalidArgument(path + ": must hold lines like `num_processes: 2`", kHint);
+  }
+  LaunchConfig config;
+  const Keys keys = KeysOf(config);
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : keys) names.push_back(name);
+  std::set<std::string> seen;
+  for (const auto& entry : root) {
+    const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
+    const std::string where = path + ":" + std::to_string(entry.first.Mark().line + 1) + ": ";
+    const auto found = keys.find(key);
+    if (found == keys.end()) {
+      const auto nearest = NearestName(key, names);
+      throw InvalidArgument(where + "unknown key \"" + key + "\"",
+                            nearest ? "did you mean " + *nearest + "?" : kHint);
+    }
+    if (!seen.insert(key).second) throw InvalidArgument(where + key + " stands here twice", kHint);
+    if (!entry.second.IsNull()) found->second(Value(path, key, entry.second));
+  }
+  if (!seen.contains("distributed_type")) {
+    throw InvalidArgument(path + ": distributed_type is missing", kHint);
+  }
+  if (config.distributed_type == "NO" && config.num_processes.value_or(1) > 1) {
+    throw InvalidArgument(path + ": num_processes is " + std::to_string(*config.num_processes) +
+                              " but distributed_type is NO",
+                          "MULTI_CPU and MULTI_GPU have several processes");
+  }
+  return config;
+}
+
+std::string FormatLaunchConfig(const LaunchConfig& config) {
+  YAML::Emitter out;
+  const auto name = [&](const char* key) { out << YAML::Key << key << YAML::Value; };
+  // Quoted, or Python would read `no` as false.
+  const auto text = [&](const char* key, const std::string& value) {
+    name(key);
+    out << YAML::SingleQuoted << value;
+  };
+  const auto number = [&](const char* key, int64_t value) {
+    name(key);
+    out << value;
+  };
+  const auto boolean = [&](const char* key, bool value) {
+    name(key);
+    out << value;
+  };
+  // What Accelerate has always written, unless the file said otherwise.
+  std::map<std::string, std::string> others = config.others;
+  others.insert({{"downcast_bf16", "\"no\""},
+                 {"enable_cpu_affinity", "false"},
+                 {"main_training_function", "main"},
+                 {"rdzv_backend", "static"},
+                 {"same_network", "true"}});
+  out << YAML::BeginMap;
+  text("compute_environment", "LOCAL_MACHINE");
+  boolean("debug", config.debug);
+  text("distributed_type", config.distributed_type);
+  if (config.distributed_type == "MULTI_GPU" || config.gpu_ids != "all") {
+    text("gpu_ids", config.gpu_ids);
+  }
+  number("machine_rank", config.machine_rank);
+  if (config.main_process_ip) text("main_process_ip", *config.main_process_ip);
+  if (config.main_process_port) number("main_process_port", *config.main_process_port);
+  text("mixed_precision", config.mixed_precision.value_or("no"));
+  number("num_machines", config.num_machines);
+  number("num_processes", config.num_processes.value_or(1));
+  boolean("use_cpu", config.use_cpu);
+  out << YAML::EndMap;
+  std::string file = std::string(out.c_str()) + '\n';
+  for (const auto& [key, value] : others) file += key + ": " + value + '\n';
+  return file;
+}
+
+}  // namespace lathe

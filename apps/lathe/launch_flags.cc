@@ -1,0 +1,202 @@
+#include "lathe/apps/lathe/launch_flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <set>
+#include <sstream>
+#include <system_error>
+
+#include "lathe/apps/cli/report_error.h"
+#include "lathe/core/error.h"
+
+namespace lathe {
+
+void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
+  LaunchFlags& o = flags;
+  table.Group("Options");
+  table.Add("num_processes", &o.num_processes, "processes, on all machines together")
+      .Min(1)
+      .Max(kMostProcesses);
+  table.Add("cpu", &o.cpu, "compute on the CPU though there are GPUs");
+  table.Add("multi_gpu", &o.multi_gpu,
+            "an error unless there are several processes with a GPU for each");
+  table
+      .Add("gpu_ids", &o.gpu_ids,
+           "which of this machine's GPUs to use, such as 0,2 (default: all that "
+           "CUDA_VISIBLE_DEVICES leaves)")
+      .Value("LIST");
+  table
+      .Add("mixed_precision", &o.mixed_precision,
+           "what the program's Accelerator is to use; fp16 needs a GPU")
+      .Choices({"no", "bf16", "fp16"});
+  table
+      .Add("num_threads_per_process", &o.num_threads_per_process,
+           "processor threads of each process; 0: OMP_NUM_THREADS, else this machine's cores "
+           "shared out evenly")
+      .Min(0)
+      .Max(kMostProcesses);
+  table
+      .Add("num_cpu_threads_per_process", &o.num_threads_per_process,
+           "the same, by Accelerate's name")
+      .Min(0)
+      .Max(kMostProcesses);
+  table
+      .Add("timeout", &o.timeout,
+           "seconds that a process may be late, to join or to do its part, before the others end "
+           "with an error (default: 600)")
+      .Min(1)
+      .Max(1e6);
+  table.Add("tag_output", &o.tag_output, "put [rank] before each line that a process prints");
+  table.Add("debug", &o.debug,
+            "set ACCELERATE_DEBUG_MODE (Lathe's collectives always compare shapes)");
+  table.Add("config_file", &o.config_file, "(default: " + DefaultConfigPath() + ")").Value("FILE");
+  table.Add("help", &o.help, "show this text");
+  table.Group("Several machines: run the same command on each, but for --machine_rank");
+  table.Add("num_machines", &o.num_machines, "machines, with as many processes each")
+      .Min(1)
+      .Max(kMostProcesses);
+  table.Add("machine_rank", &o.machine_rank, "this machine's number, from 0")
+      .Min(0)
+      .Max(kMostProcesses);
+  table.Add("main_process_ip", &o.main_process_ip, "the address of machine 0").Value("ADDRESS");
+  table
+      .Add("main_process_port", &o.main_process_port,
+           "a free port of machine 0 (default: any on one machine, else 29500)")
+      .Min(0)
+      .Max(kLargestPort);
+  table.Add("rdzv_backend", &o.rdzv_backend, "Accelerate's; of no effect")
+      .Choices({"static", "c10d"});
+  table.Add("dynamo_backend", &o.dynamo_backend, "Accelerate's; of no effect").Choices({"no"});
+  table.Add("same_network", &o.same_network, "Accelerate's; of no effect");
+}
+
+std::optional<LaunchConfig> FindLaunchConfig(const LaunchFlags& flags) {
+  if (!flags.config_file.empty()) return ReadLaunchConfig(flags.config_file);
+  std::error_code code;
+  if (!std::filesystem::exists(DefaultConfigPath(), code)) return std::nullopt;
+  return ReadLaunchConfig(DefaultConfigPath());
+}
+
+std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config) {
+  return flags.mixed_precision.empty() ? config.mixed_precision.value_or("")
+                                       : flags.mixed_precision;
+}
+
+bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config) {
+  return flags.cpu.value_or(!flags.AskForGpus() && config.OnCpu());
+}
+
+namespace {
+
+// Who asks for GPUs is not to train on the CPU without a word.
+void CheckGpus(const LaunchFlags& flags, const LaunchConfig& config, int num_gpus) {
+  std::string by;
+  if (config.distributed_type == "MULTI_GPU") by = "the configuration's distributed_type MULTI_GPU";
+  if (!flags.gpu_ids.empty()) by = "--gpu_ids " + flags.gpu_ids;
+  if (flags.multi_gpu) by = "--multi_gpu";
+  if (num_gpus == 0 && !by.empty()) {
+    throw UsageError(by + " needs a GPU, and none is to be seen on this machine",
+                     "--cpu computes on the CPU; `lathe env` shows which GPUs there are");
+  }
+}
+
+// How many GPUs "2,0" are. CUDA would stop looking at the first that isn't there.
+int CountGpus(const std::string& name, const std::string& gpu_ids, int installed) {
+  std::set<int> ids;
+  std::istringstream list(gpu_ids);
+  for (std::string text; std::getline(list, text, ',');) {
+    int id = installed;  // too large a number is as bad as one that is not there
+    std::from_chars(text.data(), text.data() + text.size(), id);
+    if (id >= installed) {
+      throw UsageError(
+          name + " is " + gpu_ids + ", and this machine has " + std::to_string(installed) +
+              (installed == 1 ? " GPU" : " GPUs"),
+          "GPUs are numbered from 0; `lathe env` shows which there are; --cpu uses none");
+    }
+    if (!ids.insert(id).second)
+      throw UsageError(name + " " + gpu_ids + " has GPU " + text + " twice", "name each once");
+  }
+  return static_cast<int>(ids.size());
+}
+
+}  // namespace
+
+LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
+                                int num_gpus, int installed_gpus) {
+  constexpr int64_t kUsualPort = 29500;  // torchrun's and Accelerate's
+  const LaunchConfig config = file.value_or(LaunchConfig());
+  LaunchOptions options;
+  options.num_gpus = num_gpus;
+  options.num_machines = static_cast<int>(flags.num_machines.value_or(config.num_machines));
+  const bool one_machine = options.num_machines == 1;
+  // A job on this machine alone has nothing of its place among those in the file.
+  options.machine_rank =
+      static_cast<int>(flags.machine_rank.value_or(one_machine ? 0 : config.machine_rank));
+  std::string ip = flags.main_process_ip;
+  if (ip.empty() && !one_machine) ip = config.main_process_ip.value_or("");
+  if (ip.empty() && !one_machine) {
+    throw UsageError("--main_process_ip is missing, and there are " +
+                         std::to_string(options.num_machines) + " machines",
+                     "give the address of the machine with --machine_rank 0");
+  }
+  if (!ip.empty()) options.main_process_ip = ip;
+  std::optional<int64_t> port = flags.main_process_port;
+  if (!port && (!one_machine || config.num_machines == 1)) port = config.main_process_port;
+  options.main_process_port = static_cast<int>(port.value_or(one_machine ? 0 : kUsualPort));
+  options.num_threads_per_process = static_cast<int>(flags.num_threads_per_process);
+  options.supervisor.tag_output = flags.tag_output;
+  if (flags.timeout)
+    options.environment.emplace_back("LATHE_TIMEOUT", std::to_string(*flags.timeout));
+
+  const std::string gpu_ids = flags.gpu_ids.empty() ? config.gpu_ids : flags.gpu_ids;
+  if (!IsGpuList(gpu_ids)) {
+    throw UsageError("--gpu_ids must be all or a list such as 0,1 but is \"" + gpu_ids + "\"",
+                     "`lathe env` shows which GPUs there are");
+  }
+  if (IsOnCpu(flags, config)) {
+    if (flags.AskForGpus()) {
+      throw UsageError(std::string("--cpu and ") + (flags.multi_gpu ? "--multi_gpu" : "--gpu_ids") +
+                           " don't go together",
+                       "leave one of them out");
+    }
+    options.num_gpus = 0;
+    options.environment.emplace_back("ACCELERATE_USE_CPU", "1");
+  } else {
+    CheckGpus(flags, config, gpu_ids == "all" ? num_gpus : installed_gpus);
+    if (gpu_ids != "all") {
+      options.num_gpus =
+          CountGpus(flags.gpu_ids.empty() ? "the configuration's gpu_ids" : "--gpu_ids", gpu_ids,
+                    installed_gpus);
+      options.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu_ids);
+    }
+    // What is exported for other programs doesn't count.
+    if (flags.AskForGpus() || config.distributed_type == "MULTI_GPU") {
+      options.environment.emplace_back("ACCELERATE_USE_CPU", "false");
+      options.environment.emplace_back("LATHE_USE_GPU", "1");
+    }
+  }
+  const std::optional<int64_t> processes =
+      flags.num_processes ? flags.num_processes : config.num_processes;
+  options.num_processes = static_cast<int>(
+      processes.value_or(int64_t{options.num_machines} * std::max(options.num_gpus, 1)));
+  const std::string precision = PrecisionOf(flags, config);
+  if (precision == "fp16" && options.num_gpus == 0) {
+    throw UsageError("mixed_precision fp16 needs a GPU, and the processes use the CPU",
+                     "use bf16, which the CPU has too");
+  }
+  if (!precision.empty()) options.environment.emplace_back("ACCELERATE_MIXED_PRECISION", precision);
+  if (flags.multi_gpu && options.num_processes < 2) {
+    throw UsageError("--multi_gpu needs several processes, and there is one",
+                     "give --num_processes, or leave --multi_gpu out");
+  }
+  if (flags.debug || config.debug) options.environment.emplace_back("ACCELERATE_DEBUG_MODE", "1");
+  try {
+    CheckLaunchOptions(options);
+  } catch (const Error& e) {
+    throw UsageError(e.message(), e.hint());
+  }
+  return options;
+}
+
+}  // namespace lathe

@@ -1,0 +1,309 @@
+#include "lathe/apps/lathe/predict.h"
+
+#include <omp.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "lathe/apps/cli/flags.h"
+#include "lathe/apps/cli/precision.h"
+#include "lathe/apps/cli/report_error.h"
+#include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/error.h"
+#include "lathe/core/gemm.h"
+#include "lathe/core/gemm_options.h"
+#include "lathe/data/metrics.h"
+#include "lathe/data/utf8.h"
+#include "lathe/models/pretrained.h"
+#include "lathe/models/vocabulary.h"
+#include "lathe/train/task/sequence_length.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kUsage[] =
+    "Predicts labels: one JSON object a line for each text.\n"
+    "\n"
+    "Usage:\n"
+    "  lathe predict MODEL_DIR TEXT... [options]\n"
+    "  lathe predict MODEL_DIR [options] < lines.txt\n";
+
+struct PredictOptions {
+  std::string model_dir;
+  std::vector<std::string> texts;
+  bool all_scores = false, pairs = false, deterministic = false, bf16 = false, fp16 = false,
+       help = false;
+  int64_t batch_size = 64, max_seq_length = 0, num_threads = 0;
+  std::string invalid_utf8 = "error", device = "auto", mixed_precision = "no";
+  std::string help_text;
+};
+
+PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
+  PredictOptions o;
+  FlagTable flags(kUsage);
+  flags.Group("Options");
+  flags.Add("all_scores", &o.all_scores, "the scores of all labels too");
+  flags.Add("pairs", &o.pairs, "each line holds two texts with a tab between them");
+  flags.Add("batch_size", &o.batch_size, "texts at once").Min(1);
+  flags
+      .Add("max_seq_length", &o.max_seq_length,
+           "cut to so many tokens; 0: as many as the model takes")
+      .Min(0);
+  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
+  flags
+      .Add("device", &o.device,
+           "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
+      .Value("NAME");
+  flags
+      .Add("mixed_precision", &o.mixed_precision,
+           "bf16: activations and products in bfloat16; fp16: in float16, on GPUs only")
+      .Choices({"no", "bf16", "fp16"});
+  flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
+  flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
+  flags.Add("deterministic", &o.deterministic,
+            "the same bits in every run on a GPU too, as on the CPU");
+  flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
+      .Choices({"error", "replace"});
+  flags.Add("help", &o.help, "show this text");
+  o.help_text = flags.Help();
+  o.texts = flags.Parse(args);
+  if (o.help) return o;
+  if (o.texts.empty()) {
+    throw InvalidArgument("MODEL_DIR is missing",
+                          "lathe predict MODEL_DIR [TEXT...]; --help says more");
+  }
+  o.mixed_precision = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16).value_or("no");
+  o.model_dir = o.texts.front();
+  o.texts.erase(o.texts.begin());
+  return o;
+}
+
+// Texts from the command line or, one a line, from standard input, and where the latest came from.
+class Source {
+ public:
+  explicit Source(const PredictOptions& options)
+      : options_(options), from_stdin_(options.texts.empty()) {}
+
+  std::optional<std::string> Next() {
+    std::string text;
+    if (from_stdin_) {
+      if (!std::getline(std::cin, text)) return std::nullopt;
+      if (text.ends_with('\r')) text.pop_back();
+    } else {
+      if (count_ == static_cast<int64_t>(options_.texts.size())) return std::nullopt;
+      text = options_.texts[static_cast<size_t>(count_)];
+    }
+    ++count_;
+    if (ValidateUtf8(text) != std::string_view::npos) {
+      if (options_.invalid_utf8 == "error") {
+        throw InvalidArgument(Where() + ": not valid UTF-8", "pass --invalid_utf8 replace");
+      }
+      text = ReplaceInvalidUtf8(text);
+    }
+    return text;
+  }
+  std::string Where() const {
+    return from_stdin_ ? "standard input:" + std::to_string(count_)
+                       : "text " + std::to_string(count_);
+  }
+  // True if the next line would have to be waited for: somebody may wait for our answer first.
+  bool WouldWait() const {
+    if (!from_stdin_ || std::cin.rdbuf()->in_avail() > 0) return false;
+    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    return poll(&input, 1, 0) == 0;
+  }
+
+ private:
+  const PredictOptions& options_;
+  bool from_stdin_;
+  int64_t count_ = 0;
+};
+
+constexpr char kNotTogether[] =
+    "the files in the folder don't belong together; copy the model again";
+
+std::shared_ptr<SequenceClassifier> LoadClassifier(const std::string& dir) {
+  try {
+    return AutoModelForSequenceClassification::FromPretrained(dir);
+  } catch (const Error& e) {
+    // Only a training program could let a parameter of another shape start fresh.
+    const bool mismatch = e.hint().find("ignore_mismatched_sizes") != std::string::npos;
+    throw Error(e.code(), e.message(), mismatch ? kNotTogether : e.hint(), e.location());
+  }
+}
+
+class Predictor {
+ public:
+  explicit Predictor(const PredictOptions& options)
+      : options_(options),
+        model_(LoadClassifier(options.model_dir)),
+        tokenizer_(AutoTokenizer::FromPretrained(options.model_dir)),
+        names_(model_->config().label_names()),
+        vocab_size_(model_->config().GetInt("vocab_size", tokenizer_->vocab_size())) {
+    CheckVocabularySize(*tokenizer_, model_->config());
+    model_->To(ChooseDevice(options.device));
+    SetPrecision();
+    model_->Eval();
+    if (!model_->load_report().fresh_head.empty()) {
+      throw InvalidArgument(options.model_dir + ": the model has no trained classifier (" +
+                                model_->load_report().fresh_head.front() + " is missing)",
+                            "train one with finetune");
+    }
+    if (!model_->load_report().missing.empty()) {
+      throw InvalidArgument(options.model_dir + ": the checkpoint lacks " +
+                                std::to_string(model_->load_report().missing.size()) +
+                                " parameters, the first is " +
+                                model_->load_report().missing.front(),
+                            kNotTogether);
+    }
+    const std::string type = model_->config().problem_type();
+    kind_ = type == "regression" || (type.empty() && names_.size() == 1) ? LabelKind::kRegression
+            : type == "multi_label_classification"                       ? LabelKind::kMultiLabel
+                                                                         : LabelKind::kSingleLabel;
+    CheckMaxSeqLength(*tokenizer_, options.pairs, options.max_seq_length);
+    max_length_ = model_->max_length();
+    for (const int64_t limit : {tokenizer_->model_max_length(), options.max_seq_length}) {
+      if (limit > 0) max_length_ = std::min(max_length_, limit);
+    }
+  }
+
+  void Add(const std::string& text, const std::string& where) {
+    std::optional<std::string_view> second;
+    std::string_view first = text;
+    if (options_.pairs) {
+      const size_t tab = text.find('\t');
+      if (tab == std::string::npos)
+        throw InvalidArgument(where + ": no tab between two texts",
+                              "separate them by a tab, or leave --pairs out");
+      first = std::string_view(text).substr(0, tab);
+      second = std::string_view(text).substr(tab + 1);
+    }
+    Encoding encoding = tokenizer_->Encode(first, second, max_length_);
+    for (const int32_t id : encoding.input_ids) {
+      if (id < 0 || id >= vocab_size_) {
+        throw InvalidArgument(where + ": token \"" + tokenizer_->IdToToken(id) + "\" has id " +
+                                  std::to_string(id) + " but the model's vocab_size is " +
+                                  std::to_string(vocab_size_),
+                              kNotTogether);
+      }
+    }
+    where_.push_back(where);
+    input_ids_.push_back(std::move(encoding.input_ids));
+    token_type_ids_.push_back(std::move(encoding.token_type_ids));
+  }
+
+  int64_t waiting() const { return static_cast<int64_t>(input_ids_.size()); }
+
+  // Prints a line for each text that was added.
+  void Flush() {
+    if (input_ids_.empty()) return;
+    NoGradGuard no_grad;
+    const auto logits =
+        model_->Forward(Batch::Pack(input_ids_, token_type_ids_)).logits.ToVector<float>();
+    for (size_t i = 0; i < input_ids_.size(); ++i) {
+      Print(std::span(logits).subspan(i * names_.size(), names_.size()), where_[i]);
+    }
+    input_ids_.clear();
+    token_type_ids_.clear();
+    where_.clear();
+    if (!(std::cout << std::flush)) throw UnwrittenOutput();  // no more work for nobody
+  }
+
+ private:
+  void SetPrecision() {
+    const std::string& precision = options_.mixed_precision;
+    if (precision == "fp16" && model_->device() == Device{})
+      throw InvalidArgument("--mixed_precision fp16 needs a GPU", "use bf16 or no");
+    const std::string note = SlowPrecisionNote(precision, model_->device());
+    if (!note.empty()) std::cerr << "note: " << note << '\n';
+    if (precision == "bf16") model_->SetComputeDType(DType::kBF16);
+    if (precision == "fp16") model_->SetComputeDType(DType::kF16);
+  }
+
+  void Print(std::span<const float> logits, const std::string& where) const {
+    if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); })) {
+      throw InvalidArgument(where + ": the logits are not finite; the weights in " +
+                                options_.model_dir + " cannot be computed with",
+                            "train the model anew, at a lower learning rate");
+    }
+    const std::vector<double> scores = Scores(logits);
+    const size_t best = static_cast<size_t>(ArgMax(logits, static_cast<int64_t>(logits.size()))[0]);
+    nlohmann::ordered_json line = {{"label", names_[best]}, {"score", scores[best]}};
+    if (options_.all_scores) {
+      for (size_t c = 0; c < scores.size(); ++c) line["scores"][names_[c]] = scores[c];
+    }
+    std::cout << line.dump() << '\n';
+  }
+
+  // Probabilities; a regression's value as it is.
+  std::vector<double> Scores(std::span<const float> logits) const {
+    std::vector<double> scores(logits.begin(), logits.end());
+    if (kind_ == LabelKind::kRegression) return scores;
+    if (kind_ == LabelKind::kMultiLabel) {
+      for (double& score : scores) score = 1 / (1 + std::exp(-score));
+      return scores;
+    }
+    const double largest = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (double& score : scores) sum += score = std::exp(score - largest);
+    for (double& score : scores) score /= sum;
+    return scores;
+  }
+
+  const PredictOptions& options_;
+  std::shared_ptr<SequenceClassifier> model_;
+  std::shared_ptr<Tokenizer> tokenizer_;
+  std::vector<std::string> names_;
+  int64_t vocab_size_;
+  LabelKind kind_;
+  int64_t max_length_;
+  std::vector<std::vector<int32_t>> input_ids_, token_type_ids_;
+  std::vector<std::string> where_;  // each text came from
+};
+
+int Predict(const PredictOptions& options) {
+  if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
+  if (options.deterministic) UseDeterministicGemms(true);
+  std::ios::sync_with_stdio(false);  // lets in_avail tell what is buffered
+  Predictor predictor(options);
+  Source source(options);
+  try {
+    while (const auto text = source.Next()) {
+      predictor.Add(*text, source.Where());
+      if (predictor.waiting() == options.batch_size || source.WouldWait()) predictor.Flush();
+    }
+  } catch (const Error&) {
+    predictor.Flush();  // what came before the bad line is answered
+    throw;
+  }
+  predictor.Flush();
+  return 0;
+}
+
+}  // namespace
+
+int RunPredict(const std::vector<std::string>& args) {
+  PredictOptions options;
+  const int usage = ReportErrors(kUsageExitCode, [&] {
+    options = ParsePredictOptions(args);
+    return 0;
+  });
+  if (usage != 0) return usage;
+  if (options.help) {
+    std::cout << options.help_text;
+    return 0;
+  }
+  return Predict(options);
+}
+
+}  // namespace lathe

@@ -1,0 +1,264 @@
+// `lathe test`: what it makes of reports, and the command as a user runs it.
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <sstream>
+#include <utility>
+
+#include "lathe/apps/lathe/self_test/self_test_report.h"
+#include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/error.h"
+#include "lathe/distributed/testing/testing.h"
+
+namespace lathe {
+namespace {
+
+using Args = std::vector<std::string>;
+using Reports = std::vector<SelfTestReport>;
+
+SelfTestReport OneProcess() {
+  return {.losses = {1.1, 0.7, 0.2},
+          .weights = {"w"},
+          .evaluated = {0, 1, 2},
+          .logits = {1, -1, 2, -2, 0.5, 0},
+          .collectives = {{"Gather", ""}, {"Reduce", ""}}};
+}
+
+// Of one machine's two ranks.
+Reports TwoProcesses() {
+  Reports reports(2, OneProcess());
+  for (int rank = 0; rank < 2; ++rank) {
+    SelfTestReport& report = reports[static_cast<size_t>(rank)];
+    report.rank = rank;
+    report.world_size = report.local_world_size = 2;
+    report.weights = {"v", "v"};
+    report.losses[1] *= 1 + 1e-7;
+    report.logits[2] += 1e-6;
+  }
+  return reports;
+}
+
+// "name: problem" of the checks that fail.
+std::vector<std::string> Failures(const SelfTestReport& one, const Reports& several) {
+  std::vector<std::string> failures;
+  for (const SelfTestCheck& check : CompareSelfTests(one, several)) {
+    if (!check.problem.empty()) failures.push_back(check.name + ": " + check.problem);
+  }
+  return failures;
+}
+
+TEST(SelfTestReport, AllIsWell) {
+  EXPECT_EQ(Failures(OneProcess(), TwoProcesses()), Args{});
+  EXPECT_EQ(Failures(OneProcess(), {OneProcess()}), Args{});
+}
+
+TEST(SelfTestReport, WhatIsWrongIsNamed) {
+  using Change = std::function<void(SelfTestReport&)>;
+  const std::pair<Change, std::string> cases[] = {
+      {[](auto& r) { r.losses[1] *= 1 + 1e-4; },
+       "losses are those of one process: step 2 gives 0.70007 on rank 1, in one process 0.7"},
+      {[](auto& r) { r.losses.pop_back(); },
+       "losses are those of one process: rank 1 made 2 steps, one process 3"},
+      {[](auto& r) { r.weights[1] = "u"; },
+       "weights are the same on all ranks: ranks 0 and 1 were told different things"},
+      {[](auto& r) {
+         r.evaluated = {0, 2, 2};
+       },
+       "evaluation meets each sample once: rank 1 got sample 2 at place 1"},
+      {[](auto& r) {
+         r.evaluated = {0, 1};
+       },
+       "evaluation meets each sample once: rank 1 got 2 samples, one process 3"},
+      {[](auto& r) {
+         r.evaluated = {0, 1, 2, 3};
+       },
+       "evaluation meets each sample once: rank 1 got 4 samples, one process 3"},
+      {[](auto& r) { r.logits[5] = 0.01; },
+       "evaluation gives what one process gives: logit 5 is 0.01 on rank 1, in one process 0"},
+      {[](auto& r) { r.logits.clear(); },
+       "evaluation gives what one process gives: rank 1 has 0 logits, one process 6"},
+      {[](auto& r) { r.collectives[1].problem = "got 1 instead of 2"; },
+       "Reduce: rank 1: got 1 instead of 2"},
+      {[](auto& r) { r.collectives.pop_back(); }, "Reduce: rank 1 did not come so far"},
+      {[](auto& r) { r.world_size = 3; },
+       "all processes took part: rank 1 is one of 3 processes but rank 0 one of 2"},
+  };
+  for (const auto& [change, failure] : cases) {
+    Reports several = TwoProcesses();
+    change(several[1]);
+    EXPECT_EQ(Failures(OneProcess(), several), Args{failure});
+  }
+  Reports several = TwoProcesses();
+  for (SelfTestReport& report : several) report.weights[1] = "u";
+  EXPECT_EQ(Failures(OneProcess(), several),
+            Args{"weights are the same on all ranks: rank 1's differ from rank 0's"});
+  several = TwoProcesses();
+  several.pop_back();
+  EXPECT_EQ(Failures(OneProcess(), several),
+            Args{"all processes took part: 1 of this machine's 2 processes reported"});
+}
+
+TEST(SelfTestReport, ATrainingThatDoesNotLearn) {
+  const auto with_losses = [](SelfTestReport report) {
+    report.losses = {1.1, 1.0, 0.9};
+    return report;
+  };
+  EXPECT_EQ(Failures(with_losses(OneProcess()), {with_losses(OneProcess())}),
+            Args{"the loss falls: from 1.1 to 0.9 in 3 steps, which is not half"});
+}
+
+TEST(SelfTestReport, BFloat16IsRounder) {
+  SelfTestReport one = OneProcess(), other = OneProcess();
+  one.mixed_precision = "bf16";
+  other.losses[2] *= 1.005;
+  EXPECT_EQ(Failures(one, {other}), Args{});
+  other.losses[2] *= 1.01;
+  EXPECT_EQ(Failures(one, {other}).size(), 1u);
+}
+
+TEST(SelfTestReport, AGpuIsComparedWithTheCpu) {
+  const SelfTestReport one = OneProcess();
+  SelfTestReport other = one;
+  other.device = "a GPU";
+  other.losses[2] *= 1 + 5e-5;
+  other.weights = {"v"};
+  EXPECT_EQ(Failures(one, {other}), Args{});
+  other.losses[2] *= 1 + 1e-4;
+  EXPECT_EQ(Failures(one, {other}).size(), 1u);
+  other.tf32 = true;
+  EXPECT_EQ(Failures(one, {other}), Args{});
+  other.tf32 = false;
+  other.mixed_precision = "fp16";  // as the CPU has no float16, against its float32
+  EXPECT_EQ(Failures(one, {other}), Args{});
+  std::ostringstream out;
+  PrintSelfTest(out, one, {other});
+  EXPECT_TRUE(
+      out.str().starts_with("a tiny BERT, 3 steps: 1 process on the GPU (a GPU) in float16, "
+                            "compared with 1 process on the CPU in float32\nok      the loss"))
+      << out.str();
+  EXPECT_EQ(out.str().find("Gather"), std::string::npos) << out.str();
+}
+
+TEST(SelfTestReport, IsPrintedWithALineForEachCheck) {
+  std::ostringstream well;
+  PrintSelfTest(well, OneProcess(), TwoProcesses());
+  EXPECT_TRUE(
+      well.str().starts_with("a tiny BERT, 3 steps: 2 processes on the CPU in float32, compared "
+                             "with 1 process on the CPU in float32\n"));
+  EXPECT_TRUE(
+      well.str().ends_with("ok      evaluation gives what one process gives\nall is well\n"))
+      << well.str();
+
+  Reports several = TwoProcesses();
+  several[0].collectives[0].problem = "got nothing";
+  several[1].losses[0] = 3;
+  std::ostringstream ill;
+  try {
+    PrintSelfTest(ill, OneProcess(), several);
+    FAIL() << ill.str();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), "failed: Gather, losses are those of one process");
+  }
+  EXPECT_NE(ill.str().find("\nFAILED  Gather: rank 0: got nothing\nok      Reduce\n"),
+            std::string::npos)
+      << ill.str();
+  EXPECT_EQ(ill.str().find("all is well"), std::string::npos);
+}
+
+TEST(SelfTestReport, GoesThroughAFile) {
+  SelfTestReport report = TwoProcesses()[1];
+  report.losses[0] = 1.0 / 3;
+  report.collectives[0].problem = "a \"quoted\" one";
+  const std::string path = testing::TempDir() + "/report.json";
+  WriteSelfTestReport(report, path);
+  EXPECT_EQ(ReadSelfTestReport(path), report);
+  EXPECT_THROW(ReadSelfTestReport(path + ".missing"), Error);
+}
+
+class TestCommand : public CliTest {
+ protected:
+  void SetUp() override {
+    CliTest::SetUp();
+    setenv("HF_HOME", Path("hf").c_str(), 1);
+    setenv("TMPDIR", root_.c_str(), 1);
+  }
+  static RunResult Test(Args options) {
+    options.insert(options.begin(), "test");
+    return RunProgram("lathe", options);
+  }
+  void ExpectWell(const RunResult& run, const std::string& first_line,
+                  const std::string& mixed_precision = "no") const {
+    EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+    EXPECT_EQ(run.err, ExpectedNotes(mixed_precision));
+    EXPECT_EQ(run.out.substr(0, run.out.find('\n')), first_line);
+    for (const char* check : {"the loss falls: ", "Gather\n", "triggers\n", "losses are those",
+                              "weights are the same", "evaluation meets"}) {
+      EXPECT_NE(run.out.find("\nok      " + std::string(check)), std::string::npos)
+          << check << " is missing in\n"
+          << run.out;
+    }
+    EXPECT_TRUE(run.out.ends_with("\nall is well\n")) << run.out;
+  }
+};
+
+TEST_F(TestCommand, TwoProcessesUnlessMoreAreAskedFor) {
+  ExpectWell(Test({"--cpu"}),
+             "a tiny BERT, 30 steps: 2 processes on the CPU in float32, compared with 1 process on "
+             "the CPU in float32");
+  ExpectWell(Test({"--cpu", "--num_processes", "3"}),
+             "a tiny BERT, 30 steps: 3 processes on the CPU in float32, compared with 1 process on "
+             "the CPU in float32");
+}
+
+TEST_F(TestCommand, MoreProcessesThanSamplesInABatch) {
+  ExpectWell(Test({"--cpu", "--num_processes", "9", "--mixed_precision", "bf16"}),
+             "a tiny BERT, 30 steps: 9 processes on the CPU in bfloat16, compared with 1 process "
+             "on the CPU in bfloat16",
+             "bf16");
+}
+
+TEST_F(TestCommand, AsTheFileSays) {
+  Write("bf16.yaml", "distributed_type: MULTI_CPU\nnum_processes: 3\nmixed_precision: bf16\n");
+  ExpectWell(Test({"--config_file", Path("bf16.yaml")}),
+             "a tiny BERT, 30 steps: 3 processes on the CPU in bfloat16, compared with 1 process "
+             "on the CPU in bfloat16",
+             "bf16");
+}
+
+TEST_F(TestCommand, TwoMachines) {
+  const std::string port = std::to_string(FreePort());
+  const auto machine = [&](const char* rank) {
+    return Test({"--cpu", "--num_processes", "4", "--num_machines", "2", "--machine_rank", rank,
+                 "--main_process_ip", "127.0.0.1", "--main_process_port", port});
+  };
+  auto other = std::async(std::launch::async, machine, "1");
+  const char* expected =
+      "a tiny BERT, 30 steps: 4 processes on the CPU in float32, compared with 1 process on the "
+      "CPU in float32";
+  ExpectWell(machine("0"), expected);
+  ExpectWell(other.get(), expected);
+}
+
+TEST_F(TestCommand, ATrainingThatFails) {
+  // Its report can't be written.
+  const RunResult run = RunProgram("lathe", {"test", "--cpu"}, {.max_file_bytes = 100});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.out, "");
+  EXPECT_NE(run.err.find("error: the training in one process ended with exit code 1\n"),
+            std::string::npos)
+      << run.err;
+}
+
+TEST_F(TestCommand, BadOptionsGetOneLine) {
+  ExpectError(Test({"everything"}), "unknown argument \"everything\"", 2);
+  ExpectError(Test({"--num_processes", "0"}), "--num_processes must be at least 1", 2);
+  ExpectError(Test({"--cpu", "--num_processes", "1"}),
+              "one process on the CPU would be compared with itself", 2);
+  ExpectError(Test({"--cpu", "--num_processes", "3", "--num_machines", "2", "--main_process_ip",
+                    "127.0.0.1"}),
+              "num_processes is 3, which 2 machines can't share evenly", 2);
+  ExpectError(Test({"--config_file", Path("nothing")}), "nothing: No such file or directory", 1);
+}
+
+}  // namespace
+}  // namespace lathe

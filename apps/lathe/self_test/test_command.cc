@@ -1,0 +1,185 @@
+#include "lathe/apps/lathe/self_test/test_command.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <system_error>
+
+#include "lathe/apps/cli/flags.h"
+#include "lathe/apps/cli/report_error.h"
+#include "lathe/apps/lathe/launch_flags.h"
+#include "lathe/apps/lathe/self_test/self_test.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/distributed/launch/launch.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kUsage[] =
+    "Trains a tiny model for some seconds as `lathe launch` would run a program here, and\n"
+    "then in one process on the CPU, and compares the two: losses, weights, evaluation,\n"
+    "collectives.\n"
+    "\n"
+    "Usage:\n"
+    "  lathe test [options]\n"
+    "\n"
+    "What no option says is taken from the file that `lathe config` writes, if there is\n"
+    "one. Where there are GPUs, a process trains on each, or as many as --num_processes\n"
+    "says. On the CPU there are 2 unless more are asked for.\n";
+
+// What comes before the folder for reports where this program is a process of a job. The reference
+// job prints no notes, since the tested job prints them.
+constexpr char kAsRank[] = "as-rank", kAsReference[] = "as-reference";
+
+// GPUs that this very program can use.
+int UsableGpus() {
+  DeviceBackend* backend = FindDeviceBackend();
+  return backend == nullptr ? 0 : backend->Count();
+}
+
+// The job that is tested, and the one process that it is compared with.
+struct TestedJobs {
+  LaunchOptions tested, reference;
+};
+
+TestedJobs ChooseJobs(LaunchFlags flags) {
+  const std::optional<LaunchConfig> file = FindLaunchConfig(flags);
+  const LaunchConfig config = file.value_or(LaunchConfig());
+  const int gpus = UsableGpus();
+  const int64_t machines = flags.num_machines.value_or(config.num_machines);
+  const std::optional<int64_t> said =
+      flags.num_processes ? flags.num_processes : config.num_processes;
+  // A GPU serves one process, so more of them than there are GPUs mean the CPU unless a file says
+  // otherwise. Machines are taken to be alike.
+  if (!flags.cpu && !file && !flags.AskForGpus() &&
+      (gpus == 0 || said.value_or(0) > gpus * machines))
+    flags.cpu = true;
+  const bool on_cpu = IsOnCpu(flags, config) || gpus == 0;
+  if (on_cpu && said.value_or(1) == 1) {
+    if (flags.num_processes) {
+      throw UsageError(
+          "--num_processes is 1, and one process on the CPU would be compared with "
+          "itself",
+          "give at least 2, or leave it out");
+    }
+    flags.num_processes = 2 * machines;
+  }
+  const std::string precision = PrecisionOf(flags, config);
+  TestedJobs jobs;
+  jobs.tested = MakeLaunchOptions(flags, file, gpus, std::max(gpus, InstalledGpus()));
+  flags.num_processes = flags.num_machines = 1;
+  flags.machine_rank = flags.main_process_port = 0;
+  flags.main_process_ip = "";
+  flags.cpu = true;
+  flags.multi_gpu = false;
+  flags.gpu_ids = "";
+  if (precision == "fp16") flags.mixed_precision = "no";  // the CPU has no float16
+  jobs.reference = MakeLaunchOptions(flags, file, 0);
+  return jobs;
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "lathe-test-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw FileError(name, errno);
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code code;
+    fs::remove_all(path_, code);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  // A new folder in it.
+  std::string Make(const std::string& name) const {
+    fs::create_directory(path_ / name);
+    return (path_ / name).string();
+  }
+
+ private:
+  fs::path path_;
+};
+
+// Starts ranks of this program, kAsRank or kAsReference, that leave their reports in `folder`.
+int LaunchRanks(const LaunchOptions& options, const char* role, const std::string& folder) {
+  const std::string program = fs::read_symlink("/proc/self/exe").string();
+  return LaunchProgram({program, "test", role, folder}, options);
+}
+
+std::vector<SelfTestReport> ReadReports(const std::string& folder) {
+  std::vector<SelfTestReport> reports;
+  for (const auto& file : fs::directory_iterator(folder)) {
+    reports.push_back(ReadSelfTestReport(file.path().string()));
+  }
+  std::sort(reports.begin(), reports.end(),
+            [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  if (reports.empty()) {
+    throw Error(absl::StatusCode::kInternal, "the training ended without a report");
+  }
+  return reports;
+}
+
+int RunRank(const std::string& role, const std::string& folder) {
+  const SelfTestReport report = RunSelfTest(/*notes=*/role == kAsRank);
+  WriteSelfTestReport(report, folder + "/rank_" + std::to_string(report.rank) + ".json");
+  return 0;
+}
+
+// Of a signal the launcher has told, or the user knows.
+int EndWith(int exit_code, const std::string& what) {
+  if (exit_code > 128) return exit_code;
+  throw Error(absl::StatusCode::kInternal,
+              what + " ended with exit code " + std::to_string(exit_code));
+}
+
+int TestSetUp(const LaunchFlags& flags) {
+  // The runs are short, and other programs may want the cores for which threads would wait.
+  setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
+  const TestedJobs jobs = ChooseJobs(flags);
+  const TemporaryFolder temporary;
+  const std::string one_folder = temporary.Make("one"), tested_folder = temporary.Make("tested");
+  int exit_code = LaunchRanks(jobs.reference, kAsReference, one_folder);
+  if (exit_code != 0) return EndWith(exit_code, "the training in one process");
+  const SelfTestReport one = ReadReports(one_folder).front();
+  exit_code = LaunchRanks(jobs.tested, kAsRank, tested_folder);
+  if (exit_code != 0) {
+    return EndWith(exit_code, jobs.tested.num_processes > 1 ? "the training in several processes"
+                                                            : "the training on the GPU");
+  }
+  PrintSelfTest(std::cout, one, ReadReports(tested_folder));
+  return 0;
+}
+
+}  // namespace
+
+int RunTest(const std::vector<std::string>& args) {
+  if (args.size() == 2 && (args[0] == kAsRank || args[0] == kAsReference))
+    return RunRank(args[0], args[1]);
+  LaunchFlags flags;
+  FlagTable table(kUsage);
+  AddLaunchFlags(table, flags);
+  const std::string help_text = table.Help();  // before parsing: it shows the defaults
+  const int usage = ReportErrors(kUsageExitCode, [&] {
+    const std::vector<std::string> rest = table.Parse(args);
+    if (!rest.empty()) throw InvalidArgument("unknown argument \"" + rest[0] + "\"");
+    return 0;
+  });
+  if (usage != 0) return usage;
+  if (flags.help) {
+    std::cout << help_text;
+    return 0;
+  }
+  return TestSetUp(flags);
+}
+
+}  // namespace lathe

@@ -1,0 +1,67 @@
+// Data and flags that would make a wrong model without an error: each is refused before training.
+#include "lathe/apps/testing/cli_testing.h"
+
+namespace lathe {
+namespace {
+
+class CliDataErrorTest : public CliTest {
+ protected:
+  void ExpectNothingWritten() const { EXPECT_FALSE(Exists("out")); }
+};
+
+TEST_F(CliDataErrorTest, SlipInAColumnOfScores) {
+  Write("train.csv", "sentence,label\na,0.5\nb,x\nc,1.5\nd,2.5\n");
+  ExpectError(Train({}), "train.csv:3: score \"x\" is not a number");
+  ExpectNothingWritten();
+  // Few of the scores need have a fraction.
+  Write("train.csv", "sentence,label\na,1.5\nb,bad\nc,2\n");
+  ExpectError(Train({}), "train.csv:3: score \"bad\" is not a number");
+  ExpectNothingWritten();
+  // Said to be names, they are.
+  EXPECT_EQ(Train({"--problem_type", "single_label_classification"}).exit_code, 0);
+}
+
+TEST_F(CliDataErrorTest, EmptyLabel) {
+  Write("train.csv", "sentence,label\na,x\nb,\nc,y\n");
+  ExpectError(Train({}), "train.csv:3: empty label");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliDataErrorTest, OneClassOnly) {
+  Write("train.csv", "sentence,mood\na,x\nb,x\n");
+  ExpectError(Train({"--label_column", "mood"}),
+              "train.csv: column \"mood\": only one class, \"x\"; at least two are needed");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliDataErrorTest, LabelAsText) {
+  ExpectError(Train({"--text_columns", "sentence,label"}),
+              "column \"label\" is the label and cannot be a text");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliDataErrorTest, PairsForAModelWithOneTokenType) {
+  SetConfig({{"type_vocab_size", 1}});
+  Write("train.csv", "sentence1,sentence2,label\na,b,x\nb,c,y\n");
+  ExpectError(Train({}), "train.csv:2: a second text needs two token types");
+  ExpectNothingWritten();
+}
+
+TEST_F(CliDataErrorTest, ImpossibleNumbers) {
+  ExpectError(Train({"--num_threads", "100000"}), "--num_threads must be at most 1024", 2);
+  ExpectError(Train({"--config_overrides", "layer_norm_eps=-1"}),
+              "\"layer_norm_eps\" must not be negative", 2);
+  ExpectNothingWritten();
+}
+
+TEST_F(CliDataErrorTest, PredictingWithAnIncompleteModel) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  auto config = ReadJson("out/config.json");
+  config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() + 1;
+  Write("out/config.json", config.dump());
+  ExpectError(RunProgram("lathe", {"predict", Path("out"), "a"}),
+              "the checkpoint lacks 16 parameters");
+}
+
+}  // namespace
+}  // namespace lathe

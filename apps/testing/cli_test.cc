@@ -1,0 +1,374 @@
+// The programs as a user runs them.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+
+#include "lathe/apps/testing/cli_testing.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+void ExpectKeys(const Json& json, const std::vector<std::string>& keys) {
+  for (const auto& key : keys) EXPECT_TRUE(json.contains(key)) << key << " is missing in " << json;
+}
+
+TEST_F(CliTest, TrainsEvaluatesAndPredicts) {
+  const RunResult run = Train({"--do_eval", "--do_predict", "--test_file", Path("test.csv"),
+                               "--eval_strategy", "epoch", "--num_train_epochs", "6"});
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_EQ(run.err, "");
+
+  for (const char* name : {"config.json", "model.safetensors", "vocab.txt", "all_results.json"}) {
+    EXPECT_TRUE(Exists("out/" + std::string(name))) << name;
+  }
+  const Json train = ReadJson("out/train_results.json");
+  ExpectKeys(train,
+             {"train_loss", "train_runtime", "train_samples_per_second", "train_steps_per_second",
+              "train_tokens_per_second", "time_to_first_step", "peak_rss_bytes", "epoch"});
+  EXPECT_EQ(train["epoch"], 6.0);
+  EXPECT_GT(train["peak_rss_bytes"], 1e6);
+
+  const Json eval = ReadJson("out/eval_results.json");
+  ExpectKeys(eval, {"eval_loss", "eval_accuracy", "eval_f1", "eval_matthews_correlation",
+                    "eval_runtime", "eval_samples_per_second", "epoch"});
+  EXPECT_GT(eval["eval_accuracy"], 0.8);
+
+  const Json state = ReadJson("out/trainer_state.json");
+  EXPECT_EQ(state["global_step"], 72);
+  EXPECT_EQ(state["max_steps"], 72);
+  const Json& first = state["log_history"][0];
+  EXPECT_EQ(first["step"], 1);
+  EXPECT_EQ(first["learning_rate"], 1e-2);
+  EXPECT_NEAR(first["loss"], std::log(2), 0.1);
+  ExpectKeys(first, {"epoch", "grad_norm"});
+  EXPECT_EQ(std::count_if(state["log_history"].begin(), state["log_history"].end(),
+                          [](const Json& entry) { return entry.contains("eval_accuracy"); }),
+            6);
+
+  const auto predictions = Lines(Read("out/predict_results.tsv"));
+  ASSERT_EQ(predictions.size(), 21u);
+  EXPECT_EQ(predictions[0], "index\tprediction\tlogit_negative\tlogit_positive");
+  EXPECT_EQ(std::count(predictions[1].begin(), predictions[1].end(), '\t'), 3);
+
+  const RunResult again =
+      RunProgram("finetune", {"--model_name_or_path", Path("out"), "--validation_file",
+                              Path("dev.csv"), "--do_eval", "--output_dir", Path("again")});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NEAR(ReadJson("again/eval_results.json")["eval_loss"], eval["eval_loss"], 1e-6);
+  EXPECT_EQ(ReadJson("again/eval_results.json")["eval_accuracy"], eval["eval_accuracy"]);
+}
+
+TEST_F(CliTest, TheSameSeedGivesTheSameBits) {
+  for (const char* out : {"a", "b"}) {
+    ASSERT_EQ(Train({"--output_dir", Path(out), "--max_steps", "12"}).exit_code, 0);
+  }
+  EXPECT_EQ(Read("a/model.safetensors"), Read("b/model.safetensors"));
+  ASSERT_EQ(Train({"--output_dir", Path("c"), "--max_steps", "12", "--seed", "1"}).exit_code, 0);
+  EXPECT_NE(Read("a/model.safetensors"), Read("c/model.safetensors"));
+}
+
+TEST_F(CliTest, TheSameSeedGivesTheSameBitsInBFloat16) {
+  for (const char* out : {"a", "b"}) {  // heads of 32, for which there are kernels of their own
+    const RunResult run = Train({"--output_dir", Path(out), "--max_steps", "12", "--bf16",
+                                 "--config_overrides", "hidden_size=64,num_attention_heads=2"});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+  }
+  EXPECT_EQ(Read("a/model.safetensors"), Read("b/model.safetensors"));
+}
+
+TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
+  const auto losses = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> args = {
+        "--output_dir",       Path(out),
+        "--max_steps",        "20",
+        "--config_overrides", "hidden_dropout_prob=0,attention_probs_dropout_prob=0"};
+    args.insert(args.end(), more.begin(), more.end());
+    const RunResult run = Train(args);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    std::vector<double> all;
+    const Json state = ReadJson(out + "/trainer_state.json");
+    for (const Json& entry : state["log_history"]) {
+      if (entry.contains("loss")) all.push_back(entry["loss"]);
+    }
+    return all;
+  };
+  // 96 samples in batches of 10: the last window of an epoch has 6, whole or in parts.
+  const auto one = losses("one", {"--per_device_train_batch_size", "10"});
+  const auto two = losses("two", {"--per_device_train_batch_size", "10", "--num_threads", "2"});
+  const auto parts =
+      losses("parts", {"--per_device_train_batch_size", "5", "--gradient_accumulation_steps", "2"});
+  setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2", 1);
+  EXPECT_EQ(losses("environment", {"--per_device_train_batch_size", "5"}), parts);
+  EXPECT_EQ(
+      losses("flag", {"--per_device_train_batch_size", "10", "--gradient_accumulation_steps", "1"}),
+      one);
+  unsetenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
+  ASSERT_EQ(one.size(), 20u);
+  ASSERT_EQ(two.size(), 20u);
+  ASSERT_EQ(parts.size(), 20u);
+  for (size_t i = 0; i < 20; ++i) {
+    EXPECT_NEAR(one[i], two[i], 1e-4) << i;
+    EXPECT_NEAR(one[i], parts[i], 1e-3) << i;
+  }
+}
+
+// Masks and order don't depend on threads, and here not even the sums do.
+TEST_F(CliTest, ThreadsChangeNoMask) {
+  for (const char* threads : {"1", "2"}) {
+    ASSERT_EQ(Train({"--output_dir", Path(threads), "--max_steps", "12", "--num_threads", threads})
+                  .exit_code,
+              0);
+  }
+  const auto losses = [&](const std::string& out) {
+    std::vector<double> all;
+    const Json state = ReadJson(out + "/trainer_state.json");
+    for (const Json& entry : state["log_history"]) {
+      if (entry.contains("loss")) all.push_back(entry["loss"]);
+    }
+    return all;
+  };
+  const auto one = losses("1"), two = losses("2");
+  ASSERT_EQ(one.size(), 12u);
+  ASSERT_EQ(two.size(), 12u);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-5) << i;
+}
+
+TEST_F(CliTest, SeveralLabelsFromJsonLines) {
+  std::string rows;
+  for (int i = 0; i < 48; ++i) {
+    rows += i % 3 == 0   ? "{\"text\": \"good film\", \"label\": [\"fine\"]}\n"
+            : i % 3 == 1 ? "{\"text\": \"bad film\", \"label\": [\"poor\", \"long\"]}\n"
+                         : "{\"text\": \"film\", \"label\": []}\n";
+  }
+  Write("train.jsonl", rows);
+  const RunResult run = Train({"--train_file", Path("train.jsonl"), "--validation_file",
+                               Path("train.jsonl"), "--test_file", Path("train.jsonl"), "--do_eval",
+                               "--do_predict", "--num_train_epochs", "10"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(ReadJson("out/config.json")["problem_type"], "multi_label_classification");
+  ExpectKeys(ReadJson("out/eval_results.json"), {"eval_loss", "eval_f1", "eval_accuracy"});
+  const auto predictions = Lines(Read("out/predict_results.tsv"));
+  ASSERT_EQ(predictions.size(), 49u);
+  EXPECT_EQ(predictions[0], "index\tprediction\tlogit_fine\tlogit_long\tlogit_poor");
+}
+
+TEST_F(CliTest, OverridesKeysThatTheConfigLeavesToTheirDefaults) {
+  Json config = ReadJson("model/config.json");
+  config.erase("hidden_dropout_prob");
+  Write("model/config.json", config.dump());
+  ASSERT_EQ(Train({"--config_overrides", "hidden_dropout_prob=0.25", "--max_steps", "1"}).exit_code,
+            0);
+  EXPECT_EQ(ReadJson("out/config.json")["hidden_dropout_prob"], 0.25);
+}
+
+TEST_F(CliTest, MixedPrecision) {
+  const RunResult full = Train({"--do_eval", "--num_train_epochs", "6"});
+  ASSERT_EQ(full.exit_code, 0) << full.err;
+  const Json full_state = ReadJson("out/trainer_state.json");
+  const RunResult run =
+      Train({"--do_eval", "--num_train_epochs", "6", "--bf16", "--overwrite_output_dir"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("bf16"), std::string::npos) << run.out;
+  EXPECT_GT(ReadJson("out/eval_results.json")["eval_accuracy"], 0.8);
+  const Json state = ReadJson("out/trainer_state.json");
+  const double first = state["log_history"][0]["loss"];
+  const double full_first = full_state["log_history"][0]["loss"];
+  EXPECT_NE(first, full_first);
+  EXPECT_NEAR(first, full_first, 0.01);
+}
+
+TEST_F(CliTest, PredictsInBFloat16) {
+  ASSERT_EQ(Train({"--num_train_epochs", "6"}).exit_code, 0);
+  const auto predict = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"predict", Path("out"), "the film", "a bad film"};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunProgram("lathe", args);
+  };
+  const RunResult full = predict({}), narrow = predict({"--bf16"});
+  ASSERT_EQ(narrow.exit_code, 0) << narrow.err;
+  EXPECT_EQ(narrow.out, predict({"--mixed_precision", "bf16"}).out);
+  std::istringstream full_lines(full.out), narrow_lines(narrow.out);
+  std::string full_line, narrow_line;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(std::getline(full_lines, full_line) && std::getline(narrow_lines, narrow_line));
+    const Json a = Json::parse(full_line), b = Json::parse(narrow_line);
+    EXPECT_EQ(a["label"], b["label"]);
+    EXPECT_NEAR(a["score"].get<double>(), b["score"].get<double>(), 0.02);
+    EXPECT_NE(a["score"], b["score"]);
+  }
+  ExpectError(predict({"--bf16", "--mixed_precision", "no"}), "contradict each other", 2);
+  ExpectError(predict({"--bf16", "--fp16"}), "contradict each other", 2);
+  ExpectError(predict({"--mixed_precision", "fp16"}), "fp16 needs a GPU");
+}
+
+TEST_F(CliTest, SaysWhereBFloat16IsNoFaster) {
+  const char* const cap = std::getenv("LATHE_MAX_ISA");
+  const std::string level = cap == nullptr ? "" : cap;
+  ASSERT_EQ(setenv("LATHE_MAX_ISA", level == "2" ? "2" : "3", 1), 0);
+  const std::string slow =
+      "note: this processor has no bfloat16 products: mixed precision bf16 is no faster than "
+      "float32\n";
+  const RunResult run = Train({"--max_steps", "1", "--bf16"});
+  const RunResult predict = RunProgram("lathe", {"predict", Path("out"), "the film", "--bf16"});
+  ASSERT_EQ(level.empty() ? unsetenv("LATHE_MAX_ISA") : setenv("LATHE_MAX_ISA", level.c_str(), 1),
+            0);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, slow);
+  ASSERT_EQ(predict.exit_code, 0) << predict.err;
+  EXPECT_EQ(predict.err, slow);
+  EXPECT_TRUE(Json::accept(predict.out)) << predict.out;
+}
+
+TEST_F(CliTest, GradientCheckpointingChangesNoBit) {
+  for (const std::string precision : {"no", "bf16"}) {
+    const std::string plain = "plain_" + precision, again = "again_" + precision;
+    ASSERT_EQ(Train({"--mixed_precision", precision, "--output_dir", Path(plain)}).exit_code, 0);
+    ASSERT_EQ(Train({"--mixed_precision", precision, "--output_dir", Path(again),
+                     "--gradient_checkpointing"})
+                  .exit_code,
+              0);
+    EXPECT_EQ(Read(plain + "/model.safetensors"), Read(again + "/model.safetensors"));
+  }
+}
+
+TEST_F(CliTest, KeepsTheBestModel) {
+  const RunResult run = Train({"--do_eval", "--eval_strategy", "steps", "--eval_steps", "4",
+                               "--load_best_model_at_end", "--metric_for_best_model", "accuracy",
+                               "--num_train_epochs", "3"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json state = ReadJson("out/trainer_state.json");
+  EXPECT_EQ(ReadJson("out/eval_results.json")["eval_accuracy"], state["best_metric"]);
+  EXPECT_TRUE(state["best_global_step"].is_number());
+}
+
+TEST_F(CliTest, Regression) {
+  Write(
+      "train.csv",
+      "sentence,label\na good film,4.5\na bad film,1.0\nthe plot is dull,1.5\nit was great,5.0\n");
+  Write("dev.csv", "sentence,label\na fine story,4.0\na poor story,0.5\na film,2\n");
+  const RunResult run = Train({"--do_eval", "--do_predict", "--test_file", Path("dev.csv")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  ExpectKeys(ReadJson("out/eval_results.json"), {"eval_mse", "eval_pearson", "eval_spearmanr"});
+  EXPECT_EQ(ReadJson("out/config.json")["problem_type"], "regression");
+  EXPECT_EQ(Lines(Read("out/predict_results.tsv")).size(), 4u);
+}
+
+TEST_F(CliTest, ControlCSavesTheModel) {
+  const RunResult run = Train({"--max_steps", "1000000"}, {.interrupt_after = "step 3/"});
+  EXPECT_NE(run.out.find("  texts       sentence\n"), std::string::npos) << run.out;
+  EXPECT_EQ(run.exit_code, 130) << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_NE(run.out.find("interrupted after step"), std::string::npos);
+  EXPECT_GE(ReadJson("out/trainer_state.json")["global_step"], 3);
+  const RunResult eval =
+      RunProgram("finetune", {"--model_name_or_path", Path("out"), "--validation_file",
+                              Path("dev.csv"), "--do_eval", "--output_dir", Path("eval")});
+  EXPECT_EQ(eval.exit_code, 0) << eval.err;
+}
+
+// Ctrl-C ends a whole pipe: the reader of the output may be gone first.
+TEST_F(CliTest, ControlCWithAReaderThatIsGone) {
+  const RunResult run =
+      Train({"--max_steps", "1000000"}, {.interrupt_after = "step 3/", .close_output = true});
+  EXPECT_EQ(run.exit_code, 130) << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(RunProgram("lathe", {"predict", Path("out"), "the film"}).exit_code, 0);
+}
+
+TEST_F(CliTest, OtherSignalsSaveTheModelToo) {
+  for (const int signal_number : {SIGTERM, SIGHUP}) {
+    const std::string out = "out" + std::to_string(signal_number);
+    const RunResult run = Train({"--max_steps", "1000000", "--output_dir", Path(out)},
+                                {.interrupt_after = "step 3/", .interrupt_signal = signal_number});
+    EXPECT_EQ(run.exit_code, 128 + signal_number) << run.err;
+    EXPECT_EQ(RunProgram("lathe", {"predict", Path(out), "the film"}).exit_code, 0);
+  }
+}
+
+// Weights are written in float32, and Transformers loads them in the dtype that config.json names.
+TEST_F(CliTest, ConfigSaysTheDTypeOfTheWeights) {
+  SetConfig({{"dtype", "bfloat16"}, {"torch_dtype", "float16"}});
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  EXPECT_EQ(ReadJson("out/config.json")["dtype"], "float32");
+  EXPECT_EQ(ReadJson("out/config.json")["torch_dtype"], "float32");
+}
+
+TEST_F(CliTest, ControlCSavesTheBestModelWhereThatIsWanted) {
+  const RunResult run = Train({"--max_steps", "1000000", "--eval_strategy", "steps", "--eval_steps",
+                               "2", "--load_best_model_at_end"},
+                              {.interrupt_after = "eval at step 4", .interrupts = 3});
+  EXPECT_EQ(run.exit_code, 130) << run.err;
+  const Json state = ReadJson("out/trainer_state.json");
+  const std::string best = "; the best model, of step " +
+                           std::to_string(state["best_global_step"].get<int64_t>()) + ", is in ";
+  EXPECT_NE(run.out.find(best), std::string::npos) << run.out;
+  const RunResult eval =
+      RunProgram("finetune", {"--model_name_or_path", Path("out"), "--validation_file",
+                              Path("dev.csv"), "--do_eval", "--output_dir", Path("eval")});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_NEAR(ReadJson("eval/eval_results.json")["eval_loss"], state["best_metric"], 1e-6);
+}
+
+TEST_F(CliTest, LathePredict) {
+  ASSERT_EQ(Train({"--num_train_epochs", "6"}).exit_code, 0);
+  const RunResult words =
+      RunProgram("lathe", {"predict", Path("out"), "the film is great", "a dull plot"});
+  ASSERT_EQ(words.exit_code, 0) << words.err;
+  const auto lines = Lines(words.out);
+  ASSERT_EQ(lines.size(), 2u);
+  const Json first = Json::parse(lines[0]);
+  EXPECT_EQ(first["label"], "positive");
+  EXPECT_GT(first["score"], 0.5);
+  EXPECT_FALSE(first.contains("scores"));
+
+  const RunResult input =
+      RunProgram("lathe", {"predict", Path("out"), "--all_scores", "--batch_size", "2"},
+                 {.input = "the film is great\na dull plot\n\n"});
+  ASSERT_EQ(input.exit_code, 0) << input.err;
+  ASSERT_EQ(Lines(input.out).size(), 3u);
+  const Json all = Json::parse(Lines(input.out)[0]);
+  EXPECT_NEAR(all["score"], first["score"], 1e-6);
+  EXPECT_NEAR(all["scores"]["positive"].get<double>() + all["scores"]["negative"].get<double>(), 1,
+              1e-9);
+
+  ExpectError(RunProgram("lathe", {"predict", Path("out")}, {.input = "fine\nbad \xff byte\n"}),
+              "standard input:2: not valid UTF-8");
+  ExpectError(RunProgram("lathe", {"predict", Path("nowhere"), "x"}), "nowhere");
+}
+
+TEST_F(CliTest, TheExampleLoopTrains) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  const RunResult run = RunProgram("examples/training_loop",
+                                   {Path("out"), Path("train.csv"), Path("dev.csv"), Path("loop")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("epoch 3: eval_loss 0."), std::string::npos) << run.out;
+  const RunResult eval =
+      RunProgram("finetune", {"--model_name_or_path", Path("loop"), "--validation_file",
+                              Path("dev.csv"), "--do_eval", "--output_dir", Path("eval")});
+  EXPECT_EQ(eval.exit_code, 0) << eval.err;
+}
+
+TEST_F(CliTest, LatheCommands) {
+  EXPECT_EQ(RunProgram("lathe", {"--help"}).exit_code, 0);
+  EXPECT_EQ(RunProgram("lathe", {"predict", "--help"}).exit_code, 0);
+  EXPECT_EQ(RunProgram("finetune", {"--help"}).exit_code, 0);
+  const RunResult typo = RunProgram("lathe", {"perdict"});
+  ExpectError(typo, "unknown command \"perdict\"", 2);
+  EXPECT_NE(typo.err.find("did you mean predict?"), std::string::npos);
+  ExpectError(RunProgram("lathe", {"predict"}), "MODEL_DIR is missing", 2);
+  ExpectError(RunProgram("lathe", {"predict", "m", "--all_score"}), "unknown option --all_score",
+              2);
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,199 @@
+// Two machines of two processes each, with one's results, and what ends them both.
+#include "lathe/apps/testing/two_machines.h"
+
+#include <signal.h>
+
+#include <filesystem>
+#include <iostream>
+
+namespace lathe {
+namespace {
+
+using Args = std::vector<std::string>;
+
+TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
+  const Args more = {"--max_steps", "12", "--do_eval"};
+  const auto with_batch = [&](const std::string& out, const std::string& size) {
+    Args all = more;
+    all.insert(all.end(), {"--per_device_train_batch_size", size});
+    return Finetune(out, all);
+  };
+  ASSERT_EQ(Launch(1, with_batch("one", "12")).exit_code, 0);
+  ASSERT_EQ(RunOnBoth(with_batch("four", "3")), (std::vector<int>{0, 0}))
+      << Read("err.0") << Read("err.1");
+  std::cout << (has_network_ ? "two network namespaces" : "two addresses") << "\n";
+  const std::vector<double> one = Losses("one"), four = Losses("four");
+  ASSERT_EQ(one.size(), 12u);
+  ASSERT_EQ(four.size(), 12u);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(four[i], one[i], 1e-6 * one[i]) << i;
+  EXPECT_EQ(ReadJson("four/eval_results.json")["eval_accuracy"],
+            ReadJson("one/eval_results.json")["eval_accuracy"]);
+  EXPECT_EQ(Read("out.1"), "");  // the main process's machine tells
+}
+
+TEST_F(TwoMachines, MeetWhereTheMainOneIsGivenByItsName) {
+  if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
+  main_name_ = "main-machine";
+  EXPECT_EQ(RunOnBoth(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),
+            (std::vector<int>{0, 0}))
+      << Read("err.0") << Read("err.1");
+  EXPECT_EQ(Losses("out").size(), 3u);
+}
+
+TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
+  const Args program =
+      Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2"});
+  for (const int machine : {0, 1}) {
+    std::filesystem::remove_all(Path("out"));
+    for (const int m : {0, 1}) Write("out." + std::to_string(m), "");
+    const std::vector<int> codes = RunOnBoth(program, [&] {
+      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
+      kill(LauncherOf(machine), SIGINT);
+    });
+    EXPECT_EQ(codes, (std::vector<int>{130, 130})) << Read("err.0") << Read("err.1");
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+    EXPECT_NE(Read("out.0").find("interrupted after step "), std::string::npos) << Read("out.0");
+    // The one that got it knows why; the other one says what its ranks have said.
+    EXPECT_EQ(Read("err." + std::to_string(machine)), "");
+    EXPECT_TRUE(Read("err." + std::to_string(1 - machine))
+                    .ends_with(") ended with exit code 130, as told by signal 2 (Interrupt)\n"))
+        << Read("err." + std::to_string(1 - machine));
+  }
+}
+
+// What ends with a rank of the second machine.
+class LostRankOfTheOther : public TwoMachines {
+ protected:
+  struct Outcome {
+    std::vector<int> codes;  // the launchers'
+    double first = 0,
+           all = 0;  // seconds from the fault until the first machine has ended, and both
+  };
+
+  // A long training; `fault` comes to the process of `victim` once it has made steps.
+  Outcome WithFault(int victim, int fault, const Args& more = {}) {
+    std::filesystem::remove_all(Path("out"));
+    Write("out.0", "");
+    Args options = {"--max_steps", "1000000", "--per_device_train_batch_size", "2"};
+    options.insert(options.end(), more.begin(), more.end());
+    std::string script = "echo $$ > " + Path("") + "pid.$RANK; exec";
+    for (const std::string& arg : Finetune("out", options)) script += " '" + arg + "'";
+    Outcome outcome;
+    TestClock::time_point start;
+    Write("rank.sh", script);
+    outcome.codes = RunOnBoth({"sh", Path("rank.sh")}, [&] {
+      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
+      const pid_t process = std::stoi(Read("pid." + std::to_string(victim)));
+      const pid_t launcher = LauncherOf(0);
+      start = TestClock::now();
+      kill(process, fault);
+      EXPECT_TRUE(WaitUntil([&] { return !IsAlive(launcher); }));
+      outcome.first = SecondsSince(start);
+    });
+    outcome.all = SecondsSince(start);
+    std::cout << "signal " << fault << " to rank " << victim << ": the other machine over after "
+              << outcome.first << " s, its own after " << outcome.all << " s\n";
+    return outcome;
+  }
+};
+
+TEST_F(LostRankOfTheOther, AKilledOneEndsBothAtOnce) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    for (const int victim : {2, 3}) {
+      const Outcome outcome = WithFault(victim, SIGKILL);
+      const std::string errors = Read("err.0") + Read("err.1");
+      EXPECT_EQ(outcome.codes, (std::vector<int>{75, 128 + SIGKILL})) << errors;
+      EXPECT_LT(outcome.first, 2);
+      EXPECT_LT(outcome.all, 2);
+      const std::string rank = "rank " + std::to_string(victim);
+      EXPECT_NE(Read("err.0").find("rank 0 can't go on: " + rank + " has ended while training\n"),
+                std::string::npos)
+          << errors;
+      EXPECT_NE(Read("err.1").find(rank + " (process "), std::string::npos) << errors;
+      EXPECT_TRUE(Read("err.1").ends_with(") was killed by signal 9 (Killed)\n")) << errors;
+      EXPECT_TRUE(Exists("out/model.safetensors"));
+    }
+  }
+}
+
+// The first process of the machine that is left saves.
+TEST_F(LostRankOfTheOther, TheWholeMainMachineMayBeLost) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    std::filesystem::remove_all(Path("out"));
+    Write("out.0", "");
+    const Args program =
+        Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2"});
+    const std::vector<int> codes = RunOnBoth(program, [&] {
+      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
+      kill(LauncherOf(0), SIGKILL);
+    });
+    EXPECT_EQ(codes[1], 75) << Read("err.1");
+    EXPECT_NE(Read("err.1").find("rank 2: error: "), std::string::npos) << Read("err.1");
+    EXPECT_NE(Read("err.1").find("is in " + Path("out") + "\n"), std::string::npos)
+        << Read("err.1");
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+  }
+}
+
+// Of the other machine, before it has joined: the others know from that machine.
+TEST_F(TwoMachines, ARankThatEndsBeforeItJoinsIsNamed) {
+  for (const int code : {7, 0}) {
+    std::string script = "test $RANK = 3 && sleep 2 && exit " + std::to_string(code) + "; exec";
+    for (const std::string& arg : Finetune("out", {"--max_steps", "3", "--ddp_timeout", "60"}))
+      script += " '" + arg + "'";
+    Write("rank.sh", script);
+    const TestClock::time_point start = TestClock::now();
+    const std::vector<int> codes = RunOnBoth({"sh", Path("rank.sh")}, [] {});
+    EXPECT_LT(SecondsSince(start), 2 + 3);
+    EXPECT_EQ(codes, (std::vector<int>{75, code == 0 ? 75 : code})) << Read("err.1");
+    EXPECT_NE(Read("err.0").find("[joining] rank 0 can't go on: rank 3 has ended before all had "
+                                 "joined\n"),
+              std::string::npos)
+        << Read("err.0");
+  }
+}
+
+TEST_F(LostRankOfTheOther, AHangingOneEndsBothAfterTheTimeout) {
+  for (int round = 0; round < FaultRounds(); ++round) {
+    const Outcome outcome = WithFault(3, SIGSTOP, {"--ddp_timeout", "2"});
+    const std::string errors = Read("err.0") + Read("err.1");
+    EXPECT_EQ(outcome.codes, (std::vector<int>{75, 75})) << errors;
+    EXPECT_GE(outcome.first, 2);
+    EXPECT_LT(outcome.first, 2 + 3);
+    EXPECT_LT(outcome.all, 2 + 3 + 10);  // until the launcher has killed it
+    EXPECT_NE(Read("err.0").find("rank 0 can't go on: rank 3 does not answer while training\n"),
+              std::string::npos)
+        << errors;
+    EXPECT_NE(Read("err.1").find("rank 3 did not end within 5 s of being told to; it is killed\n"),
+              std::string::npos)
+        << errors;
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+  }
+}
+
+TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
+  if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
+  const Args program = Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size",
+                                        "2", "--ddp_timeout", "3"});
+  for (int round = 0; round < FaultRounds(); ++round) {
+    Shell("ip -n " + NameOf(0) + " link set card up");
+    std::filesystem::remove_all(Path("out"));
+    TestClock::time_point cut;
+    Write("out.0", "");
+    const std::vector<int> codes = RunOnBoth(program, [&] {
+      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
+      cut = TestClock::now();
+      EXPECT_EQ(Shell("ip -n " + NameOf(0) + " link set card down"), 0);
+    });
+    const double seconds = SecondsSince(cut);
+    std::cout << "network cut, timeout 3 s: over after " << seconds << " s\n";
+    EXPECT_EQ(codes, (std::vector<int>{75, 75}));
+    EXPECT_LT(seconds, 30);
+    EXPECT_NE(Read("err.0").find("rank 0 can't go on: "), std::string::npos) << Read("err.0");
+    EXPECT_NE(Read("err.1").find("rank 2: error: "), std::string::npos) << Read("err.1");
+    EXPECT_TRUE(Exists("out/model.safetensors"));
+  }
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,197 @@
+#include "lathe/train/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "lathe/core/autograd.h"
+#include "lathe/data/data_loader.h"
+#include "lathe/data/metrics.h"
+#include "lathe/train/interrupt.h"
+#include "lathe/train/progress.h"
+
+namespace lathe {
+namespace {
+
+// A label must not break the table.
+std::string Cell(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
+  return text;
+}
+
+// The shortest text that reads back as the same float.
+std::string Number(float value) {
+  char buffer[32];
+  for (int digits = 6; digits <= 9; ++digits) {
+    std::snprintf(buffer, sizeof buffer, "%.*g", digits, static_cast<double>(value));
+    if (std::strtof(buffer, nullptr) == value) break;
+  }
+  return buffer;
+}
+
+// Whether this process, or as it learns within half a second another one, has been told to end.
+class SharedInterrupt {
+ public:
+  explicit SharedInterrupt(ProcessGroup& group) : group_(group) {}
+
+  bool Came() {
+    if (Interrupted()) {
+      group_.Post(kWord, "");
+      return true;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (group_.size() == 1 || now < next_look_) return false;
+    next_look_ = now + std::chrono::milliseconds(500);
+    return group_.Find(kWord, std::chrono::milliseconds(0)).has_value();
+  }
+
+ private:
+  static constexpr char kWord[] = "an evaluation is to end";
+  ProcessGroup& group_;
+  std::chrono::steady_clock::time_point next_look_;  // long ago
+};
+
+// The names of all labels that a row of logits predicts.
+std::string PredictedNames(const float* row, const LabelSet& labels,
+                           const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (row[i] > 0) out += (out.empty() ? "" : ",") + Cell(labels.names()[i]);
+  }
+  return out;
+}
+
+// All processes' rows, each where its sample lies in the data set.
+Evaluation Assemble(Accelerator& accelerator, const TokenizedDataset& dataset,
+                    const std::vector<float>& logits, const std::vector<int64_t>& indices,
+                    double loss_sum, bool complete) {
+  Evaluation result;
+  const Tensor missing = accelerator.Reduce(Tensor::FromVector<int64_t>({complete ? 0 : 1}));
+  result.complete = missing.Item() == 0;
+  if (!result.complete) return result;
+  const double sum = accelerator.Reduce(Tensor::FromVector<double>({loss_sum})).Item();
+  result.loss = dataset.size() > 0 ? sum / static_cast<double>(dataset.size()) : 0;
+  const Tensor all_logits = accelerator.Gather(Tensor::FromVector(logits));
+  const Tensor all_indices = accelerator.Gather(Tensor::FromVector(indices));
+  result.logits.resize(static_cast<size_t>(all_logits.numel()));
+  if (dataset.size() == 0) return result;
+  const int64_t width = all_logits.numel() / dataset.size();
+  const std::span<const int64_t> places = all_indices.values<int64_t>();
+  for (size_t i = 0; i < places.size(); ++i) {
+    std::copy_n(all_logits.data<float>() + static_cast<int64_t>(i) * width, width,
+                result.logits.begin() + places[i] * width);
+  }
+  return result;
+}
+
+}  // namespace
+
+Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
+                    std::shared_ptr<const TokenizedDataset> dataset,
+                    const FinetuneArguments& options, const std::string& title) {
+  const auto start = std::chrono::steady_clock::now();
+  model.Eval();
+  NoGradGuard no_grad;
+  DataLoader loader(dataset,
+                    {.batch_size = options.per_device_eval_batch_size * accelerator.num_processes(),
+                     .even_tokens = true});
+  accelerator.Prepare(loader);
+  Progress progress({.title = title,
+                     .total = loader.size(),
+                     .unit = "batch",
+                     .enabled = !options.disable_tqdm && accelerator.is_main_process()});
+  std::vector<float> logits;
+  std::vector<int64_t> indices;  // of the samples that they are of
+  double loss_sum = 0;
+  int64_t batches = 0;
+  std::vector<SequenceClassifierOutput> unread;
+  const auto read = [&] {
+    for (const SequenceClassifierOutput& outputs : unread) {
+      const auto rows = outputs.logits.ToVector<float>();
+      logits.insert(logits.end(), rows.begin(), rows.end());
+      if (!outputs.loss.defined()) continue;
+      loss_sum += outputs.loss.Item() * static_cast<double>(outputs.logits.dim(0));
+    }
+    unread.clear();
+  };
+  // On a GPU, reading waits for it.
+  SharedInterrupt interrupt(accelerator.group());
+  const size_t most_unread = accelerator.device() == Device{} ? 1 : 32;
+  for (const Batch& batch : loader) {
+    SequenceClassifierOutput outputs = model.Forward(batch);
+    ++batches;
+    if (!batch.whole->stand_in) {
+      unread.push_back({.loss = outputs.loss, .logits = outputs.logits, .hidden_states = {}});
+      indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
+      if (unread.size() == most_unread) read();
+    }
+    progress.Update(1);
+    if (interrupt.Came()) break;
+  }
+  read();
+  Evaluation result =
+      Assemble(accelerator, *dataset, logits, indices, loss_sum, batches == loader.size());
+  result.batches = batches;
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+std::string FirstNotFinite(const Evaluation& evaluation, int64_t num_labels,
+                           const std::string& data) {
+  const auto bad = std::find_if_not(evaluation.logits.begin(), evaluation.logits.end(),
+                                    [](float v) { return std::isfinite(v); });
+  if (bad != evaluation.logits.end()) {
+    return "the logits of " + data + " sample " +
+           std::to_string((bad - evaluation.logits.begin()) / num_labels) + " are not finite";
+  }
+  if (std::isfinite(evaluation.loss)) return "";
+  return "the " + data + " loss is " + (std::isnan(evaluation.loss) ? "NaN" : "Inf");
+}
+
+nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset) {
+  nlohmann::json json = {
+      {"eval_loss", evaluation.loss},
+      {"eval_samples", dataset.size()},
+      {"eval_runtime", evaluation.seconds},
+      {"eval_samples_per_second", static_cast<double>(dataset.size()) / evaluation.seconds},
+      {"eval_steps_per_second", static_cast<double>(evaluation.batches) / evaluation.seconds}};
+  const MetricValues values = ComputeMetrics({.kind = dataset.kind,
+                                              .num_labels = dataset.num_labels,
+                                              .logits = evaluation.logits,
+                                              .classes = dataset.classes,
+                                              .scores = dataset.scores});
+  for (const auto& [name, value] : values) json["eval_" + name] = value;
+  return json;
+}
+
+std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,
+                            const std::vector<std::string>& label_names) {
+  const int64_t columns = labels.num_labels();
+  std::string table = "index\tprediction";
+  for (const std::string& name : label_names) table += "\tlogit_" + Cell(name);
+  table += '\n';
+  const std::vector<int64_t> best = ArgMax(evaluation.logits, columns);
+  for (size_t i = 0; i < best.size(); ++i) {
+    const float* row = evaluation.logits.data() + static_cast<int64_t>(i) * columns;
+    table += std::to_string(i) + '\t';
+    switch (labels.kind()) {
+      case LabelKind::kRegression:
+        table += Number(row[0]);
+        break;
+      case LabelKind::kSingleLabel:
+        table += Cell(labels.names()[static_cast<size_t>(best[i])]);
+        break;
+      case LabelKind::kMultiLabel:
+        table += PredictedNames(row, labels, labels.names());
+        break;
+    }
+    for (int64_t c = 0; c < columns; ++c) table += '\t' + Number(row[c]);
+    table += '\n';
+  }
+  return table;
+}
+
+}  // namespace lathe

@@ -1,0 +1,92 @@
+#include "lathe/train/interrupt.h"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <initializer_list>
+
+#include "lathe/core/file.h"
+
+namespace lathe {
+namespace {
+
+// A key that is held down, or pressed twice in haste, is one wish to stop.
+constexpr time_t kHasteSeconds = 1;
+
+volatile sig_atomic_t interrupted = 0;  // the signal's number
+volatile sig_atomic_t shields = 0;
+volatile time_t first_second = 0;
+volatile sig_atomic_t bell = -1;  // what alarms wait for; never closed, as a handler may run late
+
+void Ring() {
+  const int before = errno;  // a handler must leave it
+  const uint64_t one = 1;
+  while (write(bell, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  errno = before;
+}
+
+void HandleInterrupt(int signal_number) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (interrupted == 0) first_second = now.tv_sec;
+  interrupted = signal_number;
+  if (bell >= 0) Ring();
+  if (shields > 0 || now.tv_sec - first_second <= kHasteSeconds) return;
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+}  // namespace
+
+void InstallInterruptHandler() {
+  // A stack of its own for the handler, which this thread gets to run. On this thread's own stack a
+  // signal amid one of oneDNN's generated products corrupted the heap in one of some 60 runs, as if
+  // the product kept something below the stack's pointer. With AMX a frame takes some 11 KiB.
+  alignas(64) static char handler_stack[64 << 10];
+  const stack_t stack = {.ss_sp = handler_stack, .ss_flags = 0, .ss_size = sizeof handler_stack};
+  sigaltstack(&stack, nullptr);
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    sigaction(signal_number, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;  // as nohup and a shell's background jobs want it
+    action.sa_handler = HandleInterrupt;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;  // a write that is under way goes on
+    sigaction(signal_number, &action, nullptr);
+  }
+}
+
+bool Interrupted() { return interrupted != 0; }
+
+int InterruptSignal() { return interrupted; }
+
+int InterruptedExitCode(int signal_number) {
+  return 128 + (signal_number != 0 ? signal_number : SIGTERM);
+}
+
+InterruptAlarm::InterruptAlarm(const std::function<void(int)>& end) {
+  if (bell < 0) bell = eventfd(0, EFD_CLOEXEC);
+  if (bell < 0) throw FileError("eventfd", errno);
+  thread_ = std::thread([this, end] {
+    uint64_t rings = 0;
+    while (!over_ && !Interrupted()) {
+      if (read(bell, &rings, sizeof rings) < 0 && errno != EINTR) return;
+    }
+    if (!over_) end(InterruptSignal());
+  });
+}
+
+InterruptAlarm::~InterruptAlarm() {
+  over_ = true;
+  Ring();
+  thread_.join();
+}
+
+InterruptShield::InterruptShield() { shields = shields + 1; }
+InterruptShield::~InterruptShield() { shields = shields - 1; }
+
+}  // namespace lathe

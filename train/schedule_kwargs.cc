@@ -1,0 +1,116 @@
+#include "lathe/train/schedule_kwargs.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/core/json_nesting.h"
+#include "lathe/core/nearest_name.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+using Names = std::vector<std::string>;
+
+// The keyword arguments of Transformers' get_*_schedule*, without those that have options of their
+// own here.
+const Names& NamesOf(const std::string& schedule) {
+  static const std::map<std::string, Names> names = {
+      {"cosine", {"num_cycles"}},
+      {"cosine_with_restarts", {"num_cycles"}},
+      {"polynomial", {"lr_end", "power"}},
+      {"inverse_sqrt", {"timescale"}},
+      {"reduce_lr_on_plateau", {"mode", "factor", "patience", "threshold", "cooldown", "min_lr"}},
+      {"cosine_with_min_lr", {"num_cycles", "min_lr", "min_lr_rate"}},
+      {"warmup_stable_decay",
+       {"num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio",
+        "num_cycles"}}};
+  static const Names none;
+  const auto found = names.find(schedule);
+  return found == names.end() ? none : found->second;
+}
+
+template <typename T>
+bool Set(const Json& value, T& field) {
+  const bool fits = std::is_same_v<T, std::string> ? value.is_string()
+                    : std::is_integral_v<T>        ? value.is_number_integer()
+                                                   : value.is_number();
+  if (fits) field = value.get<T>();
+  return fits;
+}
+
+template <typename T>
+bool Set(const Json& value, std::optional<T>& field) {
+  return Set(value, field.emplace());
+}
+
+// A function that sets `field` if the value has its type.
+template <typename T>
+auto Into(T& field) {
+  return [&field](const Json& value) { return Set(value, field); };
+}
+
+void CheckName(const std::string& schedule, const std::string& name) {
+  const Names& names = NamesOf(schedule);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  std::string known;
+  for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
+  const auto nearest = NearestName(name, names);
+  throw InvalidArgument("--lr_scheduler_kwargs: " + schedule + " has no option \"" + name + "\"",
+                        nearest         ? "did you mean " + *nearest + "?"
+                        : names.empty() ? "it has none"
+                                        : "it has " + known);
+}
+
+}  // namespace
+
+ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::string& text) {
+  ScheduleOptions options;
+  if (text.empty()) return options;
+  const std::map<std::string, std::function<bool(const Json&)>> setters = {
+      {"num_cycles", Into(options.num_cycles)},
+      {"power", Into(options.power)},
+      {"lr_end", Into(options.lr_end)},
+      {"min_lr", Into(options.min_lr)},
+      {"min_lr_rate", Into(options.min_lr_rate)},
+      {"timescale", Into(options.timescale)},
+      {"num_decay_steps", Into(options.num_decay_steps)},
+      {"num_stable_steps", Into(options.num_stable_steps)},
+      {"warmup_type", Into(options.warmup_type)},
+      {"decay_type", Into(options.decay_type)},
+      {"min_lr_ratio", Into(options.min_lr_ratio)},
+      {"mode", Into(options.mode)},
+      {"factor", Into(options.factor)},
+      {"patience", Into(options.patience)},
+      {"threshold", Into(options.threshold)},
+      {"cooldown", Into(options.cooldown)}};
+
+  CheckJsonNesting(text, "--lr_scheduler_kwargs");
+  Json json;
+  std::string problem;  // a number that doesn't fit, say
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& e) {
+    problem = ": " + WithoutTag(e.what());
+  }
+  if (!json.is_object()) {
+    throw InvalidArgument("--lr_scheduler_kwargs must be a JSON object but is \"" + text + "\"" +
+                          problem);
+  }
+  for (const auto& [name, value] : json.items()) {
+    CheckName(schedule, name);
+    if (!setters.at(name)(value)) {
+      throw InvalidArgument("--lr_scheduler_kwargs: \"" + name +
+                            "\" has the wrong type: " + value.dump());
+    }
+  }
+  return options;
+}
+
+}  // namespace lathe

@@ -1,0 +1,189 @@
+// DecideLabels: from label columns, flags and config to the classifier's outputs.
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "lathe/core/error.h"
+#include "lathe/train/run_errors.h"
+#include "lathe/train/task/task.h"
+
+namespace lathe {
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+std::string Join(const Names& names) {
+  std::string out;
+  for (size_t i = 0; i < names.size() && i < 20; ++i) out += (i > 0 ? ", " : "") + names[i];
+  return names.size() > 20 ? out + ", ..." : out;
+}
+
+LabelSet Make(LabelKind kind, Names names) {
+  return kind == LabelKind::kMultiLabel ? LabelSet::MultiLabel(std::move(names))
+                                        : LabelSet::Classes(std::move(names));
+}
+
+Names NumbersBelow(int64_t n) {
+  Names names;
+  for (int64_t i = 0; i < n; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+bool IsDefaultNames(const Names& names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] != "LABEL_" + std::to_string(i)) return false;
+  }
+  return true;
+}
+
+bool Contains(const Names& all, const Names& some) {
+  return std::all_of(some.begin(), some.end(), [&](const std::string& name) {
+    return std::find(all.begin(), all.end(), name) != all.end();
+  });
+}
+
+bool AreNumbers(const Names& names) {
+  return std::all_of(names.begin(), names.end(),
+                     [](const std::string& name) { return ParseNumber(name).has_value(); });
+}
+
+LabelKind KindOf(const std::string& problem_type) {
+  if (problem_type == "regression") return LabelKind::kRegression;
+  return problem_type == "multi_label_classification" ? LabelKind::kMultiLabel
+                                                      : LabelKind::kSingleLabel;
+}
+
+// A column of scores with a slip in it would otherwise be taken for names of classes.
+void CheckScores(const TextTable& train, const Names& column) {
+  int64_t numbers = 0, fractions = 0, bad_row = -1;
+  for (size_t row = 0; row < column.size(); ++row) {
+    if (!ParseNumber(column[row])) {
+      if (bad_row < 0) bad_row = static_cast<int64_t>(row);
+    } else {
+      ++numbers;
+      fractions += column[row].find('.') != std::string::npos;
+    }
+  }
+  const bool are_scores = fractions > 0 && numbers * 2 > static_cast<int64_t>(column.size());
+  if (bad_row < 0 || !are_scores) return;
+  throw InvalidArgument(
+      train.Where(bad_row) + ": score \"" + column[bad_row] + "\" is not a number",
+      "correct it, or pass --problem_type single_label_classification if these are names");
+}
+
+LabelSet Infer(const Names& column, const std::string& where) {
+  try {
+    return LabelSet::Infer({&column});
+  } catch (const Error& e) {
+    throw Error(e.code(), where + ": " + WithoutTag(e.message()), e.hint(), e.location());
+  }
+}
+
+LabelSet FromTraining(const TextTable& train, const FinetuneArguments& options) {
+  const Names& column = train.column(options.label_column);
+  for (size_t row = 0; row < column.size(); ++row) {
+    if (!column[row].empty()) continue;
+    throw InvalidArgument(train.Where(static_cast<int64_t>(row)) + ": empty label",
+                          "give the row a label or remove it");
+  }
+  if (options.problem_type.empty()) CheckScores(train, column);
+  const std::string where = train.path + ": column \"" + options.label_column + "\"";
+  const LabelSet inferred = Infer(column, where);
+  if (options.problem_type.empty()) return inferred;
+  const LabelKind wanted = KindOf(options.problem_type);
+  if (wanted == inferred.kind()) return inferred;
+  if (wanted == LabelKind::kMultiLabel || inferred.kind() == LabelKind::kMultiLabel) {
+    throw InvalidArgument(where + (wanted == LabelKind::kMultiLabel ? " holds no" : " holds") +
+                              " arrays of labels but --problem_type is " + options.problem_type,
+                          "multi-label data is a .json or .jsonl file whose labels are arrays");
+  }
+  if (wanted == LabelKind::kRegression) return LabelSet::Regression();
+  // Classes that look like decimal numbers.
+  const std::set<std::string> unique(column.begin(), column.end());
+  return LabelSet::Classes(Names(unique.begin(), unique.end()));
+}
+
+// Without training data the model says what its outputs mean.
+LabelSet FromConfig(const TextTable* validation, const PretrainedConfig& config,
+                    const FinetuneArguments& options) {
+  const std::string type =
+      options.problem_type.empty() ? config.problem_type() : options.problem_type;
+  if (type == "regression" || (type.empty() && config.num_labels() == 1))
+    return LabelSet::Regression();
+  const LabelKind kind = KindOf(type);
+  const Names names = config.label_names();
+  if (kind == LabelKind::kSingleLabel && IsDefaultNames(names) && validation != nullptr &&
+      validation->has(options.label_column)) {
+    const Names numbers = NumbersBelow(static_cast<int64_t>(names.size()));
+    if (Contains(numbers, validation->column(options.label_column)))
+      return LabelSet::Classes(numbers);
+  }
+  return Make(kind, names);
+}
+
+// The model's own order if it has the same names, whatever their case (as run_glue does).
+Names InOrderOf(const Names& model_names, const Names& names) {
+  Names ordered;
+  for (const std::string& model_name : model_names) {
+    for (const std::string& name : names) {
+      if (Lower(name) == Lower(model_name)) ordered.push_back(name);
+    }
+  }
+  return ordered.size() == names.size() && ordered.size() == model_names.size() ? ordered : names;
+}
+
+}  // namespace
+
+std::string ProblemType(LabelKind kind) {
+  switch (kind) {
+    case LabelKind::kRegression:
+      return "regression";
+    case LabelKind::kMultiLabel:
+      return "multi_label_classification";
+    case LabelKind::kSingleLabel:
+      break;
+  }
+  return "single_label_classification";
+}
+
+LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
+                      const PretrainedConfig& config, const FinetuneArguments& options) {
+  LabelSet labels =
+      train != nullptr ? FromTraining(*train, options) : FromConfig(validation, config, options);
+  const int64_t wanted = options.num_labels.value_or(labels.num_labels());
+  if (labels.kind() == LabelKind::kRegression) {
+    if (wanted != 1) {
+      throw UsageError("--num_labels is " + std::to_string(wanted) +
+                           " but the labels are numbers, and a regression has one output",
+                       "leave --num_labels out, or pass --problem_type single_label_classification "
+                       "if the numbers are names");
+    }
+    return labels;
+  }
+  Names names = train != nullptr ? InOrderOf(config.label_names(), labels.names()) : labels.names();
+  const int64_t found = static_cast<int64_t>(names.size());
+  if (found > wanted) {
+    const std::string where = train != nullptr ? train->path : config.path();
+    throw InvalidArgument(
+        where + ": " + std::to_string(found) + " labels (" + Join(names) +
+            ") but --num_labels is " + std::to_string(wanted),
+        wanted == 1 && labels.kind() != LabelKind::kMultiLabel && AreNumbers(names)
+            ? "pass --problem_type regression to fit the numbers themselves"
+            : "leave --num_labels out or raise it");
+  }
+  if (const Names numbers = NumbersBelow(wanted); Contains(numbers, names)) {
+    // Class numbers of which the file happens to lack some.
+    if (found < wanted) names = numbers;
+  } else {
+    for (int64_t i = found; i < wanted; ++i) names.push_back("LABEL_" + std::to_string(i));
+  }
+  return Make(labels.kind(), std::move(names));
+}
+
+}  // namespace lathe

@@ -1,0 +1,143 @@
+#include "lathe/train/task/shared_task.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+
+namespace lathe {
+namespace {
+
+void WriteAll(int fd, const void* data, size_t size) {
+  const char* at = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written = write(fd, at, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) throw FileError("memory for the other processes", errno);
+    at += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+void ReadAll(int fd, void* data, size_t size, const std::string& path) {
+  char* at = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t got = read(fd, at, size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw FileError(path, errno);
+    Check(got > 0, "shared_task", path, " is cut off");
+    at += got;
+    size -= static_cast<size_t>(got);
+  }
+}
+
+// Calls f for every array of a data set, in one order.
+template <typename Dataset, typename F>
+void ForEachArray(Dataset& dataset, F f) {
+  f(dataset.input_ids);
+  f(dataset.token_type_ids);
+  f(dataset.offsets);
+  f(dataset.classes);
+  f(dataset.scores);
+}
+
+nlohmann::json Describe(const TaskData& data) {
+  if (data.dataset == nullptr) return nullptr;
+  const TokenizedDataset& d = *data.dataset;
+  nlohmann::json sizes = nlohmann::json::array();
+  ForEachArray(d, [&](const auto& array) { sizes.push_back(array.size()); });
+  return {{"path", data.path},
+          {"sizes", sizes},
+          {"kind", static_cast<int>(d.kind)},
+          {"has_labels", d.has_labels},
+          {"num_labels", d.num_labels},
+          {"truncated", d.truncated}};
+}
+
+TaskData ReadData(const nlohmann::json& json, int fd, const std::string& path) {
+  if (json.is_null()) return {};
+  TokenizedDataset d;
+  d.kind = static_cast<LabelKind>(json.at("kind").get<int>());
+  d.has_labels = json.at("has_labels");
+  d.num_labels = json.at("num_labels");
+  d.truncated = json.at("truncated");
+  size_t next = 0;
+  ForEachArray(d, [&](auto& array) {
+    array.resize(json.at("sizes").at(next++).get<size_t>());
+    ReadAll(fd, array.data(), array.size() * sizeof array[0], path);
+  });
+  return {json.at("path"), std::make_shared<const TokenizedDataset>(std::move(d))};
+}
+
+LabelSet MakeLabels(LabelKind kind, std::vector<std::string> names) {
+  switch (kind) {
+    case LabelKind::kSingleLabel:
+      return LabelSet::Classes(std::move(names));
+    case LabelKind::kMultiLabel:
+      return LabelSet::MultiLabel(std::move(names));
+    case LabelKind::kRegression:
+      break;
+  }
+  return LabelSet::Regression();
+}
+
+}  // namespace
+
+SharedTask::SharedTask(const Task& task) : fd_(memfd_create("lathe task", MFD_CLOEXEC)) {
+  if (fd_ < 0) throw FileError("memory for the other processes", errno);
+  const nlohmann::json json = {{"kind", static_cast<int>(task.labels.kind())},
+                               {"names", task.labels.names()},
+                               {"first", task.text_columns.first},
+                               {"second", task.text_columns.second},
+                               {"max_length", task.max_length},
+                               {"tokenizer_digests", task.tokenizer_digests},
+                               {"train", Describe(task.train)},
+                               {"validation", Describe(task.validation)},
+                               {"test", Describe(task.test)}};
+  const std::string header = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const uint64_t size = header.size();
+  WriteAll(fd_, &size, sizeof size);
+  WriteAll(fd_, header.data(), header.size());
+  for (const TaskData* data : {&task.train, &task.validation, &task.test}) {
+    if (data->dataset == nullptr) continue;
+    ForEachArray(*data->dataset, [&](const auto& array) {
+      WriteAll(fd_, array.data(), array.size() * sizeof array[0]);
+    });
+  }
+}
+
+SharedTask::~SharedTask() { close(fd_); }
+
+std::string SharedTask::path() const {
+  return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd_);
+}
+
+void ReadSharedTask(const std::string& path, Task& task) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw FileError(path, errno);
+  struct Closer {
+    int fd;
+    ~Closer() { close(fd); }
+  } closer{fd};
+  uint64_t size = 0;
+  ReadAll(fd, &size, sizeof size, path);
+  std::string header(size, '\0');
+  ReadAll(fd, header.data(), header.size(), path);
+  const nlohmann::json json = nlohmann::json::parse(header);
+  task.labels = MakeLabels(static_cast<LabelKind>(json.at("kind").get<int>()), json.at("names"));
+  task.text_columns = {json.at("first"), json.at("second")};
+  task.max_length = json.at("max_length");
+  task.tokenizer_digests = json.at("tokenizer_digests");
+  task.train = ReadData(json.at("train"), fd, path);
+  task.validation = ReadData(json.at("validation"), fd, path);
+  task.test = ReadData(json.at("test"), fd, path);
+}
+
+}  // namespace lathe

@@ -1,0 +1,321 @@
+#include "lathe/train/task/task.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/core/philox.h"
+#include "lathe/models/vocabulary.h"
+#include "lathe/train/run_errors.h"
+#include "lathe/train/task/sequence_length.h"
+#include "lathe/train/task/shared_task.h"
+
+namespace lathe {
+namespace {
+
+// With hints that name flags.
+TextTable ReadTextTableOf(const char* flag, const std::string& path,
+                          const FinetuneArguments& options) {
+  const bool replace = options.invalid_utf8 == "replace";
+  try {
+    return ReadTextTable(path, replace ? InvalidUtf8::kReplace : InvalidUtf8::kError);
+  } catch (const Error& e) {
+    if (e.message().ends_with("invalid UTF-8")) {
+      throw Error(e.code(), e.message(), e.hint() + ": --invalid_utf8 replace");
+    }
+    if (!e.hint().empty()) throw;
+    throw Error(e.code(), e.message(), std::string("check ") + flag);
+  }
+}
+
+std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::string& path,
+                                   std::optional<int64_t> max_rows,
+                                   const FinetuneArguments& options) {
+  if (!wanted || path.empty()) return std::nullopt;
+  if (std::filesystem::is_directory(path)) {
+    throw InvalidArgument(path + ": is a folder but " + flag + " must be a file",
+                          "give the path of a .csv, .tsv, .json or .jsonl file");
+  }
+  TextTable table = ReadTextTableOf(flag, path, options);
+  if (max_rows && *max_rows < table.rows()) {
+    for (auto& column : table.columns) column.resize(static_cast<size_t>(*max_rows));
+    table.lines.resize(static_cast<size_t>(*max_rows));
+  }
+  return table;
+}
+
+// --config_name is a folder or the file itself.
+PretrainedConfig ReadConfig(const std::string& name) {
+  if (!std::filesystem::is_regular_file(name)) return PretrainedConfig::FromPretrained(name);
+  return PretrainedConfig::FromText(ReadFile(name), name);
+}
+
+void OverrideConfig(PretrainedConfig& config, const std::string& overrides) {
+  if (overrides.empty()) return;
+  const std::vector<std::string> known_keys = KnownConfigKeys(config);
+  try {
+    config.Override(overrides, known_keys);
+  } catch (const Error& e) {
+    throw UsageError("--config_overrides: " + e.message(), e.hint());
+  }
+}
+
+std::string Folder(const std::string& name) {
+  if (!std::filesystem::is_regular_file(name)) return name;
+  const auto parent = std::filesystem::path(name).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+void CheckFolder(const std::string& dir, const char* flag) {
+  if (!dir.empty() && !std::filesystem::exists(dir)) {
+    throw NotFound(dir + ": no such folder (" + flag + ")",
+                   "give the path of a local folder; models are not downloaded");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options) {
+  if (!options.tokenizer_name.empty()) return AutoTokenizer::FromPretrained(options.tokenizer_name);
+  if (!options.model_name_or_path.empty())
+    return AutoTokenizer::FromPretrained(options.model_name_or_path);
+  try {
+    return AutoTokenizer::FromPretrained(Folder(options.config_name));
+  } catch (const Error& e) {
+    if (e.code() != absl::StatusCode::kNotFound) throw;
+    throw Error(e.code(), e.message(), "pass the tokenizer's folder with --tokenizer_name");
+  }
+}
+
+namespace {
+
+// What to do about a tokenizer that doesn't fit the configuration, by the flags that named the two;
+// "" if they come from one folder.
+std::string MismatchHint(const FinetuneArguments& options, const Tokenizer& tokenizer) {
+  const std::string& model = options.model_name_or_path;
+  const std::string size = std::to_string(tokenizer.vocab_size());
+  if (options.config_overrides.find("vocab_size=") != std::string::npos) {
+    return "--config_overrides sets vocab_size; leave it out or set it to " + size;
+  }
+  const std::string config = options.config_name.empty() ? "--model_name_or_path " + model
+                                                         : "--config_name " + options.config_name;
+  const std::string resize = model.empty() ? ", or pass --config_overrides vocab_size=" + size : "";
+  if (!options.tokenizer_name.empty()) {
+    return "--tokenizer_name " + options.tokenizer_name + " does not belong to " + config +
+           "; name the folder of its own tokenizer" + resize;
+  }
+  if (options.config_name.empty() || model.empty()) return "";
+  return config + " does not belong to --model_name_or_path " + model +
+         ", whose tokenizer is used; leave it out or pass --tokenizer_name";
+}
+
+void CheckVocabulary(const Tokenizer& tokenizer, const PretrainedConfig& config,
+                     const FinetuneArguments& options, std::vector<std::string>& notes) {
+  const std::string hint = MismatchHint(options, tokenizer);
+  const std::string note = hint.empty() ? CheckVocabularySize(tokenizer, config)
+                                        : CheckVocabularySize(tokenizer, config, hint);
+  if (!note.empty()) notes.push_back(note);
+}
+
+void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
+                    const Tokenizer& tokenizer, const SequenceClassifier& model,
+                    const FinetuneArguments& options) {
+  const int64_t limit = model.max_length();
+  const int64_t vocab_size = model.config().GetInt("vocab_size", tokenizer.vocab_size());
+  const int64_t type_vocab_size = model.config().GetInt("type_vocab_size", 2);
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    if (dataset.length(i) > limit) {
+      throw InvalidArgument(table.Where(i) + ": " + std::to_string(dataset.length(i)) +
+                                " tokens, but the model's max_position_embeddings allows " +
+                                std::to_string(limit),
+                            "pass --max_seq_length " + std::to_string(limit));
+    }
+    for (int64_t t = dataset.offsets[i]; t < dataset.offsets[i + 1]; ++t) {
+      if (dataset.token_type_ids[t] >= type_vocab_size) {
+        throw InvalidArgument(table.Where(i) +
+                                  ": a second text needs two token types but the model's "
+                                  "type_vocab_size is " +
+                                  std::to_string(type_vocab_size),
+                              "name one column with --text_columns or use another model");
+      }
+      if (const int32_t id = dataset.input_ids[t]; id < 0 || id >= vocab_size) {
+        const std::string hint = MismatchHint(options, tokenizer);
+        throw InvalidArgument(table.Where(i) + ": token \"" + tokenizer.IdToToken(id) +
+                                  "\" has id " + std::to_string(id) +
+                                  " but the model's vocab_size is " + std::to_string(vocab_size),
+                              hint.empty() ? "use the tokenizer that belongs to the model" : hint);
+      }
+    }
+  }
+}
+
+TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& columns,
+                  const Task& task, const FinetuneArguments& options, bool labelled) {
+  if (!table) return {};
+  TokenizedDataset dataset = Tokenize(*table, columns, task.labels, *task.tokenizer,
+                                      {.max_length = task.max_length,
+                                       .label_column = labelled ? options.label_column : "",
+                                       .require_labels = labelled,
+                                       .num_threads = static_cast<int>(options.num_threads)});
+  CheckSequences(*table, dataset, *task.tokenizer, *task.model, options);
+  return {table->path, std::make_shared<const TokenizedDataset>(std::move(dataset))};
+}
+
+// Errors in the model's configuration and weights by the flags that are to blame or can help.
+[[noreturn]] void RethrowWithFlags(const Error& e, const std::string& config_path,
+                                   const std::string& overrides) {
+  const std::string place = config_path + ": ";
+  if (e.message().starts_with(place)) {
+    for (size_t begin = 0; begin < overrides.size();) {
+      const size_t end = std::min(overrides.find(',', begin), overrides.size());
+      const std::string key = overrides.substr(begin, overrides.find('=', begin) - begin);
+      if (e.message().find(key, place.size()) != std::string::npos) {
+        throw UsageError("--config_overrides: " + e.message().substr(place.size()),
+                         "correct the value or leave it out");
+      }
+      begin = end + 1;
+    }
+  }
+  std::string hint = e.hint();
+  if (e.message().find(": no column \"") != std::string::npos) {
+    hint = "name it with --text_columns or --label_column, or rename the one in the file";
+  }
+  const std::string option = "ignore_mismatched_sizes";
+  if (const size_t at = hint.find(option); at != std::string::npos) hint.insert(at, "--");
+  throw Error(e.code(), e.message(), hint, e.location());
+}
+
+// For the task's labels.
+void LoadModel(const PretrainedConfig& config, const FinetuneArguments& options, Task& task) {
+  FromPretrainedOptions model_options = {.num_labels = task.labels.num_labels(),
+                                         .label_names = task.labels.names(),
+                                         .problem_type = ProblemType(task.labels.kind()),
+                                         .ignore_mismatched_sizes = options.ignore_mismatched_sizes,
+                                         .seed = static_cast<uint64_t>(options.seed)};
+  if (options.model_name_or_path.empty()) {
+    task.model = AutoModelForSequenceClassification::FromConfig(config, model_options);
+    task.notes.push_back("fresh weights");
+  } else {
+    model_options.config = config;
+    task.model = AutoModelForSequenceClassification::FromPretrained(options.model_name_or_path,
+                                                                    model_options);
+    if (const std::string summary = task.model->load_report().Summary(); !summary.empty()) {
+      task.notes.push_back(summary);
+    }
+  }
+  task.label_names = task.model->config().label_names();
+}
+
+Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& options) {
+  // Labels are those of the whole file, as run_glue finds them, so its rows are cut afterwards.
+  const bool evaluates = options.do_eval || (options.do_train && options.eval_strategy != "no");
+  std::optional<TextTable> train =
+      ReadTable(!options.train_file.empty(), "--train_file", options.train_file, {}, options);
+  const auto validation = ReadTable(evaluates, "--validation_file", options.validation_file,
+                                    options.max_eval_samples, options);
+  const auto test = ReadTable(options.do_predict, "--test_file", options.test_file,
+                              options.max_predict_samples, options);
+
+  Task task;
+  task.labels =
+      DecideLabels(train ? &*train : nullptr, validation ? &*validation : nullptr, config, options);
+  if (options.do_train && options.max_train_samples) {
+    train = ReadTable(true, "--train_file", options.train_file, options.max_train_samples, options);
+  }
+
+  task.tokenizer = LoadTokenizer(options);
+  CheckVocabulary(*task.tokenizer, config, options, task.notes);
+  LoadModel(config, options, task);
+
+  task.max_length = options.max_seq_length;
+  if (const int64_t limit = task.tokenizer->model_max_length();
+      limit > 0 && limit < task.max_length) {
+    task.max_length = limit;
+    task.notes.push_back("--max_seq_length is " + std::to_string(options.max_seq_length) +
+                         " but the tokenizer's model_max_length is " + std::to_string(limit) +
+                         ", which is used");
+  }
+
+  const TextTable& first = train ? *train : validation ? *validation : *test;
+  const TextColumns columns = ChooseTextColumns(first, options.text_columns, options.label_column);
+  task.text_columns = columns;
+  CheckMaxSeqLength(*task.tokenizer, !columns.second.empty(), options.max_seq_length);
+  for (const std::string& name : {columns.first, columns.second}) {
+    if (name == options.label_column && (options.do_train || options.do_eval)) {
+      throw InvalidArgument(
+          first.path + ": column \"" + name + "\" is the label and cannot be a text",
+          "name others with --text_columns or --label_column");
+    }
+  }
+  if (options.do_train) task.train = MakeData(train, columns, task, options, true);
+  task.validation = MakeData(validation, columns, task, options, true);
+  task.test = MakeData(test, columns, task, options, false);
+  return task;
+}
+
+}  // namespace
+
+namespace {
+
+PretrainedConfig LoadConfig(const FinetuneArguments& options) {
+  CheckFolder(options.model_name_or_path, "--model_name_or_path");
+  CheckFolder(options.config_name, "--config_name");
+  CheckFolder(options.tokenizer_name, "--tokenizer_name");
+  PretrainedConfig config =
+      ReadConfig(options.config_name.empty() ? options.model_name_or_path : options.config_name);
+  OverrideConfig(config, options.config_overrides);
+  return config;
+}
+
+std::map<std::string, uint64_t> Digests(const Tokenizer& tokenizer) {
+  std::map<std::string, uint64_t> digests;
+  for (const auto& [name, contents] : tokenizer.files()) digests[name] = HashName(contents);
+  return digests;
+}
+
+// With what another process of this machine has read. False if it is out of reach.
+bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
+                    const FinetuneArguments& options, Task& task) {
+  try {
+    ReadSharedTask(path, task);
+  } catch (const std::exception&) {  // it may be any file, in a container of another one's
+    return false;
+  }
+  LoadModel(config, options, task);
+  return true;
+}
+
+}  // namespace
+
+Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
+  const PretrainedConfig config = LoadConfig(options);
+  try {
+    const int main = accelerator.local_main_process_index();
+    const std::string word = "task of " + std::to_string(main);
+    Task task;
+    std::optional<SharedTask> shared;
+    if (accelerator.is_local_main_process()) {
+      task = LoadTaskWith(config, options);
+      if (accelerator.use_distributed()) {
+        task.tokenizer_digests = Digests(*task.tokenizer);
+        shared.emplace(task);
+        accelerator.group().Post(word, shared->path());
+      }
+    } else if (!LoadSharedTask(accelerator.group().Await(word, main), config, options, task)) {
+      task = LoadTaskWith(config, options);
+      task.tokenizer_digests = Digests(*task.tokenizer);
+    }
+    // However long it takes: a machine may have more to read, or a slower disk.
+    accelerator.WaitHoweverLong();
+    return task;
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& e) {
+    RethrowWithFlags(e, config.path(), options.config_overrides);
+  }
+}
+
+}  // namespace lathe

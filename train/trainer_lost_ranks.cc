@@ -1,0 +1,181 @@
+// The part of the trainer that saves what is left when other processes are lost.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/distributed/liveness/ended_ranks.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/train/run_errors.h"
+#include "lathe/train/trainer.h"
+
+namespace lathe {
+namespace {
+
+const auto program_start = std::filesystem::file_time_type::clock::now();
+
+constexpr char kSaved[] = "the model is saved without the others";
+
+// Where another process than the main one is lost, that one saves: whether it has, once it is
+// known.
+bool MainSaves(ProcessGroup& group, const Error& lost) {
+  const std::vector<int> gone = FindLostRanks(lost).ranks;
+  if (std::ranges::count(gone, 0) > 0) return false;
+  try {
+    while (!group.Find(kSaved, std::chrono::milliseconds(500))) {
+    }
+    return true;
+  } catch (const Error&) {
+    return false;  // it has ended
+  }
+}
+
+void TellThatMainHasSaved(ProcessGroup& group) try {
+  group.Post(kSaved, "");
+} catch (const Error&) {
+  // Nobody can ask.
+}
+
+// Of what is left without the main process, the first process of each machine saves. Those that
+// went together with it the launcher knows of, a moment later; those that hang with it don't end.
+bool SavesForMain(const Error& error) {
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  const LostRanks lost = FindLostRanks(error);
+  std::vector<int> gone = lost.ranks;
+  gone.push_back(0);
+  const std::vector<int> local_ranks = LocalRanks();
+  std::vector<int> before;  // that should save rather than this one
+  for (int look = 0; look < 10; ++look) {
+    for (const EndedRank& ended : FindEndedRanks(environment)) {
+      const bool saved = ended.exit_code == kLostRankExitCode && ended.rank < environment.rank;
+      if (saved) return false;
+      gone.push_back(ended.rank);
+    }
+    before.clear();
+    for (const int rank : local_ranks) {
+      if (rank < environment.rank && std::ranges::count(gone, rank) == 0) before.push_back(rank);
+    }
+    if (before.empty()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  }
+  return lost.hang && StayAfterAHang(environment, before);
+}
+
+// While it lives, no other process that has one writes to the folder. Waits a minute for that, the
+// time that a launcher gives to who saves: the other may hang, too.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    constexpr std::chrono::milliseconds kPause(50);
+    for (auto waited = kPause * 0; waited < std::chrono::minutes(1); waited += kPause) {
+      // Where folders can't be locked there is nothing to wait for.
+      is_held_ = fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+      if (is_held_) return;
+      has_waited_ = true;
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+  ~FolderLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  bool has_waited() const { return has_waited_; }
+  bool is_held() const { return is_held_; }
+
+ private:
+  int fd_;
+  bool has_waited_ = false, is_held_ = false;
+};
+
+// Whether the folder has a whole model of this step from after the start of this process: that of
+// another machine's process, where they share the folder, or of one that was lost just then.
+bool HoldsModelOf(int64_t step, const OutputDir& out) {
+  if (!std::filesystem::exists(out.File("config.json"))) return false;  // which comes last
+  const std::string file = out.File("trainer_state.json");
+  std::error_code code;
+  const auto written = std::filesystem::last_write_time(file, code);
+  if (code || written < program_start) return false;
+  try {
+    const auto state = nlohmann::json::parse(ReadFile(file), nullptr, false);
+    return state.is_object() && state.value("global_step", int64_t{-1}) == step;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void Trainer::SaveWithoutTheOthers(const Error& lost) {
+  progress_.reset();
+  std::string half_done;
+  std::optional<OutputDir> own;
+  std::optional<FolderLock> lock;
+  const bool is_main = out_ != nullptr;
+  if (!is_main && (MainSaves(accelerator_.group(), lost) || !SavesForMain(lost))) throw lost;
+  const auto failed = [&lost](const Error& e) {
+    return LossWithSequel(lost.code(), lost.message(),
+                          lost.hint() + "; the model could not be saved: " + e.message());
+  };
+  try {
+    if (!is_main) {
+      own.emplace(options_.output_dir, /*allow_existing=*/true);
+      lock.emplace(own->path());
+    }
+  } catch (const Error& e) {
+    throw failed(e);
+  }
+  // One that was taken to hang may have been saving.
+  if (lock && (!lock->is_held() || (lock->has_waited() && !SavesForMain(lost)))) throw lost;
+  try {
+    // Who comes back from where it hung would go on to change them.
+    optimizer_.arena().values().impl()->storage->Unshare();
+  } catch (const Error& e) {
+    throw failed(e);
+  }
+  // A step changes the parameters after all processes have summed up their gradients only: they are
+  // those of the last whole step, unless another process was lost while each made its part.
+  if (optimizer_.step_is_half_done()) half_done = LeaveHalfDoneStep();
+  if (!ParametersAreFinite()) {
+    // Those of the main process may be from before; without it, it may have ended because of them.
+    if (!is_main || !good_values_.taken() || good_step_ == 1) throw lost;
+    half_done = LeaveHalfDoneStep();
+  }
+  try {
+    if (!is_main) {
+      out_ = &*own;
+      task_.tokenizer = LoadTokenizer(options_);
+    }
+    if (is_main || !HoldsModelOf(state_.global_step, *out_)) Save();
+  } catch (const Error& e) {
+    throw failed(e);
+  }
+  if (is_main) TellThatMainHasSaved(accelerator_.group());
+  throw LossWithSequel(lost.code(), lost.message(),
+                       lost.hint() + "; the model after step " +
+                           std::to_string(state_.global_step) + half_done + " is in " +
+                           out_->path());
+}
+
+// Back to the last copy of the parameters, which the main process alone has. Without one, or if it
+// is of no step at all, what they are instead.
+std::string Trainer::LeaveHalfDoneStep() {
+  if (!good_values_.taken() || good_step_ == 1)
+    return ", perhaps with some parameters of the step after it,";
+  good_values_.Restore(optimizer_.arena().values().values<float>());
+  state_.global_step = good_step_ - 1;
+  state_.epoch = static_cast<double>(state_.global_step) / static_cast<double>(steps_per_epoch_);
+  return "";
+}
+
+}  // namespace lathe

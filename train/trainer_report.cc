@@ -1,0 +1,289 @@
+// The part of the trainer that reads numbers back, writes them down and saves.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/asked_by.h"
+#include "lathe/core/autograd.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/train/run_errors.h"
+#include "lathe/train/trainer.h"
+
+namespace lathe {
+namespace {
+
+// Of this program: rusage has what the process held before it became this program, too.
+int64_t PeakRssBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    constexpr std::string_view kPeak = "VmHWM:";
+    if (line.starts_with(kPeak))
+      return std::strtoll(line.c_str() + kPeak.size(), nullptr, 10) * 1024;
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+bool AllFinite(const Tensor& tensor) {
+  const Tensor on_host = tensor.To(Device{});
+  const auto values = on_host.values<float>();
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+}
+
+std::string Text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Inf" : "-Inf";
+  return FormatNumber("%g", value);
+}
+
+}  // namespace
+
+bool Trainer::ReadLosses() {
+  const std::vector<double> losses = accelerator_.TakeLosses();
+  const std::vector<UnreadStep> steps = std::exchange(unread_, {});
+  const GradScaler* const scaler = accelerator_.scaler();
+  bool overflown = false;
+  // The first of them: unless it is looked at before its update, that counts already.
+  const int64_t first = steps_read_ + 1;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const int64_t step = first + static_cast<int64_t>(i);
+    const double loss = losses.at(i);
+    loss_since_log_ += loss;
+    loss_total_ += loss;
+    ++steps_read_;
+    const auto bad = [&](const std::string& what, bool model_is_bad) {
+      window_ = steps[i].window;
+      state_.epoch -= static_cast<double>(state_.global_step - (step - 1)) /
+                      static_cast<double>(steps_per_epoch_);
+      state_.global_step = step - 1;  // the guard has held back whatever came after
+      Diverged(step, what, model_is_bad);
+    };
+    if (!std::isfinite(loss)) bad("the loss is " + Text(loss), true);
+    grad_norm_ = steps[i].grad_norm.Item();
+    overflown = !std::isfinite(grad_norm_);
+    double scale = 0;
+    if (overflown && scaler != nullptr) {
+      scale = steps[i].scale.defined() ? steps[i].scale.Item() : scaler->scale();
+    }
+    if (overflown && scaler != nullptr && scale >= GradScaler::kSmallestScale) {
+      WarnOfSmallScale(scale);
+    } else if (overflown) {
+      bad("the gradient norm is " + Text(grad_norm_), !ParametersAreFinite());
+    }
+    progress_->Update(0, loss);
+  }
+  return !overflown;
+}
+
+void Trainer::WarnOfSmallScale(double scale) {
+  if (scale > 1 || std::exchange(warned_of_scale_, true)) return;
+  progress_->Print(
+      FormatNumber("warning: gradients overflow float16 even at a loss scale of %g; "
+                   "--mixed_precision bf16 has a larger range",
+                   scale));
+}
+
+void Trainer::LogStep() {
+  ReadLosses();
+  const double steps = static_cast<double>(state_.global_step - logged_step_);
+  const double loss = loss_since_log_ / steps, used_lr = optimizer_.used_lr();
+  nlohmann::json entry = {{"loss", loss}, {"learning_rate", used_lr}};
+  if (std::isfinite(grad_norm_)) entry["grad_norm"] = grad_norm_;  // else the step was skipped
+  std::string line =
+      "step " + std::to_string(state_.global_step) + "/" + std::to_string(state_.max_steps) +
+      FormatNumber("  epoch %.2f", state_.epoch) + FormatNumber("  loss %.4f", loss) +
+      FormatNumber("  grad_norm %.3f", grad_norm_) + FormatNumber("  learning_rate %.3g", used_lr);
+  if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
+    entry["loss_scale"] = scaler->scale();
+    entry["skipped_steps"] = scaler->num_skipped_steps();
+    if (scaler->num_skipped_steps() > 0) {
+      line += FormatNumber("  loss_scale %g", scaler->scale()) + "  skipped_steps " +
+              std::to_string(scaler->num_skipped_steps());
+    }
+  }
+  state_.Log(std::move(entry));
+  progress_->Print(line);
+  loss_since_log_ = 0;
+  logged_step_ = state_.global_step;
+}
+
+void Trainer::EvaluateNow() {
+  ReadLosses();
+  progress_->Clear();
+  accelerator_.SetPhase("evaluating");
+  const Evaluation evaluation =
+      Evaluate(accelerator_, model_, task_.validation.dataset, options_, "eval");
+  model_.Train();
+  accelerator_.SetPhase("training");
+  if (!evaluation.complete) {
+    interrupted_ = true;
+    return;
+  }
+  CheckFinite(evaluation, "evaluation");
+  const nlohmann::json metrics = EvalMetrics(evaluation, *task_.validation.dataset);
+  state_.Log(metrics);
+  std::string line = "eval at step " + std::to_string(state_.global_step);
+  for (const auto& [name, value] : metrics.items()) {
+    if (name.ends_with("_second") || name.ends_with("runtime") || name.ends_with("samples"))
+      continue;
+    line += "  " + name + FormatNumber(" %.4f", value.get<double>());
+  }
+  progress_->Print(line);
+
+  const double metric = metrics.at(metric_name_).get<double>();
+  scheduler_->StepMetric(metric);
+  const bool better = !state_.best_metric || (greater_is_better_ ? metric > *state_.best_metric
+                                                                 : metric < *state_.best_metric);
+  if (!better) return;
+  if (!options_.metric_for_best_model.empty()) {
+    state_.best_metric = metric;
+    state_.best_global_step = state_.global_step;
+  }
+  if (options_.load_best_model_at_end) {
+    const AskedBy asked_by = AskedBy::State("the best parameters so far");
+    best_values_ = optimizer_.arena().values().Clone();
+  }
+}
+
+void Trainer::CheckFinite(const Evaluation& evaluation, const std::string& data) {
+  const std::string problem = FirstNotFinite(evaluation, task_.labels.num_labels(), data);
+  if (!problem.empty()) Diverged(state_.global_step, problem, true);
+}
+
+void Trainer::CheckLastUpdate() {
+  if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true);
+  if (!last_batch_) return;
+  // Finite parameters may still be so large that nothing can be computed with them.
+  model_.Eval();
+  NoGradGuard no_grad;
+  const SequenceClassifierOutput outputs = model_.Forward(*last_batch_);
+  const auto logits = outputs.logits.ToVector<float>();
+  // Each process has looked at its own share.
+  if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); })) {
+    accelerator_.SetTrigger();
+  }
+  if (accelerator_.CheckTrigger()) {
+    Diverged(state_.global_step, "the logits after it are not finite", true);
+  }
+  const double loss = outputs.loss.Item();
+  if (!std::isfinite(loss)) accelerator_.SetTrigger();
+  if (accelerator_.CheckTrigger()) {
+    Diverged(state_.global_step, "the loss after it is not finite", true);
+  }
+}
+
+bool Trainer::ParametersAreFinite() const { return AllFinite(optimizer_.arena().values()); }
+
+// A bad value if there is one, in the order of use. Else a bad gradient, in the order in which the
+// backward pass makes them: what comes after may only have inherited it.
+std::string Trainer::FirstBadParameter() {
+  const std::vector<Parameter> parameters = model_.Parameters();
+  for (const Parameter& parameter : parameters) {
+    if (!AllFinite(parameter.tensor))
+      return "parameter \"" + parameter.name + "\" holds a bad value";
+  }
+  if (window_.empty()) return "all parameters are finite";  // no backward pass to look into
+  // Clipping by a bad norm has spoiled all gradients, so they are computed once more. Dropout is a
+  // function of the step: they come out the same.
+  optimizer_.ZeroGrad();
+  for (const Batch& batch : window_) Backward(model_.Forward(batch).loss);
+  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    const Tensor grad = parameter->tensor.grad();
+    if (grad.defined() && !AllFinite(grad)) {
+      return "the first bad gradient is that of parameter \"" + parameter->name + "\"";
+    }
+  }
+  return "all parameters and gradients are finite one by one";
+}
+
+// With several processes, what the first of them with something to say has found.
+std::string Trainer::FirstBadParameterOfAll() {
+  const std::string mine = FirstBadParameter();
+  const std::vector<std::string> all = accelerator_.GatherObject(mine);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].find("bad") == std::string::npos) continue;
+    return all[rank] + (all.size() > 1 ? " on rank " + std::to_string(rank) : "");
+  }
+  return mine;
+}
+
+void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad, bool alone) {
+  progress_.reset();
+  const std::string message = "step " + std::to_string(step) + ": " + what + "; " +
+                              (alone ? FirstBadParameter() : FirstBadParameterOfAll());
+  if (out_ == nullptr) {
+    try {  // the main process saves, and a launcher ends a job soon after the first process
+      accelerator_.group().Await("nothing but the main process's end", 0);
+    } catch (const Error&) {
+    }
+    throw SaidElsewhere{};
+  }
+  const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
+  std::string hint = untouched
+                         ? "the weights that training starts from are damaged; use another model"
+                         : "lower --learning_rate or raise --warmup_steps";
+  if (!untouched && accelerator_.scaler() != nullptr) hint += ", or use --mixed_precision bf16";
+  metrics_ = nullptr;  // they are not those of the model that is kept
+  Tensor values = optimizer_.arena().values();
+  values.impl()->storage->Unshare();  // the others' stay as bad as they are
+  if (model_is_bad && best_values_.defined()) {
+    values.CopyFrom(best_values_);
+    step = *state_.best_global_step + 1;
+  } else if (model_is_bad && good_values_.taken()) {
+    Tensor good = values.To(Device{});
+    good_values_.Restore(good.values<float>());
+    values.CopyFrom(good);
+    step = good_step_;
+  } else if (model_is_bad) {
+    throw InvalidArgument(message, hint);
+  }
+  Save();
+  throw InvalidArgument(message, hint + "; the last good model, from before step " +
+                                     std::to_string(step) + ", is in " + out_->path());
+}
+
+void Trainer::Save() {
+  if (out_ == nullptr) return;
+  accelerator_.SetPhase("saving");
+  out_->Replace([this](const std::string& dir) {
+    model_.SavePretrained(dir);
+    task_.tokenizer->SavePretrained(dir);
+    WriteFileAtomically(dir + "/trainer_state.json", state_.ToJson().dump(2) + "\n");
+    if (!metrics_.is_null()) {
+      WriteFileAtomically(dir + "/train_results.json", metrics_.dump(4) + "\n");
+    }
+  });
+}
+
+nlohmann::json Trainer::TrainMetrics(double seconds) const {
+  const double steps = static_cast<double>(state_.global_step);
+  nlohmann::json metrics = {
+      {"epoch", state_.epoch},
+      {"train_loss", steps > 0 ? loss_total_ / steps : 0.0},
+      {"train_runtime", seconds},
+      {"train_samples", loader_.num_samples()},
+      {"train_samples_per_second", static_cast<double>(samples_seen_) / seconds},
+      {"train_steps_per_second", steps / seconds},
+      {"train_tokens_per_second", static_cast<double>(state_.num_input_tokens_seen) / seconds},
+      {"time_to_first_step", time_to_first_step_},
+      {"peak_rss_bytes", PeakRssBytes()}};
+  if (const Device device = accelerator_.device(); device != Device{}) {
+    metrics["peak_device_memory_bytes"] = BackendOf(device).Memory(device.index).peak;
+  }
+  if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
+    metrics["skipped_steps"] = scaler->num_skipped_steps();
+  }
+  return metrics;
+}
+
+}  // namespace lathe
