@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "lathe/core/tensor.h"
-#include "lathe/data/data_loader.h"
+#include "lathe/data/datasets/data_loader.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/reduce/reducer.h"

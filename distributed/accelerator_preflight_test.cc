@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "lathe/distributed/accelerator_testing.h"
-#include "lathe/models/bert.h"
+#include "lathe/models/bert/bert.h"
 #include "lathe/tests/tiny_bert.h"
 
 namespace lathe {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/data/data_loader.h"
+#include "lathe/data/datasets/data_loader.h"
 #include "lathe/distributed/groups/process_group.h"
 
 namespace lathe {

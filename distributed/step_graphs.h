@@ -23,7 +23,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm_options.h"
 #include "lathe/core/tensor.h"
-#include "lathe/data/packed_inputs.h"
+#include "lathe/data/datasets/packed_inputs.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
 

@@ -21,7 +21,7 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/data/tokenizer.h"
+#include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/data/utf8.h"
 #include "lathe/examples/train_sentencepiece.h"
 #include "lathe/models/config.h"

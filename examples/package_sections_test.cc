@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lathe/apps/testing/cli_testing.h"
-#include "lathe/data/tokenizer.h"
+#include "lathe/data/tokenizers/tokenizer.h"
 
 namespace lathe {
 namespace {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <map>
 
-#include "lathe/models/bert.h"
+#include "lathe/models/bert/bert.h"
 #include "lathe/models/pretrained.h"
 
 namespace lathe {

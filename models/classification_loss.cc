@@ -2,7 +2,7 @@
 
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/shape.h"
-#include "lathe/data/packed_inputs.h"
+#include "lathe/data/datasets/packed_inputs.h"
 #include "lathe/models/forward_context.h"
 
 namespace lathe {

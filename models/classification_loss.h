@@ -1,7 +1,7 @@
 // The loss of a sequence classifier by its problem type, as Transformers infers and computes it.
 #pragma once
 
-#include "lathe/data/batch.h"
+#include "lathe/data/datasets/batch.h"
 #include "lathe/models/config.h"
 
 namespace lathe {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lathe/data/packed_inputs.h"
+#include "lathe/data/datasets/packed_inputs.h"
 
 namespace lathe {
 namespace {

@@ -1,7 +1,7 @@
 // What the layers of an encoder share in a forward pass over a batch.
 #pragma once
 
-#include "lathe/data/batch.h"
+#include "lathe/data/datasets/batch.h"
 #include "lathe/nn/context.h"
 
 namespace lathe {

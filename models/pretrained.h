@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "lathe/data/batch.h"
-#include "lathe/data/tokenizer.h"
+#include "lathe/data/datasets/batch.h"
+#include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/models/config.h"
 #include "lathe/nn/module.h"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lathe/data/tokenizer.h"
+#include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/models/config.h"
 
 namespace lathe {

@@ -12,9 +12,9 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/file.h"
-#include "lathe/models/bert.h"
+#include "lathe/models/bert/bert.h"
 #include "lathe/models/pretrained.h"
-#include "lathe/models/safetensors.h"
+#include "lathe/models/weights/safetensors.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/tests/check_op.h"

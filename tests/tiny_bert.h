@@ -5,7 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "lathe/data/data_loader.h"
+#include "lathe/data/datasets/data_loader.h"
 #include "lathe/models/pretrained.h"
 
 namespace lathe {

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "lathe/core/error.h"
-#include "lathe/data/tokenizer.h"
+#include "lathe/data/tokenizers/tokenizer.h"
 
 namespace lathe {
 namespace {

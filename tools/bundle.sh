@@ -51,7 +51,7 @@ libraries() {
 targets() {
   local tests='_gpu_test$|:nccl_(group|library)_test$|(cublaslt|cudnn)_library_test$|attention_cudnn_test$'
   {
-    printf '%s\n' //apps/finetune:finetune //apps/lathe:lathe
+    printf '%s\n' //apps/finetune //apps/lathe
     bazel query --noshow_progress "filter('$tests', tests(//...)) union attr(testonly, 0, kind(cc_binary, //tests/benchmarks/...))" 2>/dev/null
   } | LC_ALL=C sort
 }

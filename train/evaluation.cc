@@ -7,8 +7,8 @@
 #include <cstdlib>
 
 #include "lathe/core/autograd.h"
-#include "lathe/data/data_loader.h"
-#include "lathe/data/metrics.h"
+#include "lathe/data/datasets/data_loader.h"
+#include "lathe/data/datasets/metrics.h"
 #include "lathe/train/interrupt.h"
 #include "lathe/train/progress.h"
 

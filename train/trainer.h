@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/data/data_loader.h"
+#include "lathe/data/datasets/data_loader.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"

@@ -10,7 +10,7 @@
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/core/error.h"
-#include "lathe/models/bert.h"
+#include "lathe/models/bert/bert.h"
 #include "lathe/train/progress.h"
 
 namespace lathe {
@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kFloat = 4;
 
 constexpr int64_t kGpuRows =
-    128;  // a GPU's activations have a multiple of so many (models/bert.cc)
+    128;  // a GPU's activations have a multiple of so many (models/bert/bert.cc)
 constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm.cc)
 
 // The rows of activations. A few surplus ones on the CPU are left out.

@@ -22,7 +22,7 @@
 #include "lathe/core/error.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/gemm_options.h"
-#include "lathe/data/metrics.h"
+#include "lathe/data/datasets/metrics.h"
 #include "lathe/data/utf8.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/vocabulary.h"

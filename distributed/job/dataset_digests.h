@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lathe/data/dataset.h"
+#include "lathe/data/datasets/dataset.h"
 #include "lathe/distributed/groups/collectives.h"
 
 namespace lathe {

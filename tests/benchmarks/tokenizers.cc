@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lathe/core/error.h"
-#include "lathe/data/tokenizer.h"
+#include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/data/utf8.h"
 
 int main(int argc, char** argv) {

@@ -26,7 +26,7 @@
 #include "lathe/core/gemm.h"
 #include "lathe/core/philox.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/models/bert.h"
+#include "lathe/models/bert/bert.h"
 #include "lathe/optim/optimizer.h"
 
 namespace lathe {

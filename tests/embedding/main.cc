@@ -10,7 +10,7 @@
 
 #include "core/tensor.h"  // the program's own
 #include "lathe/lathe.h"
-#include "lathe/models/bert.h"
+#include "lathe/models/bert/bert.h"
 
 namespace app {
 

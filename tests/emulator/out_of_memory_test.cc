@@ -19,7 +19,7 @@
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/core/ops/shape.h"
-#include "lathe/data/packed_inputs.h"
+#include "lathe/data/datasets/packed_inputs.h"
 #include "lathe/nn/layers.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/tests/emulator/emulator.h"

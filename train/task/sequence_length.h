@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lathe/data/tokenizer.h"
+#include "lathe/data/tokenizers/tokenizer.h"
 
 namespace lathe {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/data/dataset.h"
+#include "lathe/data/datasets/dataset.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/train/training_arguments.h"

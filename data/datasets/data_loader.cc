@@ -1,0 +1,364 @@
+#include "lathe/data/datasets/data_loader.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <queue>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "lathe/core/philox.h"
+
+namespace lathe {
+namespace {
+
+// A uniform number in [0, bound): the `draw`-th of those that belong to (seed, epoch). Scaling 64
+// random bits instead of rejecting some keeps draw `i` independent of the others; its bias is below
+// bound / 2^64.
+int64_t UniformBelow(int64_t bound, uint64_t draw, uint64_t seed, int64_t epoch) {
+  constexpr uint32_t kSite = static_cast<uint32_t>(HashName("data_loader/shuffle"));
+  const RandomKey key{.seed = seed, .step = static_cast<uint32_t>(epoch), .site = kSite};
+  const uint64_t block = draw / 2;
+  const PhiloxBlock bits =
+      Philox4x32({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), key.step, 0}},
+                 key.key0(), key.key1());
+  const int half = 2 * static_cast<int>(draw % 2);
+  const uint64_t random = static_cast<uint64_t>(bits.v[half + 1]) << 32 | bits.v[half];
+  return static_cast<int64_t>(static_cast<unsigned __int128>(random) * bound >> 64);
+}
+
+// Groups a shuffled order as Transformers' get_length_grouped_indices does.
+void GroupByLength(const TokenizedDataset& dataset, int64_t batch_size,
+                   std::vector<int64_t>& order) {
+  const int64_t n = static_cast<int64_t>(order.size());
+  const int64_t mega =
+      std::max<int64_t>(1, std::min<int64_t>(n / (4 * batch_size), 50)) * batch_size;
+  int64_t longest = 0;  // first of its mega-batch
+  for (int64_t begin = 0; begin < n; begin += mega) {
+    const int64_t end = std::min(begin + mega, n);
+    std::stable_sort(order.begin() + begin, order.begin() + end,
+                     [&](int64_t a, int64_t b) { return dataset.length(a) > dataset.length(b); });
+    if (dataset.length(order[begin]) > dataset.length(order[longest])) longest = begin;
+  }
+  // If memory runs out, it does so in the first step.
+  if (n > 0) std::swap(order[0], order[longest]);
+}
+
+// The longest sample goes to the batch that has the fewest tokens for its size so far, and so on.
+std::vector<int64_t> EvenTokens(const TokenizedDataset& dataset, int64_t batch_size) {
+  const int64_t n = dataset.size();
+  std::vector<int64_t> by_length(static_cast<size_t>(n));
+  std::iota(by_length.begin(), by_length.end(), int64_t{0});
+  std::stable_sort(by_length.begin(), by_length.end(),
+                   [&](int64_t a, int64_t b) { return dataset.length(a) > dataset.length(b); });
+  std::vector<std::vector<int64_t>> batches(static_cast<size_t>((n + batch_size - 1) / batch_size));
+  struct Room {  // in a batch
+    double tokens_of_each;
+    size_t batch;
+    bool operator<(const Room& other) const {  // the first comes last, as std::priority_queue wants
+      return std::pair(tokens_of_each, batch) > std::pair(other.tokens_of_each, other.batch);
+    }
+  };
+  std::priority_queue<Room> rooms;
+  for (size_t i = 0; i < batches.size(); ++i) rooms.push({0, i});
+  for (const int64_t sample : by_length) {
+    Room room = rooms.top();
+    rooms.pop();
+    std::vector<int64_t>& batch = batches[room.batch];
+    const int64_t size = std::min(batch_size, n - static_cast<int64_t>(room.batch) * batch_size);
+    batch.push_back(sample);
+    room.tokens_of_each += static_cast<double>(dataset.length(sample)) / static_cast<double>(size);
+    if (std::ssize(batch) < size) rooms.push(room);
+  }
+  std::vector<int64_t> order;
+  for (std::vector<int64_t>& batch : batches) {
+    std::sort(batch.begin(), batch.end());
+    order.insert(order.end(), batch.begin(), batch.end());
+  }
+  return order;
+}
+
+}  // namespace
+
+std::vector<int64_t> SampleOrder(const TokenizedDataset& dataset, const DataLoaderOptions& options,
+                                 int64_t epoch) {
+  if (options.even_tokens) return EvenTokens(dataset, options.batch_size);
+  std::vector<int64_t> order(dataset.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (options.shuffle || options.group_by_length) {
+    for (int64_t i = dataset.size() - 1; i > 0; --i) {  // Fisher and Yates
+      std::swap(order[i],
+                order[UniformBelow(i + 1, static_cast<uint64_t>(i), options.seed, epoch)]);
+    }
+  }
+  if (options.group_by_length) GroupByLength(dataset, options.batch_size, order);
+  return order;
+}
+
+Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indices) {
+  std::vector<std::vector<int32_t>> sequences, token_types;
+  std::vector<int64_t> classes;
+  std::vector<float> scores;
+  const int64_t width = dataset.kind == LabelKind::kMultiLabel ? dataset.num_labels : 1;
+  for (int64_t i : indices) {
+    Check(i >= 0 && i < dataset.size(), "collate", "sample ", i, " is not in a dataset of ",
+          dataset.size());
+    const int64_t begin = dataset.offsets[i], end = dataset.offsets[i + 1];
+    sequences.emplace_back(dataset.input_ids.begin() + begin, dataset.input_ids.begin() + end);
+    token_types.emplace_back(dataset.token_type_ids.begin() + begin,
+                             dataset.token_type_ids.begin() + end);
+    if (!dataset.has_labels) continue;
+    if (dataset.kind == LabelKind::kSingleLabel) {
+      classes.push_back(dataset.classes[i]);
+    } else {
+      scores.insert(scores.end(), dataset.scores.begin() + i * width,
+                    dataset.scores.begin() + (i + 1) * width);
+    }
+  }
+  Tensor labels;
+  if (dataset.has_labels) {
+    const int64_t rows = static_cast<int64_t>(indices.size());
+    labels = dataset.kind == LabelKind::kSingleLabel  ? Tensor::FromVector(classes)
+             : dataset.kind == LabelKind::kRegression ? Tensor::FromVector(scores)
+                                                      : Tensor::FromVector(scores, {rows, width});
+  }
+  Batch batch = Batch::Pack(sequences, token_types, std::move(labels));
+  batch.indices = indices;
+  return batch;
+}
+
+namespace {
+
+// Of the samples of a dataset whose label counts in a mean loss.
+double WeightOf(const TokenizedDataset& dataset, std::span<const int64_t> indices) {
+  constexpr int64_t kIgnored = -100;  // as in core/ops/losses.h
+  if (!dataset.has_labels || dataset.kind != LabelKind::kSingleLabel)
+    return static_cast<double>(indices.size());
+  return static_cast<double>(std::count_if(indices.begin(), indices.end(), [&](int64_t i) {
+    return dataset.classes[static_cast<size_t>(i)] != kIgnored;
+  }));
+}
+
+}  // namespace
+
+// The longest sample goes to the share with the fewest tokens so far, and so on.
+std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts) {
+  std::vector<size_t> by_length(lengths.size());
+  std::iota(by_length.begin(), by_length.end(), size_t{0});
+  std::stable_sort(by_length.begin(), by_length.end(),
+                   [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
+  std::vector<int64_t> tokens(static_cast<size_t>(parts));
+  std::vector<int> share(lengths.size());
+  for (const size_t i : by_length) {
+    const auto least = std::min_element(tokens.begin(), tokens.end());
+    share[i] = static_cast<int>(least - tokens.begin());
+    *least += lengths[i];
+  }
+  return share;
+}
+
+// One epoch's batches, made in order on a thread that stays at most `prefetch` ahead. An exception
+// there is handed over in place of the batch that it struck.
+struct DataLoader::Iterator::Pass {
+  std::shared_ptr<const TokenizedDataset> dataset;
+  std::vector<int64_t> order;
+  int64_t batch_size = 0, num_batches = 0, first_step = 0;
+  int rank = 0, world_size = 1;
+  size_t prefetch = 0;
+  int64_t first_batch = 0;
+  int64_t taken = 0;    // batches made for the caller; without a thread only
+  int64_t yielded = 0;  // batches that the caller has got or skipped
+  std::shared_ptr<LoaderPasses> passes;
+  std::shared_ptr<LoaderPasses::Entry> entry;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<const Batch>> ready;
+  std::exception_ptr error;
+  bool done = false;     // the thread makes no more
+  bool stopped = false;  // nobody wants any more
+  std::thread thread;
+
+  ~Pass() {
+    {
+      std::lock_guard lock(mutex);
+      stopped = true;
+    }
+    changed.notify_all();
+    if (thread.joinable()) thread.join();
+    Withdraw();
+  }
+
+  void Withdraw() {
+    if (passes == nullptr) return;
+    std::erase(passes->entries, entry);
+    if (passes->changed && std::uncaught_exceptions() == 0) passes->changed();
+    passes = nullptr;
+  }
+
+  std::shared_ptr<const Batch> Make(int64_t number) const {
+    const int64_t begin = number * batch_size;
+    const int64_t end = std::min(begin + batch_size, static_cast<int64_t>(order.size()));
+    const std::span<const int64_t> all(order.data() + begin, static_cast<size_t>(end - begin));
+    Batch::Whole whole{.size = end - begin, .total_weight = WeightOf(*dataset, all)};
+    std::vector<int64_t> lengths;
+    for (const int64_t i : all) {
+      lengths.push_back(dataset->length(i));
+      whole.num_tokens += lengths.back();
+    }
+    const std::vector<int> shares = SplitByTokens(lengths, world_size);
+    std::vector<int64_t> mine;
+    std::vector<int32_t> places;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (shares[i] != rank) continue;
+      mine.push_back(all[i]);
+      places.push_back(static_cast<int32_t>(i));
+    }
+    whole.weight = WeightOf(*dataset, mine);
+    whole.stand_in = mine.empty();
+    if (whole.stand_in) {
+      mine = {all[0]};
+      places = {0};
+    }
+    auto batch = std::make_shared<Batch>(Collate(*dataset, mine));
+    batch->sample_ids = Tensor::FromVector(places);
+    batch->whole = whole;
+    batch->step = first_step + number;
+    return batch;
+  }
+
+  void Run() {
+    std::exception_ptr caught;
+    try {
+      for (int64_t number = first_batch; number < num_batches; ++number) {
+        auto batch = Make(number);
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return stopped || ready.size() < prefetch; });
+        if (stopped) return;
+        ready.push_back(std::move(batch));
+        changed.notify_all();
+      }
+    } catch (...) {
+      caught = std::current_exception();
+    }
+    std::lock_guard lock(mutex);
+    error = caught;
+    done = true;
+    changed.notify_all();
+  }
+
+  // Null after the last.
+  std::shared_ptr<const Batch> Next() {
+    if (prefetch == 0) {
+      if (taken == num_batches) return nullptr;
+      const int64_t number = taken;
+      taken = num_batches;  // if it throws, the pass is over, as with a thread
+      auto batch = Make(number);
+      taken = number + 1;
+      return batch;
+    }
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return done || !ready.empty(); });
+    if (!ready.empty()) {
+      auto batch = std::move(ready.front());
+      ready.pop_front();
+      changed.notify_all();
+      return batch;
+    }
+    if (error) std::rethrow_exception(std::exchange(error, nullptr));
+    return nullptr;
+  }
+};
+
+void DataLoader::Iterator::Take() {
+  batch_ = nullptr;
+  if (pass_ == nullptr) return;
+  if (pass_->passes != nullptr && pass_->passes->before_batch) pass_->passes->before_batch();
+  batch_ = pass_->Next();
+  if (pass_->entry == nullptr) return;
+  pass_->entry->batch = batch_;
+  if (pass_->passes != nullptr) pass_->entry->went_on = ++pass_->passes->clock;
+  pass_->entry->batches_left = pass_->num_batches - ++pass_->yielded;
+  if (batch_ == nullptr) pass_->Withdraw();
+}
+
+DataLoader::Iterator& DataLoader::Iterator::operator++() {
+  Take();
+  return *this;
+}
+
+DataLoader::DataLoader(std::shared_ptr<const TokenizedDataset> dataset, DataLoaderOptions options)
+    : dataset_(std::move(dataset)), options_(options), whole_batch_size_(options.batch_size) {
+  Check(dataset_ != nullptr, "data_loader", "the dataset is null");
+  Check(options_.batch_size > 0, "data_loader", "batch_size must be positive but is ",
+        options_.batch_size);
+  Check(!options_.even_tokens || (!options_.shuffle && !options_.group_by_length), "data_loader",
+        "even_tokens is an order of its own, without shuffle and group_by_length");
+  Check(options_.prefetch >= 0, "data_loader", "prefetch must not be negative but is ",
+        options_.prefetch);
+  Check(!options_.drop_last || dataset_->size() >= options_.batch_size, "data_loader",
+        "drop_last leaves nothing of ", dataset_->size(), " samples with batch_size ",
+        options_.batch_size);
+}
+
+DataLoader::DataLoader(TokenizedDataset dataset, DataLoaderOptions options)
+    : DataLoader(std::make_shared<const TokenizedDataset>(std::move(dataset)), options) {}
+
+DataLoader::~DataLoader() = default;
+
+void DataLoader::Shard(int rank, int world_size, bool split_batches,
+                       std::shared_ptr<LoaderPasses> passes) {
+  Check(world_size >= 1 && rank >= 0 && rank < world_size, "data_loader", "rank ", rank, " of ",
+        world_size);
+  const int64_t whole = split_batches ? options_.batch_size : options_.batch_size * world_size;
+  Check(!options_.drop_last || dataset_->size() >= whole, "data_loader",
+        "drop_last leaves nothing of ", dataset_->size(), " samples with batches of ", whole);
+  rank_ = rank;
+  world_size_ = world_size;
+  whole_batch_size_ = whole;
+  passes_ = std::move(passes);
+}
+
+void DataLoader::SkipFirst(int64_t n) {
+  Check(n >= 0 && n <= size(), "data_loader", "cannot skip ", n, " of ", size(), " batches");
+  skip_ = n;
+}
+
+int64_t DataLoader::size() const {
+  const int64_t n = num_samples(), b = whole_batch_size_;
+  return options_.drop_last ? n / b : (n + b - 1) / b;
+}
+
+DataLoader::Iterator DataLoader::begin() {
+  const int64_t epoch = epoch_++;
+  auto pass = std::make_shared<Iterator::Pass>();
+  pass->dataset = dataset_;
+  DataLoaderOptions options = options_;
+  options.batch_size = whole_batch_size_;
+  pass->order = SampleOrder(*dataset_, options, epoch);
+  pass->batch_size = whole_batch_size_;
+  pass->rank = rank_;
+  pass->world_size = world_size_;
+  pass->num_batches = size();
+  pass->first_step = epoch * size();
+  pass->first_batch = pass->taken = pass->yielded = std::exchange(skip_, 0);
+  if (passes_ != nullptr) {
+    pass->passes = passes_;
+    pass->entry = std::make_shared<LoaderPasses::Entry>();
+    pass->entry->begun = ++passes_->clock;
+    passes_->entries.push_back(pass->entry);
+    if (passes_->changed) passes_->changed();
+  }
+  pass->prefetch = static_cast<size_t>(options_.prefetch);
+  if (pass->prefetch > 0) pass->thread = std::thread([&p = *pass] { p.Run(); });
+  Iterator iterator;
+  iterator.pass_ = std::move(pass);
+  iterator.Take();
+  return iterator;
+}
+
+}  // namespace lathe

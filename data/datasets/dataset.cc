@@ -1,0 +1,181 @@
+#include "lathe/data/datasets/dataset.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <thread>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kRowsPerChunk = 256;  // keeps threads busy when some texts are long
+// The square of a larger error has no place in a float, nor has the mean of such squares.
+constexpr float kLargestScore = 1e18f;
+
+// Encoded rows of one chunk, in order.
+struct Chunk {
+  std::vector<int32_t> input_ids;
+  std::vector<uint8_t> token_type_ids;
+  std::vector<int64_t> lengths;
+  int64_t truncated = 0;
+  std::exception_ptr error;
+};
+
+Error UnseenLabel(const TextTable& table, int64_t row, const std::string& label,
+                  const LabelSet& labels) {
+  constexpr size_t kShown = 20;
+  std::string known;
+  for (size_t i = 0; i < std::min(labels.names().size(), kShown); ++i) {
+    known += (i == 0 ? "" : ", ") + labels.names()[i];
+  }
+  if (labels.names().size() > kShown) {
+    known += ", ... (" + std::to_string(labels.names().size()) + " in all)";
+  }
+  return InvalidArgument(table.Where(row) + ": label \"" + label +
+                             "\" was not seen in training; known labels: " + known,
+                         "correct the label, or add rows with it to the training file");
+}
+
+// A name that comes twice; "" if there is none.
+std::string Repeated(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  const auto found = std::adjacent_find(names.begin(), names.end());
+  return found == names.end() ? "" : *found;
+}
+
+void AddLabel(const TextTable& table, int64_t row, const std::string& label, const LabelSet& labels,
+              TokenizedDataset& dataset) {
+  if (label.empty()) {
+    throw InvalidArgument(table.Where(row) + ": empty label", "give the row a label or remove it");
+  }
+  switch (labels.kind()) {
+    case LabelKind::kSingleLabel: {
+      std::optional<int64_t> index = labels.Index(label);
+      if (!index) throw UnseenLabel(table, row, label, labels);
+      dataset.classes.push_back(*index);
+      break;
+    }
+    case LabelKind::kRegression: {
+      const float score = static_cast<float>(ParseNumber(label).value_or(NAN));
+      if (!std::isfinite(score)) {
+        throw InvalidArgument(table.Where(row) + ": score \"" + label + "\" is not a finite number",
+                              "correct the score or remove the row");
+      }
+      if (std::abs(score) > kLargestScore) {
+        throw InvalidArgument(table.Where(row) + ": score \"" + label +
+                                  "\" is too large: the square of its error would overflow",
+                              "correct the score, or divide all scores by one number");
+      }
+      dataset.scores.push_back(score);
+      break;
+    }
+    case LabelKind::kMultiLabel: {
+      auto names = ParseLabelArray(label);
+      if (!names) {
+        throw InvalidArgument(table.Where(row) + ": labels \"" + label + "\" are not a JSON array",
+                              "write them as [\"a\", \"b\"]");
+      }
+      if (const std::string twice = Repeated(*names); !twice.empty()) {
+        throw InvalidArgument(
+            table.Where(row) + ": labels " + label + " name \"" + twice + "\" twice",
+            "name each label that the row has once; a 0 or 1 for every label is not read");
+      }
+      const size_t begin = dataset.scores.size();
+      dataset.scores.resize(begin + labels.num_labels(), 0.0f);
+      for (const std::string& name : *names) {
+        std::optional<int64_t> index = labels.Index(name);
+        if (!index) throw UnseenLabel(table, row, name, labels);
+        dataset.scores[begin + *index] = 1.0f;
+      }
+      break;
+    }
+  }
+}
+
+Chunk EncodeRows(const std::vector<std::string>& first, const std::vector<std::string>* second,
+                 const Tokenizer& tokenizer, int64_t max_length, int64_t begin, int64_t end) {
+  Chunk chunk;
+  for (int64_t row = begin; row < end; ++row) {
+    std::optional<std::string_view> pair;
+    if (second != nullptr) pair = (*second)[row];
+    Encoding encoding = tokenizer.Encode(first[row], pair, max_length);
+    chunk.truncated += encoding.truncated;
+    chunk.input_ids.insert(chunk.input_ids.end(), encoding.input_ids.begin(),
+                           encoding.input_ids.end());
+    for (int32_t type : encoding.token_type_ids) {
+      chunk.token_type_ids.push_back(static_cast<uint8_t>(type));
+    }
+    chunk.lengths.push_back(std::ssize(encoding.input_ids));
+  }
+  return chunk;
+}
+
+}  // namespace
+
+TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
+                          const LabelSet& labels, const Tokenizer& tokenizer,
+                          const TokenizeOptions& options) {
+  Check(options.max_length >= 0, "tokenize", "max_length must not be negative but is ",
+        options.max_length);
+  Check(options.num_threads >= 0, "tokenize", "num_threads must not be negative but is ",
+        options.num_threads);
+  const std::vector<std::string>& first = table.column(columns.first);
+  const std::vector<std::string>* second =
+      columns.second.empty() ? nullptr : &table.column(columns.second);
+
+  TokenizedDataset dataset;
+  dataset.kind = labels.kind();
+  dataset.num_labels = labels.num_labels();
+  dataset.has_labels =
+      !options.label_column.empty() && (options.require_labels || table.has(options.label_column));
+  if (dataset.has_labels) {  // before the costly part, so that a bad label is reported at once
+    const std::vector<std::string>& column = table.column(options.label_column);
+    for (int64_t row = 0; row < table.rows(); ++row) {
+      AddLabel(table, row, column[row], labels, dataset);
+    }
+  }
+
+  // Threads take chunks as they come free; each chunk's result has its own place, so that neither
+  // the dataset nor the error that is reported depends on the number of threads.
+  std::vector<Chunk> chunks((table.rows() + kRowsPerChunk - 1) / kRowsPerChunk);
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t c; (c = next++) < chunks.size();) {
+      const int64_t begin = static_cast<int64_t>(c) * kRowsPerChunk;
+      const int64_t end = std::min(begin + kRowsPerChunk, table.rows());
+      try {
+        chunks[c] = EncodeRows(first, second, tokenizer, options.max_length, begin, end);
+      } catch (...) {
+        chunks[c].error = std::current_exception();
+        return;
+      }
+    }
+  };
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const size_t wanted = options.num_threads > 0 ? static_cast<size_t>(options.num_threads) : cores;
+  {
+    std::vector<std::jthread> threads;  // this thread is one of the workers
+    for (size_t i = 1; i < std::min(wanted, chunks.size()); ++i) threads.emplace_back(work);
+    work();
+  }
+
+  dataset.offsets.reserve(table.rows() + 1);
+  for (Chunk& chunk : chunks) {
+    if (chunk.error) std::rethrow_exception(chunk.error);
+    dataset.input_ids.insert(dataset.input_ids.end(), chunk.input_ids.begin(),
+                             chunk.input_ids.end());
+    dataset.token_type_ids.insert(dataset.token_type_ids.end(), chunk.token_type_ids.begin(),
+                                  chunk.token_type_ids.end());
+    for (int64_t length : chunk.lengths) {
+      dataset.offsets.push_back(dataset.offsets.back() + length);
+    }
+    dataset.truncated += chunk.truncated;
+    chunk = {};  // two copies of the whole dataset would be a waste
+  }
+  return dataset;
+}
+
+}  // namespace lathe

@@ -1,0 +1,48 @@
+// Text files in, tokenised classification data out.
+//
+//   TextTable table = ReadTextTable("train.csv");
+//   TextColumns columns = ChooseTextColumns(table, {});            // as run_glue chooses
+//   LabelSet labels = LabelSet::Infer({&table.column("label")});
+//   TokenizedDataset train = Tokenize(table, columns, labels, *tokenizer, {.max_length = 128});
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lathe/data/datasets/label_set.h"
+#include "lathe/data/datasets/text_table.h"
+#include "lathe/data/tokenizers/tokenizer.h"
+
+namespace lathe {
+
+// Flat ids and offsets; cheap to index.
+struct TokenizedDataset {
+  std::vector<int32_t> input_ids;       // all sequences, one after another
+  std::vector<uint8_t> token_type_ids;  // same length
+  std::vector<int64_t> offsets{0};      // [n+1]
+  LabelKind kind = LabelKind::kSingleLabel;
+  bool has_labels = false;
+  std::vector<int64_t> classes;  // [n] single-label
+  std::vector<float> scores;     // [n] regression, [n * num_labels] 0/1 multi-label
+  int64_t num_labels = 0;
+  int64_t truncated = 0;  // samples that lost tokens
+
+  int64_t size() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  int64_t length(int64_t i) const { return offsets[i + 1] - offsets[i]; }
+};
+
+struct TokenizeOptions {
+  int64_t max_length = 128;            // 0: no truncation
+  std::string label_column = "label";  // empty: no labels
+  bool require_labels = true;  // false: a missing label column gives a dataset without labels
+  int num_threads = 0;         // 0: all cores. The result does not depend on it.
+};
+
+// Throws `path:line: label "x" was not seen in training; known labels: ...`, `path:line: empty
+// label`, `path:line: score "x" is not a finite number`, and what TextTable::column throws.
+TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
+                          const LabelSet& labels, const Tokenizer& tokenizer,
+                          const TokenizeOptions& options);
+
+}  // namespace lathe

@@ -1,0 +1,203 @@
+#include "lathe/data/datasets/text_table.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+template <typename F>
+Error Catch(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return InvalidArgument("");
+}
+
+// Parsing must fail with this message and say how to mend the file.
+void ExpectError(const std::string& path, const std::string& contents, const std::string& message) {
+  Error error = Catch([&] { ParseTextTable(path, contents); });
+  EXPECT_EQ(error.message(), message);
+  EXPECT_FALSE(error.hint().empty()) << message;
+}
+
+TEST(CsvTest, ReadsQuotedFieldsAndKeepsTrackOfLines) {
+  TextTable table = ParseTextTable("a.csv",
+                                   "\xEF\xBB\xBFsentence,label\r\n"
+                                   "plain text,0\r\n"
+                                   "\"a, b\",1\r\n"
+                                   "\"she said \"\"no\"\"\",0\r\n"
+                                   "\"two\nlines\r\nthree\",1\r\n"
+                                   "\r\n"
+                                   "inner \"quote\",0\n"
+                                   "\"\",");
+  EXPECT_EQ(table.names, (Strings{"sentence", "label"}));
+  EXPECT_EQ(table.columns[0], (Strings{"plain text", "a, b", "she said \"no\"",
+                                       "two\nlines\r\nthree", "inner \"quote\"", ""}));
+  EXPECT_EQ(table.column("label"), (Strings{"0", "1", "0", "1", "0", ""}));
+  EXPECT_EQ(table.lines, (std::vector<int64_t>{2, 3, 4, 5, 9, 10}));
+  EXPECT_EQ(table.Where(4), "a.csv:9");
+}
+
+TEST(CsvTest, AQuotedFieldMayEndTheFile) {
+  for (const char* ending : {"", "\n", "\r\n", "\r"}) {
+    TextTable table = ParseTextTable("a.csv", std::string("a,b\n1,\"x\"") + ending);
+    EXPECT_EQ(table.column("b"), Strings{"x"});
+  }
+}
+
+TEST(CsvTest, BadFilesAreReportedWithTheirLine) {
+  ExpectError("t.csv", "a,b\n1,2\n1,2,3\n", "t.csv:3: 3 columns, expected 2 (a, b)");
+  ExpectError("t.csv", "a,b\n\"x\ny\",2\n1\n", "t.csv:4: 1 column, expected 2 (a, b)");
+  ExpectError("t.csv", "a,b\n1,2\n\"x,2\n3,4\n", "t.csv:3: unterminated quote");
+  ExpectError("t.csv", "a,b\n\"x\" y,2\n", "t.csv:2: text after a closing quote");
+  ExpectError("t.csv", "a,b,a\n1,2,3\n", "t.csv:1: two columns are named \"a\"");
+  ExpectError("t.csv", "", "t.csv: the file is empty");
+  ExpectError("t.csv", "\n\n", "t.csv: the file is empty");
+  ExpectError("t.csv", "\xEF\xBB\xBF", "t.csv: the file is empty");
+  ExpectError("t.csv", "a,b\n", "t.csv: the file has a header but no rows");
+}
+
+TEST(TsvTest, QuotesMeanNothing) {
+  TextTable table = ParseTextTable("dir.x/a.TSV", "s\tlabel\r\n\"open\t1\n\n5'11\" tall\t0");
+  EXPECT_EQ(table.column("s"), (Strings{"\"open", "5'11\" tall"}));
+  EXPECT_EQ(table.column("label"), (Strings{"1", "0"}));
+  EXPECT_EQ(table.lines, (std::vector<int64_t>{2, 4}));
+  ExpectError("t.tsv", "a\tb\n1\t2\n1\n", "t.tsv:3: 1 column, expected 2 (a, b)");
+  ExpectError("t.tsv", "a\ta\n1\t2\n", "t.tsv:1: two columns are named \"a\"");
+  ExpectError("t.tsv", "a\tb\n", "t.tsv: the file has a header but no rows");
+}
+
+TEST(JsonTest, ReadsOneObjectALine) {
+  TextTable table = ParseTextTable("a.jsonl",
+                                   "{\"text\": \"caf\\u00e9\\n\", \"label\": 1, \"ok\": true}\r\n"
+                                   "\n"
+                                   "{\"label\": 4.0, \"ok\": false, \"text\": \"\"}\n"
+                                   "{\"text\": \"x\", \"label\": [\"b\", 2], \"ok\": -0.25}");
+  EXPECT_EQ(table.names, (Strings{"text", "label", "ok"}));
+  EXPECT_EQ(table.column("text"), (Strings{"caf\xC3\xA9\n", "", "x"}));
+  EXPECT_EQ(table.column("label"), (Strings{"1", "4.0", "[\"b\",2]"}));
+  EXPECT_EQ(table.column("ok"), (Strings{"true", "false", "-0.25"}));
+  EXPECT_EQ(table.lines, (std::vector<int64_t>{1, 3, 4}));
+}
+
+TEST(JsonTest, BadFilesAreReportedWithTheirLine) {
+  const std::string first = "{\"a\": \"x\", \"b\": 1}\n";
+  ExpectError("t.json", first + "{\"a\": \"x\", \"b\": \n", "t.json:2: broken JSON at byte 17");
+  ExpectError("t.json", "[\n" + first, "t.json:1: broken JSON at byte 2");
+  ExpectError("t.json", first + "[1, 2]\n", "t.json:2: expected a JSON object but got array");
+  ExpectError("t.json", first + "{\"a\": \"y\"}\n", "t.json:2: key \"b\" is missing");
+  ExpectError("t.json", first + "{\"a\": \"y\", \"b\": 1, \"c\": 2}",
+              "t.json:2: unexpected key \"c\"");
+  ExpectError("t.json", first + "{\"a\": \"y\", \"b\": 1, \"a\": \"z\"}",
+              "t.json:2: two columns are named \"a\"");
+  ExpectError("t.json", first + "{\"a\": \"y\", \"b\": null}",
+              "t.json:2: the value of \"b\" is null");
+  ExpectError("t.json", first + "{\"a\": {\"c\": 1}, \"b\": 0}",
+              "t.json:2: the value of \"a\" is an object");
+  ExpectError("t.json", first + "{\"a\": \"y\", \"b\": 1e999}\n",
+              "t.json:2: a number is out of range");
+  ExpectError("t.json", " \n", "t.json: the file is empty");
+}
+
+TEST(Utf8Test, InvalidBytesAreReportedOrReplaced) {
+  const std::string contents = "text,label\ngood,0\ncaf\xE9,1\n";
+  ExpectError("t.csv", contents, "t.csv:3: invalid UTF-8");
+  ExpectError("t.csv", std::string("\xFF\xFE", 2) + "t", "t.csv:1: invalid UTF-8");  // UTF-16
+  TextTable table = ParseTextTable("t.csv", contents, InvalidUtf8::kReplace);
+  EXPECT_EQ(table.column("text"), (Strings{"good", "caf\xEF\xBF\xBD"}));
+}
+
+TEST(FileTest, UnusableFiles) {
+  const std::filesystem::path dir =
+      std::filesystem::path(testing::TempDir()) / ("text_table_" + std::to_string(getpid()));
+  std::filesystem::create_directories(dir / "folder.csv");
+  const std::string missing = (dir / "missing.csv").string();
+  Error error = Catch([&] { ReadTextTable(missing); });
+  EXPECT_EQ(error.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(error.message(), missing + ": No such file or directory");
+
+  error = Catch([&] { ReadTextTable((dir / "folder.csv").string()); });
+  EXPECT_TRUE(error.message().starts_with((dir / "folder.csv").string() + ": ")) << error.what();
+
+  error = Catch([&] { ReadTextTable("train.txt"); });
+  EXPECT_EQ(error.message(), "train.txt: unknown file extension \".txt\"");
+  EXPECT_FALSE(error.hint().empty());
+  error = Catch([&] { ReadTextTable("train"); });
+  EXPECT_EQ(error.message(), "train: unknown file extension \"\"");
+
+  const std::string good = (dir / "good.csv").string();
+  std::ofstream(good) << "a,b\n1,2\n";
+  EXPECT_EQ(ReadTextTable(good).column("b"), Strings{"2"});
+  if (geteuid() != 0) {  // root may read everything
+    std::filesystem::permissions(good, std::filesystem::perms::none);
+    error = Catch([&] { ReadTextTable(good); });
+    EXPECT_EQ(error.message(), good + ": Permission denied");
+  }
+  std::filesystem::remove_all(dir);
+}
+
+TextTable TableWith(const std::string& header) {
+  std::string row(std::count(header.begin(), header.end(), ','), ',');
+  return ParseTextTable("t.csv", header + "\n" + row + "x\n");
+}
+
+TEST(ColumnsTest, AreChosenAsRunGlueDoes) {
+  auto choose = [](const std::string& header, const Strings& named = {},
+                   const std::string& label = "label") {
+    TextColumns c = ChooseTextColumns(TableWith(header), named, label);
+    return c.first + "|" + c.second;
+  };
+  EXPECT_EQ(choose("label,other,sentence2,sentence1"), "sentence1|sentence2");
+  EXPECT_EQ(choose("idx,question,label,passage,extra"), "question|passage");
+  EXPECT_EQ(choose("label,sentence"), "sentence|");
+  EXPECT_EQ(choose(",sentence,label"), "sentence|");
+  EXPECT_EQ(choose("a,stars,b", {}, "stars"), "a|b");
+  EXPECT_EQ(choose("sentence1,sentence2,title,label", {"title"}), "title|");
+  EXPECT_EQ(choose("a,b,label", {"b", "a"}), "b|a");
+}
+
+TEST(ColumnsTest, AMissingColumnListsThoseThereAre) {
+  TextTable table = TableWith("text,label");
+  for (auto& error : {Catch([&] { ChooseTextColumns(table, {"sentence"}); }),
+                      Catch([&] { table.column("sentence"); })}) {
+    EXPECT_EQ(error.message(), "t.csv: no column \"sentence\"; it has: text, label");
+    EXPECT_FALSE(error.hint().empty());
+  }
+  EXPECT_EQ(Catch([&] { ChooseTextColumns(TableWith("label,idx"), {}); }).message(),
+            "t.csv: no text column; it has: label, idx");
+  EXPECT_EQ(Catch([&] {
+              ChooseTextColumns(table, {"a", "b", "c"});
+            }).message(),
+            "t.csv: 3 text columns named, expected one or two: a, b, c");
+}
+
+TEST(ColumnsTest, ArraysAreNoTexts) {
+  const TextTable table = ParseTextTable("t.jsonl",
+                                         "{\"text\": \"a\", \"label\": [\"x\"]}\n"
+                                         "{\"text\": [\"b\", \"c\"], \"label\": []}\n");
+  try {
+    ChooseTextColumns(table, {});
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), "t.jsonl:2: the value of \"text\" is an array but must be a text");
+  }
+}
+
+TEST(JsonLinesTest, EndlessNestingIsAnError) {
+  const std::string deep = std::string(50000, '[') + std::string(50000, ']');
+  EXPECT_THROW(ParseTextTable("t.jsonl", "{\"text\": " + deep + "}\n"), Error);
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,121 @@
+// Writes down a SentencePiece model as the tokenizer.json that Transformers' AlbertTokenizer would
+// make of it, and loads that: so both encode by the same description.
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/data/tokenizers/charsmap.h"
+#include "lathe/data/tokenizers/load_tokenizer.h"
+#include "lathe/data/tokenizers/models/sentencepiece_model.h"
+#include "lathe/data/tokenizers/tokenizer.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& spm_file,
+                                                            bool do_lower_case, bool keep_accents,
+                                                            int64_t model_max_length) {
+  const std::string bytes = ReadFile(spm_file);
+  const SentencePieceModelInfo info = ParseSentencePieceModel(bytes, spm_file);
+  if (!info.is_unigram) {
+    throw InvalidArgument(spm_file + ": not a unigram model", "train it with --model_type=unigram");
+  }
+  constexpr const char* kFirst[] = {"<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"};
+  Json vocab = Json::array();
+  for (const auto& piece : info.pieces) {
+    vocab.push_back({piece.text, piece.score});
+  }
+  Json added = Json::array();
+  for (size_t id = 0; id < std::size(kFirst); ++id) {
+    if (id >= info.pieces.size() || info.pieces[id].text != kFirst[id]) {
+      throw InvalidArgument(spm_file + ": piece " + std::to_string(id) + " must be '" + kFirst[id] +
+                                "' but is '" +
+                                (id < info.pieces.size() ? info.pieces[id].text : "") + "'",
+                            "train it with --pad_id=0 --unk_id=1 --bos_id=-1 --eos_id=-1 "
+                            "--control_symbols=[CLS],[SEP],[MASK]");
+    }
+    added.push_back({{"id", id},
+                     {"content", kFirst[id]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  Json normalizers = Json::array();
+  const auto replace = [](const char* pattern) {
+    return Json{{"type", "Replace"}, {"pattern", {{"String", pattern}}}, {"content", "\""}};
+  };
+  normalizers.push_back(replace("``"));
+  normalizers.push_back(replace("''"));
+  if (!keep_accents) {
+    normalizers.push_back({{"type", "NFKD"}});
+    normalizers.push_back({{"type", "StripAccents"}});
+  }
+  if (do_lower_case) {
+    normalizers.push_back({{"type", "Lowercase"}});
+  }
+  if (!info.precompiled_charsmap.empty()) {
+    normalizers.push_back({{"type", "Precompiled"},
+                           {"precompiled_charsmap", EncodeBase64(info.precompiled_charsmap)}});
+  }
+  const Json metaspace = {
+      {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "always"}, {"split", true}};
+  const auto special = [](const char* token, int type_id) {
+    return Json{{"SpecialToken", {{"id", token}, {"type_id", type_id}}}};
+  };
+  const auto sequence = [](const char* id, int type_id) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type_id}}}};
+  };
+  const auto ids = [](const char* token, int id) {
+    return Json{{"id", token}, {"ids", Json::array({id})}, {"tokens", Json::array({token})}};
+  };
+  const Json single = Json::array({special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0)});
+  Json pair = single;
+  pair.push_back(sequence("B", 1));
+  pair.push_back(special("[SEP]", 1));
+
+  const Json json = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added},
+      {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+      {"pre_tokenizer",
+       {{"type", "Sequence"},
+        {"pretokenizers", Json::array({Json{{"type", "WhitespaceSplit"}}, metaspace})}}},
+      {"post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single", single},
+        {"pair", pair},
+        {"special_tokens", {{"[CLS]", ids("[CLS]", 2)}, {"[SEP]", ids("[SEP]", 3)}}}}},
+      {"decoder", metaspace},
+      {"model", {{"type", "Unigram"}, {"unk_id", 1}, {"vocab", vocab}, {"byte_fallback", false}}}};
+  Json config = {{"tokenizer_class", "AlbertTokenizer"},
+                 {"do_lower_case", do_lower_case},
+                 {"keep_accents", keep_accents},
+                 {"bos_token", "[CLS]"},
+                 {"eos_token", "[SEP]"},
+                 {"cls_token", "[CLS]"},
+                 {"sep_token", "[SEP]"},
+                 {"unk_token", "<unk>"},
+                 {"pad_token", "<pad>"},
+                 {"mask_token", "[MASK]"},
+                 // AutoTokenizer makes no token types for this class unless it is told to.
+                 {"model_input_names", {"input_ids", "token_type_ids", "attention_mask"}}};
+  if (model_max_length > 0) {
+    config["model_max_length"] = model_max_length;
+  }
+  return TokenizerFromFiles(spm_file,
+                            {{"spiece.model", bytes},
+                             {"tokenizer.json", json.dump() + "\n"},
+                             {"tokenizer_config.json", config.dump(2) + "\n"}},
+                            "albert");
+}
+
+}  // namespace lathe

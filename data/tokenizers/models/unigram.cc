@@ -1,0 +1,95 @@
+#include "lathe/data/tokenizers/models/unigram.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lathe/core/error.h"
+#include "lathe/data/utf8.h"
+
+namespace lathe {
+namespace {
+
+// How much worse an unknown character is than the worst piece.
+constexpr double kUnknownPenalty = 10.0;
+
+PieceTrie TrieOf(const Vocabulary& vocabulary) {
+  std::vector<std::pair<std::string_view, int32_t>> pieces;
+  for (const std::string& token : vocabulary.tokens()) {
+    pieces.emplace_back(token, static_cast<int32_t>(pieces.size()));
+  }
+  return PieceTrie(std::move(pieces));
+}
+
+}  // namespace
+
+Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id)
+    : unk_id_(unk_id) {
+  Check(unk_id >= 0 && unk_id < std::ssize(pieces), "unigram", "unk_id is ", unk_id,
+        ", but the vocabulary has ", pieces.size(), " pieces");
+  std::vector<std::string> tokens;
+  double min_score = std::numeric_limits<double>::infinity();
+  for (auto& [token, score] : pieces) {
+    tokens.push_back(std::move(token));
+    scores_.push_back(score);
+    min_score = std::min(min_score, score);
+  }
+  unk_score_ = min_score - kUnknownPenalty;
+  vocabulary_ = Vocabulary(std::move(tokens));
+  trie_ = TrieOf(vocabulary_);
+}
+
+void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
+  // The best way to reach each byte offset.
+  struct Best {
+    double score = 0;
+    int64_t begin = -1;  // of the last piece; -1: not reached
+    int32_t id = 0;
+  };
+  static thread_local std::vector<Best> best;
+  best.assign(word.size() + 1, Best{});
+  const auto relax = [&](size_t begin, size_t end, double score, int32_t id) {
+    if (best[end].begin < 0 || score > best[end].score) {
+      best[end] = {score, static_cast<int64_t>(begin), id};
+    }
+  };
+  for (size_t begin = 0; begin < word.size();) {
+    const double score = best[begin].score;
+    const size_t character = Utf8SequenceLength(word[begin]);
+    bool has_single = false;
+    uint32_t node = PieceTrie::kRoot;
+    for (size_t end = begin; end < word.size();) {
+      node = trie_.Child(node, static_cast<uint8_t>(word[end++]));
+      if (node == PieceTrie::kRoot) {
+        break;
+      }
+      if (const int32_t id = trie_.id(node); id >= 0) {
+        relax(begin, end, score + scores_[id], id);
+        has_single = has_single || end - begin == character;
+      }
+    }
+    if (!has_single) {
+      relax(begin, begin + character, score + unk_score_, unk_id_);
+    }
+    begin += character;
+  }
+
+  const size_t first = ids->size();
+  for (size_t end = word.size(); end > 0;) {
+    size_t begin = static_cast<size_t>(best[end].begin);
+    int32_t id = best[end].id;
+    if (id == unk_id_) {
+      while (begin > 0 && best[begin].id == unk_id_) {
+        begin = static_cast<size_t>(best[begin].begin);
+      }
+      // Fused unknowns are looked up once more: together they may be a piece after all.
+      id = vocabulary_.Find(word.substr(begin, end - begin)).value_or(unk_id_);
+    }
+    ids->push_back(id);
+    end = begin;
+  }
+  std::reverse(ids->begin() + static_cast<int64_t>(first), ids->end());
+  constexpr size_t kMostKept = 1 << 16;
+  if (best.capacity() > kMostKept) best = std::vector<Best>();
+}
+
+}  // namespace lathe

@@ -1,0 +1,73 @@
+#include "lathe/data/tokenizers/pipeline_tokenizer.h"
+
+#include <algorithm>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+
+namespace lathe {
+
+PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
+  single_template_ = parts_.single_template;
+  pair_template_ = parts_.pair_template;
+  model_max_length_ = parts_.model_max_length;
+  pad_token_id_ = parts_.pad_token_id;
+  vocab_file_ = parts_.vocab_file;
+  vocab_size_ = parts_.model->vocabulary().size();
+  std::vector<AddedToken> raw, normalized;
+  for (const AddedToken& token : parts_.added_tokens) {
+    vocab_size_ = std::max<int64_t>(vocab_size_, int64_t{token.id} + 1);
+    if (token.normalized) {
+      normalized.push_back(token);
+      normalized.back().content = parts_.normalizer(token.content);
+    } else {
+      raw.push_back(token);
+    }
+  }
+  raw_tokens_ = AddedTokenMatcher(std::move(raw));
+  normalized_tokens_ = AddedTokenMatcher(std::move(normalized));
+}
+
+std::vector<int32_t> PipelineTokenizer::EncodeText(std::string_view text) const {
+  std::vector<int32_t> ids;
+  const auto add = [&](int32_t id) { ids.push_back(id); };
+  const EmitWord encode_word = [&](std::string_view word) { parts_.model->Encode(word, &ids); };
+  const auto encode = [&](std::string_view part) { parts_.pre_tokenizer(part, encode_word); };
+  raw_tokens_.Split(
+      text,
+      [&](std::string_view part) {
+        const std::string normalized = parts_.normalizer(std::string(part));
+        normalized_tokens_.Split(normalized, encode, add);
+      },
+      add);
+  return ids;
+}
+
+std::optional<int32_t> PipelineTokenizer::TokenToId(std::string_view token) const {
+  for (const AddedToken& added : parts_.added_tokens) {
+    if (added.content == token) {
+      return added.id;
+    }
+  }
+  return parts_.model->vocabulary().Find(token);
+}
+
+std::string PipelineTokenizer::IdToToken(int32_t id) const {
+  for (const AddedToken& added : parts_.added_tokens) {
+    if (added.id == id) {
+      return added.content;
+    }
+  }
+  const std::vector<std::string>& tokens = parts_.model->vocabulary().tokens();
+  Check(id >= 0 && id < std::ssize(tokens), "tokenizer", "id ", id,
+        " is not in the vocabulary, whose ids are below ", vocab_size_);
+  return tokens[id];
+}
+
+void PipelineTokenizer::SavePretrained(const std::string& dir) const {
+  for (const auto& [name, contents] : parts_.files) {
+    WriteFileAtomically(dir + "/" + name, contents);
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,171 @@
+#include "lathe/data/tokenizers/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "lathe/core/error.h"
+#include "lathe/core/file.h"
+#include "lathe/data/tokenizers/load_tokenizer.h"
+#include "lathe/data/tokenizers/models/unigram.h"
+#include "lathe/data/utf8.h"
+
+namespace lathe {
+namespace {
+
+using namespace std::string_literals;
+
+constexpr const char* kToyVocab =
+    "[PAD] [UNK] [CLS] [SEP] [MASK] un ##aff ##able hello world cafe café ##s ! don ' t 我 爱 i "
+    "##\u0307 straße "
+    "strasse οδος οδοσ naive a b ##b ##c - $ 1 2 . ##5 hi İ ΟΔΟΣ Hello Café ";
+
+std::unique_ptr<Tokenizer> Toy(bool lower) {
+  std::string vocab = kToyVocab;
+  for (char& c : vocab) {
+    c = c == ' ' ? '\n' : c;
+  }
+  const std::string config = "{\"do_lower_case\": "s + (lower ? "true" : "false") + "}";
+  return TokenizerFromFiles("toy", {{"vocab.txt", vocab}, {"tokenizer_config.json", config}},
+                            "bert");
+}
+
+std::string Tokens(const Tokenizer& tokenizer, const std::string& text) {
+  const std::vector<int32_t> ids = tokenizer.Encode(text).input_ids;
+  std::string joined;
+  for (size_t i = 1; i + 1 < ids.size(); ++i) {
+    joined += (i > 1 ? " " : "") + tokenizer.IdToToken(ids[i]);
+  }
+  return joined;
+}
+
+TEST(TokenizerTest, ToyVocabularyUncased) {
+  const auto toy = Toy(true);
+  const std::pair<std::string, std::string> cases[] = {
+      {"unaffable", "un ##aff ##able"},
+      {"Hello, world!", "hello [UNK] world !"},
+      {"Café cafés", "cafe cafe ##s"},
+      {"我爱world", "我 爱 world"},
+      {"don't", "don ' t"},
+      {"$1.25", "$ 1 . 2 ##5"},
+      {"ΟΔΟΣ", "οδοσ"},
+      {"İ", "i"},
+      {"straße", "straße"},
+      {"naïve—hi", "naive [UNK] hi"},
+      {"a\0b\uFFFDc"s, "a ##b ##c"},
+      {"a\u00A0b", "a b"},
+      {"a\u2028b", "a b"},
+      {"a\u200Bb", "a ##b"},
+      {"a\u00ADb", "a ##b"},
+      {"a\tb\nc", "a b [UNK]"},
+      {"\U0002B825a", "[UNK]"},
+      {std::string(101, 'b'), "[UNK]"},
+      {"a[MASK]b", "a [MASK] b"},
+      {"hello[SEP]world", "hello [SEP] world"},
+  };
+  for (const auto& [text, tokens] : cases) {
+    EXPECT_EQ(Tokens(*toy, text), tokens) << text;
+  }
+  const Encoding pair = toy->Encode("hello world", "hi !");
+  EXPECT_EQ(pair.token_type_ids, (std::vector<int32_t>{0, 0, 0, 0, 1, 1, 1}));
+}
+
+TEST(TokenizerTest, ToyVocabularyCased) {
+  const auto toy = Toy(false);
+  EXPECT_EQ(Tokens(*toy, "Hello, world!"), "Hello [UNK] world !");
+  EXPECT_EQ(Tokens(*toy, "Café cafés"), "Café café ##s");
+  EXPECT_EQ(Tokens(*toy, "İ ΟΔΟΣ"), "İ ΟΔΟΣ");
+  EXPECT_EQ(Tokens(*toy, "naïve—hi"), "[UNK] [UNK] hi");
+}
+
+TEST(TokenizerTest, LongestFirst) {
+  const int64_t cases[][5] = {{3, 3, 5, 2, 3}, {3, 5, 5, 2, 3}, {5, 3, 5, 3, 2}, {8, 2, 6, 4, 2},
+                              {2, 8, 6, 2, 4}, {6, 6, 7, 3, 4}, {7, 1, 4, 3, 1}};
+  for (const auto& c : cases) {
+    EXPECT_EQ(LongestFirst(c[0], c[1], c[2]), std::pair(c[3], c[4])) << c[0] << ' ' << c[1];
+  }
+}
+
+TEST(TokenizerTest, SaysWhetherItCutTokensOff) {
+  const auto toy = Toy(true);
+  EXPECT_FALSE(toy->Encode("hello world").truncated);
+  EXPECT_FALSE(toy->Encode("hello world", std::nullopt, 4).truncated);
+  EXPECT_TRUE(toy->Encode("hello world", std::nullopt, 3).truncated);
+  EXPECT_FALSE(toy->Encode("hello world", "hi !", 7).truncated);
+  EXPECT_TRUE(toy->Encode("hello world", "hi", 5).truncated);  // the first text
+  EXPECT_TRUE(toy->Encode("hello", "hi !", 5).truncated);      // the second
+}
+
+TEST(TokenizerTest, UnigramFusesUnknowns) {
+  const Unigram model({{"<s>", 0},
+                       {"<pad>", 0},
+                       {"</s>", 0},
+                       {"<unk>", 0},
+                       {"▁", -2},
+                       {"▁hello", -3},
+                       {"hello", -4},
+                       {"▁he", -2.5},
+                       {"llo", -2.5},
+                       {"▁world", -3},
+                       {"l", -5},
+                       {"o", -5},
+                       {"h", -5},
+                       {"e", -5},
+                       {"x", -6},
+                       {"▁x", -5.5},
+                       {",", -3}},
+                      3);
+  const auto encode = [&](std::string_view word) {
+    std::vector<int32_t> ids;
+    model.Encode(word, &ids);
+    return ids;
+  };
+  EXPECT_EQ(encode("▁helloworld"), (std::vector<int32_t>{5, 3, 11, 3, 10, 3}));
+  EXPECT_EQ(encode("▁hello,zzx"), (std::vector<int32_t>{5, 16, 3, 14}));
+  EXPECT_EQ(encode("▁zz"), (std::vector<int32_t>{4, 3}));
+}
+
+TEST(TokenizerTest, ErrorsNameTheFile) {
+  const auto message = [](std::map<std::string, std::string> files) -> std::string {
+    try {
+      TokenizerFromFiles("dir", std::move(files), "bert");
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "no error";
+  };
+  EXPECT_NE(message({}).find("looked for tokenizer.json, vocab.txt"), std::string::npos);
+  EXPECT_EQ(message({{"vocab.txt", ""}}), "dir/vocab.txt: the vocabulary is empty");
+  EXPECT_EQ(message({{"vocab.txt", "a\n\xFF\n"}}), "dir/vocab.txt:2: the token is not valid UTF-8");
+  EXPECT_EQ(message({{"vocab.txt", "a\n"}}),
+            "dir/vocab.txt: the vocabulary has no unknown token '[UNK]'");
+  EXPECT_TRUE(
+      message({{"tokenizer.json", "{\n,"}}).starts_with("dir/tokenizer.json:2: not valid JSON"));
+  EXPECT_THROW(Toy(true)->Encode("a", std::nullopt, 1), Error);
+}
+
+TEST(TokenizerTest, BrokenSentencePieceModel) {
+  // Noise, nothing at all, a model that is cut off, and one without pieces.
+  for (const std::string& bytes : {"not a model"s, ""s, "\x0A\x40\x0A\x03"s, "\x12\x02\x18\x01"s}) {
+    testing::internal::CaptureStderr();
+    try {
+      TokenizerFromFiles("dir", {{"spiece.model", bytes}}, "albert");
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), "dir/spiece.model: not a SentencePiece model");
+      EXPECT_NE(error.hint(), "");
+    }
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  }
+}
+
+TEST(Utf8Test, FindsAndReplacesInvalid) {
+  EXPECT_EQ(ValidateUtf8("aé我😀"), std::string_view::npos);
+  EXPECT_EQ(ValidateUtf8("a\xC0\x80"), 1u);
+  EXPECT_EQ(ValidateUtf8("ab\xED\xA0\x80"), 2u);
+  EXPECT_EQ(ValidateUtf8("\xF4\x90\x80\x80"), 0u);
+  EXPECT_EQ(ReplaceInvalidUtf8("a\xE6\x88z"), "a\uFFFDz");
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,145 @@
+#include "lathe/data/tokenizers/unicode.h"
+
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+#include <unicode/stringpiece.h>
+#include <unicode/uchar.h>
+#include <unicode/uniset.h>
+#include <unicode/unistr.h>
+
+#include "lathe/core/error.h"
+#include "lathe/data/utf8.h"
+
+namespace lathe {
+namespace {
+
+// The Rust libraries' tables are older than ICU's. To them a younger character is unassigned.
+bool KnownIn(char32_t c, int unicode_version) {
+  UVersionInfo age;
+  u_charAge(static_cast<UChar32>(c), age);
+  return age[0] <= unicode_version;
+}
+constexpr int kCategoriesVersion = 8;      // crate unicode_categories
+constexpr int kCombiningMarkVersion = 9;   // crate unicode-normalization-alignments
+constexpr int kDecompositionVersion = 11;  // the same
+
+}  // namespace
+
+bool IsWhitespace(char32_t c) {
+  if (c < 0x80) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+  }
+  return u_isUWhiteSpace(static_cast<UChar32>(c));
+}
+
+bool IsBertControl(char32_t c) {
+  if (c < 0x80) {
+    return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
+  }
+  constexpr uint32_t kControl = U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK;
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & kControl) != 0 && KnownIn(c, kCategoriesVersion);
+}
+
+bool IsPunctuation(char32_t c) {
+  if (c < 0x80) {
+    return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
+           (c >= 123 && c <= 126);
+  }
+  // Punctuation until Unicode 12 and 11.
+  if (c == 0x166D || c == 0x111C9) {
+    return true;
+  }
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_P_MASK) != 0 &&
+         KnownIn(c, kCategoriesVersion);
+}
+
+bool IsCjk(char32_t c) {
+  const auto in = [c](char32_t low, char32_t high) { return low <= c && c <= high; };
+  return in(0x4E00, 0x9FFF) || in(0x3400, 0x4DBF) || in(0x20000, 0x2A6DF) || in(0x2A700, 0x2B73F) ||
+         in(0x2B740, 0x2B81F) || in(0x2B920, 0x2CEAF) || in(0xF900, 0xFAFF) || in(0x2F800, 0x2FA1F);
+}
+
+bool IsNonspacingMark(char32_t c) {
+  if (c == 0x1734) {
+    return true;  // a spacing mark since Unicode 14
+  }
+  // The first two were letters, the last two another kind of mark or punctuation.
+  if (c == 0x1885 || c == 0x1886 || c == 0xA9BD || c == 0x111C9) {
+    return false;
+  }
+  return c >= 0x300 && u_charType(static_cast<UChar32>(c)) == U_NON_SPACING_MARK &&
+         KnownIn(c, kCategoriesVersion);
+}
+
+bool IsMark(char32_t c) {
+  if (c == 0x1CF2 || c == 0x1CF3 || c == 0x111C9) {
+    return c != 0x111C9;  // their category changed in Unicode 11 and 12
+  }
+  return c >= 0x300 && (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_M_MASK) != 0 &&
+         KnownIn(c, kCombiningMarkVersion);
+}
+
+bool IsWordCharacter(char32_t c) {
+  const auto code_point = static_cast<UChar32>(c);
+  return u_hasBinaryProperty(code_point, UCHAR_ALPHABETIC) ||
+         u_hasBinaryProperty(code_point, UCHAR_JOIN_CONTROL) ||
+         (U_GET_GC_MASK(code_point) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
+}
+
+std::string NormalizeUnicode(std::string_view text, NormalizationForm form) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::Normalizer2* normalizer = nullptr;
+  switch (form) {
+    case NormalizationForm::kNfc:
+      normalizer = icu::Normalizer2::getNFCInstance(status);
+      break;
+    case NormalizationForm::kNfd:
+      normalizer = icu::Normalizer2::getNFDInstance(status);
+      break;
+    case NormalizationForm::kNfkc:
+      normalizer = icu::Normalizer2::getNFKCInstance(status);
+      break;
+    case NormalizationForm::kNfkd:
+      normalizer = icu::Normalizer2::getNFKDInstance(status);
+      break;
+  }
+  // Made once and never destroyed: other threads may still normalize at exit.
+  static const icu::UnicodeSet* const known = [] {
+    UErrorCode set_status = U_ZERO_ERROR;
+    const std::string pattern = "[:Age=" + std::to_string(kDecompositionVersion) + ".0:]";
+    auto* set = new icu::UnicodeSet(icu::UnicodeString::fromUTF8(pattern), set_status);
+    set->freeze();
+    return set;
+  }();
+  std::string out;
+  if (U_SUCCESS(status)) {
+    const icu::FilteredNormalizer2 filtered(*normalizer, *known);
+    icu::StringByteSink<std::string> sink(&out);
+    filtered.normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())),
+                           sink, nullptr, status);
+  }
+  if (U_FAILURE(status)) {
+    throw Error(absl::StatusCode::kInternal,
+                std::string("[normalize] ICU failed: ") + u_errorName(status));
+  }
+  return out;
+}
+
+std::string LowerCase(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = DecodeUtf8(text, &pos);
+    if (c < 0x80) {
+      out.push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c));
+    } else if (c == 0x130) {
+      // The only character whose unconditional lower-case mapping is longer than one: i, U+0307.
+      out += "i\xCC\x87";
+    } else {
+      AppendUtf8(static_cast<char32_t>(u_tolower(static_cast<UChar32>(c))), &out);
+    }
+  }
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,177 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "lathe/models/pretrained.h"
+#include "lathe/models/weights/safetensors.h"
+#include "lathe/nn/arena.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+class Leaf : public Module {
+ public:
+  Leaf(Shape weight, int64_t bias) {
+    RegisterParameter("weight", std::move(weight), Init::Normal(0.02));
+    RegisterParameter("bias", {bias}, Init::Zeros());
+  }
+};
+
+class Encoder : public Module {
+ public:
+  Encoder() {
+    Register<Leaf>("dense", Shape{2, 2}, 2);
+    Register<Leaf>("LayerNorm", Shape{2}, 2);
+  }
+};
+
+class Model : public Module {
+ public:
+  explicit Model(int64_t num_labels = 3) {
+    Register<Encoder>("bert");
+    Register<Leaf>("classifier", Shape{num_labels, 2}, num_labels);
+  }
+};
+
+class LoadWeightsTest : public testing::Test {
+ protected:
+  using Tensors = std::vector<std::pair<std::string, Tensor>>;
+
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    dir_ = (fs::path(testing::TempDir()) / (std::string("load_weights_test_") + info->name()))
+               .string();
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+  void Write(const Tensors& tensors) { WriteSafetensors(dir_ + "/model.safetensors", tensors); }
+  static Tensors EncoderTensors(const std::string& prefix, const std::string& norm_weight,
+                                const std::string& norm_bias) {
+    return {
+        {prefix + "dense.weight", Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2})},
+        {prefix + "dense.bias", Tensor::FromVector<float>({5, 6}).To(DType::kBF16)},
+        {prefix + "LayerNorm." + norm_weight, Tensor::FromVector<float>({7, 8}).To(DType::kF16)},
+        {prefix + "LayerNorm." + norm_bias, Tensor::FromVector<float>({9, 10}).To(DType::kF64)}};
+  }
+  static std::vector<float> ValuesOf(const Module& module, const std::string& name) {
+    for (const Parameter& p : module.Parameters()) {
+      if (p.name == name) {
+        return p.tensor.ToVector<float>();
+      }
+    }
+    ADD_FAILURE() << name;
+    return {};
+  }
+  static void ExpectEncoderLoaded(const Module& model) {
+    EXPECT_EQ(ValuesOf(model, "bert.dense.weight"), (std::vector<float>{1, 2, 3, 4}));
+    EXPECT_EQ(ValuesOf(model, "bert.dense.bias"), (std::vector<float>{5, 6}));
+    EXPECT_EQ(ValuesOf(model, "bert.LayerNorm.weight"), (std::vector<float>{7, 8}));
+    EXPECT_EQ(ValuesOf(model, "bert.LayerNorm.bias"), (std::vector<float>{9, 10}));
+  }
+
+  std::string dir_;
+};
+
+TEST_F(LoadWeightsTest, PretrainingCheckpointWithOldNames) {
+  Tensors tensors = EncoderTensors("bert.", "gamma", "beta");
+  tensors.emplace_back("bert.embeddings.position_ids", Tensor::FromVector<int64_t>({0, 1}));
+  tensors.emplace_back("bert.pooler.dense.bias", Tensor::FromVector<float>({1}));
+  tensors.emplace_back("cls.predictions.bias", Tensor::FromVector<float>({1}));
+  Write(tensors);
+  Model model;
+  const LoadReport report = LoadWeights(model, dir_, "bert.");
+  ExpectEncoderLoaded(model);
+  EXPECT_EQ(report.loaded.size(), 4u);
+  EXPECT_EQ(report.fresh_head, (Names{"classifier.weight", "classifier.bias"}));
+  EXPECT_EQ(report.unused_pretraining, (Names{"bert.embeddings.position_ids",
+                                              "bert.pooler.dense.bias", "cls.predictions.bias"}));
+  EXPECT_EQ(report.Summary(), "new head, fresh values (2): classifier.weight, classifier.bias\n");
+
+  // The fresh head is what Initialize with the same seed draws.
+  Model fresh;
+  fresh.Initialize(42);
+  EXPECT_EQ(ValuesOf(model, "classifier.weight"), ValuesOf(fresh, "classifier.weight"));
+  EXPECT_NE(ValuesOf(model, "classifier.weight")[0], 0);
+}
+
+TEST_F(LoadWeightsTest, BareEncoderGetsThePrefix) {
+  Tensors tensors = EncoderTensors("", "weight", "bias");
+  tensors.emplace_back("classifier.bias", Tensor::FromVector<float>({1, 2, 3}));
+  Write(tensors);
+  Model model;
+  const LoadReport report = LoadWeights(model, dir_, "bert.");
+  ExpectEncoderLoaded(model);
+  EXPECT_EQ(ValuesOf(model, "classifier.bias"), (std::vector<float>{1, 2, 3}));
+  EXPECT_TRUE(report.missing.empty());
+  EXPECT_TRUE(report.unexpected.empty());
+}
+
+TEST_F(LoadWeightsTest, SurprisesAreReported) {
+  Tensors tensors = EncoderTensors("bert.", "weight", "bias");
+  tensors[1].first = "bert.dense.byas";
+  Write(tensors);
+  Model model;
+  const LoadReport report = LoadWeights(model, dir_, "bert.");
+  EXPECT_EQ(report.missing, (Names{"bert.dense.bias"}));
+  EXPECT_EQ(report.unexpected, (Names{"bert.dense.byas"}));
+  EXPECT_EQ(report.Summary(),
+            "new head, fresh values (2): classifier.weight, classifier.bias\n"
+            "not in the checkpoint, fresh values (1): bert.dense.bias\n"
+            "in the checkpoint but not in the model (1): bert.dense.byas\n");
+  EXPECT_EQ(ValuesOf(model, "bert.dense.bias"), (std::vector<float>{0, 0}));
+}
+
+TEST_F(LoadWeightsTest, OtherNumberOfLabels) {
+  Model saved(5);
+  saved.Initialize(1);
+  SaveWeights(saved, dir_);
+  Model model(3);
+  try {
+    LoadWeights(model, dir_, "bert.");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), dir_ +
+                                   "/model.safetensors: classifier.weight: file has [5, 2], "
+                                   "model [3, 2]");
+    EXPECT_NE(error.hint().find("ignore_mismatched_sizes"), std::string::npos);
+  }
+  EXPECT_FALSE(model.Parameters()[0].tensor.allocated());  // untouched by the failed load
+  const LoadReport report = LoadWeights(model, dir_, "bert.", {.ignore_mismatched_sizes = true});
+  EXPECT_EQ(report.mismatched, (Names{"classifier.weight: file has [5, 2], model [3, 2]",
+                                      "classifier.bias: file has [5], model [3]"}));
+  EXPECT_EQ(ValuesOf(model, "bert.dense.weight"), ValuesOf(saved, "bert.dense.weight"));
+}
+
+TEST_F(LoadWeightsTest, SaveAndLoadAgainInOneArena) {
+  Model saved;
+  saved.Initialize(7);
+  SaveWeights(saved, dir_ + "/new/folder");
+  Model model;
+  const LoadReport report = LoadWeights(model, dir_ + "/new/folder", "bert.");
+  EXPECT_EQ(report.loaded.size(), saved.Parameters().size());
+  for (const Parameter& p : saved.Parameters()) {
+    EXPECT_EQ(ValuesOf(model, p.name), p.tensor.ToVector<float>()) << p.name;
+  }
+  const void* first = model.Parameters()[0].tensor.impl()->storage.get();
+  for (const Parameter& p : model.Parameters()) {
+    EXPECT_EQ(p.tensor.impl()->storage.get(), first);
+  }
+}
+
+TEST_F(LoadWeightsTest, RejectsWhatCannotBeTheModels) {
+  Model model;
+  EXPECT_THROW(LoadWeights(model, dir_, "bert."), Error);  // no file
+  Write({{"model.layers.0.weight", Tensor::FromVector<float>({1})}});
+  EXPECT_THROW(LoadWeights(model, dir_, "bert."), Error);
+  Tensors twice = EncoderTensors("bert.", "weight", "bias");
+  twice.emplace_back("bert.LayerNorm.gamma", Tensor::FromVector<float>({1, 2}));
+  Write(twice);
+  EXPECT_THROW(LoadWeights(model, dir_, "bert."), Error);
+}
+
+}  // namespace
+}  // namespace lathe
