@@ -9,8 +9,8 @@
 #include "lathe/core/autograd.h"
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/data/datasets/metrics.h"
-#include "lathe/train/interrupt.h"
-#include "lathe/train/progress.h"
+#include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/progress.h"
 
 namespace lathe {
 namespace {

@@ -8,9 +8,9 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/train/interrupt.h"
-#include "lathe/train/run_errors.h"
-#include "lathe/train/schedule_kwargs.h"
+#include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/run_errors.h"
+#include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
 namespace {

@@ -21,12 +21,12 @@
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/train/evaluation.h"
-#include "lathe/train/output_dir.h"
-#include "lathe/train/progress.h"
-#include "lathe/train/snapshot.h"
+#include "lathe/train/support/output_dir.h"
+#include "lathe/train/support/progress.h"
+#include "lathe/train/support/snapshot.h"
+#include "lathe/train/support/training_arguments.h"
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer_state.h"
-#include "lathe/train/training_arguments.h"
 
 namespace lathe {
 

@@ -16,7 +16,7 @@
 #include "lathe/core/file.h"
 #include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
-#include "lathe/train/run_errors.h"
+#include "lathe/train/support/run_errors.h"
 #include "lathe/train/trainer.h"
 
 namespace lathe {

@@ -15,7 +15,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/train/run_errors.h"
+#include "lathe/train/support/run_errors.h"
 #include "lathe/train/trainer.h"
 
 namespace lathe {

@@ -12,8 +12,8 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/train/output_dir.h"
-#include "lathe/train/progress.h"
+#include "lathe/train/support/output_dir.h"
+#include "lathe/train/support/progress.h"
 
 namespace {
 // Of the renames to come, the one that does not happen, counted from 0; -1: all do.

@@ -11,7 +11,7 @@
 #include "lathe/core/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/optim/schedules.h"
-#include "lathe/train/schedule_kwargs.h"
+#include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lathe/apps/cli/flags.h"
-#include "lathe/train/training_arguments.h"
+#include "lathe/train/support/training_arguments.h"
 
 namespace lathe {
 

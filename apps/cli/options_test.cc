@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "lathe/core/error.h"
-#include "lathe/train/schedule_kwargs.h"
+#include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
 namespace {

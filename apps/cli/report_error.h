@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lathe/core/error.h"
-#include "lathe/train/run_errors.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
 

@@ -31,9 +31,9 @@
 #include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/train/evaluation.h"
-#include "lathe/train/interrupt.h"
-#include "lathe/train/output_dir.h"
-#include "lathe/train/progress.h"
+#include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/output_dir.h"
+#include "lathe/train/support/progress.h"
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
 

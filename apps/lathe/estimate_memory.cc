@@ -11,7 +11,7 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/core/error.h"
 #include "lathe/models/bert/bert.h"
-#include "lathe/train/progress.h"
+#include "lathe/train/support/progress.h"
 
 namespace lathe {
 namespace {

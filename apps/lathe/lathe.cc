@@ -5,10 +5,10 @@
 
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/short_waits.h"
-#include "lathe/apps/lathe/config_command.h"
-#include "lathe/apps/lathe/env_command.h"
 #include "lathe/apps/lathe/estimate_memory.h"
-#include "lathe/apps/lathe/launch_command.h"
+#include "lathe/apps/lathe/launch/config_command.h"
+#include "lathe/apps/lathe/launch/env_command.h"
+#include "lathe/apps/lathe/launch/launch_command.h"
 #include "lathe/apps/lathe/predict.h"
 #include "lathe/apps/lathe/self_test/test_command.h"
 #include "lathe/core/error.h"

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "lathe/core/error.h"
-#include "lathe/train/run_errors.h"
+#include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/task.h"
 
 namespace lathe {

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <string>
 
-#include "lathe/train/run_errors.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
 

@@ -9,7 +9,7 @@
 #include "lathe/core/file.h"
 #include "lathe/core/philox.h"
 #include "lathe/models/vocabulary.h"
-#include "lathe/train/run_errors.h"
+#include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/sequence_length.h"
 #include "lathe/train/task/shared_task.h"
 

@@ -11,7 +11,7 @@
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
-#include "lathe/train/training_arguments.h"
+#include "lathe/train/support/training_arguments.h"
 
 namespace lathe {
 

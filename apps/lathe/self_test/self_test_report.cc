@@ -9,7 +9,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/train/progress.h"
+#include "lathe/train/support/progress.h"
 
 namespace lathe {
 namespace {

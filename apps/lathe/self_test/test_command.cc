@@ -12,7 +12,7 @@
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/apps/lathe/launch_flags.h"
+#include "lathe/apps/lathe/launch/launch_flags.h"
 #include "lathe/apps/lathe/self_test/self_test.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"

@@ -1,4 +1,4 @@
-#include "lathe/train/snapshot.h"
+#include "lathe/train/support/snapshot.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "lathe/apps/cli/flags.h"
-#include "lathe/apps/lathe/launch_config.h"
+#include "lathe/apps/lathe/launch/launch_config.h"
 #include "lathe/distributed/launch/launch.h"
 
 namespace lathe {

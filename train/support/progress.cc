@@ -1,4 +1,4 @@
-#include "lathe/train/progress.h"
+#include "lathe/train/support/progress.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "lathe/apps/lathe/launch_config.h"
+#include "lathe/apps/lathe/launch/launch_config.h"
 
 #include <yaml-cpp/yaml.h>
 

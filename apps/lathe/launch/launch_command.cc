@@ -1,4 +1,4 @@
-#include "lathe/apps/lathe/launch_command.h"
+#include "lathe/apps/lathe/launch/launch_command.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/apps/lathe/launch_flags.h"
+#include "lathe/apps/lathe/launch/launch_flags.h"
 #include "lathe/core/error.h"
 #include "lathe/distributed/launch/launch.h"
 #include "lathe/distributed/rendezvous/environment.h"

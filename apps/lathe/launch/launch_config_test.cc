@@ -1,5 +1,5 @@
 // The file behind `lathe launch`, and `lathe config`, which writes it.
-#include "lathe/apps/lathe/launch_config.h"
+#include "lathe/apps/lathe/launch/launch_config.h"
 
 #include <gtest/gtest.h>
 

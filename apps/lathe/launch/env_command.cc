@@ -1,4 +1,4 @@
-#include "lathe/apps/lathe/env_command.h"
+#include "lathe/apps/lathe/launch/env_command.h"
 
 #include <dnnl.h>
 #include <sys/utsname.h>
@@ -13,7 +13,7 @@
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/apps/lathe/launch_config.h"
+#include "lathe/apps/lathe/launch/launch_config.h"
 #include "lathe/core/cpu/isa.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_libraries.h"

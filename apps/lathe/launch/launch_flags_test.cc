@@ -1,5 +1,5 @@
 // What flags, a configuration file and a machine's GPUs make together.
-#include "lathe/apps/lathe/launch_flags.h"
+#include "lathe/apps/lathe/launch/launch_flags.h"
 
 #include <gtest/gtest.h>
 

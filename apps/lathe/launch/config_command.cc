@@ -1,4 +1,4 @@
-#include "lathe/apps/lathe/config_command.h"
+#include "lathe/apps/lathe/launch/config_command.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,7 +10,7 @@
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/apps/lathe/launch_config.h"
+#include "lathe/apps/lathe/launch/launch_config.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/distributed/launch/launch.h"

@@ -1,4 +1,4 @@
-#include "lathe/train/schedule_kwargs.h"
+#include "lathe/train/support/schedule_kwargs.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "lathe/train/output_dir.h"
+#include "lathe/train/support/output_dir.h"
 
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/train/interrupt.h"
+#include "lathe/train/support/interrupt.h"
 
 namespace lathe {
 namespace {

@@ -1,4 +1,4 @@
-#include "lathe/apps/lathe/launch_flags.h"
+#include "lathe/apps/lathe/launch/launch_flags.h"
 
 #include <algorithm>
 #include <charconv>

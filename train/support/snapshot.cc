@@ -1,4 +1,4 @@
-#include "lathe/train/snapshot.h"
+#include "lathe/train/support/snapshot.h"
 
 #include <fcntl.h>
 #include <unistd.h>

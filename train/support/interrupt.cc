@@ -1,4 +1,4 @@
-#include "lathe/train/interrupt.h"
+#include "lathe/train/support/interrupt.h"
 
 #include <signal.h>
 #include <sys/eventfd.h>
