@@ -1,4 +1,4 @@
-// What `finetune` can be told: run_glue's and TrainingArguments' names and defaults.
+// The options of `finetune`, with the names and defaults of run_glue and TrainingArguments.
 //
 //   ParsedOptions parsed = ParseOptions({"--model_name_or_path", "bert", "--do_train", ...});
 //   if (parsed.help) { std::cout << *parsed.help; return 0; }
@@ -29,14 +29,14 @@ struct FinetuneOptions {
   std::optional<int64_t> max_train_samples, max_eval_samples, max_predict_samples;
   std::string invalid_utf8 = "error";
 
-  // What to do.
+  // Task and output.
   bool do_train = false, do_eval = false, do_predict = false;
   std::string output_dir;
   bool overwrite_output_dir = false;
 
   // Training.
   int64_t per_device_train_batch_size = 8;
-  int64_t per_device_eval_batch_size = 64;  // Trainer's is 8, which products are slower with
+  int64_t per_device_eval_batch_size = 64;  // Trainer's default is 8, which makes products slower
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 5e-5, weight_decay = 0;
   std::string device = "auto";
@@ -49,7 +49,7 @@ struct FinetuneOptions {
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;  // 0: no clipping
   double num_train_epochs = 3.0;
-  int64_t max_steps = -1;  // above 0: instead of num_train_epochs
+  int64_t max_steps = -1;  // above 0: replaces num_train_epochs
   std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;
   int64_t warmup_steps = 0;
   double warmup_ratio = 0;
@@ -57,7 +57,7 @@ struct FinetuneOptions {
   int64_t seed = 42;
   std::optional<int64_t> data_seed;
 
-  // Logging and evaluation. Below 1, steps are a share of all steps.
+  // Logging and evaluation. Numbers of steps below 1 are a share of all steps.
   double logging_steps = 500;
   bool logging_first_step = false;
   std::string eval_strategy = "no";
@@ -70,22 +70,22 @@ struct FinetuneOptions {
 
   // Machine.
   int64_t num_threads = 0;  // 0: all cores
-  double ddp_timeout = 0;   // seconds that a process may be late; 0: as the environment says
+  double ddp_timeout = 0;   // seconds that a rank may be late; 0: as the environment says
   bool shard_optimizer = true;
   bool share_parameters = true;
 };
 
 struct ParsedOptions {
   FinetuneOptions options;
-  // What was given that all processes of a job must have alike, as it was written.
+  // The given options that must agree on all ranks of a job, as they were written.
   std::vector<std::pair<std::string, std::string>> shared;
-  // The files and folders that were given, as absolute paths: alike on each machine.
+  // The given files and folders, as absolute paths. They must agree on the ranks of one machine.
   std::vector<std::pair<std::string, std::string>> files;
-  std::optional<std::string> help;  // the text to print instead of running, if --help was given
+  std::optional<std::string> help;  // if --help was given: the text to print instead of running
 };
 
 // Reads and checks the arguments (without the program's name). Throws InvalidArgument for anything
-// wrong with the options themselves; files are looked at later.
+// that is wrong with the options themselves. Files are looked at later.
 ParsedOptions ParseOptions(const std::vector<std::string>& args);
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
-// How every program of Lathe's ends: one `error:` line, maybe a `hint:` line, and the exit code.
+// How every program of Lathe reports an error: an `error:` line, perhaps a `hint:` line, and the
+// exit code.
 #pragma once
 
 #include <functional>
@@ -12,8 +13,8 @@ namespace lathe {
 inline constexpr int kErrorExitCode = 1;
 inline constexpr int kUsageExitCode = 2;
 
-// The value of an option is wrong, as only the data or the model could show. It ends with
-// kUsageExitCode, as do the mistakes that parsing finds.
+// Thrown for a wrong option, in particular for a value that only the data or the model shows to be
+// wrong. The program ends with kUsageExitCode, as for mistakes that parsing finds.
 class UsageError : public Error {
  public:
   explicit UsageError(std::string message, std::string hint = "",
@@ -21,25 +22,27 @@ class UsageError : public Error {
       : Error(absl::StatusCode::kInvalidArgument, std::move(message), std::move(hint), location) {}
 };
 
-// That another process is lost, told by this one whoever tells of it too: it knows what is saved.
+// Thrown if another rank is lost and this one has tried to save the model. This rank reports the
+// lost rank even if others do, because only this one knows what was saved.
 class LossWithSequel : public Error {
  public:
   using Error::Error;
 };
 
-// Ends a process of several without a word when another one tells the user why.
+// Thrown to end this process silently, because another process of the job tells the user why.
 struct SaidElsewhere {
   int exit_code = kErrorExitCode;
 };
 
-// What precedes "error:" in this process: "rank 1: ". Empty at first.
+// Sets what precedes "error:" in this process, such as "rank 1: ". It is empty at first.
 void SetErrorPrefix(std::string prefix);
 
-// What is thrown when standard output can't be written.
+// The error to throw if standard output can't be written.
 Error UnwrittenOutput();
 
-// Runs `body` and returns its result. An exception is printed to standard error and turned into
-// `exit_code`; output that could not be written is an error too, unless the result is a signal's.
+// Runs `body` and returns its result. If it throws, prints the error to standard error and returns
+// `exit_code`, or kUsageExitCode for a UsageError. A SaidElsewhere gives its own code and prints
+// nothing. Output that could not be written is an error too, unless the result is a signal's.
 int ReportErrors(int exit_code, const std::function<int()>& body);
 
 }  // namespace lathe
