@@ -1,5 +1,5 @@
-// The whole public API. `#include "lathe/lathe.h"` and link //:lathe;
-// examples/training_loop.cc shows the use.
+// The whole public API: `#include "lathe/lathe.h"` and link //:lathe. See
+// examples/training_loop.cc for its use.
 #pragma once
 
 #include "lathe/core/autograd.h"

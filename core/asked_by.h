@@ -1,10 +1,11 @@
-// What this thread asks a device's memory for, told where there is no room for it: "attention
-// (backward)", "gradients in linear (backward)", "optimizer state".
+// Labels for device memory that this thread requests. An out-of-memory error names the current
+// label: "attention (backward)", "gradients in linear (backward)", "optimizer state".
 //
 //   const AskedBy asked_by = AskedBy::Op("attention");
 //   Tensor out = Tensor::Empty(...);
 //
-// Scopes nest. Within one op the outermost names it; of buffers the innermost. Names are literals.
+// Scopes nest. Among nested ops the outermost one gives the name; among nested buffers and states
+// the innermost one does. Names must be string literals.
 #pragma once
 
 #include <string>
@@ -13,17 +14,18 @@ namespace lathe {
 
 class AskedBy {
  public:
-  // An op as it runs. Within a backward function nothing changes: the op that it belongs to asks.
+  // The forward function of `op`. Has no effect inside another op or a backward function: that op
+  // keeps the label.
   static AskedBy Op(const char* op);
-  // An op's backward function.
+  // The backward function of `op`.
   static AskedBy Backward(const char* op);
-  // Within a backward function: a forward pass that is made again.
+  // A forward pass that a backward function computes again.
   static AskedBy Recomputation();
-  // Work that is recorded for later instead of being done.
+  // Work that is recorded into a CUDA graph instead of being run.
   static AskedBy Recording();
-  // What a model or an optimizer keeps, whatever the batch: "parameters".
+  // Memory that a model or an optimizer keeps, which does not depend on the batch: "parameters".
   static AskedBy State(const char* what);
-  // Anything else: "batch inputs".
+  // Any other buffer: "batch inputs".
   static AskedBy Buffer(const char* what);
 
   ~AskedBy();
@@ -31,10 +33,10 @@ class AskedBy {
   AskedBy& operator=(const AskedBy&) = delete;
 
   enum class Pass { kForward, kRecomputed, kBackward };
-  // Whoever asks: trivial, for it lies in each thread.
+  // The current label. Trivial, because every thread holds one in a constinit thread_local.
   struct Asker {
-    const char* what = nullptr;  // null: the op's tensors
-    const char* op = nullptr;    // null: none runs
+    const char* what = nullptr;  // null: the op's own tensors
+    const char* op = nullptr;    // null: no op runs
     Pass pass = Pass::kForward;
     bool is_state = false;
     bool is_recorded = false;
@@ -45,11 +47,12 @@ class AskedBy {
   const Asker before_;
 };
 
-// Who asks on this thread now, as in the lines above; empty: nobody said.
+// Returns this thread's label in the form shown above; empty if no scope is open.
 std::string WhoAsks();
-// Whether that is what a model or an optimizer keeps.
+// Returns true if the label is that of a State.
 bool AskedForState();
-// Whether it is an op's tensors in its first pass forward.
+// Returns true if the label is that of an op's own tensors in a first (not recomputed) forward
+// pass.
 bool AskedByForwardOp();
 
 }  // namespace lathe

@@ -55,7 +55,7 @@ TEST(AskedBy, KnowsPasses) {
 
 std::vector<std::string> heard;
 
-// y = x, noting who asks.
+// y = x. Notes the label in each pass.
 struct Listener : Function {
   const char* name() const override { return "listener"; }
   Tensor Forward(const std::vector<Tensor>& x) override {

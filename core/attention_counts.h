@@ -1,4 +1,5 @@
-// Which kernels attention ran on a device: for tests and benchmarks that mean one of them.
+// Counts how often attention on a device ran Lathe's own kernels and how often a library's. Tests
+// and benchmarks that are meant for one of them check it.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +7,18 @@
 
 namespace lathe {
 
-// Passes so far in this process, recorded ones as often as they were recorded.
+// Passes (forward or backward) so far in this process. A recorded pass counts when it is recorded,
+// not when it is launched.
 struct AttentionCounts {
   int64_t own = 0, library = 0;
-  std::string why_own;  // the last reason for which a library that was asked could not serve
+  std::string why_own;  // why own kernels last ran although a library was asked for
 };
 AttentionCounts CountAttention();
 
-// Called by the backend. Any thread may call.
+// Called by the backend, on any thread.
 void CountOwnAttention();
 void CountLibraryAttention();
-// Returns whether that reason is new.
+// Returns true if that reason is new.
 bool NoteWhyOwnAttention(const std::string& why);
 
 }  // namespace lathe

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 thread_local OpProfile* op_profile = nullptr;
 thread_local Clock::time_point last_event;
 
-// The time since the last event, which ends here.
+// Returns the seconds since the last event. This call is the next one.
 double Lap() {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - last_event).count();
@@ -33,8 +33,9 @@ double Lap() {
 
 bool NeedsGrad(const Tensor& t) { return t.defined() && t.requires_grad(); }
 
-// What a node keeps of an input: a leaf, or where the gradient of another op's output goes, without
-// its values (an op saves those that it needs). Undefined where nobody wants a gradient.
+// Returns what a node keeps of an input. A leaf is kept itself. For the output of another op it is
+// a tensor that leads to that op but has no values. (Ops save the values that they need.) Undefined
+// if the input needs no gradient.
 Tensor Edge(const Tensor& input) {
   if (!NeedsGrad(input)) return {};
   if (input.is_leaf()) return input;
@@ -56,10 +57,10 @@ struct Node {
   std::vector<Tensor> inputs;  // edges
   std::vector<Saved> saved;
   BackwardFunction backward;
-  Tensor grad;  // sum of what the consumers sent
+  Tensor grad;  // the sum of what the consumers sent
   bool freed = false;
 
-  // Drops what the node holds without recursing down a long chain of producers.
+  // Drops everything that the node holds, without recursion along a chain of producers.
   void Free() {
     std::vector<Tensor> pending = std::move(inputs);
     inputs.clear();
@@ -117,7 +118,8 @@ Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::ve
   return output;
 }
 
-// Backward to nodes from `first_sequence` on; earlier ones are an error.
+// Runs the backward pass to nodes numbered `first_sequence` or higher. Reaching an earlier node is
+// an error.
 void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence);
 
 Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {
@@ -183,18 +185,18 @@ Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
   now.erase(std::unique(now.begin(), now.end()), now.end());
   std::set_difference(now.begin(), now.end(), written->begin(), written->end(),
                       std::back_inserter(fresh));
-  // They are 0 already, but pages that are read before they are written are mapped twice.
+  // They are 0 already. But reading a fresh page before writing it would map it twice.
   for (const int32_t row : fresh) grad.Slice(row, row + 1).Fill(0);
   const auto middle = written->insert(written->end(), fresh.begin(), fresh.end());
   std::inplace_merge(written->begin(), middle, written->end());
-  // Where most rows are written, a list of them helps nobody.
+  // A list of more than half of the rows would save nothing.
   if (std::ssize(*written) <= input.shape[0] / 2) input.grad_rows = std::move(written);
   return grad;
 }
 
 namespace {
 
-// target += grad, without touching a buffer that somebody else may hold.
+// target += grad. Does not change a buffer that other code may hold.
 void Accumulate(Tensor& target, const Tensor& grad) {
   if (!target.defined()) {
     target = grad;
@@ -206,7 +208,7 @@ void Accumulate(Tensor& target, const Tensor& grad) {
   }
 }
 
-// A leaf's own buffer, which others (the arena) may see, is always added to in place.
+// Adds to the leaf's own buffer in place, because others, such as the arena, may see that buffer.
 void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
   if (leaf.impl()->grad_is_stale) {
     Tensor(leaf.impl()->grad).CopyFrom(grad);
@@ -310,8 +312,8 @@ Tensor ApplyFunction(std::shared_ptr<Function> function, std::vector<Tensor> inp
     output = function->Forward(inputs);
   }
   Check(output.defined(), function->name(), "Forward returned no tensor");
-  // Recording marks the output, which may be an input that is passed through, or saved: what is
-  // saved must not refer to the op that keeps it.
+  // Record marks the output as computed by this op. So it must not mark an input that Forward
+  // passed through, nor a saved tensor, which would then own the op that keeps it.
   output = output.Detach();
   const char* name = function->name();
   const std::vector<Tensor> saved = function->saved_;

@@ -1,10 +1,10 @@
 // The autograd engine: records ops as they run and walks them backwards.
 //
-// An op computes its result and calls Record with its inputs and a backward function. Nothing here
-// knows any op. `Backward(loss)` visits nodes in reverse order of use, without recursion, frees
-// each node as it passes, adds leaf gradients into `leaf.grad()` and fires the leaf's
-// `on_grad_ready` hook once all of the leaf's parts have arrived. A saved tensor changed in place
-// since the forward pass is an error. Single-threaded: one thread records and walks a graph at a
+// An op computes its result and calls Record with its inputs and a backward function. The engine
+// knows no op by name. `Backward(loss)` visits nodes in reverse order of use, without recursion,
+// and frees each node as it passes. It adds the gradients of leaves into `leaf.grad()`. When the
+// last part of a leaf's gradient has arrived, it calls the leaf's `on_grad_ready`. Changing a saved
+// tensor in place after the forward pass is an error. One thread records and walks a graph at a
 // time.
 #pragma once
 
@@ -19,25 +19,26 @@
 
 namespace lathe {
 
-// What a backward function sees of its node.
+// A backward function's view of its node.
 class BackwardContext {
  public:
   BackwardContext(Tensor grad_output, Node& node)
       : grad_output_(std::move(grad_output)), node_(node) {}
 
-  // d loss / d output, of the output's shape and dtype.
+  // d loss / d output, with the output's shape and dtype.
   const Tensor& grad_output() const { return grad_output_; }
-  // True if somebody wants the gradient of input i. Compute no other.
+  // Returns true if the gradient of input i is wanted. Other gradients need not be computed.
   bool Needs(size_t i) const;
-  // Gives input i its gradient. A shape that the input was broadcast from is summed back here.
+  // Sets the gradient of input i. If the input was broadcast, sums the gradient to the input's
+  // shape.
   void SetGrad(size_t i, Tensor grad);
-  // The gradient buffer of input i if the input is a leaf: an op that can, *accumulates* into it
-  // and calls no SetGrad for i. Else undefined.
+  // Returns the gradient buffer of input i if the input is a leaf that needs a gradient; else
+  // undefined. An op that uses it *adds* into the buffer and does not call SetGrad for i.
   Tensor LeafGrad(size_t i);
-  // The same for ops that can overwrite as well as accumulate: where `overwrite` comes back true,
-  // the buffer holds nothing of worth and every element must be written.
+  // The same for ops that can overwrite as well as add. If `*overwrite` is set to true, the
+  // buffer's contents are meaningless and every element must be written.
   Tensor LeafGrad(size_t i, bool* overwrite);
-  // The same for ops that accumulate into some rows only: `rows`, which are in range.
+  // The same for ops that add into the rows `rows` only. All of them must be in range.
   Tensor LeafGradRows(size_t i, std::span<const int32_t> rows);
 
  private:
@@ -49,30 +50,32 @@ class BackwardContext {
 
 using BackwardFunction = std::function<void(BackwardContext&)>;
 
-// Marks `output` as computed by `op` from `inputs`, with `saved` kept for the backward pass and
-// watched for in-place changes. Of the inputs nothing else is kept: `backward` captures what it
-// reads. Returns `output`. Does nothing when no input requires a gradient or under NoGradGuard.
-// `backward` may capture tensors, but never `output` itself with its record (capture
-// output.Detach()).
+// Marks `output` as computed by `op` from `inputs` and returns it. Keeps `saved` for the backward
+// pass and checks there that none of it was changed in place. Keeps no values of `inputs`:
+// `backward` captures the tensors that it reads. It must not capture `output` itself, only
+// output.Detach(), or the node would own itself. Does nothing if no input requires a gradient or
+// under NoGradGuard.
 Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction backward);
 
-// True if Record would record for these inputs: tells an op whether to save anything.
+// Returns true if Record would record for these inputs, so that an op knows whether to save
+// anything.
 bool NeedsRecord(std::initializer_list<Tensor> inputs);
 
-// Walks back from `output`. `grad` defaults to 1 for a scalar. Gradients of leaves are accumulated.
+// Runs the backward pass from `output` and adds to the gradients of leaves. `grad` defaults to 1
+// for a scalar.
 void Backward(const Tensor& output, const Tensor& grad = {});
 
-// f(x) of which nothing is kept but x: the backward pass computes f once more, and so must find
-// what the forward pass did (dropout does, by its counters); values changed in between are not
-// noticed. f may use leaves besides x, and what requires no gradient; the backward pass throws if
-// it uses anything else. Where x requires no gradient, f runs as it is.
+// Returns f(x) and keeps only x. The backward pass computes f again, so f must give the same result
+// then. (Dropout does: its masks depend on counters only.) In-place changes to other tensors that f
+// reads are not noticed. `f` may also use leaves and tensors that require no gradient; the backward
+// pass throws if it uses anything else. If x requires no gradient, simply calls f.
 Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x);
 
 bool GradEnabled();
 
-// Where the time of passes goes, by op: forward, the time since the op before was recorded;
-// backward, that of its backward function. Seconds.
+// The time that each op takes, in seconds. `forward` is the time since the previous op was
+// recorded; `backward` is the time of the op's backward function.
 struct OpProfile {
   struct Entry {
     double forward = 0, backward = 0;
@@ -80,14 +83,14 @@ struct OpProfile {
   };
   std::map<std::string, Entry> ops;
 };
-// Starts adding to `profile` on this thread; nullptr stops it.
+// Starts to add to `profile` on this thread; nullptr stops it.
 void SetOpProfile(OpProfile* profile);
 
-// `after_op` is called after each op of this thread's forward passes, also under NoGradGuard, and
-// may throw, out of the op. Empty: nothing is.
+// Calls `after_op` whenever an op of this thread calls Record, also under NoGradGuard. An exception
+// from it leaves that op. An empty function ends the calls.
 void SetAfterOp(std::function<void()> after_op);
 
-// While one lives, nothing is recorded on this thread.
+// While one exists, nothing is recorded on this thread.
 class NoGradGuard {
  public:
   NoGradGuard();
@@ -112,8 +115,8 @@ class NoGradGuard {
 //   };
 //   Tensor y = Apply<Square>({x});
 //
-// Forward runs without recording. Backward returns one gradient for each input; an undefined one
-// means none.
+// Forward runs without recording. Backward returns one gradient per input, undefined where there is
+// none.
 class Function {
  public:
   virtual ~Function() = default;

@@ -57,7 +57,7 @@ TEST(Autograd, UserDefinedFunctionMaySaveItsOutput) {
   constexpr int64_t kElements = int64_t{1} << 18;
   Tensor x = Tensor::Full({kElements}, 0.5).SetRequiresGrad(true);
   const int64_t before = TensorMemory().now;
-  for (int i = 0; i < 3; ++i) Apply<Exponential>({Scale(x, 2)});  // a pass that is never walked
+  for (int i = 0; i < 3; ++i) Apply<Exponential>({Scale(x, 2)});  // a graph that is never walked
   EXPECT_LT(TensorMemory().now - before, 4096);
   const Tensor y = Apply<Exponential>({Scale(x, 2)});
   Backward(y, Tensor::Full(y.shape(), 1));
@@ -113,7 +113,7 @@ TEST(Autograd, GradientsAddUp) {
   EXPECT_EQ(grad.ToVector<float>(), (Floats{4, 4}));
 }
 
-// Two consumers get one gradient tensor; adding to one's must not change the other's.
+// Two consumers get the same gradient tensor. Adding to one's must not change the other's.
 TEST(Autograd, SharedGradientsAreNotOverwritten) {
   Tensor x = Leaf({1}), z = Leaf({1});
   const Tensor a = Scale(x, 1), b = Scale(z, 1);
@@ -190,7 +190,7 @@ TEST(Checkpoint, WithoutGradientsItIsTheFunction) {
   Tensor w = Tensor::FromVector<float>({2});
   w.SetRequiresGrad(true);
   const auto layer = [w](const Tensor& a) { return Mul(a, w); };
-  Backward(Checkpoint(layer, x));  // w's gradient isn't lost
+  Backward(Checkpoint(layer, x));  // w still gets its gradient
   EXPECT_EQ(w.grad().Item(), 3);
   NoGradGuard no_grad;
   EXPECT_FALSE(Checkpoint(layer, w).requires_grad());
@@ -201,7 +201,7 @@ TEST(Autograd, WalkingTwiceIsAnError) {
   const Tensor square = Mul(x, x), y = Sum(square);
   Backward(y);
   EXPECT_THROW(Backward(y), Error);
-  EXPECT_THROW(Backward(Sum(square)), Error);  // shares a node that is gone
+  EXPECT_THROW(Backward(Sum(square)), Error);  // shares a node that was freed
 }
 
 TEST(Autograd, GradientMustFit) {
@@ -254,7 +254,7 @@ TEST(Autograd, DeepChainIsDroppedWithoutRecursion) {
   for (int i = 0; i < kDeep; ++i) y = Add(y, x);
 }
 
-struct Keep : Function {  // saves its input, record and all
+struct Keep : Function {  // saves its input with its record
   Tensor Forward(const Tensors& x) override {
     Save({x[0]});
     return x[0].Clone();
@@ -291,7 +291,7 @@ TEST(Autograd, SomebodyLooksAfterEachOp) {
   EXPECT_EQ(ops, 4);
 }
 
-// What no backward pass reads is free as soon as nobody holds it.
+// A value that no backward pass reads is freed as soon as no other code holds it.
 TEST(Autograd, GraphsKeepNoValues) {
   constexpr int64_t kBytes = int64_t{1} << 20;
   const Tensor x = Tensor::Full({kBytes / 4}, 1).SetRequiresGrad(true);

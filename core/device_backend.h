@@ -1,8 +1,9 @@
-// The seam between tensors and a device that isn't the host's processor. core/cuda/ implements it
-// where a program links it; the rest of Lathe sees neither CUDA's headers nor whether they exist.
+// The interface between tensors and a device other than the host's processor. core/cuda/ implements
+// it in programs that link it. The rest of Lathe includes none of CUDA's headers and builds without
+// them.
 //
-// All work on a device is queued on one stream, in the order of the calls: a kernel may return
-// before it has run. A process uses one device.
+// All work on a device is queued on one stream, in the order of the calls: a call may return before
+// its kernel has run. A process uses one device.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +17,20 @@
 
 namespace lathe {
 
-// A part of a device's memory for tensors of one purpose. It stays while one of them lives.
+// A part of a device's memory, for tensors of one purpose. It stays while one of them lives.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  // Gives back what no tensor holds, when no recorded work uses it any more.
+  // Gives free memory back to the device. To be called only when no recorded work uses it any more.
   virtual void Trim() = 0;
 };
 
-// Work that was recorded instead of done: a CUDA graph. Its kernels read and write the same places
-// each time, whoever owns them.
+// Work that was recorded instead of run: a CUDA graph. Its kernels read and write the same
+// addresses each time, whoever owns the memory by then.
 class RecordedWork {
  public:
   virtual ~RecordedWork() = default;
-  // Queues all of it.
+  // Queues all of the work.
   virtual void Launch() = 0;
 };
 
@@ -37,45 +38,46 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
 
-  // What the program was built for: "CUDA 13.0, kernels for sm_90".
+  // The build's CUDA version and GPUs: "CUDA 13.0, kernels for sm_90".
   virtual std::string Build() = 0;
-  // Devices that this process can use. Never throws.
+  // The number of devices that this process can use. Never throws.
   virtual int Count() = 0;
   // Why there is none, in one line: "no NVIDIA driver is installed".
   virtual std::string WhyNone() = 0;
-  // "NVIDIA H200, compute capability 9.0, 139.8 GiB".
+  // For example "NVIDIA H200, compute capability 9.0, 139.8 GiB".
   virtual std::string Describe(int index) = 0;
 
-  // Throws ResourceExhausted if memory doesn't suffice; Storage::Allocate calls it.
+  // Called by Storage::Allocate. Throws ResourceExhausted if there is not enough memory.
   virtual std::shared_ptr<Storage> Allocate(int64_t bytes, int index, bool zeroed) = 0;
   virtual MemoryUse Memory(int index) = 0;
   virtual void ResetPeakMemory(int index) = 0;
 
-  // Behind the work that is queued. `from` on the host may change once it returns.
+  // Queues a copy. `from`, on the host, may change as soon as the call returns.
   virtual void CopyToDevice(void* to, const void* from, int64_t bytes) = 0;
-  // The same for what later work reads, a step's inputs: the way from the host is made at once,
-  // beside the work that is queued; only a copy on the device comes behind it.
+  // The same for input of later work, such as the batch of the next step. The copy from the host
+  // starts at once, beside the queued work; only a copy within the device is queued behind it.
   virtual void CopyAhead(void* to, const void* from, int64_t bytes) = 0;
   virtual void CopyOnDevice(void* to, const void* from, int64_t bytes) = 0;
-  // Waits until the work that is queued and the copy are done.
+  // Waits for the queued work and for the copy.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes) = 0;
   virtual void Synchronize() = 0;
-  // Where the work is queued, for libraries that queue more: a cudaStream_t.
+  // The queue (a cudaStream_t), for libraries that queue work themselves.
   virtual void* WorkQueue() = 0;
 
   virtual std::shared_ptr<DeviceMemory> NewMemory() = 0;
-  // From now on this thread's tensors take memory from there; null: from what all share. Returns
-  // what it was.
+  // From now on this thread's tensors take their memory from `memory`; null: from the shared pool.
+  // Returns the previous setting.
   virtual std::shared_ptr<DeviceMemory> UseMemory(std::shared_ptr<DeviceMemory> memory) = 0;
-  // Where `storage`, of this backend, lies; null: in what all share.
+  // Returns the memory that `storage`, of this backend, was taken from; null for the shared pool.
   virtual std::shared_ptr<DeviceMemory> MemoryOf(const Storage& storage) const = 0;
-  // Runs `work`, which must do nothing but queue work: it is recorded. What `work` throws, this
-  // throws; copies from and to the host are errors. Memory that it takes and gives back is used
-  // each time the work is done: give it memory of its own; to take what all share is an error.
+  // Records the work that `work` queues. `work` must do nothing else: copies from or to the host
+  // throw. Exceptions from `work` are passed on. Memory that `work` takes and gives back is used
+  // again by each launch. So `work` must run under a DeviceMemoryScope: taking memory from the
+  // shared pool throws.
   virtual std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) = 0;
 };
 
-// While one lives, this thread's tensors on the device take memory from `memory`.
+// While one exists, this thread's tensors on the device take their memory from `memory`.
 class DeviceMemoryScope {
  public:
   DeviceMemoryScope(DeviceBackend& backend, std::shared_ptr<DeviceMemory> memory)
@@ -89,8 +91,9 @@ class DeviceMemoryScope {
   std::shared_ptr<DeviceMemory> before_;
 };
 
-// While one lives, this thread's tensors take memory from where `leaf` lies: what lives as long as
-// it does, and not only as long as a pass with memory of its own. On the host nothing happens.
+// While one exists, this thread's tensors take memory from where `leaf` has its own. It is for
+// tensors that live as long as the leaf, made while a pass uses a memory of its own. Has no effect
+// if the leaf is on the host.
 class LeafMemoryScope {
  public:
   explicit LeafMemoryScope(const TensorImpl& leaf);
@@ -99,14 +102,14 @@ class LeafMemoryScope {
   std::optional<DeviceMemoryScope> scope_;
 };
 
-// The backend that this program is linked with; null: none.
+// Returns the backend that this program is linked with; null if none.
 DeviceBackend* FindDeviceBackend();
-// Throws, with the reason, if `device` is not there.
+// Throws, with the reason, if `device` does not exist.
 DeviceBackend& BackendOf(Device device);
-// The device that `wish` names: "cpu", "cuda" (the one of number `index`), "cuda:1", or "auto":
-// "cuda" where there is one, else "cpu". Throws for other names and for devices that aren't there.
+// Returns the device that `wish` names: "cpu", "cuda" (device number `index`), "cuda:1", or "auto",
+// which is "cuda" if there is one, else "cpu". Throws for other names and for missing devices.
 Device ChooseDevice(const std::string& wish, int index = 0);
-// Called before main by the backend. Returns true.
+// Called by the backend before main. Returns true.
 bool RegisterDeviceBackend(DeviceBackend* backend);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Libraries that a device's backend opens when it needs them, for people to see what there is.
+// The libraries that a device's backend opens on demand, listed for people.
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 
 namespace lathe {
 
-// Called before main by those who use one. `describe` opens it: "cuDNN 9.19.0 (libcudnn.so.9)", or
-// why it can't be used; it must not throw. Returns true.
+// Called before main by the user of a library. `describe` opens the library and returns "cuDNN
+// 9.19.0 (libcudnn.so.9)", or why it can't be used; it must not throw. Returns true.
 bool RegisterDeviceLibrary(std::function<std::string()> describe);
-// A line for each, in alphabetical order.
+// Returns one line per library, in alphabetical order.
 std::vector<std::string> DescribeDeviceLibraries();
 
 }  // namespace lathe

@@ -37,8 +37,8 @@ dnnl::primitive_attr Attributes() {
   return attributes;
 }
 
-// Building a product generates code, which takes as long as a small product itself and up to 0.2 MB
-// (with AMX more): those last used are kept.
+// Building a product generates code. It takes as long as a small product itself, and up to 0.2 MB
+// (with AMX more). So the products used last are kept.
 template <typename Description>
 DnnlPrimitive Prepared(const Description& product) {
   struct Kept {
@@ -94,7 +94,7 @@ DnnlProduct<Description>::DnnlProduct(const Description& description)
 template <typename Description>
 void DnnlProduct<Description>::Run(const void* a, const void* b, void* c, const float* bias) const {
   thread_local dnnl::stream stream(Engine());
-  // oneDNN takes inputs as void* too; it does not write to them.
+  // oneDNN takes inputs as void* too, but does not write to them.
   std::unordered_map<int, dnnl::memory> arguments = {
       {DNNL_ARG_SRC, {description_.A(), Engine(), const_cast<void*>(a)}},
       {DNNL_ARG_WEIGHTS, {description_.B(), Engine(), const_cast<void*>(b)}},

@@ -1,4 +1,5 @@
-// Matrix products as oneDNN prepares them: for one shape each, and kept for the next use.
+// Matrix products by oneDNN, which prepares each for one shape. Prepared products are kept for the
+// next use.
 #pragma once
 
 #include <omp.h>
@@ -8,20 +9,20 @@
 
 namespace lathe {
 
-// What oneDNN makes for a product, and the memory that it works in, which whoever runs it gives it:
-// several threads may.
+// A prepared product, and the size of the memory that it works in. The caller provides that memory
+// for each run, so several threads may run one primitive at once.
 struct DnnlPrimitive {
   dnnl::primitive primitive;
   dnnl::memory::desc scratchpad;
 };
 
-// C (M, N) = op(A) op(B) + bias, or C += op(A) op(B), row-major; bfloat16 matrices, or float32
-// ones. ld* are the row strides of A, B and C as stored.
+// C (M, N) = op(A) op(B) + bias, or C += op(A) op(B), row-major, in bfloat16 or float32. ld* are
+// the row strides of A, B and C as stored.
 struct DnnlMatmul {
   bool transpose_a, transpose_b, accumulate, bias;
   dnnl::memory::data_type input, output;
   int64_t M, N, K, lda, ldb, ldc;
-  int threads = omp_get_max_threads();  // oneDNN shares out the work when it prepares
+  int threads = omp_get_max_threads();  // fixed when prepared: oneDNN divides the work then
 
   dnnl::memory::desc A() const {
     return {{M, K}, input, transpose_a ? dnnl::memory::dims{1, lda} : dnnl::memory::dims{lda, 1}};
@@ -37,7 +38,7 @@ struct DnnlMatmul {
   friend bool operator==(const DnnlMatmul&, const DnnlMatmul&) = default;
 };
 
-// x W^T + bias of dense float32 matrices: x (M, K), W (N, K).
+// C = x W^T + bias, dense float32 matrices: x (M, K), W (N, K).
 struct DnnlDense {
   int64_t M, N, K;
   int threads = omp_get_max_threads();
@@ -57,12 +58,13 @@ struct DnnlDense {
   }
 };
 
-// A product and what oneDNN has made for it. Both may throw dnnl::error.
+// A description and the product that oneDNN has prepared for it. Both functions may throw
+// dnnl::error.
 template <typename Description>
 class DnnlProduct {
  public:
   explicit DnnlProduct(const Description& description);
-  // bias: null where the description has none. Several threads may, at once.
+  // bias: null if the description has none. Several threads may call this at once.
   void Run(const void* a, const void* b, void* c, const float* bias) const;
 
  private:

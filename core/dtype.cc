@@ -6,7 +6,7 @@
 
 namespace lathe {
 
-// Round to nearest, ties to even, with subnormals; overflow goes to infinity.
+// Rounds to nearest, ties to even, with subnormals; overflow becomes infinity.
 Float16::Float16(float value) {
   const uint32_t u = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>(u >> 16 & 0x8000);

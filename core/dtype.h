@@ -69,7 +69,7 @@ struct Device {
 };
 std::string ToString(Device device);  // "cpu", "cuda:0"
 
-// Calls `body(T{})` with the C++ type of `dtype`; throws `[op] ...` for one that is not floating.
+// Calls `body(T{})` with the C++ type of `dtype`; throws `[op] ...` unless that is float or double.
 template <typename Body>
 auto DispatchFloat(DType dtype, const char* op, Body&& body) {
   switch (dtype) {
@@ -83,7 +83,7 @@ auto DispatchFloat(DType dtype, const char* op, Body&& body) {
   }
 }
 
-// Calls `body(T{})` with the C++ type of `dtype`, whichever it is.
+// Calls `body(T{})` with the C++ type of any `dtype`.
 template <typename Body>
 auto DispatchAll(DType dtype, Body&& body) {
   switch (dtype) {

@@ -1,4 +1,4 @@
-// Ranges of the elements of a flat buffer, and how several processes share them out.
+// Ranges of the elements of a flat buffer, and their division among ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-// The part of `range` that is process `rank`'s of `count`. Parts follow each other and are of the
-// same size up to 32 elements, in multiples of which from range.begin they begin: whole cache lines
-// of every dtype.
+// Returns the part of `range` that belongs to `rank` of `count` ranks. The parts follow each other,
+// and their sizes differ by at most 32 elements. Each begins at a multiple of 32 elements from
+// range.begin, so that ranks share no cache line of elements of 2 bytes or more.
 ElementRange Stripe(ElementRange range, int rank, int count);
 
-// What of `range` lies in `others`, which are ascending and apart from each other, and what does
-// not; ascending.
+// Within returns the parts of `range` that lie in `others`, Without those that don't, in ascending
+// order. `others` must be ascending and must not overlap.
 std::vector<ElementRange> Within(ElementRange range, const std::vector<ElementRange>& others);
 std::vector<ElementRange> Without(ElementRange range, const std::vector<ElementRange>& others);
 

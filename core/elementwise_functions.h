@@ -1,7 +1,7 @@
-// What the elementwise ops do to one element, on the host and on devices: the host maps them over
-// float or double, devices over float32, bfloat16 and float16, computing in float.
+// The functions that the elementwise ops apply to each element. The host maps them over float or
+// double. Devices map them over float32, bfloat16 and float16 and compute in float.
 //
-// A new op adds its function here, and to the list below that devices are built from.
+// A new op adds its function here and to the lists at the end, which device kernels are built from.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace lathe::functions {
 
-// --- of one element ---
+// --- functions of one element ---
 
 struct Scale {
   double factor;
@@ -61,7 +61,7 @@ struct Erf {
     return std::erf(v);
   }
 };
-// Written so that NaN, which compares false, passes.
+// Written so that NaN, which compares false, passes through.
 struct Relu {
   template <typename T>
   constexpr T operator()(T v) const {
@@ -69,7 +69,7 @@ struct Relu {
   }
 };
 
-// --- of two ---
+// --- functions of two elements ---
 
 struct Add {
   template <typename T>
@@ -96,7 +96,7 @@ struct Div {
   }
 };
 
-// Gradients dx from dy and y = f(x), or x.
+// Gradients: dx from dy and either y = f(x) or x.
 struct SqrtGrad {
   template <typename T>
   constexpr T operator()(T dy, T y) const {

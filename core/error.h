@@ -1,8 +1,8 @@
-// Lathe's one way to report an error: an exception with a status code, a message in one grammar
-// and, where the user can act, a hint.
+// Lathe reports every error as an exception with a status code and a message in a fixed form. If
+// the user can act, it also has a hint.
 //
-// Messages: `[layer_norm] weight must have shape [768] but has [512]` for calls;
-// `train.csv:1207: 3 columns, expected 2` for files. Only `main` catches and prints.
+// Messages: `[layer_norm] weight must have shape [768] but has [512]` for calls; `train.csv:1207: 3
+// columns, expected 2` for files. Only `main` catches and prints.
 #pragma once
 
 #include <absl/status/status.h>
@@ -16,7 +16,7 @@ namespace lathe {
 
 class Error : public std::exception {
  public:
-  // `hint` may be empty; it tells the user what to do, without the word "hint".
+  // `hint` tells the user what to do, without the word "hint"; it may be empty.
   explicit Error(absl::StatusCode code, std::string message, std::string hint = "",
                  std::source_location location = std::source_location::current());
 
@@ -24,7 +24,7 @@ class Error : public std::exception {
   const std::string& message() const { return message_; }
   const std::string& hint() const { return hint_; }
   const std::source_location& location() const { return location_; }
-  // The message, and on a second line `hint: ...` if there is one.
+  // The message, followed by a line `hint: ...` if there is a hint.
   const char* what() const noexcept override { return what_.c_str(); }
 
  private:
@@ -35,7 +35,7 @@ class Error : public std::exception {
   std::string what_;
 };
 
-// Shorthands for the codes that are thrown most.
+// Shorthands for the most frequent codes.
 Error InvalidArgument(std::string message, std::string hint = "",
                       std::source_location location = std::source_location::current());
 Error NotFound(std::string message, std::string hint = "",
@@ -43,11 +43,11 @@ Error NotFound(std::string message, std::string hint = "",
 Error DataLoss(std::string message, std::string hint = "",
                std::source_location location = std::source_location::current());
 
-// Without a tag in brackets before it, which tells users of a program nothing: a function's
-// ("[labels] ...") or a library's ("[json.exception.out_of_range.403] ...").
+// Returns the message without a leading tag in brackets, which tells a program's user nothing. The
+// tag is a function's ("[labels] ...") or a library's ("[json.exception.out_of_range.403] ...").
 std::string WithoutTag(const std::string& message);
 
-// Throws InvalidArgument("[op] part part ...") unless `ok`. The parts are only printed on failure.
+// Throws InvalidArgument("[op] part part ...") unless `ok`. Prints the parts only on failure.
 template <typename... Parts>
 void Check(bool ok, const char* op, const Parts&... parts) {
   if (ok) [[likely]] {

@@ -13,7 +13,8 @@
 namespace lathe {
 namespace {
 
-// Closes on every way out; for files that are only read or synced, where close can't lose anything.
+// Closes the file on every way out. It is for files that are only read or synced, where close can't
+// lose data.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -30,7 +31,7 @@ class Descriptor {
   int fd_;
 };
 
-// Removes the temporary unless the rename made it the file.
+// Removes the temporary file, unless Commit says that it was renamed.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path) : path_(std::move(path)) {}
@@ -72,7 +73,7 @@ TemporaryFile CreateTemporary(const std::string& path) {
 
 void Sync(const std::string& opened, int flags, const std::string& shown) {
   Descriptor fd(open(opened.c_str(), flags | O_CLOEXEC));
-  // Some network file systems can't sync a folder and say EINVAL; the rename is all there is then.
+  // Some network file systems can't sync a folder and return EINVAL. Then the rename has to do.
   if (fd.get() < 0 || (fsync(fd.get()) != 0 && errno != EINVAL)) {
     throw FileError(shown, errno);
   }
@@ -111,7 +112,7 @@ FileWriter::~FileWriter() {
 void FileWriter::Write(const void* data, size_t size) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
-    // Linux writes at most 2 GiB at once; a bound of our own keeps the loop the same everywhere.
+    // Linux writes at most 2 GiB at once; our own limit makes the loop the same everywhere.
     const ssize_t written = write(fd_, at, std::min<size_t>(size, size_t{1} << 30));
     if (written < 0) {
       if (errno == EINTR) {
@@ -137,8 +138,8 @@ std::string ReadFile(const std::string& path) {
     throw FileError(path, errno);
   }
   std::string contents;
-  // The size is a guess: files in /proc say 0 and a file may grow, so read until the end. One byte
-  // more lets the common case notice the end without another allocation.
+  // The size is only a guess: files in /proc say 0, and a file may grow. So read until the end. The
+  // extra byte lets the usual case find the end without another allocation.
   contents.resize(static_cast<size_t>(std::max<off_t>(info.st_size, 0)) + 1);
   size_t size = 0;
   for (;;) {
@@ -170,7 +171,7 @@ void WriteFileAtomically(const std::string& path,
     throw FileError(path, errno);
   }
   temporary.Commit();
-  // Without this a power cut could undo the rename after the caller was told that the file is
+  // Without this, a power cut could undo the rename after the caller was told that the file is
   // there.
   Sync(FolderOf(path), O_RDONLY | O_DIRECTORY, path);
 }

@@ -1,4 +1,4 @@
-// Durable files: a file or a folder is there whole or not at all.
+// Durable files: a file or a folder is either there as a whole or not at all.
 #pragma once
 
 #include <cstddef>
@@ -10,26 +10,27 @@
 
 namespace lathe {
 
-// The file's bytes. Throws NotFound / PermissionDenied `path: No such file or directory`.
+// Returns the file's bytes. Throws NotFound or PermissionDenied, such as `path: No such file or
+// directory`.
 std::string ReadFile(const std::string& path);
 
-// Calls `write` with a temporary path in the same folder, syncs what it wrote and renames it to
-// `path`. If `write` throws or the disk is full, the temporary is removed and `path` is as it was.
-// Throws `path: No space left on device` etc.
+// Calls `write` with a temporary path in the same folder, syncs the temporary file and renames it
+// to `path`. If `write` throws or the disk is full, removes the temporary file and leaves `path` as
+// it was. Throws `path: No space left on device` etc.
 void WriteFileAtomically(const std::string& path,
                          const std::function<void(const std::string&)>& write);
 void WriteFileAtomically(const std::string& path, std::string_view contents);
 
-// Makes renames and removals in the folder survive a power cut.
+// Makes earlier renames and removals in the folder survive a power cut.
 void SyncFolder(const std::string& dir);
 
-// What a failed system call says about a file: `path: No such file or directory`, with the matching
-// code.
+// Returns the error for a failed system call on a file: `path: No such file or directory`, with the
+// matching code.
 Error FileError(const std::string& path, int error_number,
                 std::source_location location = std::source_location::current());
 
-// A new or truncated file, written unbuffered. Throws what FileError makes, naming `shown_path`:
-// inside WriteFileAtomically the temporary's name would tell the user nothing.
+// A new or truncated file, written without a buffer. Throws FileError of `shown_path`, because
+// inside WriteFileAtomically the temporary file's name would tell the user nothing.
 class FileWriter {
  public:
   FileWriter(const std::string& path, std::string shown_path);
@@ -37,8 +38,8 @@ class FileWriter {
   FileWriter& operator=(const FileWriter&) = delete;
   ~FileWriter();
   void Write(const void* data, size_t size);
-  // Reports what only shows up at the end (a quota, a network file system). Not called: errors are
-  // lost.
+  // Reports errors that only show up at the end (a quota, a network file system). Without this call
+  // they are lost.
   void Close();
 
  private:

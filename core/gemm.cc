@@ -17,7 +17,7 @@ namespace {
 
 using DataType = dnnl::memory::data_type;
 
-// Throws what oneDNN throws in `body` as an Error.
+// Runs `body` and turns oneDNN's exceptions into an Error.
 template <typename Description, typename F>
 void WithErrors(const Description& product, const F& body) {
   try {
@@ -33,7 +33,7 @@ void Execute(const Description& product, const void* a, const void* b, void* c, 
   WithErrors(product, [&] { DnnlProduct(product).Run(a, b, c, bias); });
 }
 
-// C = beta C + bias, what a product over nothing is.
+// C = beta C + bias: the product if K is 0.
 template <typename C, typename M>
 void OnlyBias(int64_t rows, int64_t N, M beta, C* c, int64_t ldc, const M* bias) {
   for (int64_t m = 0; m < rows; ++m) {
@@ -61,9 +61,9 @@ bool HasAmx() {
   return has;
 }
 
-// A^T B in float32, in two halves where that is faster: without AMX oneDNN 2.6 blocks what is much
-// longer than wide so that it needs more of the cache than there is (2 to 20 % of the time, the
-// more the busier other cores keep it).
+// A^T B in float32, split in two if that is faster. Without AMX, oneDNN 2.6 divides matrices that
+// are much longer than wide into blocks too large for the cache. This costs 2 to 20 % of the time,
+// more if other cores keep the cache busy.
 void WeightGradient(const DnnlMatmul& product, const BFloat16* a, const BFloat16* b, float* c) {
   const auto [M, N] = std::pair(product.M, product.N);
   constexpr int64_t kLeast = 256, kWhole = 64;
@@ -84,15 +84,16 @@ void WeightGradient(const DnnlMatmul& product, const BFloat16* a, const BFloat16
   }
 }
 
-// Of C's rows and columns.
+// A part of C.
 struct Half {
   int64_t row, column, M, N;
 };
 
-// The halves of op(A) op(B) for two threads, each of which then is alone; none if they had better
-// share out the work as oneDNN 2.6 does. Alone is faster (on a Zen 4 at the shapes of BERTs 5 to
-// 20 % for weight gradients, up to 8 % for others); more threads would copy too much. The halves
-// are of rows, unless those are few or the second operand, which both copy, is large.
+// Returns the two halves of op(A) op(B), for two threads that each compute one alone. Empty if
+// oneDNN 2.6 should divide the work instead. Working alone is faster. On a Zen 4, at the shapes of
+// BERTs, it gains 5 to 20 % for weight gradients and up to 8 % for others. More threads would copy
+// too much. The halves are of rows; of columns if rows are few, or if the second operand, which
+// both threads copy, is large.
 std::vector<Half> Halves(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K) {
   constexpr int64_t kLeast = 256, kUnit = 8, kLarge = int64_t{1} << 21;
   if (omp_get_max_threads() != 2 || omp_in_parallel()) return {};
@@ -104,7 +105,7 @@ std::vector<Half> Halves(bool transpose_a, bool transpose_b, int64_t M, int64_t 
   return {{0, 0, first, N}, {first, 0, M - first, N}};
 }
 
-// body(0) and body(1) at once.
+// Runs body(0) and body(1) at the same time.
 template <typename F>
 void OnTwoThreads(const F& body) {
   std::exception_ptr errors[2];
@@ -121,7 +122,7 @@ void OnTwoThreads(const F& body) {
   }
 }
 
-// Where op(X) has element (row, column).
+// Returns the address of element (row, column) of op(X).
 template <typename T>
 const T* At(const T* x, bool transpose, int64_t ld, int64_t row, int64_t column) {
   return x + (transpose ? column * ld + row : row * ld + column);
@@ -133,7 +134,7 @@ void ExecuteInHalves(const DnnlMatmul& product, const M* a, const M* b, C* c, co
   const std::vector<Half> halves = Halves(p.transpose_a, p.transpose_b, p.M, p.N, p.K);
   if (halves.empty()) return Execute(p, a, b, c, bias);
   WithErrors(p, [&] {
-    // By one thread: they would wait for each other.
+    // One thread prepares both: two would wait for each other.
     std::vector<DnnlProduct<DnnlMatmul>> ready;
     for (const Half& half : halves) {
       DnnlMatmul part = p;
@@ -233,9 +234,9 @@ std::string SlowPrecisionNote(const std::string& precision, Device device) {
 
 int64_t FullSpeedRows(int64_t rows, DType dtype) {
   if (dtype == DType::kF64) return rows;
-  // Odd numbers cost a tenth. Preparing takes 0.2 ms a product without AMX, 0.3 to 2 ms with it.
-  // With AMX oneDNN 2.6 is several times slower for some odd multiples of 32 from 29 on. Packed
-  // products need no preparation.
+  // Other numbers of rows cost a tenth of the speed. Preparing a product takes 0.2 ms without AMX,
+  // 0.3 to 2 ms with it; packed products need no preparation. With AMX, oneDNN 2.6 is several times
+  // slower at some odd multiples of 32 from 29 * 32 on.
   const bool amx = dtype == DType::kBF16 && HasFastBFloat16() && HasAmx();
   const auto& kernels = cpu::Kernels<cpu::PackedProductKernels>();
   const bool packed = dtype == DType::kF32 ? kernels.f32 != nullptr : kernels.bf16 != nullptr;
@@ -252,9 +253,9 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
   if (const auto multiply = cpu::Kernels<cpu::PackedProductKernels>().f32) {
     return multiply({transpose_a, transpose_b, beta != 0, M, N, K, a, lda, b, ldb, c, ldc, bias});
   }
-  // Products of x W^T add the bias while results are in registers. They must be prepared for each
-  // shape, but with little code to make. Where rows of results aren't longer than those of x,
-  // several threads get into each other's way in sgemm and the inner product: up to a third slower.
+  // Products of x W^T add the bias while the results are in registers. They must be prepared for
+  // each shape, but that generates little code. If N <= K, several threads hinder each other in
+  // sgemm and in the inner product, which are then up to a third slower.
   if (!transpose_a && transpose_b && beta == 0 && lda == K && ldb == K && ldc == N) {
     const bool in_columns = N > 2 * M && !Halves(false, true, M, N, K).empty();
     if ((N <= K && omp_get_max_threads() > 1) || in_columns) {
@@ -278,8 +279,8 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
 #pragma omp parallel for schedule(static)
     for (int64_t m = 0; m < M; ++m) std::copy_n(bias, N, c + m * ldc);
   }
-  // Other prepared products of float32 are slower, some at half the speed where rows lie a multiple
-  // of 4 KB apart, and must be made for each shape.
+  // sgemm, because other prepared float32 products are slower and must be prepared for each shape.
+  // Some run at half the speed if rows lie a multiple of 4 KB apart.
   const auto multiply = [&](const Half& part) {
     const dnnl_status_t status = dnnl_sgemm(
         transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', part.M, part.N, K, 1.0f,

@@ -14,7 +14,7 @@
 namespace lathe {
 namespace {
 
-// Small integers: bfloat16 has them exactly, and float32 their products' sums.
+// Small integers: exact in bfloat16, and the sums of their products are exact in float32.
 std::vector<BFloat16> Integers(int64_t n, int64_t seed) {
   std::vector<BFloat16> x;
   for (int64_t i = 0; i < n; ++i) {
@@ -23,10 +23,12 @@ std::vector<BFloat16> Integers(int64_t n, int64_t seed) {
   return x;
 }
 
-// A^T B of A (K, M) and B (K, N), in rows that are 32 elements longer than what is multiplied.
+// A^T B of A (K, M) and B (K, N). The rows of all matrices are 32 elements longer than the part
+// that is multiplied.
 class WeightGradientTest : public testing::TestWithParam<std::tuple<int64_t, int64_t, float>> {};
 
-// For the products of one test; one, two and more threads share them out in ways of their own.
+// Sets the number of threads for the products of one test. One, two and more threads divide the
+// work in different ways.
 class Threads {
  public:
   explicit Threads(int n) { omp_set_num_threads(n); }
@@ -58,12 +60,12 @@ TEST_P(WeightGradientTest, IsTheSumOverRows) {
     const Threads threads(n);
     c = before;
     Gemm(true, false, M, N, K, a.data(), lda, b.data(), ldb, beta, c.data(), ldc);
-    EXPECT_TRUE(c == expected) << n;  // what lies between the rows, too
+    EXPECT_TRUE(c == expected) << n;  // also checks the elements between the rows
   }
 }
 
-// Long in one way or the other, which is done in halves, and neither; lengths with and without
-// remainders.
+// Matrices that are much longer one way, which are split in two, and others. Lengths with and
+// without remainders.
 INSTANTIATE_TEST_SUITE_P(Shapes, WeightGradientTest,
                          testing::Combine(testing::Values(256, 300, 768),
                                           testing::Values(256, 300, 1536),
@@ -72,7 +74,8 @@ INSTANTIATE_TEST_SUITE_P(Tall, WeightGradientTest,
                          testing::Combine(testing::Values(1536), testing::Values(256, 384),
                                           testing::Values(0.0f, 1.0f)));
 
-// Of small integers; with N up to K, and with N far above M, several threads use other products.
+// Values are small integers. With N <= K, and with N far above M, several threads use other kinds
+// of products.
 TEST(GemmTest, DenseLayersOfFloatsAddTheirBias) {
   for (const auto& [M, N, K] : {std::tuple<int64_t, int64_t, int64_t>{37, 96, 64},
                                 {37, 64, 64},
@@ -118,7 +121,8 @@ struct HalvesCase {
   bool bias, accumulate;
 };
 
-// C of a case by its definition, rows `ldc` apart; A and B have rows 8 elements longer than needed.
+// Returns C of a case by definition, with row stride `ldc`. Rows of A and B are 8 elements longer
+// than needed.
 std::vector<float> Expected(const HalvesCase& p, const std::vector<float>& a,
                             const std::vector<float>& b, const std::vector<float>& c, int64_t ldc,
                             const float* bias) {
@@ -140,8 +144,8 @@ std::vector<float> Expected(const HalvesCase& p, const std::vector<float>& a,
   return result;
 }
 
-// Two threads take halves of rows or of columns, odd ones, too, or share out strips and panels: the
-// same as with any number.
+// Two threads take halves of rows or of columns, also of odd numbers, or divide strips and panels.
+// The sums are the same as with any number of threads.
 TEST(GemmTest, AnyNumberOfThreadsGivesTheSameSums) {
   for (const HalvesCase& p : {HalvesCase{false, true, 40, 301, 64, true, false},
                               {false, true, 301, 64, 40, true, false},
@@ -150,7 +154,7 @@ TEST(GemmTest, AnyNumberOfThreadsGivesTheSameSums) {
                               {false, false, 300, 40, 31, false, false},
                               {false, false, 24, 1001, 2100, false, false},
                               {true, false, 301, 290, 24, false, true},
-                              // Several blocks of each kind of packed products.
+                              // Several blocks of each kind that packed products have.
                               {true, false, 450, 130, 300, false, true},
                               {false, true, 130, 1100, 300, true, false},
                               {true, false, 40, 301, 24, false, false}}) {
@@ -186,7 +190,7 @@ TEST(GemmTest, AnyNumberOfThreadsGivesTheSameSums) {
   }
 }
 
-// The same prepared products on several of a program's own threads at once.
+// Several threads of a program may run the same prepared products at once.
 TEST(GemmTest, SeveralCallersAtOnce) {
   constexpr int64_t kM = 300, kN = 290, kK = 96;
   const std::vector<BFloat16> b = Integers(kN * kK, 2);
@@ -221,8 +225,8 @@ double ResidentBytes() {
   return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-// Batches of texts of all lengths: what is kept of each number of rows has an end, and a product
-// that was forgotten and is prepared again is right.
+// Batches with texts of all lengths bring many numbers of rows. The memory kept for them is
+// limited, and a product that was dropped and is prepared again is right.
 TEST(GemmTest, MemoryOfPreparedProductsHasAnEnd) {
   constexpr int64_t kN = 32, kK = 64, kShapes = 4000, kOften = 16;
   const std::vector<BFloat16> x = Integers(kShapes * kK, 1), w = Integers(kN * kK, 2);

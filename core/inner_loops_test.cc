@@ -1,8 +1,7 @@
-// What the compiler makes of kernels' inner loops, at each instruction set level: vectors that are
-// wider than a register, or more of them than there are registers, are kept on the stack, and a
-// loop that stores and loads them again is up to ten times as slow. Nothing else shows that:
-// results are right, and tests of speed can't be trusted on shared machines. So this reads the
-// disassembly.
+// Checks what the compiler makes of the kernels' inner loops, at each instruction set level.
+// Vectors wider than a register, or more vectors than registers, are kept on the stack. A loop that
+// stores and loads them again is up to ten times as slow. Nothing else shows this: results are
+// right, and speed can't be tested on shared machines. So the test reads the disassembly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +28,7 @@ bool Has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// As `objdump -d` prints them, in AT&T's order of operands: the last one is written.
+// Parses the output of `objdump -d`. Its operands are in AT&T's order: the last one is written.
 Functions ParseDisassembly(std::istream& in) {
   Functions functions;
   std::vector<Instruction>* current = nullptr;
@@ -53,8 +52,8 @@ bool UsesVectors(const std::string& text) {
   return Has(text, "%xmm") || Has(text, "%ymm") || Has(text, "%zmm");
 }
 
-// Whether it stores a vector register at a fixed place of the stack. Arrays there, which have an
-// index, and memory that other registers point to don't count.
+// Returns true if the instruction stores a vector register at a fixed place on the stack. Arrays
+// there, which are indexed, and memory behind other registers don't count.
 bool StoresOnStack(const std::string& text, bool has_frame_pointer) {
   const size_t comma = text.rfind(',');
   if (comma == std::string::npos || !UsesVectors(text.substr(0, comma))) return false;
@@ -66,7 +65,7 @@ struct Loop {
   int64_t instructions = 0, vectors = 0, stack_stores = 0;
 };
 
-// Loops without a loop inside: from a jump's target to the jump back to it.
+// Returns the loops that contain no other loop. A loop goes from a jump's target to the jump back.
 std::vector<Loop> InnerLoops(const std::vector<Instruction>& function) {
   const bool has_frame_pointer = std::any_of(
       function.begin(), function.end(),
@@ -100,14 +99,15 @@ std::vector<Loop> InnerLoops(const std::vector<Instruction>& function) {
   return inner;
 }
 
-// A few values that don't fit beside many others cost little: an eighth of a loop's vector
-// instructions may store on the stack, and four in any case.
+// A few values without a register cost little beside many others. So an eighth of a loop's vector
+// instructions, and in any case four, may store on the stack.
 bool IsBad(const Loop& loop) {
   return loop.stack_stores > 4 && loop.stack_stores * 8 > loop.vectors;
 }
 
-// Loops that may be bad: those of float64, which is for gradient checks only, and those of layer
-// norms for the end of a row whose length isn't a multiple of a register.
+// Returns true for functions whose loops need not be good. Loops of float64 serve gradient checks
+// only. Some loops of layer norms take the end of a row whose length isn't a multiple of a
+// register.
 bool MayBeBad(const std::string& function) {
   for (const char* part :
        {"double", "Backward<float, float>(", "Backward<lathe::BFloat16, float>("}) {
@@ -117,7 +117,7 @@ bool MayBeBad(const std::string& function) {
 }
 
 Functions Disassembled(const std::string& file) {
-  // The name is Bazel's; it has no quotes.
+  // Bazel chose the name; it contains no quotes.
   FILE* pipe = popen(("objdump -d --no-show-raw-insn -C '" + file + "'").c_str(), "r");
   if (pipe == nullptr) return {};
   std::stringstream text;
@@ -150,14 +150,14 @@ TEST_P(InnerLoopsTest, KeepVectorsInRegisters) {
       }
     }
   }
-  // It has found the kernels.
+  // Makes sure that the kernels were found.
   EXPECT_GT(loops, 200);
   EXPECT_GT(with_vectors, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, InnerLoopsTest, testing::Values(2, 3, 4, 5));
 
-// What the test reads, by hand: an outer loop around a bad one and a good one.
+// Hand-written disassembly: an outer loop around a bad loop and a good one.
 TEST(InnerLoops, AreFoundAndCounted) {
   std::istringstream text(
       "0000000000000000 <Bad(float*)>:\n"

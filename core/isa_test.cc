@@ -25,22 +25,22 @@ bool SystemNames(const std::string& flag) {
   return false;
 }
 
-// The level asked for, where the machine has it (tests/with_isa.sh skips the others), else all that
-// the machine has.
+// The level is the one that was asked for (tests/with_isa.sh skips levels that the machine lacks),
+// else the highest that the machine has.
 TEST(IsaLevel, IsWhatIsAskedForOrAll) {
   const char* cap = std::getenv("LATHE_MAX_ISA");
   const auto names = [](const std::vector<std::string>& flags) {
     return std::all_of(flags.begin(), flags.end(), SystemNames);
   };
   int all = 2;
-  // What -march=x86-64-v3 lets the compiler use; the system says "abm" for LZCNT.
+  // The features that -march=x86-64-v3 allows the compiler. The system calls LZCNT "abm".
   if (names({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"})) all = 3;
   if (all == 3 && names({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})) all = 4;
   if (all == 4 && names({"avx512_bf16"})) all = 5;
   EXPECT_EQ(cpu::IsaLevel(), cap == nullptr || *cap == 0 ? all : std::atoi(cap));
 }
 
-// Where both are capped, as tests/with_isa.sh does.
+// Kernels and oneDNN use the same level if both are capped, as tests/with_isa.sh does.
 TEST(IsaLevel, IsThatOfProducts) {
   if (std::getenv("LATHE_MAX_ISA") == nullptr || std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr)
     GTEST_SKIP() << "the kernels or the products are not capped";

@@ -1,5 +1,5 @@
-// A guard before JSON from files is parsed: what is nested without end overflows the stack of any
-// code that walks it.
+// A check of JSON files before they are parsed: very deep nesting would overflow the stack of any
+// code that walks the value.
 #pragma once
 
 #include <string>

@@ -1,14 +1,14 @@
-// What a program says of its inner workings, on standard error.
+// Messages about a program's inner workings, on standard error.
 #pragma once
 
 #include <string>
 
 namespace lathe {
 
-// Whether LogDebug says anything; off at first.
+// Turns LogDebug's output on or off; it is off at first.
 void ShowDebugLog(bool show);
 bool DebugLogIsShown();
-// A line "debug: <text>".
+// Prints a line "debug: <text>" if the output is on.
 void LogDebug(const std::string& text);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// What a misspelt name was probably meant to be.
+// Suggests the name that a misspelt name was probably meant to be.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-// The nearest of the candidates; nullopt if none is near enough for a slip.
+// Returns the nearest candidate; nullopt if none is near enough for a typing error.
 std::optional<std::string> NearestName(const std::string& word,
                                        const std::vector<std::string>& candidates);
 

@@ -1,5 +1,5 @@
-// Memory straight from the system, in huge pages where it has them: they are read half as fast
-// again as small ones and come into being several times as fast.
+// Memory straight from the system, in huge pages if it has them. Huge pages are read half as fast
+// again as small ones and are created several times as fast.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@ namespace lathe {
 
 inline constexpr int64_t kPageBytes = 4096, kHugePageBytes = int64_t{2} << 20;
 
-// Fresh pages, zeroed, at a multiple of kHugePageBytes; with `file`, an open memory file of at
-// least so many bytes, those of the file, to be read only unless `writes`. They are freed by
-// munmap. Null if there is no room.
+// Returns fresh, zeroed pages at a multiple of kHugePageBytes; null if there is no room. With
+// `file`, an open memory file of at least `bytes` bytes, returns that file's pages, read-only
+// unless `writes`. The caller frees them with munmap.
 char* MapPages(int64_t bytes, int file = -1, bool writes = true);
 
-// A new memory file of so many bytes, all of them there, and zeroed, for several processes to map;
-// and its pages.
+// A new memory file of `bytes` zeroed, allocated bytes, which several processes can map, and its
+// pages in this process.
 struct MemoryFile {
-  int file = -1;  // to be closed; negative: there is no room
+  int file = -1;  // the caller closes it; negative: there is no room
   char* pages = nullptr;
 };
 MemoryFile MakeMemoryFile(const char* name, int64_t bytes);

@@ -1,6 +1,6 @@
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3" (SC 2011). Randomness is a function of a counter and a key, not a state: any thread,
-// device or later run computes the same numbers.
+// 1, 2, 3" (SC 2011). A random number is a function of a counter and a key, without any state. So
+// every thread, device and later run computes the same numbers.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct PhiloxBlock {
   uint32_t v[4];
 };
 
-// Always inlined: kernels include this at several instruction set levels.
+// Always inlined, because kernels include this at several instruction set levels.
 [[gnu::always_inline]] constexpr PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key0,
                                                         uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
@@ -28,14 +28,15 @@ struct PhiloxBlock {
   return counter;
 }
 
-// FNV-1a: gives every parameter and every place of randomness a number of its own from its path.
+// FNV-1a. Gives each parameter and each place that draws random numbers its own number, from its
+// path.
 constexpr uint64_t HashName(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash;
 }
 
-// Which random numbers: those of one training run (seed), one batch (step) and one place in the
+// Selects the random numbers of one training run (seed), one batch (step) and one place in the
 // model (site).
 struct RandomKey {
   uint64_t seed = 0;
@@ -48,7 +49,7 @@ struct RandomKey {
   uint32_t key1() const { return site; }
 };
 
-// An element is dropped when its 32 random bits are below this.
+// An element is dropped if its 32 random bits are below this threshold.
 inline uint32_t DropThreshold(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
 
 }  // namespace lathe

@@ -18,7 +18,7 @@ TEST(Philox, KnownAnswers) {
               {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
 }
 
-// FNV-1a's published answers.
+// The published answers of FNV-1a.
 TEST(Philox, HashName) {
   EXPECT_EQ(HashName(""), 0xcbf29ce484222325u);
   EXPECT_EQ(HashName("a"), 0xaf63dc4c8601ec8cu);

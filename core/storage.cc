@@ -1,4 +1,4 @@
-// Host storage with a pool: a training step asks for the same sizes again and again.
+// Host storage with a pool, because a training step requests the same sizes again and again.
 #include <absl/strings/str_cat.h>
 #include <sys/mman.h>
 
@@ -30,11 +30,11 @@ Error OutOfMemory(int64_t size) {
                "use a smaller batch or shorter sequences");
 }
 
-// Blocks from one stretch of addresses, each at the lowest place with room for it. Free neighbours
-// become one again: batches of all lengths share the memory that the largest needs.
+// A heap of reserved addresses. Each block gets the lowest place with room for it, and free
+// neighbours are merged. So batches of all lengths share the memory that the largest one needs.
 class Heap {
  public:
-  // `size` is a multiple of pages.
+  // `size` is a multiple of kPageBytes.
   char* Allocate(int64_t size) {
     auto found = std::find_if(free_.begin(), free_.end(),
                               [size](const auto& part) { return part.second >= size; });
@@ -62,15 +62,16 @@ class Heap {
   }
 
  private:
-  using Parts = std::map<char*, int64_t>;  // sizes by beginning
+  using Parts = std::map<char*, int64_t>;  // sizes by begin address
 
-  // A free part of at least `size`, at the end of what is used.
+  // Extends the heap and returns a free part of at least `size` bytes at its end.
   Parts::iterator Grow(int64_t size) {
     const auto last = free_.empty() ? free_.end() : std::prev(free_.end());
     const bool extends = last != free_.end() && last->first + last->second == top_;
     const int64_t more = RoundUp(size - (extends ? last->second : 0), kHugePageBytes);
     if (more > limit_ - top_) {
-      // Addresses cost nothing; where they are limited, as many as are needed.
+      // Addresses cost nothing, so reserve 1 TiB. If the process may not, reserve what is needed,
+      // at least 64 MiB.
       constexpr int64_t kMany = int64_t{1} << 40, kFew = int64_t{64} << 20;
       int64_t mapped = std::max(kMany, RoundUp(size, kHugePageBytes));
       char* begin = MapPages(mapped);
@@ -90,13 +91,13 @@ class Heap {
   }
 
   Parts free_;
-  char* top_ = nullptr;  // of what was handed out
+  char* top_ = nullptr;  // the end of what was handed out so far
   char* limit_ = nullptr;
 };
 
-// Small blocks are kept by size, larger ones come from a heap. Large ones that must be zeroed
-// (whole arenas, which come once) are the system's fresh pages and go back there; others must not
-// be, as a step of long texts would spend half its time on making them.
+// Small blocks are kept by size; larger ones come from a heap. Large blocks that must be zeroed
+// (whole arenas, which are allocated once) are fresh pages of the system and are returned to it.
+// Other blocks are not, because a step of long texts would spend half its time on fresh pages.
 class HostPool {
  public:
   // Never destroyed: tensors in static variables may outlive any static pool.
@@ -105,13 +106,13 @@ class HostPool {
     return *pool;
   }
 
-  // What a block of so many bytes takes.
+  // Returns the size of the block for `bytes` bytes.
   static int64_t SizeFor(int64_t bytes) {
     return RoundUp(std::max<int64_t>(bytes, 1), bytes <= kSmall ? kAlignment : kPageBytes);
   }
-  // Whether a block of this size has pages of its own.
+  // Returns true if a block of this size consists of whole pages.
   static bool HasPages(int64_t size) { return size > kSmall; }
-  // Whether a block that must be zeroed comes from the system.
+  // Returns true if the block comes straight from the system.
   static bool IsFresh(int64_t size, bool zeroed) { return zeroed && size > kLargestOfHeap; }
 
   void* Allocate(int64_t size, bool fresh) {
@@ -195,7 +196,8 @@ class HostStorage : public Storage {
   ~HostStorage() override {
     CountBytes(-size_);
     if (sharing_ != Sharing::kNone && !fresh_) {
-      // The heap gives these addresses to others: better to lose them than to share those.
+      // The heap hands these addresses out again. Better to lose them than to let others share the
+      // memory.
       char* const pages = MapPages(size_);
       if (pages == nullptr || !TakePages(pages, size_)) return;
     }
@@ -203,7 +205,7 @@ class HostStorage : public Storage {
   }
 
  private:
-  // False if there is no room; then they are freed.
+  // Moves `pages` to this storage's address. Returns false, and unmaps them, if there is no room.
   bool TakePages(void* pages, int64_t bytes) {
     const auto size = static_cast<size_t>(bytes);
     if (mremap(pages, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == data_) return true;

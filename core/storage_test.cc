@@ -9,7 +9,7 @@
 #include "lathe/core/pages.h"
 #include "lathe/core/tensor.h"
 
-#ifndef __SANITIZE_ADDRESS__  // which maps addresses without end
+#ifndef __SANITIZE_ADDRESS__  // which reserves addresses without limit
 
 namespace lathe {
 namespace {
@@ -19,7 +19,7 @@ constexpr int64_t kMebibyte = int64_t{1} << 20;
 Tensor Mebibytes(int64_t n) { return Tensor::Empty({n * kMebibyte / 4}, DType::kF32); }
 char* Begin(const Tensor& t) { return reinterpret_cast<char*>(t.values<float>().data()); }
 
-// As `ulimit -v` would: this process may map so many more bytes.
+// Limits this process to `more` further bytes of addresses, like `ulimit -v`.
 void LimitAddresses(int64_t more) {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -28,7 +28,8 @@ void LimitAddresses(int64_t more) {
   if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(2);
 }
 
-// Where addresses are limited tensors' memory comes in regions of 64 MiB, each used to its end.
+// If addresses are limited, tensors' memory comes in regions of 64 MiB, and each is used to its
+// end.
 TEST(HostMemoryDeathTest, LimitedAddressesAreUsedToTheEnd) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [] {
@@ -51,7 +52,7 @@ TEST(HostMemoryDeathTest, TheirLackIsAnError) {
     try {
       Mebibytes(90);
     } catch (const Error& e) {
-      Mebibytes(20);  // there is still room for others
+      Mebibytes(20);  // there is still room for smaller tensors
       std::cerr << e.message();
       std::_Exit(e.code() == absl::StatusCode::kResourceExhausted ? 3 : 4);
     }

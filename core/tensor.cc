@@ -32,9 +32,9 @@ int64_t NumElements(const Shape& shape) {
 
 namespace {
 
-// No negative sizes, and so few elements that no size in bytes overflows.
+// Throws for negative sizes and for so many elements that a size in bytes could overflow.
 void CheckShape(const Shape& shape) {
-  constexpr int64_t kMostElements = int64_t{1} << 56;  // far beyond all memory
+  constexpr int64_t kMostElements = int64_t{1} << 56;  // far more than any memory
   for (int64_t d : shape) Check(d >= 0, "tensor", "negative size in shape ", shape);
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
   int64_t n = 1;
@@ -208,7 +208,7 @@ void Tensor::Fill(double value) {
       converted = T(static_cast<float>(value));
     }
     T* out = static_cast<T*>(raw_data());
-    constexpr int64_t kMost = 16384;  // elements: what threads share out
+    constexpr int64_t kMost = 16384;  // elements that a thread takes at a time
     const int64_t n = numel();
 #pragma omp parallel for schedule(static) if (n > kMost)
     for (int64_t i = 0; i < n; i += kMost) {

@@ -1,9 +1,9 @@
 // Tensor: a cheap handle to {storage, offset, shape, dtype, device, autograd record}.
 //
-// Always contiguous and row-major; ops that want a transpose take it as an argument. Copying a
-// Tensor copies the handle. Views (Slice, Reshape) share the storage. A tensor may be
-// *unallocated*: it has a shape and a dtype but no storage yet (parameters before their values are
-// loaded or drawn).
+// A tensor is always contiguous and row-major; ops that want a transpose take it as an argument.
+// Copying a Tensor copies the handle. Views (Slice, Reshape) share the storage. A tensor may be
+// *unallocated*: it has a shape and a dtype but no storage yet. Parameters are, before their values
+// are loaded or drawn.
 //
 //   Tensor x = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2});
 //   Tensor y = Matmul(x, x);
@@ -26,7 +26,8 @@
 
 namespace lathe {
 
-// Sizes of the dimensions, outermost first; [] is a scalar. A type of its own so that it prints.
+// Sizes of the dimensions, outermost first; [] is a scalar. It is its own type so that it can be
+// printed.
 struct Shape : absl::InlinedVector<int64_t, 4> {
   using absl::InlinedVector<int64_t, 4>::InlinedVector;
 };
@@ -34,9 +35,10 @@ struct Shape : absl::InlinedVector<int64_t, 4> {
 std::string ToString(const Shape& shape);  // "[2, 3]"
 int64_t NumElements(const Shape& shape);   // 1 for a scalar's shape []
 
-// Bytes that tensors hold, rounded up as they are handed out, without what is kept for later ones.
+// Bytes that tensors hold, each block rounded up as it is handed out. Free memory that is kept for
+// later tensors doesn't count.
 struct MemoryUse {
-  int64_t now = 0, peak = 0;  // the peak since ResetPeakMemory, or since the program began
+  int64_t now = 0, peak = 0;  // the peak since ResetPeakMemory or the program's start
 };
 MemoryUse TensorMemory(Device device = {});
 void ResetPeakMemory(Device device = {});
@@ -44,26 +46,29 @@ void ResetPeakMemory(Device device = {});
 // A block of bytes on one device, 64-byte aligned. The last handle frees it.
 class Storage {
  public:
-  // `zeroed`: all bytes are 0; otherwise they are whatever the last user left.
+  // `zeroed`: all bytes are 0; otherwise they hold whatever the last user left.
   static std::shared_ptr<Storage> Allocate(int64_t bytes, Device device, bool zeroed = false);
   virtual ~Storage() = default;
-  // Parts of these bytes may never be used: memory should be taken for what is, not for more.
+  // Hints that parts of these bytes may never be used, so that memory is taken only for parts in
+  // use.
   virtual void ExpectSparseUse(int64_t /*offset*/, int64_t /*bytes*/) {}
-  // What follows is for host memory of whole pages that only this storage uses: of so many bytes;
-  // 0: it isn't. Its address stays.
+  // Returns the number of bytes if this is host memory of whole pages that no other storage uses;
+  // else 0. Only such memory can be shared. Its address never changes.
   virtual int64_t whole_pages() const { return 0; }
+  // kReadByOthers: other processes read this memory. kInCommon: they also write to it.
   enum class Sharing : uint8_t { kNone, kReadByOthers, kInCommon };
-  // `pages`, an mmap of so many bytes (whole pages, no more than there are) with the same contents,
-  // take the place of the first ones. They are memory that other processes map, too.
+  // Replaces the first `bytes` bytes by `pages`, which other processes map too. `pages` comes from
+  // mmap, consists of whole pages, at most whole_pages() bytes, and has the same contents.
   virtual void Share(void* /*pages*/, int64_t /*bytes*/, Sharing /*sharing*/) {}
-  // The contents are this process's own again. Nothing if they are.
+  // Makes the contents private to this process again, if they are shared.
   virtual void Unshare() {}
   Sharing sharing() const { return sharing_; }
-  // What other processes write, this one has, and the other way round.
+  // Returns true if what this process writes appears in others, and the other way round.
   bool is_shared() const { return sharing_ == Sharing::kInCommon; }
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  // Counts in-place changes, so that the backward pass notices a saved tensor that was overwritten.
+  // The number of in-place changes. With it the backward pass notices that a saved tensor was
+  // overwritten.
   int64_t version() const { return version_; }
   void BumpVersion() { ++version_; }
 
@@ -75,7 +80,7 @@ class Storage {
   Sharing sharing_ = Sharing::kNone;
 };
 
-struct Node;  // a recorded operation, core/autograd.h
+struct Node;  // a recorded op, core/autograd.h
 
 struct TensorImpl {
   std::shared_ptr<Storage> storage;
@@ -84,33 +89,35 @@ struct TensorImpl {
   DType dtype = DType::kF32;
   Device device;
   bool requires_grad = false;
-  std::shared_ptr<Node> producer;  // the op that made it, while gradients are recorded
+  std::shared_ptr<Node> producer;  // the op that computed it, while gradients are recorded
   std::shared_ptr<TensorImpl> grad;
-  // Zeroing a gradient only sets this: it counts as 0 whatever its buffer holds, and who writes
-  // first overwrites. Tensor::grad() clears the buffer, so that nobody else sees the difference.
+  // Zeroing a gradient only sets this flag. The gradient then counts as 0, whatever its buffer
+  // holds, and the first write overwrites it. Tensor::grad() clears the buffer, so that other code
+  // never sees stale values.
   bool grad_is_stale = false;
-  // Clipping only sets this: the gradient is what its buffer holds times this. Tensor::grad() does
-  // the multiplication.
+  // Clipping only sets this factor: the gradient is the buffer's contents times it. Tensor::grad()
+  // multiplies.
   float grad_scale = 1;
-  // A factor besides, on the gradient's device: [] float32; null: 1.
+  // A further factor, on the gradient's device: [] float32; null: 1.
   std::shared_ptr<TensorImpl> device_grad_scale;
-  // If set, the buffer has only a part of the gradient that is right, and Tensor::grad() throws,
-  // with this hint. Who changes the whole gradient resets it.
+  // If set, only a part of the buffer holds the right gradient, and Tensor::grad() throws with this
+  // hint. Code that sets the whole gradient resets it.
   const char* partial_grad_hint = nullptr;
-  // If given, all rows of the gradient's buffer but these are 0; ascending, each once.
+  // The rows of the gradient's buffer that may differ from 0, if they are known; ascending, each
+  // once.
   std::optional<std::vector<int32_t>> grad_rows;
-  // A copy in a narrower dtype for products, and the storage's version that it was made of
+  // A copy in a narrower dtype for products, and the storage version from which it was made
   // (core/ops/cast.h).
   std::shared_ptr<TensorImpl> low_precision;
   int64_t low_precision_version = -1;
-  // Called once in each backward pass, when a leaf's gradient has received all its parts; each
+  // Called once in each backward pass, when all parts of a leaf's gradient have arrived. Each
   // Checkpoint is a pass of its own.
   std::function<void()> on_grad_ready;
 };
 
-// Makes the gradient of a leaf 0 if it is stale.
+// Clears the gradient of a leaf if it is stale.
 void ClearStaleGrad(TensorImpl& leaf);
-// Multiplies what the gradient's buffer holds by its factors, which become 1.
+// Multiplies the gradient's buffer by its factors, which become 1.
 void ApplyGradScale(TensorImpl& leaf);
 
 class Tensor {
@@ -132,52 +139,53 @@ class Tensor {
   bool defined() const { return impl_ != nullptr; }
   bool allocated() const { return impl_ != nullptr && impl_->storage != nullptr; }
   const Shape& shape() const { return impl_->shape; }
-  int64_t dim(int i) const;  // negative counts from the end
+  int64_t dim(int i) const;  // a negative i counts from the end
   int ndim() const { return static_cast<int>(impl_->shape.size()); }
   int64_t numel() const { return NumElements(impl_->shape); }
   DType dtype() const { return impl_->dtype; }
   Device device() const { return impl_->device; }
   int64_t bytes() const { return numel() * SizeOf(dtype()); }
 
-  // Where the elements lie, on the tensor's device: what is not the host's is for kernels alone.
-  // Throws if T is not the tensor's dtype or it is unallocated.
-  // Who writes through it into a parameter says so with impl()->storage->BumpVersion(), or bfloat16
-  // products go on with the old values.
+  // The address of the elements, on the tensor's device: only kernels can use it if that is not the
+  // host. Throws if T is not the tensor's dtype or if the tensor is unallocated. Code that writes
+  // into a parameter through it must call impl()->storage->BumpVersion(), or bfloat16 products keep
+  // using the old values.
   template <typename T>
   T* data() const {
     CheckDType(DTypeOf<T>::value);
     return static_cast<T*>(raw_data());
   }
   void* raw_data() const;
-  // The elements; host tensors only.
+  // The elements of a host tensor; throws for other devices.
   template <typename T>
   std::span<T> values() const {
     CheckOnHost();
     return {data<T>(), static_cast<size_t>(numel())};
   }
-  // A copy of the elements, from any device.
+  // Returns a copy of the elements, from any device.
   template <typename T>
   std::vector<T> ToVector() const;
-  // The one element as a double, whatever the dtype and the device.
+  // Returns the only element as a double, whatever the dtype and the device.
   double Item() const;
 
-  // Rows [begin, end) of the leading dimension. Differentiable views are ops (core/ops/shape.h).
+  // Returns rows [begin, end) of the leading dimension. Differentiable views are ops
+  // (core/ops/shape.h).
   Tensor Slice(int64_t begin, int64_t end) const;
-  Tensor Reshape(Shape shape) const;  // one -1 is worked out
+  Tensor Reshape(Shape shape) const;  // one size may be -1 and is computed
   Tensor Clone() const;               // own storage, no autograd record
-  Tensor To(DType dtype) const;       // converts; itself if it has the dtype. No autograd record.
-  Tensor To(Device device) const;     // copies; itself if it is there. No autograd record.
+  Tensor To(DType dtype) const;       // converts; returns itself if it has the dtype. No record
+  Tensor To(Device device) const;     // copies; returns itself if it is there. No record
   Tensor Detach() const;              // same storage, no autograd record
   void Fill(double value);
-  void CopyFrom(const Tensor& other);  // same shape; converts dtypes, any devices
+  void CopyFrom(const Tensor& other);  // same shape; converts dtypes; any devices
 
   // Autograd. A leaf that requires a gradient collects it in grad().
   bool requires_grad() const { return impl_ != nullptr && impl_->requires_grad; }
   Tensor& SetRequiresGrad(bool value);
   bool is_leaf() const { return impl_->producer == nullptr; }
-  // A handle serves until the optimizer's ZeroGrad or ClipGradNorm; ask anew after them.
-  // Undefined if there is none. Throws where several processes share out the optimizer's work and
-  // this one has a part only (AcceleratorOptions::shard_optimizer).
+  // Returns the gradient; undefined if there is none. The handle is valid until the optimizer's
+  // ZeroGrad or ClipGradNorm; call grad() again after them. Throws if ranks divide the optimizer's
+  // work and this rank holds only a part of the gradient (AcceleratorOptions::shard_optimizer).
   Tensor grad() const;
   void SetGrad(const Tensor& grad);
 

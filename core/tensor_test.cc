@@ -47,8 +47,8 @@ TEST(Tensor, MemoryIsCounted) {
   EXPECT_EQ(TensorMemory().now, before);
 }
 
-// What a step needs again and again must not come from the system each time: fresh pages cost more
-// than the work on them.
+// Memory that each step needs must not come from the system each time: fresh pages cost more than
+// the work on them.
 TEST(Tensor, LargeBlocksAreUsedAgain) {
   constexpr int64_t kBytes = int64_t{200} << 20;
   const void* first = Tensor::Empty({kBytes}, DType::kU8).raw_data();
@@ -56,7 +56,7 @@ TEST(Tensor, LargeBlocksAreUsedAgain) {
   EXPECT_EQ(again.raw_data(), first);
   again.Fill(3);
   again = {};
-  for (const int64_t bytes : {kBytes / 8, kBytes}) {  // of what was used, of fresh pages
+  for (const int64_t bytes : {kBytes / 8, kBytes}) {  // from used memory, from fresh pages
     const Tensor zeros = Tensor::Zeros({bytes}, DType::kU8);
     const std::span<const uint8_t> values = zeros.values<uint8_t>();
     EXPECT_EQ(std::count(values.begin(), values.end(), 0), bytes);
@@ -117,7 +117,7 @@ TEST(Tensor, Conversions) {
   EXPECT_TRUE(std::isnan(static_cast<float>(Float16(std::nanf("")))));
 }
 
-// Every finite half value survives the way to float and back.
+// Every finite half value survives the conversion to float and back.
 TEST(Tensor, Float16RoundTrip) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     if ((bits & 0x7c00) == 0x7c00 && (bits & 0x3ff) != 0) continue;  // NaN

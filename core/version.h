@@ -1,4 +1,4 @@
-// Which Lathe this is, for bug reports.
+// Lathe's version, for bug reports.
 #pragma once
 
 namespace lathe {

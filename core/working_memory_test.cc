@@ -37,7 +37,7 @@ TEST(WorkingMemory, EachThreadHasItsOwn) {
 }
 
 TEST(WorkingMemory, ItsLackIsAnError) {
-  // More than there is, and what would become little when it is rounded up.
+  // More than any machine has, and a size that would wrap around to a small one when rounded up.
   for (const size_t bytes : {size_t{1} << 60, SIZE_MAX - 8}) {
     ExpectNone([](size_t n) { WorkingMemory(n); }, bytes);
     ExpectNone([](size_t n) { ReserveWorkingMemory(n); }, bytes);

@@ -6,7 +6,7 @@
 namespace lathe {
 namespace {
 
-// What one step over possibly broken UTF-8 finds: a whole sequence, or a part to be replaced.
+// One step over possibly broken UTF-8: a whole sequence, or an ill-formed part to be replaced.
 struct Step {
   size_t size;
   bool valid;

@@ -84,7 +84,8 @@ Accelerator::Accelerator(AcceleratorOptions options)
   state_->local_main = job.local_main;
   group_ = job.group;
   state_->phase = LoopPhase::Watch({group_, state_->device_group}, *state_->passes);
-  // A loop over a prepared loader hears of lost processes with each batch and each op.
+  // Checks for lost ranks before each batch of a loop over a prepared loader, and after each op in
+  // the loop.
   const auto check = [group = std::weak_ptr(group_)] {
     if (const auto present = group.lock()) present->CheckPeers();
   };
@@ -149,7 +150,8 @@ void Accelerator::PrepareModel(Module& model) {
   if (!use_distributed()) return;
   CheckSame(layout);
   CheckSame(model.Settings());
-  // All have usually read the same file. NaN and Inf have bits like any number.
+  // Usually all ranks have read the same file, so that nothing needs to be sent. Checksums compare
+  // bits, so NaN and infinity compare like any number.
   uint64_t sum = 0;
   for (const Parameter& p : parameters) sum = sum * 31 + Checksum(p.tensor);
   const std::vector<std::string> sums = GatherStrings(*group_, std::to_string(sum));
@@ -178,7 +180,7 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   optimizer.UseGraphs(options_.step_graphs);
   auto& arenas = state_->arenas;
   const auto& arena = optimizer.shared_arena();
-  // Optimizers of the same parameters share their buffers.
+  // Optimizers of the same parameters share one arena.
   const auto known = std::find_if(arenas.begin(), arenas.end(), [&](const auto& other) {
     return other->values().impl()->storage == arena->values().impl()->storage;
   });
@@ -195,7 +197,7 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   CheckSame(optimizer.Settings());
 }
 
-// It waits with its optimizer.
+// Nothing needs to be set up: the scheduler skips its step whenever its optimizer skips one.
 void Accelerator::PrepareScheduler(Scheduler& scheduler) { CheckSame(scheduler.Settings()); }
 
 std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,

@@ -1,6 +1,6 @@
-// Accelerator: the loop's companion. The same loop trains in one process or in many, on one machine
-// or several, with the same numbers: N processes share each batch, and the gradients of the mean
-// loss over the whole batch arrive in all of them.
+// Accelerator trains the same loop in one process or in many, on one machine or several, with the
+// same numbers. N processes share each batch, and all of them get the gradients of the mean loss
+// over the whole batch.
 //
 //   Accelerator accelerator;
 //   accelerator.Prepare(train, eval, *model, optimizer, *scheduler);
@@ -10,9 +10,10 @@
 //     optimizer.Step(); scheduler->Step(); optimizer.ZeroGrad();
 //   }
 //
-// Names are those of Hugging Face's Accelerate; docs/accelerate.md lists what differs, and why.
-// Which processes belong together the environment says (distributed/rendezvous/environment.h). All
-// of them make the same calls in the same order.
+// Names are those of Hugging Face's Accelerate; docs/accelerate.md lists the differences and their
+// reasons. A process is a rank of its job, and process_index() is its rank. The environment decides
+// which processes form a job (distributed/rendezvous/environment.h). All of them make the same
+// calls in the same order.
 #pragma once
 
 #include <chrono>
@@ -44,96 +45,99 @@ namespace lathe {
 struct AcceleratorOptions {
   // 0: the environment's ACCELERATE_GRADIENT_ACCUMULATION_STEPS, else 1.
   int64_t gradient_accumulation_steps = 0;
-  // "no" (float32), "bf16" or "fp16": bfloat16 or float16 activations, their gradients, and
-  // products; parameters, their gradients, the optimizer's moments, sums inside products and the
-  // loss stay float32. "fp16" is for GPUs; Backward scales the loss (optim/grad_scaler.h).
-  // Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no". The main process says on
-  // standard error where the processor is slow in bfloat16 (see `notes`).
+  // The dtype of activations, their gradients and products: "no" (float32), "bf16" (bfloat16) or
+  // "fp16" (float16). Parameters, their gradients, the optimizer's moments, sums inside products
+  // and the loss stay float32. "fp16" needs a GPU, and Backward then scales the loss
+  // (optim/grad_scaler.h). Empty: the environment's ACCELERATE_MIXED_PRECISION, else "no". The main
+  // process prints a note on standard error if the processor is slow in bfloat16 (see `notes`).
   std::string mixed_precision = "";
   GradScalerOptions grad_scaler = {};  // with "fp16"
-  // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it; of several
-  // processes each takes the GPU that its local rank numbers ("cuda"), and "auto" is the CPU for
-  // all unless each has one of its own. Empty: as the environment says (ReadDevice), else "auto".
+  // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it. With
+  // several processes, "cuda" gives each process the GPU with the number of its local rank, and
+  // "cuda:1" is an error. "auto" is then the CPU for all unless each process has a GPU of its own.
+  // Empty: the environment decides (ReadDevice).
   std::string device = "";
   // False: the main process prints no notes about a slow precision or unused GPUs.
   bool notes = true;
-  // A loader's batch_size is that of the batch which all processes share. False: that of each
-  // process, so that N of them make batches N times as large.
+  // True: a loader's batch_size is that of the batch that all processes share. False: it is that of
+  // each process, so that N processes make batches N times as large.
   bool split_batches = true;
-  // Instead of what environment variables say. For the first Accelerator of a process.
+  // Replaces the environment variables. Takes effect with the first Accelerator of a process.
   std::optional<ProcessEnvironment> environment = {};
-  // How late another process may be, to join or to take part in a collective, before that is an
-  // error; 0: as long as the environment says (ReadTimeout), 10 minutes if it doesn't. For the
-  // first Accelerator of a process.
+  // The time that another process may be late, to join or to take part in a collective. After that
+  // it is an error. 0: the environment decides (ReadTimeout), which means 10 minutes if it says
+  // nothing. Takes effect with the first Accelerator of a process.
   std::chrono::milliseconds timeout = {};
   ReducerOptions reducer = {};
-  // Each process sums up and keeps the gradients of its own part of the parameters only, and
-  // updates that part with the moments for it; then they give each other the new values (ZeRO, the
-  // first stage). The numbers are the same, but for the last bits of the gradients' norm. Prepared
-  // optimizers' gradients can't be read then, and Step and GradNorm are collectives. The last
-  // table, of which few rows are used, is shared out among processes of one machine; between
-  // machines each updates all of it. Nothing changes with one process, nor, so far, on
-  // GPUs: there each process updates everything.
+  // Shares the optimizer's work out among the processes (ZeRO, stage 1). Each process sums up and
+  // keeps the gradients of its own part of the parameters only. It updates that part and keeps the
+  // moments for it. Then the processes give each other the new values.
+  // The numbers are the same, but for the last bits of the gradients' norm. The gradients of
+  // prepared optimizers can't be read then, and Step and GradNorm are collectives. The last table,
+  // of which few rows are used, is shared out only among the processes of one machine. Between
+  // machines each process updates all of it. The option has no effect with one process or, so far,
+  // on GPUs.
   bool shard_optimizer = false;
-  // With shard_optimizer, on one machine: prepared optimizers' parameters lie in memory that all
-  // its processes have in common, from the first Backward on; new values need not be copied, and
-  // memory holds them once. A loop that changes parameters by Step alone notices nothing. What else
-  // changes them, one process must do for all, or all by writing the same values: multiplied in
-  // each process, they are multiplied as many times. Nothing changes where processes can't read
-  // each other's memory.
+  // With shard_optimizer, on one machine: keeps the parameters of prepared optimizers in memory
+  // that all processes have in common. It begins with the first Backward. New values need not be
+  // copied then, and memory holds them once.
+  // A loop that changes parameters by Step alone notices nothing. Any other change must be made by
+  // one process for all, or by all processes with the same values. A factor that each process
+  // applies is applied several times. Nothing changes if processes can't read each other's memory.
   bool share_parameters = false;
-  // On a GPU: whether passes and prepared optimizers' updates are recorded as CUDA graphs, where
-  // the loop allows it (see Backward).
+  // On a GPU: records passes and prepared optimizers' updates as CUDA graphs, where the loop allows
+  // it (see Backward).
   bool step_graphs = true;
-  // Every so many steps the processes compare their parameters, bit by bit; 0: never.
+  // The processes compare their parameters, bit by bit, every so many steps; 0: never.
   int64_t check_parameters_every = 100;
-  // On a GPU, each product is computed by the same algorithm in every run: the same seed gives the
-  // same bits (core/gemm_options.h; it holds for the whole process from then on). All else is
-  // deterministic anyway, as is everything on the CPU.
+  // On a GPU: computes each product by the same algorithm in every run, so that the same seed gives
+  // the same bits. The setting then holds for the whole process (core/gemm_options.h). All other
+  // work is deterministic anyway, as is everything on the CPU.
   bool deterministic = false;
 };
 
 class Accelerator {
  public:
-  // The first one of a process waits until all the job's processes have come. Throws for options
-  // that are out of range or unknown, and as JoinProcessGroup does.
+  // The first Accelerator of a process waits until all processes of the job have joined. Throws for
+  // options that are out of range or unknown, and as JoinProcessGroup does.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
   Accelerator(Accelerator&&) noexcept;
 
-  // Any of loaders, models, optimizers and schedulers, in any order and in one call or several:
-  // puts them on the device, makes loaders yield this process's shares, gives all processes the
-  // values of the main one's parameters and sets the models' compute dtype. Twice is as good as
-  // once. Throws on all processes if their models or data differ.
+  // Takes loaders, models, optimizers and schedulers, in any order, in one call or several. Moves
+  // models to the device and sets their compute dtype. Gives all processes the main process's
+  // parameter values. Makes loaders yield this process's shares. Preparing an object twice does no
+  // harm. Throws on all processes if their models, data or settings differ.
   template <typename... Objects>
   void Prepare(Objects&... objects) {
     (PrepareOne(objects), ...);
   }
 
-  // Backward of a loss that is the mean over this process's share of the batch that the innermost
-  // prepared loader has just yielded: gradients become those of the mean over the whole batch,
-  // divided by gradient_accumulation_steps. Weights are the numbers of samples whose label counts;
-  // without a prepared loader, all processes count alike. Throws where prepared loaders go side by
-  // side and this process's shares of their batches differ.
-  // Under Accumulate, gradients become those of the mean over all samples of the window instead,
-  // a short last window and unequal batches included, once its last batch is there.
+  // Runs the backward pass of a loss that is the mean over this process's share of a batch. The
+  // innermost prepared loader has just yielded that batch. Gradients become those of the mean over
+  // the whole batch, divided by gradient_accumulation_steps. The weight of a share is the number of
+  // its samples whose label counts. Without a prepared loader, all processes have the same weight.
+  // Throws if prepared loaders go side by side and this process's shares of their batches differ.
+  // Under Accumulate, gradients become those of the mean over all samples of the window, once its
+  // last batch is there. This also holds for a short last window and for unequal batches.
   void Backward(const Tensor& loss);
-  // The same for a share of the given weight: as many samples, say, as the loss is the mean of.
-  // Not under Accumulate.
+  // The same for a share of the given weight, such as the number of samples of which the loss is
+  // the mean. An error under Accumulate.
   void Backward(const Tensor& loss, double weight);
-  // loss = forward(batch), then Backward(loss); returns the loss, detached:
+  // Computes loss = forward(batch), then Backward(loss). Returns the loss, detached:
   //   accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
-  // On a GPU both passes become a CUDA graph, which later batches of like shapes repeat without
-  // calling `forward` (distributed/step_graphs.h): what it does must follow from the shapes of the
-  // batch, the numbers in Batch::inputs and the model alone, whose parameters are all that it uses.
-  // Other outputs that it keeps, logits say, hold stale numbers after a batch that repeats a graph,
-  // and may have rows of surplus sequences behind the batch's.
-  // What can't be recorded, and with several processes every batch, runs as it is.
+  // On a GPU both passes become a CUDA graph (distributed/step_graphs.h). Later batches of like
+  // shapes repeat it without calling `forward`. So the work of `forward` may depend only on the
+  // shapes of the batch, the numbers in Batch::inputs and the model. It may use no parameters but
+  // the model's. Other outputs that it keeps, such as logits, hold stale numbers after a batch that
+  // repeats a graph. They may also have rows of surplus sequences after the batch's own.
+  // Falls back to eager execution for passes that can't be recorded, and for every batch with
+  // several processes.
   Tensor Backward(const Module& model, const Batch& batch,
                   const std::function<Tensor(const Batch&)>& forward);
   StepGraphStatistics graph_statistics() const;
 
-  // While one lives, gradients accumulate; see Accumulate.
+  // While an object lives, gradients accumulate; see Accumulate.
   class [[nodiscard]] Accumulation {
    public:
     explicit Accumulation(Accelerator& accelerator);
@@ -144,14 +148,15 @@ class Accelerator {
    private:
     Accelerator& accelerator_;
   };
-  // Around the work on one batch:
+  // Declared for the work on one batch:
   //   auto accumulation = accelerator.Accumulate();
-  // Gradients are exchanged, and prepared optimizers and schedulers make a step, with every
-  // gradient_accumulation_steps-th batch and with the loader's last one only.
+  // Gradients are exchanged, and prepared optimizers and schedulers make a step, only with every
+  // gradient_accumulation_steps-th batch and with the loader's last one.
   Accumulation Accumulate() { return Accumulation(*this); }
   Accumulation Accumulate(const Module&) { return Accumulation(*this); }
 
-  // While one lives, Backward leaves gradients to this process, until the first Backward after it.
+  // While an object lives, Backward does not exchange gradients. The first Backward afterwards
+  // exchanges them all.
   class [[nodiscard]] LocalGradients {
    public:
     explicit LocalGradients(Accelerator& accelerator);
@@ -165,41 +170,42 @@ class Accelerator {
   LocalGradients NoSync() { return LocalGradients(*this); }
   LocalGradients NoSync(const Module&) { return LocalGradients(*this); }
 
-  // The mean loss over all samples, of all processes, that went into the gradients as they were
+  // Returns the mean loss over all samples, of all processes, behind the gradients that were
   // exchanged last.
   double last_loss() const;
-  // That of each step since the last call, oldest first; of many, the last 1024. On a device this
-  // waits for it, as last_loss does.
+  // Returns last_loss() of each step since the last call, oldest first, but at most the last 1024.
+  // On a device both functions wait for the losses.
   std::vector<double> TakeLosses();
-  // [n] float32: the losses of the passes of the last step on their device, unweighted, for
-  // StepGuard; undefined on the host.
+  // Returns the unweighted losses of the passes of the last step: [n] float32 on their device, for
+  // StepGuard. Undefined on the host.
   Tensor LastLosses() const;
 
-  // The gradients' norm, over all parameters, and the clipping. While gradients still accumulate
-  // nothing is done, and the result is undefined.
-  // With "fp16" gradients are divided by the loss's scale first.
+  // Clip the gradients of all the optimizer's parameters. ClipGradNorm returns their norm. While
+  // gradients still accumulate, both functions do nothing, and the norm is undefined. With "fp16"
+  // they first divide the gradients by the loss's scale.
   Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
   void ClipGradValue(Optimizer& optimizer, double max_value);
 
-  // The same without clipping, for who reads the gradients.
+  // Divides the gradients in the same way, without clipping, for code that reads them.
   void UnscaleGradients(Optimizer& optimizer);
-  // Null unless mixed_precision is "fp16".
+  // Returns null unless mixed_precision is "fp16".
   const GradScaler* scaler() const;
 
-  // Collectives; see distributed/groups/collectives.h. With one process they return what they were
-  // given.
+  // Collectives; see distributed/groups/collectives.h. With one process they return their argument.
   Tensor Gather(const Tensor& tensor);
   Tensor Reduce(const Tensor& tensor, const std::string& reduction = "sum");
   Tensor PadAcrossProcesses(const Tensor& tensor, int dim = 0, double pad_index = 0,
                             bool pad_first = false);
   std::vector<std::string> GatherObject(const std::string& object);
-  // Rows [B, ...] of this process's share of the present batch -> those of the whole batch, in its
-  // order, every sample once. Throws outside of a prepared loader's loop, for another B, or where
-  // prepared loaders go side by side and this process's samples have different places in them.
+  // Takes rows [B, ...] of this process's share of the present batch. Returns the rows of the whole
+  // batch, in its order and with every sample once. Throws outside of a prepared loader's loop or
+  // for another B. Throws, too, if prepared loaders go side by side and this process's samples have
+  // different places in their batches.
   Tensor GatherForMetrics(const Tensor& tensor);
 
-  // This process's run of neighbours; the first ones get one more where it doesn't come out even.
-  // With `apply_padding` all get as many: the last element is repeated.
+  // Returns this process's consecutive part of the elements. If they can't be divided evenly, the
+  // first processes get one more. With `apply_padding` all parts are equally long: a shorter one
+  // repeats its last element.
   template <typename T>
   std::vector<T> SplitBetweenProcesses(const std::vector<T>& all,
                                        bool apply_padding = false) const {
@@ -211,10 +217,10 @@ class Accelerator {
   }
 
   void WaitForEveryone();
-  // The same outside of any collective: what comes before may take one process any time.
+  // The same, but not a collective: a process may take any time before it calls this.
   void WaitHoweverLong();
-  // While one lives on the main process, the others wait where they make theirs: for what one
-  // process should do and the others then find done. However long it takes.
+  // While the main process holds an object, the others wait where they make theirs. It is for work
+  // that one process does and the others then find done. It may take any time.
   //   { auto first = accelerator.MainProcessFirst(); Download(); }
   class [[nodiscard]] ProcessTurn {
    public:
@@ -232,7 +238,7 @@ class Accelerator {
   ProcessTurn MainProcessFirst();
   ProcessTurn LocalMainProcessFirst();  // on each machine
 
-  // Runs `body` on some of the processes only.
+  // Run `body` on some of the processes only.
   template <typename Body>
   void OnMainProcess(Body body) const {
     if (is_main_process()) body();
@@ -253,38 +259,39 @@ class Accelerator {
   void OnLocalProcess(int local_process_index_of_it, Body body) const {
     if (local_process_index() == local_process_index_of_it) body();
   }
-  // A line on standard output, from one process on each machine.
+  // Prints a line on standard output, from one process on each machine.
   template <typename... Parts>
   void Print(const Parts&... parts) const {
     if (is_local_main_process()) (std::cout << ... << parts) << std::endl;
   }
 
-  // A flag that any process can raise and all see: CheckTrigger is true on all of them if it was
-  // raised on some since the last check.
+  // A flag that any process can raise. CheckTrigger, a collective, returns true on all processes if
+  // one has raised the flag since the last check.
   void SetTrigger() { trigger_ = true; }
   bool CheckTrigger();
-  // Raises a flag that travels with the next exchange of gradients: stop_requested() is then true
-  // on all processes after the same step, until the next.
+  // Raises a flag that travels with the next exchange of gradients. After that step
+  // stop_requested() is true on all processes, until the next step.
   void RequestStop() { stop_ = true; }
   bool stop_requested() const;
 
-  // What this process does from now on, for what the others say if it is lost: "reading data".
-  // Without a word its loops over prepared loaders tell: "training" from the first backward pass
-  // on, "evaluating" where gradients are off when the loop begins.
+  // States what this process does from now on, such as "reading data", for the others' error
+  // messages if it is lost. If it is never called, loops over prepared loaders state it. They say
+  // "training" from the first backward pass on, and "evaluating" if gradients are off when the loop
+  // begins.
   void SetPhase(const std::string& phase);
 
-  // `loader` once more, beginning with batch n of its next epoch; `loader` itself goes on with the
-  // epoch after that. Nothing is read or made of what is skipped. All processes call it with the
-  // same n, or it throws on all.
+  // Returns a copy of `loader` that begins with batch n of its next epoch. `loader` itself goes on
+  // with the epoch after that. Skipped batches are not read or made. Throws on all processes if
+  // they don't pass the same n.
   DataLoader SkipFirstBatches(DataLoader& loader, int64_t n);
 
-  // Throws on all processes if they don't hold the same values, with the first that differs.
+  // Throws on all processes, with the first difference, if they don't hold the same values.
   void CheckSame(const NamedValues& values);
 
-  // Throws on all processes if their prepared parameters differ in a bit.
+  // Throws on all processes if their prepared parameters differ in any bit.
   void CheckParametersAgree();
 
-  // No model is wrapped.
+  // Returns the model itself: no model is wrapped.
   template <typename M>
   M& UnwrapModel(M& model) const {
     return model;
@@ -296,7 +303,7 @@ class Accelerator {
   int64_t gradient_accumulation_steps() const { return options_.gradient_accumulation_steps; }
   void set_gradient_accumulation_steps(int64_t steps);
   bool split_batches() const { return options_.split_batches; }
-  // Where prepared models lie. Batches stay on the host: models fetch what they read of them.
+  // The device of prepared models. Batches stay on the host; models fetch what they need from them.
   Device device() const { return device_; }
   const ProcessEnvironment& environment() const;
   ProcessGroup& group() const { return *group_; }
@@ -312,10 +319,10 @@ class Accelerator {
   std::string distributed_type() const {
     return !use_distributed() ? "NO" : device_ == Device{} ? "MULTI_CPU" : "MULTI_GPU";
   }
-  // Whether the present batch ends its window of accumulation.
+  // Returns true if the present batch ends its accumulation window.
   bool sync_gradients() const;
-  // Whether the last Step of the prepared optimizers did nothing: gradients still accumulate, or
-  // those in float16 have overflown.
+  // Returns true if the last Step of the prepared optimizers did nothing. It does nothing while
+  // gradients accumulate, or if float16 gradients have overflowed.
   bool optimizer_step_was_skipped() const;
 
  private:
@@ -343,7 +350,7 @@ class Accelerator {
   void PrepareOptimizer(Optimizer& optimizer);
   void PrepareScheduler(Scheduler& scheduler);
   Part PartOf(int64_t n) const;
-  // One backward pass from the given gradient of the loss, which it returns.
+  // Runs one backward pass from `seed`, the gradient of the loss, and returns the loss.
   using Pass = std::function<Tensor(double seed)>;
   Pass PassOf(const Tensor& loss);
   void BackwardOfBatch(const Pass& pass);

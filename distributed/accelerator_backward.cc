@@ -1,4 +1,4 @@
-// Backward passes, and what the processes exchange at the end of a step.
+// Backward passes, and the exchange of gradients at the end of a step.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -60,7 +60,7 @@ void Accelerator::Backward(const Tensor& loss) { BackwardOfBatch(PassOf(loss)); 
 Tensor Accelerator::Backward(const Module& model, const Batch& batch,
                              const std::function<Tensor(const Batch&)>& forward) {
   State& s = *state_;
-  // A share without weight has no backward pass.
+  // A share of weight 0 has no backward pass that could be recorded.
   if (s.graphs == nullptr || use_distributed() || s.PresentShare(num_processes()).weight == 0) {
     const Tensor loss = forward(batch);
     Backward(loss);
@@ -104,7 +104,7 @@ void Accelerator::Backward(const Tensor& loss, double weight) {
   BackwardOfShare(PassOf(loss), weight, total);
 }
 
-// Of a batch of its own.
+// The backward pass of a batch outside of Accumulate, whose gradients are exchanged at once.
 void Accelerator::BackwardOfShare(const Pass& pass, double weight, double total) {
   *state_->sync = true;
   state_->weight += weight;
@@ -112,7 +112,7 @@ void Accelerator::BackwardOfShare(const Pass& pass, double weight, double total)
   Exchange(pass, part / static_cast<double>(gradient_accumulation_steps()), weight);
 }
 
-// One backward pass, and the exchange of gradients if it is due. A share without weight counts
+// Runs one backward pass, and exchanges gradients if that is due. A share of weight 0 counts
 // nowhere, and its loss may be NaN.
 void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
   State& s = *state_;
@@ -123,7 +123,7 @@ void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
     s.reducer->BeforeBackward(exchange);
   }
   if (loss_weight <= 0) {
-    if (s.scaler != nullptr) {  // it is a pass on the other processes
+    if (s.scaler != nullptr) {  // the other ranks make a pass, which their scalers count
       s.scaler->BeginPass();
       s.scaler->ScaleSeed(Tensor::Zeros({}, DType::kF32, device_));
     }
@@ -166,7 +166,8 @@ void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
     }
     s.losses.SetLoss(loss_sum / weight);
   }
-  // What the window turned out to weigh.
+  // The passes assumed the weight `window_weight` for the whole window. If it turned out to be
+  // another one, the gradients are rescaled.
   if (s.window_weight != 0 && weight > 0 && weight != s.window_weight) {
     if (!use_distributed()) s.CoverParameters();
     const float scale = static_cast<float>(s.window_weight / weight);

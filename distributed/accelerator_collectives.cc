@@ -1,4 +1,4 @@
-// What the processes do together besides training.
+// Collectives and waits of the Accelerator besides training.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -9,7 +9,8 @@
 namespace lathe {
 namespace {
 
-// Of waits outside of collectives in this process, over all Accelerators: their keys.
+// The number of waits outside of collectives so far in this process, over all Accelerators. It
+// gives each wait a key of its own.
 int64_t group_turns = 0;
 
 }  // namespace
@@ -92,12 +93,13 @@ Accelerator::ProcessTurn::ProcessTurn(ProcessGroup& group, int first, std::strin
 }
 
 Accelerator::ProcessTurn::~ProcessTurn() {
-  // After an exception it is not done, and this process will end.
+  // After an exception the work is not done and this process will end, so the others must not go
+  // on.
   if (!is_first_ || std::uncaught_exceptions() > exceptions_) return;
   try {
     group_.Post(key_, "");
   } catch (const Error&) {
-    // Who waits finds out by itself.
+    // The ranks that wait notice the error by themselves.
   }
 }
 

@@ -1,4 +1,4 @@
-// How processes of an Accelerator notice that others are lost, fail or do something else.
+// Tests how processes of an Accelerator notice that others are lost, fail or make other calls.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -68,7 +68,7 @@ TEST(Accelerator, ARankThatLeavesTheLoopEarlyIsNamed) {
   EXPECT_LT(results[0].seconds - results[1].seconds, 2);
 }
 
-// A killed rank is told with what its loops over prepared loaders were for.
+// The error about a killed rank says what that rank's loops over prepared loaders were doing.
 TEST(Accelerator, WhatALostRankWasDoing) {
   const auto said_when = [](const std::string& when) {
     const auto results = RunRanks(2, [&](const Env& env) {
@@ -141,7 +141,7 @@ TEST(Accelerator, WhatALostRankWasDoing) {
   EXPECT_EQ(said_when("own words"), " while dreaming");
 }
 
-// A loop that computes by itself hears of it with the next batch.
+// A loop without collectives learns of a lost rank with its next batch.
 TEST(Accelerator, ALoopWithoutCollectivesEndsWithARankThatIsLost) {
   const auto results = RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Options(env));
@@ -159,7 +159,7 @@ TEST(Accelerator, ALoopWithoutCollectivesEndsWithARankThatIsLost) {
   EXPECT_LT(results[0].seconds - results[1].seconds, 2);
 }
 
-// One that computes long hears of it within its backward pass.
+// A long backward pass learns of a lost rank while it runs.
 TEST(Accelerator, ALongBackwardPassEndsWithARankThatIsLost) {
   static std::chrono::milliseconds pause;
   pause = {};
@@ -199,7 +199,7 @@ TEST(Accelerator, ALongBackwardPassEndsWithARankThatIsLost) {
   EXPECT_LT(results[0].seconds - results[1].seconds, 2);
 }
 
-// Or within its forward pass.
+// A long forward pass learns of a lost rank while it runs.
 TEST(Accelerator, ALongForwardPassEndsWithARankThatIsLost) {
   struct Slow : Function {
     Tensor Forward(const std::vector<Tensor>& x) override {
@@ -233,7 +233,7 @@ TEST(Accelerator, ALongForwardPassEndsWithARankThatIsLost) {
   }
 }
 
-// What computes after the loop, or after the error has ended it, is left alone.
+// Ops after the loop, or after the error has ended it, don't throw because of lost ranks.
 TEST(Accelerator, OpsOutsideOfLoopsGoOnWithoutLostRanks) {
   const auto results = RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Options(env));
@@ -255,7 +255,7 @@ TEST(Accelerator, OpsOutsideOfLoopsGoOnWithoutLostRanks) {
   EXPECT_EQ(results[0].said, std::to_string(3.0f));
 }
 
-// One that has done its part is not missed by those that compute on.
+// A rank that has done its part is not reported as lost by ranks that go on computing.
 TEST(Accelerator, AFunctionMayEndEarlierInSomeRanks) {
   const auto results = RunRanks(1, [](const Env&) {
     const int code = Launch(
@@ -286,12 +286,12 @@ TEST(Accelerator, AFunctionMayEndEarlierInSomeRanks) {
   EXPECT_EQ(results[0].said, "0 0");
 }
 
-// Each waits for its own machine's main process, however early another one ends.
+// Each process waits for its own machine's main process, however early another machine's ends.
 TEST(Accelerator, AMachinesTurnIsNotAnothers) {
   const auto results = RunProcesses(
       [] {
         std::vector<Env> all = Environments(3, FreePort());
-        all[2].local_rank = 0;  // a second machine of one process
+        all[2].local_rank = 0;  // it is alone on a second machine
         return all;
       }(),
       [](const Env& env) {
@@ -303,7 +303,7 @@ TEST(Accelerator, AMachinesTurnIsNotAnothers) {
   ExpectAllWell(results);
 }
 
-// Which of the ranks that end with the same error tells of it.
+// If several ranks fail with the same error, the lowest rank reports it.
 TEST(SharedError, TheFirstTells) {
   const auto told = [](int n, const std::function<std::string(int rank)>& error) {
     std::vector<std::string> all;
@@ -334,7 +334,7 @@ TEST(Accelerator, AnExceptionInABackwardPassEndsTheJob) {
     Tensor Forward(const std::vector<Tensor>& x) override { return x[0].Clone(); }
     std::vector<Tensor> Backward(const Tensor&) override { throw InvalidArgument("no gradient"); }
   };
-  const char* rounds = std::getenv("LATHE_FAULT_ROUNDS");  // for each victim; 1
+  const char* rounds = std::getenv("LATHE_FAULT_ROUNDS");  // rounds for each victim; 1 if unset
   for (int round = 0; round < (rounds == nullptr ? 2 : 2 * std::atoi(rounds)); ++round) {
     const int victim = round % 2;
     const auto results = RunRanks(2, [victim](const Env& env) {
@@ -401,7 +401,8 @@ TEST(Accelerator, TheMainProcessStaysUntilAllAreDone) {
   }));
 }
 
-// notebook_launcher refuses this.
+// Launch works in a process that has had an Accelerator. Accelerate's notebook_launcher refuses
+// this.
 TEST(Accelerator, LaunchFromAProcessThatHasHadOne) {
   const auto results = RunRanks(1, [](const Env&) {
     { Accelerator accelerator; }

@@ -1,4 +1,4 @@
-// What gradients become with several processes: means over batches and windows, whichever
+// Tests that with several processes gradients are means over batches and windows, whichever
 // parameters each process uses.
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST_P(Processes, BackwardAveragesOverTheWholeBatch) {
       optimizer.ZeroGrad();
     }
     EXPECT_EQ(batch_number, 3u);
-    // Without ZeroGrad, and by hand: sums of means.
+    // Without ZeroGrad the means add up, also after a pass under NoSync.
     batch_number = 0;
     for (const Batch& batch : loader) {
       if (batch_number++ == 1) {
@@ -47,7 +47,7 @@ TEST_P(Processes, BackwardAveragesOverTheWholeBatch) {
     }
     EXPECT_NEAR(model.weight.grad().Item(), 2.5 + 6.5 + 9.5, 1e-4);
     optimizer.ZeroGrad();
-    // Weights given by hand.
+    // Weights may be given by hand.
     accelerator.Backward(model.Loss({env.rank}), env.rank == 0 ? 3 : 0);
     EXPECT_NEAR(model.weight.grad().Item(), 1, 1e-6);
     EXPECT_NEAR(accelerator.last_loss(), model.weight.Item(), 1e-6);
@@ -76,7 +76,7 @@ TEST_P(Processes, AccumulateStepsWithEveryWindow) {
       synced.push_back(sync);
       EXPECT_EQ(accelerator.ClipGradNorm(optimizer, 100).defined(), sync);
       if (sync) {
-        // Samples 1 to 8 in batches of 4 and 4, then 9 to 14 in batches of 4 and 2.
+        // Samples 1 to 8 come in batches of 4 and 4, then 9 to 14 in batches of 4 and 2.
         EXPECT_NEAR(model.weight.grad().Item(), synced.size() == 2 ? 4.5 : 11.5, 1e-5);
       }
       const double rate = optimizer.lr();
@@ -95,8 +95,8 @@ TEST_P(Processes, AccumulateStepsWithEveryWindow) {
   }));
 }
 
-// Each rank uses other parameters in each step, and all of them are exchanged in buckets of their
-// own: what nobody waits for in vain.
+// Each rank uses different parameters in each step. Each parameter has a bucket of its own, and no
+// rank waits for a gradient that another rank will not send.
 TEST_P(Processes, ParametersThatSomeLeaveOut) {
   constexpr int kWeights = 5;
   const int n = GetParam();
@@ -139,7 +139,8 @@ TEST_P(Processes, ParametersThatSomeLeaveOut) {
   }
 }
 
-// A gradient that comes in more parts than before may have gone on its way too early.
+// With overlap, a gradient that comes in more parts than in the step before may have been sent too
+// early, which is an error.
 TEST(Accelerator, AGradientInMoreParts) {
   for (const bool overlap : {true, false}) {
     const auto results = RunRanks(2, [overlap](const Env& env) {
@@ -149,7 +150,7 @@ TEST(Accelerator, AGradientInMoreParts) {
       Slope model, other;
       model.Initialize(1);
       other.Initialize(1);
-      // The last one is exchanged first, and the first one with the end of the pass.
+      // The arena has the reverse order: `weight` is sent first, `other` at the end of the pass.
       SGD optimizer({{"other", other.weight}, {"weight", model.weight}}, {.lr = 0});
       accelerator.Prepare(model, other, optimizer);
       const auto use = [&](const Tensor& x) {
@@ -198,7 +199,8 @@ TEST(Accelerator, AnotherWindowFromTheNextOneOn) {
   }));
 }
 
-// The gradients of both losses of a batch, though they are exchanged twice.
+// Two losses of one batch are exchanged one after the other. The gradients and the mean loss
+// include both.
 TEST_P(Processes, TwoLossesOfOneBatch) {
   const int n = GetParam();
   ExpectAllWell(RunRanks(n, [](const Env& env) {

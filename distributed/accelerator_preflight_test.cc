@@ -1,4 +1,4 @@
-// What processes that prepare different things are refused for, and loaders side by side.
+// Tests the errors for processes that prepare different things, and for loaders side by side.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -115,7 +115,7 @@ TEST(Preflight, OtherConfigurationOrSeed) {
                   TinyBert()->config(), {.seed = env.rank == 0 ? 5u : 7u}));
             }),
             "[preflight] rank 1 has seed 7 but rank 0 has seed 5");
-  // A model within another module.
+  // A model inside another module is compared, too.
   struct Outer : Module {
     explicit Outer(double dropout) {
       RegisterModule("encoder", TinyBert({{"hidden_dropout_prob", dropout}}));
@@ -127,7 +127,7 @@ TEST(Preflight, OtherConfigurationOrSeed) {
             }),
             "[preflight] rank 1 has encoder.config hidden_dropout_prob 0.25 but rank 0 has "
             "encoder.config hidden_dropout_prob 0.5");
-  // A model of one's own around an encoder.
+  // So is a user's own model around an encoder.
   struct Own : Module {
     explicit Own(double dropout) {
       PretrainedConfig config = TinyBert()->config();
@@ -185,7 +185,7 @@ TEST(Preflight, OtherData) {
 }
 
 TEST(Preflight, LongValuesAreShownWhereTheyDiffer) {
-  // A character of three bytes may not be cut.
+  // A character of three bytes must not be cut.
   const std::string begin(3000, 'a'), euros = "€€€€€€€€€€€€€€€€€€€€", end(500, 'z');
   const auto text = [&](const std::string& word) {
     return "words ..." + euros.substr(12) + word + std::string(200 - 48 - word.size(), 'z') + "...";
@@ -241,7 +241,7 @@ TEST(Preflight, Devices) {
             "[preflight] rank 1 has device cpu but rank 0 has device auto");
 }
 
-// Nobody can tell whose share a loss is the mean of. Loops within loops are no such thing.
+// With loaders side by side, nobody can tell to which batch a loss belongs. Nested loops are fine.
 TEST(Accelerator, LoadersSideBySide) {
   const auto results = RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Options(env));
@@ -258,7 +258,7 @@ TEST(Accelerator, LoadersSideBySide) {
       }
       accelerator.Backward(model.Loss(batch.indices));
     }
-    // Shares that are alike in both.
+    // Loaders side by side are fine if a process's shares are the same in both.
     DataLoader twin(one.dataset(), {.batch_size = 4});
     accelerator.Prepare(twin);
     auto second = twin.begin();
@@ -282,7 +282,7 @@ TEST(Accelerator, LoadersSideBySide) {
       }
     }
     accelerator.Backward(model.Loss(indices), static_cast<double>(indices.size()));
-    // A loop within.
+    // A nested loop works after the errors.
     for (const Batch& batch : twin) accelerator.GatherForMetrics(batch.labels);
     return said;
   });

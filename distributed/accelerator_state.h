@@ -1,4 +1,4 @@
-// What an Accelerator keeps, for its sources.
+// The state of an Accelerator, for its source files.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@
 
 namespace lathe {
 
-// Each rank has a stripe of each of the parts (core/element_range.h).
+// Each rank updates its stripe of each of the parts (core/element_range.h).
 std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
                                                      std::vector<ElementRange> parts);
 
-// Of every bit: any single one that flips changes it. 48 bits.
+// A checksum of 48 bits. It changes if any single bit of the tensor flips.
 uint64_t Checksum(const Tensor& tensor);
 
 struct Accelerator::State {
@@ -32,27 +32,30 @@ struct Accelerator::State {
   int exceptions = std::uncaught_exceptions();
   std::shared_ptr<LoaderPasses> passes = std::make_shared<LoaderPasses>();
   std::shared_ptr<LoopPhase> phase;
-  std::vector<Parameter> parameters;                    // of prepared models
-  std::vector<std::shared_ptr<ParameterArena>> arenas;  // of prepared optimizers, then of the rest
-  // How the update of each of the arenas is shared out; null, or missing at the end: not at all.
+  std::vector<Parameter> parameters;  // of prepared models
+  // The arenas of prepared optimizers, then those of the remaining parameters.
+  std::vector<std::shared_ptr<ParameterArena>> arenas;
+  // Says how the update of each arena is shared out. Null or missing at the end: it is not.
   std::vector<std::shared_ptr<PresentShares>> shares;
   std::shared_ptr<bool> sync = std::make_shared<bool>(true);
   bool accumulating = false, local = false;
-  bool counted = false;    // the batch at hand, in `weight`
-  bool exchanged = false;  // what is below has been; it stays for more losses of the same batch
+  bool counted = false;  // true if `weight` includes the present batch
+  // True once the values below have been exchanged. They stay until CloseWindow, since the same
+  // batch may have more losses.
+  bool exchanged = false;
   int64_t micro_step = 0;
 
-  // What has gone into the gradients since the last exchange.
+  // The losses and weights behind the gradients since the last exchange.
   LossHistory losses;
   double weight = 0;
-  double window_weight = 0;  // that Backward's seeds assume; 0: none is open
+  double window_weight = 0;  // assumed by Backward's seeds; 0: no window is open
   bool stop_requested = false;
   int64_t step = 0;
-  std::shared_ptr<GradScaler> scaler;  // null but for float16
-  std::unique_ptr<StepGraphs> graphs;  // null: none
+  std::shared_ptr<GradScaler> scaler;  // null unless mixed_precision is "fp16"
+  std::unique_ptr<StepGraphs> graphs;  // null: nothing is recorded
   std::unique_ptr<Reducer> reducer;
   bool renew_reducer = false;  // before the next backward pass
-  std::vector<bool> trained;   // when the reducer was made
+  std::vector<bool> trained;   // as Trained() was when the reducer was made
 
   void CloseWindow() {
     if (!std::exchange(exchanged, false)) return;
@@ -67,7 +70,8 @@ struct Accelerator::State {
   const LoaderPasses::Entry* pass() const {
     return passes->entries.empty() ? nullptr : passes->entries.back().get();
   }
-  // This process's part of the batch at hand.
+  // Returns the weights of this process's share of the present batch and of the whole batch, and
+  // the number of batches that follow it.
   Share PresentShare(int world_size) const {
     const LoaderPasses::Entry* entry = pass();
     if (entry == nullptr || entry->batch == nullptr || !entry->batch->whole) {
@@ -76,9 +80,10 @@ struct Accelerator::State {
     return {entry->batch->whole->weight, entry->batch->whole->total_weight, entry->batches_left};
   }
 
-  // Loops within loops are about the innermost one's batch. Of passes side by side nobody can tell
-  // which one it is, unless `same` says that it makes no difference. Each process tells for itself:
-  // if some throw, the others miss them.
+  // Throws if it isn't clear to which batch a call belongs. With nested loops, it is the innermost
+  // loop's batch. With passes side by side it can't be known, unless `same` finds that it makes no
+  // difference. Each process decides for itself; if only some throw, the others report those as
+  // lost.
   using Entry = LoaderPasses::Entry;
   void CheckOneBatch(const char* what, const char* hint,
                      const std::function<bool(const Entry&, const Entry&)>& same) const {
@@ -94,7 +99,7 @@ struct Accelerator::State {
     }
   }
 
-  // Arenas for parameters that no prepared optimizer has.
+  // Makes an arena of the trained parameters that no prepared optimizer has.
   void CoverParameters() {
     std::vector<Parameter> rest;
     for (const Parameter& p : parameters) {
@@ -110,7 +115,8 @@ struct Accelerator::State {
     renew_reducer = true;
   }
 
-  // Which parameters are trained: those of a reducer must stay the same.
+  // Says for each parameter whether it is trained. A reducer is only good for the parameters with
+  // which it was made.
   std::vector<bool> Trained() const {
     std::vector<bool> now;
     for (const Parameter& p : parameters) now.push_back(p.tensor.requires_grad());
@@ -122,7 +128,7 @@ struct Accelerator::State {
     std::vector<bool> now = Trained();
     if (reducer != nullptr && !renew_reducer && now == trained && !reducer->Outdated()) return;
     if (reducer != nullptr) reducer->CountSumsOnce();
-    reducer = nullptr;  // its hooks go first
+    reducer = nullptr;  // removes its hooks first
     CoverParameters();
     Check(!arenas.empty(), "backward", "Prepare the model and its optimizer first");
     shares.resize(arenas.size());

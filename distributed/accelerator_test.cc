@@ -1,5 +1,5 @@
-// What the Accelerator does with several processes. tests/data_parallel_test.cc compares whole
-// trainings.
+// Tests the Accelerator with several processes. tests/data_parallel_test.cc compares whole training
+// runs.
 #include "lathe/distributed/accelerator.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST_P(Processes, CollectivesOfTensors) {
   ExpectAllWell(RunRanks(n, [n](const Env& env) {
     Accelerator accelerator(Options(env));
     const int64_t own = env.rank;
-    // Rows in the order of ranks, however many each has.
+    // Gather returns rows in the order of ranks, however many each rank has.
     const Tensor rows = Tensor::Full({own, 2}, static_cast<double>(own), DType::kI64);
     const Tensor all = accelerator.Gather(rows);
     EXPECT_EQ(all.shape(), (Shape{n * (n - 1) / 2, 2}));
@@ -132,7 +132,7 @@ TEST_P(Processes, GatherForMetricsGivesEverySampleOnceInOrder) {
   }));
 }
 
-// One process on each machine: ranks 0 and 2 here.
+// Each machine has a local main process: ranks 0 and 2 here.
 TEST(Accelerator, MainProcessesOfMachines) {
   const auto results = RunRanks(4, [](const Env& env) {
     Env placed = env;

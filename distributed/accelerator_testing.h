@@ -1,4 +1,4 @@
-// What tests of the Accelerator share: options, data, and a model whose gradient can be told.
+// Options, data and models with known gradients for tests of the Accelerator.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ inline AcceleratorOptions Options(const Env& env) {
   return {.environment = env, .timeout = std::chrono::seconds(20)};
 }
 
-// n sequences, the i-th of i + 1 tokens, of class i % 2.
+// n sequences. Sequence i has i % 7 + 1 tokens and class i % 2.
 inline TokenizedDataset Data(int64_t n) {
   TokenizedDataset data;
   data.has_labels = true;
@@ -33,7 +33,7 @@ inline TokenizedDataset Data(int64_t n) {
   return data;
 }
 
-// One weight w; the loss of a share is the mean of w * (index of the sample + 1).
+// A model with one weight w. The loss of a share is the mean of w * (index of the sample + 1).
 struct Slope : Module {
   Slope() : weight(RegisterParameter("weight", {1, 1}, Init::Ones())) {}
   Tensor Loss(const std::vector<int64_t>& indices) const {
@@ -52,7 +52,7 @@ struct Layer : Module {
   }
 };
 
-// With the optimizer's work shared out, and the parameters in common or not.
+// Options that share the optimizer's work out, and with `share` keep the parameters in common.
 inline AcceleratorOptions Sharded(const Env& env, bool share = false) {
   AcceleratorOptions options = Options(env);
   options.shard_optimizer = true;
@@ -60,7 +60,8 @@ inline AcceleratorOptions Sharded(const Env& env, bool share = false) {
   return options;
 }
 
-// A weight that is too large to travel with the records, whose gradient is the mean of the inputs.
+// A model with a weight that is too large to travel with the records. Its gradient is the mean of
+// the inputs.
 struct Wide : Module {
   static constexpr int64_t kIn = 40000;
   explicit Wide(int64_t n = kIn) : weight(RegisterParameter("weight", {1, n}, Init::Ones())) {

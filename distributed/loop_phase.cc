@@ -9,7 +9,7 @@ namespace lathe {
 namespace {
 
 constexpr char kTraining[] = "training", kEvaluating[] = "evaluating";
-// Without a backward pass so far. Gradients may be switched off inside of the loop.
+// A loop without a backward pass so far. It may still switch gradients off and evaluate.
 constexpr char kLooping[] = "in a loop over a prepared loader";
 constexpr char kBetween[] = "between loops over prepared loaders";
 
@@ -27,7 +27,7 @@ void LoopPhase::FollowPasses(const LoaderPasses& passes) {
   std::erase_if(loops_, [&](const auto& loop) {
     return std::find(entries.begin(), entries.end(), loop.first) == entries.end();
   });
-  // A new one is the last.
+  // A pass that has just begun is the last entry.
   if (loops_.size() < entries.size())
     loops_.emplace_back(entries.back(), GradEnabled() ? kLooping : kEvaluating);
   TellOnce(loops_.empty() ? kBetween : loops_.back().second);

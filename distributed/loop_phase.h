@@ -1,6 +1,6 @@
-// What a process is doing, for the others' error messages ("rank 1 has ended while training"), as
-// its loops over prepared loaders and its backward passes show. It is told when it changes: a few
-// times in an epoch.
+// LoopPhase tells the other ranks what this process is doing, for their error messages ("rank 1 has
+// ended while training"). It follows the process's loops over prepared loaders and its backward
+// passes. It sends a phase when it changes, a few times in an epoch.
 #pragma once
 
 #include <memory>
@@ -15,26 +15,27 @@ namespace lathe {
 
 class LoopPhase {
  public:
-  // Tells these groups, as long as they are there. Watches `passes`, which keep it.
+  // Sends the phase to `groups`, each as long as it exists. `passes` own the result, which follows
+  // them.
   static std::shared_ptr<LoopPhase> Watch(std::vector<std::weak_ptr<ProcessGroup>> groups,
                                           LoaderPasses& passes);
 
-  // There is a backward pass: the innermost loop trains.
+  // Called for each backward pass: the innermost loop trains.
   void Trains();
-  // In the program's own words; its loops say nothing then.
+  // States the phase in the program's own words. Loops no longer change it then.
   void Set(const std::string& phase);
 
  private:
   explicit LoopPhase(std::vector<std::weak_ptr<ProcessGroup>> groups)
       : groups_(std::move(groups)) {}
-  void FollowPasses(const LoaderPasses& passes);  // one has begun or ended
+  void FollowPasses(const LoaderPasses& passes);  // called when a pass begins or ends
   void TellOnce(const char* phase);
   void Tell(const std::string& phase);
 
   std::vector<std::weak_ptr<ProcessGroup>> groups_;
   std::vector<std::pair<std::shared_ptr<const LoaderPasses::Entry>, const char*>>
       loops_;                   // the innermost last
-  const char* told_ = nullptr;  // one of loop_phase.cc's
+  const char* told_ = nullptr;  // the last of loop_phase.cc's phases that was sent
   bool program_tells_ = false;
 };
 

@@ -11,11 +11,13 @@ void LossHistory::Add(const Tensor& loss, double weight) {
     return;
   }
   if (!ring_.defined()) ring_ = Tensor::Zeros({kSlots}, DType::kF32, loss.device());
-  // Steps begin where they are likely to have room, so that their losses lie side by side.
+  // A step that would begin in the second half of the ring begins at its start instead. It then
+  // likely has room for its losses side by side.
   const bool starts = first_slot_ == next_slot_;
   if (next_slot_ == kSlots || (starts && next_slot_ > kSlots / 2)) {
     Read();
-    double sum = 0;  // stands for the losses that give way: not finite if one of them is not
+    // The sum replaces the losses that are overwritten. It is not finite if one of them is not.
+    double sum = 0;
     for (const Term& term : present_.terms) sum += term.value;
     first_slot_ = next_slot_ = 0;
     if (!present_.terms.empty()) ring_.Slice(0, next_slot_ = 1).Fill(sum);

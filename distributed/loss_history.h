@@ -1,7 +1,7 @@
-// The losses of steps, left where they were computed until somebody asks: asking waits for the
-// device.
+// The losses of optimizer steps. They stay on their device until somebody asks for a number, which
+// then waits for the device.
 //
-//   history.Add(loss, 16);        // of each pass of a step
+//   history.Add(loss, 16);        // for each pass of a step
 //   history.SetResult(48);        // the step's loss is the weighted sum over 48
 //   history.CloseStep();
 //   double loss = history.Last();
@@ -19,23 +19,25 @@ namespace lathe {
 
 class LossHistory {
  public:
-  // loss: [] float32, on the host or a device, always the same one.
+  // `loss`: [] float32, on the host or on a device, but always on the same one.
   void Add(const Tensor& loss, double weight);
-  // sum_i weight_i * loss_i over what was added in the present step.
+  // Returns sum_i weight_i * loss_i over the losses that were added in the present step.
   double Sum();
-  // The present step's loss is Sum() / weight, or `loss`; of several calls the last one counts.
+  // Set the present step's loss to Sum() / weight, or to `loss`. If called several times, the last
+  // call counts.
   void SetResult(double weight);
   void SetLoss(double loss);
-  // What is added from now on belongs to the next step.
+  // Ends the present step. Losses added from now on belong to the next one.
   void CloseStep();
 
-  // The last result that was set; NaN if there is none.
+  // Returns the last result that was set; NaN if there is none.
   double Last();
-  // Results of the steps that were closed since the last call, oldest first; of many, the last
-  // kMost.
+  // Returns the results of the steps that were closed since the last call, oldest first. It returns
+  // at most the last kMost.
   std::vector<double> Take();
-  // [n] float32: the losses of the step that was closed last, or their sums, so that one that isn't
-  // finite shows. On their device, until the next Add; undefined on the host.
+  // Returns the losses of the step that was closed last: [n] float32 on their device, valid until
+  // the next Add. One element may be the sum of several losses, which still shows a loss that isn't
+  // finite. Undefined on the host.
   Tensor LastOnDevice() const;
 
   static constexpr int64_t kMost = 1024;
@@ -51,18 +53,18 @@ class LossHistory {
     double weight = 0;
     std::optional<double> loss;
   };
-  // Waits for the device: all values are known then.
+  // Fills in the values of all terms, for which it waits for the device.
   void Read();
   double ResultOf(Step& step);
 
   static constexpr int64_t kSlots = 512;
-  Tensor ring_;                             // [kSlots] float32, where the losses are
-  int64_t next_slot_ = 0, first_slot_ = 0;  // the next one; the present step's first one
-  int64_t last_begin_ = 0, last_end_ = 0;   // of the step that was closed last
+  Tensor ring_;                             // [kSlots] float32: losses on their device
+  int64_t next_slot_ = 0, first_slot_ = 0;  // the next free slot; the present step's first
+  int64_t last_begin_ = 0, last_end_ = 0;   // the slots of the step that was closed last
   Step present_;
-  bool has_result_ = false;  // the present step
+  bool has_result_ = false;  // of the present step
   std::deque<Step> closed_;
-  double last_ = std::numeric_limits<double>::quiet_NaN();  // before `closed_`
+  double last_ = std::numeric_limits<double>::quiet_NaN();  // the result before those in `closed_`
 };
 
 }  // namespace lathe

@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-// On the host, and on the device that the test is linked with.
+// Runs on the device with which the test is linked, which may be the host.
 class LossHistoryTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -34,7 +34,7 @@ TEST_F(LossHistoryTest, StepsAreWeightedMeans) {
   history.CloseStep();
   EXPECT_EQ(history.Last(), 27.0 / 8);
   history.Add(Loss(3), 1);
-  history.CloseStep();  // gradients that went elsewhere: no result
+  history.CloseStep();  // no result, as for gradients that were not exchanged
   history.SetLoss(0.5);
   history.CloseStep();
   EXPECT_EQ(history.Take(), (std::vector<double>{27.0 / 8, 0.5}));

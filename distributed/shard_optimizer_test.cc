@@ -1,5 +1,5 @@
-// AcceleratorOptions::shard_optimizer, where tests/data_parallel_test.cc, which compares trainings,
-// doesn't look.
+// Tests of AcceleratorOptions::shard_optimizer beside those in tests/data_parallel_test.cc, which
+// compare trainings.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -14,13 +14,13 @@
 namespace lathe {
 namespace {
 
-// Elements of the gradient that are x.
+// Counts the elements of the gradient that are x.
 int64_t CountGrads(const Tensor& p, float x) {
   const float* grad = Tensor(p.impl()->grad).data<float>();
   return std::count_if(grad, grad + p.numel(), [x](float g) { return std::fabs(g - x) < 1e-5f; });
 }
 
-// How many, and whether they share parameters.
+// The number of processes, and whether they share parameters.
 class Processes : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   const int n = std::get<0>(GetParam());
@@ -63,7 +63,7 @@ TEST_P(Processes, GradientsAreNotShownInParts) {
   }));
 }
 
-// Gradients that are summed, not zeroed, and summed again with more.
+// Gradients that are summed, not zeroed, and summed again with more count once.
 TEST_P(Processes, SumsCountOnce) {
   ExpectAllWell(RunRanks(n, [this](const Env& env) {
     Accelerator accelerator(Sharded(env, share));
@@ -86,7 +86,7 @@ TEST_P(Processes, SumsCountOnce) {
   }));
 }
 
-// Nor do they where what is summed changes in between, and another reducer comes.
+// They also count once if another model is prepared in between, which makes a new reducer.
 TEST_P(Processes, SumsCountOnceForTheNextReducer) {
   for (const bool shard : {false, true}) {
     ExpectAllWell(RunRanks(n, [this, shard](const Env& env) {
@@ -112,7 +112,7 @@ TEST_P(Processes, SumsCountOnceForTheNextReducer) {
   }
 }
 
-// What is set by hand counts as a rank's part of the sum.
+// A gradient that is set by hand counts as this rank's part of the sum.
 TEST_P(Processes, GradientsSetByHand) {
   ExpectAllWell(RunRanks(n, [this](const Env& env) {
     Accelerator accelerator(Sharded(env, share));
@@ -126,7 +126,7 @@ TEST_P(Processes, GradientsSetByHand) {
     optimizer.Step();
     for (size_t i = 0; i < before.size(); ++i)
       EXPECT_NEAR(model.weight.data<float>()[i], before[i] - 1.5 * n, 1e-5) << i;
-    // After the exchange: for the update as it is.
+    // A gradient that is set after the exchange is used for the update as it is.
     accelerator.Backward(model.Loss(0));
     model.weight.SetGrad(Tensor::Full(model.weight.shape(), 1));
     EXPECT_EQ(model.weight.grad().data<float>()[5], 1);
@@ -162,7 +162,7 @@ TEST_P(Processes, NormsAreThoseOfGradientsAsTheyAre) {
       optimizer.ZeroGrad();
       EXPECT_EQ(norm(), 0);
     }
-    // A parameter's own gradient in place of the sum.
+    // A gradient that is set by hand replaces the sum.
     accelerator.Backward(model.Loss(env.rank + 1));
     model.weight.SetGrad(Tensor::Full(model.weight.shape(), 5));
     EXPECT_NEAR(norm(), 5, 1e-4);
@@ -170,7 +170,7 @@ TEST_P(Processes, NormsAreThoseOfGradientsAsTheyAre) {
   }));
 }
 
-// Also one that no prepared optimizer has: its gradient stays whole.
+// A model that no prepared optimizer updates may be among them; its gradient stays whole.
 TEST_P(Processes, SeveralOptimizers) {
   ExpectAllWell(RunRanks(n, [this](const Env& env) {
     Accelerator accelerator(Sharded(env, share));
@@ -192,7 +192,7 @@ TEST_P(Processes, SeveralOptimizers) {
       accelerator.CheckParametersAgree();
     }
     EXPECT_NEAR(a.weight.data<float>()[Wide::kIn - 1], before - 6 * (n + 1) / 2.0, 1e-4);
-    // Steps of Adam with the same gradient are all of one length.
+    // Adam's steps with the same gradient are all of the same length.
     EXPECT_NEAR(b.weight.data<float>()[9], Wide().weight.data<float>()[9] - 0.3, 1e-3);
     return std::string();
   }));
@@ -230,7 +230,7 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Two moments of 96 MiB each; a rank has a half.
+// There are two moments of 96 MiB each, and each rank keeps a half.
 TEST(ShardOptimizer, MomentsOfOthersTakeNoMemory) {
   ExpectAllWell(RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Sharded(env));

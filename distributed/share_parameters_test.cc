@@ -1,5 +1,5 @@
-// AcceleratorOptions::share_parameters, where tests/data_parallel_test.cc, which compares
-// trainings, and shard_optimizer_test.cc, whose loops are the same with it, don't look.
+// Tests of AcceleratorOptions::share_parameters beside those in tests/data_parallel_test.cc, which
+// compare trainings, and shard_optimizer_test.cc, whose loops also run with it.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ TEST(ShareParameters, OneCopyUntilSomebodyHasItsOwn) {
   }));
 }
 
-// Who is late still has the values of before its step.
+// No rank steps early: a rank that is late still has the values from before its step.
 TEST(ShareParameters, NobodyBeginsBeforeTheOthers) {
   ExpectAllWell(RunRanks(3, [](const Env& env) {
     Accelerator accelerator(Sharded(env, /*share=*/true));
@@ -67,7 +67,7 @@ TEST(ShareParameters, NobodyBeginsBeforeTheOthers) {
   }));
 }
 
-// Its optimizer has nothing to do.
+// The optimizer of a frozen model has nothing to do.
 TEST(ShareParameters, AFrozenModel) {
   ExpectAllWell(RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Sharded(env, /*share=*/true));
@@ -112,8 +112,8 @@ TEST(ShareParameters, AParameterThatIsThawedTooLate) {
   }));
 }
 
-// One that is stopped before its update, and missed, updates its part when it goes on. Who has its
-// own copy by then keeps what it has.
+// A rank is stopped before its update, is missed, and updates its part when it goes on. A rank that
+// has its own copy by then keeps its values.
 TEST(ShareParameters, WhoIsMissedAndGoesOnDoesNoHarm) {
   const auto results = RunRanks(2, [](const Env& env) {
     AcceleratorOptions options = Sharded(env, /*share=*/true);
@@ -148,7 +148,7 @@ TEST(ShareParameters, WhoIsMissedAndGoesOnDoesNoHarm) {
   EXPECT_EQ(results[1].exit_code, 3) << results[1].said;
 }
 
-// Each process writes its part of the copies that products in bfloat16 use, whoever makes them.
+// Each rank writes its part of the bfloat16 copies for products, whichever rank makes the copies.
 TEST(ShareParameters, CopiesForProducts) {
   for (const bool adamw : {true, false}) {
     ExpectAllWell(RunRanks(3, [adamw](const Env& env) {
@@ -176,7 +176,7 @@ TEST(ShareParameters, CopiesForProducts) {
         optimizer->ZeroGrad();
         return static_cast<float>(BFloat16(model.weight.data<float>()[Wide::kIn / 2]));
       };
-      if (env.rank == 0) LowPrecisionCopy(model.weight, DType::kBF16);  // as in a forward pass
+      if (env.rank == 0) LowPrecisionCopy(model.weight, DType::kBF16);  // as a forward pass does
       for (int i = 0; i < 3; ++i) {
         const float expected = step();
         EXPECT_TRUE(weight.low_precision->storage->is_shared());
@@ -184,7 +184,7 @@ TEST(ShareParameters, CopiesForProducts) {
         accelerator.WaitForEveryone();
         if (env.rank != 1 || adamw) expect_copy(expected);
       }
-      // One writes; the others only say so, and one makes no pass.
+      // One rank writes, the others only say so, and one rank makes no pass.
       accelerator.WaitForEveryone();
       if (env.rank == 2) model.weight.Fill(4);
       if (env.rank != 2) weight.storage->BumpVersion();
@@ -200,7 +200,7 @@ TEST(ShareParameters, CopiesForProducts) {
       if (env.rank == 0) expect_copy(expected);
       accelerator.WaitForEveryone();
       expect_copy(expected);
-      // Who no longer trusts the others makes its own.
+      // A rank that no longer trusts the others makes its own copy.
       accelerator.WaitForEveryone();
       if (env.rank == 1) {
         model.weight.impl()->storage->Unshare();
@@ -215,7 +215,7 @@ TEST(ShareParameters, CopiesForProducts) {
   }
 }
 
-// In MiB, from /proc/self/smaps_rollup, such as "Pss_Anon", "Pss_Shmem".
+// Returns a field of /proc/self/smaps_rollup in MiB, such as "Pss_Anon" or "Pss_Shmem".
 double Rollup(const std::string& field) {
   std::ifstream rollup("/proc/self/smaps_rollup");
   for (std::string word; rollup >> word;) {
@@ -227,8 +227,8 @@ double Rollup(const std::string& field) {
   return -1;
 }
 
-// 96 MiB of parameters, and as much for gradients, which come with the first pass and which the
-// others read.
+// The parameters take 96 MiB. So do the gradients, which come with the first pass and which the
+// other rank reads.
 TEST(ShareParameters, AreHeldOnce) {
   ExpectAllWell(RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Sharded(env, /*share=*/true));
@@ -237,14 +237,14 @@ TEST(ShareParameters, AreHeldOnce) {
     accelerator.Prepare(model, optimizer);
     {
       NoGradGuard no_grad;
-      model.Loss(1);  // what it multiplies takes as much, which is kept for the next time
+      model.Loss(1);  // its input takes as much; that memory is kept for the next time
     }
     const double before = Rollup("Pss_Anon");
     EXPECT_GT(before, 2 * 96);
     accelerator.Backward(model.Loss(1));
     EXPECT_NEAR(Rollup("Pss_Anon"), before - 96, 10);
     optimizer.Step();
-    model.Loss(1);  // reads all of them
+    model.Loss(1);  // reads all parameters
     accelerator.WaitForEveryone();
     EXPECT_NEAR(Rollup("Pss_Shmem"), 48 + 96, 5);
     accelerator.WaitForEveryone();
@@ -252,7 +252,7 @@ TEST(ShareParameters, AreHeldOnce) {
   }));
 }
 
-// Each process's step would count.
+// Each process's step would count, so the optimizer refuses.
 TEST(ShareParameters, AnOptimizerThatIsNotPrepared) {
   ExpectAllWell(RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Sharded(env, /*share=*/true));

@@ -18,7 +18,7 @@ namespace {
 
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-// At most 1/16 more, or the next multiple of `least`, a power of two.
+// Rounds n up by at most 1/16, or to the next multiple of `least`, a power of two.
 int64_t RoundUpBySixteenths(int64_t n, int64_t least) {
   const auto sixteenth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n / 16)));
   return std::max(least, RoundUp(n, std::max(least, sixteenth)));
@@ -28,8 +28,8 @@ const void* Place(const std::shared_ptr<TensorImpl>& tensor) {
   return tensor == nullptr || tensor->storage == nullptr ? nullptr : Tensor(tensor).raw_data();
 }
 
-// Products' copies of parameters are made anew where parameters have changed; an optimizer keeps
-// them up to date itself.
+// Refreshes the parameters' copies for products where parameters have changed. An optimizer that
+// writes the copies keeps them up to date itself.
 void RefreshNarrowCopies(const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
     const TensorImpl& p = *parameter.tensor.impl();
@@ -45,7 +45,7 @@ std::vector<const void*> NarrowPlaces(const std::vector<Parameter>& parameters) 
 
 int32_t Largest(const Tensor& integers) {
   const auto values = integers.values<int32_t>();
-  // A negative number is as far out of range as can be.
+  // A negative number becomes far out of range as an unsigned one.
   uint32_t largest = 0;
   for (const int32_t value : values) largest = std::max(largest, static_cast<uint32_t>(value));
   return static_cast<int32_t>(std::min<uint32_t>(largest, INT32_MAX));
@@ -161,7 +161,7 @@ StepGraphs::Entry& StepGraphs::EntryOf(const Key& key, const std::vector<Paramet
   const auto found = entries_.find(key);
   if (found != entries_.end()) {
     const auto& leaves = found->second.leaves;
-    // Another parameter may have come to lie where one was that is gone.
+    // Another parameter may lie where one was that is gone.
     if (std::none_of(leaves.begin(), leaves.end(), [](const auto& p) { return p.expired(); })) {
       return found->second;
     }
@@ -202,7 +202,7 @@ Tensor StepGraphs::RunEagerly(const std::string& why, const Batch& batch, float 
   return loss.Detach();
 }
 
-// In the memory that all share.
+// Copies the loss into the device's common memory, which recorded work doesn't reuse.
 Tensor StepGraphs::Copy(const Tensor& loss) {
   const DeviceMemoryScope shared(backend_, nullptr);
   return loss.Clone();
@@ -275,7 +275,7 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
     }
   } catch (const Error& e) {
     const bool no_room = e.code() == absl::StatusCode::kResourceExhausted;
-    const bool nothing_was_done = looked_at && entry.warm;  // but recorded
+    const bool nothing_was_done = looked_at && entry.warm;  // the pass was only recorded
     if (S != B && !nothing_was_done && !began_backward && !no_room) {
       // `forward` may not take surplus sequences.
       seen.refuses_surplus = true;
@@ -288,7 +288,8 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
         throw;
       }
     }
-    // What has been written may be written again, what was added to gradients not added.
+    // Buffers that were written may be written again, but sums in gradients must not be added
+    // twice.
     const bool may_repeat =
         std::all_of(before.begin(), before.end(), [](const LeafState& leaf) { return leaf.stale; });
     if (!nothing_was_done && !(no_room && may_repeat)) throw;

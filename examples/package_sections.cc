@@ -1,12 +1,12 @@
-// A text classification task that every Debian machine carries: a package's name and one-line
-// description are the texts, its section is the label.
+// Makes a text classification task of what every Debian machine knows. The texts are a package's
+// name and one-line description, and the label is its section.
 //
 //   apt-cache dumpavail | package_sections DIR
 //
-// Writes DIR/train.tsv and DIR/dev.tsv (columns name, description, section) and DIR/model: a
-// tokenizer with a SentencePiece vocabulary of the training part, and the configuration of a small
-// BERT to train from fresh weights. DIR/model/config.json is written last: where it is, all is
-// there. The same package lists give the same files.
+// Writes DIR/train.tsv and DIR/dev.tsv (columns name, description, section) and DIR/model. The
+// model folder holds a tokenizer with a SentencePiece vocabulary of the training part. It also
+// holds the configuration of a small BERT to train from fresh weights. DIR/model/config.json is
+// written last: if it exists, everything else does. The same package lists give the same files.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -52,8 +52,9 @@ bool IsUsable(const Package& package) {
   return true;
 }
 
-// The paragraphs of `in`, one for each package, in their order. A description seen before is left
-// out: libraries' many parts share theirs, and the same text must not be in both files.
+// Reads the paragraphs of `in`, one for each package, in their order. A description that was seen
+// before is left out. The many parts of a library have the same one, and the same text must not be
+// in both files.
 std::vector<Package> ReadPackages(std::istream& in) {
   std::vector<Package> packages;
   std::unordered_set<std::string> seen;
@@ -143,7 +144,7 @@ void MakeTask(const std::string& dir) {
                               " usable packages, need " + std::to_string(kFewestSamples),
                           "run apt-get update, then apt-cache dumpavail | package_sections DIR");
   }
-  // A section with a single package may have it here; a classifier can't know that label.
+  // A section's only package may be in `dev`. A classifier can't know such a label.
   std::erase_if(dev, [&](const Package& p) { return !train_sections.contains(p.section); });
 
   const std::string model_dir = dir + "/model";

@@ -1,4 +1,4 @@
-// Runs package_sections on package lists made here.
+// Runs package_sections on package lists that are made here.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -26,7 +26,7 @@ std::string Stanza(const std::string& name, const std::string& section,
          "Description-md5: d41d8cd98f00b204e9800998ecf8427e\n\n";
 }
 
-// Packages with descriptions of their own, by a fixed generator.
+// Makes packages with different descriptions, by a fixed generator.
 std::vector<std::string> MakeStanzas() {
   const std::vector<std::string> words = {"fast", "library", "für", "web",  "tools",  "game",
                                           "with", "Größen",  "of",  "perl", "日本語", "files"};
@@ -61,7 +61,7 @@ class PackageSectionsTest : public CliTest {
     EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1) << run.out;
   }
 
-  // The rows below the header, in order.
+  // Returns the rows below the header, in order.
   std::vector<Row> Rows(const std::string& name) const {
     std::istringstream table(Read(name));
     std::string line;
@@ -141,7 +141,7 @@ TEST_F(PackageSectionsTest, LeavesOutWhatCannotBeUsed) {
               "Gr\xf6\xdf"
               "e of an old encoding")});
   stanzas.push_back(good[3]);  // another version of the same package
-  // A part of the same library.
+  // Another part of a library, with the same description.
   const std::string description = Rows("data/train.tsv")[5][1];
   stanzas.push_back(Stanza("other", "doc", description));
   Make("more", stanzas);
@@ -176,12 +176,12 @@ TEST_F(PackageSectionsTest, TheModelLoads) {
   const Encoding encoding = tokenizer->Encode("package-7", "Größen of web tools");
   std::string text;
   for (const int32_t id : encoding.input_ids) text += tokenizer->IdToToken(id);
-  // Lower case, no accents: as ALBERT's tokenizer does it.
+  // The text is in lower case and without accents, as ALBERT's tokenizer makes it.
   EXPECT_EQ(text, "[CLS]▁package-7[SEP]▁großen▁of▁web▁tools[SEP]");
   ASSERT_EQ(encoding.token_type_ids.size(), encoding.input_ids.size());
   EXPECT_EQ(encoding.token_type_ids.back(), 1);
 
-  // And a model can be trained with it.
+  // A model can be trained with the tokenizer.
   const RunResult run = RunProgram("finetune", {"--config_name",     Path("data/model"),
                                                 "--tokenizer_name",  Path("data/model"),
                                                 "--train_file",      Path("data/train.tsv"),
@@ -214,7 +214,7 @@ TEST_F(PackageSectionsTest, Errors) {
   ExpectError(RunProgram(kProgram, {Path("train.csv")}, {.input = input}),
               Path("train.csv") + "/model: Not a directory");
 
-  // A disk that is full once the tables are written: nothing passes for a whole model.
+  // If the disk is full once the tables are written, nothing passes for a complete model.
   const RunResult full =
       RunProgram(kProgram, {Path("full")}, {.input = input, .max_file_bytes = 100'000});
   ExpectError(full, "full/");

@@ -37,7 +37,7 @@ std::string TrainSentencePiece(const std::vector<std::string>& texts, int vocab_
       {"control_symbols", "[CLS],[SEP],[MASK]"},
       {"character_coverage", "0.9999"},
       {"hard_vocab_limit", "false"},
-      // The number of threads decides how partial sums are added up, so it is part of the result.
+      // The number of threads decides how partial sums are added up, so it changes the result.
       {"num_threads", "2"},
       {"minloglevel", "2"},
   };

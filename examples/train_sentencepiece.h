@@ -1,6 +1,6 @@
-// SentencePiece training behind a wall, as data/tokenizers/models/sentencepiece_library.h does it:
-// SentencePiece's header declares absl::string_view itself. So this one includes no Abseil, and
-// reports errors as std::runtime_error.
+// Keeps SentencePiece's training apart, as data/tokenizers/models/sentencepiece_library.h does with
+// the library. SentencePiece's header declares absl::string_view itself. So this header includes no
+// Abseil and reports errors as std::runtime_error.
 #pragma once
 
 #include <string>

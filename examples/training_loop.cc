@@ -48,7 +48,7 @@ void Train(const std::string& checkpoint, const std::string& train_file,
 
     model->Eval();
     lathe::NoGradGuard no_grad;
-    double loss_sum = 0;  // over this process's shares
+    double loss_sum = 0;  // over this rank's shares
     for (const lathe::Batch& batch : eval) {
       loss_sum += model->Forward(batch).loss.Item() * batch.whole->weight;
     }

@@ -10,13 +10,14 @@
 namespace lathe {
 namespace {
 
-// What the framework needs to know of an architecture; a new model adds one line.
+// The properties of an architecture that the framework must know. A new model adds one entry to
+// Architectures().
 struct Architecture {
-  std::string class_name;   // in "architectures"
-  std::string base_prefix;  // of the encoder's tensors
+  std::string class_name;   // written as "architectures" to config.json
+  std::string base_prefix;  // prefix of the encoder's tensors
   std::vector<std::string> head_prefixes;
-  std::vector<std::string> dropout_keys;  // all dropout rates of its config
-  std::vector<std::string> config_keys;   // what its class reads, with defaults
+  std::vector<std::string> dropout_keys;  // the config's keys of all dropout rates
+  std::vector<std::string> config_keys;   // the config's keys that its class reads
   std::function<std::shared_ptr<SequenceClassifier>(const PretrainedConfig&, uint64_t seed)> make;
 };
 
@@ -117,7 +118,7 @@ std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& dir)
   try {
     model_type = PretrainedConfig::FromPretrained(dir).GetString("model_type", "");
   } catch (const Error&) {
-    // A tokenizer may lie alone; its own files then say what it is.
+    // A tokenizer may lie alone in its folder. Its own files then say what it is.
   }
   return LoadTokenizer(dir, model_type);
 }
@@ -136,7 +137,7 @@ NamedSettings SequenceClassifier::OwnSettings() const {
 void SequenceClassifier::SavePretrained(const std::string& dir) const {
   SaveWeights(*this, dir);
   PretrainedConfig config = config_;
-  for (const char* key : {"dtype", "torch_dtype"}) {  // Transformers loads the weights as this says
+  for (const char* key : {"dtype", "torch_dtype"}) {  // Transformers loads weights in this dtype
     if (config.has(key)) config.json()[key] = "float32";
   }
   config.SavePretrained(dir);

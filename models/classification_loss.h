@@ -1,4 +1,5 @@
-// The loss of a sequence classifier by its problem type, as Transformers infers and computes it.
+// The loss of a sequence classifier for its problem type. Transformers infers and computes it in
+// the same way.
 #pragma once
 
 #include "lathe/data/datasets/batch.h"
@@ -6,11 +7,16 @@
 
 namespace lathe {
 
-// If the config has no problem_type yet: one label -> regression, integer labels ->
-// single_label_classification, otherwise multi_label_classification; decided here, on the first
-// batch, and stored in the config. Regression: mean squared error; single: cross-entropy over
-// labels that are not -100; multi: binary cross-entropy with logits, mean over batch and labels.
-// logits: [B, num_labels]; the batch's labels: [B] i64, [B] f32 or [B, num_labels] f32.
+// Returns the loss for logits: [B, num_labels]. The batch's labels are [B] i64, [B] f32 or [B,
+// num_labels] f32.
+//
+// If the config has no problem_type yet, the first batch decides it, and it is stored in the
+// config. One label means regression, integer labels mean single_label_classification, and all else
+// means multi_label_classification.
+//
+// Regression uses the mean squared error. single_label_classification uses the cross-entropy over
+// labels that are not -100. multi_label_classification uses the binary cross-entropy with logits,
+// its mean over batch and labels.
 Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config);
 
 }  // namespace lathe

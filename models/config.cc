@@ -20,7 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The value of a key that counts as given: null means "not set" in Transformers' files.
+// Returns the value of a key, or null if the key doesn't count as given. A JSON null means "not
+// set" in Transformers' files.
 const Json* Find(const Json& object, const std::string& key) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;
@@ -32,7 +33,7 @@ Error Wrong(const std::string& path, const std::string& key, const std::string& 
   return InvalidArgument(path + ": \"" + key + "\" must be " + must, kCorrectFile);
 }
 
-// Transformers reads whole numbers written as 12.0, and so does this. Empty if it is none.
+// Returns `value` as a whole number; empty if it is none. 12.0 is one, as it is for Transformers.
 std::optional<int64_t> AsInteger(const Json& value) {
   if (value.is_number_unsigned()) {
     const uint64_t n = value.get<uint64_t>();
@@ -50,7 +51,7 @@ std::optional<int64_t> AsInteger(const Json& value) {
   return std::nullopt;
 }
 
-// A label id, which id2label has as a string.
+// Returns the label id that a key of id2label holds as a string.
 int64_t LabelId(const std::string& path, const std::string& key) {
   int64_t id;
   if (!absl::SimpleAtoi(key, &id) || id < 0) {
@@ -59,8 +60,8 @@ int64_t LabelId(const std::string& path, const std::string& key) {
   return id;
 }
 
-// `text` as a value of the same type as `old`; a key without a value takes whatever the text looks
-// like.
+// Returns `text` as a value of the same type as `old`. If the key has no value yet, the text itself
+// decides the type.
 Json ParseAs(const std::string& key, const std::string& text, const Json* old) {
   const auto wrong = [&](const char* must) {
     return InvalidArgument("override " + key + "=" + text + ": must be " + must);
@@ -117,8 +118,8 @@ PretrainedConfig PretrainedConfig::FromText(const std::string& text, const std::
     const size_t at = std::min(e.byte > 0 ? e.byte - 1 : 0, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
     std::string_view what = e.what();
-    // "[json.exception.parse_error.101] parse error at line 3, column 4: what": the line is said
-    // before.
+    // The library's text is "[json.exception.parse_error.101] parse error at line 3, column 4:
+    // what". The message names the line already, so only the end is kept.
     if (const size_t colon = what.find(": "); colon != std::string_view::npos) {
       what.remove_prefix(colon + 2);
     }
@@ -248,7 +249,7 @@ void PretrainedConfig::SetLabels(const std::vector<std::string>& names) {
   }
   json_["id2label"] = std::move(id2label);
   json_["label2id"] = std::move(label2id);
-  json_.erase("num_labels");  // id2label says it; two sources could disagree
+  json_.erase("num_labels");  // id2label implies it; two sources could disagree
 }
 
 void PretrainedConfig::SetNumLabels(int64_t n) {
@@ -265,7 +266,7 @@ void PretrainedConfig::SetNumLabels(int64_t n) {
 
 void PretrainedConfig::Override(const std::string& overrides,
                                 const std::vector<std::string>& known_keys) {
-  Json changed = json_;  // all or nothing
+  Json changed = json_;  // an error changes nothing
   for (const std::string& part :
        std::vector<std::string>(absl::StrSplit(overrides, ',', absl::SkipWhitespace()))) {
     const size_t equals = part.find('=');

@@ -124,7 +124,7 @@ TEST(ConfigTest, Labels) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(Parse("{}").label_names(), (Names{"LABEL_0", "LABEL_1"}));
   EXPECT_EQ(Parse(R"({"num_labels": 3})").num_labels(), 3);
-  // In order of the number, not of the text.
+  // Labels are ordered by their number, not by its text.
   PretrainedConfig config =
       Parse(R"({"id2label": {"10": "k", "0": "a", "1": "b", "2": "c", "3": "d",
       "4": "e", "5": "f", "6": "g", "7": "h", "8": "i", "9": "j"}})");

@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-// x: [T] i32, followed by zeros.
+// Returns x: [T] i32, followed by zeros up to `rows` rows.
 Tensor WithSurplus(const Tensor& x, int64_t rows) {
   if (x.numel() == rows) return x;
   Tensor filled = Tensor::Zeros({rows}, DType::kI32);

@@ -1,4 +1,4 @@
-// What the layers of an encoder share in a forward pass over a batch.
+// The context that the layers of an encoder share in a forward pass over a batch.
 #pragma once
 
 #include "lathe/data/datasets/batch.h"
@@ -6,16 +6,17 @@
 
 namespace lathe {
 
-// Where the model computes, filled up to `rows` rows; with Batch::inputs, if the batch has them
-// there, whatever `rows` and `step` say. step: keys dropout. For evaluation; set `training` and
-// `seed` for dropout.
+// Returns the context on `device`, filled up to `rows` rows. If Batch::inputs is on that device, it
+// is used instead, and `rows` and `step` have no effect. `step` is a key of dropout. The context is
+// for evaluation; set `training` and `seed` for dropout.
 nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device device,
                                       uint32_t step);
 
-// The batch's labels, where the model computes if Batch::inputs has them there: of its sequences.
+// Returns the batch's labels. They are those of Batch::inputs, for all its sequences, if these are
+// on `device`.
 Tensor LabelsFor(const Batch& batch, Device device);
 
-// How many of the sequences that the model computes count, [1] i32 where it does; undefined: all.
+// Returns how many of the computed sequences count: [1] i32 on `device`. Undefined if all count.
 Tensor NumSequencesFor(const Batch& batch, Device device);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Pretrained models: directories in Transformers' layout, in and out.
+// Pretrained models: reads and writes directories in Transformers' layout.
 //
 //   auto model = AutoModelForSequenceClassification::FromPretrained(dir, {.num_labels = 2});
 //   SequenceClassifierOutput out = model->Forward(batch);
@@ -17,7 +17,7 @@
 
 namespace lathe {
 
-// What a load did: names are parameter paths.
+// The result of a load. Names are parameter paths.
 struct LoadReport {
   std::vector<std::string> loaded;
   std::vector<std::string> fresh_head;  // parameters of the head that the file lacks: expected
@@ -33,13 +33,13 @@ struct LoadReport {
 struct LoadOptions {
   std::vector<std::string> head_prefixes = {"classifier."};
   bool ignore_mismatched_sizes = false;
-  uint64_t seed = 42;  // of fresh values
+  uint64_t seed = 42;  // seed of fresh values
 };
 
-// Fills `module` from the directory's safetensors. Old names (gamma, beta) are renamed; if no
-// tensor starts with `base_prefix` ("bert.") it is a bare encoder and gets the prefix. Missing
-// parameters get fresh values; a missing one outside the head is reported. Values are read straight
-// into the module's arena.
+// Fills `module` from the directory's safetensors. Old names (gamma, beta) are renamed. If no
+// tensor's name starts with `base_prefix` ("bert."), the file holds a bare encoder, whose names get
+// the prefix. Missing parameters get fresh values; missing ones outside the head are reported.
+// Values are read straight into the module's arena.
 LoadReport LoadWeights(Module& module, const std::string& dir, const std::string& base_prefix,
                        const LoadOptions& options = {});
 
@@ -49,7 +49,7 @@ void SaveWeights(const Module& module, const std::string& dir);
 struct SequenceClassifierOutput {
   Tensor loss;                        // [] f32; undefined without labels
   Tensor logits;                      // [B, num_labels] f32
-  std::vector<Tensor> hidden_states;  // only if asked: [T, H] each, 0 enters the first layer
+  std::vector<Tensor> hidden_states;  // [T, H] each, if asked for; [0] enters the first layer
 };
 
 struct ForwardOptions {
@@ -60,18 +60,18 @@ class SequenceClassifier : public Module {
  public:
   virtual SequenceClassifierOutput Forward(const Batch& batch,
                                            const ForwardOptions& options = {}) = 0;
-  // config.json (with problem_type as decided) and model.safetensors.
+  // Writes config.json (with problem_type as decided) and model.safetensors.
   void SavePretrained(const std::string& dir) const;
   PretrainedConfig& config() { return config_; }
   const PretrainedConfig& config() const { return config_; }
   const LoadReport& load_report() const { return load_report_; }
   void set_load_report(LoadReport report) { load_report_ = std::move(report); }
-  // Longest sequence that the position table allows.
+  // The length of the longest sequence that the position table allows.
   virtual int64_t max_length() const = 0;
 
  protected:
   explicit SequenceClassifier(PretrainedConfig config) : config_(std::move(config)) {}
-  // The configuration's keys, but for those that say where it came from and how it is kept.
+  // The configuration's keys, except those that say where it came from and how it is stored.
   NamedSettings OwnSettings() const override;
   PretrainedConfig config_;
   LoadReport load_report_;
@@ -82,7 +82,7 @@ struct FromPretrainedOptions {
   std::vector<std::string> label_names = {};  // implies num_labels
   std::optional<std::string> problem_type = {};
   std::optional<double> dropout = {};           // overrides all dropout rates
-  std::optional<PretrainedConfig> config = {};  // FromPretrained: instead of the folder's
+  std::optional<PretrainedConfig> config = {};  // FromPretrained uses it instead of the folder's
   bool ignore_mismatched_sizes = false;
   uint64_t seed = 42;
 };
@@ -94,13 +94,13 @@ struct AutoConfig {
 };
 
 struct AutoModelForSequenceClassification {
-  // Throws for a model_type that Lathe doesn't have (lists those it has).
+  // Throws if Lathe doesn't have the model_type; the error lists those that it has.
   static std::shared_ptr<SequenceClassifier> FromPretrained(
       const std::string& dir, const FromPretrainedOptions& options = {});
-  // Fresh weights.
+  // Makes a model with fresh weights.
   static std::shared_ptr<SequenceClassifier> FromConfig(const PretrainedConfig& config,
                                                         const FromPretrainedOptions& options = {});
-  // Parameters have shapes but no values, and take no memory.
+  // Makes a model whose parameters have shapes but no values, and take no memory.
   static std::shared_ptr<SequenceClassifier> WithoutValues(
       const PretrainedConfig& config, const FromPretrainedOptions& options = {});
 };
@@ -109,11 +109,11 @@ struct AutoTokenizer {
   static std::shared_ptr<Tokenizer> FromPretrained(const std::string& dir);
 };
 
-// The keys that a model of this config's type reads, whether the config has them or not; throws for
-// a type that Lathe doesn't have.
+// Returns the keys that a model of this config's type reads, whether the config has them or not.
+// Throws for a type that Lathe doesn't have.
 std::vector<std::string> KnownConfigKeys(const PretrainedConfig& config);
 
-// model_types that Lathe has.
+// Returns the model_types that Lathe has.
 std::vector<std::string> SupportedModelTypes();
 
 }  // namespace lathe

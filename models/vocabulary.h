@@ -1,4 +1,4 @@
-// Whether a tokenizer and a model belong together, as far as their sizes tell.
+// Tells by their sizes whether a tokenizer and a model belong together.
 #pragma once
 
 #include <string>
@@ -9,13 +9,15 @@
 namespace lathe {
 
 // Throws InvalidArgument, naming both files and sizes, if the config's vocab_size is larger than
-// the tokenizer: a vocabulary that is cut off or of another model would train without a word. Only
-// a padded table passes, as kernels like even sizes: one that is the tokenizer's size rounded up to
-// a multiple of 8, 16, 32, 64 or 128, with less than 1 % of padding. Returns a note for people on
-// that, "" where the sizes agree.
+// the tokenizer's. A model would train silently with a vocabulary that is cut off or of another
+// model.
 //
-// A tokenizer larger than the table passes here, as in Transformers: what counts then is whether a
-// text has such an id.
+// Only a padded table passes, because kernels like even sizes. Its size is the tokenizer's rounded
+// up to a multiple of 8, 16, 32, 64 or 128, with less than 1 % of padding. In that case this
+// returns a note for people, otherwise "".
+//
+// A tokenizer larger than the table passes here, as in Transformers. It fails later if a text has
+// an id that the table lacks.
 std::string CheckVocabularySize(
     const Tokenizer& tokenizer, const PretrainedConfig& config,
     const std::string& hint =

@@ -12,7 +12,7 @@ namespace {
 
 class VocabularyTest : public testing::Test {
  protected:
-  // The note for a vocab.txt of `num_tokens` lines and a config that says `vocab_size`.
+  // Returns the note for a vocab.txt of `num_tokens` lines and a config that says `vocab_size`.
   std::string Note(int64_t num_tokens, int64_t vocab_size) {
     std::filesystem::create_directories(dir_);
     std::ofstream vocab(dir_ + "/vocab.txt");
@@ -42,7 +42,7 @@ class VocabularyTest : public testing::Test {
 TEST_F(VocabularyTest, EqualSizesNeedNoNote) {
   EXPECT_EQ(Note(30522, 30522), "");
   EXPECT_EQ(Note(7, 7), "");
-  EXPECT_EQ(Note(40, 32), "");  // until a text has such an id
+  EXPECT_EQ(Note(40, 32), "");  // fails later, if a text has an id from 32 on
 }
 
 TEST_F(VocabularyTest, TablesPaddedToAMultiplePass) {
@@ -58,10 +58,10 @@ TEST_F(VocabularyTest, TablesPaddedToAMultiplePass) {
 TEST_F(VocabularyTest, CutOffVocabulariesAreRefused) {
   EXPECT_TRUE(Refuses(30521, 30522));
   EXPECT_TRUE(Refuses(30500, 30522));
-  EXPECT_TRUE(Refuses(30400, 30528));  // more than one multiple of 128 above
-  EXPECT_TRUE(Refuses(31872, 32000));  // a whole one
+  EXPECT_TRUE(Refuses(30400, 30528));  // 128 more, but not the next multiple of any
+  EXPECT_TRUE(Refuses(31872, 32000));  // 31872 is a multiple of 128 already
   EXPECT_TRUE(Refuses(30522, 30532));  // a multiple of 4 is no padding
-  EXPECT_TRUE(Refuses(31, 32));        // nobody pads a table of this size
+  EXPECT_TRUE(Refuses(31, 32));        // more than 1 % of padding
   EXPECT_TRUE(Refuses(98, 99));
 }
 

@@ -13,8 +13,8 @@ constexpr int64_t kAlignment = 16;  // elements: a cache line
 
 int64_t Padded(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The whole buffer in which `impl(entry)` of every entry lies at its offset; undefined if there is
-// none.
+// Returns the buffer of exactly `size` elements in which `get` of each entry lies at that entry's
+// offset; undefined if there is none.
 template <typename GetImpl>
 Tensor CommonBuffer(const std::vector<ParameterArena::Entry>& entries, int64_t size, GetImpl get) {
   std::shared_ptr<Storage> storage;
@@ -51,7 +51,7 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
   }
   const Device device = parameters[0].tensor.device();
   const AskedBy asked_by = AskedBy::State("parameters");
-  // Zeroed: a large one then is the system's own pages.
+  // Zeroed, because a large zeroed block gets its own pages from the system.
   arena->values_ = Tensor::Zeros({size}, DType::kF32, device);
   for (const Entry& entry : arena->entries_) {
     const Tensor& parameter = entry.parameter.tensor;
@@ -62,7 +62,7 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
     if (impl.storage != nullptr) {
       arena->values_.Slice(entry.offset, entry.offset + n).CopyFrom(parameter.Reshape({n}));
     }
-    // Each old buffer goes as soon as it is copied: never two whole copies.
+    // Frees each old buffer as soon as it is copied, so that there are never two whole copies.
     impl.storage = arena->values_.impl()->storage;
     impl.offset = entry.offset;
     Tensor(entry.parameter.tensor).SetGrad({});
@@ -123,7 +123,7 @@ Tensor ParameterArena::GradView(const Entry& entry) const {
 }
 
 void ParameterArena::Follow() {
-  // There may have been moves to another device and back.
+  // This checks the storage, not the device: parameters may have moved away and back.
   if (entries_[0].parameter.tensor.impl()->storage == values_.impl()->storage) return;
   const Tensor moved =
       CommonBuffer(entries_, values_.numel(), [](const TensorImpl& impl) { return &impl; });
@@ -156,7 +156,8 @@ void ParameterArena::Reattach() {
       const Tensor own = p.grad();
       Check(own.shape() == p.shape(), "arena", "the gradient of parameter ", entry.parameter.name,
             " must have shape ", p.shape(), " but has ", own.shape());
-      // Another parameter's part of the arena may be overwritten before its turn comes.
+      // Copy a gradient that lies in another parameter's part of the arena: that part may be
+      // overwritten first.
       arriving.emplace_back(&entry, impl.grad->storage == storage ? own.Clone() : own);
     }
   }

@@ -15,7 +15,8 @@ Tensor SelfAttention::Forward(const Tensor& hidden_states, const ForwardContext&
                               bool first_tokens_only) const {
   const Tensor q = query_->Forward(
       first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states);
-  // In the order in which an arena has them.
+  // Values before keys: the order in which the arena holds them, in which a GPU computes both in
+  // one product (LinearStack).
   const Tensor kv =
       LinearStack(hidden_states, {value_->weight, key_->weight}, {value_->bias, key_->bias});
   AttentionOptions options;
@@ -43,7 +44,7 @@ Tensor EncoderLayer::Forward(const Tensor& hidden_states, const ForwardContext& 
   const double p = options_.hidden_dropout_prob;
   const Tensor residual =
       first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states;
-  // No name for what only the next op needs: its memory is free when that is done.
+  // Intermediate results have no names here, so that each is freed as soon as the next op is done.
   const Tensor a = attention_norm_->Forward(
       attention_output_->Forward(self_->Forward(hidden_states, context, first_tokens_only)),
       residual, context.Dropout(p, site_ + ".attention.output", first_tokens_only));

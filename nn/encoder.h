@@ -24,8 +24,8 @@ struct EncoderLayerOptions {
 class SelfAttention : public Module {
  public:
   SelfAttention(const EncoderLayerOptions& options, std::string site);
-  // hidden_states: [T, H] -> [T, H]; with first_tokens_only [B, H]: queries of the first tokens
-  // alone.
+  // hidden_states: [T, H] -> [T, H], or [B, H] if first_tokens_only: only first tokens have
+  // queries.
   Tensor Forward(const Tensor& hidden_states, const ForwardContext& context,
                  bool first_tokens_only = false) const;
 
@@ -37,9 +37,10 @@ class SelfAttention : public Module {
 
 class EncoderLayer : public Module {
  public:
-  // `site` is the layer's path; it keys the dropout masks.
+  // `site` is the layer's path; it selects the dropout masks.
   EncoderLayer(const EncoderLayerOptions& options, std::string site);
-  // [T, H] -> [T, H], or [B, H]: the rows of first tokens alone, exactly as the full pass has them.
+  // [T, H] -> [T, H], or [B, H] if first_tokens_only: the rows of first tokens, exactly as in the
+  // full result.
   Tensor Forward(const Tensor& hidden_states, const ForwardContext& context,
                  bool first_tokens_only = false) const;
 

@@ -13,13 +13,13 @@ namespace {
 // In (0, 1): never 0, so that its logarithm is finite.
 double Unit(uint32_t bits) { return (bits + 0.5) * 0x1p-32; }
 
-// Of elements 4 * index and on.
+// Returns the random numbers of elements 4 * index to 4 * index + 3.
 PhiloxBlock BlockOf(int64_t index, uint32_t key0, uint32_t key1) {
   return Philox4x32({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}},
                     key0, key1);
 }
 
-// Draws again, from counters of its own, until the value lies within the cut-off.
+// Draws again, from separate counters, until the value lies within the cut-off.
 double TruncatedNormal(double value, double cutoff, int64_t element, uint32_t key0, uint32_t key1) {
   for (uint32_t attempt = 1; std::fabs(value) > cutoff; ++attempt) {
     const PhiloxBlock block = Philox4x32(

@@ -1,4 +1,4 @@
-// Initialisers: what a fresh parameter holds, as a value that a loader can apply later.
+// Initialisers: descriptions of a fresh parameter's values, which can be applied later.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct Init {
   }
 };
 
-// Fills `tensor` (float32 or float64) with values that depend on (seed, name, element) alone.
+// Fills `tensor` (float32 or float64) with values that depend only on the seed, the name and the
+// element's index.
 void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name);
 
 }  // namespace lathe

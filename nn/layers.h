@@ -1,4 +1,4 @@
-// Layers: modules around the ops of core, with parameters under Transformers' names.
+// Layers: modules around the ops of core/, with parameters under Transformers' names.
 //
 //   nn::Linear dense(768, 2, Init::Normal(0.02));   // dense.weight [2, 768], dense.bias [2]
 #pragma once
@@ -19,7 +19,7 @@ class Linear : public Module {
   }
   Tensor Forward(const Tensor& x) const { return lathe::Linear(x, weight, bias, activation_); }
 
-  // act.
+  // The activation applied to the product's result; kNone for none.
   ActivationKind activation() const { return activation_; }
 
   Tensor weight, bias;
@@ -28,7 +28,7 @@ class Linear : public Module {
   ActivationKind activation_;
 };
 
-// A table of rows; the padding row, if there is one, starts at 0 and gets no gradient.
+// A table of rows. The padding row, if there is one, starts at 0 and gets no gradient.
 class Embedding : public Module {
  public:
   Embedding(int64_t rows, int64_t columns, double std_dev, int64_t padding_row_index = -1)
@@ -43,7 +43,7 @@ class Embedding : public Module {
   int64_t padding_row;
 };
 
-// Over the last dimension; neither parameter decays.
+// Normalises over the last dimension. Neither parameter has weight decay.
 class LayerNorm : public Module {
  public:
   LayerNorm(int64_t n, double eps_value)
@@ -58,11 +58,11 @@ class LayerNorm : public Module {
   double eps;
 };
 
-// Active while training only. `site` names the place, so that each has masks of its own.
+// Drops elements in training only. `site` names the place, so that each place has its own masks.
 class Dropout : public Module {
  public:
   Dropout(double p, std::string site) : p_(p), site_(std::move(site)) {}
-  // x: [T, C], or [B, C] rows of first tokens.
+  // x: [T, C], or [B, C] for the rows of first tokens.
   Tensor Forward(const Tensor& x, const ForwardContext& context, bool first_tokens = false) const {
     return lathe::Dropout(x, context.Dropout(p_, site_, first_tokens));
   }

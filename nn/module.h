@@ -10,8 +10,8 @@
 //   Classifier model(8);
 //   model.Initialize(/*seed=*/42);       // "dense.weight" [2, 8], "dense.bias" [2]
 //
-// Parameters have a shape but no values until Initialize (fresh values) or a loader allocates them,
-// all in one arena (nn/arena.h).
+// Parameters have a shape but no values at first. Initialize (fresh values) or a loader allocates
+// them, all in one arena (nn/arena.h).
 #pragma once
 
 #include <memory>
@@ -29,12 +29,12 @@ struct Parameter {
   Tensor tensor;
   Init init = {};
   bool decays = true;     // false for biases and the parameters of a norm (Trainer's rule)
-  bool is_table = false;  // of which a batch reads a few rows
+  bool is_table = false;  // true if a batch reads only a few of its rows
 };
 
-// Names and values.
+// Pairs of name and value.
 using NamedSettings = std::vector<std::pair<std::string, std::string>>;
-// A number as a value among them: no two different ones alike.
+// Returns a number as text, exactly: different numbers give different texts.
 std::string ExactText(double value);
 
 class Module {
@@ -44,42 +44,43 @@ class Module {
   Module& operator=(const Module&) = delete;
   virtual ~Module() = default;
 
-  // All parameters of the tree, in order of registration (= order of use in the forward pass).
+  // Returns all parameters of the tree, in order of registration (= order of use in the forward
+  // pass).
   std::vector<Parameter> Parameters() const;
-  int64_t NumParameters() const;  // elements
+  int64_t NumParameters() const;  // the number of their elements
 
-  // Allocates whatever has no values yet and draws fresh values for all parameters from their
-  // initialisers, a function of (seed, path) alone.
+  // Allocates parameters that have no values yet, then draws fresh values for all parameters from
+  // their initialisers. The values depend only on the seed and the paths.
   void Initialize(uint64_t seed);
 
-  // Moves all parameters, their gradients too, to a device. Parameters that share a buffer there
-  // share one here; arenas of all of them follow (nn/arena.h).
+  // Moves all parameters and their gradients to a device. Parameters that share a buffer share one
+  // there too. An arena that holds all of them adopts the new buffer (nn/arena.h).
   void To(Device device);
-  // Where the parameters lie; the host if there are none.
+  // The device of the parameters; the host if there are none.
   Device device() const;
 
   void Train(bool training = true);
   void Eval() { Train(false); }
   bool training() const { return training_; }
 
-  // The dtype of activations and products between input and head: float32, or bfloat16 or (on GPUs)
-  // float16 for mixed precision. Parameters and their gradients stay float32. Accelerator::Prepare
-  // sets it.
+  // Sets the dtype of activations and products between input and head: float32, or for mixed
+  // precision bfloat16 or (on GPUs) float16. Parameters and their gradients stay float32.
+  // Accelerator::Prepare calls it.
   void SetComputeDType(DType dtype);
   DType compute_dtype() const { return compute_dtype_; }
 
-  // Whether training keeps only what enters each layer and computes the rest again in the backward
-  // pass: the same results for less memory and a forward pass more.
+  // If enabled, training keeps only the input of each layer and computes the rest again in the
+  // backward pass. Results are the same; it saves memory and costs one more forward pass.
   void SetGradientCheckpointing(bool enabled);
   bool gradient_checkpointing() const { return gradient_checkpointing_; }
 
-  // The three modes above of each module of the tree in one byte, this module first: equal as long
-  // as none of them is changed.
+  // Returns one byte per module of the tree, this module first, that holds its three modes above.
+  // The result is the same as long as no mode is changed.
   std::string Modes() const;
 
-  // What decides on the results of the tree's modules besides parameters and modes, as names (of
-  // submodules: by path) and values: configurations, seeds. Accelerator::Prepare demands that it is
-  // the same in all processes of a job.
+  // Returns everything that determines the results besides parameters and modes, such as
+  // configurations and seeds, as names and values. The names of submodules' settings are paths.
+  // Accelerator::Prepare demands the same on all ranks.
   NamedSettings Settings() const;
 
  protected:
@@ -96,7 +97,7 @@ class Module {
   void RegisterModule(std::string name, std::shared_ptr<Module> module);
 
  private:
-  struct Entry {  // exactly one of tensor and module is set
+  struct Entry {  // exactly one of parameter.tensor and module is set
     std::string name;
     Parameter parameter;
     std::shared_ptr<Module> module;

@@ -36,7 +36,7 @@ class Network : public Module {
   std::shared_ptr<Dense> first, second;
 };
 
-// The same parameters, registered the other way round.
+// The same parameters, registered in the opposite order.
 class Reversed : public Module {
  public:
   Reversed() : second(Register<Dense>("second", 5, 2)), first(Register<Dense>("first", 3, 5)) {}
@@ -133,7 +133,8 @@ TEST(Arena, KeepsValuesAndGradientsOfAllocatedParameters) {
   EXPECT_EQ(network.second->bias.grad().ToVector<float>(), (Floats{0, 0}));
 }
 
-// Zeroing only marks: whoever looks or adds must find zeros all the same.
+// Zeroing only marks gradients as stale. Code that reads them or adds to them finds zeros all the
+// same.
 TEST(Arena, ZeroedGradientsAreZeroForEverybody) {
   const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3});
   const auto pass = [&](nn::Linear& layer) { Backward(Sum(layer.Forward(x))); };
@@ -155,7 +156,7 @@ TEST(Arena, ZeroedGradientsAreZeroForEverybody) {
   arena->ZeroGrads();
   for (const float g : arena->grads().ToVector<float>()) EXPECT_EQ(g, 0);
   arena->ZeroGrads();
-  Backward(Sum(Mul(layer.bias, layer.bias)));  // an op that knows nothing of stale buffers
+  Backward(Sum(Mul(layer.bias, layer.bias)));  // an op that doesn't know stale buffers
   EXPECT_EQ(layer.bias.grad().data<float>()[0], 2 * layer.bias.data<float>()[0]);
 }
 
@@ -248,7 +249,7 @@ TEST(Init, Statistics) {
   EXPECT_LT(normal.min, -0.02 * 3.9);
   const Moments truncated = MomentsOf(Init::TruncatedNormal(0.02, 2));
   EXPECT_NEAR(truncated.mean, 0, 0.0002);
-  EXPECT_NEAR(truncated.std_dev, 0.02 * 0.87963, 0.00015);  // of a normal cut at two
+  EXPECT_NEAR(truncated.std_dev, 0.02 * 0.87963, 0.00015);  // of a normal distribution cut at two
   EXPECT_LE(truncated.max, 0.04);
   EXPECT_GE(truncated.min, -0.04);
   const Moments uniform = MomentsOf(Init::Uniform(-1, 3));
@@ -270,7 +271,7 @@ TEST(Init, ConstantsAndPaddingRow) {
   EXPECT_NE(values[5], 0);
 }
 
-// As the C library computes what Box & Muller say.
+// Normal values agree with the Box-Muller formula as the C library computes it.
 TEST(Init, NormalValuesAreThoseOfTheFormula) {
   constexpr int64_t kValues = 100003;
   Tensor t = Tensor::Empty({kValues}, DType::kF64);
@@ -291,7 +292,7 @@ TEST(Init, NormalValuesAreThoseOfTheFormula) {
   EXPECT_LT(most, 1e-14);
 }
 
-// A prefix does not depend on how many elements follow.
+// The first elements do not depend on how many follow.
 TEST(Init, ElementsAreIndependentOfTheSize) {
   Tensor small = Tensor::Empty({5}), large = Tensor::Empty({50000});
   Fill(small, Init::TruncatedNormal(1, 1), 3, "t");

@@ -18,8 +18,9 @@ size_t Blocks(const std::vector<ElementRange>& ranges) {
   return blocks;
 }
 
-// Marks the blocks that hold elements of these rows of a table that begins at `begin`: of each of
-// the ranges `own`, one range's blocks after the other's.
+// Marks the inactive blocks that hold elements of `rows` as newly active. The rows are those of a
+// table that begins at element `begin` of the arena, of `width` elements each. `active` has a flag
+// for each block of the ranges `own`, one range after the other.
 void MarkRows(std::vector<uint8_t>& active, const std::vector<ElementRange>& own, int64_t begin,
               int64_t width, const std::vector<int32_t>& rows) {
   std::vector<int64_t> first_block;
@@ -45,7 +46,7 @@ void MarkRows(std::vector<uint8_t>& active, const std::vector<ElementRange>& own
 }
 
 void Narrow(BFloat16* to, const float* from, int64_t n) {
-  constexpr int64_t kMost = 16384;  // elements: what threads share out
+  constexpr int64_t kMost = 16384;  // elements that one thread takes at a time
 #pragma omp parallel for schedule(static) if (n > kMost)
   for (int64_t i = 0; i < n; i += kMost) {
     cpu::Kernels<cpu::ConvertKernels>().to_bf16(to + i, from + i, std::min(kMost, n - i));
@@ -75,19 +76,19 @@ NamedSettings AdamW::Settings() const {
   return settings;
 }
 
-// Any moment may be there: another process may have had it.
+// Marks all blocks as active: the new part may come from other ranks, with any moments.
 void AdamW::OnNewOwn(size_t range) {
   if (!exp_avg_.defined()) return;
   active_[range].assign(Blocks(ranges_[range].own), 1);
   any_row_[range] = true;
 }
 
-// What of a range can differ from the step before: of a table the rows that ever had a gradient, as
-// long as they are known. All processes know the same.
+// Appends the elements of range i that can differ from the step before. For a table these are the
+// rows that ever had a gradient, as long as those rows are known. All ranks append the same.
 void AdamW::AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed) {
   const Range& range = ranges_[i];
   const ElementRange all = {range.begin, range.begin + range.parameter.numel()};
-  // What is not finite spreads within blocks, to rows beside.
+  // A factor that is not finite turns gradients of 0 into NaN, in all rows that a block touches.
   any_row_[i] = any_row_[i] || !marked || !std::isfinite(range.parameter.impl()->grad_scale);
   if (any_row_[i]) return changed.push_back(all);
   const int64_t width = range.parameter.numel() / range.parameter.dim(0);
@@ -116,7 +117,7 @@ void AdamW::UpdateParameters() {
     rows_.resize(ranges_.size());
   }
   if (values.device() != Device{}) {
-    // Should the model come back to the host, any block's moments may be other than 0.
+    // If the model comes back to the host, the moments of any block may differ from 0.
     for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
     return UpdateOnDevice(
         {.rule = {.adamw = true, .beta1 = options_.beta1, .beta2 = options_.beta2},
@@ -131,8 +132,8 @@ void AdamW::UpdateParameters() {
   int64_t* const steps = steps_.data<int64_t>();
   std::vector<cpu::AdamWPart> parts;
   const int64_t version = values.impl()->storage->version();
-  std::vector<const Range*> narrowed;  // whose bfloat16 copies are kept up to date
-  std::vector<TensorImpl*> unchanged;  // whose copies for products stay right
+  std::vector<const Range*> narrowed;  // the update keeps their bfloat16 copies current
+  std::vector<TensorImpl*> unchanged;  // frozen, so their low-precision copies stay current
   std::vector<ElementRange> changed;
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
@@ -147,17 +148,17 @@ void AdamW::UpdateParameters() {
     BFloat16* narrow = nullptr;
     if (parameter.low_precision != nullptr && parameter.low_precision->dtype == DType::kBF16) {
       const bool is_current = parameter.low_precision_version == version;
-      // Others may rely on this process for its part.
+      // Other ranks may rely on this rank to write its part of a shared copy.
       if (is_current || parameter.low_precision->storage->is_shared())
         narrow = Tensor(parameter.low_precision).data<BFloat16>();
       if (is_current) narrowed.push_back(&range);
     }
     const float decay = static_cast<float>(1 - lr * weight_decay_[range.group]);
-    // A part of a parameter that never had a gradient, such as the rows of words that never came
-    // up, stays as it is, unless it decays.
+    // A block of a parameter that never had a gradient stays as it is, unless it decays. Rows of
+    // words that never came up are an example.
     const bool passes_over = decay == 1 && options_.eps > 0;
     if (!passes_over) std::fill(active_[i].begin(), active_[i].end(), 1);
-    const int64_t range_end = range.begin + range.parameter.numel();  // without the gap
+    const int64_t range_end = range.begin + range.parameter.numel();  // without the gap after it
     const bool marked = passes_over && parameter.grad_rows.has_value();
     if (marked) {
       const int64_t width = range.parameter.numel() / range.parameter.dim(0);

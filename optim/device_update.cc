@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-// At least so many bytes.
+// Makes `bytes` a buffer of at least `size` bytes.
 void Reserve(Tensor* bytes, int64_t size, Device device) {
   if (bytes->defined() && bytes->numel() >= size) return;
   *bytes = Tensor::Empty({size}, DType::kU8, device);
@@ -74,7 +74,7 @@ ScaledSteps DeviceUpdater::ReadSteps() const {
 }
 
 void DeviceUpdater::Unscale(ParameterArena& arena, ScalerState* scaler) {
-  const Tensor& grads = arena.GradsToRead(/*scaled=*/false);  // rows of zeros stay so
+  const Tensor& grads = arena.GradsToRead(/*scaled=*/false);  // rows of zeros stay zero
   waiting_.unscales = true;
   waiting_.unscale = {
       .grads = grads.data<float>(), .n = grads.numel(), .scaler = scaler, .steps = Steps()};
@@ -122,7 +122,7 @@ bool DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
   const Tensor factor = CommonGradScale(arena);
   const int64_t chunks = NumberChunks(ranges);
   if (ranges != ranges_ || !ranges_there_.defined()) {
-    const auto count = static_cast<int64_t>(ranges.size());  // 0 where all are frozen
+    const auto count = static_cast<int64_t>(ranges.size());  // 0 if all are frozen
     const int64_t room = std::max<int64_t>(count, 1);
     Reserve(&ranges_there_, room * static_cast<int64_t>(sizeof(DeviceRange)), device_);
     Reserve(&rates_, room * static_cast<int64_t>(sizeof(DeviceRates)), device_);

@@ -1,5 +1,5 @@
-// An optimizer's passes over an arena that lies on a device: everything is queued, nothing is read
-// back.
+// An optimizer's passes over an arena on a device. All work is queued, and only ReadSteps reads
+// anything back.
 #pragma once
 
 #include <cstdint>
@@ -13,55 +13,56 @@
 
 namespace lathe {
 
-// The factor that all gradients count times: [] float32 on the device, or undefined for 1. Where
-// parameters have different ones, their gradients are multiplied first.
+// Returns the factor by which all gradients must still be multiplied: [] float32 on the device, or
+// undefined for 1. If the parameters' factors differ, it multiplies the gradients by them first.
 Tensor CommonGradScale(ParameterArena& arena);
 
-// L2 norm of all gradients times their factors, [] float32 on the device.
+// Returns the L2 norm of all gradients times their factors, [] float32 on the device.
 Tensor DeviceGradNorm(ParameterArena& arena);
 
-// What an optimizer is on a device.
+// An optimizer's method (AdamW or SGD), its constants and its moments on a device.
 struct DeviceMethod {
   RateRule rule;
   AdamWConstants adamw = {};
   SgdConstants sgd = {};
-  Tensor m = {}, v = {};  // SGD: the momentum's buffer, or undefined; v is undefined
+  Tensor m = {}, v = {};  // for SGD m is the momentum's buffer or undefined, v undefined
 };
 
 // The rates of the coming step.
 struct StepRates {
-  static constexpr int64_t kMost = 64;  // values.num_rates
+  static constexpr int64_t kMost = 64;  // the most that values.num_rates may be
   RateValues values;
-  std::vector<double> lrs;  // (groups, values.num_rates)
+  std::vector<double> lrs;  // [groups, values.num_rates]
 };
 
-// What is to be done is put together call by call and queued by Step or Queue.
+// Queues an optimizer's updates on a device. Unscale and Clip only collect work; Step and Queue
+// queue all that was collected.
 class DeviceUpdater {
  public:
   DeviceUpdater(Device device, int num_groups);
 
-  // The gradients are divided by the scale of this scaler; a Step is skipped if one is not finite.
+  // Divides the gradients by the scaler's scale. The next Step is skipped if one is not finite.
   void Unscale(ParameterArena& arena, ScalerState* scaler);
-  // The gradients' factor becomes min(1, max_norm / (norm + 1e-6)). Returns [2] float32: the norm
-  // before, and the scale of the scaler, if any, or 1. losses [n] float32 and latch [] float32, or
-  // undefined: see DeviceOptimizerKernels::clip.
+  // Sets the gradients' factor to min(1, max_norm / (norm + 1e-6)). Returns [2] float32: the norm
+  // before, and the scaler's scale, or 1 without a scaler. losses, [n] float32, and latch, []
+  // float32, may be undefined; see DeviceOptimizerKernels::clip.
   Tensor Clip(ParameterArena& arena, double max_norm, const Tensor& losses, const Tensor& latch,
               const ScalerState* scaler);
-  // ranges: what is updated. counters: [n] int64, one for each parameter. scaler: null without.
-  // Returns whether ReadSteps tells if the step was taken: one with a scaler, and one that may be
-  // held back by clipping.
+  // Updates `ranges` of the arena. counters: [n] int64, one for each parameter. scaler: null for
+  // none. Returns true if only ReadSteps can tell whether the step was taken. This holds with a
+  // scaler, and for a step that clipping may hold back.
   bool Step(ParameterArena& arena, const DeviceMethod& method, std::vector<DeviceRange> ranges,
             DType narrow_type, const Tensor& counters, const StepRates& rates, ScalerState* scaler);
   void Queue();
 
-  // What has become of the steps that Step says it of. Waits for them.
+  // Returns the counts of those steps for which Step returned true. Waits for the device.
   ScaledSteps ReadSteps() const;
 
   Device device() const { return device_; }
   UpdateGraphs& graphs() { return graphs_; }
 
  private:
-  // What the device reads of a step.
+  // A step's values that the device reads.
   struct Values {
     ClipValues clip;
     RateValues rates;
@@ -71,17 +72,17 @@ class DeviceUpdater {
   Device device_;
   DeviceBackend& backend_;
   UpdateGraphs graphs_;
-  DeviceUpdate waiting_;  // to be queued
+  DeviceUpdate waiting_;  // the work that was collected
   Values waiting_values_;
   std::vector<double> waiting_lrs_;
-  Tensor waiting_results_, waiting_losses_;  // where waiting_values_ points
+  Tensor waiting_results_, waiting_losses_;  // waiting_values_ points to them
   Tensor values_;                            // [bytes] u8: Values, then lrs
   Tensor norm_, factor_, scaled_factor_;     // [] f32
-  Tensor scratch_;                           // [bytes] u8, of the norm
+  Tensor scratch_;                           // [bytes] u8, for the norm
   Tensor steps_;                             // [bytes] u8: ScaledSteps
   std::vector<DeviceRange> ranges_;
-  Tensor ranges_there_;  // [bytes] u8, the same on the device
-  Tensor rates_;         // [bytes] u8
+  Tensor ranges_there_;  // [bytes] u8: ranges_ on the device
+  Tensor rates_;         // [bytes] u8: DeviceRates for each range
 };
 
 }  // namespace lathe

@@ -40,11 +40,11 @@ int64_t GradScaler::num_skipped_steps() const {
   return num_skipped_steps_;
 }
 
-// DeviceOptimizerKernels::begin_pass is the same on a device.
+// DeviceOptimizerKernels::begin_pass does the same on a device.
 void GradScaler::Update(bool found_inf) {
   LeaveDevice();
   if (found_inf) {
-    // Never 0, which nothing can be divided by.
+    // The scale must not become 0, because gradients are divided by it.
     scale_ = std::max(scale_ * static_cast<float>(options_.backoff_factor),
                       std::numeric_limits<float>::min());
     growth_tracker_ = 0;
@@ -90,7 +90,7 @@ void GradScaler::Backward(const Tensor& loss, double factor) {
 
 void GradScaler::StepIsDue(bool found_inf) {
   unscaled_ = false;
-  // Of several optimizers that make a step with the same pass, any.
+  // If several optimizers make a step after one pass, one skipped step counts for all.
   step_was_skipped_ = found_inf || (stepped_ && step_was_skipped_);
   stepped_ = true;
   num_skipped_steps_ += found_inf;

@@ -20,7 +20,8 @@ namespace {
 TEST(GradScaler, Rule) {
   GradScaler scaler(
       {.init_scale = 8, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3});
-  // One letter a step: '.' good, '!' overflow. The scale after each.
+  // One character for each step: '.' is a good step, '!' an overflow. `scales` has the scale after
+  // each.
   const std::string steps =
       "..."
       "..!"
@@ -29,7 +30,7 @@ TEST(GradScaler, Rule) {
       "..!"
       "!";
   const std::vector<float> scales = {8, 8, 32, 32, 32, 8, 8, 8, 32, 32, 8, 8, 8, 32, 8, 2};
-  // The tracker begins anew after growth and after an overflow: ".!." leaves one good step.
+  // The count of good steps restarts after growth and after an overflow: ".!." leaves a count of 1.
   for (size_t i = 0; i < steps.size(); ++i) {
     scaler.Update(steps[i] == '!');
     EXPECT_EQ(scaler.scale(), scales[i]) << i;
@@ -74,7 +75,7 @@ TEST(GradScaler, Options) {
   EXPECT_THROW(GradScaler({.growth_interval = 0}), Error);
 }
 
-// x and the loss factor * sum x, whose gradient is the factor.
+// A model with one parameter x and the loss factor * sum x, whose gradient is `factor`.
 struct Line {
   Tensor x = Tensor::FromVector<float>({1, 2, 3}).SetRequiresGrad(true);
   SGD optimizer = SGD(std::vector<Parameter>{{.name = "x", .tensor = x}}, {.lr = 0.5});
@@ -104,7 +105,8 @@ TEST(GradScaler, GradientsAreDividedOnce) {
   EXPECT_EQ(line.Grad(), Floats(3, 3.5f * 65536));
   EXPECT_FLOAT_EQ(static_cast<float>(GradNorm(line.optimizer).Item()), 3.5f * std::sqrt(3.0f));
   EXPECT_EQ(line.Grad(), Floats(3, 3.5f));
-  EXPECT_THROW(line.scaler->Backward(line.Loss(1)), Error);  // would be added to what is divided
+  EXPECT_THROW(line.scaler->Backward(line.Loss(1)),
+               Error);  // would add scaled gradients to divided ones
   ClipGradValue(line.optimizer, 2);
   EXPECT_EQ(line.Grad(), Floats(3, 2));
   line.optimizer.Step();
@@ -144,7 +146,8 @@ TEST(GradScaler, AnOverflowSkipsTheStepAndLowersTheNextScale) {
   EXPECT_EQ(line.x.ToVector<float>(), (Floats{0, 1, 2}));
 }
 
-// An overflow in any pass of a window shows at its end; the scale stays until then.
+// During gradient accumulation the scale stays, and an overflow in any pass skips the step at the
+// end.
 TEST(GradScaler, TheScaleStaysWithinAWindow) {
   Line line({.init_scale = 1e30, .growth_interval = 1});
   const auto may_step = std::make_shared<bool>(false);

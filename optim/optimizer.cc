@@ -12,8 +12,8 @@
 namespace lathe {
 namespace {
 
-// The groups' parameters in the order of registration, if they lie in an arena already: it is kept
-// then instead of copied, whatever way the groups divide it.
+// Returns the parameters of all groups. Parameters in one storage come in the order of
+// registration. So an arena that they form already is kept, however the groups divide it.
 std::vector<Parameter> InArenaOrder(const std::vector<ParameterGroup>& groups) {
   std::vector<Parameter> all;
   for (const ParameterGroup& group : groups) {
@@ -30,7 +30,8 @@ std::vector<Parameter> InArenaOrder(const std::vector<ParameterGroup>& groups) {
   return all;
 }
 
-// An optimizer that shares nothing needs whole gradients.
+// Throws if this rank has only a part of the gradients and the optimizer doesn't share out its
+// update.
 void CheckHasGrads(Optimizer& optimizer) {
   if (optimizer.shares() == nullptr && optimizer.arena().has_partial_grads()) {
     optimizer.arena().grads();  // throws
@@ -75,12 +76,13 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
     }
   }
   arena_ = ParameterArena::Of(InArenaOrder(groups));
-  arena_->GradsToRead();  // now, lest the first backward pass make a buffer for each
+  // Allocates the gradients now. Otherwise the first backward pass would make one buffer for each.
+  arena_->GradsToRead();
 
   const auto& entries = arena_->entries();
   for (size_t i = 0; i < entries.size(); ++i) {
     const int64_t begin = entries[i].offset;
-    // The gap after a parameter belongs to it: an update leaves its zeros as they are.
+    // A range includes the gap after its parameter: an update leaves the gap's zeros as they are.
     const int64_t end = i + 1 < entries.size() ? entries[i + 1].offset : arena_->values().numel();
     const Tensor& parameter = entries[i].parameter.tensor;
     ranges_.push_back({begin, end, group_of.at(parameter.impl().get()), parameter, {{begin, end}}});
@@ -113,7 +115,8 @@ void Optimizer::Step() {
     if (updater_ != nullptr) updater_->Queue();
     throw;
   }
-  if (updater_ != nullptr) updater_->Queue();  // where the step was skipped
+  // Queues what still waits if the step was skipped.
+  if (updater_ != nullptr) updater_->Queue();
 }
 
 void Optimizer::MakeStep() {
@@ -134,24 +137,25 @@ void Optimizer::MakeStep() {
   }
   if (scaler_ != nullptr && !decided_there) {
     UnscaleGrads();
-    // Undefined: no backward pass has been scaled so far.
+    // found_inf_ is undefined as long as no backward pass has been scaled.
     step_was_skipped_ = found_inf_.defined() && found_inf_.Item() != 0;
     scaler_->StepIsDue(step_was_skipped_);
     if (step_was_skipped_) return;
   }
   for (Tensor* buffer : StateBuffers()) {
-    if (buffer->defined()) *buffer = buffer->To(device);  // where a model has moved since
+    if (buffer->defined()) *buffer = buffer->To(device);  // the model may have moved since
   }
   steps_ = steps_.To(device);
   step_is_half_done_ = shares_ != nullptr;
   if (device == Device{}) ++step_count_;
-  // Others may begin to change this process's parameters, too.
+  // In shared memory ranks change each other's parameters, so all must have come this far.
   if (arena_->values().impl()->storage->is_shared()) shares_->wait();
   UpdateParameters();
   step_is_half_done_ = false;
 }
 
-// Where several processes have the parameters in common.
+// Throws if the parameters lie in memory that ranks share, and more than one rank would update some
+// of them.
 void Optimizer::CheckOneUpdates() const {
   if (!arena_->values().impl()->storage->is_shared()) return;
   if (shares_ == nullptr) {
@@ -185,7 +189,7 @@ void Optimizer::Unscale() {
   if (arena_->values().device() != Device{}) {
     Updater().Unscale(*arena_, Scaler());
   } else {
-    const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);  // rows of zeros stay so
+    const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);  // rows of zeros stay zero
     found_inf_ = Tensor::Zeros({}, DType::kF32);
     const float inverse = 1 / scaler_->scale();
     for (float& g : grads.values<float>()) {
@@ -202,7 +206,8 @@ void Optimizer::UnscaleGrads() {
   if (updater_ != nullptr) updater_->Queue();
 }
 
-// What the processes have kept of their parts all get before other parts become theirs.
+// Makes `own` follow the present shares. First every rank gets the moments that other ranks have
+// kept for their old parts.
 void Optimizer::AdoptShares() {
   std::shared_ptr<const UpdateShares> now =
       present_shares_ == nullptr ? nullptr : present_shares_->now;
@@ -230,7 +235,7 @@ void Optimizer::GatherUpdates(const std::vector<ElementRange>& changed) {
 
 namespace {
 
-// What this process sums of the squares of gradients.
+// The slices of the gradients whose squares this rank sums.
 class GradStretches {
  public:
   explicit GradStretches(Optimizer& optimizer)
@@ -239,7 +244,7 @@ class GradStretches {
     for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
       const Tensor& p = entry.parameter.tensor;
       const ElementRange all = {entry.offset, entry.offset + p.numel()};
-      // Rows that are known to be 0 are left out.
+      // Leaves out rows that are known to be 0.
       if (const auto& rows = p.impl()->grad_rows) {
         const int64_t width = p.numel() / p.dim(0);
         for (const int32_t row : *rows)
@@ -261,13 +266,14 @@ class GradStretches {
   void Add(ElementRange range) {
     if (shares_ == nullptr) return Cut(range);
     for (const ElementRange& own : Within(range, shares_->own)) Cut(own);
-    // What all have, one of them counts.
+    // Every rank holds the gradients outside of the parts. The ranks take turns, so that each slice
+    // is counted once.
     for (const ElementRange& common : Without(range, shares_->parts)) {
       if (next_++ % shares_->size == shares_->rank) Cut(common);
     }
   }
   void Cut(ElementRange range) {
-    constexpr int64_t kMost = 16384;  // elements: what threads share out
+    constexpr int64_t kMost = 16384;  // elements that one thread takes at a time
     for (; range.size() > 0; range.begin += kMost) {
       stretches_.push_back({grads_ + range.begin, std::min(range.size(), kMost)});
     }
@@ -305,8 +311,8 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   }
   const float norm = NormOf(optimizer);
   const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
-  // Only noted: whoever reads the gradients multiplies. A ratio that is NaN spoils all of them, so
-  // that nobody takes them for clipped.
+  // Only records the factor: whoever reads the gradients multiplies by it. A NaN factor makes all
+  // gradients NaN, so that nobody takes them for clipped.
   if (!(ratio >= 1)) {
     for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
       entry.parameter.tensor.impl()->grad_scale = ratio;
@@ -319,7 +325,7 @@ void ClipGradValue(Optimizer& optimizer, double max_value) {
   Check(max_value >= 0, "ClipGradValue", "max_value must be at least 0 but is ", max_value);
   optimizer.UnscaleGrads();
   CheckHasGrads(optimizer);
-  const Tensor& grads = optimizer.arena().GradsToRead();  // rows of zeros stay so
+  const Tensor& grads = optimizer.arena().GradsToRead();  // rows of zeros stay zero
   const float limit = static_cast<float>(max_value);
   if (OnDevice(optimizer)) {
     return DeviceKernels<DeviceOptimizerKernels>().clamp(grads.data<float>(), grads.numel(), limit);
@@ -328,7 +334,7 @@ void ClipGradValue(Optimizer& optimizer, double max_value) {
   const int64_t n = grads.numel();
 #pragma omp parallel for simd schedule(static) if (parallel : n > 16384)
   for (int64_t i = 0; i < n; ++i) {
-    const float low = g[i] < -limit ? -limit : g[i];  // a NaN stays one
+    const float low = g[i] < -limit ? -limit : g[i];  // NaN stays NaN
     g[i] = low > limit ? limit : low;
   }
 }

@@ -1,4 +1,5 @@
-// Optimizers. They put their parameters into one arena (nn/arena.h) and update it in flat passes.
+// The optimizers AdamW and SGD. An optimizer puts its parameters into one arena (nn/arena.h) and
+// updates it in flat passes.
 //
 //   AdamW optimizer(model.Parameters(), {.lr = 3e-5, .weight_decay = 0.01});
 //   Backward(loss); ClipGradNorm(optimizer, 1.0); optimizer.Step(); optimizer.ZeroGrad();
@@ -23,20 +24,21 @@ struct DeviceMethod;
 struct UpdateGraphStatistics;
 struct ScaledSteps;
 
-// Rates that follow from the number of the schedule's step.
+// Learning rates as a function of the schedule's step, and the present step.
 struct RateSchedule {
   std::function<double(int group, int64_t step)> rate;
   int64_t step = 0;
 };
 
-// A set of parameters with a rate and a decay of their own.
+// A set of parameters with their own learning rate and weight decay.
 struct ParameterGroup {
   std::vector<Parameter> parameters;
-  double lr = -1;            // negative: the optimizer's
-  double weight_decay = -1;  // negative: the optimizer's
+  double lr = -1;            // negative: that of the optimizer's options
+  double weight_decay = -1;  // negative: that of the optimizer's options
 };
 
-// Trainer's two groups: {decay: weight_decay; biases and norms: 0}.
+// Returns the two groups of Transformers' Trainer: parameters that decay, with `weight_decay`, and
+// the others (biases and norms), with 0.
 std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters,
                                         double weight_decay);
 
@@ -44,85 +46,91 @@ class Optimizer {
  public:
   virtual ~Optimizer();
 
-  // One update from the gradients in the arena, at each group's current lr. Parameters whose
-  // gradient was never computed count as having gradient 0; those that require none (frozen ones)
-  // stay as they are. Where the update is shared out, a collective.
+  // Updates the parameters from the gradients in the arena, at each group's current lr. A parameter
+  // whose gradient was never computed counts as having gradient 0. Parameters that require no
+  // gradient (frozen ones) stay as they are. If the ranks share out the update, this is a
+  // collective.
   void Step();
   void ZeroGrad();
-  // From now on Step and ZeroGrad do nothing while *may_step is false: an Accelerator says so while
-  // gradients still accumulate. Schedules of this optimizer wait with it.
+  // From now on Step and ZeroGrad do nothing while *may_step is false, and schedules of this
+  // optimizer make no step. An Accelerator sets *may_step to false during gradient accumulation.
   void StepOnlyIf(std::shared_ptr<const bool> may_step) { may_step_ = std::move(may_step); }
   bool may_step() const { return may_step_ == nullptr || *may_step_; }
-  // From now on gradients are those of losses that `scaler` has multiplied. They are divided before
-  // Step, GradNorm or clipping use them, and a Step does nothing if one of them is not finite: it
-  // doesn't count, and schedules of this optimizer wait. On a device nobody waits to find out which
-  // steps did something: the functions marked with (*) do when they are called.
+  // From now on gradients are those of losses that `scaler` has multiplied. They are divided by its
+  // scale before Step, GradNorm or clipping use them. Step does nothing if one of them is not
+  // finite. Such a step doesn't count, and schedules of this optimizer skip theirs. On a device the
+  // host doesn't wait to learn which steps were skipped; functions marked with (*) wait when
+  // called.
   void UseGradScaler(std::shared_ptr<GradScaler> scaler);
   const std::shared_ptr<GradScaler>& grad_scaler() const { return scaler_; }
-  // Divides the gradients, once a step. Where there is no scaler, nothing.
+  // Divides the gradients by the scaler's scale, at most once per step. Does nothing without a
+  // scaler.
   void UnscaleGrads();
-  // Whether the last Step did nothing for that reason. (*)
+  // True if the last Step did nothing because a gradient was not finite. (*)
   bool step_was_skipped() const;
-  // From now on each Step updates this process's part of the parameters and gets the rest from the
-  // others: an Accelerator says so (AcceleratorOptions::shard_optimizer).
+  // From now on each Step updates this rank's part of the parameters and gets the rest from the
+  // other ranks. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
   void ShareUpdates(std::shared_ptr<const PresentShares> shares);
-  // Null unless the update is shared out.
+  // The shares in force; null unless the update is shared out.
   const UpdateShares* shares() const {
     return present_shares_ == nullptr ? nullptr : present_shares_->now.get();
   }
-  // On a GPU: whether updates that come again are repeated as CUDA graphs (optim/update_graphs.h).
-  // Off at first; an Accelerator says so (AcceleratorOptions::step_graphs).
+  // If `on`, a device repeats recurring updates as CUDA graphs (optim/update_graphs.h). Off at
+  // first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
   UpdateGraphStatistics graph_statistics() const;
-  // Whether a Step ended with an error when some parameters had changed and others, or parts of
-  // them, had not.
+  // True if the last update was shared out and ended with an error. Then some parameters, or parts
+  // of them, may have changed while others have not.
   bool step_is_half_done() const { return step_is_half_done_; }
 
   int num_groups() const { return static_cast<int>(lr_.size()); }
   double lr(int group = 0) const;    // (*)
   void SetLr(int group, double lr);  // (*)
   double initial_lr(int group = 0) const { return initial_lr_[group]; }
-  double used_lr(int group = 0) const;  // of the last Step (*)
-  // If the last Step did something, `schedule` makes a step and sets the rates. While Step waits,
-  // nothing.
+  double used_lr(int group = 0) const;  // that of the last Step (*)
+  // Makes a step of `schedule` and sets the rates, unless the last Step was skipped. Does nothing
+  // while StepOnlyIf holds Step back.
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
-  int64_t step_count() const;  // (*)
-  // What decides on its updates besides the gradients: groups, rates, decay, moments. Prepare
-  // demands that it is the same in all processes of a job.
+  int64_t step_count() const;  // steps that were taken (*)
+  // The settings that decide on the updates besides the gradients: groups, rates, decay, moments.
+  // Accelerator::Prepare throws unless they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const;
   ParameterArena& arena() const { return *arena_; }
   const std::shared_ptr<ParameterArena>& shared_arena() const { return arena_; }
 
  protected:
-  // What Step does: updates `own` of each range that is trained, calls GatherUpdates, then whatever
-  // else depends on the values.
+  // The update that Step makes. Updates `own` of each range that is trained, calls GatherUpdates
+  // and then updates whatever else depends on the values.
   virtual void UpdateParameters() = 0;
-  // The buffers it keeps, each as large as the arena once it is defined.
+  // The optimizer's buffers of moments. Each is as large as the arena once it is defined.
   virtual std::vector<Tensor*> StateBuffers() = 0;
-  // After `own` of this range has changed; the buffers are whole then.
+  // Called after `own` of this range has changed. At that time the buffers hold every rank's
+  // moments.
   virtual void OnNewOwn(size_t /*range*/) {}
-  // The other processes' part of the values, of which nothing else than `changed` (UpdateShares)
-  // can have been updated.
+  // Gets the other ranks' parts of the values. Only elements in `changed` (see UpdateShares) can
+  // have been updated.
   void GatherUpdates(const std::vector<ElementRange>& changed);
-  // All values.
+  // The range of all elements of the arena.
   ElementRange Everything() const { return {0, arena_->values().numel()}; }
-  // UpdateParameters where the values lie on a device.
+  // UpdateParameters for values on a device.
   void UpdateOnDevice(const DeviceMethod& method);
   Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
 
-  // A parameter's stretch of the arena, with the gap after it.
+  // A parameter's slice of the arena, with the gap after it.
   struct Range {
     int64_t begin, end;  // elements
     int group;
     Tensor parameter;
-    std::vector<ElementRange> own;  // what this process updates: all of it unless that is shared
+    std::vector<ElementRange> own;  // what this rank updates: all, unless it is shared out
   };
   std::shared_ptr<ParameterArena> arena_;
   std::vector<Range> ranges_;
-  mutable std::vector<double> lr_;  // after Settle
+  mutable std::vector<double> lr_;  // up to date after Settle
   std::vector<double> initial_lr_, weight_decay_;
-  Tensor steps_;  // [ranges] i64, where the values lie: each one's updates, fewer if it was frozen
-  std::shared_ptr<const UpdateShares> shares_;  // that `own` and the buffers follow
+  // [ranges] i64, where the values lie: the number of each range's updates, fewer if it was frozen.
+  Tensor steps_;
+  // The shares that `own` and the buffers correspond to; null: nothing is shared out.
+  std::shared_ptr<const UpdateShares> shares_;
 
  private:
   friend class StepGuard;
@@ -130,15 +138,15 @@ class Optimizer {
   void AdoptShares();
   void CheckOneUpdates() const;
   void MakeStep();
-  // Of the device where the values lie.
+  // The updater for the device on which the values lie.
   DeviceUpdater& Updater();
-  // Where the values lie on a device: what is to be done waits for the updater to queue it.
+  // UnscaleGrads, but on a device the division waits until the updater queues its work.
   void Unscale();
-  // The scaler's, or null.
+  // The scaler's state on the device, or null.
   ScalerState* Scaler();
-  // Finds out what has become of steps with a scaler on a device.
+  // Reads which steps with a scaler the device has taken, and makes rates and counts follow.
   void Settle() const;
-  // How many steps were taken.
+  // Brings step_count_ up to date.
   void CountSteps() const;
   // Sets the rates to those of the schedule's step `step`.
   void Follow(RateSchedule& schedule, int64_t step) const;
@@ -148,20 +156,20 @@ class Optimizer {
   bool step_is_half_done_ = false;
   std::shared_ptr<const bool> may_step_;
   std::shared_ptr<GradScaler> scaler_;
-  Tensor found_inf_;           // [] f32, beside the gradients: 1 if one is not finite
-  int64_t unscaled_pass_ = 0;  // of the scaler, whose gradients are divided
+  Tensor found_inf_;           // [] f32 on the host: 1 if a gradient is not finite
+  int64_t unscaled_pass_ = 0;  // the scaler's pass whose gradients are divided
 
-  // After Settle:
+  // Up to date after Settle:
   mutable std::vector<double> used_lr_;
   mutable int64_t step_count_ = 0;
   mutable bool step_was_skipped_ = false;
-  // Since then:
+  // Changes since the last Settle:
   mutable bool unsettled_ = false;                  // a step with a scaler was queued
-  mutable bool uncounted_ = false;                  // one that may be held back was
-  mutable std::shared_ptr<RateSchedule> schedule_;  // that makes steps if the optimizer does
+  mutable bool uncounted_ = false;                  // one that clipping may hold back was queued
+  mutable std::shared_ptr<RateSchedule> schedule_;  // the one that follows the queued steps
   mutable int64_t queued_advances_ = 0;             // its steps that the device knows of
-  mutable int64_t next_advances_ = 0;               // and those since
-  mutable std::unique_ptr<ScaledSteps> settled_;    // the device's counts then; null: zeros
+  mutable int64_t next_advances_ = 0;               // and its steps since
+  mutable std::unique_ptr<ScaledSteps> settled_;    // the device's counts when last read; null: 0
 };
 
 struct AdamWOptions {
@@ -172,13 +180,13 @@ struct AdamWOptions {
   double weight_decay = 0.01;  // PyTorch's default, decoupled
 };
 
-// Loshchilov & Hutter 2019, with PyTorch's placement of eps:
-//   p -= lr * wd * p; m, v moving averages; p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t))
-//   + eps).
+// AdamW (Loshchilov & Hutter 2019), with PyTorch's placement of eps:
+//   p -= lr * wd * p;  m, v: moving averages of g and g^2
+//   p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)
 class AdamW : public Optimizer {
  public:
   AdamW(std::vector<Parameter> parameters,
-        AdamWOptions options);  // one group, decay on all, as PyTorch
+        AdamWOptions options);  // one group, so all parameters decay, as in PyTorch
   AdamW(std::vector<ParameterGroup> groups, AdamWOptions options);
   NamedSettings Settings() const override;
 
@@ -189,18 +197,20 @@ class AdamW : public Optimizer {
   void AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed);
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
-  // For each range, those of its `own` one after the other; core/cpu/optimizer.h.
+  // For each range, the flags of its blocks (AdamWPart::active in core/cpu/optimizer.h): the blocks
+  // of each part of `own`, one part after the other.
   std::vector<std::vector<uint8_t>> active_;
-  // Where updates are shared out, for each range: the table's rows that ever had a gradient, in
-  // whatever process; whether any may have had one.
+  // If updates are shared out, for each range of a table: the rows that ever had a gradient on some
+  // rank.
   std::vector<std::vector<bool>> rows_;
+  // For each range: true if it is unknown which rows had one, so that every row may have.
   std::vector<bool> any_row_;
 };
 
 struct SGDOptions {
   double lr = 1e-3;
   double momentum = 0;
-  double weight_decay = 0;  // PyTorch's: added to the gradient
+  double weight_decay = 0;  // added to the gradient, as in PyTorch
   double dampening = 0;
   bool nesterov = false;
 };
@@ -218,33 +228,34 @@ class SGD : public Optimizer {
   Tensor momentum_;
 };
 
-// L2 norm over all gradients of the arena as a [] f32 tensor; nothing is read back to the host.
-// Where each process has only its part of the gradients, this and ClipGradNorm are collectives.
+// Returns the L2 norm over all gradients of the arena as a [] f32 tensor. Nothing is read back to
+// the host. If each rank has only its part of the gradients, this and ClipGradNorm are collectives.
 Tensor GradNorm(Optimizer& optimizer);
 
-// Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_) and returns
-// the norm before, on the parameters' device. A norm that is not finite leaves NaN in the
-// gradients, as PyTorch does (error_if_nonfinite=False); on a device, Step then leaves parameters
-// and moments as they are, unless somebody has read or set some of the gradients in between.
+// Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_). Returns the
+// norm before, on the parameters' device. A norm that is not finite leaves NaN in the gradients, as
+// PyTorch does (error_if_nonfinite=False). On a device, Step then leaves parameters and moments as
+// they are, unless some of the gradients were read or set in between.
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
 
-// Holds an optimizer back from a bad step on, for loops that look at losses and norms on a device
-// only now and then: they find the parameters as they were before the first step whose gradient or
-// loss was not finite, however many have come since. With a GradScaler, gradients that overflow are
-// no harm unless its scale is below GradScaler::kSmallestScale: their step alone is skipped.
+// Stops all updates from the first bad step on: the first one whose gradient norm or loss is not
+// finite. It is for loops that read losses and norms from a device only now and then. However many
+// steps later they look, they find the parameters as they were before the bad step. With a
+// GradScaler a gradient that overflows is no bad step unless the scale is below
+// GradScaler::kSmallestScale. Only the step with that gradient is skipped.
 //
 //   StepGuard guard;
 //   Tensor norm = guard.Clip(optimizer, 1.0, accelerator.LastLosses());  // instead of ClipGradNorm
 //   optimizer.Step();
 class StepGuard {
  public:
-  // ClipGradNorm, or GradNorm for max_norm 0, of an optimizer whose parameters lie on a device.
-  // losses: [n] float32 there, or undefined.
+  // Does ClipGradNorm, or only GradNorm for max_norm 0, and records a bad step. The optimizer's
+  // parameters must lie on a device. losses: [n] float32 on that device, or undefined.
   Tensor Clip(Optimizer& optimizer, double max_norm, const Tensor& losses);
-  // The same and the optimizer's Step, which are queued as one. While gradients accumulate it does
-  // nothing, and the result is undefined.
+  // Does Clip and the optimizer's Step, queued as one update. During gradient accumulation it does
+  // nothing and returns an undefined tensor.
   Tensor ClipAndStep(Optimizer& optimizer, double max_norm, const Tensor& losses);
-  // [] f32 on the device: what the gradients' loss was scaled by; 1 without a GradScaler.
+  // [] f32 on the device: the loss's scale at the last Clip; 1 without a GradScaler.
   const Tensor& last_scale() const { return scale_; }
 
  private:

@@ -1,5 +1,5 @@
-// The part of optimizers whose parameters lie on a device: what is queued there, and what the host
-// finds out about it later.
+// The part of Optimizer for parameters on a device. It queues the work there, and later it reads
+// back which steps were taken.
 #include <limits>
 #include <utility>
 
@@ -33,8 +33,8 @@ UpdateGraphStatistics Optimizer::graph_statistics() const {
 void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
   Storage& storage = *arena_->values().impl()->storage;
   std::vector<DeviceRange> ranges;
-  std::vector<TensorImpl*> narrowed;   // whose copies for products are kept up to date
-  std::vector<TensorImpl*> unchanged;  // whose copies stay right
+  std::vector<TensorImpl*> narrowed;   // the update keeps their low-precision copies current
+  std::vector<TensorImpl*> unchanged;  // frozen, so their low-precision copies stay current
   DType narrow_type = DType::kBF16;
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
@@ -59,7 +59,7 @@ void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
   }
   StepRates rates = {.values = {}, .lrs = lr_};
   if (scaler_ != nullptr) {
-    // Whether the schedule has made its steps the device knows: here are the rates for each case.
+    // Only the device knows how many steps the schedule has made. It gets the rates for each case.
     if (queued_advances_ + next_advances_ >= StepRates::kMost) Settle();
     queued_advances_ += next_advances_;
     rates.values = {.advance = std::exchange(next_advances_, 0),
@@ -182,7 +182,7 @@ Tensor StepGuard::Clip(Optimizer& optimizer, double max_norm, const Tensor& loss
 Tensor StepGuard::ClipAndStep(Optimizer& optimizer, double max_norm, const Tensor& losses) {
   if (!optimizer.may_step()) return {};
   Tensor norm = PrepareClip(optimizer, max_norm, losses);
-  optimizer.Step();  // which queues both
+  optimizer.Step();  // queues both
   return norm;
 }
 

@@ -107,7 +107,7 @@ TEST(OptimizerTest, GroupsKeepTheArenaOfTheModel) {
   const void* storage = arena->values().raw_data();
   SGD optimizer(DecayGroups(parameters, 0.5), {.lr = 1});
   EXPECT_EQ(optimizer.arena().values().raw_data(), storage);
-  optimizer.Step();  // no gradients: only the decay changes anything
+  optimizer.Step();  // without gradients only the decay changes values
   for (const Parameter& p : parameters) {
     EXPECT_EQ(p.tensor.data<float>()[1], p.decays ? 1 : 2) << p.name;
   }
@@ -145,7 +145,7 @@ TEST(OptimizerTest, StepsAndNormsDoNotDependOnThreads) {
   }
 }
 
-// Of any sizes, which threads share out together: each as if it were alone.
+// Threads share out parameters of all sizes together. Each is updated as if it were alone.
 TEST(AdamW, ManyParametersAreAsEachAlone) {
   const std::vector<int64_t> sizes = {5, 40'000, 1, 33'000, 16'384, 16'385, 700};
   const auto values = [](size_t which, int64_t n, float step) {
@@ -252,7 +252,8 @@ TEST(OptimizerTest, RejectsWrongOptions) {
   EXPECT_THROW(SGD({p}, {.momentum = -1}), Error);
 }
 
-// A step writes a parameter's bfloat16 copy with its values, so that nobody converts it again.
+// A step writes a parameter's bfloat16 copy together with its values, so that it needs no
+// conversion.
 TEST(AdamW, WritesTheLowPrecisionCopy) {
   const Parameter with = MakeParameter("with", {1, -2, 3.3f}, {3});
   const Parameter without = MakeParameter("without", {5, 6}, {2});
@@ -269,13 +270,13 @@ TEST(AdamW, WritesTheLowPrecisionCopy) {
   EXPECT_NE(rounded[0], 1);
   EXPECT_EQ(with.tensor.impl()->low_precision_version, with.tensor.impl()->storage->version());
   EXPECT_EQ(frozen.tensor.impl()->low_precision_version, frozen.tensor.impl()->storage->version());
-  // One that is made after the step is right, too.
+  // A copy that is made after the step is right, too.
   EXPECT_EQ(LowPrecisionCopy(without.tensor, DType::kBF16).To(DType::kF32).ToVector<float>(),
             without.tensor.To(DType::kBF16).To(DType::kF32).ToVector<float>());
 }
 
-// Parts of a parameter without any gradient are passed over: the result is that of the plain rule
-// all the same, whenever a part gets its first gradient, and also with a decay from some step on.
+// AdamW passes over parts of a parameter that never had a gradient. The result is still that of the
+// plain rule, whenever a part gets its first gradient, even if decay starts later.
 TEST(AdamW, PassesOverWhatNeverHadAGradient) {
   constexpr int64_t kSize = 1000;  // several blocks, the last one not whole
   std::vector<float> start(kSize);
@@ -285,7 +286,7 @@ TEST(AdamW, PassesOverWhatNeverHadAGradient) {
   AdamW optimizer({p}, {.lr = 0, .weight_decay = decay});
   std::vector<double> values(start.begin(), start.end()), m(kSize), v(kSize);
   for (int step = 1; step <= 6; ++step) {
-    const double lr = step <= 3 ? 0 : 0.01;  // at rate 0 nothing decays
+    const double lr = step <= 3 ? 0 : 0.01;  // nothing decays at rate 0
     optimizer.SetLr(0, lr);
     optimizer.arena().grads();
     std::vector<float> g(kSize);
@@ -303,11 +304,11 @@ TEST(AdamW, PassesOverWhatNeverHadAGradient) {
   for (int64_t i = 0; i < kSize; ++i) EXPECT_NEAR(p.tensor.data<float>()[i], values[i], 1e-6) << i;
 }
 
-// Rows known to have no gradient are passed over by the norm, by clipping and by AdamW. The same
-// steps with nothing known must end the same.
+// The norm, clipping and AdamW pass over rows that are known to have no gradient. Without this
+// knowledge the same steps give the same result.
 TEST(AdamW, KnownRowsChangeNothing) {
   const auto train = [](bool known) {
-    nn::Embedding table(200, 24, 0.02);  // rows that don't end where blocks do
+    nn::Embedding table(200, 24, 0.02);  // rows don't end where blocks do
     table.Initialize(7);
     AdamW optimizer(table.Parameters(), {.lr = 0.01, .weight_decay = 0});
     std::vector<float> norms;
@@ -344,7 +345,7 @@ void ExpectFrozenStays(const MakeOptimizer& make) {
   }
   EXPECT_EQ(layer.weight.ToVector<float>(), weight);
   EXPECT_NE(layer.bias.template ToVector<float>(), bias);
-  // Thawed, its first step is a first step: AdamW's goes as far as the rate says.
+  // The step after a thaw counts as the parameter's first: AdamW moves it by the whole rate.
   layer.weight.SetRequiresGrad(true);
   optimizer->ZeroGrad();
   Backward(Sum(layer.Forward(x)));
@@ -362,7 +363,8 @@ TEST(Optimizer, FrozenParametersStay) {
   });
 }
 
-// The first gradient of a parameter fills its momentum whole, also if it comes later than others'.
+// A parameter's first gradient enters its momentum whole, even if it comes later than those of
+// others.
 TEST(SGD, DampeningSparesTheFirstGradientOfAThawedParameter) {
   nn::Linear layer(1, 1, Init::Zeros());
   layer.Initialize(1);
@@ -432,7 +434,7 @@ TEST(Optimizer, GradientsThatAreSetOrTakenAwayCount) {
   layer.weight.SetGrad(Tensor::Full({1, 1}, 3));
   sgd.Step();
   EXPECT_EQ(layer.weight.Item(), -3);
-  for (int round = 0; round < 2; ++round) {  // 1: the other order
+  for (int round = 0; round < 2; ++round) {  // round 1: SetGrad({}) first
     sgd.ZeroGrad();
     if (round == 1) layer.weight.SetGrad({});
     Backward(Sum(layer.Forward(x)));

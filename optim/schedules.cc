@@ -17,7 +17,7 @@ double Ratio(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
 
-// 1 at the start, 0 after half a cycle.
+// Returns 1 at progress 0 and 0 after half a cycle.
 double Cosine(double cycles, double progress) {
   return 0.5 * (1 + std::cos(pi * cycles * 2 * progress));
 }
@@ -47,7 +47,7 @@ double MinLrRate(double base_lr, const ScheduleOptions& o) {
   if (o.min_lr_rate) {
     return *o.min_lr_rate;
   }
-  // A rate of 0 has no ratio to min_lr and stays 0 whatever the factor.
+  // A base rate of 0 has no ratio to min_lr and stays 0, whatever the factor.
   return base_lr > 0 ? *o.min_lr / base_lr : 0;
 }
 
@@ -126,7 +126,8 @@ class LambdaScheduler : public Scheduler {
     for (int group = 0; group < optimizer.num_groups(); ++group) {
       initial.push_back(optimizer.initial_lr(group));
     }
-    // One factor for all groups, from the first one's rate, as get_scheduler takes the optimizer's.
+    // All groups have the factor that follows from the first group's rate. get_scheduler takes one
+    // rate for all, too: the optimizer's.
     schedule_->rate = [name = std::move(name), initial = std::move(initial),
                        options = std::move(options)](int group, int64_t step) {
       return initial[group] * ScheduleMultiplier(name, step, initial[0], options);
@@ -181,7 +182,7 @@ class PlateauScheduler : public Scheduler {
 
  private:
   void Reduce() {
-    constexpr double kEps = 1e-8;  // PyTorch leaves a rate alone if it would change by less
+    constexpr double kEps = 1e-8;  // PyTorch keeps a rate that would change by no more
     for (int group = 0; group < optimizer_.num_groups(); ++group) {
       const double old_lr = optimizer_.lr(group);
       const double new_lr = std::max(old_lr * options_.factor, options_.min_lr.value_or(0));
@@ -215,7 +216,7 @@ const std::vector<std::string>& ScheduleNames() {
   return names;
 }
 
-// transformers/optimization.py: the *_lr_lambda of each schedule.
+// The formulas are the *_lr_lambda functions of transformers/optimization.py.
 double ScheduleMultiplier(const std::string& name, int64_t step, double base_lr,
                           const ScheduleOptions& o) {
   const auto& names = ScheduleNames();
@@ -230,10 +231,10 @@ double ScheduleMultiplier(const std::string& name, int64_t step, double base_lr,
   if (name == "constant") {
     return 1;
   }
-  if (name == "warmup_stable_decay") {  // it has warm-ups of its own
+  if (name == "warmup_stable_decay") {  // has its own kinds of warm-up
     return WarmupStableDecay(step, o);
   }
-  // Asked for before the warm-up is over, so that a wrong option is reported at once.
+  // Computed even during the warm-up, so that a wrong option is reported at once.
   const double min_lr_rate = name == "cosine_with_min_lr" ? MinLrRate(base_lr, o) : 0;
   const double polynomial =
       name == "polynomial" ? Polynomial(std::max(step, o.num_warmup_steps), base_lr, o) : 0;

@@ -1,7 +1,8 @@
 // Learning-rate schedules by Transformers' `get_scheduler` names, counted in optimizer steps.
 //
-//   auto scheduler = GetScheduler("linear", optimizer, {.num_warmup_steps = 100,
-//   .num_training_steps = 1000}); optimizer.Step(); scheduler->Step();
+//   ScheduleOptions options = {.num_warmup_steps = 100, .num_training_steps = 1000};
+//   auto scheduler = GetScheduler("linear", optimizer, options);
+//   optimizer.Step(); scheduler->Step();
 #pragma once
 
 #include <memory>
@@ -13,14 +14,14 @@
 
 namespace lathe {
 
-// Defaults are get_scheduler's; an option that the named schedule has no use for is ignored.
+// The defaults are those of get_scheduler. A schedule ignores options that it has no use for.
 struct ScheduleOptions {
   int64_t num_warmup_steps = 0;
   int64_t num_training_steps = 0;
   std::optional<double> num_cycles = {};  // cosine 0.5, cosine_with_restarts 1
   double power = 1.0;                     // polynomial
   double lr_end = 1e-7;                   // polynomial
-  std::optional<double> min_lr = {};  // cosine_with_min_lr: one of the two; reduce_lr_on_plateau
+  std::optional<double> min_lr = {};      // cosine_with_min_lr: this or min_lr_rate; plateau
   std::optional<double> min_lr_rate = {};
   std::optional<int64_t> timescale = {};        // inverse_sqrt: default num_warmup_steps or 10000
   std::optional<int64_t> num_decay_steps = {};  // warmup_stable_decay: required
@@ -35,9 +36,9 @@ struct ScheduleOptions {
   int64_t cooldown = 0;
 };
 
-// The factor on the base rate for optimizer step `step` (0-based). A pure function. Throws for an
-// unknown name (lists the known ones) and for reduce_lr_on_plateau, which is no function of the
-// step. `base_lr` matters to polynomial and to cosine_with_min_lr with min_lr.
+// Returns the factor on the base rate at optimizer step `step` (0-based). A pure function. Throws
+// for an unknown name, with the known ones, and for reduce_lr_on_plateau, which is no function of
+// the step. `base_lr` matters only to polynomial and to cosine_with_min_lr with min_lr.
 double ScheduleMultiplier(const std::string& name, int64_t step, double base_lr,
                           const ScheduleOptions& options);
 
@@ -46,12 +47,14 @@ const std::vector<std::string>& ScheduleNames();
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  virtual void Step() = 0;  // after each optimizer step; waits where that was skipped
-  virtual void StepMetric(double) {
-  }  // after each evaluation (reduce_lr_on_plateau); others ignore it
+  // Call it after each optimizer step. The scheduler skips its step whenever its optimizer skips
+  // one.
+  virtual void Step() = 0;
+  // Call it with the metric after each evaluation. Only reduce_lr_on_plateau uses it.
+  virtual void StepMetric(double) {}
   virtual double last_lr(int group = 0) const = 0;
-  // What decides on its rates, as names and values: Accelerator::Prepare demands that it is the
-  // same in all processes of a job.
+  // The settings that decide on the rates, as names and values. Accelerator::Prepare throws unless
+  // they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const { return {}; }
 };
 

@@ -81,7 +81,7 @@ TEST(SchedulesTest, RatesEqualTransformers) {
       const double expected = c["rates"][step];
       EXPECT_NEAR(optimizer.lr(), expected, 1e-14 * c["lr"].get<double>()) << step;
       EXPECT_EQ(scheduler->last_lr(), optimizer.lr());
-      scheduler->StepMetric(1);  // must not matter
+      scheduler->StepMetric(1);  // must change nothing
       scheduler->Step();
     }
   }
@@ -95,7 +95,7 @@ TEST(SchedulesTest, PlateauEqualsPyTorch) {
     SGD optimizer = MakeOptimizer(c["lr"]);
     auto scheduler = GetScheduler("reduce_lr_on_plateau", optimizer, OptionsOf(c["options"]));
     for (size_t i = 0; i < c["metrics"].size(); ++i) {
-      scheduler->Step();  // must not matter
+      scheduler->Step();  // must change nothing
       scheduler->StepMetric(c["metrics"][i]);
       EXPECT_DOUBLE_EQ(optimizer.lr(), c["rates"][i].get<double>()) << i;
     }

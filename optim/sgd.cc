@@ -8,7 +8,7 @@ namespace {
 
 struct SGDStep {
   float lr, weight_decay, momentum;
-  float take;  // the part of the gradient that enters the buffer: 1 - dampening
+  float take;  // the share of the gradient that enters the buffer: 1 - dampening
   bool nesterov;
 };
 
@@ -22,7 +22,7 @@ void Update(float* p, const float* g, int64_t n, const SGDStep& step) {
 
 void UpdateWithMomentum(float* p, float* buffer, const float* g, int64_t n, const SGDStep& step) {
   const SGDStep s = step;
-  // b = momentum * b + take * d; Nesterov steps along d + momentum * b, the plain method along b.
+  // b = momentum * b + take * d. Nesterov's step is along d + momentum * b, the plain one along b.
   const float of_gradient = s.nesterov ? 1.0f : 0.0f;
   const float of_buffer = s.nesterov ? s.momentum : 1.0f;
 #pragma omp parallel for simd schedule(static) if (parallel : n > 16384)
@@ -71,7 +71,7 @@ void SGD::UpdateParameters() {
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
     if (!range.parameter.requires_grad()) continue;
-    // A parameter's first gradient fills its buffer whole, whatever the dampening (PyTorch).
+    // A parameter's first gradient enters its buffer whole, whatever the dampening, as in PyTorch.
     const double take = ++steps[i] > 1 ? 1 - options_.dampening : 1;
     const SGDStep step = {.lr = static_cast<float>(lr_[range.group]),
                           .weight_decay = static_cast<float>(weight_decay_[range.group]),

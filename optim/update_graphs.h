@@ -1,4 +1,4 @@
-// The launches of an optimizer's update on a device as CUDA graphs.
+// CUDA graphs of the kernel launches of an optimizer's update.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace lathe {
 
-// An update, or a part of it: all that its launches depend on. What else changes from step to step
-// lies on the device, where the pointers lead.
+// All values on which the launches of an update, or of a part of it, depend. Values that change
+// from step to step lie on the device, behind these pointers.
 struct DeviceUpdate {
   struct Unscale {
-    float* grads;  // (n)
+    float* grads;  // [n]
     int64_t n;
     const ScalerState* scaler;
     ScaledSteps* steps;
     bool operator==(const Unscale&) const = default;
   };
   struct Clip {
-    float* grads;  // (n)
+    float* grads;  // [n]
     int64_t n;
     void* scratch;
     int64_t scratch_bytes;
@@ -36,7 +36,7 @@ struct DeviceUpdate {
     RateRule rule;
     AdamWConstants adamw;
     SgdConstants sgd;
-    float *p, *m, *v;  // SGD: m is the momentum's buffer, or null
+    float *p, *m, *v;  // for SGD m is the momentum's buffer or null
     const float* grads;
     const float* factor;  // null: 1
     const DeviceRange* ranges;
@@ -59,17 +59,17 @@ struct DeviceUpdate {
 };
 
 struct UpdateGraphStatistics {
-  int64_t recorded = 0, replayed = 0, eager = 0;  // as StepGraphStatistics
+  int64_t recorded = 0, replayed = 0, eager = 0;  // like StepGraphStatistics
 };
 
-// Updates that come again: the first time they run as they are, the second time they are recorded,
-// and from then on repeated with one call of the host's. Where they can't be recorded they run as
-// they are, and LogDebug says why.
+// Repeats recurring updates as CUDA graphs. An update runs eagerly the first time and is recorded
+// the second time. From then on one call of the host repeats it. If an update can't be recorded,
+// all updates run eagerly from then on, and LogDebug says why.
 class UpdateGraphs {
  public:
   explicit UpdateGraphs(DeviceBackend& backend) : backend_(backend) {}
   void Run(const DeviceUpdate& update);
-  // Off, as at first: all updates run as they are.
+  // Turns the graphs on or off. While they are off, as at first, all updates run eagerly.
   void Use(bool on);
   const UpdateGraphStatistics& statistics() const { return statistics_; }
 
@@ -83,7 +83,7 @@ class UpdateGraphs {
   DeviceBackend& backend_;
   bool on_ = false;
   bool given_up_ = false;
-  std::vector<Entry> entries_;  // the last one used is the last
+  std::vector<Entry> entries_;  // in the order of their last use
   UpdateGraphStatistics statistics_;
 };
 

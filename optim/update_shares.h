@@ -1,6 +1,6 @@
-// How several processes share out an optimizer's update (the first stage of ZeRO, Rajbhandari et
-// al. 2020): each updates its own part of the arena, keeps the moments of that part only, and gets
-// the others' new values afterwards.
+// How ranks share out an optimizer's update (the first stage of ZeRO, Rajbhandari et al. 2020).
+// Each rank updates its own part of the arena and keeps the moments of that part only. Afterwards
+// it gets the other ranks' new values.
 #pragma once
 
 #include <functional>
@@ -12,23 +12,26 @@
 
 namespace lathe {
 
-// Ranges are of elements of the arena, ascending and apart from each other.
+// One rank's view of the shares. Ranges count elements of the arena; they are ascending and don't
+// overlap.
 struct UpdateShares {
-  std::vector<ElementRange> parts;   // what is shared out; all processes update the rest
-  std::vector<ElementRange> own;     // of them, this process's
-  std::vector<ElementRange> others;  // and the other ones'
+  std::vector<ElementRange> parts;   // the elements shared out; all ranks update the rest
+  std::vector<ElementRange> own;     // this rank's elements of the parts
+  std::vector<ElementRange> others;  // the other ranks' elements of them
   int rank = 0, size = 1;
-  // Collectives. data, as large as the arena: `others` = what those processes have there. What is
-  // not in `changed` (ascending, apart from each other, the same in all processes) is the same
-  // already.
+  // The functions below are collectives.
+  // Sets `others` in data, which is as large as the arena, to the values that those ranks have
+  // there. Elements outside of `changed` are the same on all ranks already. `changed` must be
+  // ascending, without overlap and the same on all ranks.
   std::function<void(std::span<float> data, const std::vector<ElementRange>& changed)> gather;
-  // Returns when all processes have called it.
+  // Returns when all ranks have called it.
   std::function<void()> wait;
-  // The sum of all processes' values, the same bits on each.
+  // Returns the sum of all ranks' values, with the same bits on each rank.
   std::function<double(double)> sum;
 };
 
-// What holds at present: it changes when parameters are frozen or thawed. Null: nothing is shared.
+// The shares in force. They change when parameters are frozen or thawed. Null: nothing is shared
+// out.
 struct PresentShares {
   std::shared_ptr<const UpdateShares> now;
 };

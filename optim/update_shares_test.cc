@@ -1,4 +1,4 @@
-// Optimizers that share out their updates, as threads instead of processes.
+// Optimizers that share out their updates. Threads stand in for ranks.
 #include "lathe/optim/update_shares.h"
 
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@ namespace {
 constexpr int kSize = 3, kSteps = 6;
 using Ranges = std::vector<ElementRange>;
 
-// Buffers of all ranks, while they gather.
+// The state that the ranks share for their collectives.
 struct Meeting {
   std::barrier<> barrier{kSize};
   std::vector<float*> data = std::vector<float*>(kSize);
   std::vector<double> numbers = std::vector<double>(kSize);
-  std::vector<int64_t> gathered = std::vector<int64_t>(kSize);  // elements that could have changed
+  std::vector<int64_t> gathered = std::vector<int64_t>(kSize);  // sums of the sizes of `changed`
 };
 
 std::shared_ptr<const UpdateShares> Shares(Meeting& meeting, int rank, Ranges parts) {
@@ -77,8 +77,8 @@ struct Result {
 
 using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const Module&)>;
 
-// Trains with gradients that are functions of the step. The arena has bias [0, 7), weight
-// [16, 1866), table [1872, 7872).
+// Trains with gradients that are functions of the step; meeting: null to share nothing. The arena
+// has bias [0, 7), weight [16, 1866), table [1872, 7872).
 Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
   Model model;
   const auto optimizer = make(model);
@@ -100,7 +100,7 @@ Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
         grad[i] = (i + static_cast<size_t>(step)) % 5 == 0 ? 0 : std::sin(static_cast<float>(i));
     }
     if (present->now != nullptr) {
-      // What others' parts hold is of no account.
+      // This rank must not use the gradients of the other ranks' parts.
       float* grads = optimizer->arena().RawGrads().data<float>();
       for (const auto& entry : optimizer->arena().entries()) {
         const ElementRange all = {entry.offset, entry.offset + entry.parameter.tensor.numel()};
@@ -165,15 +165,15 @@ TEST(UpdateShares, SGD) {
   }
 }
 
-// Of a table whose rows with gradients are known, only those travel that ever had one: their
-// moments go on without.
+// If the rows of a table that have gradients are known, only rows that ever had one are exchanged.
+// Rows that had one before go on changing by their moments.
 TEST(UpdateShares, RowsOfATable) {
   const auto train = [](Meeting* meeting, int rank, double decay, int unknown_at) {
     Model model;
     AdamW optimizer(model.Parameters(), {.lr = 0.01, .weight_decay = decay});
     auto present = std::make_shared<PresentShares>();
     if (meeting != nullptr) {
-      // Stripes that begin and end within rows.
+      // The ranks' stripes begin and end within rows.
       present->now = Shares(*meeting, rank, {{0, 1866}, {1872, 3500}, {3500, 7872}});
       optimizer.ShareUpdates(present);
     }

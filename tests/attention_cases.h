@@ -1,4 +1,4 @@
-// Batches for attention, and the device's results against the host's.
+// Batches for tests of attention, and comparisons of the device's results with the host's.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline PackedSequences Packed(const std::vector<int32_t>& cu_seqlens) {
   return packed;
 }
 
-// The same batch where x lies.
+// Returns the same batch on x's device.
 inline PackedSequences At(const Tensor& x, PackedSequences packed) {
   if (x.device() == packed.cu_seqlens.device()) return packed;
   packed.num_tokens = packed.cu_seqlens.values<int32_t>().back();
@@ -38,7 +38,7 @@ inline PackedSequences At(const Tensor& x, PackedSequences packed) {
   return packed;
 }
 
-// Why the device that is checked can't be used; empty: it can.
+// Returns why the checked device can't be used; empty if it can.
 inline std::string WhyNoDevice() {
   if (CheckedDevice() == Device{}) return "";
   DeviceBackend* backend = FindDeviceBackend();
@@ -51,7 +51,8 @@ struct Outcome {
   std::vector<double> out, dq, dkv;
 };
 
-// Attention and its gradients on `device`, of the same random numbers for all dtypes but rounded.
+// Runs attention and its backward pass on `device`. The random numbers are the same for all dtypes,
+// rounded to `rounded_to`.
 inline Outcome RunOn(Device device, DType dtype, DType rounded_to, int64_t head_dim,
                      const std::vector<int32_t>& cu_seqlens, int64_t surplus,
                      const AttentionOptions& options) {
@@ -69,7 +70,7 @@ inline Outcome RunOn(Device device, DType dtype, DType rounded_to, int64_t head_
   const Tensor q = draw(q_rows).SetRequiresGrad(true), kv = draw(2 * rows).SetRequiresGrad(true);
   PackedSequences there = At(q, packed);
   AttentionOptions own = options;
-  if (device != Device{}) {  // which knows both itself
+  if (device != Device{}) {  // its kernels read both from device memory
     there.num_tokens = -1;
     const auto step = static_cast<int32_t>(std::exchange(own.dropout.key.step, 99));
     own.dropout.device_step = Tensor::FromVector<int32_t>({step}).To(device);
@@ -101,7 +102,8 @@ inline double MaxDifference(const Tensor& actual, const std::vector<double>& exp
   return difference;
 }
 
-// With dropout: one wrong bit of a mask is an error of the size of a probability.
+// Expects the checked device's results to be the host's. With dropout, one wrong bit of a mask is
+// an error of the size of a probability.
 inline void CompareWithHost(int64_t head_dim, const std::vector<int32_t>& cu_seqlens,
                             int64_t surplus, const AttentionOptions& options,
                             const std::vector<DType>& dtypes = {DType::kF32, DType::kBF16,
@@ -135,8 +137,8 @@ inline AttentionOptions Options(int64_t heads, bool first, double p) {
   return options;
 }
 
-// With equal scores, the identity as values and as the output's gradient, out[i][j] and dV[j][i]
-// are 0 where dropout takes key j from query i, and nowhere else.
+// All scores are equal, and the values and the output's gradient are the identity. So out[i][j] and
+// dV[j][i] are 0 where dropout takes key j from query i, and nowhere else.
 struct MaskCase {
   Tensor q, kv;  // q: zeros
   Tensor identity;
@@ -156,7 +158,7 @@ inline MaskCase MaskCaseOf(const PackedSequences& packed, int64_t heads, int64_t
           Tensor::FromVector(identity, {rows, H})};
 }
 
-// Of the output and of the values' gradient, row by row.
+// Returns which elements of the output and of the values' gradient are kept, row by row.
 inline std::vector<bool> Kept(const MaskCase& mask, const PackedSequences& packed,
                               const AttentionOptions& options, DType dtype, Device device) {
   const auto leaf = [&](const Tensor& x) { return x.To(dtype).To(device).SetRequiresGrad(true); };

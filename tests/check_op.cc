@@ -16,7 +16,7 @@
 namespace lathe {
 namespace {
 
-// Whether ops run on a GPU, not on the host nor on the emulated device.
+// Returns true if ops run on a GPU, not on the host or on the emulated device.
 bool OnGpu() {
   return CheckedDevice() != Device{} && FindDeviceBackend()->Build() != "emulated CUDA";
 }
@@ -26,7 +26,8 @@ using OpFunction = std::function<Tensor(const Tensors&)>;
 
 enum class Inputs { kLeaves, kLeavesTwice, kComputed };
 
-// Uniform in [-1, 1), rounded to float32 so that both precisions start from the same numbers.
+// Returns uniform numbers in [-1, 1), rounded to float32 so that both precisions start from the
+// same numbers.
 Values Draw(const std::string& name, uint32_t stream, int64_t n) {
   const uint64_t key = HashName(name);
   Values values(static_cast<size_t>(n));
@@ -53,7 +54,7 @@ Tensor Identity(const Tensor& x) {
 struct Result {
   Shape shape;
   Values values;
-  std::vector<Values> grads;  // empty where none was asked for
+  std::vector<Values> grads;  // empty if none was asked for
 };
 
 class Checker {
@@ -104,7 +105,7 @@ class Checker {
   }
 
  private:
-  // The op's value and the gradients of sum(output * cotangent).
+  // Returns the op's value and the gradients of sum(output * cotangent).
   Result Run(const OpFunction& op, const std::vector<Values>& inputs, DType dtype,
              const std::vector<bool>& needs_grad, Inputs how = Inputs::kLeaves,
              std::optional<DType> narrow = {}) {
@@ -186,8 +187,8 @@ class Checker {
     for (Values& grad : doubled.grads) {
       for (double& v : grad) v *= 2;
     }
-    // A device's products may take another algorithm where they add, or have one gradient to
-    // compute.
+    // On a device a product may take another algorithm if it adds to its result, or if there is one
+    // gradient to compute.
     const double tolerance = OnGpu() ? 5e-6 : 1e-6;
     Compare("two passes", Run(case_.op, inputs_, DType::kF32, needs_grad_, Inputs::kLeavesTwice),
             doubled, tolerance, tolerance);
@@ -203,7 +204,8 @@ class Checker {
     }
   }
 
-  // Activations in a narrow dtype, against the reference on the same rounded inputs.
+  // Runs the op with activations in a narrow dtype. Compares with the reference on the same rounded
+  // inputs.
   void CheckNarrow(const OpFunction& reference, DType dtype, double tolerance) {
     std::vector<Values> inputs = inputs_;
     for (size_t i : case_.activations) {
@@ -214,9 +216,9 @@ class Checker {
             Run(reference, inputs, DType::kF64, needs_grad_), tolerance, tolerance);
   }
 
-  // (f(x + h) - f(x - h)) / 2h for f = sum(output * cotangent), in float64.
+  // Compares gradients with (f(x + h) - f(x - h)) / 2h for f = sum(output * cotangent), in float64.
   void CheckDifferences(const OpFunction& op) {
-    constexpr size_t kMostElements = 48;  // of one input; a large one is sampled
+    constexpr size_t kMostElements = 48;  // per input; larger ones are sampled
     const Result analytic = Run(op, inputs_, DType::kF64, needs_grad_);
     const Values cotangent = Draw(case_.name, 1000, static_cast<int64_t>(analytic.values.size()));
     NoGradGuard no_grad;

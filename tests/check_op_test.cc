@@ -1,4 +1,4 @@
-// CheckOp must find the faults that it is there for.
+// Shows that CheckOp finds the faults that it is there for.
 #include "lathe/tests/check_op.h"
 
 #include <gtest/gtest-spi.h>
@@ -12,7 +12,7 @@ namespace {
 
 using OpFunction = std::function<Tensor(const Tensors&)>;
 
-// The first failures that CheckOp reports for x[0] * x[1] done by `op`, as text.
+// Returns, as text, the failures that CheckOp reports if `op` computes x[0] * x[1].
 std::string FaultsOf(const OpFunction& op, bool with_composed = false) {
   testing::TestPartResultArray results;
   {
@@ -27,7 +27,7 @@ std::string FaultsOf(const OpFunction& op, bool with_composed = false) {
   return faults;
 }
 
-// a b with gradients that `backward` gives.
+// Returns a b, with the gradients that `backward` gives.
 Tensor MulWith(const Tensors& x, BackwardFunction backward) {
   const Tensor y = Mul(x[0].Detach(), x[1].Detach());
   return Record("mul", y, x, {}, std::move(backward));
@@ -61,7 +61,7 @@ TEST(CheckOp, FindsAMissingGradient) {
   EXPECT_NE(FaultsOf(off).find("input 1 got no gradient"), std::string::npos);
 }
 
-// Assigns into a leaf's buffer where it must add.
+// The op assigns to a leaf's buffer where it must add.
 TEST(CheckOp, FindsAnOverwrittenLeafGradient) {
   const auto off = [](const Tensors& x) {
     return MulWith(x, [a = x[0].Detach(), b = x[1].Detach()](BackwardContext& context) {

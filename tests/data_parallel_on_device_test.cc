@@ -1,5 +1,5 @@
-// Training in several processes with a GPU each, against one process and against the CPU;
-// who is blamed. On GPUs where there are any, and on emulated ones.
+// Training in several processes with a GPU each, compared with one process and with the CPU. Also
+// shows which rank is blamed for an error. Runs on GPUs if there are any, and on emulated ones.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 using Job = DataParallelJob;
 
-// Of the difference of all weights.
+// Returns the norm of the difference of all weights, relative to b's norm.
 double RelativeNorm(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -41,7 +41,8 @@ void ExpectSame(const TrainingResult& a, const TrainingResult& b, const Limits& 
   EXPECT_LT(RelativeNorm(a.weights, b.weights), limits.weights);
 }
 
-// One device against several, and against as many processes on the CPU, but for float16.
+// Compares one device with several. Also compares with as many processes on the CPU, except for
+// float16.
 void Compare(Job job, const Limits& limits = {}) {
   job.print_weights = true;
   job.device = "cuda";
@@ -50,7 +51,7 @@ void Compare(Job job, const Limits& limits = {}) {
     SCOPED_TRACE(std::to_string(n) + " processes");
     const TrainingResult many = TrainInProcesses(n, job);
     ExpectSame(many, alone, limits);
-    EXPECT_NE(many.hash, alone.hash);  // else only one has trained
+    EXPECT_NE(many.hash, alone.hash);  // if equal, only one has trained
     if (job.precision == "fp16") continue;
     Job on_cpu = job;
     on_cpu.device = "cpu";
@@ -61,7 +62,7 @@ void Compare(Job job, const Limits& limits = {}) {
 TEST_F(OnDevices, AsOneProcessAndAsTheCpu) { Compare({.dropout = 0.2}); }
 
 TEST_F(OnDevices, Accumulation) {
-  // 6 batches an epoch in windows of 4 and 2, the last batch short.
+  // An epoch has 6 batches in windows of 4 and 2; the last batch is short.
   Compare({.dropout = 0.1, .accumulation = 4, .ignore_every = 3});
 }
 
@@ -83,8 +84,8 @@ TEST_F(OnDevices, CompressedGradients) {
           {2e-2, 0.2});
 }
 
-// The scale is too large at first, so that steps are skipped, by all ranks alike; also by those
-// without a sample of their own.
+// The scale is too large at first, so all ranks skip the same steps. This includes ranks without a
+// sample of their own.
 TEST_F(OnDevices, Float16) {
   for (const bool few : {false, true}) {
     const Job job = {.num_samples = few ? 11 : 45,
@@ -100,7 +101,7 @@ TEST_F(OnDevices, Float16) {
   }
 }
 
-// So far nothing is shared out on devices, and asking for it changes nothing.
+// Devices don't share out the optimizer so far. Asking for it changes nothing.
 TEST_F(OnDevices, SharedOptimizerHasNoEffect) {
   Job job = {.epochs = 1, .device = "cuda"};
   const TrainingResult whole = TrainInProcesses(2, job);
@@ -116,7 +117,7 @@ TEST_F(OnDevices, AutoTakesThem) {
     EXPECT_EQ(accelerator.device(), (Device{DeviceType::kCUDA, env.rank}));
     EXPECT_EQ(accelerator.distributed_type(), "MULTI_GPU");
     EXPECT_EQ(accelerator.scaler(), nullptr);
-    // A second one, while the first lives and after it.
+    // A second one can be made while the first lives.
     EXPECT_EQ(Accelerator(options).device(), accelerator.device());
     return std::string();
   }));
@@ -163,7 +164,8 @@ TEST_F(OnDevices, CollectivesOfTensors) {
   }));
 }
 
-// Ranks that start from different values go on with rank 0's; those that drift apart are found.
+// Ranks that start from different values go on with rank 0's. The check finds ranks that drift
+// apart.
 TEST_F(OnDevices, ParametersAreRank0s) {
   ExpectAllWell(RunRanks(2, [](const Env& env) {
     AcceleratorOptions options = Options(env);
@@ -184,7 +186,8 @@ TEST_F(OnDevices, ParametersAreRank0s) {
   }));
 }
 
-// Gradients of passes since the last exchange go along, and those that are summed count once.
+// An exchange includes the gradients of passes since the last exchange. Gradients that are summed
+// already count once.
 TEST_F(OnDevices, GradientsAccumulateByHand) {
   ExpectAllWell(RunRanks(2, [](const Env& env) {
     AcceleratorOptions options = Options(env);
@@ -207,7 +210,7 @@ TEST_F(OnDevices, GradientsAccumulateByHand) {
       const auto no_sync = accelerator.NoSync();
       backward(env.rank == 0 ? 2 : 0);
     }
-    EXPECT_EQ(grad(), env.rank == 0 ? 7.5f : 6.5f);  // its part of the sum, and its own
+    EXPECT_EQ(grad(), env.rank == 0 ? 7.5f : 6.5f);  // half of the sum so far, and its own gradient
     backward(0);
     EXPECT_EQ(grad(), 14);
     return std::string();

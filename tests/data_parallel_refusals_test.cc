@@ -1,4 +1,4 @@
-// Devices that can't be had by several processes. Linked with data_parallel_on_device_test.cc.
+// Devices that several processes ask for in vain. Linked with data_parallel_on_device_test.cc.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 namespace lathe {
 namespace {
 
-// What all ranks say that ask for `device`; they must say the same.
+// Returns what all ranks say if they ask for `device`. They must say the same.
 std::string Refusal(int n, const std::string& device,
                     const std::function<void(AcceleratorOptions&)>& prepare = nullptr) {
   const auto results = RunRanks(n, [&](const Env& env) {
@@ -44,7 +44,7 @@ TEST_F(OnOneDevice, MoreProcessesThanGpus) {
   const int n = NumDevices() + 1;
   EXPECT_TRUE(Refusal(n, "cuda").starts_with("[accelerator] ranks 0 and " + std::to_string(n - 1) +
                                              " would share the GPU "));
-  // "auto" is the CPU then, and one line says why.
+  // With "auto" all compute on the CPU, and one line says why.
   const auto results = RunRanks(n, [](const Env& env) {
     std::ostringstream said;
     std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
@@ -86,7 +86,7 @@ TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
   };
   EXPECT_TRUE(Refusal(2, "cuda", without_nccl_on_one).starts_with("[accelerator] rank 0 ("));
 
-  // "auto" goes to the CPU. Who has no GPU at all need not be told.
+  // With "auto" they compute on the CPU. There is no note if no rank has a GPU.
   for (const bool all : {true, false}) {
     const auto results = RunRanks(2, [&](const Env& env) {
       std::ostringstream notes;
@@ -104,14 +104,15 @@ TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
   }
 }
 
-// The job is there, but one rank can't connect once more: all hear of it, and none waits.
+// The job has started, but one rank can't open another connection. All ranks hear of it, and none
+// waits.
 TEST_F(OnDevices, ARankWithoutAWayToNcclsStoreIsNamed) {
   const auto without_files = [](AcceleratorOptions& options) {
     options.timeout = std::chrono::seconds(10);
     TheJob(options.environment, options.timeout);
     DescribeRankDevice(options.environment->rank);
     if (options.environment->rank != 1) return;
-    const rlimit limit = {3, 3};  // all that are open stay so
+    const rlimit limit = {3, 3};  // open files stay open
     setrlimit(RLIMIT_NOFILE, &limit);
   };
   const std::string said = Refusal(2, "cuda", without_files);
@@ -120,7 +121,8 @@ TEST_F(OnDevices, ARankWithoutAWayToNcclsStoreIsNamed) {
       << said;
 }
 
-// One that hangs while another computes by itself is missed from then on.
+// If a rank hangs, the timeout counts from the beginning of the hang, even if the other rank first
+// computes by itself for a while.
 TEST_F(OnDevices, AHangIsCountedFromItsBeginning) {
   const auto results = RunRanks(2, [](const Env& env) {
     AcceleratorOptions options = Options(env);

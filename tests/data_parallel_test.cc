@@ -1,4 +1,4 @@
-// The same training in one process and in several, beside each other, on the CPU.
+// The same training in one process and in several, compared with each other, on the CPU.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -19,7 +19,7 @@ TEST(DataParallel, LossesAreThoseOfOneProcess) { CompareWithOne({}, kLimit); }
 TEST(DataParallel, WithDropoutToo) { CompareWithOne({.dropout = 0.2}, kLimit); }
 
 TEST(DataParallel, AccumulationAveragesOverTheWindow) {
-  // 6 batches an epoch in windows of 4 and 2, the last batch short.
+  // An epoch has 6 batches in windows of 4 and 2; the last batch is short.
   CompareWithOne({.dropout = 0.1, .accumulation = 4}, kLimit);
 }
 
@@ -40,7 +40,7 @@ TEST(DataParallel, WithoutOverlap) {
                  kLimit, 2);
 }
 
-// Rank 0, which has the store, is done long before it.
+// Rank 0, which has the store, is done long before rank 1.
 TEST(DataParallel, ALateRankFindsNobodyLost) {
   Job job{.epochs = 1, .tcp = true};
   job.after_step = [](int rank, int64_t step) {
@@ -55,7 +55,7 @@ TEST(DataParallel, CompressedGradients) {
   CompareWithOne({.reducer = {.compression = "bf16"}}, 2e-2, 2);
 }
 
-// A window's gradients are those of one batch of all its samples.
+// A window's gradients are those of one batch with all its samples.
 TEST(DataParallel, AccumulationIsALargerBatch) {
   const Job parts{
       .num_samples = 44, .batch_size = 4, .accumulation = 4, .shuffle = false, .epochs = 1};
@@ -68,8 +68,9 @@ TEST(DataParallel, AccumulationIsALargerBatch) {
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(a.losses[i], b.losses[i], 2e-6);
 }
 
-// The same numbers whether each process updates everything, or its own part, or that in memory that
-// all share; the same bits where the gradients' norm plays no part.
+// Compares three ways of updating: each process updates everything, its own part, or its own part
+// in memory that all share. The last two give the same bits. The first gives the same bits, too, if
+// the gradients' norm plays no part.
 void CompareSharded(Job job, double limit = kLimit) {
   for (const int n : {2, 3}) {
     SCOPED_TRACE(std::to_string(n) + " processes");
@@ -107,7 +108,7 @@ TEST(ShardedOptimizer, BFloat16) {
   CompareSharded({.max_grad_norm = 0, .reducer = {.compression = "bf16"}, .vocab = 100});
 }
 
-// Of the table, which is several lots of rows for each, those travel that ever had a gradient.
+// The table has several lots of rows for each rank. Only rows that ever had a gradient are sent.
 TEST(ShardedOptimizer, RowsOfATable) {
   CompareSharded({.dropout = 0.1, .max_grad_norm = 0, .weight_decay = 0, .vocab = 2500});
   CompareSharded({.accumulation = 4, .weight_decay = 0, .ignore_every = 3, .vocab = 2500});
@@ -116,7 +117,7 @@ TEST(ShardedOptimizer, RowsOfATable) {
   CompareWithOne({.dropout = 0.1, .weight_decay = 0, .shard = true, .vocab = 2500}, kLimit);
 }
 
-// The last bucket's end goes to all.
+// Every rank has all gradients of the last bucket's end.
 TEST(ShardedOptimizer, WithoutLargeTable) {
   CompareSharded({.max_grad_norm = 0, .vocab = 100});
   CompareSharded({.max_grad_norm = 0, .reducer = {}, .sgd = true, .vocab = 100});
@@ -129,7 +130,7 @@ TEST(ShardedOptimizer, WithoutOverlap) {
 
 TEST(ShardedOptimizer, OverTcp) { CompareSharded({.dropout = 0.1, .tcp = true}); }
 
-// Other buckets, so that moments change hands.
+// Freezing changes the buckets, so moments move to other ranks.
 TEST(ShardedOptimizer, ParametersFrozenForAWhile) {
   CompareSharded({.max_grad_norm = 0, .freeze_at = 3});
   CompareSharded({.max_grad_norm = 0, .reducer = {}, .sgd = true, .vocab = 100, .freeze_at = 4});

@@ -1,7 +1,7 @@
 // Runs every golden case (config.json, model.safetensors, golden.safetensors) of a supported model
-// type: logits, loss, hidden states, each gradient by name, and ten training steps, against values
-// that Transformers computed in float64. Cases come from tests/golden/models and, if set,
-// $LATHE_GOLDEN_DIR/models. On a GPU where the test links :check_op_on_device.
+// type. Compares logits, loss, hidden states, each gradient by name, and ten training steps with
+// values that Transformers computed in float64. Cases come from tests/golden/models and, if set,
+// $LATHE_GOLDEN_DIR/models. Runs on a GPU if the test links //tests:check_op_on_device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Limits on the largest error over the largest magnitude of the golden tensor.
+// Limits of the largest error, relative to the largest magnitude of the golden tensor.
 constexpr double kOutputLimit = 5e-6, kLossLimit = 2e-6, kGradLimit = 3e-5, kNormLimit = 5e-6,
                  kFinalLimit = 3e-5;
 
@@ -58,7 +58,7 @@ double MaxRelativeError(const Tensor& actual, const Tensor& golden) {
   return magnitude == 0 ? error : error / magnitude;
 }
 
-// The rows of `padded` [B, S, H] where the mask is not 0, one after another.
+// Returns the rows of `padded` [B, S, H] where the mask is not 0, one after another.
 Tensor KeptRows(const Tensor& padded, const Tensor& mask) {
   const int64_t H = padded.dim(2);
   std::vector<float> kept;
@@ -92,7 +92,8 @@ class GoldenModel : public testing::TestWithParam<fs::path> {
     return golden_.has(name) ? golden_.Read(name) : Tensor();
   }
 
-  // The batch stored under `prefix`; with step >= 0 that row of stacked ones.
+  // Returns the batch stored under `prefix`. If step >= 0, batches are stacked there, and this is
+  // row `step`.
   Batch MakeBatch(const std::string& prefix, int64_t step) const {
     auto get = [&](const char* name) {
       Tensor t = Get(prefix + name);
@@ -177,8 +178,8 @@ TEST_P(GoldenModel, TenSteps) {
   }
 }
 
-// Mixed precision rounds activations to 8 bits, or 11: everything is near, and the directions of
-// the gradients are right. The parameters' gradients themselves are float32.
+// Mixed precision rounds activations to 8 or 11 bits. Everything must be near the golden values,
+// and the gradients must have the right direction. The parameters' gradients are float32.
 void GoldenModel::CheckNarrow(DType dtype) {
   model_->SetComputeDType(dtype);
   const Batch batch = MakeBatch("", -1);
@@ -224,8 +225,9 @@ std::string CaseName(const testing::TestParamInfo<fs::path>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel, testing::ValuesIn(Cases()), CaseName);
 
-// bert-padding above has padding between the tokens, which changes nothing but positions. On the
-// left, hidden states are as Transformers', too; a classifier would read another row than theirs.
+// In bert-padding above, padding lies between the tokens, which changes nothing but positions. With
+// padding on the left, too, hidden states are those of Transformers. A classifier would read
+// another row than theirs.
 TEST(GoldenModels, PaddingOnTheLeft) {
   const fs::path dir = "tests/golden/models/bert-padding";
   const SafetensorsReader golden(dir / "golden.safetensors"), weights(dir / "model.safetensors");

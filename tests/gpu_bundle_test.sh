@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs some programs, unpacks them elsewhere, and checks there what a machine without a GPU can.
+# Packs some programs, unpacks them elsewhere, and checks there what can be checked without a GPU.
 set -euo pipefail
 
 fail() {
@@ -13,7 +13,7 @@ expect() { # expect PATTERN FILE
 temp=${TEST_TMPDIR:?}
 programs=(--bin . --program apps/finetune/finetune --program apps/lathe/lathe --program core/optimizer_gpu_test)
 
-# What is packed with a program: no part of glibc, nothing of CUDA's, each library once.
+# The libraries that are packed with a program: no part of glibc, nothing of CUDA, and each library once.
 tools/bundle.sh --libraries apps/finetune/finetune apps/lathe/lathe >"$temp/libraries"
 expect '/libdnnl\.so' "$temp/libraries"
 expect '/libstdc\+\+\.so' "$temp/libraries"
@@ -22,7 +22,7 @@ expect '/libstdc\+\+\.so' "$temp/libraries"
 ! tools/bundle.sh --libraries "$temp/libraries" >/dev/null 2>"$temp/error" || fail "a text is no program"
 expect '^error: ' "$temp/error"
 
-# What can't be packed, in one clear line.
+# bundle.sh refuses what it can't pack, in one clear line.
 for arguments in 'bundle.zip' 'a.tar.gz b.tar.gz' 'bundle.tar.gz --with /nowhere' 'bundle.tar.gz --nonsense'; do
   # shellcheck disable=SC2086
   ! (cd "$temp" && "$OLDPWD/tools/bundle.sh" $arguments --bin "$OLDPWD" --program apps/lathe/lathe) >"$temp/error" 2>&1 || fail "$arguments"
@@ -34,14 +34,14 @@ echo hello >"$temp/extra/deep/file"
 tools/bundle.sh "$temp/one.tar.gz" "${programs[@]}" --max_mib 100 --with "$temp/extra" --with "$temp/extra/deep:golden/other" >"$temp/said"
 expect 'needs glibc 2\.[0-9]+ or newer' "$temp/said"
 
-# A program without libraries: the same files give the same bytes, in a file that is not too large.
+# The same files give the same bytes, here for a program without libraries. A bundle that is too large is refused.
 for name in a b; do tools/bundle.sh "$temp/$name.tar.gz" --bin /usr/bin --program true >/dev/null; done
 cmp "$temp/a.tar.gz" "$temp/b.tar.gz"
 ! tools/bundle.sh "$temp/none.tar.gz" --bin /usr/bin --program true --max_mib 0 >/dev/null 2>"$temp/error" || fail "it is larger than nothing"
 expect '^error: .* would have [0-9.]+ MiB, more than the 0 ' "$temp/error"
 [ ! -e "$temp/none.tar.gz" ] || fail "a file that is too large stays"
 
-# Where there is no xz, and no zstd, Python unpacks .tar.xz.
+# Without xz and zstd, Python unpacks .tar.xz.
 if command -v xz >/dev/null && command -v python3 >/dev/null; then
   tools/bundle.sh "$temp/true.tar.xz" --bin /usr/bin --program true >"$temp/said"
   expect 'python3 -m tarfile -e true\.tar\.xz' "$temp/said"
@@ -57,13 +57,13 @@ for file in MANIFEST bin/apps/finetune/finetune bin/core/optimizer_gpu_test lib/
   [ -e "$bundle/$file" ] || fail "$file is not packed"
 done
 expect '^taken from that machine: .*libcublasLt\.so\.13\|12 libcudnn\.so\.9 ' "$bundle/MANIFEST"
-# A machine without a GPU: whatever this one has, these are all the commands that are found.
+# The bundle must work on a machine without a GPU. These are all the commands that it finds, whatever this machine has.
 mkdir "$temp/commands"
 for command in awk basename bash cat cksum cmp cp cut date dirname env find getconf grep head ls mkdir mktemp mv nproc \
   paste readlink realpath rm sed sleep sort tail timeout tr uname uniq wc; do
   ln -s "$(command -v $command)" "$temp/commands/"
 done
-# Nor in the folders where containers and WSL have the driver's commands.
+# It must not find the driver's commands in the folders of containers and WSL, either.
 sed -i "s|/usr/local/nvidia|$temp/nvidia|g; s|/usr/lib/wsl|$temp/wsl|g" "$bundle"/tools/gpu_check*.sh
 cd "$temp"
 export CUDA_VISIBLE_DEVICES=-1
@@ -82,7 +82,7 @@ expect '"failed": 0,' results/results.json
 expect '==== tests: .*/core/optimizer_gpu_test' results/log.txt
 expect '^\}$' results/results.json
 
-# Cases that need no GPU make no *_gpu_test pass.
+# A *_gpu_test doesn't pass if only cases that need no GPU have passed.
 cat >"$bundle/bin/core/optimizer_gpu_test" <<'END'
 #!/bin/sh
 echo 'core/x_test.cc:1: Skipped'
@@ -95,7 +95,7 @@ PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --out "$temp/results" -
 expect '^skipped +core/optimizer_gpu_test .*no usable GPU: 2 cases passed that need none, 7 skipped' "$temp/check"
 expect '\| tests \| skipped \| core/optimizer_gpu_test \|.*2 cases passed .*, 7 skipped' results/results.md
 
-# What fails is said, and is the exit code.
+# A failure is reported, and gives the exit code.
 check() { # check EXIT_CODE OPTIONS...: its output goes to $temp/check
   local expected=$1 rc=0
   shift
@@ -107,8 +107,9 @@ check 1 --quick --stages tests
 expect '^failed .*core/optimizer_gpu_test .*failed: Some\.Case' "$temp/check"
 expect '^## Failed: 1' results/results.md
 
-# A program that ends in its second case: the third one's result is there. In the fourth the GPU is lost for the process: what
-# fails after it is asked again in a fresh one. What a failed case says is in the page in full.
+# This program ends in its second case, and yet the third one's result is there. In the fourth case the process loses
+# the GPU, so the cases that fail after it are repeated in a fresh process. The page shows what a failed case says, up
+# to a limit.
 cat >"$bundle/bin/core/optimizer_gpu_test" <<'END'
 #!/usr/bin/env bash
 cases=(A.One A.Two B/0.Three B/0.Four B/0.Five/1 B/0.Six)
@@ -161,7 +162,7 @@ expect '^    line 298 of it$' results/results.md
 expect '^    \(102 more lines may be in log\.txt\)$' results/results.md
 expect '"case": "A\.Two", "text": "free\(\): invalid pointer\\n\(the program ended here' results/results.json
 expect '"case": "B/0\.Six", "text": "core/x_test\.cc:9: Failure\\n  softmax .* and \\"0\.25\\" \\\\ <1e-3\\nline 1 of it\\n' results/results.json
-# Where each case ends the program there is an end to it, and what did not run is named.
+# If each case ends the program, the repetition stops at some time, and the cases that did not run are named.
 cat >"$bundle/bin/core/optimizer_gpu_test" <<'END'
 #!/usr/bin/env bash
 case ${1:-} in
@@ -173,11 +174,11 @@ kill -ABRT $$
 END
 check 1 --quick --stages tests
 expect '^failed .*; 0 passed, 12 failed, .*; in 12 processes, one after each fault; NOT RUN: A\.13 A\.14 .*A\.40$' "$temp/check"
-# No time at all.
+# With no time at all, nothing runs.
 check 0 --quick --minutes 0
 expect '^skipped .*no time left' "$temp/check"
 
-# A GPU that is only said to be there: what is made of losses and times.
+# A fake nvidia-smi shows a GPU. The stages must report losses and times correctly.
 cat >"$temp/commands/nvidia-smi" <<'END'
 #!/usr/bin/env bash
 case "$*" in
@@ -208,8 +209,8 @@ case $1 in
 esac
 END
 rm "$bundle/bin/apps/finetune/finetune"
-# On the GPU the loss is $GPU_LOSS. With NOISE=some the weights are others in each run without --deterministic, with
-# NOISE=always in all runs.
+# On the GPU the loss is $GPU_LOSS. With NOISE=some, each run without --deterministic gives other weights; with
+# NOISE=always, all runs do.
 cat >"$bundle/bin/apps/finetune/finetune" <<'END'
 #!/usr/bin/env bash
 echo "  --mixed_precision NAME  no, bf16"
@@ -273,7 +274,7 @@ expect '"system": "Lathe, steps alone", "step_ms": 2.500, "samples_per_s": 12800
 expect '"name": "kernels", "line": "copy of 64 MiB' results/results.json
 expect '"system": "Lathe", "samples_per_s": 32.0, "step_ms": 1000.00' results/results.json
 
-# CUDA's libraries are of one version and place: 13 before 12, those of python3's packages before the system's.
+# CUDA's libraries are taken in one version and from one place: 13 before 12, python3's packages before the system.
 cat >"$temp/commands/python3" <<'END'
 #!/usr/bin/env bash
 case "$*" in *sysconfig*) echo "$PACKAGES" ;; esac
@@ -282,7 +283,7 @@ cat >"$temp/commands/ldconfig" <<'END'
 #!/usr/bin/env bash
 for name in cublasLt.so.12 cudnn.so.9 nccl.so.2 nvrtc.so.12; do echo "	lib$name (libc6,x86-64) => /system/lib$name"; done
 END
-# The machine's folders, which are asked for once.
+# This find searches a stand-in for the machine's folders, and records each search.
 rm "$temp/commands/find"
 printf '#!/usr/bin/env bash\necho "$*" >>"%s/searches"\nwhile [[ $1 == /* ]]; do shift; done\nexec "%s" "%s/machine" "$@"\n' \
   "$temp" "$(command -v find)" "$temp" >"$temp/commands/find"
@@ -297,7 +298,7 @@ expect "^- libcudnn: $temp/packages/nvidia/cudnn/lib/libcudnn\.so\.9$" results/r
 expect "^- libnvrtc: $temp/packages/nvidia/cu13/lib/libnvrtc\.so\.13$" results/results.md
 expect '^- libnccl: /system/libnccl\.so\.2$' results/results.md
 [ ! -e searches ] || fail "nothing was missing, and yet it was searched for"
-# One search for what is missing: here the libnvrtc that goes with CUDA's folder.
+# A missing library is searched for once: here the libnvrtc that goes with CUDA's folder.
 export PACKAGES=/nowhere
 check 0 --stages device
 expect "^- libcublasLt: $temp/cuda/lib64/libcublasLt\.so\.13$" results/results.md
@@ -321,12 +322,12 @@ check 0 --stages device
 unset OLD_LIBSTDCXX
 expect "^- libstdc\+\+: this machine's is too old" results/results.md
 expect "^$bundle/lib:$bundle/lib/fallback:/system:" paths
-# The driver's own library in a container, at the end.
+# In a container the driver's own library comes at the end.
 touch nvidia/lib64/libcuda.so.1
 check 0 --stages device
 unset LOG_PATHS
 expect ":/system:$temp/nvidia/lib64$" paths
-# A driver that is older than CUDA's runtime: CUDA's folder may help.
+# If the driver is older than CUDA's runtime, CUDA's folder may help.
 export OLD_DRIVER=1
 check 1 --stages device
 expect '^failed +the GPU can be used .*nvidia-smi shows one, with driver 1\.2, but lathe sees: .*none \(the driver is too old\)' "$temp/check"
@@ -336,7 +337,7 @@ expect "^- driver: 1\.2 alone is too old for the programs; with $temp/cuda/compa
 expect '^- lathe: .*cuda:0 is Some GPU' results/results.md
 unset OLD_DRIVER
 
-# nvidia-smi where containers have it; and none at all: what lathe sees counts, and memory in use is not known.
+# nvidia-smi may be in a container's folder. Without one, what lathe sees counts, and memory in use is not known.
 mv "$temp/commands/nvidia-smi" nvidia/bin/
 check 0 --stages device
 expect '^- nvidia-smi: \(name,driver_version,.*Some GPU, 1\.2' results/results.md
@@ -348,7 +349,8 @@ expect '^\| tiny-sst2-32 \| Lathe \| 32 \| 1000.00 \|  \| 1.5 \|  \|' results/re
 ! grep -q 'command not found' "$temp/check" || fail "nvidia-smi was called all the same"
 mv "$temp/hidden-nvidia-smi" "$temp/commands/nvidia-smi"
 
-# All of it, with a peer, which has libraries of its own: attention of cuDNN's beside Lathe's own, compiled peers of large batches at the end.
+# All cases run, with a peer that has its own libraries. cuDNN's attention comes beside Lathe's own, and the compiled
+# peers of large batches come at the end.
 mkdir -p "$bundle/data/peers"
 touch "$bundle/data/peers/hf_finetune.py"
 cat >"$temp/commands/python3" <<'END'
@@ -381,7 +383,7 @@ order=$(sed -n 's/^ *\(large-512-256, Lathe\|base-sst2-256, peer.*compiled\):.*/
 
 expect "^\| case \| Lathe's slowest run \(bf16\) over the peer's default \(float32\) \| over the peer's default in bf16 \| over the peer's best \| products of its steps, % of their ceiling \|$" results/results.md
 
-# Some of them alone.
+# --only runs some of the cases.
 check 0 --stages speed --only 'base-512-32$|kernels-l'
 [ "$(grep -c '^| base-512-32 |' results/results.md)" -ge 5 ] || fail "base-512-32 was asked for"
 ! grep -E '^\| (large|base-sst2|base-512-256)' results/results.md || fail "these were not asked for"
@@ -394,7 +396,8 @@ expect '^failed +speed .*nothing was measured: does a case match --only "nothing
 check 2 --stages speed --only '('
 expect '^error: --only is no regular expression: \($' "$temp/check"
 
-# In little time the most telling come first, and the page says how to have the rest: half a minute, in runs of 2 s each.
+# In little time the most telling cases come first, and the page says how to run the rest. The time is half a minute,
+# and each run takes 2 s.
 export TAKES=2
 begun=$SECONDS
 check 0 --stages speed --minutes 0.5
@@ -405,7 +408,7 @@ expect '^\| large-512-256 \| Lathe, steps alone \| 12800 ' results/results.md
 expect '\| skipped \| large-512-256 \|.*no time left' results/results.md
 expect '^- speed: not all of it was measured: .* --stages speed --minutes 60' results/results.md
 
-# The sanitizer's tools: the program must have done its work. Races are looked for in our own kernels.
+# Under the sanitizer's tools the program must have done its work. They look for races in Lathe's own kernels.
 cat >"$temp/commands/compute-sanitizer" <<'END'
 #!/usr/bin/env bash
 echo "$*" >>sanitized
@@ -459,7 +462,7 @@ expect '^failed +synccheck of tests/golden_models_gpu_test .*timed out' "$temp/c
 rm "$temp/commands/timeout"
 ln -s "$(command -v timeout)" "$temp/commands/timeout"
 
-# Slow tests leave the others their shares of the time.
+# Slow tests leave the other stages their shares of the time.
 printf '#!/bin/sh\nsleep 60\n' >"$bundle/bin/core/optimizer_gpu_test"
 ! PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --minutes 1 --out "$temp/results" >"$temp/check" 2>&1 ||
   fail "a test that is too slow must be the exit code"
@@ -468,7 +471,7 @@ expect '^== train  \(1[5-9] s so far' "$temp/check"
 expect '^== speed  \((1[5-9]|2[0-9]|3[0-6]) s so far' "$temp/check"
 expect '^\| tiny-sst2-32 \| Lathe \| 32' results/results.md
 
-# Told to stop in the middle of a program: it ends, and the page says so.
+# If the check is stopped in the middle of a program, the program ends, and the page says so.
 printf '#!/bin/sh\necho $$ >"$0.pid"\nexec sleep 60\n' >"$bundle/bin/core/optimizer_gpu_test"
 PATH=$temp/commands "$bundle/tools/gpu_check.sh" --quick --stages device,tests --out "$temp/results" >"$temp/check" 2>&1 &
 for _ in {1..300}; do [ -s "$bundle/bin/core/optimizer_gpu_test.pid" ] && break || sleep 0.1; done
@@ -481,7 +484,7 @@ expect '\| the check itself \|' results/results.md
 for _ in {1..100}; do kill -0 "$(cat "$bundle/bin/core/optimizer_gpu_test.pid")" 2>/dev/null && sleep 0.1 || break; done
 ! kill -0 "$(cat "$bundle/bin/core/optimizer_gpu_test.pid")" 2>/dev/null || fail "the program that ran is still there"
 
-# Killed in the middle of a program: the page has what was known, and says where it was.
+# If the check is killed in the middle of a program, the page has all results until then, and says where it was.
 rm "$bundle/bin/core/optimizer_gpu_test.pid"
 printf '#!/bin/sh\necho "[  PASSED  ] 1 test."\n' >"$bundle/bin/core/first_gpu_test"
 chmod +x "$bundle/bin/core/first_gpu_test"
@@ -497,7 +500,7 @@ expect '\| tests \| passed \| core/first_gpu_test \|' results/results.md
 expect '"status": "passed", "name": "core/first_gpu_test"' results/results.json
 expect '^\}$' results/results.json
 
-# The log has the first and the last of a program that says much, and less of it once the log is long.
+# The log has the beginning and the end of a program's long output, and less of it once the log is long.
 printf '#!/bin/sh\necho first\nhead -c 1000000 /dev/zero | tr "\\0" x\necho\necho last\necho "[  PASSED  ] 1 test."\n' >"$bundle/bin/core/optimizer_gpu_test"
 check 0 --quick --stages tests
 ! grep -q 'not come to its end' results/results.md || fail "it has come to its end"

@@ -1,4 +1,4 @@
-// Several processes, and GPUs that they can't use together.
+// Several processes with GPUs that they can't use together.
 #include <gtest/gtest.h>
 
 #include <iostream>

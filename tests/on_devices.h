@@ -1,4 +1,4 @@
-// For tests whose processes have a device each: a GPU, or an emulated one of three.
+// Fixtures for tests whose processes have a device each: a GPU, or one of three emulated devices.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace lathe {
 
-// Devices are asked for in the ranks' processes only: this one forks.
+// Only the ranks' processes ask for devices, because this process forks.
 inline bool Emulated() { return FindDeviceBackend()->Build() == "emulated CUDA"; }
 inline int NumDevices() { return Emulated() ? 3 : VisibleGpus(); }
 

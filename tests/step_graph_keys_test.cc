@@ -1,5 +1,5 @@
-// When a training pass is recorded anew (distributed/step_graphs.h): what tells one graph from
-// another, and which one gives way.
+// Shows when a training pass is recorded anew (distributed/step_graphs.h): what tells one graph
+// from another, and which one gives way.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@
 namespace lathe {
 namespace {
 
-// A model within a model: the outer one's modes are not those of the inner one.
+// A module with a model inside. The outer module's modes are not those of the inner one.
 struct Wrapper : Module {
   explicit Wrapper(int64_t num_labels)
       : inner(TinyBert({{"hidden_dropout_prob", 0.3}}, num_labels)) {
@@ -34,7 +34,7 @@ struct Wrapper : Module {
 using Forward = std::function<Tensor(SequenceClassifier&, const Batch&)>;
 Tensor OwnLoss(SequenceClassifier& model, const Batch& batch) { return model.Forward(batch).loss; }
 
-// 8 sequences of up to `longest` tokens.
+// Returns 8 sequences, the first with `longest` tokens, the others with 2.
 Batch BatchOf(int64_t longest, Tensor labels = {}) {
   std::vector<std::vector<int32_t>> sequences(8);
   for (size_t b = 0; b < 8; ++b) sequences[b].assign(b == 0 ? longest : 2, 7 + b);
@@ -49,7 +49,7 @@ class StepGraphKeysTest : public testing::Test {
   }
   void TearDown() override { SetGemmOptions(options_); }
 
-  // Passes that may be graphs.
+  // A training run whose passes may be graphs.
   struct Line {
     explicit Line(int64_t num_labels = 2, Forward f = OwnLoss, size_t most = 128)
         : model(num_labels), forward(std::move(f)), graphs(CheckedDevice(), nullptr, most) {
@@ -58,8 +58,8 @@ class StepGraphKeysTest : public testing::Test {
       model.Train();
     }
 
-    // A pass for each letter of `expected`: e: as it is, r: recorded, p: repeated. What really
-    // happened. All must find the loss of a pass without graphs.
+    // Runs one pass for each letter of `expected` and returns what happened: e for eager, r for
+    // recorded, p for repeated. Each pass must have the loss of a pass without graphs.
     std::string Run(Batch batch, const std::string& expected) {
       std::string happened;
       for (size_t i = 0; i < expected.size(); ++i) {
@@ -84,8 +84,8 @@ class StepGraphKeysTest : public testing::Test {
     int64_t step = 0;
   };
 
-  // Expects that passes are recorded anew after `change`, and that the first graph is repeated
-  // once `back` has undone it.
+  // Expects that passes are recorded anew after `change`. Then `back` undoes it, and the first
+  // graph must be repeated.
   static void ExpectAnotherGraph(const std::string& what, const std::function<void(Line&)>& change,
                                  const std::function<void(Line&)>& back,
                                  const std::string& afterwards = "p") {
@@ -105,7 +105,8 @@ class StepGraphKeysTest : public testing::Test {
 };
 
 TEST_F(StepGraphKeysTest, ModesOfTheModel) {
-  // Copies of parameters, which the first graph did without, make it one more time.
+  // The copies of parameters stay, and the first graph did without them. So it is recorded once
+  // more.
   ExpectAnotherGraph(
       "compute dtype", [](Line& line) { line.model.SetComputeDType(DType::kBF16); },
       [](Line& line) { line.model.SetComputeDType(DType::kF32); }, "erp");
@@ -139,7 +140,7 @@ TEST_F(StepGraphKeysTest, SettingsOfProducts) {
       "tuning", [](Line&) { TuneGemms(true); }, [](Line&) { TuneGemms(false); });
 }
 
-// One forward function for labels of all kinds.
+// One forward function takes labels of all kinds; each kind has its own graph.
 TEST_F(StepGraphKeysTest, KindsOfLabels) {
   Line line(1, [](SequenceClassifier& model, const Batch& batch) {
     Batch unlabelled = batch;
@@ -159,9 +160,9 @@ TEST_F(StepGraphKeysTest, KindsOfLabels) {
 
 TEST_F(StepGraphKeysTest, WhatWasUsedTheLongestAgoGivesWay) {
   Line line(2, OwnLoss, /*most=*/2);
-  // The largest numbers come first: nothing has to be looked at later.
+  // The largest numbers come first, so that later batches' numbers need no new check.
   const Batch a = BatchOf(5), b = BatchOf(70), c = BatchOf(150);
-  EXPECT_EQ(line.Run(c, "e"), "e");  // with fresh gradients, as no other pass
+  EXPECT_EQ(line.Run(c, "e"), "e");  // its gradients are fresh, unlike in other passes
   EXPECT_EQ(line.Run(a, "er"), "er");
   EXPECT_EQ(line.Run(b, "er"), "er") << "the first one gave way";
   EXPECT_EQ(line.Run(a, "p"), "p");

@@ -1,5 +1,5 @@
-// Training passes as CUDA graphs (distributed/step_graphs.h) against the same passes run as they
-// are, on one device: the same bits.
+// Training passes as CUDA graphs (distributed/step_graphs.h), compared with the same passes run
+// eagerly on one device. They give the same bits.
 #include "lathe/distributed/step_graphs.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct Set {
   bool checkpointing = false;
   int64_t longest = 7, samples = 28;
   bool graphs = true;
-  // Between steps.
+  // Called between steps.
   std::function<void(int, SequenceClassifier&, Optimizer&)> between = nullptr;
   std::function<Tensor(SequenceClassifier&, const Batch&)> forward = nullptr;
 };
@@ -57,10 +57,10 @@ class StepGraphsTest : public testing::Test {
     if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  // What is the same bit for bit is so where products are.
+  // Products are deterministic, because results are compared bit for bit.
   const DeterministicGemms deterministic_;
 
-  // Three epochs of 28 samples in batches of 8, shuffled, with dropout.
+  // Trains for three epochs in batches of 8, shuffled, with dropout.
   static Outcome Train(const Set& set) {
     Accelerator accelerator({.gradient_accumulation_steps = set.accumulation,
                              .mixed_precision = set.precision,
@@ -95,10 +95,10 @@ class StepGraphsTest : public testing::Test {
             accelerator.graph_statistics()};
   }
 
-  // With graphs and without.
+  // Trains with graphs and without, and expects the same results.
   static StepGraphStatistics ExpectTheSame(Set set) {
-    // The last batch has fewer sequences, and its graph as many as the others': a GPU's products
-    // may come in another order then.
+    // The last batch has fewer sequences, but its graph has as many as the others. Then a GPU's
+    // products may add up in another order.
     if (FindDeviceBackend()->Build() != "emulated CUDA") set.samples = 32;
     set.graphs = false;
     const Outcome plain = Train(set);
@@ -142,13 +142,13 @@ TEST_F(StepGraphsTest, SameBitsInEveryPrecision) {
   for (const std::string precision : {"no", "bf16", "fp16"}) {
     SCOPED_TRACE(precision);
     const StepGraphStatistics statistics = ExpectTheSame({.precision = precision});
-    // Batches of 8, and of 4 at the end of an epoch, share one.
+    // Batches of 8 share one graph with those of 4 at the end of an epoch.
     EXPECT_EQ(statistics.recorded, 1);
     EXPECT_GE(statistics.replayed, 8);
   }
 }
 
-// As products are unless one asks for the same bits: biases' gradients in their epilogues.
+// By default products may add up in any order, and compute biases' gradients in their epilogues.
 TEST_F(StepGraphsTest, ProductsInAnyOrder) {
   UseDeterministicGemms(false);
   for (const std::string precision : {"no", "bf16"}) {
@@ -208,8 +208,8 @@ TEST_F(StepGraphsTest, GradientsThatAreTakenAwayOrChanged) {
   ExpectTheSame({.between = between});
 }
 
-// Two models that take turns after graphs of the first were recorded: what of the second outlives
-// a pass doesn't lie where they write.
+// Two models take turns after graphs of the first were recorded. Tensors of the second that outlive
+// a pass don't lie in memory that those graphs write.
 TEST_F(StepGraphsTest, ModelsThatComeLater) {
   const auto train = [](const std::string& precision, bool head_only, bool graphs) {
     Accelerator accelerator({.mixed_precision = precision,
@@ -268,7 +268,7 @@ TEST_F(StepGraphsTest, ModelsThatComeLater) {
   }
 }
 
-// A gradient that each pass makes can't be one that a graph writes.
+// A graph can't write a gradient that each pass makes anew, so such passes run eagerly.
 TEST_F(StepGraphsTest, GradientsThatEachPassMakes) {
   const auto train = [](bool graphs) {
     Accelerator accelerator({.device = "cuda", .step_graphs = graphs});
@@ -314,7 +314,7 @@ TEST_F(StepGraphsTest, WhatReadsNumbersRunsAsItIs) {
   EXPECT_EQ(statistics.replayed, 0);
 }
 
-// A replayed pass doesn't look at numbers.
+// A repeated pass doesn't check numbers, and yet bad ones are reported.
 TEST_F(StepGraphsTest, BadNumbersAreNamedAllTheSame) {
   Accelerator accelerator({.device = "cuda"});
   const auto model = TinyBert();
@@ -374,7 +374,8 @@ TEST_F(StepGraphsTest, AnotherModelInTheSamePlace) {
   }
 }
 
-// Batches of these numbers of sequences, of varying lengths; labels(sequences) makes theirs.
+// Returns batches of these numbers of sequences, with varying lengths. labels(n) makes the labels
+// of n sequences.
 std::vector<Batch> BatchesOf(const std::vector<int64_t>& sizes,
                              const std::function<Tensor(int64_t)>& labels, int64_t longest = 9) {
   std::vector<Batch> batches;
@@ -386,7 +387,7 @@ std::vector<Batch> BatchesOf(const std::vector<int64_t>& sizes,
       for (int64_t t = 0; t <= (b * 53 + n) % longest; ++t) {
         sequences.back().push_back(static_cast<int32_t>((b * 7 + t * 3 + n) % 50));
       }
-      sequences[0][0] = 49;  // the first batch has the largest number
+      sequences[0][0] = 49;  // so the first batch has the largest number
     }
     batches.push_back(Batch::Pack(sequences, {}, labels(size)));
     batches.back().step = n;
@@ -413,7 +414,7 @@ Tensor ManyLabels(int64_t n) {
 using Forward = std::function<Tensor(SequenceClassifier&, const Batch&)>;
 Tensor OwnLoss(SequenceClassifier& model, const Batch& batch) { return model.Forward(batch).loss; }
 
-// Trains on the batches; without `graphs` by passes of their own.
+// Trains on the batches. Without `graphs`, all passes run eagerly.
 Outcome TrainOn(const std::vector<Batch>& batches, int64_t num_labels, StepGraphs* graphs,
                 const Forward& forward = OwnLoss, DType dtype = DType::kF32) {
   const auto model = TinyBert({}, num_labels);
@@ -462,7 +463,7 @@ TEST_F(StepGraphsTest, NumbersOfSequencesShareAGraph) {
   }
 }
 
-// Surplus sequences need rows of their own where tokens fill all of them.
+// Surplus sequences need rows of their own if tokens fill all rows.
 TEST_F(StepGraphsTest, SurplusSequencesBesideFullRows) {
   const auto batches = [] {
     std::vector<Batch> all;
@@ -481,7 +482,7 @@ TEST_F(StepGraphsTest, SurplusSequencesBesideFullRows) {
   EXPECT_EQ(actual.statistics.recorded, 2) << "of 128 and of 256 rows";
 }
 
-// A loss that isn't the model's own is computed for as many sequences as there are.
+// A loss that isn't the model's own is computed for as many sequences as the batch has.
 TEST_F(StepGraphsTest, OtherLossesMeetNoSurplusSequences) {
   const std::vector<Batch> batches = BatchesOf({8, 5, 6, 8, 5, 6, 8, 5, 6}, Scores);
   const Forward twice = [](SequenceClassifier& model, const Batch& batch) {
@@ -492,7 +493,7 @@ TEST_F(StepGraphsTest, OtherLossesMeetNoSurplusSequences) {
     EXPECT_EQ(logits.dim(0), batch.size());
     return Mean(Mul(logits, logits));
   };
-  // Takes the model's own loss and more numbers, which don't fit surplus sequences.
+  // Takes the model's own loss, but checks a count that surplus sequences don't fit.
   const Forward with_numbers = [](SequenceClassifier& model, const Batch& batch) {
     const SequenceClassifierOutput out = model.Forward(batch);
     Check(out.logits.dim(0) == batch.size(), "test", "not as many as there are");
@@ -510,7 +511,7 @@ TEST_F(StepGraphsTest, OtherLossesMeetNoSurplusSequences) {
 }
 
 TEST_F(StepGraphsTest, ShapesBeyondTheMostGiveWay) {
-  // Three shapes in turn, and places for two: each comes anew.
+  // Three shapes come in turn, with room for two, so each is recorded anew.
   std::vector<Batch> batches;
   for (const int64_t longest : {150, 70, 3, 150, 70, 3}) {
     for (Batch& batch : BatchesOf({8, 7, 8, 8}, Classes, longest)) batches.push_back(batch);

@@ -1,4 +1,4 @@
-// Training steps on the emulated device: the host waits for nothing, and graphs that can't be had
+// Training steps on the emulated device. The host waits for nothing, and graphs that can't be made
 // change nothing.
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ TEST(StepOnADevice, WaitsForNothing) {
       if (graphs) {
         EXPECT_EQ(emulator::NumLaunches() - emulator::NumLaunchesByGraphs(), other_launches);
       }
-      EXPECT_FALSE(norm.Item() <= 0);  // NaN where a step is skipped
+      EXPECT_FALSE(norm.Item() <= 0);  // NaN if the step was skipped
       EXPECT_GT(emulator::NumWaits(), waits);
       EXPECT_EQ(accelerator.TakeLosses().size(), 20u);
       const GradScaler* const scaler = accelerator.scaler();
@@ -72,7 +72,8 @@ TEST(StepOnADevice, WaitsForNothing) {
   }
 }
 
-// The rates of steps that nobody has asked about are a table on the device, of so many.
+// The device keeps a table of rates for steps whose outcome the host has not read. It has 64
+// entries.
 TEST(StepOnADevice, ALongLoopInFloat16WaitsOnceIn64Steps) {
   Tensor x = Tensor::Zeros({5}, DType::kF32, {DeviceType::kCUDA, 0}).SetRequiresGrad(true);
   SGD optimizer(std::vector<Parameter>{{.name = "x", .tensor = x}}, {.lr = 1});
@@ -103,7 +104,7 @@ struct Outcome {
   }
 };
 
-// `before`: called with the number of each step; `after_forward`: within passes.
+// `before` is called with the number of each step, `after_forward` within passes.
 Outcome Train(
     bool graphs, const std::function<void(int)>& before = [](int) {},
     const std::function<void()>& after_forward = [] {}) {
@@ -129,7 +130,7 @@ Outcome Train(
           accelerator.graph_statistics()};
 }
 
-// Batches that are copied ahead of the steps, late: each step reads its own.
+// Batches are copied ahead of the steps. If copies are late, each step still reads its own batch.
 TEST(StepOnADevice, LateCopiesChangeNothing) {
   const Outcome expected = Train(false);
   for (const bool graphs : {false, true}) {
@@ -153,8 +154,8 @@ TEST(StepOnADevice, AGraphThatCannotBeMadeIsDoneWithout) {
   Tensor::Zeros({1}, DType::kF32, {DeviceType::kCUDA, 0}).To(Device{});  // no error is left
 }
 
-// Where there is no room, in the first pass of a shape or while it is recorded, what graphs hold is
-// given up and training goes on.
+// Memory may run out in the first pass of a shape, or while it is recorded. Then the memory of
+// graphs is given up and training goes on.
 TEST(StepOnADevice, GraphsGiveWayWhereMemoryIsShort) {
   const Outcome expected = Train(false);
   for (const int short_call : {1, 2}) {
@@ -168,7 +169,7 @@ TEST(StepOnADevice, GraphsGiveWayWhereMemoryIsShort) {
         });
     EXPECT_TRUE(outcome == expected) << short_call;
     EXPECT_EQ(outcome.statistics.replayed, 0) << short_call;
-    EXPECT_EQ(calls, 11) << short_call;  // one of the ten steps twice
+    EXPECT_EQ(calls, 11) << short_call;  // one of the ten steps runs twice
   }
 }
 

@@ -1,4 +1,4 @@
-// A BERT and data small enough for tests of whole training steps.
+// A BERT and data that are small enough for tests of whole training steps.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace lathe {
 
-// 50 words, one layer of 16 columns in two heads, up to 160 tokens, dropout of 0.1; `changes` go
-// into its config.json.
+// Returns a BERT with 50 words, one layer of 16 columns in two heads, up to 160 tokens, and dropout
+// of 0.1. `changes` go into its config.json.
 inline std::shared_ptr<SequenceClassifier> TinyBert(const nlohmann::json& changes = {},
                                                     int64_t num_labels = 2) {
   nlohmann::json config = {{"architectures", {"BertForSequenceClassification"}},
@@ -28,7 +28,7 @@ inline std::shared_ptr<SequenceClassifier> TinyBert(const nlohmann::json& change
                                                         {.num_labels = num_labels});
 }
 
-// `n` sequences of 1 to `longest` tokens below 50; each begins with its class, 0 or 1.
+// Returns `n` sequences of 1 to `longest` tokens below 50. Each begins with its class, 0 or 1.
 inline std::shared_ptr<TokenizedDataset> TinyData(int64_t n, int64_t longest = 7) {
   auto data = std::make_shared<TokenizedDataset>();
   data->has_labels = true;

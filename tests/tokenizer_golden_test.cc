@@ -1,6 +1,6 @@
-// Every line of every golden tokenizer case: ids and types must equal what Transformers'
-// AutoTokenizer gave. Cases: tests/golden/tokenizers, and $LATHE_GOLDEN_DIR/tokenizers (or
-// ../shared/golden) where there is one.
+// Checks every line of every golden tokenizer case: ids and types must equal those of Transformers'
+// AutoTokenizer. Cases are in tests/golden/tokenizers, and in $LATHE_GOLDEN_DIR/tokenizers (by
+// default ../shared/golden/tokenizers) if that exists.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// Golden types are left out by tokenizers that make none by default.
+// Returns true if ids and types are right. A line has no types if the tokenizer makes none by
+// default.
 bool CheckLine(const Tokenizer& tokenizer, const Json& line) {
   const std::string text = line["text"];
   std::optional<std::string> pair;
@@ -49,13 +50,13 @@ std::map<std::string, std::string> ReadFolder(const fs::path& dir) {
   return files;
 }
 
-// From config.json, which only folders without files of the tokenizer's own configuration need.
+// Returns the type in config.json. Only folders without the tokenizer's own configuration need it.
 std::string ModelType(const fs::path& dir) {
   std::ifstream in(dir / "config.json", std::ios::binary);
   return in.good() ? Json::parse(in).at("model_type").get<std::string>() : "";
 }
 
-// Whether the case's tokenizer is of a kind that Lathe has.
+// Returns true if Lathe has this kind of tokenizer.
 bool RunCase(const fs::path& dir, bool must_run) {
   SCOPED_TRACE(dir.string());
   std::unique_ptr<Tokenizer> tokenizer;
@@ -79,9 +80,9 @@ bool RunCase(const fs::path& dir, bool must_run) {
   std::cout << dir.filename() << ": " << num_lines << " lines"
             << ", " << num_wrong << " wrong\n";
 
-  // Saved again, the folder holds the same bytes; a configuration is added where there was none.
+  // Saved again, the folder holds the same bytes. A configuration is added if there was none.
   const fs::path saved = fs::path(testing::TempDir()) / ("tokenizer_" + dir.filename().string());
-  fs::remove_all(saved);  // of another run
+  fs::remove_all(saved);  // left by another run
   fs::create_directories(saved);
   tokenizer->SavePretrained(saved);
   const auto original = ReadFolder(dir);

@@ -1,6 +1,6 @@
-// Training loops of a library's user on a device against the same ones on the CPU: the
-// Accelerator's and those without, optimizers made before and after a model moves, clipping, frozen
-// parameters, own ops, checkpoints, loss scaling.
+// Training loops of a library's user on a device, compared with the same loops on the CPU. They
+// cover loops with and without the Accelerator, and optimizers made before and after a model moves.
+// They also cover clipping, frozen parameters, own ops, checkpoints and loss scaling.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,8 @@ class TrainingOnDevice : public testing::Test {
   Device device_;
 };
 
-// The loop of examples/training_loop.cc: losses of all steps, then that of the evaluation.
+// The loop of examples/training_loop.cc. Returns the losses of all steps, then that of the
+// evaluation.
 Floats TrainingLoop(Device device, const std::string& precision) {
   Accelerator accelerator({.gradient_accumulation_steps = 1,
                            .mixed_precision = precision,
@@ -135,7 +136,7 @@ TEST_F(TrainingOnDevice, TheAcceleratorSkipsWindowsThatOverflow) {
   EXPECT_LT(skipped, 14);
 }
 
-// Gradients of a batch in two halves, for who reads them.
+// Here a window is a batch in two halves. Only the second half's call divides the gradients.
 TEST_F(TrainingOnDevice, TheAcceleratorDividesGradientsByTheScale) {
   const bool is_gpu = device_ != Device{};
   for (const std::string precision : {"no", "fp16"}) {
@@ -164,13 +165,13 @@ TEST_F(TrainingOnDevice, TheAcceleratorDividesGradientsByTheScale) {
     EXPECT_TRUE(std::any_of(before.begin(), before.end(), [](float g) { return g != 0; }));
     for (float& g : before) g /= scale;
     EXPECT_EQ(weight.grad().ToVector<float>(), before);
-    // Once: clipping doesn't divide again.
+    // Gradients are divided once: clipping doesn't divide again.
     accelerator.ClipGradNorm(optimizer, 1e6);
     EXPECT_EQ(weight.grad().ToVector<float>(), before);
   }
 }
 
-// Two layers, their input and what they should give.
+// Two layers and their input.
 struct Net : Module {
   Net() {
     first = RegisterParameter("first", {9, 5}, Init::Zeros());
@@ -200,7 +201,7 @@ struct Net : Module {
 
 enum class When { kBefore, kAfter };
 
-// The parameters after some steps; `step` is what a loop does for each.
+// Returns the parameters after four steps. `step` does what a loop does in each step.
 Floats Train(Device device, When made,
              const std::function<std::unique_ptr<Optimizer>(Net&)>& make_optimizer,
              const std::function<void(Net&, Optimizer&)>& step) {
@@ -236,7 +237,7 @@ TEST_F(TrainingOnDevice, OptimizersMadeBeforeAndAfterTheModelMoves) {
   }
 }
 
-// Without decay AdamW passes over what never had a gradient.
+// Without decay AdamW skips parameters that never had a gradient.
 std::unique_ptr<Optimizer> MakeAdamWWithoutDecay(Net& net) {
   return std::make_unique<AdamW>(net.Parameters(), AdamWOptions{.lr = 0.05, .weight_decay = 0});
 }
@@ -259,7 +260,7 @@ TEST_F(TrainingOnDevice, AModelThatMovesWhileItIsTrained) {
   }
 }
 
-// Away and back between two steps; gradients come along.
+// The model moves away and back before or after a backward pass. Its gradients come along.
 TEST_F(TrainingOnDevice, AModelThatMovesAwayAndBack) {
   if (device_ == Device{}) GTEST_SKIP() << "there is one device";
   const DeterministicGemms deterministic;
@@ -343,7 +344,7 @@ TEST_F(TrainingOnDevice, CopiesForProductsStayRight) {
   const Floats first = copy(net.first), second = copy(net.second);
   Backward(net.Loss());
   optimizer->Step();
-  for (const Tensor& p : {net.first, net.second}) {  // made anew for neither
+  for (const Tensor& p : {net.first, net.second}) {  // neither copy is made anew
     EXPECT_EQ(p.impl()->low_precision_version, p.impl()->storage->version());
     EXPECT_EQ(copy(p), p.To(DType::kBF16).To(DType::kF32).ToVector<float>());
   }
@@ -378,7 +379,7 @@ TEST_F(TrainingOnDevice, NothingThatIsTrained) {
   }
 }
 
-// x * sigmoid(x), of elementwise ops.
+// x * sigmoid(x), made of elementwise ops.
 struct Swish : Function {
   Tensor Forward(const std::vector<Tensor>& x) override {
     Save({x[0]});
@@ -410,7 +411,7 @@ TEST_F(TrainingOnDevice, OwnOpsAndCheckpoints) {
   EXPECT_EQ(Train(device_, When::kAfter, MakeAdamW, again), on_device);
 }
 
-// Of an infinite gradient, and of finite ones whose norm is no float32.
+// The gradients are infinite or NaN, or finite with a norm that float32 can't hold.
 TEST_F(TrainingOnDevice, ANormThatIsNotFiniteLeavesParametersAlone) {
   if (device_ == Device{}) GTEST_SKIP() << "on the CPU they are spoiled, as with PyTorch";
   for (const float bad :
@@ -429,7 +430,7 @@ TEST_F(TrainingOnDevice, ANormThatIsNotFiniteLeavesParametersAlone) {
   }
 }
 
-// Nobody looks at the bad step before others have come.
+// The host reads the bad step's norm only after later steps were queued.
 TEST_F(TrainingOnDevice, AGuardHoldsBackWhatComesAfterABadStep) {
   if (device_ == Device{}) GTEST_SKIP() << "on the CPU each step is looked at";
   const float inf = std::numeric_limits<float>::infinity();

@@ -1,5 +1,5 @@
-// Optimizers' updates as CUDA graphs (optim/update_graphs.h) against the same launches one by one,
-// on one device: the same bits.
+// Optimizers' updates as CUDA graphs (optim/update_graphs.h), compared with the same launches one
+// by one on one device. They give the same bits.
 #include "lathe/optim/update_graphs.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// Two layers and their input. `third` has no gradient unless it is asked for.
+// Two layers and their input. `third` has a gradient only in passes that ask for it.
 struct Net : Module {
   explicit Net(DType compute) {
     first = RegisterParameter("first", {90, 70}, Init::Zeros());
@@ -51,7 +51,7 @@ struct Net : Module {
 
 using Make = std::function<std::unique_ptr<Optimizer>(Net&)>;
 
-// Two groups, with rates and decays of their own.
+// Returns two groups with different rates and decays.
 std::vector<ParameterGroup> Groups(Net& net) {
   std::vector<ParameterGroup> groups(2);
   groups[0].lr = 0.02;
@@ -80,9 +80,9 @@ const std::vector<Make> kMakes = {
     }};
 
 constexpr int kSteps = 10;
-// What a loop does between Backward and ZeroGrad of step i; by default a Step.
+// Called between Backward and ZeroGrad of step i, to make the update.
 using Update = std::function<void(int i, Net& net, Optimizer& optimizer)>;
-// Before the backward pass.
+// Called before the backward pass of step i.
 using Before = std::function<void(int i, Net& net, Optimizer& optimizer)>;
 
 struct Outcome {
@@ -113,7 +113,7 @@ class UpdateGraphsTest : public testing::Test {
     return {optimizer->arena().values().ToVector<float>(), optimizer->graph_statistics()};
   }
 
-  // Of every optimizer, with graphs and without.
+  // Trains with every optimizer, with graphs and without, and expects the same results.
   static UpdateGraphStatistics ExpectTheSame(
       const Update& update, const Before& before = nullptr, DType compute = DType::kF32,
       const std::function<bool(int)>& with_third = [](int) { return true; }) {
@@ -148,7 +148,7 @@ TEST_F(UpdateGraphsTest, SameBits) {
 }
 
 TEST_F(UpdateGraphsTest, ClippingAndStepInOne) {
-  // The norm is that of each step, also when it is read long after.
+  // Each norm is that of its own step, even if it is read long after.
   std::vector<Tensor> norms, norms_apart;
   StepGuard guard, guard_apart;
   const auto at_once = [&](bool graphs) {
@@ -182,7 +182,7 @@ TEST_F(UpdateGraphsTest, ClippingAndStepInOne) {
 TEST_F(UpdateGraphsTest, ClippingNowAndThen) {
   ExpectTheSame([](int i, Net& net, Optimizer& optimizer) {
     if (i % 3 != 0) ClipGradNorm(optimizer, 0.1 / (i + 1));
-    if (i % 4 == 1) net.second.grad();  // which multiplies this one by the factor
+    if (i % 4 == 1) net.second.grad();  // reading it multiplies it by the factor
     if (i % 5 == 3) ClipGradNorm(optimizer, 1e-4);
     if (i % 5 == 4) ClipGradValue(optimizer, 1e-3);
     optimizer.Step();
@@ -209,7 +209,7 @@ TEST_F(UpdateGraphsTest, RatesWeightsAndGradientsThatAreSet) {
 TEST_F(UpdateGraphsTest, AModelThatMovesAway) {
   if (CheckedDevice() == Device{}) GTEST_SKIP() << "there is one device";
   const auto move = [](int i, Net& net, Optimizer& optimizer) {
-    // One step on the host.
+    // One step is made on the host.
     if (i == 5) net.To(Device{});
     if (i == 6) net.To(CheckedDevice());
     if (i == 8) net.To(Device{}), net.To(CheckedDevice());
@@ -231,7 +231,7 @@ TEST_F(UpdateGraphsTest, HeldBackSteps) {
   ExpectTheSame(update);
 }
 
-// Steps that clipping holds back count nowhere: as if they had not been made.
+// Steps that clipping holds back don't count. The result is as if they had not been made.
 TEST_F(UpdateGraphsTest, StepsThatAreHeldBackDoNotCount) {
   const auto train = [](const Make& make, bool graphs, bool bad_steps) {
     Net net(DType::kF32);
@@ -279,7 +279,7 @@ TEST_F(UpdateGraphsTest, ClipAndStepWaitsWhileGradientsAccumulate) {
   EXPECT_NE(net.first.ToVector<float>(), before);
 }
 
-// What training with a loss scaler comes to.
+// The result of training with a loss scaler.
 struct Scaled {
   Floats values;
   double lr, used_lr, scale;
@@ -290,14 +290,14 @@ struct Scaled {
 struct ScaledLoop {
   Device device;
   bool graphs = false;
-  bool asks = false;  // after each step what has become of it
+  bool asks = false;  // asks after each step whether it was skipped
   StepGuard* guard = nullptr;
-  // After step i; by default the schedule's step.
+  // Called after step i; by default it makes the schedule's step.
   std::function<void(int i, Optimizer& optimizer, Scheduler& scheduler)> after =
       [](int, Optimizer&, Scheduler& scheduler) { scheduler.Step(); };
 };
 
-// 16 steps of two passes, some of which overflow.
+// Makes 16 steps of two passes each; some overflow.
 Scaled TrainScaled(const Make& make, const ScaledLoop& loop) {
   Net net(DType::kF32);
   net.To(loop.device);
@@ -341,8 +341,8 @@ void ExpectSameScaled(const Scaled& a, const Scaled& b) {
   EXPECT_EQ(a.num_skipped, b.num_skipped);
 }
 
-// The device alone decides what becomes of steps: as if the host had looked after each, with graphs
-// and without, and as on the host.
+// The device alone decides which steps are skipped. With graphs and without, the results are the
+// same as if the host looks after each step. They are also those of training on the host.
 TEST_F(UpdateGraphsTest, LossScaling) {
   const auto every_other_step = [](int i, Optimizer&, Scheduler& scheduler) {
     if (i % 2 == 1) scheduler.Step();
@@ -409,7 +409,8 @@ TEST_F(UpdateGraphsTest, AGuardLetsOverflowsPass) {
   EXPECT_EQ(graphs.num_skipped, 5);
 }
 
-// Of a loop that goes around few updates, each has its graph; of many, those used last.
+// In a loop around a few different updates, each gets its graph. If there are many, only those used
+// last can have one.
 TEST_F(UpdateGraphsTest, ManyUpdatesThatDiffer) {
   Net net(DType::kF32);
   net.To(CheckedDevice());

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a test as a processor of a lower level would: with_isa.sh LEVEL TEST, LEVEL as for LATHE_MAX_ISA. Skips it where
-# this processor has not even that level. with_isa.sh --settings LEVEL prints the environment variables that it sets, one
-# a line, and nothing where it would skip.
+# Runs a test as a processor of a lower level would: with_isa.sh LEVEL TEST, with LEVEL as for LATHE_MAX_ISA. Skips the
+# test if this processor doesn't have that level. with_isa.sh --settings LEVEL prints the environment variables that it
+# sets, one a line, and nothing if it would skip.
 set -euo pipefail
 only_settings=
 if [ "$1" = --settings ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures this machine: kernels one by one, then whole training steps with a breakdown by op. Prints what
-# it finds; docs/performance.md says how to read it. Arguments go to the kernels' benchmark, e.g.
+# Measures this machine: kernels one by one, then whole training steps with a breakdown by op. Prints the
+# results; docs/performance.md explains them. Arguments go to the kernels' benchmark, e.g.
 #   tools/bench.sh --benchmark_filter=Norm
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,7 +19,7 @@ for size in minilm base; do
     "$bin/training_step" --size "$size" --precision "$precision"
   done
 done
-# Two threads against one, in turn, so that what else the machine does strikes both.
+# Compares two threads with one, in turn, so that the machine's other work affects both.
 milliseconds() { OMP_NUM_THREADS=$1 "$bin/training_step" --size "$2" --precision "$3" --steps "$4" | awk '/^step /{print $2}'; }
 for setting in "minilm no 20" "minilm bf16 30" "base no 3" "base bf16 5"; do
   read -r size precision steps <<<"$setting"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One file with all that a check on a machine with a GPU needs; see usage().
+# Packs all that a check on a machine with a GPU needs into one file; see usage().
 set -euo pipefail
 
 usage() {
@@ -26,12 +26,12 @@ fail() {
   exit "${2:-1}"
 }
 
-# What every glibc brings, and must not be mixed with another's.
+# The libraries of glibc, which must not be mixed with those of another glibc.
 readonly of_system='^(linux-vdso|ld-linux.*|lib(c|m|pthread|dl|rt|util|resolv|nsl|anl|BrokenLocale)|libnss_.*)\.so'
-# Opened at run time, and never packed: they belong to the driver and to CUDA.
+# The libraries of the driver and of CUDA, which are opened at run time and never packed.
 readonly of_cuda='^lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|nvrtc|nvJitLink|nvidia-.*|nccl)[._-]'
 
-# Paths of the shared libraries of all given programs, one a line.
+# Prints the paths of the shared libraries of all given programs, one a line.
 libraries() {
   local line name path
   for program in "$@"; do
@@ -47,7 +47,7 @@ libraries() {
   done | LC_ALL=C sort -u
 }
 
-# What is built and packed.
+# Prints the targets that are built and packed.
 targets() {
   local tests='_gpu_test$|:nccl_(group|library)_test$|(cublaslt|cudnn)_library_test$|attention_cudnn_test$'
   {
@@ -91,7 +91,8 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-# A later match may be farther back than gzip looks: the programs have the same kernels in them.
+# The programs have the same kernels in them. zstd and xz find such matches with these options, but gzip does
+# not look back so far.
 case $out in
   *.tar.zst) compress=(zstd -q -c -19 --long=27 -T1) ;;
   *.tar.xz) compress=(xz -c -T1 --lzma2=preset=6,dict=128MiB) ;;
@@ -123,7 +124,7 @@ while read -r library; do
   [ -n "$library" ] || continue
   name=${library##*/}
   case $name in
-    # Only for machines whose own are older: the driver's and CUDA's libraries use them, too.
+    # Used only if a machine's own libraries are older: the driver's and CUDA's libraries use them, too.
     libstdc++.so* | libgcc_s.so*) to=$top/lib/fallback/$name ;;
     *) to=$top/lib/$name ;;
   esac
@@ -138,7 +139,7 @@ for folder in "${folders[@]}"; do
   cp -rL "$path/." "$top/data/$name/"
 done
 
-# The newest glibc that a packed file asks for.
+# The newest version of glibc that a packed file needs.
 glibc=$(find "$top/bin" "$top/lib" -type f -exec grep -aohE '\bGLIBC_[0-9]+(\.[0-9]+)+\b' {} + | LC_ALL=C sort -Vu | tail -n 1)
 {
   echo "revision $(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)"

@@ -10,7 +10,7 @@ def _cuda_objects_impl(ctx):
     if ctx.attr.only_device_code_for:
         arguments += ["-cubin", "-arch=sm_" + ctx.attr.only_device_code_for]
     else:
-        # Device code for each architecture, and for later ones what the driver can compile.
+        # Device code for each architecture, and code that the driver can compile for later ones.
         for arch in ARCHS:
             arguments.append("-gencode=arch=compute_%s,code=sm_%s" % (arch, arch))
         arguments.append("-gencode=arch=compute_%s,code=compute_%s" % (ARCHS[-1], ARCHS[-1]))
@@ -36,7 +36,7 @@ _cuda_objects = rule(
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu"]),
         "deps": attr.label_list(providers = [CcInfo]),
-        # An architecture; the host's part of the sources is then not compiled.
+        # An architecture. If set, only its device code is compiled, not the host's part of the sources.
         "only_device_code_for": attr.string(),
     },
 )
@@ -49,7 +49,7 @@ def lathe_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
         deps = deps,
     )
 
-    # Whether the kernels compile for the oldest GPUs that they are for, whatever the build is for.
+    # Tests that the kernels compile for the oldest supported GPUs, whatever GPUs the build is for.
     _cuda_objects(
         name = name + "_kernels_sm_80",
         srcs = cu_srcs,
@@ -63,17 +63,17 @@ def lathe_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
         deps = deps,
         local_defines = ['LATHE_CUDA_ARCHS=\\"%s\\"' % ",".join(["sm_" + arch for arch in ARCHS])],
         alwayslink = True,
-        # With the static runtime, which exists once in a program.
+        # Links with the static runtime, of which a program must have only one copy.
         linkstatic = True,
         **kwargs
     )
 
 def lathe_no_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
-    """Stands for lathe_cuda_library where there is no CUDA."""
+    """Stands in for lathe_cuda_library if there is no CUDA."""
     lathe_cc_library(name = name)
 
 def lathe_emulated_library(name, cu_srcs, srcs, deps, **kwargs):
-    """The same sources for the emulator; `deps` has it."""
+    """Compiles the sources of lathe_cuda_library for the emulator, which must be in `deps`."""
     compiled = []
     for source in cu_srcs:
         out = "%s_sources/%s.cc" % (name, source.rpartition(":")[2].rpartition("/")[2])

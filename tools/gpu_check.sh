@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that only a machine with a GPU can tell; see usage().
+# Checks everything that needs a machine with a GPU; see usage().
 set -uo pipefail
 
 usage() {
@@ -71,7 +71,7 @@ work=$(mktemp -d)
 : >"$work/failures"
 : >"$work/facts"
 
-# Each file is whole at any moment.
+# Writes the results. Each file is complete at any moment.
 report() {
   local form
   for form in json md; do
@@ -81,7 +81,7 @@ report() {
 }
 trap 'rm -rf "$work"' EXIT
 running=''
-# Told to stop: what is known so far counts.
+# Called on a signal: reports what is known so far.
 stop() {
   # shellcheck disable=SC2046
   kill $(jobs -p) 2>/dev/null
@@ -92,7 +92,10 @@ stop() {
 }
 trap stop INT TERM HUP
 
-# fact NAME VALUE; record passed|failed|skipped NAME SECONDS DETAIL; metric CASE SYSTEM KEY=VALUE...
+# These functions note a result:
+#   fact NAME VALUE
+#   record passed|failed|skipped NAME SECONDS DETAIL
+#   metric CASE SYSTEM KEY=VALUE...
 clean() { tr -s '\t\n' '  ' <<<"$1" | sed 's/ *$//'; }
 fact() {
   printf 'fact\t%s\t%s\n' "$1" "$(clean "$2")" >>"$work/facts"
@@ -110,7 +113,8 @@ metric() {
   printf '         %s, %s: %s\n' "$case" "$system" "$*"
 }
 
-# begin STAGE: true if it is wanted and there is time. It then has all but the shares of the wanted ones after it.
+# begin STAGE: true if the stage is wanted and there is time. The stage then has all remaining time, except
+# for the shares of the wanted stages after it.
 readonly shares=(tests 28 train 20 sanitizer 12 speed 40)
 begin() {
   local i after='' reserved=0
@@ -128,10 +132,11 @@ begin() {
 }
 time_left() { echo $((stage_end - SECONDS)); }
 
-# Seconds since $EPOCHREALTIME was $1.
+# Prints the seconds since $EPOCHREALTIME was $1.
 since() { awk -v a="${1/,/.}" -v b="${EPOCHREALTIME/,/.}" 'BEGIN { printf "%.1f", b - a }'; }
 
-# What the log has of a program: all of it, or its first and last bytes; few of them once the log is long.
+# Prints a program's output for the log: all of it, or its first and last bytes. These are few once the log is
+# long.
 log_output() {
   local most=100000 size
   size=$(wc -c <"$work/output")
@@ -147,7 +152,8 @@ log_output() {
   echo "==== exit code $rc, $took s"
 }
 
-# run LIMIT COMMAND...: its output goes to $work/output and to the log; sets rc (124: too slow) and took.
+# run LIMIT COMMAND...: runs the command. Its output goes to $work/output and to the log. Sets rc (124: too
+# slow) and took.
 run() {
   local limit=$1 begun=$EPOCHREALTIME
   shift
@@ -157,7 +163,7 @@ run() {
   rc=124
   : >"$work/output"
   if [ "$limit" -gt 0 ]; then
-    # In the background: a signal to the check is heard at once, not when the command ends.
+    # Runs in the background, so that a signal to the check is handled at once, not when the command ends.
     timeout -k 10 "$limit" env "${environment[@]}" "$@" >"$work/output" 2>&1 </dev/null &
     wait $!
     rc=$?
@@ -169,7 +175,7 @@ run() {
 }
 last_lines() { grep -v '^ *$' "$work/output" | tail -n "${1:-3}" | cut -c1-300; }
 
-# The first DIR/NAME of the data folders; "" if there is none.
+# Prints the first DIR/NAME that exists in the data folders; nothing if there is none.
 find_data() {
   local folder
   for folder in "${data[@]}"; do
@@ -190,7 +196,7 @@ else
 fi
 cd "$root" || exit 1
 
-# config DIR HIDDEN LAYERS HEADS: fresh weights of that shape, and the vocabulary.
+# config DIR HIDDEN LAYERS HEADS: writes the configuration of a model of that shape, and its vocabulary.
 config() {
   mkdir -p "$1"
   local vocab
@@ -208,7 +214,7 @@ config() {
 END
 }
 
-# Texts for training: SST-2 if it is there, else letters; and texts of at least 512 tokens.
+# Makes texts for training: SST-2 if it is there, else letters. Also makes texts of at least 512 tokens.
 make_data() {
   local sst2
   sst2=$(find_data sst2/train.tsv)
@@ -229,12 +235,12 @@ make_data() {
   awk -F '\t' 'NR == 1 { print; next } { text = text " " $1; words += split($1, unused, " ") }
     words >= 600 { print substr(text, 2) "\t" NR % 2; text = ""; words = 0; ++n }
     END { exit n == 0 }' "$work/train.tsv" >"$work/some_long.tsv" || return
-  # 1,024 of them: the same again and again, as only their length counts.
+  # Writes 1,024 long texts. They are repeated, as only their length counts.
   awk 'NR == 1 { print; next } { row[NR - 2] = $0 } END { for (i = 0; i < 1024; ++i) print row[i % (NR - 1)] }' \
     "$work/some_long.tsv" >"$work/long.tsv"
 }
 
-# finetune LIMIT OUT CONFIG OPTIONS...
+# finetune LIMIT OUT CONFIG OPTIONS...: trains a model of CONFIG's shape into the folder OUT.
 finetune() {
   local limit=$1 to=$2 config=$3
   shift 3
@@ -248,7 +254,8 @@ sanitizer_limit=120
 stage_sanitizer() {
   local sanitizer tool what command help='' options own=() worked
   sanitizer=$(PATH=$PATH:${CUDA_PATH:-/usr/local/cuda}/bin command -v compute-sanitizer)
-  # Races in libraries' kernels are not ours, and those take most of the time.
+  # The options in `own` select Lathe's kernels. Races in libraries' kernels are not ours, and checking those
+  # takes most of the time.
   [ -z "$sanitizer" ] || help=$(timeout 20 "$sanitizer" --help 2>&1)
   if [[ $help == *--kernel-name* ]]; then
     own=(--kernel-name kns=lathe)
@@ -269,12 +276,13 @@ stage_sanitizer() {
         record skipped "$tool of $what" 0 "no time left (--stages sanitizer --minutes 15 has it)"
         continue
       fi
-      # Calls that fail are tested elsewhere: programs ask for what a driver may not have.
+      # Failed calls of CUDA are not reported: programs ask for what a driver may not have. Other tests check
+      # errors.
       options=(--tool $tool --error-exitcode 42 --print-limit 20 --report-api-errors no)
       [ $tool = memcheck ] || options+=("${own[@]}")
       rm -rf "$work/sanitized"
       run $sanitizer_limit "$sanitizer" "${options[@]}" "${command[@]}"
-      # Without errors, too, where the tool never started the program.
+      # The tool also reports no errors if it never started the program.
       worked=''
       [ ! -s "$work/sanitized/train_results.json" ] && ! grep -q '^\[  PASSED  \] [1-9]' "$work/output" || worked=1
       if [ $rc -eq 0 ] && [ -n "$worked" ] && grep -q 'ERROR SUMMARY: 0 errors\|RACECHECK SUMMARY: 0 hazards' "$work/output"; then

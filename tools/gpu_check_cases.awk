@@ -1,9 +1,13 @@
-# What one process of a GoogleTest program said, a line for each case that began:
+# Turns the output of one process of a GoogleTest program into a line for each case that began:
 #   passed|skipped|failed|sticky|open|slow <TAB> case <TAB> text
-# sticky: failed with an error after which CUDA answers nothing else in that process; later cases are left out. open: the
-# program ended within it; slow: it was stopped there. text: what a case printed that did not pass, its lines joined by \036.
-#   -v rc=N    the program's exit code, 124: it was stopped
-#   -v most=N  so many lines of a case; what was left out is counted
+# sticky: the case failed with an error after which CUDA answers nothing else in that process. Later cases are
+# left out.
+# open: the program ended within the case.
+# slow: the program was stopped within the case.
+# text: all that the case printed, its lines joined by \036; empty if the case passed or was skipped.
+#
+#   -v rc=N    the program's exit code; 124: it was stopped
+#   -v most=N  the most lines of a case; the number of left-out lines is added
 BEGIN {
   sticky = "illegal (memory access|address|instruction)|misaligned address|launch fail|the launch timed out|hardware stack error|" \
     "invalid (program counter|address space)|not supported on global/shared address space|device-side assert|uncorrectable|" \
@@ -26,7 +30,7 @@ function finish(status) {
 
 /^\[ RUN +\] / { sub(/^[^]]*\] /, ""); start($0); next }
 
-# What the case printed last may lack its end of line.
+# The last text that a case printed may lack its end of line. Then the result follows on the same line.
 match($0, /\[ +(OK|FAILED|SKIPPED) +\] .*\([0-9]+ ms\)$/) {
   if (RSTART > 1) {
     if ($0 ~ sticky) spoilt = 1

@@ -1,8 +1,8 @@
-# The stage "device" of tools/gpu_check.sh, which sources this: where CUDA's libraries lie, and whether the programs see the
-# GPU.
+# The stage "device" of tools/gpu_check.sh, which sources this file. It finds CUDA's libraries and checks that
+# the programs see the GPU.
 
-# Where CUDA's libraries lie, "place file" a line: in python3's packages (PyTorch brings them), in the system's list, in
-# CUDA's folder and in those of LD_LIBRARY_PATH.
+# known_libraries prints where CUDA's libraries are, one "place file" a line. It looks in python3's packages
+# (PyTorch brings them), in the system's list, in CUDA's folder and in those of LD_LIBRARY_PATH.
 readonly of_cuda='/lib(cublasLt\.so\.1[23]|cudnn\.so\.9|nvrtc\.so\.1[23]|nccl\.so\.2)$'
 known_libraries() {
   local packages folder folders
@@ -14,15 +14,17 @@ known_libraries() {
     for folder in "${folders[@]}"; do ls -d "$folder"/* | sed 's/^/folder /'; done
   } 2>/dev/null | grep -E "$of_cuda"
 }
-# The same of everywhere else. All at once: reading a disk's folders for the first time takes long. Each is said when it is
-# found, as the time may end.
+# search_libraries prints the same for all other places. It searches for all libraries at once, because
+# reading a disk's folders for the first time takes long. It prints each library when it finds it, as the time
+# may run out.
 search_libraries() {
   timeout 60 find /opt /usr /root /home -not -path '*/stubs/*' -regextype posix-extended -regex ".*$of_cuda" \
     -exec ls {} ';' 2>/dev/null | sed 's/^/found /'
 }
 
-# use_libraries [FOLDER]: takes of $libraries those of one CUDA version, 13 before 12, and of the place where its cuBLASLt
-# lies if they are there, too. Sets chosen, incomplete, old_libstdcxx and the programs' environment, with FOLDER at its head.
+# use_libraries [FOLDER]: chooses libraries of one CUDA version from $libraries, 13 before 12. It prefers
+# those at the place of cuBLASLt. Sets chosen, incomplete, old_libstdcxx and the programs' environment, whose
+# library path begins with FOLDER.
 declare -A chosen
 use_libraries() {
   local major place='' name file packed=() folders=()
@@ -42,22 +44,22 @@ use_libraries() {
     if [ -n "$file" ]; then folders+=("${file%/*}"); else incomplete=1; fi
   done
   [ -z "${LD_LIBRARY_PATH:-}" ] || folders+=("$LD_LIBRARY_PATH")
-  # The driver's own in a container and in WSL, which not every system's list has.
+  # The folders of the driver's own library in a container and in WSL. Not every system's list has them.
   for name in /usr/local/nvidia/lib64 /usr/lib/wsl/lib; do
     [ ! -e $name/libcuda.so.1 ] || folders+=("$name")
   done
   [ ! -d "$root/lib" ] || packed=("$root/lib")
   environment=(LC_ALL=C "$(library_path "$@" "${packed[@]}" "${folders[@]}")")
   [ -d "$root/lib/fallback" ] || return
-  # This machine's libstdc++ if it is new enough, as the driver's libraries use it, too. Else the packed one comes before
-  # CUDA's folders: one of those may be the system's, with the old one in it.
+  # Uses this machine's libstdc++ if it is new enough, as the driver's libraries use it, too. Otherwise the
+  # packed one comes before CUDA's folders: one of those may be the system's, with the old one in it.
   env "${environment[@]}" "$bin/apps/lathe/lathe" --help >/dev/null 2>&1 && return
   packed+=("$root/lib/fallback")
   environment=(LC_ALL=C "$(library_path "$@" "${packed[@]}" "${folders[@]}")")
   old_libstdcxx=1
 }
 
-# Sets seen: the devices that the programs see.
+# Sets seen to the devices that the programs see.
 ask_lathe() {
   run 120 "$bin/apps/lathe/lathe" env  # CUDA's libraries have hundreds of MB, and the disk may be cold
   seen=$(sed -n 's/^- Devices: //p' "$work/output")
@@ -96,7 +98,7 @@ stage_device() {
     use_libraries
     ask_lathe
   fi
-  # CUDA's folder may have a driver's library for drivers older than itself.
+  # CUDA's folder may have a newer copy of the driver's library, for drivers older than this CUDA.
   if [ -n "$has_gpu" ] && ! sees_gpu && [ -e "$compat/libcuda.so.1" ]; then
     use_libraries "$compat"
     ask_lathe

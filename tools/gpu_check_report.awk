@@ -1,10 +1,10 @@
-# Turns what tools/gpu_check.sh has noted into results.json (form=json) or results.md (form=md).
+# Turns the notes of tools/gpu_check.sh into results.json (form=json) or results.md (form=md). Kinds of notes:
 #   fact <TAB> name <TAB> value
 #   record <TAB> stage <TAB> passed|failed|skipped <TAB> name <TAB> seconds <TAB> detail
 #   failure <TAB> program <TAB> case <TAB> what it said, lines joined by \036
 #   metric <TAB> case <TAB> system <TAB> key=value <TAB> ...
 #   benchmark <TAB> name <TAB> one line of what it printed
-# $running: the program that runs while the page is written.
+# $running in the environment is the program that runs while the page is written.
 BEGIN { FS = "\t"; running = ENVIRON["running"] }
 
 $1 == "fact" { fact[$2] = $3; fact_names[++facts] = $2 }
@@ -34,7 +34,7 @@ function quoted(text,    i, n, parts) {
   gsub(/[\001-\037]/, " ", text)
   return "\"" text "\""
 }
-# A number, or a quoted text.
+# Returns a number as it is, and any other text in quotes.
 function value(text) {
   return text ~ /^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$/ ? text : quoted(text)
 }
@@ -93,7 +93,7 @@ function table(status,    i) {
   print ""
 }
 
-# In full: the one page may be all that anybody sees.
+# Prints the failures in full: the one page may be all that anybody sees.
 function what_failures_said(    i, j, n, lines) {
   if (!failures) return
   print "## What failed cases said\n"
@@ -105,11 +105,11 @@ function what_failures_said(    i, j, n, lines) {
   }
 }
 
-# "1.50"; "-" if one of them is unknown.
+# Returns a ratio such as "1.50", or "-" if a number is unknown.
 function ratio(a, b) { return a && b ? sprintf("%.2f", a / b) : "-" }
 
-# Lathe's slowest run, in bfloat16, against the peer as it is by default, in float32; the same in bfloat16; and the peer's
-# best of all kinds.
+# Prints all measurements. Then compares Lathe's slowest run, in bfloat16, with three rates of the peer: its
+# default in float32, its default in bfloat16, and its best of all kinds.
 function speed(    i, name, rate, order, n) {
   if (!metrics) return
   print "## Speed (bfloat16, unless the case says otherwise; \"peer, default\": float32)\n\n| case | system | samples/s | step, ms | products, % of their ceiling | first step, s | GPU memory, MiB |\n|---|---|---|---|---|---|---|"

@@ -1,8 +1,8 @@
-# The stage "speed" of tools/gpu_check.sh, which sources this: training steps alone, whole trainings of Lathe and of a
-# peer in turn, kernels alone.
+# The stage "speed" of tools/gpu_check.sh, which sources this file. It measures training steps alone, whole
+# trainings of Lathe and of a peer in turn, and kernels alone.
 
-# The device's memory in use, MiB, while run runs COMMAND...: sets peak (what it took above what was taken before; "" where
-# no nvidia-smi tells).
+# run_watching_memory COMMAND...: runs the command and watches the device's memory in use. Sets peak: the most
+# MiB above what was in use before, or "" if there is no nvidia-smi.
 run_watching_memory() {
   local before watcher i
   peak=''
@@ -14,7 +14,7 @@ run_watching_memory() {
   rm -f "$work/memory"
   nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$work/memory" 2>/dev/null &
   watcher=$!
-  # Until it runs it is a copy of this shell, which catches the signal that is to end it.
+  # Before nvidia-smi runs, the watcher is a copy of this shell, which catches the signal that is to end it.
   for ((i = 0; i < 50; ++i)); do
     [ ! -s "$work/memory" ] && kill -0 "$watcher" 2>/dev/null || break
     sleep 0.1
@@ -25,8 +25,8 @@ run_watching_memory() {
   peak=$(awk -v b="$before" '$1 + 0 > m { m = $1 } END { print m - b }' "$work/memory")
 }
 
-# lathe_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS [OPTIONS...]: two runs, of which the longer one's last STEPS steps
-# count.
+# lathe_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS [OPTIONS...]: measures the last STEPS steps of a
+# training. It makes a run of WARM steps and one of WARM + STEPS, and takes the difference of their times.
 lathe_speed() {
   local case=$1 system='Lathe' common steps seconds=() samples=()
   [ $# -le 7 ] || system="Lathe ${*:8}"
@@ -51,13 +51,15 @@ lathe_speed() {
     "first_step_s=$(number time_to_first_step "$work/speed/train_results.json")" ${peak:+"memory_mib=$peak"} "took_s=$took"
 }
 
-# run_peer LIMIT COMMAND...: run, without what is set for Lathe's programs: the peer has libraries of its own.
+# run_peer LIMIT COMMAND...: like run, but without the environment of Lathe's programs: the peer has libraries
+# of its own.
 run_peer() {
   local environment=(LC_ALL=C HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true)
   run "$@"
 }
 
-# peer_speed CASE SYSTEM CONFIG FILE LENGTH BATCH WARM STEPS OPTIONS...: in float32 unless the options say otherwise.
+# peer_speed CASE SYSTEM CONFIG FILE LENGTH BATCH WARM STEPS OPTIONS...: measures the peer, in float32 unless
+# the options say otherwise.
 peer_speed() {
   local case=$1 system=$2 config=$3 file=$4 length=$5 batch=$6 warm=$7 steps=$8
   shift 8
@@ -73,7 +75,8 @@ peer_speed() {
     "first_step_s=$(number first_step_s "$work/peer.json")" ${peak:+"memory_mib=$peak"} "took_s=$took"
 }
 
-# compiled_peer_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS: not with --quick.
+# compiled_peer_speed CASE CONFIG FILE LENGTH BATCH WARM STEPS: measures the compiled peer, but not with
+# --quick.
 compiled_peer_speed() {
   local case=$1 system="peer, grouped, fused AdamW and compiled"
   shift
@@ -86,7 +89,7 @@ compiled_peer_speed() {
   peer_speed "$case" "$system" "$@" --precision bf16 --group_by_length --fused_adamw --compile
 }
 
-# benchmark NAME LIMIT PROGRAM ARGUMENTS...: its lines go into the report.
+# benchmark NAME LIMIT PROGRAM ARGUMENTS...: runs a benchmark, whose lines go into the report.
 benchmark() {
   local name=$1 limit=$2 program=$bin/tests/benchmarks/$3
   shift 3
@@ -107,8 +110,9 @@ benchmark() {
   return $rc
 }
 
-# step_speed CASE SIZE PRECISION BATCH LENGTH STEPS [SYSTEM]: training steps without a loader, and what share of the
-# products' ceiling, measured in the same run, they reach. LENGTH 0: about SST-2's lengths.
+# step_speed CASE SIZE PRECISION BATCH LENGTH STEPS [SYSTEM]: measures training steps without a loader. It
+# also tells what share of the products' ceiling, measured in the same run, they reach. LENGTH 0 means about
+# SST-2's lengths.
 step_speed() {
   local case=$1 system=${7:-Lathe, steps alone} length=() at='[0-9.]\+'
   [ "$5" = 0 ] || length=(--length "$5")
@@ -119,7 +123,8 @@ step_speed() {
     $(sed -n "s|^peak memory of tensors \($at\) GB$|tensors_gb=\1|p" "$work/output")
 }
 
-# in_time CASE[, WHAT]: whether the case is wanted (--only) and there is time. A stage that had too little says so once.
+# in_time CASE[, WHAT]: true if the case is wanted (--only) and there is time. If time is short, sets
+# left_out, so that the stage says so once in the end.
 left_out=''
 in_time() {
   [[ ${1%%,*} =~ $only ]] || return 1
@@ -129,7 +134,7 @@ in_time() {
   return 1
 }
 
-# The share of the products' ceiling in each of the cases.
+# Measures the share of the products' ceiling that steps reach in each of the cases.
 stage_steps() {
   if [ -n "$quick" ]; then
     step_speed tiny-sst2-32 tiny bf16 32 0 5
@@ -144,7 +149,7 @@ stage_steps() {
   done
 }
 
-# Kernels alone, and steps in other precisions and with attention of cuDNN's.
+# Measures kernels alone, and steps in other precisions and with cuDNN's attention.
 stage_benchmarks() {
   if [ -n "$quick" ]; then
     benchmark kernels 60 device_kernels --tokens 512 --milliseconds 5 --parameters 1000000 --copy_mib 64
@@ -176,7 +181,7 @@ find_peer() {
   fi
 }
 
-# The most telling first: what the time ends before is less.
+# The most telling cases come first, so that little is lost if time runs out.
 stage_speed() {
   if [ -z "$has_gpu" ]; then
     record skipped speed 0 "no usable GPU here"
@@ -197,7 +202,7 @@ stage_speed() {
     read -r case shape file length batch warm steps <<<"$line"
     in_time "$case" || continue
     arguments=("$work/$shape" "$work/$file.tsv" "$length" "$batch" "$warm" "$steps")
-    # In turn, so that a GPU that gets slower is slower for both.
+    # Lathe and the peer run in turn, so that a GPU that gets slower is slower for both.
     lathe_speed "$case" "${arguments[@]}"
     [ -n "$peer" ] || continue
     peer_speed "$case" "peer, grouped and fused AdamW" "${arguments[@]}" --precision bf16 --group_by_length --fused_adamw
@@ -207,7 +212,7 @@ stage_speed() {
     lathe_speed "$case" "${arguments[@]}"
     [ "$batch" -ne 32 ] || compiled_peer_speed "$case" "${arguments[@]}"
   done
-  # What --deterministic and the graphs cost and gain.
+  # Measures what --deterministic costs and what CUDA graphs gain.
   read -r case shape file length batch warm steps <<<"${cases[0]}"
   arguments=("$work/$shape" "$work/$file.tsv" "$length" "$batch" "$warm" "$steps")
   in_time "$case, --deterministic" && lathe_speed "$case" "${arguments[@]}" --deterministic

@@ -1,29 +1,31 @@
-# The stage "tests" of tools/gpu_check.sh, which sources this. An error may spoil all that comes after it in the same
-# process (CUDA answers every call with it from then on) or end the process: the other cases then run in fresh ones.
+# The stage "tests" of tools/gpu_check.sh, which sources this file. An error may end a test's process, or
+# spoil all that comes after it there: CUDA answers every call with it from then on. The other cases then run
+# in fresh processes.
 
 readonly program_limit=300 first_limit=200  # seconds: for a program, and for its first process
 readonly most_processes=12                  # of one program
 readonly most_lines=300                     # of what a failed case says, in the page
 
-# cases_of PROGRAM...: the names of its cases, one a line, but for disabled ones.
+# cases_of PROGRAM...: prints the names of its cases, one a line, without disabled ones.
 cases_of() {
   run 20 "$@" --gtest_list_tests
   awk '/^[^ ]+\.( |$)/ { suite = $1 } suite != "" && /^  [^ ]/ && (suite $1) !~ /(^|[.\/])DISABLED_/ { print suite $1 }' "$work/output"
 }
 
-# one_line FILE: names on one line.
+# one_line FILE: prints the names in FILE on one line.
 one_line() { paste -s -d ' ' "$1"; }
 
-# failure PROGRAM CASE TEXT: all of what a case said, its lines joined by \036.
+# failure PROGRAM CASE TEXT: notes what a failed case said. TEXT is all of it, its lines joined by \036.
 failure() {
-  # A page of that size still says what failed.
+  # Leaves TEXT out of a page that is too large, which still names all failed cases.
   [ "$(wc -c <"$work/failures")" -lt 4000000 ] || set -- "$1" "$2" "(see log.txt)"
   printf 'failure\t%s\t%s\t%s\n' "$1" "$2" "$3" >>"$work/failures"
   printf '%s: %s\n' "$1" "$2"
   tr '\036' '\n' <<<"$3" | sed 's/^/    /'
 }
 
-# failed_program NAME PROGRAM...: what its first process said, of exit code rc, is in $work/output. Runs what it left out.
+# failed_program NAME BEGUN PROGRAM...: records a program that failed. The output of its first process, whose
+# exit code is rc, is in $work/output. Runs the cases that this process left out.
 failed_program() {
   local name=$1 begun=$2 first_rc=$rc until=$((SECONDS - ${took%.*} + program_limit)) processes=1 detail said status case text
   shift 2
@@ -36,7 +38,7 @@ failed_program() {
     cat "$work/new" >>"$work/cases"
     [ -s "$work/all_cases" ] || cases_of "$@" >"$work/all_cases"
     cut -f2 "$work/cases" | grep -vxFf - "$work/all_cases" >"$work/missing"
-    # Without a result that is new there would be none in the next process either.
+    # If a process has no new result, the next one would have none either.
     [ -s "$work/new" ] && [ -s "$work/missing" ] && [ $processes -lt $most_processes ] &&
       [ $SECONDS -lt $until ] && [ "$(time_left)" -gt 0 ] || break
     ((++processes))
@@ -65,7 +67,8 @@ failed_program() {
   fi
 }
 
-# test_program NAME PROGRAM...: records what a GoogleTest program says. Without a GPU a *_gpu_test is skipped at best.
+# test_program NAME PROGRAM...: runs a GoogleTest program and records its result. Without a GPU a *_gpu_test
+# is skipped at best.
 test_program() {
   local name=$1 begun=$EPOCHREALTIME good skipped detail
   shift
@@ -78,7 +81,7 @@ test_program() {
   good=$(total PASSED) skipped=$(total SKIPPED)
   detail="${good:-0} passed${skipped:+, $skipped skipped}"
   if [ -z "$has_gpu" ] && [[ $name == *_gpu_test ]]; then
-    # Whatever passed did so without a GPU: not what the program is for.
+    # Cases that passed did so without a GPU, which is not what the program is for.
     record skipped "$name" "$took" "no usable GPU: ${good:-0} cases passed that need none, ${skipped:-0} skipped"
   elif [ "${good:-0}" -eq 0 ] && [ "${skipped:-0}" -gt 0 ]; then
     record skipped "$name" "$took" "$skipped cases: $(sed -n '/: Skipped$/{n;p;q}' "$work/output")"

@@ -1,13 +1,13 @@
-# The stage "train" of tools/gpu_check.sh, which sources this: short trainings, predictions and the program's own test on
-# the GPU, against the CPU and against themselves.
+# The stage "train" of tools/gpu_check.sh, which sources this file. It compares short trainings, predictions
+# and the program's own test on the GPU with the CPU and with themselves.
 #
-# With --deterministic a training repeats itself bit for bit. Without it cuBLASLt may choose other algorithms, so losses
-# are compared within a tolerance, and whether the bits are the same is a note.
+# With --deterministic a training repeats itself bit for bit. Without it cuBLASLt may choose other algorithms.
+# Then losses are compared within a tolerance, and a note says whether the bits are the same.
 
 readonly f32_limit=1e-4 low_limit=2e-2  # of losses, relative
 readonly score_limit=1e-4               # of predicted probabilities, absolute
 
-# ended_well NAME: whether what was run did; it is recorded if not.
+# ended_well NAME: true if the last command succeeded; otherwise records NAME as failed or skipped.
 ended_well() {
   [ $rc -ne 0 ] || return 0
   if [ $rc -eq 124 ] && [ "$(time_left)" -le 1 ]; then
@@ -18,7 +18,7 @@ ended_well() {
   return 1
 }
 
-# train TO PRECISION DROPOUT OPTIONS...: into $work/TO; false, and recorded, if it failed.
+# train TO PRECISION DROPOUT OPTIONS...: trains into $work/TO. If that fails, records it and returns false.
 train() {
   local to=$1 precision=$2 dropout=$3
   shift 3
@@ -29,14 +29,15 @@ train() {
     --seed 1 "$@"
   ended_well "train $to" || return 1
   : >"$work/$to/ended"
-  # Losses of a training that skips its steps change little, too.
+  # The losses of a training that skips its steps change little, too.
   local skips
   skips=$(number skipped_steps "$work/$to/train_results.json")
   [ "${skips:-0}" -le $((train_steps / 2)) ] || record failed "train $to: steps" "$took" "$skips of $train_steps were skipped"
 }
 trained() { [ -e "$work/$1/ended" ]; }
 
-# The largest difference between two runs' losses over the first one's; "" if there are not the same number of them.
+# Prints the largest difference between two runs' losses, relative to the first run's. Prints nothing if the
+# runs have different numbers of losses.
 loss_difference() {
   paste <(losses "$1") <(losses "$2") | awk -F '\t' '
     $1 == "" || $2 == "" { bad = 1; exit }
@@ -45,7 +46,7 @@ loss_difference() {
 }
 same_bits() { cmp -s "$work/$1/model.safetensors" "$work/$2/model.safetensors" && [ "$(losses "$work/$1")" = "$(losses "$work/$2")" ]; }
 
-# identical NAME A B: the two trainings gave the same losses and weights.
+# identical NAME A B: records whether the two trainings gave the same losses and weights.
 identical() {
   if same_bits "$2" "$3"; then
     record passed "$1, bit for bit" "$took" "$train_steps steps"
@@ -54,7 +55,8 @@ identical() {
   fi
 }
 
-# near NAME A B LIMIT [NOTE]: the two trainings' losses are within LIMIT of A's.
+# near NAME A B LIMIT [NOTE]: records whether the two trainings' losses differ by at most LIMIT, relative to
+# A's.
 near() {
   local difference
   difference=$(loss_difference "$work/$2" "$work/$3")
@@ -64,21 +66,23 @@ near() {
     record failed "$1" "$took" "losses differ by ${difference:-another number of steps}, more than $4; $2: $(losses "$work/$2" | tr '\n' ' ') $3: $(losses "$work/$3" | tr '\n' ' ')"
   fi
 }
-# The same, with a note on the bits.
+# near_itself NAME A B LIMIT: does the same as near, with a note on the bits.
 near_itself() {
   local bits='the same bits, too'
   same_bits "$2" "$3" || bits='not the same bits, which only --deterministic promises'
   near "$1" "$2" "$3" "$4" "$bits"
 }
 
-# train_in PRECISION: on the GPU against the CPU, and again in several ways.
+# train_in PRECISION: trains on the GPU and on the CPU and compares them. Then trains on the GPU in several
+# other ways.
 train_in() {
   local precision=$1 limit=$low_limit label=${1/#no/f32} name dropout reference
   [ "$precision" != no ] || limit=$f32_limit
   for dropout in 0 0.1; do
     name=$label-dropout-$dropout
     train "$name.cuda" "$precision" $dropout --device cuda
-    # CPUs without AVX512-BF16 compute in bfloat16 slowly. They have no float16: float32 stands in, which came first.
+    # In bfloat16, CPUs without AVX512-BF16 are slow. No CPU has float16: the float32 training, which came
+    # first, stands in for it.
     reference=$name.cpu
     if [ "$precision" = fp16 ]; then reference=f32-dropout-$dropout.cpu; else train "$reference" "$precision" $dropout --device cpu; fi
     trained "$name.cuda" && trained "$reference" && near "$name: GPU against CPU" "$reference" "$name.cuda" $limit
@@ -100,7 +104,7 @@ train_in() {
   fi
 }
 
-# `lathe predict` with one model: labels but for near ties, and scores.
+# Compares `lathe predict` on the GPU with the CPU: the scores, and the labels except for near ties.
 check_predictions() {
   local model=f32-dropout-0.cuda what='lathe predict: GPU against CPU' device difference
   trained $model || return
@@ -111,7 +115,8 @@ check_predictions() {
     ended_well "lathe predict on $device" || return
     grep '^{' "$work/output" >"$work/predicted.$device"
   done
-  # Of each pair of lines: the scores, by their order; "texts largest-difference labels-that-differ".
+  # Compares the scores of each pair of lines, by their order. Prints "texts largest-difference
+  # labels-that-differ".
   difference=$(paste "$work"/predicted.{cpu,cuda} | awk -F '\t' -v limit=$score_limit '
     function scores(line, to,    n, i, parts) {
       if (!sub(/.*"scores":\{/, "", line)) return 0
@@ -141,7 +146,7 @@ check_predictions() {
   fi
 }
 
-# `lathe test`: one process on the GPU against the CPU.
+# Runs `lathe test`, which compares one process on the GPU with the CPU.
 check_self_test() {
   local precision
   for precision in "$@"; do
@@ -152,8 +157,8 @@ check_self_test() {
   done
 }
 
-# What `lathe estimate-memory` says against the most that a training's tensors took. That is no promise to the byte: only
-# a figure that is absurd fails.
+# Compares the estimate of `lathe estimate-memory` with the most that a training's tensors took. The estimate
+# is not meant to be exact, so only an absurd one fails.
 check_estimates() {
   local more estimate peak ratio what
   for more in --no_cuda_graphs '--no_cuda_graphs --gradient_checkpointing' ''; do
@@ -177,19 +182,19 @@ check_estimates() {
   done
 }
 
-# Ways of training that change nothing, or little.
+# Trains in ways that change nothing, or little.
 train_in_other_ways() {
   local name first tuned again
   name=bf16-dropout-0.1
   trained $name.deterministic &&
     train $name.checkpointing bf16 0.1 --device cuda --deterministic --gradient_checkpointing &&
     identical "$name: with --gradient_checkpointing and --deterministic" $name.deterministic $name.checkpointing
-  # Without dropout, whose masks depend on which batch a text is in.
+  # These trainings have no dropout, whose masks depend on which batch a text is in.
   name=f32-dropout-0
   trained $name.cuda &&
     train $name.accumulated no 0 --device cuda --per_device_train_batch_size 16 --gradient_accumulation_steps 2 &&
     near "$name: 2 batches of 16 in place of 1 of 32" $name.cuda $name.accumulated $f32_limit
-  # The second run takes what the first one found.
+  # The second run uses what the first one found.
   name=bf16-dropout-0
   if trained $name.cuda; then
     environment+=(LATHE_TUNE=1 "LATHE_TUNE_CACHE=$work/tuned.json")

@@ -1,7 +1,7 @@
 """Rules for Lathe's own C++ targets: warnings, OpenMP and the `lathe/` include prefix in one place."""
 
 _COPTS = ["-Wall", "-Wextra", "-Wshadow", "-Werror", "-fopenmp"]
-# Processes of a job tell by the build id whether they run the same program.
+# By the build id the ranks of a job check that they run the same program.
 _LINKOPTS = ["-fopenmp", "-Wl,--build-id=sha1"]
 
 def lathe_cc_library(name, copts = [], **kwargs):
@@ -28,8 +28,8 @@ def lathe_cc_binary(name, **kwargs):
 def lathe_cc_test(name, deps = [], **kwargs):
     """A GoogleTest program with the library's main.
 
-    What is tested is compiled as it is for programs. The test's own source need not be fast: -O1 compiles in three quarters
-    of the time.
+    The libraries under test are compiled as they are for programs. The test's own source need not be fast: -O1 compiles
+    in three quarters of the time.
     """
     native.cc_test(
         name = name,
@@ -40,7 +40,7 @@ def lathe_cc_test(name, deps = [], **kwargs):
         **kwargs
     )
 
-# name of the instruction set level -> compiler flag; see core/cpu/isa.h.
+# Maps the number of an instruction set level to compiler flags; see core/cpu/isa.h.
 _ISA = {
     2: ["-march=x86-64-v2"],
     3: ["-march=x86-64-v3"],
@@ -48,7 +48,7 @@ _ISA = {
     5: ["-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"],
 }
 
-# The levels that there are.
+# All instruction set levels.
 CPU_LEVELS = _ISA.keys()
 
 def lathe_cpu_kernels(name, srcs, hdrs, deps):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh machine to a trained text classifier: which section does a Debian package belong to?
+# Takes a fresh machine to a trained text classifier, which tells the section of a Debian package.
 set -euo pipefail
 
 usage() {
@@ -108,7 +108,7 @@ done <<<"$labels"
 
 accuracy=$(sed -n 's/.*"eval_accuracy": *\([0-9.]*\).*/\1/p' "$output/model/eval_results.json")
 heading "Done: accuracy $(LC_ALL=C printf '%.4f' "$accuracy")"
-# As the user can type it where the script was started.
+# Prints a path as the user can type it in the folder where the script was started.
 as_typed() { printf '%q' "$(realpath -s --relative-base="$caller" -- "$1")"; }
 cat <<END
 The model is in $output/model. To classify texts of your own (name, a tab, description):

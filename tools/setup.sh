@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that Lathe builds with, and with --tests those that only its tests use. Safe to
-# run again: it installs only what is missing.
+# Installs the Debian packages that Lathe builds with; with --tests also those that only its tests use. It is
+# safe to run again: it installs only what is missing.
 set -euo pipefail
 
 packages=(
@@ -36,8 +36,8 @@ echo "setup: installing ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 run() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "$@" >>"$log" 2>&1; }
-# Without a network apt-get update only warns, and one broken source need not matter: what installing says
-# decides, and update's complaints explain it.
+# Errors of apt-get update don't count: without a network it only warns, and one broken source need not
+# matter. If the installation fails, update's messages explain why.
 run apt-get update || true
 if ! run apt-get install -y --no-install-recommends "${missing[@]}"; then
   cat "$log" >&2

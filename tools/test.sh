@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds everything and runs every test. The last line is "N passed, N failed, N skipped", counted in test cases;
-# exits with 1 if any failed or none ran.
-#   tools/test.sh --levels    # then runs all tests again as processors of each lower level would (2, 3 and 4, those that
-#                             # this one has): without AVX2, without AVX-512, without AVX512-BF16
+# Builds everything and runs every test. The last line is "N passed, N failed, N skipped", counted in test
+# cases. Exits with 1 if a test failed or none ran.
+#   tools/test.sh --levels    # then runs all tests again as on processors of each lower level that this one
+#                             # has (2, 3 and 4): without AVX2, without AVX-512, without AVX512-BF16
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,7 +22,7 @@ for folder in golden data; do
   variable=LATHE_${folder^^}_DIR
   dir=${!variable:-}
   if [ -z "$dir" ] && [ -d "../shared/$folder" ]; then dir=../shared/$folder; fi
-  # Tests run in a folder of their own.
+  # Tests run in a folder of their own, so they need an absolute path.
   [ -z "$dir" ] || options+=("--test_env=$variable=$(realpath -e -- "$dir")")
 done
 
@@ -32,15 +32,15 @@ passed=0
 failed=0
 skipped=0
 
-# took WHAT: says how long it took since the last call.
+# took WHAT: prints the seconds since the last call.
 SECONDS=0
 took() {
   echo "-- $1: $SECONDS s"
   SECONDS=0
 }
 
-# What a machine without CUDA builds. First, so that the programs that stay are the default build's; the two differ in
-# some dozens of actions.
+# Builds as on a machine without CUDA. This comes first, so that the default build's programs are there in the
+# end. The two builds differ in some dozens of actions.
 if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe/lathe env | grep 'built without CUDA' >/dev/null; then
   passed=$((passed + 1))
 else
@@ -50,7 +50,7 @@ fi
 
 took "building without CUDA"
 
-# The kernels for the oldest GPUs that they are for: they compile, no more.
+# Compiles the kernels for the oldest supported GPUs, and no more.
 core_targets=$(bazel query "${quiet[@]}" '//core:*' 2>/dev/null) || true
 if [ -z "$core_targets" ]; then
   echo "FAILED: bazel query of //core"
@@ -67,16 +67,16 @@ fi
 
 took "kernels for sm_80"
 
-# The GPU's kernels and whole training steps with them, emulated. No result may depend on the order of blocks and threads:
-# they run in reverse order under AddressSanitizer, shuffled in the default build, and forward among all tests below. One
-# case for each test and order.
+# Runs the GPU's kernels, and whole training steps with them, on the emulator. No result may depend on the
+# order of blocks and threads. So they run in reverse order under AddressSanitizer, shuffled in the default
+# build, and forward among all tests below. Each test counts as one case for each order.
 emulated=$(bazel query "${quiet[@]}" \
   'filter("_emulated_test$", tests(//core/... + //tests/...)) union //tests/emulator:checks_test union //tests/emulator:device_test except //tests:data_parallel_emulated_test' 2>/dev/null) || true
 if [ -z "$emulated" ]; then
   echo "FAILED: bazel query of the emulated tests"
   failed=$((failed + 1))
 fi
-# run_emulated ORDER BAZEL_OPTION...
+# run_emulated ORDER BAZEL_OPTION...: runs the emulated tests in this order and counts them.
 run_emulated() {
   local order=$1 label
   shift
@@ -92,11 +92,11 @@ run_emulated() {
 [ -z "$emulated" ] || run_emulated reverse --config=asan
 took "emulated kernels under AddressSanitizer"
 
-# A part that does not build is one failed case: no count of what is in it can be had.
+# If a part does not build, it counts as one failed case, because the number of its cases is unknown.
 bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
 
-# "PASSED FAILED SKIPPED" cases in a test.xml, GoogleTest's or (after a crash or a timeout) Bazel's own.
-# Disabled ones are none of these.
+# Prints "PASSED FAILED SKIPPED", the cases in a test.xml. GoogleTest wrote it, or (after a crash or a
+# timeout) Bazel. Disabled cases are none of these.
 count_cases() {
   awk '
     function attribute(name) {
@@ -110,8 +110,9 @@ count_cases() {
     END { print good + 0, bad + 0, idle + 0 }' "$1"
 }
 
-# run_tests BAZEL_OPTION...: runs what //... has and counts it. Tests use all cores themselves, so two at a time keep a
-# machine busy enough. Results are never taken from the cache, which knows nothing of what lies in the folders of data.
+# run_tests BAZEL_OPTION...: runs the tests of //... and counts them. Tests use all cores themselves, so two
+# at a time keep a machine busy enough. Results never come from the cache, which knows nothing of the files in
+# the data folders.
 run_tests() {
   local label xml good bad idle
   bazel test "${quiet[@]}" --keep_going --nocache_test_results --local_test_jobs=2 "${options[@]}" "$@" //... 2>&1 | tee "$log" || true
@@ -153,7 +154,7 @@ for level in ${levels[@]+"${levels[@]}"}; do
   took "all tests at level $level"
 done
 
-# A workspace of its own that embeds Lathe.
+# Builds and runs a separate workspace that embeds Lathe.
 if (cd tests/embedding && bazel build "${quiet[@]}" //:embedding && bazel-bin/embedding); then
   passed=$((passed + 1))
 else

@@ -15,7 +15,7 @@
 namespace lathe {
 namespace {
 
-// A label must not break the table.
+// Replaces characters of a label that would break the table.
 std::string Cell(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
@@ -32,7 +32,8 @@ std::string Number(float value) {
   return buffer;
 }
 
-// Whether this process, or as it learns within half a second another one, has been told to end.
+// Tells whether a signal has told this rank or another one to end. It learns of another rank's
+// signal within half a second.
 class SharedInterrupt {
  public:
   explicit SharedInterrupt(ProcessGroup& group) : group_(group) {}
@@ -51,10 +52,10 @@ class SharedInterrupt {
  private:
   static constexpr char kWord[] = "an evaluation is to end";
   ProcessGroup& group_;
-  std::chrono::steady_clock::time_point next_look_;  // long ago
+  std::chrono::steady_clock::time_point next_look_;  // at first long ago
 };
 
-// The names of all labels that a row of logits predicts.
+// The names of all labels that a row of logits predicts, with commas between them.
 std::string PredictedNames(const float* row, const LabelSet& labels,
                            const std::vector<std::string>& names) {
   std::string out;
@@ -64,7 +65,7 @@ std::string PredictedNames(const float* row, const LabelSet& labels,
   return out;
 }
 
-// All processes' rows, each where its sample lies in the data set.
+// Gathers the rows of all ranks and puts each where its sample lies in the dataset.
 Evaluation Assemble(Accelerator& accelerator, const TokenizedDataset& dataset,
                     const std::vector<float>& logits, const std::vector<int64_t>& indices,
                     double loss_sum, bool complete) {
@@ -104,7 +105,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
                      .unit = "batch",
                      .enabled = !options.disable_tqdm && accelerator.is_main_process()});
   std::vector<float> logits;
-  std::vector<int64_t> indices;  // of the samples that they are of
+  std::vector<int64_t> indices;  // the samples that the logits belong to
   double loss_sum = 0;
   int64_t batches = 0;
   std::vector<SequenceClassifierOutput> unread;
@@ -117,8 +118,8 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
     }
     unread.clear();
   };
-  // On a GPU, reading waits for it.
   SharedInterrupt interrupt(accelerator.group());
+  // Reading waits for the device, so that on a GPU it is done only now and then.
   const size_t most_unread = accelerator.device() == Device{} ? 1 : 32;
   for (const Batch& batch : loader) {
     SequenceClassifierOutput outputs = model.Forward(batch);

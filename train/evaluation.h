@@ -1,4 +1,4 @@
-// A model's outputs for a whole dataset, and what Trainer reports about them.
+// Computes a model's outputs for a whole dataset, and what Trainer reports about them.
 #pragma once
 
 #include <memory>
@@ -18,25 +18,25 @@ struct Evaluation {
   double loss = 0;            // mean over samples; 0 without labels
   double seconds = 0;
   int64_t batches = 0;
-  bool complete = true;  // false if Ctrl-C ended it: then there are no logits
+  bool complete = true;  // false if a signal ended it: then there are no logits
 };
 
-// Runs in evaluation mode without gradients and leaves the model in evaluation mode. Each process
-// computes its shares; all get the whole.
+// Runs the model in evaluation mode without gradients and leaves it in that mode. Each rank
+// computes its shares, and all ranks get the whole result.
 Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
                     std::shared_ptr<const TokenizedDataset> dataset,
                     const FinetuneArguments& options, const std::string& title);
 
-// "the logits of test sample 3 are not finite", where `data` is "test", or what else cannot be
-// used; empty if nothing.
+// Says which number is not finite: "the logits of test sample 3 are not finite", if `data` is
+// "test", or "the test loss is NaN". Returns "" if all are finite.
 std::string FirstNotFinite(const Evaluation& evaluation, int64_t num_labels,
                            const std::string& data);
 
-// eval_loss, eval_<GLUE's metrics>, eval_runtime, eval_samples_per_second, eval_steps_per_second,
-// eval_samples.
+// Returns eval_loss, eval_<GLUE's metrics>, eval_runtime, eval_samples_per_second,
+// eval_steps_per_second and eval_samples.
 nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset);
 
-// "index\tprediction\tlogit_<label>..." and one line for each sample.
+// Returns the header "index\tprediction\tlogit_<label>..." and a line for each sample.
 std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,
                             const std::vector<std::string>& label_names);
 

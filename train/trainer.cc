@@ -16,13 +16,13 @@ namespace lathe {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Set before main runs: as near to the start of the process as a program can tell.
+// Set before main runs, which is as near to the start of the process as a program can tell.
 const Clock::time_point process_start = Clock::now();
-// Copies of the model are taken so often that they cost at most half a percent of the time.
+// Snapshots of the model are taken so often that they cost at most 1 / kSnapshotShare of the time.
 constexpr int kSnapshotShare = 200;
-// On a GPU a copy waits for all that is queued.
+// The least time between snapshots on a GPU, where each waits for all queued work.
 constexpr std::chrono::seconds kLeastGap{1};
-// Losses on a GPU are looked at after so many steps at the latest.
+// On a GPU, losses are read after this many steps at the latest.
 constexpr int64_t kMostUnread = 32;
 
 double SecondsSince(Clock::time_point start) {
@@ -31,7 +31,7 @@ double SecondsSince(Clock::time_point start) {
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A number of steps, or a share of all of them below 1.
+// Returns a number of steps. A value below 1 is a share of all steps.
 int64_t StepsOf(double value, int64_t max_steps) {
   const double steps = value < 1 ? std::ceil(value * static_cast<double>(max_steps)) : value;
   return std::max<int64_t>(1, static_cast<int64_t>(steps));
@@ -42,7 +42,7 @@ std::string MetricName(const std::string& name) {
   return name.starts_with("eval_") ? name : "eval_" + name;
 }
 
-// High accuracy is good, a high loss or error is not.
+// A high accuracy is good; a high loss or error is not.
 bool GreaterIsBetter(const FinetuneArguments& options, const std::string& metric) {
   return options.greater_is_better.value_or(!metric.ends_with("loss") && !metric.ends_with("mse") &&
                                             !metric.ends_with("runtime"));
@@ -122,7 +122,7 @@ Trainer::Trainer(const FinetuneArguments& options, Accelerator& accelerator, Tas
   accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
 }
 
-// A misspelt metric should not end the run at its first evaluation.
+// Checks the name now: a misspelt metric should not end the run at its first evaluation.
 void Trainer::CheckMetricName() const {
   if (options_.eval_strategy == "no") return;
   TokenizedDataset nothing;
@@ -180,7 +180,7 @@ void Trainer::Train() {
   state_.Log(metrics_);
   Save();
   try {
-    accelerator_.WaitHoweverLong();  // or others go on as if it were saved
+    accelerator_.WaitHoweverLong();  // so that no rank goes on before the model is saved
   } catch (const Error& e) {
     SaveWithoutTheOthers(e);
   }
@@ -216,7 +216,7 @@ void Trainer::Accumulate(const Batch& batch) {
 void Trainer::FinishStep() {
   const double most = options_.max_grad_norm;
   const bool snapshot = out_ != nullptr && SnapshotIsDue();
-  // A bad step is noticed before it is taken, or held back until then.
+  // A bad step is either noticed before its update, or held back by guard_ until it is noticed.
   if (!reads_each_step_ && !snapshot) {
     const Tensor norm = guard_.ClipAndStep(optimizer_, most, accelerator_.LastLosses());
     unread_.push_back({window_, norm, guard_.last_scale()});
@@ -240,8 +240,8 @@ void Trainer::FinishStep() {
   if (state_.global_step == 1) time_to_first_step_ = SecondsSince(process_start);
 }
 
-// The values that have just given a finite loss and gradient, before the first update and then now
-// and then.
+// Returns true before the first update, and then now and then. The snapshot holds the values that
+// have just given a finite loss and gradient.
 bool Trainer::SnapshotIsDue() const {
   if (state_.global_step == 0) return true;
   const Clock::duration since = Clock::now() - good_time_;
@@ -250,7 +250,7 @@ bool Trainer::SnapshotIsDue() const {
 
 void Trainer::TakeSnapshot() {
   const Clock::time_point start = Clock::now();
-  // A bad value that no loss depends on so far.
+  // A parameter may be bad although no loss depends on it so far.
   if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true, true);
   const Tensor values = optimizer_.arena().values().To(Device{});
   const int problem = good_values_.Take(values.values<float>());
@@ -268,7 +268,7 @@ void Trainer::AfterStep(bool epoch_ends) {
   progress_->Update(1);
   const int64_t step = state_.global_step;
   if (step % state_.logging_steps == 0 || (step == 1 && options_.logging_first_step)) LogStep();
-  // Several processes have to agree on the step after which they stop.
+  // Several ranks have to agree on the step after which they stop.
   interrupted_ = interrupted_ || accelerator_.stop_requested() ||
                  (!accelerator_.use_distributed() && Interrupted());
   if (interrupted_) return;

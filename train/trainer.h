@@ -1,9 +1,9 @@
-// The training loop behind `finetune`, with Trainer's rules: steps and warm-up are counted in
-// optimizer steps; a step is clip, update, schedule, zero; the rate that is logged is the one used.
-// A step's loss is the mean over the samples of its accumulation window, which makes a short last
-// window exact.
+// The training loop behind `finetune`, with the rules of Transformers' Trainer. Steps and warm-up
+// are counted in optimizer steps. A step clips the gradients, updates the parameters, advances the
+// schedule and zeroes the gradients. The logged rate is the one that was used. A step's loss is the
+// mean over the samples of its accumulation window, so that a short last window is exact, too.
 //
-//   Trainer trainer(options, task, out);
+//   Trainer trainer(options, accelerator, task, out);
 //   trainer.Train();                    // saves the model and its logs
 //   if (trainer.interrupted()) ...
 #pragma once
@@ -32,27 +32,26 @@ namespace lathe {
 
 class Trainer {
  public:
-  // All must outlive it. `out` is the main process's and null on others. Throws for options that
-  // don't fit the data.
+  // All arguments must outlive the trainer. `out` is null except on the main process. Throws for
+  // options that don't fit the data.
   Trainer(const FinetuneArguments& options, Accelerator& accelerator, Task& task, OutputDir* out);
 
-  // The steps to come, for people.
+  // Describes the steps to come, for people.
   std::string Plan() const;
-  // Trains and saves, once. When a loss or a gradient is not finite it saves the model as it was
-  // before that step and throws, naming the step and the first bad parameter.
+  // Trains and saves; call it once. If a loss or a gradient is not finite, saves the model as it
+  // was before that step and throws. The error names the step and the first bad parameter.
   void Train();
-  // Treats an evaluation of the trained model in which a number is not finite as Train does such a
-  // loss.
-  // `data` names it in the error: "evaluation", "test".
+  // If a number in this evaluation of the trained model is not finite, does what Train does for
+  // such a loss. `data` names the evaluation in the error: "evaluation", "test".
   void CheckFinite(const Evaluation& evaluation, const std::string& data);
 
   bool interrupted() const { return interrupted_; }
   const TrainerState& state() const { return state_; }
-  // train_loss, train_runtime, ...; after Train.
+  // train_loss, train_runtime and so on; valid after Train.
   const nlohmann::json& metrics() const { return metrics_; }
 
  private:
-  // trainer.cc: the loop.
+  // The loop (trainer.cc).
   void CheckMetricName() const;
   void TrainEpoch();
   void Accumulate(const Batch& batch);
@@ -61,26 +60,28 @@ class Trainer {
   void TakeSnapshot();
   void AfterStep(bool epoch_ends);
 
-  // trainer_report.cc: what is read from the loop and written to files.
-  // Looks at the losses and norms of the steps since the last time. False where gradients in
-  // float16 have overflown, so that the step will be skipped.
+  // Reading results and writing files (trainer_report.cc).
+  //
+  // Reads the losses and norms of the steps since the last call. Returns false if the last step's
+  // gradients in float16 have overflowed, so that its update is skipped.
   bool ReadLosses();
   void WarnOfSmallScale(double scale);
   void LogStep();
   void EvaluateNow();
-  // `model_is_bad`: its parameters, as they are now, are what gave the bad number. All processes
-  // come here together, unless `alone`: then the main one does.
+  // Restores and saves the last good model if there is one, and throws. `model_is_bad`: the
+  // parameters as they are now gave the bad number. All ranks call it together; with `alone`, only
+  // the main process does.
   [[noreturn]] void Diverged(int64_t step, const std::string& what, bool model_is_bad,
                              bool alone = false);
   std::string FirstBadParameter();
   std::string FirstBadParameterOfAll();
-  // Of what the last update made, which no loss has shown yet.
+  // Checks the result of the last update, which no loss has shown yet.
   void CheckLastUpdate();
   bool ParametersAreFinite() const;
   void Save();
   nlohmann::json TrainMetrics(double seconds) const;
 
-  // trainer_lost_ranks.cc: when other processes are lost.
+  // Saving when other ranks are lost (trainer_lost_ranks.cc).
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
   std::string LeaveHalfDoneStep();
 
@@ -93,34 +94,34 @@ class Trainer {
   AdamW optimizer_;
   std::unique_ptr<Scheduler> scheduler_;
   std::optional<Progress> progress_;
-  std::string metric_name_;  // decides which model is best: "eval_loss"
+  std::string metric_name_;  // the metric that decides which model is best, such as "eval_loss"
   bool greater_is_better_;
   int64_t steps_per_epoch_ = 0;
   TrainerState state_;
 
   std::vector<Batch> window_;  // the batches of the present step
   std::optional<Batch> last_batch_;
-  // Steps whose losses and norms nobody has looked at. On the host and with several processes it is
-  // never more than the present one; on a GPU, looking would wait for it, and the guard holds back
-  // what comes after a bad step.
+  // A step whose loss and norm have not been read yet. On the host, and with several processes,
+  // this is at most the present step. On a single GPU, reading waits for the device, so that more
+  // steps may be unread. `guard_` holds back the updates after a bad step.
   struct UnreadStep {
     std::vector<Batch> window;
     Tensor grad_norm;
-    Tensor scale = {};  // the loss scale of its gradients; undefined where each step is looked at
+    Tensor scale = {};  // the loss scale of its gradients; undefined if reads_each_step_
   };
   std::vector<UnreadStep> unread_;
   bool reads_each_step_;
   StepGuard guard_;
-  double grad_norm_ = 0;  // of the last step that was looked at
+  double grad_norm_ = 0;  // of the last step that was read
   double loss_since_log_ = 0, loss_total_ = 0;
   int64_t logged_step_ = 0, evaluated_step_ = 0, steps_read_ = 0;
   int64_t samples_seen_ = 0;
   double time_to_first_step_ = 0;
-  Snapshot good_values_;  // the last ones that are known to have given a finite loss and gradient
+  Snapshot good_values_;  // the last values that are known to have given a finite loss and gradient
   int64_t good_step_ = 0;
   bool warned_of_snapshot_ = false, warned_of_scale_ = false;
   std::chrono::steady_clock::time_point good_time_;
-  std::chrono::steady_clock::duration good_duration_{};  // that taking them took
+  std::chrono::steady_clock::duration good_duration_{};  // how long taking them took
   Tensor best_values_;  // the arena's values when the metric was best
   bool interrupted_ = false;
   nlohmann::json metrics_;

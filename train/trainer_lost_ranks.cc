@@ -1,4 +1,4 @@
-// The part of the trainer that saves what is left when other processes are lost.
+// The part of the trainer that saves what is left when other ranks are lost.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -26,8 +26,8 @@ const auto program_start = std::filesystem::file_time_type::clock::now();
 
 constexpr char kSaved[] = "the model is saved without the others";
 
-// Where another process than the main one is lost, that one saves: whether it has, once it is
-// known.
+// If a rank other than the main process is lost, the main process saves. Returns true once it has
+// saved, and false if it is lost or ends before.
 bool MainSaves(ProcessGroup& group, const Error& lost) {
   const std::vector<int> gone = FindLostRanks(lost).ranks;
   if (std::ranges::count(gone, 0) > 0) return false;
@@ -36,25 +36,26 @@ bool MainSaves(ProcessGroup& group, const Error& lost) {
     }
     return true;
   } catch (const Error&) {
-    return false;  // it has ended
+    return false;  // the main process has ended
   }
 }
 
 void TellThatMainHasSaved(ProcessGroup& group) try {
   group.Post(kSaved, "");
 } catch (const Error&) {
-  // Nobody can ask.
+  // Without the store no rank can ask.
 }
 
-// Of what is left without the main process, the first process of each machine saves. Those that
-// went together with it the launcher knows of, a moment later; those that hang with it don't end.
+// Decides whether this rank saves without the main process: the first rank left on each machine
+// does. The launcher learns a moment later which ranks ended together with the main process. Ranks
+// that hang with it don't end.
 bool SavesForMain(const Error& error) {
   const ProcessEnvironment environment = ReadProcessEnvironment();
   const LostRanks lost = FindLostRanks(error);
   std::vector<int> gone = lost.ranks;
   gone.push_back(0);
   const std::vector<int> local_ranks = LocalRanks();
-  std::vector<int> before;  // that should save rather than this one
+  std::vector<int> before;  // the ranks that should save rather than this one
   for (int look = 0; look < 10; ++look) {
     for (const EndedRank& ended : FindEndedRanks(environment)) {
       const bool saved = ended.exit_code == kLostRankExitCode && ended.rank < environment.rank;
@@ -71,14 +72,14 @@ bool SavesForMain(const Error& error) {
   return lost.hang && StayAfterAHang(environment, before);
 }
 
-// While it lives, no other process that has one writes to the folder. Waits a minute for that, the
-// time that a launcher gives to who saves: the other may hang, too.
+// While one is held, no other process with a FolderLock writes to the folder. Waits up to a minute,
+// because the other process may hang, too. A launcher gives a rank that saves the same time.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     constexpr std::chrono::milliseconds kPause(50);
     for (auto waited = kPause * 0; waited < std::chrono::minutes(1); waited += kPause) {
-      // Where folders can't be locked there is nothing to wait for.
+      // If folders can't be locked, there is nothing to wait for.
       is_held_ = fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
       if (is_held_) return;
       has_waited_ = true;
@@ -98,10 +99,11 @@ class FolderLock {
   bool has_waited_ = false, is_held_ = false;
 };
 
-// Whether the folder has a whole model of this step from after the start of this process: that of
-// another machine's process, where they share the folder, or of one that was lost just then.
+// Returns true if the folder holds a complete model of this step that was written after this
+// process started. It may be from a rank of another machine that shares the folder, or from a rank
+// that was lost just then.
 bool HoldsModelOf(int64_t step, const OutputDir& out) {
-  if (!std::filesystem::exists(out.File("config.json"))) return false;  // which comes last
+  if (!std::filesystem::exists(out.File("config.json"))) return false;  // it is put in place last
   const std::string file = out.File("trainer_state.json");
   std::error_code code;
   const auto written = std::filesystem::last_write_time(file, code);
@@ -135,19 +137,22 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   } catch (const Error& e) {
     throw failed(e);
   }
-  // One that was taken to hang may have been saving.
+  // A rank that seemed to hang may have been saving, so this rank looks again if it has waited.
   if (lock && (!lock->is_held() || (lock->has_waited() && !SavesForMain(lost)))) throw lost;
   try {
-    // Who comes back from where it hung would go on to change them.
+    // A rank that comes back from where it hung would go on to change the parameters, so that this
+    // rank needs its own copy.
     optimizer_.arena().values().impl()->storage->Unshare();
   } catch (const Error& e) {
     throw failed(e);
   }
-  // A step changes the parameters after all processes have summed up their gradients only: they are
-  // those of the last whole step, unless another process was lost while each made its part.
+  // A step changes the parameters only after all ranks have summed up their gradients. So the
+  // parameters are those of the last complete step, unless a rank was lost while each updated its
+  // part.
   if (optimizer_.step_is_half_done()) half_done = LeaveHalfDoneStep();
   if (!ParametersAreFinite()) {
-    // Those of the main process may be from before; without it, it may have ended because of them.
+    // Only the main process has a snapshot, which may be from before the values went bad. Without
+    // the main process nothing is saved: it may have ended because of these values.
     if (!is_main || !good_values_.taken() || good_step_ == 1) throw lost;
     half_done = LeaveHalfDoneStep();
   }
@@ -167,8 +172,9 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
                            out_->path());
 }
 
-// Back to the last copy of the parameters, which the main process alone has. Without one, or if it
-// is of no step at all, what they are instead.
+// Goes back to the last snapshot of the parameters, which only the main process has, and returns
+// "". Without one, or if it is from before the first step, keeps the parameters. Then returns words
+// for the message that tell what they may be.
 std::string Trainer::LeaveHalfDoneStep() {
   if (!good_values_.taken() || good_step_ == 1)
     return ", perhaps with some parameters of the step after it,";

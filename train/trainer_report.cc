@@ -21,7 +21,8 @@
 namespace lathe {
 namespace {
 
-// Of this program: rusage has what the process held before it became this program, too.
+// The peak resident memory of this program. getrusage comes second, because it also counts what the
+// process held before it became this program.
 int64_t PeakRssBytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -53,7 +54,8 @@ bool Trainer::ReadLosses() {
   const std::vector<UnreadStep> steps = std::exchange(unread_, {});
   const GradScaler* const scaler = accelerator_.scaler();
   bool overflown = false;
-  // The first of them: unless it is looked at before its update, that counts already.
+  // The number of the first unread step. state_.global_step doesn't tell it, because steps that are
+  // read after their update are counted there already.
   const int64_t first = steps_read_ + 1;
   for (size_t i = 0; i < steps.size(); ++i) {
     const int64_t step = first + static_cast<int64_t>(i);
@@ -65,7 +67,7 @@ bool Trainer::ReadLosses() {
       window_ = steps[i].window;
       state_.epoch -= static_cast<double>(state_.global_step - (step - 1)) /
                       static_cast<double>(steps_per_epoch_);
-      state_.global_step = step - 1;  // the guard has held back whatever came after
+      state_.global_step = step - 1;  // the guard has held back all later updates
       Diverged(step, what, model_is_bad);
     };
     if (!std::isfinite(loss)) bad("the loss is " + Text(loss), true);
@@ -168,7 +170,7 @@ void Trainer::CheckLastUpdate() {
   NoGradGuard no_grad;
   const SequenceClassifierOutput outputs = model_.Forward(*last_batch_);
   const auto logits = outputs.logits.ToVector<float>();
-  // Each process has looked at its own share.
+  // Each rank has looked at its own share only.
   if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); })) {
     accelerator_.SetTrigger();
   }
@@ -184,8 +186,8 @@ void Trainer::CheckLastUpdate() {
 
 bool Trainer::ParametersAreFinite() const { return AllFinite(optimizer_.arena().values()); }
 
-// A bad value if there is one, in the order of use. Else a bad gradient, in the order in which the
-// backward pass makes them: what comes after may only have inherited it.
+// Names a parameter with a bad value, the first in the order of use. Otherwise names a bad
+// gradient, the first that the backward pass makes: later ones may only have inherited it.
 std::string Trainer::FirstBadParameter() {
   const std::vector<Parameter> parameters = model_.Parameters();
   for (const Parameter& parameter : parameters) {
@@ -193,8 +195,8 @@ std::string Trainer::FirstBadParameter() {
       return "parameter \"" + parameter.name + "\" holds a bad value";
   }
   if (window_.empty()) return "all parameters are finite";  // no backward pass to look into
-  // Clipping by a bad norm has spoiled all gradients, so they are computed once more. Dropout is a
-  // function of the step: they come out the same.
+  // Clipping by a bad norm has spoiled all gradients, so they are computed once more. They come out
+  // the same, because dropout is a function of the step.
   optimizer_.ZeroGrad();
   for (const Batch& batch : window_) Backward(model_.Forward(batch).loss);
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
@@ -206,7 +208,7 @@ std::string Trainer::FirstBadParameter() {
   return "all parameters and gradients are finite one by one";
 }
 
-// With several processes, what the first of them with something to say has found.
+// With several processes, returns what the lowest rank that found something bad says.
 std::string Trainer::FirstBadParameterOfAll() {
   const std::string mine = FirstBadParameter();
   const std::vector<std::string> all = accelerator_.GatherObject(mine);
@@ -222,7 +224,9 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
   const std::string message = "step " + std::to_string(step) + ": " + what + "; " +
                               (alone ? FirstBadParameter() : FirstBadParameterOfAll());
   if (out_ == nullptr) {
-    try {  // the main process saves, and a launcher ends a job soon after the first process
+    // The main process is saving. Wait for its end, because a launcher ends a job soon after its
+    // first process ends.
+    try {
       accelerator_.group().Await("nothing but the main process's end", 0);
     } catch (const Error&) {
     }
@@ -233,9 +237,9 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
                          ? "the weights that training starts from are damaged; use another model"
                          : "lower --learning_rate or raise --warmup_steps";
   if (!untouched && accelerator_.scaler() != nullptr) hint += ", or use --mixed_precision bf16";
-  metrics_ = nullptr;  // they are not those of the model that is kept
+  metrics_ = nullptr;  // they don't describe the model that is saved
   Tensor values = optimizer_.arena().values();
-  values.impl()->storage->Unshare();  // the others' stay as bad as they are
+  values.impl()->storage->Unshare();  // the other ranks' values stay bad
   if (model_is_bad && best_values_.defined()) {
     values.CopyFrom(best_values_);
     step = *state_.best_global_step + 1;

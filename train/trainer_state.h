@@ -1,4 +1,4 @@
-// trainer_state.json, as Transformers' TrainerState reads it.
+// trainer_state.json, in the form that Transformers' TrainerState reads.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct TrainerState {
   std::optional<int64_t> best_global_step;
   nlohmann::json log_history = nlohmann::json::array();
 
-  // Adds epoch and step to the entry.
+  // Adds the entry to log_history, with epoch and step.
   void Log(nlohmann::json entry);
-  // TrainerState refuses keys that it doesn't know: there is none here.
+  // Has only the keys that TrainerState knows, because it refuses others.
   nlohmann::json ToJson() const;
 };
 

@@ -16,12 +16,12 @@
 #include "lathe/train/support/progress.h"
 
 namespace {
-// Of the renames to come, the one that does not happen, counted from 0; -1: all do.
+// How many renames succeed before one fails; -1 if none fails.
 int bad_rename = -1;
 bool bad_rename_kills = false;
 }  // namespace
 
-// Takes the C library's place in the whole process.
+// Replaces the C library's rename in the whole process.
 extern "C" int rename(const char* from, const char* to) noexcept {
   if (bad_rename >= 0 && bad_rename-- == 0) {
     if (bad_rename_kills) _exit(0);
@@ -81,7 +81,7 @@ class ReplaceFaultTest : public OutputDirTest {
  protected:
   static constexpr const char* kNames[] = {"config.json", "model.safetensors", "vocab.txt"};
 
-  // The old model has one file more, which a loader would prefer to vocab.txt.
+  // Writes the old model. It has one more file, which a loader would prefer to vocab.txt.
   void WriteOldModel() const {
     fs::remove_all(root_);
     fs::create_directories(root_);
@@ -99,7 +99,7 @@ class ReplaceFaultTest : public OutputDirTest {
   std::string Contents(const std::string& name) const {
     return fs::exists(root_ + "/" + name) ? ReadFile(root_ + "/" + name) : "none";
   }
-  // Whether the folder holds one model, whole and alone.
+  // Returns true if the folder holds all files of this model and none of the other.
   bool HoldsModel(const std::string& version) const {
     for (const char* name : kNames)
       if (Contents(name) != version) return false;

@@ -23,7 +23,7 @@ Error BadValue(const Flag& flag, const std::string& wanted, const std::string& v
   return InvalidArgument("--" + flag.name + " must be " + wanted + " but is " + Quoted(value));
 }
 
-// 3 decimals are enough to name a limit; whole numbers print without any.
+// The shortest text for the number; a whole number has no decimals.
 std::string Plain(double value) {
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
@@ -63,7 +63,7 @@ std::string Join(const Values& parts, const char* separator) {
   return out;
 }
 
-// `words` in lines of at most `width` characters, each after the first indented.
+// Joins `words` to lines of at most `width` characters. All lines but the first are indented.
 std::string Wrap(const Values& words, size_t width, size_t indent) {
   std::string out;
   size_t column = 0;
@@ -81,7 +81,7 @@ std::string Wrap(const Values& words, size_t width, size_t indent) {
   return out;
 }
 
-// What Help says of a flag; its default is one word and so stays on one line.
+// The words that Help prints for a flag. The default is one word, so that it stays on one line.
 Values HelpWords(const Flag& flag) {
   std::istringstream text(flag.help +
                           (flag.choices.empty() ? "" : ": " + Join(flag.choices, ", ")));

@@ -1,4 +1,4 @@
-// Command-line options over plain variables: a table of named, grouped, documented options.
+// Command-line options that set plain variables: a table of named, grouped, documented options.
 //
 //   struct Options { double lr = 5e-5; bool train = false; } options;
 //   FlagTable flags("usage: prog [options]");
@@ -7,10 +7,10 @@
 //   flags.Add("do_train", &options.train, "train");
 //   std::vector<std::string> positional = flags.Parse({"--learning_rate", "3e-5", "--do_train"});
 //
-// Forms: `--name value`, `--name=value`; dashes in a name may stand for underscores. A boolean
-// takes `--name`,
-// `--name true`, `--name=false` and `--no_name`. A list takes `a,b` or `a b`. `--` ends the
-// options. Wrong input throws InvalidArgument; the variables may then be half set.
+// An option is written `--name value` or `--name=value`. Dashes in a name may stand for
+// underscores. A boolean is written `--name`, `--name true`, `--name=false` or `--no_name`. A list
+// is written `a,b` or `a b`. `--` ends the options. Wrong input throws InvalidArgument; some of the
+// variables may be set by then.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,8 @@ class FlagTable {
   explicit FlagTable(std::string usage) : usage_(std::move(usage)) {}
 
   void Group(std::string title) { groups_.push_back(std::move(title)); }
-  // The variable's present value is the default that --help shows; it must outlive the table.
+  // Adds an option that sets `*target`, which must outlive the table. Its present value is the
+  // default that --help shows.
   Flag& Add(std::string name, bool* target, std::string help);
   Flag& Add(std::string name, int64_t* target, std::string help);
   Flag& Add(std::string name, double* target, std::string help);
@@ -60,24 +61,24 @@ class FlagTable {
   Flag& Add(std::string name, std::optional<bool>* target, std::string help);
   Flag& Add(std::string name, std::vector<std::string>* target, std::string help);
 
-  // Parse takes no options after the first argument that belongs to none: they are another
-  // program's. A boolean's value must then be part of it (`--name=false`).
+  // Makes Parse stop at the first argument that belongs to no option: the rest is for another
+  // program. A boolean's value must then be written as `--name=false`.
   void StopAtPositional() { stops_at_positional_ = true; }
   // Sets the variables and returns the arguments that belong to no option.
   std::vector<std::string> Parse(const std::vector<std::string>& args);
-  // Sets them from a JSON object in a file with the same names, except those that were given
-  // already: what the command line says goes before the file.
+  // Sets the variables from the JSON object in a file, whose keys are names of options. Options
+  // that were given already keep their values: the command line overrides the file.
   void ApplyJson(const std::string& path);
 
   bool given(const std::string& name) const;
-  // Names and values of those that were given, as they were written.
+  // The names and values of the options that were given, as they were written.
   std::vector<std::pair<std::string, std::string>> GivenValues() const;
   std::string Help() const;
 
  private:
   Flag& AddFlag(std::string name, std::string value_name, std::string help, std::string shown);
   Flag* Find(const std::string& name);
-  // "did you mean --x?", or a pointer to --help.
+  // Returns "did you mean --x?" or a pointer to --help.
   std::string HintFor(const std::string& name) const;
 
   std::string usage_;

@@ -28,7 +28,7 @@ constexpr char kUsage[] =
     "evaluated, replacing earlier ones, or into a folder that holds no model.\n"
     "A switch takes --name, --name true, --name=false or --no_name.\n";
 
-// Beyond all use, so that no product of them overflows.
+// These limits are beyond any use, so that no product of them overflows.
 constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
 
 void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
@@ -250,7 +250,8 @@ void Validate(FinetuneArguments& o) {
   if (o.eval_steps == 0) o.eval_steps = o.logging_steps;
 }
 
-// As `lathe launch --mixed_precision` sets it.
+// The precision that the environment gives, as `lathe launch --mixed_precision` sets it; else "no".
+// Throws for an unknown one.
 std::string PrecisionOfEnvironment() {
   constexpr char kName[] = "ACCELERATE_MIXED_PRECISION";
   const char* set = std::getenv(kName);
@@ -282,7 +283,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddLoggingFlags(flags, o);
   AddGeneralFlags(flags, o, help, json_config);
 
-  const std::string help_text = flags.Help();  // before parsing: it shows the defaults
+  const std::string help_text = flags.Help();  // before parsing, because it shows the defaults
   const std::vector<std::string> positional = flags.Parse(args);
   if (help) {
     parsed.help = help_text;

@@ -1,4 +1,4 @@
-// What `finetune` can be told: run_glue's and TrainingArguments' names and defaults.
+// Reads the options of `finetune` from a command line.
 //
 //   ParsedOptions parsed = ParseOptions({"--model_name_or_path", "bert", "--do_train", ...});
 //   if (parsed.help) { std::cout << *parsed.help; return 0; }
@@ -17,15 +17,15 @@ namespace lathe {
 
 struct ParsedOptions {
   FinetuneArguments options;
-  // What was given that all processes of a job must have alike, as it was written.
+  // The given options that must agree on all ranks of a job, as they were written.
   std::vector<std::pair<std::string, std::string>> shared;
-  // The files and folders that were given, as absolute paths: alike on each machine.
+  // The given files and folders, as absolute paths. They must agree on the ranks of one machine.
   std::vector<std::pair<std::string, std::string>> files;
-  std::optional<std::string> help;  // the text to print instead of running, if --help was given
+  std::optional<std::string> help;  // if --help was given: the text to print instead of running
 };
 
 // Reads and checks the arguments (without the program's name). Throws InvalidArgument for anything
-// wrong with the options themselves; files are looked at later.
+// that is wrong with the options themselves. Files are looked at later.
 ParsedOptions ParseOptions(const std::vector<std::string>& args);
 
 }  // namespace lathe

@@ -15,7 +15,7 @@ namespace {
 
 using Args = std::vector<std::string>;
 
-// The least that is accepted, and more.
+// Parses the fewest arguments that are accepted, and `more`.
 FinetuneArguments Parse(Args more) {
   Args args = {"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
                "--output_dir",         "o"};
@@ -23,7 +23,8 @@ FinetuneArguments Parse(Args more) {
   return ParseOptions(args).options;
 }
 
-// "message|hint" of the error that the arguments cause.
+// Returns "message|hint" of the error that the arguments cause. `complete`: they are all arguments,
+// not additions to the fewest.
 std::string ErrorOf(const Args& args, bool complete = false) {
   try {
     complete ? static_cast<void>(ParseOptions(args)) : static_cast<void>(Parse(args));

@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// A message may quote input that has line breaks; it still gets one line.
+// Puts a message on one line, because it may quote input with line breaks.
 std::string OneLine(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
@@ -22,11 +22,11 @@ std::string OneLine(std::string text) {
 
 std::string error_prefix;
 
-constexpr int kSignalExitCode = 128;  // and above: ended by a signal
+constexpr int kSignalExitCode = 128;  // from here on: ended by a signal
 
 void Print(const std::string& message, const std::string& hint = "") {
   std::cout.flush();
-  // In one piece: other processes may write there, too.
+  // The text is written in one piece, because other processes may write there, too.
   std::string text = error_prefix + "error: " + OneLine(message) + '\n';
   if (!hint.empty()) text += error_prefix + "hint: " + OneLine(hint) + '\n';
   std::cerr << text;

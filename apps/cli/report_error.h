@@ -1,4 +1,5 @@
-// How every program of Lathe's ends: one `error:` line, maybe a `hint:` line, and the exit code.
+// How every program of Lathe reports an error: an `error:` line, perhaps a `hint:` line, and the
+// exit code.
 #pragma once
 
 #include <functional>
@@ -11,14 +12,15 @@ namespace lathe {
 
 inline constexpr int kUsageExitCode = 2;
 
-// What precedes "error:" in this process: "rank 1: ". Empty at first.
+// Sets what precedes "error:" in this process, such as "rank 1: ". It is empty at first.
 void SetErrorPrefix(std::string prefix);
 
-// What is thrown when standard output can't be written.
+// The error to throw if standard output can't be written.
 Error UnwrittenOutput();
 
-// Runs `body` and returns its result. An exception is printed to standard error and turned into
-// `exit_code`; output that could not be written is an error too, unless the result is a signal's.
+// Runs `body` and returns its result. If it throws, prints the error to standard error and returns
+// `exit_code`, or kUsageExitCode for a UsageError. A SaidElsewhere gives its own code and prints
+// nothing. Output that could not be written is an error too, unless the result is a signal's.
 int ReportErrors(int exit_code, const std::function<int()>& body);
 
 }  // namespace lathe

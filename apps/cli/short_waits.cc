@@ -12,13 +12,15 @@ namespace lathe {
 
 void WaitBriefly(char** argv) {
   constexpr char kName[] = "GOMP_SPINCOUNT";
-  // 0.25 ms on a Zen 4; the library's own 300,000 are 7 ms.
+  // This is 0.25 ms on a Zen 4; the library's own 300,000 turns are 7 ms.
   constexpr char kTurns[] = "10000";
   if (std::getenv(kName) != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr ||
       omp_get_max_threads() == 1) {
     return;
   }
-  if (getauxval(AT_BASE) == 0) return;  // /proc/self/exe is the dynamic linker: it was given this
+  // If AT_BASE is 0, the dynamic linker was told to run this program, so /proc/self/exe is the
+  // linker.
+  if (getauxval(AT_BASE) == 0) return;
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error || setenv(kName, kTurns, 0) != 0) return;

@@ -1,4 +1,4 @@
-// For short_waits_test.sh: prints GOMP_SPINCOUNT as the program has it in the end, and its
+// For short_waits_test.sh: prints the GOMP_SPINCOUNT that the program ends up with, and its
 // arguments.
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What WaitBriefly makes of the environment, that it keeps arguments, and when it leaves all as it is.
+# Tests how WaitBriefly sets the environment, that it keeps arguments, and when it changes nothing.
 set -euo pipefail
 probe=$1
 expect() {
@@ -14,6 +14,6 @@ expect "10000 [a] [b c] []" "$("$probe" a 'b c' '')"
 expect "7 [a]" "$(GOMP_SPINCOUNT=7 "$probe" a)"
 expect "none [a]" "$(OMP_WAIT_POLICY=active "$probe" a)"
 expect "none [a]" "$(OMP_NUM_THREADS=1 "$probe" a)"
-# Started by the dynamic linker, a program is not what /proc/self/exe says.
+# If the dynamic linker starts a program, /proc/self/exe is the linker, not the program.
 linker=$(ldd "$probe" | grep -o '/[^ ]*/ld-linux[^ ]*')
 expect "none [a]" "$("$linker" "$probe" a)"

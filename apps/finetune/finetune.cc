@@ -97,7 +97,8 @@ void PrintMetrics(const std::string& title, const nlohmann::json& metrics) {
   std::cout << std::flush;
 }
 
-// A trained model goes back to its last good state; one that was only read is refused.
+// Throws if a number in the evaluation is not finite. A trained model first goes back to its last
+// good state; a model that was only read is refused.
 void CheckFinite(const Evaluation& evaluation, const std::string& data,
                  const FinetuneArguments& options, const Task& task, Trainer* trainer) {
   if (trainer != nullptr) return trainer->CheckFinite(evaluation, data);
@@ -108,7 +109,7 @@ void CheckFinite(const Evaluation& evaluation, const std::string& data,
                         "learning rate");
 }
 
-// Results that lie beside a model are taken for its own.
+// Throws if the folder holds another model: results that lie beside a model are taken for its own.
 void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options) {
   std::error_code code;
   if (options.do_train || options.overwrite_output_dir ||
@@ -120,20 +121,22 @@ void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options) {
                         "choose another folder or pass --overwrite_output_dir");
 }
 
-// Earlier results of other parts stay, as with Trainer, unless the model is a new one.
+// Returns the results of earlier runs, which stay as with Trainer. After training there are none,
+// because the model is a new one.
 nlohmann::json EarlierResults(const OutputDir& out, const FinetuneArguments& options) {
   if (options.do_train) return nlohmann::json::object();
   try {
     const auto json = nlohmann::json::parse(ReadFile(out.File("all_results.json")), nullptr, false);
     if (json.is_object()) return json;
   } catch (const Error&) {
-    // There is none.
+    // There are no earlier results.
   }
   return nlohmann::json::object();
 }
 
-// A signal may have come to some processes only, say to those of one machine. All end alike: as the
-// first of those that got one. The main process may take long to save before it comes here.
+// Returns the exit code of a job that a signal ended. The signal may have come to some ranks only,
+// say to those of one machine. All ranks end with the signal of the lowest rank that got one. The
+// main process may take long to save before it comes here.
 int EndInterrupted(Accelerator& accelerator) {
   ProcessGroup& group = accelerator.group();
   const auto key = [](int rank) { return "interrupted/" + std::to_string(rank); };
@@ -145,19 +148,19 @@ int EndInterrupted(Accelerator& accelerator) {
       if (agreed == 0) agreed = signal_number;
     }
   } catch (const Error&) {
-    agreed = InterruptSignal();  // another process is gone already
+    agreed = InterruptSignal();  // another rank has ended already
   }
   return InterruptedExitCode(agreed);
 }
 
-// Ctrl-C in an evaluation after all steps: the model is whole.
+// Ends a run whose evaluation after all steps was interrupted. The trained model is saved already.
 int EndEvaluation(bool trained, const FinetuneArguments& options, Accelerator& accelerator) {
   if (trained)
     std::cout << "interrupted; the trained model is in " << options.output_dir << std::endl;
   return EndInterrupted(accelerator);
 }
 
-// An evaluation after all steps.
+// Evaluates after all steps. If a rank is lost, the error says where the trained model is.
 Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title, bool trained,
                          const FinetuneArguments& options, Accelerator& accelerator, Task& task) {
   try {
@@ -169,13 +172,13 @@ Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title, bool tr
   }
 }
 
-// What is printed on a process that is not the main one.
+// Discards what is printed. It replaces standard output on all ranks but the main process.
 class Silence : public std::streambuf {
  protected:
   int overflow(int c) override { return traits_type::not_eof(c); }
 };
 
-// Each value of the file by its keys: "config.json id2label.1".
+// Adds each value of the file under its keys: "config.json id2label.1".
 void AddConfig(const nlohmann::json& config, NamedValues& values) {
   const nlohmann::json flat = config.flatten();
   for (const auto& [pointer, value] : flat.items()) {
@@ -187,7 +190,8 @@ void AddConfig(const nlohmann::json& config, NamedValues& values) {
   }
 }
 
-// The first process of a machine reads its files for all: the others' must not be other ones.
+// Throws if ranks of one machine name different files, because the machine's first process reads
+// the files for all.
 void CheckSameFiles(const NamedValues& files, Accelerator& accelerator) {
   const nlohmann::json mine = {{"main", accelerator.local_main_process_index()},
                                {"files", std::map(files.begin(), files.end())}};
@@ -217,8 +221,8 @@ void CheckSameFiles(const NamedValues& files, Accelerator& accelerator) {
   }
 }
 
-// Before anything is computed: all but the data to train on and the model's layout, which are
-// compared as they are prepared.
+// Compares all ranks before anything is computed. Only the training data and the model's layout are
+// left out: they are compared when they are prepared.
 void CheckSameEverywhere(const ParsedOptions& parsed, const Task& task, Accelerator& accelerator) {
   if (!accelerator.use_distributed()) return;
   CheckSameFiles(parsed.files, accelerator);
@@ -249,7 +253,7 @@ void SetRankPrefix() {
   }
 }
 
-// While it lives, the loss of another process ends this one, whatever it waits for.
+// While one exists, this process ends as soon as another rank is lost, whatever it waits for.
 class LossAlarm {
  public:
   explicit LossAlarm(ProcessGroup& group) : group_(group) {
@@ -270,13 +274,13 @@ constexpr char kNothingDone[] = "interrupted before the first step; nothing was 
 
 int Finetune(const ParsedOptions& parsed) {
   const FinetuneArguments& options = parsed.options;
-  // The reader of the progress may end; the model is saved all the same, and the failed output
+  // If the reader of the progress ends, the model is saved all the same. The failed output is
   // reported at the end.
   signal(SIGPIPE, SIG_IGN);
   SetRankPrefix();
   ShowDebugLog(options.log_level == "debug");
   Accelerator accelerator = [&] {
-    // Others may never join. None knows of the others yet, so one on each machine tells.
+    // Other ranks may never join. No rank knows the others yet, so one on each machine prints.
     const InterruptAlarm alarm([](int signal_number) {
       if (ReadProcessEnvironment().local_rank == 0) std::cout << kNothingDone << std::endl;
       _exit(InterruptedExitCode(signal_number));
@@ -303,7 +307,7 @@ int Finetune(const ParsedOptions& parsed) {
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
   accelerator.SetPhase("reading data");
   Task task = [&] {
-    // Files may take any time.
+    // Reading files may take any time, so a lost rank and a signal must be able to end it.
     const LossAlarm loss_alarm(accelerator.group());
     const InterruptAlarm interrupt_alarm([&](int signal_number) {
       out.reset();
@@ -364,9 +368,10 @@ int Finetune(const ParsedOptions& parsed) {
   return 0;
 }
 
-// A mistake on the command line, before processes know of each other: most have it alike, and the
-// first one of the machine tells, and ends. Whether it has, `lathe launch` knows; under others it
-// is taken to have.
+// Returns true if another rank reports this mistake on the command line, which was found before the
+// ranks knew of each other. Most ranks have the same mistake, and the first rank of a machine
+// reports it and ends. `lathe launch` knows whether a rank has ended; under other launchers it is
+// taken to have.
 bool LocalMainTellsOfUsage() {
   const ProcessEnvironment environment = ReadProcessEnvironment();
   if (std::getenv(kEndedRanks) == nullptr) return environment.local_rank > 0;
@@ -378,8 +383,8 @@ bool LocalMainTellsOfUsage() {
   return false;
 }
 
-// Of an error that several processes have alike the first one tells; that another process is lost
-// one on each machine tells.
+// If several ranks fail with the same error, the lowest rank reports it. If a rank is lost, one
+// rank on each machine reports that.
 int SaidByFewest(const std::function<int()>& body) {
   try {
     return body();
@@ -404,7 +409,8 @@ int SaidByFewest(const std::function<int()>& body) {
 ParsedOptions Parse(const std::vector<std::string>& args) {
   try {
     ParsedOptions parsed = ParseOptions(args);
-    if (!parsed.help && parsed.options.device == "auto") ReadDevice();  // throws
+    // ReadDevice and ReadTimeout throw if an environment variable is wrong.
+    if (!parsed.help && parsed.options.device == "auto") ReadDevice();
     if (!parsed.help && parsed.options.ddp_timeout == 0) ReadTimeout();
     return parsed;
   } catch (const Error& e) {

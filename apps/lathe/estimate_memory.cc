@@ -19,18 +19,18 @@ namespace {
 constexpr int64_t kFloat = 4;
 
 constexpr int64_t kGpuRows =
-    128;  // a GPU's activations have a multiple of so many (models/bert/bert.cc)
+    128;  // the rows of a GPU's activations are a multiple of this (models/bert/bert.cc)
 constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm.cc)
 
-// The rows of activations. A few surplus ones on the CPU are left out.
+// The rows of activations. On the CPU there may be a few surplus rows, which are left out.
 int64_t RowsOf(const MemoryOptions& options) {
   const int64_t tokens = options.batch_size * options.max_seq_length;
   return options.on_gpu ? (tokens + kGpuRows - 1) / kGpuRows * kGpuRows : tokens;
 }
 
-// What BERT's passes keep and need, in bytes. T rows, one for each token, B texts, H and I columns,
-// A heads; an element of activations takes E bytes. Dropout keeps nothing: its masks are computed
-// again. The ids of tokens are left out.
+// The bytes that BERT's passes keep and need. There are T rows, one for each token, B texts, H and
+// I columns and A heads; an element of an activation takes E bytes. Dropout keeps nothing, because
+// its masks are computed again. The token ids are left out.
 struct BertActivations {
   BertActivations(const BertModel& bert, const MemoryOptions& options)
       : layers(bert.num_layers()),
@@ -44,39 +44,42 @@ struct BertActivations {
         inner(T * I * E),
         on_gpu(options.on_gpu) {}
 
-  // Between the embeddings and the first layer.
+  // The activations between the embeddings and the first layer.
   int64_t Embeddings() const {
-    // One op (core/ops/embedding.h).
+    // Embedding, norm and dropout are one op here (core/ops/embedding.h).
     if (on_gpu) return 2 * T * kFloat + hidden;
     return T * H * kFloat    // the sum of the embeddings
            + 2 * T * kFloat  // its norm's mean and deviation
-           + hidden;         // what enters the first layer
+           + hidden;         // the input of the first layer
   }
 
-  // The CPU keeps what enters the activation function alone, and computes what leaves it again.
+  // The activations around the activation function. The CPU keeps only its input and computes its
+  // output again.
   int64_t Inner(int64_t bytes) const { return on_gpu ? 2 * bytes : bytes; }
-  // What the backward pass has there beside it: the gradient before the activation function, and on
-  // the CPU what leaves it (a GPU's gradient after it takes the place of that).
+  // The most that the backward pass holds there beside Inner(): the gradient of the activation
+  // function's input and, on the CPU, its recomputed output. On a GPU the gradient of that output
+  // takes the output's place.
   int64_t InnerGradients() const { return on_gpu ? inner : 2 * inner; }
 
-  // A layer's, for all tokens, with what leaves it.
+  // The activations that a layer keeps, for all tokens, including its output.
   int64_t Layer() const {
     return 3 * hidden         // query, key, value
            + hidden           // attention's result
            + T * A * kFloat   // attention's log-sums, to compute the probabilities again
-           + 2 * hidden       // its output projection's sum with x, the norm of it
-           + Inner(inner)     // before and after the activation function
-           + 2 * hidden       // the output projection's sum, norm
+           + 2 * hidden       // the sum of its output projection and x, the norm of that sum
+           + Inner(inner)     // around the activation function
+           + 2 * hidden       // the sum after the output projection, the norm of that sum
            + 4 * T * kFloat;  // the norms' means and deviations
   }
 
-  // The last layer's, whose queries and everything after attention are for first tokens alone.
+  // The same for the last layer. Its queries and all activations after attention exist for first
+  // tokens only.
   int64_t LastLayer() const {
     const int64_t first = B * H * E;
     return 2 * hidden              // key, value
            + first                 // rows of first tokens
-           + 6 * first             // query, attention, and two times sum, norm
-           + Inner(B * I * E)      // before and after the activation function
+           + 6 * first             // query, attention, and two times sum and norm
+           + Inner(B * I * E)      // around the activation function
            + (A + 4) * B * kFloat  // log-sums, means, deviations
            + 3 * B * H * kFloat;   // the head: its input, the pooler's before tanh, dropout's
   }
@@ -88,42 +91,44 @@ struct BertActivations {
 
   // The most that the backward pass holds beside Kept().
   int64_t BackwardPeak(bool checkpointing) const {
-    const int64_t dkv = 2 * hidden;  // in the last layer's attention, when all else is there yet
+    // The gradients of key and value in the last layer, when all of Kept() is still there.
+    const int64_t dkv = 2 * hidden;
     if (!checkpointing) {
-      // In the layer before: the activation function's, and the gradients before and after the
-      // addition (2), less what was freed until then: key, value, and of this layer its result and
-      // the sum.
+      // The peak is in the layer before the last, at its activation function. InnerGradients() and
+      // the gradients before and after the residual addition (2) come on top. Freed by then are the
+      // last layer's key and value, and this layer's output and sum (4).
       return std::max(dkv, layers > 1 ? InnerGradients() + 2 * hidden - 4 * hidden : 0);
     }
-    // The last layer is computed again, with a gradient of its input.
+    // The last layer is computed again, and its backward pass adds dkv.
     const int64_t last = LastLayer() + dkv;
     if (layers == 1) return last;
-    // A layer before it: what leaves it was kept until now and is made once more; the gradients of
-    // what leaves it, of the addition, at the activation function; less the sum.
+    // An earlier layer is computed again. Its output then exists twice: as kept and as recomputed.
+    // Gradients of its output and of the addition (2) come on top, and those at the activation
+    // function. The sum has been freed (1).
     const int64_t all = Layer() - hidden + std::max(3 * hidden, InnerGradients() + 2 * hidden);
     return std::max(last, all);
   }
 
-  // Without a backward pass: the widest place of a layer is its second half, with the layer's input
-  // and the norm of its sum with attention, then the inner activation (computed in place) and the
-  // output projection, at last the projection, its sum and norm; or, if the only layer is the last,
-  // the embeddings.
+  // The peak without a backward pass. It is in the second half of a layer, which holds the layer's
+  // input and the norm after attention (2). First the inner activation, computed in place, and the
+  // output projection join them. At the end the projection, its sum and its norm do (3). If the
+  // only layer is the last one, the embeddings may be the peak.
   int64_t Forward() const {
     const int64_t embeddings = on_gpu ? hidden : 2 * T * H * kFloat + (E < kFloat ? hidden : 0);
     return std::max(embeddings, layers > 1 ? std::max(5 * hidden, 3 * hidden + inner) : 3 * hidden);
   }
 
-  // Of the weights in a layer's products.
+  // The 16-bit copies of the weights in the layers' products.
   int64_t LowPrecisionWeights() const {
     return E < kFloat ? layers * (4 * H * H + 2 * H * I) * E : 0;
   }
 
   int64_t layers, B, T, H, I, A, E;
-  int64_t hidden, inner;  // bytes of one [T, H] and one [T, I]
+  int64_t hidden, inner;  // bytes of one [T, H] and of one [T, I]
   bool on_gpu;
 };
 
-// No sum of bytes goes beyond int64_t.
+// Throws if a sum of bytes could overflow int64_t.
 void CheckCountable(const Module& model, const BertModel& bert, const MemoryOptions& options) {
   const nn::EncoderLayerOptions& layer = bert.layer_options();
   const double tokens =
@@ -158,8 +163,8 @@ MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptio
   estimate.kept = activations.Kept(options.gradient_checkpointing);
   estimate.temporary = activations.BackwardPeak(options.gradient_checkpointing);
   estimate.inference = activations.Forward();
-  if (options.num_processes > 1 && !options.on_gpu) {  // NCCL sums gradients where they lie
-    // The rows of the word table that any process has used, unless they are most of them.
+  if (options.num_processes > 1 && !options.on_gpu) {  // NCCL sums gradients in place
+    // The rows of the word table that any process has used, unless these are most of the rows.
     const int64_t words = classifier->config().GetInt("vocab_size", 30522);
     estimate.exchange =
         std::min(options.num_processes * activations.T, words / 2) * activations.H * kFloat;
@@ -215,7 +220,7 @@ EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
   if (o.mixed_precision == "fp16" && o.device == "cpu") {
     throw InvalidArgument("--mixed_precision fp16 needs a GPU", "add --device cuda, or use bf16");
   }
-  if (o.device == "cuda") o.shard_optimizer = false;  // there each process has all moments
+  if (o.device == "cuda") o.shard_optimizer = false;  // with GPUs each process has all moments
   return o;
 }
 
@@ -227,7 +232,7 @@ std::string FormatBytes(int64_t bytes) {
                            : FormatNumber("%.2f GiB", value / kGibibyte);
 }
 
-// A column for each precision.
+// Prints a table with a column for each precision.
 class Table {
  public:
   explicit Table(std::vector<MemoryEstimate> columns) : columns_(std::move(columns)) {}
@@ -320,7 +325,7 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
   if (const int64_t n = options.num_processes; n > 1) {
     std::cout << '\n';
     table.Title("all " + FormatCount(n) + " processes", precisions);
-    // One machine's processes have the weights in common where they share out their updates.
+    // Processes of one machine share one copy of the weights if they divide the updates.
     const int64_t spared = options.shard_optimizer && !options.on_gpu ? n - 1 : 0;
     table.Row(spared > 0 ? "training, on one machine" : "training", [=](const Estimate& e) {
       return n * e.Training() - spared * (e.weights + e.low_precision);

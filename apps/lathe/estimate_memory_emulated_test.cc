@@ -1,4 +1,4 @@
-// The estimate against what tensors really take on a device, the emulated one.
+// Compares the estimate with what tensors take on a device, here the emulated one.
 #include "lathe/apps/lathe/estimate_memory_testing.h"
 
 namespace lathe {
@@ -22,7 +22,7 @@ TEST(EstimateMemoryOnDevice, GradientCheckpointing) {
           kSmall);
 }
 
-// 300 tokens take 384 rows.
+// The estimate counts the rows that are filled up: 300 tokens take 384 rows.
 TEST(EstimateMemoryOnDevice, RowsAreFilledUp) {
   Compare({.batch_size = 10, .max_seq_length = 30, .on_gpu = true}, kSmall);
 }

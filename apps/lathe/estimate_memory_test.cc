@@ -1,4 +1,4 @@
-// The estimate against what tensors really take, and the command as a user runs it.
+// Compares the estimate with what tensors take, and runs the command as a user does.
 #include "lathe/apps/lathe/estimate_memory.h"
 
 #include "lathe/apps/lathe/estimate_memory_testing.h"
@@ -43,7 +43,7 @@ TEST(EstimateMemory, ProcessesExchangeRowsOfTheWordTable) {
   EXPECT_EQ(exchange(4, 64), kVocab / 2 * 256 * 4);
 }
 
-// AdamW's moments, against the part of the parameters that a real rank updates.
+// The estimated moments match the part of the parameters that a real rank updates.
 TEST(EstimateMemory, ProcessesShareMomentsOut) {
   for (const int n : {2, 3}) {
     const auto results = RunRanks(n, [](const ProcessEnvironment& env) {
@@ -85,7 +85,7 @@ bool Contains(const std::string& text, const std::string& part) {
 }
 
 TEST_F(EstimateMemoryCommand, PrintsATable) {
-  // BERT-base, whose sizes are the configuration's defaults.
+  // This is BERT-base, whose sizes are the configuration's defaults.
   Write("model/config.json", R"({"model_type": "bert"})");
   RunResult run = Estimate({Path("model"), "--batch_size", "32"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -105,7 +105,7 @@ TEST_F(EstimateMemoryCommand, PrintsATable) {
   for (const char* part : {"of 512 tokens in each process, on the CPU\n", "all 4 processes",
                            "training, checkpointing, per process", "inference, per process",
                            "exchange of gradients", "AdamW's moments, its share",
-                           // 2 x a quarter of 417.6
+                           // The moments: 2 x a quarter of 417.6.
                            "208.8 MiB"}) {
     EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
   }
@@ -120,7 +120,7 @@ TEST_F(EstimateMemoryCommand, PrintsATable) {
                            "What CUDA and NCCL themselves take"}) {
     EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
   }
-  // Rows are filled up to 128.
+  // Rows are filled up to 128, so that 100 tokens take as much as 128.
   EXPECT_EQ(run.out.substr(run.out.find("\n\n")), [&] {
     const RunResult full = Estimate(
         {Path("model"), "--device", "cuda", "--max_seq_length", "128", "--batch_size", "1"});

@@ -1,4 +1,4 @@
-// An estimate of memory against what tensors take in real passes, on the CPU or on a device.
+// Compares an estimate of memory with what tensors take in real passes, on the CPU or on a device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ inline void ResetPeakOf(Device device) {
   device == Device{} ? ResetPeakMemory() : BackendOf(device).ResetPeakMemory(device.index);
 }
 
-// Bytes at the peak of an evaluation, and of training steps after the first.
+// Returns the bytes at the peak of an evaluation, and of the training steps after the first.
 inline Peaks Measure(SequenceClassifier& model, const MemoryOptions& options) {
   const Batch batch = MakeBatch(options);
   const Device device = DeviceOf(options);
@@ -69,7 +69,7 @@ inline Peaks Measure(SequenceClassifier& model, const MemoryOptions& options) {
   model.Eval();
   {
     NoGradGuard no_grad;
-    model.Forward(batch);  // makes the copies of weights
+    model.Forward(batch);  // makes the 16-bit copies of weights
     ResetPeakOf(device);
     model.Forward(batch);
     peaks.inference = MemoryOf(device).peak - before;
@@ -77,7 +77,7 @@ inline Peaks Measure(SequenceClassifier& model, const MemoryOptions& options) {
   AdamW optimizer(model.Parameters(), {});
   model.Train();
   for (int step = 0; step < 3; ++step) {
-    if (step == 1) ResetPeakOf(device);  // the moments are there from then on
+    if (step == 1) ResetPeakOf(device);  // the moments exist from now on
     Backward(model.Forward(batch).loss);
     ClipGradNorm(optimizer, 1);
     optimizer.Step();
@@ -87,7 +87,7 @@ inline Peaks Measure(SequenceClassifier& model, const MemoryOptions& options) {
   return peaks;
 }
 
-// Within so much of what was measured.
+// The largest allowed relative difference between an estimate and a measurement.
 inline constexpr double kLimit = 0.03;
 
 inline void Compare(const MemoryOptions& options,
@@ -107,7 +107,7 @@ inline void Compare(const MemoryOptions& options,
       estimate.weights + estimate.gradients + estimate.moments + estimate.low_precision;
   expect_near(estimate.Training(), measured.training);
   expect_near(estimate.Inference(), measured.inference);
-  // Activations alone, which such a small model's parameters don't outweigh.
+  // Compares activations alone, too. The parameters of such a small model don't outweigh them.
   expect_near(estimate.Training() - state, measured.training - state);
 }
 

@@ -1,4 +1,4 @@
-// The `lathe` program: one sub-command for each everyday task.
+// The `lathe` program, with a sub-command for each everyday task.
 #include <iostream>
 #include <string>
 #include <vector>

@@ -88,7 +88,8 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
   return o;
 }
 
-// Texts from the command line or, one a line, from standard input, and where the latest came from.
+// The texts, from the command line or from the lines of standard input. Where() names the place of
+// the latest one.
 class Source {
  public:
   explicit Source(const PredictOptions& options)
@@ -116,7 +117,7 @@ class Source {
     return from_stdin_ ? "standard input:" + std::to_string(count_)
                        : "text " + std::to_string(count_);
   }
-  // True if the next line would have to be waited for: somebody may wait for our answer first.
+  // Returns true if the next line is not there yet. Its writer may wait for our answer first.
   bool WouldWait() const {
     if (!from_stdin_ || std::cin.rdbuf()->in_avail() > 0) return false;
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
@@ -136,7 +137,8 @@ std::shared_ptr<SequenceClassifier> LoadClassifier(const std::string& dir) {
   try {
     return AutoModelForSequenceClassification::FromPretrained(dir);
   } catch (const Error& e) {
-    // Only a training program could let a parameter of another shape start fresh.
+    // Only a training program could let a parameter of another shape start fresh, so that hint
+    // would mislead here.
     const bool mismatch = e.hint().find("ignore_mismatched_sizes") != std::string::npos;
     throw Error(e.code(), e.message(), mismatch ? kNotTogether : e.hint(), e.location());
   }
@@ -204,7 +206,7 @@ class Predictor {
 
   int64_t waiting() const { return static_cast<int64_t>(input_ids_.size()); }
 
-  // Prints a line for each text that was added.
+  // Prints a line for each text that was added since the last call.
   void Flush() {
     if (input_ids_.empty()) return;
     NoGradGuard no_grad;
@@ -216,7 +218,7 @@ class Predictor {
     input_ids_.clear();
     token_type_ids_.clear();
     where_.clear();
-    if (!(std::cout << std::flush)) throw UnwrittenOutput();  // no more work for nobody
+    if (!(std::cout << std::flush)) throw UnwrittenOutput();  // stop if nobody reads the answers
   }
 
  private:
@@ -245,7 +247,7 @@ class Predictor {
     std::cout << line.dump() << '\n';
   }
 
-  // Probabilities; a regression's value as it is.
+  // Returns probabilities; for a regression the value as it is.
   std::vector<double> Scores(std::span<const float> logits) const {
     std::vector<double> scores(logits.begin(), logits.end());
     if (kind_ == LabelKind::kRegression) return scores;
@@ -268,7 +270,7 @@ class Predictor {
   LabelKind kind_;
   int64_t max_length_;
   std::vector<std::vector<int32_t>> input_ids_, token_type_ids_;
-  std::vector<std::string> where_;  // each text came from
+  std::vector<std::string> where_;  // where each text came from
 };
 
 int Predict(const PredictOptions& options) {
@@ -283,7 +285,7 @@ int Predict(const PredictOptions& options) {
       if (predictor.waiting() == options.batch_size || source.WouldWait()) predictor.Flush();
     }
   } catch (const Error&) {
-    predictor.Flush();  // what came before the bad line is answered
+    predictor.Flush();  // answers the texts before the bad line
     throw;
   }
   predictor.Flush();

@@ -1,4 +1,4 @@
-// `lathe predict`: labels for lines of text, one JSON object a line.
+// `lathe predict`: predicts labels for lines of text and prints one JSON object a line.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace lathe {
 
-// `args` are those after "predict". Returns the exit code; throws lathe::Error for input that can't
-// be used.
+// `args` are the arguments after "predict". Returns the exit code. Throws lathe::Error for input
+// that can't be used.
 int RunPredict(const std::vector<std::string>& args);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Data and flags that would make a wrong model without an error: each is refused before training.
+// Tests that data and flags that would silently give a wrong model are refused before training.
 #include "lathe/apps/testing/cli_testing.h"
 
 namespace lathe {
@@ -13,11 +13,11 @@ TEST_F(CliDataErrorTest, SlipInAColumnOfScores) {
   Write("train.csv", "sentence,label\na,0.5\nb,x\nc,1.5\nd,2.5\n");
   ExpectError(Train({}), "train.csv:3: score \"x\" is not a number");
   ExpectNothingWritten();
-  // Few of the scores need have a fraction.
+  // One score with a fraction is enough to take the column for scores.
   Write("train.csv", "sentence,label\na,1.5\nb,bad\nc,2\n");
   ExpectError(Train({}), "train.csv:3: score \"bad\" is not a number");
   ExpectNothingWritten();
-  // Said to be names, they are.
+  // With this --problem_type the values are names of classes.
   EXPECT_EQ(Train({"--problem_type", "single_label_classification"}).exit_code, 0);
 }
 

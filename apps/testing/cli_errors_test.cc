@@ -1,4 +1,5 @@
-// Bad input: one error line, the right exit code, nothing half-written.
+// Tests that bad input gives one error line and the right exit code, and leaves nothing
+// half-written.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -64,7 +65,7 @@ TEST_F(CliErrorTest, BrokenFiles) {
 }
 
 TEST_F(CliErrorTest, DivergenceKeepsTheLastGoodModel) {
-  // The first step throws the parameters so far that the second one overflows.
+  // The first step moves the parameters so far that the second one overflows.
   const RunResult run = Train({"--learning_rate", "1e30", "--lr_scheduler_type", "constant"});
   ExpectError(run, "step 2: the loss is NaN; ");
   EXPECT_NE(run.err.find("parameter \"classifier.bias\""), std::string::npos) << run.err;
@@ -72,15 +73,15 @@ TEST_F(CliErrorTest, DivergenceKeepsTheLastGoodModel) {
   EXPECT_TRUE(Exists("out/trainer_state.json"));
   EXPECT_FALSE(Exists("out/train_results.json"));
 
-  // What was kept can be trained on, at a better rate.
+  // The saved model can be trained further, at a lower rate.
   EXPECT_EQ(Train({"--model_name_or_path", Path("out"), "--output_dir", Path("more")}).exit_code,
             0);
 }
 
 TEST_F(CliErrorTest, OneBadRowLateCostsLittle) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
-  SpoilParameter("bert.embeddings.word_embeddings.weight", 30 * 16, 16, 3e38f);  // of "##s"
-  // Enough for a second copy even where the first took 5 ms.
+  SpoilParameter("bert.embeddings.word_embeddings.weight", 30 * 16, 16, 3e38f);  // the row of "##s"
+  // There are enough rows for a second snapshot, even if the first took 5 ms.
   std::string rows = "sentence,label\n";
   for (int i = 0; i < 24000; ++i)
     rows += i % 2 == 0 ? "good film,positive\n" : "bad film,negative\n";
@@ -122,8 +123,8 @@ TEST_F(CliErrorTest, DivergenceInTheLastStep) {
   }
 }
 
-// Without epsilon, AdamW makes NaN of words that the first batch lacks; the loss shows it later,
-// the norm of gradients or nothing at all.
+// Without epsilon, AdamW gives NaN to words that the first batch lacks. A later loss may show it,
+// or the norm of gradients, or nothing at all.
 TEST_F(CliErrorTest, NoBadModelIsKeptWhateverShowsThatItIsBad) {
   for (const std::string size : {"4", "8", "16", "32", "96"}) {
     const std::string out = "out" + size;
@@ -148,7 +149,7 @@ TEST_F(CliErrorTest, BadParameterIsNamedAndNothingSaved) {
   EXPECT_FALSE(Exists("bad"));
 }
 
-// A model that is fine but for one word, which only the last evaluation or prediction meets.
+// A model with one bad word, which only the last evaluation or prediction meets.
 class SpoiledWordTest : public CliErrorTest {
  protected:
   void SetUp() override {
@@ -182,7 +183,8 @@ TEST_F(SpoiledWordTest, LathePredictAnswersWhatItCan) {
 }
 
 TEST_F(CliErrorTest, DivergenceThatOnlyThePredictionsShow) {
-  // Training never meets a word whose embedding overflows, and says so of the model it keeps.
+  // Training never meets the word whose embedding overflows; only the evaluation or prediction
+  // does. The error says which model is kept.
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   SpoilParameter("bert.embeddings.word_embeddings.weight", 30 * 16, 16, 3e38f);
   Write("bad.csv", "sentence,label\nthe film,positive\nthe films,negative\n");
@@ -265,7 +267,8 @@ TEST_F(CliErrorTest, HintNamesTheFlagOfAMismatch) {
               config + " does not belong to --model_name_or_path " + Path("small") +
                   ", whose tokenizer is used; leave it out or pass --tokenizer_name\n");
 
-  // And the other way round, once a text has such an id.
+  // The hint also names the flag if the tokenizer is too large, once a text has an id beyond
+  // vocab_size.
   SetConfig({{"vocab_size", 6}});
   std::filesystem::create_directories(Path("larger"));
   Write("larger/vocab.txt", Read("model/vocab.txt"));

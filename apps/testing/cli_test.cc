@@ -1,4 +1,4 @@
-// The programs as a user runs them.
+// Runs the programs as a user does.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -78,7 +78,7 @@ TEST_F(CliTest, TheSameSeedGivesTheSameBits) {
 }
 
 TEST_F(CliTest, TheSameSeedGivesTheSameBitsInBFloat16) {
-  for (const char* out : {"a", "b"}) {  // heads of 32, for which there are kernels of their own
+  for (const char* out : {"a", "b"}) {  // heads of 32 columns, which have their own kernels
     const RunResult run = Train({"--output_dir", Path(out), "--max_steps", "12", "--bf16",
                                  "--config_overrides", "hidden_size=64,num_attention_heads=2"});
     ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -102,7 +102,8 @@ TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
     }
     return all;
   };
-  // 96 samples in batches of 10: the last window of an epoch has 6, whole or in parts.
+  // There are 96 samples in batches of 10. So the last window of an epoch has 6, as one batch or in
+  // two parts.
   const auto one = losses("one", {"--per_device_train_batch_size", "10"});
   const auto two = losses("two", {"--per_device_train_batch_size", "10", "--num_threads", "2"});
   const auto parts =
@@ -122,7 +123,8 @@ TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
   }
 }
 
-// Masks and order don't depend on threads, and here not even the sums do.
+// The number of threads changes neither dropout masks nor the order of samples, and losses by 1e-5
+// at most.
 TEST_F(CliTest, ThreadsChangeNoMask) {
   for (const char* threads : {"1", "2"}) {
     ASSERT_EQ(Train({"--output_dir", Path(threads), "--max_steps", "12", "--num_threads", threads})
@@ -276,7 +278,7 @@ TEST_F(CliTest, ControlCSavesTheModel) {
   EXPECT_EQ(eval.exit_code, 0) << eval.err;
 }
 
-// Ctrl-C ends a whole pipe: the reader of the output may be gone first.
+// Ctrl-C goes to a whole pipeline, so the reader of the output may end first.
 TEST_F(CliTest, ControlCWithAReaderThatIsGone) {
   const RunResult run =
       Train({"--max_steps", "1000000"}, {.interrupt_after = "step 3/", .close_output = true});
@@ -295,7 +297,8 @@ TEST_F(CliTest, OtherSignalsSaveTheModelToo) {
   }
 }
 
-// Weights are written in float32, and Transformers loads them in the dtype that config.json names.
+// Weights are written in float32, and config.json must say so: Transformers loads them in the dtype
+// that it names.
 TEST_F(CliTest, ConfigSaysTheDTypeOfTheWeights) {
   SetConfig({{"dtype", "bfloat16"}, {"torch_dtype", "float16"}});
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);

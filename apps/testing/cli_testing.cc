@@ -26,7 +26,7 @@ constexpr const char* kWords[] = {"the",  "film",  "plot", "was", "is",    "a", 
                                   "good", "great", "fine", "bad", "poor",  "dull",  ",",
                                   ".",    "!",     "0",    "1",   "##s"};
 
-// Sentences made by a fixed generator; the mood word decides the label.
+// Makes sentences by a fixed generator. The mood word decides the label.
 std::string MakeCsv(int rows, uint32_t seed, bool labelled) {
   uint32_t state = seed;
   const auto next = [&](uint32_t n) {
@@ -46,7 +46,7 @@ std::string MakeCsv(int rows, uint32_t seed, bool labelled) {
   return csv;
 }
 
-// One end of a pipe, closed at the end.
+// A pipe. Ends that are still open are closed with it.
 struct Pipe {
   int ends[2];
   Pipe() {
@@ -90,7 +90,7 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
       const rlimit limit = {static_cast<rlim_t>(options.max_file_bytes),
                             static_cast<rlim_t>(options.max_file_bytes)};
       setrlimit(RLIMIT_FSIZE, &limit);
-      signal(SIGXFSZ, SIG_IGN);  // makes write fail instead, as it does on a full disk
+      signal(SIGXFSZ, SIG_IGN);  // makes write fail, as it does on a full disk
     }
     execv(path.c_str(), argv.data());
     _exit(127);
@@ -98,7 +98,7 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
   in.Close(0);
   out.Close(1);
   err.Close(1);
-  signal(SIGPIPE, SIG_IGN);  // a program that ends at once reads no input
+  signal(SIGPIPE, SIG_IGN);  // a program that ends at once may read no input
   if (write(in.ends[1], options.input.data(), options.input.size()) < 0) in.Close(1);
   in.Close(1);
 
@@ -112,7 +112,7 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
       char buffer[4096];
       const ssize_t got = read(ready[i].fd, buffer, sizeof buffer);
       if (got <= 0) {
-        ready[i].fd = -1;  // poll passes over it from now on
+        ready[i].fd = -1;  // poll ignores it from now on
       } else {
         (i == 0 ? result.out : result.err).append(buffer, static_cast<size_t>(got));
       }
@@ -120,7 +120,7 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
     if (!interrupted && result.out.find(options.interrupt_after) != std::string::npos) {
       for (int i = 0; i < options.interrupts; ++i) {
         kill(pid, options.interrupt_signal);
-        usleep(1000);  // signals that wait together arrive as one
+        usleep(1000);  // pending signals of one number arrive as one
       }
       interrupted = true;
       if (options.close_output) {

@@ -1,4 +1,4 @@
-// Runs the built programs on tiny data: a BERT of a few thousand parameters and sentences of which
+// Runs the built programs on tiny data: a BERT of a few thousand parameters, and sentences in which
 // one word decides the label.
 #pragma once
 
@@ -15,30 +15,30 @@
 namespace lathe {
 
 struct RunResult {
-  int exit_code = -1;  // 128 + signal if one killed it
+  int exit_code = -1;  // 128 + signal if a signal killed it
   std::string out, err;
 };
 
 struct RunOptions {
   std::string input = {};            // standard input
-  std::string interrupt_after = {};  // send SIGINT once standard output holds this
-  int interrupts = 1;                // as many times
-  int interrupt_signal = SIGINT;     // or another signal
-  bool close_output = false;         // read no more standard output from then on
-  std::string stdout_path = {};      // where standard output goes instead of RunResult::out
-  int64_t max_file_bytes = 0;        // above 0: a longer file can't be written, as on a full disk
+  std::string interrupt_after = {};  // send interrupt_signal once standard output holds this
+  int interrupts = 1;                // how many times to send it
+  int interrupt_signal = SIGINT;
+  bool close_output = false;     // read no more standard output after the signal
+  std::string stdout_path = {};  // the file that standard output goes to instead of RunResult::out
+  int64_t max_file_bytes = 0;    // above 0: writing a longer file fails, as on a full disk
 };
 
-// `program` is the name of one in apps/, such as "finetune" or "lathe_emulated", or a path such as
-// "examples/package_sections".
+// Runs a program and waits for its end. `program` is the name of one in apps/, such as "finetune"
+// or "lathe_emulated", or a path such as "examples/package_sections".
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
                      const RunOptions& options = {});
 
-// What a program prints on standard error, and nothing else, when it computes on the CPU in that
-// precision ("no", "bf16"): one line where the processor is slow in it, else nothing.
+// The whole standard error of a program that succeeds on the CPU in this precision ("no", "bf16").
+// It is one note if the processor is slow in that precision, else "".
 std::string ExpectedNotes(const std::string& mixed_precision);
 
-// A folder of its own for each test, with model/ (config.json, vocab.txt), train.csv, dev.csv and
+// Gives each test its own folder with model/ (config.json, vocab.txt), train.csv, dev.csv and
 // test.csv.
 class CliTest : public testing::Test {
  protected:
@@ -50,7 +50,8 @@ class CliTest : public testing::Test {
   std::string Read(const std::string& name) const;
   nlohmann::json ReadJson(const std::string& name) const;
   bool Exists(const std::string& name) const;
-  // finetune with fresh weights, training files, --output_dir out and a seed, and `more`.
+  // Runs finetune with fresh weights, the training and validation files, --do_train, --output_dir
+  // out and `more`.
   RunResult Train(const std::vector<std::string>& more, const RunOptions& options = {}) const;
   // Changes keys of model/config.json.
   void SetConfig(const nlohmann::json& changes) const;
@@ -58,36 +59,36 @@ class CliTest : public testing::Test {
   std::string root_;
 };
 
-// A port that other tests are not likely to use, below those that the kernel gives out.
+// A port that other tests are unlikely to use, below the range that the kernel hands out.
 int TestPort();
 
-// How often a test of faults tries each: $LATHE_FAULT_ROUNDS, or once.
+// How often a test tries each fault: $LATHE_FAULT_ROUNDS, or once.
 int FaultRounds();
 
 using TestClock = std::chrono::steady_clock;
 double SecondsSince(TestClock::time_point start);
-// False if it takes longer than that.
+// Waits until the condition holds. Returns false if that takes longer than `seconds`.
 bool WaitUntil(const std::function<bool()>& condition, double seconds = 30);
-// Whether the process is there and is no zombie.
+// Returns true if the process exists and is no zombie.
 bool IsAlive(pid_t process);
 
-// Programs in several processes, on the CPU whatever the machine has.
+// Runs programs in several processes, on the CPU even if the machine has GPUs.
 class LaunchedTest : public CliTest {
  protected:
   void SetUp() override;
-  // finetune as a command: with fresh weights, all files, --do_train and --output_dir `out`, and
+  // The command line of finetune with fresh weights, all files, --do_train, --output_dir `out` and
   // `more`.
   std::vector<std::string> Finetune(const std::string& out,
                                     const std::vector<std::string>& more) const;
-  // `lathe launch` of that command.
+  // Runs `lathe launch` with that command line.
   RunResult Launch(int num_processes, const std::vector<std::string>& program,
                    const RunOptions& options = {},
                    const std::vector<std::string>& launch_options = {}) const;
-  // The losses of all steps, as trainer_state.json has them.
+  // The losses of all steps, from trainer_state.json.
   std::vector<double> Losses(const std::string& out) const;
 };
 
-// Expects one `error:` line that holds `part`, at most a hint after it, and the exit code.
+// Expects one `error:` line that holds `part`, at most a hint line after it, and the exit code.
 void ExpectError(const RunResult& result, const std::string& part, int exit_code = 1);
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
-// The programs with the CUDA backend, on the emulated device and on the CPU: the same numbers.
+// Tests that programs with the CUDA backend give the same numbers on the emulated device as on the
+// CPU.
 #include <cmath>
 #include <set>
 #include <sstream>
@@ -15,7 +16,7 @@ constexpr char kFinetune[] = "finetune_emulated", kLathe[] = "lathe_emulated";
 
 class EmulatedDeviceTest : public CliTest {
  protected:
-  // Trains with fresh weights into the folder `out`.
+  // Trains from fresh weights into the folder `out`.
   RunResult TrainOn(const std::string& device, const std::string& out, const Args& more,
                     const RunOptions& options = {}) const {
     Args args = {"--config_name",
@@ -42,7 +43,7 @@ class EmulatedDeviceTest : public CliTest {
     return RunProgram(kFinetune, args, options);
   }
 
-  // What all steps logged under `key`.
+  // Returns the values that all steps logged under `key`.
   std::vector<double> Logged(const std::string& out, const std::string& key) const {
     std::vector<double> values;
     const Json state = ReadJson(out + "/trainer_state.json");
@@ -60,7 +61,7 @@ class EmulatedDeviceTest : public CliTest {
     }
   }
 
-  // Trains, evaluates and predicts on both; numbers agree to `relative`, logits to `logit`.
+  // Trains, evaluates and predicts on both. Losses agree to `relative`, logits to `logit`.
   void ExpectSameOnBoth(Args args, double relative = 1e-5, double logit = 1e-4,
                         const std::string& mixed_precision = "no") const {
     args.insert(args.end(), {"--do_eval", "--do_predict", "--max_steps", "10"});
@@ -70,7 +71,7 @@ class EmulatedDeviceTest : public CliTest {
       EXPECT_EQ(run.err, device == "cpu" ? ExpectedNotes(mixed_precision) : "");
       EXPECT_EQ(run.out.find("emulated device") != std::string::npos, device == "cuda") << run.out;
     }
-    // What tensors took of the device's memory: at least the parameters, gradients and moments.
+    // The device's memory held at least the parameters, gradients and moments.
     EXPECT_GT(ReadJson("cuda/train_results.json")["peak_device_memory_bytes"],
               3 * static_cast<int64_t>(Read("cuda/model.safetensors").size()));
     EXPECT_FALSE(ReadJson("cpu/train_results.json").contains("peak_device_memory_bytes"));
@@ -83,7 +84,7 @@ class EmulatedDeviceTest : public CliTest {
     ExpectSameTable(Read("cuda/predict_results.tsv"), Read("cpu/predict_results.tsv"), logit);
   }
 
-  // Numbers agree to `tolerance`, everything else entirely.
+  // Numbers agree to `tolerance`, everything else exactly.
   static void ExpectSameTable(const std::string& a, const std::string& b, double tolerance) {
     std::istringstream in_a(a), in_b(b);
     std::string x, y;
@@ -105,7 +106,8 @@ class EmulatedDeviceTest : public CliTest {
 TEST_F(EmulatedDeviceTest, TrainsAsOnTheCpu) { ExpectSameOnBoth({}); }
 
 TEST_F(EmulatedDeviceTest, AccumulatesAsOnTheCpu) {
-  // 96 samples in batches of 5: the last window of an epoch is short, and so is its last batch.
+  // There are 96 samples in batches of 5: the last window of an epoch is short, and so is its last
+  // batch.
   ExpectSameOnBoth({"--per_device_train_batch_size", "5", "--gradient_accumulation_steps", "3",
                     "--gradient_checkpointing", "--max_grad_norm", "0.05", "--weight_decay",
                     "0.1"});
@@ -121,7 +123,7 @@ TEST_F(EmulatedDeviceTest, GroupsByLengthAndKeepsTheBestAsOnTheCpu) {
 
 TEST_F(EmulatedDeviceTest, BFloat16AsOnTheCpu) { ExpectSameOnBoth({"--bf16"}, 2e-2, 5e-2, "bf16"); }
 
-// float16 has 11 bits: the losses are near those of float32.
+// float16 has 11 bits, so that losses are only near those of float32.
 TEST_F(EmulatedDeviceTest, Float16) {
   const Args args = {"--max_steps", "12", "--do_eval", "--gradient_accumulation_steps", "2"};
   Args half = args;
@@ -151,7 +153,8 @@ TEST_F(EmulatedDeviceTest, Float16RecoversFromOverflows) {
   EXPECT_GT(skipped, 40);  // 1e20 is 2^50 times 65504
   EXPECT_LT(skipped, 60);
   EXPECT_NE(run.out.find("  skipped_steps " + std::to_string(skipped)), std::string::npos);
-  // The schedule has waited, and the gradients' norms are those of the steps that were taken.
+  // The schedule skipped the same steps, and norms of gradients are logged only for steps that were
+  // taken.
   const auto rates = Logged("out", "learning_rate");
   EXPECT_EQ(rates[40], 2e-3);
   EXPECT_EQ(std::ssize(std::set(rates.begin(), rates.end())), 64 - skipped);
@@ -175,7 +178,7 @@ TEST_F(EmulatedDeviceTest, Float16KeepsTheLastGoodModel) {
   EXPECT_EQ(RunProgram(kLathe, {"predict", Path("out"), "the film"}).exit_code, 0);
 }
 
-// `lathe launch` says --cpu by the environment.
+// `lathe launch --cpu` tells the program by an environment variable.
 TEST_F(EmulatedDeviceTest, LaunchedOnTheCpu) {
   for (const Args& options : {Args{"--cpu"}, Args{}}) {
     Args args = {"launch", "--num_processes", "1"};
@@ -266,7 +269,7 @@ TEST_F(EmulatedDeviceTest, WhatItSavesTheCpuLoads) {
   expect_same(predict({"--device", "cuda", "the film is great", "a dull plot", ""}, {}),
               predict({"--device", "cpu", "the film is great", "a dull plot", ""}, {}));
   const RunOptions input = {.input = "the film\n\ngood , bad\n"};
-  // Without --device, the device there is.
+  // Without --device, predict uses the device that exists.
   expect_same(predict({"--batch_size", "2"}, input), predict({"--device", "cpu"}, input));
 }
 
@@ -290,7 +293,7 @@ TEST_F(EmulatedDeviceTest, KeepsTheLastGoodModel) {
   }
 }
 
-// Nobody looks at the losses for a while: what comes after the bad step must change nothing.
+// If losses are read late, the steps after the bad one must change nothing.
 TEST_F(EmulatedDeviceTest, KeepsTheLastGoodModelWhenLossesAreReadLate) {
   for (const Args& more : {Args{}, Args{"--gradient_accumulation_steps", "2"}}) {
     for (const std::string device : {"cpu", "cuda"}) {

@@ -1,4 +1,5 @@
-// Programs in several processes with an emulated device each, against one process with one.
+// Compares programs in several processes with an emulated device each with one process on one
+// device.
 #include <signal.h>
 #include <stdlib.h>
 
@@ -21,7 +22,7 @@ class EmulatedDevicesTest : public LaunchedTest {
   }
   ~EmulatedDevicesTest() override { unsetenv("LATHE_EMULATOR_DEVICES"); }
 
-  // Training as a command, into the folder `out`.
+  // The command line of a training into the folder `out`.
   Args Training(const std::string& out, const Args& more) const {
     Args args = Finetune(out, {"--num_threads", "1", "--learning_rate", "2e-3"});
     args[0] = "apps/finetune/finetune_emulated";
@@ -38,7 +39,8 @@ class EmulatedDevicesTest : public LaunchedTest {
   void LoseARank(const std::string& victim, int signal_number, const std::string& problem,
                  int exit_code) const;
 
-  // A batch has the same 8 samples, in one process and in two; numbers agree to `relative`.
+  // Trains in one process and in two, with the same 8 samples in a batch. Numbers agree to
+  // `relative`.
   void ExpectSameAsOne(const Args& more, double relative) const {
     for (const int n : {1, 2}) {
       Args args = {"--per_device_train_batch_size",
@@ -100,7 +102,8 @@ TEST_F(EmulatedDevicesTest, MoreProcessesThanDevices) {
   EXPECT_EQ(std::count(on_cpu.err.begin(), on_cpu.err.end(), '\n'), 1) << on_cpu.err;
 }
 
-// The rank `victim` gets the signal after 4 steps; the others tell `problem`, and save.
+// Sends the signal to rank `victim` after 4 steps. The other rank reports `problem` and saves the
+// model.
 void EmulatedDevicesTest::LoseARank(const std::string& victim, int signal_number,
                                     const std::string& problem, int exit_code) const {
   Write("log", "");
@@ -131,7 +134,7 @@ TEST_F(EmulatedDevicesTest, AHangingRankIsNamedAndTheModelSaved) {
   for (const char* victim : {"0", "1"}) LoseARank(victim, SIGSTOP, " does not answer", 75);
 }
 
-// In float16, as a file says how to launch.
+// `lathe test` passes in float16 when a file says how to launch.
 TEST_F(EmulatedDevicesTest, TheSelfTestPasses) {
   Write("launch.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\n");
   const RunResult run = RunProgram("lathe_emulated", {"test", "--config_file", Path("launch.yaml"),

@@ -1,5 +1,5 @@
-// What happens when a process is lost or told to end before all have joined, or before the data is
-// there. LATHE_FAULT_ROUNDS says how often each is tried (once).
+// Tests what happens if a rank is lost or told to end before all have joined, or before the data is
+// read. LATHE_FAULT_ROUNDS says how often each fault is tried (once by default).
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -20,7 +20,7 @@ using Args = std::vector<std::string>;
 
 constexpr char kNothingDone[] = "interrupted before the first step; nothing was written\n";
 
-// Whether the program has come as far as to handle SIGTERM itself.
+// Returns true once the program handles SIGTERM itself.
 bool HandlesSigterm(pid_t process) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -33,12 +33,12 @@ std::string Name(int signal_number) { return signal_number == SIGINT ? "Interrup
 
 class JoiningFaultTest : public LaunchedTest {
  protected:
-  // The shell's number, which its program keeps.
+  // The process id of the rank's shell, which its program keeps.
   pid_t PidOf(int rank) const { return Numbers(rank).first; }
   pid_t Launcher() const { return Numbers(0).second; }
 
-  // `lathe launch` of `before; exec finetune` in as many processes; `fault` comes once `rank`
-  // waits. Returns how it ended, and how many seconds after the fault.
+  // Launches `before; exec finetune` in `num_processes` ranks, and calls `fault` once `rank` waits.
+  // Returns how the job ended, and how many seconds after the fault.
   std::pair<RunResult, double> WithFault(int num_processes, const std::string& before, int rank,
                                          const std::function<void()>& fault,
                                          const Args& launch_options = {}, const Args& more = {}) {
@@ -48,7 +48,7 @@ class JoiningFaultTest : public LaunchedTest {
     RunResult run;
     std::thread job([&] { run = Launch(num_processes, {"sh", "-c", script}, {}, launch_options); });
     EXPECT_TRUE(WaitUntil([&] { return HandlesSigterm(PidOf(rank)); }));
-    Pause();  // and waits
+    Pause();  // until it waits
     const TestClock::time_point start = TestClock::now();
     fault();
     job.join();
@@ -73,7 +73,8 @@ std::string WithoutProcesses(const std::string& text) {
   return std::regex_replace(text, std::regex(R"(\(process \d+\) )"), "");
 }
 
-// On two machines, of which the other never comes: rank 0 waits for who joins, rank 1 for rank 0.
+// The job has two machines, and the other one never comes. Rank 0 waits for ranks to join, rank 1
+// for rank 0.
 TEST_F(JoiningFaultTest, ASignalEndsARankThatWaitsForOthers) {
   const std::string port = std::to_string(TestPort());
   for (int round = 0; round < FaultRounds(); ++round) {
@@ -132,12 +133,12 @@ TEST_F(JoiningFaultTest, ARankThatIsKilledWhileAnotherIsLateIsNamed) {
       EXPECT_TRUE(WithoutProcesses(run.err).ends_with("lathe launch: the job failed because " +
                                                       lost + " was killed by signal 9 (Killed)\n"))
           << run.err;
-      EXPECT_LT(seconds, 8);  // the launcher gives the one that is late 5 s to notice
+      EXPECT_LT(seconds, 8);  // the launcher gives the late rank 5 s to notice
     }
   }
 }
 
-// Only the launcher knows of it, and tells those that wait.
+// Only the launcher knows that the rank has ended, and it tells the rank that waits.
 TEST_F(JoiningFaultTest, ARankThatEndsBeforeItJoinsEndsTheJob) {
   for (int round = 0; round < FaultRounds(); ++round) {
     for (const int victim : {0, 1}) {
@@ -153,7 +154,7 @@ TEST_F(JoiningFaultTest, ARankThatEndsBeforeItJoinsEndsTheJob) {
         const std::string launcher =
             code == 0 ? other + " ended with exit code 75, having lost another rank"
                       : rank + " ended with exit code 7";
-        // One that has failed has told why.
+        // A rank that fails has told why, so the other one says nothing.
         const std::string told = prefix + "error: [joining] rank " + other + " can't go on: rank " +
                                  rank + " has ended before all had joined\n" + prefix +
                                  "hint: look at what that rank printed last, and start all again\n";
@@ -164,7 +165,7 @@ TEST_F(JoiningFaultTest, ARankThatEndsBeforeItJoinsEndsTheJob) {
   }
 }
 
-// Rank 0 waits for a file that doesn't come, and rank 1 for rank 0.
+// Rank 0 waits for a file that doesn't come, and rank 1 waits for rank 0.
 TEST_F(JoiningFaultTest, ASignalEndsTheReadingOfData) {
   ASSERT_EQ(mkfifo(Path("pipe.csv").c_str(), 0600), 0);
   for (int round = 0; round < FaultRounds(); ++round) {

@@ -1,6 +1,6 @@
-// What happens when a process of a job is lost, hangs or is told to end while the others are in no
-// call that needs it: they evaluate their shares, or the main process reads its files.
-// LATHE_FAULT_ROUNDS says how often each fault is tried (once).
+// Tests what happens if a rank is lost, hangs or is told to end while the others are in no call
+// that needs it. They evaluate their shares, accumulate gradients, or the main process reads its
+// files. LATHE_FAULT_ROUNDS says how often each fault is tried (once by default).
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -27,8 +27,8 @@ constexpr int kTimeout = 3, kStart = 90;  // seconds
 
 class LoneWorkTest : public LaunchedTest {
  protected:
-  // Two ranks; rank `victim` gets the signal once `ready` holds. Returns what the launcher says,
-  // and after how many seconds the other rank has ended.
+  // Runs two ranks and sends the signal to rank `victim` once `ready` holds. Returns what the
+  // launcher says, and the seconds until the other rank has ended.
   std::pair<RunResult, double> Lose(int victim, int signal_number, const Args& options,
                                     const std::function<bool()>& ready) {
     std::filesystem::remove_all(Path("out"));
@@ -52,7 +52,7 @@ class LoneWorkTest : public LaunchedTest {
     return {run, seconds};
   }
 
-  // 0, and a failure, if it doesn't start.
+  // Returns the process id of the rank; 0, and a failed test, if it doesn't start.
   pid_t PidOf(int rank) const {
     pid_t pid = 0;
     const std::string name = "pid." + std::to_string(rank);
@@ -64,7 +64,7 @@ class LoneWorkTest : public LaunchedTest {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  // The victims, and what comes to them, in all rounds.
+  // Returns the victims and the signals that they get, in all rounds.
   static std::vector<std::pair<int, int>> Cases(std::initializer_list<int> signals) {
     std::vector<std::pair<int, int>> cases;
     for (int round = 0; round < FaultRounds(); ++round) {
@@ -77,11 +77,11 @@ class LoneWorkTest : public LaunchedTest {
 
   bool Evaluates() const {
     if (Read("log").find("train_runtime") == std::string::npos) return false;
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // to compare the data
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // the ranks compare the data first
     return true;
   }
 
-  // More sentences than can be gone through within the test.
+  // Makes the file so long that the test can't go through all its sentences.
   void MakeLong(const std::string& name) const {
     std::string table = Read(name);
     const std::string header = table.substr(0, table.find('\n') + 1);
@@ -112,7 +112,7 @@ TEST_F(LoneWorkTest, EvaluationEndsWithARankThatIsLost) {
   }
 }
 
-// Who asks one rank to end asks them all.
+// A signal to one rank ends the evaluation on all ranks.
 TEST_F(LoneWorkTest, EvaluationEndsWhereOneRankIsToldTo) {
   MakeLong("dev.csv");
   for (const auto& [asked, signal_number] : Cases({SIGHUP, SIGTERM})) {
@@ -127,7 +127,7 @@ TEST_F(LoneWorkTest, EvaluationEndsWhereOneRankIsToldTo) {
   }
 }
 
-// It can't tell rank 0, which hangs.
+// Rank 1 gets a signal but can't tell rank 0, which hangs. So it reports rank 0.
 TEST_F(LoneWorkTest, ASignalInAnEvaluationWithoutRank0) {
   MakeLong("dev.csv");
   const auto [run, seconds] = Lose(
@@ -146,7 +146,7 @@ TEST_F(LoneWorkTest, ASignalInAnEvaluationWithoutRank0) {
   EXPECT_LT(seconds, kTimeout + 3);
 }
 
-// In between epochs, the model is saved by who is left.
+// If a rank is lost in an evaluation between training steps, the remaining rank saves the model.
 TEST_F(LoneWorkTest, SoDoesOneInTheMidstOfTraining) {
   MakeLong("dev.csv");
   for (int round = 0; round < FaultRounds(); ++round) {
@@ -162,7 +162,7 @@ TEST_F(LoneWorkTest, SoDoesOneInTheMidstOfTraining) {
   }
 }
 
-// Batches that accumulate need no other rank for a long time.
+// A rank that accumulates gradients needs no other rank for a long time.
 TEST_F(LoneWorkTest, AccumulationEndsWithARankThatIsLost) {
   MakeLong("train.csv");
   for (const auto& [victim, signal_number] : Cases({SIGKILL})) {
@@ -180,7 +180,7 @@ TEST_F(LoneWorkTest, AccumulationEndsWithARankThatIsLost) {
   }
 }
 
-// Rank 0 waits for a file that doesn't come, and rank 1 for rank 0.
+// Rank 0 waits for a file that doesn't come, and rank 1 waits for rank 0.
 TEST_F(LoneWorkTest, ReadingEndsWithARankThatIsLost) {
   ASSERT_EQ(mkfifo(Path("pipe.csv").c_str(), 0600), 0);
   const Args options = {"--train_file", Path("pipe.csv"), "--max_steps", "3"};

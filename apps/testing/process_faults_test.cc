@@ -1,5 +1,5 @@
-// What happens when a process of a job is lost, hangs, or is asked to stop. LATHE_FAULT_ROUNDS says
-// how often each fault is tried (once), and the log how long each job took to end.
+// Tests what happens if a rank of a job is lost, hangs, or is asked to stop. LATHE_FAULT_ROUNDS
+// says how often each fault is tried (once by default). The log says how long each job took to end.
 #include <signal.h>
 #include <unistd.h>
 
@@ -33,7 +33,8 @@ class FaultTest : public LaunchedTest {
     double seconds = 0;  // from the fault to the end of the launcher
   };
 
-  // A long training in three ranks, always on the same port; `fault` comes once it has made steps.
+  // Runs a long training in three ranks, always on the same port, and calls `fault` after some
+  // steps.
   Outcome WithFault(
       const std::function<void(pid_t launcher, const std::vector<pid_t>& ranks)>& fault,
       const Args& more = {}) {
@@ -74,7 +75,7 @@ class FaultTest : public LaunchedTest {
   int port_ = TestPort();
 };
 
-// What the ranks and the launcher say, without what differs from run to run.
+// Returns what the ranks and the launcher say, without what differs from run to run.
 std::string WithoutNumbers(const std::string& text) {
   const std::pair<const char*, const char*> changes[] = {{"\\[[a-z_]+\\]", "[CALL]"},
                                                          {"after step \\d+", "after step N"},
@@ -85,7 +86,7 @@ std::string WithoutNumbers(const std::string& text) {
   return plain;
 }
 
-// The lines in an order of their own, where processes may print in any.
+// Returns the lines in sorted order, because processes may print in any order.
 std::string Sorted(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream in(text);
@@ -104,7 +105,7 @@ TEST_F(FaultTest, AKilledRankEndsTheJob) {
       Report("rank " + std::to_string(victim) + " killed", outcome.seconds);
       EXPECT_EQ(outcome.run.exit_code, 128 + SIGKILL) << outcome.run.err;
       EXPECT_LT(outcome.seconds, 2);
-      // The first of those that are left saves and tells; the last line names the cause.
+      // The lowest remaining rank saves and reports. The last line names the cause.
       const std::string prefix = victim == 0 ? "rank 1: " : "";
       const std::string expected =
           prefix + "error: [CALL] rank " + (victim == 0 ? "1" : "0") + " can't go on: rank " +
@@ -115,8 +116,8 @@ TEST_F(FaultTest, AKilledRankEndsTheJob) {
           " (process N) was killed by signal 9 (Killed)\n";
       EXPECT_EQ(WithoutNumbers(outcome.run.err), expected);
       EXPECT_TRUE(Exists("out/model.safetensors"));
-      // Mostly the last whole one; an earlier one, or perhaps with some of the next one's
-      // parameters, if the rank was lost in the midst of an update.
+      // The model is usually that of the last complete step. If the rank was lost during an update,
+      // it may be an earlier one, or hold some parameters of the next step.
       const size_t step = outcome.run.err.find("after step ") + strlen("after step ");
       EXPECT_EQ(ReadJson("out/trainer_state.json")["global_step"],
                 std::stoi(outcome.run.err.substr(step)));
@@ -124,7 +125,7 @@ TEST_F(FaultTest, AKilledRankEndsTheJob) {
   }
 }
 
-// The last one saves.
+// If two of three ranks are killed together, the remaining one saves.
 TEST_F(FaultTest, TwoThatAreKilledTogether) {
   for (int round = 0; round < FaultRounds(); ++round) {
     for (const auto& [first, second] : {std::pair(0, 1), {1, 0}, {2, 0}}) {
@@ -143,7 +144,7 @@ TEST_F(FaultTest, TwoThatAreKilledTogether) {
   }
 }
 
-// Nobody takes the model for saved that is not.
+// If the model can't be saved, no rank goes on as if it were.
 TEST_F(FaultTest, AModelThatCannotBeSaved) {
   const RunResult run =
       Launch(2, Finetune("out", {"--do_eval", "--max_steps", "3"}), {.max_file_bytes = 20000});
@@ -154,7 +155,8 @@ TEST_F(FaultTest, AModelThatCannotBeSaved) {
   EXPECT_FALSE(Exists("out/model.safetensors"));
 }
 
-// At any moment of its last save: what is there afterwards is whole, and of the last step.
+// The main process is killed at various moments of its last save. The folder then holds a complete
+// model of the last step.
 TEST_F(FaultTest, TheMainProcessIsKilledAsItSaves) {
   const Args options = {"--max_steps", "6"};
   ASSERT_EQ(Launch(kRanks, Finetune("untouched", options)).exit_code, 0);
@@ -192,7 +194,7 @@ TEST_F(FaultTest, TheMainProcessIsKilledAsItSaves) {
 TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
   for (int round = 0; round < FaultRounds(); ++round) {
     for (const int victim : {0, 2}) {
-      double others = 0;  // until they have ended
+      double others = 0;  // seconds until they have ended
       const Outcome outcome = WithFault(
           [&](pid_t, std::vector<pid_t> ranks) {
             const TestClock::time_point start = TestClock::now();
@@ -227,10 +229,10 @@ TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
   }
 }
 
-// The one that is left saves and tells.
+// If two of three ranks hang, the remaining one saves and reports.
 TEST_F(FaultTest, TwoThatHangTogether) {
   for (int round = 0; round < FaultRounds(); ++round) {
-    double other = 0;  // until it has ended
+    double other = 0;  // seconds until it has ended
     const Outcome outcome = WithFault(
         [&](pid_t, const std::vector<pid_t>& ranks) {
           const TestClock::time_point start = TestClock::now();
@@ -253,7 +255,7 @@ TEST_F(FaultTest, TwoThatHangTogether) {
   }
 }
 
-// A rank that ends with an error of its own says why; what it makes of the others is not told.
+// A rank that ends with an error of its own says why. The other ranks, which lose it, say nothing.
 TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
   std::string program;
   for (const std::string& arg : Finetune("out", {"--max_steps", "3"})) program += " '" + arg + "'";
@@ -282,8 +284,8 @@ TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
   }
 }
 
-// A program that says nothing of what it does.
-// The launcher says how long one may hang.
+// The example loop doesn't say what it does, and messages still say "while training". The
+// launcher's --timeout says how long a rank may hang.
 TEST_F(FaultTest, AKilledOrHangingRankOfTheExampleLoop) {
   ASSERT_EQ(Launch(1, Finetune("start", {"--max_steps", "1"})).exit_code, 0);
   const std::string table = Read("train.csv");
@@ -303,7 +305,8 @@ TEST_F(FaultTest, AKilledOrHangingRankOfTheExampleLoop) {
                      hangs ? Args{"--timeout", "5"} : Args{});
       });
       EXPECT_TRUE(WaitUntil([&] { return Read("log").find("epoch 1") != std::string::npos; }, 120));
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // in the midst of the second
+      // The fault comes in the midst of the second epoch.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
       const pid_t other = std::stoi(Read(Name(0))), victim = std::stoi(Read(Name(1)));
       const TestClock::time_point start = TestClock::now();
       kill(victim, hangs ? SIGSTOP : SIGKILL);
@@ -334,7 +337,7 @@ TEST_F(FaultTest, TheLauncherSaysHowLongARankMayBeLate) {
   EXPECT_EQ(run.exit_code, 1) << run.err;
   EXPECT_NE(run.err.find("error: rank 1 did not join within 2.0 s\n"), std::string::npos)
       << run.err;
-  EXPECT_LT(SecondsSince(start), 2 + 10 + 2);  // until the launcher has killed it
+  EXPECT_LT(SecondsSince(start), 2 + 10 + 2);  // until the launcher has killed rank 1
 }
 
 TEST_F(FaultTest, RanksDieWithTheLauncher) {
@@ -351,7 +354,7 @@ TEST_F(FaultTest, RanksDieWithTheLauncher) {
   }
 }
 
-// Who asks one rank to end asks them all.
+// A signal to one rank ends all ranks.
 TEST_F(FaultTest, ASignalToOneRankStopsAll) {
   for (int round = 0; round < FaultRounds(); ++round) {
     const Outcome outcome =

@@ -1,4 +1,4 @@
-// `lathe test` where there is a GPU, on the emulated device.
+// Tests `lathe test` on a machine with a GPU, here the emulated device.
 #include <cstdlib>
 
 #include "lathe/apps/testing/cli_testing.h"
@@ -53,7 +53,8 @@ TEST_F(TestCommandOnDevice, AProcessOnEachGpuThatThereIs) {
   unsetenv("LATHE_EMULATOR_DEVICES");
 }
 
-// So does the one process that they are compared with.
+// Several processes without a GPU for each compute on the CPU, as does the one process that they
+// are compared with.
 TEST_F(TestCommandOnDevice, SeveralProcessesComputeOnTheCpu) {
   for (const Args& options : {Args{"--num_processes", "2"}, Args{"--cpu"}}) {
     ExpectWell(Test(options), "2 processes on the CPU in float32" + std::string(kCpu) + "float32");

@@ -1,5 +1,5 @@
-// finetune and the example loop in several processes, as `lathe launch` and other launchers start
-// them: the same results as in one process.
+// Tests that finetune and the example loop give the same results in several processes as in one,
+// under `lathe launch` and other launchers.
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,8 +14,8 @@ namespace {
 using Args = std::vector<std::string>;
 
 TEST_F(LaunchedTest, GiveTheResultsOfOne) {
-  // 96 samples in global batches of 12, the last window of an epoch short; 40 to evaluate, which 3
-  // batches of 12 don't divide.
+  // 96 samples make global batches of 12, and the last window of an epoch is short. The 40 samples
+  // to evaluate are no multiple of 12.
   std::vector<double> one;
   std::string predictions;
   for (const int n : {1, 2, 3, 4}) {
@@ -26,7 +26,7 @@ TEST_F(LaunchedTest, GiveTheResultsOfOne) {
                                  "--gradient_accumulation_steps", "3", "--num_train_epochs", "4"}));
     ASSERT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(run.err, "");
-    // One process prints.
+    // Only one process prints.
     EXPECT_EQ(run.out.find("\n  model "), run.out.rfind("\n  model "));
     EXPECT_EQ(run.out.find("processes   ") != std::string::npos, n > 1) << run.out;
     const std::vector<double> losses = Losses(out);
@@ -44,7 +44,7 @@ TEST_F(LaunchedTest, GiveTheResultsOfOne) {
     EXPECT_NEAR(results["eval_loss"].get<double>(), first["eval_loss"].get<double>(), 1e-5);
     EXPECT_EQ(ReadJson(out + "/trainer_state.json")["num_input_tokens_seen"],
               ReadJson("out1/trainer_state.json")["num_input_tokens_seen"]);
-    // Labels, if not the last digits of the logits.
+    // Predicted labels agree; the last digits of the logits may differ.
     const std::string table = Read(out + "/predict_results.tsv");
     std::istringstream a(table), b(predictions);
     for (std::string x, y; std::getline(a, x) && std::getline(b, y);)
@@ -86,7 +86,7 @@ TEST_F(LaunchedTest, MoreProcessesThanSamplesInABatch) {
       Launch(4, Finetune("out", {"--max_train_samples", "6", "--do_eval", "--max_eval_samples", "3",
                                  "--num_train_epochs", "1", "--per_device_train_batch_size", "1"}));
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(Losses("out").size(), 2u);  // of 4 samples and 2
+  EXPECT_EQ(Losses("out").size(), 2u);  // of batches of 4 and 2 samples
 }
 
 TEST_F(LaunchedTest, TheExampleLoopUnchanged) {
@@ -102,7 +102,8 @@ TEST_F(LaunchedTest, TheExampleLoopUnchanged) {
   }
 }
 
-// torchrun's variables, by hand, and Open MPI's mpirun where it is installed.
+// The variables of torchrun, set by hand, work too, and so does Open MPI's mpirun if it is
+// installed.
 TEST_F(LaunchedTest, OtherLaunchers) {
   const auto quoted = [](const Args& args) {
     std::string text;
@@ -138,7 +139,8 @@ TEST_F(LaunchedTest, OtherLaunchers) {
   EXPECT_EQ(Read("by_hand/model.safetensors"), Read("out/model.safetensors"));
   EXPECT_EQ(by_hand(loop("loop_by_hand")), 0);
   EXPECT_EQ(Read("said"), launched_loop.out);
-  // Nobody says how many processes this machine has, nor that all are here.
+  // Without LOCAL_WORLD_SIZE, nothing says how many processes this machine has or that all are
+  // here.
   EXPECT_EQ(std::system(
                 ("(export WORLD_SIZE=2 MASTER_ADDR=0.0.0.0 MASTER_PORT=" + std::to_string(port++) +
                  "; RANK=1 LOCAL_RANK=1 " + quoted(finetune("far")) + " & RANK=0 LOCAL_RANK=0 " +
@@ -170,7 +172,7 @@ TEST_F(LaunchedTest, MistakesAreToldOnce) {
   EXPECT_NE(missing.err.find("error: " + Path("nothing.csv") + ": No such file"), std::string::npos)
       << missing.err;
   EXPECT_EQ(missing.err.find("rank 1"), std::string::npos) << missing.err;
-  // What each of them finds out by itself.
+  // A mistake that each rank finds by itself is reported once, too.
   for (const auto& [option, error] :
        {std::pair("--config_name", Path("none") + ": no such folder (--config_name)"),
         std::pair(
@@ -184,7 +186,7 @@ TEST_F(LaunchedTest, MistakesAreToldOnce) {
   }
 }
 
-// A command line is that of a machine, or of one process.
+// If only one machine or one process has a wrong command line, that one reports it.
 TEST_F(LaunchedTest, AMistakeOfSomeIsToldByThem) {
   Args command = {"env", "RANK=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "WORLD_SIZE=4"};
   for (const std::string& arg : Finetune("out", {"--max_stops", "3"})) command.push_back(arg);
@@ -217,7 +219,8 @@ TEST_F(LaunchedTest, AccelerateUseCpuIsTrueOrFalse) {
   EXPECT_EQ(Launch(2, both).exit_code, 0);
 }
 
-// The ranks of a machine that waits in vain for another one have one error in common.
+// If a machine waits in vain for another one, all its ranks have the same error, and one reports
+// it.
 TEST_F(LaunchedTest, OneOfAMachineTellsWhoIsMissing) {
   for (const char* machine : {"0", "1"}) {
     const RunResult run =
@@ -272,7 +275,8 @@ TEST_F(LaunchedTest, OptionsThatDiffer) {
   EXPECT_FALSE(Exists("out/model.safetensors"));
 }
 
-// The first process of a machine reads them for all: the others' would be passed over.
+// Ranks of one machine must name the same files: its first process reads them for all, and other
+// files would be ignored.
 TEST_F(LaunchedTest, FilesOfOneMachineThatDiffer) {
   std::filesystem::create_directories(Path("other"));
   const auto absolute = [this](const std::string& name) {
@@ -293,7 +297,7 @@ TEST_F(LaunchedTest, FilesOfOneMachineThatDiffer) {
   }
 }
 
-// Two machines of one rank each, with files of their own under the same names.
+// Two machines of one rank each, which have their own files under the same names.
 class OwnFiles : public LaunchedTest {
  protected:
   void SetUp() override {
@@ -306,7 +310,7 @@ class OwnFiles : public LaunchedTest {
     }
   }
 
-  // What rank 0 says when finetune refuses to train on both, as it must.
+  // Runs finetune on both machines and expects both to refuse to train. Returns what rank 0 says.
   std::string Refusal() {
     const std::string port = std::to_string(TestPort() + 2);
     std::string command = " \"$finetune\"";
@@ -343,7 +347,7 @@ TEST_F(OwnFiles, DataThatDiffer) {
   ExpectRefusal(
       "rank 1 has validation dataset of size 39 but rank 0 has validation dataset of size "
       "40\n");
-  // The last row's label alone.
+  // Only the last row's label differs.
   std::string changed = dev;
   const size_t row = dev.rfind('\n', dev.size() - 2) + 1;
   const bool positive = dev.find("positive", row) != std::string::npos;
@@ -378,7 +382,7 @@ TEST_F(OwnFiles, ModelsAndTokenizersThatDiffer) {
       "more.deeper.0\n");
   Write("1/model/config.json", Read("0/model/config.json"));
 
-  // The last two words change places.
+  // The last two words of the vocabulary change places.
   std::string vocab = Read("model/vocab.txt");
   const size_t last = vocab.rfind('\n', vocab.size() - 2) + 1,
                before = vocab.rfind('\n', last - 2) + 1;
@@ -408,13 +412,15 @@ TEST_F(LaunchedTest, ABadLossStopsAllAndIsToldOnce) {
   const RunResult run = Launch(
       2, Finetune("out", {"--learning_rate", "1e30", "--max_steps", "20", "--max_grad_norm", "0"}));
   EXPECT_EQ(run.exit_code, 1);
-  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 3) << run.err;  // and the launcher's
+  // There are an error, a hint and the launcher's line.
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 3) << run.err;
   EXPECT_NE(run.err.find("the last good model, from before step"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("\nlathe launch: rank 0 (process "), std::string::npos) << run.err;
   EXPECT_TRUE(Exists("out/model.safetensors"));
 }
 
-// Of a program of one's own, after the last call that the processes have in common.
+// The main process of a user's own program fails after the last call that the ranks have in common.
+// The other rank ends without an error.
 TEST_F(LaunchedTest, AMainProcessThatFailsAtTheEndLetsTheOthersEndWell) {
   ASSERT_EQ(Launch(1, Finetune("start", {"--max_steps", "1"})).exit_code, 0);
   for (int round = 0; round < 10; ++round) {

@@ -1,9 +1,9 @@
-// 50 steps over SST-2 and an evaluation of its 872 sentences (no multiple of 3) in 1 to 4
-// processes, and in two machines of two: one's results. A run that ends well has compared its
-// ranks' weights bit by bit (Accelerator::CheckParametersAgree), if they are not held in common;
-// those that are have the same bits.
+// Trains 50 steps on SST-2 and evaluates its 872 sentences (no multiple of 3) in 1 to 4 processes,
+// and on two machines of two. All give the results of one process. A run that ends well has
+// compared the weights of its ranks bit by bit (Accelerator::CheckParametersAgree), unless the
+// ranks share one copy. A shared copy must have the same bits.
 // Reads sst2/ and bert-base-uncased/vocab.txt in $LATHE_DATA_DIR, and the golden BERT of
-// $LATHE_GOLDEN_DIR; skipped without them.
+// $LATHE_GOLDEN_DIR. Skipped without them.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -85,7 +85,7 @@ class Sst2InProcesses : public TwoMachines {
   void Compare() {
     for (const int n : {1, 2, 3, 4}) {
       Args command = Command(std::to_string(n), kGlobalBatch / n);
-      command.push_back("--no_share_parameters");  // weights to compare
+      command.push_back("--no_share_parameters");  // so that each rank has weights to compare
       const RunResult run = Launch(n, command);
       ASSERT_EQ(run.exit_code, 0) << run.err;
       ExpectTheResultsOfOne(std::to_string(n));
@@ -100,7 +100,7 @@ class Sst2InProcesses : public TwoMachines {
     std::cout << "2x2: " << (has_network_ ? "two network namespaces" : "two addresses") << "\n";
   }
 
-  // Special tokens and SST-2's most frequent words, `size` in all.
+  // Writes a vocabulary of `size` words: special tokens and the most frequent words of SST-2.
   void WriteVocab(const std::string& file, size_t size) const {
     std::ifstream table(data_ / "sst2/train.tsv");
     std::map<std::string, int> counts;
@@ -119,7 +119,7 @@ class Sst2InProcesses : public TwoMachines {
   }
 
   fs::path data_;
-  Args model_;  // the options that choose it
+  Args model_;  // the options that choose the model
 };
 
 TEST_F(Sst2InProcesses, TheGoldenBert) {
@@ -135,7 +135,7 @@ TEST_F(Sst2InProcesses, TheGoldenBert) {
   Compare();
 }
 
-// Of MiniLM's size, with dropout; its weights are not here.
+// A model of MiniLM's size, with dropout. It has fresh weights, because MiniLM's are not here.
 TEST_F(Sst2InProcesses, MiniLM) {
   SetConfig({{"vocab_size", 30522},
              {"hidden_size", 384},

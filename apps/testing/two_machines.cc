@@ -16,8 +16,9 @@ int Shell(const std::string& command) {
 void TwoMachines::SetUp() {
   LaunchedTest::SetUp();
   const std::string a = NameOf(0), b = NameOf(1);
-  // Addresses above 127.0.0.1: of two ranks Gloo lets the one of the higher address connect, and a
-  // rank that wrongly gives the loopback's would do without being reached.
+  // The addresses are above 127.0.0.1. Gloo lets the rank with the higher address connect to the
+  // other one. With lower addresses, a rank that wrongly gives the loopback address would connect
+  // itself, and nobody would notice.
   has_network_ = Shell("ip netns add " + a + " && ip netns add " + b +
                        " && ip link add card netns " + a + " type veth peer name card netns " + b +
                        " && ip -n " + a + " addr add 192.168.77.1/24 dev card && ip -n " + b +

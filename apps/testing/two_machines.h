@@ -1,5 +1,5 @@
-// Two machines of two processes each: network namespaces that a pair of virtual cards connects,
-// where the test may make them, else two addresses of this machine.
+// Simulates two machines of two processes each. They are network namespaces that a pair of virtual
+// cards connects, if the test may make them, else two addresses of this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,8 @@
 
 namespace lathe {
 
-// The exit code of a command of the shell's, -1 if a signal ended it. What it prints goes nowhere.
+// Runs a shell command and discards what it prints. Returns its exit code, or -1 if a signal ended
+// it.
 int Shell(const std::string& command);
 
 class TwoMachines : public LaunchedTest {
@@ -20,19 +21,19 @@ class TwoMachines : public LaunchedTest {
   void SetUp() override;
   void TearDown() override;
 
-  // Runs the command in two ranks on each machine and returns the launchers' exit codes; what they
-  // print goes to files out.0, err.0 and so on. `meanwhile` runs beside them.
+  // Runs the command in two ranks on each machine, and `meanwhile` at the same time. Returns the
+  // exit codes of the launchers. Their output goes to files out.0, err.0 and so on.
   std::vector<int> RunOnBoth(
       const std::vector<std::string>& program, const std::function<void()>& meanwhile = [] {});
 
-  // Whether the first machine has told of some steps in out.0.
+  // Returns true if the first machine has reported some steps in out.0.
   bool Trains() const;
-  static std::string NameOf(int machine);  // of its namespace
-  pid_t LauncherOf(int machine) const;     // its process, while RunOnBoth runs
+  static std::string NameOf(int machine);  // of its network namespace
+  pid_t LauncherOf(int machine) const;     // the launcher's process, while RunOnBoth runs
 
-  bool has_network_ = false;  // namespaces
-  // The first machine's name instead of its address, for namespaces: its own /etc/hosts says
-  // 127.0.1.1 of it, as Debian's does.
+  bool has_network_ = false;  // whether there are network namespaces
+  // A name to give instead of the first machine's address, if there are namespaces. Its own
+  // /etc/hosts maps the name to 127.0.1.1, as Debian's does.
   std::string main_name_;
 };
 

@@ -1,4 +1,5 @@
-// Two machines of two processes each, with one's results, and what ends them both.
+// Tests that two machines of two processes give the results of one process, and what ends both
+// machines.
 #include "lathe/apps/testing/two_machines.h"
 
 #include <signal.h>
@@ -28,7 +29,7 @@ TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(four[i], one[i], 1e-6 * one[i]) << i;
   EXPECT_EQ(ReadJson("four/eval_results.json")["eval_accuracy"],
             ReadJson("one/eval_results.json")["eval_accuracy"]);
-  EXPECT_EQ(Read("out.1"), "");  // the main process's machine tells
+  EXPECT_EQ(Read("out.1"), "");  // only the main process's machine prints
 }
 
 TEST_F(TwoMachines, MeetWhereTheMainOneIsGivenByItsName) {
@@ -53,7 +54,7 @@ TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
     EXPECT_EQ(codes, (std::vector<int>{130, 130})) << Read("err.0") << Read("err.1");
     EXPECT_TRUE(Exists("out/model.safetensors"));
     EXPECT_NE(Read("out.0").find("interrupted after step "), std::string::npos) << Read("out.0");
-    // The one that got it knows why; the other one says what its ranks have said.
+    // The launcher that got the signal says nothing. The other one reports how its rank has ended.
     EXPECT_EQ(Read("err." + std::to_string(machine)), "");
     EXPECT_TRUE(Read("err." + std::to_string(1 - machine))
                     .ends_with(") ended with exit code 130, as told by signal 2 (Interrupt)\n"))
@@ -61,16 +62,16 @@ TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
   }
 }
 
-// What ends with a rank of the second machine.
+// Tests what ends if a rank of the second machine is lost.
 class LostRankOfTheOther : public TwoMachines {
  protected:
   struct Outcome {
-    std::vector<int> codes;  // the launchers'
-    double first = 0,
-           all = 0;  // seconds from the fault until the first machine has ended, and both
+    std::vector<int> codes;  // of the launchers
+    // Seconds from the fault until the first machine has ended, and until both have.
+    double first = 0, all = 0;
   };
 
-  // A long training; `fault` comes to the process of `victim` once it has made steps.
+  // Runs a long training, and sends the signal `fault` to rank `victim` after some steps.
   Outcome WithFault(int victim, int fault, const Args& more = {}) {
     std::filesystem::remove_all(Path("out"));
     Write("out.0", "");
@@ -116,7 +117,7 @@ TEST_F(LostRankOfTheOther, AKilledOneEndsBothAtOnce) {
   }
 }
 
-// The first process of the machine that is left saves.
+// If the whole main machine is lost, the first rank of the other machine saves.
 TEST_F(LostRankOfTheOther, TheWholeMainMachineMayBeLost) {
   for (int round = 0; round < FaultRounds(); ++round) {
     std::filesystem::remove_all(Path("out"));
@@ -135,7 +136,8 @@ TEST_F(LostRankOfTheOther, TheWholeMainMachineMayBeLost) {
   }
 }
 
-// Of the other machine, before it has joined: the others know from that machine.
+// A rank of the second machine ends before it has joined. The first machine's ranks learn of it
+// from the second machine.
 TEST_F(TwoMachines, ARankThatEndsBeforeItJoinsIsNamed) {
   for (const int code : {7, 0}) {
     std::string script = "test $RANK = 3 && sleep 2 && exit " + std::to_string(code) + "; exec";
@@ -160,7 +162,7 @@ TEST_F(LostRankOfTheOther, AHangingOneEndsBothAfterTheTimeout) {
     EXPECT_EQ(outcome.codes, (std::vector<int>{75, 75})) << errors;
     EXPECT_GE(outcome.first, 2);
     EXPECT_LT(outcome.first, 2 + 3);
-    EXPECT_LT(outcome.all, 2 + 3 + 10);  // until the launcher has killed it
+    EXPECT_LT(outcome.all, 2 + 3 + 10);  // until the launcher has killed rank 3
     EXPECT_NE(Read("err.0").find("rank 0 can't go on: rank 3 does not answer while training\n"),
               std::string::npos)
         << errors;

@@ -5,7 +5,8 @@
 namespace lathe::cpu {
 namespace {
 
-// Each activation: value and derivative. Formulas as in Transformers' ACT2FN.
+// One struct for each activation, with its value and its derivative. The formulas are those of
+// Transformers' ACT2FN.
 struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
   template <typename T>
   [[gnu::always_inline]] static T Value(T x) {
@@ -16,20 +17,21 @@ struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
     return T(0.5) * (T(1) + Erf(x * T(0.70710678118654752))) +
            x * T(0.39894228040143268) * Exp(T(-0.5) * x * x);
   }
-  // erf by e^(-x^2/2), which the derivative's other term needs as well: Abramowitz and Stegun,
-  // Handbook of Mathematical Functions, 7.1.26; within 2e-7.
+  // Returns the value and sets `derivative`. erf is computed with e^(-x^2/2), which the
+  // derivative's other term needs as well. Source: Abramowitz and Stegun, Handbook of Mathematical
+  // Functions, 7.1.26; the error is within 2e-7.
   [[gnu::always_inline]] static Lanes<float> Both(Lanes<float> x, Lanes<float>* derivative) {
     using Bits = BitsOf<Lanes<float>>::type;
     const Bits sign = (Bits)x & 0x80000000u;
     const Lanes<float> size = (Lanes<float>)((Bits)x ^ sign), most = Lanes<float>{} + 1e4f;
     const Lanes<float> e = ExpUpTo88(-0.5f * x * x);
-    // 0.3275911 / sqrt 2; of infinity there is no reciprocal.
+    // The factor is 0.3275911 / sqrt(2). `size` is capped because Reciprocal doesn't take infinity.
     const Lanes<float> t = Reciprocal(1.0f + 0.23164189f * (size > most ? most : size));
-    Lanes<float> p = t * 0.5307027146f - 0.7265760136f;  // halves of the table's
+    Lanes<float> p = t * 0.5307027146f - 0.7265760136f;  // coefficients are half the source's
     p = p * t + 0.7107068706f;
     p = p * t - 0.142248368f;
     p = p * t + 0.127414796f;
-    const Lanes<float> within = 0.5f - p * t * e;  // the normal distribution's part from 0 to |x|
+    const Lanes<float> within = 0.5f - p * t * e;  // the normal density's integral from 0 to |x|
     const Lanes<float> part = 0.5f + (Lanes<float>)((Bits)within | sign);
     *derivative = part + x * 0.39894228f * e;
     return x * part;
@@ -52,7 +54,7 @@ struct GeluNew {  // x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3)
 struct Relu {
   template <typename T>
   [[gnu::always_inline]] static T Value(T x) {
-    return x < 0 ? T(0) : x;  // NaN stays
+    return x < 0 ? T(0) : x;  // NaN stays NaN
   }
   template <typename T>
   [[gnu::always_inline]] static T Derivative(T x) {
@@ -100,7 +102,7 @@ void With(ActivationKind kind, Body body) {
   }
 }
 
-// body(begin, n) for parts of all `n` elements, shared out among threads.
+// Calls body(begin, n) for consecutive parts of all `n` elements; threads share the parts.
 template <typename Body>
 void InParts(int64_t n, const Body& body) {
   constexpr int64_t kPart = 1024;
@@ -110,7 +112,7 @@ void InParts(int64_t n, const Body& body) {
   }
 }
 
-// Gelu of float32 and bfloat16 is computed in whole registers.
+// True if the activation is computed in whole registers: Gelu of float32 and bfloat16.
 template <typename Act, typename T>
 constexpr bool kInLanes = std::is_same_v<Act, Gelu>&& std::is_same_v<MathType<T>, float>;
 
@@ -181,7 +183,7 @@ void BackwardAndValue(T* dx, T* y, const T* dy, const T* x, int64_t n, Activatio
   });
 }
 
-// Adds the sums of so many registers of columns.
+// Adds the sums of as many columns of x as fill `registers` registers.
 template <int registers, typename T>
 void ColumnBlockSums(MathType<T>* sums, const T* x, int64_t rows, int64_t ld) {
   using M = MathType<T>;

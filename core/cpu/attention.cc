@@ -9,14 +9,14 @@
 namespace lathe::cpu {
 namespace {
 
-// A result of products.
+// The place where a product stores its result, and the distance of its rows.
 template <typename M>
 struct Operand {
   M* data;
   int64_t row;
 };
 
-// Of n elements.
+// Returns the dot product of n elements.
 template <typename M>
 M Dot(const M* a, const M* b, int64_t n) {
   constexpr int64_t kSize = Line<M>::kSize;
@@ -75,7 +75,7 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
   }
 }
 
-// With m the mask times its scale, P' = m P, D_i = sum_j dO_ij O_ij:
+// With m the dropout mask times its scale, P' = m P and D_i = sum_j dO_ij O_ij:
 //   dV = P'^T dO;  dS = P (m (dO V^T) - D) / sqrt(d);  dQ = dS K;  dK = dS^T Q.
 template <typename T, typename M>
 void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
@@ -110,7 +110,8 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
         TransposeTo(vt, ld, v + kv, H, S, d);
         Fetch<false>(v + kv + next, H, S, d);
         Read(keys, k + kv, H, S, d);
-        // One tile's sums go where they belong, several tiles' are gathered first.
+        // The sums of a single tile go directly to dk and dv, unless they must be converted. The
+        // sums of several tiles are gathered in dkeys and dvalues first.
         const bool gather = !direct || queries > kTile;
         Operand<M> to_dk = {dkeys, width}, to_dv = {dvalues, width};
         if constexpr (std::is_same_v<T, M>) {
@@ -131,7 +132,7 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
           for (int64_t i = 0; i < rows; ++i) {
             dot[i] = Dot(out_rows.data + i * out_rows.row, dout_tile + i * width, d);
           }
-          // Columns from S on are read by no product.
+          // No product reads the columns from S on.
           SoftmaxGradients(args, {s, h, tile, rows, S}, p, ds, ld, dot,
                            lse + (q_begin + tile) * args.heads + h, bits);
           Fetch<true>(dv + kv + next, H, tile == 0 ? S : 0, d);

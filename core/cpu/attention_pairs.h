@@ -1,8 +1,9 @@
-// Attention of bfloat16 activations whose products multiply pairs: as attention.cc has it, but
-// queries, keys, values and gradients are multiplied as they are, probabilities and the scores'
-// gradients rounded to bfloat16; sums are float32.
+// Attention of bfloat16 activations by the instruction that multiplies pairs. It computes what
+// attention.cc does, but multiplies queries, keys, values and gradients without converting them.
+// Probabilities and the scores' gradients are rounded to bfloat16 before they are multiplied. Sums
+// are float32.
 //
-// For kernel sources only, which are compiled once for each instruction set level.
+// Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
 
 #include "lathe/core/cpu/attention_tiles.h"
@@ -12,7 +13,7 @@ namespace lathe::cpu {
 namespace {
 
 #if LATHE_ISA >= 5
-// Heads that ForwardOfPairs and BackwardOfPairs take.
+// True if ForwardOfPairs and BackwardOfPairs support heads of this size.
 bool AreWholePairs(const AttentionArgs& args) { return args.head_dim % 32 == 0; }
 
 void ForwardOfPairs(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
@@ -79,8 +80,8 @@ void BackwardOfPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* d
     uint32_t* key_pairs = words(d * (most_keys + 1) / 2);
     float* p = scratch.Take(kTile * most_keys);
     float* ds = scratch.Take(kTile * most_keys);
-    uint32_t* p_pairs = words(kTile / 2 * most_keys);   // of queries
-    uint32_t* ds_pairs = words(kTile / 2 * most_keys);  // of queries
+    uint32_t* p_pairs = words(kTile / 2 * most_keys);   // pairs of neighbouring queries
+    uint32_t* ds_pairs = words(kTile / 2 * most_keys);  // pairs of neighbouring queries
     BFloat16* ds_rows = reinterpret_cast<BFloat16*>(scratch.Take(kTile * most_keys / 2));
     float* dkeys = scratch.Take(d * most_keys);
     float* dvalues = scratch.Take(d * most_keys);
@@ -124,7 +125,7 @@ void BackwardOfPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* d
             BFloat16* to = ds_rows + i * keys;
 #pragma omp simd
             for (int64_t j = 0; j < keys; ++j) Store(to[j], row[j]);
-            if (S < keys) to[S] = BFloat16(0.0f);  // the last pair's, if it lacks one
+            if (S < keys) to[S] = BFloat16(0.0f);  // the last pair's second element, if S is odd
           }
           Fetch<true>(dq + at + q_next, H, rows, d);
           Product(rows, d, (S + 1) / 2, PairsOf(ds_rows, keys), key_pairs, d, dq_tile, d, false);

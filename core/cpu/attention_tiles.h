@@ -1,7 +1,7 @@
-// What attention kernels have in common, whatever their products multiply: how work is shared out,
-// and what is done to a tile of scores between two products.
+// Code that all attention kernels share, whatever types their products multiply. It divides the
+// work among threads and handles a tile of scores between two products.
 //
-// For kernel sources only, which are compiled once for each instruction set level.
+// Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
 
 #include <omp.h>
@@ -20,13 +20,14 @@
 namespace lathe::cpu {
 namespace {
 
-constexpr int64_t kTile = 64;  // queries that are handled together
+constexpr int64_t kTile = 64;  // queries in a tile
 
-// A thread's working memory, piece by piece. One at a time in a thread.
+// Hands out a thread's working memory piece by piece. A thread has at most one Scratch at a time.
 template <typename T>
 class Scratch {
  public:
-  // Before the parallel region: throws if a thread's would.
+  // Throws if a thread of the next parallel region could not get its memory; nothing may throw in
+  // the region itself.
   static void Reserve(int64_t elements) { ReserveWorkingMemory(Bytes(elements)); }
   explicit Scratch(int64_t elements) : data_(static_cast<T*>(WorkingMemory(Bytes(elements)))) {}
   Scratch(const Scratch&) = delete;
@@ -44,22 +45,23 @@ class Scratch {
   int64_t used_ = 0;
 };
 
-// Heads that a thread takes at a time: few enough to share them out evenly, many enough that the
-// threads don't meet all the time over who takes the next.
+// Returns how many heads a thread takes at a time. They are few enough to share them out evenly,
+// and many enough that threads don't contend for the next ones all the time.
 int64_t Chunk(const AttentionArgs& args) {
   const int64_t chunks = int64_t{32} * omp_get_max_threads();
   return 1 + args.batch * args.heads / chunks;
 }
 
-// From a strip of `rows` rows of head h to the next head's, or to the next sequence's first.
+// Returns the distance from a strip of `rows` rows of head h to the next head's strip. After the
+// last head that is the first head of the next sequence.
 int64_t ToNext(const AttentionArgs& args, int64_t h, int64_t rows) {
   const int64_t d = args.head_dim;
   return h + 1 < args.heads ? d : rows * args.heads * d - h * d;
 }
 
-// The strips of a sequence s and head h: S keys, in whole lines, with scores' rows `ld` apart;
-// queries from row q_begin on; where keys and values begin; from these, and from queries, to the
-// next head's.
+// The strips of one sequence s and head h. There are S keys (`keys` in whole lines), and rows of
+// scores are `ld` apart. The `queries` queries begin at row q_begin; the keys and values begin at
+// element kv. The next head's keys and values lie `next` elements further, its queries `q_next`.
 struct Strips {
   int64_t S, keys, ld, q_begin, queries, kv, next, q_next;
 };
@@ -77,20 +79,20 @@ template <typename M>
           .q_next = ToNext(args, h, queries)};
 }
 
-// Not above any score, so that no largest one is it.
+// Minus infinity: it exceeds no score, so it changes no row's maximum.
 template <typename M>
 constexpr M kNoScore = -std::numeric_limits<M>::infinity();
 
-// A tile's place: queries [first, first + rows) of a sequence and head with S keys.
+// The place of a tile: queries [first, first + rows) of a sequence and head with S keys.
 struct TilePlace {
   int64_t sequence, head, first, rows, S;
 };
 
 constexpr int64_t kLanes = 16;
 
-// Mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as RowBits makes
-// them. Short rows are made together, so that there is enough for whole registers. `bits` has room
-// for kLanes more.
+// Computes the mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as
+// RowBits makes them. Short rows are made together, so that they fill whole registers. `bits` has
+// room for kLanes more.
 void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t first,
               int64_t rows, int64_t keys, uint32_t* bits, int64_t ld) {
   constexpr int64_t kTogether = 256;
@@ -103,8 +105,9 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
       RowBits(key0, key1, step, sample, static_cast<uint32_t>(first + i), keys, bits + i * ld);
     return;
   }
-  // From a block to the one kPhiloxTogether further: so many rows and places, or one row more and
-  // `blocks` places fewer.
+  // From a block to the one kPhiloxTogether further, the row grows by more_rows and the place in
+  // the row by more_places. If that place is not below `blocks`, the block is one row further and
+  // `blocks` places before it.
   const FullLanes row_blocks = FullLanes{} + static_cast<uint32_t>(blocks);
   const uint32_t more_rows = static_cast<uint32_t>(kPhiloxTogether / blocks);
   const uint32_t more_places = static_cast<uint32_t>(kPhiloxTogether % blocks);
@@ -129,10 +132,10 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
         positions[r] += more_rows;
         const FullLanes over = (FullLanes)(places[r] >= row_blocks);
         places[r] -= over & row_blocks;
-        positions[r] -= over;  // all ones are -1
+        positions[r] -= over;  // a true lane is -1
       }
     }
-    // Whole registers are copied; what is too much is overwritten by what follows.
+    // Whole registers are copied; the words that follow overwrite the surplus.
     for (int64_t r = 0; r < n; ++r) {
       for (int64_t w = 0; w < 4; ++w) {
         for (int64_t b = 0; b < blocks; b += kPhiloxLanes) {
@@ -144,7 +147,8 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
   }
 }
 
-// x with `other` in the columns from S on, x being a row's last line.
+// Knows which columns of a row's last line are below S. Or() returns x with `other` in the columns
+// from S on.
 template <typename M>
 struct LastLine {
   typedef std::conditional_t<sizeof(M) == 8, int64_t, int32_t> Flag;
@@ -159,9 +163,9 @@ struct LastLine {
   Flags counts;
 };
 
-// to[i * to_ld + j] = dropout(softmax(scores[i * ld + j])), which may be the same memory, with
-// zeros from S up to a whole line; lse[lse_at + i * heads] = the log of the sum of exponentials,
-// unless lse is null. `scores` is used up, `bits` is working memory.
+// to[i * to_ld + j] = dropout(softmax(scores[i * ld + j])), with zeros from S up to a whole line;
+// `to` may be the same memory as `scores`. Sets lse[lse_at + i * heads] to the log of the sum of
+// exponentials, unless lse is null. `scores` is overwritten, `bits` is working memory.
 template <typename To, typename M>
 void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_t ld, To* to,
              int64_t to_ld, M* lse, int64_t lse_at, uint32_t* bits) {
@@ -172,8 +176,8 @@ void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_
   const uint32_t threshold = args.mask.threshold;
   if (threshold > 0) TileBits(args, tile.sequence, tile.head, tile.first, rows, S, bits, ld);
   const LastLine<M> last_line(S);
-  // Loops of their own, so that one row's sums don't wait for another's, over so many rows that
-  // they stay in the nearest cache.
+  // Each pass has a loop of its own over the rows, so that one row's sums don't wait for another's.
+  // It covers as many rows as stay in the nearest cache.
   constexpr int64_t kTogether = 8;
   M top[kTogether], sum[kTogether];
   for (int64_t from = 0; from < rows; from += kTogether) {
@@ -219,9 +223,9 @@ void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_
   }
 }
 
-// From scores in p and dO V^T in ds to dropout(softmax(scores)) and the scores' gradients, times
-// the scores' scale, up to a whole line of columns: of those from S on nothing is said. dot:
-// (rows), sums of dO O; lse: as Softmax left it, from the tile's first row on.
+// Turns the scores in p into dropout(softmax(scores)), and dO V^T in ds into the scores' gradients
+// times the scores' scale. Works on whole lines; the columns from S on get no defined values. dot:
+// (rows), the sums of dO O. lse: as Softmax stored it, from the tile's first row on.
 template <typename M>
 void SoftmaxGradients(const AttentionArgs& args, const TilePlace& tile, M* p, M* ds, int64_t ld,
                       const M* dot, const M* lse, uint32_t* bits) {

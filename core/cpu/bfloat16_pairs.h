@@ -1,7 +1,7 @@
 // Products of small bfloat16 matrices by the instruction that multiplies pairs (AVX512-BF16), and
-// the operands that it takes.
+// the layouts of operands that it takes.
 //
-// For kernel sources only, which are compiled once for each instruction set level.
+// Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
 
 #include <immintrin.h>
@@ -13,13 +13,13 @@
 namespace lathe::cpu {
 namespace {
 
-// Two neighbours k, k + 1 along what a product sums over, the first one below. Rows of an even
-// number of bfloat16 elements are rows of pairs as they lie in memory.
+// Two neighbours k and k + 1 along the dimension that a product sums over; k is in the lower half.
+// Rows of an even number of bfloat16 elements are rows of pairs as they lie in memory.
 typedef uint32_t Pair __attribute__((may_alias));
 
 #if LATHE_ISA >= 5
-// C [+]= A B for `kRows` rows and `kLines` lines of columns, K pairs deep: A (kRows, K) and B (K,
-// 16 kLines) of pairs.
+// C = A B, or C += A B if `accumulate`, for `kRows` rows and `kLines` lines of columns. A: (kRows,
+// K) and B: (K, 16 kLines) consist of pairs.
 template <int kRows, int kLines>
 [[gnu::noinline]] void Block(int64_t K, const Elements<uint32_t>& a, const uint32_t* b, int64_t ldb,
                              float* c, int64_t ldc, bool accumulate) {
@@ -53,21 +53,21 @@ template <int kRows, int kLines>
   }
 }
 
-// `rows` strips of d elements, d a multiple of 2, as they lie.
+// Returns rows of x as rows of pairs, without a copy. Their length and `stride` are even.
 Elements<uint32_t> PairsOf(const BFloat16* x, int64_t stride) {
   return {reinterpret_cast<const uint32_t*>(x), stride / 2, 1};
 }
 
-// The transpose, (d / 2, ld) of pairs, of `rows` strips of d elements; zeros from `rows` up to a
-// whole line.
+// out: (d / 2, ld) of pairs = the transpose of `rows` strips of d elements, with zeros from `rows`
+// up to a whole line.
 void TransposePairs(uint32_t* out, int64_t ld, const BFloat16* x, int64_t stride, int64_t rows,
                     int64_t d) {
-  // Nothing is computed, so the type of 32 bits doesn't matter.
+  // Nothing is computed, so any type of 32 bits will do.
   TransposeTo(reinterpret_cast<float*>(out), ld, reinterpret_cast<const float*>(x), stride / 2,
               rows, d / 2);
 }
 
-// out (ceil(rows / 2), d): each pair is of two neighbouring rows, the last of which may be missing.
+// out: (ceil(rows / 2), d). Each pair is of two neighbouring rows; a missing last row counts as 0.
 void PairRows(uint32_t* out, const BFloat16* x, int64_t stride, int64_t rows, int64_t d) {
   int64_t r = 0;
   for (; r + 2 <= rows; r += 2) {
@@ -88,7 +88,7 @@ void PairRows(uint32_t* out, const BFloat16* x, int64_t stride, int64_t rows, in
   return rounded.bits;
 }
 
-// The same of `rows` rows of n float32 elements, rounded.
+// The same for `rows` rows of n float32 elements, which are rounded. Rows of `out` are ld apart.
 void PairRows(uint32_t* out, int64_t ld, const float* x, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; r += 2) {
     const float *first = x + r * ld, *second = first + ld;

@@ -1,4 +1,5 @@
-// Between float32 and bfloat16: single elements for kernels, whole arrays for everybody.
+// Conversions between float32 and bfloat16: of single elements for kernels, of whole arrays for all
+// other code.
 #pragma once
 
 #include <bit>
@@ -10,13 +11,13 @@
 
 namespace lathe::cpu {
 
-// The type that a kernel computes in, and that its statistics and parameters have, when its
-// activations are stored as T.
+// The type in which a kernel computes if its activations are stored as T. Its statistics and
+// parameters have this type, too.
 template <typename T>
 using MathType =
     std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
 
-// Always inlined, because kernels include this at several instruction set levels.
+// Always inlined, because kernels include this header at several instruction set levels.
 [[gnu::always_inline]] inline float Load(const float& x) { return x; }
 [[gnu::always_inline]] inline double Load(const double& x) { return x; }
 [[gnu::always_inline]] inline float Load(const BFloat16& x) {

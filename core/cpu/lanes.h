@@ -1,8 +1,8 @@
-// Registers of numbers, for loops that compilers don't make fast by themselves: sums that would
-// wait for each addition, and bfloat16, which is rounded in nine operations where the processor has
-// no instruction for it.
+// Registers of numbers, for two kinds of loops that compilers don't make fast on their own. One is
+// sums, where each addition would wait for the one before. The other is bfloat16: rounding takes
+// nine operations where the processor has no instruction for it.
 //
-// For kernel sources only, which are compiled once for each instruction set level.
+// Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
 
 #include <immintrin.h>
@@ -27,7 +27,7 @@ using Lanes = typename LanesOf<M>::type;  // of float or double
 template <typename M>
 constexpr int64_t kLanesOf = kRegisterBytes / static_cast<int64_t>(sizeof(M));
 
-// Which of a register's lanes count: all, or the first n, at a row's end.
+// Tells which lanes of a register count: all, or the first n at a row's end.
 struct AllLanes {};
 struct FirstLanes {
   int64_t n;
@@ -42,7 +42,7 @@ requires std::is_floating_point_v<M>
 }
 [[gnu::always_inline]] inline Lanes<float> LoadLanes(const BFloat16* x, AllLanes) {
 #if LATHE_ISA >= 4
-  // Some forms without a mask draw GCC's warnings about values that aren't used.
+  // Some intrinsics without a mask make GCC warn about unused values.
   const __m256i halves = _mm256_loadu_si256((const __m256i_u*)x);
   return (Lanes<float>)_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, halves),
                                                16);
@@ -54,7 +54,7 @@ requires std::is_floating_point_v<M>
   return (Lanes<float>)_mm_slli_epi32(wide, 16);
 #endif
 }
-// Zeros in the others.
+// The other lanes are 0.
 template <typename T>
 [[gnu::always_inline]] inline Lanes<MathType<T>> LoadLanes(const T* x, FirstLanes first) {
   Lanes<MathType<T>> lanes = {};
@@ -67,7 +67,7 @@ requires std::is_floating_point_v<M>
 [[gnu::always_inline]] inline void StoreLanes(M* to, Lanes<M> x, AllLanes) {
   std::memcpy(to, &x, sizeof(x));
 }
-// As Store rounds, but at level 5 what is below 2^-126 becomes 0.
+// Rounds as Store does, but at level 5 magnitudes below 2^-126 become 0.
 [[gnu::always_inline]] inline void StoreLanes(BFloat16* to, Lanes<float> x, AllLanes) {
 #if LATHE_ISA >= 5
   _mm256_storeu_si256((__m256i_u*)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
@@ -80,7 +80,7 @@ requires std::is_floating_point_v<M>
   const Halves upper = __builtin_convertvector(rounded >> 16, Halves);
   std::memcpy(static_cast<void*>(to), &upper, sizeof(upper));
 #elif LATHE_ISA == 3
-  // The compiler takes more instructions to narrow what it doesn't know to be below 2^16.
+  // The compiler needs more instructions to narrow values that it doesn't know to be below 2^16.
   const __m256i halves = _mm256_packus_epi32((__m256i)(rounded >> 16), __m256i{});
   _mm_storeu_si128((__m128i_u*)to,
                    _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0b1000)));
@@ -94,8 +94,8 @@ template <typename T>
   for (int64_t i = 0; i < first.n; ++i) Store(to[i], x[i]);
 }
 
-// max(least, x) and min(most, x); NaN stays NaN. Of `x < least ? least : x` the compiler makes two
-// instructions for a register.
+// max(least, x) and min(most, x); NaN stays NaN. The compiler would make two instructions of `x <
+// least ? least : x` for a register.
 [[gnu::always_inline]] inline float AtLeast(float least, float x) { return x < least ? least : x; }
 [[gnu::always_inline]] inline float AtMost(float most, float x) { return x > most ? most : x; }
 #if LATHE_ISA >= 4
@@ -135,7 +135,7 @@ template <typename M>
   return x[0];
 }
 
-// How many sums ForLanes has under way at a time.
+// The number of independent sums, or chains, between which ForLanes alternates.
 constexpr int kChains = 2;
 
 template <typename M>
@@ -144,8 +144,9 @@ template <typename M>
   return SumOfLanes<M>(sums[0] + sums[1]);
 }
 
-// f(i, chain, which) for the elements from i on, a register at a time, of n. The registers of each
-// pair are of different chains, 0 and 1, so that neither waits for the other's sum.
+// Calls f(i, chain, which) for each register of n elements, where i is the register's first
+// element. The registers of each pair belong to different chains, 0 and 1, so that neither waits
+// for the other's sum.
 template <typename M, typename F>
 [[gnu::always_inline]] inline void ForLanes(int64_t n, const F& f) {
   constexpr int64_t kStep = kLanesOf<M>;

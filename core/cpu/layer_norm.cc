@@ -14,7 +14,7 @@ constexpr int64_t kMaxColumns = 1 << 15;
 
 int64_t Chunks(int64_t rows, int64_t) { return (rows + kLayerNormChunk - 1) / kLayerNormChunk; }
 
-// x where the bits of a dropout mask keep it, times `scale`; else 0.
+// Returns x * scale where the bits of a dropout mask keep the element, and 0 elsewhere.
 template <typename M, typename Which>
 [[gnu::always_inline]] inline Lanes<M> Kept(Lanes<M> x, const uint32_t* bits, uint32_t threshold,
                                             M scale, Which which) {
@@ -41,7 +41,8 @@ template <typename M, typename Which>
           static_cast<uint32_t>(args.mask.row_positions[row]), args.n, bits);
 }
 
-// One row of z = dropout(x) + residual in M, also stored as `stored` unless that is x; its sum.
+// Computes one row of z = dropout(x) + residual in M and returns its sum. Also stores the row in
+// `stored`, unless that is x.
 template <bool drops, bool adds, typename T, typename M>
 [[gnu::always_inline]] inline M Sum(M* z, T* stored, const T* x, const T* residual, int64_t row,
                                     const LayerNormArgs& args) {

@@ -17,20 +17,21 @@ struct LayerNormArgs {
 struct LayerNormKernels {
   template <typename T, typename M = MathType<T>>
   struct Of {
-    // y: (rows, n). Saved: z (rows, n), may be x; mean, rstd: (rows). residual may be null.
+    // y: (rows, n). Also sets z: (rows, n), which may be x, and mean and rstd: (rows), for the
+    // backward pass. residual may be null.
     void (*forward)(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, const M* weight,
                     const M* bias, const LayerNormArgs& args);
-    // dz: (rows, n), gradient of the residual; dx: (rows, n) or null: gradient of x, assigned.
-    // dweight, dbias: (n), accumulated; both or neither may be null. partial: scratch,
-    // (chunks(rows, n), 2 n).
+    // Assigns dz: (rows, n), the gradient of the residual, and dx: (rows, n), the gradient of x,
+    // unless it is null. Adds to dweight and dbias: (n); both or neither may be null. partial:
+    // scratch memory, (chunks(rows, n), 2 n).
     void (*backward)(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const T* z,
                      const M* mean, const M* rstd, const M* weight, const LayerNormArgs& args);
   };
   Of<float> f32;
   Of<double> f64;
   Of<BFloat16> bf16;
-  Of<Float16> f16 = {};  // on other devices than the host
-  // Parts of the rows whose weight gradients are summed apart.
+  Of<Float16> f16 = {};  // null on the host
+  // Returns the number of parts of the rows whose weight gradients are summed separately.
   int64_t (*chunks)(int64_t rows, int64_t n);
 };
 

@@ -1,7 +1,7 @@
-// What a processor of the level LATHE_ISA has (see isa.h): the one place that kernel sources ask.
+// Describes the registers of a processor of level LATHE_ISA (see isa.h).
 //
-// For kernel sources only, which are compiled once for each instruction set level: everything is in
-// an unnamed namespace, so that no level runs another's code.
+// Only kernel sources include this header; they are compiled once for each instruction set level.
+// Everything is in an unnamed namespace, so that no level runs another's code.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 namespace lathe::cpu {
 namespace {
 
-// Vectors of more bytes than this are cut into pieces by the compiler, which keeps the pieces in
-// memory, not in registers: no kernel has them in an inner loop.
+// The compiler cuts vectors of more bytes than this into pieces, which it keeps in memory, not in
+// registers. So no kernel has such vectors in an inner loop.
 constexpr int64_t kRegisterBytes = LATHE_ISA >= 4 ? 64 : LATHE_ISA == 3 ? 32 : 16;
 constexpr int kVectorRegisters = LATHE_ISA >= 4 ? 32 : 16;
 

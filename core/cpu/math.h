@@ -1,6 +1,6 @@
-// Elementary functions for kernels, of single numbers in loops that compilers vectorise and of
-// registers of them. For kernel sources only, which are compiled once for each instruction set
-// level: everything is always inlined.
+// Elementary functions for kernels: of single numbers, for loops that compilers vectorise, and of
+// registers of numbers. Only kernel sources include this header; they are compiled once for each
+// instruction set level, so everything is always inlined.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@
 
 namespace lathe::cpu {
 
-// The bits of V, a float or a register of them.
+// The type of the bits of V, which is float or a register of floats.
 template <typename V>
 struct BitsOf {
   typedef uint32_t type __attribute__((vector_size(sizeof(V))));
@@ -21,8 +21,8 @@ struct BitsOf<float> {
   typedef uint32_t type;
 };
 
-// e^x by range reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7 (relative error
-// below 2e-7). Below -87 the result stays at e^-87; NaN stays NaN.
+// e^x for x up to 88, by range reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7.
+// The relative error is below 2e-7. Below -87 the result stays at e^-87; NaN stays NaN.
 template <typename V>
 [[gnu::always_inline]] inline V ExpUpTo88(V x) {
   using Bits = typename BitsOf<V>::type;
@@ -37,7 +37,7 @@ template <typename V>
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  // The lowest bits of `rounded` are those of n.
+  // The lowest bits of `rounded` are those of n; the shift makes 2^n of them.
   return p * std::bit_cast<V>((std::bit_cast<Bits>(rounded) << 23) + (127u << 23));
 }
 [[gnu::always_inline]] inline float Exp(float x) { return ExpUpTo88(AtMost(88.0f, x)); }
@@ -50,10 +50,10 @@ template <typename V>
   return x;
 }
 
-// Within two units of the last place; x is at least 2^-125 and below 2^126.
+// Returns 1 / x within two units of the last place; x is at least 2^-125 and below 2^126.
 [[gnu::always_inline]] inline Lanes<float> Reciprocal(Lanes<float> x) {
 #if LATHE_ISA >= 4
-  // An estimate of 14 bits, which one step of Newton's doubles.
+  // An estimate of 14 bits; one step of Newton's method doubles them.
   const Lanes<float> guess = (Lanes<float>)_mm512_maskz_rcp14_ps(0xFFFF, (__m512)x);
   return guess * (2.0f - x * guess);
 #else
@@ -61,8 +61,8 @@ template <typename V>
 #endif
 }
 
-// A rational function fitted to erf(x)/x on [-3.92, 3.92] (own least-squares fit, relative error
-// below 1e-7); beyond that erf is 1 in float.
+// erf(x) by a rational function fitted to erf(x)/x on [-3.92, 3.92] (own least-squares fit,
+// relative error below 1e-7). Beyond that range |erf(x)| is 1 in float.
 [[gnu::always_inline]] inline Lanes<float> Erf(Lanes<float> x) {
   const Lanes<float> most = Lanes<float>{} + 3.92f;
   x = AtMost(most, AtLeast(-most, x));
@@ -78,7 +78,7 @@ template <typename V>
   q = q * t + 0.5026472030522513f;
   q = q * t + 1.0f;
   const Lanes<float> erf = x * p * Reciprocal(q);
-  // Not what a reciprocal that is a little too small makes of 1.
+  // The ends are exactly 1 and -1; a reciprocal that is a little too small would miss them.
   return x == most ? Lanes<float>{} + 1.0f : x == -most ? Lanes<float>{} - 1.0f : erf;
 }
 [[gnu::always_inline]] inline double Erf(double x) { return std::erf(x); }
@@ -89,7 +89,8 @@ template <typename T>
   const T magnitude = (T(1) - e) / (T(1) + e);
   return x < 0 ? -magnitude : magnitude;
 }
-// The float form loses digits near 0, where tanh is its argument; the library's does not.
+// In double the library computes it. The form above loses digits near 0, where tanh(x) is close to
+// x.
 template <>
 [[gnu::always_inline]] inline double Tanh(double x) {
   return std::tanh(x);

@@ -11,16 +11,16 @@
 namespace lathe::cpu {
 namespace {
 
-constexpr int64_t kBlocks = 128;                      // at a time
-constexpr uint64_t kTwoTo52 = uint64_t{0x433} << 52;  // as a double; its mantissa counts ones
+constexpr int64_t kBlocks = 128;                      // Philox blocks at a time
+constexpr uint64_t kTwoTo52 = uint64_t{0x433} << 52;  // the double 2^52; its mantissa counts ones
 
-// (bits + 0.5) / 2^32, in (0, 1): the bits become the end of 2^52's mantissa.
+// Returns (bits + 0.5) / 2^32, in (0, 1). The bits become the low end of 2^52's mantissa.
 [[gnu::always_inline]] inline double Unit(uint32_t bits) {
   return (std::bit_cast<double>(kTwoTo52 | bits) - 0x1p52 + 0.5) * 0x1p-32;
 }
 
-// The natural logarithm of a positive normal number: x = 2^e m with m in [1/sqrt(2), sqrt(2)), and
-// log(m) = 2 artanh((m - 1) / (m + 1)) by its series.
+// Returns the natural logarithm of a positive normal number x = 2^e m with m between 1/sqrt(2) and
+// sqrt(2). The series of artanh gives log(m) = 2 artanh((m - 1) / (m + 1)).
 [[gnu::always_inline]] inline double Log(double x) {
   constexpr uint64_t kMantissa = (uint64_t{1} << 52) - 1, kOne = uint64_t{0x3FF} << 52;
   const uint64_t bits = std::bit_cast<uint64_t>(x);
@@ -43,12 +43,12 @@ constexpr uint64_t kTwoTo52 = uint64_t{0x433} << 52;  // as a double; its mantis
   return e * std::numbers::ln2 + (s * z * p + 2 * s);
 }
 
-// The sine and cosine of 2 pi u, for u in (0, 1), by their Taylor series within an eighth of a turn
-// of the nearest quarter.
+// Sets the sine and cosine of 2 pi u, for u in (0, 1). The Taylor series take the distance from the
+// nearest quarter of a turn, which is at most an eighth of a turn.
 [[gnu::always_inline]] inline void SinCos(double u, double& sin, double& cos) {
   constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer
   const double shifted = 4 * u + kRound;
-  const uint64_t quarter = std::bit_cast<uint64_t>(shifted);  // modulo 4
+  const uint64_t quarter = std::bit_cast<uint64_t>(shifted);  // its two lowest bits count
   const double a = (4 * u - (shifted - kRound)) * (std::numbers::pi / 2), z = a * a;
   double s = 1.0 / 355687428096000;
   s = s * z - 1.0 / 1307674368000;
@@ -74,7 +74,7 @@ constexpr uint64_t kTwoTo52 = uint64_t{0x433} << 52;  // as a double; its mantis
   cos = ((quarter + 1) & 2) != 0 ? -second : second;
 }
 
-// Blocks `first` to `first` + n, n at most kBlocks.
+// Computes the numbers of blocks [first, first + n); n is at most kBlocks.
 void FillSome(double* out, int64_t first, int64_t n, uint32_t key0, uint32_t key1) {
   alignas(64) uint32_t words[4][kBlocks];
   for (int64_t b = 0; b < n; b += kPhiloxLanes) {

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kChunk = 16384;
 constexpr int64_t kLine = 16;  // elements of a cache line
 
-// Asks for what lies 1 KB ahead: the processor's own prefetching reads a fifth slower.
+// Prefetches what lies 1 KB ahead. Reading is a fifth slower with the processor's own prefetching.
 [[gnu::always_inline]] inline void Fetch(const float* x) { __builtin_prefetch(x + 256); }
 
 template <bool has_narrow>
@@ -31,15 +31,16 @@ template <bool has_narrow>
   }
 }
 
-// False for NaN among them.
+// Returns true if every element is 0 or -0; NaN is neither.
 [[gnu::always_inline]] inline bool AllZero(const float* g, int64_t n) {
   uint32_t bits = 0;
 #pragma omp simd reduction(| : bits)
-  for (int64_t i = 0; i < n; ++i) bits |= std::bit_cast<uint32_t>(g[i]) << 1;  // -0 is zero
+  for (int64_t i = 0; i < n; ++i) bits |= std::bit_cast<uint32_t>(g[i]) << 1;  // drops the sign
   return bits == 0;
 }
 
-// Elements from `begin` on, kChunk or what is left; `begin` is a multiple of kAdamWBlock.
+// Updates the elements from `begin` on: kChunk of them, or what is left. `begin` is a multiple of
+// kAdamWBlock.
 void UpdateChunk(const AdamWPart& part, int64_t begin) {
   const AdamWStep s = part.step;
   const int64_t end = part.n - begin < kChunk ? part.n : begin + kChunk;
@@ -51,7 +52,7 @@ void UpdateChunk(const AdamWPart& part, int64_t begin) {
     if (active != 1) {
       if (active == 0 && (part.marked || AllZero(g + i, count))) continue;
       active = 1;
-      m[i] = v[i] = 0;  // fresh pages that are read first are mapped twice
+      m[i] = v[i] = 0;  // a fresh page is mapped twice if it is read before it is written
     }
     for (int64_t j = 0; j < count; j += kLine) {
       Fetch(p + i + j);
@@ -68,14 +69,14 @@ void UpdateChunk(const AdamWPart& part, int64_t begin) {
 }
 
 void AdamW(const AdamWPart* parts, int64_t count) {
-  // Where each part's chunks end in the list of all chunks.
+  // ends[i] is the end of part i's chunks in the list of all chunks.
   int64_t* const ends =
       static_cast<int64_t*>(WorkingMemory(static_cast<size_t>(count) * sizeof(int64_t)));
   int64_t chunks = 0;
   for (int64_t i = 0; i < count; ++i) ends[i] = chunks += (parts[i].n + kChunk - 1) / kChunk;
 #pragma omp parallel for schedule(dynamic, 2) if (chunks > 1)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    int64_t first = 0, last = count - 1;  // the part is one of these
+    int64_t first = 0, last = count - 1;  // the chunk's part is one of these
     while (first < last) {
       const int64_t middle = (first + last) / 2;
       if (ends[middle] > chunk) {
@@ -98,7 +99,7 @@ void AdamW(const AdamWPart* parts, int64_t count) {
 double SumOfSquares(const Stretch* stretches, int64_t count) {
   double* partial =
       static_cast<double*>(WorkingMemory(static_cast<size_t>(count) * sizeof(double)));
-#pragma omp parallel for schedule(dynamic, 4)  // they may be of any sizes
+#pragma omp parallel for schedule(dynamic, 4)  // stretches may differ in size
   for (int64_t s = 0; s < count; ++s) {
     const float* x = stretches[s].data;
     const int64_t n = stretches[s].n, whole = n / kLine * kLine;

@@ -13,35 +13,36 @@ namespace {
 
 #if LATHE_ISA < 4
 
-// Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008): a tile of C
-// stays in the registers while it is summed up over a block of `depth`. For it a panel of op(B),
-// depth x kPanel, is read from the nearest cache, and a strip of op(A), kStrip x depth, from the
-// next one.
+// A tile of C stays in the registers while it is summed up over a block of `depth`. For that a
+// panel of op(B), depth x kPanel, is read from the nearest cache. A strip of op(A), kStrip x depth,
+// is read from the next one. Source: Goto and van de Geijn, Anatomy of High-Performance Matrix
+// Multiplication (2008).
 constexpr int64_t kStrip = 6, kPanel = 2 * kSide;
-constexpr int64_t kMostDepth = 256;          // a panel takes 16 KB
-constexpr int64_t kMostStripRows = 192;      // of strips that are copied together: 192 KB
-constexpr int64_t kMostColumns = 1536;       // of panels that are copied together: 1.5 MB
-constexpr int64_t kMostSummedColumns = 384;  // where sums are kept besides: 1.5 KB a row of C
-constexpr int64_t kSmall = 1 << 16;  // operations that other threads would come too late for
+constexpr int64_t kMostDepth = 256;      // a panel takes up to 16 KB
+constexpr int64_t kMostStripRows = 192;  // rows of the strips that are copied together: 192 KB
+constexpr int64_t kMostColumns = 1536;   // columns of the panels that are copied together: 1.5 MB
+constexpr int64_t kMostSummedColumns = 384;  // if C isn't float32: sums take 1.5 KB a row
+constexpr int64_t kSmall = 1 << 16;  // operations that one thread has done before others could help
 
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
-// The size of as few equal parts of n as there can be with at most `most` each; a multiple of
-// `unit`, as `most` must be.
+// Returns the size of equal parts of n, as few as possible, with at most `most` each. It is a
+// multiple of `unit`, as `most` must be.
 int64_t PartSize(int64_t n, int64_t most, int64_t unit) {
   return Ceil(Ceil(n, Ceil(n, most)), unit) * unit;
 }
 
-// Part `i` of `parts` nearly equal ones of the numbers from 0 to n.
+// The numbers from `begin` up to, but not including, `end`.
 struct Range {
   int64_t begin, end;
 };
+// Returns part `i` of `parts` nearly equal ones of the numbers from 0 to n.
 Range PartOf(int64_t n, int64_t parts, int64_t i) { return {n * i / parts, n * (i + 1) / parts}; }
 
-// How threads share out C: rows x columns of them.
+// The grid of threads that share C: rows x columns of them.
 struct Grid {
   int64_t rows, columns;
 };
-// The one with the least work for the thread that has the most.
+// Returns the grid whose busiest thread has the least work.
 Grid ChooseGrid(int64_t threads, int64_t strips, int64_t panels) {
   Grid best = {threads, 1};
   int64_t least = INT64_MAX;
@@ -53,15 +54,16 @@ Grid ChooseGrid(int64_t threads, int64_t strips, int64_t panels) {
   return best;
 }
 
-// From a strip to the next one: a register that is stored at a strip's end reaches beyond it.
+// Returns the distance from a strip to the next one. A register that is stored at a strip's end
+// reaches beyond it.
 int64_t StripSize(int64_t depth) { return kStrip * depth + kSide; }
 
-// Strips and panels that are copied together where their elements lie beside each other, so that a
-// cache line is read once.
+// The number of strips or panels that are copied together if their elements lie beside each other,
+// so that a cache line is read once.
 constexpr int64_t kTogether = 4;
 
-// to[k * kStrip + r] = op(A)(row + r, from + k), for `rows` <= kStrip; what `to` has for other rows
-// counts for nothing. Writes up to a register beyond the strip.
+// to[k * kStrip + r] = op(A)(row + r, from + k), for r < `rows` <= kStrip. The elements of `to` for
+// other rows have no meaning. Writes up to a register beyond the strip.
 template <typename T, typename C>
 void CopyStrip(float* to, const PackedProduct<T, C>& p, int64_t row, int64_t rows, int64_t from,
                int64_t depth) {
@@ -69,8 +71,8 @@ void CopyStrip(float* to, const PackedProduct<T, C>& p, int64_t row, int64_t row
   const T* const a = p.a + row * row_stride + from * stride;
   int64_t k = 0;
   if (kSide > kStrip && !p.transpose_a) {
-    // Of a transposed register only the first kStrip elements stay. Where the number of rows is a
-    // constant, nothing asks for it.
+    // Only the first kStrip elements of a transposed register stay. Because the number of rows is
+    // passed as a constant, TransposeBlock doesn't compare with it at run time.
     for (; rows == kStrip && k + kSide <= depth; k += kSide)
       TransposeBlock<false>(to + k * kStrip, kStrip, a + k, p.lda, kStrip);
   }
@@ -79,12 +81,12 @@ void CopyStrip(float* to, const PackedProduct<T, C>& p, int64_t row, int64_t row
   }
 }
 
-// The strips of rows [begin, end), one after the other.
+// Copies the strips of rows [begin, end), one after the other.
 template <typename T, typename C>
 void CopyStrips(float* to, const PackedProduct<T, C>& p, int64_t begin, int64_t end, int64_t from,
                 int64_t depth) {
   int64_t row = begin;
-  // A register is more than a strip: of the last rows it would be more than A has.
+  // A register is wider than a strip, so for A's last rows it would read beyond A.
   constexpr int64_t kReach = (kTogether - 1) * kStrip + kSide;
   if (kSide > kStrip && p.transpose_a) {
     for (; row + kTogether * kStrip <= end && row + kReach <= p.M; row += kTogether * kStrip) {
@@ -104,7 +106,7 @@ void CopyStrips(float* to, const PackedProduct<T, C>& p, int64_t begin, int64_t 
               depth);
 }
 
-// to[k * kPanel + n] = op(B)(from + k, column + n), zeros from `columns` <= kPanel on.
+// to[k * kPanel + n] = op(B)(from + k, column + n), with zeros for n from `columns` <= kPanel on.
 template <typename T, typename C>
 void CopyPanel(float* to, const PackedProduct<T, C>& p, int64_t column, int64_t columns,
                int64_t from, int64_t depth) {
@@ -124,7 +126,7 @@ void CopyPanel(float* to, const PackedProduct<T, C>& p, int64_t column, int64_t 
   }
 }
 
-// Panels [begin, end) of the columns from `column` on, of which there are `columns`.
+// Copies panels [begin, end) of the `columns` columns of op(B) from `column` on.
 template <typename T, typename C>
 void CopyPanels(float* to, const PackedProduct<T, C>& p, Range panels, int64_t column,
                 int64_t columns, int64_t from, int64_t depth) {
@@ -148,7 +150,8 @@ void CopyPanels(float* to, const PackedProduct<T, C>& p, Range panels, int64_t c
   }
 }
 
-// c (rows, kPanel) = a b + `start`, or c += a b; a: a strip, b: a panel. start: (kPanel), or null.
+// c: (rows, kPanel) = a b + `start`, or c += a b if `accumulate`. a is a strip, b a panel. start:
+// (kPanel), or null.
 template <int rows>
 [[gnu::noinline]] void Tile(int64_t depth, const float* a, const float* b, float* c, int64_t ldc,
                             bool accumulate, const float* start) {
@@ -186,18 +189,19 @@ using TileFunction = void (*)(int64_t depth, const float* a, const float* b, flo
                               bool accumulate, const float* start);
 constexpr TileFunction kTiles[kStrip] = {Tile<1>, Tile<2>, Tile<3>, Tile<4>, Tile<5>, Tile<6>};
 
-// A tile of C: `rows` x `columns` of it, from (row, column) on, at most kStrip x kPanel.
+// A tile of C: `rows` x `columns` elements from (row, column) on, at most kStrip x kPanel.
 struct Place {
   int64_t row, column, rows, columns;
 };
 
-// What p adds to element j of a row of C from `column` on, when all has been summed up.
+// Returns what p adds to the finished sum of element c of C, which is in column `column`.
 template <typename T, typename C>
 float Added(const PackedProduct<T, C>& p, const C& c, int64_t column) {
   return p.accumulate ? Load(c) : p.bias != nullptr ? p.bias[column] : 0.0f;
 }
 
-// Multiplies a strip by a panel into float32's C itself. `first`: of all blocks of the depth.
+// Multiplies a strip by a panel into C itself, which is float32. `first` is true for the first
+// block of the depth.
 template <typename T>
 void MultiplyTile(const PackedProduct<T, float>& p, const Place& at, int64_t depth, bool first,
                   const float* strip, const float* panel, float* tile) {
@@ -216,7 +220,7 @@ void MultiplyTile(const PackedProduct<T, float>& p, const Place& at, int64_t dep
   }
 }
 
-// C of another type gets what float32 sums have come to.
+// Stores finished float32 sums in C, which has another type.
 template <typename T, typename C>
 void StoreTile(const PackedProduct<T, C>& p, const Place& at, const float* sums, int64_t ld) {
   for (int64_t r = 0; r < at.rows; ++r) {
@@ -226,8 +230,8 @@ void StoreTile(const PackedProduct<T, C>& p, const Place& at, const float* sums,
   }
 }
 
-// Working memory, in elements: strips and a tile of C for each thread; for all of them together
-// panels, twice, and C's sums if C isn't float32.
+// The sizes of working memory, in elements. Each thread has strips and a tile of C. All threads
+// share the panels, twice, and the sums of C if C isn't float32.
 struct WorkingSizes {
   int64_t strips, tile, panels, sums;
   int64_t OfThread() const { return strips + tile; }
@@ -266,8 +270,8 @@ void Multiply(const PackedProduct<T, C>& p) {
       const int64_t rows = begin < end ? PartSize(end - begin, kMostStripRows, kStrip) : kStrip;
       for (int64_t k = 0; k < p.K; k += depth) {
         const int64_t deep = Min(depth, p.K - k);
-        // The panels before these may still be read. Those before them are not: all threads have
-        // come to the barrier since.
+        // Other threads may still read the panels of the block before. None reads those of the
+        // block before that, because all threads have come to the barrier since.
         float* const panels = all_panels + (second ? sizes.panels : 0);
         second = !second;
         CopyPanels(panels, p, PartOf(num_panels, threads, thread), n, width, k, deep);

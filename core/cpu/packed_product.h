@@ -1,5 +1,5 @@
-// Matrix products on processors without AVX-512: blocks of both operands are copied in the order in
-// which they are read, converted to float32 on the way.
+// Matrix products on processors without AVX-512. Blocks of both operands are copied in the order in
+// which they are read, and converted to float32 on the way.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace lathe::cpu {
 
 // C (M, N) = op(A) op(B) + bias, or C += op(A) op(B), row-major; op(A) is (M, K), op(B) is (K, N),
-// M, N, K > 0; ld* are the row strides of A, B and C as stored. Sums are float32.
+// M, N, K > 0. lda, ldb and ldc are the row strides of A, B and C as stored. Sums are float32.
 template <typename T, typename C>
 struct PackedProduct {
   bool transpose_a, transpose_b;
@@ -25,9 +25,11 @@ struct PackedProduct {
   const float* bias;  // (N), or null
 };
 
-// Null where oneDNN's products are as fast or faster: float32's at level 2, all at levels 4 and 5.
+// Functions are null where oneDNN's products are as fast or faster: float32's at level 2, all at
+// levels 4 and 5.
 struct PackedProductKernels {
-  // By all threads of OpenMP. Throws, before anything is written, if there is no memory for copies.
+  // Multiplies with all threads of OpenMP. Throws, before it writes anything, if there is no memory
+  // for copies.
   template <typename T, typename C>
   using Multiply = void (*)(const PackedProduct<T, C>& product);
   Multiply<float, float> f32 = nullptr;

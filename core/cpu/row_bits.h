@@ -1,6 +1,6 @@
-// The random bits of dropout masks, many Philox blocks at once.
+// The random bits of dropout masks, computed for many Philox blocks at once.
 //
-// For kernel sources only, which are compiled once for each instruction set level.
+// Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
 
 #include <immintrin.h>
@@ -13,8 +13,8 @@
 namespace lathe::cpu {
 namespace {
 
-// Numbers of 32 bits in the lower halves of lanes of 64, whose upper halves count for nothing: what
-// the processor multiplies in one instruction, where compilers take several.
+// Numbers of 32 bits in the lower halves of lanes of 64 bits; the upper halves are ignored. The
+// processor multiplies these in one instruction, where compilers take several.
 typedef uint64_t HalfLanes __attribute__((vector_size(kRegisterBytes)));
 typedef uint32_t FullLanes __attribute__((vector_size(kRegisterBytes)));
 #if LATHE_ISA >= 4
@@ -32,8 +32,8 @@ typedef uint32_t FullLanes __attribute__((vector_size(kRegisterBytes)));
 #endif
 constexpr int64_t kPhiloxLanes = sizeof(FullLanes) / 4;
 
-// Registers of counters that are worked on together: a round waits for its products, and one
-// register's two halves are too little to fill that time.
+// The number of registers of counters that are worked on together. A round waits for its products,
+// and the two halves of one register are too little work to fill that time.
 constexpr int kPhiloxRegisters = 2;
 constexpr int64_t kPhiloxTogether = kPhiloxRegisters * kPhiloxLanes;
 
@@ -50,7 +50,7 @@ template <int registers>
                                                               uint32_t third, uint32_t fourth,
                                                               uint32_t key0, uint32_t key1) {
   const HalfLanes factor0 = HalfLanes{} + 0xD2511F53, factor1 = HalfLanes{} + 0xCD9E8D57;
-  // The even lanes of each register, then the odd ones of each.
+  // The even lanes of each register come first, then the odd lanes of each.
   constexpr int kHalves = 2 * registers;
   HalfLanes v[4][kHalves], product0[kHalves], product1[kHalves];
   for (int r = 0; r < registers; ++r) {
@@ -89,7 +89,8 @@ template <int registers>
   return made;
 }
 
-// from, from + 1, ... As constants: GCC would make lane after lane of a loop.
+// Returns from, from + 1, ... The lanes are written as constants, because GCC would fill them one
+// by one from a loop.
 [[gnu::always_inline]] inline FullLanes Counting(uint32_t from) {
 #if LATHE_ISA >= 4
   return FullLanes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + from;
@@ -100,7 +101,8 @@ template <int registers>
 #endif
 }
 
-// The bits of a row of n columns, as dropout.h says; room for 4 * ceil(n / 4).
+// Computes the bits of a row of n columns in the order that dropout.h describes. `bits` has room
+// for 4 * ceil(n / 4).
 inline void RowBits(uint32_t key0, uint32_t key1, uint32_t step, uint32_t sample, uint32_t position,
                     int64_t n, uint32_t* bits) {
   const int64_t blocks = (n + 3) / 4;

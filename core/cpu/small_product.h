@@ -1,7 +1,8 @@
-// Products of small matrices, of a size to stay in the cache, and the copies that they work on.
+// Products of matrices that are small enough to stay in the cache, and the copies that they work
+// on.
 //
-// For kernel sources only, which are compiled once for each instruction set level: everything is in
-// an unnamed namespace, so that no level runs another's code.
+// Only kernel sources include this header; they are compiled once for each instruction set level.
+// Everything is in an unnamed namespace, so that no level runs another's code.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace {
 
 int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// A line: as many elements as a register holds. Every matrix that a product reads along its rows
+// A line is as many elements as a register holds. Every matrix that a product reads along its rows
 // has a multiple of this many columns, so no product and no softmax has a remainder.
 template <typename T>
 struct Line {
@@ -27,7 +28,7 @@ template <typename T>
 [[gnu::always_inline]] inline typename Line<T>::Vector LineAt(const T* x) {
   return *reinterpret_cast<const typename Line<T>::Vector*>(x);
 }
-// What `combine` makes of all of a line's elements, halving it.
+// Combines all elements of a line into one, by halving the line again and again.
 template <typename T, int64_t size = Line<T>::kSize, typename Vector, typename Combine>
 [[gnu::always_inline]] inline T Reduced(Vector line, const Combine& combine) {
   if constexpr (size == 1) {
@@ -52,26 +53,26 @@ template <typename T>
 int64_t WholeLines(int64_t n) {
   return (n + Line<T>::kSize - 1) / Line<T>::kSize * Line<T>::kSize;
 }
-// The distance of rows of n elements: an odd number of lines, so that a column's elements spread
-// over the whole cache.
+// Returns the distance between rows of n elements. It is an odd number of lines, so that a column's
+// elements spread over the whole cache.
 template <typename T>
 int64_t RowStride(int64_t n) {
   return WholeLines<T>(n) | Line<T>::kSize;
 }
 
-// The accumulators that fit into the registers, beside the lines and the element that they are made
-// of: 8 x 2 of 32 registers, 6 x 2 of 16.
+// The number of accumulators that fit into the registers, beside the lines and the element that are
+// multiplied. With 32 registers there are 8 x 2 accumulators, with 16 registers 6 x 2.
 constexpr int kMostLines = 2;
 constexpr int kMostRows = kVectorRegisters == 32 ? 8 : 6;
 
-// An operand of which a product reads single elements: (m, k) is at data[m * row + k * column].
+// An operand of which a product reads single elements; (m, k) is at data[m * row + k * column].
 template <typename T>
 struct Elements {
   const T* data;
   int64_t row, column;
 };
 
-// C [+]= A B for `kRows` rows and `kLines` lines of columns.
+// C = A B, or C += A B if `accumulate`, for `kRows` rows and `kLines` lines of columns.
 template <int kRows, int kLines, typename T>
 [[gnu::always_inline]] inline void Block(int64_t K, const Elements<T>& a, const T* b, int64_t ldb,
                                          T* c, int64_t ldc, bool accumulate) {
@@ -99,7 +100,7 @@ template <int kRows, int kLines, typename T>
   }
 }
 
-// At most `kRows` rows.
+// The same for at most `kRows` rows.
 template <int kRows, int kLines, typename T, typename C>
 void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
           bool accumulate) {
@@ -107,14 +108,15 @@ void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb
   if constexpr (kRows > 1) Rows<kRows - 1, kLines>(rows, K, a, b, ldb, c, ldc, accumulate);
 }
 
-// How many blocks M rows take.
+// Returns the number of blocks that M rows take.
 constexpr int64_t Blocks(int64_t M) { return (M + kMostRows - 1) / kMostRows; }
 
-// C (M, N) [+]= A B for `kLines` lines of columns.
+// The same for M rows and `kLines` lines of columns.
 template <int kLines, typename T, typename C>
 void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
            bool accumulate) {
-  // Blocks of about as many rows each: a last block of one row would take as long as one of three.
+  // Blocks have about as many rows each, because a last block of one row would take as long as one
+  // of three.
   const int64_t step = kMostRows == 8 ? 8 : (M + Blocks(M) - 1) / Blocks(M);
   for (int64_t m = 0; m < M; m += step) {
     Rows<kMostRows, kLines>(Min(step, M - m), K, {a.data + m * a.row, a.row, a.column}, b, ldb,
@@ -122,8 +124,8 @@ void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, 
   }
 }
 
-// C (M, N) [+]= A B with B (K, N); N is a multiple of a line. What all rows read of B at a time
-// stays in the nearest cache.
+// C: (M, N) = A B, or C += A B if `accumulate`, with B: (K, N); N is a multiple of a line. The part
+// of B that all rows read at a time stays in the nearest cache.
 template <typename T, typename C>
 void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c,
              int64_t ldc, bool accumulate) {
@@ -141,7 +143,7 @@ void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, 
   }
 }
 
-constexpr int kSide = kRegisterBytes / sizeof(float);  // of the blocks that are transposed
+constexpr int kSide = kRegisterBytes / sizeof(float);  // side of the blocks that are transposed
 typedef float SideLine __attribute__((vector_size(kRegisterBytes)));
 typedef int32_t SideIndices __attribute__((vector_size(kRegisterBytes)));
 
@@ -165,7 +167,8 @@ template <int size>
   if constexpr (size > 1) TransposeInRegisters<size / 2>(x);
 }
 
-// out (kSide, ld) = the transpose of `rows` <= kSide rows of kSide columns, followed by zeros.
+// out: (kSide, ld) = the transpose of `rows` <= kSide rows of kSide columns, followed by zeros. If
+// `whole`, all kSide rows are there.
 template <bool whole, typename T>
 [[gnu::always_inline]] inline void TransposeBlock(float* out, int64_t ld, const T* in,
                                                   int64_t stride, int64_t rows) {
@@ -178,8 +181,8 @@ template <bool whole, typename T>
   for (int c = 0; c < kSide; ++c) *reinterpret_cast<Line<float>::Vector*>(out + c * ld) = x[c];
 }
 #else
-// Takes pairs of `size` neighbours from a and b in turn, within each 16 bytes: the first ones of
-// both (`upper` false) or the last ones.
+// Within each 16 bytes, takes groups of `size` neighbours from a and b in turn. They come from the
+// first half of both, or from the last half if `upper`.
 template <int size, bool upper>
 [[gnu::always_inline]] inline SideLine Interleaved(SideLine a, SideLine b) {
   SideIndices from;
@@ -190,8 +193,9 @@ template <int size, bool upper>
   return __builtin_shuffle(a, b, from);
 }
 
-// out (kSide, ld) = the transpose of `rows` <= kSide rows of kSide columns, followed by zeros. Four
-// rows and columns at a time are transposed in each 16 bytes of the registers.
+// out: (kSide, ld) = the transpose of `rows` <= kSide rows of kSide columns, followed by zeros. If
+// `whole`, all kSide rows are there. Four rows and columns at a time are transposed in each 16
+// bytes of the registers.
 template <bool whole, typename T>
 [[gnu::always_inline]] inline void TransposeBlock(float* out, int64_t ld, const T* in,
                                                   int64_t stride, int64_t rows) {
@@ -200,7 +204,7 @@ template <bool whole, typename T>
   for (int r = 0; r < kSide; ++r)
     x[r] = whole || r < rows ? LoadLanes(in + r * stride, AllLanes{}) : SideLine{};
   if constexpr (kSide == 8) {
-    // The right half of a row and the left half of the one four below change places.
+    // Swaps the right half of a row and the left half of the row four below.
     SideIndices left;
     for (int l = 0; l < kSide; ++l) left[l] = l % 4 + l / 4 * kSide;
 #pragma GCC unroll 4
@@ -224,8 +228,8 @@ template <bool whole, typename T>
 }
 #endif
 
-// Asks for `rows` strips of d elements that are wanted soon, for writing or reading: strips are too
-// short for the processor to see where they lead.
+// Prefetches `rows` strips of d elements that will soon be read, or written if `write`. The strips
+// are too short for the processor to foresee where the next ones lie.
 template <bool write, typename T>
 [[gnu::always_inline]] inline void Fetch(const T* x, int64_t stride, int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -234,7 +238,7 @@ template <bool write, typename T>
   }
 }
 
-// out (columns, ld) = in^T with zeros from `rows` up to a whole line.
+// out: (columns, ld) = in^T, with zeros from `rows` up to a whole line.
 template <typename M, typename T>
 void TransposeTo(M* out, int64_t ld, const T* in, int64_t stride, int64_t rows, int64_t columns) {
   if constexpr (std::is_same_v<M, float>) {
@@ -258,9 +262,9 @@ void TransposeTo(M* out, int64_t ld, const T* in, int64_t stride, int64_t rows, 
   }
 }
 
-// `rows` rows of d activations, one head's, as products read them: with zeros up to whole lines. A
-// copy costs little and lies densely, where rows of activations that are a multiple of 4 KB apart
-// would push each other out of the cache.
+// Copies `rows` rows of d activations of one head in the form that products read: with zeros up to
+// whole lines. The copy costs little and is dense. Rows of activations that are a multiple of 4 KB
+// apart would push each other out of the cache.
 template <typename M, typename T>
 void Read(M* out, const T* x, int64_t stride, int64_t rows, int64_t d) {
   constexpr int64_t kSize = Line<M>::kSize;
@@ -276,7 +280,7 @@ void Read(M* out, const T* x, int64_t stride, int64_t rows, int64_t d) {
   }
 }
 
-// The same for products that read single elements: without a copy where x has their type.
+// The same for products that read single elements. Makes no copy if x has their type.
 template <typename M, typename T>
 Elements<M> ReadElements(M* copy, const T* x, int64_t stride, int64_t rows, int64_t d) {
   if constexpr (std::is_same_v<M, T>) return {x, stride, 1};

@@ -11,12 +11,12 @@ struct Block {
   ~Block() {
     std::free(data);
     data = nullptr;
-    bytes = 0;  // others of the thread's objects may go later, and ask again
+    bytes = 0;  // the thread's other objects may be destroyed later and ask for memory again
   }
   bool Reserve(size_t wanted) {
     if (bytes >= wanted) return true;
     std::free(data);
-    // An absurd size must not become a small one when it is rounded up.
+    // Rounding up must not make a small size of an absurd one.
     data = wanted > SIZE_MAX - 64 ? nullptr : std::aligned_alloc(64, (wanted + 63) / 64 * 64);
     bytes = data == nullptr ? 0 : wanted;
     return data != nullptr;

@@ -1,21 +1,21 @@
-// Memory that kernels work in, one block a thread.
+// Working memory of kernels, one block per thread.
 #pragma once
 
 #include <cstddef>
 
 namespace lathe::cpu {
 
-// This thread's block, of at least `bytes`, on a cache line's boundary; it holds anything. Kept for
-// the next call: fresh pages would cost more than the work on them. Whoever asked before has it no
-// more. Throws ResourceExhausted if there is none to be had.
+// Returns this thread's block: at least `bytes`, aligned to a cache line, with any contents. It is
+// kept for the next call, because fresh pages would cost more than the work on them. Each call
+// takes the block away from the caller before. Throws ResourceExhausted if memory is lacking.
 void* WorkingMemory(size_t bytes);
 
-// Of this thread's block.
+// Returns the size of this thread's block in bytes.
 size_t WorkingMemorySize();
 
-// So that WorkingMemory(bytes) does not throw inside of the next parallel region, where nothing
-// may: throws here if a thread of it would get none. (Its threads are those of the region before,
-// unless OMP_DYNAMIC changes that.)
+// Makes sure that WorkingMemory(bytes) does not throw inside the next parallel region, where
+// nothing may throw. Throws here if a thread of that region would get no memory. This function runs
+// a parallel region of its own; the next one has the same threads, unless OMP_DYNAMIC changes that.
 void ReserveWorkingMemory(size_t bytes);
 
 }  // namespace lathe::cpu

@@ -1,4 +1,4 @@
-// Activations and column sums: see core/cpu/activation.h.
+// The device's activations and column sums. core/cpu/activation.h declares and describes them.
 #include <algorithm>
 
 #include "lathe/core/cpu/activation.h"
@@ -13,7 +13,8 @@ namespace {
 using cpu::ActivationKernels;
 using cpu::ActivationKind;
 
-// Value and derivative, of the functions in core/cpu/activation.cc.
+// Each struct has an activation's value and its derivative. The formulas are those of
+// core/cpu/activation.cc.
 struct Gelu {
   static __device__ float Value(float x) { return 0.5f * x * (1 + erff(x * 0.70710678f)); }
   static __device__ float Derivative(float x) {
@@ -30,7 +31,7 @@ struct GeluNew {
   }
 };
 struct Relu {
-  static __device__ float Value(float x) { return x < 0 ? 0 : x; }  // NaN stays
+  static __device__ float Value(float x) { return x < 0 ? 0 : x; }  // NaN stays NaN
   static __device__ float Derivative(float x) { return x > 0 ? 1 : 0; }
 };
 struct TanhActivation {
@@ -88,11 +89,13 @@ __global__ void BackwardKernel(T* dx, const T* dy, const T* x, int64_t n) {
   });
 }
 
-// A block of (32, 8) threads sums 32 N columns of a chunk of rows: thread row r adds rows r, r + 8,
-// ..., then the eight sums are added in their order.
+// A block of (32, 8) threads sums 32 N columns of a chunk of rows. Thread row r adds rows r, r + 8,
+// and so on. Then the eight partial sums are added in the order of r.
 constexpr int kLanes = 32, kThreadRows = 8;
 
-// sums + blockIdx.y n: (n) = the chunk's sums, or += them. row(r, column) gives N numbers, stored.
+// Assigns the column sums of a chunk of rows to the n floats at sums + blockIdx.y * n. Adds them
+// there instead if `accumulate`. row(r, column) returns the pack of N elements from `column` on in
+// row r.
 template <int N, typename Row>
 __device__ void SumColumns(float* sums, int64_t rows, int64_t n, int64_t rows_in_chunk,
                            bool accumulate, Row row) {
@@ -126,7 +129,7 @@ __global__ void ColumnSumsKernel(float* sums, const T* x, int64_t rows, int64_t 
                 [&](int64_t r, int64_t column) { return LoadPack<N>(x + r * ld + column); });
 }
 
-// BackwardKernel and the column sums of what it stores.
+// Computes what BackwardKernel does, and the column sums of dx as it is stored.
 template <int N, typename T, typename Act>
 __global__ void BackwardAndSumsKernel(T* dx, float* sums, const T* dy, const T* x, int64_t rows,
                                       int64_t n, int64_t rows_in_chunk, bool accumulate) {
@@ -142,8 +145,9 @@ __global__ void BackwardAndSumsKernel(T* dx, float* sums, const T* dy, const T* 
   });
 }
 
-// sums (n) = or += the rows of partial (chunks, n): thread row r adds chunks r, r + 8, ..., then
-// the eight sums are added in their order.
+// Assigns the column sums of partial: [chunks, n] to sums: [n], or adds them if `accumulate`.
+// Thread row r adds chunks r, r + 8, and so on. Then the eight partial sums are added in the order
+// of r.
 __global__ void AddChunksKernel(float* sums, const float* partial, int64_t chunks, int64_t n,
                                 bool accumulate) {
   __shared__ float of_rows[kThreadRows][kLanes];
@@ -183,8 +187,9 @@ void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   });
 }
 
-// Shares out `rows` rows of n columns, N to a thread: `blocks` blocks, none of fewer rows than
-// `fewest`. Calls run(grid, block, sums, rows_in_chunk, accumulate), whose kernel calls SumColumns.
+// Splits `rows` rows of n columns into chunks for about `blocks` blocks. A block has at least
+// `fewest` rows, a thread N columns. Calls run(grid, block, sums, rows_in_chunk, accumulate), which
+// launches a kernel that calls SumColumns.
 template <int N, typename Run>
 void ByChunks(float* sums, int64_t rows, int64_t n, bool accumulate, int64_t blocks, int64_t fewest,
               Run run) {
@@ -231,8 +236,8 @@ void BackwardAndSums(T* dx, float* sums, const T* dy, const T* x, int64_t rows, 
   const auto by = [&](auto act, auto pack) {
     using Act = decltype(act);
     constexpr int N = decltype(pack)::value;
-    // Small chunks, as this kernel has more to do than to add: at 16 rows the partial sums are 4 %
-    // of the traffic.
+    // The chunks are smaller than those of ColumnSums, since this kernel does more than add. At 16
+    // rows a chunk, the partial sums are 4 % of the traffic.
     constexpr int64_t kBlocks = 1056;
     ByChunks<N>(sums, rows, n, !overwrite, kBlocks, 16,
                 [&](dim3 grid, dim3 block, float* to, int64_t in_chunk, bool accumulate) {

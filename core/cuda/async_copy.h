@@ -1,9 +1,9 @@
-// Copies from global to shared memory that go on while a thread computes.
+// Asynchronous copies from global to shared memory. The thread computes while they go on.
 //
-//   CopyAsync(to, from, true);  // any number
-//   CommitCopies();             // these are one group
-//   WaitForCopies<1>();         // all of this thread's groups but the last one have arrived
-//   __syncthreads();            // ... and those of the others
+//   CopyAsync(to, from, true);  // any number of copies
+//   CommitCopies();             // the copies since the last commit are one group
+//   WaitForCopies<1>();         // all groups of this thread but the latest have arrived
+//   __syncthreads();            // and so have those of the block's other threads
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace lathe::cuda {
 
 #ifdef __CUDACC__
 
-// 16 bytes, both at multiples of 16 bytes; zeros if not `valid`, and `from` is not read.
+// Copies 16 bytes. Both addresses are multiples of 16. If not `valid`, writes zeros and doesn't
+// read `from`.
 __device__ inline void CopyAsync(void* to, const void* from, bool valid) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   const uint32_t bytes = valid ? 16 : 0;

@@ -1,4 +1,4 @@
-// Attention over packed sequences: see core/cpu/attention.h.
+// Attention over packed sequences on a device. core/cpu/attention.h declares and describes it.
 #include <cmath>
 #include <initializer_list>
 #include <type_traits>
@@ -17,7 +17,7 @@ using cpu::AttentionKernels;
 
 template <typename T>
 AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const void*> rows) {
-  constexpr int64_t kMostBlocks = 65535;  // of a grid's y and z
+  constexpr int64_t kMostBlocks = 65535;  // the limit of a grid's y and z
   Check(args.head_dim <= 256, "attention", "heads of ", args.head_dim,
         " columns: a GPU takes up to 256");
   Check(args.heads <= kMostBlocks && args.batch <= kMostBlocks, "attention", args.batch,
@@ -78,7 +78,7 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse
     }
     PlainAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
   };
-  // Of out and lse the backward pass changes only what lies behind the last sequence.
+  // The backward pass changes out and lse only in the rows behind the last sequence.
   RunAttention({.backward = true,
                 .dtype = DTypeOf<T>::value,
                 .args = args,

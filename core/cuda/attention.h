@@ -1,5 +1,5 @@
-// Attention over packed sequences on a device: what its kernels have in common. The formulas are
-// those of core/cpu/attention.h.
+// The kernels of attention over packed sequences on a device. core/cpu/attention.h has the
+// formulas.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,23 @@
 
 namespace lathe::cuda {
 
-// What every attention kernel takes by value.
+// The parameters that every attention kernel takes by value.
 struct AttentionParams {
-  const int32_t* cu_seqlens;  // (batch + 1), rows of k and v
-  const int32_t* sample_ids;  // (batch); null without dropout
+  const int32_t* cu_seqlens;  // [batch + 1], in rows of k and v
+  const int32_t* sample_ids;  // [batch]; null without dropout
   int64_t width;              // elements of a row: heads * head_dim
   int32_t batch, heads, head_dim, max_seqlen;
   bool first_query_only;
-  bool aligned;  // rows of heads lie at multiples of 16 bytes
+  bool aligned;  // true if each head's rows begin at multiples of 16 bytes
   float scale;   // 1 / sqrt(head_dim)
-  // Dropout on the probabilities; threshold 0: none.
+  // Dropout on the probabilities. Threshold 0 means none.
   float keep_scale;
   uint32_t threshold, key0, key1, step;
-  const int32_t* device_step;  // if set, the step is here instead
+  const int32_t* device_step;  // if set, the step is read from here
 };
 
-// The plain kernels: head_dim up to 256, products in float32. Shapes as in core/cpu/attention.h.
-// dots: (Tq, heads), scratch for sum_j dO_ij O_ij.
+// The plain kernels: head_dim is at most 256, and products are computed in float32. Shapes are
+// those of core/cpu/attention.h. dots: [Tq, heads] is scratch for sum_j dO_ij O_ij.
 template <typename T>
 void PlainAttentionForward(T* out, float* lse, const T* q, const T* k, const T* v,
                            const AttentionParams& params);
@@ -33,8 +33,9 @@ void PlainAttentionBackward(T* dq, T* dk, T* dv, float* dots, const T* dout, con
                             const float* lse, const T* q, const T* k, const T* v,
                             const AttentionParams& params);
 
-// The same on tensor cores, which take T's products and add them up in float32; T is BFloat16 or
-// Float16, head_dim at most 128. Probabilities and dS are rounded to T on the way.
+// The same passes on tensor cores, which multiply elements of type T and add the products up in
+// float32. T is BFloat16 or Float16, and head_dim is at most 128. Probabilities and dS are rounded
+// to T before they are multiplied.
 template <typename T>
 void TensorCoreAttentionForward(T* out, float* lse, const T* q, const T* k, const T* v,
                                 const AttentionParams& params);
@@ -43,7 +44,7 @@ void TensorCoreAttentionBackward(T* dq, T* dk, T* dv, float* dots, const T* dout
                                  const float* lse, const T* q, const T* k, const T* v,
                                  const AttentionParams& params);
 
-// Which kernels run, and why in a few words.
+// The choice between plain and tensor core kernels, with the reason in a few words.
 struct AttentionChoice {
   bool tensor_cores;
   const char* why;

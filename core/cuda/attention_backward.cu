@@ -1,17 +1,18 @@
-// The plain backward kernels of attention: one for dQ, one for dK and dV, so that every sum has one
-// thread and one order.
+// The plain backward kernels of attention. One kernel computes dQ, another dK and dV, so that a
+// single thread adds up each sum in a fixed order.
 #include "lathe/core/cuda/attention_tile.h"
 
 namespace lathe::cuda {
 namespace {
 
-// Shared memory of a block, PlainBackwardBytes: q, dout (kQ, kD); k, v (64, kD); one or two of
-// (kQ, 64). In turns, q and k have the same places as dout and v, and are loaded whenever they are
-// read next.
+// A block's shared memory (PlainBackwardBytes) holds q and dout: [kQ, kD], k and v: [64, kD], and
+// one or two matrices of [kQ, 64]. If kInTurns, q shares its place with dout, and k with v. Each of
+// them is then loaded again whenever it is needed next.
 
-// With m the mask times its scale, for this thread's part of a tile, of p = Q K^T and ds = dO V^T:
+// Turns this thread's part of a tile from p = Q K^T and ds = dO V^T into
 //   P = exp(Q K^T / sqrt(d) - lse);  p = m P;  ds = P (m (dO V^T) - dots) / sqrt(d)
-// 0 where there is no key or no query. lse, dots: of this thread's rows.
+// Here m is the dropout mask times its scale. Elements without a key or a query become 0. lse and
+// dots are those of this thread's rows.
 template <int kR>
 __device__ void Probabilities(float (&p)[kR][4], float (&ds)[kR][4], const float (&lse)[kR],
                               const float (&dots)[kR], const Sequence& s, int head, int first,
@@ -34,7 +35,7 @@ __device__ void Probabilities(float (&p)[kR][4], float (&ds)[kR][4], const float
   }
 }
 
-// A block for kQ queries of a head: dots, and dQ = dS K.
+// A block takes kQ queries of a head. It computes dots and dQ = dS K.
 template <typename T, int kD, int kQ, bool kInTurns>
 __global__ void __launch_bounds__(kSide* kSide)
     QueriesKernel(T* dq, float* dots, const T* dout, const T* out, const float* lse, const T* q,
@@ -114,7 +115,8 @@ __global__ void __launch_bounds__(kSide* kSide)
   }
 }
 
-// A block for 64 keys of a head: dV = P'^T dO, dK = dS^T Q. Thread y has rows 4 y to 4 y + 3.
+// A block takes 64 keys of a head. It computes dV = P'^T dO and dK = dS^T Q, where P' is P after
+// dropout. The threads with threadIdx.y = y have rows 4 y to 4 y + 3.
 template <typename T, int kD, int kQ, bool kInTurns>
 __global__ void __launch_bounds__(kSide* kSide)
     KeysKernel(T* dk, T* dv, const float* dots, const T* dout, const float* lse, const T* q,

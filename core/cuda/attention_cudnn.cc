@@ -1,7 +1,8 @@
-// Attention through cuDNN: see attention_library.h.
+// Attention by cuDNN, behind the interface of attention_library.h.
 //
-// A plan is compiled for its problem when it is built, which takes up to a second. Numbers of
-// sequences and lengths are rounded up before, so that a training needs few.
+// A plan is compiled for its problem when it is built, which takes up to a second.
+// attention_dispatch.cc rounds up the number and length of sequences first, so that a training run
+// needs few plans.
 #include <absl/strings/str_cat.h>
 
 #include <array>
@@ -93,7 +94,7 @@ class CudnnPlan : public AttentionPlan {
   CudnnGraph graph_;
   CudnnGraph::Descriptor plan_ = nullptr;
   int64_t engine_bytes_ = 0, dots_bytes_ = 0;
-  // Read when work is queued, or recorded.
+  // Scalars that cuDNN reads when work is queued or recorded.
   float scale_ = 1, keep_ = 1, keep_scale_ = 1;
   const float no_score_ = -std::numeric_limits<float>::infinity();
 };
@@ -106,7 +107,7 @@ class CudnnAttention : public AttentionLibrary {
       throw Error(absl::StatusCode::kInternal,
                   absl::StrCat("[cuda] ", call, ": ", cudnn_.GetErrorString(status)));
     };
-    const cudaStream_t stream = Stream();  // makes the device this thread's
+    const cudaStream_t stream = Stream();  // makes the device current in this thread
     check("cudnnCreate", cudnn_.Create(&handle_));
     check("cudnnSetStream", cudnn_.SetStream(handle_, stream));
   }
@@ -142,7 +143,7 @@ AttentionLibrary* FindAttentionLibrary(std::string* why) {
     std::unique_ptr<AttentionLibrary> library;
     std::string why;
   };
-  // Never destroyed: recorded work may outlive static variables.
+  // Never destroyed, since recorded work may outlive static variables.
   static const Found* const found = [] {
     auto* made = new Found;
     try {

@@ -55,7 +55,7 @@ class Builder {
 
   void Backward() {
     const Descriptor dout = Rows(kDOut);
-    // Not virtual: an engine of its own computes it first.
+    // dots isn't a virtual tensor, because a separate engine computes it first.
     const Descriptor dots = graph_.Tensor(kDots, kFloat, {b_, h_, s_, 1}, {h_ * s_, s_, 1, 1});
     const Descriptor products =
         graph_.Virtual(kFloat, {b_, h_, s_, d_}, {h_ * s_ * d_, s_ * d_, h_ * d_, 1});
@@ -84,7 +84,8 @@ class Builder {
   }
 
  private:
-  // A (T, heads * head_dim) matrix, by sequence and head; and each of those transposed.
+  // Rows() describes a [T, heads * head_dim] matrix by sequence and head, and Columns() the
+  // transpose of each head's part.
   Descriptor Rows(AttentionId id) {
     return graph_.Tensor(id, type_, {b_, h_, s_, d_}, {s_ * width_, d_, width_, 1}, row_offsets_);
   }

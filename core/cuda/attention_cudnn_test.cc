@@ -1,6 +1,7 @@
-// Asks the real cuDNN what it makes of attention's graphs on GPUs that are only described: whether
-// it accepts them, which engines it proposes, and that they compile as far as a driver that isn't
-// there. Skipped where cuDNN, its compiler or any libcuda.so.1 is missing. No kernel runs here.
+// Tests attention's graphs with the real cuDNN, on GPUs that are described but need not exist. They
+// show that cuDNN accepts the graphs, which engines it proposes, and that these compile until a
+// driver is needed. Skipped if cuDNN, its compiler or any libcuda.so.1 is missing. No kernel runs
+// here.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// cuDNN wants a driver's library to be there, though it calls nothing of it that matters here: CUDA
-// comes with a stub under another name.
+// Makes sure that a libcuda.so.1 is loaded: cuDNN needs one, though it calls nothing in it that
+// matters here. Without a driver, this takes CUDA's stub, which has another file name. Returns why
+// there is none, or an empty string.
 std::string WhyNoDriver() {
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) != nullptr) return "";
   const char* root = std::getenv("CUDA_PATH");
@@ -29,7 +31,7 @@ std::string WhyNoDriver() {
   std::error_code failed;
   fs::copy_file(stub, copy, fs::copy_options::overwrite_existing, failed);
   if (failed) return "no libcuda.so.1, and no " + stub;
-  // Later ones ask for it by its name, and get this.
+  // Later dlopen calls for libcuda.so.1 find this copy by its name.
   return dlopen(copy.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr ? "" : dlerror();
 }
 
@@ -127,7 +129,7 @@ TEST_F(CudnnAttention, LongAndManySequencesAreProposed) {
   }
 }
 
-// On a machine without a driver the kernel is compiled and then can't be loaded.
+// Without a driver the kernel is compiled, but then it can't be loaded.
 TEST_F(CudnnAttention, CompilesAsFarAsTheDriver) {
   for (const bool backward : {false, true}) {
     const AttentionProblem problem = {
@@ -140,7 +142,8 @@ TEST_F(CudnnAttention, CompilesAsFarAsTheDriver) {
   }
 }
 
-// The forward pass is proposed even for heads that no own kernel takes: a proposal says little.
+// An unsupported head size is refused with a reason. The forward pass isn't checked for 1024
+// columns: cuDNN proposes an engine even there, so a proposal says little.
 TEST_F(CudnnAttention, RefusesWithAReason) {
   for (const bool backward : {false, true}) {
     const auto why_not = [&](int64_t head_dim) {

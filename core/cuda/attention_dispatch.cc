@@ -26,10 +26,10 @@
 namespace lathe::cuda {
 namespace {
 
-constexpr size_t kMostPlans = 64;  // they stay: recorded work may use them
+constexpr size_t kMostPlans = 64;  // plans are kept, since recorded work may use them
 constexpr int64_t kMostWorkspace = int64_t{1} << 30;
-constexpr int64_t kLengthStep = 128;  // lengths that plans are made for: the engines' tiles
-constexpr int kTimed = 3;             // runs of each
+constexpr int64_t kLengthStep = 128;  // plans' lengths are multiples of the engines' tile
+constexpr int kTimed = 3;             // timed runs of each
 
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 int64_t PowerOfTwo(int64_t n) {
@@ -43,7 +43,7 @@ bool IsAligned(const AttentionOperands& o) {
   });
 }
 
-// Why no library is asked; empty: one may be.
+// Returns why no library may serve the call, or an empty string if one may.
 std::string WhyOwn(const AttentionCall& call) {
   const cpu::AttentionArgs& args = call.args;
   if (call.dtype == DType::kF32) return "float32 is for the own kernels";
@@ -71,7 +71,7 @@ AttentionProblem ProblemOf(const AttentionCall& call) {
           .threshold = args.mask.threshold};
 }
 
-// Zeroes rows *first to `rows`.
+// Zeroes the rows from *first on, up to row `rows`.
 void ClearRows(std::initializer_list<void*> matrices, int64_t rows, int64_t row_bytes,
                const int32_t* first) {
   ClearRowsArgs args = {.rows = rows, .row_bytes = row_bytes, .first = first};
@@ -79,7 +79,7 @@ void ClearRows(std::initializer_list<void*> matrices, int64_t rows, int64_t row_
   DeviceKernels<ShapeKernels>().clear_rows(args);
 }
 
-// Queues all that the library's pass consists of.
+// Queues everything that the library's pass consists of.
 void RunLibrary(const AttentionCall& call, const AttentionProblem& problem, AttentionPlan& plan) {
   const cpu::AttentionArgs& args = call.args;
   const auto room = [](int64_t count, int64_t size) { return RoundUp(count * size, 256); };
@@ -117,8 +117,9 @@ void RunLibrary(const AttentionCall& call, const AttentionProblem& problem, Atte
   o.seed = offsets.seed;
   o.offset = offsets.offset;
 
-  // The library works in tiles of rows: what lies behind the last sequence must not be NaN, neither
-  // what it may read of lse, which nobody has written there, nor what it may have written itself.
+  // The library works on whole tiles of rows, so it reads and writes behind the last sequence. No
+  // NaN may be there. Hence the rows of lse that nobody has written are cleared before the backward
+  // pass, and the rows of the results after either pass.
   const int32_t* tokens = args.cu_seqlens + args.batch;
   const int64_t row_bytes = args.heads * args.head_dim * SizeOf(call.dtype);
   if (call.backward) {
@@ -132,7 +133,8 @@ void RunLibrary(const AttentionCall& call, const AttentionProblem& problem, Atte
   }
 }
 
-// "forward bfloat16, 32 sequences of up to 128 tokens, 12 heads of 64, 4096 rows".
+// Returns a key like "forward bfloat16, 32 sequences of up to 128 tokens, 12 heads of 64, 4096
+// rows".
 std::string MeasuredKey(const AttentionCall& call, const AttentionProblem& problem) {
   return absl::StrCat(Describe(problem), ", ", PowerOfTwo(call.args.q_rows), " rows");
 }
@@ -164,7 +166,8 @@ class Dispatch {
   }
 
  private:
-  // False, and nothing done, if that can't be or was measured to be slower.
+  // Queues the library's pass. Returns false without doing so if the library can't serve the call
+  // or was measured to be slower.
   bool RunByLibrary(const AttentionCall& call, bool measures) {
     const std::lock_guard lock(mutex_);
     std::string why = WhyOwn(call);
@@ -180,7 +183,7 @@ class Dispatch {
     return true;
   }
 
-  // With mutex_ held, as all below.
+  // The callers of this function and of all below hold mutex_.
   static void Tell(const std::string& why) {
     if (NoteWhyOwnAttention(why)) LogDebug("attention runs Lathe's own kernels: " + why);
   }
@@ -237,7 +240,7 @@ class Dispatch {
     return known.usable;
   }
 
-  // Made when something is first measured.
+  // Made when the first call is measured.
   GemmTuning& Tuning() {
     static GemmTuning* const tuning = [] {
       std::string unused;
@@ -252,7 +255,7 @@ class Dispatch {
 
   struct Entry {
     std::unique_ptr<AttentionPlan> plan;
-    std::string why;  // if there is none
+    std::string why;  // why there is no plan
   };
 
   std::mutex mutex_;

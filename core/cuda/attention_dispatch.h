@@ -1,14 +1,14 @@
-// Which kernels attention runs: Lathe's own or a library's (attention_library.h).
+// Chooses the kernels that attention runs: Lathe's own or a library's (attention_library.h).
 //
-// LATHE_ATTENTION says so:
-//   auto   own ones; where products are tuned (GemmOptions::tune), the library's for shapes without
-//          dropout at which they were measured to be faster
-//   own    never the library's
-//   plain  the same, and those without tensor cores
-//   cudnn  the library's wherever it can; its masks of dropout are not the CPU's
-// What is measured is kept in the file of tuned products (gemm_tuning.h), under a system of its
-// own. Where the library can't serve what LATHE_ATTENTION or tuning ask of it, the own ones run and
-// LogDebug says why, once for each reason.
+// The environment variable LATHE_ATTENTION decides:
+//   auto   Lathe's own kernels. If products are tuned (GemmOptions::tune), the library's for shapes
+//          without dropout at which they were measured to be faster.
+//   own    Lathe's own kernels always.
+//   plain  Lathe's own kernels, without those for tensor cores.
+//   cudnn  The library's wherever it can serve. Its dropout masks differ from the CPU's.
+// Measurements are kept in the file of tuned products (gemm_tuning.h), under a separate system
+// name. If the library can't serve a call for which LATHE_ATTENTION or tuning wants it, Lathe's own
+// kernels run. LogDebug then gives the reason, once for each reason.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,19 @@
 namespace lathe::cuda {
 
 enum class WantedAttention { kAuto, kOwn, kPlain, kCudnn };
-// What LATHE_ATTENTION says. Throws InvalidArgument if that is none of them.
+// Returns the value of LATHE_ATTENTION, kAuto if it is unset or empty. Throws InvalidArgument if it
+// has any other value.
 WantedAttention GetWantedAttention();
 
 struct AttentionCall {
   bool backward = false;
   DType dtype = DType::kF32;
   const cpu::AttentionArgs& args;
-  AttentionOperands operands;  // the matrices and lse
-  std::function<void()> own;   // queues the own kernels
+  AttentionOperands operands;  // only the matrices and lse are set
+  std::function<void()> own;   // queues Lathe's own kernels
 };
-// Queues one pass of attention; attention_counts.h tells whose it was. Any thread may call.
+// Queues one pass of attention. attention_counts.h counts whose kernels ran. Any thread may call
+// this.
 void RunAttention(const AttentionCall& call);
 
 }  // namespace lathe::cuda

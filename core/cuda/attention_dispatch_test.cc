@@ -1,4 +1,4 @@
-// What attention_dispatch.cc asks of a library, with the stand-in of tests/emulator/attention.h.
+// Tests how attention_dispatch.cc uses a library, with the stand-in of tests/emulator/attention.h.
 #include "lathe/core/cuda/attention_dispatch.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using emulator::TheStandInAttention;
 
-// Set before anything is measured: the file is read once.
+// The tuning file is read only once, so its path is set before anything is measured.
 std::string TuningFile() { return testing::TempDir() + "/tuning.json"; }
 std::string FileText() {
   std::ostringstream text;
@@ -42,7 +42,7 @@ class AttentionDispatch : public testing::Test {
     unsetenv("LATHE_ATTENTION");
     SetGemmOptions({});
   }
-  // Passes of the library in one run of both.
+  // Runs attention's forward and backward pass. Returns how many of the two the library served.
   static int64_t Served(int64_t head_dim, const std::vector<int32_t>& lengths, int64_t surplus = 0,
                         double dropout = 0, DType dtype = DType::kBF16) {
     const int64_t before = CountAttention().library;
@@ -69,7 +69,7 @@ TEST_F(AttentionDispatch, OwnKernelsUnlessAskedOtherwise) {
   }
 }
 
-// Batches of other lengths and of a few sequences more or less have one plan.
+// Batches share a plan if their lengths and their numbers of sequences round to the same.
 TEST_F(AttentionDispatch, PlansAreMadeForRoundedShapesOnce) {
   setenv("LATHE_ATTENTION", "cudnn", 1);
   EXPECT_EQ(Served(8, {3, 5, 7}), 2);
@@ -92,7 +92,7 @@ TEST_F(AttentionDispatch, PlansAreMadeForRoundedShapesOnce) {
   EXPECT_NEAR(built[8].threshold * 0x1p-32, 0.1, 1e-6);
 }
 
-// The library may write and read behind the last sequence.
+// The library may read and write rows behind the last sequence without any effect on the results.
 TEST_F(AttentionDispatch, NothingLeaksFromSurplusRows) {
   setenv("LATHE_ATTENTION", "cudnn", 1);
   TheStandInAttention().spoiled_rows = 5;
@@ -107,7 +107,7 @@ TEST_F(AttentionDispatch, SaysWhyItDoesNotServe) {
   EXPECT_EQ(Served(40, {3}), 0);
   EXPECT_EQ(Served(40, {3}), 0);
   EXPECT_EQ(CountAttention().why_own, "stand-in 1.0: heads of 40 columns");
-  EXPECT_EQ(TheStandInAttention().built.size(), 2u);  // one for each pass: not asked again
+  EXPECT_EQ(TheStandInAttention().built.size(), 2u);  // one for each pass, not asked again
   TheStandInAttention().workspace_bytes = (int64_t{1} << 30) + 1;
   EXPECT_EQ(Served(24, {3}), 0);
   EXPECT_EQ(
@@ -128,7 +128,7 @@ TEST_F(AttentionDispatch, AFailureIsSaid) {
 
 TEST_F(AttentionDispatch, TuningTakesTheFaster) {
   TuneGemms(true);
-  TheStandInAttention().microseconds = 1;  // and three launches; own kernels: one and two
+  TheStandInAttention().microseconds = 1;  // plus 10 us for each of its launches
   EXPECT_EQ(Served(48, {3}), 0);
   EXPECT_EQ(TheStandInAttention().runs, 8);
   EXPECT_EQ(Served(48, {4}), 0);
@@ -136,12 +136,12 @@ TEST_F(AttentionDispatch, TuningTakesTheFaster) {
   TheStandInAttention().microseconds = -1000;
   EXPECT_EQ(Served(48, {3, 3}), 2);
   EXPECT_EQ(TheStandInAttention().runs, 18);
-  // Another number of rows is another shape.
+  // Another number of rows counts as another shape.
   EXPECT_EQ(Served(48, {3, 30}), 2);
   EXPECT_EQ(TheStandInAttention().runs, 28);
   TheStandInAttention().fails = true;
   EXPECT_EQ(Served(48, {3, 30, 90}), 0);
-  // The CPU's masks are not the library's.
+  // The library's dropout masks differ from the CPU's, so tuning never chooses it for dropout.
   TheStandInAttention().fails = false;
   EXPECT_EQ(Served(48, {3, 3}, 0, 0.1), 0);
 }
@@ -166,9 +166,9 @@ TEST_F(AttentionDispatch, DeterminismMeansNoMeasurement) {
 
 TEST_F(AttentionDispatch, WhatWasMeasuredIsKept) {
   TuneGemms(true);
-  EXPECT_EQ(Served(56, {3, 9}), 1);  // forward, as the file says
+  EXPECT_EQ(Served(56, {3, 9}), 1);  // the forward pass, as the file says
   EXPECT_EQ(TheStandInAttention().runs, 1);
-  // Nothing is written more than once a second.
+  // The file is written at most once a second.
   for (int i = 0; i < 20 && FileText().find("1 heads of 120") == std::string::npos; ++i) {
     struct timespec pause = {0, 100'000'000};
     nanosleep(&pause, nullptr);
@@ -179,7 +179,8 @@ TEST_F(AttentionDispatch, WhatWasMeasuredIsKept) {
   EXPECT_NE(FileText().find("1 heads of 120"), std::string::npos) << FileText();
 }
 
-// A graph has what the steps before it have chosen, and no plan is made while it is recorded.
+// A recorded graph uses the plans that earlier steps have made. No plan is made while it is
+// recorded.
 TEST_F(AttentionDispatch, RecordedWork) {
   setenv("LATHE_ATTENTION", "cudnn", 1);
   DeviceBackend& backend = BackendOf(CheckedDevice());
@@ -198,7 +199,7 @@ TEST_F(AttentionDispatch, RecordedWork) {
     };
   };
   const auto values = [](const Tensor& x) { return x.To(DType::kF64).ToVector<double>(); };
-  {  // without a run before: own kernels
+  {  // without an earlier run, Lathe's own kernels are recorded
     const auto work = attend(64, {});
     const std::shared_ptr<DeviceMemory> memory = backend.NewMemory();
     const DeviceMemoryScope scope(backend, memory);
@@ -212,7 +213,7 @@ TEST_F(AttentionDispatch, RecordedWork) {
     EXPECT_EQ(values(out), values(work()));
     setenv("LATHE_ATTENTION", "cudnn", 1);
   }
-  {  // with one: the library's, and new masks in each step
+  {  // after an earlier run, the library's are, with new masks in each step
     const Tensor step = Tensor::FromVector<int32_t>({1}).To(CheckedDevice());
     const auto work = attend(32, step);
     const std::vector<double> first = values(work());

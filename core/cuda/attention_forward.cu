@@ -4,9 +4,9 @@
 namespace lathe::cuda {
 namespace {
 
-// A block for kQ queries of a head; its shared memory is PlainForwardBytes's. Over the tiles of
-// keys, each thread keeps of its rows the largest score so far, the sum of exponentials relative to
-// it and the output before division.
+// A block takes kQ queries of a head and has PlainForwardBytes of shared memory. It goes through
+// the tiles of keys. For each of its rows, a thread keeps the largest score so far. It also keeps
+// the sum of exponentials relative to that score, and the output before the division.
 template <typename T, int kD, int kQ>
 __global__ void __launch_bounds__(kSide* kSide)
     ForwardKernel(T* out, float* lse, const T* q, const T* k, const T* v, AttentionParams params) {

@@ -1,5 +1,6 @@
-// Attention of a library beside Lathe's own kernels: the seam behind which cuDNN is
-// (attention_cudnn.cc), or what stands for it (no_cudnn.cc; tests/emulator/attention.cc).
+// The interface to a library's attention, an alternative to Lathe's own kernels. attention_cudnn.cc
+// implements it with cuDNN. no_cudnn.cc stands in for builds without cuDNN,
+// tests/emulator/attention.cc for the emulated device.
 #pragma once
 
 #include <absl/strings/str_cat.h>
@@ -12,16 +13,17 @@
 
 namespace lathe::cuda {
 
-// What a plan is made for. Sequences may be fewer and shorter.
+// The problem that a plan is made for. The sequences of a call may be fewer and shorter.
 struct AttentionProblem {
   bool backward = false;
-  DType dtype = DType::kBF16;  // or f16
+  DType dtype = DType::kBF16;  // or DType::kF16
   int64_t batch = 0, heads = 0, head_dim = 0, max_seqlen = 0;
-  uint32_t threshold = 0;  // of 2^32: probability of dropout; 0: none
+  uint32_t threshold = 0;  // dropout's probability is threshold / 2^32; 0: no dropout
 
   auto operator<=>(const AttentionProblem&) const = default;
 };
-// "backward bfloat16, 32 sequences of up to 128 tokens, 12 heads of 64, dropout 0.1".
+// Returns text like "backward bfloat16, 32 sequences of up to 128 tokens, 12 heads of 64, dropout
+// 0.1".
 inline std::string Describe(const AttentionProblem& p) {
   std::string text = absl::StrCat(p.backward ? "backward " : "forward ", ToString(p.dtype), ", ",
                                   p.batch, " sequences of up to ", p.max_seqlen, " tokens, ",
@@ -30,9 +32,9 @@ inline std::string Describe(const AttentionProblem& p) {
   return text;
 }
 
-// Where things lie on the device. q, k, v, out and their gradients: (T, heads * head_dim); lse: (T,
-// heads), log of the sum of exponentials. Sequence b has lengths[b] tokens, maybe 0, and begins at
-// element row_offsets[b] of those matrices and lse_offsets[b] of lse.
+// Device addresses of the operands. q, k, v, out and their gradients are [T, heads * head_dim].
+// lse: [T, heads] is the log of the sum of exponentials. Sequence b has lengths[b] tokens, maybe
+// none. It begins at element row_offsets[b] of those matrices and at element lse_offsets[b] of lse.
 struct AttentionOperands {
   const void* q = nullptr;
   const void* k = nullptr;
@@ -43,35 +45,37 @@ struct AttentionOperands {
   void* dq = nullptr;
   void* dk = nullptr;
   void* dv = nullptr;
-  const int32_t* lengths = nullptr;      // (batch)
-  const int32_t* row_offsets = nullptr;  // (batch + 1)
-  const int32_t* lse_offsets = nullptr;  // (batch + 1)
-  const int64_t* seed = nullptr;         // of the dropout's generator
+  const int32_t* lengths = nullptr;      // [batch]
+  const int32_t* row_offsets = nullptr;  // [batch + 1]
+  const int32_t* lse_offsets = nullptr;  // [batch + 1]
+  const int64_t* seed = nullptr;         // of dropout's random generator
   const int64_t* offset = nullptr;
   void* workspace = nullptr;  // AttentionPlan::workspace_bytes(), 256-byte aligned
 };
 
-// Kernels for one problem. Not thread-safe. Its work may be recorded, so it is kept to the end.
+// The kernels for one problem. Not thread-safe. A plan's owner keeps it until the process ends,
+// since its work may be recorded.
 class AttentionPlan {
  public:
   virtual ~AttentionPlan() = default;
   virtual int64_t workspace_bytes() const = 0;
-  // Queues the work; the same bits each time. Throws Error if the library refuses.
+  // Queues the work, which gives the same bits each time. Throws Error if the library refuses.
   virtual void Run(const AttentionOperands& operands) = 0;
 };
 
 class AttentionLibrary {
  public:
   virtual ~AttentionLibrary() = default;
-  // "cuDNN 9.19.0".
+  // Returns the library's name and version, like "cuDNN 9.19.0".
   virtual std::string Name() const = 0;
-  // Null if it can't, and *why says so. Takes up to seconds; never called while work is recorded.
+  // Returns null and sets *why if the library can't serve the problem. Takes up to seconds, so
+  // nobody calls it while work is recorded.
   virtual std::unique_ptr<AttentionPlan> Build(const AttentionProblem& problem,
                                                std::string* why) = 0;
 };
 
-// That of this process, opened when it is first asked for. Null, and *why says so, if there is
-// none.
+// Returns this process's library, which the first call opens. Returns null and sets *why if there
+// is none.
 AttentionLibrary* FindAttentionLibrary(std::string* why);
 
 }  // namespace lathe::cuda

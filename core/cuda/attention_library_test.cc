@@ -1,5 +1,5 @@
-// A library's attention on cuda:0 against the host's: cuDNN's on a GPU, its stand-in on the
-// emulated device. Skipped where there is no device or no library.
+// Compares a library's attention on cuda:0 with the host's. The library is cuDNN on a GPU and a
+// stand-in on the emulated device. Skipped without a device or a library.
 #include "lathe/core/cuda/attention_library.h"
 
 #include <gtest/gtest.h>
@@ -20,12 +20,12 @@ class LibraryAttention : public testing::Test {
   void SetUp() override {
     if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
     std::string why;
-    Tensor::Zeros({1}, DType::kF32, CheckedDevice());  // the process's device from now on
+    Tensor::Zeros({1}, DType::kF32, CheckedDevice());  // opens the process's device
     if (cuda::FindAttentionLibrary(&why) == nullptr) GTEST_SKIP() << why;
     setenv("LATHE_ATTENTION", "cudnn", 1);
     before_ = CountAttention();
   }
-  // All passes but `own` of them were the library's.
+  // Expects that the library ran all passes but `own` of them.
   void ExpectServed(int64_t own = 0) {
     const AttentionCounts now = CountAttention();
     EXPECT_GT(now.library, before_.library) << now.why_own;
@@ -37,7 +37,8 @@ class LibraryAttention : public testing::Test {
   AttentionCounts before_;
 };
 
-// The same cases as those of the own kernels (float32 runs these).
+// The library's attention passes the same cases as Lathe's own kernels. The float32 cases run on
+// Lathe's kernels.
 TEST_F(LibraryAttention, IsAnOpLikeTheOwn) {
   const PackedSequences packed = Packed({0, 3, 4, 9, 81});
   AttentionOptions options;
@@ -60,7 +61,8 @@ TEST_F(LibraryAttention, HeadDims) {
   ExpectServed();
 }
 
-// A single token, whole tiles of 64 and 128, and one more or less; rows behind the last sequence.
+// The lengths are a single token, and whole tiles of 64 and 128 with one token more or less. Some
+// batches have rows behind the last sequence.
 TEST_F(LibraryAttention, Lengths) {
   for (const int32_t length : {1, 2, 63, 64, 65, 127, 128, 129, 192, 193, 320, 448, 511, 512}) {
     SCOPED_TRACE(length);
@@ -77,7 +79,8 @@ TEST_F(LibraryAttention, EveryLengthUpTo130) {
   ExpectServed();
 }
 
-// Graphs' batches have up to a sixteenth of surplus rows.
+// Rows behind the last sequence do no harm. The batches of recorded graphs have up to a sixteenth
+// of such rows.
 TEST_F(LibraryAttention, ManySurplusRows) {
   CompareWithHost(64, WithLengths({130, 64, 17}), 45, Options(2, false, 0), kNarrow);
   ExpectServed();
@@ -97,7 +100,7 @@ TEST_F(LibraryAttention, RepeatsItselfBitForBit) {
   ExpectServed();
 }
 
-// Each pass may be the library's or not: both mean the same by lse.
+// The library may serve either pass alone, because lse means the same to it and to Lathe's kernels.
 TEST_F(LibraryAttention, PassesMixWithTheOwn) {
   const std::vector<int32_t> cu = WithLengths({70, 3});
   const auto run = [&](const char* forward, const char* backward) {
@@ -121,8 +124,8 @@ TEST_F(LibraryAttention, PassesMixWithTheOwn) {
   ExpectNear(run("cudnn", "own"), own, 0.02, "forward by the library");
 }
 
-// The masks are the library's own: new ones in each step, the same in both passes, and as many
-// zeros as should be.
+// The library's masks differ from step to step and agree between the two passes. They have as many
+// zeros as the probability asks for.
 TEST_F(LibraryAttention, Dropout) {
   constexpr int64_t kN = 128, kHeads = 2, kH = 128 * kHeads;
   std::vector<float> identity(kN * kH);
@@ -132,8 +135,8 @@ TEST_F(LibraryAttention, Dropout) {
   std::vector<float> ones_and_identity(kN * kH, 1);
   ones_and_identity.insert(ones_and_identity.end(), identity.begin(), identity.end());
   const PackedSequences packed = Packed({0, kN});
-  // Equal scores and the identity as values and as gradient: out[i][j] and dV[j][i] are 0 where key
-  // j is dropped for query i.
+  // All scores are equal, and the values and the gradient are the identity. So out[i][j] and
+  // dV[j][i] are 0 exactly if key j is dropped for query i.
   const auto kept = [&](int32_t step) {
     const Tensor q = Tensor::Zeros({kN, kH}, DType::kBF16, CheckedDevice()).SetRequiresGrad(true);
     const Tensor kv = Tensor::FromVector(ones_and_identity, {2 * kN, kH})
@@ -174,7 +177,7 @@ TEST_F(LibraryAttention, Dropout) {
   ExpectServed();
 }
 
-// What it can't serve, the own kernels do.
+// Lathe's own kernels serve the calls that the library can't serve.
 TEST_F(LibraryAttention, LeavesTheRest) {
   CompareWithHost(64, WithLengths({3, 70, 1}), 2, Options(2, true, 0), kNarrow);
   EXPECT_EQ(CountAttention().why_own, "one query a sequence is for the own kernels");

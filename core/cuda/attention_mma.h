@@ -1,9 +1,9 @@
 // Tiles of the attention kernels for tensor cores: bfloat16 and float16, head_dim up to 128.
 //
-// A block has four warps; each has 16 rows of the left operand, queries or keys, and all columns of
-// a tile. Scores stay in registers: what a warp gets from one product is the next one's operand.
-// Keys are ordered as in attention_tile.h, so that one thread has the four that share a block of
-// dropout's random words, or two of them.
+// A block has four warps. Each warp has 16 rows of the left operand, queries or keys, and all
+// columns of a tile. Scores stay in registers, since one product's result is the next one's operand
+// in the same warp. Keys are ordered as in attention_tile.h. So a thread has all four keys that
+// share a block of dropout's random words, or two of them.
 #pragma once
 
 #include "lathe/core/cuda/async_copy.h"
@@ -15,14 +15,16 @@ namespace lathe::cuda {
 constexpr int kWarps = 4, kWarpRows = 16;
 constexpr int kTileRows = kWarps * kWarpRows;
 
-// Elements from row to row of (rows, kD) in shared memory: eight rows' 16 bytes meet all banks.
+// The row stride of a [rows, kD] tile in shared memory, in elements. With this padding, 16 bytes
+// from each of eight rows lie in different banks.
 template <int kD>
 constexpr int kNarrowLd = kD + 8;
 
 constexpr float kLog2E = 1.44269504f;
 
-// to: (rows, kD), shared. Row r is row_of(r) of `from`, whose columns are those of one head; 0
-// where that is -1 and from column head_dim on. Part of the thread's next group of copies.
+// Copies rows of one head to `to`: [rows, kD] in shared memory. Row r is row row_of(r) of `from`,
+// which points at the head's first column. Rows for which row_of(r) is -1 and columns from head_dim
+// on become 0. The copies belong to the thread's next group.
 template <int kD, typename T, typename RowOf>
 __device__ void LoadNarrowTile(T* to, int rows, const T* from, const AttentionParams& params,
                                RowOf row_of) {
@@ -47,8 +49,9 @@ __device__ void LoadNarrowTile(T* to, int rows, const T* from, const AttentionPa
   }
 }
 
-// Writes this warp's 16 rows of `sums` where row_of(0) to row_of(15) say, through its rows of
-// `tile`, which nobody else reads.
+// Writes this warp's 16 rows of `sums` times `factors` to the rows row_of(0) to row_of(15) of `to`,
+// without those that are -1. They pass through the warp's own rows of `tile`, which no other warp
+// reads.
 template <int kD, typename T, typename RowOf>
 __device__ void StoreWarpRows(T* to, const float (&sums)[kD / 8][4], const float (&factors)[2],
                               T* tile, const AttentionParams& params, RowOf row_of) {
@@ -79,7 +82,7 @@ __device__ void StoreWarpRows(T* to, const float (&sums)[kD / 8][4], const float
   }
 }
 
-// sums = (16 rows of a) (kN rows of b)^T, over kD columns.
+// Assigns (16 rows of a) (kN rows of b)^T to `sums`; the rows have kD columns.
 template <int kN, int kD, typename T>
 __device__ void Scores(float (&sums)[kN / 8][4], const T* a, const T* b) {
   LATHE_UNROLL
@@ -101,7 +104,7 @@ __device__ void Scores(float (&sums)[kN / 8][4], const T* a, const T* b) {
   }
 }
 
-// sums += (16 rows of p, rounded to T) (kN rows of b), of kD columns.
+// Adds (16 rows of p, rounded to T) (kN rows of b) to `sums`; b has kD columns.
 template <int kN, int kD, typename T>
 __device__ void AddProduct(float (&sums)[kD / 8][4], const float (&p)[kN / 8][4], const T* b) {
   LATHE_UNROLL
@@ -118,8 +121,8 @@ __device__ void AddProduct(float (&sums)[kD / 8][4], const float (&p)[kN / 8][4]
   }
 }
 
-// Which of this thread's scores dropout takes, with queries `query` and query + 8 as rows and the
-// tile of keys at b0 as columns: bit 4 n + i speaks of [n][i].
+// Returns a bit for each of this thread's scores that dropout drops. The rows are queries `query`
+// and query + 8, the columns are the tile of keys at b0. Bit 4 n + i belongs to score [n][i].
 __device__ inline uint32_t DroppedOfQueries(const AttentionParams& params, const Sequence& s,
                                             int head, int query, int b0) {
   const int t = threadIdx.x % 4;
@@ -140,12 +143,13 @@ __device__ inline uint32_t DroppedOfQueries(const AttentionParams& params, const
   return dropped;
 }
 
-// Whether this thread's key in column 8 n + 2 t + i % 2 of the tile at b0 is there, as above.
+// Returns true if this thread's score [n][i] in the tile at b0 has a key, that of column 8 n + 2 t
+// + i % 2 with t = lane % 4.
 __device__ inline bool IsKey(const Sequence& s, int b0, int n, int i) {
   return KeyAt(s, b0, 8 * n + 2 * (threadIdx.x % 4) + i % 2) >= 0;
 }
 
-// Calls body(kD) as an integral constant: head_dim rounded up.
+// Calls body(kD), an integral constant: head_dim rounded up to a multiple of 32.
 template <typename Body>
 void WithNarrowTile(const AttentionParams& params, Body body) {
   using std::integral_constant;

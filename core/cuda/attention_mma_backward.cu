@@ -1,22 +1,24 @@
-// The backward kernels of attention on tensor cores: one for dQ, one for dK and dV, so that every
-// sum has one warp and one order. Formulas as in attention_backward.cu.
+// The backward kernels of attention on tensor cores. One kernel computes dQ, another dK and dV, so
+// that a single warp adds up each sum in a fixed order. The formulas are those of
+// attention_backward.cu.
 #include "lathe/core/cuda/attention_mma.h"
 
 namespace lathe::cuda {
 namespace {
 
-// Queries of a tile in the kernel for dK and dV: fewer where its sums take many registers.
+// The number of queries in a tile of the kernel for dK and dV. It is smaller where the sums take
+// many registers.
 template <int kD>
 constexpr int kQueries = kD <= 32 ? 64 : 32;
 
-// Blocks that a processor shall have room for, as far as registers go.
+// The number of blocks that a multiprocessor should have registers for.
 template <int kD>
 constexpr int kBlocks = kD <= 64 ? 3 : 2;
 
-// Shared memory: for dQ, TensorCoreQueriesBytes. For dK and dV k and v, (64, kD); then for each
-// stage q and dout, (kQueries, kD), and lse and dots, (kQueries); two stages, where there is more
-// than one tile, have room on every device. While a tile is worked on, the next one arrives in the
-// other stage.
+// Shared memory. The kernel for dQ takes TensorCoreQueriesBytes. The kernel for dK and dV has k and
+// v: [64, kD]. Each of its stages adds q and dout: [kQueries, kD] and lse and dots: [kQueries].
+// While a tile is worked on, the next one arrives in the other stage. There are two stages if there
+// is more than one tile; every device has room for them.
 template <int kD>
 constexpr size_t kKeysStage = sizeof(uint16_t) * 2 * kQueries<kD>* kNarrowLd<kD> +
                               sizeof(float) * 2 * kQueries<kD>;
@@ -25,7 +27,8 @@ size_t KeysBytes(int stages) {
   return sizeof(uint16_t) * 2 * kTileRows * kNarrowLd<kD> + stages * kKeysStage<kD>;
 }
 
-// From a score and its dP: p = m P, and in place of dP dS; 0 where there is none.
+// Replaces a score p by m P and its gradient dp = dP by dS. Both become 0 if there is no such
+// score.
 __device__ inline void Gradient(float& p, float& dp, bool there, bool dropped, float lse2,
                                 float dot, const AttentionParams& params) {
   const float probability = there ? exp2f(p * (params.scale * kLog2E) - lse2) : 0;
@@ -34,8 +37,8 @@ __device__ inline void Gradient(float& p, float& dp, bool there, bool dropped, f
   dp = there ? probability * (mask * dp - dot) * params.scale : 0;
 }
 
-// A block for 64 queries of a head: dots, and dQ = dS K. Without two stages the next tile of keys
-// comes when this one is done.
+// A block takes 64 queries of a head. It computes dots and dQ = dS K. Without two stages, the next
+// tile of keys is loaded only when this one is done.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
     QueriesKernel(T* dq, float* dots, const T* dout, const T* out, const float* lse, const T* q,
@@ -61,7 +64,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
   WaitForCopies<0>();
   __syncthreads();
   const int warp_first = first + warp * kWarpRows, query = warp_first + g;
-  // Lanes r and r + 16 add up row r's.
+  // Lanes r and r + 16 each add up one half of row r.
   float part = 0;
   for (int c = lane / 16 * (kD / 2); c < (lane / 16 + 1) * (kD / 2); ++c) {
     part += Load(stages[(warp * kWarpRows + lane % 16) * kLd16 + c]) *
@@ -125,18 +128,19 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
   });
 }
 
-// The key in row `r` of the tile at b0; -1: none. Here each warp has all of four blocks of random
-// words, and lane 4 g + t the words 2 (g / 4) and 2 (g / 4) + 1 of block g % 4, in rows g and g +
-// 8.
+// Returns the key in row `r` of the tile at b0, or -1 if there is none. In this order a warp has
+// all keys of four blocks of random words. Lane 4 g + t has words 2 (g / 4) and 2 (g / 4) + 1 of
+// block g % 4. They are in its rows g and g + 8.
 __device__ inline int KeyOfRow(const Sequence& s, int b0, int r) {
   const int b = b0 + r / 16 * 4 + r % 4, w = r % 8 / 4 * 2 + r % 16 / 8;
   const int key = w * s.quarter + b;
   return b < s.quarter && key < s.keys ? key : -1;
 }
 
-// Which of this thread's scores dropout takes, with these keys as rows and queries from `first` on
-// as columns: bit 4 n + i speaks of [n][i]. Lanes g and g + 4 have the same blocks: each computes
-// one half. All lanes must come.
+// Returns a bit for each of this thread's scores that dropout drops. The rows are keys of random
+// block b, the columns are the queries from `first` on. Bit 4 n + i belongs to score [n][i]. Lanes
+// 4 g + t and 4 (g + 4) + t need the same random words, so each computes one half. All lanes of the
+// warp must call this.
 template <int kN>
 __device__ uint32_t DroppedOfKeys(const AttentionParams& params, const Sequence& s, int head,
                                   int first, int b) {
@@ -152,12 +156,13 @@ __device__ uint32_t DroppedOfKeys(const AttentionParams& params, const Sequence&
   const uint32_t other = __shfl_xor_sync(kFullWarp, mine, 16);
   const uint32_t even = (half == 0 ? mine : other) >> 2 * half;
   const uint32_t odd = (half == 0 ? other : mine) >> 2 * half;
-  // Of each four bits the lower two: rows g and g + 8.
+  // The lower two bits of every four are those of rows g and g + 8.
   constexpr uint32_t kLow = 0x11111111u, kHigh = 0x22222222u;
   return (even & kLow) | (odd & kLow) << 1 | (even & kHigh) << 1 | (odd & kHigh) << 2;
 }
 
-// A block for 64 keys of a head: dV = P'^T dO, dK = dS^T Q.
+// A block takes 64 keys of a head. It computes dV = P'^T dO and dK = dS^T Q, where P' is P after
+// dropout.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
     KeysKernel(T* dk, T* dv, const float* dots, const T* dout, const float* lse, const T* q,

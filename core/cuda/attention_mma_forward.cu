@@ -4,14 +4,15 @@
 namespace lathe::cuda {
 namespace {
 
-// Shared memory: q, then k and v for each stage, (64, kD) each. While a tile of keys is worked on,
-// the next one arrives in the other stage.
+// Shared memory holds q, then k and v for each stage, [64, kD] each. While a tile of keys is worked
+// on, the next one arrives in the other stage.
 template <int kD>
 size_t ForwardBytes(int stages) {
   return sizeof(uint16_t) * (1 + 2 * stages) * kTileRows * kNarrowLd<kD>;
 }
 
-// A block for 64 queries of a head, 16 a warp; sums as in attention_forward.cu.
+// A block takes 64 queries of a head, 16 a warp. The running sums are those of
+// attention_forward.cu.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kWarps * 32)
     ForwardKernel(T* out, float* lse, const T* q, const T* k, const T* v, AttentionParams params) {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       }
       const float shrink = exp2f((top[r] - largest) * scale2);
       top[r] = largest;
-      sum[r] *= shrink;  // of this thread's columns only
+      sum[r] *= shrink;  // the sum over this thread's columns only
       LATHE_UNROLL
       for (int n = 0; n < kD / 8; ++n) {
         result[n][2 * r] *= shrink;

@@ -8,7 +8,8 @@ __device__ int64_t Clamp(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : x > high ? high : x;
 }
 
-// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): any change of x changes half the bits.
+// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014). Any change of x changes about half of
+// the result's bits.
 __device__ uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;

@@ -10,7 +10,7 @@
 namespace lathe::cuda {
 namespace {
 
-// What blocks may have, by architecture.
+// The shared memory that a block may have, by architecture.
 constexpr size_t kSm90 = 227 << 10, kSm80 = 163 << 10, kSm86 = 99 << 10;
 
 TEST(AttentionShape, BytesOfPlainTiles) {

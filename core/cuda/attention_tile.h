@@ -1,9 +1,9 @@
 // Tiles of the plain attention kernels.
 //
-// A block has 16 x 16 threads and works on kQ queries and 64 keys of one sequence and head, in
-// float32. A tile's keys are 16 of each quarter of the sequence: the four that share one block of
-// dropout's random words come together, in one thread. With nb = ceil(keys / 4), column 16 w + b of
-// the tile that starts at b0 is key w * nb + b0 + b.
+// A block has 16 x 16 threads. It works on kQ queries and 64 keys of one sequence and head, in
+// float32. A tile has 16 keys from each quarter of the sequence. Thus one thread has the four keys
+// that share a block of dropout's random words. With nb = ceil(keys / 4), column 16 w + b of the
+// tile that starts at b0 is key w * nb + b0 + b.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@
 
 namespace lathe::cuda {
 
-// Not above any score.
+// The lowest float, which is not above any score.
 constexpr float kNoScore = -3.402823466e38f;
 
 struct Sequence {
-  int64_t key_row, query_row;  // of the first key and query
+  int64_t key_row, query_row;  // the rows of the first key and the first query
   int32_t keys, quarter, queries;
-  uint32_t sample, step;  // keys of dropout's bits
+  uint32_t sample, step;  // part of the key of dropout's random words
 };
 
 __device__ inline Sequence SequenceAt(const AttentionParams& params, int index) {
@@ -44,20 +44,20 @@ __device__ inline Sequence SequenceAt(const AttentionParams& params, int index) 
   return s;
 }
 
-// The key in row `r` of the tile of keys at b0; -1: none.
+// Returns the key in row `r` of the tile of keys at b0, or -1 if there is none.
 __device__ inline int KeyAt(const Sequence& s, int b0, int r) {
   const int b = b0 + r % kSide, key = r / kSide * s.quarter + b;
   return b < s.quarter && key < s.keys ? key : -1;
 }
 
-// Random words of query `i` and the four keys of block b.
+// Returns the random words of query `i` and the four keys of block b.
 __device__ inline PhiloxBlock AttentionBits(const AttentionParams& params, const Sequence& s,
                                             int head, int i, int b) {
   return Philox4x32({{static_cast<uint32_t>(b), static_cast<uint32_t>(i), s.sample, s.step}},
                     params.key0, params.key1 + static_cast<uint32_t>(head) * 0x9E3779B9u);
 }
 
-// 16 bytes of elements, at a multiple of 16 bytes.
+// Loads 16 bytes of elements. The address is a multiple of 16.
 __device__ inline uint4 LoadVector(const void* from) {
 #ifdef __CUDACC__
   return *static_cast<const uint4*>(from);
@@ -91,8 +91,9 @@ __device__ inline void Widen(float* to, uint4 x, T) {
   }
 }
 
-// to: (rows, kD), shared. Row r is row_of(r) of `from`, whose columns are those of one head; 0
-// where that is -1 and from column d on.
+// Copies rows of one head to `to`: [rows, kD] in shared memory. Row r is row row_of(r) of `from`,
+// which points at the head's first column. Rows for which row_of(r) is -1 and columns from d on
+// become 0.
 template <int kD, typename T, typename RowOf>
 __device__ void LoadTile(float* to, int rows, const T* from, const AttentionParams& params,
                          RowOf row_of) {
@@ -122,7 +123,7 @@ __device__ inline float4 LoadFour(const float* from) {
   return *reinterpret_cast<const float4*>(from);
 }
 
-// sums[i][j] += row y + 16 i of a times row x + 16 j of b, over d columns.
+// Adds the product of row y + 16 i of a and row x + 16 j of b, over d columns, to sums[i][j].
 template <int kR, int kC>
 __device__ void RowsTimesRows(float (&sums)[kR][kC], const float* a, const float* b, int ld,
                               int d) {
@@ -146,7 +147,8 @@ __device__ void RowsTimesRows(float (&sums)[kR][kC], const float* a, const float
   }
 }
 
-// sums[i][j] += row y + 16 i of a (queries, keys) times column x + 16 j of b (keys, ld).
+// Adds the product of row y + 16 i of a: [queries, keys] and column x + 16 j of b: [keys, ld] to
+// sums[i][j].
 template <int kR, int kC>
 __device__ void RowsTimesColumns(float (&sums)[kR][kC], const float* a, const float* b, int ld) {
   a += threadIdx.y * kKeysLd;
@@ -169,7 +171,8 @@ __device__ void RowsTimesColumns(float (&sums)[kR][kC], const float* a, const fl
   }
 }
 
-// sums[i][j] += column 4 y + i of a (queries, keys) times column x + 16 j of b (queries, ld).
+// Adds the product of column 4 y + i of a: [queries, keys] and column x + 16 j of b: [queries, ld]
+// to sums[i][j].
 template <int kC>
 __device__ void ColumnsTimesColumns(float (&sums)[4][kC], const float* a, const float* b, int ld,
                                     int queries) {
@@ -188,18 +191,21 @@ __device__ void ColumnsTimesColumns(float (&sums)[4][kC], const float* a, const 
   }
 }
 
-// Over the 16 threads that share y, in each of them; all lanes of the warp must come.
+// Returns the sum over the 16 threads that share y, to each of them. All lanes of the warp must
+// call this.
 __device__ inline float SumOverX(float x) {
   for (int by = kSide / 2; by > 0; by /= 2) x += __shfl_xor_sync(kFullWarp, x, by);
   return x;
 }
-// Passes NaN over: the exponentials find it.
+// Returns the maximum over the 16 threads that share y. It skips NaN, which the exponentials then
+// bring back.
 __device__ inline float MaxOverX(float x) {
   for (int by = kSide / 2; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, by));
   return x;
 }
 
-// Calls body(kD, kQ, kInTurns) as integral constants: those of one of kPlainTiles.
+// Calls body(kD, kQ, kInTurns) with those of the tile as integral constants. The tile is one of
+// kPlainTiles.
 template <size_t kAt = 0, typename Body>
 void WithPlainTile(const PlainTile& tile, Body body) {
   if constexpr (kAt < std::size(kPlainTiles)) {
@@ -210,13 +216,13 @@ void WithPlainTile(const PlainTile& tile, Body body) {
   }
 }
 
-// The tile for these params on this device.
+// Returns the tile for these parameters on this device.
 inline PlainTile PlainTileOf(const AttentionParams& params, bool backward) {
   return ChoosePlainTile(backward, params.head_dim, params.first_query_only,
                          SharedMemoryPerBlock());
 }
 
-// Blocks for tiles of `tile` out of at most `longest` rows of each sequence, each head of it.
+// Returns the grid for tiles of `tile` rows. Each sequence has at most `longest` rows in each head.
 inline dim3 AttentionGrid(const AttentionParams& params, int longest, int tile) {
   return dim3(static_cast<unsigned>((longest + tile - 1) / tile),
               static_cast<unsigned>(params.heads), static_cast<unsigned>(params.batch));

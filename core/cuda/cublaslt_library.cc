@@ -28,14 +28,14 @@ CublasLtLibrary OpenCublasLt(std::span<const std::string> files) {
   std::string problems, file;
   void* handle = nullptr;
   for (const std::string& candidate : files) {
-    // RTLD_NOW: what it lacks shows here and not in the middle of a step.
+    // RTLD_NOW makes missing symbols fail here, and not in the middle of a step.
     handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     file = candidate;
     if (handle != nullptr) break;
     problems += (problems.empty() ? "" : "; ") + std::string(dlerror());
   }
   if (handle == nullptr) throw Unusable(problems);
-  // It stays open: queued work needs it until the process ends.
+  // The library stays open, because queued work needs it until the process ends.
   const auto find = [&]<typename Function>(const char* name, Function& function) {
     function = reinterpret_cast<Function>(dlsym(handle, name));
     if (function == nullptr) throw Unusable(file + " has no " + name);

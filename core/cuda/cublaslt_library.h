@@ -1,6 +1,7 @@
-// cuBLASLt's functions, found when they are first needed.
+// The functions of cuBLASLt, which are found when they are first needed.
 //
-// Programs don't link libcublasLt.so: they must start, and use the CPU, on machines without it.
+// Programs don't link libcublasLt.so, because they must start and use the CPU on machines without
+// it.
 #pragma once
 
 #include <cublasLt.h>
@@ -29,16 +30,18 @@ struct CublasLtLibrary {
   decltype(&cublasLtMatmul) Matmul;
 };
 
-// Opens the first file that is there; one without a slash is looked for where the system keeps its
-// libraries. Throws FailedPrecondition saying which files are missing or broken and what to
-// install.
+// Opens the first of `files` that can be opened. The system's library folders are searched for a
+// name without a slash. Throws FailedPrecondition if there is none or it lacks a function. The
+// message says which files are missing or broken and what to install.
 CublasLtLibrary OpenCublasLt(std::span<const std::string> files);
 
-// Where it is looked for: in the file that LATHE_CUBLASLT names; without that in the system's
-// folders and in CUDA's (CUDA_PATH, /usr/local/cuda), version 13 before 12.
+// Returns the files to try. If LATHE_CUBLASLT names a file, that is the only one. Otherwise these
+// are the files in the system's folders and in CUDA's (CUDA_PATH or /usr/local/cuda), version 13
+// before 12.
 std::vector<std::string> CublasLtFiles();
 
-// That of this machine, for the whole process.
+// Returns this process's library, which the first call opens. Throws as OpenCublasLt does, on every
+// call.
 const CublasLtLibrary& CublasLt();
 
 }  // namespace lathe::cuda

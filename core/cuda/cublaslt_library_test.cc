@@ -1,5 +1,4 @@
-// A program that links the CUDA backend, on a machine where LATHE_CUBLASLT names a file that isn't
-// there.
+// Tests a program that links the CUDA backend while LATHE_CUBLASLT names a file that doesn't exist.
 #include "lathe/core/cuda/cublaslt_library.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +57,7 @@ TEST(CublasLtLibrary, TheFirstProductSaysThatItIsMissing) {
     EXPECT_EQ(e.message(), kUnusable + std::string("/nowhere/libcublasLt.so.13: cannot open shared "
                                                    "object file: No such file or directory"));
   }
-  EXPECT_THROW(CublasLt(), Error);  // again
+  EXPECT_THROW(CublasLt(), Error);  // and on every further call
 }
 
 TEST(CublasLtLibrary, SaysWhichFilesAreMissing) {
@@ -87,14 +86,14 @@ TEST(CublasLtLibrary, TakesTheNewestUnlessAFileIsNamed) {
   unsetenv("CUDA_PATH");
 }
 
-// The library needs no GPU to be opened and to describe products, only to compute them.
+// The library can be opened and can describe products without a GPU. Only computing them needs one.
 TEST(CublasLtLibrary, FindsAllFunctions) {
   unsetenv("LATHE_CUBLASLT");
   CublasLtLibrary lt;
   try {
     lt = OpenCublasLt(CublasLtFiles());
   } catch (const Error& e) {
-    GTEST_SKIP() << e.message();  // built where its header is, run where the library is not
+    GTEST_SKIP() << e.message();  // built with cuBLASLt's header, but the library is missing
   }
   EXPECT_NE(std::string(lt.GetStatusString(CUBLAS_STATUS_INVALID_VALUE)), "");
   EXPECT_GE(lt.GetVersion(), 120000u);

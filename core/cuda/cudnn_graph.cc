@@ -10,7 +10,7 @@
 namespace lathe::cuda {
 
 CudnnDescriptors::~CudnnDescriptors() {
-  // Later ones refer to earlier ones.
+  // Later descriptors refer to earlier ones, so they are destroyed in reverse.
   while (!descriptors_.empty()) {
     cudnn_.BackendDestroyDescriptor(descriptors_.back());
     descriptors_.pop_back();

@@ -1,4 +1,4 @@
-// A graph of operations for cuDNN's backend API, and plans made of it.
+// A graph of operations for cuDNN's backend API, and the plans made from it.
 //
 //   CudnnGraph graph(Cudnn());
 //   const auto x = graph.Tensor(1, CUDNN_DATA_BFLOAT16, {...}, {...});
@@ -14,14 +14,14 @@
 
 namespace lathe::cuda {
 
-// What plans are for: a device that is there, or, without a GPU, the description of one.
+// The device that plans are made for: a real one or, without a GPU, the description of one.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
-  cudnnBackendDescriptor_t device = nullptr;  // of type DEVICEPROP; if there is no handle
+  cudnnBackendDescriptor_t device = nullptr;  // of type DEVICEPROP; used if there is no handle
 };
 
-// Descriptors that go together; they stay as long as this does. All calls throw Error with what
-// cuDNN says.
+// A group of descriptors, which live as long as this object. All calls throw Error with cuDNN's
+// explanation if they fail.
 class CudnnDescriptors {
  public:
   using Descriptor = cudnnBackendDescriptor_t;
@@ -34,7 +34,7 @@ class CudnnDescriptors {
   Descriptor New(cudnnBackendDescriptorType_t type);
   void Set(Descriptor of, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
            int64_t count, const void* values);
-  // One value.
+  // These two set a single value.
   void Set(Descriptor of, cudnnBackendAttributeName_t name, Descriptor value) {
     Set(of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
   }
@@ -43,7 +43,7 @@ class CudnnDescriptors {
            const Value& value) {
     Set(of, name, type, 1, &value);
   }
-  // How many of `most` values there are, which are written to `values`.
+  // Writes up to `most` values to `values`. Returns how many there are.
   int64_t Get(Descriptor of, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
               int64_t most, void* values);
   void Finalize(Descriptor descriptor);
@@ -61,35 +61,38 @@ class CudnnGraph : public CudnnDescriptors {
 
   explicit CudnnGraph(const CudnnLibrary& cudnn) : CudnnDescriptors(cudnn) {}
 
-  // A matrix that the caller has, `id` in its variant pack. ragged: where each of the first
-  // dimension begins, in elements.
+  // Describes a tensor in the caller's memory, which has `id` in the variant pack. If set, `ragged`
+  // is the tensor of offsets, in elements, at which the entries of the first dimension begin.
   Descriptor Tensor(int64_t id, cudnnDataType_t type, const Sizes& sizes, const Sizes& strides,
                     Descriptor ragged = nullptr);
-  // One that is nowhere in memory.
+  // Describes an intermediate result, which exists nowhere in memory.
   Descriptor Virtual(cudnnDataType_t type, const Sizes& sizes, const Sizes& strides,
                      Descriptor ragged = nullptr);
-  // A float on the host.
+  // Describes a float on the host.
   Descriptor Scalar(int64_t id);
 
-  // y = mode(x, b), b where the mode has two operands; t: what BINARY_SELECT selects by.
+  // y = mode(x, b). b is null if the mode has one operand. t is the tensor by which BINARY_SELECT
+  // selects.
   void Pointwise(cudnnPointwiseMode_t mode, Descriptor x, Descriptor b, Descriptor y,
                  cudnnDataType_t precision = CUDNN_DATA_FLOAT, Descriptor t = nullptr,
                  int64_t axis = -1);
-  // c = a b in float32. m, n, k: how much of each matrix counts, int32 (batch); null: all.
+  // c = a b in float32. m, n and k are int32 tensors of [batch] that say how much of each matrix
+  // counts; null means all of it.
   void Matmul(Descriptor a, Descriptor b, Descriptor c, Descriptor m, Descriptor n, Descriptor k);
   void Reduce(cudnnReduceTensorOp_t how, Descriptor x, Descriptor y);
   void Reshape(Descriptor x, Descriptor y);
-  // 1 with probability `keep`, else 0.
+  // y = 1 with probability `keep`, else 0.
   void Bernoulli(double keep, Descriptor seed, Descriptor offset, Descriptor y);
 
-  // After the last operation.
+  // Completes the graph. Called once, after the last operation.
   void Finalize(const CudnnTarget& target);
   int64_t num_operations() const { return static_cast<int64_t>(operations_.size()); }
-  // The engines' configurations that the library proposes, its favourite first; they are of type
-  // ENGINECFG.
+  // Returns the engine configurations (of type ENGINECFG) that the library proposes, its favourite
+  // first.
   std::vector<Descriptor> Configs(const CudnnTarget& target);
-  // A plan of the first of them that becomes one, its kernels compiled. Engines that the library
-  // notes to be nondeterministic are passed over.
+  // Compiles the kernels of the first configuration for which that works, and returns its plan.
+  // Skips engines that the library marks as nondeterministic. Throws Error if there is no such
+  // plan.
   Descriptor FirstPlan(const CudnnTarget& target);
   int64_t WorkspaceBytes(Descriptor plan);
 

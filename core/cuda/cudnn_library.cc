@@ -9,9 +9,10 @@
 namespace lathe::cuda {
 namespace {
 
-// 9.10.0 and 9.10.1 are broken, 9.12 gives NaN in the backward pass, before 9.13.1 there are
-// accesses out of bounds, and up to 9.15.0 wrong results in CUDA graphs at some lengths
-// (TransformerEngine's and cudnn-frontend's lists).
+// The oldest version that is used, and the first that is too new. Versions 9.10.0 and 9.10.1 are
+// broken. 9.12 gives NaN in the backward pass. Before 9.13.1 there are accesses out of bounds. Up
+// to 9.15.0, CUDA graphs give wrong results at some lengths. The source is TransformerEngine's and
+// cudnn-frontend's lists of known errors.
 constexpr size_t kOldest = 91501, kNext = 100000;
 
 Error Unusable(const std::string& problem) {
@@ -40,7 +41,7 @@ CudnnLibrary OpenCudnn(std::span<const std::string> files) {
     problems += (problems.empty() ? "" : "; ") + std::string(dlerror());
   }
   if (handle == nullptr) throw Unusable(problems);
-  // It stays open: queued work needs it until the process ends.
+  // The library stays open, because queued work needs it until the process ends.
   const auto find = [&]<typename Function>(const char* name, Function& function) {
     function = reinterpret_cast<Function>(dlsym(handle, name));
     if (function == nullptr) throw Unusable(cudnn.file + " has no " + name);

@@ -1,7 +1,7 @@
-// cuDNN's graph functions, found when they are first needed.
+// The graph functions of cuDNN, which are found when they are first needed.
 //
-// Programs don't link libcudnn.so.9: attention has kernels of Lathe's own, so a machine without it
-// lacks nothing but the choice.
+// Programs don't link libcudnn.so.9. Lathe has its own attention kernels, so a machine without
+// cuDNN lacks only the choice.
 #pragma once
 
 #include <cudnn_graph.h>
@@ -13,7 +13,7 @@
 namespace lathe::cuda {
 
 struct CudnnLibrary {
-  std::string file;  // that was opened
+  std::string file;  // the file that was opened
   decltype(&cudnnGetVersion) GetVersion;
   decltype(&cudnnGetErrorString) GetErrorString;
   decltype(&cudnnGetLastErrorString) GetLastErrorString;
@@ -27,21 +27,22 @@ struct CudnnLibrary {
   decltype(&cudnnBackendExecute) BackendExecute;
 };
 
-// Opens the first file that is there; one without a slash is looked for where the system keeps its
-// libraries. Throws FailedPrecondition saying which files are missing, broken or of a version that
-// isn't used, and what to install.
+// Opens the first of `files` that can be opened. The system's library folders are searched for a
+// name without a slash. Throws FailedPrecondition if there is none, it lacks a function, or its
+// version isn't used. The message says which files are unusable and what to install.
 CudnnLibrary OpenCudnn(std::span<const std::string> files);
 
-// Where it is looked for: in the file that LATHE_CUDNN names; without that in the system's folders
-// and in CUDA's (CUDA_PATH, /usr/local/cuda).
+// Returns the files to try. If LATHE_CUDNN names a file, that is the only one. Otherwise these are
+// the files in the system's folders and in CUDA's (CUDA_PATH or /usr/local/cuda).
 std::vector<std::string> CudnnFiles();
 
-// "9.19.0", of what cudnnGetVersion returns.
+// Formats the result of cudnnGetVersion like "9.19.0".
 std::string CudnnVersion(size_t version);
-// Why attention of that version isn't used; empty: it is.
+// Returns why attention doesn't use that version, or an empty string if it does.
 std::string WhyCudnnIsRefused(size_t version);
 
-// That of this machine, for the whole process. Throws as OpenCudnn does, again and again.
+// Returns this process's library, which the first call opens. Throws as OpenCudnn does, on every
+// call.
 const CudnnLibrary& Cudnn();
 
 }  // namespace lathe::cuda

@@ -1,5 +1,4 @@
-// A program that links the CUDA backend, on a machine where LATHE_CUDNN names a file that isn't
-// there.
+// Tests a program that links the CUDA backend while LATHE_CUDNN names a file that doesn't exist.
 #include "lathe/core/cuda/cudnn_library.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +44,7 @@ TEST(CudnnLibrary, IsNotNeeded) {
   std::string why;
   EXPECT_EQ(FindAttentionLibrary(&why), nullptr);
   EXPECT_EQ(why, kMissing);
-  EXPECT_EQ(FindAttentionLibrary(&why), nullptr);  // again
+  EXPECT_EQ(FindAttentionLibrary(&why), nullptr);  // a second call says the same
   EXPECT_EQ(why, kMissing);
   EXPECT_FALSE(IsLoaded("libcudnn"));
 }
@@ -72,7 +71,7 @@ TEST(CudnnLibrary, RefusesVersionsWithKnownErrors) {
   }
   for (const size_t version : {91501, 91900, 99999}) EXPECT_EQ(WhyCudnnIsRefused(version), "");
   EXPECT_NE(WhyCudnnIsRefused(100000), "");
-  EXPECT_NE(WhyCudnnIsRefused(8907), "");  // major * 1000 in those days
+  EXPECT_NE(WhyCudnnIsRefused(8907), "");  // cuDNN 8 counted 1000 for a major version
   EXPECT_EQ(CudnnVersion(91900), "9.19.0");
 }
 

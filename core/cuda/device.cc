@@ -1,4 +1,4 @@
-// The device, its stream, its memory and copies from and to the host.
+// The device with its stream, its memory, and its copies from and to the host.
 #include "lathe/core/cuda/device.h"
 
 #include <absl/strings/str_cat.h>
@@ -19,17 +19,18 @@ namespace lathe::cuda {
 
 void CheckCuda(const char* call, cudaError_t result) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // told: the next call is not to blame
+  cudaGetLastError();  // clears the error, which the next call would report again
   throw Error(absl::StatusCode::kInternal,
               absl::StrCat("[cuda] ", call, ": ", cudaGetErrorString(result)));
 }
 
 namespace {
 
-// The device that this process uses; -1: none was chosen yet.
+// The index of the device that this process uses, or -1 before one is chosen.
 std::atomic<int> the_device = -1;
 
-// CUDA remembers the current device for each thread: makes it the process's in this one.
+// Makes the process's device current in this thread. CUDA remembers the current device for each
+// thread.
 void BindThread() {
   thread_local bool bound = false;
   if (bound || the_device < 0) return;
@@ -37,7 +38,7 @@ void BindThread() {
   bound = true;
 }
 
-// Bytes of segments of all OwnMemory.
+// The total size of the segments in all OwnMemory objects, in bytes.
 std::atomic<int64_t> reserved_for_recordings = 0;
 
 class CudaMemory : public PoolDevice {
@@ -60,7 +61,7 @@ class CudaMemory : public PoolDevice {
     cudaStreamSynchronize(Stream());
     cudaFree(segment);
   }
-  // Which means to wait; what is being recorded can't.
+  // Release waits for the stream, which is impossible while work is recorded.
   bool MayRelease() override { return !IsCapturing(); }
   Room Memory() override {
     size_t free = 0, total = 0;
@@ -69,8 +70,9 @@ class CudaMemory : public PoolDevice {
   }
 };
 
-// Segments of its own, for one purpose. What all share gives way to it; it keeps what is free, as
-// work that was recorded earlier uses it.
+// Segments of device memory for a single purpose. If the device is full, the shared pool gives its
+// free segments back. This memory keeps its own free segments, since work that was recorded earlier
+// uses them.
 class OwnMemory : public DeviceMemory, public PoolDevice {
  public:
   ~OwnMemory() override { Trim(); }
@@ -107,9 +109,9 @@ constexpr int64_t kGuardBytes = emulator::kGuardBytes;
 constexpr int64_t kGuardBytes = 0;
 #endif
 
-// Where this thread's storages come from; null: DevicePool().
+// The memory that this thread's storages come from; null means DevicePool().
 thread_local std::shared_ptr<DeviceMemory> used_memory;
-thread_local bool recording = false;  // this thread's work
+thread_local bool recording = false;  // true while this thread records
 
 class DeviceStorage : public Storage {
  public:
@@ -134,13 +136,13 @@ class DeviceStorage : public Storage {
   }
   std::shared_ptr<DeviceMemory> memory_;
 #ifdef LATHE_CUDA_EMULATED
-  bool recorded_ = false;  // comes into use whenever the recorded work is done
+  bool recorded_ = false;  // the storage comes into use in each run of the recorded work
 #endif
 };
 
-// Each larger than the last; the last is in use.
+// A thread's workspaces. Each is larger than the one before it, and the last is in use.
 using Workspaces = std::vector<std::shared_ptr<DeviceStorage>>;
-// What Workspace has given to this thread.
+// The workspaces that Workspace() has given to this thread.
 thread_local Workspaces given_workspaces;
 
 class Graph : public RecordedWork {
@@ -150,7 +152,7 @@ class Graph : public RecordedWork {
     cudaGraphDestroy(graph);
     CheckCuda("cudaGraphInstantiate", result);
   }
-  // The device's memory may go after this: what is queued must be done.
+  // Waits for queued runs, because the graph's memory may be freed after this.
   ~Graph() override {
     cudaStreamSynchronize(Stream());
     cudaGraphExecDestroy(graph_);
@@ -161,10 +163,10 @@ class Graph : public RecordedWork {
 
  private:
   cudaGraphExec_t graph_ = nullptr;
-  const Workspaces used_;  // the thread that recorded may be gone
+  const Workspaces used_;  // kept here, because the recording thread may have ended
 };
 
-// A stream, for copies.
+// A CUDA stream as a queue of copies.
 class StreamQueue : public CopyQueue {
  public:
   explicit StreamQueue(cudaStream_t (*stream)()) : stream_(stream) {}
@@ -245,7 +247,8 @@ class Backend : public DeviceBackend {
 
   std::shared_ptr<Storage> Allocate(int64_t bytes, int index, bool zeroed) override {
     Use(index);
-    // Others would have it while the work still uses it, and it would outlive but one of its runs.
+    // Memory of the shared pool is reserved only until the tensor dies. Recorded work would use it
+    // in later runs too, when others may have it.
     Check(!recording || used_memory != nullptr, "cuda",
           "tensors that outlive recorded work can't be made in it");
     auto storage = std::make_shared<DeviceStorage>(bytes);
@@ -289,7 +292,7 @@ class Backend : public DeviceBackend {
   }
   std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) override {
     Check(!IsCapturing(), "cuda", "work is being recorded already");
-    // Relaxed: memory may be allocated meanwhile.
+    // Relaxed mode allows work to allocate memory while it is recorded.
     CheckCuda("cudaStreamBeginCapture",
               cudaStreamBeginCapture(Stream(), cudaStreamCaptureModeRelaxed));
     cudaGraph_t graph = nullptr;
@@ -310,7 +313,7 @@ class Backend : public DeviceBackend {
   }
 
  private:
-  // The pinned memory would hold something else when the work is repeated.
+  // The pinned memory would hold other values when the work is repeated.
   static void CheckNotRecorded() {
     Check(!IsCapturing(), "cuda", "values can't be copied to or from the host in recorded work");
   }
@@ -338,7 +341,7 @@ class Backend : public DeviceBackend {
   }
 
   static constexpr int64_t kUploadBytes = int64_t{8} << 20, kDownloadBytes = int64_t{4} << 20;
-  static constexpr int64_t kAheadBytes = int64_t{1} << 20;  // 65,000 tokens
+  static constexpr int64_t kAheadBytes = int64_t{1} << 20;  // enough for 65,000 tokens
   StreamQueue queue_{Stream}, copy_queue_{CopyStream};
   UploadRing upload_{queue_, kUploadBytes};
   UploadAhead ahead_{queue_, copy_queue_, kAheadBytes};
@@ -354,7 +357,7 @@ class Backend : public DeviceBackend {
 
 size_t SharedMemoryPerBlock() {
   BindThread();
-  // A process uses one device.
+  // The value is cached, since a process uses one device only.
   static const size_t bytes = [] {
     int device = 0, most = 0;
     CheckCuda("cudaGetDevice", cudaGetDevice(&device));
@@ -371,7 +374,8 @@ void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
 #ifdef LATHE_CUDA_EMULATED
   (void)kernel;
 #else
-  // Never lowered: recorded launches of the kernel may need more than this one.
+  // The limit is never lowered, because recorded launches of the kernel may need more than this
+  // one.
   static std::mutex mutex;
   static std::map<const void*, size_t> allowed;
   const std::lock_guard lock(mutex);
@@ -410,7 +414,7 @@ bool IsCapturing() {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Never destroyed: tensors may outlive static variables.
+// Never destroyed, because tensors may outlive static variables.
 Pool& DevicePool() {
   static Pool* pool = new Pool(*new CudaMemory);
   return *pool;
@@ -423,7 +427,7 @@ void* Workspace(int64_t bytes) {
     const int64_t larger = given.empty() ? bytes : std::max(bytes, 2 * given.back()->bytes());
     given.push_back(std::make_shared<DeviceStorage>(larger, /*memory=*/nullptr));
   }
-#ifdef LATHE_CUDA_EMULATED  // as if it was given anew, and no more than was asked for
+#ifdef LATHE_CUDA_EMULATED  // treats it as newly allocated, with no more than `bytes`
   const DeviceStorage& storage = *given.back();
   emulator::MemoryIsFree(storage.data(), static_cast<size_t>(storage.bytes()), IsCapturing());
   emulator::MemoryIsUsed(storage.data(), static_cast<size_t>(bytes), IsCapturing());

@@ -1,4 +1,4 @@
-// CUDA's device as Lathe uses it, for the sources in core/cuda/.
+// Lathe's use of a CUDA device: its stream and its memory, for the sources in core/cuda/.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,26 +10,26 @@
 
 namespace lathe::cuda {
 
-// The stream that all work of this process goes to. Any thread may ask.
+// Returns the stream that all work of this process goes to. Any thread may call this.
 cudaStream_t Stream();
-// The one that carries copies from the host ahead of that work.
+// Returns the stream for copies from the host that run ahead of that work.
 cudaStream_t CopyStream();
-// Whether the stream's work is recorded for later instead of being done.
+// Returns true while the stream's work is recorded instead of done.
 bool IsCapturing();
-// Throws Error("[cuda] <call>: <what CUDA says>").
+// Throws Error("[cuda] <call>: <CUDA's explanation>") unless `result` is success.
 void CheckCuda(const char* call, cudaError_t result);
-// The most shared memory that a block of a kernel may ask for, in bytes.
+// Returns how much shared memory a kernel's block may have at most, in bytes.
 size_t SharedMemoryPerBlock();
 // Lets a kernel have more than 48 KiB of dynamic shared memory. Throws InvalidArgument if the
-// device has less.
+// device has less than `bytes`.
 void AllowSharedMemory(const char* name, const void* kernel, size_t bytes);
 
-// Memory of the device that tensors and scratch share.
+// Returns the pool of device memory that tensors and scratch memory share.
 Pool& DevicePool();
 
-// Scratch memory on the device that work queued later may reuse: valid for what this thread queues
-// before its next call. At least `bytes`, 512-byte aligned. What a thread was given stays reserved
-// for it until it ends, and for the work that it recorded as long as that may be repeated.
+// Returns at least `bytes` of scratch memory on the device, 512-byte aligned. It is valid for the
+// work that this thread queues before its next call; later work may overwrite it. The memory stays
+// reserved until the thread ends. Work that the thread recorded keeps it reserved, too.
 void* Workspace(int64_t bytes);
 
 }  // namespace lathe::cuda

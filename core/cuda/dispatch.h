@@ -1,4 +1,4 @@
-// Types of what kernels read and write.
+// Selects a kernel's element type.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace lathe::cuda {
 
-// Calls body(T{}) for float, BFloat16 and Float16; throws `[op] ...` for others.
+// Calls body(T{}) with float, BFloat16 or Float16. Throws InvalidArgument("[op] ...") for any other
+// type.
 template <typename Body>
 void DispatchNumbers(const char* op, DType type, Body body) {
   if (type == DType::kF32) return body(float{});

@@ -1,4 +1,4 @@
-// Dropout: see core/cpu/dropout.h.
+// The device's dropout. core/cpu/dropout.h declares and describes it.
 #include "lathe/core/cpu/dropout.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
@@ -11,8 +11,8 @@ namespace {
 using cpu::DropoutKernels;
 using cpu::DropoutMask;
 
-// A thread takes V neighbouring blocks of random bits: V elements in each quarter of a row, of
-// which the last may be short where V is 1.
+// A thread takes V consecutive blocks of random bits, and thus V elements in each quarter of a row.
+// If V is 1, the last quarter may be shorter than the others.
 template <typename T, int V>
 __global__ void Kernel(const T* x, T* out, int64_t rows, int64_t n, DropoutMask given) {
   const DropoutMask mask = Resolved(given);

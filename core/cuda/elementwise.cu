@@ -1,4 +1,5 @@
-// Elementwise functions, with and without broadcasting: see core/elementwise_functions.h.
+// The device's elementwise functions, with and without broadcasting, for the list in
+// core/elementwise_functions.h.
 #include <limits>
 
 #include "lathe/core/cuda/dispatch.h"
@@ -31,7 +32,7 @@ __global__ void ZipFlat(F f, T* y, const T* a, const T* b, int64_t n) {
   });
 }
 
-// Index: uint32_t where n fits, whose divisions are cheaper.
+// Index is uint32_t if n fits, because its divisions are cheaper.
 template <typename Index, typename T, typename F>
 __global__ void ZipBroadcast(F f, T* y, const T* a, const T* b, WalkDims dims, int64_t n) {
   for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {

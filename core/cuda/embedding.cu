@@ -1,5 +1,5 @@
-// Embedding look-up, alone and with the layer norm and the dropout behind it: see EmbeddingKernels
-// in core/device_kernels.h.
+// The device's embedding look-up, alone or with the layer norm and dropout that follow it.
+// EmbeddingKernels in core/device_kernels.h describes it.
 #include "lathe/core/cuda/norm_rows.h"
 #include "lathe/core/device_kernels.h"
 
@@ -8,11 +8,12 @@ namespace {
 
 using cpu::LayerNormArgs;
 
-// V columns of a row's sum; NaN if an id is outside its table.
+// Returns V columns of a row's sum of embeddings, in addition to `sum` if args.accumulate. They are
+// NaN if an id is outside its table.
 template <int V>
 __device__ Pack<float, V> SumAt(const EmbeddingArgs& args, int64_t row, int64_t column,
                                 Pack<float, V> sum = {}) {
-#pragma unroll  // so that args' arrays are read where they lie
+#pragma unroll  // with constant indices, args' arrays are read in place
   for (int t = 0; t < EmbeddingArgs::kMaxTables; ++t) {
     if (t >= args.num_tables) break;
     const int32_t id = args.ids[t][row];
@@ -22,7 +23,7 @@ __device__ Pack<float, V> SumAt(const EmbeddingArgs& args, int64_t row, int64_t 
     } else {
       for (int v = 0; v < V; ++v) values.v[v] = __int_as_float(0x7fffffff);  // NaN
     }
-    const bool alone = t == 0 && !args.accumulate;  // -0 stays -0
+    const bool alone = t == 0 && !args.accumulate;  // assigned, so that -0 stays -0
     for (int v = 0; v < V; ++v) sum.v[v] = alone ? values.v[v] : sum.v[v] + values.v[v];
   }
   return sum;
@@ -55,7 +56,7 @@ void Forward(float* y, const EmbeddingArgs& args) {
   }
 }
 
-// This thread's elements of a row's sum.
+// Computes this thread's elements of a row's sum of embeddings.
 template <int V>
 __device__ void LoadSums(float* values, const EmbeddingArgs& args, int64_t row) {
   ForPacks<V>(args.columns, [&](int i, int64_t column, bool valid) {
@@ -97,8 +98,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Blocks and partial as in layer_norm.cu. The sums are made again from the tables, whose rows were
-// as long to read as saved sums would be, and need no memory meanwhile.
+// The blocks and `partial` are those of layer_norm.cu. The sums are computed again from the tables.
+// Reading those takes no longer than reading saved sums would, and saves their memory between the
+// passes.
 template <typename T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     NormBackwardKernel(float* dz, float* partial, const T* dy, const float* mean, const float* rstd,
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(kThreads)
   if (partial != nullptr) StoreBlockSums<V>(partial + blockIdx.x * 2 * n, dw, db, n, sums);
 }
 
-// Calls body(T{}) with the type of activations.
+// Calls body(T{}) with the type of the activations.
 template <typename Body>
 void WithActivation(DType type, Body body) {
   if (type == DType::kBF16) return body(BFloat16{});

@@ -33,12 +33,12 @@ struct Layout {
 struct Preference {
   uint64_t workspace = 0;
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
-  uint32_t alignment[4] = {256, 256, 256, 256};  // A, B, C, D
+  uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C and D
 };
-// What an algorithm was made for: in the algorithm's own bytes.
+// The problem that an algorithm was made for. It is stored in the algorithm's own bytes.
 struct Algorithm {
   static constexpr uint32_t kMark = 0xa190;
-  uint32_t mark;  // kMark: tells it from any other bytes
+  uint32_t mark;  // kMark, which tells an algorithm from any other bytes
   int index;
   uint32_t schemes, alignment[4], bias_alignment;
   uint64_t workspace;
@@ -124,7 +124,7 @@ cublasStatus_t SetPreference(cublasLtMatmulPreference_t opaque,
   }
 }
 
-// Whether this product can have its epilogue, as far as shapes go.
+// Returns true if the product's shapes allow its epilogue.
 bool HasEpilogue(const Operation& operation, const Layout& a, const Layout& d) {
   const uint64_t k = operation.transpose_a == CUBLAS_OP_T ? a.rows : a.columns;
   return operation.epilogue != CUBLASLT_EPILOGUE_BIAS || (d.rows > 1 && d.columns > 1 && k > 1);
@@ -301,7 +301,7 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
     one(At(a, la.type, i * la.stride), At(b, lb.type, i * lb.stride),
         const_cast<void*>(At(d, ld.type, i * ld.stride)), At(o.bias, ld.type, i * o.bias_stride));
   }
-  // What lies in the workspace is lost, at its ends at least.
+  // A product destroys the workspace's contents; overwriting the ends stands for that.
   std::memset(workspace, 0xff, 256);
   std::memset(static_cast<char*>(workspace) + algorithm.workspace - 256, 0xff, 256);
   return CUBLAS_STATUS_SUCCESS;
@@ -412,7 +412,7 @@ void* Workspace(int64_t bytes) {
 
 }  // namespace lathe::cuda
 
-// --- the runtime's functions that gemm.cc calls ---
+// --- the functions of the CUDA runtime that gemm.cc calls ---
 
 using lathe::cuda::Fake;
 

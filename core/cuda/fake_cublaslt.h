@@ -1,5 +1,5 @@
-// A cuBLASLt and a device that are there on any machine, for tests of gemm.cc: memory is the
-// host's, products are sums in a loop. To be linked instead of the real ones.
+// A fake cuBLASLt and a fake device for tests of gemm.cc, which run on any machine. Memory is the
+// host's, and products are sums in a loop. Tests link this instead of the real ones.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,24 +12,24 @@
 namespace lathe::cuda {
 
 struct FakeCublasLt {
-  // What there is.
-  std::vector<float> milliseconds = {1};  // that each algorithm takes, the library's first first
+  // Settings that tests change.
+  std::vector<float> milliseconds = {1};  // of each algorithm, in the library's order
   std::set<int> failing;                  // algorithms that don't run
-  bool capturing = false;                 // the stream records
+  bool capturing = false;                 // the stream records work
   bool heuristic_fails = false;
   bool checks_fail = false;
-  // The epilogue that adds a bias is never there where m, n or k is 1, nor where A, B or D is less
-  // aligned than this.
+  // There is no epilogue that adds a bias if m, n or k is 1. There is none either if A, B or D is
+  // less aligned than this.
   uint32_t least_bias_alignment = 1;
   bool biases_fail = false;              // when they are computed
   bool has_bias_gradients = true;        // the epilogue
   bool bias_gradients_fail = false;      // when they are computed
-  float bias_gradient_milliseconds = 0;  // that it takes longer
+  float bias_gradient_milliseconds = 0;  // added by that epilogue
   float column_sums_milliseconds = 1;
   bool has_batches = true;
-  float batch_milliseconds = 0;  // that they take longer than one product
+  float batch_milliseconds = 0;  // added by a batch of products
   int64_t free_memory = int64_t{1} << 30;
-  // What has been done.
+  // Records of the calls.
   struct Product {
     int algorithm;
     cublasComputeType_t compute;
@@ -38,18 +38,18 @@ struct FakeCublasLt {
     int32_t batch;
     bool bias, bias_gradient;  // the epilogue
     uint32_t reduction_schemes;
-    bool in_place;  // on the D of the last call before
+    bool in_place;  // on the D of the call before
   };
   std::vector<Product> products;
   int column_sums = 0;                // calls of that kernel
-  int added_rows = 0;                 // the same of the one that adds a bias
-  int checks = 0;                     // of algorithms that were kept
-  int heuristics = 0, requested = 0;  // calls, and algorithms asked for in the last
+  int added_rows = 0;                 // calls of the kernel that adds a bias
+  int checks = 0;                     // of algorithms kept by an earlier process
+  int heuristics = 0, requested = 0;  // calls, and algorithms asked for by the last
   int live = 0;                       // descriptors and events that were not destroyed
   std::vector<std::string> mistakes;  // calls that break the library's rules
 };
 
-// That of this process.
+// Returns the one fake of this process.
 FakeCublasLt& Fake();
 
 }  // namespace lathe::cuda

@@ -1,13 +1,16 @@
-// Matrix products through cuBLASLt: see core/gemm.h.
+// Matrix products by cuBLASLt. core/gemm.h describes the products.
 //
-// What a product needs (descriptors and an algorithm) is a plan, made when a problem is first seen
-// and kept. One product is queued at a time, by any thread.
+// The descriptors and the algorithm of a product form a plan. A plan is made when a problem is
+// first seen, and then kept. Any thread may queue a product, one thread at a time.
 //
-// Sums of A's rows (the gradient of a bias, with dW = dy^T x) are the product's epilogue where they
-// can be. On their own they read A once more, 2 K M bytes in bfloat16, in up to three launches: for
-// 4,096 tokens and 3,072 columns 25 MB or 6 us of an H200's bandwidth beside a product of 50 us.
-// A bias is the epilogue, too, but where the library has none, as for one row or one column: then a
-// kernel of its own adds it, which in bfloat16 and float16 rounds once more.
+// If possible, the sums of A's rows are the product's epilogue; with dW = dy^T x they are the
+// gradient of a bias. A separate kernel must read A once more, 2 K M bytes in bfloat16, in up to
+// three launches. For 4,096 tokens and 3,072 columns that is 25 MB. It takes 6 us of an H200's
+// bandwidth, beside a product of 50 us.
+//
+// Adding a bias is an epilogue, too. The library has none for some products, such as those of one
+// row or one column. A separate kernel then adds the bias, which rounds once more in bfloat16 and
+// float16.
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
@@ -29,12 +32,12 @@
 namespace lathe::cuda {
 namespace {
 
-constexpr size_t kMostPlans = 1 << 14;  // batches of ever new lengths must not fill the memory
-constexpr int kBiasAlignment = 16;      // less is not safe in epilogues, for gradients either
+constexpr size_t kMostPlans = 1 << 14;  // bounds memory if batches have ever new lengths
+constexpr int kBiasAlignment = 16;      // bytes; less is unsafe in epilogues, also for gradients
 
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-// args.a_sums by a kernel of their own.
+// Computes args.a_sums with a separate kernel.
 void SumRowsOfA(const GemmArgs& args) {
   if (args.beta == 0) {
     DeviceKernels<TensorKernels>().fill(args.a_sums, DType::kF32, 0, args.M);
@@ -47,7 +50,7 @@ void SumRowsOfA(const GemmArgs& args) {
   return args.type == DType::kBF16 ? sum(kernels.bf16) : sum(kernels.f16);
 }
 
-// C += args.bias.
+// Adds args.bias to C.
 void AddBias(const GemmArgs& args) {
   DeviceKernels<TensorKernels>().add_row(args.c, args.c_type, args.bias, args.M, args.N, args.ldc);
 }
@@ -61,7 +64,7 @@ class Products {
 
   void Run(const GemmArgs& args) {
     const GemmOptions options = GetGemmOptions();
-    ToColumnMajor(args, options);  // checks
+    ToColumnMajor(args, options);  // throws if args are invalid
     const std::lock_guard lock(mutex_);
     if (args.batch > 1 && RunBatch(args, options)) return;
     for (int64_t i = 0; i < args.batch; ++i) RunOne(OneOf(args, i), options);
@@ -80,7 +83,7 @@ class Products {
     const int64_t zero_bytes = args.K == 0 ? std::max(args.M, args.N) * SizeOf(args.type) : 0;
     char* const workspace =
         static_cast<char*>(Workspace(kWorkspaceBytes + bias_bytes + zero_bytes));
-    if (args.K == 0) {  // the sum of nothing: a column times a row of zeros
+    if (args.K == 0) {  // an empty sum: a column times a row of zeros
       void* zeros = workspace + kWorkspaceBytes + bias_bytes;
       CheckCuda("cudaMemset", cudaMemsetAsync(zeros, 0, static_cast<size_t>(zero_bytes), Stream()));
       args.a = args.b = zeros;
@@ -99,8 +102,9 @@ class Products {
     AddBias(args);
   }
 
-  // Whether the plan is usable and has run. What the library refuses stays refused, but while work
-  // is recorded, when it may refuse what it takes otherwise.
+  // Runs the plan if it is usable. Returns true if it has run. A plan that the library refuses
+  // becomes unusable for good. The exception is recorded work, for which the library may refuse
+  // what it takes otherwise.
   static bool Works(Plan& plan, const GemmArgs& args, const GemmOptions& options,
                     const Operands& operands) {
     if (!plan.usable || plan.Try(operands)) return plan.usable;
@@ -112,8 +116,8 @@ class Products {
     return false;
   }
 
-  // A whole batch as one product; false, and nothing done, where that cannot be or was found to be
-  // slower than one after the other.
+  // Runs a whole batch as one product. Returns false without doing anything if that is impossible,
+  // or was measured to be slower than one product after the other.
   bool RunBatch(const GemmArgs& args, const GemmOptions& options) {
     if (args.M == 0 || args.N == 0 || args.K == 0) return false;
     if (args.a_sums != nullptr && !MaySum(args, options)) return false;
@@ -129,8 +133,8 @@ class Products {
     return Works(*plan, args, options, operands);
   }
 
-  // The product with the sums of A's rows as its epilogue; false, and nothing done, where that
-  // cannot be or was found to be slower.
+  // Runs the product with the sums of A's rows as its epilogue. Returns false without doing
+  // anything if that is impossible or was measured to be slower.
   bool RunWithSums(const GemmArgs& args, const GemmOptions& options) {
     if (args.M == 0 || args.N == 0 || args.K == 0 || !MaySum(args, options)) return false;
     const Operands operands = OperandsOf(args, static_cast<char*>(Workspace(kWorkspaceBytes)));
@@ -138,15 +142,15 @@ class Products {
     return Works(*plan, args, options, operands);
   }
 
-  // Whether cuBLASLt's epilogue could sum A's rows: it overwrites, and in which order it adds is
-  // not documented.
+  // Returns true if cuBLASLt's epilogue may sum A's rows. It can't add to earlier sums, and the
+  // order of its additions isn't documented.
   static bool MaySum(const GemmArgs& args, const GemmOptions& options) {
     return args.beta == 0 && !options.deterministic && AlignmentOf(args.a_sums) >= kBiasAlignment &&
            args.bias_stride * SizeOf(DType::kF32) % kBiasAlignment == 0;
   }
 
-  // The plan of one product. If it sums A's rows and is tuned now, it is usable only where that is
-  // faster than apart.
+  // Returns the plan of one product. If the product sums A's rows and is tuned now, the plan is
+  // usable only if it is faster than separate kernels.
   std::shared_ptr<Plan> FindWithSums(const GemmArgs& args, const Operands& operands,
                                      const GemmOptions& options) {
     return Find(ToColumnMajor(args, options), operands, options, [&](Plan& tuned) {
@@ -163,8 +167,9 @@ class Products {
     });
   }
 
-  // A bias is brought into C's type, and to addresses that all algorithms can read from: so many
-  // bytes behind the workspace. CopyBias does it, where there is a product to read it.
+  // A bias is converted to C's type and copied to addresses that all algorithms can read. The copy
+  // has BiasBytes and lies behind the workspace. CopyBias makes it, but only for a product that
+  // will read it.
   static bool CopiesBias(const GemmArgs& args) {
     return args.bias != nullptr &&
            (args.c_type != DType::kF32 || AlignmentOf(args.bias) < kBiasAlignment ||
@@ -194,7 +199,8 @@ class Products {
     }
   }
 
-  // The problem's plan. `when_tuned` is called if it is made by timing, before it is kept.
+  // Returns the problem's plan. If the plan is made by timing, calls `when_tuned` before keeping
+  // it.
   std::shared_ptr<Plan> Find(
       const GemmProblem& problem, const Operands& operands, const GemmOptions& options,
       const std::function<void(Plan&)>& when_tuned = [](Plan&) {}) {
@@ -205,7 +211,7 @@ class Products {
     auto plan = std::make_shared<Plan>(problem);
     TunedGemm known;
     if (wants_tuned && Tuning().Find(problem, &known) && plan->Restore(known, operands)) {
-      // No heuristics, and nothing is timed.
+      // Neither asks the library's heuristics nor times anything.
     } else if (tune) {
       plan->Tune(operands);
       when_tuned(*plan);
@@ -217,7 +223,8 @@ class Products {
     } else {
       plan->Choose(operands);
     }
-    // While work is recorded the library may refuse what it has otherwise.
+    // This plan isn't kept, because the library may refuse in recorded work what it takes
+    // otherwise.
     if (!plan->usable && IsCapturing()) return plan;
     if (plans_.size() >= kMostPlans) plans_.clear();
     return plans_[problem] = std::move(plan);

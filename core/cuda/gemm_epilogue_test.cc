@@ -1,4 +1,4 @@
-// Biases and sums of rows: with cuBLASLt's products or apart from them.
+// Tests biases and sums of rows, in cuBLASLt's epilogues and in separate kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,18 +33,18 @@ TEST_F(Gemms, SumRowsOfAApartWhereTheEpilogueCannot) {
     EXPECT_EQ(Fake().column_sums, sums);
     for (const auto& product : Fake().products) EXPECT_FALSE(product.bias_gradient);
   };
-  apart(WithSums(40, 24, 18, true));         // it overwrites
+  apart(WithSums(40, 24, 18, true));         // the epilogue overwrites
   apart(WithSums(40, 24, 18, false, 0, 1));  // an address that it can't write to
   apart(WithSums(4, 5, 0));
   apart(WithSums(4, 0, 5));
   apart(WithSums(4, 0, 5, true));
   apart(WithSums(0, 4, 5));
-  UseDeterministicGemms(true);  // in an order that is known
+  UseDeterministicGemms(true);  // the order of its sums is unknown
   apart(WithSums(40, 24, 18));
   UseDeterministicGemms(false);
   Fake().has_bias_gradients = false;
   apart(WithSums(40, 24, 19));
-  // The library isn't asked again, and so needn't be while a step is recorded.
+  // The library isn't asked again, so nothing needs to be asked while a step is recorded.
   const int heuristics = Fake().heuristics;
   Fake().capturing = true;
   apart(WithSums(40, 24, 19));
@@ -58,7 +58,7 @@ TEST_F(Gemms, SumRowsOfAApartIfTheEpilogueFails) {
   EXPECT_EQ(Fake().products.size(), 3u);  // it is tried once
 }
 
-// What was refused while a step was recorded is asked for again afterwards.
+// An epilogue that was refused while a step was recorded is asked for again afterwards.
 TEST_F(Gemms, AskAgainForWhatWasRefusedInRecordedWork) {
   Try<BFloat16, float>({40, 24, 20, true});
   Fake().capturing = true;
@@ -72,7 +72,7 @@ TEST_F(Gemms, AskAgainForWhatWasRefusedInRecordedWork) {
   EXPECT_TRUE(Fake().products.back().bias_gradient);
 }
 
-// Products of one row, column or summand have no epilogue for a bias.
+// Products of one row, one column or one summand have no epilogue for a bias.
 TEST_F(Gemms, AddTheBiasApartWhereTheLibraryHasNoEpilogue) {
   int added = 0;
   const auto apart = [&](const Case& t) {
@@ -94,7 +94,7 @@ TEST_F(Gemms, AddTheBiasApartWhereTheLibraryHasNoEpilogue) {
       apart({8, 24, 0, false, false, false, true, pad, shift});
     }
   }
-  // Addresses for which there is none.
+  // These addresses are too little aligned for the epilogue.
   Fake().least_bias_alignment = 8;
   apart({32, 24, 17, false, true, false, true, 0, 1});
   apart({32, 24, 17, false, true, false, true, 0, 3});
@@ -102,7 +102,7 @@ TEST_F(Gemms, AddTheBiasApartWhereTheLibraryHasNoEpilogue) {
   Try<BFloat16, BFloat16>({32, 24, 17, false, true, false, true, 0, 8});
   EXPECT_EQ(Fake().added_rows, added);
   EXPECT_TRUE(Fake().products.back().bias);
-  // The library isn't asked again, and so needn't be while a step is recorded.
+  // The library isn't asked again, so nothing needs to be asked while a step is recorded.
   Fake().products.clear();
   const int heuristics = Fake().heuristics;
   Fake().capturing = true;
@@ -116,7 +116,7 @@ TEST_F(Gemms, AddTheBiasApartIfTheEpilogueFails) {
   for (int i = 0; i < 2; ++i) Try<BFloat16, BFloat16>({32, 24, 21, false, true, false, true});
   EXPECT_EQ(Fake().added_rows, 2);
   EXPECT_EQ(Fake().products.size(), 3u);  // it is tried once
-  // Algorithms that fail when they are timed, too.
+  // The same holds for algorithms that fail when they are timed.
   TuneGemms(true);
   Fake().milliseconds = {5, 4};
   for (int i = 0; i < 2; ++i) Try<Float16, float>({32, 24, 21, false, true, false, true});
@@ -124,7 +124,7 @@ TEST_F(Gemms, AddTheBiasApartIfTheEpilogueFails) {
   EXPECT_EQ(Fake().products.back().algorithm, 1);
 }
 
-// What a product lacks is said once, to those who want to know.
+// The debug log says once that a product has no epilogue, and nothing if all is well.
 TEST_F(Gemms, SayWhatComesApart) {
   const auto said = [&](const Case& t) {
     ShowDebugLog(true);
@@ -143,7 +143,7 @@ TEST_F(Gemms, SayWhatComesApart) {
   EXPECT_EQ(std::count(failed.begin(), failed.end(), '\n'), 1);
 }
 
-// What fails while work is recorded is asked for again afterwards.
+// An epilogue that failed while work was recorded is tried again afterwards.
 TEST_F(Gemms, TakeBiasesThatFailedWhileRecording) {
   Fake().capturing = Fake().biases_fail = true;
   Try<BFloat16, BFloat16>({32, 24, 27, false, true, false, true});
@@ -153,7 +153,7 @@ TEST_F(Gemms, TakeBiasesThatFailedWhileRecording) {
   EXPECT_EQ(Fake().added_rows, 1);
 }
 
-// In work that is recorded first, and with algorithms that are tuned, too.
+// A bias is also added separately in work that is recorded first, and with tuned algorithms.
 TEST_F(Gemms, AddTheBiasApartWheneverItIsAskedFor) {
   Fake().capturing = true;
   Try<BFloat16, BFloat16>({32, 1, 25, false, true, false, true});
@@ -168,7 +168,7 @@ TEST_F(Gemms, AddTheBiasApartWheneverItIsAskedFor) {
   Fake().capturing = true;
   Try<BFloat16, BFloat16>({32, 1, 25, false, true, false, true});
   EXPECT_EQ(Fake().heuristics, heuristics);
-  // Without a plain product it is an error.
+  // It is an error if there is no algorithm even for the plain product.
   Fake().heuristic_fails = true;
   EXPECT_THROW((Try<BFloat16, BFloat16>({32, 1, 26, false, true, false, true})), Error);
 }

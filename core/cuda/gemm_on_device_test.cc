@@ -1,4 +1,4 @@
-// Matrix products on cuda:0 against the host's; skipped where there is no device.
+// Compares matrix products on cuda:0 with the host's. Skipped without a device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ struct Case {
   int64_t M, N, K;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   int64_t pad = 0, shift = 0;  // elements between rows, and before the first
-  bool sums = false;           // of A's rows: A is transposed, C float32
+  bool sums = false;           // of A's rows; needs a transposed A and a float32 C
 };
 
 std::vector<float> Values(int64_t n, float seed) {
@@ -42,8 +42,8 @@ std::vector<float> Values(int64_t n, float seed) {
   return values;
 }
 
-// Computed on the device with elements of `type`, C of `c_type`; on the host in float64 from the
-// same rounded elements. Returns what the device gave.
+// Computes the product on the device, with elements of type T and a C of type C. Compares it with
+// the host's product in float64, from the same rounded elements. Returns the device's result.
 template <typename T, typename C>
 std::vector<float> Try(const Case& t, double tolerance) {
   SCOPED_TRACE(testing::Message() << ToString(DTypeOf<T>::value) << " to "
@@ -124,7 +124,8 @@ TEST_F(GemmOnDevice, MatchesTheHost) {
   }
 }
 
-// As the gradients of a layer's weight and bias come: in one product where the library can.
+// The sums of A's rows are right in shapes like those of weight and bias gradients. The library
+// computes both in one product if it can.
 TEST_F(GemmOnDevice, SumsRowsOfA) {
   for (const bool tune : {false, true}) {
     TuneGemms(tune);
@@ -151,7 +152,7 @@ TEST_F(GemmOnDevice, SumsRowsOfA) {
   }
 }
 
-// A batch is what its products are, whether the library has it as one or not.
+// A batch gives the same as its single products, whether or not the library runs it as one.
 TEST_F(GemmOnDevice, MultipliesBatches) {
   constexpr int64_t kBatch = 2, kM = 128, kN = 96, kK = 130, kGap = 64;
   constexpr int64_t kStride = kM * kK + kN * kK + kGap;  // more than any matrix has
@@ -206,7 +207,8 @@ TEST_F(GemmOnDevice, MultipliesBatches) {
   }
 }
 
-// Elements of 2 bytes at odd places, rows of odd lengths.
+// Matrices may begin at any element, such as 2-byte elements at odd multiples of 2. Rows may have
+// odd lengths.
 TEST_F(GemmOnDevice, TakesAnyAlignment) {
   for (const int64_t pad : {0, 1, 4}) {
     for (const int64_t shift : {1, 2, 3, 4, 8}) {
@@ -222,8 +224,7 @@ TEST_F(GemmOnDevice, TakesLargeSizes) {
   Try<float, float>({130, 130, 1000, false, false}, 1e-5);
 }
 
-// Biases and their gradients come with ordinary products: there is no need for kernels of their
-// own.
+// Biases and their gradients come with ordinary products, without separate kernels.
 TEST_F(GemmOnDevice, DoesWhatIsAskedInOneProduct) {
   ShowDebugLog(true);
   testing::internal::CaptureStderr();
@@ -255,7 +256,7 @@ TEST_F(GemmOnDevice, RoundsToTF32OnlyWhenAsked) {
   const auto exact = Try<float, float>({64, 64, 256}, 3e-6);
   AllowTf32(true);
   const auto rounded = Try<float, float>({64, 64, 256}, 2e-3);
-  // The emulator's products don't round; all GPUs that have kernels here do.
+  // The emulator's products don't round, but those of all GPUs with kernels here do.
   EXPECT_EQ(rounded == exact, FindDeviceBackend()->Build() == "emulated CUDA");
 }
 

@@ -13,7 +13,7 @@
 namespace lathe::cuda {
 namespace {
 
-constexpr int kCandidates = 16;  // algorithms that are timed at most
+constexpr int kCandidates = 16;  // at most so many algorithms are timed
 
 void CheckLt(const char* call, cublasStatus_t status) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -97,7 +97,7 @@ Plan::Plan(const GemmProblem& problem)
     Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
         static_cast<uint32_t>(problem.epilogue == Epilogue::kBias ? CUBLASLT_EPILOGUE_BIAS
                                                                   : CUBLASLT_EPILOGUE_BGRADB));
-    // No other type is allowed with these A and B.
+    // The library allows no other type with these A and B.
     Set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t{TypeOf(problem.d_type)});
   }
 }
@@ -134,7 +134,7 @@ void Plan::SetAddresses(const Operands& operands) {
     Set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   }
   if (problem_.batch == 1) return;
-  // Strides aren't part of the problem: copies of weights lie anywhere.
+  // Strides aren't part of the problem, because the copies of a weight may lie anywhere.
   Set(a_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.a_stride);
   Set(b_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.b_stride);
   Set(d_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.d_stride);
@@ -145,7 +145,7 @@ void Plan::SetAddresses(const Operands& operands) {
 
 std::vector<cublasLtMatmulAlgo_t> Plan::Candidates(const Operands& operands, int most) {
   const CublasLtLibrary& lt = CublasLt();
-  SetAddresses(operands);  // the alignment of a bias counts
+  SetAddresses(operands);  // the choice depends on the bias's alignment
   cublasLtMatmulPreference_t made = nullptr;
   CheckLt("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate(&made));
   const Descriptor<cublasLtMatmulPreferenceOpaque_t> preference(made, lt.MatmulPreferenceDestroy);
@@ -190,7 +190,7 @@ void Plan::Tune(const Operands& operands) {
   const std::vector<cublasLtMatmulAlgo_t> candidates = Candidates(operands, kCandidates);
   if (candidates.empty()) return;
   algorithm_ = candidates.front();
-  // A copy of D, as well aligned and not better.
+  // A copy of D, exactly as well aligned.
   const int64_t elements = (problem_.n - 1) * problem_.ldd + problem_.m;
   const int64_t stride = (elements + 255) / 256 * 256, size = SizeOf(problem_.d_type);
   struct Scratch {
@@ -202,7 +202,7 @@ void Plan::Tune(const Operands& operands) {
   try {
     scratch = std::make_unique<Scratch>(problem_.batch * stride * size + 256);
   } catch (const Error& e) {
-    if (e.code() == absl::StatusCode::kResourceExhausted) return;  // the first choice will do
+    if (e.code() == absl::StatusCode::kResourceExhausted) return;  // keeps the first choice
     throw;
   }
   Operands trial = operands;
@@ -219,7 +219,7 @@ void Plan::Tune(const Operands& operands) {
   std::vector<float> times;
   for (const cublasLtMatmulAlgo_t& candidate : candidates) {
     times.push_back(std::numeric_limits<float>::quiet_NaN());
-    if (Run(trial, candidate) != CUBLAS_STATUS_SUCCESS) continue;  // loads its kernel, too
+    if (Run(trial, candidate) != CUBLAS_STATUS_SUCCESS) continue;  // this run also loads the kernel
     watch.Start();
     for (int run = 0; run < kTimedRuns; ++run) Run(trial, candidate);
     times.back() = watch.Stop();

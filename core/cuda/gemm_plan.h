@@ -1,5 +1,5 @@
-// A product through cuBLASLt: descriptors and an algorithm for one GemmProblem, to be kept for all
-// products that are alike.
+// A plan is cuBLASLt's descriptors and an algorithm for one GemmProblem. It serves all products of
+// that problem.
 #pragma once
 
 #include <cublasLt.h>
@@ -17,56 +17,58 @@
 
 namespace lathe::cuda {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what NVIDIA recommends for Hopper
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // NVIDIA's recommendation for Hopper
 constexpr int kTimedRuns = 3;                           // of each algorithm
 
-// Where a product's matrices lie, in the order of GemmProblem.
+// The addresses of a product's matrices, named as in GemmProblem.
 struct Operands {
   const void* a;
   const void* b;
   void* d;
-  const void* bias;  // of D's type; its gradient, if that is the epilogue
+  const void* bias;  // of D's type; the bias's gradient if that is the epilogue
   void* workspace;   // kWorkspaceBytes
-  // From one product of a batch to the next, in elements.
+  // The distance from one product of a batch to the next, in elements.
   int64_t a_stride = 0, b_stride = 0, d_stride = 0, bias_stride = 0;
 };
 
-// Not thread-safe. One of Choose, Tune and Restore comes before the first Run.
+// Not thread-safe. The first Run comes after one of Choose, Tune and Restore.
 class Plan {
  public:
   explicit Plan(const GemmProblem& problem);
 
-  // Takes the library's first choice. Throws Error if there is none, but for optional problems:
-  // then the plan isn't usable. The same holds for Tune.
+  // Takes the library's first choice. If there is none, throws Error or, for an optional problem,
+  // sets `usable` to false. The latter holds for Tune, too.
   void Choose(const Operands& operands);
-  // Times what the library proposes, on these matrices, and takes the fastest; D keeps its values.
+  // Times the algorithms that the library proposes on these matrices, and takes the fastest. D
+  // keeps its values.
   void Tune(const Operands& operands);
-  // Takes what tuning has found before; false, and nothing changed, if the library refuses it.
+  // Takes an algorithm that earlier tuning found. Returns false and changes nothing if the library
+  // refuses it.
   bool Restore(const TunedGemm& tuned, const Operands& operands);
   TunedGemm Tuned() const;
 
-  // What the problem says, behind the work that is queued.
+  // Queues the problem's product. Throws Error if the library refuses.
   void Run(const Operands& operands);
-  // The same; false, and nothing done, if the library refuses.
+  // The same, but returns false without doing anything if the library refuses.
   bool Try(const Operands& operands);
 
   bool tuned = false;
-  // Of one run, where algorithms were timed; else NaN.
+  // The time of one run, if algorithms were timed; else NaN.
   float milliseconds = std::numeric_limits<float>::quiet_NaN();
-  // False: the (optional) problem must be solved otherwise.
+  // False if the (optional) problem must be solved in another way.
   bool usable = true;
 
  private:
-  // A descriptor of cuBLASLt's.
+  // A descriptor of cuBLASLt.
   template <typename T>
   using Descriptor = std::unique_ptr<T, cublasStatus_t (*)(T*)>;
   static Descriptor<cublasLtMatrixLayoutOpaque_t> Layout(DType type, int64_t rows, int64_t columns,
                                                          int64_t ld, int64_t batch);
 
-  // What of the operands is part of the descriptors.
+  // Sets the addresses and strides that belong to the descriptors.
   void SetAddresses(const Operands& operands);
   cublasStatus_t Run(const Operands& operands, const cublasLtMatmulAlgo_t& algorithm);
-  // At most `most` algorithms, the library's favourite first.
+  // Returns at most `most` algorithms, the library's favourite first.
   std::vector<cublasLtMatmulAlgo_t> Candidates(const Operands& operands, int most);
 
   GemmProblem problem_;
@@ -75,7 +77,8 @@ class Plan {
   cublasLtMatmulAlgo_t algorithm_ = {};
 };
 
-// "cuBLASLt 130100, NVIDIA H200": what algorithms that were tuned belong to.
+// Returns the system for which tuned algorithms are valid, like "cuBLASLt 130100, NVIDIA H200, 132
+// multiprocessors".
 std::string TunedSystem();
 
 }  // namespace lathe::cuda

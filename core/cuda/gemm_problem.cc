@@ -12,7 +12,8 @@
 namespace lathe::cuda {
 namespace {
 
-// A matrix of one column has any stride.
+// Returns the stride to use; a matrix of at most one column may have any. Throws InvalidArgument if
+// `ld` is too small.
 int64_t CheckedStride(const char* name, int64_t rows, int64_t columns, int64_t ld) {
   Check(ld >= rows || columns <= 1, "gemm", name, " has rows of ", rows,
         " elements but a stride of ", ld);
@@ -34,7 +35,7 @@ int AlignmentOf(const void* address) {
 
 namespace {
 
-// Of all addresses `stride` elements apart.
+// Returns the alignment of `address` and of all addresses that lie `stride` elements apart from it.
 int AlignmentOfAll(const void* address, int64_t stride, DType type) {
   const auto offset = reinterpret_cast<const void*>(stride * SizeOf(type));
   return std::min(AlignmentOf(address), AlignmentOf(offset));

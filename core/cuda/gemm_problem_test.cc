@@ -30,7 +30,7 @@ GemmArgs Args(int64_t M, int64_t N, int64_t K) {
           .c_type = DType::kF32};
 }
 
-// The element (row, column) of op(X), X column-major.
+// Returns the element (row, column) of op(X), where X is column-major.
 float At(const std::vector<float>& x, bool transpose, int64_t ld, int64_t row, int64_t column) {
   return x[static_cast<size_t>(transpose ? row * ld + column : column * ld + row)];
 }
@@ -62,7 +62,7 @@ TEST(GemmProblem, IsTheSameProductColumnMajor) {
                 a[static_cast<size_t>(args.transpose_a ? i * args.lda + r : r * args.lda + i)] *
                 b[static_cast<size_t>(args.transpose_b ? c * args.ldb + i : i * args.ldb + c)];
           }
-          // Row r, column c of C is row c, column r of D; A is the caller's B.
+          // Row r, column c of C is row c, column r of D, and A is the caller's B.
           for (int64_t i = 0; i < p.k; ++i) {
             sum += At(b, p.transpose_a, p.lda, c, i) * At(a, p.transpose_b, p.ldb, i, r);
           }
@@ -122,7 +122,7 @@ TEST(GemmProblem, AlignmentIsTheAddresss) {
   EXPECT_EQ(of(0x10000), 256);
 }
 
-// Whatever differs makes another plan; nothing else does.
+// Two products share a plan unless they differ in a field of the problem.
 TEST(GemmProblem, IsAKey) {
   const GemmArgs plain = Args(32, 64, 96);
   std::unordered_set<GemmProblem, GemmProblemHash> plans;

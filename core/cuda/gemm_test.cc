@@ -1,4 +1,4 @@
-// What gemm.cc asks of cuBLASLt, and when; with a library that computes on the host.
+// Tests when and how gemm.cc calls cuBLASLt, with a fake library that computes on the host.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,8 +46,8 @@ TEST_F(Gemms, AreRightForAllTypesLayoutsAndAddresses) {
   }
 }
 
-// Like `t`, `batch` times: with one A for all, Bs and Cs apart from each other, the latter in
-// either order. Compares with products of their own.
+// Runs a batch of `batch` products like `t`, and compares it with the same products one by one.
+// They share one A, unless `t` sums its rows. The Bs and the Cs lie apart from each other.
 template <typename T, typename C>
 void TryBatch(const Case& t, int64_t batch, int64_t gap = 8) {
   SCOPED_TRACE(testing::Message() << batch << " times " << t.M << " " << t.N << " " << t.K);
@@ -108,7 +108,7 @@ TEST_F(Gemms, OfABatchAreOne) {
   EXPECT_EQ(Fake().products.back().batch, 2);
   EXPECT_TRUE(Fake().products.back().bias_gradient);
   EXPECT_EQ(Fake().column_sums, 0);
-  // Other distances are no other problem.
+  // The distances between matrices aren't part of the problem.
   const int heuristics = Fake().heuristics;
   TryBatch<BFloat16, float>(WithSums(16, 8, 5), 2, 8 + 128);
   EXPECT_EQ(Fake().heuristics, heuristics);
@@ -223,7 +223,7 @@ TEST_F(Gemms, FailWithTheirShapes) {
             "fake error|");
   Fake().capturing = true;
   EXPECT_NE(why({17, 7, 9}).find("|run a step of these shapes"), std::string::npos);
-  // And go on.
+  // Later products still work.
   Fake().heuristic_fails = Fake().capturing = false;
   Fake().failing = {};
   EXPECT_EQ(why({17, 7, 9}), "");
@@ -250,7 +250,8 @@ TEST_F(Gemms, KeepAtMostSoManyPlans) {
                                           1, nullptr, DType::kF32, DType::kF32});
   }
   EXPECT_GE(Fake().heuristics, kMost);
-  // A plan has an operation and three layouts. Those of other tests count from 0, too.
+  // A plan has an operation and three layouts. `live` may be lower, since it also counts down for
+  // plans that earlier tests made.
   EXPECT_LE(Fake().live, 4 * kMost);
 }
 

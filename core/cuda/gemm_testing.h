@@ -1,4 +1,4 @@
-// gemm.cc with a library that computes on the host (fake_cublaslt.h), for its tests.
+// Helpers for tests of gemm.cc with a library that computes on the host (fake_cublaslt.h).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class Gemms : public testing::Test {
   }
 };
 
-// 256-byte aligned but for `shift` elements.
+// A matrix that begins `shift` elements behind a multiple of 256 bytes.
 template <typename T>
 struct Matrix {
   Matrix(int64_t elements, int64_t shift, float seed)
@@ -51,7 +51,7 @@ struct Case {
   bool sums = false;  // of A's rows
 };
 
-// Runs it and compares with a loop; C's padding must stay.
+// Runs the product and compares it with a loop. C's padding must not change.
 template <typename T, typename C>
 void Try(const Case& t) {
   SCOPED_TRACE(testing::Message() << t.M << " " << t.N << " " << t.K << " " << t.transpose_a
@@ -95,7 +95,7 @@ void Try(const Case& t) {
   }
 }
 
-// A product with the sums of A's rows.
+// Returns a product with the sums of A's rows.
 inline Case WithSums(int64_t M, int64_t N, int64_t K, bool accumulate = false, int64_t pad = 0,
                      int64_t shift = 0) {
   return {M, N, K, true, false, accumulate, false, pad, shift, true};

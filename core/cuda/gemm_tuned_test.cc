@@ -1,4 +1,4 @@
-// Which of cuBLASLt's algorithms gemm.cc takes, when it tunes, and what it keeps for later
+// Tests which of cuBLASLt's algorithms gemm.cc takes, when it tunes, and what it keeps for later
 // processes.
 #include <gtest/gtest.h>
 
@@ -28,17 +28,17 @@ TEST_F(Gemms, TakeTheFastestAlgorithmWhenTuned) {
   Try<BFloat16, float>({12, 7, 9});
   EXPECT_EQ(Fake().products.size(), runs + 1);
   EXPECT_EQ(Fake().products.back().algorithm, 4);
-  // Without being asked, the first; what was tuned stays.
+  // Without tuning the first algorithm is taken, but tuned problems keep theirs.
   TuneGemms(false);
   Try<BFloat16, float>({13, 7, 9});
   EXPECT_EQ(Fake().products.back().algorithm, 0);
   Try<BFloat16, float>({12, 7, 9});
   EXPECT_EQ(Fake().products.back().algorithm, 4);
-  // And is tuned when asked.
+  // A problem that has a plan is tuned once that is asked for.
   TuneGemms(true);
   Try<BFloat16, float>({13, 7, 9});
   EXPECT_EQ(Fake().products.back().algorithm, 4);
-  // Not where every run must take the same.
+  // Deterministic products always take the library's first choice.
   UseDeterministicGemms(true);
   Try<BFloat16, float>({12, 7, 9});
   EXPECT_EQ(Fake().products.back().algorithm, 0);
@@ -55,7 +55,7 @@ TEST_F(Gemms, SumRowsOfAAsIsFasterWhenTuned) {
   Fake().column_sums_milliseconds = 2;
   Try<BFloat16, float>(WithSums(12, 8, 10));
   EXPECT_FALSE(Fake().products.back().bias_gradient);
-  // Each is known now.
+  // Both are known now.
   const int sums = Fake().column_sums;
   const size_t products = Fake().products.size();
   Try<BFloat16, float>(WithSums(12, 8, 9));
@@ -68,14 +68,15 @@ TEST_F(Gemms, SumRowsOfAAsIsFasterWhenTuned) {
   EXPECT_EQ(Fake().products.size(), products + 2);
 }
 
-// What a fresh process does: tunes, and finds which algorithm. Exits with 0 if it is as expected.
+// Does what a fresh process does: tunes, and finds an algorithm. Exits with 0 if all is as
+// expected.
 void TuneAndExit(int heuristics, int checks, bool capturing = false) {
   TuneGemms(true);
   Fake().milliseconds = {5, 4, 3};
   Fake().capturing = capturing;
   Try<BFloat16, BFloat16>({12, 8, 11});
   const int plain = Fake().products.back().algorithm;
-  Fake().bias_gradient_milliseconds = 9;  // so much that sums are faster apart
+  Fake().bias_gradient_milliseconds = 9;  // so much that separate sums are faster
   Try<BFloat16, float>(WithSums(12, 8, 11));
   const auto& last = Fake().products.back();
   const auto ok = [](bool is, const char* what) {
@@ -91,7 +92,7 @@ void TuneAndExit(int heuristics, int checks, bool capturing = false) {
   std::exit(all ? 0 : 1);
 }
 
-// Each EXPECT_EXIT runs in a process of its own, from the start of the test.
+// Each EXPECT_EXIT runs in a separate process, from the start of the test.
 TEST(GemmTuningOfProcesses, IsDoneOnce) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const std::string folder = testing::TempDir() + "gemm_tuning_of_processes";
@@ -104,9 +105,9 @@ TEST(GemmTuningOfProcesses, IsDoneOnce) {
     EXPECT_NE(ReadFile(path).find(system), std::string::npos);
   }
   EXPECT_EXIT(TuneAndExit(0, 2), testing::ExitedWithCode(0), "");
-  // Needing nothing of the device, what is known is found while work is recorded, too.
+  // Known algorithms need nothing from the device, so they are found while work is recorded, too.
   EXPECT_EXIT(TuneAndExit(0, 2, true), testing::ExitedWithCode(0), "");
-  // What the library refuses is tuned again.
+  // An algorithm that the library refuses is tuned again.
   EXPECT_EXIT((Fake().checks_fail = true, TuneAndExit(2, 2)), testing::ExitedWithCode(0), "");
   setenv("LATHE_TUNE_CACHE", "", 1);
 }
@@ -126,7 +127,7 @@ TEST_F(Gemms, AreNotTunedWhileAStepIsRecorded) {
 }
 
 TEST_F(Gemms, TakeTheFirstWhereTuningHasNoMemory) {
-  Try<float, float>({1, 1, 1});  // the workspace is there
+  Try<float, float>({1, 1, 1});  // allocates the workspace
   Fake().milliseconds = {5, 4};
   DevicePool().ReleaseFreeSegments();
   Fake().free_memory = 0;

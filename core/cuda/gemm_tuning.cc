@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFormat = 1;
-constexpr size_t kMostKept = 1 << 14;  // of one system; ever new lengths must not fill the disk
+constexpr size_t kMostKept = 1 << 14;  // most entries of a system, so that the file stays small
 constexpr std::chrono::seconds kBetweenWrites{1};
 
 std::string Hex(const std::array<uint64_t, 8>& words) {
@@ -44,7 +44,7 @@ json ToJson(const TunedGemm& tuned) {
   return entry;
 }
 
-// Nothing if it is none.
+// Returns nothing if `entry` isn't valid.
 std::optional<TunedGemm> FromJson(const json& entry) {
   if (!entry.is_object()) return {};
   const auto algorithm = entry.find("algorithm"), time = entry.find("milliseconds");
@@ -59,7 +59,8 @@ std::optional<TunedGemm> FromJson(const json& entry) {
   return tuned;
 }
 
-// The file's contents; an empty one if there is none. Throws Error if it is damaged.
+// Returns the file's contents. They are empty if there is no file or it has another format. Throws
+// Error if the file is damaged.
 json ReadTuning(const std::string& path) {
   const json empty = {{"format", kFormat}, {"systems", json::object()}};
   std::error_code ignored;
@@ -140,7 +141,7 @@ void GemmTuning::Save() {
 void GemmTuning::SaveLocked() {
   if (added_.empty() || path_.empty()) return;
   const Algorithms added = std::move(added_);
-  added_.clear();  // whatever happens: nobody shall wait for a broken disk again and again
+  added_.clear();  // even if writing fails, so that nobody waits for a broken disk again and again
   try {
     json tuning;
     try {
@@ -152,7 +153,7 @@ void GemmTuning::SaveLocked() {
     json& algorithms = tuning["systems"][system_];
     if (!algorithms.is_object() || algorithms.size() >= kMostKept) algorithms = json::object();
     for (const auto& [key, tuned] : added) algorithms[key] = ToJson(tuned);
-    std::error_code ignored;  // writing says it better
+    std::error_code ignored;  // writing reports it better
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
     WriteFileAtomically(path_, tuning.dump(1) + "\n");
   } catch (const Error& e) {

@@ -1,16 +1,17 @@
-// The algorithms that tuning (GemmOptions::tune) has found to be the fastest, in a JSON file that
+// A JSON file of the algorithms that tuning (GemmOptions::tune) has found to be the fastest. It
 // outlives the process:
 //
 //   {"format": 1,
-//    "systems": {"cuBLASLt 130100, NVIDIA H200": {
+//    "systems": {"cuBLASLt 130100, NVIDIA H200, 132 multiprocessors": {
 //      "NT 768x3072x4096, ...": {"algorithm": "0a00...", "milliseconds": 0.031}, ...}}}
 //
-// An algorithm is cublasLtMatmulAlgo_t's 64 bytes, which NVIDIA lets one keep for the same version
-// of the library. Attention is a system of its own there (attention_dispatch.h), whose "algorithm"
-// is null where the own kernels are faster than the library's. Any number of processes may use the
-// file: each writes what it has found beside what is there by then, and where two write at once,
-// the last one wins. Problems with the file are never errors: then it is as if there were none, and
-// a line on stderr says so, once.
+// An algorithm is the 64 bytes of cublasLtMatmulAlgo_t, which NVIDIA allows to keep for the same
+// version of the library. Attention is a separate system in the file (attention_dispatch.h). Its
+// "algorithm" is null where Lathe's own kernels are faster than the library's.
+//
+// Any number of processes may use the file. Each adds its results to those that the file has by
+// then. If two write at once, the last one wins. Problems with the file are never errors. They
+// count as an empty file, and one line on stderr reports the first.
 #pragma once
 
 #include <array>
@@ -25,36 +26,37 @@
 namespace lathe::cuda {
 
 struct TunedGemm {
-  bool usable = true;                      // false: faster without the problem's epilogue
-  std::array<uint64_t, 8> algorithm = {};  // cublasLtMatmulAlgo_t; nothing of worth if not usable
+  bool usable = true;                      // false: faster in parts, or by Lathe's own attention
+  std::array<uint64_t, 8> algorithm = {};  // cublasLtMatmulAlgo_t; meaningless if not usable
   float milliseconds = 0;                  // of one run
 
   bool operator==(const TunedGemm&) const = default;
 };
 
-// "NT 768x3072x4096 ...": all that the problem's algorithm depends on.
+// Returns a key like "NT 768x3072x4096, ...", with everything that the problem's algorithm depends
+// on.
 std::string TuningKey(const GemmProblem& problem);
 
-// LATHE_TUNE_CACHE, if it is set, even to nothing; else lathe/gemm_tuning.json in XDG_CACHE_HOME or
-// ~/.cache. Empty: nothing is kept.
+// Returns LATHE_TUNE_CACHE if that is set, even to an empty string. Otherwise returns
+// lathe/gemm_tuning.json in XDG_CACHE_HOME or in ~/.cache. If the path is empty, nothing is kept.
 std::string TuningPath();
 
-// Thread-safe.
+// The tuned algorithms of one system. Thread-safe.
 class GemmTuning {
  public:
-  // system: library, its version and the GPU. Nothing is read yet.
+  // `system` names the library, its version and the GPU. The constructor doesn't read the file.
   GemmTuning(std::string path, std::string system);
   GemmTuning(const GemmTuning&) = delete;
   GemmTuning& operator=(const GemmTuning&) = delete;
   ~GemmTuning() { Save(); }
 
-  // Whether something is known of the problem; then *tuned is that.
+  // Returns true and sets *tuned if the problem is known.
   bool Find(const GemmProblem& problem, TunedGemm* tuned) {
     return Find(TuningKey(problem), tuned);
   }
   bool Find(const std::string& key, TunedGemm* tuned);
-  // Keeps it. The file is written now if it wasn't in the last second, else by a later call or
-  // Save.
+  // Adds an entry. Writes the file at once if the last second saw no write, else a later call or
+  // Save does.
   void Add(const GemmProblem& problem, const TunedGemm& tuned) { Add(TuningKey(problem), tuned); }
   void Add(const std::string& key, const TunedGemm& tuned);
   void Save();

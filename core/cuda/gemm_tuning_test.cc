@@ -23,14 +23,14 @@ class GemmTuningTest : public testing::Test {
   void SetUp() override {
     folder_ = testing::TempDir() + "gemm_tuning_XXXXXX";
     ASSERT_NE(mkdtemp(folder_.data()), nullptr);
-    path_ = folder_ + "/a/b/tuning.json";  // folders are made
+    path_ = folder_ + "/a/b/tuning.json";  // the folders are created
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   void Write(const std::string& contents) {
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
     WriteFileAtomically(path_, contents);
   }
-  // What another process would find.
+  // Looks the problem up as another process would.
   bool Finds(const GemmProblem& problem, TunedGemm* tuned, const std::string& system = kSystem) {
     GemmTuning tuning(path_, system);
     return tuning.Find(problem, tuned);
@@ -74,7 +74,7 @@ TEST_F(GemmTuningTest, IsFoundByTheNextProcess) {
 TEST_F(GemmTuningTest, KeepsWhatOthersHaveWritten) {
   GemmTuning first(path_, kSystem), second(path_, kSystem), third(path_, "another system");
   TunedGemm found;
-  EXPECT_FALSE(second.Find(Problem(1), &found));  // has read, before the first has written
+  EXPECT_FALSE(second.Find(Problem(1), &found));  // reads before the first writes
   first.Add(Problem(1), Tuned(1));
   second.Add(Problem(2), Tuned(2));
   third.Add(Problem(1), Tuned(3));
@@ -104,7 +104,7 @@ TEST_F(GemmTuningTest, IsWholeWhileManyWrite) {
     TunedGemm tuned;
     found += Finds(Problem(m), &tuned);
   }
-  EXPECT_GE(found, 10);  // who writes at once with another may lose
+  EXPECT_GE(found, 10);  // writers at the same time may lose entries
 }
 
 TEST_F(GemmTuningTest, IgnoresDamagedFilesAndWritesThemAnew) {
@@ -159,7 +159,7 @@ TEST_F(GemmTuningTest, PassesOverEntriesThatAreNone) {
   }
 }
 
-// A later format isn't damage, and isn't read either.
+// A file of a later format counts neither as damaged nor as readable.
 TEST_F(GemmTuningTest, PassesOverOtherFormats) {
   Write(R"({"format": 2, "systems": {}})");
   TunedGemm found;
@@ -199,7 +199,7 @@ TEST_F(GemmTuningTest, KeepsNothingWithoutAPath) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-// Whatever makes another plan is another key.
+// Two problems have different keys if they differ in any field.
 TEST_F(GemmTuningTest, KeysTellProblemsApart) {
   std::set<std::string> keys = {TuningKey({})};
   const auto add = [&](auto change) {

@@ -1,5 +1,4 @@
-// How kernels are started, for .cu files: one way that nvcc and the emulator of tests/emulator/
-// both understand.
+// Launches kernels from .cu files, in one way for nvcc and for the emulator of tests/emulator/.
 //
 //   __global__ void Scale(float* x, float by, int64_t n) {
 //     for (int64_t i = GlobalThread(); i < n; i += NumThreads()) x[i] *= by;
@@ -15,10 +14,10 @@
 
 namespace lathe::cuda {
 
-constexpr int kBlock = 256;     // threads of a block, where nothing else is said
-constexpr int kMaxGrid = 4096;  // blocks that flat kernels are started with at most: they loop
+constexpr int kBlock = 256;     // threads of a block, unless a kernel says otherwise
+constexpr int kMaxGrid = 4096;  // most blocks of a flat kernel, whose threads loop
 
-// Blocks for a flat kernel over n elements, one to each thread.
+// Returns the grid of a flat kernel over n elements, one to each thread up to kMaxGrid blocks.
 inline dim3 GridFor(int64_t n, int block = kBlock) {
   const int64_t blocks = (n + block - 1) / block;
   return dim3(static_cast<unsigned>(blocks < 1 ? 1 : blocks > kMaxGrid ? kMaxGrid : blocks));
@@ -31,7 +30,7 @@ __device__ inline int64_t NumThreads() { return static_cast<int64_t>(gridDim.x) 
 
 #ifdef __CUDACC__
 
-// The block's dynamic shared memory, 16-byte aligned.
+// Returns the block's dynamic shared memory, 16-byte aligned.
 template <typename T>
 __device__ T* DynamicShared() {
   extern __shared__ __align__(16) unsigned char lathe_dynamic_shared[];
@@ -72,6 +71,6 @@ void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
 
 }  // namespace lathe::cuda
 
-// kernel: a __global__ function; an instance of a template goes in parentheses.
+// Launches `kernel`, a __global__ function; an instance of a template goes in parentheses.
 #define LATHE_LAUNCH(kernel, grid, block, shared_bytes, ...) \
   ::lathe::cuda::Launch(#kernel, kernel, grid, block, shared_bytes, __VA_ARGS__)

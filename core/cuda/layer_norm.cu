@@ -1,5 +1,5 @@
-// Dropout + residual + layer normalisation: see core/cpu/layer_norm.h. Rows lie in registers:
-// norm_rows.h.
+// The device's fused dropout + residual + layer norm. core/cpu/layer_norm.h describes it. Rows are
+// held in registers (norm_rows.h).
 #include "lathe/core/cuda/norm_rows.h"
 #include "lathe/core/device_kernels.h"
 
@@ -51,8 +51,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Block c takes the c-th of gridDim.x parts of the rows, its warps (or the block) one after the
-// other, and leaves the sums of its rows in row c of partial, which may be null.
+// Block c takes the c-th of gridDim.x chunks of the rows. Its warps (or the block as a whole) take
+// these rows one after the other. The block writes its sums of weight and bias gradients to row c
+// of `partial`, which may be null.
 template <typename T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     BackwardKernel(T* dz, T* dx, float* partial, const T* dy, const T* z, const float* mean,
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
     });
     sum_g = RowSum(sum_g, scratch) / static_cast<float>(n);
     sum_gx = RowSum(sum_gx, scratch) / static_cast<float>(n);
-    // What is stored of dz is what dropout's gradient starts from.
+    // dx is computed from dz as it is stored, that is, rounded to T.
     float stored[kElements] = {};
     ForPacks<V>(n, [&](int i, int64_t column, bool valid) {
       if (!valid) return;
@@ -116,8 +117,8 @@ __global__ void __launch_bounds__(kThreads)
   StoreBlockSums<V>(partial + blockIdx.x * 2 * n, dw, db, n, sums);
 }
 
-// Thread row r adds chunks r, r + 32, ..., then the sums of the thread rows are added in their
-// order.
+// Thread row r adds chunks r, r + 32, and so on. Then the sums of the thread rows are added in the
+// order of r.
 __global__ void __launch_bounds__(1024)
     AddPartialsKernel(float* dweight, float* dbias, const float* partial, int64_t chunks,
                       int64_t n) {

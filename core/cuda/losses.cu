@@ -1,4 +1,4 @@
-// Losses and their gradients: see LossKernels in core/device_kernels.h.
+// Losses and their gradients. LossKernels in core/device_kernels.h describes them.
 #include <limits>
 
 #include "lathe/core/cuda/rows.h"
@@ -7,9 +7,9 @@
 namespace lathe::cuda {
 namespace {
 
-constexpr int64_t kMaxPartials = 1024;  // blocks that sum, each one part
+constexpr int64_t kMaxPartials = 1024;  // most blocks of a sum, each with one partial result
 
-// What a block of a loss's first pass found.
+// The result of one block in a loss's first pass.
 struct Partial {
   double sum, count;
 };
@@ -17,7 +17,8 @@ Partial* Partials() {
   return static_cast<Partial*>(Workspace(kMaxPartials * static_cast<int64_t>(sizeof(Partial))));
 }
 
-// The sums over a block of kBlock threads, in thread 0; all must come.
+// Stores the block's totals of `sum` and `count` in to[blockIdx.x]. All of its kBlock threads must
+// call this.
 __device__ void StorePartial(Partial* to, double sum, double count) {
   __shared__ double scratch[32];
   sum = BlockSum(sum, scratch);
@@ -25,8 +26,8 @@ __device__ void StorePartial(Partial* to, double sum, double count) {
   if (threadIdx.x == 0) to[blockIdx.x] = {sum, count};
 }
 
-// One block: loss = sum / divisor, where the divisor is `denominator` or, if that is 0, the count.
-// divisor_out may be null.
+// Runs as one block. Computes loss = sum / divisor. The divisor is `denominator` or, if that is 0,
+// the count. divisor_out may be null.
 __global__ void FinishLoss(float* loss, float* divisor_out, const Partial* partials, int64_t n,
                            double denominator) {
   __shared__ double scratch[32];
@@ -118,7 +119,7 @@ void CrossEntropyGrad(float* dlogits, const float* dloss, const float* saved, co
 
 // --- losses of pairs ---
 
-// Of a prediction and a target: the loss, and its derivatives by the one and by the other.
+// Each struct has the loss of a prediction and a target, and its derivatives with respect to both.
 struct Mse {
   static __device__ double Value(float p, float t) {
     const double difference = static_cast<double>(p) - t;

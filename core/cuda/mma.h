@@ -1,8 +1,9 @@
-// Tensor cores: products of 16 x 16 by 16 x 8 elements by one warp, and what loads and packs their
-// operands. T is BFloat16 or Float16, sums are float32.
+// Products on tensor cores, of 16 x 16 by 16 x 8 elements by one warp, and functions that load and
+// pack their operands. T is BFloat16 or Float16, and sums are float32.
 //
-// With g = lane / 4 and t = lane % 4, a lane holds of C, 16 x 8: rows g (c[0], c[1]) and g + 8
-// (c[2], c[3]), columns 2 t and 2 t + 1. All lanes of the warp must come to every function.
+// With g = lane / 4 and t = lane % 4, a lane holds four elements of the 16 x 8 result C. They lie
+// in columns 2 t and 2 t + 1 of row g (c[0], c[1]) and of row g + 8 (c[2], c[3]). All lanes of the
+// warp must call every function.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace lathe::cuda {
 
 #ifdef __CUDACC__
 
-// Two elements, the first in the lower half.
+// Packs two elements, the first into the lower half.
 template <typename T>
 __device__ inline uint32_t Pack(float low, float high) {
   uint32_t packed;
@@ -44,8 +45,8 @@ __device__ inline void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
   }
 }
 
-// Four 8 x 8 matrices from shared memory: lane 8 i + r says where row r of matrix i lies, at a
-// multiple of 16 bytes. A lane gets row g, columns 2 t and 2 t + 1 of each.
+// Loads four 8 x 8 matrices from shared memory. Lane 8 i + r gives the address of row r of matrix
+// i, a multiple of 16 bytes. A lane gets columns 2 t and 2 t + 1 of row g of each matrix.
 __device__ inline void LoadMatrices(uint32_t (&to)[4], const void* row) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -53,7 +54,7 @@ __device__ inline void LoadMatrices(uint32_t (&to)[4], const void* row) {
                : "r"(at)
                : "memory");
 }
-// A lane gets column g, rows 2 t and 2 t + 1 of each.
+// The same, but a lane gets rows 2 t and 2 t + 1 of column g of each matrix.
 __device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -89,22 +90,22 @@ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row) {
 
 #endif
 
-// --- operands from matrices in shared memory with `ld` elements from row to row ---
+// --- operands from matrices in shared memory, with `ld` elements from row to row ---
 
-// The left operand: rows r0 to r0 + 15, columns c0 to c0 + 15.
+// Loads the left operand: rows r0 to r0 + 15, columns c0 to c0 + 15.
 template <typename T>
 __device__ inline void LoadLeft(uint32_t (&a)[4], const T* x, int ld, int r0, int c0) {
   const int lane = threadIdx.x % 32;
   LoadMatrices(a, x + (r0 + lane % 16) * ld + c0 + lane / 16 * 8);
 }
-// Two right operands, b[0], b[1] and b[2], b[3], of a product with the transpose of x: columns n0
-// to n0 + 7 and n0 + 8 to n0 + 15 of it are rows of x. Its rows k0 to k0 + 15.
+// Loads two right operands from the transpose of x: its rows k0 to k0 + 15. Columns n0 to n0 + 7 go
+// to b[0] and b[1], columns n0 + 8 to n0 + 15 to b[2] and b[3].
 template <typename T>
 __device__ inline void LoadRightTransposed(uint32_t (&b)[4], const T* x, int ld, int k0, int n0) {
   const int lane = threadIdx.x % 32;
   LoadMatrices(b, x + (n0 + lane / 16 * 8 + lane % 8) * ld + k0 + lane / 8 % 2 * 8);
 }
-// The same of a product with x itself.
+// The same, but from x itself.
 template <typename T>
 __device__ inline void LoadRight(uint32_t (&b)[4], const T* x, int ld, int k0, int n0) {
   const int lane = threadIdx.x % 32;

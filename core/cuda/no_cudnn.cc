@@ -1,4 +1,4 @@
-// Stands for attention_cudnn.cc where cuDNN's headers were missing.
+// Replaces attention_cudnn.cc in builds without cuDNN's headers.
 #include "lathe/core/cuda/attention_library.h"
 #include "lathe/core/device_libraries.h"
 

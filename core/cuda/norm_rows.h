@@ -1,7 +1,7 @@
-// Rows that kernels of layer normalisation hold in registers: by a warp up to 1,024 columns and by
-// a block beyond. A row's columns form nb = ceil(n / 4) groups {b, nb + b, 2 nb + b, 3 nb + b},
-// which share a block of dropout's random bits; a thread holds whole groups: V neighbouring ones at
-// a time, of each quarter row.
+// Rows that layer norm kernels hold in registers. A warp holds a row of up to 1,024 columns, a
+// block a longer one. A row's columns form nb = ceil(n / 4) groups {b, nb + b, 2 nb + b, 3 nb + b},
+// each of which shares a block of dropout's random bits. A thread holds whole groups, V consecutive
+// ones at a time, and so V columns in each quarter of the row.
 #pragma once
 
 #include "lathe/core/cpu/layer_norm.h"
@@ -11,8 +11,8 @@
 
 namespace lathe::cuda {
 
-// Calls body(i, column, valid): V elements, the i-th and following of this thread's kElements, lie
-// at `column`. Unless valid, the row has no such columns.
+// Calls body(i, column, valid) for the thread's kElements elements, V at a time. Elements i to i +
+// V - 1 lie at `column` and behind it. If not `valid`, the row has no such columns.
 template <int V, typename Body>
 __device__ void ForPacks(int64_t n, Body body) {
   const int64_t quarter = (n + 3) / 4;
@@ -27,12 +27,13 @@ __device__ void ForPacks(int64_t n, Body body) {
   }
 }
 
-// The sum over the row's threads: a warp, or the block. scratch: shared, 32 floats.
+// Returns the sum over the row's threads, which are a warp or the block. scratch: 32 floats in
+// shared memory.
 __device__ inline float RowSum(float x, float* scratch) {
   return blockDim.x == 32 ? WarpSum(x) : BlockSum(x, scratch);
 }
 
-// Zeroes what is dropped of this thread's elements of the row and scales the others.
+// Applies dropout to this thread's elements of the row: zeroes some and scales the others.
 template <int V>
 __device__ void DropOut(float* x, int64_t row, const cpu::DropoutMask& mask, int64_t n) {
   const int32_t sample = mask.row_samples[row], position = mask.row_positions[row];
@@ -56,7 +57,7 @@ __device__ void DropOut(float* x, int64_t row, const cpu::DropoutMask& mask, int
 struct RowMoments {
   float mean, rstd;
 };
-// Of a row whose elements this thread has in `values`, in each of the row's threads.
+// Returns the moments of a row to each of its threads. `values` has this thread's elements.
 template <int V>
 __device__ RowMoments MomentsOf(const float* values, int64_t n, double eps, float* scratch) {
   float sum = 0;
@@ -74,8 +75,8 @@ __device__ RowMoments MomentsOf(const float* values, int64_t n, double eps, floa
   return {m, 1 / sqrtf(variance + static_cast<float>(eps))};
 }
 
-// to: (2 n), the block's sums of dw, then of db, over its warps in their order. sums: shared,
-// 2 kWarpColumns.
+// Stores the block's sums, which are added over its warps in order. to: [2 n] gets those of dw,
+// then those of db. sums: 2 kWarpColumns floats in shared memory.
 template <int V>
 __device__ void StoreBlockSums(float* to, const float* dw, const float* db, int64_t n,
                                float* sums) {
@@ -102,7 +103,8 @@ __device__ void StoreBlockSums(float* to, const float* dw, const float* db, int6
   for (int64_t c = threadIdx.y * 32 + threadIdx.x; c < 2 * n; c += blockDim.y * 32) to[c] = sums[c];
 }
 
-// dweight += the sums over chunks of partial's (chunks, 2 n) first n columns, dbias of the others.
+// Sums partial: [chunks, 2 n] over the chunks. Adds the first n sums to dweight and the others to
+// dbias.
 void AddNormPartials(float* dweight, float* dbias, const float* partial, int64_t chunks, int64_t n);
 
 }  // namespace lathe::cuda

@@ -1,4 +1,4 @@
-// With how many blocks and threads kernels of layer normalisation are started (norm_rows.h).
+// The numbers of blocks and threads of layer norm kernels (norm_rows.h).
 #pragma once
 
 #include <algorithm>
@@ -9,31 +9,34 @@
 
 namespace lathe::cuda {
 
-constexpr int kElements = 32;                               // of a row, held by one thread
-constexpr int kWarpColumns = 1024;                          // rows that a warp can hold
-constexpr int kNormForwardRows = 4, kNormBackwardRows = 8;  // rows of a block at once, a warp each
+constexpr int kElements = 32;                               // elements of a row in one thread
+constexpr int kWarpColumns = 1024;                          // longest row that a warp holds
+constexpr int kNormForwardRows = 4, kNormBackwardRows = 8;  // a block's rows at once, a warp each
 constexpr int kWideBlock = 1024;
 
-// Parts of the rows, a block each, whose weight gradients are summed apart.
+// Returns the number of chunks of rows. Each is a block's, and has separate sums of weight
+// gradients.
 inline int64_t NormChunks(int64_t rows, int64_t n) {
   const int64_t blocks = n <= kWarpColumns ? 264 : 132;  // two or one for each multiprocessor
   return std::min(blocks, (rows + kNormBackwardRows - 1) / kNormBackwardRows);
 }
 
-// Threads that hold a row of n columns, V neighbouring ones at a time: whole warps.
+// Returns the number of threads that hold a row of n columns, V consecutive ones at a time. It is a
+// multiple of a warp.
 inline int64_t NormThreads(int64_t n, int V) {
   const int64_t groups = ((n + 3) / 4 + V - 1) / V, per_thread = kElements / (4 * V);
   return ((groups + per_thread - 1) / per_thread + 31) / 32 * 32;
 }
 
-// Blocks for rows of which a block holds so many at once; at most 2^20, they loop.
+// Returns the grid for `rows` rows, of which a block holds rows_of_block at once. It has at most
+// 2^20 blocks, which loop.
 inline dim3 NormRowsGrid(int64_t rows, int64_t rows_of_block) {
   return dim3(static_cast<unsigned>(
       std::clamp<int64_t>((rows + rows_of_block - 1) / rows_of_block, 1, 1 << 20)));
 }
 
-// Calls body(integral constants V, most threads of a block; the block's shape): rows_of_block rows
-// of n columns at a time where warps can hold them.
+// Calls body(V, max_threads, block) with integral constants and the block's shape. If a warp can
+// hold a row of n columns, a block takes rows_of_block rows at a time, else one.
 template <int kMostV, typename Body>
 void WithNormShape(int64_t n, bool aligned, int rows_of_block, Body body) {
   const auto with = [&](auto v) {

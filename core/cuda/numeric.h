@@ -1,5 +1,5 @@
-// Numbers in kernels: loads and stores of the three activation types as float, sums over warps and
-// blocks in a fixed order, and dropout's random bits, which are those of the CPU.
+// Numbers in kernels. There are loads and stores of the three activation types as float, and sums
+// over warps and blocks in a fixed order. Dropout's random bits are the same as on the CPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +20,7 @@ __device__ inline float Load(const BFloat16& x) {
   return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
 }
 __device__ inline void Store(float& to, float x) { to = x; }
-// Rounds to nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even. NaN stays NaN.
 __device__ inline void Store(BFloat16& to, float x) {
   const uint32_t u = __float_as_uint(x);
   const uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
@@ -38,13 +38,13 @@ inline void Store(Float16& to, float x) { to = Float16(x); }
 
 constexpr unsigned kFullWarp = 0xffffffffu;
 
-// The sum over a warp's 32 lanes, in every lane; all must come.
+// Returns the sum over a warp's 32 lanes to every lane. All lanes must call this.
 template <typename T>
 __device__ inline T WarpSum(T x) {
   for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(kFullWarp, x, by);
   return x;
 }
-// The largest; NaN if there is one.
+// Returns the largest value of the warp, or NaN if there is one.
 __device__ inline float WarpMax(float x) {
   for (int by = 16; by > 0; by /= 2) {
     const float other = __shfl_xor_sync(kFullWarp, x, by);
@@ -52,13 +52,13 @@ __device__ inline float WarpMax(float x) {
   }
   return x;
 }
-// The sum over a block of whole warps along x, in every thread; all must come. `scratch`: shared,
-// 32 elements, free for other use after the next __syncthreads().
+// Returns the sum over a block of whole warps along x to every thread. All threads must call this.
+// scratch: 32 elements in shared memory, free for other use after the next __syncthreads().
 template <typename T>
 __device__ inline T BlockSum(T x, T* scratch) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
   x = WarpSum(x);
-  __syncthreads();  // whoever used scratch before is done
+  __syncthreads();  // earlier readers of scratch are done
   if (lane == 0) scratch[warp] = x;
   __syncthreads();
   T sum = T(0);
@@ -66,19 +66,21 @@ __device__ inline T BlockSum(T x, T* scratch) {
   return sum;
 }
 
-// The mask that a kernel was given, with the step of now.
+// Returns the mask with its present step, which may lie on the device.
 __device__ inline cpu::DropoutMask Resolved(cpu::DropoutMask mask) {
   if (mask.device_step != nullptr) mask.step = static_cast<uint32_t>(*mask.device_step);
   return mask;
 }
-// Dropout's bits of columns b, nb + b, 2 nb + b and 3 nb + b of a row of n columns, nb = ceil(n/4).
+// Returns dropout's bits of columns b, nb + b, 2 nb + b and 3 nb + b of a row of n columns, with nb
+// = ceil(n / 4).
 __device__ inline PhiloxBlock DropoutBits(const cpu::DropoutMask& mask, int32_t sample,
                                           int32_t position, uint32_t b) {
   return Philox4x32(
       {{b, static_cast<uint32_t>(position), static_cast<uint32_t>(sample), mask.step}}, mask.key0,
       mask.key1);
 }
-// Of one column: a quarter of the work above is used. 0 <= column < n.
+// Returns dropout's bits of one column, 0 <= column < n. This uses only a quarter of the work
+// above.
 __device__ inline uint32_t DropoutBitsOf(const cpu::DropoutMask& mask, int32_t sample,
                                          int32_t position, int64_t n, int64_t column) {
   const int64_t blocks = (n + 3) / 4;

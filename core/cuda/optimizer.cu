@@ -1,5 +1,5 @@
-// Flat passes over parameters, gradients and moments: see DeviceOptimizerKernels in
-// core/device_kernels.h.
+// Flat passes over parameters, gradients and moments. DeviceOptimizerKernels in
+// core/device_kernels.h describes them.
 #include <algorithm>
 
 #include "lathe/core/cuda/dispatch.h"
@@ -15,15 +15,15 @@ __device__ inline bool IsFinite(float x) {
   return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// The elements of the arena that the block works on.
+// The elements of the arena that a block works on.
 struct Chunk {
-  int64_t range;     // its number
-  int64_t begin, n;  // of the arena
+  int64_t range;     // index of its range
+  int64_t begin, n;  // in the arena
 };
 
-// Finds block `chunk` by halving the list of ranges.
+// Finds chunk number `chunk` by bisection of the ranges.
 __device__ inline Chunk FindChunk(const DeviceRange* ranges, int64_t count, int64_t chunk) {
-  int64_t low = 0, high = count;  // the last range that begins at or before the chunk is in there
+  int64_t low = 0, high = count;  // [low, high) contains the last range with first_chunk <= chunk
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
     if (ranges[middle].first_chunk <= chunk) {
@@ -37,8 +37,8 @@ __device__ inline Chunk FindChunk(const DeviceRange* ranges, int64_t count, int6
   return {low, range.begin + skip, min(kDeviceChunk, range.n - skip)};
 }
 
-// Calls update(i, N) for every N elements of a chunk from its first on, and update(i, 1) for those
-// that are left; N is 4 where all pointers allow it.
+// ForChunk calls update(i, Width<4>{}) for every four elements of a chunk if all pointers are
+// aligned for that. It calls update(i, Width<1>{}) for each of the others.
 template <int N>
 struct Width {
   static constexpr int value = N;
@@ -56,7 +56,8 @@ __device__ inline bool AlignedTo(uintptr_t bytes, const void* pointer) {
 
 constexpr unsigned kNaNBits = 0x7fc00000u;
 
-// What a step does before parameters change; by one thread. Returns whether they do.
+// Decides whether the step is taken, and updates the steps and the scaler's state. One thread calls
+// this. Returns true if parameters change.
 __device__ inline bool TakeStep(const ScaledStep& scaled, int64_t advance) {
   if (scaled.steps == nullptr) return true;
   ScaledSteps& steps = *scaled.steps;
@@ -70,7 +71,7 @@ __device__ inline bool TakeStep(const ScaledStep& scaled, int64_t advance) {
   const bool taken = steps.found_inf == 0;
   steps.skipped = !taken;
   steps.taken += taken && !held_back;
-  // Of several optimizers that make a step with the same pass, any.
+  // If several optimizers step after the same backward pass, one skipped step is enough.
   scaler.skipped = !taken || (scaler.stepped != 0 && scaler.skipped != 0);
   scaler.stepped = 1;
   scaler.num_skipped += !taken;
@@ -80,7 +81,7 @@ __device__ inline bool TakeStep(const ScaledStep& scaled, int64_t advance) {
   return taken && !held_back;
 }
 
-// One block.
+// Runs as one block.
 __global__ void RatesKernel(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges,
                             int64_t count, RateRule rule, const RateValues* values,
                             const double* lrs, ScaledStep scaled) {
@@ -267,7 +268,7 @@ void Norm(float* result, const float* g, int64_t n, void* scratch, int64_t scrat
   LATHE_LAUNCH(FinishNorm, dim3(1), kBlock, 0, result, partials, grid.x);
 }
 
-// One warp.
+// Runs as one warp.
 __global__ void ClipKernel(float* factor, const float* norm, const ClipValues* values, float* latch,
                            const ScalerState* scaler) {
   const ClipValues clip = *values;
@@ -297,7 +298,7 @@ void Clip(float* factor, const float* norm, const ClipValues* values, float* lat
 
 __global__ void ClampKernel(float* g, int64_t n, float limit) {
   for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
-    const float low = g[i] < -limit ? -limit : g[i];  // NaN stays
+    const float low = g[i] < -limit ? -limit : g[i];  // NaN stays NaN
     g[i] = low > limit ? limit : low;
   }
 }
@@ -312,7 +313,7 @@ __global__ void BeginPassKernel(ScalerState* scaler, ScalerRule rule) {
   if (threadIdx.x != 0 || scaler->stepped == 0) return;
   scaler->stepped = 0;
   if (scaler->skipped != 0) {
-    constexpr float kSmallest = 1.17549435e-38f;  // never 0, which nothing can be divided by
+    constexpr float kSmallest = 1.17549435e-38f;  // never 0, since gradients are divided by it
     const float smaller = scaler->scale * rule.backoff_factor;
     scaler->scale = smaller < kSmallest ? kSmallest : smaller;
     scaler->growth_tracker = 0;
@@ -338,7 +339,7 @@ __global__ void UnscaleKernel(float* g, int64_t n, const ScalerState* scaler, Sc
     g[i] *= inverse;
     finite = finite && IsFinite(g[i]);
   }
-  if (!finite) steps->found_inf = 1;  // whoever writes writes the same
+  if (!finite) steps->found_inf = 1;  // all writers write the same value
 }
 
 void Unscale(float* g, int64_t n, const ScalerState* scaler, ScaledSteps* steps) {

@@ -1,4 +1,4 @@
-// The device's optimizer kernels against the host's.
+// Compares the device's optimizer kernels with the host's.
 #include "lathe/core/cpu/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -55,8 +55,8 @@ class DeviceOptimizer : public testing::Test {
   }
 };
 
-// Stretches of an arena of kSize elements, with gaps, of odd lengths and begins, and longer than a
-// chunk; one of none.
+// Returns slices of an arena of kSize elements. There are gaps between them, odd lengths and
+// beginnings, one slice that is empty, and some that are longer than a chunk.
 constexpr int64_t kSize = 12000;
 std::vector<DeviceRange> Ranges() {
   return {{.begin = 0, .n = 1},       {.begin = 16, .n = 4103}, {.begin = 4128, .n = 0},
@@ -83,9 +83,9 @@ Tensor BytesToDevice(const std::vector<T>& values) {
   return Tensor::FromVector(bytes).To(kGpu);
 }
 
-// The ranges in device memory, every other one with a narrow copy, and their rates.
+// The ranges and their rates in device memory. Every other range has a narrow copy.
 struct DeviceRanges {
-  std::vector<Tensor> narrow;  // undefined: none
+  std::vector<Tensor> narrow;  // undefined for ranges without a copy
   Tensor memory, rates_memory;
   int64_t count, chunks;
 
@@ -193,7 +193,7 @@ TEST_F(DeviceOptimizer, NothingChangesIfTheClipFactorIsNotFinite) {
   }
 }
 
-// PyTorch's formula, in double.
+// SGD follows PyTorch's formula, computed here in double.
 TEST_F(DeviceOptimizer, Sgd) {
   for (const DType type : {DType::kBF16, DType::kF16}) {
     for (const int method : {0, 1, 2}) {  // plain, momentum, Nesterov
@@ -238,12 +238,13 @@ TEST_F(DeviceOptimizer, Norm) {
     EXPECT_FLOAT_EQ(Norm(rest), static_cast<float>(std::sqrt(squares))) << n;
     g[n / 2] = kNaN;
     EXPECT_TRUE(std::isnan(Norm(ToDevice(g))));
-    g[n / 2] = 3e38f;  // whose square is no float
+    g[n / 2] = 3e38f;  // its square overflows a float
     EXPECT_FLOAT_EQ(Norm(ToDevice(g)), 3e38f);
   }
 }
 
-// The host's formulas in double, for stretches that have been updated differently often.
+// Rates follow the host's formulas, computed here in double. The slices have had different numbers
+// of updates.
 TEST_F(DeviceOptimizer, Rates) {
   const std::vector<DeviceRange> ranges = {
       {.begin = 0, .n = 5, .weight_decay = 0.1, .group = 1, .counter = 3},
@@ -284,7 +285,7 @@ TEST_F(DeviceOptimizer, Rates) {
   }
 }
 
-// A scaler's steps: rates follow the schedule's steps, which follow the steps that were taken.
+// With a loss scaler, rates follow the schedule, which advances only after steps that were taken.
 TEST_F(DeviceOptimizer, RatesOfStepsThatAreSkipped) {
   const Tensor range = BytesToDevice(std::vector<DeviceRange>{{.begin = 0, .n = 5, .group = 1}});
   const Tensor rates = BytesToDevice(std::vector<DeviceRates>(1));
@@ -302,7 +303,7 @@ TEST_F(DeviceOptimizer, RatesOfStepsThatAreSkipped) {
     now.found_inf = found;
     Tensor(steps).CopyFrom(BytesToDevice(std::vector<ScaledSteps>{now}));
   };
-  // One letter a step: '.' good, '!' overflow. Each is followed by a step of the schedule.
+  // Each letter is a step: '.' is good, '!' overflows. A step of the schedule follows each.
   const std::string letters = "..!.!!.";
   int64_t taken = 0, advanced = 0;
   for (size_t i = 0; i < letters.size(); ++i) {
@@ -339,7 +340,7 @@ TEST_F(DeviceOptimizer, RatesOfStepsThatAreSkipped) {
     const ScalerState state = get(scaler, ScalerState());
     EXPECT_EQ(state.num_skipped, static_cast<int64_t>(i) + 1 - taken);
     EXPECT_EQ(state.stepped, 1);
-    // Nobody has begun another pass: one of several steps that is skipped counts.
+    // No other pass has begun, so the state is skipped as soon as one of the steps is.
     EXPECT_EQ(state.skipped, taken < static_cast<int64_t>(i) + 1);
   }
 }
@@ -388,7 +389,7 @@ TEST_F(DeviceOptimizer, Clip) {
     }
     EXPECT_EQ(clip(2, 1, losses).norm, 2);
     EXPECT_EQ(clip(0.5f, 1, losses, 0, false).factor, 1);
-    // With a scale of 8.
+    // The scaler's scale is 8.
     for (const float smallest : {7.0f, 8.0f, 9.0f}) {
       const Clipped clipped = clip(bad, 1, {1, 2}, 0, true, smallest);
       EXPECT_TRUE(std::isnan(clipped.factor));
@@ -438,7 +439,7 @@ TEST_F(DeviceOptimizer, Unscale) {
   }
 }
 
-// Against the rule on the host.
+// The scale follows the scaler's rule, computed here on the host.
 TEST_F(DeviceOptimizer, BeginPass) {
   const ScalerRule rule = {.growth_factor = 3, .backoff_factor = 0.5f, .growth_interval = 4};
   Tensor scaler = BytesToDevice(std::vector<ScalerState>{{.scale = 1e-38f}});

@@ -14,12 +14,12 @@ namespace lathe::cuda {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kStep = 512;           // sizes of blocks are multiples of it
-constexpr int64_t kLargestSmall = kMiB;  // larger requests have segments of their own
+constexpr int64_t kStep = 512;           // blocks' sizes are multiples of it
+constexpr int64_t kLargestSmall = kMiB;  // larger requests have separate segments
 constexpr int64_t kSmallSegment = 2 * kMiB;
-constexpr int64_t kLargeSegment = 20 * kMiB;  // at least so much is taken for large requests
-constexpr int64_t kLargeStep = 2 * kMiB;      // in multiples of it
-// What is left of a block when a large request takes a part is worth a block of its own from here.
+constexpr int64_t kLargeSegment = 20 * kMiB;  // least segment for large requests
+constexpr int64_t kLargeStep = 2 * kMiB;      // their sizes are multiples of it
+// A large request splits a block only if at least this many bytes are left over.
 constexpr int64_t kSmallestLargeRest = kMiB;
 
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -32,7 +32,7 @@ std::string Readable(int64_t bytes) {
   return unit == 0 ? absl::StrCat(bytes, " bytes") : absl::StrFormat("%.1f %s", value, units[unit]);
 }
 
-// A hint for who asks now.
+// Returns a hint that suits the present requester of memory.
 const char* WhatHelps() {
   if (AskedForState()) {
     return "parameters, gradients and the optimizer's state take as much whatever the batch "
@@ -105,7 +105,8 @@ void Pool::Free(void* memory) {
   free.emplace(part->second.bytes, part->first);
 }
 
-// A free part of at least `bytes` in a new segment, or in one of the other kind if need be.
+// Returns a free part of at least `bytes`, in a new segment or, as a last resort, in one of the
+// other kind.
 Pool::Parts::iterator Pool::Grow(int64_t bytes, bool small) {
   const int64_t least = small ? kSmallSegment : RoundUp(bytes, kLargeStep);
   const int64_t wanted = small ? kSmallSegment : std::max(least, kLargeSegment);
@@ -118,7 +119,7 @@ Pool::Parts::iterator Pool::Grow(int64_t bytes, bool small) {
     part = AddSegment(least, small);
     if (part != parts_.end()) return part;
   }
-  if (small) {  // rather a piece of what is meant for large requests than none
+  if (small) {  // better a piece of a segment for large requests than none
     const FreeParts& free = FreePartsOf(false);
     if (const auto fit = free.lower_bound({bytes, nullptr}); fit != free.end()) {
       return parts_.find(fit->second);

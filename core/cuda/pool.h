@@ -1,13 +1,13 @@
-// Memory of a device, cached: tensors come and go all the time, while the device's own allocation
-// waits for its work.
+// A cache of device memory. Tensors come and go all the time, but the device's own allocation waits
+// for its work.
 //
-// Memory is taken from the device in segments, which are split into blocks as they are asked for;
-// free neighbours become one block again. Requests up to 1 MiB share segments of 2 MiB, larger ones
-// have segments of their own of at least 20 MiB, where small ones go if there is no room elsewhere.
-// The smallest free block that suffices is taken.
+// The pool takes segments from the device and splits them into blocks on demand. Adjacent free
+// blocks are merged. Requests up to 1 MiB share segments of 2 MiB. Larger ones have separate
+// segments of at least 20 MiB, which also serve small requests if there is no room elsewhere. A
+// request takes the smallest free block that suffices.
 //
 // All work on the device goes to one stream, so a block may be handed out again while older work
-// still uses it. Any thread may call.
+// still uses it. Any thread may call these functions.
 #pragma once
 
 #include <cstdint>
@@ -20,46 +20,46 @@
 
 namespace lathe::cuda {
 
-// Where segments come from.
+// The source of segments.
 class PoolDevice {
  public:
   virtual ~PoolDevice() = default;
-  // 512-byte aligned; null if there is no room. Other errors are thrown.
+  // Returns memory that is 512-byte aligned, or null if there is no room. Throws for other errors.
   virtual void* Allocate(int64_t bytes) = 0;
-  // Waits for work that may use it. Never throws.
+  // Gives a segment back, after waiting for work that may use it. Never throws.
   virtual void Release(void* segment) = 0;
-  // Whether a pool that finds no room may give free segments back. Recorded work may still use
-  // them.
+  // Returns true if a pool without room may give free segments back. If not, recorded work may
+  // still use them.
   virtual bool MayRelease() { return true; }
   struct Room {
     int64_t free = 0, total = 0;  // bytes
-    int64_t recorded = 0;         // that other pools hold for recorded work
+    int64_t recorded = 0;         // bytes that other pools hold for recorded work
   };
   virtual Room Memory() = 0;
 };
 
 struct PoolStatistics {
-  int64_t allocated = 0, peak_allocated = 0;  // bytes of blocks in use, as they were rounded up
+  int64_t allocated = 0, peak_allocated = 0;  // bytes of used blocks, rounded up
   int64_t reserved = 0, peak_reserved = 0;    // bytes of segments
   int64_t segments = 0;
-  int64_t largest_free = 0;  // bytes of the largest block that isn't in use
+  int64_t largest_free = 0;  // bytes of the largest free block
   int64_t allocations = 0;   // blocks handed out so far
-  int64_t retries = 0;       // how often free segments were given back because there was no room
+  int64_t retries = 0;       // times that free segments were given back for lack of room
 };
 
 class Pool {
  public:
-  // `device` must outlive the pool, which keeps its segments when it goes.
+  // `device` must outlive the pool. The pool's destructor doesn't give segments back.
   explicit Pool(PoolDevice& device) : device_(device) {}
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // At least `bytes`, 512-byte aligned. Throws ResourceExhausted if there is no room even after
-  // free segments have been given back.
+  // Returns at least `bytes`, 512-byte aligned. Throws ResourceExhausted if there is no room even
+  // after free segments have been given back.
   void* Allocate(int64_t bytes);
-  // What Allocate returned. Never throws.
+  // Frees a block that Allocate returned. Never throws.
   void Free(void* memory);
-  // Gives segments without a block in use back to the device, whatever MayRelease says.
+  // Gives all segments without a used block back to the device, even if MayRelease returns false.
   void ReleaseFreeSegments();
 
   PoolStatistics Statistics() const;
@@ -86,7 +86,7 @@ class Pool {
     bool small;
   };
 
-  // All with mutex_ held.
+  // Callers of these hold mutex_.
   FreeParts& FreePartsOf(bool small) { return free_[small ? 0 : 1]; }
   Parts::iterator Grow(int64_t bytes, bool small);
   Parts::iterator AddSegment(int64_t bytes, bool small);  // end() if there is no room

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// Addresses without memory behind them.
+// Hands out addresses without memory behind them.
 class FakeDevice : public PoolDevice {
  public:
   explicit FakeDevice(int64_t total) : total_(total) {}
@@ -26,7 +26,7 @@ class FakeDevice : public PoolDevice {
     if (used_ + bytes > total_) return nullptr;
     used_ += bytes;
     char* begin = next_;
-    next_ += bytes;  // segments touch each other: their blocks must not become one
+    next_ += bytes;  // segments are adjacent, but their blocks must not be merged
     segments[begin] = bytes;
     return begin;
   }
@@ -47,8 +47,8 @@ class FakeDevice : public PoolDevice {
   char* next_ = reinterpret_cast<char*>(int64_t{1} << 40);
 };
 
-// What must hold whatever was done: blocks cover the segments, free neighbours are one, and the
-// statistics are what the blocks add up to.
+// Checks what must always hold. Blocks cover the segments, no two free neighbours remain, and the
+// statistics match the blocks.
 void CheckWhole(const Pool& pool, const FakeDevice& device) {
   int64_t reserved = 0, allocated = 0, largest_free = 0;
   for (const auto& [begin, bytes] : device.segments) reserved += bytes;
@@ -159,7 +159,7 @@ TEST(Pool, GivesFreeSegmentsBackAndRetries) {
   EXPECT_EQ(device.segments.size(), 1u);
 }
 
-// Where there is no room for a segment as large as usual, one that just suffices will do.
+// If a segment of the usual size finds no room, the pool takes one that just suffices.
 TEST(Pool, TakesSmallerSegmentsWhereRoomIsScarce) {
   FakeDevice device(10 * kMiB);
   Pool pool(device);
@@ -175,7 +175,7 @@ TEST(Pool, SmallRequestsFindRoomAmongLargeOnes) {
   char* const small = static_cast<char*>(pool.Allocate(1024));
   EXPECT_EQ(small, large + 12 * kMiB);
   char* const next = static_cast<char*>(pool.Allocate(512));
-  EXPECT_EQ(device.allocations, 5);  // 20 MiB; for each small one 2 MiB, twice, in vain
+  EXPECT_EQ(device.allocations, 5);  // one of 20 MiB, and four vain attempts at 2 MiB
   CheckWhole(pool, device);
   for (void* block : {small, next, large}) pool.Free(block);
   CheckWhole(pool, device);
@@ -228,7 +228,7 @@ TEST(Pool, SaysWhyThereIsNoRoom) {
     EXPECT_EQ(error_of(), "[cuda] out of memory: linear (forward) asked for 10.0 MiB|use smalle");
   }
   EXPECT_EQ(error_of(), "[cuda] out of memory: 10.0 MiB asked for|use a smal");
-  EXPECT_NE(pool.Allocate(5 * kMiB), nullptr);  // it goes on
+  EXPECT_NE(pool.Allocate(5 * kMiB), nullptr);  // the pool still works
   try {
     pool.Allocate(kMiB << 30);
     FAIL() << "no error";
@@ -262,7 +262,7 @@ TEST(Pool, PeaksStartAnew) {
   pool.Free(nullptr);
 }
 
-// Random sequences against a list of what is in use.
+// Random sequences of requests never give overlapping blocks, compared with a list of used ones.
 TEST(Pool, BlocksNeverOverlap) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

@@ -1,4 +1,5 @@
-// Sums over dimensions, softmax and log-softmax: see ReduceKernels in core/device_kernels.h.
+// Sums over dimensions, softmax and log-softmax. ReduceKernels in core/device_kernels.h describes
+// them.
 #include <algorithm>
 
 #include "lathe/core/cuda/dispatch.h"
@@ -22,7 +23,7 @@ struct Walk {
     for (int d = 0; d < count; ++d) n *= sizes[d];
     return n;
   }
-  // Where its element i lies.
+  // Returns the offset of element i.
   __device__ int64_t Offset(int64_t i) const {
     int64_t offset = 0;
     for (int d = count - 1; d > 0; --d) {
@@ -50,10 +51,11 @@ __device__ void StoreDouble(T& to, double x) {
   }
 }
 
-// Both kernels give y (parts, m): y[p, o] is the sum of the elements [p * length, (p + 1) * length)
-// of `summed` at element o of `kept`; m and n are their numbers of elements.
+// Both kernels compute y: [parts, m]. Element y[p, o] belongs to element o of `kept`. It is the sum
+// over elements p * length to (p + 1) * length - 1 of `summed`. m and n are the numbers of elements
+// of `kept` and `summed`.
 
-// For what is summed along the innermost dimension.
+// For sums along the innermost dimension.
 template <typename Group, typename To, typename From>
 __global__ void SumRows(To* y, const From* x, Walk kept, Walk summed, int64_t m, int64_t n,
                         int64_t parts, int64_t length) {
@@ -69,9 +71,9 @@ __global__ void SumRows(To* y, const From* x, Walk kept, Walk summed, int64_t m,
   }
 }
 
-// For what stays along the innermost dimension: a block of (32, 8) threads takes 32 columns, and
-// block y is the part; thread row t adds elements t, t + 8, ..., then the eight sums are added in
-// their order.
+// For an innermost dimension that is kept. A block of (32, 8) threads takes 32 columns of part
+// blockIdx.y. Thread row t adds elements t, t + 8, and so on. Then the eight sums are added in the
+// order of t.
 constexpr int kColumns = 32, kThreadRows = 8;
 
 template <typename To, typename From>
@@ -115,7 +117,8 @@ void LaunchSumColumns(To* y, const From* x, const Walk& kept, const Walk& summed
                n, length);
 }
 
-// Few sums over many elements are made in parts, whose bounds depend on the sizes alone.
+// If there are few sums over many elements, each is computed in parts. Their bounds depend on the
+// sizes alone, so the order of additions is fixed.
 template <typename T>
 void SumTo(T* y, const T* x, const WalkDims& dims) {
   constexpr int64_t kBlocks = 1024, kRowPart = 4096, kColumnPart = 64;
@@ -151,7 +154,8 @@ void Sum(void* y, const void* x, DType type, const WalkDims& dims) {
   });
 }
 
-// kLog: y_rj = x_rj - m_r - ln s_r, else e^(x_rj - m_r) / s_r, with s_r = sum_k e^(x_rk - m_r).
+// If kLog, y_rj = x_rj - m_r - ln s_r, else e^(x_rj - m_r) / s_r. m_r is the largest x_rk of the
+// row, and s_r = sum_k e^(x_rk - m_r).
 template <bool kLog, typename Group, typename T>
 __global__ void SoftmaxRows(T* y, const T* x, int64_t rows, int64_t n) {
   for (int64_t r = Group::First(); r < rows; r += Group::Count()) {

@@ -1,4 +1,4 @@
-// Rows and who works on them: a warp each where rows are short, else a block each.
+// Groups of threads that work on rows: a warp for each short row, or a block for each long one.
 #pragma once
 
 #include "lathe/core/cuda/launch.h"
@@ -6,7 +6,7 @@
 
 namespace lathe::cuda {
 
-// In kernels of blocks of kBlock threads along x:
+// For kernels whose blocks have kBlock threads along x:
 //   for (int64_t r = Group::First(); r < rows; r += Group::Count()) {
 //     for (int64_t c = Group::Rank(); c < columns; c += Group::kThreads) ...
 //     const float sum = Group::Sum(part);  // in every thread of the group, in a fixed order
@@ -33,25 +33,25 @@ struct BlockPerRow {
     __shared__ T scratch[32];
     return BlockSum(x, scratch);
   }
-  // NaN if there is one.
+  // Returns NaN if there is one.
   static __device__ float Max(float x) {
     __shared__ float scratch[32];
     x = WarpMax(x);
-    __syncthreads();  // whoever used scratch before is done
+    __syncthreads();  // earlier readers of scratch are done
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
     __syncthreads();
     return WarpMax(scratch[threadIdx.x % (kBlock / 32)]);
   }
 };
 
-// Blocks for so many rows; at most `most`, they loop.
+// Returns the grid for `rows` rows. It has at most `most` blocks, which loop.
 template <typename Group>
 dim3 GridForRows(int64_t rows, int64_t most = kMaxGrid) {
   const int64_t blocks = (rows + Group::kRowsInBlock - 1) / Group::kRowsInBlock;
   return dim3(static_cast<unsigned>(blocks < 1 ? 1 : blocks > most ? most : blocks));
 }
 
-// Calls body(Group{}) with the group for rows of so many columns.
+// Calls body(Group{}) with the group for rows of `columns` columns.
 template <typename Body>
 void WithRowGroup(int64_t columns, Body body) {
   if (columns <= 1024) return body(WarpPerRow{});

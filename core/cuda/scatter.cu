@@ -1,10 +1,10 @@
-// Sums of rows by number, for the gradients of look-ups: see RowSumKernels in
-// core/device_kernels.h.
+// Sums of rows by number, for the gradients of look-ups. RowSumKernels in core/device_kernels.h
+// describes them. A row's number, index[row], is the row of `to` that it is added to.
 //
-// The first row with a number sums all rows with it, in their order, so no sum depends on who comes
-// first. It finds them by looking through the numbers behind it until it has as many as there are.
-// Numbers that more than kFew rows have are summed in two stages: over chunks of kChunk rows, then
-// over chunks.
+// The first row with a number sums all rows with that number in order, so the result doesn't depend
+// on timing. It searches the numbers behind it until it has found all occurrences. If more than
+// kFew rows have a number, they are summed in two stages: over chunks of kChunk rows, then over the
+// chunks.
 #include <algorithm>
 
 #include "lathe/core/cuda/launch.h"
@@ -18,14 +18,15 @@ namespace {
 constexpr int kChunk = 128;  // rows; a warp looks at their numbers at once
 constexpr int kFew = 64;
 constexpr int kWarps = 4;   // of a block
-constexpr int kAtOnce = 4;  // rows whose loads are under way together
+constexpr int kAtOnce = 4;  // rows that are loaded at the same time
 
 struct Args {
   int64_t count, num_rows, columns, skipped;
-  // [num_rows] each, zeroed: how many rows have a number, and count - the first of them.
+  // [num_rows] each, zeroed at first: how often each number occurs, and `count` minus the first row
+  // that has it.
   int* occurrences;
   int* first;
-  float* partial;  // [count, columns]; rows that lead a chunk's rows of a frequent number
+  float* partial;  // [count, columns]; only rows that lead in a chunk are used
 };
 
 template <typename Index>
@@ -33,8 +34,8 @@ __device__ bool Counts(Index number, const Args& args) {
   return number >= 0 && number < args.num_rows && number != args.skipped;
 }
 
-// A warp counts 32 rows: one of those with the same number for all of them, as frequent numbers
-// would hold each other up.
+// A warp counts 32 rows. One lane adds for all rows with the same number, because the atomic
+// additions for a frequent number would wait for each other.
 template <typename Index>
 __global__ void CountKernel(const Index* index, Args args) {
   const int lane = threadIdx.x % 32;
@@ -55,7 +56,8 @@ __global__ void CountKernel(const Index* index, Args args) {
   }
 }
 
-// Bit l of found[k]: row begin + 32 k + l has the number. All lanes of a warp come.
+// Sets bit l of found[k] if row begin + 32 k + l has the number. All lanes of a warp must call
+// this.
 template <typename Index>
 __device__ void Find(const Index* index, int64_t count, int64_t begin, Index number,
                      unsigned* found) {
@@ -69,11 +71,11 @@ __device__ void Find(const Index* index, int64_t count, int64_t begin, Index num
   for (int k = 0; k < kChunk / 32; ++k) found[k] = __ballot_sync(kFullWarp, numbers[k] == number);
 }
 
-// Adds rows of x to a lane's V columns, one after the other but with several loads under way.
+// Adds rows of x to a lane's V columns, one after the other, but loads several at the same time.
 template <typename T, int V>
 class RowAdder {
  public:
-  // x: at the lane's first column; active: whether the lane has columns.
+  // x points at the lane's first column; `active` is false if the lane has no columns.
   __device__ RowAdder(const T* x, int64_t columns, bool active)
       : x_(x), columns_(columns), active_(active) {}
   __device__ void Add(int64_t row) {
@@ -102,10 +104,10 @@ class RowAdder {
   int64_t columns_;
   bool active_;
   int waiting_ = 0;
-  int64_t rows_[kAtOnce] = {};  // the last ones; `waiting_` of them are yet to be added
+  int64_t rows_[kAtOnce] = {};  // the latest; `waiting_` of them aren't added yet
 };
 
-// A warp's part of the work: a row and 32 V columns, of which the lane has V.
+// The part of one warp: a row and 32 V columns, of which each lane has V.
 struct Part {
   int64_t row, column;
 };
@@ -116,7 +118,7 @@ __device__ Part PartOf(const Args& args) {
   return {warp / tiles, (warp % tiles * 32 + threadIdx.x) * V};
 }
 
-// The first of a chunk's rows of a frequent number sums them.
+// For each frequent number, the first row in a chunk that has it sums all such rows of the chunk.
 template <typename T, typename Index, int V>
 __global__ void SumChunksKernel(const T* x, const Index* index, Args args) {
   const auto [row, column] = PartOf<V>(args);
@@ -132,7 +134,7 @@ __global__ void SumChunksKernel(const T* x, const Index* index, Args args) {
   for (int k = 0; k < kChunk / 32; ++k) {
     for (unsigned bits = found[k]; bits != 0; bits &= bits - 1) {
       const int64_t at = begin + 32 * k + __ffs(static_cast<int>(bits)) - 1;
-      if (is_first && at != row) return;  // another row leads: for all lanes alike
+      if (is_first && at != row) return;  // another row leads; all lanes return
       is_first = false;
       adder.Add(at);
     }
@@ -144,7 +146,7 @@ __global__ void SumChunksKernel(const T* x, const Index* index, Args args) {
   StorePack(args.partial + row * args.columns + column, out);
 }
 
-// The first row with a number adds all of them to `to`.
+// The first row with a number adds all rows with that number to `to`.
 template <typename T, typename Index, int V>
 __global__ void SumKernel(T* to, const T* x, const Index* index, Args args) {
   const auto [row, column] = PartOf<V>(args);

@@ -1,4 +1,4 @@
-// Ops that move elements: see ShapeKernels in core/device_kernels.h.
+// Ops that move elements. ShapeKernels in core/device_kernels.h describes them.
 #include <algorithm>
 
 #include "lathe/core/cuda/launch.h"
@@ -7,8 +7,9 @@
 namespace lathe::cuda {
 namespace {
 
-// Calls body(Unit{}) with the largest type to copy by that divides all of these, in bytes:
-// addresses, strides, lengths. They are multiples of `size`, 2 or 4.
+// Calls body(Unit{}) with the type to copy by: 16 bytes if that divides all of `bytes`, else an
+// element. `bytes` has the addresses, strides and lengths, all multiples of `size`, which is 2 or
+// 4.
 template <typename Body>
 void WithUnit(int64_t size, std::initializer_list<int64_t> bytes, Body body) {
   if (std::all_of(bytes.begin(), bytes.end(), [](int64_t b) { return b % 16 == 0; })) {
@@ -109,7 +110,8 @@ void GatherRows(const void* in, const void* index, DType index_type, void* out, 
   run(int64_t{});
 }
 
-// Blocks along y: matrices. The rows to clear are few; those along x share them.
+// blockIdx.y is the matrix, and the blocks along x share its rows. A few blocks suffice, since
+// there are few rows to clear.
 template <typename Unit>
 __global__ void ClearRowsKernel(ClearRowsArgs args, int64_t units) {
   Unit* const matrix = static_cast<Unit*>(args.matrices[blockIdx.y]);

@@ -20,7 +20,7 @@ void UploadRing::WaitForOldest() {
 
 int64_t UploadRing::Reserve(int64_t bytes) {
   int64_t begin = head_;
-  if (begin + bytes > bytes_) {  // what is left at the end is too short
+  if (begin + bytes > bytes_) {  // too little room is left at the end
     while (!pieces_.empty() && pieces_.front().begin >= head_) WaitForOldest();
     begin = 0;
   }
@@ -72,7 +72,7 @@ bool UploadAhead::Copy(void* to, const void* from, int64_t bytes) {
   Slot& slot = slots_[next_];
   if (slot.memory == nullptr) return false;
   next_ = 1 - next_;
-  ahead_.Follow(slot.read);  // of the copy before the last one
+  ahead_.Follow(slot.read);  // the last use of this slot, two copies ago
   ring_.Copy(slot.memory, from, bytes);
   ahead_.Record(slot.filled);
   work_.Follow(slot.filled);

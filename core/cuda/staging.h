@@ -1,6 +1,6 @@
-// Copies between the host's ordinary memory and a device, through memory that the device reaches by
-// itself (pinned): a copy to the device is queued and the host goes on, without waiting for the
-// work before it, and may change its own memory at once.
+// Copies between the host's ordinary memory and a device, through pinned memory, which the device
+// can reach by itself. A copy to the device is only queued. The host goes on without waiting for
+// earlier work, and may change its own memory at once.
 #pragma once
 
 #include <cstdint>
@@ -14,45 +14,47 @@ namespace lathe::cuda {
 class CopyQueue {
  public:
   virtual ~CopyQueue() = default;
-  // Pinned memory, 256-byte aligned, for good; null if there is none to be had.
+  // Returns pinned memory, 256-byte aligned, which is never freed. Returns null if there is none.
   virtual void* AllocatePinned(int64_t bytes) = 0;
-  // Queues a copy. On the host's side the memory must stay as it is until it has run.
+  // Queues a copy. The memory on the host must not change until the copy has run.
   virtual void Copy(void* to, const void* from, int64_t bytes, bool to_device) = 0;
-  // A place in the queue; recorded anew where it is needed again.
+  // A position in the queue. Record sets it, again and again if needed.
   using Mark = void*;
   virtual Mark NewMark() = 0;
   virtual void Record(Mark mark) = 0;
-  // Until all is done that was queued before the mark.
+  // Waits until all work queued before the mark is done.
   virtual void Wait(Mark mark) = 0;
-  // Until all is done.
+  // Waits until all work is done.
   virtual void Synchronize() = 0;
 
-  // Of the device; null without room. For as long as the process lives.
+  // Returns device memory that lives as long as the process, or null if there is no room.
   virtual void* AllocateOnDevice(int64_t bytes) = 0;
   // Queues a copy on the device.
   virtual void CopyOnDevice(void* to, const void* from, int64_t bytes) = 0;
-  // What is queued here from now on waits for what was queued before the mark, wherever that is.
+  // Makes work queued here from now on wait for the work before the mark, which may be in another
+  // queue.
   virtual void Follow(Mark mark) = 0;
 };
 
-// To the device. The pinned memory is a ring of pieces: the host waits only when the ring is full
-// of copies that haven't run. Any thread may call.
+// Copies to the device. The pinned memory is a ring of pieces. The host waits only if the ring is
+// full of copies that haven't run. Any thread may call.
 class UploadRing {
  public:
-  // `queue` must outlive it. Memory is pinned at the first copy; without any, copies wait.
+  // `queue` must outlive the ring. The first copy pins the memory. Without pinned memory, copies
+  // wait until they have run.
   UploadRing(CopyQueue& queue, int64_t bytes) : queue_(queue), bytes_(bytes) {}
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
 
-  // `from` may change once it returns. Larger copies than a quarter of the ring go in parts.
+  // `from` may change once this returns. Copies larger than a quarter of the ring are split.
   void Copy(void* to, const void* from, int64_t bytes);
 
  private:
   struct Piece {
     int64_t begin, end;
-    CopyQueue::Mark mark;  // after its copy
+    CopyQueue::Mark mark;  // behind the piece's copy
   };
-  // Where so many bytes of the ring are free. With mutex_ held.
+  // Returns the beginning of `bytes` free bytes in the ring. The caller holds mutex_.
   int64_t Reserve(int64_t bytes);
   void WaitForOldest();
 
@@ -62,23 +64,23 @@ class UploadRing {
   char* ring_ = nullptr;
   bool tried_ = false;
   int64_t head_ = 0;                    // where the next piece begins
-  std::deque<Piece> pieces_;            // whose copies may not have run, oldest first
+  std::deque<Piece> pieces_;            // their copies may not have run; oldest first
   std::vector<CopyQueue::Mark> marks_;  // free
 };
 
-// To the device, beside its work: the copy from the host goes to one of two places of its own on a
-// queue of its own, and what is queued for the work is a copy from there. So the numbers of the
-// next step arrive while the present one computes. Any thread may call.
+// Copies to the device while its work goes on. The copy from the host goes to one of two slots, on
+// a separate queue. The work's queue only has a copy from that slot. So the inputs of the next step
+// arrive while the present step computes. Any thread may call.
 class UploadAhead {
  public:
-  // work, ahead: two queues that outlive it. slot_bytes: the most that one copy takes.
+  // Both queues must outlive this. slot_bytes is the size of the largest copy.
   UploadAhead(CopyQueue& work, CopyQueue& ahead, int64_t slot_bytes)
       : work_(work), ahead_(ahead), slot_bytes_(slot_bytes), ring_(ahead, 4 * slot_bytes) {}
   UploadAhead(const UploadAhead&) = delete;
   UploadAhead& operator=(const UploadAhead&) = delete;
 
-  // Behind the work that is queued. `from` may change once it returns. False, and nothing is done:
-  // too many bytes, or no memory for the two places.
+  // Queues the copy behind the queued work. `from` may change once this returns. Returns false
+  // without doing anything if there are too many bytes, or no memory for the two slots.
   bool Copy(void* to, const void* from, int64_t bytes);
 
  private:
@@ -98,14 +100,15 @@ class UploadAhead {
   int next_ = 0;
 };
 
-// To the host: one half of the memory is filled while the other is emptied. Any thread may call.
+// Copies to the host. One half of the memory is filled while the other is emptied. Any thread may
+// call.
 class DownloadBuffer {
  public:
   DownloadBuffer(CopyQueue& queue, int64_t bytes) : queue_(queue), half_(bytes / 2) {}
   DownloadBuffer(const DownloadBuffer&) = delete;
   DownloadBuffer& operator=(const DownloadBuffer&) = delete;
 
-  // Waits for the work that is queued and for the copy.
+  // Waits for the queued work and for the copy.
   void Copy(void* to, const void* from, int64_t bytes);
 
  private:

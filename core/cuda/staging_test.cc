@@ -11,7 +11,7 @@
 namespace lathe::cuda {
 namespace {
 
-// A device that does nothing until it has to: who changes memory too early is caught.
+// A device that runs nothing until it must. So the tests notice memory that changes too early.
 class LateQueue : public CopyQueue {
  public:
   void* AllocatePinned(int64_t bytes) override {
@@ -54,7 +54,7 @@ class LateQueue : public CopyQueue {
     const std::lock_guard lock(mutex_);
     queued_.push_back({.after = *static_cast<Place*>(mark)});
   }
-  // The device gets on with it, unless that waits for another queue.
+  // Runs up to n queued items, but stops at one that waits for another queue.
   void RunSome(size_t n) {
     const std::lock_guard lock(mutex_);
     for (; n > 0 && !queued_.empty() && queued_.front().after.IsDone(); --n) RunOne();
@@ -76,7 +76,7 @@ class LateQueue : public CopyQueue {
     void* to = nullptr;
     const void* from = nullptr;
     int64_t bytes = 0;
-    Place after = {};  // another queue's, usually
+    Place after = {};  // usually in another queue
   };
   void RunUntil(size_t position) {
     while (done_ < position) {
@@ -188,8 +188,8 @@ TEST(UploadRing, DoesWithoutPinnedMemory) {
   EXPECT_EQ(on_device, 7);
 }
 
-// Steps read one place, whose numbers each of them gets ahead of time, in any order that the two
-// queues may run in.
+// All steps read the same place on the device. Each reads its own inputs, which arrive ahead of
+// time, in whatever order the two queues run.
 TEST(UploadAhead, EachStepReadsItsOwnNumbers) {
   constexpr size_t kBytes = 512;
   int64_t ran_ahead = 0;
@@ -206,7 +206,7 @@ TEST(UploadAhead, EachStepReadsItsOwnNumbers) {
       read.emplace_back(n);
       ASSERT_TRUE(upload.Copy(input.data(), from.data(), static_cast<int64_t>(n)));
       std::fill(from.begin(), from.end(), 'x');
-      // The step, in three parts.
+      // The step reads its inputs in three parts.
       const size_t third = n / 3;
       char* const to = read.back().data();
       work.CopyOnDevice(to, input.data(), static_cast<int64_t>(third));
@@ -214,7 +214,7 @@ TEST(UploadAhead, EachStepReadsItsOwnNumbers) {
       work.CopyOnDevice(to + 2 * third, input.data() + 2 * third,
                         static_cast<int64_t>(n - 2 * third));
       for (int turn = 0; turn < 4; ++turn) {
-        // Seeds differ in which of the two is quicker.
+        // The seed decides which of the two queues is faster.
         (random() % 8 < seed % 9 ? work : ahead).RunSome(random() % 4);
       }
       ran_ahead += std::memcmp(work.device.data() + step % 2 * static_cast<int64_t>(kBytes),

@@ -1,11 +1,11 @@
-// Time that the device takes.
+// Measures the time that the device takes.
 #pragma once
 
 #include "lathe/core/cuda/device.h"
 
 namespace lathe::cuda {
 
-// Events around work on the stream.
+// Two events around work on the stream.
 class Stopwatch {
  public:
   Stopwatch() {
@@ -20,7 +20,7 @@ class Stopwatch {
   Stopwatch& operator=(const Stopwatch&) = delete;
 
   void Start() { CheckCuda("cudaEventRecord", cudaEventRecord(events_[0], Stream())); }
-  // Milliseconds since Start; waits.
+  // Waits for the work. Returns the milliseconds since Start.
   float Stop() {
     float milliseconds = 0;
     CheckCuda("cudaEventRecord", cudaEventRecord(events_[1], Stream()));

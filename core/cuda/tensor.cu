@@ -1,4 +1,5 @@
-// What tensors need on a device: fill, convert, add, scale, add a row to all rows.
+// The operations that tensors themselves need on a device: fill, convert, add, scale, add a row to
+// all rows.
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
@@ -8,7 +9,7 @@
 namespace lathe::cuda {
 namespace {
 
-// bool, integers and floating types as the host converts them: through float where one of them is
+// Converts bool, integers and floating types as the host does: through float if one of them is
 // narrow, else as C++ does.
 template <typename To, typename From>
 __device__ void Convert(To& to, const From& from) {
@@ -67,7 +68,7 @@ __global__ void ScaleByKernel(T* to, const float* factor, int64_t n) {
   for (int64_t i = GlobalThread(); i < n; i += NumThreads()) Store(to[i], Load(to[i]) * f);
 }
 
-// n: elements of all rows.
+// n is the number of elements of all rows.
 template <typename T>
 __global__ void AddRowKernel(T* to, const float* row, int64_t n, int64_t columns, int64_t ld) {
   for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {

@@ -1,4 +1,4 @@
-// Activation functions, by themselves; dense layers have theirs built in (linear.h).
+// Activation functions on their own. Dense layers apply theirs themselves (linear.h).
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@ namespace lathe {
 
 using ActivationKind = cpu::ActivationKind;
 
-// By Transformers' names (gelu, gelu_new, gelu_pytorch_tanh, relu, tanh, silu, swish, ...); throws
-// InvalidArgument listing the known ones.
+// Returns the activation that Transformers calls `name` (gelu, gelu_new, gelu_pytorch_tanh, relu,
+// tanh, silu, swish, ...). Throws InvalidArgument, with the known names, for any other name.
 ActivationKind ParseActivation(const std::string& name);
 
-// act(x), any shape; x itself for kNone.
+// Returns act(x), of x's shape; for kNone x itself.
 Tensor Activation(const Tensor& x, ActivationKind activation);
 
 }  // namespace lathe

@@ -15,8 +15,8 @@
 namespace lathe {
 namespace {
 
-// GELU of float32 and bfloat16 is computed in whole registers and what is left of them: x/2 (1 +
-// erf(x / sqrt 2)) as the C library has it in float64.
+// GELU in float32 and bfloat16 equals x/2 (1 + erf(x / sqrt 2)) as the C library computes it in
+// float64. Both whole registers and the elements left over at the end are tested.
 TEST(Activation, GeluIsThatOfTheLibrary) {
   const auto& all = cpu::Kernels<cpu::ActivationKernels>();
   std::vector<float> x;
@@ -55,7 +55,7 @@ TEST(Activation, GeluIsThatOfTheLibrary) {
     ASSERT_NEAR(static_cast<float>(narrow_again[i]), value(rounded), eighth_bit) << rounded;
     ASSERT_NEAR(static_cast<float>(narrow_dx[i]), derivative(rounded), 0.005) << rounded;
   }
-  // What is not finite, in whole registers and at their end.
+  // Infinity and NaN stay what they are, in whole registers and in the elements left over.
   const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   for (const int64_t size : {2, 32}) {
     std::vector<float> from(static_cast<size_t>(size), inf), to(from), gradient(from);
@@ -74,7 +74,7 @@ TEST(Activation, GeluIsThatOfTheLibrary) {
   }
 }
 
-// Where 16-byte loads aren't allowed, activations and their gradients are the same.
+// Activations and their gradients are the same at addresses that don't allow 16-byte loads.
 TEST(Activation, UnalignedOnDevices) {
   if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
   constexpr int64_t kN = 61;

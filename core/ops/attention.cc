@@ -13,8 +13,9 @@
 namespace lathe {
 namespace {
 
-// Tokens of all sequences; -1 if the device alone knows. Checks each sequence where the host can
-// read them. longest: tokens of the longest one or, elsewhere than on the host, their limit.
+// Returns the number of tokens of all sequences, or -1 if only the device knows it. Sets `longest`
+// to the length of the longest sequence, or to max_seqlen on a device. Checks each sequence if
+// cu_seqlens lies on the host.
 int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& longest) {
   const int64_t batch = sequences.size(), given = sequences.num_tokens;
   Check(batch >= 0, op, "cu_seqlens is empty; it must hold 0 and the end of each sequence");
@@ -38,7 +39,7 @@ int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& lon
   return cu[batch];
 }
 
-// Zeroes the rows of [kv_rows, H] matrices beyond the last sequence, which no kernel writes.
+// Zeroes the rows of [kv_rows, H] matrices beyond the last sequence. No kernel writes those rows.
 void ClearSurplus(std::vector<Tensor> matrices, int64_t tokens, const Tensor& cu_seqlens) {
   const int64_t rows = matrices[0].dim(0);
   if (tokens == rows) return;
@@ -96,7 +97,7 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
     KernelsOf<T, cpu::AttentionKernels>(q.device())
         .forward(out.data<T>(), lse.defined() ? lse.data<M>() : nullptr, q.data<T>(),
                  kv.data<T>() + keys, kv.data<T>() + values, args);
-    // `sequences` and the dropout's step are captured to keep alive what args points to.
+    // The capture of `sequences` and the dropout's step keeps alive what `args` points to.
     return Record(
         kOp, out, {q, kv}, {q, kv, out},
         [args, sequences, step = options.dropout.device_step, kv_rows, keys, values, lse, tokens,

@@ -5,31 +5,32 @@
 
 namespace lathe {
 
-// Where the sequences of a packed batch lie. Each has 1 to max_seqlen tokens: ops check that on the
-// host; on a device they take cu_seqlens as it is.
+// The sequences of a packed batch. Each has 1 to max_seqlen tokens. Ops check that if cu_seqlens
+// lies on the host; on a device they trust it.
 struct PackedSequences {
-  Tensor cu_seqlens = {};  // [B+1] i32
-  Tensor sample_ids = {};  // [B] i32, keys of dropout masks
+  Tensor cu_seqlens = {};  // [B+1] i32: 0, then the end of each sequence
+  Tensor sample_ids = {};  // [B] i32: keys of the dropout masks
   int64_t max_seqlen = 0;
-  int64_t num_tokens = -1;  // of all sequences; -1: cu_seqlens says so
+  int64_t num_tokens = -1;  // the last number in cu_seqlens; -1: not given
   int64_t size() const { return cu_seqlens.dim(0) - 1; }
 };
 
 struct AttentionOptions {
   int64_t num_heads = 1;
-  bool first_query_only = false;  // q has one row a sequence, that of its first token
-  bool values_first = false;      // kv has values above keys
-  DropoutSpec dropout = {};       // on the probabilities; its row arrays are not used
+  bool first_query_only = false;  // q has one row per sequence: its first token
+  bool values_first = false;      // kv has the values above the keys
+  DropoutSpec dropout = {};       // of the probabilities; its row arrays are not used
 };
 
-// softmax(q k^T / sqrt(H / num_heads)) v for each sequence and head. q: [T, H] ([B, H] for
-// first_query_only), kv: [2 T, H], keys above values or as options say. Rows beyond the last
-// sequence give 0. Returns q's shape. The backward pass computes the probabilities again from a
-// saved log-sum a row; all gradients are assigned.
+// Computes softmax(q k^T / sqrt(H / num_heads)) v for each sequence and head. Returns q's shape.
+// q: [T, H], or [B, H] with first_query_only. kv: [2 T, H], the keys above the values unless
+// values_first is set. Rows beyond the last sequence give 0. The backward pass computes the
+// probabilities again from a log-sum-exp that is saved for each row and head. It assigns all
+// gradients.
 Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                        const AttentionOptions& options);
 
-// The same from single ops, without dropout: documentation and test oracle.
+// Composes the same of single ops, without dropout: documentation and test oracle.
 Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                                const AttentionOptions& options);
 

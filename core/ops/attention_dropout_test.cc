@@ -16,7 +16,7 @@
 namespace lathe {
 namespace {
 
-// With dropout the oracle is the op itself in float64 and its differences.
+// With dropout the oracle is the op itself in float64, and its central differences.
 TEST(AttentionDropout, Op) {
   const PackedSequences packed = Packed({0, 3, 4, 9});
   AttentionOptions options;
@@ -32,8 +32,9 @@ TEST(AttentionDropout, Op) {
        .activations = {0, 1}});
 }
 
-// Whether dropout takes the probability of key j for query i, out of `keys`: straight from Philox.
-// A query's keys are spread over blocks of four words, word by word; the head is part of the key.
+// Returns true if dropout drops the probability of key j, out of `keys`, for query i. Computed
+// straight from Philox. A query's keys are spread over blocks of four words, word by word. The head
+// is part of Philox's key.
 bool Dropped(const DropoutSpec& spec, int32_t sample, int64_t head, int64_t i, int64_t j,
              int64_t keys) {
   const int64_t blocks = (keys + 3) / 4;
@@ -46,10 +47,10 @@ bool Dropped(const DropoutSpec& spec, int32_t sample, int64_t head, int64_t i, i
 
 struct Reference {
   std::vector<double> out, dq, dkv;
-  double dropped = 0;  // share of the probabilities
+  double dropped = 0;  // the share of the probabilities that is dropped
 };
 
-// Attention and its gradient in plain loops. With m the mask, 0 or 1 / (1 - p):
+// Computes attention and its gradients in plain loops. With m the mask, 0 or 1 / (1 - p):
 //   O = (m P) V;  dP = m (dO V^T);  dS = P (dP - sum_k P_ik dP_ik) / sqrt(d)
 Reference PlainAttention(const std::vector<double>& q, const std::vector<double>& kv,
                          const std::vector<double>& dout, int64_t H, const PackedSequences& packed,
@@ -110,7 +111,7 @@ TEST(AttentionDropout, EqualsPlainLoopsWithTheMaskOfPhilox) {
   std::normal_distribution<float> normal;
   const auto draw = [&](int64_t n) {
     std::vector<double> values(n);
-    for (double& value : values) value = BFloat16(normal(random));  // exact in each type
+    for (double& value : values) value = BFloat16(normal(random));  // exact in each dtype
     return values;
   };
   const int64_t T = packed.cu_seqlens.ToVector<int32_t>().back();
@@ -128,7 +129,7 @@ TEST(AttentionDropout, EqualsPlainLoopsWithTheMaskOfPhilox) {
     EXPECT_NEAR(expected.dropped, 0.3, first ? 0.12 : 0.02);
     for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
       SCOPED_TRACE(testing::Message() << ToString(dtype) << " H " << H << " first " << first);
-      // Of the largest value.
+      // The largest error, relative to the largest value.
       const double limit = dtype == DType::kF32 ? 1e-5 : dtype == DType::kF64 ? 1e-12 : 1e-2;
       const Device device = dtype == DType::kF32 ? CheckedDevice() : Device{};
       const auto leaf = [&](const std::vector<double>& values, int64_t n) {
@@ -150,7 +151,7 @@ TEST(AttentionDropout, EqualsPlainLoopsWithTheMaskOfPhilox) {
 }
 
 TEST(AttentionDropout, MasksArePhiloxAtEveryLength) {
-  constexpr int64_t kHeads = 2, kDim = 160, kMost = 140;  // heads that bfloat16's own kernel takes
+  constexpr int64_t kHeads = 2, kDim = 160, kMost = 140;  // bfloat16's own kernel takes such heads
   std::vector<int32_t> cu = {0};
   for (int32_t length = 1; length <= kMost; ++length) cu.push_back(cu.back() + length);
   const PackedSequences packed = Packed(cu);

@@ -12,10 +12,11 @@
 namespace lathe {
 namespace {
 
-// What one thread works in for a sequence of so many tokens, forward and backward.
+// Returns the bytes of working memory that one thread uses for a sequence of `length` tokens, in
+// the forward and the backward pass.
 size_t MemoryFor(int32_t length, DType dtype) {
   size_t bytes = 0;
-  // A thread of its own has no memory from before.
+  // A new thread starts without working memory.
   std::thread([&] {
     omp_set_num_threads(1);
     constexpr int64_t kH = 64;
@@ -30,7 +31,7 @@ size_t MemoryFor(int32_t length, DType dtype) {
   return bytes;
 }
 
-// No S x S: 4 times as many tokens, no more than 4 times the memory.
+// Four times as many tokens need at most four times the memory: there is no S x S matrix.
 TEST(AttentionMemory, IsLinearInTheLength) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const size_t part = MemoryFor(1024, dtype), whole = MemoryFor(4096, dtype);

@@ -42,17 +42,17 @@ TEST(Attention, Packed) {
   }
 }
 
-// Values above keys: the same numbers from the same rows.
+// Values above keys give the same numbers as keys above values.
 TEST(Attention, ValuesFirst) {
   if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
   const PackedSequences packed = Packed({0, 3, 4, 9});
-  constexpr int64_t kRows = 11, kH = 16;  // two more than the sequences have
+  constexpr int64_t kRows = 11, kH = 16;  // two more rows than the sequences have
   std::vector<float> numbers(3 * kRows * kH);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
   const Tensor all = Tensor::FromVector(numbers, {3 * kRows, kH});
   const auto part = [&](int64_t i) { return all.Slice(i * kRows, (i + 1) * kRows); };
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    if (dtype == DType::kF16 && CheckedDevice() == Device{}) continue;  // which has no kernels
+    if (dtype == DType::kF16 && CheckedDevice() == Device{}) continue;  // the host has no kernels
     const auto run = [&](bool values_first) {
       const Tensor kv =
           ConcatRows(values_first ? Tensors{part(2), part(1)} : Tensors{part(1), part(2)})
@@ -77,7 +77,7 @@ TEST(Attention, ValuesFirst) {
   }
 }
 
-// Rows beyond the last sequence are 0 and get gradient 0; the others don't notice them.
+// Rows beyond the last sequence give 0 and get gradient 0. They don't change the other rows.
 TEST(Attention, SurplusRows) {
   const PackedSequences packed = Packed({0, 3, 9});
   AttentionOptions options;
@@ -98,7 +98,7 @@ TEST(Attention, SurplusRows) {
        .activations = {0, 1}});
 }
 
-// Scores of any size, at lengths that don't fill whole lines.
+// Scores of any size give finite results, at a length that doesn't fill a whole line.
 TEST(Attention, HugeScores) {
   if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
   const PackedSequences packed = Packed({0, 3});
@@ -110,7 +110,7 @@ TEST(Attention, HugeScores) {
   }
 }
 
-// Numbers that have no softmax are not repaired, whether a row fills whole lines or not.
+// Scores that overflow have no softmax and give NaN, whether a row fills whole lines or not.
 TEST(Attention, OverflownScoresAreNotANumber) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t head_dim : {1, 32}) {
@@ -147,13 +147,14 @@ TEST(Attention, SaysWhatDoesNotFit) {
   packed.cu_seqlens = Tensor::Empty({0}, DType::kI32);
   EXPECT_EQ(error(packed, 0),
             "[attention] cu_seqlens is empty; it must hold 0 and the end of each sequence");
-  // An upper limit, however far up.
+  // max_seqlen is only an upper limit and may be huge.
   packed = Packed({0, 4});
   packed.max_seqlen = int64_t{1} << 61;
   EXPECT_EQ(error(packed, 0), "");
 }
 
-// bfloat16 against the same inputs in float64, at lengths of several tiles and more, odd ones too.
+// bfloat16 agrees with float64 on the same inputs, at lengths of one tile and several, odd ones
+// too.
 TEST(Attention, LongSequencesInBFloat16) {
   const PackedSequences packed = Packed(WithLengths({1, 257, 64, 512, 333}));
   const int64_t T = packed.cu_seqlens.ToVector<int32_t>().back(), rows = T + 3;
@@ -184,14 +185,14 @@ TEST(Attention, LongSequencesInBFloat16) {
       };
       const Tensors narrow = run(DType::kBF16), wide = run(DType::kF64);
       const std::vector<int32_t> cu = packed.cu_seqlens.ToVector<int32_t>();
-      // Each sequence by itself: the longer it is, the smaller are its numbers.
+      // Compares each sequence by itself, because the numbers of longer sequences are smaller.
       const auto compare = [&](const char* what, size_t i, int64_t begin, int64_t end) {
         const Tensor expected = wide[i].Slice(begin, end);
-        // Of one key the scores' gradients are 0, but for the output's rounding.
+        // With one key the scores' gradients are 0 except for the output's rounding.
         double largest = end - begin == 1 ? 2 : 0;
         for (const double value : expected.ToVector<double>())
           largest = std::max(largest, std::fabs(value));
-        // Mostly that of the output and the gradients, which are stored in bfloat16.
+        // Most of the error comes from storing the output and the gradients in bfloat16.
         EXPECT_LE(MaxDifference(narrow[i].Slice(begin, end), expected.ToVector<double>()),
                   0.02 * largest)
             << what << " of rows " << begin << " to " << end;
@@ -208,7 +209,7 @@ TEST(Attention, LongSequencesInBFloat16) {
   }
 }
 
-// Working memory for the widest heads.
+// The working memory suffices for the widest heads.
 TEST(Attention, WideHeadsInBFloat16) {
   for (const int64_t head_dim : {4096, 8192}) {
     for (const int32_t length : {1, 16, 77}) {
@@ -256,7 +257,7 @@ TEST_F(AttentionOnDevice, LongSequences) {
   CompareWithHost(20, WithLengths({30, 257}), 0, Options(1, false, 0));
 }
 
-// bfloat16 and float16 without tensor cores.
+// The kernels without tensor cores agree with the host, too, in bfloat16 and float16.
 TEST_F(AttentionOnDevice, PlainKernels) {
   ASSERT_EQ(setenv("LATHE_ATTENTION", "plain", 1), 0);
   for (const int64_t head_dim : {7, 64, 128}) {
@@ -298,7 +299,7 @@ TEST_F(AttentionOnDevice, SaysWhatItCannotTake) {
   };
   const Tensor there = Tensor::Zeros({1}, DType::kF32, CheckedDevice());
   EXPECT_THROW(attend(257, At(there, packed)), Error);
-  EXPECT_THROW(attend(8, packed), Error);  // on the host
+  EXPECT_THROW(attend(8, packed), Error);  // the sequences lie on the host
   PackedSequences too_many = At(there, packed);
   too_many.num_tokens = 4;
   EXPECT_THROW(attend(8, too_many), Error);

@@ -21,12 +21,13 @@ Tensor Cast(const Tensor& x, DType dtype) {
 Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype) {
   TensorImpl& impl = *leaf.impl();
   const int64_t version = impl.storage->version();
-  // Others write to what they have in common.
+  // Other ranks still write to a copy in shared memory. A leaf that is no longer shared needs its
+  // own copy.
   const bool is_others = impl.low_precision != nullptr &&
                          impl.low_precision->storage->is_shared() && !impl.storage->is_shared();
   if (impl.low_precision == nullptr || impl.low_precision->dtype != dtype || is_others) {
     std::optional<LeafMemoryScope> scope;
-    if (leaf.is_leaf()) scope.emplace(impl);  // others are gone after the pass
+    if (leaf.is_leaf()) scope.emplace(impl);  // only a leaf's copy outlives the pass
     const AskedBy asked_by = AskedBy::State("parameters' copies of low precision");
     impl.low_precision = Tensor::Empty(leaf.shape(), dtype, leaf.device()).impl();
     impl.low_precision_version = -1;

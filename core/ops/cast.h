@@ -1,15 +1,17 @@
-// Between dtypes, for mixed precision: float32 parameters, bfloat16 activations and products.
+// Conversions for mixed precision: parameters in float32, activations and products in a narrower
+// dtype.
 #pragma once
 
 #include "lathe/core/tensor.h"
 
 namespace lathe {
 
-// x in another floating dtype; x itself if it has it. The gradient is cast back.
+// Returns x in another floating dtype, or x itself if it has that dtype. The gradient is cast back.
 Tensor Cast(const Tensor& x, DType dtype);
 
-// The values of a float32 leaf in bfloat16, kept with the leaf until its values change (AdamW
-// writes them in its step). Not differentiable: for ops that give the leaf its gradient themselves.
+// Returns a copy of a float32 leaf in a narrower dtype. The copy is kept with the leaf and renewed
+// when the leaf's values have changed; an optimizer's step may write both at once. The copy is not
+// differentiable: it is for ops that give the leaf its gradient themselves.
 Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype);
 
 }  // namespace lathe

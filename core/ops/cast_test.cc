@@ -18,7 +18,7 @@
 namespace lathe {
 namespace {
 
-// The neighbours of x in bfloat16 are worked out from the definition: 8 significant bits.
+// Rounds x to bfloat16 by the definition: 8 significant bits.
 double NearestBFloat16(float x) {
   if (x == 0 || !std::isfinite(x)) return x;
   int exponent;
@@ -27,7 +27,7 @@ double NearestBFloat16(float x) {
   return std::nearbyint(x / unit) * unit;  // ties to even
 }
 
-// Tests of the checked device, which may be the host.
+// Tests on the checked device, which may be the host.
 class CastTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -35,7 +35,7 @@ class CastTest : public testing::Test {
   }
 };
 
-// A tensor there of these values.
+// Returns a tensor of these values on the checked device.
 Tensor There(const std::vector<float>& values) {
   return Tensor::FromVector(values).To(CheckedDevice());
 }
@@ -43,7 +43,7 @@ Tensor There(const std::vector<float>& values) {
 const std::vector<std::vector<Shape>> kShapes = {{{5}},    {{2, 3, 4}}, {{}},
                                                  {{0, 3}}, {{40, 33}},  {{7, 37}}};
 
-// To a narrow type and back: values and gradients are rounded to it. A step function has no
+// A cast to a narrow dtype and back rounds values and gradients to it. A step function has no
 // derivative, so the identity stands in where central differences are taken.
 TEST_F(CastTest, Op) {
   const auto identity = [](const Tensors& x) { return Scale(x[0], 1); };
@@ -61,7 +61,7 @@ TEST_F(CastTest, Op) {
            .tolerance = 0x1p-12,
            .grad_tolerance = 0x1p-12,
            .float64 = false});
-  // Wider and back: nothing changes, of bfloat16 and float16 either.
+  // A cast to a wider dtype and back changes nothing, for bfloat16 and float16 either.
   for (const DType wide : {DType::kF32, DType::kF64}) {
     CheckOp({.name = "cast_wider",
              .op = [wide](const Tensors& x) { return Cast(Cast(x[0], wide), x[0].dtype()); },
@@ -71,7 +71,7 @@ TEST_F(CastTest, Op) {
              .grad_tolerance = 1e-12,
              .float64 = false,
              .activations = {0},
-             // The cotangent is rounded to the activations' type.
+             // The cotangent is rounded to the activations' dtype.
              .bfloat16_tolerance = 0x1p-9,
              .float16_tolerance = 0x1p-12});
   }
@@ -111,7 +111,7 @@ TEST_F(CastTest, LowPrecisionCopyFollowsTheValues) {
             std::vector<float>({7, 7}));
 }
 
-// --- Tensor::To of all dtypes, as the device's kernel does it ---
+// --- Tensor::To between all dtypes, on the device ---
 
 constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64,
                           DType::kI64, DType::kI32,  DType::kU8,  DType::kBool};
@@ -124,7 +124,7 @@ std::vector<T> Elements(const Tensor& t) {
   return {host.data<T>(), host.data<T>() + host.numel()};
 }
 
-// From the definitions: what float32 becomes in 16 bits.
+// Float32 is rounded to 16 bits as the formats' definitions say.
 TEST_F(CastTest, Float32ToBFloat16Bits) {
   const std::vector<std::pair<uint32_t, uint16_t>> cases = {
       {0x3f808000, 0x3f80},  // a tie goes to the even one: down,
@@ -173,7 +173,7 @@ TEST_F(CastTest, Float32ToFloat16Bits) {
   for (size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(narrow[i].bits, cases[i].second) << i;
 }
 
-// NaN stays one, also where its payload is in bits that are dropped.
+// NaN stays NaN, even if its payload lies only in bits that are dropped.
 TEST_F(CastTest, NaNStaysNaN) {
   const Tensor x = There({OfBits(0x7f800001), OfBits(0xffffffff), OfBits(0x7fc00000)});
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF64}) {
@@ -181,8 +181,9 @@ TEST_F(CastTest, NaNStaysNaN) {
   }
 }
 
-// Zero, halves, ties, the largest, infinities, NaN, subnormals: all bits of narrow types. Odd in
-// number. [n] on the host.
+// Returns hard cases for conversions, [n] on the host. They include zeros, halves, ties, the
+// largest numbers, infinities, NaN and subnormals; for 16-bit floating dtypes all bit patterns but
+// one. For floating dtypes n is odd.
 Tensor HardCases(DType dtype) {
   std::vector<float> singles;
   for (uint32_t upper = 0; upper < 0x10000; upper += 13) {
@@ -216,10 +217,11 @@ Tensor HardCases(DType dtype) {
     }
     return all.Slice(0, 0xffff);
   }
-  return Tensor::FromVector(integers).To(dtype);  // modulo 2^bits; bool: whether it is 0
+  return Tensor::FromVector(integers).To(dtype);  // modulo 2^bits; bool: true unless 0
 }
 
-// What no integer of type `to` stands for becomes 0: C++ doesn't define such conversions.
+// Replaces numbers that no integer of type `to` represents by 0: C++ leaves such conversions
+// undefined.
 void ClearOutOfRange(const Tensor& host, DType to) {
   if (!IsFloating(host.dtype()) || IsFloating(to) || to == DType::kBool) return;
   const double low = to == DType::kU8 ? 0 : to == DType::kI32 ? -0x1p31 : -0x1p63;
@@ -241,7 +243,7 @@ std::string Bits(const T& value) {
   return text.str();
 }
 
-// Which elements' bits differ, "" if none do; NaN of any kind is alike.
+// Describes the elements whose bits differ; "" if none do. All NaNs count as equal.
 std::string Different(const Tensor& a, const Tensor& b) {
   return DispatchAll(a.dtype(), [&](auto tag) {
     using T = decltype(tag);
@@ -277,8 +279,8 @@ TEST_F(CastTest, AllDTypesAsOnTheHost) {
   }
 }
 
-// Numbers that no pack divides, and slices that don't begin where 16-byte loads may: what is around
-// the target keeps its value.
+// Sizes that are no multiple of a pack and slices at addresses that don't allow 16-byte loads give
+// the host's results. The elements around the target keep their values.
 TEST_F(CastTest, OddSizesAndUnalignedSlicesAsOnTheHost) {
   if (!HasCheckedDevice()) GTEST_SKIP() << "no device to compare with the host";
   constexpr int64_t kMost = 1031, kMargin = 16;

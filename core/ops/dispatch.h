@@ -1,4 +1,4 @@
-// Picks the entry of a kernel table, and the C++ types, for a dtype.
+// Picks the kernels and the C++ types for a device and a dtype.
 #pragma once
 
 #include "lathe/core/asked_by.h"
@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-// What kernels compute in for activations stored as T, and the type of their parameters: float for
-// BFloat16, else T itself.
+// The type in which kernels compute for activations stored as T, also that of their parameters:
+// float for BFloat16 and Float16, else T itself.
 template <typename T>
 using MathType = cpu::MathType<T>;
 
@@ -33,7 +33,7 @@ const auto& KernelsOf(Device device) {
   }
 }
 
-// All tensors of an op, undefined ones aside, must lie on one device.
+// Throws unless all the tensors that are defined lie on `device`.
 inline void CheckSameDevice(const char* op, Device device, std::initializer_list<Tensor> tensors) {
   for (const Tensor& t : tensors) {
     Check(!t.defined() || t.device() == device, op, "expected a tensor on ", ToString(device),
@@ -41,9 +41,9 @@ inline void CheckSameDevice(const char* op, Device device, std::initializer_list
   }
 }
 
-// Calls `body(T{})` with the C++ type of activations of x's dtype; `op` asks for the memory that
-// `body` takes. Throws `[op] ...` for a dtype that activations don't have on x's device: float16
-// on the host, float64 elsewhere.
+// Calls `body(T{})` with the C++ type of x's dtype. An error about memory that `body` takes names
+// `op`. Throws `[op] ...` for a dtype that activations can't have there: float16 on the host,
+// float64 on a device.
 template <typename Body>
 auto DispatchActivations(const Tensor& x, const char* op, Body&& body) {
   const AskedBy asked_by = AskedBy::Op(op);
@@ -54,7 +54,7 @@ auto DispatchActivations(const Tensor& x, const char* op, Body&& body) {
   return DispatchFloat(x.dtype(), op, std::forward<Body>(body));
 }
 
-// The dtype of statistics and parameters that go with activations of `dtype`.
+// Returns the dtype of the statistics and parameters that go with activations of `dtype`.
 inline DType MathDType(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 ? DType::kF32 : dtype;
 }

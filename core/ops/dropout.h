@@ -1,4 +1,4 @@
-// Dropout with masks that are computed, never stored (core/philox.h).
+// Dropout. Its masks are computed when needed and never stored (core/philox.h).
 #pragma once
 
 #include "lathe/core/philox.h"
@@ -10,28 +10,28 @@ namespace cpu {
 struct DropoutMask;  // core/cpu/dropout.h
 }
 
-// Which elements are dropped: a function of the key and, for each row, of its sample's place in the
-// global batch and its position in the sequence. So neither packing nor the number of processes or
-// threads matters.
+// The probability and the mask of a dropout. The mask is a function of the key, the column and two
+// numbers of the row. These are the sample's place in the global batch and the token's position in
+// its sequence. So the mask does not depend on packing, nor on the number of ranks or threads.
 struct DropoutSpec {
-  double p = 0;  // in [0, 1); 0: none
+  double p = 0;  // the probability, in [0, 1); 0: no dropout
   RandomKey key = {};
-  Tensor row_samples = {};    // [rows] i32, where the activations are
+  Tensor row_samples = {};    // [rows] i32, on the activations' device
   Tensor row_positions = {};  // [rows] i32
-  // [1] i32, where the activations are: takes the place of key.step, so that work that is recorded
-  // once (core/device_backend.h) drops other elements in each step. Undefined on the host.
+  // [1] i32 on the activations' device, undefined on the host. It replaces key.step. So work that
+  // is recorded once (core/device_backend.h) drops other elements in each step.
   Tensor device_step = {};
 };
 
-// What kernels take; checks p and, where `rows` >= 0, the row arrays, which must lie on `device`,
-// as the activations do.
+// Returns the mask as kernels take it. Throws if p is out of range. With `rows` >= 0 also throws
+// unless both row arrays have that many rows and lie on `device`, that of the activations.
 cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows, Device device = {});
 
-// x: [N, C]; on the host float32 or float64, elsewhere float32, bfloat16 or float16. Keeps each
-// element with probability 1 - p, times 1 / (1 - p).
+// Keeps each element of x with probability 1 - p, and multiplies it by 1 / (1 - p). x has shape
+// [N, C] and is float32 or float64 on the host, and float32, bfloat16 or float16 on a device.
 Tensor Dropout(const Tensor& x, const DropoutSpec& spec);
 
-// The same from single ops and Philox's definition: documentation and test oracle.
+// Composes the same of single ops and Philox's definition: documentation and test oracle.
 Tensor DropoutComposed(const Tensor& x, const DropoutSpec& spec);
 
 }  // namespace lathe

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kColumns = 258;  // not a multiple of four, the words of a Philox block
 
-// `rows` tokens of one sample, from position 0.
+// Returns a spec for `rows` tokens of one sample, from position 0 on.
 DropoutSpec Spec(double p, int64_t rows, int32_t sample = 0, RandomKey key = {42, 7, 3},
                  Device device = {}) {
   std::vector<int32_t> positions(rows);
@@ -56,7 +56,8 @@ TEST(DropoutTest, Op) {
   }
 }
 
-// Straight from Philox: column w * nb + b of a row of n is word w of block b, nb = ceil(n / 4).
+// Masks come straight from Philox: column w * nb + b is word w of block b, with nb = ceil(n / 4)
+// for rows of n columns.
 TEST(DropoutTest, MasksArePhilox) {
   const RandomKey key = {0x123456789abcdef0, 7, 3};
   for (const int64_t n : {1, 3, 4, 7, 15, 16, 17, 63, 64, 65, 100, 128, 258, 384, 768, 1028}) {
@@ -104,7 +105,7 @@ TEST(DropoutTest, TheSameNumbersOnDevice) {
       EXPECT_EQ(same.To(DType::kF32).ToVector<float>(), y.To(DType::kF32).ToVector<float>());
     }
   }
-  EXPECT_THROW(Dropout(Ones(2).To(device), Spec(0.1, 2)), Error);  // the rows' numbers on the host
+  EXPECT_THROW(Dropout(Ones(2).To(device), Spec(0.1, 2)), Error);  // the row arrays lie on the host
 }
 
 TEST(DropoutTest, KeepsTheMeanAndDropsTheShare) {
@@ -143,7 +144,8 @@ TEST(DropoutTest, SeedStepSiteAndSampleEachGiveAnotherMask) {
   }
 }
 
-// As heads do with what BERT returns: its contexts have rows that belong to no token.
+// The row arrays may have more rows than x. Model heads rely on this: BERT's contexts have rows
+// that belong to no token.
 TEST(DropoutTest, TakesTheFirstOfMoreRows) {
   const Tensor few = Dropout(Ones(5), Spec(0.5, 8)), all = Dropout(Ones(8), Spec(0.5, 8));
   EXPECT_EQ(few.ToVector<float>(), SliceRows(all, 0, 5).ToVector<float>());

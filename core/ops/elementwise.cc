@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kParallelSize = 16384;  // elements that are worth waking the threads for
+constexpr int64_t kParallelSize = 16384;  // more elements are worth waking the threads
 
 // y_i = f(x_i)
 template <typename F>
@@ -31,7 +31,7 @@ Tensor Map(const char* op, const Tensor& x, F f) {
   return y;
 }
 
-// y = f(a, b), broadcast to `shape`
+// y = f(a, b), broadcast to `shape`, on a device
 template <typename F>
 Tensor BroadcastOnDevice(const char* op, const Tensor& a, const Tensor& b, const Shape& shape,
                          F f) {
@@ -60,8 +60,8 @@ Tensor Zip(const char* op, const Tensor& a, const Tensor& b, F f) {
   return y;
 }
 
-// y = f(a, b), broadcast. Walks rows of the last dimension, along which each operand either runs
-// or stands still, so that the inner loops vectorise; a row vector is just a row that repeats.
+// y = f(a, b), broadcast. Works row by row along the last dimension. Within a row each operand has
+// stride 1 or 0, so all inner loops vectorise.
 template <typename F>
 Tensor Broadcast(const char* op, const Tensor& a, const Tensor& b, F f) {
   Check(a.dtype() == b.dtype(), op, "expected operands of one dtype but got ", ToString(a.dtype()),

@@ -1,8 +1,8 @@
-// Elementwise ops on float32 or float64 tensors, on devices float32, bfloat16 or float16; all
-// differentiable.
+// Elementwise ops, all differentiable. Tensors are float32 or float64 on the host, and float32,
+// bfloat16 or float16 on a device.
 //
-// The binary ones broadcast by NumPy's rules; both operands have one dtype. NaN goes in and comes
-// out: nothing is clipped.
+// Binary ops broadcast by NumPy's rules. Both operands must have one dtype. A NaN in an operand
+// gives NaN: nothing is clipped.
 //
 //   Tensor y = Add(Mul(x, gain), bias);  // x: [T, H], gain: [T, 1], bias: [H]
 #pragma once
@@ -25,6 +25,6 @@ Tensor Sqrt(const Tensor& x);
 Tensor Tanh(const Tensor& x);
 Tensor Sigmoid(const Tensor& x);
 Tensor Erf(const Tensor& x);
-Tensor Relu(const Tensor& x);  // its derivative at 0 is 0
+Tensor Relu(const Tensor& x);  // the derivative at 0 is 0
 
 }  // namespace lathe

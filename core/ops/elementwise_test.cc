@@ -129,7 +129,7 @@ bool HasDevice() {
   return CheckedDevice() != Device{} && backend != nullptr && backend->Count() > 0;
 }
 
-// In bfloat16 and float16 devices compute in float and round once.
+// In bfloat16 and float16 a device computes in float32 and rounds once.
 TEST(Elementwise, NarrowOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> ops = {
@@ -156,7 +156,7 @@ TEST(Elementwise, NarrowOnDevice) {
   }
 }
 
-// A slice need not start where 16-byte loads may.
+// Slices at addresses that don't allow 16-byte loads give the host's results.
 TEST(Elementwise, UnalignedOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   std::vector<float> values(1031);  // exact in every dtype
@@ -171,7 +171,7 @@ TEST(Elementwise, UnalignedOnDevice) {
   }
 }
 
-// Values and gradients of all ops are the same where 16-byte loads aren't allowed.
+// The values and gradients of all ops are the same at addresses that don't allow 16-byte loads.
 TEST(Elementwise, UnalignedAsAlignedOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   using Op = std::function<Tensor(const Tensor&, const Tensor&)>;
@@ -219,8 +219,8 @@ TEST(Elementwise, UnalignedAsAlignedOnDevice) {
   }
 }
 
-// target += x, target *= 2 and target *= a number on the device, also where loads of 16 bytes are
-// not allowed; what is around keeps its value.
+// Filling, adding and scaling in place, by a number of the host or of the device, change exactly
+// the target. This holds at addresses that don't allow 16-byte loads, too.
 TEST(Elementwise, InPlaceOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   const auto& kernels = DeviceKernels<TensorKernels>();
@@ -257,7 +257,8 @@ TEST(Elementwise, InPlaceOnDevice) {
   }
 }
 
-// Rows += a row, wherever they lie; what is between and around keeps its value.
+// Adding a row to all rows works for any address and stride and changes nothing between or around
+// them.
 TEST(Elementwise, AddRowOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {

@@ -16,7 +16,7 @@
 namespace lathe {
 namespace {
 
-// Tables from number `first` on, as many as one kernel takes.
+// Returns a kernel's arguments for the tables from number `first` on, as many as one kernel takes.
 EmbeddingArgs ArgsOf(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                      size_t first = 0) {
   EmbeddingArgs args = {.rows = ids[0].numel(),
@@ -31,7 +31,7 @@ EmbeddingArgs ArgsOf(const std::vector<Tensor>& ids, const std::vector<Tensor>& 
   return args;
 }
 
-// Gives the tables, inputs 0 and following of a node, their gradients for dy: (rows, n), float32.
+// Gives the tables, the first inputs of a node, their gradients on a device. dy: [rows, n] float32.
 void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector<Tensor>& ids,
                    const std::vector<Tensor>& tables, const std::vector<int64_t>& padding_rows) {
   for (size_t i = 0; i < tables.size(); ++i) {
@@ -44,7 +44,7 @@ void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector
   }
 }
 
-// ids: on the tables' device.
+// EmbeddingSum on a device, where the ids lie, too.
 Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                    const std::vector<int64_t>& padding_rows) {
   const AskedBy asked_by = AskedBy::Op("embedding");
@@ -58,8 +58,8 @@ Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& ta
   });
 }
 
-// The same numbers on the tables' device, `device`; empty for the host. Checks all that ops of
-// look-ups take.
+// Checks the arguments of the look-up ops. Returns the ids on the tables' device, or nothing if
+// that is the host.
 std::vector<Tensor> CheckedIds(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                                const std::vector<int64_t>& padding_rows) {
   Check(!tables.empty() && ids.size() == tables.size(), "embedding", ids.size(), " id arrays for ",
@@ -126,7 +126,8 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
         T* g = grad.data<T>();
         const int32_t* at = ids[i].data<int32_t>();
         const int64_t padding = padding_rows.empty() ? -1 : padding_rows[i];
-        // Threads share columns, not rows: each sum has one order, whatever the number of threads.
+        // The threads divide the columns, not the rows. So the order of each sum does not depend on
+        // the number of threads.
         const int64_t share = (n + omp_get_max_threads() - 1) / omp_get_max_threads();
         const int64_t block = std::max<int64_t>((share + 15) / 16 * 16, 16);
 #pragma omp parallel for schedule(static)
@@ -180,14 +181,15 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
   std::vector<Tensor> inputs = tables, saved = tables;
   inputs.insert(inputs.end(), {weight, bias});
   saved.push_back(weight);
-  // The dropout's arrays are captured to keep alive what `norm` points to.
+  // The capture of the dropout's arrays keeps alive what `norm` points to.
   const auto backward = [=, &kernels, weight = weight.Detach(),
                          kept = dropout](BackwardContext& context) {
     const size_t k = tables.size();
     bool table_needs = false;
     for (size_t i = 0; i < k; ++i) table_needs = table_needs || context.Needs(i);
     const bool norm_needs = context.Needs(k) || context.Needs(k + 1);
-    // Float32 on the device: a leaf's buffer, or zeros that become the input's gradient.
+    // Returns where to add input i's gradient, [n] float32: the leaf's buffer, or zeros that become
+    // the gradient.
     const auto sums_of = [&](size_t i) {
       const Tensor grad = context.LeafGrad(i);
       return grad.defined() ? grad : Tensor::Zeros({n}, DType::kF32, device);

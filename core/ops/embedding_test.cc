@@ -40,7 +40,8 @@ TEST(Embedding, PaddingRowGetsNoGradient) {
   EXPECT_EQ(table.grad().ToVector<float>(), (std::vector<float>{0, 0, 1, 1, 2, 2}));
 }
 
-// Few and many ids, rare and frequent, more rows than a chunk of the sums has, five tables.
+// The device agrees with the host on five tables, small and large, with rare and frequent ids.
+// There are more rows than one chunk of the sums has.
 TEST(Embedding, ManyRowsOnDevice) {
   if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
   const Device device = CheckedDevice();
@@ -83,7 +84,7 @@ TEST(Embedding, ManyRowsOnDevice) {
         ASSERT_NEAR(actual[t][i], expected[t][i], 1e-3) << "table " << t - 1 << ", element " << i;
       }
     }
-    EXPECT_EQ(run(device, Device{}), actual);  // ids that the op copies itself
+    EXPECT_EQ(run(device, Device{}), actual);  // the op copies these ids itself
   }
 }
 
@@ -133,8 +134,8 @@ TEST(EmbeddingLayerNorm, Op) {
            .shapes = {{{4, 8}, {8}, {8}}}});
 }
 
-// Three tables, rows that a warp holds and rows that need a block, more rows than are summed
-// together, every type: against single ops on the same device.
+// The fused op agrees with the single ops on the same device, for three tables and every dtype.
+// Some rows fit a warp, others need a block, and one case has more rows than are summed together.
 TEST(EmbeddingLayerNorm, SizesAndTypesOnDevice) {
   if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
   const Device device = CheckedDevice();
@@ -177,7 +178,7 @@ TEST(EmbeddingLayerNorm, SizesAndTypesOnDevice) {
         for (size_t i = 0; i < expected.size(); ++i) {
           float largest = 1;
           for (const float v : expected[i]) largest = std::max(largest, std::fabs(v));
-          // The same formula: only what is stored in few bits may tip over.
+          // The formula is the same, so only rounding to a narrow dtype may differ.
           const float off = i > 0 || dtype == DType::kF32 ? 1e-5f : 8e-3f;
           for (size_t k = 0; k < expected[i].size(); ++k) {
             ASSERT_NEAR(actual[i][k], expected[i][k], off * largest) << i << ", element " << k;
@@ -232,11 +233,11 @@ TEST(EmbeddingLayerNorm, BadNumbersAndErrorsOnDevice) {
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i >= 2 && i < 6) << i;
   Backward(y, Tensor::Full({4, 2}, 1).To(device));
   for (const float g : table.grad().ToVector<float>()) EXPECT_TRUE(std::isfinite(g));
-  EXPECT_THROW(op(ids, weight), Error);  // on the host they are looked at
+  EXPECT_THROW(op(ids, weight), Error);  // ids on the host are checked
   EXPECT_THROW(op(ids.To(device), Tensor::Full({3}, 1, DType::kF32, device)), Error);
   EXPECT_THROW(op(ids.To(device), Tensor::Full({2}, 1)), Error);
   EXPECT_THROW(op(ids.To(device), weight, DType::kI32), Error);
-  // What the backward pass reads again must not have changed.
+  // A change to the tables, which the backward pass reads again, is an error.
   const Tensor z = op(ids.To(device), weight);
   NoGradGuard no_grad;
   table.Fill(3);

@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-// Inputs: x, residual (may be undefined), weight, bias.
+// The recorded op's inputs are x, residual (may be undefined), weight and bias, in this order.
 Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor& weight,
            const Tensor& bias, double eps, const DropoutSpec& dropout) {
   Check(x.ndim() == 2 && x.dim(1) >= 1 && x.dim(1) <= 32768, op,

@@ -1,23 +1,23 @@
-// Layer normalisation (Ba et al. 2016), alone and fused with dropout and the residual sum before
-// it.
+// Layer normalisation (Ba et al. 2016), alone and fused with the dropout and the residual sum
+// before it.
 //
-// The backward pass accumulates the weight's and the bias's gradients into leaves' buffers and
-// assigns the others.
+// The backward pass adds the weight's and the bias's gradients to leaves' buffers and assigns the
+// others.
 #pragma once
 
 #include "lathe/core/ops/dropout.h"
 
 namespace lathe {
 
-// y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimension. x: [N, C], weight,
-// bias: [C].
+// Returns (x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last
+// dimension. x: [N, C], weight, bias: [C].
 Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
 
-// LayerNorm(Dropout(x) + residual). x, residual: [N, C].
+// Returns LayerNorm(Dropout(x) + residual). x, residual: [N, C].
 Tensor DropoutAddLayerNorm(const Tensor& x, const Tensor& residual, const Tensor& weight,
                            const Tensor& bias, double eps, const DropoutSpec& dropout);
 
-// The same from single ops: documentation and test oracle.
+// Composes the same of single ops: documentation and test oracle.
 Tensor DropoutAddLayerNormComposed(const Tensor& x, const Tensor& residual, const Tensor& weight,
                                    const Tensor& bias, double eps, const DropoutSpec& dropout);
 

@@ -31,7 +31,7 @@ DropoutSpec Spec(double p, int64_t rows, Device device) {
   return spec;
 }
 
-// Shapes of x, residual, weight and bias for each shape of x.
+// Returns the shapes of x, residual, weight and bias for each shape of x.
 std::vector<std::vector<Shape>> WithResidual(const std::vector<Shape>& shapes_of_x) {
   std::vector<std::vector<Shape>> shapes;
   for (const Shape& x : shapes_of_x) shapes.push_back({x, x, {x[1]}, {x[1]}});
@@ -74,15 +74,15 @@ TEST(LayerNorm, WithDropoutAndResidual) {
   }
 }
 
-// What is saved for the backward pass is rounded to nearest, ties to even, as BFloat16 rounds, by
-// whatever instructions this processor has.
+// The sums saved for the backward pass are rounded to nearest, ties to even, as BFloat16 rounds,
+// whatever instructions the processor has for it.
 TEST(LayerNorm, SumsAreRoundedAsBFloat16) {
   constexpr int64_t kColumns = 119;  // whole registers and a part of one
   std::vector<BFloat16> x, residual, y(kColumns), z(kColumns), expected;
   const std::vector<float> weight(kColumns, 1), bias(kColumns, 0);
   const float inf = std::numeric_limits<float>::infinity();
   for (int i = 0; i < kColumns; ++i) {
-    // Ties both ways, and what lies beside them.
+    // The sums are ties that round up, ties that round down, and numbers beside ties.
     const float first = 1 + static_cast<float>(i % 16) / 128, second = (i % 7 - 3) * 0x1p-9f;
     x.push_back(BFloat16(i == 20 ? inf : i == 22 || i == 117 ? std::nanf("") : first));
     residual.push_back(BFloat16(i == 21 ? -inf : i == 118 ? std::nanf("") : second));
@@ -98,7 +98,7 @@ TEST(LayerNorm, SumsAreRoundedAsBFloat16) {
     EXPECT_TRUE(is == should_be || (std::isnan(is) && std::isnan(should_be)))
         << "column " << i << ": " << is << " instead of " << should_be;
   }
-  // A NaN that rounding as of a number would make 0.
+  // A NaN that would become 0 if it were rounded like a number stays NaN.
   const float all_ones = std::bit_cast<float>(0x7fffffff);
   std::vector<float> spoilt = bias;
   spoilt[3] = spoilt[118] = all_ones;
@@ -110,8 +110,8 @@ TEST(LayerNorm, SumsAreRoundedAsBFloat16) {
   EXPECT_EQ(static_cast<float>(y[4]), 0);
 }
 
-// Rows that a warp holds and rows that need a block, in loads of 16 bytes and of one element, and
-// more rows than are summed together.
+// All sizes work on a device. Some rows fit a warp, others need a block; loads are of 16 bytes or
+// of one element. One case has more rows than are summed together.
 TEST(LayerNorm, SizesOnDevice) {
   if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
   const auto op = [](const Tensors& x) {
@@ -131,7 +131,8 @@ TEST(LayerNorm, SizesOnDevice) {
            .extremes = false,
            .nan_check = false,
            .activations = {0, 1}});
-  // A row of one column is all rounding errors in narrow dtypes.
+  // In narrow dtypes a row of one column has nothing but rounding errors, so it is tested in
+  // float32.
   CheckOp({.name = "layer_norm_one_column",
            .op = op,
            .shapes = WithResidual({{3, 1}}),

@@ -14,8 +14,8 @@
 namespace lathe {
 namespace {
 
-// The gradient buffer to write into: the leaf's own, or a fresh one that is the input's from now
-// on.
+// The buffer into which input i's gradient is written: the leaf's own or, for other inputs, a fresh
+// one that becomes the gradient.
 struct GradTarget {
   GradTarget(BackwardContext& context, size_t i, const Tensor& like)
       : tensor(context.LeafGrad(i, &overwrite)) {
@@ -24,11 +24,11 @@ struct GradTarget {
     tensor = Tensor::Empty(like.shape(), like.dtype(), like.device());
     context.SetGrad(i, tensor);
   }
-  bool overwrite = false;  // what is there counts for nothing; else it must be added to
+  bool overwrite = false;  // the buffer's contents are void; if false, add to them
   Tensor tensor;
 };
 
-// The weight as the products read it.
+// Returns the weight as products read it: itself, or its copy in T.
 template <typename T>
 const T* WeightData(const Tensor& weight) {
   if constexpr (!std::is_same_v<T, MathType<T>>) {
@@ -38,7 +38,7 @@ const T* WeightData(const Tensor& weight) {
   }
 }
 
-// The distance from each pointer to the next, in elements: nothing if it isn't always the same, or
+// Returns the distance from each pointer to the next, in elements. Returns nothing if it varies or
 // is less than `least`.
 template <typename T>
 std::optional<int64_t> CommonStride(const std::vector<T*>& pointers, int64_t least) {
@@ -54,8 +54,8 @@ std::optional<int64_t> CommonStride(const std::vector<T*>& pointers, int64_t lea
   return stride.value_or(0);
 }
 
-// On devices: all of the stack's outputs in one product, if the weights, and the biases, lie one
-// stride apart in their order. False, and nothing done, if they don't.
+// Computes all of the stack's outputs in one product, on a device. Does nothing and returns false
+// unless the weights lie at a constant stride in their order, and the biases too.
 template <typename T>
 bool StackForward(const Tensor& x, const std::vector<const T*>& weights,
                   const std::vector<const float*>& biases, int64_t out, T* y) {
@@ -84,9 +84,9 @@ bool StackForward(const Tensor& x, const std::vector<const T*>& weights,
   return true;
 }
 
-// On devices: dW_i (+)= dy_i^T x, and db_i (+)= the column sums of dy_i unless `dbs` is empty, in
-// one product. False, and nothing done, if some are to be overwritten and some not, or lie at no
-// constant stride.
+// Computes all dW_i = dy_i^T x in one product on a device and, unless `dbs` is empty, the column
+// sums db_i of dy_i with them. Overwrites the targets or adds to them. Does nothing and returns
+// false if the targets lie at no constant stride, or if only some of them are to be overwritten.
 template <typename T>
 bool StackGradients(const std::vector<const GradTarget*>& dws,
                     const std::vector<const GradTarget*>& dbs, const T* dy, const Tensor& x,
@@ -125,13 +125,15 @@ bool StackGradients(const std::vector<const GradTarget*>& dws,
   return true;
 }
 
-// Of layers that read the same input: which of the op's inputs are the first one's weight and bias.
+// The numbers of the op's inputs that are the first layer's weight and bias. The other layers'
+// weights follow the first weight, and their biases the first bias.
 struct Places {
   size_t weight, bias;
 };
 
-// dW_i += dy_i^T x; db_i += column sums of dy_i unless they are `summed` already. Returns
-// dx = sum_i dy_i W_i if somebody `needs_dx`.
+// The backward pass of layers that read the same input: dW_i += dy_i^T x, db_i += the column sums
+// of dy_i. With `summed` the biases have their gradients already. Returns dx = sum_i dy_i W_i, or
+// an undefined tensor unless `needs_dx`.
 template <typename T>
 Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
                       const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
@@ -141,8 +143,8 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
   const size_t count = weights.size();
   std::vector<std::optional<GradTarget>> dws(count), dbs(count);
   std::vector<const GradTarget*> all_dws, all_dbs;
-  // In the order in which they are written: of a parameter that several layers have, the first to
-  // be written overwrites.
+  // Targets are made in the order in which they are written. If several layers share a parameter,
+  // only the first write to it may overwrite a stale gradient.
   for (size_t i = count; i-- > 0;) {
     if (context.Needs(at.weight + i)) dws[i].emplace(context, at.weight + i, weights[i]);
     if (!summed && biases[i].defined() && context.Needs(at.bias + i))
@@ -152,7 +154,7 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
     if (dws[i]) all_dws.push_back(&*dws[i]);
     if (dbs[i]) all_dbs.push_back(&*dbs[i]);
   }
-  // Devices' products sum columns, too, where they can.
+  // On a device one product can compute gradients of weights together with those of biases.
   const auto in_one = [&](const std::vector<const GradTarget*>& some_dws,
                           const std::vector<const GradTarget*>& some_dbs, const T* some_dy) {
     if constexpr (std::is_same_v<T, double>) {
@@ -186,7 +188,7 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
   return dx;
 }
 
-// One op of layers that read the same input.
+// The backward pass of Linear and LinearStack. The op's inputs are x, all weights and all biases.
 template <typename T>
 void OpBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
                 const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
@@ -197,7 +199,7 @@ void OpBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
   if (dx.defined()) context.SetGrad(0, dx);
 }
 
-// `in` columns of `type` on `device` come in.
+// Throws unless a layer fits an input of `in` columns of `type` on `device`.
 void CheckLayer(const char* op, int64_t in, DType type, Device device, const Tensor& weight,
                 const Tensor& bias) {
   Check(weight.ndim() == 2 && weight.dim(1) == in, op, "weight must have shape [out, ", in,
@@ -247,7 +249,7 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                       OpBackward<T>(context, context.grad_output(), x, weights, biases, false);
                     });
     }
-    // Only the backward pass reads `pre`.
+    // Only a backward pass reads `pre` again. Without one the activation may overwrite it.
     Tensor y = GradEnabled() ? Tensor::Empty(pre.shape(), x.dtype(), x.device()) : pre;
     KernelsOf<T, cpu::ActivationKernels>(x.device())
         .forward(y.data<T>(), pre.data<T>(), pre.numel(), activation);
@@ -256,8 +258,8 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                     const Tensor& dy = context.grad_output();
                     Tensor dpre = Tensor::Empty(dy.shape(), dy.dtype(), dy.device());
                     const auto& kernels = KernelsOf<T, cpu::ActivationKernels>(x.device());
-                    // Summing what is being stored reads nothing, in any shape, and adds to old
-                    // gradients, too: better here than the product's epilogue.
+                    // The sums of what is being stored cost no further read. Unlike a product's
+                    // epilogue, this kernel takes any shape and can add to old gradients.
                     const bool sums = kernels.backward_and_sums != nullptr && weights.size() == 1 &&
                                       biases[0].defined() && context.Needs(2);
                     if (sums) {
@@ -274,7 +276,7 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
   });
 }
 
-// x W^T + b.
+// Returns x W^T + b and records nothing.
 template <typename T>
 Tensor Layer(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const int64_t rows = x.dim(0), in = x.dim(1), out = weight.dim(0);
@@ -284,9 +286,10 @@ Tensor Layer(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return y;
 }
 
-// y = f W2^T + b2 with f = act(pre), pre = x W1^T + b1:
-//   df = dy W2;  dW2 += dy^T f;  db2 += sums of dy;  dpre = df act'(pre);
-//   dW1 += dpre^T x;  db1 += sums of dpre;  dx = dpre W1.
+// FeedForward on the host: y = f W2^T + b2 with f = act(pre), pre = x W1^T + b1. The backward pass
+// computes f again from pre:
+//   df = dy W2;  dW2 += dy^T f;  db2 += column sums of dy;  dpre = df act'(pre);
+//   dW1 += dpre^T x;  db1 += column sums of dpre;  dx = dpre W1.
 template <typename T>
 Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1,
                              ActivationKind activation, const Tensor& w2, const Tensor& b2) {
@@ -296,7 +299,7 @@ Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1
   enum Input { kX, kW1, kB1, kW2, kB2 };
   const std::vector<Tensor> inputs = {x, w1, b1, w2, b2};
   const Tensor pre = Layer<T>(x, w1, b1);
-  // Only the backward pass reads `pre` again.
+  // Only a backward pass reads `pre` again. Without one the activation may overwrite it.
   Tensor f = GradEnabled() && !plain ? fresh(pre) : pre;
   if (!plain) kernels.forward(f.data<T>(), pre.data<T>(), pre.numel(), activation);
   const Tensor y = Layer<T>(f, w2, b2);
@@ -358,7 +361,7 @@ Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, Activati
   });
 }
 
-// C = op(A) op(B): dA = dC op(B)^T (transposed if A was), dB likewise.
+// C = op(A) op(B);  dA = dC op(B)^T, transposed if A was;  dB = op(A)^T dC, transposed if B was
 Tensor Matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b) {
   Check(a.ndim() == 2 && b.ndim() == 2, "matmul", "both operands must be matrices but have ",
         a.shape(), " and ", b.shape());

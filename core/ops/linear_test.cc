@@ -98,7 +98,8 @@ TEST(Linear, FeedForward) {
   }
 }
 
-// Whatever is frozen, what isn't gets the gradients of two layers; a layer may lack its bias.
+// Whatever is frozen, the other inputs get the gradients of two Linear layers. A layer may lack its
+// bias.
 TEST(Linear, FeedForwardWithFrozenParts) {
   const auto numbers = [](const Shape& shape, float phase) {
     std::vector<float> values(static_cast<size_t>(NumElements(shape)));
@@ -147,8 +148,9 @@ TEST(Linear, FeedForwardKeepsWhatEntersItsActivationAlone) {
   EXPECT_THROW(FeedForward(x, w1, Tensor::Zeros({3}), ActivationKind::kGelu, w2, {}), Error);
 }
 
-// Layers whose parameters and gradients lie one behind the other, as in an arena, in either order:
-// devices may take them in one product. Gradients as for each alone, overwritten where stale.
+// Checks a stack whose parameters and gradients lie one behind the other, as in an arena, in either
+// order. A device may compute it in one product. Gradients must be those of each layer alone, and
+// overwrite stale ones.
 void CheckStackOfNeighbours(DType dtype, bool ascending, bool stale) {
   SCOPED_TRACE(testing::Message() << ToString(dtype) << " ascending " << ascending << " stale "
                                   << stale);
@@ -215,8 +217,8 @@ TEST(Linear, StacksOfNeighboursAreAsEachAlone) {
   }
 }
 
-// Layers that have their parameters in common, first with gradients from nothing, then over stale
-// ones, then on top of others.
+// Layers that share their parameters get the right gradients. First there are no gradients yet,
+// then stale ones, then present ones.
 TEST(Linear, StackOfOneLayerTwice) {
   const auto leaf = [](std::vector<float> values, const Shape& shape) {
     return Tensor::FromVector(std::move(values), shape).SetRequiresGrad(true);
@@ -225,7 +227,7 @@ TEST(Linear, StackOfOneLayerTwice) {
   const Tensor w = leaf({1, -1, 2, 0, 3, 1}, {2, 3}), b = leaf({5, 6}, {2});
   const Tensor dy = Tensor::FromVector(std::vector<float>{1, 2, 3, 4, 10, 20, 30, 40}, {4, 2});
   const auto pass = [&] { Backward(LinearStack(x, {w, w}, {b, b}), dy); };
-  // Columns of dy, both layers', times x.
+  // Both layers' columns of dy times x, added up.
   const std::vector<float> dw = {143, 187, 231, 198, 264, 330}, db = {44, 66};
   pass();
   EXPECT_EQ(w.grad().ToVector<float>(), dw);
@@ -239,7 +241,7 @@ TEST(Linear, StackOfOneLayerTwice) {
   EXPECT_EQ(b.grad().ToVector<float>()[1], 132);
 }
 
-// One pass does the same as two: the gradient that it stores, and the sums of what is stored.
+// Checks that one pass does the work of two: it stores the gradient and sums what it stores.
 template <typename T>
 void CheckBackwardAndSums(int64_t rows, int64_t n, bool overwrite,
                           ActivationKind kind = ActivationKind::kGelu) {
@@ -293,7 +295,7 @@ TEST(Linear, BackwardAndSumsInOnePassOnDevices) {
   }
 }
 
-// Column sums of the first n of ld columns, added to what is there.
+// Checks that the sums of the first n of ld columns are added to the old values.
 template <typename T>
 void CheckColumnSums(int64_t rows, int64_t n, int64_t ld) {
   SCOPED_TRACE(testing::Message() << rows << " rows of " << n << " in " << ld);

@@ -21,7 +21,7 @@ constexpr int64_t kChunk = 4096;
 
 bool OnHost(const Tensor& t) { return t.device() == Device{}; }
 
-// sum_i f(a_i, b_i) / denominator, in double and in a fixed order.
+// Returns sum_i f(a_i, b_i) / denominator, summed in double and in a fixed order. Host only.
 template <typename F>
 Tensor MeanOfPairs(const char* op, const Tensor& a, const Tensor& b, double denominator, F f) {
   Tensor loss = Tensor::Empty({}, a.dtype(), a.device());
@@ -46,7 +46,7 @@ Tensor MeanOfPairs(const char* op, const Tensor& a, const Tensor& b, double deno
   return loss;
 }
 
-// factor * f(a_i, b_i)
+// Returns factor * f(a_i, b_i). Host only.
 template <typename F>
 Tensor ScaledPairs(const char* op, const Tensor& a, const Tensor& b, double factor, F f) {
   Tensor out = Tensor::Empty(a.shape(), a.dtype(), a.device());
@@ -63,7 +63,7 @@ Tensor ScaledPairs(const char* op, const Tensor& a, const Tensor& b, double fact
   return out;
 }
 
-// Both on one device, where the first must be float32.
+// Throws unless both lie on the host or on one device. On a device `a` must be float32.
 void CheckDevices(const char* op, const Tensor& a, const Tensor& b) {
   Check(a.device() == b.device(), op, "expected both on one device but got ", ToString(a.device()),
         " and ", ToString(b.device()));
@@ -93,8 +93,8 @@ void CheckLogits(const Tensor& logits, const Tensor& labels) {
   CheckDevices(kCrossEntropy, logits, labels);
 }
 
-// On a device: nothing is read back, and a label out of range makes the loss and its row's gradient
-// NaN.
+// CrossEntropy on a device. Nothing is read back. A label out of range makes the loss and its row's
+// gradient NaN.
 Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                             double denominator) {
   const AskedBy asked_by = AskedBy::Op(kCrossEntropy);
@@ -115,7 +115,7 @@ Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t 
                 });
 }
 
-// A loss of pairs on a device.
+// A mean over pairs (a_i, b_i), on a device.
 Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Tensor& b,
                         double denominator, const Tensor& num_rows) {
   const AskedBy asked_by = AskedBy::Op(op);
@@ -142,7 +142,7 @@ Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Te
       });
 }
 
-// On the host: the rows that count.
+// Returns the rows of x that count, on the host.
 Tensor Counted(const char* op, const Tensor& x, const Tensor& num_rows) {
   CheckSameDevice(op, x.device(), {num_rows});
   return SliceRows(x, 0, std::clamp<int64_t>(num_rows.data<int32_t>()[0], 0, x.dim(0)));
@@ -150,9 +150,6 @@ Tensor Counted(const char* op, const Tensor& x, const Tensor& num_rows) {
 
 }  // namespace
 
-// With lse_i = m_i + log sum_c e^(z_ic - m_i):
-//   loss = sum_i (lse_i - z_i,label_i) / n;  dz_ic = dloss / n (e^(z_ic - lse_i) - [c = label_i])
-// Rows that are ignored add nothing and get a gradient of 0.
 int64_t CheckLabels(const Tensor& labels, int64_t classes, int64_t ignore_index) {
   int64_t count = 0, row = -1;
   for (const int64_t label : labels.values<int64_t>()) {
@@ -165,6 +162,9 @@ int64_t CheckLabels(const Tensor& labels, int64_t classes, int64_t ignore_index)
   return count;
 }
 
+// With m_i = max_c z_ic and lse_i = m_i + log sum_c e^(z_ic - m_i):
+//   loss = sum_i (lse_i - z_i,label_i) / n;  dz_ic = dloss / n (e^(z_ic - lse_i) - [c = label_i])
+// Rows that are ignored add nothing and get a gradient of 0.
 Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                     double denominator) {
   CheckLogits(logits, labels);
@@ -185,7 +185,8 @@ Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_i
       if (label[i] == ignore_index) continue;
       const T* row = z + i * classes;
       T max = -std::numeric_limits<T>::infinity();
-      for (int64_t c = 0; c < classes; ++c) max = row[c] <= max ? max : row[c];  // keeps a NaN
+      // A NaN in the row may not become the maximum, but it makes the sum below NaN.
+      for (int64_t c = 0; c < classes; ++c) max = row[c] <= max ? max : row[c];
       double sum = 0;
       for (int64_t c = 0; c < classes; ++c) sum += std::exp(row[c] - max);
       saved[2 * i] = max;
@@ -276,7 +277,7 @@ Tensor MseLossComposed(const Tensor& pred, const Tensor& target, double denomina
       Tensor::Full({}, DenominatorOf(denominator, pred.numel()), pred.dtype(), pred.device()));
 }
 
-// The form that neither overflows nor cancels: -log s(x) = max(-x, 0) + log(1 + e^-|x|), so
+// This form neither overflows nor cancels. With -log s(x) = max(-x, 0) + log(1 + e^-|x|):
 //   loss = sum_i (max(x_i, 0) - x_i t_i + log(1 + e^-|x_i|)) / n
 //   dx_i = dloss / n (s(x_i) - t_i),  dt_i = -dloss / n x_i
 Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator,

@@ -1,13 +1,13 @@
-// Losses: fused forward and backward passes in float32 or float64 (devices: float32), each with its
-// formula composed of plain ops beside it (documentation and test oracle).
+// Losses with fused forward and backward passes, in float32 or float64 on the host and float32 on a
+// device. Each has a twin that composes its formula of plain ops: documentation and test oracle.
 //
-// Each is a mean. `denominator` other than 0 replaces the mean's own count, so that the losses of
-// several micro-batches add up to the mean over all of them:
+// Each loss is a mean. A `denominator` other than 0 replaces the mean's own count. So the losses of
+// several micro-batches can add up to the mean over all of them:
 //
 //   CrossEntropy(logits, labels, kIgnoreIndex, labels_in_window);
 //
-// `num_rows`, one i32 where the others are: only so many rows count, the first ones. Undefined: all
-// do. What comes behind may be any finite numbers and gets a gradient of 0.
+// `num_rows` is one i32 on the inputs' device: only the first `num_rows` rows count. If it is
+// undefined, all rows count. The rows behind may hold any finite numbers and get a gradient of 0.
 #pragma once
 
 #include "lathe/core/tensor.h"
@@ -16,24 +16,25 @@ namespace lathe {
 
 constexpr int64_t kIgnoreIndex = -100;  // PyTorch's default
 
-// -1/n sum_i log softmax(logits_i)[labels_i] over the n labels that are not ignored.
-// logits: [N, C], labels: [N] int64 -> []. With no label left the mean is NaN and the gradient 0,
-// as in PyTorch; with a denominator the loss is 0. Throws for a label outside [0, C); on a device,
-// where nobody looks, the loss and the row's gradient are NaN instead.
+// Returns -1/n sum_i log softmax(logits_i)[labels_i] over the n labels that are not ignored.
+// logits: [N, C], labels: [N] int64 -> []. If all labels are ignored, the mean is NaN and the
+// gradient 0, as in PyTorch; with a denominator the loss is 0. Throws for a label outside [0, C).
+// Labels on a device are not checked: such a label makes the loss and its row's gradient NaN.
 Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index = kIgnoreIndex,
                     double denominator = 0);
-// Throws as CrossEntropy does; returns how many labels are not ignored. labels: int64, on the host.
+// Throws for a label as CrossEntropy does. Returns the number of labels that are not ignored.
+// labels: int64, on the host.
 int64_t CheckLabels(const Tensor& labels, int64_t classes, int64_t ignore_index = kIgnoreIndex);
 Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels,
                             int64_t ignore_index = kIgnoreIndex, double denominator = 0);
 
-// 1/n sum (pred - target)^2 over all n elements; both of one shape.
+// Returns 1/n sum (pred - target)^2 over all n elements. Both have one shape.
 Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator = 0,
                const Tensor& num_rows = {});
 Tensor MseLossComposed(const Tensor& pred, const Tensor& target, double denominator = 0);
 
-// 1/n sum -(t log s(x) + (1 - t) log(1 - s(x))) with s = sigmoid, over all n elements; both of one
-// shape, t in [0, 1].
+// Returns 1/n sum -(t log s(x) + (1 - t) log(1 - s(x))) with s = sigmoid, over all n elements. Both
+// have one shape, and t is in [0, 1].
 Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator = 0,
                          const Tensor& num_rows = {});
 Tensor BceWithLogitsLossComposed(const Tensor& logits, const Tensor& targets,

@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// Labels for the rows of logits; every third is ignored.
+// Returns labels for the rows of logits, of which every third is ignored.
 Tensor Labels(const Tensor& logits) {
   const int64_t n = logits.dim(0), classes = logits.dim(1);
   std::vector<int64_t> labels(static_cast<size_t>(n));
@@ -89,7 +89,7 @@ TEST(Losses, CrossEntropyLabelOutOfRangeOnDevice) {
   }
 }
 
-// More rows than the blocks that sum take at once, against the host.
+// The device agrees with the host on more rows than the summing blocks take at once.
 TEST(Losses, CrossEntropyOfManyRowsOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   std::vector<float> values(9001 * 3);
@@ -135,7 +135,7 @@ TEST(Losses, CrossEntropyErrors) {
   EXPECT_THROW(CrossEntropy(Tensor::Zeros({3}), Tensor::FromVector<int64_t>({0})), Error);
 }
 
-// Rows beyond those that count: as if they were not there.
+// Rows beyond those that count change nothing.
 TEST(Losses, OfTheFirstRows) {
   const auto first = [](const Tensor& x, int64_t rows) { return SliceRows(x, 0, rows); };
   const auto count = [](int32_t rows, Device device) {
@@ -170,7 +170,7 @@ TEST(Losses, OfTheFirstRows) {
                .nan_check = false});
     }
   }
-  // More and fewer than there are; what comes behind gets no gradient.
+  // num_rows may be negative or above the number of rows. Rows that don't count get gradient 0.
   if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
   for (const int32_t rows : {-1, 0, 2, 3}) {
     Tensor x = Tensor::Full({2, 2}, 3.0, DType::kF32, CheckedDevice()).SetRequiresGrad(true);
@@ -217,7 +217,7 @@ TEST(Losses, BceWithLogits) {
            .op = [](const Tensors& x) { return BceWithLogitsLoss(x[0], x[1], 8); },
            .composed = [](const Tensors& x) { return BceWithLogitsLossComposed(x[0], x[1], 8); },
            .shapes = shapes});
-  // The textbook formula, where it does not cancel.
+  // The loss equals the textbook formula where that does not cancel.
   const Tensor x = Tensor::FromVector<double>({-1.5, 0.25, 2});
   const Tensor t = Tensor::FromVector<double>({0, 0.5, 1});
   double expected = 0;

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kParallelSize = 16384;
 constexpr int64_t kChunk = 4096;  // elements of one partial sum
 
-// Calls `body(in_row, out_row, in_columns)` for every row of x's last dimension; y has as many
-// rows.
+// Calls `body(in_row, out_row, in_columns)` for every row along x's last dimension. y has as many
+// rows as x.
 template <typename T, typename Body>
 void ForRows(const Tensor& x, const Tensor& y, Body body) {
   if (x.numel() == 0) return;
@@ -33,7 +33,7 @@ void CheckLast(const char* op, const Tensor& x) {
   Check(x.ndim() >= 1, op, "expected at least one dimension but got a scalar");
 }
 
-// Sums in double: for float32 inputs a long row loses nothing.
+// Sums in double, so that a long row of float32 loses no precision.
 template <typename T>
 double SumOf(const T* values, int64_t n) {
   double sum = 0;
@@ -41,7 +41,7 @@ double SumOf(const T* values, int64_t n) {
   return sum;
 }
 
-// The maximum; NaN if there is one, as std::max_element would not say.
+// Returns the maximum. If the row has a NaN, returns some element: the callers' sums are NaN then.
 template <typename T>
 T MaxOf(const T* values, int64_t n) {
   T max = -std::numeric_limits<T>::infinity();
@@ -49,7 +49,7 @@ T MaxOf(const T* values, int64_t n) {
   return max;
 }
 
-// A tensor of `shape` that repeats the one element of `scalar`.
+// Returns a tensor of `shape` that repeats the one element of `scalar`.
 Tensor Repeated(const Tensor& scalar, const Shape& shape) {
   if (scalar.device() == Device{}) {
     return Tensor::Full(shape, scalar.Item(), scalar.dtype(), scalar.device());
@@ -57,7 +57,8 @@ Tensor Repeated(const Tensor& scalar, const Shape& shape) {
   return Add(Tensor::Zeros(shape, scalar.dtype(), scalar.device()), scalar);
 }
 
-// y of x's shape, `body(in_row, out_row, columns)` for every row on the host, `kernel` on a device.
+// Returns a tensor of x's shape. On the host `body(in_row, out_row, columns)` writes each row; on a
+// device `kernel` writes all of them.
 template <typename Kernel, typename Body>
 Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, Body body) {
   const AskedBy asked_by = AskedBy::Op(op);
@@ -105,7 +106,7 @@ Tensor SumOfAll(const Tensor& x) {
   return y;
 }
 
-// x: [..., N] -> [..., 1]
+// Sums without a record for autograd. x: [..., N] -> [..., 1]
 Tensor SumOfRows(const Tensor& x) {
   Shape shape = x.shape();
   shape.back() = 1;

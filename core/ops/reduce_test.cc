@@ -58,7 +58,7 @@ TEST(Reduce, Softmax) {
            .narrow_on_host = false});
 }
 
-// Probabilities of many columns are small: errors of theirs show in multiples.
+// With many columns the probabilities are small, so the test multiplies them to show their errors.
 TEST(Reduce, SoftmaxOfManyColumns) {
   CheckOp({.name = "softmax_of_many_columns",
            .op = [](const Tensors& x) { return Scale(SoftmaxLast(x[0]), 1000); },

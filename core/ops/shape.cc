@@ -21,8 +21,8 @@ int64_t RowSize(const Tensor& x) {
   return n;
 }
 
-// Copies a block of `columns` columns between two matrices of `rows` rows on `device`, given the
-// first element of the block and the row length of each.
+// Copies a block of `rows` rows and `columns` columns between two matrices on `device`. `in` and
+// `out` point to the block's first element, and the strides are the matrices' row lengths.
 template <typename T>
 void CopyBlock(Device device, const T* in, int64_t in_stride, T* out, int64_t out_stride,
                int64_t rows, int64_t columns) {
@@ -37,7 +37,7 @@ void CopyBlock(Device device, const T* in, int64_t in_stride, T* out, int64_t ou
   }
 }
 
-// The numbers of an int32 or int64 index, each checked.
+// Returns the numbers of an int32 or int64 index. Throws for one outside [0, num_rows).
 std::vector<int64_t> CheckedRows(const Tensor& index, int64_t num_rows) {
   const Tensor wide = index.To(DType::kI64);
   std::vector<int64_t> rows = wide.ToVector<int64_t>();
@@ -48,8 +48,8 @@ std::vector<int64_t> CheckedRows(const Tensor& index, int64_t num_rows) {
   return rows;
 }
 
-// dx[rows[i]] += dy[i]. Each thread owns a range of dx's rows, so the order of the additions is
-// that of the index whatever the number of threads.
+// dx[rows[i]] += dy[i]. Each thread owns a range of dx's rows. So the additions have the order of
+// the index, whatever the number of threads.
 template <typename T>
 void ScatterAdd(const T* dy, const std::vector<int64_t>& rows, T* dx, int64_t num_rows,
                 int64_t columns) {
@@ -117,7 +117,7 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
                 });
 }
 
-// y = the parts below each other;  dx_i = dy's rows of part i
+// y = the parts one below the other;  dx_i = dy's rows of part i
 Tensor ConcatRows(const std::vector<Tensor>& parts) {
   Check(!parts.empty(), "concat_rows", "no tensors");
   Check(parts[0].ndim() >= 1, "concat_rows", "expected at least one dimension but got a scalar");
@@ -207,7 +207,7 @@ Tensor Transpose(const Tensor& x) {
 
 namespace {
 
-// `index` lies on x's device.
+// GatherRows on a device, where `index` lies, too.
 Tensor GatherRowsOnDevice(const Tensor& x, const Tensor& index, const Shape& shape) {
   Tensor y = Tensor::Empty(shape, x.dtype(), x.device());
   DispatchActivations(x, "gather_rows", [&](auto tag) {

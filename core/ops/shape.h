@@ -1,5 +1,5 @@
-// Ops that move elements and compute nothing, all differentiable. float32 or bfloat16; on
-// the host float64, elsewhere float16, too.
+// Ops that move elements and compute nothing, all differentiable. Tensors are float32 or bfloat16,
+// on the host also float64, on a device also float16.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 namespace lathe {
 
 // Views: they share x's storage.
-Tensor ReshapeOp(const Tensor& x, Shape shape);                 // one -1 is worked out
+Tensor ReshapeOp(const Tensor& x, Shape shape);                 // one size may be -1: the rest
 Tensor SliceRows(const Tensor& x, int64_t begin, int64_t end);  // [R, ...] -> [end-begin, ...]
 
 // Copies.
@@ -18,10 +18,11 @@ Tensor ConcatRows(const std::vector<Tensor>& parts);               // [R_i, ...]
 Tensor ConcatColumns(const std::vector<Tensor>& parts);            // [R, C_i] -> [R, sum C_i]
 Tensor Transpose(const Tensor& x);                                 // [R, C] -> [C, R]
 
-// Rows of x by number: x [R, ...], index [...] int32 or int64 -> index.shape + x.shape[1:]. Throws
-// for a number outside [0, R); an index that lies on a device, as x does, can't be looked at: such
-// a number gives NaN and no gradient. The backward pass adds the gradients of rows that were taken
-// several times, in a fixed order; into a leaf's buffer directly.
+// Returns the rows of x that `index` names, in the shape index.shape + x.shape[1:]. x: [R, ...],
+// index: int32 or int64. Throws for a number outside [0, R). If x and the index lie on a device,
+// the index is not checked: such a number gives NaN and no gradient. The backward pass adds up the
+// gradients of a row that was taken several times, in a fixed order. It adds straight into a leaf's
+// buffer.
 Tensor GatherRows(const Tensor& x, const Tensor& index);
 
 }  // namespace lathe

@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-// Values of a [B, S] tensor of i32 or i64.
+// Returns the values of a [B, S] tensor of i32 or i64.
 std::vector<int64_t> Integers(const Tensor& tensor, const char* name) {
   Check(tensor.dtype() == DType::kI32 || tensor.dtype() == DType::kI64, "batch", name,
         " must be int32 or int64 but is ", ToString(tensor.dtype()));

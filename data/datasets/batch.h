@@ -1,5 +1,5 @@
-// Batch: a packed mini-batch. There is no padding: tokens of all sequences follow each other, and
-// cu_seqlens says where each starts.
+// Batch: a packed mini-batch. It has no padding: the tokens of all sequences follow each other, and
+// cu_seqlens holds the row at which each sequence starts.
 #pragma once
 
 #include <memory>
@@ -14,39 +14,42 @@ struct PackedInputs;  // data/datasets/packed_inputs.h
 
 struct Batch {
   Tensor input_ids;       // [T] i32
-  Tensor token_type_ids;  // [T] i32; zeros where the tokenizer makes none
+  Tensor token_type_ids;  // [T] i32; zeros if the tokenizer makes none
   Tensor position_ids;    // [T] i32: 0, 1, ... in each sequence, or columns (FromPadded)
   Tensor cu_seqlens;      // [B+1] i32: sequence b is rows cu_seqlens[b] .. cu_seqlens[b+1]
-  Tensor sample_ids;      // [B] i32: the sample's place in the global batch; keys its dropout masks
+  Tensor sample_ids;      // [B] i32: the sample's place in the global batch; keys its dropout
   Tensor labels;          // [B] i64 classes, [B] f32 scores, [B, num_labels] f32, or undefined
-  std::vector<int64_t> indices;  // [B] place of each sample in the dataset; may be empty
+  std::vector<int64_t> indices;  // [B] the place of each sample in the dataset; may be empty
   int64_t max_seqlen = 0;
-  // What a loader says of a batch that processes share. B and T are of this process's share.
+  // The whole batch, of which this rank holds a share. A DataLoader sets it. B and T above count
+  // this rank's share only.
   struct Whole {
-    int64_t size = 0, num_tokens = 0;  // of all shares
-    // Samples that count in a mean loss (those whose class is not -100): in this share, in all.
+    int64_t size = 0, num_tokens = 0;  // of all shares together
+    // Samples that count in a mean loss (those of a class other than -100): in this share, in all.
     double weight = 0, total_weight = 0;
-    // The share is empty, and a sample of another process's stands in for it, with weight 0: what
-    // the loop does on all processes is done here, too, and counts nowhere.
+    // True if this share is empty. A sample of another rank's share then stands in for it, with
+    // weight 0. So this rank takes part in everything that the loop does, but its sample counts
+    // nowhere.
     bool stand_in = false;
   };
   std::optional<Whole> whole;  // not set by Pack and FromPadded
-  int64_t step =
-      -1;  // number of the batch since training began, keys dropout; -1: the model counts
+  // The number of the batch since training began; keys dropout. If -1, the model counts by itself.
+  int64_t step = -1;
 
-  // The same where the model computes. Models take what is here; where there is nothing, they copy.
+  // The same batch on the device where the model computes. If it is null, the model copies this
+  // one.
   std::shared_ptr<const PackedInputs> inputs = {};
 
   int64_t size() const { return cu_seqlens.dim(0) - 1; }   // B
-  int64_t num_tokens() const { return input_ids.dim(0); }  // T, real ones: there are no others
+  int64_t num_tokens() const { return input_ids.dim(0); }  // T; there is no padding
 
-  // Packs padded tensors: input_ids, attention_mask (nonzero keeps; padding anywhere) and
-  // token_type_ids (may be undefined) are [B, S], i32 or i64. A token's position is its column, as
-  // in Transformers' BERT. Throws if a row keeps no token.
+  // Packs padded tensors of shape [B, S], i32 or i64. Keeps the tokens whose attention_mask is not
+  // zero; padding may be anywhere. token_type_ids may be undefined. A token's position is its
+  // column, as in Transformers' BERT. Throws if a row keeps no token.
   static Batch FromPadded(const Tensor& input_ids, const Tensor& attention_mask,
                           const Tensor& token_type_ids = {}, const Tensor& labels = {});
 
-  // Packs sequences given one by one; token_types may be empty (all 0).
+  // Packs sequences that are given one by one. An empty token_types means type 0 for all tokens.
   static Batch Pack(const std::vector<std::vector<int32_t>>& sequences,
                     const std::vector<std::vector<int32_t>>& token_types = {}, Tensor labels = {});
 };

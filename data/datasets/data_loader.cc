@@ -16,9 +16,9 @@
 namespace lathe {
 namespace {
 
-// A uniform number in [0, bound): the `draw`-th of those that belong to (seed, epoch). Scaling 64
-// random bits instead of rejecting some keeps draw `i` independent of the others; its bias is below
-// bound / 2^64.
+// Returns a uniform number in [0, bound): number `draw` of those that belong to (seed, epoch). It
+// scales 64 random bits instead of rejecting some, so that a draw does not depend on the others.
+// The bias is below bound / 2^64.
 int64_t UniformBelow(int64_t bound, uint64_t draw, uint64_t seed, int64_t epoch) {
   constexpr uint32_t kSite = static_cast<uint32_t>(HashName("data_loader/shuffle"));
   const RandomKey key{.seed = seed, .step = static_cast<uint32_t>(epoch), .site = kSite};
@@ -37,18 +37,19 @@ void GroupByLength(const TokenizedDataset& dataset, int64_t batch_size,
   const int64_t n = static_cast<int64_t>(order.size());
   const int64_t mega =
       std::max<int64_t>(1, std::min<int64_t>(n / (4 * batch_size), 50)) * batch_size;
-  int64_t longest = 0;  // first of its mega-batch
+  int64_t longest = 0;  // where the longest sample is in `order`
   for (int64_t begin = 0; begin < n; begin += mega) {
     const int64_t end = std::min(begin + mega, n);
     std::stable_sort(order.begin() + begin, order.begin() + end,
                      [&](int64_t a, int64_t b) { return dataset.length(a) > dataset.length(b); });
     if (dataset.length(order[begin]) > dataset.length(order[longest])) longest = begin;
   }
-  // If memory runs out, it does so in the first step.
+  // The longest sample comes first: if memory runs out, it does so in the first step.
   if (n > 0) std::swap(order[0], order[longest]);
 }
 
-// The longest sample goes to the batch that has the fewest tokens for its size so far, and so on.
+// Takes samples from long to short. Each goes to the batch that so far has the fewest tokens
+// relative to its size.
 std::vector<int64_t> EvenTokens(const TokenizedDataset& dataset, int64_t batch_size) {
   const int64_t n = dataset.size();
   std::vector<int64_t> by_length(static_cast<size_t>(n));
@@ -56,10 +57,10 @@ std::vector<int64_t> EvenTokens(const TokenizedDataset& dataset, int64_t batch_s
   std::stable_sort(by_length.begin(), by_length.end(),
                    [&](int64_t a, int64_t b) { return dataset.length(a) > dataset.length(b); });
   std::vector<std::vector<int64_t>> batches(static_cast<size_t>((n + batch_size - 1) / batch_size));
-  struct Room {  // in a batch
+  struct Room {  // in a batch that is not full
     double tokens_of_each;
     size_t batch;
-    bool operator<(const Room& other) const {  // the first comes last, as std::priority_queue wants
+    bool operator<(const Room& other) const {  // reversed: std::priority_queue yields the largest
       return std::pair(tokens_of_each, batch) > std::pair(other.tokens_of_each, other.batch);
     }
   };
@@ -90,7 +91,7 @@ std::vector<int64_t> SampleOrder(const TokenizedDataset& dataset, const DataLoad
   std::vector<int64_t> order(dataset.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   if (options.shuffle || options.group_by_length) {
-    for (int64_t i = dataset.size() - 1; i > 0; --i) {  // Fisher and Yates
+    for (int64_t i = dataset.size() - 1; i > 0; --i) {  // Fisher-Yates
       std::swap(order[i],
                 order[UniformBelow(i + 1, static_cast<uint64_t>(i), options.seed, epoch)]);
     }
@@ -133,7 +134,7 @@ Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indic
 
 namespace {
 
-// Of the samples of a dataset whose label counts in a mean loss.
+// Returns the number of these samples whose label counts in a mean loss.
 double WeightOf(const TokenizedDataset& dataset, std::span<const int64_t> indices) {
   constexpr int64_t kIgnored = -100;  // as in core/ops/losses.h
   if (!dataset.has_labels || dataset.kind != LabelKind::kSingleLabel)
@@ -145,7 +146,7 @@ double WeightOf(const TokenizedDataset& dataset, std::span<const int64_t> indice
 
 }  // namespace
 
-// The longest sample goes to the share with the fewest tokens so far, and so on.
+// Takes samples from long to short. Each goes to the share with the fewest tokens so far.
 std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts) {
   std::vector<size_t> by_length(lengths.size());
   std::iota(by_length.begin(), by_length.end(), size_t{0});
@@ -161,8 +162,8 @@ std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts) {
   return share;
 }
 
-// One epoch's batches, made in order on a thread that stays at most `prefetch` ahead. An exception
-// there is handed over in place of the batch that it struck.
+// One epoch's batches, made in order on a thread that stays at most `prefetch` batches ahead. If
+// making a batch throws, the caller gets the exception in place of that batch.
 struct DataLoader::Iterator::Pass {
   std::shared_ptr<const TokenizedDataset> dataset;
   std::vector<int64_t> order;
@@ -170,8 +171,8 @@ struct DataLoader::Iterator::Pass {
   int rank = 0, world_size = 1;
   size_t prefetch = 0;
   int64_t first_batch = 0;
-  int64_t taken = 0;    // batches made for the caller; without a thread only
-  int64_t yielded = 0;  // batches that the caller has got or skipped
+  int64_t taken = 0;    // batches made, if there is no thread
+  int64_t yielded = 0;  // batches that the caller has received or skipped
   std::shared_ptr<LoaderPasses> passes;
   std::shared_ptr<LoaderPasses::Entry> entry;
 
@@ -179,8 +180,8 @@ struct DataLoader::Iterator::Pass {
   std::condition_variable changed;
   std::deque<std::shared_ptr<const Batch>> ready;
   std::exception_ptr error;
-  bool done = false;     // the thread makes no more
-  bool stopped = false;  // nobody wants any more
+  bool done = false;     // the thread makes no more batches
+  bool stopped = false;  // the pass is being destroyed
   std::thread thread;
 
   ~Pass() {
@@ -251,12 +252,12 @@ struct DataLoader::Iterator::Pass {
     changed.notify_all();
   }
 
-  // Null after the last.
+  // Returns null after the last batch.
   std::shared_ptr<const Batch> Next() {
     if (prefetch == 0) {
       if (taken == num_batches) return nullptr;
       const int64_t number = taken;
-      taken = num_batches;  // if it throws, the pass is over, as with a thread
+      taken = num_batches;  // if Make throws, the pass is over, as it is with a thread
       auto batch = Make(number);
       taken = number + 1;
       return batch;

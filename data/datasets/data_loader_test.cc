@@ -57,8 +57,8 @@ TEST(SampleOrderTest, IsAPermutationGivenBySeedAndEpoch) {
 }
 
 TEST(SampleOrderTest, StaysTheSameAcrossVersions) {
-  // A run that is resumed by a newer build must see the same order. The expected one was made by a
-  // Philox4x32-10 written apart in Python.
+  // A newer build that resumes a run must see the same order. The expected one was made by an
+  // independent Philox4x32-10 in Python.
   EXPECT_EQ(SampleOrder(DatasetOfSize(10), {.shuffle = true, .seed = 42}, 0),
             (Order{7, 3, 1, 4, 6, 8, 5, 9, 0, 2}));
 }
@@ -89,8 +89,8 @@ TEST(SampleOrderTest, LengthGroupedAsTrainer) {
   EXPECT_EQ(order[0], 500);
   EXPECT_NE(order, SampleOrder(data, options, 1));
 
-  // Each mega-batch holds the samples of its stretch of the plain shuffle, the swapped pair aside,
-  // and falls in length but for its first place.
+  // Each mega-batch holds the samples that the plain shuffle has in these places, except for the
+  // swapped pair. Its lengths never rise after its first place.
   const Order shuffled = SampleOrder(data, {.batch_size = kBatch, .shuffle = true}, 0);
   for (int64_t begin = 0; begin < kSize; begin += kMega) {
     const int64_t end = std::min(begin + kMega, kSize);
@@ -105,7 +105,7 @@ TEST(SampleOrderTest, LengthGroupedAsTrainer) {
 }
 
 TEST(SampleOrderTest, AFewSamplesAreGroupedBatchByBatch) {
-  // 7 / (4 * 3) is 0: mega-batches of one batch.
+  // 7 / (4 * 3) is 0, so that a mega-batch is one batch.
   const TokenizedDataset data = DatasetOf({1, 2, 3, 4, 5, 6, 7});
   const Order order = SampleOrder(data, {.batch_size = 3, .group_by_length = true}, 0);
   EXPECT_EQ(order[0], 6);
@@ -123,7 +123,7 @@ TEST(SampleOrderTest, EvenTokens) {
   EXPECT_EQ(Sorted(order), Identity(872));
   EXPECT_EQ(order, SampleOrder(data, options, 1));
   const double mean =
-      static_cast<double>(data.input_ids.size()) / 872;  // of a sample, in the short batch, too
+      static_cast<double>(data.input_ids.size()) / 872;  // per sample; the short batch has it, too
   for (int64_t begin = 0; begin < 872; begin += kBatch) {
     const int64_t end = std::min<int64_t>(begin + kBatch, 872);
     int64_t tokens = 0;
@@ -196,7 +196,7 @@ TEST_P(DataLoaderTest, DropLast) {
 }
 
 TEST_P(DataLoaderTest, AnErrorReachesTheCallerInItsPlace) {
-  // Sample 5 has no tokens, which Pack refuses: two batches of two come before it.
+  // Pack refuses sample 5, which has no tokens. Two batches of two come before it.
   DataLoader loader(DatasetOf({1, 1, 1, 1, 1, 0, 1}), {.batch_size = 2, .prefetch = GetParam()});
   auto it = loader.begin();
   ++it;
@@ -241,7 +241,7 @@ TEST(ShardTest, EverySampleComesOnceWhateverTheNumberOfProcesses) {
     for (int64_t n = 1; n <= 50; ++n) {
       for (const bool drop_last : {false, true}) {
         const int64_t batch_size = 1 + n % 7;
-        if (drop_last && n < batch_size) continue;  // refused
+        if (drop_last && n < batch_size) continue;  // the loader refuses this
         const TokenizedDataset data = DatasetOfSize(n);
         std::vector<DataLoader> loaders;
         for (int rank = 0; rank < world_size; ++rank) {

@@ -11,11 +11,12 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kRowsPerChunk = 256;  // keeps threads busy when some texts are long
-// The square of a larger error has no place in a float, nor has the mean of such squares.
+constexpr int64_t kRowsPerChunk = 256;  // small, so that no thread idles if some texts are long
+// The largest score allowed: a float may not hold the square of a larger error, nor the mean of
+// such squares.
 constexpr float kLargestScore = 1e18f;
 
-// Encoded rows of one chunk, in order.
+// The encoded rows of one chunk, in order.
 struct Chunk {
   std::vector<int32_t> input_ids;
   std::vector<uint8_t> token_type_ids;
@@ -39,7 +40,7 @@ Error UnseenLabel(const TextTable& table, int64_t row, const std::string& label,
                          "correct the label, or add rows with it to the training file");
 }
 
-// A name that comes twice; "" if there is none.
+// Returns a name that occurs twice, or "" if there is none.
 std::string Repeated(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   const auto found = std::adjacent_find(names.begin(), names.end());
@@ -131,15 +132,15 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
   dataset.num_labels = labels.num_labels();
   dataset.has_labels =
       !options.label_column.empty() && (options.require_labels || table.has(options.label_column));
-  if (dataset.has_labels) {  // before the costly part, so that a bad label is reported at once
+  if (dataset.has_labels) {  // before the costly part: a bad label is reported at once
     const std::vector<std::string>& column = table.column(options.label_column);
     for (int64_t row = 0; row < table.rows(); ++row) {
       AddLabel(table, row, column[row], labels, dataset);
     }
   }
 
-  // Threads take chunks as they come free; each chunk's result has its own place, so that neither
-  // the dataset nor the error that is reported depends on the number of threads.
+  // Each thread takes a new chunk when it is done with one. Every chunk's result has its own place,
+  // so neither the dataset nor the reported error depends on the number of threads.
   std::vector<Chunk> chunks((table.rows() + kRowsPerChunk - 1) / kRowsPerChunk);
   std::atomic<size_t> next = 0;
   auto work = [&] {
@@ -173,7 +174,7 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
       dataset.offsets.push_back(dataset.offsets.back() + length);
     }
     dataset.truncated += chunk.truncated;
-    chunk = {};  // two copies of the whole dataset would be a waste
+    chunk = {};  // so that there are never two copies of the whole dataset
   }
   return dataset;
 }

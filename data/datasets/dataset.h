@@ -1,4 +1,4 @@
-// Text files in, tokenised classification data out.
+// Turns text files into tokenized data for classification.
 //
 //   TextTable table = ReadTextTable("train.csv");
 //   TextColumns columns = ChooseTextColumns(table, {});            // as run_glue chooses
@@ -16,17 +16,17 @@
 
 namespace lathe {
 
-// Flat ids and offsets; cheap to index.
+// A tokenized dataset: one flat array of ids, and the offsets of the samples in it.
 struct TokenizedDataset {
   std::vector<int32_t> input_ids;       // all sequences, one after another
   std::vector<uint8_t> token_type_ids;  // same length
-  std::vector<int64_t> offsets{0};      // [n+1]
+  std::vector<int64_t> offsets{0};      // [n+1]; sample i begins at offsets[i]
   LabelKind kind = LabelKind::kSingleLabel;
   bool has_labels = false;
   std::vector<int64_t> classes;  // [n] single-label
   std::vector<float> scores;     // [n] regression, [n * num_labels] 0/1 multi-label
   int64_t num_labels = 0;
-  int64_t truncated = 0;  // samples that lost tokens
+  int64_t truncated = 0;  // samples that lost tokens to max_length
 
   int64_t size() const { return static_cast<int64_t>(offsets.size()) - 1; }
   int64_t length(int64_t i) const { return offsets[i + 1] - offsets[i]; }
@@ -39,8 +39,9 @@ struct TokenizeOptions {
   int num_threads = 0;         // 0: all cores. The result does not depend on it.
 };
 
-// Throws `path:line: label "x" was not seen in training; known labels: ...`, `path:line: empty
-// label`, `path:line: score "x" is not a finite number`, and what TextTable::column throws.
+// Tokenizes the rows of `table` and reads their labels. Throws `path:line: label "x" was not seen
+// in training; known labels: ...`, `path:line: empty label`, `path:line: score "x" is not a finite
+// number`, and what TextTable::column throws.
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
                           const LabelSet& labels, const Tokenizer& tokenizer,
                           const TokenizeOptions& options);

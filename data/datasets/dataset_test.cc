@@ -9,7 +9,8 @@
 namespace lathe {
 namespace {
 
-// One token a byte; `1 A 2` and `1 A 2 B 2`. Refuses texts that contain '!'.
+// A tokenizer with one token per byte and the templates `1 A 2` and `1 A 2 B 2`. It refuses texts
+// that contain '!'.
 class ByteTokenizer : public Tokenizer {
  public:
   ByteTokenizer() {
@@ -106,7 +107,7 @@ TEST(TokenizeTest, LabelsMayBeAbsent) {
   EXPECT_FALSE(data.has_labels);
   EXPECT_TRUE(data.classes.empty());
   EXPECT_EQ(data.size(), 2);
-  // GLUE's test files have labels of -1, which a prediction leaves aside.
+  // GLUE's test files have labels of -1, which a prediction ignores.
   EXPECT_FALSE(Make("text,label\na,-1\n", kClasses, {.label_column = ""}).has_labels);
 }
 

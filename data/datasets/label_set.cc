@@ -20,7 +20,7 @@ std::optional<int64_t> ParseInteger(std::string_view text) {
   return value;
 }
 
-// Integers by value if all are integers, else by code point, which for UTF-8 is the order of the
+// Sorts by value if all names are integers, else by code point. For UTF-8 that is the order of the
 // bytes.
 std::vector<std::string> SortedNames(const std::set<std::string>& unique) {
   std::vector<std::string> names(unique.begin(), unique.end());

@@ -1,4 +1,4 @@
-// LabelSet: what the strings of a label column mean.
+// LabelSet: the meaning of the strings in a label column.
 //
 //   LabelSet labels = LabelSet::Infer({&train.column("label"), &validation.column("label")});
 //   if (auto index = labels.Index("positive")) ...
@@ -17,17 +17,18 @@ enum class LabelKind { kSingleLabel, kMultiLabel, kRegression };
 
 class LabelSet {
  public:
-  // Infers from label columns: JSON arrays -> multi-label; any number that is not an integer among
-  // all-numeric values -> regression ("4.0" is written as a float and counts as one; "nan" counts
-  // as a number, for Tokenize to report with its line); else classes. Names are sorted as run_glue
-  // sorts a column's unique values: integers by value, strings by code point. Empty labels are
-  // passed over: Tokenize reports them with their line. Throws if no label is left, if arrays and
-  // plain labels are mixed, or if there is only one class.
+  // Infers the kind and the names from label columns:
+  //   JSON arrays                                      multi-label
+  //   numbers, of which one is finite and no integer   regression
+  //   anything else                                    classes
+  // "4.0" is written as a float and counts as one. "nan" counts as a number; Tokenize reports it
+  // with its line. Names are sorted as run_glue sorts a column's unique values: integers by value,
+  // strings by code point. Empty labels are skipped; Tokenize reports them with their line. Throws
+  // if no label is left, if arrays and plain labels are mixed, or if there is only one class.
   static LabelSet Infer(const std::vector<const std::vector<std::string>*>& columns);
-  static LabelSet Classes(
-      std::vector<std::string> names);  // in this order; throws if one is repeated
-  static LabelSet MultiLabel(
-      std::vector<std::string> names);  // in this order; throws if one is repeated
+  // Classes and MultiLabel keep the order of `names` and throw if a name is repeated.
+  static LabelSet Classes(std::vector<std::string> names);
+  static LabelSet MultiLabel(std::vector<std::string> names);
   static LabelSet Regression();
 
   LabelKind kind() const { return kind_; }
@@ -35,7 +36,7 @@ class LabelSet {
   int64_t num_labels() const {
     return kind_ == LabelKind::kRegression ? 1 : static_cast<int64_t>(names_.size());
   }
-  // Class index of a label; nullopt if unknown.
+  // The class index of a label; nullopt if the label is unknown.
   std::optional<int64_t> Index(const std::string& label) const;
 
  private:
@@ -46,11 +47,13 @@ class LabelSet {
   std::unordered_map<std::string, int64_t> index_;
 };
 
-// The whole of `text`, spaces around it aside, as a number; "nan" and "inf" are numbers here.
+// Parses the whole of `text`, without spaces and tabs around it, as a number. Here "nan" and "inf"
+// are numbers.
 std::optional<double> ParseNumber(std::string_view text);
 
-// The labels in a JSON array such as `["joy", "fear"]` or `[0, 3]`; nullopt if `text` is not an
-// array of strings, numbers or booleans.
+// The labels in a JSON array such as `["joy", "fear"]` or `[0, 3]`; nullopt if `text` is not a JSON
+// array. Throws if an element is not a string, an integer or a boolean, or if arrays are nested too
+// deeply.
 std::optional<std::vector<std::string>> ParseLabelArray(const std::string& text);
 
 }  // namespace lathe

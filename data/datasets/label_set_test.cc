@@ -30,7 +30,7 @@ TEST(LabelSetTest, IntegersAreClassesInOrderOfValue) {
 }
 
 TEST(LabelSetTest, StringsAreClassesInOrderOfCodePoint) {
-  // U+FF5E sorts before U+1F600 by code point (by UTF-16 unit it would not).
+  // By code point U+FF5E sorts before U+1F600; by UTF-16 unit it would not.
   const std::string tilde = "\xEF\xBD\x9E", face = "\xF0\x9F\x98\x80";
   EXPECT_EQ(Infer({face, "b", tilde, "B", "10", "9"}).names(),
             (Strings{"10", "9", "B", "b", tilde, face}));

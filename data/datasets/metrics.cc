@@ -28,7 +28,7 @@ double Mean(std::span<const double> values) {
                static_cast<double>(values.size()));
 }
 
-// How often a class was predicted, was right, and both.
+// Counts of one class: how often it was predicted, was right, and was both.
 struct Counts {
   int64_t predicted = 0, actual = 0, correct = 0;
   double F1() const { return Ratio(2.0 * correct, static_cast<double>(predicted + actual)); }
@@ -46,7 +46,7 @@ std::map<int64_t, Counts> CountClasses(const char* op, std::span<const int64_t> 
   return counts;
 }
 
-// Ranks from 1; equal values share the mean of theirs.
+// Ranks the values from 1. Equal values share the mean of their ranks.
 std::vector<double> AverageRanks(std::span<const double> values) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -128,7 +128,7 @@ double F1Macro(std::span<const int64_t> predictions, std::span<const int64_t> la
 }
 
 double MatthewsCorrelation(std::span<const int64_t> predictions, std::span<const int64_t> labels) {
-  // With n samples, c of them right, p_k predicted and t_k actual ones of class k:
+  // With n samples, c right predictions, p_k predictions and t_k samples of class k:
   //   (c n - sum p_k t_k) / sqrt((n^2 - sum p_k^2) (n^2 - sum t_k^2))
   const auto counts = CountClasses("matthews_correlation", predictions, labels);
   const double n = static_cast<double>(labels.size());
@@ -145,7 +145,8 @@ double MatthewsCorrelation(std::span<const int64_t> predictions, std::span<const
 
 double Pearson(std::span<const double> predictions, std::span<const double> labels) {
   CheckSameSize("pearson", predictions, labels);
-  // Asked first: a constant's rounded mean may differ from it and leave a spurious spread.
+  // Handles constants first: a constant's rounded mean may differ from it and leave a spurious
+  // spread.
   if (IsConstant(predictions) || IsConstant(labels)) return 0.0;
   const double mean_x = Mean(predictions), mean_y = Mean(labels);
   double xx = 0, yy = 0, xy = 0;

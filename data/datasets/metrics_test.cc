@@ -61,7 +61,7 @@ TEST(MetricsTest, ZeroDenominatorsGiveZero) {
   EXPECT_EQ(MeanSquaredError({}, {}), 0.0);
   EXPECT_EQ(SubsetAccuracy({}, {}, 3), 0.0);
   EXPECT_EQ(F1Micro(std::vector<uint8_t>{0, 0}, std::vector<uint8_t>{0, 0}), 0.0);
-  // The rounded mean of ten times 0.1 is not 0.1, which must not be mistaken for a spread.
+  // The rounded mean of ten values of 0.1 is not 0.1. The difference must not count as a spread.
   EXPECT_EQ(Pearson(Scores(10, 0.1), Scores{1, 2, 3, 4, 5, 6, 7, 8, 9, 11}), 0.0);
 }
 
@@ -73,7 +73,7 @@ TEST(MetricsTest, SizesMustAgree) {
 }
 
 TEST(ComputeMetricsTest, TasksHaveGluesNames) {
-  // Predicted 1 0 0 1 (a tie goes to the first class).
+  // The predicted classes are 1 0 0 1 (a tie goes to the first class).
   const Predictions p{.logits = {0, 1, 2, 1, 3, 3, -2, -1}, .classes = {1, 0, 1, 1}};
   const double f1 = 0.8;  // tp 2, fn 1
   EXPECT_EQ(ComputeMetrics(p, "sst2"), (MetricValues{{"accuracy", 0.75}}));

@@ -13,7 +13,7 @@ DType LabelDType(const Tensor& labels) {
   return labels.dtype() == DType::kI32 ? DType::kI64 : labels.dtype();
 }
 
-// [shape] of `dtype` from byte `at` of the buffer on, which moves behind it.
+// Returns a tensor at byte `*at` of the buffer and moves `*at` behind it.
 Tensor Part(const Tensor& buffer, int64_t* at, Shape shape, DType dtype) {
   Tensor part = Tensor::Unallocated(std::move(shape), dtype, buffer.device());
   part.impl()->storage = buffer.impl()->storage;
@@ -24,7 +24,7 @@ Tensor Part(const Tensor& buffer, int64_t* at, Shape shape, DType dtype) {
 
 void Copy(int32_t* to, const Tensor& from) { std::ranges::copy(from.values<int32_t>(), to); }
 
-// Of labels of S sequences like these of B.
+// The shape of `labels` for this number of sequences.
 Shape LabelShape(const Tensor& labels, int64_t sequences) {
   Shape shape = labels.shape();
   shape[0] = sequences;
@@ -49,7 +49,7 @@ PackedInputs PackedInputs::Make(const Batch& batch, int64_t rows, Device device,
   const auto part = [&](Shape shape, DType dtype = DType::kI32) {
     return Part(inputs.buffer_, &at, std::move(shape), dtype);
   };
-  // Those of 8 bytes first.
+  // Elements of 8 bytes come first, so that all are aligned.
   if (batch.labels.defined()) inputs.labels = part(label_shape, LabelDType(batch.labels));
   inputs.input_ids = part({rows});
   inputs.token_type_ids = part({rows});
@@ -81,7 +81,7 @@ void PackedInputs::Fill(const Batch& batch, uint32_t dropout_step, float seed) {
   const int64_t B = batch.size(), S = sample_ids.numel();
   const Tensor host = Tensor::Zeros({buffer_.numel()}, DType::kU8);
   char* const base = static_cast<char*>(host.raw_data());
-  // Where `part` begins in the copy on the host.
+  // The place of `part` in the copy on the host.
   const auto place = [&](const Tensor& part) {
     return base + part.impl()->offset * SizeOf(part.dtype());
   };

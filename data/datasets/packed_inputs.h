@@ -1,5 +1,5 @@
-// The numbers of a batch where a model computes: copied there at once, filled up to a number of
-// rows.
+// PackedInputs: the tensors of a batch on the device where the model computes. One copy brings them
+// there, filled up to a number of rows.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,33 @@
 namespace lathe {
 
 struct PackedInputs {
-  // All on one device, in one buffer. Rows from T on are zeros and belong to no sequence, or to
-  // surplus sequences: those from B on to S, of one row each, whose class is -100 or whose other
-  // labels are zeros.
+  // All tensors are on one device, in one buffer. Rows from T on are zeros, and belong to no
+  // sequence or to a surplus sequence. The surplus sequences B to S - 1 have one row each. Their
+  // class is -100; labels of other kinds are zeros.
   Tensor input_ids, token_type_ids;   // [rows] i32
   Tensor row_positions, row_samples;  // [rows] i32: the token's position; its Batch::sample_ids
   Tensor cu_seqlens;                  // [S+1] i32
   Tensor sample_ids;                  // [S] i32
-  Tensor first_positions;             // [S] i32, zeros: those of first tokens
-  Tensor num_sequences;               // [1] i32: B
+  Tensor first_positions;             // [S] i32 zeros: positions of first tokens, for dropout
+  Tensor num_sequences;               // [1] i32: B, without surplus sequences
   Tensor step;                        // [1] i32: keys dropout
-  Tensor grad_seed;                   // [] f32: the gradient of the loss, for recorded passes
-  Tensor labels;                      // as in the batch, but integers are i64; or undefined
-  int64_t max_seqlen = 0;             // at least the batch's
+  Tensor grad_seed;                   // [] f32: the loss's gradient, for recorded passes
+  Tensor labels;                      // as in the batch, but integers are i64; may be undefined
+  int64_t max_seqlen = 0;             // the longest sequence of the batch, or more
 
-  // The last loss that was computed from these with surplus sequences left out, if one was.
+  // The last loss computed from these inputs that leaves surplus sequences out; null if there is
+  // none.
   mutable std::weak_ptr<const TensorImpl> loss_without_surplus;
 
-  // sequences: at least B; 0: B. rows: at least T, and one more for each surplus sequence.
+  // Makes the inputs of `batch`. `rows` is at least T, plus one for each surplus sequence.
+  // `sequences` is S, at least B; 0 means B.
   static PackedInputs Make(const Batch& batch, int64_t rows, Device device, uint32_t step,
                            int64_t sequences = 0);
-  // Whether Fill takes this batch.
+  // Returns true if Fill accepts this batch.
   bool Fits(const Batch& batch) const;
-  // The same tensors for another batch of up to as many sequences and the like labels. The copy is
-  // made beside the device's work and takes effect behind it.
+  // Fills the same tensors with another batch, of at most as many sequences and labels of the same
+  // kind. Throws unless Fits(batch). The copy to a device is made beside its work and takes effect
+  // after it.
   void Fill(const Batch& batch, uint32_t step, float grad_seed = 1);
 
  private:

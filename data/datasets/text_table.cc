@@ -39,7 +39,7 @@ void SetNames(TextTable& table, std::vector<std::string> names, int64_t line) {
   table.names = std::move(names);
 }
 
-// The first row names the columns; the others must be as wide.
+// Adds a row. The first row names the columns; the others must have as many fields.
 void AddRow(TextTable& table, std::vector<std::string>& fields, int64_t line,
             const char* ragged_hint) {
   if (table.names.empty()) {
@@ -65,8 +65,8 @@ std::string_view TakeLine(std::string_view& rest) {
   return line;
 }
 
-// One pass over a CSV file, field by field. Keeps the line number, as a quoted field may span
-// lines.
+// Reads a CSV file in one pass, field by field. It counts lines itself, as a quoted field may span
+// several.
 class CsvReader {
  public:
   CsvReader(TextTable& table, std::string_view contents) : table_(table), rest_(contents) {}
@@ -127,7 +127,7 @@ class CsvReader {
     return field;
   }
 
-  // Whether another field follows in this row; otherwise moves to the next line.
+  // Returns true if another field follows in this row; otherwise moves to the next line.
   bool TakeComma() {
     if (rest_.starts_with(',')) {
       rest_.remove_prefix(1);
@@ -159,8 +159,8 @@ void ReadTsv(TextTable& table, std::string_view rest) {
   }
 }
 
-// The object on one line. nlohmann::json keeps the last of two equal keys, so they are looked for
-// here.
+// Parses the object on one line. nlohmann::json keeps the last of two equal keys, so this looks for
+// repeated keys itself.
 Json ParseObject(const std::string& path, int64_t line, std::string_view text) {
   CheckJsonNesting(text, At(path, line));
   std::vector<std::string> keys;
@@ -239,7 +239,7 @@ std::string LowerExtension(const std::string& path) {
   return extension;
 }
 
-// Before the file is read: a wrong name should not cost reading gigabytes.
+// Called before the file is read: a wrong name should not cost reading gigabytes.
 void CheckExtension(const std::string& path) {
   const std::string extension = LowerExtension(path);
   if (extension != ".csv" && extension != ".tsv" && extension != ".json" && extension != ".jsonl") {

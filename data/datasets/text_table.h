@@ -4,8 +4,7 @@
 //   TextColumns columns = ChooseTextColumns(table, {});   // as run_glue chooses
 //   const std::string& text = table.column(columns.first)[0];
 //
-// A file that cannot be used ends in one lathe::Error that names the file and, where there is one,
-// the line.
+// An unusable file causes a lathe::Error that names the file and, if there is one, the line.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +16,14 @@ namespace lathe {
 
 enum class InvalidUtf8 { kError, kReplace };
 
-// A file read whole: named columns, all of the same length.
+// A whole file: named columns, all of the same length.
 struct TextTable {
   std::string path;
   std::vector<std::string> names;
   std::vector<std::vector<std::string>> columns;  // columns[c][row]
-  std::vector<int64_t> lines;                     // [rows] line on which the row starts, 1-based
-  std::vector<int64_t>
-      array_lines;  // for each column the first line with a JSON array, or 0; may be empty
+  std::vector<int64_t> lines;                     // [rows] the line on which the row starts, from 1
+  // For each column the first line that has a JSON array in it, or 0. May be empty.
+  std::vector<int64_t> array_lines;
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
   bool has(const std::string& name) const;
   // Throws `path: no column "x"; it has: a, b`.
@@ -33,30 +32,33 @@ struct TextTable {
   std::string Where(int64_t row) const;
 };
 
-// By extension:
-//   .csv           RFC 4180: quotes, doubled quotes, line breaks inside quotes, LF or CRLF; first
-//   row names the
-//                  columns. A quote inside an unquoted field is an ordinary character.
-//   .tsv           split at tabs, no quoting (GLUE's files have lone quotes); first row names the
-//   columns. .json, .jsonl  one object a line, the same keys in each. Strings are taken as they
-//   are; numbers, booleans and
-//                  arrays (labels) as JSON text.
-// A UTF-8 byte order mark and blank lines are skipped. Throws with `path:line: what` for a ragged
-// row, an unterminated quote, invalid UTF-8 (unless kReplace puts U+FFFD), broken JSON, a missing
-// or unexpected key; with `path: what` for a missing, unreadable or empty file (header only
-// counts), a duplicate column name or an unknown extension.
+// Reads a text file, whose extension tells the format:
+//   .csv           RFC 4180: quotes, doubled quotes, line breaks inside quotes, LF or CRLF. The
+//                  first row names the columns. A quote inside an unquoted field is an ordinary
+//                  character.
+//   .tsv           Split at tabs, without quoting (GLUE's files have lone quotes). The first row
+//                  names the columns.
+//   .json, .jsonl  One object a line, with the same keys in each. Strings are taken as they are;
+//                  numbers, booleans and arrays (labels) as JSON text.
+// A UTF-8 byte order mark and blank lines are skipped.
+//
+// Throws `path:line: what` for a ragged row, a broken quote, broken JSON, a missing or unexpected
+// key, or a duplicate column name. Invalid UTF-8 is such an error, too, unless kReplace puts U+FFFD
+// in its place. Throws `path: what` for a missing or unreadable file, one without rows, or an
+// unknown extension.
 TextTable ReadTextTable(const std::string& path, InvalidUtf8 invalid = InvalidUtf8::kError);
 
-// Parses `contents` as the file `path` would be; `path` serves for the extension and the messages.
+// Parses `contents` as if `path` held them. `path` only serves for its extension and for messages.
 TextTable ParseTextTable(const std::string& path, std::string_view contents,
                          InvalidUtf8 invalid = InvalidUtf8::kError);
 
 struct TextColumns {
   std::string first, second;  // second may be empty
 };
-// The named ones (one or two); if none is named, as run_glue: sentence1+sentence2 if both are
-// there, else the first two columns that are not `label_column`, else the one. Columns "idx", "id"
-// and "" (a row index written by a data frame) are no text either.
+// Returns the `named` columns (one or two). If none is named, chooses as run_glue does: sentence1
+// and sentence2 if both are there. Otherwise it takes the first two columns that are not
+// `label_column`, or the only one. Columns "idx", "id" and "" (a row index written by a data frame)
+// are no text either.
 TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::string>& named,
                               const std::string& label_column = "label");
 

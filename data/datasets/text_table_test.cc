@@ -24,7 +24,7 @@ Error Catch(F&& f) {
   return InvalidArgument("");
 }
 
-// Parsing must fail with this message and say how to mend the file.
+// Expects parsing to fail with this message and a hint how to mend the file.
 void ExpectError(const std::string& path, const std::string& contents, const std::string& message) {
   Error error = Catch([&] { ParseTextTable(path, contents); });
   EXPECT_EQ(error.message(), message);

@@ -20,7 +20,7 @@ bool TouchesWord(std::string_view text, size_t begin, size_t end) {
          (end < text.size() && IsWordCharacter(DecodeUtf8(text, &pos)));
 }
 
-// Start of the white space that ends at `end`, but not before `limit`.
+// Returns the start of the white space that ends at `end`, but no place before `limit`.
 size_t SkipSpaceBefore(std::string_view text, size_t end, size_t limit) {
   while (end > limit && IsWhitespace(DecodeUtf8Before(text, end))) {
     do {

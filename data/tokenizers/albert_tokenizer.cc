@@ -1,5 +1,5 @@
-// Writes down a SentencePiece model as the tokenizer.json that Transformers' AlbertTokenizer would
-// make of it, and loads that: so both encode by the same description.
+// Converts a SentencePiece model into the tokenizer.json that Transformers' AlbertTokenizer would
+// make of it, and loads that. Both libraries thus encode by the same description.
 #include <iterator>
 #include <nlohmann/json.hpp>
 

@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// A unit of the double array (Darts-clone's layout).
+// The fields of a unit of the double array (Darts-clone's layout).
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t Label(uint32_t unit) { return unit & 0x800000FFu; }
 uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFFu; }
@@ -92,7 +92,7 @@ void Charsmap::AppendCluster(std::string_view cluster, std::string* out) const {
 std::string Charsmap::Normalize(std::string_view text) const {
   std::string out;
   out.reserve(text.size());
-  // In ASCII only CR LF is a cluster of two.
+  // In ASCII, CR LF is the only cluster of two characters.
   if (IsAscii(text) && text.find('\r') == std::string_view::npos) {
     for (size_t i = 0; i < text.size(); ++i) {
       AppendCluster(text.substr(i, 1), &out);

@@ -1,4 +1,4 @@
-// SentencePiece's precompiled character map, applied as the Rust library `tokenizers` applies it.
+// SentencePiece's precompiled character map, applied as the Rust library `tokenizers` does.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace lathe {
 
-// Thread-safe once made.
+// Thread-safe once constructed.
 class Charsmap {
  public:
-  // `blob`: the `precompiled_charsmap` of a SentencePiece model: the trie's size in bytes, a
-  // double-array trie from a sequence to an offset, NUL-terminated replacements. Throws
-  // InvalidArgument if it is broken.
+  // `blob` is the `precompiled_charsmap` of a SentencePiece model. It holds the trie's size in
+  // bytes, a double-array trie from a byte sequence to an offset, and NUL-terminated replacements.
+  // Throws InvalidArgument if it is broken.
   explicit Charsmap(std::string_view blob);
 
-  // Grapheme clusters below six bytes are looked up whole, the rest character by character. This
-  // differs from SentencePiece's longest prefix on rare input only, but a pretrained tokenizer.json
-  // counts on it.
+  // Looks up a grapheme cluster of fewer than six bytes whole. Looks up longer clusters, and those
+  // without a replacement, character by character. SentencePiece takes the longest prefix instead,
+  // which differs on rare input only. But a pretrained tokenizer.json relies on this way.
   std::string Normalize(std::string_view text) const;
 
  private:
-  // The replacement of the shortest prefix of `chunk` that has one.
+  // Returns the replacement of the shortest prefix of `chunk` that has one.
   std::optional<std::string_view> Lookup(std::string_view chunk) const;
   void AppendCluster(std::string_view cluster, std::string* out) const;
 
@@ -31,7 +31,7 @@ class Charsmap {
   std::string replacements_;
 };
 
-// Bytes of base64 text; throws InvalidArgument on anything else.
+// Returns the bytes of base64 text; throws InvalidArgument on anything else.
 std::string DecodeBase64(std::string_view text);
 std::string EncodeBase64(std::string_view bytes);
 

@@ -1,4 +1,4 @@
-// From what a folder's files say (tokenizer_source.h) to a PipelineTokenizer: its model,
+// Makes a PipelineTokenizer from a folder's files, as tokenizer_source.h has read them: its model,
 // normalizer, special tokens and templates.
 #include "lathe/data/tokenizers/load_tokenizer.h"
 
@@ -34,7 +34,7 @@ constexpr std::array kFileNames = {
     "vocab.txt",      "spiece.model",          "sentencepiece.bpe.model", "spm.model"};
 // ---- Templates ----
 
-// `[CLS] A [SEP]` and its pair, by the family's rule.
+// Sets the family's templates: `[CLS] A [SEP]` and the one for a pair of texts.
 void SetFamilyTemplates(const Family& family, int32_t cls, int32_t sep, Parts* parts) {
   using P = PipelineTokenizer;
   parts->single_template = {P::Special(cls, 0), P::First(), P::Special(sep, 0)};
@@ -97,7 +97,7 @@ std::vector<std::string> WordPieceTokens(const Json& vocab) {
   for (const auto& [token, id_json] : vocab.items()) {
     const auto id = id_json.get<int64_t>();
     Check(id >= 0, "tokenizer", "token '", token, "' has id ", id);
-    // Ids may have holes, but a wild one must not become an allocation.
+    // Ids may have gaps, but an absurdly large one must not cause a huge allocation.
     Check(id < 10'000'000, "tokenizer", "token '", token, "' has id ", id);
     if (id >= std::ssize(tokens)) {
       tokens.resize(id + 1);
@@ -144,7 +144,7 @@ BertNormalizerOptions BertOptions(const Source& source, bool lowercase_by_defaul
 
 // ---- Tokens and the rest ----
 
-// The family's special tokens that nothing else mentioned are added tokens too.
+// Adds the family's special tokens that are in the vocabulary but not among the added tokens yet.
 void AddSpecialTokens(const Source& source, Parts* parts) {
   const Family& family = *source.family;
   const std::pair<const char*, const char*> keys[] = {{"cls_token", family.cls},
@@ -173,7 +173,8 @@ std::optional<int32_t> FindToken(const Parts& parts, const std::string& content)
   return parts.model->vocabulary().Find(content);
 }
 
-// tokenizer_config.json's added_tokens_decoder overrides what tokenizer.json says of the same id.
+// The added_tokens_decoder of tokenizer_config.json overrides tokenizer.json's entries for the same
+// ids.
 void AddConfiguredTokens(const Source& source, Parts* parts) {
   const auto it = source.config.find("added_tokens_decoder");
   if (it == source.config.end()) {
@@ -226,7 +227,8 @@ Parts FromTokenizerJson(const Source& source) {
   parts.normalizer = NormalizerFromJson(json.value("normalizer", Json()));
   parts.pre_tokenizer = PreTokenizerFromJson(json.value("pre_tokenizer", Json()));
   if (source.family != nullptr && source.family->kind == Family::kWordPiece) {
-    // These classes build their normalizer themselves: the configuration wins over tokenizer.json.
+    // The classes of WordPiece families build their normalizer themselves, so the configuration
+    // overrides tokenizer.json.
     parts.normalizer = MakeBertNormalizer(BertOptions(source, true));
     parts.pre_tokenizer = BertPreTokenize;
   }
@@ -264,7 +266,8 @@ Parts FromVocabTxt(const Source& source) {
   return parts;
 }
 
-// What ALBERT does before its SentencePiece model: Transformers' slow tokenizer, step by step.
+// ALBERT's preprocessing before its SentencePiece model, step by step as in Transformers' slow
+// tokenizer.
 Normalizer AlbertPreprocess(bool do_lower_case, bool keep_accents) {
   const Normalizer quotes = MakeSequence({MakeReplace("``", "\""), MakeReplace("''", "\"")});
   return [=](std::string text) {
@@ -305,7 +308,7 @@ Parts FromSentencePiece(const Source& source, const std::string& name) {
   AddSpecialTokens(source, &parts);
   AddedToken mask = SpecialToken(source, "mask_token", source.family->mask);
   if (!FindToken(parts, mask.content)) {
-    // Not a piece of the model: the first id after it.
+    // The mask is not a piece of the model: it gets the first id after the model's.
     mask.id = static_cast<int32_t>(parts.model->vocabulary().size());
     parts.added_tokens.push_back(mask);
   }
@@ -352,7 +355,7 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
             WithoutTag(error.what()),
         kBrokenTokenizer);
   }
-  // What Transformers would have to guess from the folder is written down for it.
+  // Writes down the class, which Transformers would otherwise have to guess from the folder.
   if (!source.Has("tokenizer_config.json") && source.family != nullptr) {
     parts.files["tokenizer_config.json"] =
         Json{{"tokenizer_class", source.family->tokenizer_class}}.dump(2) + "\n";

@@ -1,4 +1,4 @@
-// LoadTokenizer's second half, for files that are not on disk.
+// The second half of LoadTokenizer, for files that are not on disk.
 #pragma once
 
 #include <map>
@@ -9,7 +9,8 @@
 
 namespace lathe {
 
-// As LoadTokenizer, from file names and contents. `dir` is only for messages.
+// Does the same as LoadTokenizer, with files given by name and contents. `dir` appears in messages
+// only.
 std::unique_ptr<Tokenizer> TokenizerFromFiles(const std::string& dir,
                                               std::map<std::string, std::string> files,
                                               const std::string& model_type);

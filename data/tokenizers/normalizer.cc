@@ -57,7 +57,9 @@ std::string DropCharacters(std::string_view text, Drop drop) {
   return out;
 }
 
-// Replaces each run of at least `min_length` white-space characters by `content`.
+// Replaces each run of at least `min_length` white-space characters by `content`. With
+// `only_space`, only U+0020 counts as white space. With `also_single_breaks`, a single \n, \r or \t
+// is replaced, too.
 std::string ReplaceRuns(std::string_view text, size_t min_length, bool only_space,
                         bool also_single_breaks, std::string_view content) {
   std::string out;
@@ -92,8 +94,8 @@ std::string ReplaceRuns(std::string_view text, size_t min_length, bool only_spac
   return out;
 }
 
-// The few expressions that tokenizers are published with; a general engine would bring its own
-// Unicode rules.
+// Supports only the few expressions of published tokenizers. A general regex engine would bring its
+// own Unicode rules.
 Normalizer MakeRegexReplace(const std::string& regex, const std::string& content) {
   const auto runs = [&](size_t min_length, bool only_space, bool breaks) -> Normalizer {
     return [=](std::string text) {
@@ -172,7 +174,7 @@ PreTokenizer MakeMetaspace(std::string replacement, bool prepend, bool split) {
 }
 
 PreTokenizer MetaspaceFromJson(const Json& json) {
-  // Files from before 0.19 have add_prefix_space where newer ones have prepend_scheme.
+  // Files from before version 0.19 of `tokenizers` have add_prefix_space instead of prepend_scheme.
   const std::string scheme =
       json.value("prepend_scheme", json.value("add_prefix_space", true) ? "always" : "never");
   if (scheme != "always" && scheme != "never") {

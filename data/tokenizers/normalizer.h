@@ -16,7 +16,7 @@ using Normalizer = std::function<std::string(std::string)>;
 struct BertNormalizerOptions {
   bool clean_text = true;
   bool handle_chinese_chars = true;
-  std::optional<bool> strip_accents;  // not set: as `lowercase`
+  std::optional<bool> strip_accents;  // not set: the same as `lowercase`
   bool lowercase = true;
 };
 Normalizer MakeBertNormalizer(const BertNormalizerOptions& options);
@@ -24,24 +24,24 @@ Normalizer MakeBertNormalizer(const BertNormalizerOptions& options);
 // Applies `parts` in order.
 Normalizer MakeSequence(std::vector<Normalizer> parts);
 Normalizer MakeReplace(std::string pattern, std::string content);
-// Drops every combining mark (categories M*), which takes accents off text that is in NFD or NFKD.
+// Removes every combining mark (categories M*), and thus the accents of text that is in NFD or
+// NFKD.
 std::string StripAccents(std::string text);
 std::string StripWhitespace(std::string_view text, bool left, bool right);
 
-// From tokenizer.json's `normalizer`; null is the identity. Throws InvalidArgument for an unknown
-// type.
+// Makes the normalizer that tokenizer.json's `normalizer` describes; null gives the identity.
+// Throws InvalidArgument for an unknown type.
 Normalizer NormalizerFromJson(const nlohmann::json& json);
 
 using EmitWord = std::function<void(std::string_view)>;
-// Cuts a normalized text into words and emits them; words may be rewritten, empty ones are left
-// out.
+// Cuts a normalized text into words and emits them. It may rewrite words and emits no empty ones.
 using PreTokenizer = std::function<void(std::string_view, const EmitWord&)>;
 
-// Splits at white space and sets each punctuation character apart.
+// Splits at white space and makes each punctuation character a word of its own.
 void BertPreTokenize(std::string_view text, const EmitWord& emit);
 
-// From tokenizer.json's `pre_tokenizer`; null emits the text as it is. Throws InvalidArgument for
-// an unknown type.
+// Makes the pre-tokenizer that tokenizer.json's `pre_tokenizer` describes; null emits the text as
+// it is. Throws InvalidArgument for an unknown type.
 PreTokenizer PreTokenizerFromJson(const nlohmann::json& json);
 
 }  // namespace lathe

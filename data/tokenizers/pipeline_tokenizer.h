@@ -1,5 +1,5 @@
-// The one Tokenizer there is: added tokens, a normalizer, a pre-tokenizer, a model and two
-// templates put together, whichever files they came from.
+// PipelineTokenizer: the only Tokenizer of the library. It combines added tokens, a normalizer, a
+// pre-tokenizer, a model and two templates, whichever files they came from.
 #pragma once
 
 #include <map>
@@ -33,7 +33,7 @@ class PipelineTokenizer : public Tokenizer {
     int32_t pad_token_id = 0;
     bool makes_token_type_ids = false;
     std::string vocab_file;
-    std::map<std::string, std::string> files;  // name to contents, what SavePretrained writes
+    std::map<std::string, std::string> files;  // names and contents of what SavePretrained writes
   };
   explicit PipelineTokenizer(Parts parts);
 

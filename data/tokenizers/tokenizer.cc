@@ -36,7 +36,7 @@ Encoding Tokenizer::Encode(std::string_view text, std::optional<std::string_view
           ", the number of special tokens, but is ", max_length);
     const auto [n1, n2] =
         LongestFirst(std::ssize(first), std::ssize(second), max_length - num_special);
-    // A single text has nothing to share with: LongestFirst gives it the whole budget.
+    // A single text shares the budget with nothing: LongestFirst gives it all.
     encoding.truncated = n1 < std::ssize(first) || n2 < std::ssize(second);
     first.resize(n1);
     second.resize(n2);

@@ -120,7 +120,7 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
     source.json = ParseJson(source.Path("tokenizer.json"), source.files["tokenizer.json"]);
   }
   std::string tokenizer_class = ConfigValue<std::string>(source.config, "tokenizer_class", "");
-  // Names of the class that takes a tokenizer.json as it stands.
+  // Both are names of the class that takes a tokenizer.json as it is.
   const bool generic =
       tokenizer_class == "PreTrainedTokenizerFast" || tokenizer_class == "TokenizersBackend";
   source.family = FindTokenizerFamily(generic ? "" : tokenizer_class, generic ? "" : model_type);
@@ -130,7 +130,7 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
                           kSupportedTokenizers);
   }
   if (source.family == nullptr && source.json.is_null()) {
-    // Of the bare files only these two belong to one family.
+    // Without a configuration, only these two files tell their family.
     source.family = source.Has("vocab.txt")      ? FindTokenizerFamily("", "bert")
                     : source.Has("spiece.model") ? FindTokenizerFamily("", "albert")
                                                  : nullptr;

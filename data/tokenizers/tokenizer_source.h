@@ -1,4 +1,4 @@
-// What a folder's files say of its tokenizer, before any part of it is made: the class, the
+// TokenizerSource: a tokenizer's files as read, before any part of it is made: the class, the
 // configuration and tokenizer.json. Internal to load_tokenizer.cc.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace lathe {
 
-// What Transformers' class of a model type fixes.
+// The properties that Transformers' tokenizer class of a model type fixes.
 struct TokenizerFamily {
   const char* model_type;
   const char* tokenizer_class;
@@ -22,16 +22,16 @@ struct TokenizerFamily {
 
 extern const char* const kSupportedTokenizers;  // for hints
 
-// By the class's name, with or without "Fast", or by the model type if that is empty; null if there
-// is none.
+// Finds a family by the name of its class, with or without "Fast". If that is empty, finds it by
+// the model type. Returns null if there is none.
 const TokenizerFamily* FindTokenizerFamily(const std::string& tokenizer_class,
                                            const std::string& model_type);
 
-// All that is known before the parts are made.
+// All that the files say, before the parts are made.
 struct TokenizerSource {
   std::string dir;
   std::map<std::string, std::string> files;
-  // tokenizer_config.json over special_tokens_map.json
+  // The keys of special_tokens_map.json and tokenizer_config.json; if both have one, the latter's.
   nlohmann::json config = nlohmann::json::object();
   nlohmann::json json;  // tokenizer.json, or null
   const TokenizerFamily* family = nullptr;
@@ -40,24 +40,24 @@ struct TokenizerSource {
   bool Has(const std::string& name) const { return files.contains(name); }
 };
 
-// Takes the files apart. Throws InvalidArgument for what is not JSON and for a class that Lathe
-// doesn't have.
+// Parses the files. Throws InvalidArgument if one is not JSON, or if Lathe doesn't support the
+// class.
 TokenizerSource ReadTokenizerSource(const std::string& dir,
                                     std::map<std::string, std::string> files,
                                     const std::string& model_type);
 
-// A key of the configuration; null counts as missing.
+// Returns the value of a key of the configuration, or `fallback` if it is missing or null.
 template <typename T>
 T ConfigValue(const nlohmann::json& config, const char* key, T fallback) {
   const auto it = config.find(key);
   return it == config.end() || it->is_null() ? fallback : it->get<T>();
 }
 
-// What the configuration says of a key such as "cls_token", a string or an object with flags;
-// `fallback` is the token's text where it says nothing.
+// Reads a key such as "cls_token" of the configuration, a string or an object with flags. If it is
+// missing, the token's text is `fallback`.
 AddedToken SpecialToken(const TokenizerSource& source, const char* key, const char* fallback);
 
-// An entry of tokenizer.json's added_tokens or of added_tokens_decoder.
+// Reads an entry of tokenizer.json's added_tokens or of added_tokens_decoder.
 AddedToken AddedTokenFromJson(const nlohmann::json& json, int32_t id);
 
 }  // namespace lathe

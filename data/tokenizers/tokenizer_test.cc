@@ -145,7 +145,7 @@ TEST(TokenizerTest, ErrorsNameTheFile) {
 }
 
 TEST(TokenizerTest, BrokenSentencePieceModel) {
-  // Noise, nothing at all, a model that is cut off, and one without pieces.
+  // The cases: noise, an empty file, a model that is cut off, and one without pieces.
   for (const std::string& bytes : {"not a model"s, ""s, "\x0A\x40\x0A\x03"s, "\x12\x02\x18\x01"s}) {
     testing::internal::CaptureStderr();
     try {

@@ -13,7 +13,8 @@
 namespace lathe {
 namespace {
 
-// The Rust libraries' tables are older than ICU's. To them a younger character is unassigned.
+// True if Unicode `unicode_version` has the character. The Rust libraries' tables are older than
+// ICU's and treat younger characters as unassigned.
 bool KnownIn(char32_t c, int unicode_version) {
   UVersionInfo age;
   u_charAge(static_cast<UChar32>(c), age);
@@ -21,7 +22,7 @@ bool KnownIn(char32_t c, int unicode_version) {
 }
 constexpr int kCategoriesVersion = 8;      // crate unicode_categories
 constexpr int kCombiningMarkVersion = 9;   // crate unicode-normalization-alignments
-constexpr int kDecompositionVersion = 11;  // the same
+constexpr int kDecompositionVersion = 11;  // the same crate
 
 }  // namespace
 
@@ -45,7 +46,7 @@ bool IsPunctuation(char32_t c) {
     return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
            (c >= 123 && c <= 126);
   }
-  // Punctuation until Unicode 12 and 11.
+  // U+166D was punctuation until Unicode 12, U+111C9 until Unicode 11.
   if (c == 0x166D || c == 0x111C9) {
     return true;
   }
@@ -63,7 +64,8 @@ bool IsNonspacingMark(char32_t c) {
   if (c == 0x1734) {
     return true;  // a spacing mark since Unicode 14
   }
-  // The first two were letters, the last two another kind of mark or punctuation.
+  // In the older tables the first two are letters, the last two another kind of mark or
+  // punctuation.
   if (c == 0x1885 || c == 0x1886 || c == 0xA9BD || c == 0x111C9) {
     return false;
   }
@@ -133,7 +135,8 @@ std::string LowerCase(std::string_view text) {
     if (c < 0x80) {
       out.push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c));
     } else if (c == 0x130) {
-      // The only character whose unconditional lower-case mapping is longer than one: i, U+0307.
+      // U+0130 is the only character whose unconditional lower-case mapping has two characters: i,
+      // U+0307.
       out += "i\xCC\x87";
     } else {
       AppendUtf8(static_cast<char32_t>(u_tolower(static_cast<UChar32>(c))), &out);

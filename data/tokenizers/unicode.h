@@ -1,4 +1,4 @@
-// Character classes and mappings of the Rust library `tokenizers`, by way of ICU.
+// Character classes and mappings of the Rust library `tokenizers`, made with ICU.
 #pragma once
 
 #include <string>
@@ -8,12 +8,13 @@ namespace lathe {
 
 // Unicode's White_Space, which is `char::is_whitespace` and the regex class `\s` of Rust.
 bool IsWhitespace(char32_t c);
-// Categories Cc, Cf and Co without tab, line feed and carriage return. Unassigned characters (Cn)
+// Categories Cc, Cf and Co, except tab, line feed and carriage return. Unassigned characters (Cn)
 // are not among them, whatever BERT's own code says.
 bool IsBertControl(char32_t c);
 // ASCII 33-47, 58-64, 91-96, 123-126 or category P*.
 bool IsPunctuation(char32_t c);
-// What BERT sets apart as Chinese. The range 2B820-2B91F is missing, as it is in `tokenizers`.
+// The characters that BERT treats as Chinese. The range 2B820-2B91F is missing, as it is in
+// `tokenizers`.
 bool IsCjk(char32_t c);
 bool IsNonspacingMark(char32_t c);  // category Mn
 bool IsMark(char32_t c);            // categories M*
@@ -22,7 +23,8 @@ bool IsWordCharacter(char32_t c);   // the regex class `\w`
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 std::string NormalizeUnicode(std::string_view text, NormalizationForm form);
 
-// Each character's own full lower-case mapping, whatever stands round it: a final sigma becomes σ.
+// Replaces each character by its own full lower-case mapping, whatever stands around it: a final
+// sigma becomes σ.
 std::string LowerCase(std::string_view text);
 
 }  // namespace lathe

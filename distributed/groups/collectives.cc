@@ -22,7 +22,7 @@ std::vector<T> GatherValues(ProcessGroup& group, const T& mine) {
   return all;
 }
 
-// A tensor's dtype and shape in a fixed number of bytes.
+// The dtype and the shape of a tensor, in a fixed number of bytes.
 struct Signature {
   static constexpr int kMostDims = 8;
   int64_t dtype = -1, ndim = 0;
@@ -48,7 +48,7 @@ Signature SignatureOf(const char* what, const Tensor& tensor) {
   return signature;
 }
 
-// All ranks' signatures, which may only differ in dimension `free_dim`.
+// Returns the signatures of all ranks. Throws if they differ in more than dimension `free_dim`.
 std::vector<Signature> GatherSignatures(ProcessGroup& group, const char* what, const Tensor& tensor,
                                         int free_dim = -1) {
   const std::vector<Signature> all = GatherValues(group, SignatureOf(what, tensor));
@@ -85,7 +85,7 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// Of "name<tab>value".
+// The name in "name<tab>value".
 std::string NameOf(const std::string& line) { return line.substr(0, line.find('\t')); }
 
 bool HasName(const std::vector<std::string>& lines, const std::string& line) {
@@ -93,8 +93,8 @@ bool HasName(const std::vector<std::string>& lines, const std::string& line) {
                      [&](const std::string& other) { return NameOf(other) == NameOf(line); });
 }
 
-// A line for people. Of a long value, what lies around the place where it parts from the other
-// line's; the bytes of a character stay together.
+// Returns a line for people to read. A long value is cut to the text around the first difference
+// from the other line's value, between whole characters of UTF-8.
 std::string Shown(const std::string& line, const std::string& other) {
   constexpr size_t kMost = 200, kBefore = 50;
   const std::string name = NameOf(line);
@@ -136,7 +136,7 @@ Tensor Gather(ProcessGroup& group, const Tensor& tensor) {
       static_cast<size_t>(Product(shape, 1, rows.ndim()) * SizeOf(rows.dtype()));
   shape[0] = total;
   const Tensor result = Tensor::Empty(shape, rows.dtype());
-  // Every rank's rows in blocks of one size.
+  // Every rank sends a block of the same size, long enough for the longest.
   const size_t block = row_bytes * static_cast<size_t>(most);
   std::vector<std::byte> mine(block), gathered(block * all.size());
   const auto bytes = TensorBytes(rows);
@@ -164,7 +164,7 @@ Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& redu
   const DType wide = dtype == DType::kF64 ? DType::kF64
                      : IsFloating(dtype)  ? DType::kF32
                                           : DType::kI64;
-  // On the host, and nobody else's.
+  // A copy on the host, which the reduction may overwrite.
   const Tensor sum = (tensor.device() == Device{} ? tensor.Clone() : tensor.To(Device{})).To(wide);
   const double scale = mean ? 1.0 / group.size() : 1;
   if (wide == DType::kF64) {
@@ -229,7 +229,7 @@ std::vector<std::string> GatherStrings(ProcessGroup& group, const std::string& m
 
 void CheckSame(ProcessGroup& group, const char* what, const NamedValues& mine,
                const std::string& hint) {
-  // One line for each; names have no tab, and no value is compared beyond a line break.
+  // Each value becomes one line. Names contain no tab, and line breaks in values become blanks.
   std::string text;
   for (const auto& [name, value] : mine) {
     std::string line = name + '\t' + value;
@@ -245,7 +245,7 @@ void CheckSame(ProcessGroup& group, const char* what, const NamedValues& mine,
     const std::vector<std::string> other = Lines(all[rank]);
     const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
     if (a == first.end() && b == other.end()) continue;
-    // What one of them lacks shifts all that follows.
+    // A line that only one of them has shifts all lines after it.
     const bool rank_has_it = b != other.end() && !HasName(first, *b);
     const bool zero_has_it = a != first.end() && !HasName(other, *a);
     const std::string of_zero = a == first.end() ? "" : *a, of_rank = b == other.end() ? "" : *b;

@@ -49,7 +49,7 @@ class GlooStore : public gloo::rendezvous::Store {
 ContextPtr ConnectGloo(int rank, int size, const std::string& host, std::shared_ptr<Store> store,
                        Milliseconds timeout, const std::function<void()>& look_around) {
   const auto given_up = std::make_shared<std::atomic<bool>>(false);
-  // The thread shares all it needs, since it may outlive this call.
+  // The thread may outlive this call, so it shares ownership of everything that it uses.
   std::packaged_task<ContextPtr()> connect(
       [rank, size, host, store = std::move(store), timeout, given_up] {
         gloo::transport::tcp::attr attributes;

@@ -1,4 +1,4 @@
-// Gloo's connections of every rank with every other one.
+// Connects every rank with every other one by Gloo.
 #pragma once
 
 #include <gloo/rendezvous/context.h>
@@ -12,10 +12,10 @@
 
 namespace lathe {
 
-// host: this rank's address. The ranks find each other through `store`, which nobody else uses
-// meanwhile. Gloo itself notices no rank that ends before it has connected, and can't be stopped:
-// `look_around` is called now and then, and what it throws ends the call, though not what Gloo has
-// begun, which goes on by itself for `timeout` at most. Throws Gloo's exceptions, too.
+// `host` is this rank's address. The ranks find each other through `store`, which must have no
+// other user meanwhile. Gloo can't be stopped and doesn't notice a rank that ends before it has
+// connected. So `look_around` is called now and then, and an exception from it ends the call.
+// Gloo's own work then goes on by itself, for `timeout` at most. Throws Gloo's exceptions, too.
 std::shared_ptr<gloo::rendezvous::Context> ConnectGloo(int rank, int size, const std::string& host,
                                                        std::shared_ptr<Store> store,
                                                        std::chrono::milliseconds timeout,

@@ -1,4 +1,4 @@
-// How a rank that ends while all connect is noticed.
+// Tests that the other ranks notice one that ends while all connect.
 #include "lathe/distributed/groups/gloo_connect.h"
 
 #include <gloo/transport/tcp/device.h>
@@ -17,18 +17,18 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A rank that has joined and told Gloo where it can be reached, and ends before it is.
+// Runs a rank that joins, publishes its address for Gloo and kills itself before it is connected.
 void EndWhileConnecting(const ProcessEnvironment& env) {
   struct FatalStore : gloo::rendezvous::Store {
     explicit FatalStore(lathe::Store& own) : store(own) {}
     void set(const std::string& key, const std::vector<char>& data) override {
       store.Set("gloo/" + key, {data.data(), data.size()});
     }
-    std::vector<char> get(const std::string& key) override {  // a host's name
+    std::vector<char> get(const std::string& key) override {  // called for host names
       const std::string value = store.Get("gloo/" + key, seconds(20)).value();
       return {value.begin(), value.end()};
     }
-    // For others' addresses, once its own are there.
+    // Gloo calls it to wait for others' addresses, after it has published its own.
     void wait(const std::vector<std::string>&) override { raise(SIGKILL); }
     void wait(const std::vector<std::string>&, const milliseconds&) override { raise(SIGKILL); }
     lathe::Store& store;

@@ -30,16 +30,16 @@ void Reduce(void* out, const void* a, const void* b, size_t n) {
   const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
 #pragma omp simd
   for (size_t i = 0; i < n; ++i) {
-    // A NaN is not equal to itself, and stays.
+    // A NaN is kept. It is the only value that is not equal to itself.
     to[i] = op == ReduceOp::kSum   ? static_cast<T>(x[i] + y[i])
             : op == ReduceOp::kMax ? (x[i] < y[i] || y[i] != y[i] ? y[i] : x[i])
                                    : (y[i] < x[i] || y[i] != y[i] ? y[i] : x[i]);
   }
 }
 
-// What is on its way. Gloo's TCP has a gap: a send that finds the connection to a process broken
-// that has just ended may wait for its timeout, and with it all that wait for this process. So
-// another thread breaks the waits off once a rank is known to be lost.
+// The transfers that are under way. Gloo's TCP has a gap: a send that finds its connection broken,
+// because the peer has just ended, may wait until the timeout. All ranks that wait for this one
+// then wait as long. So another thread breaks the waits off once a rank is known to be lost.
 class Transfers {
  public:
   using Buffer = gloo::transport::UnboundBuffer;
@@ -68,7 +68,7 @@ class Transfers {
   bool broken_off_ = false;
 };
 
-// Bytes on their way from one rank to another; none if there are none.
+// A message on its way from one rank to another. Without bytes there is no message.
 class Transfer {
  public:
   Transfer() = default;
@@ -104,11 +104,11 @@ class GlooGroup : public ProcessGroup {
     signal(SIGPIPE, SIG_IGN);  // a dead peer is reported by the call that needed it
     watch_.Run("connecting", [&] {
       life->SetPatience(timeout);
-      const std::string host = watch_.store().local_host();  // all have joined
+      const std::string host = watch_.store().local_host();  // needs all ranks to have joined
       context_ = ConnectGloo(rank, size, host, life, timeout, [this] { watch_.LookAround(); });
     });
     watch_.LookAfter(std::move(life), timeout, [transfers = transfers_] { transfers->BreakOff(); });
-    // Some may not know it: not all launchers say how many processes a machine has.
+    // Each rank tells what it knows: not all launchers say how many processes a machine has.
     const std::byte here{one_machine};
     std::vector<std::byte> all(static_cast<size_t>(size));
     AllGather(std::span(&here, 1), all);
@@ -196,11 +196,11 @@ class GlooGroup : public ProcessGroup {
   }
 
  private:
-  static constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own are below
+  static constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own slots are below
 
   Transfer Send(std::span<const std::byte> bytes, int to) {
     if (bytes.empty()) return {};
-    // They are only read.
+    // The bytes of a send are only read.
     auto buffer = context_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
     buffer->send(to, kSlot);
     return {std::move(buffer), transfers_, true};
@@ -212,12 +212,12 @@ class GlooGroup : public ProcessGroup {
     return {std::move(buffer), transfers_, false};
   }
 
-  // --- over TCP, inside of Run ---
+  // --- over TCP; called inside Run ---
 
   enum class Call : uint8_t { kGather, kGatherStripes, kBroadcast, kBarrier, kReduce, kHalf };
 
-  // All ranks are in the same call, with as many bytes. More than one waits for would end the
-  // process on a thread of Gloo's.
+  // Throws unless all ranks are in the same call, with the same number of bytes. A message longer
+  // than the receiver expects would make Gloo end the process, on one of its own threads.
   void Begin(Call call, size_t bytes) {
     const uint64_t mine = static_cast<uint64_t>(call) << 56 | bytes;
     std::vector<uint64_t> all(static_cast<size_t>(size()));
@@ -225,7 +225,7 @@ class GlooGroup : public ProcessGroup {
     if (std::ranges::count(all, mine) != size()) throw std::runtime_error(kOtherSize);
   }
 
-  // all = every rank's `mine`: from all to all at once.
+  // all = every rank's `mine`. Every rank sends to every other one at once.
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all) {
     std::vector<Transfer> transfers;
     for (int other = 0; other < size(); ++other) {
@@ -251,7 +251,8 @@ class GlooGroup : public ProcessGroup {
     for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
   }
 
-  // This rank's stripe = all ranks' combined, the own first, then in their order.
+  // Sets this rank's stripe to all ranks' values combined: its own first, then the others' in
+  // ascending order of ranks.
   template <typename T>
   void CombineOwn(std::span<T> data, LocalReduce::Combine combine) {
     const ElementRange all = {0, std::ssize(data)}, own = Stripe(all, rank(), size());
@@ -273,7 +274,7 @@ class GlooGroup : public ProcessGroup {
         data.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size())));
   }
 
-  // In ascending order.
+  // Returns the other ranks, in ascending order.
   std::vector<int> Others() const {
     std::vector<int> others;
     for (int other = 0; other < size(); ++other)
@@ -310,14 +311,16 @@ class GlooGroup : public ProcessGroup {
     });
   }
 
-  // Looks after the others while a local call waits for them.
+  // Returns a callback that throws if a rank is lost or the time is up. A call that works in local
+  // memory calls it while it waits for others.
   std::function<void()> OnWait() {
     return [this, deadline = std::chrono::steady_clock::now() + timeout_] {
-      // Rank 0, which has the store, may be the one that hangs.
+      // Rank 0 serves the store and may be the one that hangs, so the store gets only the time that
+      // is left.
       const auto left =
           std::chrono::duration_cast<Milliseconds>(deadline - std::chrono::steady_clock::now());
       if (left <= Milliseconds(0)) throw gloo::IoException("no answer");
-      // But a busy machine needs a moment.
+      // It gets at least half a second, as a busy machine may be slow to answer.
       watch_.SetPatience(std::max(left, Milliseconds(500)));
       try {
         watch_.CheckAllLive();
@@ -330,10 +333,10 @@ class GlooGroup : public ProcessGroup {
   }
 
   const Milliseconds timeout_;
-  PeerWatch watch_;  // outlives the context
+  PeerWatch watch_;  // destroyed after the context
   const std::shared_ptr<Transfers> transfers_ = std::make_shared<Transfers>();
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::unique_ptr<LocalReduce> local_;  // if all ranks are on one machine
+  std::unique_ptr<LocalReduce> local_;  // null unless all ranks are on one machine
 };
 
 }  // namespace

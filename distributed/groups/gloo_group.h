@@ -1,4 +1,4 @@
-// Gloo's TCP collectives for processes without GPUs.
+// A process group on Gloo's TCP connections, for tensors in the host's memory.
 #pragma once
 
 #include <chrono>
@@ -9,9 +9,9 @@
 
 namespace lathe {
 
-// Connects every rank with every other. `server` is rank 0's and lives as long as the group. Ranks
-// that are all on one machine reduce in each other's memory if they may. life: a connection of its
-// own, for connecting and then for LifeSigns.
+// Connects every rank with every other. `server` is rank 0's and lives as long as the group. `life`
+// is a connection to the store of its own, first for connecting, then for LifeSigns. If all ranks
+// are on one machine and may read each other's memory, they reduce there instead of over TCP.
 std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
                                             std::shared_ptr<Store> store,
                                             std::shared_ptr<Store> life,

@@ -1,4 +1,4 @@
-// What local_reduce.cc and local_share.cc have in common.
+// Declarations that local_reduce.cc and local_share.cc share.
 #pragma once
 
 #include <sys/types.h>
@@ -15,30 +15,33 @@ namespace lathe {
 // A rank's part in a call.
 struct alignas(64) LocalReduce::Part {
   const char* data;
-  uint64_t call;          // which, and of how many bytes
-  uint64_t shown, begin;  // in which memory that it shows the data lies, or 0; and where
+  uint64_t call;  // Call << 56 | the number of bytes
+  // If the data lies in memory that the rank shows: that memory's Shown::id, and the data's offset
+  // in it, in bytes. Otherwise `shown` is 0.
+  uint64_t shown, begin;
   alignas(64) std::byte small[kSmallBytes];
 };
 
-// What a rank has to say. `stage` counts on without end. Parts are taken in turn: a rank may begin
-// the next call while others still read its part in this one, but not the one after.
+// A rank's state, which all ranks read. `stage` counts up without end. A rank uses its two parts in
+// turn. It may begin the next call while others still read its part in this one, but not the call
+// after.
 struct alignas(64) LocalReduce::Slot {
   std::atomic<uint32_t> stage;
   pid_t pid;
   Part parts[2];
 };
 
-// What a rank shows of its memory, and what the others show of theirs.
+// Memory that this rank shows to the others, and its views of the memory that they show.
 struct LocalReduce::Shown {
-  uint64_t id;  // the same on all ranks, from 1
+  uint64_t id;  // the same on all ranks, counted from 1
   std::weak_ptr<Storage> storage;
   size_t bytes;
-  std::vector<char*> views;  // by rank; null: its own
+  std::vector<char*> views;  // by rank; null for this one
 
   ~Shown();
 };
 
-// The pages of a memory file that another process has open; null if they can't be had.
+// Maps a memory file that another process has open. Returns null if that is not possible.
 char* MapFileOf(pid_t pid, int file, int64_t bytes, bool writes = true);
 
 }  // namespace lathe

@@ -30,8 +30,8 @@ void Futex(std::atomic<uint32_t>& word, int op, uint32_t value, const timespec* 
   syscall(SYS_futex, &word, op, value, timeout, nullptr, 0);
 }
 
-// Copies from another process's memory: pieces of the same sizes, no more than 1,024. They are
-// changed.
+// Copies pieces of another process's memory to pieces of the same sizes here, at most 1,024.
+// Changes both lists.
 void ReadFrom(pid_t pid, std::span<iovec> from, std::span<iovec> to) {
   while (!from.empty()) {
     const ssize_t got = process_vm_readv(pid, to.data(), to.size(), from.data(), from.size(), 0);
@@ -71,11 +71,12 @@ bool CanRead(pid_t pid, const uint64_t* from, uint64_t expected) {
 }  // namespace
 
 std::unique_ptr<LocalReduce> LocalReduce::Connect(int rank, int size, const GatherBytes& gather) {
-  // Where the kernel lets a process read its children's memory only, this one lets its user's
-  // processes read its own.
+  // Where the kernel lets a process read only its descendants' memory, this lets all processes of
+  // the same user read this one's.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   const int64_t bytes = size * static_cast<int64_t>(sizeof(Slot));
-  // Something to recognise: another process may have the number in another container.
+  // A value by which others recognise this process: in another container, another process may have
+  // the same process id.
   uint64_t mark = static_cast<uint64_t>(getpid()) << 32 | static_cast<uint64_t>(rank);
   mark ^= reinterpret_cast<uintptr_t>(&mark) * 0x9E3779B97F4A7C15u;
   struct Hello {
@@ -115,14 +116,14 @@ std::unique_ptr<LocalReduce> LocalReduce::Connect(int rank, int size, const Gath
 
 LocalReduce::~LocalReduce() { munmap(slots_.data(), slots_.size_bytes()); }
 
-// This rank has come to the next stage; returns when all have.
+// Announces that this rank has reached the next stage. Returns when all ranks have.
 void LocalReduce::WaitForAll(const OnWait& on_wait) {
-  constexpr int kSpins = 2000;  // some 20 microseconds
+  constexpr int kSpins = 2000;  // about 20 microseconds
   const timespec pause = {.tv_sec = 0, .tv_nsec = 50'000'000};
   std::atomic<uint32_t>& mine = slots_[static_cast<size_t>(rank_)].stage;
   mine.store(++stage_, std::memory_order_release);
   Futex(mine, FUTEX_WAKE, INT32_MAX, nullptr);
-  // Counting wraps around.
+  // The counters wrap around, so only their difference counts.
   const auto passed = [this](uint32_t other) { return static_cast<int32_t>(other - stage_) >= 0; };
   for (Slot& slot : slots_) {
     for (int i = 0; !passed(slot.stage.load(std::memory_order_acquire)); ++i) {
@@ -137,7 +138,8 @@ void LocalReduce::WaitForAll(const OnWait& on_wait) {
       try {
         on_wait();
       } catch (...) {
-        // Who has done its part may have ended since; then all have come as far.
+        // A rank that has done its part may have ended since. If the awaited rank has reached this
+        // stage by now, the call can go on.
         if (!passed(slot.stage.load(std::memory_order_acquire))) throw;
       }
     }
@@ -148,8 +150,9 @@ const LocalReduce::Part& LocalReduce::PartOf(int rank) const {
   return slots_[static_cast<size_t>(rank)].parts[turn_];
 }
 
-// All ranks are ready, have done with the call before, and know where each has its data; what is
-// small lies in their parts. Throws if they are not in the same call.
+// Begins a call. On return, all ranks are ready for it and have finished the one before. They know
+// where each rank's data is; small data lies in their parts. Throws if the ranks are not in the
+// same call.
 void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait) {
   turn_ ^= 1;
   Part& mine = slots_[static_cast<size_t>(rank_)].parts[turn_];
@@ -163,12 +166,12 @@ void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait&
   }
 }
 
-// Of the data that another rank has in this call.
+// Reads from another rank's data in this call; `at` is an offset in bytes.
 void LocalReduce::Read(int rank, size_t at, void* to, size_t bytes) const {
   ReadFrom(slots_[static_cast<size_t>(rank)].pid, PartOf(rank).data + at, to, bytes);
 }
 
-// The others' stripes of this rank are added to its own, in the order of ranks.
+// Combines this rank's stripe with the other ranks' values of it, in the order of ranks.
 void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine combine) {
   constexpr size_t kChunkBytes = 256 << 10;  // stays in the level 2 cache
   alignas(64) static thread_local char chunk[kChunkBytes];
@@ -192,7 +195,7 @@ void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine c
   }
 }
 
-// The stripe of rank `owner`, from the ranks' parts: the bits that ReduceOwn gives.
+// Computes the stripe of rank `owner` from the ranks' parts, with the same bits as ReduceOwn.
 void LocalReduce::CombineSmall(int owner, char* data, size_t n, size_t element_size,
                                Combine combine) const {
   const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, owner, size_);
@@ -233,7 +236,8 @@ void LocalReduce::ReduceScatter(void* data, size_t n, size_t element_size, Combi
 
 namespace {
 
-// What is read at once from one rank, at the same places in its memory as in this one's.
+// Pieces that are read at once from one rank. They lie at the same offsets in its data as in this
+// rank's data.
 struct Lot {
   int from;
   std::vector<iovec> pieces;
@@ -256,16 +260,17 @@ struct Lot {
   static constexpr size_t kMostBytes = 1 << 20, kMostPieces = 512;
 };
 
-// Those of the others' stripes of `parts` that are `changed`.
+// Returns what this rank has to read: the other ranks' stripes of `parts`, where they are in
+// `changed`.
 std::vector<Lot> LotsToRead(int self, int size, char* data, size_t element_size,
                             const std::vector<ElementRange>& parts,
                             const std::vector<ElementRange>& changed) {
-  constexpr size_t kGapBytes = 2 << 10;  // to read through rather than to leave out
+  constexpr size_t kGapBytes = 2 << 10;  // gaps of up to this size are read, too
   std::vector<Lot> lots;
-  for (int i = 1; i < size; ++i) {  // not all from the same one first
+  for (int i = 1; i < size; ++i) {  // so that not all ranks read from the same one first
     const int rank = (self + i) % size;
     for (const ElementRange& part : parts) {
-      char* end_of_last = nullptr;  // in this part
+      char* end_of_last = nullptr;  // the end of the last range of this part
       for (const ElementRange& range : Within(Stripe(part, rank, size), changed)) {
         char* at = data + static_cast<size_t>(range.begin) * element_size;
         char* const end = data + static_cast<size_t>(range.end) * element_size;

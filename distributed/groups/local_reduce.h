@@ -1,5 +1,6 @@
-// All-reduce and its two halves, about three times as fast as over TCP, and gathering of small
-// things among the processes of one machine that may read each other's memory.
+// All-reduce, its two halves (reduce-scatter and all-gather), and a gather of small data, among
+// processes of one machine that may read each other's memory. About three times as fast as over
+// TCP.
 #pragma once
 
 #include <cstddef>
@@ -20,46 +21,49 @@ class LocalReduce {
   // all = every rank's `mine`.
   using GatherBytes =
       std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)>;
-  // Whether all ranks can reach each other's memory is tried out. Null on all ranks if they can't,
-  // as in containers of their own, or under a kernel that doesn't let them.
+  // Tries out whether all ranks can reach each other's memory. Returns null on all ranks if they
+  // can't, as in separate containers or under a kernel that forbids it.
   static std::unique_ptr<LocalReduce> Connect(int rank, int size, const GatherBytes& gather);
   ~LocalReduce();
   LocalReduce(const LocalReduce&) = delete;
   LocalReduce& operator=(const LocalReduce&) = delete;
 
   using OnWait = std::function<void()>;
-  // to[i] = the reduction of to[i] and from[i], for `n` elements.
+  // to[i] = the reduction of a[i] and b[i], for `n` elements.
   using Combine = void (*)(void* to, const void* a, const void* b, size_t n);
-  // In all of these, `on_wait` is called now and then while others are late, and may throw. Other
-  // processes only read this one's memory, and only until the call returns or throws, but for
-  // ReduceScatter and what Share has given to all.
+  // All calls below call `on_wait` at intervals while other ranks are late; it may throw. Other
+  // processes only read this one's memory, and only until the call returns or throws. There are two
+  // exceptions: after ReduceScatter they may still read, and all ranks write to memory given to
+  // Share.
 
-  // data = all ranks' combined, in one order, on each.
+  // data = the reduction over all ranks, taken in one order, on each rank.
   void AllReduce(void* data, size_t n, size_t element_size, Combine combine, const OnWait& on_wait);
-  // The same for this rank's stripe (core/element_range.h), with the same bits; the rest stays, and
-  // must until the next call returns: others may be late to read it.
+  // The same for this rank's stripe only (core/element_range.h), with the same bits. The rest of
+  // the data stays as it is, and must until the next call returns: other ranks may be late to read
+  // it.
   void ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
                      const OnWait& on_wait);
-  // In each part of `data`, every rank's stripe = that rank's, where it is in `changed`. On all
-  // OpenMP threads.
+  // In each part of `data`: every rank's stripe = that rank's values, where they are in `changed`.
+  // Runs on all OpenMP threads.
   void AllGather(void* data, const std::vector<ElementRange>& parts,
                  const std::vector<ElementRange>& changed, size_t element_size,
                  const OnWait& on_wait);
 
-  // local_share.cc:
-  // The storage's bytes become rank 0's in memory that all ranks map (ProcessGroup::ShareMemory).
+  // Defined in local_share.cc.
+  // The storage's bytes become rank 0's, in memory that all ranks map (see
+  // ProcessGroup::ShareMemory).
   void Share(Storage& storage, const OnWait& on_wait);
-  // ProcessGroup::ShowMemory.
+  // See ProcessGroup::ShowMemory.
   std::shared_ptr<const void> Show(const std::shared_ptr<Storage>& storage, int64_t bytes,
                                    const OnWait& on_wait);
 
-  // all = every rank's `mine`, of as many bytes each.
+  // all = every rank's `mine`; all ranks give the same number of bytes.
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all, const OnWait& on_wait);
 
  private:
-  // What fits in here goes through memory that all share, but for ReduceScatter's data.
+  // Data of up to this size goes through memory that all ranks share, except ReduceScatter's.
   static constexpr size_t kSmallBytes = 8 << 10;
-  static constexpr size_t kNoBytes = (size_t{1} << 56) - 1;  // which nothing has
+  static constexpr size_t kNoBytes = (size_t{1} << 56) - 1;  // a size that no data has
 
   struct Part;
   struct Slot;
@@ -78,9 +82,9 @@ class LocalReduce {
   void ReduceOwn(char* data, size_t n, size_t element_size, Combine combine);
 
   int rank_, size_;
-  std::span<Slot> slots_;  // in memory that all share
+  std::span<Slot> slots_;  // one for each rank, in memory that all ranks share
   uint32_t stage_ = 0;
-  size_t turn_ = 0;  // which of its slot's parts a rank speaks in
+  size_t turn_ = 0;  // the index of the part (Slot::parts) that ranks use in this call
   std::vector<std::weak_ptr<const Shown>> shown_;
   uint64_t times_shown_ = 0;
 };

@@ -42,7 +42,7 @@ void LocalReduce::SayWhere(Part& part, const char* data, size_t bytes) const {
   }
 }
 
-// The data that another rank has in this call, if it shows it; else null.
+// Returns the data that another rank has in this call if that rank shows it, else null.
 const char* LocalReduce::ViewOf(int rank) const {
   const Part& part = PartOf(rank);
   if (part.shown == 0) return nullptr;
@@ -63,13 +63,14 @@ std::vector<T> LocalReduce::GatherEach(const T& mine, const OnWait& on_wait) {
 
 namespace {
 
-// Bytes of a storage that are to move into a new memory file; what a rank tells of it.
+// Bytes of a storage that are to move into a memory file: their number, and the file. Ranks tell
+// each other theirs.
 struct Offer {
   int64_t bytes = 0;
   int file = -1;
 };
 
-// The file for them, closed again in the end, and its pages with the bytes.
+// A memory file with a storage's bytes, and its pages. The destructor closes the file.
 class Move {
  public:
   explicit Move(int64_t bytes) : offer_{bytes} {}
@@ -94,7 +95,7 @@ class Move {
   }
   const Offer& offer() const { return offer_; }
   bool has_pages() const { return pages_ != nullptr; }
-  // Into their place.
+  // Puts the pages in the place of the storage's own.
   void Into(Storage& storage, Storage::Sharing sharing) {
     storage.Share(std::exchange(pages_, nullptr), offer_.bytes, sharing);
   }
@@ -138,7 +139,7 @@ std::shared_ptr<const void> LocalReduce::Show(const std::shared_ptr<Storage>& st
   const std::vector<uint8_t> have = GatherEach(uint8_t{have_all}, on_wait);
   if (std::ranges::count(have, 0) > 0) return nullptr;
   move.Into(*storage, Storage::Sharing::kReadByOthers);
-  // The last one of a storage is what counts.
+  // The latest Show of a storage replaces earlier ones.
   std::erase_if(shown_, [&](const auto& one) {
     const auto before = one.lock();
     return before == nullptr || before->storage.lock() == storage;

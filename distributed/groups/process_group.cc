@@ -23,7 +23,7 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// One process is its own group.
+// The group of a single process.
 class SingleGroup : public ProcessGroup {
  public:
   SingleGroup() : ProcessGroup(0, 1) {}
@@ -67,7 +67,8 @@ std::string RankName(int rank) { return "rank " + std::to_string(rank); }
 
 constexpr Milliseconds kMoment(500);
 constexpr char kEndedEarly[] = " has ended before all had joined";
-// Where a rank says which one of its machine has.
+// Keys by which a rank tells that another one of its machine has ended, or that a rank has joined
+// twice.
 constexpr char kEndedElsewhere[] = "ended elsewhere", kTwice[] = "joined twice";
 
 Milliseconds Left(Clock::time_point deadline) {
@@ -81,7 +82,8 @@ Error EndedEarly(const ProcessEnvironment& env, const std::string& problem) {
                kLostWhileJoiningHint);
 }
 
-// After ten seconds, once: who waits for a machine that nobody has started shall see it.
+// Prints a note, once, after ten seconds: a user who waits for a machine that nobody has started
+// should see it.
 class WaitingNote {
  public:
   explicit WaitingNote(Milliseconds timeout) : timeout_(timeout) {}
@@ -101,7 +103,7 @@ class WaitingNote {
   bool told_ = false;
 };
 
-// What is wrong with who has joined, for all to hear; "" if all is well.
+// Returns what is wrong with the ranks that have joined, for all ranks to hear; "" if all is well.
 std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   WaitingNote note(timeout);
@@ -139,7 +141,7 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
          " did not join within " + Seconds(timeout);
 }
 
-// Rank 0 takes the store with it, so it goes when all who have joined have heard why.
+// Rank 0 takes the store with it, so it goes when all ranks that have joined have heard why.
 void TellThatHeard(Store& store, const ProcessEnvironment& env) try {
   store.Set(RankKey("heard", env.rank), "");
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
@@ -150,15 +152,15 @@ void TellThatHeard(Store& store, const ProcessEnvironment& env) try {
     store.Get(RankKey("heard", rank), Left(deadline));
   }
 } catch (const Error&) {
-  // Rank 0 heard it and went before it had answered.
+  // Rank 0 has heard it and gone before it answered.
 }
 
-// What rank 0 has found wrong; "" if all is well.
+// Returns what rank 0 has found wrong; "" if all is well.
 std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds timeout) try {
   store.Set(RankKey("joined", env.rank), std::to_string(env.world_size));
   constexpr char kVerdict[] = "verdict";
   if (env.rank == 0) store.Set(kVerdict, ProblemOf(store, env, timeout));
-  // Rank 0 needs a moment to find out, after the same time.
+  // Rank 0 waits for the same time, and then needs a moment to find out.
   const Clock::time_point deadline = Clock::now() + timeout + std::chrono::seconds(10);
   do {
     if (const auto verdict = store.Get(kVerdict, std::min(kMoment, Left(deadline))))
@@ -168,13 +170,14 @@ std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds ti
   return "rank 0 did not say within " + Seconds(timeout) + " whether all are there";
 } catch (const Error& e) {
   if (e.code() != absl::StatusCode::kUnavailable) throw;
-  // Whoever ends rank 0 may be about to end this one, too, which then has nothing to tell.
+  // Whatever ended rank 0 may be about to end this rank, too, which then has nothing to report.
   std::this_thread::sleep_for(Milliseconds(100));
   return std::string("rank 0") + kEndedEarly;
 }
 
-// False, and the store left again: it is that of the program before this one in the same script,
-// whose rank 0 still runs (`before`), or has just ended.
+// Registers this rank in the store. Returns false if the store is that of an earlier program in the
+// same script. The rank 0 of that program still runs, or it has just ended. If it still runs,
+// `before` is set, and the store is left again.
 bool Enter(Store& store, const ProcessEnvironment& env, bool& before) try {
   if (store.Add(RankKey("joins", env.rank), 1) == 1) return true;
   if (PeerWatch::HasGone(store, env.rank)) {
@@ -182,7 +185,7 @@ bool Enter(Store& store, const ProcessEnvironment& env, bool& before) try {
     store.Leave();
     return false;
   }
-  // The one that was first may be in the midst of a job.
+  // The process that joined first may be in the midst of a job.
   store.Leave({{kTwice, RankName(env.rank)}});
   throw Error(absl::StatusCode::kFailedPrecondition,
               "rank " + std::to_string(env.rank) + " has joined twice",
@@ -209,7 +212,7 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
   };
   for (Milliseconds time = timeout;; time = std::max(Left(deadline), Milliseconds(1000))) {
     auto store = std::make_shared<Store>(host, port, job, time, RankName(env.rank), check);
-    // Rank 0 may also hang once it has greeted.
+    // Rank 0 may also hang after it has greeted.
     store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), timeout));
     if (Enter(*store, env, before)) return store;
     if (Left(deadline) < kPause) break;
@@ -246,7 +249,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
   if (nccl) RequireNccl();
   const bool alone = env.world_size == 1;
   if (alone && !nccl) return std::make_shared<SingleGroup>();
-  // Who is alone needs to be found by nobody, and its port may be another job's.
+  // A single process need not be found by others, and its port may be another job's.
   const std::string host = alone ? "127.0.0.1" : env.master_addr;
   int port = alone ? 0 : env.master_port;
   const std::string job = "lathe 1 " + env.job;

@@ -1,5 +1,5 @@
-// The processes of a job and what they do together. Every rank makes the same calls in the same
-// order, with as many elements.
+// The processes of a job and their collectives. Every rank makes the same calls in the same order,
+// with the same number of elements.
 #pragma once
 
 #include <chrono>
@@ -28,26 +28,28 @@ class ProcessGroup {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // All throw Unavailable, naming the rank that is to blame as far as it can be told, when a rank
-  // has died, hangs for longer than the timeout or can't be reached. The group is of no use then,
-  // and what the call was to fill holds anything.
+  // All calls throw Unavailable when a rank has died, hangs for longer than the timeout or can't be
+  // reached. The error names the rank that is to blame, as far as it can be told. The group can't
+  // be used then, and what the call was to fill holds anything.
 
-  // data = the sum (or other) over all ranks, elementwise, the same bits on each. A NaN
-  // stays one (but NCCL's maximum and minimum may pass over it). A maximum or minimum may lose it,
-  // and backends differ there: look for it before.
+  // data = the sum (or other reduction) over all ranks, elementwise, with the same bits on each. In
+  // a sum, a NaN stays one. A maximum or minimum may lose a NaN (NCCL's may pass over it). Backends
+  // differ there, so look for NaNs before.
   virtual void AllReduce(std::span<float> data, ReduceOp op = ReduceOp::kSum) = 0;
   virtual void AllReduce(std::span<double> data, ReduceOp op = ReduceOp::kSum) = 0;
   virtual void AllReduce(std::span<int64_t> data, ReduceOp op = ReduceOp::kSum) = 0;
   // Every partial sum is rounded.
   virtual void AllReduce(std::span<BFloat16> data, ReduceOp op = ReduceOp::kSum) = 0;
-  // The halves of an all-reduce. This rank's stripe of `data` (core/element_range.h) = the sum over
-  // all ranks; the rest then holds anything, and is left alone until the group's next call: others
-  // may be late to read it.
+  // The halves of an all-reduce: ReduceScatter and AllGatherStripes.
+  // After ReduceScatter, this rank's stripe of `data` (core/element_range.h) = the sum over all
+  // ranks. The rest holds anything. It must be left alone until the group's next call: others may
+  // be late to read it.
   virtual void ReduceScatter(std::span<float> data) { AllReduce(data); }
   virtual void ReduceScatter(std::span<BFloat16> data) { AllReduce(data); }
-  // In each part of `data`, every rank's stripe = that rank's. On failure some may be. What is not
-  // in `changed` (ascending, apart from each other, the same on all ranks) is the same on all
-  // ranks, and need not travel.
+  // In each part of `data`: every rank's stripe = that rank's values. Elements outside of `changed`
+  // are the same on all ranks and need not travel. `changed` is ascending, its ranges are apart
+  // from each other, and it is the same on all ranks. If the call fails, some stripes may have
+  // arrived.
   virtual void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,
                                 const std::vector<ElementRange>& /*changed*/) {
     for (const ElementRange& part : parts) {
@@ -59,16 +61,17 @@ class ProcessGroup {
       }
     }
   }
-  // Whether ranks read each other's memory: small pieces travel as well as large ones. The same on
-  // all ranks.
+  // Returns true if ranks read each other's memory, so that small pieces travel as well as large
+  // ones. It is the same on all ranks.
   virtual bool reads_memory() const { return false; }
-  // From now on the storage's bytes, as many on each rank, are rank 0's, in memory that all ranks
-  // have in common: what one writes, all have. Nothing changes, on any rank, where ranks don't read
-  // each other's memory or the storage doesn't have pages of its own (Storage::is_shared).
+  // From now on the storage's bytes are rank 0's, in memory that all ranks have in common: what one
+  // rank writes, all have. Every rank gives the same number of bytes. Nothing changes, on any rank,
+  // if ranks don't read each other's memory or if the storage doesn't have pages of its own
+  // (Storage::is_shared).
   virtual void ShareMemory(Storage& /*storage*/) {}
-  // The storage's first `bytes`, as many on each rank, move into memory that the other ranks read
-  // directly as long as what is returned lives: what is reduced there need not be copied. Null, and
-  // nothing changes, where ShareMemory changes nothing.
+  // Moves the storage's first `bytes`, the same number on each rank, into memory that the other
+  // ranks read directly. They do so as long as the returned object lives; what is reduced there
+  // need not be copied. Returns null, and changes nothing, where ShareMemory changes nothing.
   virtual std::shared_ptr<const void> ShowMemory(const std::shared_ptr<Storage>& /*storage*/,
                                                  int64_t /*bytes*/) {
     return nullptr;
@@ -80,29 +83,30 @@ class ProcessGroup {
   // Returns when all ranks have called it.
   virtual void Barrier() = 0;
 
-  // For long work without any of the calls above (loops over prepared loaders make it with each
-  // batch and op, backward passes with each gradient): throws as they do if another rank has ended,
-  // or hasn't given a sign of life for the timeout. Costs next to nothing. Gloo's groups have it,
-  // which every job has beside NCCL's; the others' does nothing, and neither does their SetAlarm.
+  // For long work without any of the calls above. Throws as they do if another rank has ended, or
+  // has given no sign of life for the timeout. It costs next to nothing: loops over prepared
+  // loaders call it with each batch and op, backward passes with each gradient. It works in Gloo's
+  // groups; every job of several ranks has one, also beside NCCL's. In other groups it does
+  // nothing, and neither does SetAlarm.
   virtual void CheckPeers() {}
-  // For work that can't even make that call, such as reading a file that doesn't come: `alarm` is
-  // called on another thread a second after a rank is lost, with CheckPeers' error. It is meant to
-  // end the process. Empty: no more.
+  // For work that can't even make that call, such as reading a file that doesn't come. Another
+  // thread calls `alarm` with CheckPeers' error, a second after a rank is lost. `alarm` is meant to
+  // end the process. An empty function stops this.
   virtual void SetAlarm(const std::function<void(const Error&)>& /*alarm*/) {}
 
-  // This rank ends with an error: it doesn't wait for the others, nor longer than half a second for
-  // a word from rank 0, and they shall miss it.
+  // Call this when the rank ends with an error. It then doesn't wait for the other ranks, and waits
+  // at most half a second for each answer of rank 0. The others will miss it.
   virtual void Abandon() {}
-  // What this rank is doing from now on, for the others' error messages: "training".
+  // Sets what this rank is doing from now on, for the others' error messages: "training".
   virtual void SetPhase(const std::string& phase) = 0;
 
   // Words between ranks outside of any collective, for what may take any time. Each key is posted
-  // once, or with the same value each time. Await waits for that of rank `from`, as
-  // long as all ranks live and that one has not done all its part.
+  // once, or with the same value each time. Await waits for the word of rank `from`, as long as all
+  // ranks live and that rank's work is not done.
   virtual void Post(const std::string& key, const std::string& value) = 0;
   virtual std::string Await(const std::string& key, int from) = 0;
-  // What is posted there, or comes within `time`; nullopt: nothing. Both this and Post
-  // throw where rank 0, which keeps the words, has ended or hangs.
+  // Returns what is posted under the key now or within `time`; nullopt if nothing is. Find and Post
+  // throw if rank 0, which keeps the words, has ended or hangs.
   virtual std::optional<std::string> Find(const std::string& key,
                                           std::chrono::milliseconds time) = 0;
 
@@ -116,16 +120,17 @@ class ProcessGroup {
 struct ProcessGroupOptions {
   // How long ranks may be late: to join, and to take part in a call.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  // "gloo": TCP, for tensors in the host's memory. "nccl": one GPU for each process; the group is
-  // an NcclGroup (nccl_group.h).
+  // "gloo": TCP, for tensors in host memory. "nccl": one GPU for each process; the group is an
+  // NcclGroup (nccl_group.h).
   std::string backend = "gloo";
 };
 
 // Waits until all ranks of the environment have joined. Rank 0 listens at the environment's master
-// address. Throws on every rank, with the same words, if some don't come (which), one comes twice
-// or they don't agree on how many they are; Unavailable, as the group's calls do, if one that had
-// joined ends before all have; InvalidArgument for another backend, FailedPrecondition for one that
-// this program or machine doesn't have.
+// address.
+// Throws the same error on every rank if some don't come (it names them), one comes twice, or they
+// don't agree on their number. Throws Unavailable, as the group's calls do, if a rank that had
+// joined ends before all have. Throws InvalidArgument for an unknown backend, and
+// FailedPrecondition for one that this program or machine doesn't have.
 std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& environment,
                                                const ProcessGroupOptions& options = {});
 

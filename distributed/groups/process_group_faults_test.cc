@@ -1,4 +1,4 @@
-// What ranks say when another one of them is late, ends, hangs or is none of theirs.
+// Shows what ranks say when another rank is late, ends, hangs or belongs to another job.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Rank `victim` ends or hangs in the middle; what the others say.
+// Lets rank `victim` end or hang in the middle. Returns what each rank said.
 std::vector<RankResult> WithFault(int n, int victim, const std::function<void()>& fault,
                                   milliseconds timeout) {
   return RunRanks(n, [=](const ProcessEnvironment& env) {
@@ -69,8 +69,8 @@ TEST(Faults, AHangingRankIsNamedAfterTheTimeout) {
   }
 }
 
-// One that hangs while others work by themselves is missed from then on, not from when they need
-// it.
+// The time of a rank that hangs while others work by themselves counts from then on, not from when
+// they need it.
 TEST(Faults, AHangIsCountedFromItsBeginning) {
   for (const auto& [victim, one_machine] :
        {std::pair(1, true), {0, true}, {1, false}, {0, false}}) {
@@ -188,7 +188,7 @@ TEST(Joining, WithoutRankZero) {
   EXPECT_NE(results[0].said.find(": nobody answered in 0."), std::string::npos) << results[0].said;
 }
 
-// Stopped before it answers anybody.
+// Rank 0 is stopped before it answers anybody.
 TEST(Joining, ARankZeroThatHangs) {
   const Socket listener = Listen("127.0.0.1", 0);
   std::vector<ProcessEnvironment> environments = Environments(3, LocalPort(listener));
@@ -218,7 +218,7 @@ TEST(Joining, TwiceTheSameRank) {
             "rank 1 has joined twice, and rank 2 did not join within 2.0 s");
 }
 
-// What it says meanwhile.
+// Returns what the rank prints while it waits.
 std::string JoinsInVain(const ProcessEnvironment& env) {
   std::ostringstream said;
   std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
@@ -250,7 +250,8 @@ TEST(Joining, SaysAfterTenSecondsThatRank0IsMissing) {
   EXPECT_EQ(results[1].said, "");
 }
 
-// As in `lathe launch sh -c 'one && another'`, where rank 0 of the first still writes something.
+// This happens in `lathe launch sh -c 'one && another'`, if rank 0 of the first program still
+// writes something.
 TEST(Joining, AfterAProgramWhoseRank0StillRuns) {
   ExpectAllWell(RunRanks(2, [](const ProcessEnvironment& env) {
     for (int program = 0; program < 3; ++program) {
@@ -282,7 +283,7 @@ TEST(Joining, AfterAProgramWhoseRank0DoesNotEnd) {
                                  std::to_string(port) + " did not end within 2.0 s");
 }
 
-// Rank 0 takes the store with it, so it waits for the others; and says so when one doesn't end.
+// Rank 0 takes the store with it, so it waits for the others, and says so when one doesn't end.
 TEST(Ending, BesideARankThatDoesNot) {
   const auto results = RunRanks(2, [](const ProcessEnvironment& env) {
     std::ostringstream said;
@@ -340,7 +341,7 @@ TEST(Joining, TwoJobsOnOnePort) {
             "127.0.0.1:" + std::to_string(port) + ": rank 0 of another job listens there");
 }
 
-// Who comes later and is refused doesn't end the job that it wanted to join.
+// A process that comes later and is refused doesn't end the job that it wanted to join.
 TEST(Joining, StrangersThatAreRefusedAreNotMissed) {
   const int port = FreePort();
   std::vector<ProcessEnvironment> environments = Environments(2, port);

@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// Numbers of ranks, which share a machine and its memory or talk over TCP.
+// Numbers of ranks, which either share a machine and its memory or talk over TCP.
 class Collectives : public testing::TestWithParam<std::tuple<int, bool>> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, Collectives,
                          testing::Combine(testing::Values(1, 2, 3, 4), testing::Bool()),
@@ -73,7 +73,7 @@ TEST_P(Collectives, DoWhatTheySay) {
   }));
 }
 
-// Sums in floating point depend on their order; it is the same on each rank and each time.
+// Floating-point sums depend on their order, which is the same on each rank and each time.
 TEST(Sums, AreTheSameBitsEverywhere) {
   const auto body = [](const ProcessEnvironment& env) {
     const auto group = JoinProcessGroup(env, {.timeout = seconds(20)});
@@ -107,7 +107,7 @@ std::vector<T> SomeValues(int rank, size_t n) {
   return values;
 }
 
-// The largest difference from the reference, in units of the largest value.
+// Returns the largest difference from the reference, divided by the largest value.
 template <typename T>
 double Compare(ProcessGroup& group, ProcessGroup& reference, size_t n, ReduceOp op) {
   std::vector<T> a = SomeValues<T>(group.rank(), n), b = a;
@@ -121,7 +121,7 @@ double Compare(ProcessGroup& group, ProcessGroup& reference, size_t n, ReduceOp 
   return most == 0 ? error : error / most;
 }
 
-// As where launchers don't say how many processes a machine has.
+// Some launchers don't say how many processes a machine has. Ranks that disagree about it use TCP.
 TEST(Machines, WhereRanksDisagreeAboutTheirMachine) {
   for (const int n : {2, 3, 4}) {
     ExpectAllWell(RunRanks(n, [n](ProcessEnvironment env) {
@@ -157,7 +157,7 @@ TEST_P(Collectives, AgreeWithTheReference) {
   }));
 }
 
-// What a rank has after both halves, and with which bits.
+// Returns this rank's stripe after a reduce-scatter.
 template <typename T>
 std::vector<T> InHalves(ProcessGroup& group, std::vector<T> values) {
   group.ReduceScatter(std::span(values));
@@ -183,14 +183,14 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
       for (size_t i = 0; i < half.size(); ++i) EXPECT_NEAR(half[i], expected.at(i), 1e-4) << i;
       group->AllReduce(all);
       const ElementRange own = Stripe({0, std::ssize(all)}, env.rank, n);
-      if (local || n < 3) {  // in the same order
+      if (local || n < 3) {  // the sums were taken in the same order
         EXPECT_TRUE(std::equal(half.begin(), half.end(), all.begin() + own.begin)) << size;
       }
       const auto narrow = InHalves(*group, SomeValues<BFloat16>(env.rank, size));
       for (size_t i = 0; i < half.size(); ++i)
         EXPECT_NEAR(static_cast<float>(narrow.at(i)), half[i], 10) << i;
     }
-    // Only stripes of parts travel; the last part is large enough for several pieces.
+    // Only stripes of parts travel. The last part is large enough for several pieces.
     const std::vector<ElementRange> parts = {{3, 3}, {16, 17}, {100, 1100}, {2000, 900000}};
     for (ProcessGroup* each : {group.get(), reference.get()}) {
       std::vector<float> data(900100, static_cast<float>(env.rank));
@@ -204,7 +204,7 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
         }
       }
       EXPECT_TRUE(data == expected);
-      // Of what has changed nothing is left out, whatever else comes along.
+      // All that has changed arrives; unchanged elements may travel, too.
       std::vector<ElementRange> changed;
       for (int64_t at = 5; at < 900000; at += at % 9000 + 77) changed.push_back({at, at + at % 71});
       for (float& value : data) value = static_cast<float>(env.rank + 10);

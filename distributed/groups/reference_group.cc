@@ -45,7 +45,7 @@ class ReferenceGroup : public ProcessGroup {
   void Post(const std::string& key, const std::string& value) override {
     const std::string path = folder_ + "/" + key;
     std::ofstream(path + ".part", std::ios::binary) << value;
-    std::filesystem::rename(path + ".part", path);  // whole or not there
+    std::filesystem::rename(path + ".part", path);  // so that the file is there whole or not at all
   }
 
   std::string Await(const std::string& key, int /*from*/) override {

@@ -1,5 +1,5 @@
-// The slowest process group: files in a folder that all ranks see. What it computes is plain to
-// see, so tests compare the others with it.
+// The slowest process group: it uses files in a folder that all ranks see. Its computations are
+// plain to see, so tests compare the other groups with it.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-// `folder` is empty at first and the job's own. Sums are taken in the order of ranks, in double or
-// int64. Nobody notices a rank that is lost.
+// `folder` is empty at first and belongs to this job. Sums are taken in the order of ranks, in
+// double or int64. No rank notices that another is lost.
 std::shared_ptr<ProcessGroup> MakeReferenceGroup(int rank, int size, const std::string& folder);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Memory that the ranks of a machine have in common, or show each other.
+// Tests memory that the ranks of a machine have in common, or show each other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// Numbers of ranks, which share a machine and its memory or talk over TCP.
+// Numbers of ranks, which either share a machine and its memory or talk over TCP.
 class SharedMemory : public testing::TestWithParam<std::tuple<int, bool>> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, SharedMemory,
                          testing::Combine(testing::Values(1, 2, 3), testing::Bool()),
@@ -24,11 +24,12 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SharedMemory,
                                   (std::get<1>(each.param) ? "Local" : "Tcp");
                          });
 
-// Floats of a block from the pool, of one from its heap, of a large one.
+// In floats: a block from the pool, one from its heap, and a large one.
 constexpr int64_t kSizes[] = {int64_t{1} << 8, int64_t{9} << 10, (int64_t{17} << 20) + 1};
 constexpr int64_t kNoPages = kSizes[0];
 
-// Of whole pages from the system if it is large, as a model's parameters are.
+// A tensor whose memory, if it is large, is whole pages from the system, as a model's parameters
+// are.
 Tensor FullOfOwnPages(int64_t size, double value) {
   Tensor tensor = Tensor::Zeros({size});
   tensor.Fill(value);
@@ -65,7 +66,7 @@ TEST_P(SharedMemory, IsOneCopyUntilSomebodyHasItsOwn) {
       group->Barrier();
       EXPECT_EQ(data[size - 1], static_cast<float>(env.rank == 0 ? 7 : 100));
       group->Barrier();
-      // What another tensor gets in its place is its own.
+      // The next tensor in the same place is each rank's own.
       tensor = Tensor();
       Tensor next = Tensor::Full({size}, env.rank);
       group->Barrier();
@@ -79,18 +80,19 @@ TEST_P(SharedMemory, IsOneCopyUntilSomebodyHasItsOwn) {
   }));
 }
 
-// How many memory files of shown memory this process maps.
+// Returns how many memory files with shown memory this process maps.
 int64_t MappedViews() {
   std::ifstream maps("/proc/self/maps");
   int64_t count = 0;
   for (std::string line; std::getline(maps, line);) {
-    // Neighbours of one file are one line.
+    // Mappings of one file that follow each other are one line.
     count += line.find("memfd:lathe gradients") != std::string::npos ? 1 : 0;
   }
   return count;
 }
 
-// Elements [begin, end) are all ranks' sums in this rank's stripe, whoever shows what.
+// Reduces elements [begin, end) and expects all ranks' sums in this rank's stripe, whatever is
+// shown.
 void ExpectSums(ProcessGroup& group, Tensor& tensor, int64_t begin, int64_t end) {
   const int n = group.size();
   float* const data = tensor.data<float>();
@@ -128,16 +130,16 @@ TEST_P(SharedMemory, WhatIsShownIsReadWhereItIs) {
         ExpectSums(*group, any, 100, size);  // not all of it is shown
       };
       try_all(tensor);
-      // A second time, a smaller part, beside the first.
+      // Shows a smaller part a second time, beside the first.
       const auto again = group->ShowMemory(storage, part);
       EXPECT_EQ(MappedViews(), shows ? 2 * n : 0);
       try_all(tensor);
       shown.reset();
       try_all(tensor);
-      // One has its own again.
+      // One rank has memory of its own again.
       if (env.rank == 0) storage->Unshare();
       try_all(tensor);
-      // What another tensor gets in its place isn't taken for what was shown.
+      // The next tensor in the same place isn't taken for what was shown.
       storage.reset();
       tensor = Tensor();
       Tensor next = Tensor::Full({size}, 1);

@@ -1,4 +1,4 @@
-// What processes compare of the data that each of them has read.
+// The facts about a data set by which processes compare what each of them has read.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 
 namespace lathe {
 
-// For CheckSame: the number of samples and digests of all they hold. `name` ("validation") tells
-// several sets apart and may be empty: "validation dataset of size", "digest of validation labels".
+// Returns the number of samples and digests of all their contents, for CheckSame. `name`
+// ("validation") tells several sets apart and may be empty: "validation dataset of size", "digest
+// of validation labels".
 NamedValues DatasetDigests(const TokenizedDataset& data, const std::string& name = "");
 
 }  // namespace lathe

@@ -41,7 +41,7 @@ void FindMachine(Job& job) {
   NoteLocalRanks(ranks);
 }
 
-// Ranks that may use the same cores share them out, unless somebody has said how many threads.
+// Divides the cores among ranks that may use the same ones, unless OMP_NUM_THREADS is set.
 void ShareThreads(ProcessGroup& group) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
   cpu_set_t cores;
@@ -54,7 +54,8 @@ void ShareThreads(ProcessGroup& group) {
   omp_set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
 }
 
-// The one that the process `made_by` has joined, which may be the one that forked this one.
+// The job that the process `made_by` has joined. After a fork, `made_by` may be this process's
+// parent.
 struct Joined {
   std::optional<Job> job;
   pid_t made_by = 0;
@@ -70,7 +71,8 @@ Joined& ThisProcess() {
 const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
                   std::chrono::milliseconds timeout) {
   auto& [job, made_by] = ThisProcess();
-  // A forked process is another rank. Its parent's connections are not for it to close.
+  // A forked process is another rank. It must not close its parent's connections, so it leaks the
+  // parent's Job.
   if (job && made_by != getpid()) {
     static_cast<void>(new Job(*std::move(job)));
     job.reset();
@@ -105,7 +107,8 @@ std::vector<int> RanksBeside(int rank, const std::vector<std::string>& hosts,
   for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
     if (hosts[static_cast<size_t>(other)] != host) continue;
     if (mains[static_cast<size_t>(other)] && !beside.empty()) {
-      // The next machine of that name begins. What came before its first main goes with that.
+      // This main process begins the next machine of that name. Ranks before the first main process
+      // belong to its machine.
       const bool had_main = std::ranges::any_of(
           beside, [&](int before) { return mains[static_cast<size_t>(before)]; });
       if (had_main && found) break;
@@ -136,7 +139,7 @@ std::string BuildId() {
         at = value + (note.n_descsz + 3) / 4 * 4;
       }
     }
-    return 1;  // the first is the program itself
+    return 1;  // stop after the first object, which is the program itself
   };
   dl_iterate_phdr(read, &id);
   std::string hex;

@@ -1,4 +1,4 @@
-// The job that this process is a part of.
+// The job to which this process belongs.
 #pragma once
 
 #include <chrono>
@@ -12,29 +12,30 @@
 
 namespace lathe {
 
-// The processes that this one belongs with, until it ends.
+// The processes of a job, as one of them sees them until it ends.
 struct Job {
   ProcessEnvironment environment;
   std::shared_ptr<ProcessGroup> group;
   int local_main = 0;  // rank of this machine's local main process
 };
 
-// Those on the same machine as `rank`, ascending, of ranks on `hosts`, of which `mains` are their
-// machines' local main processes. Ranks of one machine need not follow each other (srun
-// --distribution=cyclic). Machines of the same name are told apart if theirs do: each begins with
-// its local main process.
+// Returns the ranks on the same machine as `rank`, ascending. `hosts` holds each rank's host name;
+// `mains` is true for each machine's local main process. Ranks of one machine need not be
+// consecutive (srun --distribution=cyclic). Machines of the same name are told apart if their ranks
+// are consecutive: each then begins with its local main process.
 std::vector<int> RanksBeside(int rank, const std::vector<std::string>& hosts,
                              const std::vector<bool>& mains);
 
-// Joins it the first time, as `environment` or else the process's variables say, and shares out the
-// cores of a machine among its processes. Later calls return the same.
+// Joins the job in the first call, and divides the cores of a machine among its processes. The job
+// is that of `environment`, or else of the process's environment variables. Later calls return the
+// same job.
 const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
                   std::chrono::milliseconds timeout);
 
-// The group of the job that this process has joined; null: none yet.
+// Returns the group of the job that this process has joined; null if it has joined none.
 std::shared_ptr<ProcessGroup> JoinedGroup();
 
-// What the linker calls this build of the program; "" if it says nothing.
+// Returns the build ID that the linker gave this program, in hexadecimal; "" if it gave none.
 std::string BuildId();
 
 }  // namespace lathe

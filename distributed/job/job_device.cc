@@ -14,12 +14,13 @@
 namespace lathe {
 namespace {
 
-// Beside the job's own group, which stays as it is when something goes wrong on a device.
+// Connects the GPUs by a group beside the job's own. The job's group stays as it is if something
+// goes wrong on a device.
 std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds timeout) {
   const ProcessEnvironment& env = job.environment;
   const std::string name = "lathe devices 1 " + env.job;
   std::shared_ptr<StoreServer> server;
-  std::string mine;  // what went wrong, on rank 0 its port
+  std::string mine;  // the error; on rank 0 its port
   if (env.rank == 0) {
     try {
       server = std::make_shared<StoreServer>(env.master_addr, 0, name);
@@ -32,7 +33,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   if (port.find_first_not_of("0123456789") != std::string::npos) {
     throw Error(absl::StatusCode::kUnavailable, "[nccl] rank 0: " + port);
   }
-  // Who doesn't get there says so: nobody waits for it.
+  // A rank that can't reach the store tells the others, so that none waits for it.
   std::shared_ptr<Store> store;
   mine.clear();
   try {
@@ -56,7 +57,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   return group;
 }
 
-// All ranks' GPUs, in their order.
+// Returns the GPUs of all ranks, in the order of ranks.
 std::vector<RankDevice> GatherDevices(const Job& job) {
   RankDevice own;
   if (FindDeviceBackend() != nullptr) {
@@ -94,7 +95,7 @@ JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
                               std::to_string(job.group->size()) + " processes",
                           "use cuda: each process takes the GPU that its local rank numbers");
   }
-  if (wish != "auto" && wish != "cuda") ChooseDevice(wish);  // throws
+  if (wish != "auto" && wish != "cuda") ChooseDevice(wish);  // throws: the device is unknown
 
   const std::vector<RankDevice> devices = GatherDevices(job);
   try {
@@ -107,7 +108,8 @@ JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
         std::ranges::any_of(devices, [](const RankDevice& device) { return device.visible > 0; });
     return {.note = any ? "all processes compute on the CPU: " + e.message() : ""};
   }
-  // Connections last as long as somebody uses them: NCCL's must end before the process does.
+  // The pointers are weak, so that the connections end with their last user. NCCL's must end before
+  // the process does.
   static std::weak_ptr<NcclGroup> joined;
   static std::weak_ptr<ProcessGroup> joined_by;  // a forked process is another rank
   std::shared_ptr<NcclGroup> group = joined_by.lock() == job.group ? joined.lock() : nullptr;

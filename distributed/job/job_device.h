@@ -1,4 +1,4 @@
-// Which device each process of a job computes on, and how the devices talk to each other.
+// The choice of a device for each process of a job, and the connection between the devices.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,16 @@ namespace lathe {
 
 struct JobDevice {
   Device device = {};
-  std::shared_ptr<NcclGroup> group = nullptr;  // null: the host computes, or there is one process
-  std::string note = "";                       // why GPUs that are there stay unused; "" if none do
+  std::shared_ptr<NcclGroup> group = nullptr;  // null: on the host, or with one process
+  std::string note = "";  // why existing GPUs stay unused; "" if there is nothing to say
 };
 
-// The device that `wish` names, which all processes have to agree on: "cpu", "cuda" (each process
-// has a GPU of its own, the one that its local rank numbers), "auto": "cuda" if that is so, else
-// "cpu". In a job of one process as ChooseDevice. A collective; throws on all processes, with the
-// same words, for other wishes and for GPUs that can't be had.
+// Chooses the device that `wish` names; all processes must pass the same wish. "cpu": the host.
+// "cuda": each process has a GPU of its own, the one with the number of its local rank
+// (DescribeRankDevice). "auto": as "cuda" if each process can have its own GPU, else "cpu". In a
+// job of one process it does what ChooseDevice does.
+// A collective. Throws on all processes, with the same words, if the wish is another one or the
+// GPUs can't be had.
 JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
                           std::chrono::milliseconds timeout);
 

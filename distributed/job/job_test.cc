@@ -7,7 +7,8 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-// Each rank's host, with a * for a local main process; what RanksBeside says of each rank.
+// Returns RanksBeside for each rank. `hosts`: each rank's host, with a * after a local main
+// process's.
 std::vector<Ranks> Beside(std::vector<std::string> hosts) {
   std::vector<bool> mains;
   for (std::string& host : hosts) {
@@ -35,7 +36,7 @@ TEST(RanksBeside, MainsNeedNotBeFirst) {
   EXPECT_EQ(Beside({"a", "b", "a*", "b*", "a"}), (std::vector<Ranks>{a, b, a, b, a}));
 }
 
-// As in tests, whose machines are one.
+// Machines may have the same name, as in tests that run several "machines" on one.
 TEST(RanksBeside, MachinesOfOneName) {
   const Ranks first = {0, 1}, second = {2}, third = {3, 4};
   EXPECT_EQ(Beside({"a*", "a", "a*", "a*", "a"}),

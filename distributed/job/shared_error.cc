@@ -22,7 +22,7 @@ bool LowerRankTells(const Error& error) {
   try {
     const auto group = JoinedGroup();
     if (group == nullptr || group->size() == 1) return false;
-    group->Abandon();  // or rank 0's word is waited for as long as ever
+    group->Abandon();  // or an answer of rank 0 would be waited for as long as ever
     const Clock::time_point deadline = Clock::now() + Milliseconds(500);
     const auto find = [&](const std::string& key) {
       const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
@@ -32,13 +32,14 @@ bool LowerRankTells(const Error& error) {
     for (int rank = 0; rank < group->rank() && !same; ++rank)
       same = find(Told(rank)) == error.message();
     group->Post(Read(group->rank()), "");
-    // What ranks have posted goes with rank 0.
+    // The store goes with rank 0, so rank 0 waits until all have read.
     for (int rank = 1; group->rank() == 0 && rank < group->size(); ++rank) find(Read(rank));
-    // A launcher blames the first that ends: better the one that tells.
+    // A launcher blames the rank that ends first. Rank 0 has reported its error, so it should end
+    // before this one.
     if (same && group->Find(Told(0), Milliseconds(0)))
       group->Find("rank 0 ends", std::chrono::seconds(2));
   } catch (const Error&) {
-    // Rank 0 has ended, maybe because it has seen that this one has read.
+    // Rank 0 has ended, maybe because it has seen that this rank has read.
   }
   return same;
 }

@@ -1,15 +1,15 @@
-// Errors that all ranks run into alike, such as an option that doesn't fit the data: the user reads
-// them once.
+// Finds out if ranks fail with the same error, so that the user reads it once. An example is an
+// option that doesn't fit the data.
 #pragma once
 
 #include "lathe/core/error.h"
 
 namespace lathe {
 
-// Whether a lower rank tells of the same error, so that this one needn't. Every rank that ends with
-// an error of its own calls it once, and then ends; who is the first or the only one returns false
-// after half a second, or a whole one where rank 0 hangs. False, too, in a process that has not
-// joined others.
+// Returns true if a lower rank reports the same error, so that this one needn't. Every rank that
+// ends with an error of its own calls this once, and then ends. The first rank, or the only one,
+// gets false after half a second, or after a second if rank 0 hangs. A process that has not joined
+// others gets false, too.
 bool LowerRankTells(const Error& error);
 
 }  // namespace lathe

@@ -29,11 +29,11 @@ int LocalProcesses(const LaunchOptions& options) {
   return options.num_processes / options.num_machines;
 }
 
-// Whether a variable is one by which a launcher, this one or another, tells a process its place.
+// Returns true for a variable by which some launcher tells a process its place in the job.
 bool NumbersProcesses(std::string_view name) {
   constexpr std::string_view kPrefixes[] = {"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_",
                                             "SLURM_STEP_"};
-  // NCCL_COMM_ID would make NCCL meet elsewhere than the ranks do.
+  // NCCL_COMM_ID would make NCCL's ranks meet at another address than the job's.
   constexpr std::string_view kNames[] = {
       "RANK",          "WORLD_SIZE",      "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
       "GROUP_RANK",    "ROLE_RANK",       "ROLE_WORLD_SIZE", "MASTER_ADDR",
@@ -51,8 +51,9 @@ std::string RandomId() {
   return id.str();
 }
 
-// Throws the reason if rank 0 could not listen there. Doesn't listen itself: a rank of another
-// machine that waits for rank 0 would take it for that.
+// Returns the port where rank 0 is to listen: a free one if the option is 0. Throws if rank 0 could
+// not listen there. It binds the port but doesn't listen: a rank of another machine that waits for
+// rank 0 would take a listener for it.
 int CheckedPort(const LaunchOptions& options) {
   if (options.machine_rank != 0) return options.main_process_port;
   const char* hint = options.num_machines > 1
@@ -75,7 +76,7 @@ void Set(Environment& environment, const std::string& name, const std::string& v
   environment.emplace_back(name, value);
 }
 
-// What all ranks of this machine have in common.
+// The variables that are the same for all ranks of this machine.
 Environment JobEnvironment(const LaunchOptions& options, const EndedRanks& ended) {
   Environment environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -92,7 +93,7 @@ Environment JobEnvironment(const LaunchOptions& options, const EndedRanks& ended
   Set(environment, "MASTER_ADDR", options.main_process_ip);
   Set(environment, "MASTER_PORT", std::to_string(port));
   Set(environment, kEndedRanks, ended.Variable(port));
-  // All machines must come to the same name without having met.
+  // All machines must choose the same job name without having communicated.
   const char* job = std::getenv("LATHE_JOB_ID");
   if (options.num_machines == 1) {
     Set(environment, "LATHE_JOB_ID", RandomId());
@@ -116,7 +117,7 @@ Environment RankEnvironment(Environment environment, int rank, int local_rank) {
   return environment;
 }
 
-// The file that a shell would run for this name.
+// Returns the file that a shell would run for this name.
 std::string FindProgram(const std::string& name) {
   const auto check = [](const std::string& path) -> int {
     struct stat info {};
@@ -156,7 +157,7 @@ std::string FindProgram(const std::string& name) {
   throw FileError(path, problem);
 }
 
-// C strings that live as long as this, with a null pointer after the last.
+// An array of C strings, owned by this object, with a null pointer after the last.
 class CStrings {
  public:
   explicit CStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {
@@ -172,7 +173,7 @@ class CStrings {
   std::vector<char*> pointers_;
 };
 
-// Starts this machine's ranks: `body` runs in each with its variables.
+// Starts this machine's ranks. `body(rank, variables)` returns the function that a rank runs.
 void StartRanks(RankSupervisor& supervisor, const LaunchOptions& options,
                 const std::function<std::function<void()>(int rank, const Environment&)>& body) {
   const Environment job = JobEnvironment(options, supervisor.ended());
@@ -183,7 +184,8 @@ void StartRanks(RankSupervisor& supervisor, const LaunchOptions& options,
   }
 }
 
-// One line each for the message and the hint, in one piece between those of other ranks.
+// Prints one line for the message and one for the hint, in one write, so that lines of other ranks
+// don't come between. Returns exit code 1.
 int ReportError(int rank, std::string message, std::string hint = "") {
   for (std::string* text : {&message, &hint}) {
     std::replace_if(
@@ -192,7 +194,7 @@ int ReportError(int rank, std::string message, std::string hint = "") {
   std::string lines = "error: rank " + std::to_string(rank) + ": " + message + '\n';
   if (!hint.empty()) lines += "hint: " + hint + '\n';
   std::cout.flush();
-  if (write(STDERR_FILENO, lines.data(), lines.size()) < 0) return 1;  // nobody listens
+  if (write(STDERR_FILENO, lines.data(), lines.size()) < 0) return 1;  // nobody reads it
   return 1;
 }
 
@@ -202,7 +204,7 @@ int RunFunction(const std::function<void()>& function, int rank) {
     if (!std::cout.flush() || std::fflush(stdout) != 0) {
       return ReportError(rank, "standard output: cannot be written");
     }
-    EndRank();  // the others shall not miss it
+    EndRank();  // leaves the job, so that the other ranks don't take this one for lost
     return 0;
   } catch (const Error& e) {
     if (FindLostRanks(e).ranks.empty()) return ReportError(rank, e.message(), e.hint());
@@ -263,7 +265,8 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
   const std::string program = FindProgram(command[0]);
   CStrings arguments(command);
   RankSupervisor supervisor(options.supervisor);
-  // A process that becomes the program closes its end; one that can't writes the reason into it.
+  // A child that becomes the program closes its end of the pipe (O_CLOEXEC). A child that can't
+  // writes the reason into it.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw FileError("pipe", errno);
   const FileDescriptor in(ends[0]);
@@ -304,14 +307,14 @@ int Launch(const std::function<void()>& function, int num_processes, LaunchOptio
                 "call Launch before anything that uses OpenMP or starts threads, or start the "
                 "program with `lathe launch`");
   }
-  std::cout.flush();  // or each rank would print again what waits here
+  std::cout.flush();  // otherwise each rank would print again what is buffered here
   std::fflush(nullptr);
   RankSupervisor supervisor(options.supervisor);
   StartRanks(supervisor, options, [&](int rank, const Environment& environment) {
     return [&function, rank, environment] {
       clearenv();
       for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-      // OpenMP has read its variable long before.
+      // OpenMP has read OMP_NUM_THREADS long before.
       if (const int threads = std::atoi(std::getenv("OMP_NUM_THREADS")); threads > 0) {
         omp_set_num_threads(threads);
       }

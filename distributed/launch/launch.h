@@ -1,12 +1,12 @@
-// Starts the processes of a job on this machine, each with its rank in its environment, and ends
-// them together: what `lathe launch` does, and notebook_launcher in Accelerate.
+// Starts the processes of a job on this machine, gives each its rank through its environment, and
+// ends them together. This is what `lathe launch` does, and notebook_launcher in Accelerate.
 //
 //   int exit_code = lathe::LaunchProgram({"./train", "--epochs", "3"}, {.num_processes = 4});
 //   int exit_code = lathe::Launch([] { Train(); }, 4);
 //
 // A rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
-// LATHE_JOB_ID and OMP_NUM_THREADS, and none of the variables by which other launchers number
-// their processes. Standard input is empty. How ranks end: rank_supervisor.h.
+// LATHE_JOB_ID and OMP_NUM_THREADS. The variables by which other launchers number their processes
+// are removed. Standard input is empty. rank_supervisor.h describes how ranks end.
 #pragma once
 
 #include <chrono>
@@ -22,38 +22,42 @@
 namespace lathe {
 
 struct LaunchOptions {
-  int num_processes = 1;  // of the whole job; each machine runs as many
+  // The number of processes of the whole job; each machine runs the same number.
+  int num_processes = 1;
   int num_machines = 1, machine_rank = 0;
-  std::string main_process_ip = "127.0.0.1";  // of the machine with rank 0
-  int main_process_port = 0;                  // 0: a free one, if there is one machine
-  // OMP_NUM_THREADS of each rank. 0: as this process's environment says; else this machine's cores
-  // shared out evenly.
+  // An address of the machine with machine_rank 0.
+  std::string main_process_ip = "127.0.0.1";
+  // 0: a free port, which works only if there is one machine.
+  int main_process_port = 0;
+  // The value of OMP_NUM_THREADS in each rank. With 0 it is the value in this process's
+  // environment. If there is none, this machine's cores are divided evenly among its ranks.
   int num_threads_per_process = 0;
-  // How many ranks of this machine may have a GPU each; more are refused. 0: they use the CPU, or
-  // decide for themselves: ACCELERATE_USE_CPU among the variables below decides for them.
+  // The number of this machine's GPUs, one for each rank; more ranks are refused. With 0 there is
+  // no limit: the ranks use the CPU if ACCELERATE_USE_CPU in `environment` says so, or else decide
+  // for themselves.
   int num_gpus = VisibleGpus();
-  // More variables for each rank, which go before this process's.
+  // More variables for each rank; they override this process's.
   std::vector<std::pair<std::string, std::string>> environment = {};
   SupervisorOptions supervisor = {};
 };
 
-// Throws InvalidArgument naming the option for what is out of range or doesn't go together.
+// Throws InvalidArgument, naming the option, if an option is out of range or doesn't go with
+// another.
 void CheckLaunchOptions(const LaunchOptions& options);
 
-// Runs the program, looked up in PATH, in as many processes as this machine has ranks, and returns
-// the job's exit code (RankSupervisor::Wait). Throws, before anything is started, what
-// CheckLaunchOptions does; NotFound, PermissionDenied or InvalidArgument for a program that can't
-// be run; Unavailable `port 29500 is taken by process 123 (python3)`.
+// Runs the program, looked up in PATH, once for each rank of this machine. Returns the job's exit
+// code (see RankSupervisor::Wait). Before it starts anything, it throws what CheckLaunchOptions
+// throws; NotFound, PermissionDenied or InvalidArgument if the program can't be run; and
+// Unavailable `port 29500 is taken by process 123 (python3)`.
 int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& options);
 
 // Runs the function in forked processes, num_processes in the whole job. A rank whose function
-// throws prints `error: rank 1: ...` and ends with exit code 1; of those that throw because they
-// have lost another rank one tells at most, and all end with 75. Nothing of this process's state
-// comes back.
-// With one process it is a plain call: nothing is forked, no variable is set, and what it throws
-// gets out.
-// Throws FailedPrecondition if this process has more threads than one, as it has once OpenMP was
-// used: they would be missing in the ranks, which would wait for them forever.
+// throws prints `error: rank 1: ...` and ends with exit code 1. Ranks that throw because they have
+// lost another rank end with exit code 75. At most one of them on each machine prints its error. No
+// state of the forked processes comes back.
+// With one process it is a plain call: it forks nothing, sets no variable, and lets exceptions out.
+// Throws FailedPrecondition if this process has more than one thread, as it has once OpenMP was
+// used. Forked ranks would lack these threads and wait for them forever.
 int Launch(const std::function<void()>& function, int num_processes, LaunchOptions options = {});
 
 }  // namespace lathe

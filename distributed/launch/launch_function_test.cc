@@ -1,4 +1,4 @@
-// Launch of a function, tagged output, and what LaunchProgram refuses.
+// Tests of Launch with a function, of tagged output, and of what LaunchProgram refuses.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -34,7 +34,7 @@ struct Output {
   std::vector<std::string> out, err;  // lines
 };
 
-// Standard output and error of this process and its children go to files meanwhile.
+// Runs `launch` while the standard output and error of this process and its children go to files.
 Output Capture(const std::function<int()>& launch) {
   Output output;
   testing::internal::CaptureStdout();
@@ -74,7 +74,7 @@ TEST(Launch, RunsTheFunctionInEachRank) {
     return Launch(
         [] {
           const ProcessEnvironment env = ReadProcessEnvironment();
-          std::ostringstream line;  // in one piece
+          std::ostringstream line;  // printed in one piece
           line << env.rank << " of " << env.world_size << ", " << env.local_rank << " of "
                << env.local_world_size << ", " << omp_get_max_threads() << " threads\n";
           std::cout << line.str();
@@ -180,7 +180,7 @@ TEST(TaggedOutput, LinesStayWhole) {
 TEST(TaggedOutput, LongLinesStayWhole) {
   LaunchOptions options = Ranks(2);
   options.supervisor.tag_output = true;
-  // Longer than a pipe holds.
+  // Each line is longer than what a pipe holds.
   const Output output = Capture([&] {
     return LaunchProgram(
         {"sh", "-c", "head -c 300000 /dev/zero | tr '\\0' $RANK; echo; exit $((RANK * 3))"},
@@ -219,7 +219,7 @@ TEST(LaunchProgram, SaysWhoHoldsThePort) {
       << error.message();
   EXPECT_NE(error.hint().find("main_process_port"), std::string::npos);
 
-  options.main_process_ip = "192.0.2.1";  // nobody's (RFC 5737)
+  options.main_process_ip = "192.0.2.1";  // an address that no machine has (RFC 5737)
   const Error elsewhere = Thrown([&] { LaunchProgram({"true"}, options); });
   EXPECT_NE(elsewhere.message().find("not an address of this machine"), std::string::npos);
   EXPECT_NE(elsewhere.hint().find("main_process_ip"), std::string::npos);

@@ -47,7 +47,7 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// The launcher's lines without "(process 123) ".
+// Removes "(process 123) " from the launcher's lines.
 std::string WithoutProcesses(const std::string& text) {
   return std::regex_replace(text, std::regex(R"(\(process \d+\) )"), "");
 }
@@ -61,14 +61,15 @@ bool Eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-// A process that has ended may stay a zombie if whoever inherited it doesn't care.
+// Returns true if the process runs. A zombie doesn't: a process that has ended stays one if its
+// parent doesn't wait for it.
 bool Runs(int process) {
   const std::string stat = ReadAll("/proc/" + std::to_string(process) + "/stat");
   const size_t name_end = stat.rfind(") ");
   return name_end != std::string::npos && stat[name_end + 2] != 'Z';
 }
 
-// A launcher as a process of its own, its output in files.
+// Runs a launcher in a process of its own and keeps its output in files.
 class Launcher {
  public:
   explicit Launcher(const std::function<int()>& launch)
@@ -98,14 +99,14 @@ class Launcher {
   std::string out() const { return ReadAll(File(STDOUT_FILENO)); }
   std::string err() const { return ReadAll(File(STDERR_FILENO)); }
   void Kill(int signal_number) const { kill(process_, signal_number); }
-  // The exit code; 128 + signal.
+  // Returns the exit code, or 128 + the signal that ended the launcher.
   int Wait() {
     int status = 0;
     EXPECT_TRUE(Eventually([&] { return waitpid(process_, &status, WNOHANG) != 0; }));
     process_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
-  // Waits for as many lines on standard output, each written at once.
+  // Waits until standard output has `count` lines. Ranks write each line at once.
   std::vector<std::string> WaitForLines(size_t count) const {
     EXPECT_TRUE(Eventually([&] { return Lines(out()).size() >= count; })) << out() << err();
     return Lines(out());
@@ -191,7 +192,7 @@ TEST(LaunchProgram, EndsWithTheFirstThatFails) {
   const auto others = launcher.WaitForLines(2);
   EXPECT_EQ(launcher.Wait(), 7);
   for (const std::string& other : others) EXPECT_FALSE(Runs(std::stoi(other)));
-  // Once when the others had to be stopped, and once at the end.
+  // The launcher tells the cause when it has to stop the others, and again at the end.
   EXPECT_EQ(WithoutProcesses(launcher.err()),
             "lathe launch: rank 1 ended with exit code 7; stopping the others\n"
             "lathe launch: the job failed because rank 1 ended with exit code 7\n");
@@ -213,7 +214,7 @@ TEST(LaunchProgram, ARankThatHasLostAnotherIsNotTheCause) {
   Launcher launcher(Script(first), Ranks(3, {.patience = seconds(20)}));
   EXPECT_EQ(launcher.Wait(), 6);
   EXPECT_EQ(WithoutProcesses(launcher.err()), "lathe launch: rank 1 ended with exit code 6\n");
-  // Unless nobody here has failed by itself.
+  // It is the cause after all if no other rank here has failed by itself.
   Launcher lost(Script("test $RANK = 0 && exit 75; exec sleep 99"),
                 Ranks(2, {.notice = milliseconds(50)}));
   EXPECT_EQ(lost.Wait(), 75);
@@ -301,7 +302,8 @@ TEST(LaunchProgram, TellsOfARankThatCrashesWhenItIsToEnd) {
   EXPECT_TRUE(launcher.err().ends_with(") was killed by signal 6 (Aborted)\n")) << launcher.err();
 }
 
-// As where it needs too much memory to save.
+// The launcher reports a rank that is killed while it ends, as when it needs too much memory to
+// save.
 TEST(LaunchProgram, TellsOfARankThatIsKilledWhenItIsToEnd) {
   Launcher launcher(Script("trap 'test $RANK = 1 && kill -KILL $$; sleep 0.2; exit 143' TERM; "
                            "echo ready; while :; do sleep 0.05; done"),
@@ -312,7 +314,7 @@ TEST(LaunchProgram, TellsOfARankThatIsKilledWhenItIsToEnd) {
   EXPECT_TRUE(launcher.err().ends_with(") was killed by signal 9 (Killed)\n")) << launcher.err();
 }
 
-// It may be saving what is left.
+// A rank that still computes is not killed at once: it may be saving what is left.
 TEST(LaunchProgram, KillsAfterAFailureNoneThatWorks) {
   const SupervisorOptions times = {
       .grace = std::chrono::seconds(20), .notice = milliseconds(100), .stop = milliseconds(300)};
@@ -371,7 +373,8 @@ TEST(LaunchProgram, TheThirdSignalKills) {
             "killed\n");
 }
 
-// Rank 0 has lost rank 1, which hangs, and saved what is left.
+// Rank 0 has lost rank 1, which hangs, and has saved what is left. Rank 1 is killed long before
+// `grace` is over.
 TEST(LaunchProgram, KillsSoonAfterASignalWhatHangs) {
   const SupervisorOptions times = {.grace = std::chrono::seconds(20), .stop = milliseconds(300)};
   Launcher launcher(Script("test $RANK = 0 && trap 'exit 75' TERM || trap '' TERM; echo ready; "
@@ -409,7 +412,7 @@ TEST(LaunchProgram, EndsThoughNobodyReadsItsOutput) {
   });
   ASSERT_TRUE(Eventually([&] { return ReadAll(id_file).ends_with('\n'); }));
   const int rank = std::stoi(ReadAll(id_file));
-  // Once `yes` sleeps, it has filled every pipe on the way.
+  // `yes` sleeps once it has filled every pipe on the way.
   EXPECT_TRUE(Eventually([&] {
     const std::string stat = ReadAll("/proc/" + std::to_string(rank) + "/stat");
     return stat.find("(yes) S") != std::string::npos;
@@ -459,7 +462,7 @@ TEST(LaunchProgram, NoRankOutlivesAKilledLauncher) {
   }
 }
 
-// A rank that is a script dies with the launcher, and what it runs has to, too.
+// A rank that is a script dies with the launcher, and so must the processes that it has started.
 TEST(LaunchProgram, NothingThatARankHasStartedOutlivesAKilledLauncher) {
   Launcher launcher(Script("sleep 99 & echo $!; wait; echo done"), Ranks(3));
   const auto started = launcher.WaitForLines(3);

@@ -13,11 +13,12 @@
 namespace lathe {
 namespace {
 
-// Reads groups, negative ones to forget, until the other end is closed. Only calls what is safe in
-// a signal handler: it was forked, maybe from among threads.
+// Reads process groups until the other end is closed, then kills them. A negative number removes a
+// group. Calls only functions that are safe in a signal handler: the process may have been forked
+// from one with several threads.
 [[noreturn]] void Guard(int fd) {
   prctl(PR_SET_NAME, "lathe guard");
-  setsid();  // a signal to the launcher's group is not for it
+  setsid();  // so that signals to the launcher's group don't reach it
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(signal_number, SIG_IGN);
   const int nothing = open("/dev/null", O_RDWR);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, stream);

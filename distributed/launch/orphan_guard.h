@@ -1,5 +1,5 @@
-// A small process that kills process groups if this one ends without having taken care of them,
-// as by SIGKILL: PR_SET_PDEATHSIG reaches a rank, but not what a rank that is a script has started.
+// A small process that kills process groups if this process ends without having removed them, as by
+// SIGKILL. PR_SET_PDEATHSIG reaches a rank, but not what a rank that is a script has started.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +8,7 @@ namespace lathe {
 
 class OrphanGuard {
  public:
-  // Forks it. Without it (there is no process to be had) groups are not guarded.
+  // Forks the guard. If no process can be had, the groups are not guarded.
   OrphanGuard();
   ~OrphanGuard();
   OrphanGuard(const OrphanGuard&) = delete;
@@ -16,11 +16,11 @@ class OrphanGuard {
 
   void Add(pid_t group);
   void Remove(pid_t group);
-  // For a forked process, which else would keep the guard waiting.
+  // Call this in a forked process, which would otherwise keep the guard waiting.
   void CloseInChild();
 
  private:
-  int fd_ = -1;  // to the guard, which takes its end for this process's
+  int fd_ = -1;  // to the guard, which takes its closing for the end of this process
   pid_t guard_ = -1;
 };
 

@@ -39,7 +39,7 @@ struct Effort {
   bool waits_for_disk = false;
 };
 
-// Of all processes of the group of this leader.
+// Sums up all processes in the process group of this leader.
 Effort EffortOf(pid_t leader) {
   Effort effort;
   std::error_code code;
@@ -92,7 +92,7 @@ WatchedSignals::WatchedSignals() {
   }
   pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
   struct sigaction action {};
-  action.sa_handler = SIG_DFL;  // where it is ignored, processes end without a word
+  action.sa_handler = SIG_DFL;  // if it were ignored, children would vanish without a status
   sigaction(SIGCHLD, &action, &old_child_);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, &old_pipe_);
@@ -132,13 +132,14 @@ void RankSupervisor::Start(int rank, const std::function<void()>& body) {
         "start fewer processes");
   }
   if (process > 0) {
-    setpgid(process, process);  // the child does too: whoever comes first
+    setpgid(process, process);  // the child does it too: either may come first
     guard_.Add(process);
     ranks_.push_back({rank, process});
     return;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launcher) _exit(kSignalExitCode + SIGKILL);  // it died before that call
+  if (getppid() != launcher)
+    _exit(kSignalExitCode + SIGKILL);  // the launcher died before the call of prctl
   setpgid(0, 0);
   output_.CloseInChild();
   guard_.CloseInChild();
@@ -187,7 +188,7 @@ void RankSupervisor::Reap() {
         info.si_pid == 0) {
       continue;
     }
-    kill(-rank.process, SIGKILL);  // before waitpid, which sets its number free for others
+    kill(-rank.process, SIGKILL);  // before waitpid, which frees the process id for others
     guard_.Remove(rank.process);
     waitpid(rank.process, &rank.status, 0);
     rank.running = false;
@@ -196,7 +197,7 @@ void RankSupervisor::Reap() {
   }
   if (!AnyRuns()) output_.ReadRest();
   if (!AnyRuns() && told_to_end_) stage_end_ = std::min(stage_end_, Clock::now() + options_.stop);
-  // Where several are found at once, one that was killed has made the others fail.
+  // If several failures are found at once, a rank that was killed has made the others fail.
   std::stable_sort(failed.begin(), failed.end(), [](const Rank* a, const Rank* b) {
     return WIFSIGNALED(a->status) > WIFSIGNALED(b->status);
   });
@@ -204,7 +205,7 @@ void RankSupervisor::Reap() {
   if (!AnyRuns()) TellCause();
 }
 
-// Whether it has ended as it was told to, or because others have.
+// Returns true if the rank has ended because it was told to, or because it has lost another.
 bool RankSupervisor::FollowedASignal(const Rank& rank) const {
   const int code = ExitCode(rank.status);
   return code == kLostRankExitCode ||
@@ -218,17 +219,17 @@ void RankSupervisor::NoteFailure(const Rank& rank) {
     early_ = Clock::now() + options_.patience;
   } else if (by_signal_) {
     if (stage_ == Stage::kGrace && ExitCode(rank.status) == kLostRankExitCode) {
-      // The one that it has lost may hang.
+      // The rank that it has lost may hang.
       stop_by_ = stage_end_;
       TakeEffort();
       Enter(Stage::kStopping, std::min(options_.stop, std::chrono::ceil<std::chrono::milliseconds>(
                                                           stop_by_ - Clock::now())));
     }
-    // A signal stops the job; one rank may fail all the same: it could not save, say.
+    // A signal ends the job, and yet one rank may fail by itself: it could not save, for example.
     if (cause_ != nullptr || FollowedASignal(rank)) return;
   } else if (stage_ != Stage::kNotice || ExitCode(cause_->status) != kLostRankExitCode ||
              ExitCode(rank.status) == kLostRankExitCode) {
-    return;  // the first says why the job ends
+    return;  // the first failure is why the job ends
   }
   cause_ = &rank;
   exit_code_ = ExitCode(rank.status);
@@ -250,14 +251,14 @@ std::string RankSupervisor::Describe(const Rank& rank) const {
   return text + "ended with exit code " + std::to_string(code) + why;
 }
 
-// Others still run.
+// Tells the cause while others still run.
 void RankSupervisor::TellCauseEarly() {
   if (cause_ == nullptr || std::exchange(told_early_, true)) return;
   early_ = Clock::time_point::max();
   Say(Describe(*cause_) + "; stopping the others");
 }
 
-// All have ended, and what they printed has come.
+// Tells the cause when all ranks have ended and all that they printed has come.
 void RankSupervisor::TellCause() {
   if (cause_ == nullptr) return;
   if (!told_early_) {
@@ -292,7 +293,8 @@ void RankSupervisor::TakeEffort() {
   for (Rank& rank : ranks_) rank.effort = EffortOf(rank.process).ticks;
 }
 
-// For a twentieth of the time since TakeEffort, on one core, or waiting for a disk right now.
+// Returns true if a rank has computed for a twentieth of the time since TakeEffort, on one core, or
+// waits for a disk right now.
 bool RankSupervisor::AnyWorks() const {
   const double seconds = std::chrono::duration<double>(options_.stop).count();
   const auto least = static_cast<int64_t>(seconds / 20 * static_cast<double>(sysconf(_SC_CLK_TCK)));
@@ -316,7 +318,7 @@ void RankSupervisor::EndStage() {
     TakeEffort();
     return Enter(Stage::kStopping, options_.stop);
   }
-  // One that works on may be saving.
+  // A rank that works on may be saving.
   if (stage_ == Stage::kStopping && Clock::now() < stop_by_ && AnyWorks()) {
     TakeEffort();
     return Enter(Stage::kStopping,
@@ -352,8 +354,8 @@ int RankSupervisor::PollTimeout() const {
 void RankSupervisor::Say(const std::string& text) {
   const std::string line = "lathe launch: " + text;
   if (options_.tag_output) return output_.Say(line);
-  const std::string whole = line + '\n';  // in one piece between what the ranks write
-  if (write(STDERR_FILENO, whole.data(), whole.size()) < 0) return;  // nobody listens
+  const std::string whole = line + '\n';  // in one piece, so that lines of ranks don't come between
+  if (write(STDERR_FILENO, whole.data(), whole.size()) < 0) return;  // nobody reads it
 }
 
 }  // namespace lathe

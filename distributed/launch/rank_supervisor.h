@@ -1,16 +1,17 @@
-// Forks the ranks of a job on this machine and sees to it that they end together.
+// Forks the ranks of a job on this machine and makes sure that they end together.
 //
-// - A rank is the leader of a process group, finds standard input empty (but see pass_input), and
-//   dies with the thread that started it, however that ends, and so does what it has started in its
-//   group. What it leaves there is killed when it ends.
-// - SIGINT, SIGTERM and SIGHUP, unless they are ignored as under nohup, are passed on to the ranks,
-//   each as often as it comes. Those that have not ended `grace` after the first are killed, or
-//   `stop` after one has ended because it has lost another, unless one works on; or when a third
-//   signal comes, where those within a second of one count as one with it.
-// - When a rank fails, the others have `notice` to find out and end by themselves; then they get
-//   SIGTERM, and `stop` later SIGKILL, or `grace` later as long as one works on: it may be saving.
-//   The cause is told last, after all that ranks have printed, and also once it has lasted for
-//   `patience`.
+// - A rank is the leader of a process group (setpgid) and finds standard input empty (but see
+//   pass_input). It dies with the thread that started it, however that ends, and so does what it
+//   has started in its group. When it ends, what it leaves in its group is killed.
+// - SIGINT, SIGTERM and SIGHUP are passed on to the ranks, each as often as it comes, unless they
+//   are ignored as under nohup. Ranks that have not ended `grace` after the first signal are
+//   killed. If a rank ends because it has lost another, the rest are killed `stop` after that,
+//   unless one of them works on. A third signal kills them at once. Signals within a second of one
+//   count as one with it.
+// - When a rank fails, the others have `notice` to find out and end by themselves. Then they get
+//   SIGTERM, and SIGKILL `stop` later. While a rank works on, it may be saving, so SIGKILL waits,
+//   but at most until `grace` after SIGTERM. The launcher tells the cause last, after all that the
+//   ranks have printed. It also tells it `patience` after the failure if ranks still run then.
 // - A rank that ends because it has lost another (lost_ranks.h) is the cause only if no other rank
 //   here has failed by itself.
 #pragma once
@@ -36,7 +37,7 @@ struct SupervisorOptions {
   std::chrono::milliseconds stop = std::chrono::seconds(5);
   std::chrono::milliseconds patience = std::chrono::seconds(1);
   bool tag_output = false;
-  bool pass_input = false;  // standard input is the first rank's that is started
+  bool pass_input = false;  // the first rank that is started gets standard input
 };
 
 // While it lives, this thread reads the watched signals from fd(), and SIGPIPE is ignored.
@@ -46,10 +47,10 @@ class WatchedSignals {
   ~WatchedSignals() { Restore(); }
   WatchedSignals(const WatchedSignals&) = delete;
   WatchedSignals& operator=(const WatchedSignals&) = delete;
-  // Everything as it was before; a forked process calls it too.
+  // Makes everything as it was before. A forked process calls it too.
   void Restore() const;
   int fd() const { return fd_.fd(); }
-  // The next that has come; 0 if none has.
+  // Returns the next signal that has come; 0 if none has.
   int Next();
 
  private:
@@ -58,7 +59,8 @@ class WatchedSignals {
   struct sigaction old_child_, old_pipe_;
 };
 
-// The numbers of standard streams that are closed go to /dev/null, not to the next file or pipe.
+// Opens /dev/null for standard streams that are closed, so that the next file or pipe doesn't get
+// their numbers.
 struct StandardStreams {
   StandardStreams();
 };
@@ -71,13 +73,14 @@ class RankSupervisor {
   RankSupervisor(const RankSupervisor&) = delete;
   RankSupervisor& operator=(const RankSupervisor&) = delete;
 
-  // Forks a process that runs `body`, which must not return. Where this process has several
-  // threads, `body` may only call what is safe in a signal handler.
+  // Forks a process that runs `body`, which must not return. If this process has several threads,
+  // `body` may only call what is safe in a signal handler.
   void Start(int rank, const std::function<void()>& body);
 
-  // Returns when all ranks have ended: 0; or the exit code of the first that failed, 128 + signal
-  // if one killed it; or 128 + signal if one came here before and no rank failed otherwise. What
-  // happened is told on standard error.
+  // Waits until all ranks have ended, and says on standard error what happened. Returns 0 if all
+  // ended well. If a rank failed, returns the exit code of the first one, or 128 + the signal that
+  // killed it. If a signal came here before and no rank failed otherwise, returns 128 + that
+  // signal.
   int Wait();
 
   const EndedRanks& ended() const { return ended_; }
@@ -89,8 +92,8 @@ class RankSupervisor {
     int rank;
     pid_t process;
     bool running = true;
-    int status = 0;      // as waitpid tells it
-    int64_t effort = 0;  // processor time when TakeEffort looked, in ticks
+    int status = 0;      // from waitpid
+    int64_t effort = 0;  // processor time at the last TakeEffort, in ticks
   };
 
   bool AnyRuns() const;
@@ -121,14 +124,14 @@ class RankSupervisor {
   Stage stage_ = Stage::kRunning;
   Clock::time_point stage_end_ = Clock::time_point::max();
   const Rank* cause_ = nullptr;  // the first that failed, once one has
-  bool told_early_ = false;      // what the cause is
+  bool told_early_ = false;      // true once the cause was told early
   Clock::time_point early_ = Clock::time_point::max();
   Clock::time_point stop_by_ = Clock::time_point::max();  // when all are killed at the latest
   std::vector<int> passed_on_;                            // signals
-  bool by_signal_ = false;                                // the job ends, not by a failure
-  int wishes_ = 0;                                        // to end, in signals
+  bool by_signal_ = false;                                // a signal, and no failure, ends the job
+  int wishes_ = 0;  // the number of signals, with those within a second counted once
   Clock::time_point last_wish_;
-  bool told_to_end_ = false;  // by a signal: who reads the output is not waited for without end
+  bool told_to_end_ = false;  // by a signal; limits the wait for the output's reader
   int exit_code_ = 0;
 };
 

@@ -12,9 +12,9 @@
 namespace lathe {
 namespace {
 
-// A line that gets longer is written in parts.
+// A longer line is written in parts.
 constexpr size_t kLongestLine = 1 << 20;
-// What a pipe takes without waiting when poll says that it is ready (PIPE_BUF of Linux).
+// A pipe takes this much without blocking when poll says that it is ready (PIPE_BUF of Linux).
 constexpr size_t kMostAtOnce = 4096;
 
 }  // namespace
@@ -80,7 +80,8 @@ void TaggedOutput::WriteSome() {
   const ssize_t written = write(first.stream, first.text.data() + written_, size);
   if (written < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (written < 0) {
-    // Nobody reads this stream any more: the processes are to find out as without a tag.
+    // Nobody reads this stream any more. The processes should find that out, as they would without
+    // tags.
     const int stream = first.stream;
     std::erase_if(sources_, [&](const Source& s) { return s.stream == stream; });
     std::erase_if(queue_, [&](const Line& line) { return line.stream == stream; });
@@ -94,7 +95,7 @@ void TaggedOutput::WriteSome() {
 }
 
 void TaggedOutput::ReadRest() {
-  // A pipe holds less than this; what a process that outlives its rank goes on to write is lost.
+  // A pipe holds less than this. Later output of a process that outlives its rank is lost.
   constexpr int kMostReads = 64;
   for (Source& source : sources_) {
     for (int i = 0; i < kMostReads && Read(source); ++i) {

@@ -1,4 +1,4 @@
-// The output of several processes as whole lines, each with its rank before it: "[1] text".
+// Prints the output of several processes as whole lines, each with its rank before it: "[1] text".
 #pragma once
 
 #include <poll.h>
@@ -16,46 +16,49 @@ namespace lathe {
 
 using FileDescriptor = Socket;  // pipes are closed like sockets
 
-// Never waits: the caller polls, so that a reader who has stopped can't keep it from signals.
+// Never waits: the caller polls, so that a reader that has stopped can't keep the caller from
+// signals.
 class TaggedOutput {
  public:
-  // A pipe's end, to take the place of a process's `stream` (STDOUT_FILENO or STDERR_FILENO). The
-  // other end is read here, and closed once nobody reads what this process writes to `stream`.
+  // Returns a pipe's end that is to take the place of a process's `stream` (STDOUT_FILENO or
+  // STDERR_FILENO). This object reads the other end, and closes it once nobody reads this process's
+  // own `stream`.
   FileDescriptor Add(int rank, int stream);
-  // A line of the caller's own on standard error, after what waits.
+  // Adds a line of the caller's own to standard error, after the lines that wait.
   void Say(const std::string& line);
 
-  // Appends what to poll for; Handle then takes the same ones back.
+  // AppendTo appends what to poll for; Handle takes the same entries back after the poll.
   void AppendTo(std::vector<pollfd>& polled) const;
   void Handle(std::span<const pollfd> polled);
-  // Takes what the pipes still hold; for when the processes have ended.
+  // Reads what the pipes still hold, for when the processes have ended.
   void ReadRest();
   // True while lines wait to be written.
   bool waiting() const { return !queue_.empty(); }
-  // Closes what only this process needs, in one that it forked; safe in a signal handler.
+  // Closes what only this process needs. For use in a process that it forked; safe in a signal
+  // handler.
   void CloseInChild() const;
 
  private:
   struct Source {
     FileDescriptor pipe;
     int rank, stream;
-    std::string line;  // what has come of the latest
+    std::string line;  // the last line, as far as it has come
   };
   struct Line {
     int stream;
     std::string text;
   };
 
-  // False at the end, when the source is of no more use.
+  // Returns false at the end of the source, which is of no more use then.
   bool Read(Source& source);
   void Finish(Source& source);
   void WriteSome();
   bool WantsMore() const { return queue_.size() < kMostLines; }
 
-  static constexpr size_t kMostLines = 1000;  // that wait before no more are read
+  static constexpr size_t kMostLines = 1000;  // waiting lines, above which no more are read
   std::deque<Source> sources_;
   std::deque<Line> queue_;  // one for both streams: they may lead to the same place
-  size_t written_ = 0;      // of the first line
+  size_t written_ = 0;      // bytes of the first line
 };
 
 }  // namespace lathe

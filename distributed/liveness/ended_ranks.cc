@@ -28,7 +28,8 @@ std::string EndedRanks::Variable(int port) const {
 
 namespace {
 
-// The launcher's; none: there is none, or it is that of a job around this one.
+// Opens the launcher's record. nullopt if there is none, or if it belongs to a job around this one,
+// which meets at another port.
 std::optional<std::ifstream> FileOfEndedRanks(const ProcessEnvironment& environment) {
   const char* variable = std::getenv(kEndedRanks);
   if (variable == nullptr) return std::nullopt;
@@ -54,9 +55,9 @@ std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment) {
 namespace {
 
 constexpr std::chrono::milliseconds kPause(20), kMoment(500);
-constexpr int kLargestOwnCode = 127;  // beyond: it was killed
+constexpr int kLargestOwnCode = 127;  // above it: killed by a signal
 
-// Its exit code, once it has ended.
+// Returns the rank's exit code once it has ended; nullopt if it has not within `time`.
 std::optional<int> AwaitEnd(const ProcessEnvironment& environment, int rank,
                             std::chrono::milliseconds time) {
   for (auto waited = kPause * 0; waited < time; waited += kPause) {

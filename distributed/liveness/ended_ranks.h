@@ -1,5 +1,6 @@
-// Which ranks of a machine have ended, as their launcher tells those that wait for them to join:
-// who has not joined is missed by nobody else.
+// A record of the ranks of this machine that have ended. The launcher writes it and its ranks read
+// it. Ranks that wait for others to join need it: nothing else shows that a rank has ended before
+// it joined.
 #pragma once
 
 #include <optional>
@@ -11,15 +12,15 @@
 
 namespace lathe {
 
-// The variable that says where.
+// The environment variable that tells ranks where the record is.
 inline constexpr char kEndedRanks[] = "LATHE_ENDED_RANKS";
 
-// The launcher's side.
+// The launcher's side of the record.
 class EndedRanks {
  public:
   EndedRanks();
   void Add(int rank, int exit_code);
-  // The variable's value for the ranks of a job that meets at this port; "": nothing can be told.
+  // The value of the variable for ranks of a job that meets at this port; "" if there is no record.
   std::string Variable(int port) const;
 
  private:
@@ -27,21 +28,23 @@ class EndedRanks {
 };
 
 struct EndedRank {
-  int rank, exit_code;  // 128 + signal
+  int rank, exit_code;  // 128 + signal if one ended it
 };
-// Those of this job and machine, in the order in which they ended, as far as they are known.
+// Returns the ended ranks of this job and machine that are known, in the order in which they ended.
 std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment);
-// Whether that rank of this machine has failed by itself, with an error of its own, rather than
-// been killed. Waits half a second for its launcher to know; false where nobody does.
+// Returns true if that rank of this machine has failed with an error of its own, rather than been
+// killed. Waits up to half a second for the launcher to record it. False if no launcher keeps a
+// record.
 bool HasTold(const ProcessEnvironment& environment, int rank);
-// Of an error before the ranks have found each other, which most have alike: whether the first of
-// this machine has told its own. Waits as HasTold, three times as long.
+// For an error before the ranks have found each other, which most ranks have alike. Returns true if
+// this machine's local main process has failed with its own error, so that it is reported already.
+// Waits as HasTold does, three times as long. False in the local main process itself.
 bool LocalMainHasTold(const ProcessEnvironment& environment);
-// Whether none of these ranks of this machine, which should end as this one does because another
-// rank hangs, does so by itself in 3 s: they hang, unless that takes one so long. False where
-// nobody knows.
+// Called when this rank ends because another rank hangs, and `ranks` of this machine should end for
+// the same reason. Returns true if none of them does so by itself within 3 s: they hang as well,
+// unless they need longer to end. False if no launcher keeps a record.
 bool StayAfterAHang(const ProcessEnvironment& environment, const std::vector<int>& ranks);
-// The first of FindEndedRanks.
+// Returns the first of FindEndedRanks; nullopt if there is none.
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment);
 
 }  // namespace lathe

@@ -28,7 +28,7 @@ struct LifeSigns::State {
   int rank, size;
   std::shared_ptr<Store> store;
   Milliseconds interval;
-  int64_t rounds;  // that a silent neighbour may miss
+  int64_t rounds;  // the number of rounds for which the next rank may be silent
 
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -38,7 +38,7 @@ struct LifeSigns::State {
   std::mutex alarm_mutex;
   std::function<void(const std::string&)> alarm;
 
-  // Whether the thread is to end; after `time` if not.
+  // Waits for `time`, and returns true at once when the thread is to end.
   bool Pause(Milliseconds time) {
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, time, [this] { return stopped; });
@@ -49,7 +49,8 @@ struct LifeSigns::State {
     return name + what + (phase ? " while " + *phase : "");
   }
 
-  // What is known of the others. `over`: one of them has done all its part.
+  // Leaves a sign and returns what is known of a lost rank; "" if there is none. Sets `over` if a
+  // rank has left because its work is done.
   std::string Look(int64_t& sign, int64_t& missed, std::string& last, bool& over) const {
     store->Set(Key("sign", rank), std::to_string(++sign));
     if (const auto silent = store->Get(kSilent, kAtOnce)) return *silent;
@@ -104,7 +105,7 @@ LifeSigns::LifeSigns(int rank, int size, std::shared_ptr<Store> store, Milliseco
   state_->interval = std::clamp(timeout / 16, Milliseconds(100), Milliseconds(500));
   state_->rounds = (timeout + state_->interval - Milliseconds(1)) / state_->interval;
   state_->store->SetPatience(std::max(timeout, Milliseconds(500)));
-  // The thread may hang in the store with rank 0: nobody waits for it.
+  // The thread may hang in the store if rank 0 does, so nobody waits for it.
   std::thread([state = state_] { state->Run(); }).detach();
 }
 

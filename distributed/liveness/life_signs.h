@@ -1,5 +1,5 @@
-// Whether the other ranks live, while this one is in no call that needs them: each rank's thread
-// leaves a sign in the job's store now and then, and looks for its neighbour's.
+// Finds out whether the other ranks live while this rank is in no call that needs them. A thread of
+// each rank leaves a sign of life in the job's store at intervals, and looks for the next rank's.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,17 @@ namespace lathe {
 
 class LifeSigns {
  public:
-  // What the thread finds in the store beside the signs themselves; see PeerWatch.
-  static constexpr char kSilent[] = "silent";  // "rank 2 does not answer while training"
+  // The key under which the thread that misses a rank says so in the store. It also reads keys of
+  // PeerWatch.
+  static constexpr char kSilent[] = "silent";  // its value: "rank 2 does not answer while training"
 
-  // store: a connection of this object's own. A rank is silent that has left no sign in `timeout`,
-  // counted in this process's own rounds: a job that was suspended as a whole goes on, unless that
-  // was in a call that needs the others, and for longer than the timeout. Once a rank has done all
-  // its part, nobody is looked after any more. on_loss: called on the thread, a moment after a
-  // loss, perhaps when this object is no more. `rank_0`: the store has gone or hangs.
+  // Starts the thread. It uses `store`, a connection of its own.
+  // A rank is silent if it has left no sign for `timeout`. This process counts the time in its own
+  // rounds, so a job that was suspended as a whole goes on. The exception is a job that was
+  // suspended for longer than the timeout in a call that needs the other ranks. Once any rank has
+  // left because its work is done, the thread stops watching.
+  // The thread calls `on_loss` a moment after it has found a lost rank, perhaps when this object is
+  // no more. `rank_0` is true if the store has gone or hangs.
   LifeSigns(int rank, int size, std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
             std::function<void(bool rank_0)> on_loss = nullptr);
   // Doesn't wait for the store.
@@ -28,11 +31,13 @@ class LifeSigns {
   LifeSigns(const LifeSigns&) = delete;
   LifeSigns& operator=(const LifeSigns&) = delete;
 
-  // "rank 2 has ended while training"; "": nobody is known to be lost.
+  // Returns what is known of a lost rank, "rank 2 has ended while training"; "" if none is known to
+  // be lost.
   std::string Loss() const;
 
-  // From now on `alarm(Loss())` is called on the thread, a second after a loss: who notices it by
-  // itself has that long. An empty one: none is. Returns when none is being called.
+  // From now on the thread calls `alarm(Loss())` a second after it has found a lost rank. The delay
+  // leaves time for calls that notice the lost rank by themselves. With an empty function nothing
+  // is called any more. Returns when no alarm is being called.
   void SetAlarm(std::function<void(const std::string&)> alarm);
 
  private:

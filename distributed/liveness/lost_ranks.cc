@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kRank = "rank ";
 
-// The number at the start of `text`, which is cut off; -1: there is none.
+// Cuts the number off the start of `text` and returns it; -1 if there is none.
 int TakeNumber(std::string_view& text) {
   int number = -1;
   const char* end = text.data() + text.size();
@@ -45,7 +45,7 @@ LostRanks FindLostRanks(const Error& error) {
   constexpr std::string_view kStops = " can't go on: ";
   if (self < 0 || !text.starts_with(kStops)) return lost;
   text.remove_prefix(kStops.size());
-  // "rank 0: no memory" is that rank's own fault.
+  // A problem that begins with "rank 0: ", such as "rank 0: no memory", is that rank's own fault.
   bool first = true;
   for (size_t at = text.find(kRank); at != std::string_view::npos; at = text.find(kRank)) {
     text.remove_prefix(at + kRank.size());
@@ -66,7 +66,7 @@ namespace {
 
 struct NotedRanks {
   std::vector<int> ranks;
-  pid_t process = 0;  // which may have forked this one
+  pid_t process = 0;  // the process that noted them; this one may be a fork of it
 };
 NotedRanks& Noted() {
   static NotedRanks noted;
@@ -88,7 +88,7 @@ std::vector<int> LocalRanks() {
 bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment) {
   const LostRanks lost = FindLostRanks(error);
   const std::vector<int> local_ranks = LocalRanks();
-  std::vector<int> before;  // that are left, if they don't hang, too
+  std::vector<int> before;  // lower ranks here that are left, unless they hang, too
   for (const int other : local_ranks) {
     if (other < environment.rank && std::ranges::count(lost.ranks, other) == 0)
       before.push_back(other);

@@ -1,5 +1,6 @@
-// What becomes of a rank that can't go on because of another one: of all that the loss of one rank
-// ends, one on each machine tells of it, and the launcher looks for the cause elsewhere.
+// Decides how a rank ends that can't go on because it has lost another one. Among the ranks of a
+// machine that end so, one reports the error. The launcher looks for the cause elsewhere (see
+// rank_supervisor.h).
 #pragma once
 
 #include <string>
@@ -10,33 +11,33 @@
 
 namespace lathe {
 
-// Of a rank that ends because it has lost another: sysexits.h's EX_TEMPFAIL.
+// The exit code of a rank that ends because it has lost another: EX_TEMPFAIL of sysexits.h.
 inline constexpr int kLostRankExitCode = 75;
 
-// The hints of a process group's errors.
+// The hints in a process group's errors.
 inline constexpr char kLostRankHint[] = "look at what that rank printed last";
 inline constexpr char kLostWhileJoiningHint[] =
     "look at what that rank printed last, and start all again";
 
-// "rank 2", "ranks 0, 2".
+// Returns "rank 2", or "ranks 0, 2".
 std::string NamesOf(const std::vector<int>& ranks);
 
-// What a process group's error, `[all_reduce] rank 2 can't go on: rank 0 has ended`, says of
-// others.
+// The ranks that a process group's error blames, such as `[all_reduce] rank 2 can't go on: rank 0
+// has ended`.
 struct LostRanks {
-  std::vector<int> ranks;  // that it blames; none: the error is about something else
-  bool hang = false;       // some of them don't answer
+  std::vector<int> ranks;  // empty if the error is about something else
+  bool hang = false;       // true if some of them don't answer
 };
 LostRanks FindLostRanks(const Error& error);
 
-// The ranks of this process's machine, ascending: as it has been told, or else a guess from its
-// environment, that they follow each other.
+// LocalRanks returns the ranks on this process's machine, ascending. NoteLocalRanks sets them;
+// before, they are a guess from the environment, which assumes that they are consecutive.
 std::vector<int> LocalRanks();
 void NoteLocalRanks(std::vector<int> ranks);
 
-// Whether this rank tells of its loss: as the first of those of its machine that is left, unless
-// all that it says is that ranks of the same machine have ended that have told why. May take
-// seconds, if ranks hang.
+// Returns true if this rank is to report that it has lost other ranks. The lowest rank that is left
+// on each machine reports it. It doesn't if its error only says that ranks of the same machine have
+// ended, and all of them have reported why. May take seconds if ranks hang.
 bool TellsOfLostRanks(const Error& error, const ProcessEnvironment& environment);
 
 }  // namespace lathe

@@ -43,11 +43,12 @@ TEST(LostRanks, OtherErrorsAreAboutSomethingElse) {
 
 TEST(LostRanks, OneRankOfEachMachineTells) {
   using Ranks = std::vector<int>;
-  const Ranks second = {2, 3}, cyclic = {0, 2}, all = {0, 1, 2, 3};  // rank 2's machine
+  const Ranks second = {2, 3}, cyclic = {0, 2}, all = {0, 1, 2, 3};  // of rank 2's machine
   ProcessEnvironment environment;
   environment.rank = 2;
   environment.master_port = 1234;
-  // `code`: that others have ended with, as their launcher knows; without one none has.
+  // `code`: the exit code with which the other ranks have ended, as their launcher knows; nullopt
+  // if none has ended.
   const auto tells = [&](const Error& error, const Ranks& local_ranks,
                          std::optional<int> code = 1) {
     EndedRanks ended;
@@ -59,21 +60,22 @@ TEST(LostRanks, OneRankOfEachMachineTells) {
     return TellsOfLostRanks(error, environment);
   };
   EXPECT_TRUE(tells(Lost("rank 0 has ended"), second));
-  EXPECT_FALSE(tells(Lost("rank 3 has ended"), second));  // rank 3 has told why
+  EXPECT_FALSE(tells(Lost("rank 3 has ended"), second));  // rank 3 has reported why
   EXPECT_TRUE(tells(Lost("rank 3 has ended"), second, 128 + SIGKILL));
   EXPECT_TRUE(tells(Lost("rank 3 has ended"), second, std::nullopt));
   EXPECT_TRUE(tells(Lost("rank 3 does not answer"), second));
   EXPECT_TRUE(tells(Lost("rank 3 has ended", "; the model is in out"), second));
   EXPECT_FALSE(tells(Lost("rank 0 has ended"), cyclic));
-  EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic));  // rank 0 tells
+  EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic));  // rank 0 reports it
   EXPECT_FALSE(tells(Lost("rank 1 has ended"), cyclic, std::nullopt));
   EXPECT_TRUE(tells(Lost("rank 0 has ended, rank 1 has ended"), cyclic));
   EXPECT_FALSE(tells(Lost("rank 0 has ended"), all));
-  EXPECT_FALSE(tells(Lost("rank 0 does not answer"), all));               // rank 1 tells
+  EXPECT_FALSE(tells(Lost("rank 0 does not answer"), all));               // rank 1 reports it
   EXPECT_TRUE(tells(Lost("rank 0 does not answer"), all, std::nullopt));  // rank 1 hangs, too
   EXPECT_TRUE(tells(Lost("rank 0 does not answer, rank 1 does not answer"), all));
   unsetenv(kEndedRanks);
-  EXPECT_FALSE(TellsOfLostRanks(Lost("rank 0 does not answer"), environment));  // who knows
+  EXPECT_FALSE(TellsOfLostRanks(Lost("rank 0 does not answer"),
+                                environment));  // nobody knows if rank 1 hangs
   EXPECT_TRUE(TellsOfLostRanks(Lost("rank 0 does not answer, rank 1 has ended"), environment));
 }
 

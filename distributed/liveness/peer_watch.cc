@@ -14,14 +14,14 @@ using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr Milliseconds kMoment{500};
-constexpr char kTrouble[] = "trouble";  // set once somebody looks for the culprit
+constexpr char kTrouble[] = "trouble";  // a rank sets this key before it looks for the culprit
 
 std::string RankName(int rank) { return "rank " + std::to_string(rank); }
 std::string RankKey(const std::string& what, int rank) { return what + "/" + std::to_string(rank); }
-// Of a rank that has done all its part, and of one that has given up together with others.
+// Keys that a rank sets when its work is done, and when it gives up together with others.
 constexpr char kBye[] = "bye", kKnows[] = "knows";
 
-// "rank 12 has ended" names rank 12 and not rank 1.
+// Returns true if the text names the rank. "rank 12 has ended" names rank 12 and not rank 1.
 bool Names(const std::string& text, int rank) {
   const std::string name = RankName(rank);
   for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
@@ -52,16 +52,17 @@ PeerWatch::~PeerWatch() {
   }
 }
 
-// The store goes with rank 0, and others may still need it: for words that were posted before.
+// The store goes with rank 0. Others may still need it for words that were posted before, so rank 0
+// goes last.
 void PeerWatch::SayGoodbye() {
-  // The server is in rank 0's own process: it is late only where that, or the machine, stood still,
-  // and a rank 0 that gave up would take the store from the others.
+  // The server is in rank 0's own process. It is late only if that process, or the machine, stood
+  // still. A rank 0 that gave up then would take the store from the others.
   const Clock::time_point deadline = Clock::now() + patience_;
   const auto be_patient = [&] {
     store_->SetPatience(rank_ == 0 ? std::max(kMoment, Left(deadline)) : kMoment);
   };
   be_patient();
-  store_->Leave({{kLeft, RankName(rank_)},  // who waits for this rank shall know
+  store_->Leave({{kLeft, RankName(rank_)},  // for ranks that wait for this one
                  {RankKey(kBye, rank_), ""}});
   std::string left;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
@@ -113,8 +114,8 @@ Error PeerWatch::Failure(const char* what, const std::string& problem) const {
       kLostRankHint);
 }
 
-// What broke the group, in the words of the first rank that found out. A rank that goes because
-// another has gone is not missed itself.
+// Returns what broke the group, in the words of the first rank that found out. A rank that goes
+// because another has gone is not missed itself.
 std::string PeerWatch::AgreeOnProblem(const char* what, const std::string& said, bool own_fault) {
   store_->SetPatience(kMoment);
   auto blame = store_->Get(kBlame, Milliseconds(0));
@@ -136,17 +137,18 @@ std::string PeerWatch::AgreeOnProblem(const char* what, const std::string& said,
 
 void PeerWatch::Part(const std::string& blame) try {
   store_->Leave({{RankKey(kKnows, rank_), ""}});
-  // Rank 0 takes the store with it, so it goes last of those that still answer.
+  // Rank 0 takes the store with it, so it goes last of the ranks that still answer.
   const auto deadline = Clock::now() + 2 * kMoment;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
     if (Names(blame, other)) continue;
     store_->Get(RankKey(kKnows, other), Left(deadline));
   }
 } catch (const Error&) {
-  // Rank 0 heard the first word and went before it had answered.
+  // Rank 0 has received the goodbye and gone before it answered.
 }
 
-// Who died is known to the store; who hangs is whoever doesn't say that it waits, too.
+// Finds the rank that is to blame. The store knows ranks that died. A rank hangs if it doesn't say
+// that it waits, too.
 std::string PeerWatch::FindCulprit(const char* what, const std::string& said) {
   if (const std::string ended = Ended(kMoment); !ended.empty())
     return ended + " has ended" + PhaseOf(ended);
@@ -172,7 +174,8 @@ std::string PeerWatch::FindCulprit(const char* what, const std::string& said) {
   return "the connection to another rank failed: " + said;
 }
 
-// The store is rank 0's, and so is what it was doing: all do the same at a time.
+// The store was rank 0's, and rank 0's phase is gone with it. All ranks do the same at a time, so
+// the message names this rank's phase.
 std::string PeerWatch::ProblemOfStore(const Error& e) const {
   const std::lock_guard lock(phase_mutex_);
   const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded ||
@@ -181,21 +184,21 @@ std::string PeerWatch::ProblemOfStore(const Error& e) const {
          (phase_.empty() ? "" : "; this rank was " + phase_);
 }
 
-// " while training", as that rank has said.
+// Returns " while training", as that rank has said; "" if it has said nothing.
 std::string PeerWatch::PhaseOf(const std::string& name) {
   const auto phase = store_->Get("phase/" + name, Milliseconds(0));
   return phase ? " while " + *phase : "";
 }
 
 void PeerWatch::CheckAllLive() {
-  // One that hangs is missed from its last sign of life on, not from when this rank needs it.
+  // A rank that hangs is missed from its last sign of life on, not from when this rank needs it.
   if (const std::string loss = Loss(); !loss.empty()) throw std::runtime_error(loss);
   if (!Ended().empty()) throw std::runtime_error("a process has ended");
 }
 
 std::string PeerWatch::Loss() const { return life_ == nullptr ? "" : life_->Loss(); }
 
-// The first rank that has ended, or one that is about to; "" if all live.
+// Returns the first rank that has ended, or one that is about to; "" if all live.
 std::string PeerWatch::Ended(Milliseconds wait) {
   if (const auto gone = store_->Get(Store::kGone, wait)) return *gone;
   return store_->Get(kLeft, Milliseconds(0)).value_or("");
@@ -205,7 +208,8 @@ void PeerWatch::LookAround() {
   CheckAllLive();
   if (elsewhere_) elsewhere_();
   if (!store_->Get(kTrouble, Milliseconds(0))) return;
-  store_->Set(RankKey("waits", rank_), "");  // whoever looks for the culprit shall pass by
+  store_->Set(RankKey("waits", rank_),
+              "");  // so that the rank that looks for the culprit passes this one by
   throw std::runtime_error("another rank can't go on");
 }
 
@@ -230,7 +234,8 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
 void PeerWatch::LookAfter(std::shared_ptr<Store> store, Milliseconds timeout,
                           std::function<void()> on_loss) {
   patience_ = timeout;
-  // A call that waits for a store that hangs would notice it a timeout after it began.
+  // A call that waits for a hanging store would otherwise notice this only a timeout after it
+  // began.
   const auto and_the_store = [watched = store_, on_loss = std::move(on_loss)](bool rank_0) {
     if (rank_0) watched->BreakOff();
     if (on_loss) on_loss();
@@ -285,7 +290,7 @@ std::string PeerWatch::Await(const std::string& key, int from) {
       if (ended.empty() && store_->Get(RankKey(kBye, from), Milliseconds(0)))
         ended = RankName(from);
       if (!ended.empty()) {
-        // It may have posted the word just before.
+        // The rank may have posted the word just before it ended.
         if (const auto value = store_->Get("word/" + key, Milliseconds(0))) return *value;
         problem = ended + " has ended" + PhaseOf(ended);
       } else if (const auto blame = store_->Get(kBlame, Milliseconds(0))) {
@@ -308,7 +313,7 @@ std::optional<std::string> PeerWatch::Find(const std::string& key, Milliseconds 
 
 PeerPatience::PeerPatience(PeerWatch& watch, Milliseconds timeout)
     : watch_(watch),
-      // The store of a large job has better things to do.
+      // In a large job the store has better things to do.
       look_interval_(std::max(Milliseconds(100), Milliseconds(2 * watch.size()))),
       start_(Clock::now()),
       deadline_(start_ + timeout),
@@ -325,7 +330,7 @@ void PeerPatience::Pause() {
       watch_.LookAround();
       next_look_ = Clock::now() + look_interval_;
     } catch (const std::exception&) {
-      // A rank that has done its part of the last call may end while this one still does its own.
+      // A rank that has finished the last call may end while this one is still in it.
       trouble_ = std::current_exception();
       deadline_ = std::min(deadline_, Clock::now() + kMoment);
     }

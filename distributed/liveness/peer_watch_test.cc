@@ -15,10 +15,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// After which a rank that gives no sign of life counts as lost: more than a busy machine takes.
+// A rank that gives no sign of life for this long counts as lost. A busy machine's ranks take less.
 constexpr seconds kSilence(3);
 
-// `body` on each of `n` ranks that share a store.
+// Runs `body` on each of `n` ranks that share a store.
 std::vector<RankResult> WithWatches(int n,
                                     const std::function<std::string(int rank, PeerWatch&)>& body,
                                     bool looks_after = false) {
@@ -79,7 +79,7 @@ TEST(PeerWatch, ARankThatIsToBlameItselfSaysSoToAll) {
   }
 }
 
-// One rank's time is up long before another's; only the one that hangs is named.
+// Rank 0's time is up long before rank 2's. Both name only rank 1, which hangs.
 TEST(PeerWatch, ARankThatWaitsIsNotBlamed) {
   const auto results = WithWatches(3, [](int rank, PeerWatch& watch) {
     if (rank == 1) {
@@ -88,7 +88,7 @@ TEST(PeerWatch, ARankThatWaitsIsNotBlamed) {
       return std::string();
     }
     if (rank == 2) WaitForEver(watch);
-    std::this_thread::sleep_for(milliseconds(200));  // for rank 1 to say what it does
+    std::this_thread::sleep_for(milliseconds(200));  // until rank 1 has said what it does
     watch.Run("waiting", [] { throw std::runtime_error("no answer"); });
     return std::string();
   });
@@ -143,7 +143,7 @@ TEST(PeerWatch, WhoAwaitsAWordHearsOfTheProblem) {
   EXPECT_EQ(results[1].said, "[await] rank 1 can't go on: rank 0: broken");
 }
 
-// It goes while others still wait for it; they give up, and it waits for none of them.
+// Rank 0 leaves while others still wait for it. They give up, and it waits for none of them.
 TEST(PeerWatch, RankZeroThatLeavesEarlyDoesNotWaitForWhoMissesIt) {
   const auto results = WithWatches(3, [](int rank, PeerWatch& watch) {
     if (rank > 0) WaitForEver(watch);
@@ -156,7 +156,8 @@ TEST(PeerWatch, RankZeroThatLeavesEarlyDoesNotWaitForWhoMissesIt) {
   }
 }
 
-// A machine that stands still for a while looks the same.
+// Rank 0 is stopped while it says goodbye, and still keeps the store for the others. A machine that
+// stands still for a while looks the same.
 TEST(PeerWatch, RankZeroThatIsStoppedInItsGoodbyeKeepsTheStore) {
   const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
     watch.Run("meeting", [&] {
@@ -164,7 +165,7 @@ TEST(PeerWatch, RankZeroThatIsStoppedInItsGoodbyeKeepsTheStore) {
           watch.Exchange("process", std::to_string(getpid()), seconds(10)).front();
       const pid_t rank_0 = std::stoi(first);
       for (int round = 0; rank == 1 && round < 3; ++round) {
-        std::this_thread::sleep_for(milliseconds(300));  // until it waits
+        std::this_thread::sleep_for(milliseconds(300));  // until rank 0 waits
         kill(rank_0, SIGSTOP);
         std::this_thread::sleep_for(milliseconds(1500));
         kill(rank_0, SIGCONT);
@@ -179,7 +180,7 @@ TEST(PeerWatch, RankZeroThatIsStoppedInItsGoodbyeKeepsTheStore) {
   ExpectAllWell(results);
 }
 
-// Ranks that compute alone and only look up now and then.
+// Stands for ranks that compute alone and only look at the others now and then.
 void WorkUntilSomebodyIsLost(PeerWatch& watch) {
   for (;;) {
     watch.CheckPeers();
@@ -193,10 +194,10 @@ std::vector<RankResult> WorkWithout(int victim, int signal_number) {
       [=](int rank, PeerWatch& watch) {
         watch.SetPhase("working");
         watch.Run("meeting", [&] { watch.Exchange("works", "", seconds(10)); });
-        std::this_thread::sleep_for(kSilence + milliseconds(500));  // all go on giving signs
+        std::this_thread::sleep_for(kSilence + milliseconds(500));  // all ranks go on giving signs
         watch.CheckPeers();
         if (rank == victim && signal_number == SIGSTOP) {
-          // Nobody would wake it.
+          // Nobody would wake the stopped rank, so another process kills it.
           if (const pid_t stopped = getpid(); fork() == 0) {
             std::this_thread::sleep_for(kSilence + seconds(7));
             kill(stopped, SIGKILL);

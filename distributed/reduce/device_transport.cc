@@ -1,5 +1,5 @@
-// Gradients on GPUs, one for each rank: NCCL sums buckets on a stream of its own while the backward
-// pass goes on on the other. All buckets go to all ranks whole.
+// Sums gradients on GPUs, one for each rank. NCCL sums buckets on a stream of its own while the
+// backward pass goes on on the other stream. All ranks get all buckets whole.
 #include <utility>
 
 #include "lathe/core/asked_by.h"
@@ -25,7 +25,7 @@ class DeviceTransport : public GradientTransport {
           ToString(buckets.device), " but this process's GPU is cuda:", device_group_->device());
     if (options.compression == "no") return;
     const AskedBy asked_by = AskedBy::State("gradients in bfloat16 for other processes");
-    // Each has a place of its own: NCCL reads it while the next one is filled.
+    // Each bucket has a bfloat16 buffer of its own, since NCCL reads one while the next is filled.
     for (const GradientBucket& bucket : table_.buckets) {
       narrow_.push_back(Tensor::Empty({std::ssize(bucket.grads)}, DType::kBF16, buckets.device));
     }
@@ -46,8 +46,9 @@ class DeviceTransport : public GradientTransport {
     ++sent_;
   }
 
-  // The device never waits for other ranks but in NCCL's own stream: if one is lost, what this rank
-  // has computed can still be read. Once the host has waited, all that is queued comes after.
+  // Only NCCL's own stream ever waits for other ranks. If one is lost, the results that this rank
+  // has computed can still be read. The host waits for that stream, so work queued afterwards sees
+  // the sums.
   std::vector<StepRecord> Finish(const StepRecord& mine) override {
     Send();
     std::vector<StepRecord> records = GatherRecords(mine);  // while the device works
@@ -82,7 +83,7 @@ class DeviceTransport : public GradientTransport {
   const std::shared_ptr<NcclGroup> device_group_;
   GradientBuckets& table_;
   void* const compute_;         // the stream of all other work
-  std::vector<Tensor> narrow_;  // of each bucket, bf16; empty: gradients travel as they are
+  std::vector<Tensor> narrow_;  // bf16, one for each bucket; empty: gradients travel in float32
   size_t sent_ = 0;
 };
 

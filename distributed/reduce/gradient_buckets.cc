@@ -8,8 +8,8 @@ namespace lathe {
 namespace {
 
 constexpr int64_t kFloatBytes = 4;
-// A table below this travels whole, and a last bucket's end of this size is copied to make room for
-// the records.
+// A table of up to this size travels whole. In the last bucket, as many bytes at the end are copied
+// next to the records, so that both travel together.
 constexpr int64_t kTailBytes = 64 << 10;
 
 bool IsLargeTable(const ParameterArena::Entry& entry) {
@@ -58,7 +58,8 @@ GradientBuckets::GradientBuckets(const std::vector<std::shared_ptr<ParameterAren
   Check(!buckets.empty(), "reducer", "no parameter requires a gradient");
   const auto& last_entry = arenas.back()->entries().back();
   table_is_last = IsLargeTable(last_entry) && last_entry.parameter.tensor.requires_grad();
-  // The last bucket's end, or whole table, goes with the records and to everybody.
+  // The end of the last bucket, or the whole last table, travels with the records, and all ranks
+  // get it.
   for (GradientBucket& bucket : buckets) {
     if (bucket.arena >= shared_out.size() || !shared_out[bucket.arena]) continue;
     if (IsLast(bucket) && table_is_last) continue;

@@ -1,4 +1,4 @@
-// Which gradients travel together: parameters of arenas, cut into buckets in the arenas' order.
+// The division of arenas into buckets. The gradients of a bucket travel together.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -17,13 +17,13 @@
 
 namespace lathe {
 
-// A parameter that takes part.
+// A parameter whose gradient is exchanged.
 struct GradientSlot {
   std::string name;
   Tensor tensor;
   size_t bucket;
-  int parts = 0;     // of its gradient that have come in this pass
-  int expected = 0;  // that came in the pass before; 0: not known
+  int parts = 0;     // parts of its gradient that have arrived in this pass
+  int expected = 0;  // parts that arrived in the pass before; 0: unknown
 };
 
 struct GradientBucket {
@@ -31,20 +31,21 @@ struct GradientBucket {
   size_t arena;
   int64_t offset;  // of its first element in the arena
   std::vector<size_t> slots;
-  size_t shared_out = 0;  // so many of its first elements
-  size_t waiting = 0;     // slots that are not ready
+  size_t shared_out = 0;  // how many of its first elements are shared out
+  size_t waiting = 0;     // number of slots that are not ready
 
-  // Of those elements, in the arena.
+  // The range of the shared-out elements in the arena.
   ElementRange SharedPart() const { return {offset, offset + static_cast<int64_t>(shared_out)}; }
 };
 
 struct GradientBuckets {
-  // Buckets don't go across arenas or frozen parameters. `shared_out`: whether each arena is.
-  // Throws if no parameter requires a gradient, or if the arenas lie on different devices.
+  // Cuts the arenas into buckets, in their order. No bucket spans two arenas or contains a frozen
+  // parameter. `shared_out[a]` is true if arena a is shared out. Throws if no parameter requires a
+  // gradient, or if the arenas lie on different devices.
   GradientBuckets(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
                   const ReducerOptions& options, const std::vector<bool>& shared_out);
 
-  // Elements at the bucket's end that go to everybody if it is the last one.
+  // The number of elements at the bucket's end that all ranks get if it is the last bucket.
   static size_t TailOf(const GradientBucket& bucket);
   GradientBucket& last() { return buckets.back(); }
   TensorImpl& last_tensor() { return *slots.back().tensor.impl(); }
@@ -53,8 +54,8 @@ struct GradientBuckets {
   std::vector<GradientSlot> slots;
   std::vector<GradientBucket> buckets;
   absl::flat_hash_map<const TensorImpl*, bool> was_trained;
-  Device device;               // of all of them
-  bool table_is_last = false;  // and has a bucket of its own
+  Device device;               // of all arenas
+  bool table_is_last = false;  // the last parameter is a large table, in a bucket of its own
 };
 
 }  // namespace lathe

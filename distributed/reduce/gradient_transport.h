@@ -1,4 +1,4 @@
-// How the gradients of a reducer's buckets become sums over all ranks: on the host, or on GPUs.
+// Sums the gradients of a reducer's buckets over all ranks, on the host or on GPUs.
 #pragma once
 
 #include <memory>
@@ -15,22 +15,23 @@ namespace lathe {
 class GradientTransport {
  public:
   virtual ~GradientTransport() = default;
-  // Before a pass whose gradients travel.
+  // Called before a backward pass whose gradients are exchanged.
   virtual void Begin() {}
-  // The gradients of the next of the buckets, in their order, but not of the last one: takes them
-  // on their way, perhaps beside the backward pass, which leaves them alone from now on.
+  // Starts to send the next bucket, in the buckets' order; never the last one. Sending may go on
+  // beside the backward pass, which must leave these gradients alone from now on.
   virtual void Send() = 0;
-  // After the pass, when all buckets but the last are sent: sends that, waits until all are summed,
-  // and returns all ranks' records, in their order. What is known of the last table's rows
-  // (TensorImpl::grad_rows) is true then.
+  // Called after the pass, when all buckets but the last have been sent. Sends the last one and
+  // waits until all are summed. Returns all ranks' records, in the order of ranks. Afterwards
+  // TensorImpl::grad_rows of the last table is right for the sums.
   virtual std::vector<StepRecord> Finish(const StepRecord& mine) = 0;
 };
 
-// `buckets` outlives them. Sums arrive in place, by stripes where buckets are shared out.
+// `buckets` must outlive the transport. Sums replace the gradients in place. In a bucket that is
+// shared out, a rank gets its stripe only.
 std::unique_ptr<GradientTransport> MakeHostTransport(std::shared_ptr<ProcessGroup> group,
                                                      GradientBuckets& buckets,
                                                      const ReducerOptions& options);
-// Gradients go through `device_group`, records through `group`.
+// Sends gradients through `device_group` and records through `group`.
 std::unique_ptr<GradientTransport> MakeDeviceTransport(std::shared_ptr<ProcessGroup> group,
                                                        std::shared_ptr<NcclGroup> device_group,
                                                        GradientBuckets& buckets,

@@ -1,4 +1,4 @@
-// Gradients in the host's memory, summed by a thread of their own while the backward pass goes on.
+// Sums gradients in the host's memory, on a thread of its own while the backward pass goes on.
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
@@ -61,10 +61,12 @@ class HostTransport : public GradientTransport {
   }
 
  private:
-  // What others add to theirs, they read where it is.
+  // Moves the gradients that are shared out into memory that the other ranks read directly. They
+  // need not be copied for a reduction then.
   void ShowGradients() {
     if (compresses_) return;
-    for (size_t begin = 0, end = 0; begin < buckets_.size(); begin = end) {  // of one arena
+    // Buckets [begin, end) are those of one arena.
+    for (size_t begin = 0, end = 0; begin < buckets_.size(); begin = end) {
       int64_t elements = 0;
       for (; end < buckets_.size() && buckets_[end].arena == buckets_[begin].arena; ++end) {
         if (buckets_[end].shared_out > 0) elements = buckets_[end].SharedPart().end;
@@ -105,7 +107,7 @@ class HostTransport : public GradientTransport {
     }
   }
 
-  // All of the bucket, but the last one's end.
+  // Reduces the whole bucket; the last bucket without its end.
   void Reduce(const GradientBucket& bucket) {
     const size_t size = bucket.grads.size() - (table_.IsLast(bucket) ? table_.TailOf(bucket) : 0);
     if (bucket.shared_out == 0) return AllReduce(bucket.grads.first(size));
@@ -118,11 +120,12 @@ class HostTransport : public GradientTransport {
     Exchange(values, {0, std::ssize(values)}, [this](auto v) { group_->AllReduce(v); });
   }
 
-  // `reduce` on the values, in the format in which they travel; `result` is what comes back.
+  // Calls `reduce` on the values in the format in which they travel. `result` is the range of
+  // values that comes back.
   template <typename Reduction>
   void Exchange(std::span<float> values, ElementRange result, Reduction reduce) {
     if (!compresses_) return reduce(values);
-    std::swap(narrow_, last_narrow_);  // others may still read that
+    std::swap(narrow_, last_narrow_);  // other ranks may still read the last one
     narrow_.resize(values.size());
     std::transform(values.begin(), values.end(), narrow_.begin(),
                    [](float v) { return BFloat16(v); });
@@ -157,7 +160,7 @@ class HostTransport : public GradientTransport {
     return all;
   }
 
-  // Records stay as they are, whatever the compression of gradients.
+  // Gradients may be compressed; records never are.
   void ReduceStaging(size_t num_records) {
     if (!compresses_) return group_->AllReduce(std::span(staging_));
     const std::span<float> all(staging_);
@@ -165,7 +168,7 @@ class HostTransport : public GradientTransport {
     group_->AllReduce(all.last(num_records));
   }
 
-  // Only the rows that some rank has written. False if all of the table has to travel.
+  // Sums only the rows that some rank has written. Returns false if the whole table must travel.
   bool ReduceRows(std::vector<float>& records) {
     TensorImpl& table = table_.last_tensor();
     const size_t width = static_cast<size_t>(table.shape[1]), row_bytes = width * sizeof(float);
@@ -197,7 +200,7 @@ class HostTransport : public GradientTransport {
   std::vector<float> staging_;
   std::vector<BFloat16> narrow_, last_narrow_;
 
-  // Buckets [done, sent) are on their way.
+  // Buckets [done, sent) are under way.
   std::mutex mutex_;
   std::condition_variable changed_;
   size_t sent_ = 0, done_ = 0;

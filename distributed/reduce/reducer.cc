@@ -16,7 +16,7 @@ constexpr char kPartialGradHint[] =
     "processes share out the optimizer's work; to read gradients after Backward, set "
     "AcceleratorOptions::shard_optimizer to false";
 
-// The layout, for ranks to compare.
+// Describes the layout of the parameters and the options, for ranks to compare.
 NamedValues Describe(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
                      const ReducerOptions& options) {
   NamedValues values = {{"bucket_bytes", std::to_string(options.bucket_bytes)},
@@ -63,7 +63,8 @@ struct Reducer::Impl {
   }
 
   void Arm(bool reduce) {
-    for (const auto& arena : arenas) arena->RawGrads();  // those set by hand come back
+    for (const auto& arena : arenas)
+      arena->RawGrads();  // restores gradients that were set by hand to the arena
     CountSumsOnce();
     Check(!broken, "reducer", "an earlier backward pass has failed; the ranks no longer agree");
     armed = broken = reduce;
@@ -78,8 +79,8 @@ struct Reducer::Impl {
     for (const GradientBucket& bucket : buckets) CountSumOnce(bucket);
   }
 
-  // What is summed must not be added as often as there are ranks: what all have, each has a part
-  // of, and a stripe its owner.
+  // A gradient that is summed already must not be added again by every rank. Each rank keeps 1/size
+  // of a gradient that all ranks have; a stripe stays with its owner.
   void CountSumOnce(const GradientBucket& bucket) {
     const float size = static_cast<float>(group->size());
     for (const size_t i : bucket.slots) {
@@ -96,14 +97,15 @@ struct Reducer::Impl {
       for (const ElementRange& rest : Without(all, {own})) {
         for (int64_t at = rest.begin; at < rest.end; ++at) {
           float& g = grad[at - all.begin];
-          g = at < bucket.SharedPart().end ? 0 : g / size;  // others' may be NaN
+          g = at < bucket.SharedPart().end ? 0
+                                           : g / size;  // not multiplied by 0: others' may be NaN
         }
       }
     }
   }
 
   void OnReady(size_t i) {
-    group->CheckPeers();  // a long pass does not go on without them
+    group->CheckPeers();  // a long pass does not go on without the other ranks
     if (!armed) return;
     GradientSlot& slot = slots[i];
     if (++slot.parts != slot.expected) {
@@ -115,21 +117,21 @@ struct Reducer::Impl {
     }
     --buckets[slot.bucket].waiting;
     if (!options.overlap) return;
-    // The last one is Finish's.
+    // Finish sends the last bucket.
     while (sent + 1 < buckets.size() && buckets[sent].waiting == 0) Send();
   }
 
-  // What the next bucket's gradients are is in their buffer.
+  // Makes the buffer of the next bucket's gradients hold their values.
   void Settle() {
     for (const size_t i : buckets[sent].slots) {
       TensorImpl& p = *slots[i].tensor.impl();
       ClearStaleGrad(p);
-      // Multiplies, and forgets the rows.
+      // Multiplies the buffer by the factors, and forgets the rows.
       if (p.grad_scale != 1 || p.device_grad_scale != nullptr) slots[i].tensor.grad();
     }
   }
 
-  // The next bucket goes on its way.
+  // Sends the next bucket.
   void Send() {
     Settle();
     ++sent;
@@ -161,10 +163,10 @@ struct Reducer::Impl {
   std::vector<GradientSlot>& slots = table.slots;
   std::vector<GradientBucket>& buckets = table.buckets;
   std::unique_ptr<GradientTransport> transport;
-  size_t sent = 0;  // buckets, in this pass
+  size_t sent = 0;  // the number of buckets sent in this pass
   bool armed = false;
-  bool broken = false;  // in a pass, and after one that failed
-  bool summed = false;  // gradients are those of all ranks
+  bool broken = false;  // true in a pass, and after one that failed
+  bool summed = false;  // true if the gradients are sums over all ranks
 };
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group,
@@ -195,7 +197,7 @@ std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
     parts.push_back({end - static_cast<int64_t>(impl_->table.TailOf(last)), end});
     return parts;
   }
-  // By lots of rows: words that come up often are neighbours.
+  // The table is divided by lots of rows: tokens that come up often are neighbours.
   const TensorImpl& table = impl_->table.last_tensor();
   const int64_t end = last.offset + NumElements(table.shape);
   const int64_t lot = 256 * impl_->group->size() * table.shape[1];

@@ -1,5 +1,5 @@
 // Reducer: sums the gradients in arenas over all ranks, in buckets, while the backward pass still
-// makes more of them.
+// computes more of them.
 //
 //   Reducer reducer(group, arenas, {});
 //   reducer.BeforeBackward(/*reduce=*/true);
@@ -7,15 +7,16 @@
 //   std::vector<StepRecord> records = reducer.Finish({.loss_sum = 3.5, .weight = 16});
 //
 // Buckets follow the arena's order, in which gradients become ready, and every rank reduces them in
-// this order. Which gradients come, and in how many parts, is learned in each pass for the next; in
-// the first one all buckets wait for its end. A parameter without gradient takes part with zeros.
-// Of the last parameter, if it is a table, only the rows travel that some rank has used.
+// this order. Each pass learns which gradients come, and in how many parts, for the next pass. In
+// the first pass all buckets wait for its end. A parameter without a gradient takes part with
+// zeros. If the last parameter is a table, only the rows travel that some rank has used.
 //
-// Parameters may lie on GPUs, one for each rank: NCCL sums their gradients there, beside the
-// backward pass; tables travel whole, and nothing is shared out.
+// Parameters may lie on GPUs, one for each rank. NCCL then sums their gradients there, beside the
+// backward pass. Tables travel whole, and no arena is shared out.
 //
-// Where arenas are shared out, a rank gets the sums of its own stripe of each bucket only
-// (core/element_range.h); the last table, or else the last bucket's end, all get.
+// If an arena is shared out, each rank updates a stripe of each bucket (core/element_range.h) and
+// gets the sums of that stripe only. The exception is the last table or, without one, the end of
+// the last bucket: all ranks get these sums.
 #pragma once
 
 #include <cstdint>
@@ -35,18 +36,19 @@ namespace lathe {
 struct ReducerOptions {
   // The first bucket is small: the sooner it is full, the sooner the ranks can begin.
   int64_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
-  // Reduce on a thread, or a GPU's stream, of its own during the backward pass.
+  // True to reduce during the backward pass, on a thread or a GPU stream of its own.
   bool overlap = true;
-  // "no", or "bf16": gradients travel, and are added, in bfloat16. On a GPU that takes half as much
-  // memory again as they do.
+  // "no", or "bf16": gradients travel, and are added, in bfloat16. On a GPU the bfloat16 copies
+  // take half as much memory again as the gradients.
   std::string compression = "no";
 };
 
 class Reducer {
  public:
-  // Throws on all ranks, naming the first parameter, if they don't have the same ones.
-  // `shared_out`: whether each arena is, whose gradients Tensor::grad() then refuses to show; none
-  // if left out. `device_group`: for parameters on GPUs; all lie on this rank's device of it.
+  // Throws on all ranks, naming the first parameter that differs, if the ranks don't have the same
+  // ones. `shared_out`: for each arena, true if it is shared out; Tensor::grad() then refuses to
+  // show its gradients. An empty vector means that none is. `device_group`: for parameters on GPUs;
+  // all parameters lie on this rank's device of the group.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<std::shared_ptr<ParameterArena>> arenas,
           ReducerOptions options, const std::vector<bool>& shared_out = {},
           std::shared_ptr<NcclGroup> device_group = nullptr);
@@ -54,21 +56,26 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Before every backward pass. `reduce`: in this one; gradients of passes since the last such one
-  // go along. Gradients that are summed already and have not been zeroed since count once.
+  // Call it before every backward pass. `reduce`: true to sum the gradients in this pass, with
+  // those of earlier passes that were not summed. Gradients that are summed already, and have not
+  // been zeroed, count once.
   void BeforeBackward(bool reduce);
-  // After it: waits until all gradients are summed. Returns all ranks' records, in their order.
+  // Call it after the backward pass. Waits until all gradients are summed. Returns all ranks'
+  // records, in the order of ranks.
   std::vector<StepRecord> Finish(const StepRecord& mine);
-  // Instead of Finish after an exception.
+  // Call it instead of Finish after an exception.
   void Abandon();
-  // Before another reducer takes over: what the gradients hold counts once, not for each rank.
+  // Call it before another reducer takes over: what the gradients hold then counts once, not once
+  // for each rank.
   void CountSumsOnce();
 
-  // The parts of this arena (by its number) of which each rank updates a stripe; ascending. Ranks
-  // have their stripes' gradients, and all of the last table's or the last bucket's end, which are
-  // shared out where ranks read each other's memory: all that is trained is, there.
+  // Returns the parts of arena number `arena` of which each rank updates a stripe, ascending. A
+  // rank has the gradients of its stripes. It has all gradients of the last table, or of the end of
+  // the last bucket. If ranks read each other's memory, these are divided, too, so that the parts
+  // cover all that is trained.
   std::vector<ElementRange> SharedParts(size_t arena) const;
-  // Whether parameters were frozen, thawed or moved since: then another reducer is needed.
+  // Returns true if parameters were frozen, thawed or moved since the construction. Another reducer
+  // is needed then.
   bool Outdated() const;
 
  private:

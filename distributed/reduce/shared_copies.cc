@@ -8,7 +8,7 @@
 namespace lathe {
 
 void ShareCopies(ProcessGroup& group, ParameterArena& arena) {
-  // A rank whose share was empty has had no pass, and no copy.
+  // A rank whose share of the batch was empty has had no pass, and so has no copy.
   std::string mine;
   for (const ParameterArena::Entry& entry : arena.entries()) {
     const auto& copy = entry.parameter.tensor.impl()->low_precision;
@@ -21,8 +21,8 @@ void ShareCopies(ProcessGroup& group, ParameterArena& arena) {
       if (others.at(i) == '1') some[i] = '1';
     }
   }
-  constexpr int64_t kAlignment = 32;  // elements
-  std::vector<int64_t> places;        // of those that some rank has
+  constexpr int64_t kAlignment = 32;  // in elements
+  std::vector<int64_t> places;        // of the copies that some rank has
   int64_t size = 0;
   for (size_t i = 0; i < some.size(); ++i) {
     places.push_back(size);

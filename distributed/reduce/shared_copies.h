@@ -1,5 +1,5 @@
-// Parameters' copies in bfloat16 for products (core/ops/cast.h) where the processes of a machine
-// have the parameters in common: one copy serves all, too.
+// The parameters' bfloat16 copies for products (core/ops/cast.h), for processes of a machine that
+// share the parameters: one copy then serves all of them, too.
 #pragma once
 
 #include "lathe/distributed/groups/process_group.h"
@@ -7,10 +7,10 @@
 
 namespace lathe {
 
-// A collective, when nobody writes to the parameters. The arena's values lie in memory that all
-// ranks have in common (ProcessGroup::ShareMemory); the copies that some rank has of them move into
-// such memory. From then on Optimizer::Step has each rank write its part. Nothing changes for
-// copies that can't be shared.
+// A collective, to be called when no rank writes to the parameters. The arena's values lie in
+// memory that all ranks have in common (ProcessGroup::ShareMemory). The copies that some rank has
+// of them move into such memory. From then on each rank's Optimizer::Step writes its part. Copies
+// that can't be shared stay as they are.
 void ShareCopies(ProcessGroup& group, ParameterArena& arena);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// What each rank adds to an exchange of gradients.
+// The record that each rank adds to an exchange of gradients.
 #pragma once
 
 #include <array>
@@ -7,16 +7,16 @@
 
 namespace lathe {
 
-// Numbers arrive as they left, and so do a NaN and an infinity: the loss sum says whether this
-// rank's part of the loss is finite.
+// Numbers arrive as they were sent, also a NaN or an infinity. So the loss sum tells if this rank's
+// part of the loss is finite.
 struct StepRecord {
-  double loss_sum = 0, weight = 0;  // to float's precision, and up to 2^24
-  bool stop = false;                // somebody has asked this rank to
-  int64_t step = 0;                 // of it, below 2^24
+  double loss_sum = 0, weight = 0;  // weight: in float's precision, exact up to 2^24
+  bool stop = false;                // somebody has asked this rank to stop
+  int64_t step = 0;                 // its step, below 2^24
   uint64_t checksum = 0;            // 48 bits
 };
 
-// A record as floats that a sum with zeros leaves as they are, and back.
+// Pack a record as floats that a sum with zeros leaves as they are, and unpack it.
 constexpr size_t kStepRecordFloats = 8;
 std::array<float, kStepRecordFloats> Pack(const StepRecord& record);
 StepRecord Unpack(const float* floats);

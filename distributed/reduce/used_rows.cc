@@ -7,7 +7,7 @@ namespace lathe {
 
 std::optional<std::vector<int32_t>> UsedRows(ProcessGroup& group, const TensorImpl& table) {
   const size_t num_rows = static_cast<size_t>(table.shape[0]);
-  // A bit for each row, and one for "any".
+  // One bit for each row, and one that is set if this rank doesn't know its rows.
   std::vector<uint64_t> bits(num_rows / 64 + 1);
   if (table.grad_rows) {
     for (const int32_t row : *table.grad_rows)

@@ -1,4 +1,4 @@
-// Which rows of a table have gradients on some rank.
+// Finds the rows of a table that have gradients on some rank.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace lathe {
 
-// Ascending, each once; nothing if some rank doesn't know its own (table.grad_rows), or if they are
-// most of the rows. A collective.
+// Returns these rows, ascending, each once. Returns nullopt if some rank doesn't know its own rows
+// (table.grad_rows), or if they are most of the rows. A collective.
 std::optional<std::vector<int32_t>> UsedRows(ProcessGroup& group, const TensorImpl& table);
 
 }  // namespace lathe

@@ -10,7 +10,7 @@
 namespace lathe {
 namespace {
 
-// The names of one launcher's variables; nullptr where it has none.
+// The names of one launcher's variables; nullptr for a variable that it doesn't have.
 struct Names {
   const char* launcher;
   const char *rank, *world_size, *local_rank, *local_world_size;
@@ -21,33 +21,38 @@ constexpr Names kLaunchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    // SLURM_NTASKS is also set in a batch script that runs once; this one by srun alone.
+    // Only srun sets SLURM_STEP_NUM_TASKS. SLURM_NTASKS is also set in a batch script, which runs
+    // once.
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
 };
 
-// srun --mpi=pmi2 says by MPICH's variables what Slurm's say as well, but not which processes share
-// a machine. An mpirun inside of srun does: its ranks all inherit one SLURM_PROCID.
+// Returns true if srun has set MPICH's variables (srun --mpi=pmi2). They then say the same as
+// Slurm's, but not which processes share a machine. Inside an mpirun that srun has started they
+// differ, since its ranks all inherit one SLURM_PROCID.
 bool IsSlurmsOwnPmi(const GetVariable& get, const Names& names) {
   if (std::string_view(names.launcher) != "MPICH" || get(names.local_rank)) return false;
   const auto rank = get("SLURM_PROCID"), size = get("SLURM_STEP_NUM_TASKS");
   return rank && size && rank == get(names.rank) && size == get(names.world_size);
 }
 
-// The mpirun or srun that has started more than `most` processes, this one among them; else null.
+// Returns the mpirun or srun that has started this process and more than `most` processes in all;
+// null if there is none.
 const Names* FindLargerJob(const GetVariable& get, int most) {
   for (const Names& outer : kLaunchers) {
     const auto rank = get(outer.rank), size = get(outer.world_size);
     if (&outer == &kLaunchers[0] || !rank || !size || IsSlurmsOwnPmi(get, outer)) continue;
-    int processes = 0;  // if it is no number, nobody else asks for it here
+    // A size that is not a number counts as 0: the job doesn't need this launcher's variables.
+    int processes = 0;
     std::from_chars(size->data(), size->data() + size->size(), processes);
     if (processes > most) return &outer;
   }
   return nullptr;
 }
 
-// RANK and WORLD_SIZE that every process of another launcher inherits would make each a job, all
-// with the same files. A launcher of ours on each machine may well be inside of an mpirun or srun:
-// that has started fewer processes.
+// Throws if every process of a larger outer launcher has inherited the same RANK and WORLD_SIZE.
+// Each would be a job of its own, and all would write the same files. A launcher of ours on each
+// machine may run inside an mpirun or srun, which has then started fewer processes than the job
+// has.
 void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
   const Names* outer = FindLargerJob(get, world_size);
   if (outer == nullptr) return;
@@ -72,7 +77,7 @@ int ParseInt(const char* name, const std::string& text, int low, int high) {
   return value;
 }
 
-// "r1n03" of "r[1-2]n[03-07,9],other": Slurm's way of writing several.
+// The first name of Slurm's short form for several hosts: "r1n03" of "r[1-2]n[03-07,9],other".
 std::string FirstHost(std::string_view list) {
   std::string host;
   for (size_t at = 0; at < list.size() && list[at] != ','; ++at) {
@@ -88,19 +93,21 @@ std::string FirstHost(std::string_view list) {
   return host;
 }
 
-// Where rank 0 is, if Slurm has to say it: every process of the step works it out alike.
+// Sets rank 0's address and port from Slurm's variables. Every process of the step gets the same
+// result.
 void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
   if (const auto nodes = get("SLURM_STEP_NODELIST")) env.master_addr = FirstHost(*nodes);
   if (const auto job = get("SLURM_JOB_ID")) {
     constexpr int kFirst = 15000, kPorts = 10000;
-    // Steps of one job may run side by side.
+    // Steps of one job may run side by side, so each gets a port of its own.
     const int step = ParseInt("SLURM_STEP_ID", get("SLURM_STEP_ID").value_or("0"), 0, INT32_MAX);
     const int number = ParseInt("SLURM_JOB_ID", *job, 0, INT32_MAX);
     env.master_port = kFirst + (number % kPorts + step % kPorts) % kPorts;
   }
 }
 
-// torchrun itself may listen at MASTER_PORT, for its ranks as clients.
+// The port where the ranks meet. torchrun itself may listen at MASTER_PORT, with its ranks as
+// clients.
 int BesideTorchrun(const GetVariable& get, int port) {
   constexpr char kRestarts[] = "TORCHELASTIC_RESTART_COUNT";
   if (get("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") return port;
@@ -112,7 +119,8 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
   const auto addr = get("MASTER_ADDR"), port = get("MASTER_PORT");
   if (env.launcher == "Slurm") MasterFromSlurm(get, env);
   if (addr) env.master_addr = *addr;
-  // PMI's variables have no word of machines, and srun isn't the only one to set just them.
+  // PMI_RANK and PMI_SIZE don't say which processes share a machine, and other launchers than srun
+  // may set only these two.
   if (env.launcher == "MPICH" && env.world_size > 1 && !addr &&
       !(get("MPI_LOCALRANKID") && get("MPI_LOCALNRANKS"))) {
     throw InvalidArgument(
@@ -130,7 +138,8 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
   }
 }
 
-// How many of "2(x3),1" processes run on the machine with this number; 0 if that isn't said.
+// The number of processes that a list such as "2(x3),1" gives to machine number `node`; 0 if the
+// list has no entry for it.
 int TasksOnNode(std::string_view list, int node) {
   while (!list.empty()) {
     const size_t comma = std::min(list.find(','), list.size());
@@ -150,7 +159,8 @@ int TasksOnNode(std::string_view list, int node) {
   return 0;
 }
 
-// The place among the processes of this machine. What is not said: all run here if rank 0 does.
+// Sets the local rank and the number of local ranks. If no variable says them, all ranks count as
+// on this machine if rank 0's address is local or not given.
 void ReadLocal(const GetVariable& get, const Names& names, ProcessEnvironment& env) {
   const auto addr = get("MASTER_ADDR");
   const bool all_here =

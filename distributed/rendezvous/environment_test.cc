@@ -45,7 +45,7 @@ TEST(CheckOneLauncherEach, RefusesSeveralOnAMachine) {
     }
   };
   EXPECT_EQ(refusal(1, {}), "");
-  EXPECT_EQ(refusal(1, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "");  // what a launcher replaces
+  EXPECT_EQ(refusal(1, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "");  // a launcher replaces these
   const std::map<std::string, std::string> mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                                                   {"OMPI_COMM_WORLD_SIZE", "2"}};
   EXPECT_EQ(refusal(1, mpi),
@@ -170,7 +170,7 @@ TEST(ProcessEnvironment, OpenMpiAndMpich) {
   EXPECT_EQ(pmi.local_rank, 1);
 }
 
-// RANK and WORLD_SIZE go before the variables of an mpirun or srun that has started as many
+// Inside an mpirun or srun, RANK and WORLD_SIZE take precedence if that has started as many
 // processes, or one launcher on each machine.
 TEST(ProcessEnvironment, ALauncherInsideAnother) {
   const Variables inner = {{"RANK", "5"},
@@ -194,7 +194,7 @@ TEST(ProcessEnvironment, ALauncherInsideAnother) {
   }
 }
 
-// `export RANK=0 WORLD_SIZE=1`, and mpirun of two.
+// A forgotten `export RANK=0 WORLD_SIZE=1` in front of an mpirun of two processes is refused.
 TEST(ProcessEnvironment, ALargerJobOutside) {
   const Variables forgotten = {{"RANK", "0"}, {"WORLD_SIZE", "1"}};
   const auto error_of = [&](Variables outer) {
@@ -210,7 +210,7 @@ TEST(ProcessEnvironment, ALargerJobOutside) {
   EXPECT_EQ(error_of({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
             "WORLD_SIZE is 1 but SLURM_STEP_NUM_TASKS is 4: Slurm has started more processes than "
             "the job would have");
-  // As the hint says.
+  // Unsetting the outer size, as the hint says, makes separate jobs.
   EXPECT_EQ(Read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PMI_RANK", "3"}}).world_size, 1);
 }
 
@@ -242,7 +242,7 @@ TEST(ProcessEnvironment, Slurm) {
   EXPECT_EQ(Read(variables).master_port, 10);
 }
 
-// As it is in ranks of `torchrun --nproc_per_node 2`.
+// These variables are those of a rank of `torchrun --nproc_per_node 2`.
 TEST(ProcessEnvironment, TorchrunListensAtItsPort) {
   Variables variables = {{"RANK", "1"},
                          {"WORLD_SIZE", "2"},
@@ -295,7 +295,7 @@ TEST(ProcessEnvironment, FirstHostOfSlurmsLists) {
   }
 }
 
-// srun --mpi=pmi2 of two processes on each of two machines.
+// These variables are those that `srun --mpi=pmi2` sets for two processes on each of two machines.
 TEST(ProcessEnvironment, SlurmWithPmi2) {
   const Variables pmi2 = {{"PMI_RANK", "3"},
                           {"PMI_SIZE", "4"},
@@ -319,7 +319,7 @@ TEST(ProcessEnvironment, SlurmWithPmi2) {
   with_address["MASTER_ADDR"] = "10.0.0.7";
   EXPECT_EQ(Read(with_address).master_addr, "10.0.0.7");
   EXPECT_EQ(Read(with_address).local_rank, 1);
-  // A forgotten WORLD_SIZE: named by Slurm's variables, which the hint says to unset.
+  // With a forgotten WORLD_SIZE, the error names Slurm's variable, since that is the one to unset.
   Variables forgotten = pmi2;
   forgotten.insert({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
   EXPECT_EQ(ErrorOf(forgotten),
@@ -327,7 +327,8 @@ TEST(ProcessEnvironment, SlurmWithPmi2) {
             "the job would have");
 }
 
-// mpirun in a batch script, and one that starts its own helpers with srun, one on each machine.
+// MPICH's variables count in a batch script that runs mpirun. They also count if mpirun starts its
+// own helpers with srun, one on each machine.
 TEST(ProcessEnvironment, MpichInsideOfSlurm) {
   const Variables mpich = {
       {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
@@ -348,7 +349,7 @@ TEST(ProcessEnvironment, PmiWithoutMachines) {
       "MASTER_ADDR: nothing tells on which machines the job's processes run";
   EXPECT_EQ(ErrorOf({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), kMessage);
   EXPECT_EQ(ErrorOf({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}}), kMessage);
-  // Slurm's are of another step.
+  // Slurm's variables belong to another step here.
   EXPECT_EQ(ErrorOf({{"PMI_RANK", "1"},
                      {"PMI_SIZE", "2"},
                      {"SLURM_PROCID", "0"},

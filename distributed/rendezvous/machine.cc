@@ -14,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How many of "2,0" CUDA shows to a program: those before the first that it can't know.
+// Counts the entries of a list such as "2,0" that CUDA shows to a program: those before the first
+// that can't be a device.
 int CountListed(const std::string& list) {
   std::istringstream in(list);
   int count = 0;
@@ -25,7 +26,7 @@ int CountListed(const std::string& list) {
 }  // namespace
 
 int UsableCores() {
-  std::array<cpu_set_t, 16> cores{};  // of 1024 each
+  std::array<cpu_set_t, 16> cores{};  // 1024 cores each
   if (sched_getaffinity(0, sizeof cores, cores.data()) != 0) return 1;
   return std::max(CPU_COUNT_S(sizeof cores, cores.data()), 1);
 }

@@ -1,17 +1,17 @@
-// What this machine has for the processes of a job.
+// Counts what this machine has for the processes of a job: cores and GPUs.
 #pragma once
 
 #include <string>
 
 namespace lathe {
 
-// The cores that this process may run on.
+// The number of cores that this process may run on.
 int UsableCores();
 
-// The NVIDIA GPUs, as the driver lists them; 0 without a driver.
+// The number of NVIDIA GPUs that the driver lists; 0 without a driver.
 int InstalledGpus(const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 
-// The NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves, as the driver lists them; 0 without a driver.
+// The number of those GPUs that CUDA_VISIBLE_DEVICES leaves to this process; 0 without a driver.
 int VisibleGpus(const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 
 }  // namespace lathe

@@ -45,8 +45,8 @@ bool IsLoopbackAddress(const sockaddr& address) {
   return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == kNetwork;
 }
 
-// A machine's own name may lead no further than to itself (Debian's /etc/hosts has 127.0.1.1) but
-// other machines to an address of it. Names such as ip6-localhost mean what they say.
+// A machine's own name may mean the loopback on this machine (Debian's /etc/hosts has 127.0.1.1)
+// but an address of it on other machines. Names such as ip6-localhost mean the loopback.
 bool IsNameForOthers(const std::string& host) {
   std::string problem;
   return Resolve(host, 0, AI_NUMERICHOST, &problem) == nullptr &&
@@ -61,12 +61,13 @@ void SetToAnyAddress(sockaddr& address) {
   }
 }
 
-// The inode of the socket that listens on `port`, as /proc/net/tcp has it; "" if none is shown.
+// Returns the inode of the socket that listens on `port`, as /proc/net/tcp has it; "" if there is
+// none.
 std::string ListeningInode(int port) {
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(table);
     std::string line;
-    std::getline(file, line);  // names of the columns
+    std::getline(file, line);  // the names of the columns
     while (std::getline(file, line)) {
       std::istringstream fields(line);
       std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
@@ -83,7 +84,7 @@ std::string ListeningInode(int port) {
   return "";
 }
 
-// "process 123 (python3)", or "another process" if the system doesn't tell.
+// Returns "process 123 (python3)", or "another process" if the system doesn't tell.
 std::string OwnerOfPort(int port) {
   const std::string inode = ListeningInode(port);
   std::error_code code;
@@ -116,13 +117,13 @@ Error ListenError(const std::string& host, int port, int error_number) {
                "choose another port with MASTER_PORT");
 }
 
-// False when the deadline has passed.
+// Returns false when the deadline has passed.
 bool WaitFor(int fd, short events, Deadline deadline) {
   for (;;) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd ready = {.fd = fd, .events = events, .revents = 0};
-    // Rounded up, so that it doesn't spin through the last millisecond.
+    // Rounded up, so that the loop doesn't spin through the last millisecond.
     const int found = poll(&ready, 1, static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1 << 30)));
     if (found > 0) return true;
     if (found == 0 && Clock::now() >= deadline) return false;
@@ -136,7 +137,8 @@ void SetOptions(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-// As happens where nobody listens: the system chose that very port for this end (RFC 9293, 3.5).
+// Returns true if both ends of the connection are this socket. This happens where nobody listens:
+// the system chose that very port for this end (RFC 9293, 3.5).
 bool IsConnectedToItself(const Socket& socket) {
   sockaddr_storage own{}, peer{};
   socklen_t own_size = sizeof own, peer_size = sizeof peer;
@@ -145,7 +147,8 @@ bool IsConnectedToItself(const Socket& socket) {
          own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
 }
 
-// A socket that does not block, connected to one address; none, and errno, if that fails.
+// Returns a socket that does not block, connected to one address. If that fails, returns none and
+// sets errno.
 Socket ConnectTo(const addrinfo& address, Deadline deadline) {
   Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
                          address.ai_protocol));
@@ -161,7 +164,7 @@ Socket ConnectTo(const addrinfo& address, Deadline deadline) {
     }
   }
   if (problem == 0 && IsConnectedToItself(socket)) {
-    // Or the port would be taken for a minute, and it's the one that rank 0 needs.
+    // Otherwise the port would be taken for a minute, and it is the one that rank 0 needs.
     const linger none = {.l_onoff = 1, .l_linger = 0};
     setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
     problem = ECONNREFUSED;

@@ -25,15 +25,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Messages are a header and two texts, in the byte order of x86. Client and server are of one
-// build; whoever sends another magic number is none of ours.
+// A message is a header and two texts, in the byte order of x86. Client and server are of one
+// build; a sender of another magic number is not Lathe's.
 constexpr uint32_t kMagic = 0x4c544831;  // "LTH1"
 enum class Op : uint32_t { kHello = 1, kSet, kGet, kAdd, kBye };
 struct Request {
   uint32_t magic = kMagic;
   Op op;
   uint32_t key_size, value_size;
-  int64_t number;  // kGet: milliseconds to wait; kAdd: what to add
+  int64_t number;  // kGet: milliseconds to wait; kAdd: the summand
 };
 enum class Status : uint32_t { kOk = 1, kTimedOut, kOtherJob };
 struct Reply {
@@ -43,13 +43,13 @@ struct Reply {
   uint32_t value_size, unused = 0;
 };
 
-// One client as the server sees it.
+// A client as the server sees it.
 struct Client {
   Socket socket;
   bool greeted = false;
-  std::string name;  // "" for one that nobody misses
+  std::string name;  // "" if nobody misses it
   std::string received, to_send;
-  std::optional<std::string> waits_for;  // the key of a Get that isn't answered
+  std::optional<std::string> waits_for;  // the key of an unanswered Get
   Deadline deadline;
 };
 
@@ -60,7 +60,7 @@ void Answer(Client& client, Status status, int64_t number = 0, std::string_view 
   client.to_send.append(value);
 }
 
-// "0.612 s"
+// Returns the time, such as "0.612 s".
 std::string SecondsSince(Clock::time_point start) {
   std::ostringstream text;
   text.precision(3);
@@ -79,7 +79,7 @@ struct StoreServer::Impl {
   }
   ~Impl() {
     const uint64_t one = 1;
-    if (write(wake.fd(), &one, sizeof one) < 0) std::terminate();  // a counter that can't overflow
+    if (write(wake.fd(), &one, sizeof one) < 0) std::terminate();  // the counter can't overflow
     thread.join();
   }
 
@@ -114,11 +114,12 @@ struct StoreServer::Impl {
   void Accept() {
     const int fd = accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) clients.emplace_back().socket = Socket(fd);
-    // Too many files are open, perhaps. Who wants to be accepted is still there to be found.
+    // Too many files are open, perhaps. A client that wants to be accepted is still there
+    // afterwards.
     if (fd < 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 
-  // False if the client is gone or is none of ours.
+  // Returns false if the client is gone or is not Lathe's.
   bool Handle(Client& client, short events) {
     if ((events & POLLOUT) != 0) {
       const ssize_t sent = send(client.socket.fd(), client.to_send.data(), client.to_send.size(),
@@ -228,7 +229,8 @@ struct Store::Impl {
                                     int64_t number, Timeout wait = Timeout(0)) {
     const std::string message = Message(op, key, value, number);
     const std::lock_guard lock(mutex);
-    // What it was asked then, it may still answer; nobody could tell to which question.
+    // The server may still answer the request that timed out, and nobody could tell which answer
+    // belongs to which.
     if (timed_out) throw Gone(Clock::now());
     const Deadline deadline = Clock::now() + wait + patience;
     if (!SendAll(socket, message.data(), message.size(), deadline)) throw Gone(deadline);
@@ -242,7 +244,7 @@ struct Store::Impl {
       if (reply.magic != 0 && Clock::now() < deadline) throw NotOurs();  // a few bytes, and closed
       throw Gone(deadline);
     }
-    // By itself: who is none of ours may say less than a reply and then wait.
+    // Checked before the rest is read: another program may say less than a reply and then wait.
     if (reply.magic != kMagic) throw NotOurs();
     char* rest = reinterpret_cast<char*>(&reply) + sizeof reply.magic;
     if (!ReceiveAll(socket, rest, sizeof reply - sizeof reply.magic, deadline))
@@ -253,7 +255,8 @@ struct Store::Impl {
     return {reply, std::move(answer)};
   }
 
-  // Until `deadline`; nullopt if the other side closes the connection without a word.
+  // Waits for the answer until `deadline`. Returns nullopt if the other side closes the connection
+  // without a word.
   std::optional<Reply> Greet(const std::string& job, std::string_view name, Deadline deadline) {
     const Clock::time_point start = Clock::now();
     const Timeout usual =
@@ -273,7 +276,7 @@ struct Store::Impl {
                 "look at what rank 0 does, or choose another port with MASTER_PORT");
   }
 
-  // A rank 0 that ends before it answers may be the one of the job before.
+  // Tries again if rank 0 ends before it answers: it may be that of the job before.
   Reply ConnectAndGreet(const std::string& host, int port, const std::string& job,
                         std::string_view name, Timeout timeout,
                         const std::function<void()>& on_wait) {
@@ -282,7 +285,7 @@ struct Store::Impl {
     constexpr Timeout kMoment(1000), kPause(50);
     for (;;) {
       socket = Connect(host, port, deadline, on_wait);
-      // A server that comes at the last moment gets one to answer in.
+      // A server that comes at the last moment gets a moment to answer in.
       const Deadline moment = Clock::now() + std::min(timeout, kMoment);
       if (const auto reply = Greet(job, name, std::max(deadline, moment))) return *reply;
       if (Clock::now() + kPause >= deadline) break;

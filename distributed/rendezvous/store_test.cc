@@ -155,7 +155,7 @@ TEST(Store, AddressOfAnotherMachine) {
             0u);
 }
 
-// An IPv4 address by which other machines might reach this one; "" if it has none.
+// Returns an IPv4 address by which other machines might reach this one; "" if it has none.
 std::string AddressForOthers() {
   std::string found;
   ifaddrs* all = nullptr;
@@ -172,7 +172,7 @@ std::string AddressForOthers() {
   return found;
 }
 
-// As in Debian's /etc/hosts.
+// Debian's /etc/hosts gives the machine's own name a loopback address.
 TEST(Store, OwnNameThatLeadsToTheLoopbackCanBeReached) {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
@@ -199,7 +199,8 @@ TEST(Store, LoopbackAsSuchCanNotBeReached) {
   }
 }
 
-// Garbage, a client that stops in the middle and one that asks before it greets: cut off, no harm.
+// Garbage, a client that stops in the middle, and one that asks before it greets are cut off and do
+// no harm.
 TEST(Store, StrangersDoNoHarm) {
   StoreServer server(kHost, 0, "job");
   Store store(kHost, server.port(), "job", seconds(5));
@@ -225,7 +226,7 @@ Socket AcceptBefore(const Socket& listener, Deadline deadline) {
   return Socket(fd);
 }
 
-// A listener that is no store: answers with something else, be it shorter than any reply.
+// A listener that is no store answers with something else, possibly shorter than any reply.
 TEST(Store, WhatAnswersIsNoStore) {
   const Socket listener = Listen(kHost, 0);
   const std::vector<std::string> answers = {"HTTP/1.1 400 Bad Request\r\n\r\n", "220 hi\r\n", "no",
@@ -252,8 +253,8 @@ TEST(Store, WhatAnswersIsNoStore) {
   other.join();
 }
 
-// As a rank 0 does that ends before it answers, with and without having read the greeting; then the
-// next one starts.
+// A rank 0 ends before it answers, with and without having read the greeting. Then the next one
+// starts.
 TEST(Store, WhoClosesWithoutAWordIsTriedAgain) {
   Socket listener = Listen(kHost, 0);
   const int port = LocalPort(listener);
@@ -296,7 +297,7 @@ TEST(Store, WhoListensClosesWithoutAWord) {
   EXPECT_LT(steady_clock::now() - start, seconds(3));
 }
 
-// A port that is only bound is as taken as another, but nobody gets connected.
+// A port that is only bound counts as taken, but nobody can connect to it.
 TEST(Store, APortCanBeTriedWithoutListening) {
   const Socket bound = Bind(kHost, 0);
   EXPECT_NE(MessageOf([&] { Store(kHost, LocalPort(bound), "job", milliseconds(100)); },
@@ -309,11 +310,11 @@ TEST(Store, APortCanBeTriedWithoutListening) {
             std::string::npos);
 }
 
-// Where the system has but one port to choose from, which is the one that is asked for.
+// The system has only one port to choose from: the one to connect to.
 TEST(Store, NobodyIsConnectedToItself) {
   std::string message;
   std::string listening;
-  std::thread([&] {  // with a network of its own
+  std::thread([&] {  // in a network namespace of its own
     if (unshare(CLONE_NEWNET) != 0) return;
     constexpr int kPort = 40000;
     const Socket any(socket(AF_INET, SOCK_DGRAM, 0));
@@ -333,7 +334,7 @@ TEST(Store, NobodyIsConnectedToItself) {
   EXPECT_EQ(listening, "nothing was thrown");  // nothing of the attempts stays
 }
 
-// A client whom the server can't accept must not keep it busy, nor disturb the others.
+// A client that the server can't accept must not keep it busy, nor disturb the others.
 TEST(Store, TooManyOpenFiles) {
   StoreServer server(kHost, 0, "job");
   Store store(kHost, server.port(), "job", seconds(5));
@@ -349,7 +350,7 @@ TEST(Store, TooManyOpenFiles) {
   address.sin_port = htons(static_cast<uint16_t>(server.port()));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(connect(waiting.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  const std::clock_t before = std::clock();  // of the processor's time
+  const std::clock_t before = std::clock();  // processor time
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 4);
   store.Set("k", "v");
@@ -408,10 +409,10 @@ TEST(Store, WhoGoesWithoutAWordIsMissed) {
   { Store missed(kHost, server.port(), "job", seconds(5), "rank 2"); }
   EXPECT_EQ(store.Get(Store::kGone, seconds(5)), "rank 2");
   { Store later(kHost, server.port(), "job", seconds(5), "rank 3"); }
-  EXPECT_EQ(store.Get(Store::kGone, seconds(5)), "rank 2");  // the first
+  EXPECT_EQ(store.Get(Store::kGone, seconds(5)), "rank 2");  // still the first one
 }
 
-// A server that is late to hear a goodbye, its machine being busy, takes it for one.
+// A server that hears a goodbye late, because its machine is busy, still takes it for one.
 TEST(Store, LastWordsArriveThoughNobodyAnswersInTime) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

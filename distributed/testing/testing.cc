@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
   int code = 0;
   try {
     said = body(env);
-    EndRank();  // as a program's end does: the others may have more to do
+    EndRank();  // as at a program's end: the others may have more to do
   } catch (const Error& e) {
     said = e.message();
     code = 3;

@@ -10,31 +10,32 @@
 namespace lathe {
 
 struct RankResult {
-  int exit_code = -1;  // 128 + signal if one ended it
+  int exit_code = -1;  // 128 + the signal if one ended it
   std::string said;    // what the body returned, or the message of the Error that it threw
-  double seconds = 0;  // from the start of all to its end
+  double seconds = 0;  // from the start of all ranks to the end of this one
 };
 
-// A free port of this machine.
+// Returns a free port of this machine.
 int FreePort();
 
-// Forks one process for each environment; what fails in a body (EXPECT, ASSERT) shows in its exit
-// code. A body that returns ends its rank as a program's end does (EndRank), one that throws as a
-// crash. The caller must not have used OpenMP before. One that takes longer than a minute is
-// killed.
+// Forks one process for each environment. A check that fails in a body (EXPECT, ASSERT) shows in
+// the exit code. A body that returns ends its rank as a program's end does (EndRank); one that
+// throws ends it like a crash. The caller must not have used OpenMP before. A process that takes
+// longer than a minute is killed.
 std::vector<RankResult> RunProcesses(
     const std::vector<ProcessEnvironment>& environments,
     const std::function<std::string(const ProcessEnvironment&)>& body);
 
-// The same for ranks 0 to n - 1 of one job.
+// Does the same for ranks 0 to n - 1 of one job.
 std::vector<RankResult> RunRanks(int n,
                                  const std::function<std::string(const ProcessEnvironment&)>& body);
 std::vector<ProcessEnvironment> Environments(int n, int port);
 
-// That all have ended with exit code 0.
+// Expects that all have ended with exit code 0.
 void ExpectAllWell(const std::vector<RankResult>& results);
 
-// On one machine or as if on several, where ranks can't read each other's memory.
+// Places the rank on one machine with all others, or as if on a machine of its own, where ranks
+// can't read each other's memory.
 ProcessEnvironment PlacedOn(ProcessEnvironment env, bool one_machine);
 
 }  // namespace lathe

@@ -35,8 +35,8 @@ double NotNegative(const PretrainedConfig& config, const char* key, double defau
   return value;
 }
 
-// The classifier reads a row's first token, Transformers' the row's first column: where that is
-// padding, the two would differ without a word.
+// The classifier reads a row's first token. Transformers' classifier reads the row's first column;
+// if that is padding, the two would differ silently.
 void CheckFirstColumns(const Batch& batch) {
   const int32_t* cu_seqlens = batch.cu_seqlens.data<int32_t>();
   const int32_t* positions = batch.position_ids.data<int32_t>();
@@ -49,14 +49,15 @@ void CheckFirstColumns(const Batch& batch) {
   }
 }
 
-// The rows of activations for `tokens` tokens. The surplus rows belong to no sequence, so nothing
-// reads them and their gradients are 0. On a GPU full tiles of 128 rows are fastest.
+// Returns the number of rows of activations for `tokens` tokens. The surplus rows belong to no
+// sequence, so nothing reads them and their gradients are 0. On a GPU full tiles of 128 rows are
+// fastest.
 int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
   if (device != Device{}) return (tokens + 127) / 128 * 128;
   return FullSpeedRows(tokens, compute_dtype);
 }
 
-// Without surplus rows, in float32: what a caller gets to see.
+// Returns the hidden states as a caller sees them: in float32, without surplus rows.
 Tensor Visible(const Tensor& hidden_states, int64_t rows) {
   const Tensor x = hidden_states.dim(0) == rows ? hidden_states : SliceRows(hidden_states, 0, rows);
   return Cast(x, DType::kF32);
@@ -159,7 +160,7 @@ Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) c
   const int32_t last = *std::max_element(positions.begin(), positions.end());
   Check(last < max_position_embeddings_, "bert", "a sequence reaches position ", last,
         " but the model's max_position_embeddings is ", max_position_embeddings_);
-  if (device() != Device{}) {  // where the ids themselves can't be looked at
+  if (device() != Device{}) {  // a device's kernels don't check ids
     CheckEmbeddingIds(batch.input_ids, vocab_size_, 0);
     CheckEmbeddingIds(batch.token_type_ids, type_vocab_size_, 1);
   }
@@ -196,7 +197,8 @@ BertOutput BertModel::Forward(const Batch& batch, const nn::ForwardContext& cont
   } else {
     const Tensor all = Cast(hidden_states, DType::kF32);
     out.last_hidden_state = Visible(all, rows);
-    // Of all rows: recorded work meets batches of more tokens, and surplus sequences.
+    // FirstTokens reads all rows. Recorded work is repeated for batches with more tokens, and with
+    // surplus sequences.
     out.first_tokens = nn::FirstTokens(all, context.sequences.cu_seqlens);
   }
   if (options.output_hidden_states) out.hidden_states.push_back(out.last_hidden_state);

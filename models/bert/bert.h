@@ -1,5 +1,5 @@
-// BERT (Devlin et al. 2018) as Transformers' BertModel and BertForSequenceClassification compute
-// it.
+// BERT (Devlin et al. 2018), computed like Transformers' BertModel and
+// BertForSequenceClassification.
 //
 //   BertModel bert(config);  // parameters "embeddings...", "encoder...", "pooler..."
 //   BertOutput out = bert.Forward(batch, {});
@@ -14,38 +14,38 @@
 
 namespace lathe {
 
-// All float32, whatever the model computes in.
+// All outputs are float32, whatever type the model computes in.
 struct BertOutput {
-  Tensor last_hidden_state;  // [T, H]; undefined if only first tokens were asked for
-  Tensor first_tokens;       // [B, H]: rows of the first tokens of the last layer
+  Tensor last_hidden_state;  // [T, H]; undefined if only first tokens were computed
+  Tensor first_tokens;       // [B, H]: the last layer's rows of the first tokens
   Tensor pooled;             // [B, H]: tanh(pooler(first_tokens)); undefined without a pooler
-  std::vector<Tensor> hidden_states;  // if asked: [T, H] each; 0 enters the first layer
+  std::vector<Tensor> hidden_states;  // [T, H] each, if asked for; [0] enters the first layer
 };
 
 struct BertForwardOptions {
   bool output_hidden_states = false;
-  // The last layer is computed for the first tokens alone: exact for whoever reads nothing else,
-  // and less work.
+  // Computes the last layer for the first tokens alone. This is less work, and exact if the caller
+  // reads nothing else. Has no effect together with output_hidden_states.
   bool first_tokens_only = false;
   bool training = false;
-  uint64_t seed = 42;  // of the dropout masks
+  uint64_t seed = 42;  // seed of the dropout masks
 };
 
 class BertModel : public Module {
  public:
-  // Throws for values that make no model and for variants that Lathe doesn't have. `pooler` adds
-  // pooler.dense.
+  // Throws if the config has values that make no model, or a variant that Lathe doesn't have.
+  // `pooler` adds pooler.dense.
   explicit BertModel(const PretrainedConfig& config, bool pooler = true);
 
-  // The keys of config.json that BERT reads.
+  // Returns the keys of config.json that BERT reads.
   static std::vector<std::string> ConfigKeys();
 
   BertOutput Forward(const Batch& batch, const BertForwardOptions& options) const;
-  // The same with the context of these.
+  // The same, with the context that MakeContext returns for these arguments.
   BertOutput Forward(const Batch& batch, const nn::ForwardContext& context,
                      const BertForwardOptions& options) const;
-  // What the layers of a forward pass over `batch` share; for heads that drop out. Its rows may be
-  // more than the batch has tokens; the first ones are theirs.
+  // Returns the context that the layers of a forward pass over `batch` share. Heads that drop out
+  // need it, too. It may have more rows than the batch has tokens; the tokens' rows come first.
   nn::ForwardContext MakeContext(const Batch& batch, const BertForwardOptions& options) const;
 
   int64_t hidden_size() const { return layer_options_.hidden_size; }
@@ -55,7 +55,7 @@ class BertModel : public Module {
 
  private:
   Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const;
-  // What of the configuration it reads, as it is there.
+  // The keys of the configuration that the model reads, with their values as they are there.
   NamedSettings OwnSettings() const override { return settings_; }
 
   NamedSettings settings_;
@@ -71,8 +71,8 @@ class BertModel : public Module {
 class BertForSequenceClassification : public SequenceClassifier {
  public:
   explicit BertForSequenceClassification(PretrainedConfig config, uint64_t seed = 42);
-  // Throws if a sequence doesn't start at position 0 (padding on the left, Batch::FromPadded):
-  // Transformers would classify what it computes for the padding.
+  // Throws if a sequence doesn't start at position 0, as with padding on the left
+  // (Batch::FromPadded). Transformers would classify what it computes for the padding.
   SequenceClassifierOutput Forward(const Batch& batch, const ForwardOptions& options = {}) override;
   int64_t max_length() const override { return bert_->max_length(); }
   const BertModel& bert() const { return *bert_; }

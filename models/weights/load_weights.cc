@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// TensorFlow's names of a norm's parameters, which old checkpoints still have.
+// Replaces TensorFlow's names of a norm's parameters, which old checkpoints still have.
 std::string Renamed(std::string name) {
   const auto replace_suffix = [&](std::string_view suffix, std::string_view by) {
     if (name.ends_with(suffix)) {
@@ -25,8 +25,8 @@ std::string Renamed(std::string name) {
   return name;
 }
 
-// Tensors of pre-training heads, and buffers that can be worked out: nothing to tell the user
-// about.
+// True for tensors that the user needn't hear about: those of pre-training heads, and buffers that
+// can be computed.
 bool IsExpectedExtra(const std::string& name, const std::string& base_prefix) {
   static constexpr std::string_view kHeads[] = {
       "cls.predictions.",
@@ -54,7 +54,7 @@ bool IsExpectedExtra(const std::string& name, const std::string& base_prefix) {
       })) {
     return true;
   }
-  // A pooler that this model has no use for.
+  // The file may have a pooler that the model doesn't use.
   return rest.starts_with(base_prefix) && rest.substr(base_prefix.size()).starts_with("pooler.");
 }
 
@@ -63,7 +63,7 @@ bool StartsWithAny(const std::string& name, const std::vector<std::string>& pref
                      [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
-// Parameter path -> name in the file.
+// Maps each tensor's name in the model, a parameter's path, to its name in the file.
 std::map<std::string, std::string> ModelNames(const SafetensorsReader& reader,
                                               const std::string& base_prefix,
                                               const std::set<std::string>& parameters) {
@@ -73,7 +73,7 @@ std::map<std::string, std::string> ModelNames(const SafetensorsReader& reader,
   std::map<std::string, std::string> names;
   for (const auto& [file_name, entry] : reader.entries()) {
     std::string name = Renamed(file_name);
-    // A head's tensor keeps its name even beside a bare encoder.
+    // A head's tensor keeps its name even if the encoder's names get the prefix.
     if (bare && parameters.count(name) == 0 && !IsExpectedExtra(name, base_prefix)) {
       name = base_prefix + name;
     }
@@ -119,7 +119,7 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const std::string
   }
   std::map<std::string, std::string> names = ModelNames(reader, base_prefix, paths);
 
-  // Everything is checked before the model is touched: after an error it is as it was.
+  // Everything is checked before the model is touched, so that an error leaves it as it was.
   LoadReport report;
   std::vector<std::pair<const Parameter*, std::string>> to_read;
   std::vector<const Parameter*> to_fill;

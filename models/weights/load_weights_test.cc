@@ -91,7 +91,7 @@ TEST_F(LoadWeightsTest, PretrainingCheckpointWithOldNames) {
                                               "bert.pooler.dense.bias", "cls.predictions.bias"}));
   EXPECT_EQ(report.Summary(), "new head, fresh values (2): classifier.weight, classifier.bias\n");
 
-  // The fresh head is what Initialize with the same seed draws.
+  // The fresh head has the values that Initialize draws with the same seed.
   Model fresh;
   fresh.Initialize(42);
   EXPECT_EQ(ValuesOf(model, "classifier.weight"), ValuesOf(fresh, "classifier.weight"));

@@ -71,7 +71,7 @@ class MappedFile {
 template <typename T>
 T Load(const char* at) {
   T value;
-  std::memcpy(&value, at, sizeof(T));  // the mapping may leave any alignment
+  std::memcpy(&value, at, sizeof(T));  // the address may have any alignment
   return value;
 }
 
@@ -89,7 +89,7 @@ void ConvertFloats(const char* in, To* out, int64_t n) {
   }
 }
 
-// False if a value does not fit.
+// Returns false if a value does not fit.
 template <typename From, typename To>
 bool ConvertIntegers(const char* in, To* out, int64_t n) {
   bool fits = true;
@@ -106,7 +106,8 @@ bool ConvertIntegers(const char* in, To* out, int64_t n) {
   return fits;
 }
 
-// Calls `body(T{})` with the C++ type of an integer dtype of the file; false if it is none.
+// Calls `body(T{})` with the C++ type of an integer dtype of the file. Returns false for other
+// dtypes.
 template <typename Body>
 bool DispatchInteger(std::string_view dtype, Body&& body) {
   if (dtype == "BOOL" || dtype == "U8") return body(uint8_t{}), true;
@@ -129,7 +130,7 @@ bool DispatchFloating(std::string_view dtype, Body&& body) {
   return false;
 }
 
-// A shard's name is joined to the folder's, so it must not lead out of it.
+// A shard's name is appended to the folder's, so it must not lead out of the folder.
 void CheckShardName(const std::string& shard, const std::string& index) {
   const bool has_separator = shard.find_first_of("/\\") != std::string::npos;
   if (has_separator || !shard.ends_with(".safetensors")) {
@@ -141,7 +142,7 @@ void CheckShardName(const std::string& shard, const std::string& index) {
 }  // namespace
 
 struct SafetensorsReader::Impl {
-  // What Read needs beside the entry; a file is mapped once however many tensors it has.
+  // The place of a file's tensors in memory. A file is mapped once, however many tensors it has.
   struct Located {
     std::shared_ptr<MappedFile> mapped;
     uint64_t buffer = 0;  // where the tensors' bytes start
@@ -163,7 +164,7 @@ struct SafetensorsReader::Impl {
     return located.mapped->data() + located.buffer + entry.begin;
   }
 
-  // Maps and checks one file; its tensors are returned, not added.
+  // Maps and checks one file. Returns its tensors without adding them to `entries`.
   std::map<std::string, SafetensorsEntry> Open(const std::string& file) {
     auto mapped = std::make_shared<MappedFile>(file);
     if (mapped->size() < 8) {
@@ -330,13 +331,13 @@ void WriteSafetensors(const std::string& file,
     const Tensor* tensor;
   };
   std::vector<Item> order;
-  std::set<std::string> names = {"__metadata__"};  // taken by the format
+  std::set<std::string> names = {"__metadata__"};  // reserved by the format
   for (const auto& [name, tensor] : tensors) {
     Check(tensor.allocated(), "WriteSafetensors", "tensor \"", name, "\" has no values");
     Check(names.insert(name).second, "WriteSafetensors", "the name \"", name, "\" is taken");
     order.push_back({SafetensorsRank(tensor.dtype()), &name, &tensor});
   }
-  // Wide types first, so that every tensor is aligned as its type needs.
+  // Wide types come first, so that every tensor is aligned as its type needs.
   std::sort(order.begin(), order.end(), [](const Item& a, const Item& b) {
     return a.rank != b.rank ? a.rank > b.rank : *a.name < *b.name;
   });

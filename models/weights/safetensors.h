@@ -1,4 +1,4 @@
-// The safetensors format: memory-mapped reading, checked as the reference reader checks, and atomic
+// The safetensors format: memory-mapped reading with the checks of the reference reader, and atomic
 // writing.
 #pragma once
 
@@ -15,26 +15,26 @@ namespace lathe {
 struct SafetensorsEntry {
   std::string dtype;  // as in the file: "F32", "BF16", ...
   Shape shape;
-  int64_t begin = 0, end = 0;  // bytes, from the start of the buffer
+  int64_t begin = 0, end = 0;  // byte offsets in what follows the header
   std::string file;
 };
 
-// One file, or a directory's model.safetensors, or its shards by model.safetensors.index.json.
-// Mapped, not read.
+// Reads one file, or a directory's model.safetensors, or the shards that its
+// model.safetensors.index.json lists. Files are memory-mapped.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& file);
-  // Throws NotFound naming what was looked for.
+  // Throws NotFound, naming the files that it looked for.
   static SafetensorsReader FromDirectory(const std::string& dir);
   SafetensorsReader(SafetensorsReader&&) noexcept;
   ~SafetensorsReader();
 
   const std::map<std::string, SafetensorsEntry>& entries() const;
   bool has(const std::string& name) const { return entries().count(name) != 0; }
-  // Copies and converts (F64, F32, F16, BF16 -> floating; integers -> integer tensors) straight
-  // from the mapping into `out`, whose shape must be the entry's.
+  // Copies and converts straight from the mapping into `out`, whose shape must be the entry's. F64,
+  // F32, F16 and BF16 become any floating type; integers become any integer type.
   void Read(const std::string& name, Tensor& out) const;
-  // A new tensor of the file's own dtype (those that Lathe has).
+  // Returns a new tensor of the file's own dtype. Throws if Lathe doesn't have that dtype.
   Tensor Read(const std::string& name) const;
 
  private:
@@ -43,7 +43,8 @@ class SafetensorsReader {
   std::unique_ptr<Impl> impl_;
 };
 
-// Writes atomically (temporary file in the same folder, fsync, rename), metadata {"format": "pt"}.
+// Writes atomically (temporary file in the same folder, fsync, rename). The metadata is {"format":
+// "pt"}.
 void WriteSafetensors(const std::string& file,
                       const std::vector<std::pair<std::string, Tensor>>& tensors);
 

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// The reference's order of declaration, which its writer sorts by.
+// The order in which the reference declares the dtypes; its writer sorts by it.
 constexpr std::array<SafetensorsDType, 22> kDTypes = {{
     {"BOOL", 8, DType::kBool},
     {"F4", 4, {}},
@@ -40,7 +40,7 @@ constexpr std::array<SafetensorsDType, 22> kDTypes = {{
     {"U64", 64, {}},
 }};
 
-// JSON in which a key that comes twice is an error; the library's own parser would keep the last.
+// Parses JSON. A key that comes twice is an error; the library's own parser would keep the last.
 json ParseStrictly(std::string_view text, const std::string& file) {
   std::vector<absl::flat_hash_set<std::string>> keys;
   const auto callback = [&](int, json::parse_event_t event, json& parsed) {
@@ -63,7 +63,7 @@ json ParseStrictly(std::string_view text, const std::string& file) {
   }
 }
 
-// A whole number that an int64_t holds.
+// Returns a whole number that an int64_t holds; throws for other values.
 int64_t GetCount(const json& value, const std::string& file, const std::string& name,
                  const char* what) {
   if (!value.is_number_unsigned() ||
@@ -132,7 +132,7 @@ void CheckMetadata(const json& metadata, const std::string& file) {
       throw BrokenSafetensors(file,
                               "\"__metadata__\": the value of \"" + key + "\" must be a string");
     }
-    // TensorFlow's and Flax' files hold transposed kernels under other names; they would load
+    // TensorFlow's and Flax's files hold transposed kernels under other names, so they would load
     // wrongly.
     if (key == "format" && (value == "tf" || value == "flax")) {
       throw InvalidArgument(
@@ -142,7 +142,7 @@ void CheckMetadata(const json& metadata, const std::string& file) {
   }
 }
 
-// The tensors must fill the buffer without holes, overlaps or bytes after the last.
+// The tensors must fill the buffer without holes, overlaps or bytes after the last one.
 void CheckLayout(const std::map<std::string, SafetensorsEntry>& entries, int64_t buffer_size,
                  const std::string& file) {
   std::vector<std::pair<const std::string*, const SafetensorsEntry*>> order;

@@ -15,23 +15,24 @@ namespace lathe {
 struct SafetensorsDType {
   const char* name;
   int bits;
-  std::optional<DType> dtype;  // Lathe's, where it has one
+  std::optional<DType> dtype;  // Lathe's dtype, if it has one
 };
 
-// By its name in files; null if the format has none of this name.
+// Returns the dtype with this name in files, or null if the format has none.
 const SafetensorsDType* FindSafetensorsDType(std::string_view name);
 
-// The writer sorts by rank, the position in the reference's list of dtypes. Throws InvalidArgument
-// for a dtype that the format doesn't have.
+// Returns the dtype's position in the reference's list of dtypes, by which the writer sorts. Throws
+// InvalidArgument for a dtype that the format doesn't have.
 int SafetensorsRank(DType dtype);
 const char* SafetensorsDTypeName(int rank);
 
-// Errors for a damaged file, and for one tensor of it.
+// Return the errors for a damaged file, and for one tensor of it.
 Error BrokenSafetensors(const std::string& file, const std::string& what);
 Error BrokenSafetensors(const std::string& file, const std::string& name, const std::string& what);
 
-// The tensors of `file` by name, from its header's text and the size in bytes of what follows it.
-// Throws DataLoss for whatever the format forbids, InvalidArgument for another framework's weights.
+// Returns the tensors of `file` by name. `text` is its header, and buffer_size the size in bytes of
+// what follows. Throws DataLoss for everything that the format forbids, InvalidArgument for another
+// framework's weights.
 std::map<std::string, SafetensorsEntry> ParseSafetensorsHeader(std::string_view text,
                                                                int64_t buffer_size,
                                                                const std::string& file);

@@ -41,7 +41,7 @@ class SafetensorsTest : public testing::Test {
     }
     return "nothing was thrown";
   }
-  // What opening the file says after its name.
+  // Returns what the error of opening the file says after the file's name.
   std::string OpenError() {
     const std::string message = MessageOf([&] { SafetensorsReader reader(file_); });
     return message.starts_with(file_ + ": ") ? message.substr(file_.size() + 2) : message;
@@ -110,7 +110,7 @@ TEST_F(SafetensorsTest, WriterRefusesWhatTheFormatCannotHold) {
   EXPECT_EQ(ReadFile(file_), before);
 }
 
-// Headers without padding put tensors at odd addresses; conversion must not care.
+// Conversion works at odd addresses, which tensors get behind headers without padding.
 TEST_F(SafetensorsTest, ConvertsFloatsAtAnyAlignment) {
   for (const std::string pad : {"", " ", "   "}) {
     const double f64[] = {0.1, -1e300};

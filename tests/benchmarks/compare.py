@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Lathe beside its peer, PyTorch with Transformers and Accelerate, on the same work in turn.
+"""Compares Lathe with its peer, PyTorch with Transformers and Accelerate, on the same work in turn.
 
   python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune/finetune --model DIR --train FILE [--eval FILE]
                                       [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N] [--best_steps N]
                                       [--compile] [--lathe bazel-bin/apps/lathe/lathe]
 
-Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. --fresh: weights from the
-model's config.json. The order is Lathe, the peer's default, Lathe; then, with batches grouped by length on both sides,
-Lathe, the peer with the fused AdamW, Lathe; with --compile the same once more, the peer's model compiled (torch.compile,
-dynamic shapes). With --lathe each of Lathe's runs ends with `lathe predict` on the training texts, beside the peer's
-evaluation. Ratios are of runs beside each other. Both sides take the same batches of 32 texts of at most 128 tokens in the
-same order. Grouping sorts pools of 50 batches from long to short, so that only whole pools say what a whole epoch does.
-Rates are of real tokens, without each side's first steps; "first" is the time from a process's start to the end of its
-first step, in seconds; memory is the process's peak.
+Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. With --fresh the weights are
+random, for the model's config.json.
+
+The runs come in this order: Lathe, the peer's default, Lathe. Then, with batches grouped by length on both sides: Lathe, the
+peer with the fused AdamW, Lathe. With --compile the grouped runs are repeated with the peer's model compiled (torch.compile,
+dynamic shapes). With --lathe and --eval each of Lathe's runs ends with `lathe predict` on the training texts, which is
+compared with the peer's evaluation. Ratios are of runs next to each other.
+
+Both sides take the same batches of 32 texts of at most 128 tokens, in the same order. Grouping sorts pools of 50 batches
+from long to short, so only whole pools are like a whole epoch. Rates count real tokens, without each side's first steps.
+"first" is the time from a process's start to the end of its first step, in seconds. "memory" is the process's peak.
 """
 import argparse
 import csv
@@ -47,7 +50,7 @@ def arguments():
 
 
 def write_training_files(a, folder):
-    """The texts in random order, and grouped by length; prints the real tokens of each one's batches."""
+    """Writes the texts in random order, and grouped by length. Prints the number of real tokens of each one's batches."""
     from transformers import AutoTokenizer
     tokenizer = AutoTokenizer.from_pretrained(a.model)
     with open(a.train, encoding="utf-8") as file:
@@ -67,7 +70,7 @@ def write_training_files(a, folder):
 
 
 def predictions(a, model, folder):
-    """Texts a second of `lathe predict` with a model that finetune has left, from the process's start to its end."""
+    """Returns texts a second of `lathe predict` with finetune's model, from the process's start to its end."""
     with open(f"{folder}/random.tsv", encoding="utf-8") as file:
         header, *lines = file.read().splitlines()
     column = header.split("\t").index("sentence")
@@ -79,7 +82,7 @@ def predictions(a, model, folder):
 
 
 def lathe(a, folder, order, steps, batch_tokens):
-    """One run of finetune, whose log says when each step was done."""
+    """Runs finetune once. Its log tells when each step was done."""
     with tempfile.TemporaryDirectory() as out:
         fresh = ["--config_name", a.model, "--tokenizer_name", a.model]
         model = fresh if a.fresh else ["--model_name_or_path", a.model]
@@ -185,7 +188,7 @@ def main():
     if not a.finetune:
         sys.exit("which program? --finetune bazel-bin/apps/finetune/finetune")
     with tempfile.TemporaryDirectory() as folder:
-        tokens = peer(folder, "files")  # this process stays small: what it holds, its children's peaks have
+        tokens = peer(folder, "files")  # this process stays small: its children's peaks include its memory
         sides = [("default", "random", a.steps), ("best", "grouped", a.best_steps)]
         if a.compile:
             sides.append(("compiled", "grouped", a.best_steps))

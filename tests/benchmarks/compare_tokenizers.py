@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Lathe's tokenizers beside the `tokenizers` package, on the same texts with as many threads, in turn.
+"""Compares Lathe's tokenizers with the `tokenizers` package, in turn, on the same texts with as many threads.
 
   python3 tests/benchmarks/compare_tokenizers.py --program bazel-bin/tests/benchmarks/tokenizers --tokenizer DIR
                                                  --file train.tsv [--threads N] [--rounds N]
 
-Needs tokenizers. DIR holds a tokenizer.json; the file is a .tsv with a column sentence. Each round prints texts a second of
-Lathe, of encode_batch and of encode_batch_fast, which keeps no offsets (as Lathe), the best of several passes each, and the
-ratios.
+Needs tokenizers. DIR holds a tokenizer.json; the file is a .tsv with a column sentence. Each round prints the texts a second
+of Lathe, of encode_batch, and of encode_batch_fast, which keeps no offsets, like Lathe. It also prints the ratios. Each rate
+is the best of several passes.
 """
 import argparse
 import os

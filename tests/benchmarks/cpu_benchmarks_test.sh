@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The benchmarks of the CPU run and print what tools/bench.sh and docs/performance.md read; what they measure here means nothing.
+# The CPU's benchmarks run and print what tools/bench.sh and docs/performance.md read. Their numbers mean nothing here.
 set -euo pipefail
 
 fail() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The benchmarks of a GPU run on the emulated device, whose times mean nothing, and print what
-# tools/gpu_check_speed.sh reads.
+# The GPU's benchmarks run on the emulated device and print what tools/gpu_check_speed.sh reads. Their times mean
+# nothing here.
 set -euo pipefail
 
 fail() {

@@ -1,12 +1,13 @@
-// Kernels of a BERT's training step on a GPU, each with what it reaches: products in FLOP/s, the
-// others in bytes that must be moved a second, also as a share of what a copy reaches in this run.
+// Measures the kernels of a BERT's training step on a GPU. Products are reported in FLOP/s. Other
+// kernels are reported in bytes that must be moved a second, also as a share of a copy's rate in
+// this run.
 //
 //   device_kernels [--device cuda] [--tokens 4096] [--hidden 768] [--copy_mib 512]
 //                  [--parameters 110000000] [--milliseconds 100]
 //
-// Attention comes as Lathe's own and as cuDNN's where that serves (LATHE_ATTENTION=cudnn), with and
-// without dropout. Each is queued again and again for about so many milliseconds; the best of three
-// times counts.
+// Attention is measured with Lathe's own kernels and, where they serve, with cuDNN's
+// (LATHE_ATTENTION=cudnn), with and without dropout. Each kernel is queued again and again for
+// about --milliseconds. The best of three times counts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -88,7 +89,7 @@ class Bench {
   }
 
  private:
-  // Seconds that `body` takes, once what it queues is done.
+  // Returns the seconds that one `body` takes, including the work that it queues.
   double Time(const std::function<void()>& body) {
     using Clock = std::chrono::steady_clock;
     const auto run = [&](int64_t n) {
@@ -103,7 +104,7 @@ class Bench {
     int64_t n = 1;
     for (double once = run(1); once * static_cast<double>(n) < target && n < 1 << 16;) {
       n *= 2;
-      if (n >= 16) once = run(n / 4);  // short ones need many to be told
+      if (n >= 16) once = run(n / 4);  // short bodies need many runs to be timed
     }
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 3; ++i) best = std::min(best, run(n));
@@ -123,7 +124,7 @@ class Bench {
                 operations / seconds * 1e-12);
   }
 
-  // Numbers that are spread, as a GPU's clock depends on them.
+  // Returns numbers that are spread, because a GPU's clock depends on them.
   Tensor Spread(const Shape& shape, DType dtype) const {
     std::vector<float> values(static_cast<size_t>(NumElements(shape)));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -143,7 +144,7 @@ class Bench {
            name;
   }
 
-  // Forward passes, and both passes over `leaves`.
+  // Reports the forward pass, and both passes over `leaves`.
   void ReportPasses(const std::string& name, double forward, double both,
                     const std::function<Tensor()>& op, const Tensor& dy, std::vector<Tensor> leaves,
                     bool operations) {
@@ -190,7 +191,7 @@ class Bench {
     for (const double p : {0.0, 0.1}) {
       const DropoutSpec dropout = {
           .p = p, .key = {.seed = 1}, .row_samples = places, .row_positions = places};
-      // Two read and two written in each pass; without dropout the backward pass writes one.
+      // Each pass reads two tensors and writes two. Without dropout the backward pass writes one.
       const double bytes = static_cast<double>(x.bytes());
       ReportPasses(
           Of(dtype, p > 0 ? "dropout, sum, layer norm" : "sum, layer norm"), 4 * bytes,
@@ -209,7 +210,7 @@ class Bench {
     }
   }
 
-  // kernels: of LATHE_ATTENTION.
+  // `kernels` is a value of LATHE_ATTENTION.
   void Attention(DType dtype, int64_t length, double dropout, const char* kernels) {
     const int64_t H = options_.hidden, batch = std::max<int64_t>(options_.tokens / length, 1);
     const int64_t each = std::min(length, options_.tokens), T = batch * each;
@@ -302,7 +303,7 @@ class Bench {
   const Options& options_;
   Device device_;
   DeviceBackend& backend_;
-  double copy_ = 0;  // bytes a second
+  double copy_ = 0;  // a copy's bytes a second
 };
 
 int Main(int argc, char** argv) {

@@ -1,6 +1,7 @@
-// Kernels of a BERT's training step at its shapes, each with what it reaches: products in GFLOP/s,
-// the others in bytes that must be moved a second. `fraction` is that of a large product of the
-// same type, or of copying what no cache holds; what a cache holds may go faster than that.
+// Measures the kernels of a BERT's training step at its shapes. Products are reported in GFLOP/s,
+// other kernels in bytes that must be moved a second. `fraction` is relative to a large product of
+// the same type, or to copying what no cache holds. Kernels whose data a cache holds may be faster
+// than that.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ Tensor Filled(Shape shape) {
   return Tensor::Full(std::move(shape), 0.5, DTypeOf<T>::value);
 }
 
-// The least of several runs.
+// Returns the least time of several runs.
 template <typename F>
 double Seconds(const F& f) {
   double least = 1e9;
@@ -44,7 +45,7 @@ double Seconds(const F& f) {
   return least;
 }
 
-// Of a multiple of 4096 elements.
+// Copies a multiple of 4096 elements.
 void CopyAll(const Tensor& to, const Tensor& from) {
   float* const t = to.data<float>();
   const float* const f = from.data<float>();
@@ -156,7 +157,7 @@ void GeluBackward(benchmark::State& state) {
   }
   Bytes(state, 3.0 * static_cast<double>(x.bytes()));
 }
-// As the backward pass of feed-forward layers has it.
+// The backward pass of feed-forward layers uses this form.
 template <typename T>
 void GeluBackwardAndValue(benchmark::State& state) {
   const Tensor x = Filled<T>({kRows, 3072}), dy = Filled<T>({kRows, 3072});
@@ -197,7 +198,7 @@ struct NormCase {
   }
 };
 
-// With (1) and without (0) dropout, and with a residual.
+// Runs with a residual, with (1) and without (0) dropout.
 template <typename T>
 void NormForward(benchmark::State& state) {
   const int64_t columns = state.range(0);
@@ -239,8 +240,8 @@ BENCHMARK(NormForward<BFloat16>)->Apply(NormCases);
 BENCHMARK(NormBackward<float>)->Apply(NormCases);
 BENCHMARK(NormBackward<BFloat16>)->Apply(NormCases);
 
-// 12 heads of 32 or 64 over about 832 tokens (or 8 x 512), with dropout; the forward (0) or the
-// backward (1) pass alone.
+// Attention of 12 heads of 32 or 64 columns over about 832 tokens (or 8 x 512), with dropout.
+// Measures the forward (0) or the backward (1) pass alone.
 template <typename T>
 void Attention(benchmark::State& state) {
   const int64_t length = state.range(0), heads = 12, H = heads * state.range(2);
@@ -274,7 +275,7 @@ void Attention(benchmark::State& state) {
       kernels.forward(at(3), lse.data<float>(), at(0), at(1), at(2), args);
     }
   }
-  // Two products forward and five backward, of two operations an element each.
+  // Two products forward and five backward, with two operations an element each.
   Operations<T>(state, (backward ? 10.0 : 4.0) * static_cast<double>(batch * length * length * H));
 }
 void AttentionCases(benchmark::internal::Benchmark* b) {
@@ -285,7 +286,7 @@ void AttentionCases(benchmark::internal::Benchmark* b) {
 BENCHMARK(Attention<float>)->Apply(AttentionCases);
 BENCHMARK(Attention<BFloat16>)->Apply(AttentionCases);
 
-// Words, positions and types of 768 columns, with the layer norm and the dropout behind; forward
+// Words, positions and types of 768 columns, followed by the layer norm and dropout. Runs forward
 // and, if asked, backward.
 template <typename T>
 void Embeddings(benchmark::State& state) {
@@ -315,14 +316,14 @@ void Embeddings(benchmark::State& state) {
                                           DTypeOf<T>::value);
     if (backward) Backward(out, dout);
   }
-  // Rows of three tables and of the result; rows of gradients are read and written.
+  // The rows of three tables and of the result are moved. Rows of gradients are read and written.
   const double once = static_cast<double>(kRows * kColumns);
   Bytes(state, once * (3 * 4 + sizeof(T) + (backward ? 3 * 8 + sizeof(T) : 0)));
 }
 BENCHMARK(Embeddings<float>)->ArgName("backward")->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(Embeddings<BFloat16>)->ArgName("backward")->Arg(0)->Arg(1)->UseRealTime();
 
-// By itself, as classification heads have it: of float32.
+// Dropout by itself in float32, as classification heads use it.
 void DropoutAlone(benchmark::State& state) {
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < kRows; ++i) positions.push_back(static_cast<int32_t>(i % 25));
@@ -336,7 +337,7 @@ void DropoutAlone(benchmark::State& state) {
 }
 BENCHMARK(DropoutAlone)->UseRealTime();
 
-// Forward and backward, of so many classes; a step of training has 32 rows.
+// Runs forward and backward with `classes` classes. A training step has 32 rows.
 void CrossEntropyLoss(benchmark::State& state) {
   const int64_t classes = state.range(0);
   std::vector<int64_t> classes_of;
@@ -349,7 +350,7 @@ void CrossEntropyLoss(benchmark::State& state) {
 }
 BENCHMARK(CrossEntropyLoss)->ArgName("classes")->Arg(2)->Arg(1000)->UseRealTime();
 
-// With (1) and without (0) a bfloat16 copy of the values.
+// Runs with (1) and without (0) a bfloat16 copy of the values.
 void AdamW(benchmark::State& state) {
   const int64_t n = 85'000'000;
   const Tensor p = Filled<float>({n}), m = Filled<float>({n}), v = Filled<float>({n}),

@@ -4,9 +4,11 @@
 //                 [--batch 32] [--length N] [--steps 10] [--gradient_checkpointing true]
 //
 // Without --length the texts are about as long as SST-2's (27 tokens on average). The ceiling is
-// what this machine's products reach alone, at the shapes of the model's dense layers, between the
-// steps. On a GPU it is measured after them, and the clock is read before the first step and after
-// the last one's work is done; what each op takes is not known there.
+// the rate of this machine's products alone, at the shapes of the model's dense layers. On the CPU
+// they run between the steps.
+//
+// On a GPU those products run after the steps. The clock is read before the first step and after
+// the last one's work is done. The time of each op is not known there.
 #include <omp.h>
 #include <sys/resource.h>
 
@@ -102,12 +104,13 @@ PretrainedConfig Config(const std::string& size) {
   return PretrainedConfig::FromJson(std::move(json));
 }
 
-// Of a vocabulary of 30,522, the k-th word about 1/k as often as the first (Zipf's law).
+// Returns a word of a vocabulary of 30,522. The k-th word comes about 1/k as often as the first
+// (Zipf's law).
 int32_t Word(uint32_t random) {
   return static_cast<int32_t>(std::pow(30522.0, random * 0x1p-32)) % 30522;
 }
 
-// Lengths spread about as SST-2's sentences: from 4 to 61 tokens, 27 on average.
+// Returns sequences about as long as SST-2's sentences: from 4 to 61 tokens, 27 on average.
 Batch RandomBatch(const Options& o, int64_t step) {
   std::vector<std::vector<int32_t>> sequences;
   std::vector<int64_t> labels;
@@ -125,8 +128,9 @@ Batch RandomBatch(const Options& o, int64_t step) {
   return Batch::Pack(sequences, {}, Tensor::FromVector(labels));
 }
 
-// Operations of the products in one step over T tokens in B texts: forward and twice that backward;
-// of the last layer only keys and values for all tokens. Attention's own products are not counted.
+// Returns the operations of the products in one step over T tokens in B texts. The backward pass
+// takes twice as many as the forward pass. In the last layer only keys and values are computed for
+// all tokens. Attention's own products are not counted.
 double ProductOperations(const PretrainedConfig& config, double T, double B) {
   const double H = static_cast<double>(config.GetInt("hidden_size", 768));
   const double I = static_cast<double>(config.GetInt("intermediate_size", 3072));
@@ -135,7 +139,7 @@ double ProductOperations(const PretrainedConfig& config, double T, double B) {
   return 6 * (T * ((L - 1) * layer + 2 * H * H) + B * (2 * H * H + 2 * H * I));
 }
 
-// Numbers that are spread, as a GPU's clock depends on them; the same ones again and again.
+// Returns numbers that are spread, because a GPU's clock depends on them. The same numbers repeat.
 Tensor Spread(const Shape& shape, DType dtype, Device device) {
   const int64_t n = NumElements(shape), period = std::min(n, int64_t{1} << 22);
   std::vector<float> values(static_cast<size_t>(period));
@@ -144,7 +148,7 @@ Tensor Spread(const Shape& shape, DType dtype, Device device) {
   }
   const Tensor part = Tensor::FromVector(values).To(dtype).To(device);
   if (n == period) return part.Reshape(shape);
-  // The host would take seconds to make them all.
+  // The host would take seconds to make all numbers.
   const Tensor all = Tensor::Empty(shape, dtype, device);
   for (int64_t at = 0; at < n; at += period) {
     const int64_t bytes = std::min(period, n - at) * SizeOf(dtype);
@@ -158,7 +162,7 @@ Tensor Spread(const Shape& shape, DType dtype, Device device) {
   return all;
 }
 
-// One layer's products alone, at `most_rows` rows or fewer.
+// The products of one layer alone, with at most `most_rows` rows.
 class Products {
  public:
   Products(const PretrainedConfig& config, int64_t most_rows, DType dtype, Device device)
@@ -179,7 +183,8 @@ class Products {
     return sum;
   }
 
-  // Forward, input and weight gradients, once each; their number of operations.
+  // Runs the products forward, for input gradients and for weight gradients, once each. Returns
+  // their number of operations.
   double Run(int64_t rows) const {
     switch (x_.dtype()) {
       case DType::kBF16:
@@ -222,7 +227,7 @@ class Products {
   Tensor x_, y_, w_, dw_, bias_, out_;
 };
 
-// Operations a second of products alone on a device.
+// Returns the operations a second of products alone on a device.
 double ProductCeiling(const PretrainedConfig& config, int64_t rows, DType dtype, Device device) {
   const Products products(config, rows, dtype, device);
   constexpr int kRounds = 20;  // waiting for a GPU takes a while itself
@@ -258,7 +263,7 @@ void PrintProfile(const OpProfile& profile, double total, int64_t steps) {
               (total - known) / n * 1e3, 100 * (total - known) / total);
 }
 
-// What was done in `seconds`.
+// The work that was done in `seconds`.
 struct Work {
   double seconds = 0, steps = 0, tokens = 0, operations = 0;
 };
@@ -299,7 +304,7 @@ void TimeOnHost(const Options& o) {
   OpProfile profile;
   std::map<std::string, double> phases;
   Work work;
-  // Products alone run between the steps, so that what else the machine does strikes both.
+  // Products alone run between the steps, so that other load of the machine affects both.
   const int64_t most_rows = o.batch * std::max<int64_t>(o.length, 64);
   const Products products(model.config(), most_rows, TypeOf(o), Device{});
   double product_operations = 0, product_seconds = 0;
@@ -366,7 +371,7 @@ void TimeOnDevice(const Options& o) {
     optimizer->Step();
     optimizer->ZeroGrad();
   };
-  // All shapes come up before the clock starts: as they are, then to be recorded.
+  // All shapes come up before the clock starts: first to run eagerly, then to be recorded.
   for (int round = 0; round < 2; ++round) {
     for (const Batch& batch : batches) train(batch);
   }
@@ -378,7 +383,7 @@ void TimeOnDevice(const Options& o) {
   work.seconds = SecondsSince(start);
   const double peak = static_cast<double>(backend.Memory(device.index).peak);
   const int64_t rows = static_cast<int64_t>(work.tokens) / o.steps;
-  const int64_t whole = (rows + 127) / 128 * 128;  // as the model fills up
+  const int64_t whole = (rows + 127) / 128 * 128;  // the model fills up its rows in the same way
   const double ceiling = ProductCeiling(model.config(), whole, TypeOf(o), device);
   std::printf("%s, %s, batch %lld, %lld tokens a batch, %s\n", o.size.c_str(),
               o.precision == "no" ? "f32" : o.precision.c_str(), static_cast<long long>(o.batch),

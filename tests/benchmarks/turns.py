@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""How much faster one program trains than another, on a machine that others disturb: both are started, then stopped and
-continued in turn, some seconds each, so that what else the machine does strikes both.
+"""Measures how much faster one program trains than another, on a machine that other work disturbs.
+
+All programs are started, then stopped and continued in turn for some seconds each, so that other work affects them alike.
 
   python3 tests/benchmarks/turns.py [--steps N] [--turn SECONDS] COMMAND COMMAND ...
 
-A COMMAND is a line for the shell whose output has a line that begins with "step " for each step, as finetune's has with
---logging_steps 1 --disable_tqdm, and makes at least N steps. Prints for each the milliseconds of a step, and how many times
-as fast as the first it is with the standard error of ten parts of the run. The first four steps don't count.
+A COMMAND is a line for the shell. Its output has a line that begins with "step " for each step, as finetune's has with
+--logging_steps 1 --disable_tqdm. It makes more than N steps. For each command this prints the milliseconds of a step, and how
+many times as fast as the first command it is, with the standard error of ten parts of the run. The first four steps don't
+count.
 
-Two threads against one, for instance:
+This compares two threads with one:
   run="bazel-bin/apps/finetune/finetune --model_name_or_path DIR --train_file train.tsv --do_train --per_device_train_batch_size 32
        --max_steps 1000 --logging_steps 1 --disable_tqdm --overwrite_output_dir --output_dir"
   python3 tests/benchmarks/turns.py "OMP_NUM_THREADS=1 $run /tmp/one" "OMP_NUM_THREADS=2 $run /tmp/two"
@@ -29,13 +31,13 @@ class Program:
     def __init__(self, command):
         self.process = subprocess.Popen(" ".join(command.split()), shell=True, stdout=subprocess.PIPE, start_new_session=True)
         os.set_blocking(self.process.stdout.fileno(), False)
-        self.active, self.rest, self.steps = 0.0, b"", []  # steps: the time that it had run when each was done
+        self.active, self.rest, self.steps = 0.0, b"", []  # steps: how long it had run when each was done
 
     def signal(self, which):
         os.killpg(self.process.pid, which)
 
     def watch(self, enough):
-        """Notes steps until enough(seconds of this turn)."""
+        """Records steps until enough(seconds of this turn)."""
         start = time.perf_counter()
         while not enough(time.perf_counter() - start):
             select.select([self.process.stdout], [], [], 0.05)

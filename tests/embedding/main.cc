@@ -1,6 +1,6 @@
-// A program that embeds Lathe and extends it: a classifier with a pooling of its own on BertModel.
+// A program that embeds Lathe and extends it: a classifier on BertModel with a pooling of its own.
 //
-// It learns to tell sequences with more small token ids than large ones from the others, and fails
+// It learns to tell sequences with more small token ids than large ones from the others. It fails
 // unless the loss falls and new sequences are told apart.
 #include <cstdint>
 #include <iostream>
@@ -14,7 +14,7 @@
 
 namespace app {
 
-// The mean of each sequence's rows, a user-defined op with its gradient.
+// A user-defined op with its gradient: the mean of each sequence's rows.
 //   hidden_states: [T, H] f32, cu_seqlens: [B+1] i32 -> [B, H]
 //   y[b] = 1/n_b sum_{t in b} x[t]     dx[t] = dy[b] / n_b
 class MeanOfTokens : public lathe::Function {

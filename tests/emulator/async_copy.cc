@@ -1,4 +1,4 @@
-// Asynchronous copies to shared memory: they arrive at once or when the thread waits for them.
+// Asynchronous copies to shared memory. They arrive at once or when the thread waits for them.
 #include <cuda_runtime.h>
 
 #include "lathe/tests/emulator/emulator.h"

@@ -50,7 +50,7 @@ class Pass {
   static void Put(void* to, int64_t at, double value) {
     static_cast<T*>(to)[at] = T(static_cast<float>(value));
   }
-  // Row i of x times row j of y.
+  // Returns the dot product of row i of x and row j of y.
   double Dot(const void* x, int64_t i, const void* y, int64_t j, int64_t b, int64_t h) const {
     double sum = 0;
     for (int64_t c = 0; c < p_.head_dim; ++c) {
@@ -103,7 +103,7 @@ class Pass {
     }
   }
 
-  // What a library that works in tiles may do behind the last sequence.
+  // Overwrites rows behind the last sequence, as a library that works in tiles may.
   void Spoil() {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const int64_t rows = TheStandInAttention().spoiled_rows, end = o_.row_offsets[p_.batch];

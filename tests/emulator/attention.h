@@ -1,4 +1,4 @@
-// Stands for cuDNN's attention: computes on the host, from the offsets that the device has.
+// Stands in for cuDNN's attention: computes on the host, from the offsets that the device has.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@
 
 namespace lathe::emulator {
 
-// What there is, for tests to change.
+// The stand-in's properties, which tests may change.
 struct StandInAttention {
-  std::string missing;             // why there is no library
-  int64_t largest_head_dim = 128;  // of problems that it takes
+  std::string missing;             // why there is no library; empty if there is one
+  int64_t largest_head_dim = 128;  // of the problems that it takes
   int64_t workspace_bytes = 1000;
-  int64_t microseconds = 20;  // that a run takes; own kernels take 10 a launch
-  bool fails = false;         // when it runs
-  // Writes NaN into the rows of a tile behind the last sequence; there must be so many.
+  int64_t microseconds = 20;  // that a run takes; a launch of Lathe's kernels takes 10
+  bool fails = false;         // every run throws
+  // A run writes NaN into so many rows behind the last sequence; the operands must have them.
   int64_t spoiled_rows = 0;
-  // What has been done.
+  // Records of what was done.
   std::vector<cuda::AttentionProblem> built;
-  int64_t runs = 0;            // recorded ones count each time they are done
-  std::vector<int64_t> seeds;  // of runs with dropout
+  int64_t runs = 0;            // recorded runs count each time they are done
+  std::vector<int64_t> seeds;  // of the runs with dropout
 };
 StandInAttention& TheStandInAttention();
 

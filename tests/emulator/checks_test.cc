@@ -1,5 +1,5 @@
-// What the emulated device finds: accesses outside of a tensor, copies that come too early or too
-// late, shared memory that is read before it is written.
+// Tests the checks of the emulated device. They find accesses outside of a tensor, copies that come
+// too early or too late, and shared memory that is read before it is written.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ TEST_F(OutOfBounds, CopiesByTheRuntime) {
   EXPECT_DEATH(BackendOf(kDevice).CopyOnDevice(x.raw_data(), y.raw_data(), 516), kReport);
 }
 
-// A smaller one after a larger one lies in the same memory.
+// A smaller workspace after a larger one lies in the same memory.
 TEST_F(OutOfBounds, BehindTheWorkspace) {
   const auto workspace = [](int64_t n) { return static_cast<float*>(Workspace(n * 4)); };
   Put(workspace(1 << 18), (1 << 18) - 1);
@@ -96,7 +96,7 @@ TEST_F(OutOfBounds, BehindTheWorkspace) {
   EXPECT_DEATH(Put(small, 1 << 18), kReport);
   EXPECT_DEATH(Put(small, -1), kReport);
   Put(workspace(2000), 1999);
-  // As large as it was when the work was recorded.
+  // Recorded work has a workspace as large as it was when the work was recorded.
   DeviceBackend& backend = BackendOf(kDevice);
   const auto inside = backend.Record([&] { Put(workspace(3000), 2999); });
   const auto outside = backend.Record([&] { Put(workspace(3000), 3000); });
@@ -107,7 +107,7 @@ TEST_F(OutOfBounds, BehindTheWorkspace) {
 
 // --- what depends on the order ---
 
-// Sets LATHE_EMULATOR_ORDER while it lives.
+// Sets LATHE_EMULATOR_ORDER for its lifetime.
 class WithOrder {
  public:
   explicit WithOrder(const char* order) {
@@ -123,7 +123,8 @@ class WithOrder {
   std::optional<std::string> before_;
 };
 
-// out (threads): what each thread sees of its own copy before it waits for it.
+// out[i] is what thread i sees of its own copy before it waits for it. out[threads + i] is what it
+// sees afterwards.
 __global__ void LookBeforeWaiting(float* out, const float* from) {
   float* const to = DynamicShared<float>() + 4 * threadIdx.x;
   to[0] = -1;
@@ -150,8 +151,8 @@ TEST(Copies, ArriveEarlyOrLate) {
   EXPECT_NEAR(static_cast<double>(early("7")), kThreads / 2, kThreads / 4);
 }
 
-// A double buffer without a barrier behind the work on a tile: the first warp that is done copies
-// the next but one tile over what others still read.
+// Sums tiles with a double buffer. Without `kBarrier` no barrier follows the work on a tile. Then
+// the first warp that is done copies the next tile but one over data that others still read.
 template <bool kBarrier>
 __global__ void SumTiles(float* out, const float* tiles, int count) {
   constexpr int kWarps = 4;
@@ -199,7 +200,8 @@ TEST(Copies, OverWhatOthersReadAreSeen) {
 
 // --- shared memory ---
 
-// A class's, which the linker may find in several files, and an unnamed namespace's.
+// Static shared memory of a class, which the linker may find in several files. LookBeforeWriting
+// adds some of a function in an unnamed namespace.
 struct Group {
   static __device__ float* Scratch() {
     __shared__ float scratch[32];
@@ -245,7 +247,7 @@ TEST(SharedMemory, OfABlockIsLimited) {
               "[cuda] LookBeforeWriting<float>: needs 232449 bytes of shared memory for a block, "
               "but this GPU has 232448");
   }
-  // Nor by another way.
+  // RunKernel enforces the limit, too.
   EXPECT_DEATH(emulator::RunKernel("kernel", dim3(1), 32, kMost + 1, [] {}),
                "kernel: 232449 bytes of shared memory, but the device has 232448");
   EXPECT_DEATH((setenv("LATHE_EMULATOR_SHARED_KIB", "99", 1), launch(100 << 10)),

@@ -1,25 +1,25 @@
-// Stands in for CUDA's header of this name, so that a .cu file compiles with the host's compiler
-// and runs without a GPU: the language's extensions, built-in variables and functions, and the part
+// Stands in for CUDA's header of this name: a .cu file compiles with the host's compiler and runs
+// without a GPU. It has the language's extensions, built-in variables and functions, and the part
 // of the runtime's interface that Lathe calls. Everything happens at once, in the order of the
 // calls.
 //
 // A kernel's blocks run one after the other, the threads of a block as fibers. The environment's
-// LATHE_EMULATOR_ORDER says in which order blocks and threads get their turn and when asynchronous
-// copies arrive; results must not depend on it:
-//   "forward" (default): warps take turns; a copy arrives when its thread waits for it;
-//   "reverse": the last first, and a warp goes on until it has to wait for another one; a copy
-//     arrives at once;
-//   a number, the seed of a shuffle: one or the other way, at random for each block and each copy.
+// LATHE_EMULATOR_ORDER decides in which order blocks and threads get their turn and when
+// asynchronous copies arrive. Results must not depend on it. Its values:
+//   "forward" (default): all threads take turns, each until it has to wait. A copy arrives when its
+//     thread waits for it.
+//   "reverse": the last come first. A warp runs on until it has to wait for another one. A copy
+//     arrives at once.
+//   a number, the seed of a shuffle: each block and each copy goes one way or the other, at random.
 //
-// Memory holds NaN to whoever reads before writing: tensors, scratch memory, and a block's shared
-// memory. Under AddressSanitizer a tensor's neighbours are out of reach.
+// Memory that is read before it is written holds NaN: tensors, scratch memory, and a block's shared
+// memory. Under AddressSanitizer an access outside of a tensor is an error.
 //
-// Device memory can be touched by kernels and copies only: the host faults as it would with a GPU.
-// There are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says. The
-// machine has one device, or as many as LATHE_EMULATOR_DEVICES says; each process sees memory of
-// its own in them, so only one process should use each. A block may ask for 227 KiB of dynamic
-// shared memory, or as many as LATHE_EMULATOR_SHARED_KIB says: a launch that asks for more is an
-// error.
+// Only kernels and copies can touch device memory: the host faults, as it would with a GPU. There
+// are 16 GiB of it, or as many MiB as the environment's LATHE_EMULATOR_MEMORY_MIB says. The machine
+// has one device, or as many as LATHE_EMULATOR_DEVICES says. Each process sees memory of its own in
+// them, so only one process should use each. A block may ask for 227 KiB of dynamic shared memory,
+// or as many KiB as LATHE_EMULATOR_SHARED_KIB says. A launch that asks for more is an error.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +40,8 @@
 #define __constant__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-// One block at a time: its threads share what is static.
-// By its name the emulator finds the variable and spoils it before each block.
+// One block runs at a time, so that its threads share a static variable. The tag in the variable's
+// name lets the emulator find it and fill it with NaN before each block.
 #define __shared__ static __attribute__((abi_tag("lathe_shared")))
 #define __align__(n) alignas(n)
 
@@ -79,8 +79,8 @@ inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 
 namespace lathe::emulator {
 
-// Whether what may happen now or later happens now, as LATHE_EMULATOR_ORDER wants it in the kernel
-// that runs.
+// Returns true if what may happen now or later happens now, as LATHE_EMULATOR_ORDER decides for the
+// running kernel.
 bool ComesEarly();
 
 struct AsyncCopy {
@@ -92,48 +92,50 @@ struct AsyncCopy {
 struct Thread {
   uint3 thread_index, block_index;
   dim3 block_size, grid_size;
-  std::vector<AsyncCopy> copies = {};  // that have not arrived
-  unsigned copy_groups = 0;            // committed so far
+  std::vector<AsyncCopy> copies = {};  // copies that have not arrived
+  unsigned copy_groups = 0;            // groups committed so far
 };
 // The thread whose turn it is.
 extern Thread* current;
 
-// Runs body() in every thread of every block. dynamic_shared: bytes for DynamicShared, fresh and
-// filled with NaN for each block.
+// Runs body() in every thread of every block. `dynamic_shared` is the number of bytes for
+// DynamicShared; they are fresh and filled with NaN for each block.
 void RunKernel(const char* name, dim3 grid, dim3 block, size_t dynamic_shared,
                const std::function<void()>& body);
 void* DynamicShared();
 
-// What a pool must leave free behind each piece of memory that it hands out, in bytes.
+// The bytes that a pool must leave free behind each piece of memory that it hands out.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int64_t kGuardBytes = 512;
 #else
 constexpr int64_t kGuardBytes = 0;
 #endif
-// Memory of a pool that is handed out: NaN to whoever reads before writing. Under AddressSanitizer
-// nothing may touch the kGuardBytes behind it, or any of it once it is free.
-// `recorded`: whenever the work that is being recorded is done, not now.
+// A pool calls these when it hands out memory and when it gets the memory back. Handed-out memory
+// is filled with NaN. Under AddressSanitizer nothing may touch the kGuardBytes behind it, or any of
+// it once it is free. With `recorded`, this happens each time the work being recorded is done, not
+// now.
 void MemoryIsUsed(void* memory, size_t bytes, bool recorded = false);
 void MemoryIsFree(void* memory, size_t bytes, bool recorded = false);
 
 // Fills the static __shared__ variables of all kernels with NaN.
 void SpoilStaticShared();
 
-// Does the work, or records it where a graph is being captured.
+// Does the work, or records it if a graph is being captured.
 void DoOrRecord(std::function<void()> work);
 
 void SyncThreads();
-// Waits for all threads of the warp that have not returned, which all have to come. Returns what
-// each lane brought, until the next but one call; lanes that are not there bring 0.
+// Waits until all threads of the warp that have not returned have called it. Returns each lane's
+// value, and sets `present` for the lanes that called; absent lanes have 0. The values stay until
+// the next call but one.
 const uint64_t* ExchangeInWarp(unsigned mask, uint64_t mine, bool* present);
 unsigned Lane();
 
-// Tensor cores, for core/cuda/mma.h. widen: of an element's bits.
+// Tensor cores, for core/cuda/mma.h. `widen` turns the bits of an element into a float.
 void MultiplyAccumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                         float (*widen)(uint16_t));
 void LoadMatrices(uint32_t (&to)[4], const void* row, bool transposed);
 
-// For core/cuda/async_copy.h: 16 bytes, those beyond `bytes` are 0.
+// For core/cuda/async_copy.h. CopyAsync writes 16 bytes; those beyond `bytes` become 0.
 void CopyAsync(void* to, const void* from, size_t bytes);
 void CommitCopies();
 void WaitForCopies(unsigned groups);
@@ -168,7 +170,7 @@ inline void __syncwarp(unsigned mask = ~0u) {
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
-// A lane whose source is outside of its group of `width`, or is not there, keeps its own value.
+// A lane whose source is outside of its group of `width`, or absent, keeps its own value.
 template <typename T>
 T lathe_shuffle(unsigned mask, T value, int source, int width) {
   bool present[32];
@@ -350,8 +352,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 namespace lathe::emulator {
 
-// `work` runs on a thread of the stream's, after what was enqueued there before. Events, copies and
-// waits of the stream come after it; kernels and other streams don't wait.
+// Runs `work` on the stream's own thread, after all that was enqueued there before. The stream's
+// events, copies and waits come after it; kernels and other streams don't wait.
 void Enqueue(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace lathe::emulator

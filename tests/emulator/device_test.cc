@@ -1,4 +1,4 @@
-// The backend's memory and copies, on the emulated device.
+// Tests of the backend's memory, copies and recorded work, on the emulated device.
 #include "lathe/core/cuda/device.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 const Device kGpu = {DeviceType::kCUDA, 0};
 
-// A tensor that takes so much of the device's memory.
+// Returns a tensor that takes `mib` MiB of the device's memory.
 Tensor OfMiB(int64_t mib) {
   return Tensor::Empty({mib * kMiB - emulator::kGuardBytes}, DType::kU8, kGpu);
 }
@@ -48,7 +48,7 @@ TEST(DeviceMemory, RunsOutWithAnErrorAndGoesOn) {
   cuda::DevicePool().ReleaseFreeSegments();
   const int64_t reserved = cuda::DevicePool().Statistics().reserved;
   emulator::SetMemorySize(reserved + 100 * kMiB);
-  OfMiB(60);  // stays reserved until there is no room
+  OfMiB(60);  // its memory stays reserved until there is no room
   const int64_t retries = cuda::DevicePool().Statistics().retries;
   const Tensor kept = OfMiB(80);
   EXPECT_EQ(cuda::DevicePool().Statistics().retries, retries + 1);
@@ -89,7 +89,7 @@ TEST(DeviceMemory, WorkspaceOutlivesItsThreadInWhatWasRecorded) {
       backend.CopyOnDevice(workspace, source.raw_data(), 1000);
     });
   }).join();
-  std::vector<Tensor> others;  // all that would fit where it is
+  std::vector<Tensor> others;  // tensors that would fit into the workspace's place
   for (int i = 0; i < 100; ++i) {
     others.push_back(Tensor::Full({1000}, i, DType::kU8, kGpu));
     EXPECT_NE(others.back().raw_data(), workspace);
@@ -144,7 +144,8 @@ TEST(DeviceCopies, ComeFromAnyThread) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// However late either stream is, and for what goes another way: more than a place takes.
+// Each step reads its own copy, however late either stream is. Copies that are too large for a
+// staging slot go another way and are tested, too.
 TEST(DeviceCopies, AheadOfTheWorkReachItsStep) {
   DeviceBackend& backend = BackendOf(kGpu);
   const auto late = [](int microseconds) {
@@ -192,7 +193,7 @@ TEST(RecordedWork, IsDoneWhenItIsLaunchedWithTheValuesOfThen) {
     x.Fill(value);
     work->Launch();
     EXPECT_EQ(y.ToVector<float>(), std::vector<float>(5, 2 * value));
-    // Others' memory is not what the work uses on the way.
+    // The work's temporary memory is not that of other tensors.
     const Tensor other = Tensor::Full({5}, 7.0, DType::kF32, kGpu);
     work->Launch();
     EXPECT_EQ(other.ToVector<float>(), std::vector<float>(5, 7));
@@ -209,7 +210,7 @@ TEST(RecordedWork, CannotTakeValuesFromTheHost) {
     EXPECT_THROW(backend.Record(work), Error);
     EXPECT_FALSE(cuda::IsCapturing());
   }
-  EXPECT_EQ(x.ToVector<float>(), std::vector<float>(5, 1));  // nothing is left behind
+  EXPECT_EQ(x.ToVector<float>(), std::vector<float>(5, 1));  // the failures left nothing behind
 }
 
 TEST(RecordedWork, TakesNoMemoryThatAllShare) {
@@ -234,7 +235,7 @@ TEST(RecordedWork, TakesNoMemoryThatAllShare) {
   EXPECT_EQ(beside(kept).ToVector<float>(), std::vector<float>(5, 0));
 }
 
-// What is free of the memory that recorded work took, it still uses.
+// Recorded work still uses the memory that it took, even if no tensor holds it any more.
 TEST(RecordedWork, KeepsItsMemoryWhereItIsShort) {
   DeviceBackend& backend = BackendOf(kGpu);
   cuda::DevicePool().ReleaseFreeSegments();
@@ -249,7 +250,7 @@ TEST(RecordedWork, KeepsItsMemoryWhereItIsShort) {
   {
     const DeviceMemoryScope scope(backend, memory);
     EXPECT_THROW(OfMiB(50), Error);
-    // Nothing can be given back while work is recorded, either.
+    // While work is recorded, nothing can be given back, either.
     EXPECT_THROW(backend.Record([] { OfMiB(50); }), Error);
   }
   Tensor other = OfMiB(20);
@@ -275,7 +276,7 @@ TEST(RecordedWork, ErrorsLeaveNothingBehind) {
   DeviceBackend& backend = BackendOf(kGpu);
   emulator::FailNextInstantiate();
   EXPECT_THROW(backend.Record([] {}), Error);
-  // A call that isn't allowed spoils what is being recorded, whoever passes over its error.
+  // A forbidden call spoils the recording, even if its caller ignores the error.
   EXPECT_THROW(
       backend.Record([] { cudaDeviceSynchronize(), cudaStreamSynchronize(cuda::Stream()); }),
       Error);
@@ -297,7 +298,7 @@ TEST(DeviceMemory, OfOnePurposeIsApartAndGoesWithItsLastTensor) {
   EXPECT_EQ(TensorMemory(kGpu).now, before + 30 * kMiB);
   kept = Tensor();
   EXPECT_EQ(TensorMemory(kGpu).now, before);
-  // What all share gives way.
+  // Memory that all share is released if memory of one purpose needs it.
   OfMiB(60);
   emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved + 20 * kMiB);
   const DeviceMemoryScope scope(backend, backend.NewMemory());

@@ -1,4 +1,4 @@
-// Blocks and threads of emulated kernels.
+// Runs the blocks and threads of emulated kernels.
 #include <cuda_runtime.h>
 
 #include <boost/context/fiber.hpp>
@@ -69,7 +69,7 @@ std::mt19937_64& Generator() {
   return generator;
 }
 
-// The order of n things.
+// Returns the numbers below n in the wanted order.
 std::vector<size_t> OrderOf(size_t n) {
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), 0);
@@ -87,7 +87,7 @@ void WaitUntil(std::function<bool()> may_go) {
   self.scheduler = std::move(self.scheduler).resume();
 }
 
-// Gives each of these threads a turn: it runs until it has to wait. Whether any could.
+// Gives each of these threads a turn: it runs until it has to wait. Returns true if any could run.
 bool RunThreads(const std::vector<size_t>& threads) {
   bool any = false;
   for (const size_t i : threads) {
@@ -105,7 +105,7 @@ bool RunThreads(const std::vector<size_t>& threads) {
 }
 
 void RunBlock(const std::vector<size_t>& order) {
-  // What takes turns: all threads, or warps, which then go on for as long as they can.
+  // The parts take turns. A part is all threads, or a warp, which then runs for as long as it can.
   std::vector<std::vector<size_t>> parts;
   const bool by_warps = ComesEarly();
   if (by_warps) {
@@ -203,7 +203,8 @@ void SyncThreads() {
   Block& b = *block;
   const uint64_t round = b.round;
   ++b.arrived;
-  // Whoever looks last lets all go; threads that have returned aren't waited for.
+  // The first thread that sees all of them here releases them. Threads that have returned don't
+  // count.
   WaitUntil([&b, round] {
     if (b.round == round && b.arrived == b.live) {
       ++b.round;
@@ -225,7 +226,7 @@ const uint64_t* ExchangeInWarp(unsigned mask, uint64_t mine, bool* present) {
     if (warp.round == round && warp.arrived == warp.live) {
       ++warp.round;
       warp.arrived = 0;
-      // Nobody reads the other half any more.
+      // Nobody reads the other slot any more.
       std::fill_n(warp.brought[1 - slot], kWarp, uint64_t{0});
       std::fill_n(warp.present[1 - slot], kWarp, false);
     }

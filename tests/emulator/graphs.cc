@@ -1,4 +1,4 @@
-// The emulated runtime's graphs: work that is recorded instead of done.
+// The emulated runtime's graphs: work that is recorded instead of being done.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 struct CUgraph_st {
   std::vector<std::function<void()>> work;
-  bool invalid = false;  // something was done that can't be recorded
+  bool invalid = false;  // a call came that can't be recorded
 };
 
 namespace lathe::emulator {

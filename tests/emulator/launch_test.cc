@@ -1,4 +1,4 @@
-// How many blocks and threads kernels are started with, at the edges.
+// Tests how many blocks and threads kernels are launched with, at the limits.
 #include "lathe/core/cuda/launch.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kHuge = int64_t{1} << 40;  // beyond 32 bits, and beyond any memory
 
-// What every device takes.
+// Returns true if every device takes such a grid.
 bool IsGrid(dim3 grid) {
   return grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 0x7fffffff && grid.y <= 65535 &&
          grid.z <= 65535;
@@ -33,7 +33,7 @@ TEST(Launch, FlatKernels) {
   EXPECT_EQ(GridFor(1000, 32).x, 32u);
   const int64_t full = int64_t{kBlock} * kMaxGrid;
   EXPECT_EQ(GridFor(full).x, static_cast<unsigned>(kMaxGrid));
-  // More come around again.
+  // Larger kernels loop: the grid stays the same.
   for (const int64_t n : {full + 1, int64_t{1} << 31, (int64_t{1} << 32) + 1, kHuge}) {
     EXPECT_EQ(GridFor(n).x, static_cast<unsigned>(kMaxGrid)) << n;
   }
@@ -69,7 +69,7 @@ TEST(Launch, RowsOfANorm) {
       const int64_t threads = NormThreads(n, V);
       ASSERT_EQ(threads % 32, 0);
       ASSERT_LE(threads, kWideBlock);
-      // All columns have a thread, and no warp is without.
+      // Every column has a thread, and every warp has a column.
       ASSERT_GE(threads * kElements, n);
       ASSERT_LT((threads - 32) * kElements, n + 4 * V);
       if (n <= kWarpColumns) {
@@ -108,8 +108,8 @@ TEST(Launch, Attention) {
   EXPECT_EQ(AttentionGrid(params, 64, 64).x, 1u);
   params.heads = params.batch = 65535;  // the most that core/cuda/attention.cu lets through
   EXPECT_TRUE(IsGrid(AttentionGrid(params, 1 << 20, 16)));
-  // Tiles for every size of heads, with one query and with many; a tile's rows are those of a
-  // block's threads.
+  // Every head size has a tile, with one query and with many. The number of a tile's queries is a
+  // multiple of a block's side.
   for (const int head_dim : {1, 32, 33, 64, 65, 128, 129, 256}) {
     for (const bool first_only : {false, true}) {
       params.head_dim = head_dim;
@@ -122,7 +122,8 @@ TEST(Launch, Attention) {
           EXPECT_EQ(kq() % kSide, 0);
           EXPECT_TRUE(!first_only || kq() == kSide);
           EXPECT_FALSE(in_turns());
-          // The most that a block needs: the keys' part of the backward pass.
+          // The most shared memory that a block needs, which is in the part of the backward pass
+          // for keys.
           const size_t bytes =
               sizeof(float) * (2 * (kq() + kKeys) * kLd<kd()> + 2 * kq() * kKeysLd);
           EXPECT_LE(bytes, size_t{227} << 10) << head_dim;

@@ -25,8 +25,8 @@ struct ncclComm {
   int size = 0, rank = 0;
   std::atomic<ncclResult_t> state = ncclInProgress;
   std::thread connecting;
-  std::mutex mutex;           // of `peers`, while they come
-  std::vector<Socket> peers;  // rank 0: of ranks 1, 2, ...; others: of rank 0
+  std::mutex mutex;           // guards `aborted`
+  std::vector<Socket> peers;  // rank 0: to ranks 1, 2, ...; other ranks: to rank 0
   std::condition_variable changed;
   bool aborted = false;
 };
@@ -34,10 +34,11 @@ struct ncclComm {
 namespace lathe {
 namespace {
 
-// As long as any test.
+// A deadline that is longer than any test.
 Deadline Never() { return std::chrono::steady_clock::now() + std::chrono::minutes(10); }
 
-// What a rank does in a collective, for rank 0 to compare: NCCL itself would hang or worse.
+// A rank's call of a collective. Rank 0 compares the calls; NCCL itself would hang or worse if they
+// differ.
 struct Call {
   int64_t kind, n, type, op;
   bool operator==(const Call&) const = default;
@@ -74,7 +75,8 @@ bool Receive(const Socket& from, std::vector<std::byte>& bytes) {
   return ReceiveAll(from, bytes.data(), bytes.size(), Never());
 }
 
-// Every rank's `mine` in their order, on rank 0; `result` of it comes back to all.
+// Calls `take` on rank 0 with every rank's `mine`, in the order of ranks. Then sends rank 0's
+// `result` to all ranks.
 ncclResult_t MeetAtRank0(ncclComm& comm, const Call& call, const std::vector<std::byte>& mine,
                          std::vector<std::byte>& result,
                          const std::function<void(int rank, const std::vector<std::byte>&)>& take) {
@@ -99,8 +101,8 @@ ncclResult_t MeetAtRank0(ncclComm& comm, const Call& call, const std::vector<std
   return ncclSuccess;
 }
 
-// On the stream: `in` bytes of the device go in and `out` come out. What fails is never done, as a
-// kernel of NCCL's is not before it is aborted.
+// Queues a collective on the stream. It reads `in` bytes of the device and writes `out` bytes. If
+// it fails, it does not end before it is aborted, like a kernel of NCCL's.
 ncclResult_t Start(ncclComm_t comm, cudaStream_t stream, const Call& call, const void* from,
                    size_t in, void* to, size_t out,
                    std::function<void(std::vector<std::byte>& result, int rank,
@@ -214,7 +216,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// What still uses it stays.
+// Keeps `comm` itself, which work may still use.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm->state == ncclInProgress) {
     comm->connecting.detach();

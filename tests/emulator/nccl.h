@@ -1,7 +1,9 @@
-// Stands in for NCCL's header of this name, with what Lathe uses of it, for the emulated device.
+// Stands in for NCCL's header of this name, for the emulated device. It has the part that Lathe
+// uses.
 //
-// nccl.cc is the library: it connects processes of one machine over TCP, and sums on rank 0, on a
-// thread of the stream's while the ranks go on. What different ranks call at a time must match.
+// nccl.cc is the library. It connects processes of one machine over TCP. Rank 0 combines the ranks'
+// data, on a thread of the stream while the ranks go on. The calls that ranks make at the same time
+// must match.
 #pragma once
 
 #include <cuda_runtime.h>

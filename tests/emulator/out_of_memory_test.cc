@@ -1,4 +1,5 @@
-// Who asked, when a device has no memory left: each kind of asker, on the emulated device.
+// Tests that an error names who asked for memory if a device has none left, for each kind of asker.
+// They run on the emulated device.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -33,7 +34,7 @@ Tensor Halves(const Shape& shape) { return Tensor::Full(shape, 0.5, DType::kF32,
 Tensor Leaf(const Shape& shape) { return Halves(shape).SetRequiresGrad(true); }
 Tensor Integers(const std::vector<int32_t>& values) { return Tensor::FromVector(values).To(kGpu); }
 
-// All of the device's memory.
+// Takes all of the device's memory.
 std::vector<Tensor> TakeAll() {
   emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved);
   std::vector<Tensor> taken;
@@ -46,8 +47,8 @@ std::vector<Tensor> TakeAll() {
   return taken;
 }
 
-// Who asks for memory in `run` when there is none, and whether the hint speaks of what a model
-// keeps.
+// An asker for memory as the error names it. `is_state` is true if the hint is about memory that a
+// model keeps.
 struct Asker {
   std::string who;
   bool is_state = false;
@@ -84,7 +85,7 @@ TEST(OutOfMemory, NamesTheOp) {
   const DropoutSpec dropout = {.p = 0.5, .row_samples = index, .row_positions = index};
   const struct {
     const char* name;
-    std::function<Tensor(const Tensor&)> op;  // of a tensor [12, 16]
+    std::function<Tensor(const Tensor&)> op;  // takes a tensor [12, 16]
   } cases[] = {
       {"activation", [](const Tensor& x) { return Activation(x, ActivationKind::kGelu); }},
       {"add", [](const Tensor& x) { return Add(x, x); }},

@@ -1,4 +1,4 @@
-// Stands in for cuBLASLt's products: the host's, on device memory.
+// Stands in for cuBLASLt: the host computes the products, on device memory.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace lathe::emulator {
 namespace {
 
-// A matrix of `rows` rows of T as float32.
+// Returns a matrix [rows, columns] of T as float32.
 template <typename T>
 std::vector<float> Widen(const void* from, int64_t rows, int64_t columns, int64_t ld) {
   std::vector<float> wide(static_cast<size_t>(rows * columns));

@@ -1,4 +1,4 @@
-// The emulated runtime: one device with memory that only kernels and copies may touch.
+// The emulated runtime: its devices, and memory that only kernels and copies may touch.
 #include <cuda_runtime.h>
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
@@ -16,19 +16,19 @@ namespace lathe::emulator {
 namespace {
 
 constexpr size_t kReserved = size_t{64} << 30;
-constexpr size_t kAlignment = 4096, kGap = 4096;  // a gap around each block, for what goes astray
+constexpr size_t kAlignment = 4096, kGap = 4096;  // a gap around each block catches stray accesses
 
 struct Memory {
   char* base = nullptr;
-  size_t top = kGap;  // of what was ever handed out
+  size_t top = kGap;  // the end of what was ever handed out
   size_t size = size_t{16} << 30, used = 0;
-  int open = 0;                // DeviceAccess that live
-  std::recursive_mutex mutex;  // held by the thread whose they are
+  int open = 0;                // the number of living DeviceAccess objects
+  std::recursive_mutex mutex;  // held by the thread that has them
   struct Part {
     size_t begin, bytes;
   };
   std::map<char*, Part> blocks;
-  std::multimap<size_t, size_t> free;  // begin by size
+  std::multimap<size_t, size_t> free;  // size to begin
 };
 
 Memory& TheMemory() {
@@ -197,7 +197,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
     mprotect(block, size + lathe::emulator::kGap, PROT_READ | PROT_WRITE);
     ASAN_UNPOISON_MEMORY_REGION(block, size);
     ASAN_POISON_MEMORY_REGION(block + size, lathe::emulator::kGap);
-    std::memset(block, 0xff, size);  // NaN to whoever reads before writing
+    std::memset(block, 0xff, size);  // reads as NaN until it is written
   }
   if (m.open == 0) mprotect(block, size + lathe::emulator::kGap, PROT_NONE);
   *memory = block;

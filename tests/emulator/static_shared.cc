@@ -1,5 +1,6 @@
-// Where kernels' static __shared__ variables lie: the emulator's __shared__ gives them a name of
-// their own kind, which the symbol tables of the program and its libraries tell.
+// Finds kernels' static __shared__ variables and fills them with NaN. The emulator's __shared__
+// puts a tag into their names. The symbol tables of the program and its libraries have the names
+// and addresses.
 #include <cuda_runtime.h>
 #include <elf.h>
 #include <link.h>
@@ -28,7 +29,8 @@ std::vector<T> ReadAll(std::ifstream& file, uint64_t offset, uint64_t bytes) {
   return all;
 }
 
-// Adds those of one file, which is loaded at `base`; none if it was stripped of its symbols.
+// Adds the variables of one file, which is loaded at `base`. There are none if it was stripped of
+// its symbols.
 void AddVariables(const std::string& path, uintptr_t base, std::vector<Variable>& variables) {
   std::ifstream file(path, std::ios::binary);
   const auto headers = ReadAll<FileHeader>(file, 0, sizeof(FileHeader));

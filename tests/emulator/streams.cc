@@ -1,4 +1,4 @@
-// The emulated runtime's streams and events, and what is put on streams but kernels.
+// The emulated runtime's streams and events, and all that goes to streams except kernels.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -17,15 +17,15 @@ using lathe::emulator::IsRecording;
 
 namespace {
 
-std::atomic<int64_t> waits = 0;  // of the host
+std::atomic<int64_t> waits = 0;  // how often the host waited
 std::atomic<int64_t> passed_microseconds = 0;
 
-// Streams that there are.
+// All streams that exist.
 struct Streams {
   std::mutex mutex;
   std::set<cudaStream_t> all;
 };
-// Never destroyed: others of static duration may be at work.
+// Never destroyed: other objects of static duration may still use it.
 Streams& TheStreams() {
   static Streams* const streams = new Streams;
   return *streams;
@@ -33,7 +33,7 @@ Streams& TheStreams() {
 
 }  // namespace
 
-// One that nothing was enqueued on does everything at once.
+// A stream does its work at once, unless enqueued work is ahead of it.
 struct CUstream_st {
   CUstream_st() {
     const std::lock_guard lock(TheStreams().mutex);
@@ -91,7 +91,7 @@ struct CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
-  uint64_t enqueued = 0, done = 0;  // pieces
+  uint64_t enqueued = 0, done = 0;  // numbers of pieces
   bool quit = false;
   std::thread thread;
 };
@@ -104,7 +104,7 @@ struct CUevent_st {
 
 namespace {
 
-// At once, or after what is enqueued.
+// Runs `piece` at once, or after what is enqueued; records it if a graph is being captured.
 void RunOn(cudaStream_t stream, std::function<void()> piece) {
   if (IsRecording()) return lathe::emulator::DoOrRecord(std::move(piece));
   if (stream == nullptr || stream->IsDone(stream->Position())) return piece();
@@ -134,7 +134,8 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
-// What the host's memory holds when a graph is launched would count: nobody here means that.
+// A recorded copy from or to the host would use the host's memory as it is when the graph is
+// launched. No caller means that, so it is an error.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (IsRecording() && kind != cudaMemcpyDeviceToDevice) {
@@ -172,7 +173,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const bool done = stream == nullptr || stream->IsDone(stream->Position());
   return done ? cudaSuccess : Fail(cudaErrorNotReady);
 }
-// The thread that asks waits in the stream's place, which nobody should count.
+// The calling thread waits in the stream's place. This does not count as a wait of the host.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (event->stream != nullptr && event->stream != stream) {
     event->stream->WaitUntil(event->position);

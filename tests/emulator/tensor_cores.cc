@@ -1,4 +1,4 @@
-// Products of tensor cores and the loads of their operands, with the layouts of PTX's
+// Emulates products of tensor cores and the loads of their operands. The layouts are those of PTX's
 // mma.m16n8k16 and ldmatrix.x4.
 #include <cuda_runtime.h>
 
@@ -33,7 +33,7 @@ void MultiplyAccumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
     }
     c[i] += sum;
   }
-  ExchangeInWarp(~0u, 0, present);  // nobody needs `mine` any more
+  ExchangeInWarp(~0u, 0, present);  // now nobody needs `mine` any more
 }
 
 void LoadMatrices(uint32_t (&to)[4], const void* row, bool transposed) {

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the golden model cases beside this file: tiny random BERT classifiers and what Transformers computes with them.
+"""Makes the golden model cases beside this file: tiny random BERT classifiers and Transformers' results with them.
 
   python3 tests/golden/make_models.py [CASE ...]          # needs torch, transformers, safetensors
 
-A case is a folder with config.json, model.safetensors (as save_pretrained writes them), golden.safetensors (inputs and
-expected values, computed in float64; see tests/golden_models_test.cc for the keys) and meta.json (names of parameters
-whose exact gradient is 0). All dropout rates are 0. In bert-padding the masked columns lie between the others, hold
-tokens, and a batch "left." with its last hidden states is padded on the left. Values were made with torch 2.15 and transformers 5.23.
+A case is a folder. config.json and model.safetensors are as save_pretrained writes them. golden.safetensors holds inputs
+and expected values, computed in float64; see tests/golden_models_test.cc for the keys. meta.json holds the names of
+parameters whose exact gradient is 0. All dropout rates are 0. In bert-padding the masked columns lie between the others
+and hold tokens. It also has a batch "left." that is padded on the left, with its last hidden states. The values were
+made with torch 2.15 and transformers 5.23.
 """
 import json
 import sys
@@ -21,14 +22,14 @@ CASES = {
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
     "bert-tags": dict(num_labels=3, hidden_act="relu", problem_type="multi_label_classification"),
     "bert-padding": dict(num_labels=3, hidden_act="gelu", layer_norm_eps=1e-3),
-    # Heads of 32, which have kernels of their own in bfloat16.
+    # Heads of 32 columns, which have kernels of their own in bfloat16.
     "bert-heads": dict(num_labels=2, hidden_act="gelu", hidden_size=64, num_attention_heads=2),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
 def columns_of(length, padding, generator):
-    """Where the tokens of a row are: at its start, at its end, or anywhere from column 0 on."""
+    """Returns the columns of a row's tokens: at its start, at its end, or anywhere from column 0 on."""
     if padding == "middle":
         return [0] + sorted((torch.randperm(POSITIONS - 1, generator=generator)[:length - 1] + 1).tolist())
     return list(range(length) if padding == "right" else range(POSITIONS - length, POSITIONS))
@@ -38,7 +39,7 @@ def random_batch(config, generator, padding="right"):
     lengths = [POSITIONS, 2, 7, 1, 11]
     ids = torch.zeros(len(lengths), POSITIONS, dtype=torch.int64)
     types, mask = ids.clone(), ids.clone()
-    if padding == "middle":  # what stands in masked columns doesn't count
+    if padding == "middle":  # tokens in masked columns don't count
         ids = torch.randint(1, VOCAB, ids.shape, generator=generator)
     for row, n in enumerate(lengths):
         columns = columns_of(n, padding, generator)
@@ -87,7 +88,7 @@ def make(folder, number, overrides):
     for name, parameter in model.named_parameters():
         golden["grad." + name] = parameter.grad.float()
         if name.endswith("attention.self.key.bias"):
-            zero.append(name)  # softmax doesn't see what is added to all scores of a query
+            zero.append(name)  # softmax ignores a number that is added to all scores of a query
     model.zero_grad()
     if padding == "middle":
         left = random_batch(config, generator, "left")

@@ -1,4 +1,4 @@
-"""Writes optim/testdata/optim_golden.json: what PyTorch's optimizers and Transformers' schedules give.
+"""Writes optim/testdata/optim_golden.json: the results of PyTorch's optimizers and Transformers' schedules.
 
 Run from the repository's root with torch and transformers installed:
     python tests/golden/make_optim.py > optim/testdata/optim_golden.json
@@ -19,7 +19,7 @@ def numbers(tensor):
 
 
 def optimizer_case(name, options, lrs=None, clip=None, no_decay_bias=False):
-    """Two parameters, [3, 5] and [5], over a few steps with gradients that change sign and size."""
+    """Returns a case of two parameters, [3, 5] and [5], over a few steps. Gradients change sign and size."""
     generator = torch.Generator().manual_seed(len(name) + 1)
     weight = torch.nn.Parameter(torch.randn(3, 5, generator=generator))
     bias = torch.nn.Parameter(torch.randn(5, generator=generator))

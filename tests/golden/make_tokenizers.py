@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/tokenizers: small tokenizers and what Transformers' AutoTokenizer does with them.
+"""Makes tests/golden/tokenizers: small tokenizers and the results of Transformers' AutoTokenizer with them.
 
     python3 tests/golden/make_tokenizers.py [OUT]
 
@@ -44,8 +44,8 @@ TEXTS = [
     "https://example.org/a?b=c#d", "▁ already ▁▁ marked", "##ing ## a##b", "9, 99, 9,5 (1987,)",
     "\u166d \u2e43 \u32ff \u08ca marks \u1c89 of many versions",
 ]
-# Without a tokenizer.json Lathe asks the SentencePiece library, as Transformers 4 did. Transformers 5 makes a model of its
-# own of the file, which differs in white space other than " ", "▁" in a text, and pieces that score the same.
+# Without a tokenizer.json Lathe uses the SentencePiece library, as Transformers 4 did. Transformers 5 makes its own
+# model from the file. The two differ in white space other than " ", "▁" in a text, and pieces that score the same.
 LIBRARY_DIFFERS = ("\n\t ", "nbsp", "▁ already", "$1.25", "ﬁne")
 PAIRS = [("The ferry leaves", "at seven."), ("one", ""), ("", "two"), ("a [SEP] b", "c")]
 CUTS = [(TEXTS[1], None, 6), (TEXTS[1], None, 2), (TEXTS[0], TEXTS[1], 9), (TEXTS[0], TEXTS[1], 10),
@@ -90,7 +90,7 @@ def train_sentencepiece(path, text, **options):
 
 
 def train_bare(folder, model_type, file, text, **options):
-    """A folder as old checkpoints have it: the SentencePiece model and config.json, no other file of a tokenizer."""
+    """Makes a folder like an old checkpoint's: the SentencePiece model and config.json, no other file of a tokenizer."""
     train_sentencepiece(folder / file, text, **options)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}, indent=2) + "\n")
 

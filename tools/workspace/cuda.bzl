@@ -1,13 +1,13 @@
-"""Finds CUDA, cuBLASLt, cuDNN and NCCL on this machine: `@lathe_cuda`, which is there without them, too.
+"""Finds CUDA, cuBLASLt, cuDNN and NCCL on this machine. `@lathe_cuda` exists without them, too.
 
   load("@lathe_cuda//:defs.bzl", "if_nccl")
   srcs = if_nccl(["nccl_group.cc"], [])
   deps = if_nccl(["@lathe_cuda//:cudart"], [])
 
 Kernels are compiled for the architectures in LATHE_CUDA_ARCHS ("80;86;90"; 90 if it is not set).
-CUDA is looked for in the folder that CUDA_PATH names, and in /usr/local/cuda if it is not set. NCCL's and cuDNN's headers
-may lie there or in the system's folders; cuBLASLt's comes with CUDA, and without it there are no kernels (if_cuda).
-With LATHE_CUDA=0 (--config=cpu) it isn't looked for. One line of the build's output says what was found.
+CUDA is looked for in the folder that CUDA_PATH names, or in /usr/local/cuda if it is not set. The headers of NCCL and
+cuDNN may be there or in the system's folders. The header of cuBLASLt comes with CUDA; without it no kernels are built
+(if_cuda). With LATHE_CUDA=0 (--config=cpu) CUDA isn't looked for. One line of the build's output says what was found.
 """
 
 _LIBRARY_FOLDERS = ["lib64", "lib", "targets/x86_64-linux/lib"]
@@ -16,8 +16,9 @@ _NCCL_HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h"]
 
 _CUDNN_HEADERS = ["/usr/include/cudnn_graph.h", "/usr/include/x86_64-linux-gnu/cudnn_graph.h", "/usr/local/include/cudnn_graph.h"]
 
-# The runtime is linked statically: every installation has it so, a program starts without any of CUDA's libraries,
-# and it opens the driver's (libcuda.so.1) at the first call. It exists once in a program, as device code needs it.
+# The runtime is linked statically: every installation has the static library, and a program starts without
+# any of CUDA's libraries. The runtime opens the driver's library (libcuda.so.1) at the first call. A program
+# has only one copy of it, as device code needs.
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
 
@@ -60,7 +61,7 @@ def if_nccl(then, otherwise):
 """
 
 def _find_runtime(repository_ctx, root):
-    """The path of the static runtime; None unless headers are there, too."""
+    """Returns the path of the static runtime, or None if it or its headers are missing."""
     if not repository_ctx.path(root + "/include/cuda_runtime_api.h").exists:
         return None
     for folder in _LIBRARY_FOLDERS:
@@ -108,7 +109,7 @@ def _cuda_repository_impl(repository_ctx):
         nccl = "then" if nccl else "otherwise",
     ))
 
-# What lies on the machine may change while CUDA_PATH doesn't, so a new server of Bazel's looks again.
+# The machine's files may change while CUDA_PATH doesn't, so each new Bazel server looks again.
 cuda_repository = repository_rule(
     implementation = _cuda_repository_impl,
     environ = ["CUDA_PATH", "LATHE_CUDA", "LATHE_CUDA_ARCHS"],

@@ -1,7 +1,7 @@
-"""What a workspace that builds Lathe needs before anything else is loaded.
+"""Defines what a workspace that builds Lathe needs before anything else is loaded.
 
 Debian's Bazel reports no version and comes without the repositories that Bazel's own defaults name, so
-they are bound to local ones. A stock Bazel uses its real rules. Either gets `@lathe_cuda`.
+they are bound to local ones. A stock Bazel uses its real rules. Both get `@lathe_cuda`.
 """
 
 load(":cuda.bzl", "cuda_repository")

@@ -14,16 +14,18 @@
 namespace lathe {
 namespace {
 
-// A key that is held down, or pressed twice in haste, is one wish to stop.
+// Signals within this time after the first count as one request: a key may be held down, or pressed
+// twice in haste.
 constexpr time_t kHasteSeconds = 1;
 
 volatile sig_atomic_t interrupted = 0;  // the signal's number
 volatile sig_atomic_t shields = 0;
 volatile time_t first_second = 0;
-volatile sig_atomic_t bell = -1;  // what alarms wait for; never closed, as a handler may run late
+// An eventfd that alarms read. It is never closed, because a handler may run late.
+volatile sig_atomic_t bell = -1;
 
 void Ring() {
-  const int before = errno;  // a handler must leave it
+  const int before = errno;  // a handler must not change errno
   const uint64_t one = 1;
   while (write(bell, &one, sizeof one) < 0 && errno == EINTR) {
   }
@@ -44,16 +46,17 @@ void HandleInterrupt(int signal_number) {
 }  // namespace
 
 void InstallInterruptHandler() {
-  // A stack of its own for the handler, which this thread gets to run. On this thread's own stack a
-  // signal amid one of oneDNN's generated products corrupted the heap in one of some 60 runs, as if
-  // the product kept something below the stack's pointer. With AMX a frame takes some 11 KiB.
+  // The handler runs on a stack of its own, which is set for this thread. On the thread's own
+  // stack, a signal during one of oneDNN's generated products corrupted the heap in one of about 60
+  // runs. It seemed that the product kept something below the stack pointer. With AMX, a signal's
+  // frame takes about 11 KiB.
   alignas(64) static char handler_stack[64 << 10];
   const stack_t stack = {.ss_sp = handler_stack, .ss_flags = 0, .ss_size = sizeof handler_stack};
   sigaltstack(&stack, nullptr);
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action {};
     sigaction(signal_number, nullptr, &action);
-    if (action.sa_handler == SIG_IGN) continue;  // as nohup and a shell's background jobs want it
+    if (action.sa_handler == SIG_IGN) continue;  // nohup and a shell's background jobs want this
     action.sa_handler = HandleInterrupt;
     action.sa_flags = SA_RESTART | SA_ONSTACK;  // a write that is under way goes on
     sigaction(signal_number, &action, nullptr);

@@ -1,5 +1,5 @@
-// Ctrl-C (SIGINT), SIGTERM, which batch systems send, and SIGHUP, of a lost terminal, as a question
-// that loops ask: the first one asks to stop, a later one kills as usual.
+// Turns SIGINT (Ctrl-C), SIGTERM (from batch systems) and SIGHUP (a lost terminal) into a question
+// that loops ask. The first signal asks to stop; a later one kills as usual.
 #pragma once
 
 #include <atomic>
@@ -10,10 +10,10 @@ namespace lathe {
 
 void InstallInterruptHandler();
 bool Interrupted();
-// The latest's number; 0: none has come.
+// The number of the latest signal; 0 if none has come.
 int InterruptSignal();
 
-// While one lives, none of them kills: what is being written gets whole.
+// While one exists, none of these signals kills the process, so that a write is completed.
 class InterruptShield {
  public:
   InterruptShield();
@@ -22,9 +22,9 @@ class InterruptShield {
   InterruptShield& operator=(const InterruptShield&) = delete;
 };
 
-// While one lives, nobody need ask: `end` is called on another thread with the signal's number, as
-// soon as one comes or if one has come before, whatever this thread waits for. It is meant to end
-// the process. One at a time.
+// While one exists, no loop needs to ask, and a signal works whatever this thread waits for. `end`
+// is called on another thread with the signal's number: as soon as a signal comes, or at once if
+// one has come before. It should end the process. Only one may exist at a time.
 class InterruptAlarm {
  public:
   explicit InterruptAlarm(const std::function<void(int signal_number)>& end);
@@ -37,8 +37,8 @@ class InterruptAlarm {
   std::thread thread_;
 };
 
-// 128 + the signal's number, as a shell reports it: 130 for Ctrl-C, 143 for SIGTERM and where it is
-// not known (0).
+// Returns 128 + the signal's number, as a shell reports it: 130 for Ctrl-C, 143 for SIGTERM. An
+// unknown signal (0) counts as SIGTERM.
 int InterruptedExitCode(int signal_number);
 
 }  // namespace lathe

@@ -28,8 +28,8 @@ Error NotWritable(const Error& e) {
   return Error(e.code(), e.message(), "--output_dir must be a folder that you may write to");
 }
 
-// Files that belong to one model: a loader that finds another model's copy beside the new files may
-// prefer it (tokenizer.json wins over vocab.txt), and results would be taken for the new model's.
+// The files of one model, which leave together. A loader may prefer another model's file beside the
+// new ones (tokenizer.json wins over vocab.txt). Old results would be taken for the new model's.
 constexpr std::string_view kModelFiles[] = {"tokenizer.json",
                                             "tokenizer_config.json",
                                             "special_tokens_map.json",
@@ -63,12 +63,12 @@ void CheckNoFolder(const std::string& path) {
 bool IsModelFile(const std::string& name) {
   if (std::find(std::begin(kModelFiles), std::end(kModelFiles), name) != std::end(kModelFiles))
     return true;
-  int end = -1;  // stays so unless the whole pattern matches
+  int end = -1;  // stays -1 unless the whole pattern matches
   std::sscanf(name.c_str(), "model-%*[0-9]-of-%*[0-9].safetensors%n", &end);
   return end == static_cast<int>(name.size());
 }
 
-// A folder inside another one that is gone at the end, whatever happens.
+// A folder inside `parent` that is removed at the end, whatever happens.
 class ScratchDir {
  public:
   explicit ScratchDir(const std::string& parent)
@@ -90,7 +90,7 @@ class ScratchDir {
   std::string path_;
 };
 
-// A model without it does not load, here or in Transformers.
+// A model without this file does not load, here or in Transformers.
 constexpr std::string_view kConfig = "config.json";
 
 std::vector<std::string> NamesIn(const std::string& dir) {
@@ -99,7 +99,7 @@ std::vector<std::string> NamesIn(const std::string& dir) {
   return names;
 }
 
-// Renames that are undone unless they are all there.
+// Renames that are undone unless Commit is called.
 class Renames {
  public:
   Renames() = default;
@@ -111,7 +111,7 @@ class Renames {
   Renames(const Renames&) = delete;
   Renames& operator=(const Renames&) = delete;
 
-  // An error names `shown`.
+  // Renames `from` to `to`. An error names `shown`.
   void Add(const std::string& from, const std::string& to, const std::string& shown) {
     if (std::rename(from.c_str(), to.c_str()) != 0) throw FileError(shown, errno);
     done_.emplace_back(from, to);
@@ -149,7 +149,7 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
     fs::create_directories(path_, code);
     if (code) throw NotWritable(FileError(path_, code.value()));
   }
-  // Hours of training should not end at a folder that can't be written.
+  // Checks now that the folder can be written to, not after hours of training.
   try {
     ScratchDir probe(path_);
   } catch (const Error& e) {
@@ -175,7 +175,7 @@ void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
   try {
     write(new_dir);
   } catch (const Error& e) {
-    // The user knows nothing of the scratch folder: name the file where it would have been.
+    // The user doesn't know the scratch folder, so name the file where it would have been.
     std::string message = e.message();
     if (message.starts_with(new_dir)) message.replace(0, new_dir.size(), path_);
     throw Error(e.code(), message, e.hint(), e.location());
@@ -212,7 +212,7 @@ void OutputDir::Write(const std::string& name, const std::string& contents) {
 }
 
 void OutputDir::WriteJson(const std::string& name, const nlohmann::json& json, int indent) {
-  // Texts may come from anywhere; a byte that is not UTF-8 must not cost the results.
+  // Texts may come from anywhere. A byte that is not UTF-8 must not cost the results.
   Write(name, json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 

@@ -1,5 +1,5 @@
-// Progress for people: a bar with rate, loss and time left on a terminal, plain lines now and then
-// elsewhere.
+// Shows progress to people. On a terminal it is a bar with rate, loss and time left, elsewhere a
+// plain line every 10 seconds or more.
 //
 //   Progress progress({.title = "train", .total = 1000});
 //   progress.Update(1, loss);
@@ -25,14 +25,14 @@ class Progress {
   };
 
   explicit Progress(Options options);
-  ~Progress();  // takes the bar away
+  ~Progress();  // removes the bar
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `done` more units. `loss` is shown from then on.
+  // Counts `done` more units. `loss` is shown from now on.
   void Update(int64_t done, std::optional<double> loss = std::nullopt);
   void Print(const std::string& line);
-  // Takes the bar away until the next update, so that another one can be shown.
+  // Removes the bar until the next update, so that another one can be shown.
   void Clear();
 
  private:
@@ -47,11 +47,11 @@ class Progress {
   Clock::time_point start_ = Clock::now(), last_shown_ = start_;
 };
 
-// "1:05", "2:03:40".
+// Returns "1:05" or "2:03:40".
 std::string FormatDuration(double seconds);
-// "109,483,778".
+// Returns "109,483,778".
 std::string FormatCount(int64_t n);
-// Like printf's format, into a string: for numbers in lines of text.
+// Formats a number as printf does, for lines of text.
 std::string FormatNumber(const char* format, double value);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// Errors that decide how a program ends, beside its text (see apps/cli/report_error.h).
+// Errors that carry more than their text: how the program ends (apps/cli/report_error.h).
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ namespace lathe {
 
 inline constexpr int kErrorExitCode = 1;
 
-// The value of an option is wrong, as only the data or the model could show. It ends with
-// kUsageExitCode, as do the mistakes that parsing finds.
+// Thrown for a wrong option, in particular for a value that only the data or the model shows to be
+// wrong. The program ends with kUsageExitCode, as for mistakes that parsing finds.
 class UsageError : public Error {
  public:
   explicit UsageError(std::string message, std::string hint = "",
@@ -19,13 +19,14 @@ class UsageError : public Error {
       : Error(absl::StatusCode::kInvalidArgument, std::move(message), std::move(hint), location) {}
 };
 
-// That another process is lost, told by this one whoever tells of it too: it knows what is saved.
+// Thrown if another rank is lost and this one has tried to save the model. This rank reports the
+// lost rank even if others do, because only this one knows what was saved.
 class LossWithSequel : public Error {
  public:
   using Error::Error;
 };
 
-// Ends a process of several without a word when another one tells the user why.
+// Thrown to end this process silently, because another process of the job tells the user why.
 struct SaidElsewhere {
   int exit_code = kErrorExitCode;
 };

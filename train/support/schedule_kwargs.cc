@@ -18,8 +18,8 @@ namespace {
 using Json = nlohmann::json;
 using Names = std::vector<std::string>;
 
-// The keyword arguments of Transformers' get_*_schedule*, without those that have options of their
-// own here.
+// The keyword arguments of Transformers' get_*_schedule* functions, without those that are options
+// of finetune.
 const Names& NamesOf(const std::string& schedule) {
   static const std::map<std::string, Names> names = {
       {"cosine", {"num_cycles"}},
@@ -50,7 +50,7 @@ bool Set(const Json& value, std::optional<T>& field) {
   return Set(value, field.emplace());
 }
 
-// A function that sets `field` if the value has its type.
+// Returns a function that sets `field` if a value has its type, and tells whether it has.
 template <typename T>
 auto Into(T& field) {
   return [&field](const Json& value) { return Set(value, field); };
@@ -93,7 +93,7 @@ ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::stri
 
   CheckJsonNesting(text, "--lr_scheduler_kwargs");
   Json json;
-  std::string problem;  // a number that doesn't fit, say
+  std::string problem;  // why parsing failed, e.g. a number that doesn't fit
   try {
     json = Json::parse(text);
   } catch (const Json::exception& e) {

@@ -1,4 +1,4 @@
-// --lr_scheduler_kwargs: a schedule's own options as JSON, under the names of Transformers'
+// Reads --lr_scheduler_kwargs: a schedule's own options as JSON, under the names of Transformers'
 // get_scheduler.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace lathe {
 
-// Empty text gives the defaults. Throws for text that is no JSON object, names that `schedule` does
-// not have and wrong types.
+// Returns the schedule's options; the defaults for empty text. Throws for text that is no JSON
+// object, for names that `schedule` does not have and for wrong types.
 ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::string& text);
 
 }  // namespace lathe

@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kAtOnce = size_t{1} << 30;  // Linux moves at most 2 GiB in one call
 
-// Calls `move(address, size, offset)`, a pread or a pwrite, until all bytes are moved or one fails.
+// Calls `move(address, size, offset)`, a pread or a pwrite, until all bytes are moved or a call
+// fails. Returns false, with errno, if one fails.
 template <typename Byte, typename Move>
 bool MoveAll(Byte* data, size_t size, Move move) {
   for (size_t done = 0; done < size;) {

@@ -1,5 +1,5 @@
-// A copy of the parameters' values to go back to, in an unnamed file: it costs page cache, which
-// the system can take back, instead of memory, and vanishes with the process.
+// A copy of the parameters' values to go back to, in an unnamed file that vanishes with the
+// process. The file takes page cache, which the system can take back, instead of memory.
 //
 //   Snapshot good(out_dir);
 //   good.Take(values);
@@ -19,8 +19,8 @@ class Snapshot {
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  // Replaces the copy. A full disk is no reason to stop: taken() is false then, and the result says
-  // why (an errno, otherwise 0).
+  // Replaces the copy. Returns 0, or an errno if there is no copy now: taken() is then false. It
+  // doesn't throw, because a full disk is no reason to stop.
   int Take(std::span<const float> values);
   bool taken() const { return taken_; }
   // `values` must have the size that was taken. Throws if the file can't be read.
@@ -32,8 +32,8 @@ class Snapshot {
   bool taken_ = false;
 };
 
-// The descriptor of a file in `dir` that has no name there; -1, with errno, if it can't be had.
-// `use_tmpfile`: by O_TMPFILE where the file system has it, which network file systems often don't.
+// Opens a file in `dir` that has no name there. Returns its descriptor, or -1 and sets errno.
+// `use_tmpfile`: try O_TMPFILE first, which network file systems often lack.
 int OpenUnnamedFile(const std::string& dir, bool use_tmpfile = true);
 
 }  // namespace lathe

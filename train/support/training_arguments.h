@@ -1,6 +1,5 @@
-// What a training run is told: the arguments of run_glue and of Trainer, under their names and with
-// their defaults. No parsing: a program sets the fields, or apps/cli/options.h reads them from a
-// command line.
+// The arguments of a training run, with the names and defaults of run_glue and TrainingArguments. A
+// program sets the fields, or apps/cli/options.h reads them from a command line.
 //
 //   TrainingArguments arguments;
 //   arguments.learning_rate = 3e-5;
@@ -29,14 +28,14 @@ struct DataArguments {
 };
 
 struct TrainingArguments {
-  // What to do.
+  // Task and output.
   bool do_train = false, do_eval = false, do_predict = false;
   std::string output_dir;
   bool overwrite_output_dir = false;
 
   // Training.
   int64_t per_device_train_batch_size = 8;
-  int64_t per_device_eval_batch_size = 64;  // Trainer's is 8, which products are slower with
+  int64_t per_device_eval_batch_size = 64;  // Trainer's default is 8, which makes products slower
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 5e-5, weight_decay = 0;
   std::string device = "auto";
@@ -49,7 +48,7 @@ struct TrainingArguments {
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;  // 0: no clipping
   double num_train_epochs = 3.0;
-  int64_t max_steps = -1;  // above 0: instead of num_train_epochs
+  int64_t max_steps = -1;  // above 0: replaces num_train_epochs
   std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;
   int64_t warmup_steps = 0;
   double warmup_ratio = 0;
@@ -57,7 +56,7 @@ struct TrainingArguments {
   int64_t seed = 42;
   std::optional<int64_t> data_seed;
 
-  // Logging and evaluation. Below 1, steps are a share of all steps.
+  // Logging and evaluation. Numbers of steps below 1 are a share of all steps.
   double logging_steps = 500;
   bool logging_first_step = false;
   std::string eval_strategy = "no";
@@ -70,12 +69,12 @@ struct TrainingArguments {
 
   // Machine.
   int64_t num_threads = 0;  // 0: all cores
-  double ddp_timeout = 0;   // seconds that a process may be late; 0: as the environment says
+  double ddp_timeout = 0;   // seconds that a rank may be late; 0: as the environment says
   bool shard_optimizer = true;
   bool share_parameters = true;
 };
 
-// All that LoadTask and the Trainer read.
+// All arguments that LoadTask and the Trainer read.
 struct FinetuneArguments : ModelArguments, DataArguments, TrainingArguments {};
 
 }  // namespace lathe

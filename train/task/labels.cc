@@ -1,4 +1,4 @@
-// DecideLabels: from label columns, flags and config to the classifier's outputs.
+// DecideLabels: derives the classifier's outputs from label columns, flags and the config.
 #include <algorithm>
 #include <cctype>
 #include <set>
@@ -59,7 +59,7 @@ LabelKind KindOf(const std::string& problem_type) {
                                                       : LabelKind::kSingleLabel;
 }
 
-// A column of scores with a slip in it would otherwise be taken for names of classes.
+// Throws if a column of scores has a slip in it. It would otherwise be taken for names of classes.
 void CheckScores(const TextTable& train, const Names& column) {
   int64_t numbers = 0, fractions = 0, bad_row = -1;
   for (size_t row = 0; row < column.size(); ++row) {
@@ -104,12 +104,12 @@ LabelSet FromTraining(const TextTable& train, const FinetuneArguments& options) 
                           "multi-label data is a .json or .jsonl file whose labels are arrays");
   }
   if (wanted == LabelKind::kRegression) return LabelSet::Regression();
-  // Classes that look like decimal numbers.
+  // The names of the classes look like decimal numbers.
   const std::set<std::string> unique(column.begin(), column.end());
   return LabelSet::Classes(Names(unique.begin(), unique.end()));
 }
 
-// Without training data the model says what its outputs mean.
+// Without training data, the config says what the model's outputs mean.
 LabelSet FromConfig(const TextTable* validation, const PretrainedConfig& config,
                     const FinetuneArguments& options) {
   const std::string type =
@@ -127,7 +127,8 @@ LabelSet FromConfig(const TextTable* validation, const PretrainedConfig& config,
   return Make(kind, names);
 }
 
-// The model's own order if it has the same names, whatever their case (as run_glue does).
+// Returns the names in the model's own order, if it has the same names up to case (as run_glue
+// does). Otherwise returns `names`.
 Names InOrderOf(const Names& model_names, const Names& names) {
   Names ordered;
   for (const std::string& model_name : model_names) {
@@ -178,7 +179,7 @@ LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
             : "leave --num_labels out or raise it");
   }
   if (const Names numbers = NumbersBelow(wanted); Contains(numbers, names)) {
-    // Class numbers of which the file happens to lack some.
+    // The labels are class numbers, and the file happens to lack some of them.
     if (found < wanted) names = numbers;
   } else {
     for (int64_t i = found; i < wanted; ++i) names.push_back("LABEL_" + std::to_string(i));

@@ -38,7 +38,7 @@ void ReadAll(int fd, void* data, size_t size, const std::string& path) {
   }
 }
 
-// Calls f for every array of a data set, in one order.
+// Calls f for every array of a dataset, always in the same order.
 template <typename Dataset, typename F>
 void ForEachArray(Dataset& dataset, F f) {
   f(dataset.input_ids);

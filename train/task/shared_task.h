@@ -1,13 +1,13 @@
-// What one process on a machine has read and tokenised, for the others there.
+// Passes on what one process of a machine has read and tokenised to the machine's other processes.
 #pragma once
 
 #include "lathe/train/task/task.h"
 
 namespace lathe {
 
-// A file without a name that holds a task's labels, columns, data sets and the digests of its
-// tokenizer, but neither its model nor its tokenizer. Others of the same user open path() while it
-// lives.
+// An unnamed file in memory that holds a task's labels, columns, datasets and digests of the
+// tokenizer. It holds neither the model nor the tokenizer. Other processes of the same user can
+// open path() while this object exists.
 class SharedTask {
  public:
   explicit SharedTask(const Task& task);
@@ -20,7 +20,7 @@ class SharedTask {
   int fd_;
 };
 
-// Throws NotFound if there is no such file for this process.
+// Reads what SharedTask wrote into `task`. Throws NotFound if this process finds no such file.
 void ReadSharedTask(const std::string& path, Task& task);
 
 }  // namespace lathe

@@ -16,7 +16,7 @@
 namespace lathe {
 namespace {
 
-// With hints that name flags.
+// Reads a table. Its errors have hints that name flags.
 TextTable ReadTextTableOf(const char* flag, const std::string& path,
                           const FinetuneArguments& options) {
   const bool replace = options.invalid_utf8 == "replace";
@@ -47,7 +47,7 @@ std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::str
   return table;
 }
 
-// --config_name is a folder or the file itself.
+// Reads a configuration. `name` is a folder or the file itself.
 PretrainedConfig ReadConfig(const std::string& name) {
   if (!std::filesystem::is_regular_file(name)) return PretrainedConfig::FromPretrained(name);
   return PretrainedConfig::FromText(ReadFile(name), name);
@@ -92,8 +92,8 @@ std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options) {
 
 namespace {
 
-// What to do about a tokenizer that doesn't fit the configuration, by the flags that named the two;
-// "" if they come from one folder.
+// Says what to do about a tokenizer that doesn't fit the configuration. The hint names the flags
+// that chose the two; it is "" if both come from one folder.
 std::string MismatchHint(const FinetuneArguments& options, const Tokenizer& tokenizer) {
   const std::string& model = options.model_name_or_path;
   const std::string size = std::to_string(tokenizer.vocab_size());
@@ -164,7 +164,8 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
   return {table->path, std::make_shared<const TokenizedDataset>(std::move(dataset))};
 }
 
-// Errors in the model's configuration and weights by the flags that are to blame or can help.
+// Rethrows an error in the model's configuration or weights. The new error names the flags that are
+// to blame or can help.
 [[noreturn]] void RethrowWithFlags(const Error& e, const std::string& config_path,
                                    const std::string& overrides) {
   const std::string place = config_path + ": ";
@@ -188,7 +189,7 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
   throw Error(e.code(), e.message(), hint, e.location());
 }
 
-// For the task's labels.
+// Loads the model with outputs for the task's labels.
 void LoadModel(const PretrainedConfig& config, const FinetuneArguments& options, Task& task) {
   FromPretrainedOptions model_options = {.num_labels = task.labels.num_labels(),
                                          .label_names = task.labels.names(),
@@ -210,7 +211,7 @@ void LoadModel(const PretrainedConfig& config, const FinetuneArguments& options,
 }
 
 Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& options) {
-  // Labels are those of the whole file, as run_glue finds them, so its rows are cut afterwards.
+  // The labels are those of the whole file, as in run_glue, so its rows are cut only afterwards.
   const bool evaluates = options.do_eval || (options.do_train && options.eval_strategy != "no");
   std::optional<TextTable> train =
       ReadTable(!options.train_file.empty(), "--train_file", options.train_file, {}, options);
@@ -276,12 +277,13 @@ std::map<std::string, uint64_t> Digests(const Tokenizer& tokenizer) {
   return digests;
 }
 
-// With what another process of this machine has read. False if it is out of reach.
+// Fills the task with what another process of this machine has read, and loads the model. Returns
+// false if this process can't read it.
 bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
                     const FinetuneArguments& options, Task& task) {
   try {
     ReadSharedTask(path, task);
-  } catch (const std::exception&) {  // it may be any file, in a container of another one's
+  } catch (const std::exception&) {  // in another container the path may lead to any file
     return false;
   }
   LoadModel(config, options, task);
@@ -308,7 +310,7 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
       task = LoadTaskWith(config, options);
       task.tokenizer_digests = Digests(*task.tokenizer);
     }
-    // However long it takes: a machine may have more to read, or a slower disk.
+    // Waits without a timeout, because a machine may have more to read, or a slower disk.
     accelerator.WaitHoweverLong();
     return task;
   } catch (const UsageError&) {

@@ -54,7 +54,8 @@ ConfigFlags ParseConfigFlags(const std::vector<std::string>& args) {
   return o;
 }
 
-// Asks on standard output until standard input has an answer that fits.
+// Asks on standard output until standard input gives an answer that fits. An empty answer means
+// `usual`. Throws if the input ends.
 template <typename T>
 T Ask(const std::string& question, const std::string& usual, const std::string& wanted,
       const std::function<std::optional<T>(const std::string&)>& parse) {
@@ -131,14 +132,14 @@ std::string AskGpus(const std::string& usual) {
                           });
 }
 
-// A job of one machine has no place among others.
+// Drops this machine's place among others, which a job on one machine doesn't have.
 void ForgetMachines(LaunchConfig& config) {
   config.machine_rank = 0;
   config.main_process_ip.reset();
   config.main_process_port.reset();
 }
 
-// `before`: what the answers are unless others are given.
+// Asks all questions. `before` holds the proposed answers.
 LaunchConfig AskAll(const LaunchConfig& before) {
   LaunchConfig config = before;
   config.distributed_type = AskChoice("Processes: NO (only one), MULTI_CPU or MULTI_GPU",
@@ -172,7 +173,7 @@ LaunchConfig AskAll(const LaunchConfig& before) {
   return config;
 }
 
-// What a file that is to be replaced says; throws unless it is a configuration.
+// Reads the file that is to be replaced. Throws unless it is a configuration that Lathe can read.
 LaunchConfig ReadPrevious(const std::string& path) {
   try {
     return ReadLaunchConfig(path);

@@ -1,4 +1,4 @@
-// `lathe config`: asks how jobs are to run on this machine and writes Accelerate's
+// `lathe config`: asks how jobs should run on this machine and writes Accelerate's
 // default_config.yaml, which `lathe launch` reads.
 #pragma once
 
@@ -7,8 +7,9 @@
 
 namespace lathe {
 
-// `args` are those after "config". Returns the exit code; throws lathe::Error, with nothing
-// written, if the answers end too early or the file is there and is no such configuration.
+// `args` are the arguments after "config". Returns the exit code. Throws lathe::Error and writes
+// nothing if the answers end too early or the existing file is no such configuration. `default`
+// throws if there is a file.
 int RunConfig(const std::vector<std::string>& args);
 
 }  // namespace lathe

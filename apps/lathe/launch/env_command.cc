@@ -35,7 +35,7 @@ constexpr char kUsage[] =
     "Usage:\n"
     "  lathe env\n";
 
-// What follows "name:" in a file of /proc; "" if there is no such line.
+// The text after "name:" in a file of /proc; "" if there is no such line.
 std::string Field(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -53,7 +53,7 @@ std::string System() {
   return std::string(name.sysname) + " " + name.release + " " + name.machine;
 }
 
-// The level that the kernels use, and what products in bfloat16 are computed with.
+// The instruction set level that the kernels use, and the instructions for bfloat16 products.
 std::string InstructionSet() try {
   const int level = cpu::IsaLevel();
   const std::string text = "x86-64-v" + std::to_string(std::min(level, 4));
@@ -62,7 +62,7 @@ std::string InstructionSet() try {
   const int products = dnnl_get_effective_cpu_isa(), amx = dnnl_cpu_isa_avx512_core_amx;
   return text + ((products & amx) == amx ? ", avx512_bf16, amx_bf16" : ", avx512_bf16");
 } catch (const Error& error) {
-  return error.message();  // LATHE_MAX_ISA is wrong; it is printed below
+  return error.message();  // LATHE_MAX_ISA is wrong; PrintVariables shows it
 }
 
 std::string Memory() {
@@ -85,7 +85,7 @@ std::string Gpus() {
   return std::to_string(VisibleGpus()) + models;
 }
 
-// What was built in, and what of it can be used here.
+// The devices that the program was built for, and those that it can use here.
 std::string Devices() {
   DeviceBackend* backend = FindDeviceBackend();
   if (backend == nullptr) return "CPU (this program was built without CUDA)";
@@ -105,7 +105,8 @@ std::string OneDnn() {
          std::to_string(version->patch);
 }
 
-// Those by which launchers, OpenMP and Accelerate are told what to do; no tokens.
+// Prints the variables that tell launchers, OpenMP and Accelerate what to do. Tokens such as
+// HF_TOKEN are left out.
 void PrintVariables() {
   constexpr std::string_view kPrefixes[] = {
       "RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MASTER_",
@@ -167,7 +168,7 @@ int RunEnv(const std::vector<std::string>& args) {
             << "\n- Instruction set: " << InstructionSet() << "\n- Cores: " << UsableCores()
             << " usable\n- Memory: " << Memory() << "\n- GPUs: " << Gpus()
             << "\n- Devices: " << Devices() << "\n- oneDNN: " << OneDnn() << '\n';
-  // A program without CUDA has said so.
+  // Devices() has already said so if the program has no CUDA.
   const bool has_devices = FindDeviceBackend() != nullptr;
   for (const std::string& line :
        has_devices ? DescribeDeviceLibraries() : std::vector<std::string>()) {

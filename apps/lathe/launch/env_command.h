@@ -1,4 +1,4 @@
-// `lathe env`: what a bug report should say about the machine and the set-up.
+// `lathe env`: prints what a bug report should say about the machine and the set-up.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace lathe {
 
-// `args` are those after "env". Returns the exit code.
+// `args` are the arguments after "env". Returns the exit code.
 int RunEnv(const std::vector<std::string>& args);
 
 }  // namespace lathe

@@ -33,7 +33,7 @@ int RunLaunch(const std::vector<std::string>& args) {
   FlagTable table(kUsage);
   table.StopAtPositional();
   AddLaunchFlags(table, flags);
-  const std::string help_text = table.Help();  // before parsing: it shows the defaults
+  const std::string help_text = table.Help();  // before parsing, because it shows the defaults
   std::vector<std::string> command;
   const int usage = ReportErrors(kUsageExitCode, [&] {
     command = table.Parse(args);
@@ -52,11 +52,11 @@ int RunLaunch(const std::vector<std::string>& args) {
     return 0;
   }
   LaunchOptions options = MakeLaunchOptions(flags, FindLaunchConfig(flags));
-  // At a terminal only one of those that srun --pty has started runs; and of several process
-  // groups a terminal's input reaches one, which the launcher's is.
+  // At a terminal neither is needed. srun --pty may start several launchers, but only one runs at
+  // the terminal. And a terminal's input reaches only one process group, which is the launcher's.
   if (isatty(STDIN_FILENO) == 0) {
     CheckOneLauncherEach(options.num_machines);
-    const int flags_of_input = fcntl(STDIN_FILENO, F_GETFL);  // nohup leaves one for writing
+    const int flags_of_input = fcntl(STDIN_FILENO, F_GETFL);  // write-only under nohup
     options.supervisor.pass_input = flags_of_input >= 0 && (flags_of_input & O_ACCMODE) != O_WRONLY;
   }
   return LaunchProgram(command, options);

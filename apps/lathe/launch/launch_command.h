@@ -6,8 +6,8 @@
 
 namespace lathe {
 
-// `args` are those after "launch". Returns the job's exit code; throws lathe::Error for what can't
-// be started.
+// `args` are the arguments after "launch". Returns the job's exit code. Throws lathe::Error for
+// what can't be started.
 int RunLaunch(const std::vector<std::string>& args);
 
 }  // namespace lathe

@@ -29,7 +29,7 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// A key's value and where it stands.
+// A key's value and its place in the file.
 class Value {
  public:
   Value(const std::string& path, std::string key, YAML::Node node)
@@ -57,7 +57,8 @@ class Value {
     throw Bad("true or false");
   }
   std::string Text() const { return Scalar("text"); }
-  // One of the names that Lathe knows, or an error that tells what it doesn't do from a slip.
+  // Returns the value if it is one of `names`. Otherwise throws; the error for `refused` says that
+  // Lathe does not do this, any other one that the value is wrong.
   std::string Choice(std::initializer_list<std::string> names,
                      std::initializer_list<std::string> refused) const {
     const std::string text = Text();
@@ -67,7 +68,7 @@ class Value {
     for (const std::string& name : names) wanted += (wanted.empty() ? "" : ", ") + name;
     throw Bad("one of " + wanted);
   }
-  // In YAML, on one line.
+  // The value as YAML on one line.
   std::string InYaml() const { return Render(node_); }
   const std::string& key() const { return key_; }
   bool IsEmpty() const { return node_.IsNull() || (!node_.IsScalar() && node_.size() == 0); }
@@ -115,7 +116,8 @@ class Value {
 
 using Keys = std::map<std::string, std::function<void(const Value&)>>;
 
-// What to do with each key's value, unless it is null.
+// Returns the function that puts a key's value into `config`, for each key. Values that are null
+// are skipped.
 Keys KeysOf(LaunchConfig& config) {
   const auto keep = [&](const Value& v) { config.others[v.key()] = v.InYaml(); };
   const auto refuse_unless_empty = [](const Value& v) {
@@ -135,7 +137,7 @@ Keys KeysOf(LaunchConfig& config) {
        [&](const Value& v) {
          config.mixed_precision = v.Choice({"no", "bf16", "fp16"}, {"fp8"});
        }},
-      // As early versions of Accelerate wrote it; mixed_precision goes first.
+      // Early versions of Accelerate wrote fp16; mixed_precision overrides it.
       {"fp16",
        [&](const Value& v) {
          if (v.Bool() && !config.mixed_precision) config.mixed_precision = "fp16";
@@ -175,7 +177,7 @@ Keys KeysOf(LaunchConfig& config) {
       keep(v);
     };
   }
-  // TPUs' and Python's, and what makes programs only faster.
+  // Keys for TPUs and Python, and keys that only make programs faster.
   for (const char* key : {"main_training_function", "downcast_bf16", "tpu_name", "tpu_zone",
                           "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
                           "dynamo_config", "dynamo_backend", "ipex_config", "use_xpu"}) {
@@ -201,7 +203,7 @@ YAML::Node ParseYaml(const std::string& path) {
 
 bool IsGpuList(const std::string& text) {
   if (text == "all") return true;
-  bool digit = false;  // before this place
+  bool digit = false;  // whether the character before is a digit
   for (const char c : text) {
     if (c == ',' ? !digit : std::isdigit(static_cast<unsigned char>(c)) == 0) return false;
     digit = c != ',';
@@ -259,7 +261,7 @@ LaunchConfig ReadLaunchConfig(const std::string& path) {
 std::string FormatLaunchConfig(const LaunchConfig& config) {
   YAML::Emitter out;
   const auto name = [&](const char* key) { out << YAML::Key << key << YAML::Value; };
-  // Quoted, or Python would read `no` as false.
+  // Quoted, because Python would read an unquoted `no` as false.
   const auto text = [&](const char* key, const std::string& value) {
     name(key);
     out << YAML::SingleQuoted << value;
@@ -272,7 +274,7 @@ std::string FormatLaunchConfig(const LaunchConfig& config) {
     name(key);
     out << value;
   };
-  // What Accelerate has always written, unless the file said otherwise.
+  // Adds the keys that Accelerate always writes, with their usual values, unless the file had them.
   std::map<std::string, std::string> others = config.others;
   others.insert({{"downcast_bf16", "\"no\""},
                  {"enable_cpu_affinity", "false"},

@@ -1,4 +1,4 @@
-// Accelerate's default_config.yaml: how `lathe launch` starts a job where no option says otherwise.
+// Accelerate's default_config.yaml: how `lathe launch` starts a job unless options say otherwise.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,27 @@ struct LaunchConfig {
   std::optional<std::string> main_process_ip;
   std::optional<int64_t> main_process_port;
   std::string gpu_ids = "all";  // or "0,2"
-  // Keys that mean something to Accelerate alone, and their values in YAML, on a line each.
+  // The keys that only Accelerate uses, with their values as one line of YAML.
   std::map<std::string, std::string> others;
 
   bool OnCpu() const { return use_cpu || distributed_type == "MULTI_CPU"; }
 };
 
-// Whether `text` may stand for LaunchConfig::gpu_ids.
+// Returns true if `text` is valid for LaunchConfig::gpu_ids: "all", or numbers with commas between
+// them.
 bool IsGpuList(const std::string& text);
 
-// $HF_HOME/accelerate/default_config.yaml, where HF_HOME is ~/.cache/huggingface unless it is set.
+// $HF_HOME/accelerate/default_config.yaml. If HF_HOME is not set, it is $XDG_CACHE_HOME/huggingface
+// or ~/.cache/huggingface.
 std::string DefaultConfigPath();
 
-// All keys that Accelerate writes are understood; those that have no meaning here (TPUs, Python)
-// are kept as they are. Throws `file:line: ...` for what is no YAML, an unknown key, a value of the
-// wrong type or out of range, and for what Lathe does not do (FSDP, DeepSpeed, fp8, ...).
+// Reads the file. All keys that Accelerate writes are understood; those without a meaning here (for
+// TPUs, Python) are kept as they are. Throws `file:line: ...` for what is no YAML, for unknown keys
+// and for values of the wrong type or out of range. Also throws for what Lathe does not do (FSDP,
+// DeepSpeed, fp8, ...).
 LaunchConfig ReadLaunchConfig(const std::string& path);
 
-// As a file that both Lathe and Accelerate read.
+// Returns the text of a file that both Lathe and Accelerate read.
 std::string FormatLaunchConfig(const LaunchConfig& config);
 
 }  // namespace lathe

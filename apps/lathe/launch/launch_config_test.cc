@@ -1,4 +1,4 @@
-// The file behind `lathe launch`, and `lathe config`, which writes it.
+// Tests the configuration file of `lathe launch`, and `lathe config`, which writes it.
 #include "lathe/apps/lathe/launch/launch_config.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ class LaunchConfigTest : public CliTest {
   void SetUp() override {
     CliTest::SetUp();
     setenv("HF_HOME", Path("hf").c_str(), 1);
-    setenv("CUDA_VISIBLE_DEVICES", "", 1);  // the same questions on every machine
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);  // so that every machine asks the same questions
   }
   ~LaunchConfigTest() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
   LaunchConfig Parse(const std::string& text) const {
@@ -167,7 +167,7 @@ TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
   EXPECT_EQ(config.mixed_precision, "bf16");
   EXPECT_TRUE(config.use_cpu);
 
-  // Asked again, it proposes what it knows; several machines need more answers.
+  // The next time, it proposes the answers that it knows. Several machines need more answers.
   run = Config({}, "\n2\n2\n1\n\nnode0\n\n5\n6\n\n");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_NE(run.out.find("Please answer with a whole number from 0 to 1."), std::string::npos);
@@ -180,12 +180,12 @@ TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
   EXPECT_EQ(config.num_processes, 6);
   EXPECT_EQ(config.mixed_precision, "bf16");
 
-  // Launch finds it.
+  // `lathe launch` finds the file.
   EXPECT_EQ(
       RunProgram("lathe", {"launch", "sh", "-c", "test $RANK = 3 && echo $MASTER_ADDR; :"}).out,
       "node0\n");
 
-  // One machine again has no place among others.
+  // Back on one machine, the file has no place among several machines.
   ASSERT_EQ(Config({}, "\n1\n2\n\n").exit_code, 0);
   config = ReadLaunchConfig(Path(kWritten));
   EXPECT_EQ(config.distributed_type, "MULTI_CPU");
@@ -202,7 +202,7 @@ TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
   EXPECT_EQ(config.main_process_ip, std::nullopt);
 }
 
-// What only Accelerate reads stays in the file, and means there what it meant.
+// Keys that only Accelerate reads stay in the file and keep their meaning there.
 TEST_F(LaunchConfigTest, AskingAgainDropsNothing) {
   Write("file.yaml", R"(compute_environment: LOCAL_MACHINE
 distributed_type: MULTI_GPU

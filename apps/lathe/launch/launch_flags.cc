@@ -89,7 +89,7 @@ bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config) {
 
 namespace {
 
-// Who asks for GPUs is not to train on the CPU without a word.
+// Throws if the user asked for GPUs and there are none, instead of training on the CPU silently.
 void CheckGpus(const LaunchFlags& flags, const LaunchConfig& config, int num_gpus) {
   std::string by;
   if (config.distributed_type == "MULTI_GPU") by = "the configuration's distributed_type MULTI_GPU";
@@ -101,12 +101,13 @@ void CheckGpus(const LaunchFlags& flags, const LaunchConfig& config, int num_gpu
   }
 }
 
-// How many GPUs "2,0" are. CUDA would stop looking at the first that isn't there.
+// Returns the number of GPUs in a list such as "2,0". Throws for a GPU that isn't installed,
+// because CUDA would stop looking there, and for one that is named twice.
 int CountGpus(const std::string& name, const std::string& gpu_ids, int installed) {
   std::set<int> ids;
   std::istringstream list(gpu_ids);
   for (std::string text; std::getline(list, text, ',');) {
-    int id = installed;  // too large a number is as bad as one that is not there
+    int id = installed;  // stays so if the number is too large to read
     std::from_chars(text.data(), text.data() + text.size(), id);
     if (id >= installed) {
       throw UsageError(
@@ -124,13 +125,13 @@ int CountGpus(const std::string& name, const std::string& gpu_ids, int installed
 
 LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
                                 int num_gpus, int installed_gpus) {
-  constexpr int64_t kUsualPort = 29500;  // torchrun's and Accelerate's
+  constexpr int64_t kUsualPort = 29500;  // as torchrun and Accelerate use
   const LaunchConfig config = file.value_or(LaunchConfig());
   LaunchOptions options;
   options.num_gpus = num_gpus;
   options.num_machines = static_cast<int>(flags.num_machines.value_or(config.num_machines));
   const bool one_machine = options.num_machines == 1;
-  // A job on this machine alone has nothing of its place among those in the file.
+  // A job on this machine alone ignores the place among several machines that the file gives it.
   options.machine_rank =
       static_cast<int>(flags.machine_rank.value_or(one_machine ? 0 : config.machine_rank));
   std::string ip = flags.main_process_ip;
@@ -170,7 +171,7 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
                     installed_gpus);
       options.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu_ids);
     }
-    // What is exported for other programs doesn't count.
+    // Overrides variables that the user has exported for other programs.
     if (flags.AskForGpus() || config.distributed_type == "MULTI_GPU") {
       options.environment.emplace_back("ACCELERATE_USE_CPU", "false");
       options.environment.emplace_back("LATHE_USE_GPU", "1");

@@ -1,5 +1,5 @@
-// The options of `lathe launch` that `lathe test` has, too, and what they, a configuration file and
-// this machine make together.
+// The options that `lathe launch` and `lathe test` have in common, and how they combine with a
+// configuration file and this machine's GPUs.
 //
 //   LaunchFlags flags;
 //   FlagTable table(kUsage);
@@ -26,26 +26,27 @@ struct LaunchFlags {
   int64_t num_threads_per_process = 0;
   std::optional<int64_t> timeout;  // seconds
   bool tag_output = false, help = false;
-  // Accelerate's, of no effect.
+  // Accelerate's options that have no effect here.
   std::string rdzv_backend, dynamo_backend;
   bool same_network = true;
 
   bool AskForGpus() const { return multi_gpu || !gpu_ids.empty(); }
 };
 
-// Two groups: options, with --help, and those for several machines.
+// Adds two groups: general options, including --help, and options for several machines.
 void AddLaunchFlags(FlagTable& table, LaunchFlags& flags);
 
-// Of the file that was named, or the usual one if it is there.
+// Reads the file that --config_file names, or the default one if it exists. Otherwise returns
+// nullopt.
 std::optional<LaunchConfig> FindLaunchConfig(const LaunchFlags& flags);
 
-// What a job has where neither flags nor file say otherwise.
-std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config);  // "": nobody says
+// The precision, and whether the job computes on the CPU. The flags override the file.
+std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config);  // "": neither says
 bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config);
 
-// Flags go before the file, which goes before what this machine has. `num_gpus`: those that the
-// program can use; `installed_gpus`: those that gpu_ids counts. Throws UsageError for what doesn't
-// go together.
+// Combines the flags, the file and this machine's GPUs. Flags override the file, which overrides
+// defaults. `num_gpus`: the GPUs that the program can use; `installed_gpus`: those that gpu_ids
+// numbers. Throws UsageError for options that don't go together.
 LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
                                 int num_gpus = VisibleGpus(), int installed_gpus = InstalledGpus());
 

@@ -1,4 +1,4 @@
-// What flags, a configuration file and a machine's GPUs make together.
+// Tests how flags, a configuration file and a machine's GPUs combine.
 #include "lathe/apps/lathe/launch/launch_flags.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(LaunchFlags, ChosenGpus) {
   const LaunchOptions options = Made(Parsed({"--gpu_ids", "0,2"}), std::nullopt, 4);
   EXPECT_EQ(options.num_processes, 2);
   EXPECT_EQ(Variable(options, "CUDA_VISIBLE_DEVICES"), "0,2");
-  // Flags go before the file.
+  // Flags override the file.
   EXPECT_EQ(Variable(Made({}, MultiGpu(2, "1,3"), 4), "CUDA_VISIBLE_DEVICES"), "1,3");
   EXPECT_EQ(
       Variable(Made(Parsed({"--gpu_ids", "3,0"}), MultiGpu(2, "1,3"), 4), "CUDA_VISIBLE_DEVICES"),
@@ -88,7 +88,7 @@ TEST(LaunchFlags, ChosenGpus) {
             "the configuration's gpu_ids is 0,1, and this machine has 1 GPU");
   EXPECT_EQ(Refusal(Parsed({"--gpu_ids", "1,1"}), std::nullopt, 4),
             "--gpu_ids 1,1 has GPU 1 twice");
-  // Whatever CUDA_VISIBLE_DEVICES leaves.
+  // --gpu_ids numbers the installed GPUs, whatever CUDA_VISIBLE_DEVICES leaves of them.
   EXPECT_EQ(MakeLaunchOptions(Parsed({"--gpu_ids", "1,2"}), std::nullopt, 0, 4).num_processes, 2);
   EXPECT_EQ(Refusal(Parsed({"--num_processes", "3", "--gpu_ids", "0,1"}), std::nullopt, 4),
             "there are 3 processes but 2 GPUs on this machine");
@@ -109,7 +109,7 @@ TEST(LaunchFlags, WhoAsksForGpusIsNotGivenTheCpu) {
             "--cpu and --gpu_ids don't go together");
 }
 
-// What is exported for other programs.
+// Asking for GPUs overrides variables that were exported for other programs.
 TEST(LaunchFlags, GpusThatWereAskedForGoBeforeTheEnvironment) {
   EXPECT_EQ(Variable(Made({}, MultiGpu(2), 2), "ACCELERATE_USE_CPU"), "false");
   EXPECT_EQ(Variable(Made({}, MultiGpu(2), 2), "LATHE_USE_GPU"), "1");
@@ -128,7 +128,7 @@ TEST(LaunchFlags, MachineRanksThatNoMachineHas) {
   }
 }
 
-// A file for several machines has no say where there is one.
+// On one machine, the rank, address and port of a file for several machines are ignored.
 TEST(LaunchFlags, OneMachineOfAFileForSeveral) {
   LaunchConfig file;
   file.distributed_type = "MULTI_CPU";

@@ -1,4 +1,4 @@
-// `lathe launch` and `lathe env` as a user runs them.
+// Runs `lathe launch` and `lathe env` as a user does.
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
@@ -28,7 +28,7 @@ class LaunchTest : public CliTest {
     for (const char* name : {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "LATHE_USE_GPU"})
       unsetenv(name);
   }
-  // Runs `script` in ranks on the CPU, whatever the machine has.
+  // Runs `script` in ranks on the CPU, even if the machine has GPUs.
   RunResult Launch(Args options, const std::string& script, const RunOptions& run = {}) const {
     options.insert(options.begin(), {"launch", "--cpu"});
     options.insert(options.end(), {"sh", "-c", script});
@@ -73,7 +73,7 @@ TEST_F(LaunchTest, TheProgramKeepsItsArguments) {
     EXPECT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(run.out, "--help -h --num_processes 9 -- true\n");
   }
-  // `true` is a program here and no value of --cpu.
+  // `true` is the program here, not a value of --cpu.
   EXPECT_EQ(RunProgram("lathe", {"launch", "--cpu", "true"}).exit_code, 0);
   EXPECT_EQ(RunProgram("lathe", {"launch", "--cpu", "false"}).exit_code, 1);
 }
@@ -196,7 +196,7 @@ TEST_F(LaunchTest, OneMachineOfSeveralInTheFile) {
   const std::string file = Path("several.yaml");
   EXPECT_EQ(SortedLines(Launch({"--config_file", file}, print).out),
             (Args{"2 of 4 at 10.1.2.3:29511", "3 of 4 at 10.1.2.3:29511"}));
-  // Alone, it is nobody's second machine.
+  // On one machine, the machine_rank in the file is ignored.
   const RunResult alone = Launch({"--config_file", file, "--num_machines", "1", "--num_processes",
                                   "1", "--main_process_port", "0"},
                                  print);
@@ -214,7 +214,7 @@ TEST_F(LaunchTest, EnvDescribesTheSetUp) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << " is missing in\n" << run.out;
   }
   EXPECT_EQ(run.out.find("secret"), std::string::npos);
-  // With CUDA, the version of each library, or why there is none.
+  // A program with CUDA prints the version of each library, or why it is missing.
   if (run.out.find("without CUDA") == std::string::npos) {
     for (const char* library : {"cuBLASLt ", "cuDNN ", "NCCL "}) {
       const std::string line = std::string("- Library for GPUs: ") + library;
@@ -231,7 +231,7 @@ TEST_F(LaunchTest, EnvDescribesTheSetUp) {
   unsetenv("HF_TOKEN");
   unsetenv("OMP_NUM_THREADS");
 
-  // What a rank of this very program sees.
+  // `lathe env` in ranks shows the variables that the launcher sets.
   run = RunProgram("lathe", {"launch", "--cpu", "--num_processes", "2", "apps/lathe/lathe", "env"});
   for (const char* part : {"    RANK=0\n", "    RANK=1\n", "    ACCELERATE_USE_CPU=1\n"}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << " is missing in\n" << run.out;

@@ -19,7 +19,7 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kVocab = 700;  // large enough for its table to be sent by rows
+constexpr int64_t kVocab = 700;  // so large that the table's gradient is exchanged by rows
 constexpr int64_t kNumLabels = 3, kTrainSamples = 45, kEvalSamples = 21, kBatchSize = 8;
 constexpr int64_t kAccumulation = 4;  // 6 batches an epoch: windows of 4 and 2
 constexpr int kEpochs = 15;
@@ -28,7 +28,8 @@ constexpr char kConfig[] =
     R"({"model_type": "bert", "vocab_size": 700, "hidden_size": 32, "num_hidden_layers": 2,
         "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 32})";
 
-// A text has words of its class alone; every tenth label of the training doesn't count.
+// Makes texts whose words belong to their class alone. With `ignore_some`, every tenth label
+// doesn't count.
 TokenizedDataset MakeData(int64_t size, bool ignore_some) {
   constexpr int64_t kWordsOfClass = kVocab / kNumLabels;
   TokenizedDataset data;
@@ -91,7 +92,7 @@ void CheckFinite(const std::vector<double>& values, const std::string& what) {
   }
 }
 
-// --- collectives, each with what it says is wrong ---
+// --- Checks of collectives. Each returns what is wrong, or "". ---
 
 template <typename T>
 std::string Expect(const Tensor& tensor, const std::vector<T>& expected) {
@@ -105,7 +106,7 @@ std::string Expect(const Tensor& tensor, const std::vector<T>& expected) {
   return problem.str();
 }
 
-// Rank r has r + 1 rows.
+// Rank r gives r + 1 rows.
 std::string CheckGather(Accelerator& accelerator) {
   const auto rows_of = [](int rank) {
     return std::vector<float>(static_cast<size_t>(2 * (rank + 1)), static_cast<float>(rank) + 0.5f);
@@ -129,7 +130,7 @@ std::string CheckGatherObject(Accelerator& accelerator) {
   return "";
 }
 
-// Ranks have 1, 2, ... and 0, -1, ...
+// Rank r gives r + 1 and -r.
 std::string CheckReduce(Accelerator& accelerator) {
   const auto n = static_cast<float>(accelerator.num_processes());
   const auto r = static_cast<float>(accelerator.process_index());

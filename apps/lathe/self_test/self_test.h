@@ -6,10 +6,10 @@
 
 namespace lathe {
 
-// As the process that the environment says this one is, on the device that it says. The training
-// has all that makes several processes harder than one: dropout, accumulation with a short last
-// window, an uneven last batch, labels that don't count, clipping, a table that is exchanged by
-// rows. `notes` is AcceleratorOptions::notes.
+// Runs as the rank and on the device that the environment gives. The training has everything that
+// makes several processes harder than one. It has dropout, gradient accumulation with a short last
+// window, an uneven last batch, labels that don't count and clipping. It also has a table whose
+// gradient is exchanged by rows. `notes` is AcceleratorOptions::notes.
 SelfTestReport RunSelfTest(bool notes);
 
 }  // namespace lathe

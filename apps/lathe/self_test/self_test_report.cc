@@ -31,7 +31,8 @@ std::string CheckRanks(const std::vector<SelfTestReport>& several) {
   return "";
 }
 
-// All ranks' word on what each rank has checked by itself.
+// Merges the checks of collectives that each rank made by itself: a check has a problem if any rank
+// found one.
 std::vector<SelfTestCheck> Collectives(const std::vector<SelfTestReport>& several) {
   std::vector<SelfTestCheck> checks = several.front().collectives;
   for (SelfTestCheck& check : checks) check.problem.clear();
@@ -48,7 +49,7 @@ std::vector<SelfTestCheck> Collectives(const std::vector<SelfTestReport>& severa
   return checks;
 }
 
-// What `several` are compared with.
+// The name of what `several` are compared with.
 std::string Reference(const std::vector<SelfTestReport>& several) {
   return several.front().device.empty() ? "one process" : "the CPU";
 }
@@ -130,11 +131,11 @@ std::string CheckEvaluated(const SelfTestReport& one, const std::vector<SelfTest
   return "";
 }
 
-// Logits may be 0: they are compared with the largest.
+// A logit may be 0, so differences are compared with the largest logit.
 std::string CheckLogits(const SelfTestReport& one, const std::vector<SelfTestReport>& several) {
   double largest = 0;
   for (const double logit : one.logits) largest = std::max(largest, std::abs(logit));
-  constexpr double kWiden = 10;  // they have seen all steps' differences
+  constexpr double kWiden = 10;  // logits add up the differences of all steps
   const double limit = kWiden * SelfTestLimit(one, several.front()) * largest;
   for (const SelfTestReport& report : several) {
     if (report.logits.size() != one.logits.size()) {
@@ -195,10 +196,10 @@ SelfTestReport ReadSelfTestReport(const std::string& path) {
   }
 }
 
-// Ten times and more what 1 to 16 processes were seen to differ by. A gradient that is wrong by a
-// thousandth shows within a few steps. A GPU's functions and products round otherwise from the
-// first step on; those of 16 bits are compared with each other, and float16, which the CPU hasn't,
-// with float32.
+// The limits are at least ten times the differences that were seen with 1 to 16 processes. A
+// gradient that is wrong by a thousandth exceeds them within a few steps. A GPU's functions and
+// products round differently from the first step on. Its bfloat16 is compared with the CPU's, and
+// its float16 with float32, because the CPU has no float16.
 double SelfTestLimit(const SelfTestReport& one, const SelfTestReport& tested) {
   const bool narrow = tested.mixed_precision != "no" || tested.tf32;
   if (!tested.device.empty()) return narrow ? 5e-2 : 1e-4;
@@ -209,7 +210,7 @@ std::vector<SelfTestCheck> CompareSelfTests(const SelfTestReport& one,
                                             const std::vector<SelfTestReport>& several) {
   std::vector<SelfTestCheck> checks = {CheckLearning(one),
                                        {"all processes took part", CheckRanks(several)}};
-  // One process's collectives have nothing to do.
+  // Collectives of a single process have nothing to do.
   const bool alone = several.front().world_size == 1;
   if (!alone) {
     for (SelfTestCheck& check : Collectives(several)) checks.push_back(std::move(check));
@@ -224,7 +225,7 @@ std::vector<SelfTestCheck> CompareSelfTests(const SelfTestReport& one,
 
 namespace {
 
-// "2 processes on the CPU in bfloat16"
+// Returns, for example, "2 processes on the CPU in bfloat16".
 std::string SetUp(const SelfTestReport& report) {
   const std::string& precision = report.mixed_precision;
   return absl::StrCat(

@@ -1,4 +1,4 @@
-// What the processes of `lathe test` find out, and what is right about it.
+// The reports of the processes of `lathe test`, and the checks of these reports.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@ namespace lathe {
 
 struct SelfTestCheck {
   std::string name;
-  std::string problem;  // empty: all is well
+  std::string problem;  // empty if all is well
   std::string detail = {};
   bool operator==(const SelfTestCheck&) const = default;
 };
 
-// Of one process.
+// The report of one process.
 struct SelfTestReport {
   int rank = 0, world_size = 1, local_world_size = 1;
   std::string mixed_precision = "no";
-  std::string device = {};           // what computed, in words; empty: the CPU
-  bool tf32 = false;                 // there: products of float32 round their inputs
-  std::vector<double> losses;        // of each step, over all processes' samples
-  std::vector<std::string> weights;  // a digest of each rank's after the last step
-  std::vector<int64_t> evaluated;    // the samples, in the order in which evaluation met them
-  std::vector<double> logits;        // theirs, as many for each
+  std::string device = {};           // the device, in words; empty: the CPU
+  bool tf32 = false;                 // float32 products there round their inputs to TF32
+  std::vector<double> losses;        // of each step, over the samples of all processes
+  std::vector<std::string> weights;  // a digest of each rank's weights after the last step
+  std::vector<int64_t> evaluated;    // the samples, in the order in which the evaluation met them
+  std::vector<double> logits;        // of these samples, equally many for each
   std::vector<SelfTestCheck> collectives;
   bool operator==(const SelfTestReport&) const = default;
 };
@@ -32,15 +32,15 @@ struct SelfTestReport {
 void WriteSelfTestReport(const SelfTestReport& report, const std::string& path);
 SelfTestReport ReadSelfTestReport(const std::string& path);
 
-// How far the losses of `tested` may be from those of one process on the CPU, as a share of them:
-// sums have another order.
+// The largest relative difference that is allowed between the losses of `tested` and those of one
+// process on the CPU. They differ because sums are added in another order.
 double SelfTestLimit(const SelfTestReport& one, const SelfTestReport& tested);
 
-// What must hold between the training in one process on the CPU and that in several there, or in
-// one on a GPU. `several` has those of this machine, at least one.
+// Compares the training in one process on the CPU with that in several processes there, or on GPUs.
+// `several` holds the reports of this machine's processes, at least one.
 std::vector<SelfTestCheck> CompareSelfTests(const SelfTestReport& one,
                                             const std::vector<SelfTestReport>& several);
-// The same as lines for people. Throws, naming what failed, unless all is well.
+// Prints the checks as lines for people. Throws, naming what failed, unless all is well.
 void PrintSelfTest(std::ostream& out, const SelfTestReport& one,
                    const std::vector<SelfTestReport>& several);
 

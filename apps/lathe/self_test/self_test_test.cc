@@ -1,4 +1,4 @@
-// `lathe test`: what it makes of reports, and the command as a user runs it.
+// Tests `lathe test`: the checks of reports, and the command as a user runs it.
 #include <cstdlib>
 #include <functional>
 #include <future>
@@ -24,7 +24,7 @@ SelfTestReport OneProcess() {
           .collectives = {{"Gather", ""}, {"Reduce", ""}}};
 }
 
-// Of one machine's two ranks.
+// The reports of two ranks on one machine, with differences that are allowed.
 Reports TwoProcesses() {
   Reports reports(2, OneProcess());
   for (int rank = 0; rank < 2; ++rank) {
@@ -38,7 +38,7 @@ Reports TwoProcesses() {
   return reports;
 }
 
-// "name: problem" of the checks that fail.
+// Returns "name: problem" of the checks that fail.
 std::vector<std::string> Failures(const SelfTestReport& one, const Reports& several) {
   std::vector<std::string> failures;
   for (const SelfTestCheck& check : CompareSelfTests(one, several)) {
@@ -128,7 +128,7 @@ TEST(SelfTestReport, AGpuIsComparedWithTheCpu) {
   other.tf32 = true;
   EXPECT_EQ(Failures(one, {other}), Args{});
   other.tf32 = false;
-  other.mixed_precision = "fp16";  // as the CPU has no float16, against its float32
+  other.mixed_precision = "fp16";  // compared with float32, because the CPU has no float16
   EXPECT_EQ(Failures(one, {other}), Args{});
   std::ostringstream out;
   PrintSelfTest(out, one, {other});
@@ -240,7 +240,7 @@ TEST_F(TestCommand, TwoMachines) {
 }
 
 TEST_F(TestCommand, ATrainingThatFails) {
-  // Its report can't be written.
+  // The training fails because its report can't be written.
   const RunResult run = RunProgram("lathe", {"test", "--cpu"}, {.max_file_bytes = 100});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_EQ(run.out, "");

@@ -36,17 +36,17 @@ constexpr char kUsage[] =
     "one. Where there are GPUs, a process trains on each, or as many as --num_processes\n"
     "says. On the CPU there are 2 unless more are asked for.\n";
 
-// What comes before the folder for reports where this program is a process of a job. The reference
-// job prints no notes, since the tested job prints them.
+// The argument before the folder for reports, if this program runs as a rank of a job. The
+// reference job prints no notes, since the tested job prints them.
 constexpr char kAsRank[] = "as-rank", kAsReference[] = "as-reference";
 
-// GPUs that this very program can use.
+// The number of GPUs that this program can use.
 int UsableGpus() {
   DeviceBackend* backend = FindDeviceBackend();
   return backend == nullptr ? 0 : backend->Count();
 }
 
-// The job that is tested, and the one process that it is compared with.
+// The job that is tested, and the job of one process that it is compared with.
 struct TestedJobs {
   LaunchOptions tested, reference;
 };
@@ -58,8 +58,8 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
   const int64_t machines = flags.num_machines.value_or(config.num_machines);
   const std::optional<int64_t> said =
       flags.num_processes ? flags.num_processes : config.num_processes;
-  // A GPU serves one process, so more of them than there are GPUs mean the CPU unless a file says
-  // otherwise. Machines are taken to be alike.
+  // A GPU serves one process. So more processes than GPUs use the CPU, unless a file says
+  // otherwise. All machines are taken to have the same number of GPUs.
   if (!flags.cpu && !file && !flags.AskForGpus() &&
       (gpus == 0 || said.value_or(0) > gpus * machines))
     flags.cpu = true;
@@ -100,7 +100,7 @@ class TemporaryFolder {
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  // A new folder in it.
+  // Makes a folder in it.
   std::string Make(const std::string& name) const {
     fs::create_directory(path_ / name);
     return (path_ / name).string();
@@ -110,7 +110,7 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-// Starts ranks of this program, kAsRank or kAsReference, that leave their reports in `folder`.
+// Starts ranks of this program as kAsRank or kAsReference. They leave their reports in `folder`.
 int LaunchRanks(const LaunchOptions& options, const char* role, const std::string& folder) {
   const std::string program = fs::read_symlink("/proc/self/exe").string();
   return LaunchProgram({program, "test", role, folder}, options);
@@ -135,7 +135,8 @@ int RunRank(const std::string& role, const std::string& folder) {
   return 0;
 }
 
-// Of a signal the launcher has told, or the user knows.
+// Returns the exit code of a job that a signal ended: the launcher has reported it, or the user
+// knows. Throws for other codes.
 int EndWith(int exit_code, const std::string& what) {
   if (exit_code > 128) return exit_code;
   throw Error(absl::StatusCode::kInternal,
@@ -143,7 +144,7 @@ int EndWith(int exit_code, const std::string& what) {
 }
 
 int TestSetUp(const LaunchFlags& flags) {
-  // The runs are short, and other programs may want the cores for which threads would wait.
+  // Waiting threads should not spin: the runs are short, and other programs may want the cores.
   setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   const TestedJobs jobs = ChooseJobs(flags);
   const TemporaryFolder temporary;
@@ -168,7 +169,7 @@ int RunTest(const std::vector<std::string>& args) {
   LaunchFlags flags;
   FlagTable table(kUsage);
   AddLaunchFlags(table, flags);
-  const std::string help_text = table.Help();  // before parsing: it shows the defaults
+  const std::string help_text = table.Help();  // before parsing, because it shows the defaults
   const int usage = ReportErrors(kUsageExitCode, [&] {
     const std::vector<std::string> rest = table.Parse(args);
     if (!rest.empty()) throw InvalidArgument("unknown argument \"" + rest[0] + "\"");

@@ -1,4 +1,4 @@
-// `lathe test`: whether this machine, or the job that is configured, trains rightly.
+// `lathe test`: checks that this machine, or the configured job, trains correctly.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace lathe {
 
-// `args` are those after "test". Returns 0 if all is well; throws lathe::Error naming what failed.
+// `args` are the arguments after "test". Returns 0 if all is well. Throws lathe::Error naming what
+// failed.
 int RunTest(const std::vector<std::string>& args);
 
 }  // namespace lathe

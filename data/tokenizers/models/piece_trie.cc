@@ -12,8 +12,8 @@ PieceTrie::PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces) {
                            [](const auto& a, const auto& b) { return a.first == b.first; }),
                pieces.end());
 
-  // Breadth first: each node stands for the sorted pieces [begin, end) that share its first `depth`
-  // bytes.
+  // Makes the nodes breadth first. Each stands for the sorted pieces [begin, end), which share
+  // their first `depth` bytes.
   struct Range {
     size_t begin, end, depth;
   };

@@ -1,5 +1,5 @@
-// A vocabulary's pieces by their bytes: all that begin at one place of a text are found in one
-// walk.
+// PieceTrie: a trie of a vocabulary's pieces over their bytes. One walk finds all pieces that begin
+// at one place of a text.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ class PieceTrie {
   static constexpr uint32_t kRoot = 0;
 
   PieceTrie() = default;
-  // Pieces and their ids, from 0 on, in any order; of equal ones the largest id counts. The empty
-  // piece matches nothing.
+  // Takes pieces and their ids, which are 0 or more, in any order. If pieces are equal, the largest
+  // id counts. The empty piece matches nothing.
   explicit PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces);
 
-  // The node one byte further; kRoot if no piece goes on so.
+  // The child of `node` for the byte `label`; kRoot if no piece continues so.
   uint32_t Child(uint32_t node, uint8_t label) const;
-  // The piece that ends there; -1: none does.
+  // The id of the piece that ends at `node`; -1 if none does.
   int32_t id(uint32_t node) const { return nodes_[node].id; }
 
  private:
@@ -30,7 +30,7 @@ class PieceTrie {
     uint16_t num_children = 0;
     uint8_t label = 0;
   };
-  std::vector<Node> nodes_ = {Node{}};  // children of a node are neighbours, sorted by label
+  std::vector<Node> nodes_ = {Node{}};  // the children of a node are adjacent, sorted by label
 };
 
 }  // namespace lathe

@@ -1,6 +1,7 @@
-// The SentencePiece library behind a wall: its header declares absl::string_view itself, which no
-// file that includes Abseil can bear. So this one includes neither, and reports errors as
-// std::runtime_error, whose text says what failed but not where in the library's sources.
+// SentencePieceLibrary: wraps the SentencePiece library and hides its header. That header declares
+// absl::string_view itself, so no file that includes Abseil can include it. This header includes
+// neither. It reports errors as std::runtime_error: the text says what failed, but not where in the
+// library's sources.
 #pragma once
 
 #include <memory>
@@ -10,10 +11,10 @@
 
 namespace lathe {
 
-// Thread-safe once made.
+// Thread-safe once constructed.
 class SentencePieceLibrary {
  public:
-  // `model`: the bytes of a .model file.
+  // `model` holds the bytes of a .model file.
   explicit SentencePieceLibrary(const std::string& model);
   ~SentencePieceLibrary();
 

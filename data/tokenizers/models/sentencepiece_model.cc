@@ -24,7 +24,7 @@ class WireReader {
     uint64_t integer = 0;    // varint and fixed32
     std::string_view bytes;  // length-delimited
   };
-  // The next field; nothing at the end and after an error.
+  // Returns the next field, or nullopt at the end and after an error.
   std::optional<Field> Next() {
     if (bytes_.empty() || !ok_) {
       return std::nullopt;
@@ -128,7 +128,7 @@ class SentencePieceModel : public SubwordModel {
     }
     std::vector<std::string> parts = library_.Encode(number);
     for (size_t i = 0; i < parts.size(); ++i) {
-      // The library starts a new word here, the text doesn't.
+      // The library starts a new word here, but the text does not.
       if (i == 0 && !starts_word && parts[0].starts_with(kSpace)) {
         parts[0].erase(0, kSpace.size());
       }

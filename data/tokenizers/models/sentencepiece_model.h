@@ -1,5 +1,5 @@
-// A SentencePiece .model file: read by the library for encoding, and taken apart for a
-// tokenizer.json.
+// Reads a SentencePiece .model file: with the library for encoding, and field by field for
+// conversion to a tokenizer.json.
 #pragma once
 
 #include <memory>
@@ -23,19 +23,19 @@ struct SentencePieceModelInfo {
 };
 
 // Reads the few fields of the ModelProto message that conversion needs. Throws DataLoss `path: ...`
-// if `bytes` is no such message.
+// if `bytes` is not such a message.
 SentencePieceModelInfo ParseSentencePieceModel(const std::string& bytes, const std::string& path);
 
-// How the ids of a model family differ from SentencePiece's own.
+// The differences between the ids of a model family and SentencePiece's own.
 struct SentencePieceIds {
-  std::vector<std::string> first_tokens;  // come before the model's pieces
+  std::vector<std::string> first_tokens;  // the family's first tokens, before the model's pieces
   int32_t offset = 0;                     // added to a piece's own id
-  int32_t unk_id = 0;                     // what SentencePiece's unknown becomes
-  bool split_digit_comma = false;         // ALBERT: `9,` as a piece is cut before the comma
+  int32_t unk_id = 0;                     // the id of a piece that SentencePiece doesn't know
+  bool split_digit_comma = false;         // ALBERT: splits a piece such as `9,` before its comma
 };
 
-// Encodes with the SentencePiece library; the whole text is one word. Throws DataLoss if the
-// library can't load `bytes`.
+// Makes a model that encodes with the SentencePiece library and takes the whole text as one word.
+// Throws DataLoss if the library can't load `bytes`.
 std::unique_ptr<SubwordModel> MakeSentencePieceModel(const std::string& bytes,
                                                      const std::string& path, SentencePieceIds ids);
 

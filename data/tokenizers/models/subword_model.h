@@ -1,4 +1,5 @@
-// The model inside a tokenizer: words to ids. WordPiece, Unigram and SentencePiece implement it.
+// SubwordModel: the part of a tokenizer that turns words into ids. WordPiece, Unigram and
+// SentencePiece implement it.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -11,7 +12,7 @@
 
 namespace lathe {
 
-// Tokens by id and ids by token. Of equal tokens the last one's id counts.
+// Maps ids to tokens and tokens to ids. If tokens are equal, the id of the last one counts.
 class Vocabulary {
  public:
   Vocabulary() = default;
@@ -26,11 +27,11 @@ class Vocabulary {
   absl::flat_hash_map<std::string, int32_t> ids_;
 };
 
-// Thread-safe once made.
+// Thread-safe once constructed.
 class SubwordModel {
  public:
   virtual ~SubwordModel() = default;
-  // Appends the ids of one word as the pre-tokenizer emitted it.
+  // Appends the ids of one word that the pre-tokenizer emitted.
   virtual void Encode(std::string_view word, std::vector<int32_t>* ids) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
 };

@@ -9,7 +9,7 @@
 namespace lathe {
 namespace {
 
-// How much worse an unknown character is than the worst piece.
+// An unknown character's score is this much below that of the worst piece.
 constexpr double kUnknownPenalty = 10.0;
 
 PieceTrie TrieOf(const Vocabulary& vocabulary) {
@@ -39,10 +39,10 @@ Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk
 }
 
 void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
-  // The best way to reach each byte offset.
+  // The best segmentation up to each byte offset.
   struct Best {
     double score = 0;
-    int64_t begin = -1;  // of the last piece; -1: not reached
+    int64_t begin = -1;  // where its last piece begins; -1: not reached
     int32_t id = 0;
   };
   static thread_local std::vector<Best> best;
@@ -81,7 +81,7 @@ void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
       while (begin > 0 && best[begin].id == unk_id_) {
         begin = static_cast<size_t>(best[begin].begin);
       }
-      // Fused unknowns are looked up once more: together they may be a piece after all.
+      // Fused unknowns are looked up once more: together they may be a piece.
       id = vocabulary_.Find(word.substr(begin, end - begin)).value_or(unk_id_);
     }
     ids->push_back(id);

@@ -1,5 +1,5 @@
-// Unigram language model (Kudo 2018): the segmentation with the best sum of scores, as the Rust
-// library `tokenizers` finds it.
+// Unigram language model (Kudo 2018): finds the segmentation with the best sum of scores, as the
+// Rust library `tokenizers` does.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ namespace lathe {
 
 class Unigram : public SubwordModel {
  public:
-  // `pieces`: token and score (log probability), in id order. Throws InvalidArgument if `unk_id` is
-  // out of range.
+  // `pieces` holds tokens and their scores (log probabilities), in id order. Throws InvalidArgument
+  // if `unk_id` is out of range.
   Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id);
 
-  // Neighbouring unknown characters become one unknown token.
+  // Adjacent unknown characters become one unknown token.
   void Encode(std::string_view word, std::vector<int32_t>* ids) const override;
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 

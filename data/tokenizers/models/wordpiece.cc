@@ -36,7 +36,7 @@ void WordPiece::Encode(std::string_view word, std::vector<int32_t>* ids) const {
     return;
   }
   if (word.empty()) return;
-  if (const auto whole = vocabulary_.Find(word)) {  // most words
+  if (const auto whole = vocabulary_.Find(word)) {  // true of most words
     ids->push_back(*whole);
     return;
   }
@@ -75,7 +75,7 @@ std::vector<std::string> ParseVocabTxt(const std::string& contents, const std::s
           "vocab.txt has one token a line, in UTF-8");
     }
     if (line.ends_with('\r')) {
-      line.remove_suffix(1);  // a file with CR LF line ends
+      line.remove_suffix(1);  // the file has CR LF line ends
     }
     tokens.emplace_back(line);
     begin = newline + 1;

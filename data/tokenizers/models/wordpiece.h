@@ -1,4 +1,4 @@
-// WordPiece: greedy longest match from the left (Schuster and Nakajima 2012), BERT's model.
+// WordPiece, BERT's model: greedy longest match from the left (Schuster and Nakajima 2012).
 #pragma once
 
 #include <string>
@@ -26,14 +26,14 @@ class WordPiece : public SubwordModel {
 
  private:
   Vocabulary vocabulary_;
-  // The pieces that begin a word, and those that go on one, without their prefix.
+  // The pieces that begin a word, and those that continue one, the latter without their prefix.
   PieceTrie beginnings_, continuations_;
   WordPieceOptions options_;
   int32_t unk_id_ = 0;
 };
 
-// The tokens of a vocab.txt, one a line; id = line number from 0. Throws InvalidArgument
-// `path:line: ...` for an empty file or a line that is not UTF-8.
+// Returns the tokens of a vocab.txt, one a line. A token's id is its line number from 0. Throws
+// InvalidArgument `path:line: ...` for an empty file or a line that is not UTF-8.
 std::vector<std::string> ParseVocabTxt(const std::string& contents, const std::string& path);
 
 }  // namespace lathe

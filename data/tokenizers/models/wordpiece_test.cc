@@ -18,7 +18,7 @@ Ids Encode(const WordPiece& model, std::string_view word) {
   return ids;
 }
 
-// Whole characters of a UTF-8 text.
+// Returns the characters of a UTF-8 text.
 std::vector<std::string> Characters(std::string_view text) {
   std::vector<std::string> characters;
   for (const char c : text) {
@@ -28,7 +28,7 @@ std::vector<std::string> Characters(std::string_view text) {
   return characters;
 }
 
-// As it is defined: the longest piece of the vocabulary that goes on, looked for from the longest.
+// WordPiece as it is defined: looks for the next piece in the vocabulary from the longest down.
 Ids Defined(const std::unordered_map<std::string, int32_t>& vocabulary, const std::string& prefix,
             std::string_view word) {
   const std::vector<std::string> characters = Characters(word);
@@ -51,7 +51,7 @@ Ids Defined(const std::unordered_map<std::string, int32_t>& vocabulary, const st
 
 TEST(WordPiece, TakesTheLongestPieceAsDefined) {
   std::mt19937 random(1);
-  // Of one byte each, but for two that begin alike.
+  // The characters have one byte each, except for two that begin with the same byte.
   const std::vector<std::string> alphabet = {"a", "b", "é", "è", "#"};
   const auto word = [&](size_t longest) {
     std::string text;
@@ -105,7 +105,7 @@ TEST(WordPiece, NeedsItsUnknownToken) {
   EXPECT_EQ(Encode(WordPiece({"a", "<unk>"}, {.unk_token = "<unk>"}), "b"), Ids({1}));
 }
 
-// What came before in `ids` stays when a word turns out to be unknown.
+// An unknown word leaves the ids that were there before it.
 TEST(WordPiece, AppendsToWhatIsThere) {
   const WordPiece model({"[UNK]", "a", "##b"});
   Ids ids = {7};

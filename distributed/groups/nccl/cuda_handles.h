@@ -1,4 +1,4 @@
-// CUDA's streams, events and memory, freed when they go out of scope.
+// Owning pointers to CUDA's streams, events and memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace lathe {
 
-// Throws OwnFault("cudaMalloc: out of memory").
+// Throws OwnFault, as in "cudaMalloc: out of memory", if the call has failed.
 inline void CheckCuda(const char* call, cudaError_t result) {
   if (result != cudaSuccess) throw OwnFault(std::string(call) + ": " + cudaGetErrorString(result));
 }
@@ -32,14 +32,14 @@ struct FreePinnedMemory {
 using DeviceMemory = std::unique_ptr<std::byte, FreeDeviceMemory>;
 using PinnedMemory = std::unique_ptr<std::byte, FreePinnedMemory>;
 
-// All on the current device.
+// The functions below create their object on the current device.
 inline CudaStream MakeCudaStream() {
   cudaStream_t stream = nullptr;
   CheckCuda("cudaStreamCreate", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return CudaStream(stream);
 }
 
-// To be polled, not to measure time.
+// An event for polling. It records no time.
 inline CudaEvent MakeCudaEvent() {
   cudaEvent_t event = nullptr;
   CheckCuda("cudaEventCreate", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));

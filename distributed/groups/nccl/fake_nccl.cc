@@ -82,7 +82,7 @@ ncclResult_t Broadcast(const void*, void*, size_t, ncclDataType_t, int, ncclComm
   return Start(comm);
 }
 
-// Any handle is a piece of memory that is counted.
+// Every handle is a piece of memory, so that all kinds are counted alike.
 template <typename Handle>
 cudaError_t Make(Handle* handle, size_t bytes) {
   if (Fake().out_of_memory) return cudaErrorMemoryAllocation;

@@ -1,4 +1,4 @@
-// What there is of NCCL's groups in a program, whether it links them or not.
+// The part of NCCL's groups that is in every program, whether it links the groups or not.
 #include <utility>
 
 #include "lathe/core/error.h"

@@ -1,4 +1,4 @@
-// What a program says that was built without CUDA.
+// Shows what a program says that was built without CUDA.
 #include <gtest/gtest.h>
 
 #include <functional>

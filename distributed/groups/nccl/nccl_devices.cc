@@ -41,7 +41,7 @@ RankDevice ParseRankDevice(const std::string& text) {
 }
 
 void CheckRankDevices(std::span<const RankDevice> devices) {
-  // Often all lack the same.
+  // Often all ranks lack the same thing.
   const bool all_alike = std::all_of(devices.begin(), devices.end(), [&](const RankDevice& device) {
     return device.problem == devices[0].problem && device.host == devices[0].host;
   });

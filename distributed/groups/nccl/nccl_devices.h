@@ -1,5 +1,5 @@
-// Which GPU each rank of a job uses, and whether they go together: known before NCCL is asked,
-// which would say less or hang.
+// Describes the GPU that each rank of a job uses, and checks that the GPUs go together. The ranks
+// do this before they call NCCL, which would say less or hang.
 #pragma once
 
 #include <span>
@@ -9,21 +9,21 @@
 namespace lathe {
 
 struct RankDevice {
-  std::string host{};     // of this rank
-  std::string problem{};  // why it has no device: "no CUDA device: ..."; "" if it has one
-  std::string hint{};     // what to do about it
-  std::string uuid{};     // tells all devices in the world apart
+  std::string host{};     // the rank's host name
+  std::string problem{};  // why the rank has no device: "no CUDA device: ..."; "" if it has one
+  std::string hint{};     // what the user can do about it
+  std::string uuid{};     // identifies the device among all devices in the world
   std::string bus_id{};   // "0000:3b:00.0"
-  int visible = 0;        // how many devices the rank could choose from
+  int visible = 0;        // the number of devices that the rank could choose from
 };
 
-// To send it to other ranks. Parse(Serialize(d)) == d but for line feeds, which become blanks.
-// Parse throws InvalidArgument.
+// Convert a description to text for other ranks, and back. Parse(Serialize(d)) == d, except that
+// line feeds become blanks. Parse throws InvalidArgument.
 std::string Serialize(const RankDevice& device);
 RankDevice ParseRankDevice(const std::string& text);
 
-// Throws FailedPrecondition, with the same words on every rank, unless each has a device of its
-// own. `devices`: those of ranks 0, 1, ...
+// Throws FailedPrecondition, with the same words on every rank, unless each rank has a device of
+// its own. `devices`: those of ranks 0, 1, ...
 void CheckRankDevices(std::span<const RankDevice> devices);
 
 }  // namespace lathe

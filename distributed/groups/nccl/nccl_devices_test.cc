@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-// What CheckRankDevices says; "" if nothing.
+// Returns what CheckRankDevices says; "" if it throws nothing.
 std::string Verdict(std::vector<RankDevice> devices) {
   try {
     CheckRankDevices(devices);
@@ -48,14 +48,14 @@ TEST(RankDevices, TravelAsText) {
 TEST(RankDevices, OneForEachRankIsRight) {
   EXPECT_EQ(Verdict({Device("a", "1", 1)}), "");
   EXPECT_EQ(Verdict({Device("a", "1", 2), Device("a", "2", 2), Device("b", "3", 1)}), "");
-  // As a scheduler gives each process its own.
+  // A scheduler may show each process only its own device.
   EXPECT_EQ(Verdict({Device("a", "1", 1), Device("a", "2", 1)}), "");
 }
 
 TEST(RankDevices, OneForTwoRanksIsRefused) {
   EXPECT_EQ(Verdict({Device("a", "1", 2), Device("a", "2", 2), Device("a", "1", 2)}),
             "ranks 0 and 2 would share the GPU 0000:3b:00.0 of a, which shows 2 to rank 2");
-  // Two containers on one machine.
+  // Two containers may run on one machine.
   EXPECT_EQ(Verdict({Device("a", "1", 1), Device("b", "1", 1)}),
             "ranks 0 and 1 would share the GPU 0000:3b:00.0 of a alias b, which shows 1 to rank 1");
 }

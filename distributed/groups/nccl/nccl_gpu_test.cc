@@ -1,5 +1,6 @@
-// What NCCL does on a GPU; skipped on machines without one. Processes of one machine use up to as
-// many as it has. On emulated devices: what a group does around NCCL, among real processes.
+// Tests of NCCL's groups on GPUs, skipped on machines without one. Processes of one machine use up
+// to as many GPUs as it has. On emulated devices they test what a group does around NCCL, among
+// real processes.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ constexpr bool kEmulated = false;
 #endif
 int NumGpus() { return kEmulated ? 3 : VisibleGpus(); }
 
-// A driver that is there must work: only without one there is nothing to test.
+// Skips tests only on machines without a driver: a driver that is there must work.
 class NcclOnGpu : public testing::Test {
  protected:
   void SetUp() override {
@@ -46,7 +47,7 @@ std::shared_ptr<NcclGroup> Join(const ProcessEnvironment& env, seconds timeout =
       JoinProcessGroup(env, {.timeout = timeout, .backend = "nccl"}));
 }
 
-// All that a group can do, with the values that it must give; for any number of ranks.
+// Does all that a group can do, with any number of ranks, and checks the results.
 std::string TryAll(const ProcessEnvironment& env) {
   const auto group = Join(env);
   if (group == nullptr) return "no NcclGroup";
@@ -108,7 +109,7 @@ std::string TryAll(const ProcessEnvironment& env) {
   group->Order(group->stream(), stream.get());
   group->BroadcastDevice(on_device, bytes, n - 1, stream.get());
   group->WaitFor(stream.get());
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // polling has left nothing behind
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // the polls have left no error behind
   cudaMemcpy(floats.data(), on_device, bytes, cudaMemcpyDefault);
   EXPECT_EQ(floats, std::vector<float>(1000, static_cast<float>(triangle)));
   return "";
@@ -138,7 +139,7 @@ TEST_F(NcclOnGpu, MoreRanksThanGpusAreRefused) {
   }
 }
 
-// A second rank that says that it is there, but never calls NCCL: rank 0 is inside of NCCL then.
+// Rank 1 has sent its description, but never calls NCCL; rank 0 is inside of NCCL then.
 TEST_F(NcclOnGpu, ARankThatNeverConnectsIsNamed) {
   const auto results = RunRanks(1, [](const ProcessEnvironment& env) {
     auto server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
@@ -153,7 +154,8 @@ TEST_F(NcclOnGpu, ARankThatNeverConnectsIsNamed) {
   EXPECT_LT(results[0].seconds, 40);
 }
 
-// One rank stops in the middle. The others are inside of a collective on the device.
+// One rank dies or hangs in the middle. The other one is inside of a collective on the device and
+// names it.
 TEST_F(NcclOnGpu, ADeadOrHangingRankIsNamed) {
   if (NumGpus() < 2) GTEST_SKIP() << "needs 2 GPUs";
   for (const bool dies : {true, false}) {

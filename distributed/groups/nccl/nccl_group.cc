@@ -34,7 +34,7 @@ Error NoDevice(const std::string& why) {
                "the CPU (device cpu, backend gloo)");
 }
 
-// Makes the rank's device the current one and describes it.
+// Makes the rank's device the current one and fills in its description. Returns its number.
 int ChooseDevice(int local_rank, RankDevice& described) {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
@@ -59,7 +59,7 @@ int ChooseDevice(int local_rank, RankDevice& described) {
   return device;
 }
 
-// `device`: its number.
+// Describes the rank's device and sets `device` to its number.
 RankDevice Describe(int local_rank, int& device) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
@@ -89,15 +89,15 @@ ncclRedOp_t NcclOp(ReduceOp op) {
   return op == ReduceOp::kSum ? ncclSum : op == ReduceOp::kMax ? ncclMax : ncclMin;
 }
 
-// What the group has on its device.
+// The group's resources on its device.
 struct DeviceSide {
   static constexpr size_t kStagingBytes = size_t{8} << 20;
   CudaStream stream = MakeCudaStream();
   CudaEvent event = MakeCudaEvent();
-  CudaEvent order = MakeCudaEvent();  // of two streams
+  CudaEvent order = MakeCudaEvent();  // orders the work of two streams
   DeviceMemory device = MakeDeviceMemory(kStagingBytes);
-  // Copies between the device and pinned memory don't block: those from a device that waits for a
-  // dead rank would for ever.
+  // Copies between the device and pinned memory don't block. Other copies from a device that waits
+  // for a dead rank would block for ever.
   PinnedMemory host = MakePinnedMemory(kStagingBytes);
 };
 
@@ -108,7 +108,7 @@ class RealNcclGroup : public NcclGroup {
       : NcclGroup(rank, size),
         timeout_(timeout),
         watch_(rank, size, std::move(server), std::move(store)) {
-    // It is asked while collectives wait: it must not make them wait for much longer.
+    // The store is asked while collectives wait, so it must not make them wait for much longer.
     watch_.store().SetPatience(
         std::clamp<Milliseconds>(timeout, Milliseconds(500), std::chrono::seconds(30)));
     watch_.SetGoodbyePatience(timeout);
@@ -129,7 +129,7 @@ class RealNcclGroup : public NcclGroup {
   }
 
   ~RealNcclGroup() override {
-    // A rank that goes because of an error leaves others behind.
+    // A rank that ends because of an error leaves other ranks behind, so it aborts.
     if (std::uncaught_exceptions() > 0 || !Finalize()) Abort();
   }
 
@@ -155,7 +155,7 @@ class RealNcclGroup : public NcclGroup {
       const size_t most = DeviceSide::kStagingBytes / n;
       for (size_t at = 0; at < mine.size(); at += most) {
         const size_t bytes = std::min(most, mine.size() - at);
-        // A rank's own part lies where it is in the result.
+        // A rank's own part lies at its place in the result.
         std::byte* const own = side_->device.get() + bytes * static_cast<size_t>(rank());
         std::memcpy(side_->host.get(), mine.data() + at, bytes);
         Copy(own, side_->host.get(), bytes);
@@ -230,12 +230,12 @@ class RealNcclGroup : public NcclGroup {
   }
 
  private:
-  // Ranks meet without blocking, as others may never come.
+  // Connects the ranks without blocking, as others may never come.
   void Connect() {
     side_ = std::make_unique<DeviceSide>();
     ncclUniqueId id{};
     if (rank() == 0) Settle("ncclGetUniqueId", Nccl().GetUniqueId(&id));
-    // Exchange gives it to all; the others have nothing to say.
+    // Exchange gives rank 0's id to all ranks; the others have nothing to say.
     const std::string id_of_rank_0 = watch_.Exchange(
         "nccl_id", rank() == 0 ? std::string(id.internal, sizeof id.internal) : "", timeout_)[0];
     if (id_of_rank_0.size() != sizeof id.internal) throw OwnFault("rank 0 sent no id for NCCL");
@@ -245,7 +245,8 @@ class RealNcclGroup : public NcclGroup {
     Settle("ncclCommInitRank", Nccl().CommInitRankConfig(&comm_, size(), id, rank(), &config));
   }
 
-  // If anything goes wrong, the ranks agree on what it was before this one lets go of the others.
+  // Runs `body` on the group's device. If anything goes wrong, the ranks agree on what it was
+  // before this rank lets go of the others.
   void Run(const char* what, const std::function<void()>& body) {
     try {
       watch_.Run(what, [&] {
@@ -258,7 +259,8 @@ class RealNcclGroup : public NcclGroup {
     }
   }
 
-  // Calls `enqueue(device, bytes)` for a part of the data after the other, each on the device.
+  // Copies the data to the device in stages, calls `enqueue(device, bytes)` for each stage, and
+  // copies the results back.
   void InStages(const char* what, std::byte* data, size_t size,
                 const std::function<void(std::byte*, size_t)>& enqueue) {
     if (size == 0) return;
@@ -310,7 +312,7 @@ class RealNcclGroup : public NcclGroup {
           " ranks");
   }
 
-  // A call on a communicator that doesn't block may not be done when it returns.
+  // Waits for a call on a communicator that doesn't block: it may not be done when it returns.
   void Settle(const char* call, ncclResult_t result) {
     PeerPatience patience(watch_, timeout_);
     while (result == ncclInProgress) {
@@ -327,7 +329,7 @@ class RealNcclGroup : public NcclGroup {
       const cudaError_t state = cudaEventQuery(side_->event.get());
       if (state == cudaSuccess) return;
       if (state != cudaErrorNotReady) CheckCuda("the device", state);
-      cudaGetLastError();  // or the next launch of a kernel would take it for its own
+      cudaGetLastError();  // or the next kernel launch would report the polls' error as its own
       const ncclResult_t result = AsyncError();
       if (result != ncclSuccess && result != ncclInProgress) ThrowFailure("NCCL", result);
       patience.Pause();
@@ -344,12 +346,12 @@ class RealNcclGroup : public NcclGroup {
     std::string text = std::string(call) + ": " + Nccl().GetErrorString(result);
     const char* const more = Nccl().GetLastError(comm_);
     if (more != nullptr && *more != '\0') text += std::string(": ") + more;
-    // Connections fail at both ends, and the other one's may be the cause.
+    // A connection fails at both ends, and the cause may be at the other one.
     if (result == ncclRemoteError || result == ncclSystemError) throw std::runtime_error(text);
     throw OwnFault(text);
   }
 
-  // The end of a group in which all went well; false if it has to be aborted after all.
+  // Ends a group in which all went well. Returns false if it has to be aborted after all.
   bool Finalize() {
     if (comm_ == nullptr) return true;
     cudaSetDevice(device_);
@@ -365,7 +367,8 @@ class RealNcclGroup : public NcclGroup {
     return true;
   }
 
-  // Stops what NCCL does on the device. NCCL may hang in it, and the error must get out.
+  // Stops what NCCL does on the device, on a thread of its own: NCCL may hang in it, and the error
+  // must get out.
   void Abort() {
     const std::lock_guard lock(abort_mutex_);
     if (comm_ == nullptr) return;
@@ -376,7 +379,8 @@ class RealNcclGroup : public NcclGroup {
       Nccl().CommAbort(comm);
       aborted->set_value();
     }).detach();
-    // Freeing what a hanging device uses would hang, too: it stays until the process ends.
+    // Freeing memory that a hanging device uses would hang, too, so it stays until the process
+    // ends.
     if (end.wait_for(std::chrono::seconds(10)) != std::future_status::ready) side_.release();
   }
 

@@ -1,5 +1,5 @@
-// What an NcclGroup does around NCCL: stages, waits, errors, the end. The device and NCCL are
-// fakes.
+// Tests what an NcclGroup does around NCCL: stages, waits, errors, and its end. The device and NCCL
+// are fakes.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Rank `rank` of `size`, the others of which have come, but do nothing ever after.
+// Joins as rank `rank` of `size`. The other ranks have come, but do nothing from then on.
 std::shared_ptr<NcclGroup> JoinGhosts(const ProcessEnvironment& env, int rank, int size,
                                       milliseconds timeout = seconds(1)) {
   auto server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
@@ -37,7 +37,7 @@ RankResult InProcess(const std::function<std::string(const ProcessEnvironment&)>
   return RunRanks(1, body)[0];
 }
 
-// The message of what `body` throws.
+// Returns the message of what `body` throws.
 std::string Said(const std::function<void()>& body) {
   try {
     body();
@@ -129,12 +129,12 @@ TEST(NcclGroupLogic, ACollectiveThatHangsIsAborted) {
     const std::string problem = " rank 0 can't go on: rank 1 does not answer";
     EXPECT_EQ(Said([&] { group->AllReduce(data); }), "[all_reduce]" + problem);
     EXPECT_EQ(Fake().aborted, 1);
-    // It stays broken, and says so without asking NCCL.
+    // The group stays broken, and says so without a call of NCCL.
     EXPECT_EQ(Said([&] { group->Barrier(); }), "[barrier]" + problem);
     EXPECT_EQ(Said([&] { group->AllReduceDevice(data.data(), 10, ReduceOp::kSum, nullptr); }),
               "[all_reduce]" + problem);
     EXPECT_EQ(Said([&] { group->WaitFor(nullptr); }), "[all_reduce]" + problem);
-    // Who launches a kernel next must not find what the polls were told.
+    // The next kernel launch must not find the error that the polls got.
     EXPECT_EQ(Fake().last_error, cudaSuccess);
     EXPECT_EQ(Fake().collectives, 1);
     group.reset();
@@ -151,7 +151,7 @@ TEST(NcclGroupLogic, AnAbortThatHangsHoldsNoErrorBack) {
     Fake().collectives_hang = Fake().abort_hangs = true;
     const std::string said = Said([&] { group->Barrier(); });
     group.reset();
-    EXPECT_EQ(Fake().live_handles, 5);  // nobody touches what the device may still use
+    EXPECT_EQ(Fake().live_handles, 5);  // the device may still use them, so nobody frees them
     return said;
   });
   EXPECT_EQ(result.exit_code, 0);
@@ -173,7 +173,7 @@ TEST(NcclGroupLogic, WhatNcclReportsIsTheRanksOwnFaultOrNot) {
   }
 }
 
-// One of 3 ranks that all do their part.
+// Joins as one of 3 ranks that all do their part.
 std::shared_ptr<NcclGroup> JoinOthers(const ProcessEnvironment& env) {
   std::shared_ptr<StoreServer> server;
   if (env.rank == 0) {
@@ -184,7 +184,7 @@ std::shared_ptr<NcclGroup> JoinOthers(const ProcessEnvironment& env) {
   return MakeNcclGroup(env.rank, env.world_size, env.local_rank, server, store, seconds(30));
 }
 
-// Rank `victim` meets with `fault` once all are connected; the others wait in a collective.
+// Calls `fault` on rank `victim` once all ranks are connected. The others wait in a collective.
 std::vector<RankResult> WithFault(int victim, const std::function<void(NcclGroup&)>& fault) {
   return RunRanks(3, [=](const ProcessEnvironment& env) {
     Fake().devices = 3;
@@ -195,7 +195,7 @@ std::vector<RankResult> WithFault(int victim, const std::function<void(NcclGroup
     for (int rank = 0; rank < 3; ++rank) group->Await("here " + std::to_string(rank), rank);
     Fake().collectives_hang = true;
     if (env.rank == victim) {
-      std::this_thread::sleep_for(milliseconds(300));  // the others shall wait by then
+      std::this_thread::sleep_for(milliseconds(300));  // until the others wait
       fault(*group);
     }
     group->Barrier();
@@ -219,7 +219,7 @@ TEST(NcclGroupLogic, ADeadRankIsNamedLongBeforeTheTimeout) {
 
 TEST(NcclGroupLogic, ARankWhoseDeviceFailsIsNamedLongBeforeTheTimeout) {
   const auto results = WithFault(1, [](NcclGroup& group) {
-    Fake().devices = 0;  // it fell off the bus
+    Fake().devices = 0;  // the device fell off the bus
     group.Barrier();
   });
   for (int rank = 0; rank < 3; ++rank) {
@@ -229,7 +229,7 @@ TEST(NcclGroupLogic, ARankWhoseDeviceFailsIsNamedLongBeforeTheTimeout) {
   }
 }
 
-// `prepare` says what a rank has; all end alike.
+// `prepare` sets what a rank has. All ranks end with the same error.
 void ExpectRefusal(const std::function<void(int rank)>& prepare, const std::string& end) {
   const auto results = RunRanks(3, [&](const ProcessEnvironment& env) {
     Fake().devices = 3;

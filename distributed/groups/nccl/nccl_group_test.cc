@@ -1,5 +1,5 @@
-// The NCCL backend on any machine: without CUDA, without a GPU, or with one (nccl_gpu_test.cc has
-// more for that).
+// Tests of the NCCL backend for any machine: without CUDA, without a GPU, or with one.
+// nccl_gpu_test.cc has more for machines with a GPU.
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(NcclGroup, WithoutCudaItSaysSo) {
 
 TEST(NcclGroup, WithoutADeviceItSaysSoOnEveryRank) {
   if (!HasNccl()) GTEST_SKIP() << "built without CUDA";
-  // Also true of a machine with GPUs.
+  // This hides the GPUs of a machine that has some.
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
   for (const int n : {1, 2, 3}) {
     for (const RankResult& result : JoinRanks(n)) {

@@ -12,7 +12,7 @@ namespace lathe {
 namespace {
 
 constexpr char kFile[] = "libnccl.so.2";
-constexpr int kOldest = NCCL_VERSION(2, 18, 1);  // communicators that don't block, all they need
+constexpr int kOldest = NCCL_VERSION(2, 18, 1);  // has all that communicators that don't block need
 
 Error Unusable(const std::string& problem) {
   return Error(absl::StatusCode::kFailedPrecondition, "NCCL can't be used: " + problem,
@@ -36,13 +36,13 @@ NcclLibrary OpenNccl(std::span<const std::string> files) {
   Library library;
   std::string problems;
   for (const std::string& file : files) {
-    // RTLD_NOW: what it lacks shows here and not in the middle of a collective.
+    // With RTLD_NOW, a missing symbol shows here and not in the middle of a collective.
     library = {file, dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)};
     if (library.handle != nullptr) break;
     problems += (problems.empty() ? "" : "; ") + std::string(dlerror());
   }
   if (library.handle == nullptr) throw Unusable(problems);
-  // It stays open: its threads may run until the process ends.
+  // The library stays open: its threads may run until the process ends.
   NcclLibrary nccl;
   library.Find("ncclGetVersion", nccl.GetVersion);
   int version = 0;

@@ -1,4 +1,4 @@
-// NCCL's functions, found when they are first needed.
+// NCCL's functions, looked up when they are first needed.
 //
 // Programs don't link libnccl.so.2: they must start on machines without it, and it comes in
 // packages of its own.
@@ -24,16 +24,16 @@ struct NcclLibrary {
   decltype(&ncclAllReduce) AllReduce;
   decltype(&ncclAllGather) AllGather;
   decltype(&ncclBroadcast) Broadcast;
-  std::string file = {};  // that it is, as OpenNccl was given it
+  std::string file = {};  // the library's file, as given to OpenNccl
 };
 
-// Opens the first file that is there; one without a slash is looked for where the system keeps its
-// libraries. Throws FailedPrecondition saying which file is missing, broken or too old and what to
-// install.
+// Opens the first of the files that is there. A name without a slash is looked for where the system
+// keeps its libraries. Throws FailedPrecondition, which says what file is missing, broken or too
+// old and what to install.
 NcclLibrary OpenNccl(std::span<const std::string> files);
 
-// That of this machine, for the whole process: libnccl.so.2 of the system, or in CUDA's folder
-// (CUDA_PATH, /usr/local/cuda).
+// This machine's NCCL, opened once for the whole process: libnccl.so.2 of the system, or in CUDA's
+// folder (CUDA_PATH, /usr/local/cuda).
 const NcclLibrary& Nccl();
 
 }  // namespace lathe

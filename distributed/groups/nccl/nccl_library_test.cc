@@ -31,13 +31,13 @@ TEST(NcclLibrary, RefusesAnotherLibrary) {
   EXPECT_EQ(WhyNot({"libm.so.6"}), "NCCL can't be used: libm.so.6 has no ncclGetVersion");
 }
 
-// NCCL needs no GPU to be opened, only to be used.
+// Opening NCCL needs no GPU; only its use does.
 TEST(NcclLibrary, FindsAllFunctions) {
   const NcclLibrary* nccl = nullptr;
   try {
     nccl = &Nccl();
   } catch (const Error& e) {
-    GTEST_SKIP() << e.message();  // built where its header is, run where the library is not
+    GTEST_SKIP() << e.message();  // built where NCCL's header is, run where the library is not
   }
   int version = 0;
   EXPECT_EQ(nccl->GetVersion(&version), ncclSuccess);

@@ -1,4 +1,4 @@
-// Stands for nccl_group.cc where NCCL's header, or CUDA, was missing.
+// Replaces nccl_group.cc where NCCL's header, or CUDA, was missing.
 #include "lathe/core/device_libraries.h"
 
 namespace lathe {

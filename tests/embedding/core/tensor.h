@@ -1,4 +1,5 @@
-// The embedding program's own header, under a name that Lathe has too: the two must not clash.
+// The embedding program's own header. Lathe has a header of this name, too, and they must not
+// clash.
 #pragma once
 
 namespace app {
