@@ -10,7 +10,7 @@
 //     optimizer.Step(); scheduler->Step(); optimizer.ZeroGrad();
 //   }
 //
-// Names are those of Hugging Face's Accelerate; docs/accelerate.md lists the differences and their
+// Names are those of Hugging Face's Accelerate; docs/distributed.md lists the differences and their
 // reasons. A process is a rank of its job, and process_index() is its rank. The environment decides
 // which processes form a job (distributed/rendezvous/environment.h). All of them make the same
 // calls in the same order.
