@@ -9,9 +9,10 @@ packages=(
   libyaml-cpp-dev nlohmann-json3-dev
 )
 
-if [ "${1:-}" = --tests ]; then
-  packages+=(iproute2 openmpi-bin)
-fi
+case "${1:-}" in
+  --tests) packages+=(iproute2 openmpi-bin) ;;
+  --docs) packages=(doxygen mkdocs) ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -154,6 +154,15 @@ for level in ${levels[@]+"${levels[@]}"}; do
   took "all tests at level $level"
 done
 
+# Builds the pages and the API reference. //tests:docs_test checks what the pages say.
+if tools/docs.sh; then
+  passed=$((passed + 1))
+else
+  echo "FAILED: tools/docs.sh"
+  failed=$((failed + 1))
+fi
+took "the pages"
+
 # Builds and runs a separate workspace that embeds Lathe.
 if (cd tests/embedding && bazel build "${quiet[@]}" //:embedding && bazel-bin/embedding); then
   passed=$((passed + 1))

@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# Checks the pages against the repository:
+#   - every relative link leads to a file and, if it names one, to a heading there;
+#   - every program, script, Bazel label and flag in README's code blocks exists, and so does every path that a page names;
+#   - a translation has the same code blocks, but for their comments, as the README sections that it translates.
+# Run it as a test, or by hand from anywhere: tests/docs_test.sh
+set -euo pipefail
+
+# In Bazel's sandbox this script is a link to the source tree, all of which it reads.
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+
+failed=0
+wrong() {
+  echo "$1"
+  failed=1
+}
+
+mapfile -t pages < <(find docs -name '*.md' | LC_ALL=C sort)
+pages=(README.md CONTRIBUTING.md "${pages[@]}")
+[ "${#pages[@]}" -gt 2 ] || wrong "no pages in docs/"
+
+# prose FILE: the page's lines outside of code blocks, as "LINE-NUMBER:TEXT", without code in backticks.
+prose() {
+  awk '
+    /^ *```/ { fenced = !fenced; next }
+    fenced || /^    [^ -]/ && blank { next }
+    { blank = /^ *$/ || blank && /^    / }
+    { gsub(/`[^`]*`/, ""); print FNR ":" $0 }' "$1"
+}
+
+# code FILE [HEADING...]: the code blocks of the page or of these sections (each up to the next heading), one line each.
+code() {
+  local file=$1
+  shift
+  awk -v wanted="$(printf '|%s' "$@")|" '
+    !fenced && /^#+ / { heading = $0; sub(/^#+ /, "", heading) }
+    /^ *```/ { fenced = !fenced; blank = 0; next }
+    wanted != "||" && !index(wanted, "|" heading "|") { blank = /^ *$/; next }
+    fenced { print; next }
+    /^ *$/ { blank = 1; next }
+    /^    / && (blank || in_block) { print; in_block = 1; next }
+    { blank = in_block = 0 }' "$file"
+}
+
+# anchors FILE: the names by which links reach the page's headings.
+anchors() {
+  sed -nE 's/^#+ +(.*)$/\1/p' "$1" | tr '[:upper:]' '[:lower:]' | sed -E 's/[^[:alnum:] _-]//g; s/ /-/g'
+}
+
+# --- links ---
+
+for page in "${pages[@]}"; do
+  if [ ! -f "$page" ]; then
+    wrong "$page is missing"
+    continue
+  fi
+  folder=$(dirname "$page")
+  while IFS= read -r found; do
+    line=${found%%:*}
+    target=${found#*:}
+    case $target in
+      http://* | https://* | mailto:*) continue ;;
+    esac
+    path=${target%%#*}
+    file=$page
+    [ -z "$path" ] || file=$folder/$path
+    if [ ! -e "$file" ]; then
+      wrong "$page:$line: a link to $target, which is not there"
+    elif [[ $target == *#* && $file == *.md ]] && ! anchors "$file" | grep -qxF -- "${target#*#}"; then
+      wrong "$page:$line: a link to $target, which has no such heading"
+    fi
+  done < <(prose "$page" | awk '{
+    line = $0
+    sub(/:.*/, "", line)
+    while (match($0, /\]\([^) ]+\)/)) {
+      print line ":" substr($0, RSTART + 2, RLENGTH - 3)
+      $0 = substr($0, RSTART + RLENGTH)
+    }
+  }')
+done
+
+# --- commands and paths ---
+
+# has_target PACKAGE NAME: whether the package's BUILD file names this target.
+has_target() {
+  local package=$1 name=$2
+  [ -f "./$package/BUILD.bazel" ] || return 1
+  [ "$name" = all ] || grep -qE "(name = |[( ])\"$name\"" "./$package/BUILD.bazel" || [ -e "./$package/$name" ]
+}
+
+# check_word WHERE WORD: complains if the word is a script, program, label or path that does not exist. Words with
+# capitals or wildcards stand for many names.
+check_word() {
+  local where=$1 word=$2 label package name
+  [[ ! $word =~ [*\<\{A-Z] ]] || return 0
+  case $word in
+    bazel-bin/*/*)
+      package=$(dirname "${word#bazel-bin/}")
+      has_target "$package" "$(basename "$word")" || wrong "$where: $word is built by no target"
+      ;;
+    //... | //*/...)
+      package=${word#//}
+      package=${package%...}
+      [ -d "./$package" ] || wrong "$where: $word: no such folder"
+      ;;
+    //*)
+      label=${word#//}
+      package=${label%%:*}
+      name=${label##*:}
+      [[ $label == *:* ]] || name=$(basename "$package")
+      # Rules and lists make many tests. Their names can't be looked up, but their package can.
+      if [[ $name == *_test ]]; then
+        [ -f "./$package/BUILD.bazel" ] || wrong "$where: $word: no such package"
+      else
+        has_target "$package" "$name" || wrong "$where: $word: no such target"
+      fi
+      ;;
+    tools/* | tests/* | examples/* | core/* | nn/* | optim/* | data/* | models/* | distributed/* | train/* | apps/* | docs/*)
+      [ -e "./$word" ] || has_target "$(dirname "$word")" "$(basename "$word")" || wrong "$where: $word does not exist"
+      ;;
+  esac
+}
+
+# words: splits text into words, without the signs around them.
+words() {
+  tr ' \t"`,;()=' '\n' | sed -E "s/^[']+//; s/[.':]+\$//; s,/\$,," | grep -E '^(//|[a-z-]+/)' | LC_ALL=C sort -u || true
+}
+
+while IFS= read -r word; do
+  check_word "README.md" "$word"
+done < <(code README.md | sed -E 's, (#|//) .*,,' | words)
+for page in "${pages[@]}"; do
+  [ -f "$page" ] || continue
+  while IFS= read -r word; do
+    check_word "$page" "$word"
+  done < <(awk '/^ *```/ { fenced = !fenced; next } !fenced' "$page" | grep -oE '`[^`]+`' | words)
+done
+
+# Flags of Lathe's own programs are literals in their sources.
+while IFS= read -r flag; do
+  grep -rqF --include='*.cc' -e "\"${flag#no_}\"" -e "\"$flag\"" apps ||
+    wrong "README.md: no program has the flag --$flag"
+done < <(code README.md | sed -e ':join' -e '/\\$/{N;s/\\\n//;bjoin' -e '}' |
+  grep -E 'bazel-bin/apps/' | sed -E 's, # .*,,' | grep -oE -- ' --[a-z_0-9]+' | sed 's/ --//' | LC_ALL=C sort -u || true)
+
+# --- translations ---
+
+# bare: code without comments, blank lines and indentation.
+bare() {
+  sed -E 's,(^|[[:blank:]]+)(#|//) .*$,,; s/^[[:blank:]]+//; s/[[:blank:]]+$//; s/[[:blank:]]+/ /g' | grep -v '^$' || true
+}
+
+for language in ja hi zh; do
+  page=docs/$language.md
+  if [ ! -f "$page" ]; then
+    wrong "$page is missing"
+    continue
+  fi
+  sections=$(sed -nE 's/^<!-- Translates of README\.md: (.*) -->$/\1/p' "$page")
+  [ -n "$sections" ] || wrong "$page does not say what it translates"
+  IFS='|' read -r -a headings < <(sed 's/ *| */|/g' <<<"$sections")
+  for heading in "${headings[@]}"; do
+    sed -nE 's/^#+ //p' README.md | grep -qxF -- "$heading" || wrong "$page translates \"$heading\", which README.md does not have"
+  done
+  if ! difference=$(diff <(code README.md "${headings[@]}" | bare) <(code "$page" | bare)); then
+    wrong "$page: its code differs from README.md's (<: README.md, >: $page)"
+    echo "$difference"
+  fi
+done
+
+if [ "$failed" -eq 0 ]; then echo "${#pages[@]} pages: links, commands, paths and translations are right"; fi
+exit "$failed"

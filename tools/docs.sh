@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds the pages and the API reference as a site: open site/html/index.html. Doxygen and mkdocs are installed
+# from Debian's archive if they are missing. Every warning of either is an error.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tools/setup.sh --docs
+
+rm -rf site
+mkdir -p site/pages
+cp -r docs/. site/pages
+rm site/pages/Doxyfile
+cp README.md site/pages/index.md
+cp CONTRIBUTING.md site/pages/contributing.md
+cp LICENSE site/pages
+
+# The headers that programs may include. Kernels and tests have others.
+headers=$(find lathe.h core nn optim data models distributed train apps -name '*.h' | LC_ALL=C sort |
+  grep -vE '/testing/|_testing\.h$|/fake_[^/]*$|^core/(cpu|cuda)/')
+{
+  cat docs/Doxyfile
+  echo "INPUT = $(tr '\n' ' ' <<<"$headers")"
+  echo "OUTPUT_DIRECTORY = site/pages"
+} | doxygen -
+
+# On the site README.md is the first page, and no source is there: links to sources become plain text.
+sed -E -i \
+  -e 's,\]\(docs/,](,g; s,\]\(README\.md,](index.md,g; s,\]\(CONTRIBUTING\.md,](contributing.md,g' \
+  -e 's,\[([^]]*)\]\((core|nn|optim|data|models|distributed|train|apps|examples|tests|tools)/[^)]*\),\1,g; s,\[([^]]*)\]\(extending/?\),\1,g' \
+  site/pages/{index,contributing}.md
+sed -E -i \
+  -e 's,\]\(\.\./README\.md,](index.md,g; s,\]\(\.\./CONTRIBUTING\.md,](contributing.md,g' \
+  -e 's,\[([^]]*)\]\(\.\./[^)]*\),\1,g' \
+  $(ls site/pages/*.md | grep -vE '/(index|contributing)\.md$')
+sed -E -i \
+  -e 's,\]\(\.\./\.\./README\.md,](../index.md,g; s,\]\(\.\./\.\./CONTRIBUTING\.md,](../contributing.md,g' \
+  -e 's,\[([^]]*)\]\(\.\./\.\./[^)]*\),\1,g' \
+  site/pages/extending/*.md
+printf '\n## API reference\n\n[All public headers](api/files.html), with what they declare.\n' >>site/pages/index.md
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! mkdocs build --strict >"$log" 2>&1; then
+  cat "$log" >&2
+  exit 1
+fi
+echo "docs: open site/html/index.html"
