@@ -130,7 +130,7 @@ struct BertActivations {
 
 // Throws if a sum of bytes could overflow int64_t.
 void CheckCountable(const Module& model, const BertModel& bert, const MemoryOptions& options) {
-  const nn::EncoderLayerOptions& layer = bert.layer_options();
+  const nn::PostNormLayerOptions& layer = bert.layer_options();
   const double tokens =
       static_cast<double>(options.batch_size) * static_cast<double>(options.max_seq_length);
   const double columns = static_cast<double>(20 * layer.hidden_size + 4 * layer.intermediate_size +

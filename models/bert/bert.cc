@@ -69,7 +69,7 @@ BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
   for (const std::string& key : ConfigKeys()) {
     if (config.has(key)) settings_.emplace_back("config " + key, config.json()[key].dump());
   }
-  nn::EncoderLayerOptions& o = layer_options_;
+  nn::PostNormLayerOptions& o = layer_options_;
   constexpr int64_t kMost = 1 << 30;
   o.hidden_size = config.GetInt("hidden_size", 768, 1, 32768);
   o.num_attention_heads = config.GetInt("num_attention_heads", 12, 1, 32768);
@@ -115,7 +115,7 @@ BertModel::BertModel(const PretrainedConfig& config, bool pooler) {
   norm_ = Register<nn::LayerNorm>("embeddings.LayerNorm", H, o.layer_norm_eps);
   for (int64_t i = 0; i < num_layers; ++i) {
     const std::string path = absl::StrCat("encoder.layer.", i);
-    layers_.push_back(Register<nn::EncoderLayer>(path, o, path));
+    layers_.push_back(Register<nn::PostNormLayer>(path, o, path));
   }
   if (pooler) {
     pooler_ = Register<nn::Linear>("pooler.dense", H, H, Init::Normal(o.initializer_range),

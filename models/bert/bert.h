@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lathe/models/pretrained.h"
-#include "lathe/nn/encoder.h"
+#include "lathe/nn/post_norm_layer.h"
 
 namespace lathe {
 
@@ -50,7 +50,7 @@ class BertModel : public Module {
 
   int64_t hidden_size() const { return layer_options_.hidden_size; }
   int64_t num_layers() const { return std::ssize(layers_); }
-  const nn::EncoderLayerOptions& layer_options() const { return layer_options_; }
+  const nn::PostNormLayerOptions& layer_options() const { return layer_options_; }
   int64_t max_length() const { return max_position_embeddings_; }
 
  private:
@@ -59,11 +59,11 @@ class BertModel : public Module {
   NamedSettings OwnSettings() const override { return settings_; }
 
   NamedSettings settings_;
-  nn::EncoderLayerOptions layer_options_;
+  nn::PostNormLayerOptions layer_options_;
   int64_t vocab_size_, max_position_embeddings_, type_vocab_size_;
   std::shared_ptr<nn::Embedding> word_, position_, token_type_;
   std::shared_ptr<nn::LayerNorm> norm_;
-  std::vector<std::shared_ptr<nn::EncoderLayer>> layers_;
+  std::vector<std::shared_ptr<nn::PostNormLayer>> layers_;
   std::shared_ptr<nn::Linear> pooler_;
   mutable int64_t own_step_ = 0;  // counts training passes over batches that don't say their step
 };
