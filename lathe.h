@@ -31,6 +31,8 @@
 #include "lathe/models/bert/bert.h"
 #include "lathe/models/config.h"
 #include "lathe/models/pretrained.h"
+#include "lathe/models/sequence_classifier.h"
+#include "lathe/models/weights/load_weights.h"
 #include "lathe/models/weights/safetensors.h"
 #include "lathe/nn/arena.h"
 #include "lathe/nn/init.h"

@@ -13,9 +13,8 @@ namespace {
 // The properties of an architecture that the framework must know. A new model adds one entry to
 // Architectures().
 struct Architecture {
-  std::string class_name;   // written as "architectures" to config.json
-  std::string base_prefix;  // prefix of the encoder's tensors
-  std::vector<std::string> head_prefixes;
+  std::string class_name;  // written as "architectures" to config.json
+  CheckpointNames names;
   std::vector<std::string> dropout_keys;  // the config's keys of all dropout rates
   std::vector<std::string> config_keys;   // the config's keys that its class reads
   std::function<std::shared_ptr<SequenceClassifier>(const PretrainedConfig&, uint64_t seed)> make;
@@ -25,8 +24,7 @@ const std::map<std::string, Architecture>& Architectures() {
   static const auto* architectures = new std::map<std::string, Architecture>{
       {"bert",
        {"BertForSequenceClassification",
-        "bert.",
-        {"classifier."},
+        {.base_prefix = "bert."},
         {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
         BertModel::ConfigKeys(),
         [](const PretrainedConfig& config, uint64_t seed) {
@@ -105,11 +103,9 @@ std::shared_ptr<SequenceClassifier> AutoModelForSequenceClassification::FromPret
       options.config.has_value() ? *options.config : PretrainedConfig::FromPretrained(dir);
   const Architecture& architecture = Find(config);
   auto model = architecture.make(Apply(config, architecture, options), options.seed);
-  LoadOptions load;
-  load.head_prefixes = architecture.head_prefixes;
-  load.ignore_mismatched_sizes = options.ignore_mismatched_sizes;
-  load.seed = options.seed;
-  model->set_load_report(LoadWeights(*model, dir, architecture.base_prefix, load));
+  model->set_load_report(LoadWeights(
+      *model, dir, architecture.names,
+      {.ignore_mismatched_sizes = options.ignore_mismatched_sizes, .seed = options.seed}));
   return model;
 }
 
@@ -121,26 +117,6 @@ std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& dir)
     // A tokenizer may lie alone in its folder. Its own files then say what it is.
   }
   return LoadTokenizer(dir, model_type);
-}
-
-NamedSettings SequenceClassifier::OwnSettings() const {
-  NamedSettings settings;
-  for (const auto& [key, value] : config_.json().items()) {
-    if (key != "_name_or_path" && key != "transformers_version" && key != "dtype" &&
-        key != "torch_dtype") {
-      settings.emplace_back("config " + key, value.dump());
-    }
-  }
-  return settings;
-}
-
-void SequenceClassifier::SavePretrained(const std::string& dir) const {
-  SaveWeights(*this, dir);
-  PretrainedConfig config = config_;
-  for (const char* key : {"dtype", "torch_dtype"}) {  // Transformers loads weights in this dtype
-    if (config.has(key)) config.json()[key] = "float32";
-  }
-  config.SavePretrained(dir);
 }
 
 }  // namespace lathe

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/models/pretrained.h"
+#include "lathe/models/sequence_classifier.h"
 #include "lathe/nn/post_norm_layer.h"
 
 namespace lathe {
