@@ -16,7 +16,7 @@ struct Architecture {
   std::string class_name;  // written as "architectures" to config.json
   CheckpointNames names;
   std::vector<std::string> dropout_keys;  // the config's keys of all dropout rates
-  std::vector<std::string> config_keys;   // the config's keys that its class reads
+  nlohmann::json config_defaults;         // the config's keys that its class reads
   std::function<std::shared_ptr<SequenceClassifier>(const PretrainedConfig&, uint64_t seed)> make;
 };
 
@@ -26,7 +26,7 @@ const std::map<std::string, Architecture>& Architectures() {
        {"BertForSequenceClassification",
         {.base_prefix = "bert."},
         {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
-        BertModel::ConfigKeys(),
+        BertConfigDefaults(),
         [](const PretrainedConfig& config, uint64_t seed) {
           return std::make_shared<BertForSequenceClassification>(config, seed);
         }}},
@@ -75,7 +75,9 @@ PretrainedConfig Apply(PretrainedConfig config, const Architecture& architecture
 }  // namespace
 
 std::vector<std::string> KnownConfigKeys(const PretrainedConfig& config) {
-  return Find(config).config_keys;
+  std::vector<std::string> keys;
+  for (const auto& [key, unused] : Find(config).config_defaults.items()) keys.push_back(key);
+  return keys;
 }
 
 std::vector<std::string> SupportedModelTypes() {
