@@ -28,6 +28,7 @@
 #include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/launch/launch.h"
+#include "lathe/models/architecture.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/models/config.h"
 #include "lathe/models/pretrained.h"

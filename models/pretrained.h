@@ -52,7 +52,4 @@ struct AutoTokenizer {
 // Throws for a type that Lathe doesn't have.
 std::vector<std::string> KnownConfigKeys(const PretrainedConfig& config);
 
-// Returns the model_types that Lathe has.
-std::vector<std::string> SupportedModelTypes();
-
 }  // namespace lathe
