@@ -1,49 +1,15 @@
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 
-#include <functional>
-#include <map>
-
-#include "lathe/models/bert/bert.h"
+#include "lathe/core/error.h"
+#include "lathe/models/architecture.h"
 #include "lathe/models/pretrained.h"
 
 namespace lathe {
 namespace {
 
-// The properties of an architecture that the framework must know. A new model adds one entry to
-// Architectures().
-struct Architecture {
-  std::string class_name;   // written as "architectures" to config.json
-  std::string base_prefix;  // prefix of the encoder's tensors
-  std::vector<std::string> head_prefixes;
-  std::vector<std::string> dropout_keys;  // the config's keys of all dropout rates
-  std::vector<std::string> config_keys;   // the config's keys that its class reads
-  std::function<std::shared_ptr<SequenceClassifier>(const PretrainedConfig&, uint64_t seed)> make;
-};
-
-const std::map<std::string, Architecture>& Architectures() {
-  static const auto* architectures = new std::map<std::string, Architecture>{
-      {"bert",
-       {"BertForSequenceClassification",
-        "bert.",
-        {"classifier."},
-        {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
-        BertModel::ConfigKeys(),
-        [](const PretrainedConfig& config, uint64_t seed) {
-          return std::make_shared<BertForSequenceClassification>(config, seed);
-        }}},
-  };
-  return *architectures;
-}
-
+// Returns the config's family. Throws also if Lathe doesn't have the problem type.
 const Architecture& Find(const PretrainedConfig& config) {
-  const std::string type = config.model_type();
-  auto found = Architectures().find(type);
-  if (found == Architectures().end()) {
-    throw InvalidArgument(
-        absl::StrCat(config.path(), ": model_type \"", type, "\" is not one that Lathe has"),
-        absl::StrCat("known model types: ", absl::StrJoin(SupportedModelTypes(), ", ")));
-  }
+  const Architecture& architecture = ArchitectureOf(config);
   const std::string problem = config.problem_type();
   if (!problem.empty() && problem != "regression" && problem != "single_label_classification" &&
       problem != "multi_label_classification") {
@@ -52,7 +18,7 @@ const Architecture& Find(const PretrainedConfig& config) {
                      "\" is not one that Lathe has"),
         "known: regression, single_label_classification, multi_label_classification");
   }
-  return found->second;
+  return architecture;
 }
 
 PretrainedConfig Apply(PretrainedConfig config, const Architecture& architecture,
@@ -77,13 +43,9 @@ PretrainedConfig Apply(PretrainedConfig config, const Architecture& architecture
 }  // namespace
 
 std::vector<std::string> KnownConfigKeys(const PretrainedConfig& config) {
-  return Find(config).config_keys;
-}
-
-std::vector<std::string> SupportedModelTypes() {
-  std::vector<std::string> names;
-  for (const auto& [name, architecture] : Architectures()) names.push_back(name);
-  return names;
+  std::vector<std::string> keys;
+  for (const auto& [key, unused] : Find(config).config_defaults.items()) keys.push_back(key);
+  return keys;
 }
 
 std::shared_ptr<SequenceClassifier> AutoModelForSequenceClassification::WithoutValues(
@@ -105,11 +67,9 @@ std::shared_ptr<SequenceClassifier> AutoModelForSequenceClassification::FromPret
       options.config.has_value() ? *options.config : PretrainedConfig::FromPretrained(dir);
   const Architecture& architecture = Find(config);
   auto model = architecture.make(Apply(config, architecture, options), options.seed);
-  LoadOptions load;
-  load.head_prefixes = architecture.head_prefixes;
-  load.ignore_mismatched_sizes = options.ignore_mismatched_sizes;
-  load.seed = options.seed;
-  model->set_load_report(LoadWeights(*model, dir, architecture.base_prefix, load));
+  model->set_load_report(LoadWeights(
+      *model, dir, architecture.names,
+      {.ignore_mismatched_sizes = options.ignore_mismatched_sizes, .seed = options.seed}));
   return model;
 }
 
@@ -120,27 +80,11 @@ std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& dir)
   } catch (const Error&) {
     // A tokenizer may lie alone in its folder. Its own files then say what it is.
   }
+  const Architecture* const architecture = FindArchitecture(model_type);
+  if (architecture != nullptr && !architecture->tokenizer_model_type.empty()) {
+    model_type = architecture->tokenizer_model_type;
+  }
   return LoadTokenizer(dir, model_type);
-}
-
-NamedSettings SequenceClassifier::OwnSettings() const {
-  NamedSettings settings;
-  for (const auto& [key, value] : config_.json().items()) {
-    if (key != "_name_or_path" && key != "transformers_version" && key != "dtype" &&
-        key != "torch_dtype") {
-      settings.emplace_back("config " + key, value.dump());
-    }
-  }
-  return settings;
-}
-
-void SequenceClassifier::SavePretrained(const std::string& dir) const {
-  SaveWeights(*this, dir);
-  PretrainedConfig config = config_;
-  for (const char* key : {"dtype", "torch_dtype"}) {  // Transformers loads weights in this dtype
-    if (config.has(key)) config.json()[key] = "float32";
-  }
-  config.SavePretrained(dir);
 }
 
 }  // namespace lathe

@@ -12,6 +12,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/file.h"
+#include "lathe/models/architecture.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/weights/safetensors.h"

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kFloat = 4;
 
 constexpr int64_t kGpuRows =
-    128;  // the rows of a GPU's activations are a multiple of this (models/bert/bert.cc)
+    128;  // the rows of a GPU's activations are a multiple of this (models/rows.cc)
 constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm.cc)
 
 // The rows of activations. On the CPU there may be a few surplus rows, which are left out.
@@ -33,12 +33,12 @@ int64_t RowsOf(const MemoryOptions& options) {
 // its masks are computed again. The token ids are left out.
 struct BertActivations {
   BertActivations(const BertModel& bert, const MemoryOptions& options)
-      : layers(bert.num_layers()),
+      : layers(bert.options().num_hidden_layers),
         B(options.batch_size),
         T(RowsOf(options)),
         H(bert.hidden_size()),
-        I(bert.layer_options().intermediate_size),
-        A(bert.layer_options().num_attention_heads),
+        I(bert.options().layer.intermediate_size),
+        A(bert.options().layer.num_attention_heads),
         E(SizeOf(options.compute_dtype)),
         hidden(T * H * E),
         inner(T * I * E),
@@ -130,12 +130,12 @@ struct BertActivations {
 
 // Throws if a sum of bytes could overflow int64_t.
 void CheckCountable(const Module& model, const BertModel& bert, const MemoryOptions& options) {
-  const nn::EncoderLayerOptions& layer = bert.layer_options();
+  const nn::PostNormLayerOptions& layer = bert.options().layer;
   const double tokens =
       static_cast<double>(options.batch_size) * static_cast<double>(options.max_seq_length);
   const double columns = static_cast<double>(20 * layer.hidden_size + 4 * layer.intermediate_size +
                                              2 * layer.num_attention_heads) *
-                         static_cast<double>(bert.num_layers() + 1);
+                         static_cast<double>(bert.options().num_hidden_layers + 1);
   const double floats = tokens * columns + 5 * static_cast<double>(model.NumParameters());
   if (floats * kFloat * static_cast<double>(options.num_processes) < 9e18) return;
   throw InvalidArgument("this takes more bytes than can be counted",

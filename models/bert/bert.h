@@ -6,13 +6,28 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "lathe/models/pretrained.h"
-#include "lathe/nn/encoder.h"
+#include "lathe/models/normed_embeddings.h"
+#include "lathe/models/sequence_classifier.h"
+#include "lathe/nn/post_norm_layer.h"
 
 namespace lathe {
+
+// The keys of config.json that BERT reads, with their defaults.
+const nlohmann::json& BertConfigDefaults();
+
+// A BERT's shape and rates.
+struct BertOptions {
+  // Throws if the config has values that make no model, or a variant that Lathe doesn't have.
+  static BertOptions FromConfig(const PretrainedConfig& config);
+
+  nn::PostNormLayerOptions layer;
+  NormedEmbeddingsOptions embeddings;
+  int64_t num_hidden_layers = 0;
+};
 
 // All outputs are float32, whatever type the model computes in.
 struct BertOutput {
@@ -33,12 +48,8 @@ struct BertForwardOptions {
 
 class BertModel : public Module {
  public:
-  // Throws if the config has values that make no model, or a variant that Lathe doesn't have.
-  // `pooler` adds pooler.dense.
+  // Throws as BertOptions::FromConfig does. `pooler` adds pooler.dense.
   explicit BertModel(const PretrainedConfig& config, bool pooler = true);
-
-  // Returns the keys of config.json that BERT reads.
-  static std::vector<std::string> ConfigKeys();
 
   BertOutput Forward(const Batch& batch, const BertForwardOptions& options) const;
   // The same, with the context that MakeContext returns for these arguments.
@@ -48,22 +59,18 @@ class BertModel : public Module {
   // need it, too. It may have more rows than the batch has tokens; the tokens' rows come first.
   nn::ForwardContext MakeContext(const Batch& batch, const BertForwardOptions& options) const;
 
-  int64_t hidden_size() const { return layer_options_.hidden_size; }
-  int64_t num_layers() const { return std::ssize(layers_); }
-  const nn::EncoderLayerOptions& layer_options() const { return layer_options_; }
-  int64_t max_length() const { return max_position_embeddings_; }
+  const BertOptions& options() const { return options_; }
+  int64_t hidden_size() const { return options_.layer.hidden_size; }
+  int64_t max_length() const { return options_.embeddings.max_position_embeddings; }
 
  private:
-  Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const;
   // The keys of the configuration that the model reads, with their values as they are there.
   NamedSettings OwnSettings() const override { return settings_; }
 
   NamedSettings settings_;
-  nn::EncoderLayerOptions layer_options_;
-  int64_t vocab_size_, max_position_embeddings_, type_vocab_size_;
-  std::shared_ptr<nn::Embedding> word_, position_, token_type_;
-  std::shared_ptr<nn::LayerNorm> norm_;
-  std::vector<std::shared_ptr<nn::EncoderLayer>> layers_;
+  BertOptions options_;
+  std::shared_ptr<NormedEmbeddings> embeddings_;
+  std::vector<std::shared_ptr<nn::PostNormLayer>> layers_;
   std::shared_ptr<nn::Linear> pooler_;
   mutable int64_t own_step_ = 0;  // counts training passes over batches that don't say their step
 };

@@ -1,61 +1,26 @@
+#include "lathe/models/weights/load_weights.h"
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "lathe/core/file.h"
-#include "lathe/models/pretrained.h"
 #include "lathe/models/weights/safetensors.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {
 namespace {
 
-// Replaces TensorFlow's names of a norm's parameters, which old checkpoints still have.
-std::string Renamed(std::string name) {
-  const auto replace_suffix = [&](std::string_view suffix, std::string_view by) {
-    if (name.ends_with(suffix)) {
-      name.replace(name.size() - suffix.size(), suffix.size(), by);
+// Returns a tensor's present name, if `name` is an old one.
+std::string Renamed(std::string name, const CheckpointNames& names) {
+  for (const auto& [old_ending, ending] : names.renamed_endings) {
+    if (name.ends_with(old_ending)) {
+      name.replace(name.size() - old_ending.size(), old_ending.size(), ending);
     }
-  };
-  replace_suffix("LayerNorm.gamma", "LayerNorm.weight");
-  replace_suffix("LayerNorm.beta", "LayerNorm.bias");
-  return name;
-}
-
-// True for tensors that the user needn't hear about: those of pre-training heads, and buffers that
-// can be computed.
-bool IsExpectedExtra(const std::string& name, const std::string& base_prefix) {
-  static constexpr std::string_view kHeads[] = {
-      "cls.predictions.",
-      "cls.seq_relationship.",
-      "lm_head.",
-      "vocab_transform.",
-      "vocab_layer_norm.",
-      "vocab_projector.",
-      "mask_predictions.",
-      "discriminator_predictions.",
-      "generator_predictions.",
-      "generator_lm_head.",
-      "predictions.",
-      "sop_classifier.",
-      "lm_predictions.",
-      "decoder.",
-  };
-  static constexpr std::string_view kBuffers[] = {"position_ids", "token_type_ids",
-                                                  "rotary_emb.inv_freq"};
-  std::string_view rest = name;
-  if (std::any_of(std::begin(kHeads), std::end(kHeads),
-                  [&](std::string_view head) { return rest.starts_with(head); }) ||
-      std::any_of(std::begin(kBuffers), std::end(kBuffers), [&](std::string_view buffer) {
-        return rest == buffer || rest.ends_with("." + std::string(buffer));
-      })) {
-    return true;
   }
-  // The file may have a pooler that the model doesn't use.
-  return rest.starts_with(base_prefix) && rest.substr(base_prefix.size()).starts_with("pooler.");
+  return name;
 }
 
 bool StartsWithAny(const std::string& name, const std::vector<std::string>& prefixes) {
@@ -63,27 +28,38 @@ bool StartsWithAny(const std::string& name, const std::vector<std::string>& pref
                      [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
+// True for tensors that the user needn't hear about: those of pre-training heads, and buffers that
+// can be computed.
+bool IsExpectedExtra(const std::string& name, const CheckpointNames& names) {
+  if (StartsWithAny(name, names.pretraining_heads)) return true;
+  for (const std::string& buffer : names.buffers) {
+    if (name == buffer || name.ends_with("." + buffer)) return true;
+  }
+  // The file may have a pooler that the model doesn't use.
+  return name.starts_with(names.base_prefix + "pooler.");
+}
+
 // Maps each tensor's name in the model, a parameter's path, to its name in the file.
-std::map<std::string, std::string> ModelNames(const SafetensorsReader& reader,
-                                              const std::string& base_prefix,
-                                              const std::set<std::string>& parameters) {
+std::map<std::string, std::string> FileNames(const SafetensorsReader& reader,
+                                             const CheckpointNames& names,
+                                             const std::set<std::string>& parameters) {
   const bool bare =
       std::none_of(reader.entries().begin(), reader.entries().end(),
-                   [&](const auto& entry) { return entry.first.starts_with(base_prefix); });
-  std::map<std::string, std::string> names;
+                   [&](const auto& entry) { return entry.first.starts_with(names.base_prefix); });
+  std::map<std::string, std::string> file_names;
   for (const auto& [file_name, entry] : reader.entries()) {
-    std::string name = Renamed(file_name);
+    std::string name = Renamed(file_name, names);
     // A head's tensor keeps its name even if the encoder's names get the prefix.
-    if (bare && parameters.count(name) == 0 && !IsExpectedExtra(name, base_prefix)) {
-      name = base_prefix + name;
+    if (bare && parameters.count(name) == 0 && !IsExpectedExtra(name, names)) {
+      name = names.base_prefix + name;
     }
-    const auto [at, is_new] = names.emplace(name, file_name);
+    const auto [at, is_new] = file_names.emplace(name, file_name);
     if (!is_new) {
       throw DataLoss(entry.file + ": \"" + at->second + "\" and \"" + file_name +
                      "\" are both the parameter \"" + name + "\"");
     }
   }
-  return names;
+  return file_names;
 }
 
 void AppendList(std::string& out, const std::string& what, const std::vector<std::string>& names) {
@@ -109,7 +85,7 @@ std::string LoadReport::Summary() const {
   return out;
 }
 
-LoadReport LoadWeights(Module& module, const std::string& dir, const std::string& base_prefix,
+LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
                        const LoadOptions& options) {
   const SafetensorsReader reader = SafetensorsReader::FromDirectory(dir);
   const std::vector<Parameter> parameters = module.Parameters();
@@ -117,16 +93,16 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const std::string
   for (const Parameter& parameter : parameters) {
     paths.insert(parameter.name);
   }
-  std::map<std::string, std::string> names = ModelNames(reader, base_prefix, paths);
+  std::map<std::string, std::string> file_names = FileNames(reader, names, paths);
 
   // Everything is checked before the model is touched, so that an error leaves it as it was.
   LoadReport report;
   std::vector<std::pair<const Parameter*, std::string>> to_read;
   std::vector<const Parameter*> to_fill;
   for (const Parameter& parameter : parameters) {
-    const auto found = names.find(parameter.name);
-    if (found == names.end()) {
-      const bool is_head = StartsWithAny(parameter.name, options.head_prefixes);
+    const auto found = file_names.find(parameter.name);
+    if (found == file_names.end()) {
+      const bool is_head = StartsWithAny(parameter.name, names.head_prefixes);
       (is_head ? report.fresh_head : report.missing).push_back(parameter.name);
       to_fill.push_back(&parameter);
       continue;
@@ -146,11 +122,11 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const std::string
       report.loaded.push_back(parameter.name);
       to_read.emplace_back(&parameter, found->second);
     }
-    names.erase(found);
+    file_names.erase(found);
   }
-  for (const auto& [name, file_name] : names) {
+  for (const auto& [name, file_name] : file_names) {
     if (paths.count(name) == 0) {
-      (IsExpectedExtra(name, base_prefix) ? report.unused_pretraining : report.unexpected)
+      (IsExpectedExtra(name, names) ? report.unused_pretraining : report.unexpected)
           .push_back(name);
     }
   }

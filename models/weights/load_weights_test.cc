@@ -1,8 +1,9 @@
+#include "lathe/models/weights/load_weights.h"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
-#include "lathe/models/pretrained.h"
 #include "lathe/models/weights/safetensors.h"
 #include "lathe/nn/arena.h"
 
@@ -11,6 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
+
+const CheckpointNames kNames = {.base_prefix = "bert."};
 
 class Leaf : public Module {
  public:
@@ -83,7 +86,7 @@ TEST_F(LoadWeightsTest, PretrainingCheckpointWithOldNames) {
   tensors.emplace_back("cls.predictions.bias", Tensor::FromVector<float>({1}));
   Write(tensors);
   Model model;
-  const LoadReport report = LoadWeights(model, dir_, "bert.");
+  const LoadReport report = LoadWeights(model, dir_, kNames);
   ExpectEncoderLoaded(model);
   EXPECT_EQ(report.loaded.size(), 4u);
   EXPECT_EQ(report.fresh_head, (Names{"classifier.weight", "classifier.bias"}));
@@ -103,7 +106,7 @@ TEST_F(LoadWeightsTest, BareEncoderGetsThePrefix) {
   tensors.emplace_back("classifier.bias", Tensor::FromVector<float>({1, 2, 3}));
   Write(tensors);
   Model model;
-  const LoadReport report = LoadWeights(model, dir_, "bert.");
+  const LoadReport report = LoadWeights(model, dir_, kNames);
   ExpectEncoderLoaded(model);
   EXPECT_EQ(ValuesOf(model, "classifier.bias"), (std::vector<float>{1, 2, 3}));
   EXPECT_TRUE(report.missing.empty());
@@ -115,7 +118,7 @@ TEST_F(LoadWeightsTest, SurprisesAreReported) {
   tensors[1].first = "bert.dense.byas";
   Write(tensors);
   Model model;
-  const LoadReport report = LoadWeights(model, dir_, "bert.");
+  const LoadReport report = LoadWeights(model, dir_, kNames);
   EXPECT_EQ(report.missing, (Names{"bert.dense.bias"}));
   EXPECT_EQ(report.unexpected, (Names{"bert.dense.byas"}));
   EXPECT_EQ(report.Summary(),
@@ -131,7 +134,7 @@ TEST_F(LoadWeightsTest, OtherNumberOfLabels) {
   SaveWeights(saved, dir_);
   Model model(3);
   try {
-    LoadWeights(model, dir_, "bert.");
+    LoadWeights(model, dir_, kNames);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), dir_ +
@@ -140,7 +143,7 @@ TEST_F(LoadWeightsTest, OtherNumberOfLabels) {
     EXPECT_NE(error.hint().find("ignore_mismatched_sizes"), std::string::npos);
   }
   EXPECT_FALSE(model.Parameters()[0].tensor.allocated());  // untouched by the failed load
-  const LoadReport report = LoadWeights(model, dir_, "bert.", {.ignore_mismatched_sizes = true});
+  const LoadReport report = LoadWeights(model, dir_, kNames, {.ignore_mismatched_sizes = true});
   EXPECT_EQ(report.mismatched, (Names{"classifier.weight: file has [5, 2], model [3, 2]",
                                       "classifier.bias: file has [5], model [3]"}));
   EXPECT_EQ(ValuesOf(model, "bert.dense.weight"), ValuesOf(saved, "bert.dense.weight"));
@@ -151,7 +154,7 @@ TEST_F(LoadWeightsTest, SaveAndLoadAgainInOneArena) {
   saved.Initialize(7);
   SaveWeights(saved, dir_ + "/new/folder");
   Model model;
-  const LoadReport report = LoadWeights(model, dir_ + "/new/folder", "bert.");
+  const LoadReport report = LoadWeights(model, dir_ + "/new/folder", kNames);
   EXPECT_EQ(report.loaded.size(), saved.Parameters().size());
   for (const Parameter& p : saved.Parameters()) {
     EXPECT_EQ(ValuesOf(model, p.name), p.tensor.ToVector<float>()) << p.name;
@@ -164,13 +167,13 @@ TEST_F(LoadWeightsTest, SaveAndLoadAgainInOneArena) {
 
 TEST_F(LoadWeightsTest, RejectsWhatCannotBeTheModels) {
   Model model;
-  EXPECT_THROW(LoadWeights(model, dir_, "bert."), Error);  // no file
+  EXPECT_THROW(LoadWeights(model, dir_, kNames), Error);  // no file
   Write({{"model.layers.0.weight", Tensor::FromVector<float>({1})}});
-  EXPECT_THROW(LoadWeights(model, dir_, "bert."), Error);
+  EXPECT_THROW(LoadWeights(model, dir_, kNames), Error);
   Tensors twice = EncoderTensors("bert.", "weight", "bias");
   twice.emplace_back("bert.LayerNorm.gamma", Tensor::FromVector<float>({1, 2}));
   Write(twice);
-  EXPECT_THROW(LoadWeights(model, dir_, "bert."), Error);
+  EXPECT_THROW(LoadWeights(model, dir_, kNames), Error);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-#include "lathe/nn/encoder.h"
+#include "lathe/nn/post_norm_layer.h"
 
 namespace lathe::nn {
 
-SelfAttention::SelfAttention(const EncoderLayerOptions& options, std::string site)
+SelfAttention::SelfAttention(const PostNormLayerOptions& options, std::string site)
     : options_(options), site_(std::move(site)) {
   const int64_t H = options.hidden_size;
   const Init init = Init::Normal(options.initializer_range);
@@ -27,7 +27,7 @@ Tensor SelfAttention::Forward(const Tensor& hidden_states, const ForwardContext&
   return PackedAttention(q, kv, context.sequences, options);
 }
 
-EncoderLayer::EncoderLayer(const EncoderLayerOptions& options, std::string site)
+PostNormLayer::PostNormLayer(const PostNormLayerOptions& options, std::string site)
     : options_(options), site_(std::move(site)) {
   const int64_t H = options.hidden_size, I = options.intermediate_size;
   const Init init = Init::Normal(options.initializer_range);
@@ -39,8 +39,8 @@ EncoderLayer::EncoderLayer(const EncoderLayerOptions& options, std::string site)
   output_norm_ = Register<LayerNorm>("output.LayerNorm", H, options.layer_norm_eps);
 }
 
-Tensor EncoderLayer::Forward(const Tensor& hidden_states, const ForwardContext& context,
-                             bool first_tokens_only) const {
+Tensor PostNormLayer::Forward(const Tensor& hidden_states, const ForwardContext& context,
+                              bool first_tokens_only) const {
   const double p = options_.hidden_dropout_prob;
   const Tensor residual =
       first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states;

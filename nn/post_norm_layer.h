@@ -9,7 +9,7 @@
 
 namespace lathe::nn {
 
-struct EncoderLayerOptions {
+struct PostNormLayerOptions {
   int64_t hidden_size = 768;
   int64_t num_attention_heads = 12;
   int64_t intermediate_size = 3072;
@@ -23,29 +23,29 @@ struct EncoderLayerOptions {
 // Multi-head self-attention without its output projection.
 class SelfAttention : public Module {
  public:
-  SelfAttention(const EncoderLayerOptions& options, std::string site);
+  SelfAttention(const PostNormLayerOptions& options, std::string site);
   // hidden_states: [T, H] -> [T, H], or [B, H] if first_tokens_only: only first tokens have
   // queries.
   Tensor Forward(const Tensor& hidden_states, const ForwardContext& context,
                  bool first_tokens_only = false) const;
 
  private:
-  EncoderLayerOptions options_;
+  PostNormLayerOptions options_;
   std::string site_;
   std::shared_ptr<Linear> query_, key_, value_;
 };
 
-class EncoderLayer : public Module {
+class PostNormLayer : public Module {
  public:
   // `site` is the layer's path; it selects the dropout masks.
-  EncoderLayer(const EncoderLayerOptions& options, std::string site);
+  PostNormLayer(const PostNormLayerOptions& options, std::string site);
   // [T, H] -> [T, H], or [B, H] if first_tokens_only: the rows of first tokens, exactly as in the
   // full result.
   Tensor Forward(const Tensor& hidden_states, const ForwardContext& context,
                  bool first_tokens_only = false) const;
 
  private:
-  EncoderLayerOptions options_;
+  PostNormLayerOptions options_;
   std::string site_;
   std::shared_ptr<SelfAttention> self_;
   std::shared_ptr<Linear> attention_output_, intermediate_, output_;

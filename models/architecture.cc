@@ -1,0 +1,60 @@
+#include "lathe/models/architecture.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include <map>
+#include <utility>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+// A function's static, because families register themselves before main(), in no fixed order.
+std::map<std::string, Architecture>& Registry() {
+  static auto* registry = new std::map<std::string, Architecture>;
+  return *registry;
+}
+
+}  // namespace
+
+void RegisterArchitecture(Architecture architecture) {
+  const std::string model_type = architecture.model_type;
+  const auto check = [&](bool ok, const auto&... what) {
+    Check(ok, "architecture", "model_type \"", model_type, "\" ", what...);
+  };
+  check(!model_type.empty(), "is empty");
+  check(!architecture.class_name.empty(), "has no class_name");
+  check(architecture.make != nullptr, "has no make");
+  check(architecture.config_defaults.is_object(), "has config_defaults that are no JSON object");
+  for (const std::string& key : architecture.dropout_keys) {
+    check(architecture.config_defaults.contains(key), "has the dropout key \"", key,
+          "\" but no default for it");
+  }
+  check(Registry().emplace(model_type, std::move(architecture)).second, "is registered twice");
+}
+
+const Architecture* FindArchitecture(const std::string& model_type) {
+  const auto found = Registry().find(model_type);
+  return found == Registry().end() ? nullptr : &found->second;
+}
+
+const Architecture& ArchitectureOf(const PretrainedConfig& config) {
+  const std::string model_type = config.model_type();
+  const Architecture* const found = FindArchitecture(model_type);
+  if (found == nullptr) {
+    throw InvalidArgument(
+        absl::StrCat(config.path(), ": model_type \"", model_type, "\" is not one that Lathe has"),
+        absl::StrCat("known model types: ", absl::StrJoin(SupportedModelTypes(), ", ")));
+  }
+  return *found;
+}
+
+std::vector<std::string> SupportedModelTypes() {
+  std::vector<std::string> model_types;
+  for (const auto& [model_type, architecture] : Registry()) model_types.push_back(model_type);
+  return model_types;
+}
+
+}  // namespace lathe

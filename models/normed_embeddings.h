@@ -1,0 +1,41 @@
+// NormedEmbeddings: what enters the first layer of BERT and its siblings.
+//
+//   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[pos[t]]))
+//
+//   embeddings_ = Register<NormedEmbeddings>("embeddings", options, "bert");
+//   Tensor hidden_states = embeddings_->Forward(batch, context);   // [T, H]
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "lathe/data/datasets/batch.h"
+#include "lathe/nn/layers.h"
+
+namespace lathe {
+
+struct NormedEmbeddingsOptions {
+  int64_t vocab_size = 0, max_position_embeddings = 0, type_vocab_size = 0;  // rows of the tables
+  int64_t hidden_size = 0;
+  int64_t pad_token_id = 0;  // its row in the word table starts at 0 and gets no gradient
+  double initializer_range = 0.02, layer_norm_eps = 1e-12, hidden_dropout_prob = 0.1;
+};
+
+class NormedEmbeddings : public Module {
+ public:
+  // `model` is the tag of errors, as in "[bert] ...".
+  NormedEmbeddings(const NormedEmbeddingsOptions& options, const char* model);
+
+  // Returns [N, H] in the compute dtype, for the N rows of `context`. The context belongs to
+  // `batch` (forward_context.h). Throws if a sequence is longer than the position table, or if an
+  // id is outside its table.
+  Tensor Forward(const Batch& batch, const nn::ForwardContext& context) const;
+
+ private:
+  NormedEmbeddingsOptions options_;
+  const char* model_;
+  std::shared_ptr<nn::Embedding> word_, position_, token_type_;
+  std::shared_ptr<nn::LayerNorm> norm_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,39 @@
+#include "lathe/models/rows.h"
+
+#include <absl/strings/str_cat.h>
+
+#include "lathe/core/error.h"
+#include "lathe/core/gemm.h"
+#include "lathe/core/ops/cast.h"
+#include "lathe/core/ops/shape.h"
+
+namespace lathe {
+
+int64_t DeviceRows(int64_t tokens) {
+  constexpr int64_t kTile = 128;
+  return (tokens + kTile - 1) / kTile * kTile;
+}
+
+int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
+  if (device != Device{}) return DeviceRows(tokens);
+  return FullSpeedRows(tokens, compute_dtype);
+}
+
+Tensor VisibleRows(const Tensor& hidden_states, int64_t rows) {
+  const Tensor x = hidden_states.dim(0) == rows ? hidden_states : SliceRows(hidden_states, 0, rows);
+  return Cast(x, DType::kF32);
+}
+
+void CheckFirstColumns(const Batch& batch, const char* model) {
+  const int32_t* cu_seqlens = batch.cu_seqlens.data<int32_t>();
+  const int32_t* positions = batch.position_ids.data<int32_t>();
+  for (int64_t b = 0; b < batch.size(); ++b) {
+    if (const int32_t first = positions[cu_seqlens[b]]; first != 0) {
+      throw InvalidArgument(absl::StrCat("[", model, "] sequence ", b, " starts at position ",
+                                         first, ", but the classifier reads position 0"),
+                            "pad on the right, not on the left");
+    }
+  }
+}
+
+}  // namespace lathe

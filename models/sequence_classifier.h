@@ -1,0 +1,47 @@
+// SequenceClassifier: a model that gives each sequence of a batch its logits, and the loss if the
+// batch has labels.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/data/datasets/batch.h"
+#include "lathe/models/config.h"
+#include "lathe/models/weights/load_weights.h"
+#include "lathe/nn/module.h"
+
+namespace lathe {
+
+struct SequenceClassifierOutput {
+  Tensor loss;                        // [] f32; undefined without labels
+  Tensor logits;                      // [B, num_labels] f32
+  std::vector<Tensor> hidden_states;  // [T, H] each, if asked for; [0] enters the first layer
+};
+
+struct ForwardOptions {
+  bool output_hidden_states = false;
+};
+
+class SequenceClassifier : public Module {
+ public:
+  virtual SequenceClassifierOutput Forward(const Batch& batch,
+                                           const ForwardOptions& options = {}) = 0;
+  // Writes config.json (with problem_type as decided) and model.safetensors.
+  void SavePretrained(const std::string& dir) const;
+  PretrainedConfig& config() { return config_; }
+  const PretrainedConfig& config() const { return config_; }
+  const LoadReport& load_report() const { return load_report_; }
+  void set_load_report(LoadReport report) { load_report_ = std::move(report); }
+  // The length of the longest sequence that the position table allows.
+  virtual int64_t max_length() const = 0;
+
+ protected:
+  explicit SequenceClassifier(PretrainedConfig config) : config_(std::move(config)) {}
+  // The configuration's keys, except those that say where it came from and how it is stored.
+  NamedSettings OwnSettings() const override;
+  PretrainedConfig config_;
+  LoadReport load_report_;
+};
+
+}  // namespace lathe

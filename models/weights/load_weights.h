@@ -1,0 +1,75 @@
+// Reads a checkpoint's weights into a module, and writes a module's weights.
+//
+//   Model model;                                          // parameters "bert.dense.weight", ...
+//   LoadReport report = LoadWeights(model, dir, {.base_prefix = "bert."});
+//   SaveWeights(model, out_dir);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/nn/module.h"
+
+namespace lathe {
+
+// The names that tensors have in a family's checkpoints, where they differ from the parameters'
+// paths or belong to no parameter. The defaults suit the encoders of Transformers.
+struct CheckpointNames {
+  // The prefix of the encoder's tensors, e.g. "bert.". A file with a bare encoder lacks it.
+  std::string base_prefix = {};
+  // The prefixes of the head's parameters. A pretrained checkpoint is expected to lack them.
+  std::vector<std::string> head_prefixes = {"classifier."};
+  // Endings of old names, and the endings that replace them. Checkpoints that were converted from
+  // TensorFlow have its names of a norm's parameters.
+  std::vector<std::pair<std::string, std::string>> renamed_endings = {
+      {"LayerNorm.gamma", "LayerNorm.weight"}, {"LayerNorm.beta", "LayerNorm.bias"}};
+  // The prefixes of pre-training heads. A classifier is expected not to use them.
+  std::vector<std::string> pretraining_heads = {"cls.predictions.",
+                                                "cls.seq_relationship.",
+                                                "lm_head.",
+                                                "vocab_transform.",
+                                                "vocab_layer_norm.",
+                                                "vocab_projector.",
+                                                "mask_predictions.",
+                                                "discriminator_predictions.",
+                                                "generator_predictions.",
+                                                "generator_lm_head.",
+                                                "predictions.",
+                                                "sop_classifier.",
+                                                "lm_predictions.",
+                                                "decoder."};
+  // The last parts of the names of buffers, which a model computes itself.
+  std::vector<std::string> buffers = {"position_ids", "token_type_ids", "rotary_emb.inv_freq"};
+};
+
+struct LoadOptions {
+  bool ignore_mismatched_sizes = false;
+  uint64_t seed = 42;  // seed of fresh values
+};
+
+// The result of a load. Names are parameter paths.
+struct LoadReport {
+  std::vector<std::string> loaded;
+  std::vector<std::string> fresh_head;  // parameters of the head that the file lacks: expected
+  std::vector<std::string> missing;     // other parameters that the file lacks
+  std::vector<std::string>
+      unused_pretraining;               // pre-training heads and buffers in the file: expected
+  std::vector<std::string> unexpected;  // other tensors in the file
+  std::vector<std::string>
+      mismatched;               // "name: file has [3, 8], model [2, 8]", fresh values instead
+  std::string Summary() const;  // a few lines for people; empty if every parameter was found
+};
+
+// Fills `module` from the directory's safetensors. Old names get their new endings. If no tensor's
+// name starts with the base prefix, the file holds a bare encoder, whose names get the prefix.
+// Missing parameters get fresh values; missing ones outside the head are reported. Values are read
+// straight into the module's arena.
+LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
+                       const LoadOptions& options = {});
+
+// Writes model.safetensors (all parameters by path) atomically.
+void SaveWeights(const Module& module, const std::string& dir);
+
+}  // namespace lathe
