@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/reduce_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 
 namespace lathe {
 

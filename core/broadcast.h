@@ -1,7 +1,7 @@
 // Broadcasting by NumPy's rules, and its reverse.
 #pragma once
 
-#include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/walk_dims.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {

@@ -1,25 +1,5 @@
 """What the CUDA backend consists of, for its two builds: with nvcc, and emulated for tests."""
 
-CUDA_KERNELS = [
-    "cuda/activation.cu",
-    "cuda/attention.cu",
-    "cuda/attention_backward.cu",
-    "cuda/attention_forward.cu",
-    "cuda/attention_mma_backward.cu",
-    "cuda/attention_mma_forward.cu",
-    "cuda/attention_offsets.cu",
-    "cuda/dropout.cu",
-    "cuda/elementwise.cu",
-    "cuda/embedding.cu",
-    "cuda/layer_norm.cu",
-    "cuda/losses.cu",
-    "cuda/optimizer.cu",
-    "cuda/reduce.cu",
-    "cuda/scatter.cu",
-    "cuda/shape.cu",
-    "cuda/tensor.cu",
-]
-
 # Sources that only call the runtime.
 CUDA_SOURCES = [
     "cuda/attention_dispatch.cc",

@@ -9,6 +9,7 @@
 
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/dtype.h"
+#include "lathe/core/kernels/gemm_kernels.h"
 
 namespace lathe {
 

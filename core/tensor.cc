@@ -10,6 +10,7 @@
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 
 namespace lathe {
 namespace {

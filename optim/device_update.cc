@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lathe/core/asked_by.h"
+#include "lathe/core/device_kernels.h"
 #include "lathe/optim/grad_scaler.h"
 
 namespace lathe {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lathe/core/device_backend.h"
-#include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/optimizer_kernels.h"
 #include "lathe/nn/arena.h"
 #include "lathe/optim/update_graphs.h"
 

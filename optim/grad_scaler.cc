@@ -10,6 +10,8 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
+#include "lathe/core/kernels/optimizer_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 
 namespace lathe {
 

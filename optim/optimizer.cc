@@ -7,6 +7,8 @@
 
 #include "lathe/core/asked_by.h"
 #include "lathe/core/cpu/optimizer.h"
+#include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/optimizer_kernels.h"
 #include "lathe/optim/device_update.h"
 
 namespace lathe {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lathe/core/asked_by.h"
+#include "lathe/core/kernels/optimizer_kernels.h"
 #include "lathe/optim/device_update.h"
 #include "lathe/optim/optimizer.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
 #include "lathe/core/log.h"
 

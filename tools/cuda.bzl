@@ -72,21 +72,29 @@ def lathe_no_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
     """Stands in for lathe_cuda_library if there is no CUDA."""
     lathe_cc_library(name = name)
 
+def _host_sources_impl(ctx):
+    sources = []
+    for source in ctx.files.srcs:
+        copy = ctx.actions.declare_file("%s/%s.cc" % (ctx.label.name, source.basename))
+        ctx.actions.symlink(output = copy, target_file = source)
+        sources.append(copy)
+    return [DefaultInfo(files = depset(sources))]
+
+# Names .cu files .cc, so that the host's compiler takes them.
+_host_sources = rule(
+    implementation = _host_sources_impl,
+    attrs = {"srcs": attr.label_list(allow_files = [".cu"])},
+)
+
 def lathe_emulated_library(name, cu_srcs, srcs, deps, **kwargs):
     """Compiles the sources of lathe_cuda_library for the emulator, which must be in `deps`."""
-    compiled = []
-    for source in cu_srcs:
-        out = "%s_sources/%s.cc" % (name, source.rpartition(":")[2].rpartition("/")[2])
-        native.genrule(
-            name = out + "_source",
-            srcs = [source],
-            outs = [out],
-            cmd = "cp $< $@",
-        )
-        compiled.append(out)
+    _host_sources(
+        name = name + "_sources",
+        srcs = cu_srcs,
+    )
     lathe_cc_library(
         name = name,
-        srcs = srcs + compiled,
+        srcs = srcs + [name + "_sources"],
         copts = ["-Wno-unknown-pragmas"],  # #pragma unroll
         deps = deps,
         alwayslink = True,

@@ -79,3 +79,68 @@ def lathe_cpu_kernels(name, srcs, hdrs, deps):
         visibility = ["//visibility:public"],
         deps = [name + "_headers"] + ["%s_v%d" % (name, level) for level in _ISA],
     )
+
+def lathe_op(name, more_tests = [], host_tests = []):
+    """A differentiable op, for the list in lathe_ops.
+
+    The op is ops/<name>.h and ops/<name>.cc; ops/<name>_test.cc tests it. Its kernels are found where they are:
+    cpu/*.cc, cuda/*.cu and the headers of their tables. Each test is built three times, because the same cases run on
+    the host, on a GPU (ops/<name>_gpu_test, skipped where there is none) and on the emulated device
+    (ops/<name>_emulated_test).
+
+    Args:
+      name: The op's name.
+      more_tests: Further tests of it, by the name of their source without `_test.cc`.
+      host_tests: The same for tests that run on the host only.
+
+    Returns:
+      The name.
+    """
+    for test in [name] + more_tests + host_tests:
+        lathe_cc_test(
+            name = "ops/%s_test" % test,
+            srcs = ["ops/%s_test.cc" % test],
+            deps = [
+                ":ops",
+                ":working_memory",
+                Label("//tests:check_op"),
+            ],
+        )
+    for test in [name] + more_tests:
+        for where, backend in [("gpu", ":cuda"), ("emulated", Label("//tests/emulator:cuda"))]:
+            lathe_cc_test(
+                name = "ops/%s_%s_test" % (test, where),
+                srcs = ["ops/%s_test.cc" % test],
+                linkstatic = True,
+                deps = [
+                    ":ops",
+                    backend,
+                    Label("//tests:check_op_on_device"),
+                ],
+            )
+    return name
+
+def lathe_ops(name, ops, srcs, hdrs, deps):
+    """The library of all ops, with the header ops/<name>.h that includes those of all ops.
+
+    Args:
+      name: The library's name.
+      ops: What lathe_op returned, for each op.
+      srcs: Sources that ops share.
+      hdrs: Headers that ops share.
+      deps: What the ops need.
+    """
+    umbrella = "ops/%s.h" % name
+    lines = ["// All ops: each has a line in %s/BUILD.bazel." % native.package_name(), "#pragma once", ""]
+    lines += ['#include "lathe/%s/ops/%s.h"' % (native.package_name(), op) for op in ops]
+    native.genrule(
+        name = name + "_header",
+        outs = [umbrella],
+        cmd = "printf '%%s\\n' %s > $@" % " ".join(["'%s'" % line for line in lines]),
+    )
+    lathe_cc_library(
+        name = name,
+        srcs = srcs + ["ops/%s.cc" % op for op in ops],
+        hdrs = hdrs + ["ops/%s.h" % op for op in ops] + [umbrella],
+        deps = deps,
+    )

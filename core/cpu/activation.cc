@@ -5,101 +5,42 @@
 namespace lathe::cpu {
 namespace {
 
-// One struct for each activation, with its value and its derivative. The formulas are those of
-// Transformers' ACT2FN.
-struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
+struct HostMath {
   template <typename T>
-  [[gnu::always_inline]] static T Value(T x) {
-    return T(0.5) * x * (T(1) + Erf(x * T(0.70710678118654752)));
+  [[gnu::always_inline]] static T Exp(T x) {
+    return cpu::Exp(x);
   }
   template <typename T>
-  [[gnu::always_inline]] static T Derivative(T x) {
-    return T(0.5) * (T(1) + Erf(x * T(0.70710678118654752))) +
-           x * T(0.39894228040143268) * Exp(T(-0.5) * x * x);
+  [[gnu::always_inline]] static T Erf(T x) {
+    return cpu::Erf(x);
   }
-  // Returns the value and sets `derivative`. erf is computed with e^(-x^2/2), which the
-  // derivative's other term needs as well. Source: Abramowitz and Stegun, Handbook of Mathematical
-  // Functions, 7.1.26; the error is within 2e-7.
-  [[gnu::always_inline]] static Lanes<float> Both(Lanes<float> x, Lanes<float>* derivative) {
-    using Bits = BitsOf<Lanes<float>>::type;
-    const Bits sign = (Bits)x & 0x80000000u;
-    const Lanes<float> size = (Lanes<float>)((Bits)x ^ sign), most = Lanes<float>{} + 1e4f;
-    const Lanes<float> e = ExpUpTo88(-0.5f * x * x);
-    // The factor is 0.3275911 / sqrt(2). `size` is capped because Reciprocal doesn't take infinity.
-    const Lanes<float> t = Reciprocal(1.0f + 0.23164189f * (size > most ? most : size));
-    Lanes<float> p = t * 0.5307027146f - 0.7265760136f;  // coefficients are half the source's
-    p = p * t + 0.7107068706f;
-    p = p * t - 0.142248368f;
-    p = p * t + 0.127414796f;
-    const Lanes<float> within = 0.5f - p * t * e;  // the normal density's integral from 0 to |x|
-    const Lanes<float> part = 0.5f + (Lanes<float>)((Bits)within | sign);
-    *derivative = part + x * 0.39894228f * e;
-    return x * part;
+  template <typename T>
+  [[gnu::always_inline]] static T Tanh(T x) {
+    return cpu::Tanh(x);
   }
+  template <typename T>
+  static constexpr T kGeluNewSlope = T(3 * 0.044715);
 };
-struct GeluNew {  // x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3)
-  template <typename T>
-  [[gnu::always_inline]] static T Value(T x) {
-    const T u = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
-    return T(0.5) * x * (T(1) + Tanh(u));
-  }
-  template <typename T>
-  [[gnu::always_inline]] static T Derivative(T x) {
-    const T u = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
-    const T t = Tanh(u);
-    return T(0.5) * (T(1) + t) +
-           T(0.5) * x * (T(1) - t * t) * T(0.79788456080286536) * (T(1) + T(3 * 0.044715) * x * x);
-  }
-};
-struct Relu {
-  template <typename T>
-  [[gnu::always_inline]] static T Value(T x) {
-    return x < 0 ? T(0) : x;  // NaN stays NaN
-  }
-  template <typename T>
-  [[gnu::always_inline]] static T Derivative(T x) {
-    return x > 0 ? T(1) : T(0);
-  }
-};
-struct TanhActivation {
-  template <typename T>
-  static T Value(T x) {
-    return std::tanh(x);
-  }
-  template <typename T>
-  static T Derivative(T x) {
-    const T t = std::tanh(x);
-    return T(1) - t * t;
-  }
-};
-struct Silu {  // x * sigmoid(x)
-  template <typename T>
-  [[gnu::always_inline]] static T Value(T x) {
-    return x / (T(1) + Exp(-x));
-  }
-  template <typename T>
-  [[gnu::always_inline]] static T Derivative(T x) {
-    const T s = T(1) / (T(1) + Exp(-x));
-    return s * (T(1) + x * (T(1) - s));
-  }
-};
+using Functions = ActivationFunctions<HostMath>;
 
-template <typename Body>
-void With(ActivationKind kind, Body body) {
-  switch (kind) {
-    case ActivationKind::kNone:
-      return;
-    case ActivationKind::kGelu:
-      return body(Gelu{});
-    case ActivationKind::kGeluNew:
-      return body(GeluNew{});
-    case ActivationKind::kRelu:
-      return body(Relu{});
-    case ActivationKind::kTanh:
-      return body(TanhActivation{});
-    case ActivationKind::kSilu:
-      return body(Silu{});
-  }
+// Returns the value and sets `derivative`. erf is computed with e^(-x^2/2), which the
+// derivative's other term needs as well. Source: Abramowitz and Stegun, Handbook of Mathematical
+// Functions, 7.1.26; the error is within 2e-7.
+[[gnu::always_inline]] inline Lanes<float> GeluBoth(Lanes<float> x, Lanes<float>* derivative) {
+  using Bits = BitsOf<Lanes<float>>::type;
+  const Bits sign = (Bits)x & 0x80000000u;
+  const Lanes<float> size = (Lanes<float>)((Bits)x ^ sign), most = Lanes<float>{} + 1e4f;
+  const Lanes<float> e = ExpUpTo88(-0.5f * x * x);
+  // The factor is 0.3275911 / sqrt(2). `size` is capped because Reciprocal doesn't take infinity.
+  const Lanes<float> t = Reciprocal(1.0f + 0.23164189f * (size > most ? most : size));
+  Lanes<float> p = t * 0.5307027146f - 0.7265760136f;  // coefficients are half the source's
+  p = p * t + 0.7107068706f;
+  p = p * t - 0.142248368f;
+  p = p * t + 0.127414796f;
+  const Lanes<float> within = 0.5f - p * t * e;  // the normal density's integral from 0 to |x|
+  const Lanes<float> part = 0.5f + (Lanes<float>)((Bits)within | sign);
+  *derivative = part + x * 0.39894228f * e;
+  return x * part;
 }
 
 // Calls body(begin, n) for consecutive parts of all `n` elements; threads share the parts.
@@ -114,11 +55,11 @@ void InParts(int64_t n, const Body& body) {
 
 // True if the activation is computed in whole registers: Gelu of float32 and bfloat16.
 template <typename Act, typename T>
-constexpr bool kInLanes = std::is_same_v<Act, Gelu>&& std::is_same_v<MathType<T>, float>;
+constexpr bool kInLanes = std::is_same_v<Act, Functions::Gelu>&& std::is_same_v<MathType<T>, float>;
 
 template <typename T>
 void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
-  With(kind, [&](auto act) {
+  Functions::With(kind, [&](auto act) {
     using Act = decltype(act);
     InParts(n, [&](int64_t begin, int64_t part) {
       if constexpr (kInLanes<Act, T>) {
@@ -138,14 +79,14 @@ void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
 
 template <typename T>
 void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
-  With(kind, [&](auto act) {
+  Functions::With(kind, [&](auto act) {
     using Act = decltype(act);
     InParts(n, [&](int64_t begin, int64_t part) {
       if constexpr (kInLanes<Act, T>) {
         ForLanes<float>(
             part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
               Lanes<float> derivative;
-              Gelu::Both(LoadLanes(x + begin + i, which), &derivative);
+              GeluBoth(LoadLanes(x + begin + i, which), &derivative);
               StoreLanes(dx + begin + i, LoadLanes(dy + begin + i, which) * derivative, which);
             });
       } else {
@@ -159,14 +100,14 @@ void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
 
 template <typename T>
 void BackwardAndValue(T* dx, T* y, const T* dy, const T* x, int64_t n, ActivationKind kind) {
-  With(kind, [&](auto act) {
+  Functions::With(kind, [&](auto act) {
     using Act = decltype(act);
     InParts(n, [&](int64_t begin, int64_t part) {
       if constexpr (kInLanes<Act, T>) {
         ForLanes<float>(
             part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
               Lanes<float> derivative;
-              const Lanes<float> value = Gelu::Both(LoadLanes(x + begin + i, which), &derivative);
+              const Lanes<float> value = GeluBoth(LoadLanes(x + begin + i, which), &derivative);
               const Lanes<float> gradient = LoadLanes(dy + begin + i, which) * derivative;
               StoreLanes(y + begin + i, value, which);
               StoreLanes(dx + begin + i, gradient, which);

@@ -4,10 +4,9 @@
 #include <cstdint>
 
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/kernels/activation_functions.h"
 
 namespace lathe::cpu {
-
-enum class ActivationKind { kNone, kGelu, kGeluNew, kRelu, kTanh, kSilu };
 
 struct ActivationKernels {
   template <typename T>

@@ -1,71 +1,37 @@
 // The device's activations and column sums. core/cpu/activation.h declares and describes them.
 #include <algorithm>
+#include <cmath>
 
 #include "lathe/core/cpu/activation.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 
 namespace lathe::cuda {
 namespace {
 
 using cpu::ActivationKernels;
-using cpu::ActivationKind;
 
-// Each struct has an activation's value and its derivative. The formulas are those of
-// core/cpu/activation.cc.
-struct Gelu {
-  static __device__ float Value(float x) { return 0.5f * x * (1 + erff(x * 0.70710678f)); }
-  static __device__ float Derivative(float x) {
-    return 0.5f * (1 + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
+struct DeviceMath {
+  template <typename T>
+  static constexpr T Exp(T x) {
+    return std::exp(x);
   }
+  template <typename T>
+  static constexpr T Erf(T x) {
+    return std::erf(x);
+  }
+  template <typename T>
+  static constexpr T Tanh(T x) {
+    return std::tanh(x);
+  }
+  // Its last bit differs from the host's, which rounds once only.
+  template <typename T>
+  static constexpr T kGeluNewSlope = 3 * T(0.044715);
 };
-struct GeluNew {
-  static __device__ float Value(float x) {
-    return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-  }
-  static __device__ float Derivative(float x) {
-    const float t = tanhf(0.79788456f * (x + 0.044715f * x * x * x));
-    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.79788456f * (1 + 3 * 0.044715f * x * x);
-  }
-};
-struct Relu {
-  static __device__ float Value(float x) { return x < 0 ? 0 : x; }  // NaN stays NaN
-  static __device__ float Derivative(float x) { return x > 0 ? 1 : 0; }
-};
-struct TanhActivation {
-  static __device__ float Value(float x) { return tanhf(x); }
-  static __device__ float Derivative(float x) {
-    const float t = tanhf(x);
-    return 1 - t * t;
-  }
-};
-struct Silu {
-  static __device__ float Value(float x) { return x / (1 + expf(-x)); }
-  static __device__ float Derivative(float x) {
-    const float s = 1 / (1 + expf(-x));
-    return s * (1 + x * (1 - s));
-  }
-};
-
-template <typename Body>
-void With(ActivationKind kind, Body body) {
-  switch (kind) {
-    case ActivationKind::kNone:
-      return;
-    case ActivationKind::kGelu:
-      return body(Gelu{});
-    case ActivationKind::kGeluNew:
-      return body(GeluNew{});
-    case ActivationKind::kRelu:
-      return body(Relu{});
-    case ActivationKind::kTanh:
-      return body(TanhActivation{});
-    case ActivationKind::kSilu:
-      return body(Silu{});
-  }
-}
+using Functions = ActivationFunctions<DeviceMath>;
 
 template <int N, typename T, typename Act>
 __global__ void ForwardKernel(T* y, const T* x, int64_t n) {
@@ -167,7 +133,7 @@ __global__ void AddChunksKernel(float* sums, const float* partial, int64_t chunk
 
 template <typename T>
 void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
-  With(kind, [&](auto act) {
+  Functions::With(kind, [&](auto act) {
     WithPack<T>({y, x}, [&](auto pack) {
       using Act = decltype(act);
       constexpr int N = decltype(pack)::value;
@@ -178,7 +144,7 @@ void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
 
 template <typename T>
 void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
-  With(kind, [&](auto act) {
+  Functions::With(kind, [&](auto act) {
     WithPack<T>({dx, dy, x}, [&](auto pack) {
       using Act = decltype(act);
       constexpr int N = decltype(pack)::value;
@@ -245,7 +211,7 @@ void BackwardAndSums(T* dx, float* sums, const T* dy, const T* x, int64_t rows, 
                                rows, n, in_chunk, accumulate);
                 });
   };
-  With(kind, [&](auto act) {
+  Functions::With(kind, [&](auto act) {
     if (Aligned16({dx, dy, x}) && n % kPack<T> == 0) {
       by(act, std::integral_constant<int, kPack<T>>{});
     } else {

@@ -20,6 +20,7 @@
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
 #include "lathe/core/gemm_options.h"
+#include "lathe/core/kernels/shape_kernels.h"
 #include "lathe/core/log.h"
 #include "lathe/core/version.h"
 

@@ -11,6 +11,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
+#include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/ops/linear.h"
 
 namespace lathe::cuda {

@@ -8,6 +8,8 @@
 #include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/elementwise_functions.h"
+#include "lathe/core/kernels/elementwise_kernels.h"
+#include "lathe/core/kernels/walk_dims.h"
 
 namespace lathe::cuda {
 namespace {

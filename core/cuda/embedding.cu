@@ -2,6 +2,7 @@
 // EmbeddingKernels in core/device_kernels.h describes it.
 #include "lathe/core/cuda/norm_rows.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/embedding_kernels.h"
 
 namespace lathe::cuda {
 namespace {

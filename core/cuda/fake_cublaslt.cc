@@ -12,6 +12,7 @@
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/cuda/gemm_problem.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 
 namespace lathe::cuda {
 namespace {

@@ -27,6 +27,8 @@
 #include "lathe/core/cuda/gemm_problem.h"
 #include "lathe/core/cuda/gemm_tuning.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/gemm_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 #include "lathe/core/log.h"
 
 namespace lathe::cuda {

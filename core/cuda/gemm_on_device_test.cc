@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "lathe/core/device_backend.h"
+#include "lathe/core/device_kernels.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/gemm_options.h"
+#include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/log.h"
 #include "lathe/core/tensor.h"
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "lathe/core/device_kernels.h"
 #include "lathe/core/gemm_options.h"
+#include "lathe/core/kernels/gemm_kernels.h"
 
 namespace lathe::cuda {
 

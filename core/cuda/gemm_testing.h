@@ -13,6 +13,7 @@
 #include "lathe/core/cuda/fake_cublaslt.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/gemm_options.h"
+#include "lathe/core/kernels/gemm_kernels.h"
 
 namespace lathe::cuda {
 

@@ -3,6 +3,7 @@
 
 #include "lathe/core/cuda/rows.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/losses_kernels.h"
 
 namespace lathe::cuda {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/optimizer_kernels.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {

@@ -5,6 +5,8 @@
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/rows.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/reduce_kernels.h"
+#include "lathe/core/kernels/walk_dims.h"
 
 namespace lathe::cuda {
 namespace {

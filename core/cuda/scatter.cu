@@ -11,6 +11,7 @@
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/row_sums_kernels.h"
 
 namespace lathe::cuda {
 namespace {

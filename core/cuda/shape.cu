@@ -3,6 +3,7 @@
 
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/shape_kernels.h"
 
 namespace lathe::cuda {
 namespace {

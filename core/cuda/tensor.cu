@@ -5,6 +5,7 @@
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 
 namespace lathe::cuda {
 namespace {

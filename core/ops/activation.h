@@ -8,8 +8,6 @@
 
 namespace lathe {
 
-using ActivationKind = cpu::ActivationKind;
-
 // Returns the activation that Transformers calls `name` (gelu, gelu_new, gelu_pytorch_tanh, relu,
 // tanh, silu, swish, ...). Throws InvalidArgument, with the known names, for any other name.
 ActivationKind ParseActivation(const std::string& name);

@@ -4,6 +4,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/attention.h"
+#include "lathe/core/kernels/shape_kernels.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/linear.h"

@@ -5,6 +5,7 @@
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/elementwise_functions.h"
+#include "lathe/core/kernels/elementwise_kernels.h"
 
 namespace lathe {
 namespace {

@@ -13,6 +13,7 @@
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {

@@ -8,6 +8,7 @@
 #include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/layer_norm.h"
+#include "lathe/core/kernels/embedding_kernels.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/layer_norm.h"

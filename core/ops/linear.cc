@@ -8,6 +8,7 @@
 #include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/gemm.h"
+#include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 

@@ -8,6 +8,7 @@
 #include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/losses_kernels.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"

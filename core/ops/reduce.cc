@@ -9,6 +9,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/reduce_kernels.h"
 #include "lathe/core/ops/elementwise.h"
 
 namespace lathe {

@@ -1,6 +1,7 @@
 #include "lathe/core/ops/row_sums.h"
 
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/row_sums_kernels.h"
 
 namespace lathe {
 

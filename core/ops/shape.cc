@@ -7,6 +7,7 @@
 #include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/broadcast.h"
+#include "lathe/core/kernels/shape_kernels.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/row_sums.h"
 

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-#include "lathe/data/tokenizers/unicode.h"
+#include "lathe/data/tokenizers/unicode/unicode.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -18,27 +18,6 @@ bool TouchesWord(std::string_view text, size_t begin, size_t end) {
   size_t pos = end;
   return (begin > 0 && IsWordCharacter(DecodeUtf8Before(text, begin))) ||
          (end < text.size() && IsWordCharacter(DecodeUtf8(text, &pos)));
-}
-
-// Returns the start of the white space that ends at `end`, but no place before `limit`.
-size_t SkipSpaceBefore(std::string_view text, size_t end, size_t limit) {
-  while (end > limit && IsWhitespace(DecodeUtf8Before(text, end))) {
-    do {
-      --end;
-    } while (end > limit && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80);
-  }
-  return end;
-}
-
-size_t SkipSpaceAfter(std::string_view text, size_t pos) {
-  while (pos < text.size()) {
-    size_t next = pos;
-    if (!IsWhitespace(DecodeUtf8(text, &next))) {
-      break;
-    }
-    pos = next;
-  }
-  return pos;
 }
 
 }  // namespace
@@ -83,10 +62,10 @@ void AddedTokenMatcher::Split(std::string_view text,
       continue;
     }
     if (token->lstrip) {
-      begin = SkipSpaceBefore(text, begin, done);
+      begin = SkipWhitespaceBefore(text, begin, done);
     }
     if (token->rstrip) {
-      end = SkipSpaceAfter(text, end);
+      end = SkipWhitespace(text, end);
     }
     if (done < begin) {
       on_text(text.substr(done, begin - done));

@@ -5,21 +5,17 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/data/tokenizers/charsmap.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"
 #include "lathe/data/tokenizers/tokenizer.h"
+#include "lathe/data/tokenizers/tokenizer_family.h"
+#include "lathe/data/tokenizers/unicode/charsmap.h"
 
 namespace lathe {
-namespace {
-
-using Json = nlohmann::json;
-
-}  // namespace
-
 std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& spm_file,
                                                             bool do_lower_case, bool keep_accents,
                                                             int64_t model_max_length) {
+  using Json = nlohmann::json;
   const std::string bytes = ReadFile(spm_file);
   const SentencePieceModelInfo info = ParseSentencePieceModel(bytes, spm_file);
   if (!info.is_unigram) {
@@ -47,19 +43,7 @@ std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& s
                      {"normalized", false},
                      {"special", true}});
   }
-  Json normalizers = Json::array();
-  const auto replace = [](const char* pattern) {
-    return Json{{"type", "Replace"}, {"pattern", {{"String", pattern}}}, {"content", "\""}};
-  };
-  normalizers.push_back(replace("``"));
-  normalizers.push_back(replace("''"));
-  if (!keep_accents) {
-    normalizers.push_back({{"type", "NFKD"}});
-    normalizers.push_back({{"type", "StripAccents"}});
-  }
-  if (do_lower_case) {
-    normalizers.push_back({{"type", "Lowercase"}});
-  }
+  Json normalizers = AlbertNormalizers(do_lower_case, keep_accents);
   if (!info.precompiled_charsmap.empty()) {
     normalizers.push_back({{"type", "Precompiled"},
                            {"precompiled_charsmap", EncodeBase64(info.precompiled_charsmap)}});

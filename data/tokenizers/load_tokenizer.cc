@@ -5,17 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/data/tokenizers/kind_table.h"
+#include "lathe/data/tokenizers/model.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"
-#include "lathe/data/tokenizers/models/unigram.h"
 #include "lathe/data/tokenizers/models/wordpiece.h"
 #include "lathe/data/tokenizers/pipeline_tokenizer.h"
+#include "lathe/data/tokenizers/post_processor.h"
 #include "lathe/data/tokenizers/tokenizer_source.h"
-#include "lathe/data/tokenizers/unicode.h"
-#include "lathe/data/utf8.h"
 
 namespace lathe {
 namespace {
@@ -29,120 +30,9 @@ using Source = TokenizerSource;
 constexpr const char* kBrokenTokenizer =
     "take the tokenizer's files from the model's source again, or name another folder";
 
-constexpr std::array kFileNames = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.txt",      "spiece.model",          "sentencepiece.bpe.model", "spm.model"};
-// ---- Templates ----
-
-// Sets the family's templates: `[CLS] A [SEP]` and the one for a pair of texts.
-void SetFamilyTemplates(const Family& family, int32_t cls, int32_t sep, Parts* parts) {
-  using P = PipelineTokenizer;
-  parts->single_template = {P::Special(cls, 0), P::First(), P::Special(sep, 0)};
-  parts->pair_template = parts->single_template;
-  if (family.cls == std::string_view("<s>")) {
-    parts->pair_template.push_back(P::Special(sep, 0));
-    parts->pair_template.push_back(P::Second(0));
-    parts->pair_template.push_back(P::Special(sep, 0));
-  } else {
-    parts->pair_template.push_back(P::Second(1));
-    parts->pair_template.push_back(P::Special(sep, 1));
-  }
-}
-
-PipelineTokenizer::Template TemplateFromJson(const Json& items, const Json& special_tokens) {
-  using P = PipelineTokenizer;
-  P::Template result;
-  for (const Json& item : items) {
-    if (item.contains("Sequence")) {
-      const Json& sequence = item["Sequence"];
-      P::Item place = sequence.at("id") == "A" ? P::First() : P::Second(0);
-      place.type_id = sequence.value("type_id", 0);
-      result.push_back(place);
-      continue;
-    }
-    const Json& special = item.at("SpecialToken");
-    for (const Json& id : special_tokens.at(special.at("id").get<std::string>()).at("ids")) {
-      result.push_back(P::Special(id.get<int32_t>(), special.value("type_id", 0)));
-    }
-  }
-  return result;
-}
-
-void SetTemplates(const Json& json, Parts* parts) {
-  using P = PipelineTokenizer;
-  if (json.is_null()) {
-    parts->single_template = {P::First()};
-    parts->pair_template = {P::First(), P::Second(1)};
-    return;
-  }
-  const std::string type = json.at("type");
-  if (type == "TemplateProcessing") {
-    parts->single_template = TemplateFromJson(json.at("single"), json.at("special_tokens"));
-    parts->pair_template = TemplateFromJson(json.at("pair"), json.at("special_tokens"));
-  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
-    const int32_t cls = json.at("cls").at(1);
-    const int32_t sep = json.at("sep").at(1);
-    SetFamilyTemplates(*FindTokenizerFamily("", type == "BertProcessing" ? "bert" : "xlm-roberta"),
-                       cls, sep, parts);
-  } else {
-    throw InvalidArgument("post_processor '" + type + "' is not supported",
-                          "supported are TemplateProcessing, BertProcessing and RobertaProcessing");
-  }
-}
-
-// ---- Models ----
-
-std::vector<std::string> WordPieceTokens(const Json& vocab) {
-  std::vector<std::string> tokens(vocab.size());
-  for (const auto& [token, id_json] : vocab.items()) {
-    const auto id = id_json.get<int64_t>();
-    Check(id >= 0, "tokenizer", "token '", token, "' has id ", id);
-    // Ids may have gaps, but an absurdly large one must not cause a huge allocation.
-    Check(id < 10'000'000, "tokenizer", "token '", token, "' has id ", id);
-    if (id >= std::ssize(tokens)) {
-      tokens.resize(id + 1);
-    }
-    tokens[id] = token;
-  }
-  return tokens;
-}
-
-std::unique_ptr<SubwordModel> ModelFromJson(const Json& json, const Source& source) {
-  // Old WordPiece files have no type.
-  const std::string type =
-      json.value("type", json.contains("max_input_chars_per_word") ? "WordPiece" : "");
-  if (type == "WordPiece") {
-    WordPieceOptions options;
-    options.unk_token = json.value("unk_token", "[UNK]");
-    options.continuing_subword_prefix = json.value("continuing_subword_prefix", "##");
-    options.max_input_chars_per_word = json.value("max_input_chars_per_word", int64_t{100});
-    return std::make_unique<WordPiece>(WordPieceTokens(json.at("vocab")), options);
-  }
-  if (type == "Unigram") {
-    if (json.value("byte_fallback", false)) {
-      throw InvalidArgument("model Unigram with byte_fallback is not supported");
-    }
-    std::vector<std::pair<std::string, double>> pieces;
-    for (const Json& piece : json.at("vocab")) {
-      pieces.emplace_back(piece.at(0).get<std::string>(), piece.at(1).get<double>());
-    }
-    return std::make_unique<Unigram>(std::move(pieces), json.at("unk_id").get<int32_t>());
-  }
-  throw InvalidArgument(source.Path("tokenizer.json") + ": model '" + type + "' is not supported",
-                        kSupportedTokenizers);
-}
-
-BertNormalizerOptions BertOptions(const Source& source, bool lowercase_by_default) {
-  BertNormalizerOptions options;
-  options.lowercase = ConfigValue(source.config, "do_lower_case", lowercase_by_default);
-  options.handle_chinese_chars = ConfigValue(source.config, "tokenize_chinese_chars", true);
-  if (source.config.contains("strip_accents") && !source.config["strip_accents"].is_null()) {
-    options.strip_accents = source.config["strip_accents"].get<bool>();
-  }
-  return options;
-}
-
-// ---- Tokens and the rest ----
+constexpr std::array kSentencePieceNames = {"spiece.model", "sentencepiece.bpe.model", "spm.model"};
+constexpr std::array kOtherNames = {"tokenizer.json", "tokenizer_config.json",
+                                    "special_tokens_map.json", "added_tokens.json", "vocab.txt"};
 
 // Adds the family's special tokens that are in the vocabulary but not among the added tokens yet.
 void AddSpecialTokens(const Source& source, Parts* parts) {
@@ -219,18 +109,30 @@ int32_t RequireToken(const Source& source, const Parts& parts, const char* key,
   return *id;
 }
 
+// The classes of WordPiece families take these parts from the configuration.
+void SetWordPieceParts(const Source& source, Parts* parts) {
+  parts->normalizer = NormalizerFromJson(source.family->normalizer(source.config));
+  parts->pre_tokenizer = PreTokenizerFromJson(Json{{"type", "BertPreTokenizer"}});
+}
+
+void SetFamilyTemplates(const Source& source, Parts* parts) {
+  const Family& family = *source.family;
+  const int32_t cls = RequireToken(source, *parts, "cls_token", family.cls);
+  const int32_t sep = RequireToken(source, *parts, "sep_token", family.sep);
+  parts->templates = family.templates(cls, sep);
+}
+
 Parts FromTokenizerJson(const Source& source) {
   Parts parts;
   const Json& json = source.json;
   parts.vocab_file = source.Path("tokenizer.json");
-  parts.model = ModelFromJson(json.at("model"), source);
+  parts.model = ModelFromJson(json.at("model"), parts.vocab_file);
   parts.normalizer = NormalizerFromJson(json.value("normalizer", Json()));
   parts.pre_tokenizer = PreTokenizerFromJson(json.value("pre_tokenizer", Json()));
   if (source.family != nullptr && source.family->kind == Family::kWordPiece) {
     // The classes of WordPiece families build their normalizer themselves, so the configuration
     // overrides tokenizer.json.
-    parts.normalizer = MakeBertNormalizer(BertOptions(source, true));
-    parts.pre_tokenizer = BertPreTokenize;
+    SetWordPieceParts(source, &parts);
   }
   for (const Json& token : json.value("added_tokens", Json::array())) {
     parts.added_tokens.push_back(AddedTokenFromJson(token, token.at("id").get<int32_t>()));
@@ -239,7 +141,7 @@ Parts FromTokenizerJson(const Source& source) {
   if (source.family != nullptr) {
     AddSpecialTokens(source, &parts);
   }
-  SetTemplates(json.value("post_processor", Json()), &parts);
+  parts.templates = PostProcessorFromJson(json.value("post_processor", Json()));
   return parts;
 }
 
@@ -257,52 +159,19 @@ Parts FromVocabTxt(const Source& source) {
     }
     throw InvalidArgument(source.Path("vocab.txt") + ": " + error.message(), error.hint());
   }
-  parts.normalizer = MakeBertNormalizer(BertOptions(source, true));
-  parts.pre_tokenizer = BertPreTokenize;
+  SetWordPieceParts(source, &parts);
   AddConfiguredTokens(source, &parts);
   AddSpecialTokens(source, &parts);
-  SetFamilyTemplates(*source.family, RequireToken(source, parts, "cls_token", source.family->cls),
-                     RequireToken(source, parts, "sep_token", source.family->sep), &parts);
+  SetFamilyTemplates(source, &parts);
   return parts;
-}
-
-// ALBERT's preprocessing before its SentencePiece model, step by step as in Transformers' slow
-// tokenizer.
-Normalizer AlbertPreprocess(bool do_lower_case, bool keep_accents) {
-  const Normalizer quotes = MakeSequence({MakeReplace("``", "\""), MakeReplace("''", "\"")});
-  return [=](std::string text) {
-    text = quotes(StripWhitespace(text, true, true));
-    if (!keep_accents) {
-      text = StripAccents(NormalizeUnicode(text, NormalizationForm::kNfkd));
-    }
-    return do_lower_case ? LowerCase(text) : text;
-  };
 }
 
 Parts FromSentencePiece(const Source& source, const std::string& name) {
   Parts parts;
   parts.vocab_file = source.Path(name);
-  const std::string_view type = source.family->model_type;
-  SentencePieceIds ids;
-  if (type == "albert") {
-    ids.unk_id = 1;
-    ids.split_digit_comma = true;
-  } else if (type == "camembert") {
-    ids = {{"<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"}, 4, 3};
-  } else if (type == "xlm-roberta") {
-    ids = {{"<s>", "<pad>", "</s>", "<unk>"}, 1, 3};
-  } else {
-    ids.unk_id = 3;
-  }
-  parts.model = MakeSentencePieceModel(source.files.at(name), source.Path(name), ids);
-  if (type == "albert") {
-    parts.normalizer = AlbertPreprocess(ConfigValue(source.config, "do_lower_case", true),
-                                        ConfigValue(source.config, "keep_accents", false));
-  } else if (ConfigValue(source.config, "do_lower_case", false)) {
-    parts.normalizer = [](std::string text) { return LowerCase(text); };
-  } else {
-    parts.normalizer = NormalizerFromJson(nullptr);
-  }
+  parts.model =
+      MakeSentencePieceModel(source.files.at(name), source.Path(name), source.family->ids);
+  parts.normalizer = NormalizerFromJson(source.family->normalizer(source.config));
   parts.pre_tokenizer = PreTokenizerFromJson(nullptr);
   AddConfiguredTokens(source, &parts);
   AddSpecialTokens(source, &parts);
@@ -312,8 +181,7 @@ Parts FromSentencePiece(const Source& source, const std::string& name) {
     mask.id = static_cast<int32_t>(parts.model->vocabulary().size());
     parts.added_tokens.push_back(mask);
   }
-  SetFamilyTemplates(*source.family, RequireToken(source, parts, "cls_token", source.family->cls),
-                     RequireToken(source, parts, "sep_token", source.family->sep), &parts);
+  SetFamilyTemplates(source, &parts);
   return parts;
 }
 
@@ -326,13 +194,9 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
                source.Has("vocab.txt")) {
       parts = FromVocabTxt(source);
     } else {
-      const char* found = nullptr;
-      for (const char* name : {"spiece.model", "sentencepiece.bpe.model", "spm.model"}) {
-        if (found == nullptr && source.Has(name)) {
-          found = name;
-        }
-      }
-      if (found == nullptr || source.family == nullptr ||
+      const auto found = std::find_if(kSentencePieceNames.begin(), kSentencePieceNames.end(),
+                                      [&](const char* name) { return source.Has(name); });
+      if (found == kSentencePieceNames.end() || source.family == nullptr ||
           source.family->kind != Family::kSentencePiece) {
         std::string there;
         for (const auto& [name, contents] : source.files) {
@@ -341,12 +205,12 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
         throw NotFound(
             source.dir + ": no tokenizer" +
                 (source.family ? std::string(" for ") + source.family->tokenizer_class : "") +
-                ": looked for tokenizer.json, vocab.txt, spiece.model, sentencepiece.bpe.model and "
-                "spm.model, found " +
+                ": looked for tokenizer.json, vocab.txt, " +
+                JoinNames(kSentencePieceNames, std::identity()) + ", found " +
                 (there.empty() ? "none of their files" : there),
-            kSupportedTokenizers);
+            SupportedTokenizers());
       }
-      parts = FromSentencePiece(source, found);
+      parts = FromSentencePiece(source, *found);
     }
     SetCommonParts(source, &parts);
   } catch (const Json::exception& error) {
@@ -367,12 +231,14 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
 
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& dir, const std::string& model_type) {
   Files files;
-  for (const char* name : kFileNames) {
+  const auto read = [&](const char* name) {
     const std::string path = dir + "/" + name;
     if (std::filesystem::exists(path)) {
       files[name] = ReadFile(path);
     }
-  }
+  };
+  std::for_each(kOtherNames.begin(), kOtherNames.end(), read);
+  std::for_each(kSentencePieceNames.begin(), kSentencePieceNames.end(), read);
   return TokenizerFromFiles(dir, std::move(files), model_type);
 }
 

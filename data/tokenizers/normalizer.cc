@@ -1,11 +1,16 @@
 #include "lathe/data/tokenizers/normalizer.h"
 
+#include <array>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lathe/core/error.h"
-#include "lathe/data/tokenizers/charsmap.h"
-#include "lathe/data/tokenizers/unicode.h"
+#include "lathe/data/tokenizers/kind_table.h"
+#include "lathe/data/tokenizers/unicode/charsmap.h"
+#include "lathe/data/tokenizers/unicode/unicode.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -94,122 +99,36 @@ std::string ReplaceRuns(std::string_view text, size_t min_length, bool only_spac
   return out;
 }
 
-// Supports only the few expressions of published tokenizers. A general regex engine would bring its
-// own Unicode rules.
-Normalizer MakeRegexReplace(const std::string& regex, const std::string& content) {
-  const auto runs = [&](size_t min_length, bool only_space, bool breaks) -> Normalizer {
-    return [=](std::string text) {
-      return ReplaceRuns(text, min_length, only_space, breaks, content);
-    };
-  };
-  if (regex == " {2,}") {
-    return runs(2, true, false);
-  }
-  if (regex == " +") {
-    return runs(1, true, false);
-  }
-  if (regex == "\\s+") {
-    return runs(1, false, false);
-  }
-  if (regex == "\\s{2,}") {
-    return runs(2, false, false);
-  }
-  if (regex == "\\s{2,}|[\\n\\r\\t]") {
-    return runs(2, false, true);
+// The only regular expressions that Replace supports: those of published tokenizers. A general
+// regex engine would bring its own Unicode rules.
+struct Regex {
+  const char* text;
+  size_t min_length;
+  bool only_space;
+  bool also_single_breaks;
+};
+constexpr std::array kRegexes = {
+    Regex{" {2,}", 2, true, false},
+    Regex{" +", 1, true, false},
+    Regex{"\\s+", 1, false, false},
+    Regex{"\\s{2,}", 2, false, false},
+    Regex{"\\s{2,}|[\\n\\r\\t]", 2, false, true},
+};
+
+Normalizer MakeRegexReplace(const std::string& text, const std::string& content) {
+  for (const Regex& regex : kRegexes) {
+    if (text == regex.text) {
+      return [&regex, content](std::string from) {
+        return ReplaceRuns(from, regex.min_length, regex.only_space, regex.also_single_breaks,
+                           content);
+      };
+    }
   }
   throw InvalidArgument(
-      "normalizer Replace has the regular expression '" + regex + "', which is not supported",
-      "supported are ' {2,}', ' +', '\\s+', '\\s{2,}' and '\\s{2,}|[\\n\\r\\t]'");
-}
-
-Normalizer UnicodeNormalizer(NormalizationForm form) {
-  return [form](std::string text) {
-    return IsAscii(text) ? std::move(text) : NormalizeUnicode(text, form);
-  };
-}
-
-void WhitespaceSplit(std::string_view text, const EmitWord& emit) {
-  size_t begin = 0;
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t at = pos;
-    if (IsWhitespace(DecodeUtf8(text, &pos))) {
-      if (at > begin) {
-        emit(text.substr(begin, at - begin));
-      }
-      begin = pos;
-    }
-  }
-  if (begin < text.size()) {
-    emit(text.substr(begin));
-  }
-}
-
-PreTokenizer MakeMetaspace(std::string replacement, bool prepend, bool split) {
-  return [=](std::string_view text, const EmitWord& emit) {
-    std::string marked;
-    if (prepend && !text.starts_with(' ') && !text.starts_with(replacement)) {
-      marked = replacement;
-    }
-    for (const char c : text) {
-      if (c == ' ') {
-        marked += replacement;
-      } else {
-        marked += c;
-      }
-    }
-    const std::string_view all = marked;
-    size_t begin = 0;
-    while (split && begin < all.size()) {
-      const size_t next = all.find(replacement, begin + 1);
-      if (next == std::string_view::npos) {
-        break;
-      }
-      emit(all.substr(begin, next - begin));
-      begin = next;
-    }
-    if (begin < all.size()) {
-      emit(all.substr(begin));
-    }
-  };
-}
-
-PreTokenizer MetaspaceFromJson(const Json& json) {
-  // Files from before version 0.19 of `tokenizers` have add_prefix_space instead of prepend_scheme.
-  const std::string scheme =
-      json.value("prepend_scheme", json.value("add_prefix_space", true) ? "always" : "never");
-  if (scheme != "always" && scheme != "never") {
-    throw InvalidArgument("pre_tokenizer Metaspace has prepend_scheme '" + scheme +
-                          "', supported are 'always' and 'never'");
-  }
-  return MakeMetaspace(json.value("replacement", "▁"), scheme == "always",
-                       json.value("split", true));
-}
-
-}  // namespace
-
-Normalizer MakeBertNormalizer(const BertNormalizerOptions& options) {
-  return [options](std::string text) {
-    const bool ascii = IsAscii(text);
-    if (options.clean_text) {
-      text = CleanText(text);
-    }
-    if (options.handle_chinese_chars && !ascii) {
-      text = SpaceCjk(text);
-    }
-    if (options.strip_accents.value_or(options.lowercase) && !ascii) {
-      text = DropCharacters(NormalizeUnicode(text, NormalizationForm::kNfd), IsNonspacingMark);
-    }
-    return options.lowercase ? LowerCase(text) : text;
-  };
-}
-
-Normalizer MakeSequence(std::vector<Normalizer> parts) {
-  return [parts = std::move(parts)](std::string text) {
-    for (const Normalizer& part : parts) {
-      text = part(std::move(text));
-    }
-    return text;
-  };
+      "normalizer Replace has the regular expression '" + text + "', which is not supported",
+      "supported are " + JoinNames(kRegexes, [](const Regex& regex) {
+        return "'" + std::string(regex.text) + "'";
+      }));
 }
 
 Normalizer MakeReplace(std::string pattern, std::string content) {
@@ -229,157 +148,113 @@ Normalizer MakeReplace(std::string pattern, std::string content) {
   };
 }
 
-std::string StripAccents(std::string text) {
-  return IsAscii(text) ? std::move(text) : DropCharacters(text, IsMark);
+Normalizer ReplaceFromJson(const Json& json) {
+  const Json& pattern = json.at("pattern");
+  const std::string content = json.at("content");
+  return pattern.contains("String") ? MakeReplace(pattern["String"], content)
+                                    : MakeRegexReplace(pattern.at("Regex"), content);
 }
 
-std::string StripWhitespace(std::string_view text, bool left, bool right) {
-  size_t begin = 0;
-  while (left && begin < text.size()) {
-    size_t next = begin;
-    if (!IsWhitespace(DecodeUtf8(text, &next))) {
-      break;
+Normalizer BertFromJson(const Json& json) {
+  const bool clean_text = json.value("clean_text", true);
+  const bool handle_chinese_chars = json.value("handle_chinese_chars", true);
+  const bool lowercase = json.value("lowercase", true);
+  // Null means the same as `lowercase`.
+  const Json accents = json.value("strip_accents", Json());
+  const bool strip_accents = accents.is_null() ? lowercase : accents.get<bool>();
+  return [=](std::string text) {
+    const bool ascii = IsAscii(text);
+    if (clean_text) {
+      text = CleanText(text);
     }
-    begin = next;
-  }
-  size_t end = text.size();
-  while (right && end > begin) {
-    const char32_t c = DecodeUtf8Before(text, end);
-    if (!IsWhitespace(c)) {
-      break;
+    if (handle_chinese_chars && !ascii) {
+      text = SpaceCjk(text);
     }
-    std::string bytes;
-    AppendUtf8(c, &bytes);
-    end -= bytes.size();
-  }
-  return std::string(text.substr(begin, end - begin));
+    if (strip_accents && !ascii) {
+      text = DropCharacters(NormalizeUnicode(text, NormalizationForm::kNfd), IsNonspacingMark);
+    }
+    return lowercase ? LowerCase(text) : text;
+  };
 }
+
+template <NormalizationForm form>
+Normalizer UnicodeFromJson(const Json&) {
+  return [](std::string text) {
+    return IsAscii(text) ? std::move(text) : NormalizeUnicode(text, form);
+  };
+}
+
+Normalizer LowercaseFromJson(const Json&) {
+  return [](std::string text) { return LowerCase(text); };
+}
+
+// Removes every combining mark (categories M*), and thus the accents of text that is in NFD or
+// NFKD.
+Normalizer StripAccentsFromJson(const Json&) {
+  return [](std::string text) {
+    return IsAscii(text) ? std::move(text) : DropCharacters(text, IsMark);
+  };
+}
+
+Normalizer StripFromJson(const Json& json) {
+  const bool left = json.value("strip_left", true);
+  const bool right = json.value("strip_right", true);
+  return [=](std::string text) {
+    const size_t begin = left ? SkipWhitespace(text, 0) : 0;
+    const size_t end = right ? SkipWhitespaceBefore(text, text.size(), begin) : text.size();
+    return text.substr(begin, end - begin);
+  };
+}
+
+Normalizer PrependFromJson(const Json& json) {
+  return [prefix = json.at("prepend").get<std::string>()](std::string text) {
+    return text.empty() ? text : prefix + text;
+  };
+}
+
+Normalizer PrecompiledFromJson(const Json& json) {
+  // A model trained without a normalization rule has null here.
+  const Json& map = json.at("precompiled_charsmap");
+  auto charsmap = std::make_shared<const Charsmap>(
+      map.is_null() ? std::string() : DecodeBase64(map.get<std::string>()));
+  return [charsmap](std::string text) { return charsmap->Normalize(text); };
+}
+
+Normalizer SequenceFromJson(const Json& json) {
+  std::vector<Normalizer> parts;
+  for (const Json& part : json.at("normalizers")) {
+    parts.push_back(NormalizerFromJson(part));
+  }
+  return [parts = std::move(parts)](std::string text) {
+    for (const Normalizer& part : parts) {
+      text = part(std::move(text));
+    }
+    return text;
+  };
+}
+
+constexpr std::array kKinds = {
+    Kind<Normalizer>{"BertNormalizer", BertFromJson},
+    Kind<Normalizer>{"NFC", UnicodeFromJson<NormalizationForm::kNfc>},
+    Kind<Normalizer>{"NFD", UnicodeFromJson<NormalizationForm::kNfd>},
+    Kind<Normalizer>{"NFKC", UnicodeFromJson<NormalizationForm::kNfkc>},
+    Kind<Normalizer>{"NFKD", UnicodeFromJson<NormalizationForm::kNfkd>},
+    Kind<Normalizer>{"Lowercase", LowercaseFromJson},
+    Kind<Normalizer>{"StripAccents", StripAccentsFromJson},
+    Kind<Normalizer>{"Strip", StripFromJson},
+    Kind<Normalizer>{"Prepend", PrependFromJson},
+    Kind<Normalizer>{"Replace", ReplaceFromJson},
+    Kind<Normalizer>{"Precompiled", PrecompiledFromJson},
+    Kind<Normalizer>{"Sequence", SequenceFromJson},
+};
+
+}  // namespace
 
 Normalizer NormalizerFromJson(const Json& json) {
   if (json.is_null()) {
     return [](std::string text) { return text; };
   }
-  const std::string type = json.at("type");
-  if (type == "Sequence") {
-    std::vector<Normalizer> parts;
-    for (const Json& part : json.at("normalizers")) {
-      parts.push_back(NormalizerFromJson(part));
-    }
-    return MakeSequence(std::move(parts));
-  }
-  if (type == "BertNormalizer") {
-    BertNormalizerOptions options;
-    options.clean_text = json.value("clean_text", true);
-    options.handle_chinese_chars = json.value("handle_chinese_chars", true);
-    options.lowercase = json.value("lowercase", true);
-    if (json.contains("strip_accents") && !json["strip_accents"].is_null()) {
-      options.strip_accents = json["strip_accents"].get<bool>();
-    }
-    return MakeBertNormalizer(options);
-  }
-  if (type == "NFC") {
-    return UnicodeNormalizer(NormalizationForm::kNfc);
-  }
-  if (type == "NFD") {
-    return UnicodeNormalizer(NormalizationForm::kNfd);
-  }
-  if (type == "NFKC") {
-    return UnicodeNormalizer(NormalizationForm::kNfkc);
-  }
-  if (type == "NFKD") {
-    return UnicodeNormalizer(NormalizationForm::kNfkd);
-  }
-  if (type == "Lowercase") {
-    return [](std::string text) { return LowerCase(text); };
-  }
-  if (type == "StripAccents") {
-    return StripAccents;
-  }
-  if (type == "Strip") {
-    return [left = json.value("strip_left", true), right = json.value("strip_right", true)](
-               std::string text) { return StripWhitespace(text, left, right); };
-  }
-  if (type == "Prepend") {
-    return [prefix = json.at("prepend").get<std::string>()](std::string text) {
-      return text.empty() ? text : prefix + text;
-    };
-  }
-  if (type == "Replace") {
-    const Json& pattern = json.at("pattern");
-    const std::string content = json.at("content");
-    return pattern.contains("String") ? MakeReplace(pattern["String"], content)
-                                      : MakeRegexReplace(pattern.at("Regex"), content);
-  }
-  if (type == "Precompiled") {
-    // A model trained without a normalization rule has null here.
-    const Json& map = json.at("precompiled_charsmap");
-    auto charsmap = std::make_shared<const Charsmap>(
-        map.is_null() ? std::string() : DecodeBase64(map.get<std::string>()));
-    return [charsmap](std::string text) { return charsmap->Normalize(text); };
-  }
-  throw InvalidArgument(
-      "normalizer '" + type + "' is not supported",
-      "supported are BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, "
-      "Strip, Prepend, Replace, Precompiled and Sequence");
-}
-
-void BertPreTokenize(std::string_view text, const EmitWord& emit) {
-  size_t begin = 0;
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t at = pos;
-    const char32_t c = DecodeUtf8(text, &pos);
-    const bool space = IsWhitespace(c);
-    if (!space && !IsPunctuation(c)) {
-      continue;
-    }
-    if (at > begin) {
-      emit(text.substr(begin, at - begin));
-    }
-    if (!space) {
-      emit(text.substr(at, pos - at));
-    }
-    begin = pos;
-  }
-  if (begin < text.size()) {
-    emit(text.substr(begin));
-  }
-}
-
-PreTokenizer PreTokenizerFromJson(const Json& json) {
-  if (json.is_null()) {
-    return [](std::string_view text, const EmitWord& emit) {
-      if (!text.empty()) {
-        emit(text);
-      }
-    };
-  }
-  const std::string type = json.at("type");
-  if (type == "BertPreTokenizer") {
-    return BertPreTokenize;
-  }
-  if (type == "WhitespaceSplit") {
-    return WhitespaceSplit;
-  }
-  if (type == "Metaspace") {
-    return MetaspaceFromJson(json);
-  }
-  if (type == "Sequence") {
-    PreTokenizer all;
-    for (const Json& part : json.at("pretokenizers")) {
-      PreTokenizer next = PreTokenizerFromJson(part);
-      if (all == nullptr) {
-        all = std::move(next);
-        continue;
-      }
-      all = [first = std::move(all), second = std::move(next)](std::string_view text,
-                                                               const EmitWord& emit) {
-        first(text, [&](std::string_view word) { second(word, emit); });
-      };
-    }
-    return all == nullptr ? PreTokenizerFromJson(nullptr) : all;
-  }
-  throw InvalidArgument("pre_tokenizer '" + type + "' is not supported",
-                        "supported are BertPreTokenizer, WhitespaceSplit, Metaspace and Sequence");
+  return MakePart("normalizer", kKinds, json.at("type"), json);
 }
 
 }  // namespace lathe

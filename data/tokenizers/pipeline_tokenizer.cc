@@ -8,8 +8,8 @@
 namespace lathe {
 
 PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
-  single_template_ = parts_.single_template;
-  pair_template_ = parts_.pair_template;
+  single_template_ = parts_.templates.single;
+  pair_template_ = parts_.templates.pair;
   model_max_length_ = parts_.model_max_length;
   pad_token_id_ = parts_.pad_token_id;
   vocab_file_ = parts_.vocab_file;

@@ -11,6 +11,7 @@
 #include "lathe/data/tokenizers/added_tokens.h"
 #include "lathe/data/tokenizers/models/subword_model.h"
 #include "lathe/data/tokenizers/normalizer.h"
+#include "lathe/data/tokenizers/pre_tokenizer.h"
 #include "lathe/data/tokenizers/tokenizer.h"
 
 namespace lathe {
@@ -23,12 +24,16 @@ class PipelineTokenizer : public Tokenizer {
   static Item First() { return {Item::Kind::kFirst, 0, 0}; }
   static Item Second(int32_t type_id) { return {Item::Kind::kSecond, 0, type_id}; }
 
+  struct Templates {
+    Template single, pair;
+  };
+
   struct Parts {
     std::vector<AddedToken> added_tokens;
     Normalizer normalizer;
     PreTokenizer pre_tokenizer;
     std::unique_ptr<SubwordModel> model;
-    Template single_template, pair_template;
+    Templates templates;
     int64_t model_max_length = 0;
     int32_t pad_token_id = 0;
     bool makes_token_type_ids = false;

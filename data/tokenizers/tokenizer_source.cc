@@ -1,7 +1,6 @@
 #include "lathe/data/tokenizers/tokenizer_source.h"
 
 #include <algorithm>
-#include <array>
 
 #include "lathe/core/error.h"
 #include "lathe/core/json_nesting.h"
@@ -10,26 +9,6 @@ namespace lathe {
 namespace {
 
 using Json = nlohmann::json;
-using Family = TokenizerFamily;
-
-constexpr std::array kFamilies = {
-    Family{"bert", "BertTokenizer", Family::kWordPiece, true, "[CLS]", "[SEP]", "[UNK]", "[PAD]",
-           "[MASK]"},
-    Family{"electra", "ElectraTokenizer", Family::kWordPiece, true, "[CLS]", "[SEP]", "[UNK]",
-           "[PAD]", "[MASK]"},
-    Family{"distilbert", "DistilBertTokenizer", Family::kWordPiece, false, "[CLS]", "[SEP]",
-           "[UNK]", "[PAD]", "[MASK]"},
-    Family{"mpnet", "MPNetTokenizer", Family::kWordPiece, false, "<s>", "</s>", "[UNK]", "<pad>",
-           "<mask>", true},
-    Family{"albert", "AlbertTokenizer", Family::kSentencePiece, false, "[CLS]", "[SEP]", "<unk>",
-           "<pad>", "[MASK]"},
-    Family{"camembert", "CamembertTokenizer", Family::kSentencePiece, false, "<s>", "</s>", "<unk>",
-           "<pad>", "<mask>", true},
-    Family{"xlm-roberta", "XLMRobertaTokenizer", Family::kSentencePiece, false, "<s>", "</s>",
-           "<unk>", "<pad>", "<mask>", true},
-    Family{"deberta-v2", "DebertaV2Tokenizer", Family::kSentencePiece, true, "[CLS]", "[SEP]",
-           "[UNK]", "[PAD]", "[MASK]"},
-};
 
 constexpr char kTakeAgain[] = "take the file from the model's source again";
 
@@ -48,57 +27,37 @@ Json ParseJson(const std::string& path, const std::string& text) {
   }
 }
 
-}  // namespace
-
-const char* const kSupportedTokenizers =
-    "supported are the tokenizers of bert, electra, distilbert, mpnet, albert, camembert, "
-    "xlm-roberta and "
-    "deberta-v2, and a tokenizer.json with a WordPiece or Unigram model";
-
-AddedToken SpecialToken(const TokenizerSource& source, const char* key, const char* fallback) {
+// Reads all fields but `id` and `normalized`.
+AddedToken ReadAddedToken(const Json& json) {
   AddedToken token;
-  token.content = fallback;
-  const auto it = source.config.find(key);
-  if (it == source.config.end() || it->is_null()) {
-    token.lstrip = source.family->mask_lstrip && key == std::string_view("mask_token");
-    return token;
-  }
-  if (it->is_string()) {
-    token.content = it->get<std::string>();
-    token.lstrip = source.family->mask_lstrip && key == std::string_view("mask_token");
-    return token;
-  }
-  token.content = it->at("content").get<std::string>();
-  token.single_word = it->value("single_word", false);
-  token.lstrip = it->value("lstrip", false);
-  token.rstrip = it->value("rstrip", false);
-  token.normalized = it->value("normalized", false);
-  return token;
-}
-
-AddedToken AddedTokenFromJson(const Json& json, int32_t id) {
-  AddedToken token;
-  token.id = id;
   token.content = json.at("content").get<std::string>();
   token.single_word = json.value("single_word", false);
   token.lstrip = json.value("lstrip", false);
   token.rstrip = json.value("rstrip", false);
-  token.normalized = json.value("normalized", !json.value("special", false));
   return token;
 }
 
-const TokenizerFamily* FindTokenizerFamily(const std::string& tokenizer_class,
-                                           const std::string& model_type) {
-  std::string name = tokenizer_class;
-  if (name.ends_with("Fast")) {
-    name.resize(name.size() - 4);
+}  // namespace
+
+AddedToken SpecialToken(const TokenizerSource& source, const char* key, const char* fallback) {
+  const auto it = source.config.find(key);
+  const bool missing = it == source.config.end() || it->is_null();
+  if (!missing && !it->is_string()) {
+    AddedToken token = ReadAddedToken(*it);
+    token.normalized = it->value("normalized", false);
+    return token;
   }
-  for (const Family& family : kFamilies) {
-    if (name.empty() ? model_type == family.model_type : name == family.tokenizer_class) {
-      return &family;
-    }
-  }
-  return nullptr;
+  AddedToken token;
+  token.content = missing ? fallback : it->get<std::string>();
+  token.lstrip = source.family->mask_lstrip && key == std::string_view("mask_token");
+  return token;
+}
+
+AddedToken AddedTokenFromJson(const Json& json, int32_t id) {
+  AddedToken token = ReadAddedToken(json);
+  token.id = id;
+  token.normalized = json.value("normalized", !json.value("special", false));
+  return token;
 }
 
 TokenizerSource ReadTokenizerSource(const std::string& dir,
@@ -127,7 +86,7 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
   if (source.family == nullptr && !tokenizer_class.empty() && !generic) {
     throw InvalidArgument(source.Path("tokenizer_config.json") + ": tokenizer_class '" +
                               tokenizer_class + "' is not supported",
-                          kSupportedTokenizers);
+                          SupportedTokenizers());
   }
   if (source.family == nullptr && source.json.is_null()) {
     // Without a configuration, only these two files tell their family.

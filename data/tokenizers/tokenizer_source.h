@@ -7,25 +7,9 @@
 #include <string>
 
 #include "lathe/data/tokenizers/added_tokens.h"
+#include "lathe/data/tokenizers/tokenizer_family.h"
 
 namespace lathe {
-
-// The properties that Transformers' tokenizer class of a model type fixes.
-struct TokenizerFamily {
-  const char* model_type;
-  const char* tokenizer_class;
-  enum { kWordPiece, kSentencePiece } kind;
-  bool token_type_ids;
-  const char *cls, *sep, *unk, *pad, *mask;
-  bool mask_lstrip = false;
-};
-
-extern const char* const kSupportedTokenizers;  // for hints
-
-// Finds a family by the name of its class, with or without "Fast". If that is empty, finds it by
-// the model type. Returns null if there is none.
-const TokenizerFamily* FindTokenizerFamily(const std::string& tokenizer_class,
-                                           const std::string& model_type);
 
 // All that the files say, before the parts are made.
 struct TokenizerSource {
@@ -45,13 +29,6 @@ struct TokenizerSource {
 TokenizerSource ReadTokenizerSource(const std::string& dir,
                                     std::map<std::string, std::string> files,
                                     const std::string& model_type);
-
-// Returns the value of a key of the configuration, or `fallback` if it is missing or null.
-template <typename T>
-T ConfigValue(const nlohmann::json& config, const char* key, T fallback) {
-  const auto it = config.find(key);
-  return it == config.end() || it->is_null() ? fallback : it->get<T>();
-}
 
 // Reads a key such as "cls_token" of the configuration, a string or an object with flags. If it is
 // missing, the token's text is `fallback`.

@@ -6,6 +6,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/error.h"
+#include "lathe/core/kernels/tensor_kernels.h"
 #include "lathe/distributed/reduce/gradient_transport.h"
 
 namespace lathe {

@@ -143,7 +143,7 @@ void GeluForward(benchmark::State& state) {
   const Tensor x = Filled<T>({kRows, 3072}), y = Filled<T>({kRows, 3072});
   for (auto _ : state) {
     KernelsOf<T, cpu::ActivationKernels>(Device{}).forward(y.data<T>(), x.data<T>(), x.numel(),
-                                                           cpu::ActivationKind::kGelu);
+                                                           ActivationKind::kGelu);
   }
   Bytes(state, 2.0 * static_cast<double>(x.bytes()));
 }
@@ -153,7 +153,7 @@ void GeluBackward(benchmark::State& state) {
   const Tensor dx = Filled<T>({kRows, 3072});
   for (auto _ : state) {
     KernelsOf<T, cpu::ActivationKernels>(Device{}).backward(dx.data<T>(), dy.data<T>(), x.data<T>(),
-                                                            x.numel(), cpu::ActivationKind::kGelu);
+                                                            x.numel(), ActivationKind::kGelu);
   }
   Bytes(state, 3.0 * static_cast<double>(x.bytes()));
 }
@@ -164,8 +164,7 @@ void GeluBackwardAndValue(benchmark::State& state) {
   const Tensor y = Filled<T>({kRows, 3072});
   for (auto _ : state) {
     KernelsOf<T, cpu::ActivationKernels>(Device{}).backward_and_value(
-        dy.data<T>(), y.data<T>(), dy.data<T>(), x.data<T>(), x.numel(),
-        cpu::ActivationKind::kGelu);
+        dy.data<T>(), y.data<T>(), dy.data<T>(), x.data<T>(), x.numel(), ActivationKind::kGelu);
   }
   Bytes(state, 4.0 * static_cast<double>(x.bytes()));
 }

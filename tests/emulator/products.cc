@@ -7,6 +7,7 @@
 #include "lathe/core/cuda/gemm_problem.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/gemm.h"
+#include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/tests/emulator/emulator.h"
 
 namespace lathe::emulator {

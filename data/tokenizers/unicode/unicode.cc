@@ -1,4 +1,4 @@
-#include "lathe/data/tokenizers/unicode.h"
+#include "lathe/data/tokenizers/unicode/unicode.h"
 
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
@@ -86,6 +86,26 @@ bool IsWordCharacter(char32_t c) {
   return u_hasBinaryProperty(code_point, UCHAR_ALPHABETIC) ||
          u_hasBinaryProperty(code_point, UCHAR_JOIN_CONTROL) ||
          (U_GET_GC_MASK(code_point) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
+}
+
+size_t SkipWhitespace(std::string_view text, size_t pos) {
+  while (pos < text.size()) {
+    size_t next = pos;
+    if (!IsWhitespace(DecodeUtf8(text, &next))) {
+      break;
+    }
+    pos = next;
+  }
+  return pos;
+}
+
+size_t SkipWhitespaceBefore(std::string_view text, size_t end, size_t limit) {
+  while (end > limit && IsWhitespace(DecodeUtf8Before(text, end))) {
+    do {
+      --end;
+    } while (end > limit && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80);
+  }
+  return end;
 }
 
 std::string NormalizeUnicode(std::string_view text, NormalizationForm form) {

@@ -1,4 +1,4 @@
-#include "lathe/data/tokenizers/charsmap.h"
+#include "lathe/data/tokenizers/unicode/charsmap.h"
 
 #include <absl/strings/escaping.h>
 #include <unicode/brkiter.h>

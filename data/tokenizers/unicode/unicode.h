@@ -1,6 +1,7 @@
 // Character classes and mappings of the Rust library `tokenizers`, made with ICU.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,11 @@ bool IsCjk(char32_t c);
 bool IsNonspacingMark(char32_t c);  // category Mn
 bool IsMark(char32_t c);            // categories M*
 bool IsWordCharacter(char32_t c);   // the regex class `\w`
+
+// Returns the end of the white space that begins at `pos`.
+size_t SkipWhitespace(std::string_view text, size_t pos);
+// Returns the start of the white space that ends at `end`, but no place before `limit`.
+size_t SkipWhitespaceBefore(std::string_view text, size_t end, size_t limit);
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 std::string NormalizeUnicode(std::string_view text, NormalizationForm form);

@@ -1,0 +1,19 @@
+// Models: the part of a tokenizer.json that turns words into ids. models/ has their classes.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lathe/data/tokenizers/models/subword_model.h"
+
+namespace lathe {
+
+// Makes the model that tokenizer.json's `model` describes. `path` is the file's, for messages.
+// Throws InvalidArgument for an unknown type.
+std::unique_ptr<SubwordModel> ModelFromJson(const nlohmann::json& json, const std::string& path);
+
+// Returns the types of models, as "A or B".
+std::string ModelTypes();
+
+}  // namespace lathe

@@ -1,0 +1,73 @@
+#include "lathe/data/tokenizers/post_processor.h"
+
+#include <array>
+#include <string>
+
+#include "lathe/data/tokenizers/kind_table.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+using P = PipelineTokenizer;
+
+P::Template TemplateFromJson(const Json& items, const Json& special_tokens) {
+  P::Template result;
+  for (const Json& item : items) {
+    if (item.contains("Sequence")) {
+      const Json& sequence = item["Sequence"];
+      P::Item place = sequence.at("id") == "A" ? P::First() : P::Second(0);
+      place.type_id = sequence.value("type_id", 0);
+      result.push_back(place);
+      continue;
+    }
+    const Json& special = item.at("SpecialToken");
+    for (const Json& id : special_tokens.at(special.at("id").get<std::string>()).at("ids")) {
+      result.push_back(P::Special(id.get<int32_t>(), special.value("type_id", 0)));
+    }
+  }
+  return result;
+}
+
+P::Templates TemplateProcessingFromJson(const Json& json) {
+  P::Templates templates;
+  templates.single = TemplateFromJson(json.at("single"), json.at("special_tokens"));
+  templates.pair = TemplateFromJson(json.at("pair"), json.at("special_tokens"));
+  return templates;
+}
+
+template <P::Templates (*make)(int32_t cls, int32_t sep)>
+P::Templates FixedFromJson(const Json& json) {
+  const int32_t cls = json.at("cls").at(1);
+  const int32_t sep = json.at("sep").at(1);
+  return make(cls, sep);
+}
+
+constexpr std::array kKinds = {
+    Kind<P::Templates>{"TemplateProcessing", TemplateProcessingFromJson},
+    Kind<P::Templates>{"BertProcessing", FixedFromJson<BertTemplates>},
+    Kind<P::Templates>{"RobertaProcessing", FixedFromJson<RobertaTemplates>},
+};
+
+}  // namespace
+
+P::Templates BertTemplates(int32_t cls, int32_t sep) {
+  return {.single = {P::Special(cls, 0), P::First(), P::Special(sep, 0)},
+          .pair = {P::Special(cls, 0), P::First(), P::Special(sep, 0), P::Second(1),
+                   P::Special(sep, 1)}};
+}
+
+P::Templates RobertaTemplates(int32_t cls, int32_t sep) {
+  return {.single = {P::Special(cls, 0), P::First(), P::Special(sep, 0)},
+          .pair = {P::Special(cls, 0), P::First(), P::Special(sep, 0), P::Special(sep, 0),
+                   P::Second(0), P::Special(sep, 0)}};
+}
+
+P::Templates PostProcessorFromJson(const Json& json) {
+  if (json.is_null()) {
+    return {.single = {P::First()}, .pair = {P::First(), P::Second(1)}};
+  }
+  return MakePart("post_processor", kKinds, json.at("type"), json);
+}
+
+}  // namespace lathe

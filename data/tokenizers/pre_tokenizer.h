@@ -1,0 +1,18 @@
+// Pre-tokenizers: the part of a tokenizer.json that cuts a normalized text into words.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace lathe {
+
+using EmitWord = std::function<void(std::string_view)>;
+// Cuts a normalized text into words and emits them. It may rewrite words and emits no empty ones.
+using PreTokenizer = std::function<void(std::string_view, const EmitWord&)>;
+
+// Makes the pre-tokenizer that tokenizer.json's `pre_tokenizer` describes; null emits the text as
+// it is. Throws InvalidArgument for an unknown type.
+PreTokenizer PreTokenizerFromJson(const nlohmann::json& json);
+
+}  // namespace lathe
