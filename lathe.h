@@ -1,5 +1,5 @@
-// The whole public API: `#include "lathe/lathe.h"` and link //:lathe. See
-// examples/training_loop.cc for its use.
+// The whole public API: `#include "lathe/lathe.h"` and link //:lathe. examples/training_loop.cc
+// uses it with a loop of its own, examples/trainer.cc with the Trainer.
 #pragma once
 
 #include "lathe/core/autograd.h"
@@ -33,3 +33,10 @@
 #include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
+#include "lathe/train/callback.h"
+#include "lathe/train/callbacks/progress_callback.h"
+#include "lathe/train/callbacks/state_callback.h"
+#include "lathe/train/evaluation.h"
+#include "lathe/train/support/training_arguments.h"
+#include "lathe/train/trainer.h"
+#include "lathe/train/trainer_state.h"

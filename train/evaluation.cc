@@ -10,7 +10,6 @@
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/data/datasets/metrics.h"
 #include "lathe/train/support/interrupt.h"
-#include "lathe/train/support/progress.h"
 
 namespace lathe {
 namespace {
@@ -92,18 +91,15 @@ Evaluation Assemble(Accelerator& accelerator, const TokenizedDataset& dataset,
 
 Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
                     std::shared_ptr<const TokenizedDataset> dataset,
-                    const FinetuneArguments& options, const std::string& title) {
+                    const EvaluateOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   model.Eval();
   NoGradGuard no_grad;
   DataLoader loader(dataset,
-                    {.batch_size = options.per_device_eval_batch_size * accelerator.num_processes(),
+                    {.batch_size = options.per_device_batch_size * accelerator.num_processes(),
                      .even_tokens = true});
   accelerator.Prepare(loader);
-  Progress progress({.title = title,
-                     .total = loader.size(),
-                     .unit = "batch",
-                     .enabled = !options.disable_tqdm && accelerator.is_main_process()});
+  if (options.on_begin) options.on_begin(loader.size());
   std::vector<float> logits;
   std::vector<int64_t> indices;  // the samples that the logits belong to
   double loss_sum = 0;
@@ -129,7 +125,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
       if (unread.size() == most_unread) read();
     }
-    progress.Update(1);
+    if (options.on_batch) options.on_batch();
     if (interrupt.Came()) break;
   }
   read();

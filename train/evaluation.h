@@ -1,6 +1,8 @@
 // Computes a model's outputs for a whole dataset, and what Trainer reports about them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,7 +11,6 @@
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
-#include "lathe/train/support/training_arguments.h"
 
 namespace lathe {
 
@@ -21,11 +22,18 @@ struct Evaluation {
   bool complete = true;  // false if a signal ended it: then there are no logits
 };
 
+struct EvaluateOptions {
+  int64_t per_device_batch_size = 64;
+  // Called before the first batch and after each, on all ranks; either may be empty.
+  std::function<void(int64_t num_batches)> on_begin = {};
+  std::function<void()> on_batch = {};
+};
+
 // Runs the model in evaluation mode without gradients and leaves it in that mode. Each rank
 // computes its shares, and all ranks get the whole result.
 Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
                     std::shared_ptr<const TokenizedDataset> dataset,
-                    const FinetuneArguments& options, const std::string& title);
+                    const EvaluateOptions& options = {});
 
 // Says which number is not finite: "the logits of test sample 3 are not finite", if `data` is
 // "test", or "the test loss is NaN". Returns "" if all are finite.

@@ -1,14 +1,17 @@
 #include "lathe/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
 #include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
@@ -43,16 +46,58 @@ std::string MetricName(const std::string& name) {
 }
 
 // A high accuracy is good; a high loss or error is not.
-bool GreaterIsBetter(const FinetuneArguments& options, const std::string& metric) {
+bool GreaterIsBetter(const TrainingArguments& options, const std::string& metric) {
   return options.greater_is_better.value_or(!metric.ends_with("loss") && !metric.ends_with("mse") &&
                                             !metric.ends_with("runtime"));
 }
 
-DataLoaderOptions LoaderOptions(const FinetuneArguments& options, const TaskData& train,
+TrainingArguments Completed(TrainingArguments arguments) {
+  arguments.do_train = true;
+  CompleteTrainingArguments(arguments);
+  return arguments;
+}
+
+std::string PrecisionOf(const TrainingArguments& arguments) {
+  if (arguments.bf16 && arguments.fp16) {
+    throw InvalidArgument("--bf16 and --fp16 contradict each other", "leave one of them out");
+  }
+  return arguments.bf16 ? "bf16" : arguments.fp16 ? "fp16" : arguments.mixed_precision;
+}
+
+// Throws unless the accelerator does what the arguments say.
+void CheckAccelerator(const Accelerator& accelerator, const TrainingArguments& arguments) {
+  constexpr char kHint[] = "make the Accelerator with AcceleratorOptionsOf(arguments)";
+  if (accelerator.gradient_accumulation_steps() != arguments.gradient_accumulation_steps) {
+    throw InvalidArgument("--gradient_accumulation_steps is " +
+                              std::to_string(arguments.gradient_accumulation_steps) +
+                              " but the Accelerator's is " +
+                              std::to_string(accelerator.gradient_accumulation_steps()),
+                          kHint);
+  }
+  if (accelerator.mixed_precision() != PrecisionOf(arguments)) {
+    throw InvalidArgument("--mixed_precision is " + PrecisionOf(arguments) +
+                              " but the Accelerator's is " + accelerator.mixed_precision(),
+                          kHint);
+  }
+}
+
+TrainerInputs Checked(TrainerInputs inputs, const TrainingArguments& arguments) {
+  Check(inputs.model != nullptr, "trainer", "there is no model");
+  Check(inputs.train != nullptr && inputs.train->size() > 0, "trainer", inputs.train_name,
+        " must have samples");
+  Check(inputs.train->has_labels, "trainer", inputs.train_name, " must have labels");
+  Check(inputs.evaluation == nullptr || inputs.evaluation->has_labels, "trainer",
+        "the evaluation data must have labels");
+  Check(arguments.eval_strategy == "no" || inputs.evaluation != nullptr, "trainer",
+        "--eval_strategy ", arguments.eval_strategy, " needs evaluation data");
+  return inputs;
+}
+
+DataLoaderOptions LoaderOptions(const TrainingArguments& options, const TrainerInputs& inputs,
                                 int num_processes) {
   const int64_t batch_size = options.per_device_train_batch_size * num_processes;
-  if (options.dataloader_drop_last && train.dataset->size() < batch_size) {
-    throw InvalidArgument(train.path + ": " + std::to_string(train.dataset->size()) +
+  if (options.dataloader_drop_last && inputs.train->size() < batch_size) {
+    throw InvalidArgument(inputs.train_name + ": " + std::to_string(inputs.train->size()) +
                               " samples make no whole batch of " + std::to_string(batch_size),
                           "leave --dataloader_drop_last out or use a smaller batch");
   }
@@ -63,7 +108,7 @@ DataLoaderOptions LoaderOptions(const FinetuneArguments& options, const TaskData
           .seed = static_cast<uint64_t>(options.data_seed.value_or(options.seed))};
 }
 
-AdamWOptions OptimizerOptions(const FinetuneArguments& options) {
+AdamWOptions OptimizerOptions(const TrainingArguments& options) {
   return {.lr = options.learning_rate,
           .beta1 = options.adam_beta1,
           .beta2 = options.adam_beta2,
@@ -71,7 +116,7 @@ AdamWOptions OptimizerOptions(const FinetuneArguments& options) {
           .weight_decay = options.weight_decay};
 }
 
-ScheduleOptions MakeScheduleOptions(const FinetuneArguments& options, int64_t max_steps) {
+ScheduleOptions MakeScheduleOptions(const TrainingArguments& options, int64_t max_steps) {
   ScheduleOptions schedule =
       ParseScheduleKwargs(options.lr_scheduler_type, options.lr_scheduler_kwargs);
   schedule.num_training_steps = max_steps;
@@ -82,7 +127,7 @@ ScheduleOptions MakeScheduleOptions(const FinetuneArguments& options, int64_t ma
   return schedule;
 }
 
-std::unique_ptr<Scheduler> MakeScheduler(const FinetuneArguments& options, Optimizer& optimizer,
+std::unique_ptr<Scheduler> MakeScheduler(const TrainingArguments& options, Optimizer& optimizer,
                                          int64_t max_steps) {
   try {
     return GetScheduler(options.lr_scheduler_type, optimizer,
@@ -96,38 +141,72 @@ std::unique_ptr<Scheduler> MakeScheduler(const FinetuneArguments& options, Optim
 
 }  // namespace
 
-Trainer::Trainer(const FinetuneArguments& options, Accelerator& accelerator, Task& task,
-                 OutputDir* out)
-    : options_(options),
-      accelerator_(accelerator),
-      task_(task),
-      out_(out),
-      model_(*task.model),
-      loader_(task.train.dataset, LoaderOptions(options, task.train, accelerator.num_processes())),
-      optimizer_(DecayGroups(model_.Parameters(), options.weight_decay), OptimizerOptions(options)),
-      metric_name_(MetricName(options.metric_for_best_model)),
-      greater_is_better_(GreaterIsBetter(options, metric_name_)),
-      reads_each_step_(accelerator.device() == Device{} || accelerator.use_distributed()),
-      good_values_(out == nullptr ? "" : out->path()) {
-  CheckMetricName();
-  steps_per_epoch_ = DivideUp(loader_.size(), options.gradient_accumulation_steps);
-  const double planned =
-      std::ceil(options.num_train_epochs * static_cast<double>(steps_per_epoch_));
-  state_.max_steps = options.max_steps > 0 ? options.max_steps : static_cast<int64_t>(planned);
-  state_.num_train_epochs = DivideUp(state_.max_steps, steps_per_epoch_);
-  state_.logging_steps = StepsOf(options.logging_steps, state_.max_steps);
-  state_.eval_steps = StepsOf(options.eval_steps, state_.max_steps);
-  state_.train_batch_size = options.per_device_train_batch_size;
-  scheduler_ = MakeScheduler(options, optimizer_, state_.max_steps);
-  accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
+AcceleratorOptions AcceleratorOptionsOf(const TrainingArguments& arguments) {
+  return {.gradient_accumulation_steps = arguments.gradient_accumulation_steps,
+          .mixed_precision = PrecisionOf(arguments),
+          .grad_scaler = {.init_scale = arguments.fp16_init_scale},
+          .device = arguments.device == "auto" ? "" : arguments.device,
+          .timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.ddp_timeout * 1000)),
+          .shard_optimizer = arguments.shard_optimizer,
+          .share_parameters = arguments.share_parameters,
+          .step_graphs = arguments.cuda_graphs,
+          .deterministic = arguments.deterministic};
 }
 
-// Checks the name now: a misspelt metric should not end the run at its first evaluation.
+Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, TrainerInputs inputs,
+                 std::vector<std::shared_ptr<Callback>> callbacks)
+    : arguments_(Completed(arguments)),
+      accelerator_(accelerator),
+      inputs_(Checked(std::move(inputs), arguments_)),
+      callbacks_(std::move(callbacks)),
+      out_(inputs_.out),
+      model_(*inputs_.model),
+      loader_(inputs_.train, LoaderOptions(arguments_, inputs_, accelerator.num_processes())),
+      optimizer_(DecayGroups(model_.Parameters(), arguments_.weight_decay),
+                 OptimizerOptions(arguments_)),
+      metric_name_(MetricName(arguments_.metric_for_best_model)),
+      greater_is_better_(GreaterIsBetter(arguments_, metric_name_)),
+      reads_each_step_(accelerator.device() == Device{} || accelerator.use_distributed()) {
+  CheckAccelerator(accelerator_, arguments_);
+  if (arguments_.eval_strategy != "no") CheckMetricName();
+  if (out_ == nullptr && saves() && accelerator_.is_main_process()) {
+    own_out_.emplace(arguments_.output_dir, arguments_.overwrite_output_dir);
+    out_ = &*own_out_;
+  }
+  if (out_ != nullptr) good_values_.emplace(out_->path());
+  steps_per_epoch_ = DivideUp(loader_.size(), arguments_.gradient_accumulation_steps);
+  const double planned =
+      std::ceil(arguments_.num_train_epochs * static_cast<double>(steps_per_epoch_));
+  state_.max_steps =
+      arguments_.max_steps > 0 ? arguments_.max_steps : static_cast<int64_t>(planned);
+  state_.num_train_epochs = DivideUp(state_.max_steps, steps_per_epoch_);
+  state_.logging_steps = StepsOf(arguments_.logging_steps, state_.max_steps);
+  state_.eval_steps = StepsOf(arguments_.eval_steps, state_.max_steps);
+  state_.train_batch_size = arguments_.per_device_train_batch_size;
+  state_.is_world_process_zero = accelerator_.is_main_process();
+  scheduler_ = MakeScheduler(arguments_, optimizer_, state_.max_steps);
+  model_.SetGradientCheckpointing(arguments_.gradient_checkpointing);
+  accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
+  CheckCallbacks();
+}
+
+void Trainer::CheckCallbacks() {
+  for (const auto& callback : callbacks_)
+    Check(callback != nullptr, "trainer", "a callback is null");
+  const auto setters = std::ranges::count_if(
+      callbacks_, [](const auto& callback) { return callback->SetsControl(); });
+  agrees_on_control_ = accelerator_.use_distributed() && setters > 0;
+  if (!accelerator_.use_distributed()) return;
+  accelerator_.CheckSame({{"number of callbacks that set the control", std::to_string(setters)},
+                          {"output folder", saves() ? "given" : "none"},
+                          {"evaluation data", inputs_.evaluation != nullptr ? "given" : "none"}});
+}
+
+// A misspelt metric should not end the run at its first evaluation, so this looks before it.
 void Trainer::CheckMetricName() const {
-  if (options_.eval_strategy == "no") return;
   TokenizedDataset nothing;
-  nothing.kind = task_.labels.kind();
-  nothing.num_labels = task_.labels.num_labels();
+  nothing.kind = inputs_.train->kind;
+  nothing.num_labels = inputs_.train->num_labels;
   const nlohmann::json metrics = EvalMetrics({}, nothing);
   if (metrics.contains(metric_name_)) return;
   std::string names;
@@ -137,15 +216,15 @@ void Trainer::CheckMetricName() const {
     if (!of_speed) names += (names.empty() ? "" : ", ") + name.substr(5);
   }
   throw UsageError("--metric_for_best_model must be one of " + names + " but is \"" +
-                   options_.metric_for_best_model + "\"");
+                   arguments_.metric_for_best_model + "\"");
 }
 
 std::string Trainer::Plan() const {
   std::string plan = FormatCount(state_.max_steps) + " (" + FormatCount(steps_per_epoch_) +
                      " an epoch), batches of " +
-                     std::to_string(options_.per_device_train_batch_size);
-  if (options_.gradient_accumulation_steps > 1) {
-    plan += " x " + std::to_string(options_.gradient_accumulation_steps);
+                     std::to_string(arguments_.per_device_train_batch_size);
+  if (arguments_.gradient_accumulation_steps > 1) {
+    plan += " x " + std::to_string(arguments_.gradient_accumulation_steps);
   }
   if (accelerator_.use_distributed()) {
     plan += " on each of " + std::to_string(accelerator_.num_processes()) + " processes";
@@ -155,15 +234,13 @@ std::string Trainer::Plan() const {
 
 void Trainer::Train() {
   const auto start = Clock::now();
-  progress_.emplace(
-      Progress::Options{.title = "train",
-                        .total = state_.max_steps,
-                        .enabled = !options_.disable_tqdm && accelerator_.is_main_process()});
   model_.Train();
   optimizer_.ZeroGrad();
   accelerator_.SetPhase("training");
   try {
-    while (state_.global_step < state_.max_steps && !interrupted_) TrainEpoch();
+    Call(&Callback::OnTrainBegin);
+    AgreeOnControl();
+    while (state_.global_step < state_.max_steps && !ends()) TrainEpoch();
     ReadLosses();
     CheckLastUpdate();
     accelerator_.CheckParametersAgree();
@@ -171,34 +248,40 @@ void Trainer::Train() {
     if (e.code() != absl::StatusCode::kUnavailable || state_.global_step == 0) throw;
     SaveWithoutTheOthers(e);
   }
-  progress_.reset();
-  if (options_.load_best_model_at_end && best_values_.defined()) {
+  if (arguments_.load_best_model_at_end && best_values_.defined()) {
     Tensor values = optimizer_.arena().values();
     values.CopyFrom(best_values_);
   }
   metrics_ = TrainMetrics(SecondsSince(start));
-  state_.Log(metrics_);
+  Log(metrics_);
   Save();
   try {
     accelerator_.WaitHoweverLong();  // so that no rank goes on before the model is saved
   } catch (const Error& e) {
     SaveWithoutTheOthers(e);
   }
+  Call(&Callback::OnTrainEnd);
 }
 
 void Trainer::TrainEpoch() {
   const int64_t epoch = loader_.epoch();
   int64_t place = 0;
+  Call(&Callback::OnEpochBegin);
   for (const Batch& batch : loader_) {
+    if (window_.empty()) Call(&Callback::OnStepBegin);
     Accumulate(batch);
     ++place;
-    if (!accelerator_.sync_gradients()) continue;
+    if (!accelerator_.sync_gradients()) {
+      Call(&Callback::OnSubstepEnd);
+      continue;
+    }
     FinishStep();
     state_.epoch = static_cast<double>(epoch) +
                    static_cast<double>(place) / static_cast<double>(loader_.size());
-    AfterStep(/*epoch_ends=*/place == loader_.size());
-    if (interrupted_ || state_.global_step == state_.max_steps) break;
+    AfterStep();
+    if (ends() || state_.global_step == state_.max_steps) break;
   }
+  if (!interrupted_) AfterEpoch();
 }
 
 void Trainer::Accumulate(const Batch& batch) {
@@ -214,7 +297,7 @@ void Trainer::Accumulate(const Batch& batch) {
 }
 
 void Trainer::FinishStep() {
-  const double most = options_.max_grad_norm;
+  const double most = arguments_.max_grad_norm;
   const bool snapshot = out_ != nullptr && SnapshotIsDue();
   // A bad step is either noticed before its update, or held back by guard_ until it is noticed.
   if (!reads_each_step_ && !snapshot) {
@@ -253,29 +336,65 @@ void Trainer::TakeSnapshot() {
   // A parameter may be bad although no loss depends on it so far.
   if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true, true);
   const Tensor values = optimizer_.arena().values().To(Device{});
-  const int problem = good_values_.Take(values.values<float>());
+  const int problem = good_values_->Take(values.values<float>());
   if (problem != 0 && !std::exchange(warned_of_snapshot_, true)) {
-    progress_->Print("warning: " + FileError(out_->path(), problem).message() +
-                     "; no copy of the last good model can be kept: if training diverges, none is "
-                     "saved");
+    Call(&Callback::OnWarning,
+         "warning: " + FileError(out_->path(), problem).message() +
+             "; no copy of the last good model can be kept: if training diverges, none is saved");
   }
   good_step_ = state_.global_step + 1;
   good_time_ = Clock::now();
   good_duration_ = good_time_ - start;
 }
 
-void Trainer::AfterStep(bool epoch_ends) {
-  progress_->Update(1);
+void Trainer::AfterStep() {
   const int64_t step = state_.global_step;
-  if (step % state_.logging_steps == 0 || (step == 1 && options_.logging_first_step)) LogStep();
+  if (step % state_.logging_steps == 0 || (step == 1 && arguments_.logging_first_step)) {
+    control_.should_log = true;
+  }
+  if (arguments_.eval_strategy == "steps" && step % state_.eval_steps == 0) {
+    control_.should_evaluate = true;
+  }
+  Call(&Callback::OnStepEnd);
+  FollowControl();
+}
+
+void Trainer::AfterEpoch() {
+  if (arguments_.eval_strategy == "epoch") control_.should_evaluate = true;
+  Call(&Callback::OnEpochEnd);
+  FollowControl();
+}
+
+void Trainer::AgreeOnControl() {
+  if (!agrees_on_control_) return;
+  TrainerControl& c = control_;
+  std::array<int64_t, 4> flags = {c.should_training_stop, c.should_log, c.should_evaluate,
+                                  c.should_save};
+  accelerator_.group().AllReduce(std::span(flags), ReduceOp::kMax);
+  c = {.should_training_stop = flags[0] != 0,
+       .should_log = flags[1] != 0,
+       .should_evaluate = flags[2] != 0,
+       .should_save = flags[3] != 0};
+}
+
+void Trainer::FollowControl() {
+  AgreeOnControl();
+  if (std::exchange(control_.should_log, false)) {
+    LogStep();
+    AgreeOnControl();
+  }
   // Several ranks have to agree on the step after which they stop.
   interrupted_ = interrupted_ || accelerator_.stop_requested() ||
                  (!accelerator_.use_distributed() && Interrupted());
   if (interrupted_) return;
-  if (options_.eval_strategy == "epoch"
-          ? epoch_ends || step == state_.max_steps
-          : options_.eval_strategy == "steps" && step % state_.eval_steps == 0) {
+  if (std::exchange(control_.should_evaluate, false)) {
     EvaluateNow();
+    if (interrupted_) return;
+    AgreeOnControl();
+  }
+  if (std::exchange(control_.should_save, false) && saves()) {
+    SaveNow();
+    AgreeOnControl();
   }
 }
 

@@ -1,15 +1,22 @@
-// The training loop behind `finetune`, with the rules of Transformers' Trainer. Steps and warm-up
-// are counted in optimizer steps. A step clips the gradients, updates the parameters, advances the
-// schedule and zeroes the gradients. The logged rate is the one that was used. A step's loss is the
-// mean over the samples of its accumulation window, so that a short last window is exact, too.
+// Trainer: a training loop with the rules of Transformers' Trainer. Steps and warm-up are counted
+// in optimizer steps. A step clips the gradients, updates the parameters, advances the schedule and
+// zeroes the gradients. The logged rate is the one that was used. A step's loss is the mean over
+// the samples of its accumulation window, so that a short last window is exact, too.
 //
-//   Trainer trainer(options, accelerator, task, out);
-//   trainer.Train();                    // saves the model and its logs
-//   if (trainer.interrupted()) ...
+//   TrainingArguments arguments;
+//   arguments.output_dir = "model";     // without it, nothing is written
+//   Accelerator accelerator(AcceleratorOptionsOf(arguments));
+//   Trainer trainer(arguments, accelerator, {.model = model, .train = train_set},
+//                   {std::make_shared<ProgressCallback>()});
+//   trainer.Train();                    // trains and saves the model
+//
+// The Trainer prints nothing. Callbacks show its progress and add files to the saved model
+// (train/callback.h, train/callbacks/). examples/trainer.cc is a whole program.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,34 +24,62 @@
 #include <vector>
 
 #include "lathe/data/datasets/data_loader.h"
+#include "lathe/data/datasets/dataset.h"
+#include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
+#include "lathe/train/callback.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/support/output_dir.h"
-#include "lathe/train/support/progress.h"
 #include "lathe/train/support/snapshot.h"
 #include "lathe/train/support/training_arguments.h"
-#include "lathe/train/task/task.h"
 #include "lathe/train/trainer_state.h"
 
 namespace lathe {
 
+// What a Trainer trains, and what it saves beside the model.
+struct TrainerInputs {
+  std::shared_ptr<SequenceClassifier> model = nullptr;
+  std::shared_ptr<const TokenizedDataset> train = nullptr;       // with labels
+  std::shared_ptr<const TokenizedDataset> evaluation = nullptr;  // with labels; null: none
+  std::string train_name = "the training data";                  // for errors, such as its file
+  // Saved beside the model; null for none. In a job of several processes it may be null on all but
+  // the main process. If another process has to save, it calls `load_tokenizer` then.
+  std::shared_ptr<Tokenizer> tokenizer = nullptr;
+  std::function<std::shared_ptr<Tokenizer>()> load_tokenizer = {};
+  // arguments.output_dir, if it is open already on the main process. If it is null, the Trainer
+  // opens the folder itself, unless arguments.output_dir is empty.
+  OutputDir* out = nullptr;
+};
+
+// Returns the options of an Accelerator for these arguments.
+AcceleratorOptions AcceleratorOptionsOf(const TrainingArguments& arguments);
+
 class Trainer {
  public:
-  // All arguments must outlive the trainer. `out` is null except on the main process. Throws for
-  // options that don't fit the data.
-  Trainer(const FinetuneArguments& options, Accelerator& accelerator, Task& task, OutputDir* out);
+  // `accelerator` and `inputs.out` must outlive the trainer. Reads neither the arguments of the
+  // data and the model nor do_eval, do_predict, num_threads and log_level. Throws for arguments
+  // that are out of range, or don't fit each other, the data or the accelerator; messages name them
+  // as flags. With several processes, all make their Trainers together.
+  Trainer(const TrainingArguments& arguments, Accelerator& accelerator, TrainerInputs inputs,
+          std::vector<std::shared_ptr<Callback>> callbacks = {});
 
   // Describes the steps to come, for people.
   std::string Plan() const;
   // Trains and saves; call it once. If a loss or a gradient is not finite, saves the model as it
-  // was before that step and throws. The error names the step and the first bad parameter.
+  // was before that step and throws. The error names the step and the first bad parameter. Only the
+  // main process throws it; the others wait for the end of the main process and throw
+  // SaidElsewhere (train/support/run_errors.h). If other ranks are lost, the ranks that are left
+  // save the model after the last step and throw. Without an output folder nothing is saved.
   void Train();
   // If a number in this evaluation of the trained model is not finite, does what Train does for
   // such a loss. `data` names the evaluation in the error: "evaluation", "test".
   void CheckFinite(const Evaluation& evaluation, const std::string& data);
 
+  // A signal has ended the training early, on this process or on another one. The process must have
+  // called InstallInterruptHandler (train/support/interrupt.h).
   bool interrupted() const { return interrupted_; }
   const TrainerState& state() const { return state_; }
   // train_loss, train_runtime and so on; valid after Train.
@@ -52,13 +87,29 @@ class Trainer {
 
  private:
   // The loop (trainer.cc).
+  void CheckCallbacks();
   void CheckMetricName() const;
   void TrainEpoch();
   void Accumulate(const Batch& batch);
   void FinishStep();
   bool SnapshotIsDue() const;
   void TakeSnapshot();
-  void AfterStep(bool epoch_ends);
+  // Calls an event of all callbacks.
+  template <typename Event, typename... Values>
+  void Call(Event event, const Values&... values) {
+    for (const auto& callback : callbacks_) {
+      (callback.get()->*event)(arguments_, state_, control_, values...);
+    }
+  }
+  void AfterStep();
+  void AfterEpoch();
+  // Makes the control the same on all processes.
+  void AgreeOnControl();
+  // Logs, evaluates and saves as the control asks.
+  void FollowControl();
+  bool saves() const { return out_ != nullptr || !arguments_.output_dir.empty(); }
+  bool HasGoodValues() const { return good_values_ && good_values_->taken(); }
+  bool ends() const { return interrupted_ || control_.should_training_stop; }
 
   // Reading results and writing files (trainer_report.cc).
   //
@@ -66,8 +117,11 @@ class Trainer {
   // gradients in float16 have overflowed, so that its update is skipped.
   bool ReadLosses();
   void WarnOfSmallScale(double scale);
+  void Log(nlohmann::json entry);
   void LogStep();
   void EvaluateNow();
+  // Saves a model that training goes on with.
+  void SaveNow();
   // Restores and saves the last good model if there is one, and throws. `model_is_bad`: the
   // parameters as they are now gave the bad number. All ranks call it together; with `alone`, only
   // the main process does.
@@ -85,19 +139,22 @@ class Trainer {
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
   std::string LeaveHalfDoneStep();
 
-  const FinetuneArguments& options_;
+  TrainingArguments arguments_;
   Accelerator& accelerator_;
-  Task& task_;
-  OutputDir* out_;
+  TrainerInputs inputs_;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
+  bool agrees_on_control_ = false;    // several processes, and callbacks that change the control
+  std::optional<OutputDir> own_out_;  // if inputs_.out is null
+  OutputDir* out_;                    // null except on the main process
   SequenceClassifier& model_;
   DataLoader loader_;
   AdamW optimizer_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::optional<Progress> progress_;
   std::string metric_name_;  // the metric that decides which model is best, such as "eval_loss"
   bool greater_is_better_;
   int64_t steps_per_epoch_ = 0;
   TrainerState state_;
+  TrainerControl control_;
 
   std::vector<Batch> window_;  // the batches of the present step
   std::optional<Batch> last_batch_;
@@ -112,12 +169,13 @@ class Trainer {
   std::vector<UnreadStep> unread_;
   bool reads_each_step_;
   StepGuard guard_;
-  double grad_norm_ = 0;  // of the last step that was read
   double loss_since_log_ = 0, loss_total_ = 0;
-  int64_t logged_step_ = 0, evaluated_step_ = 0, steps_read_ = 0;
+  int64_t logged_step_ = 0, steps_read_ = 0;
   int64_t samples_seen_ = 0;
   double time_to_first_step_ = 0;
-  Snapshot good_values_;  // the last values that are known to have given a finite loss and gradient
+  // The last values that are known to have given a finite loss and gradient. Only a process with an
+  // output folder keeps them.
+  std::optional<Snapshot> good_values_;
   int64_t good_step_ = 0;
   bool warned_of_snapshot_ = false, warned_of_scale_ = false;
   std::chrono::steady_clock::time_point good_time_;

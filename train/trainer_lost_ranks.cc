@@ -119,7 +119,7 @@ bool HoldsModelOf(int64_t step, const OutputDir& out) {
 }  // namespace
 
 void Trainer::SaveWithoutTheOthers(const Error& lost) {
-  progress_.reset();
+  if (!saves()) throw lost;
   std::string half_done;
   std::optional<OutputDir> own;
   std::optional<FolderLock> lock;
@@ -131,7 +131,7 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   };
   try {
     if (!is_main) {
-      own.emplace(options_.output_dir, /*allow_existing=*/true);
+      own.emplace(arguments_.output_dir, /*allow_existing=*/true);
       lock.emplace(own->path());
     }
   } catch (const Error& e) {
@@ -153,13 +153,13 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   if (!ParametersAreFinite()) {
     // Only the main process has a snapshot, which may be from before the values went bad. Without
     // the main process nothing is saved: it may have ended because of these values.
-    if (!is_main || !good_values_.taken() || good_step_ == 1) throw lost;
+    if (!HasGoodValues() || good_step_ == 1) throw lost;
     half_done = LeaveHalfDoneStep();
   }
   try {
     if (!is_main) {
       out_ = &*own;
-      task_.tokenizer = LoadTokenizer(options_);
+      if (inputs_.load_tokenizer) inputs_.tokenizer = inputs_.load_tokenizer();
     }
     if (is_main || !HoldsModelOf(state_.global_step, *out_)) Save();
   } catch (const Error& e) {
@@ -176,9 +176,9 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
 // "". Without one, or if it is from before the first step, keeps the parameters. Then returns words
 // for the message that tell what they may be.
 std::string Trainer::LeaveHalfDoneStep() {
-  if (!good_values_.taken() || good_step_ == 1)
+  if (!HasGoodValues() || good_step_ == 1)
     return ", perhaps with some parameters of the step after it,";
-  good_values_.Restore(optimizer_.arena().values().values<float>());
+  good_values_->Restore(optimizer_.arena().values().values<float>());
   state_.global_step = good_step_ - 1;
   state_.epoch = static_cast<double>(state_.global_step) / static_cast<double>(steps_per_epoch_);
   return "";

@@ -15,6 +15,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
+#include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trainer.h"
 
@@ -71,8 +72,8 @@ bool Trainer::ReadLosses() {
       Diverged(step, what, model_is_bad);
     };
     if (!std::isfinite(loss)) bad("the loss is " + Text(loss), true);
-    grad_norm_ = steps[i].grad_norm.Item();
-    overflown = !std::isfinite(grad_norm_);
+    state_.grad_norm = steps[i].grad_norm.Item();
+    overflown = !std::isfinite(state_.grad_norm);
     double scale = 0;
     if (overflown && scaler != nullptr) {
       scale = steps[i].scale.defined() ? steps[i].scale.Item() : scaler->scale();
@@ -80,51 +81,57 @@ bool Trainer::ReadLosses() {
     if (overflown && scaler != nullptr && scale >= GradScaler::kSmallestScale) {
       WarnOfSmallScale(scale);
     } else if (overflown) {
-      bad("the gradient norm is " + Text(grad_norm_), !ParametersAreFinite());
+      bad("the gradient norm is " + Text(state_.grad_norm), !ParametersAreFinite());
     }
-    progress_->Update(0, loss);
+    state_.loss = loss;
   }
   return !overflown;
 }
 
 void Trainer::WarnOfSmallScale(double scale) {
   if (scale > 1 || std::exchange(warned_of_scale_, true)) return;
-  progress_->Print(
-      FormatNumber("warning: gradients overflow float16 even at a loss scale of %g; "
-                   "--mixed_precision bf16 has a larger range",
-                   scale));
+  Call(&Callback::OnWarning,
+       FormatNumber("warning: gradients overflow float16 even at a loss scale of %g; "
+                    "--mixed_precision bf16 has a larger range",
+                    scale));
+}
+
+void Trainer::Log(nlohmann::json entry) {
+  state_.Log(std::move(entry));
+  Call(&Callback::OnLog, state_.log_history.back());
 }
 
 void Trainer::LogStep() {
+  if (state_.global_step == logged_step_) return;  // a callback has asked twice for this step
   ReadLosses();
   const double steps = static_cast<double>(state_.global_step - logged_step_);
-  const double loss = loss_since_log_ / steps, used_lr = optimizer_.used_lr();
-  nlohmann::json entry = {{"loss", loss}, {"learning_rate", used_lr}};
-  if (std::isfinite(grad_norm_)) entry["grad_norm"] = grad_norm_;  // else the step was skipped
-  std::string line =
-      "step " + std::to_string(state_.global_step) + "/" + std::to_string(state_.max_steps) +
-      FormatNumber("  epoch %.2f", state_.epoch) + FormatNumber("  loss %.4f", loss) +
-      FormatNumber("  grad_norm %.3f", grad_norm_) + FormatNumber("  learning_rate %.3g", used_lr);
+  nlohmann::json entry = {{"loss", loss_since_log_ / steps},
+                          {"learning_rate", optimizer_.used_lr()}};
+  // If the norm is not finite, the step was skipped.
+  if (std::isfinite(state_.grad_norm)) entry["grad_norm"] = state_.grad_norm;
   if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
     entry["loss_scale"] = scaler->scale();
     entry["skipped_steps"] = scaler->num_skipped_steps();
-    if (scaler->num_skipped_steps() > 0) {
-      line += FormatNumber("  loss_scale %g", scaler->scale()) + "  skipped_steps " +
-              std::to_string(scaler->num_skipped_steps());
-    }
   }
-  state_.Log(std::move(entry));
-  progress_->Print(line);
   loss_since_log_ = 0;
   logged_step_ = state_.global_step;
+  Log(std::move(entry));
 }
 
 void Trainer::EvaluateNow() {
+  if (inputs_.evaluation == nullptr) {
+    throw InvalidArgument(
+        "[trainer] a callback has asked for an evaluation without evaluation data",
+        "set TrainerInputs::evaluation");
+  }
+  CheckMetricName();
   ReadLosses();
-  progress_->Clear();
   accelerator_.SetPhase("evaluating");
-  const Evaluation evaluation =
-      Evaluate(accelerator_, model_, task_.validation.dataset, options_, "eval");
+  const Evaluation evaluation = Evaluate(
+      accelerator_, model_, inputs_.evaluation,
+      {.per_device_batch_size = arguments_.per_device_eval_batch_size,
+       .on_begin = [this](int64_t num_batches) { Call(&Callback::OnEvaluateBegin, num_batches); },
+       .on_batch = [this] { Call(&Callback::OnPredictionStep); }});
   model_.Train();
   accelerator_.SetPhase("training");
   if (!evaluation.complete) {
@@ -132,33 +139,34 @@ void Trainer::EvaluateNow() {
     return;
   }
   CheckFinite(evaluation, "evaluation");
-  const nlohmann::json metrics = EvalMetrics(evaluation, *task_.validation.dataset);
-  state_.Log(metrics);
-  std::string line = "eval at step " + std::to_string(state_.global_step);
-  for (const auto& [name, value] : metrics.items()) {
-    if (name.ends_with("_second") || name.ends_with("runtime") || name.ends_with("samples"))
-      continue;
-    line += "  " + name + FormatNumber(" %.4f", value.get<double>());
-  }
-  progress_->Print(line);
-
+  const nlohmann::json metrics = EvalMetrics(evaluation, *inputs_.evaluation);
   const double metric = metrics.at(metric_name_).get<double>();
   scheduler_->StepMetric(metric);
   const bool better = !state_.best_metric || (greater_is_better_ ? metric > *state_.best_metric
                                                                  : metric < *state_.best_metric);
-  if (!better) return;
-  if (!options_.metric_for_best_model.empty()) {
+  if (better && !arguments_.metric_for_best_model.empty()) {
     state_.best_metric = metric;
     state_.best_global_step = state_.global_step;
   }
-  if (options_.load_best_model_at_end) {
+  if (better && arguments_.load_best_model_at_end) {
     const AskedBy asked_by = AskedBy::State("the best parameters so far");
     best_values_ = optimizer_.arena().values().Clone();
   }
+  Log(metrics);
+  Call(&Callback::OnEvaluate, metrics);
+}
+
+void Trainer::SaveNow() {
+  ReadLosses();
+  CheckLastUpdate();
+  model_.Train();
+  Save();
+  accelerator_.WaitHoweverLong();  // a disk may be slow
+  accelerator_.SetPhase("training");
 }
 
 void Trainer::CheckFinite(const Evaluation& evaluation, const std::string& data) {
-  const std::string problem = FirstNotFinite(evaluation, task_.labels.num_labels(), data);
+  const std::string problem = FirstNotFinite(evaluation, inputs_.train->num_labels, data);
   if (!problem.empty()) Diverged(state_.global_step, problem, true);
 }
 
@@ -220,10 +228,9 @@ std::string Trainer::FirstBadParameterOfAll() {
 }
 
 void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad, bool alone) {
-  progress_.reset();
   const std::string message = "step " + std::to_string(step) + ": " + what + "; " +
                               (alone ? FirstBadParameter() : FirstBadParameterOfAll());
-  if (out_ == nullptr) {
+  if (!accelerator_.is_main_process()) {
     // The main process is saving. Wait for its end, because a launcher ends a job soon after its
     // first process ends.
     try {
@@ -237,15 +244,16 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
                          ? "the weights that training starts from are damaged; use another model"
                          : "lower --learning_rate or raise --warmup_steps";
   if (!untouched && accelerator_.scaler() != nullptr) hint += ", or use --mixed_precision bf16";
+  if (out_ == nullptr) throw InvalidArgument(message, hint);
   metrics_ = nullptr;  // they don't describe the model that is saved
   Tensor values = optimizer_.arena().values();
   values.impl()->storage->Unshare();  // the other ranks' values stay bad
   if (model_is_bad && best_values_.defined()) {
     values.CopyFrom(best_values_);
     step = *state_.best_global_step + 1;
-  } else if (model_is_bad && good_values_.taken()) {
+  } else if (model_is_bad && HasGoodValues()) {
     Tensor good = values.To(Device{});
-    good_values_.Restore(good.values<float>());
+    good_values_->Restore(good.values<float>());
     values.CopyFrom(good);
     step = good_step_;
   } else if (model_is_bad) {
@@ -261,8 +269,8 @@ void Trainer::Save() {
   accelerator_.SetPhase("saving");
   out_->Replace([this](const std::string& dir) {
     model_.SavePretrained(dir);
-    task_.tokenizer->SavePretrained(dir);
-    WriteFileAtomically(dir + "/trainer_state.json", state_.ToJson().dump(2) + "\n");
+    if (inputs_.tokenizer != nullptr) inputs_.tokenizer->SavePretrained(dir);
+    Call(&Callback::OnSave, dir);
     if (!metrics_.is_null()) {
       WriteFileAtomically(dir + "/train_results.json", metrics_.dump(4) + "\n");
     }

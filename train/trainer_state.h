@@ -1,4 +1,4 @@
-// trainer_state.json, in the form that Transformers' TrainerState reads.
+// What a Trainer has done so far, with the names of Transformers' TrainerState.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,19 @@ struct TrainerState {
   std::optional<int64_t> best_global_step;
   nlohmann::json log_history = nlohmann::json::array();
 
+  // These are not part of trainer_state.json.
+  //
+  // The mean loss and the gradient norm of the last step whose numbers have been read. On a GPU
+  // this may be some steps ago, but after a log it is the present step. The norm is not finite if
+  // float16 gradients have overflowed.
+  std::optional<double> loss;
+  double grad_norm = 0;
+  bool is_world_process_zero = true;  // this is the main process
+
   // Adds the entry to log_history, with epoch and step.
   void Log(nlohmann::json entry);
-  // Has only the keys that TrainerState knows, because it refuses others.
+  // Returns trainer_state.json. It has only the keys that Transformers' TrainerState knows, because
+  // that refuses others. It is the main process's, whichever process writes it.
   nlohmann::json ToJson() const;
 };
 

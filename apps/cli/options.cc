@@ -1,7 +1,6 @@
 #include "lathe/apps/cli/options.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -11,7 +10,6 @@
 #include "lathe/core/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/optim/schedules.h"
-#include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
 namespace {
@@ -224,30 +222,9 @@ void Validate(FinetuneArguments& o) {
   if (o.text_columns.size() == 2 && o.text_columns[0] == o.text_columns[1]) {
     throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
   }
-  Require(o.adam_beta1 < 1, "--adam_beta1 must be below 1");
-  Require(o.adam_beta2 < 1, "--adam_beta2 must be below 1");
-  Require(o.max_steps != 0, "--max_steps must be above 0, or -1 for --num_train_epochs");
-  Require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs must be above 0");
-  Require(o.logging_steps > 0, "--logging_steps must be above 0");
-  Require(o.logging_steps < 1 || o.logging_steps == std::floor(o.logging_steps),
-          "--logging_steps must be a whole number or below 1");
-  Require(o.eval_steps < 1 || o.eval_steps == std::floor(o.eval_steps),
-          "--eval_steps must be a whole number or below 1");
-
-  const bool plateau = o.lr_scheduler_type == "reduce_lr_on_plateau";
-  if (o.do_train && (o.load_best_model_at_end || plateau)) {
-    const char* flag =
-        plateau ? "--lr_scheduler_type reduce_lr_on_plateau" : "--load_best_model_at_end";
-    if (o.eval_strategy == "no") {
-      throw InvalidArgument(std::string(flag) + " needs evaluations while training",
-                            "pass --eval_strategy steps or --eval_strategy epoch");
-    }
-    if (o.metric_for_best_model.empty()) o.metric_for_best_model = "loss";
-  }
+  CompleteTrainingArguments(o);
   Require(!o.do_train || o.eval_strategy == "no" || !o.validation_file.empty(),
           "--eval_strategy needs --validation_file", kFileHint);
-  ParseScheduleKwargs(o.lr_scheduler_type, o.lr_scheduler_kwargs);
-  if (o.eval_steps == 0) o.eval_steps = o.logging_steps;
 }
 
 // The precision that the environment gives, as `lathe launch --mixed_precision` sets it; else "no".

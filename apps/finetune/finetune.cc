@@ -10,6 +10,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <streambuf>
@@ -30,6 +31,8 @@
 #include "lathe/distributed/job/shared_error.h"
 #include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/train/callbacks/progress_callback.h"
+#include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
@@ -164,7 +167,18 @@ int EndEvaluation(bool trained, const FinetuneArguments& options, Accelerator& a
 Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title, bool trained,
                          const FinetuneArguments& options, Accelerator& accelerator, Task& task) {
   try {
-    return Evaluate(accelerator, *task.model, data.dataset, options, title);
+    std::optional<Progress> progress;
+    const auto show = [&](int64_t num_batches) {
+      progress.emplace(
+          Progress::Options{.title = title,
+                            .total = num_batches,
+                            .unit = "batch",
+                            .enabled = !options.disable_tqdm && accelerator.is_main_process()});
+    };
+    return Evaluate(accelerator, *task.model, data.dataset,
+                    {.per_device_batch_size = options.per_device_eval_batch_size,
+                     .on_begin = show,
+                     .on_batch = [&] { progress->Update(1); }});
   } catch (const Error& e) {
     if (!trained || FindLostRanks(e).ranks.empty()) throw;
     throw Error(e.code(), e.message(),
@@ -285,16 +299,7 @@ int Finetune(const ParsedOptions& parsed) {
       if (ReadProcessEnvironment().local_rank == 0) std::cout << kNothingDone << std::endl;
       _exit(InterruptedExitCode(signal_number));
     });
-    return Accelerator(
-        {.gradient_accumulation_steps = options.gradient_accumulation_steps,
-         .mixed_precision = options.mixed_precision,
-         .grad_scaler = {.init_scale = options.fp16_init_scale},
-         .device = options.device == "auto" ? "" : options.device,
-         .timeout = std::chrono::milliseconds(static_cast<int64_t>(options.ddp_timeout * 1000)),
-         .shard_optimizer = options.shard_optimizer,
-         .share_parameters = options.share_parameters,
-         .step_graphs = options.cuda_graphs,
-         .deterministic = options.deterministic});
+    return Accelerator(AcceleratorOptionsOf(options));
   }();
   const bool is_main = accelerator.is_main_process();
   static Silence silence;
@@ -318,9 +323,19 @@ int Finetune(const ParsedOptions& parsed) {
   }();
   CheckSameEverywhere(parsed, task, accelerator);
   accelerator.Prepare(*task.model);
-  task.model->SetGradientCheckpointing(options.gradient_checkpointing);
   std::optional<Trainer> trainer;
-  if (options.do_train) trainer.emplace(options, accelerator, task, out ? &*out : nullptr);
+  if (options.do_train) {
+    trainer.emplace(options, accelerator,
+                    TrainerInputs{.model = task.model,
+                                  .train = task.train.dataset,
+                                  .evaluation = task.validation.dataset,
+                                  .train_name = task.train.path,
+                                  .tokenizer = task.tokenizer,
+                                  .load_tokenizer = [&options] { return LoadTokenizer(options); },
+                                  .out = out ? &*out : nullptr},
+                    std::vector<std::shared_ptr<Callback>>{std::make_shared<ProgressCallback>(),
+                                                           std::make_shared<StateCallback>()});
+  }
   PrintSummary(options, task, trainer ? &*trainer : nullptr, accelerator.num_processes(),
                accelerator.device());
   if (Interrupted()) accelerator.SetTrigger();

@@ -1,6 +1,7 @@
 // Errors that carry more than their text: how the program ends (apps/cli/report_error.h).
 #pragma once
 
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -27,8 +28,11 @@ class LossWithSequel : public Error {
 };
 
 // Thrown to end this process silently, because another process of the job tells the user why.
-struct SaidElsewhere {
-  int exit_code = kErrorExitCode;
+struct SaidElsewhere : public std::exception {
+  explicit SaidElsewhere(int code = kErrorExitCode) : exit_code(code) {}
+  const char* what() const noexcept override { return "another process of the job says why"; }
+
+  int exit_code;
 };
 
 }  // namespace lathe

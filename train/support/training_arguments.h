@@ -74,6 +74,11 @@ struct TrainingArguments {
   bool share_parameters = true;
 };
 
+// Checks the arguments of the Trainer and fills in defaults that follow from others: eval_steps
+// and, if evaluations decide anything, metric_for_best_model. Throws InvalidArgument for values
+// that are out of range or don't fit each other; errors name the arguments as flags.
+void CompleteTrainingArguments(TrainingArguments& arguments);
+
 // All arguments that LoadTask and the Trainer read.
 struct FinetuneArguments : ModelArguments, DataArguments, TrainingArguments {};
 

@@ -1,0 +1,96 @@
+// Callback: code of one's own that the Trainer calls at its events, as Transformers'
+// TrainerCallback.
+//
+//   class StopWhenAccurate : public Callback {
+//     void OnEvaluate(const TrainingArguments&, const TrainerState&, TrainerControl& control,
+//                     const nlohmann::json& metrics) override {
+//       if (metrics.at("eval_accuracy") > 0.9) control.should_training_stop = true;
+//     }
+//   };
+//   Trainer trainer(arguments, accelerator, {...}, {std::make_shared<StopWhenAccurate>()});
+//
+// The callbacks of a Trainer run in the order of its list, and each sees what those before it have
+// set in the control.
+//
+// With several processes, each process has the same callbacks, and all events but OnSave come to
+// all processes. A callback that prints or writes files should do so only if
+// state.is_world_process_zero. OnSave comes only to the process that writes the files. The control
+// is that of the whole job: what one process asks for, all of them do, after the same step.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lathe/train/support/training_arguments.h"
+#include "lathe/train/trainer_state.h"
+
+namespace lathe {
+
+// What the Trainer does next. At the end of a step it first sets what the arguments ask for. Then
+// callbacks may ask for more, or take back what is set. With several processes, they all have to
+// take it back.
+//
+// The Trainer looks at the control after OnTrainBegin, OnStepEnd, OnEpochEnd, OnLog, OnEvaluate and
+// OnSave. It logs first, then evaluates, then saves, and clears each of these flags when it acts on
+// it. So OnEvaluate can ask for a save of the model that was just evaluated. What is asked for at
+// other events waits for the end of the step.
+struct TrainerControl {
+  bool should_training_stop = false;  // the Trainer then saves the model as after the last step
+  bool should_log = false;
+  bool should_evaluate = false;  // an error if the Trainer has no evaluation data
+  bool should_save = false;      // has no effect without an output folder
+};
+
+// An exception that an event throws ends the training, as an error of the Trainer's own does.
+class Callback {
+ public:
+  virtual ~Callback() = default;
+
+  // Returns false if this callback never changes the control. A job of several processes in which
+  // no callback changes it saves a small collective at each step.
+  virtual bool SetsControl() const { return true; }
+
+  virtual void OnTrainBegin(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+  virtual void OnEpochBegin(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+  // Before the first batch of a step.
+  virtual void OnStepBegin(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+  // After each batch of a step but the last one, while gradients accumulate.
+  virtual void OnSubstepEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+  // After the update of the parameters; state.global_step counts the step.
+  virtual void OnStepEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+  // After the last step of an epoch, or of the training. A signal that ends the training skips it.
+  virtual void OnEpochEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+
+  // After an entry was added to state.log_history. It has "loss" if it is of training steps,
+  // "eval_loss" if it is of an evaluation, and "train_loss" if it is of the whole training.
+  virtual void OnLog(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                     const nlohmann::json& /*logs*/) {}
+
+  // Before an evaluation of that many batches.
+  virtual void OnEvaluateBegin(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                               int64_t /*num_batches*/) {}
+  // After each batch of an evaluation.
+  virtual void OnPredictionStep(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+  // After an evaluation: eval_loss and so on, as EvalMetrics (train/evaluation.h) names them. Not
+  // called if a signal has ended the evaluation.
+  virtual void OnEvaluate(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                          const nlohmann::json& /*metrics*/) {}
+
+  // While the model is saved, on the process that writes it. `dir` is a temporary folder that holds
+  // the model and the tokenizer. Files that the callback adds there, synced, become part of the
+  // output folder together with them (OutputDir::Replace). WriteFileAtomically writes such a file.
+  virtual void OnSave(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                      const std::string& /*dir*/) {}
+
+  // When people should be told something that does not end the training. `text` begins with
+  // "warning: ".
+  virtual void OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                         const std::string& /*text*/) {}
+
+  // After the last save. An error that ends the training skips it; the destructor runs all the
+  // same.
+  virtual void OnTrainEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+};
+
+}  // namespace lathe

@@ -1,0 +1,70 @@
+#include "lathe/train/callbacks/progress_callback.h"
+
+#include <string>
+
+namespace lathe {
+
+void ProgressCallback::OnTrainBegin(const TrainingArguments& arguments, const TrainerState& state,
+                                    TrainerControl&) {
+  if (!state.is_world_process_zero) return;
+  train_.emplace(Progress::Options{
+      .title = "train", .total = state.max_steps, .enabled = !arguments.disable_tqdm});
+}
+
+void ProgressCallback::OnStepEnd(const TrainingArguments&, const TrainerState& state,
+                                 TrainerControl&) {
+  if (train_) train_->Update(1, state.loss);
+}
+
+void ProgressCallback::OnLog(const TrainingArguments&, const TrainerState& state, TrainerControl&,
+                             const nlohmann::json& logs) {
+  if (!train_ || !logs.contains("loss")) return;
+  std::string line = "step " + std::to_string(state.global_step) + "/" +
+                     std::to_string(state.max_steps) + FormatNumber("  epoch %.2f", state.epoch) +
+                     FormatNumber("  loss %.4f", logs.at("loss").get<double>()) +
+                     FormatNumber("  grad_norm %.3f", state.grad_norm) +
+                     FormatNumber("  learning_rate %.3g", logs.at("learning_rate").get<double>());
+  if (const int64_t skipped = logs.value("skipped_steps", int64_t{0}); skipped > 0) {
+    line += FormatNumber("  loss_scale %g", logs.at("loss_scale").get<double>()) +
+            "  skipped_steps " + std::to_string(skipped);
+  }
+  train_->Print(line);
+}
+
+void ProgressCallback::OnEvaluateBegin(const TrainingArguments& arguments, const TrainerState&,
+                                       TrainerControl&, int64_t num_batches) {
+  if (!train_) return;
+  train_->Clear();
+  evaluation_.emplace(Progress::Options{
+      .title = "eval", .total = num_batches, .unit = "batch", .enabled = !arguments.disable_tqdm});
+}
+
+void ProgressCallback::OnPredictionStep(const TrainingArguments&, const TrainerState&,
+                                        TrainerControl&) {
+  if (evaluation_) evaluation_->Update(1);
+}
+
+void ProgressCallback::OnEvaluate(const TrainingArguments&, const TrainerState& state,
+                                  TrainerControl&, const nlohmann::json& metrics) {
+  if (!train_) return;
+  evaluation_.reset();
+  std::string line = "eval at step " + std::to_string(state.global_step);
+  for (const auto& [name, value] : metrics.items()) {
+    if (name.ends_with("_second") || name.ends_with("runtime") || name.ends_with("samples"))
+      continue;
+    line += "  " + name + FormatNumber(" %.4f", value.get<double>());
+  }
+  train_->Print(line);
+}
+
+void ProgressCallback::OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                                 const std::string& text) {
+  if (train_) train_->Print(text);
+}
+
+void ProgressCallback::OnTrainEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {
+  evaluation_.reset();  // a signal may have ended an evaluation
+  train_.reset();
+}
+
+}  // namespace lathe

@@ -1,0 +1,12 @@
+#include "lathe/train/callbacks/state_callback.h"
+
+#include "lathe/core/file.h"
+
+namespace lathe {
+
+void StateCallback::OnSave(const TrainingArguments&, const TrainerState& state, TrainerControl&,
+                           const std::string& dir) {
+  WriteFileAtomically(dir + "/trainer_state.json", state.ToJson().dump(2) + "\n");
+}
+
+}  // namespace lathe

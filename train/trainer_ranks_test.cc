@@ -1,0 +1,103 @@
+// Tests that several processes follow one control, whichever of them sets it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "lathe/distributed/testing/testing.h"
+#include "lathe/train/trainer_testing.h"
+
+namespace lathe {
+namespace {
+
+// Trains on two ranks. `act` runs on the given rank only. Returns what `report` makes of each
+// rank's events.
+std::vector<std::string> TrainOnTwo(
+    const TrainingArguments& arguments, int rank, const Recorder::Act& act,
+    const std::function<std::string(const Trainer&, const Recorder&)>& report) {
+  const std::vector<RankResult> results = RunRanks(2, [&](const ProcessEnvironment& env) {
+    AcceleratorOptions options = AcceleratorOptionsOf(arguments);
+    options.environment = env;
+    options.timeout = std::chrono::seconds(20);
+    Accelerator accelerator(options);
+    const auto recorder = std::make_shared<Recorder>(env.rank == rank ? act : nullptr);
+    Trainer trainer(arguments, accelerator, TinyInputs(), {recorder});
+    trainer.Train();
+    EXPECT_EQ(trainer.state().is_world_process_zero, env.rank == 0);
+    return report(trainer, *recorder);
+  });
+  ExpectAllWell(results);
+  return {results[0].said, results[1].said};
+}
+
+std::string Steps(const Trainer& trainer, const Recorder&) {
+  return std::to_string(trainer.state().global_step);
+}
+
+TEST(TrainerRanksTest, AllStopAfterTheSameStep) {
+  for (const int rank : {0, 1}) {
+    const auto steps = TrainOnTwo(
+        TinyArguments(), rank,
+        [](auto& event, auto& state, auto& control) {
+          if (event == "step_end" && state.global_step == 2) control.should_training_stop = true;
+        },
+        Steps);
+    EXPECT_EQ(steps, (std::vector<std::string>{"2", "2"})) << rank;
+  }
+}
+
+TEST(TrainerRanksTest, AllStopBeforeTheFirstStep) {
+  const auto steps = TrainOnTwo(
+      TinyArguments(), 1,
+      [](auto& event, auto&, auto& control) {
+        if (event == "train_begin") control.should_training_stop = true;
+      },
+      Steps);
+  EXPECT_EQ(steps, (std::vector<std::string>{"0", "0"}));
+}
+
+TEST(TrainerRanksTest, AllLogEvaluateAndSave) {
+  TrainingArguments arguments = TinyArguments();
+  arguments.output_dir = testing::TempDir() + "trainer_ranks_test";
+  arguments.overwrite_output_dir = true;
+  const auto events = TrainOnTwo(
+      arguments, 1,
+      [](auto& event, auto& state, auto& control) {
+        if (event == "step_end" && state.global_step == 1) control.should_log = true;
+        if (event == "log") control.should_evaluate = true;
+        if (event == "evaluate") control.should_save = true;
+      },
+      [](const Trainer&, const Recorder& recorder) {
+        std::string acts;
+        for (const std::string& event : recorder.events()) {
+          if (event.starts_with("log ") || event.starts_with("evaluate ") ||
+              event.starts_with("save"))
+            acts += event + ", ";
+        }
+        return acts;
+      });
+  EXPECT_EQ(events[0], "log 1, evaluate 1, save 1, save 4, ");
+  EXPECT_EQ(events[1], "log 1, evaluate 1, ");  // only the main process writes
+  EXPECT_EQ(ReadFile(arguments.output_dir + "/own.txt"), "4");
+}
+
+TEST(TrainerRanksTest, RefusesUnequalCallbacks) {
+  const std::vector<RankResult> results = RunRanks(2, [](const ProcessEnvironment& env) {
+    AcceleratorOptions options = AcceleratorOptionsOf(TinyArguments());
+    options.environment = env;
+    options.timeout = std::chrono::seconds(20);
+    Accelerator accelerator(options);
+    std::vector<std::shared_ptr<Callback>> callbacks;
+    if (env.rank == 1) callbacks.push_back(std::make_shared<Recorder>());
+    const Trainer trainer(TinyArguments(), accelerator, TinyInputs(), callbacks);
+    return std::string();
+  });
+  for (const RankResult& result : results) {
+    EXPECT_NE(result.said.find("number of callbacks that set the control"), std::string::npos)
+        << result.said;
+  }
+}
+
+}  // namespace
+}  // namespace lathe
