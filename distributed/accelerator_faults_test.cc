@@ -14,6 +14,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/job/shared_error.h"
 #include "lathe/distributed/launch/launch.h"
 

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "lathe/core/element_range.h"
-#include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {

@@ -13,6 +13,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/groups/collectives.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/rank_end.h"
 

@@ -1,8 +1,7 @@
-#include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/job/join_process_group.h"
 
 #include <algorithm>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "lathe/core/error.h"
 #include "lathe/distributed/groups/gloo_group.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
+#include "lathe/distributed/job/single_group.h"
 #include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/peer_watch.h"
@@ -22,37 +22,6 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-// The group of a single process.
-class SingleGroup : public ProcessGroup {
- public:
-  SingleGroup() : ProcessGroup(0, 1) {}
-  void AllReduce(std::span<float>, ReduceOp) override {}
-  void AllReduce(std::span<double>, ReduceOp) override {}
-  void AllReduce(std::span<int64_t>, ReduceOp) override {}
-  void AllReduce(std::span<BFloat16>, ReduceOp) override {}
-  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    Check(all.size() == mine.size(), "all_gather", all.size(), " bytes for 1 rank's ", mine.size());
-    std::copy(mine.begin(), mine.end(), all.begin());
-  }
-  void Broadcast(std::span<std::byte>, int root) override {
-    Check(root == 0, "broadcast", "root ", root, " is not one of 1 rank");
-  }
-  void Barrier() override {}
-  void SetPhase(const std::string&) override {}
-  void Post(const std::string& key, const std::string& value) override { words_[key] = value; }
-  std::string Await(const std::string& key, int /*from*/) override {
-    Check(words_.contains(key), "await", "nobody else can post \"", key, "\"");
-    return words_.at(key);
-  }
-  std::optional<std::string> Find(const std::string& key, Milliseconds) override {
-    if (!words_.contains(key)) return std::nullopt;
-    return words_.at(key);
-  }
-
- private:
-  std::map<std::string, std::string> words_;
-};
 
 std::string Seconds(Milliseconds time) {
   const std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
@@ -248,7 +217,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
         "\" is neither gloo nor nccl");
   if (nccl) RequireNccl();
   const bool alone = env.world_size == 1;
-  if (alone && !nccl) return std::make_shared<SingleGroup>();
+  if (alone && !nccl) return MakeSingleGroup();
   // A single process need not be found by others, and its port may be another job's.
   const std::string host = alone ? "127.0.0.1" : env.master_addr;
   int port = alone ? 0 : env.master_port;
