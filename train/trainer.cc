@@ -180,7 +180,7 @@ void Trainer::Train() {
   state_.Log(metrics_);
   Save();
   try {
-    accelerator_.WaitHoweverLong();  // so that no rank goes on before the model is saved
+    accelerator_.WaitWithoutTimeout();  // so that no rank goes on before the model is saved
   } catch (const Error& e) {
     SaveWithoutTheOthers(e);
   }

@@ -230,7 +230,7 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
       accelerator_.group().Await("nothing but the main process's end", 0);
     } catch (const Error&) {
     }
-    throw SaidElsewhere{};
+    throw ReportedElsewhere{};
   }
   const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
   std::string hint = untouched

@@ -107,7 +107,8 @@ class GlooGroup : public ProcessGroup {
       const std::string host = watch_.store().local_host();  // needs all ranks to have joined
       context_ = ConnectGloo(rank, size, host, life, timeout, [this] { watch_.LookAround(); });
     });
-    watch_.LookAfter(std::move(life), timeout, [transfers = transfers_] { transfers->BreakOff(); });
+    watch_.StartLifeSigns(std::move(life), timeout,
+                          [transfers = transfers_] { transfers->BreakOff(); });
     // Each rank tells what it knows: not all launchers say how many processes a machine has.
     const std::byte here{one_machine};
     std::vector<std::byte> all(static_cast<size_t>(size));
@@ -222,7 +223,7 @@ class GlooGroup : public ProcessGroup {
     const uint64_t mine = static_cast<uint64_t>(call) << 56 | bytes;
     std::vector<uint64_t> all(static_cast<size_t>(size()));
     Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    if (std::ranges::count(all, mine) != size()) throw std::runtime_error(kOtherSize);
+    if (std::ranges::count(all, mine) != size()) throw CallsDiffer();
   }
 
   // all = every rank's `mine`. Every rank sends to every other one at once.

@@ -162,7 +162,7 @@ void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait&
   if (bytes <= kSmallBytes) std::memcpy(mine.small, data, bytes);
   WaitForAll(on_wait);
   for (int rank = 0; rank < size_; ++rank) {
-    if (PartOf(rank).call != mine.call) throw std::runtime_error(kOtherSize);
+    if (PartOf(rank).call != mine.call) throw CallsDiffer();
   }
 }
 

@@ -21,13 +21,14 @@ class UsageError : public Error {
 
 // Thrown if another rank is lost and this one has tried to save the model. This rank reports the
 // lost rank even if others do, because only this one knows what was saved.
-class LossWithSequel : public Error {
+class LostRankError : public Error {
  public:
-  using Error::Error;
+  // `error` says which rank is lost, and what was saved.
+  explicit LostRankError(const Error& error) : Error(error) {}
 };
 
 // Thrown to end this process silently, because another process of the job tells the user why.
-struct SaidElsewhere {
+struct ReportedElsewhere {
   int exit_code = kErrorExitCode;
 };
 
