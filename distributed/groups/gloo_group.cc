@@ -133,12 +133,12 @@ class GlooGroup : public ProcessGroup {
     watch_.Run("share_memory", [&] { local_->Share(storage, OnWait()); });
   }
 
-  std::shared_ptr<const void> ShowMemory(const std::shared_ptr<Storage>& storage,
-                                         int64_t bytes) override {
-    std::shared_ptr<const void> shown;
-    if (local_ == nullptr) return shown;
-    watch_.Run("show_memory", [&] { shown = local_->Show(storage, bytes, OnWait()); });
-    return shown;
+  std::shared_ptr<const void> ExposeMemory(const std::shared_ptr<Storage>& storage,
+                                           int64_t bytes) override {
+    std::shared_ptr<const void> exposed;
+    if (local_ == nullptr) return exposed;
+    watch_.Run("show_memory", [&] { exposed = local_->Expose(storage, bytes, OnWait()); });
+    return exposed;
   }
 
   void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,

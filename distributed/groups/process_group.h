@@ -71,8 +71,8 @@ class ProcessGroup {
   // Moves the storage's first `bytes`, the same number on each rank, into memory that the other
   // ranks read directly. They do so as long as the returned object lives; what is reduced there
   // need not be copied. Returns null, and changes nothing, where ShareMemory changes nothing.
-  virtual std::shared_ptr<const void> ShowMemory(const std::shared_ptr<Storage>& /*storage*/,
-                                                 int64_t /*bytes*/) {
+  virtual std::shared_ptr<const void> ExposeMemory(const std::shared_ptr<Storage>& /*storage*/,
+                                                   int64_t /*bytes*/) {
     return nullptr;
   }
   // all = every rank's `mine`, in the order of ranks.
