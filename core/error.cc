@@ -12,6 +12,12 @@ Error::Error(absl::StatusCode code, std::string message, std::string hint,
       location_(location),
       what_(hint_.empty() ? message_ : message_ + "\nhint: " + hint_) {}
 
+Error Error::WithHint(std::string hint) const {
+  Error error(code_, message_, std::move(hint), location_);
+  error.detail_ = detail_;
+  return error;
+}
+
 Error InvalidArgument(std::string message, std::string hint, std::source_location location) {
   return Error(absl::StatusCode::kInvalidArgument, std::move(message), std::move(hint), location);
 }

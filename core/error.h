@@ -7,10 +7,13 @@
 
 #include <absl/status/status.h>
 
+#include <any>
 #include <exception>
+#include <memory>
 #include <source_location>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace lathe {
 
@@ -27,12 +30,29 @@ class Error : public std::exception {
   // The message, followed by a line `hint: ...` if there is a hint.
   const char* what() const noexcept override { return what_.c_str(); }
 
+  // Facts for the code that handles the error, so that it need not read them in the text: a value
+  // of any type, such as RankLoss of distributed/. Returns null if the error carries no T.
+  template <typename T>
+  const T* detail() const {
+    return std::any_cast<T>(detail_.get());
+  }
+  // Returns a copy of the error that carries `detail` in place of what it carried before.
+  template <typename T>
+  Error WithDetail(T detail) const {
+    Error error = *this;
+    error.detail_ = std::make_shared<const std::any>(std::move(detail));
+    return error;
+  }
+  // Returns a copy of the error, with what it carries, that has another hint.
+  Error WithHint(std::string hint) const;
+
  private:
   absl::StatusCode code_;
   std::string message_;
   std::string hint_;
   std::source_location location_;
   std::string what_;
+  std::shared_ptr<const std::any> detail_;  // null if the error carries nothing
 };
 
 // Shorthands for the most frequent codes.

@@ -218,7 +218,7 @@ class Accelerator {
 
   void WaitForEveryone();
   // The same, but not a collective: a process may take any time before it calls this.
-  void WaitHoweverLong();
+  void WaitWithoutTimeout();
   // While the main process holds an object, the others wait where they make theirs. It is for work
   // that one process does and the others then find done. It may take any time.
   //   { auto first = accelerator.MainProcessFirst(); Download(); }

@@ -66,7 +66,7 @@ Accelerator::Part Accelerator::PartOf(int64_t n) const {
 
 void Accelerator::WaitForEveryone() { group_->Barrier(); }
 
-void Accelerator::WaitHoweverLong() {
+void Accelerator::WaitWithoutTimeout() {
   if (!use_distributed()) return;
   const std::string key = "wait/" + std::to_string(group_turns++) + "/";
   const auto of = [&](int rank) { return key + std::to_string(rank); };

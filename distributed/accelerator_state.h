@@ -132,9 +132,9 @@ struct Accelerator::State {
     CoverParameters();
     Check(!arenas.empty(), "backward", "Prepare the model and its optimizer first");
     shares.resize(arenas.size());
-    std::vector<bool> shared_out;
-    for (const auto& present : shares) shared_out.push_back(present != nullptr);
-    reducer = std::make_unique<Reducer>(group, arenas, options, shared_out, device_group);
+    std::vector<bool> sharded;
+    for (const auto& present : shares) sharded.push_back(present != nullptr);
+    reducer = std::make_unique<Reducer>(group, arenas, options, sharded, device_group);
     trained = std::move(now);
     renew_reducer = false;
     for (size_t i = 0; i < arenas.size(); ++i) {

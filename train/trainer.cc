@@ -256,7 +256,7 @@ void Trainer::Train() {
   Log(metrics_);
   Save();
   try {
-    accelerator_.WaitHoweverLong();  // so that no rank goes on before the model is saved
+    accelerator_.WaitWithoutTimeout();  // so that no rank goes on before the model is saved
   } catch (const Error& e) {
     SaveWithoutTheOthers(e);
   }

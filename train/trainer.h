@@ -71,8 +71,8 @@ class Trainer {
   // Trains and saves; call it once. If a loss or a gradient is not finite, saves the model as it
   // was before that step and throws. The error names the step and the first bad parameter. Only the
   // main process throws it; the others wait for the end of the main process and throw
-  // SaidElsewhere (train/support/run_errors.h). If other ranks are lost, the ranks that are left
-  // save the model after the last step and throw. Without an output folder nothing is saved.
+  // ReportedElsewhere (train/support/run_errors.h). If other ranks are lost, the ranks that are
+  // left save the model after the last step and throw. Without an output folder nothing is saved.
   void Train();
   // If a number in this evaluation of the trained model is not finite, does what Train does for
   // such a loss. `data` names the evaluation in the error: "evaluation", "test".

@@ -3,19 +3,17 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/distributed/liveness/ended_ranks.h"
-#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trainer.h"
 
@@ -29,8 +27,8 @@ constexpr char kSaved[] = "the model is saved without the others";
 // If a rank other than the main process is lost, the main process saves. Returns true once it has
 // saved, and false if it is lost or ends before.
 bool MainSaves(ProcessGroup& group, const Error& lost) {
-  const std::vector<int> gone = FindLostRanks(lost).ranks;
-  if (std::ranges::count(gone, 0) > 0) return false;
+  const RankLoss* loss = FindRankLoss(lost);
+  if (loss != nullptr && loss->Includes(0)) return false;
   try {
     while (!group.Find(kSaved, std::chrono::milliseconds(500))) {
     }
@@ -44,32 +42,6 @@ void TellThatMainHasSaved(ProcessGroup& group) try {
   group.Post(kSaved, "");
 } catch (const Error&) {
   // Without the store no rank can ask.
-}
-
-// Decides whether this rank saves without the main process: the first rank left on each machine
-// does. The launcher learns a moment later which ranks ended together with the main process. Ranks
-// that hang with it don't end.
-bool SavesForMain(const Error& error) {
-  const ProcessEnvironment environment = ReadProcessEnvironment();
-  const LostRanks lost = FindLostRanks(error);
-  std::vector<int> gone = lost.ranks;
-  gone.push_back(0);
-  const std::vector<int> local_ranks = LocalRanks();
-  std::vector<int> before;  // the ranks that should save rather than this one
-  for (int look = 0; look < 10; ++look) {
-    for (const EndedRank& ended : FindEndedRanks(environment)) {
-      const bool saved = ended.exit_code == kLostRankExitCode && ended.rank < environment.rank;
-      if (saved) return false;
-      gone.push_back(ended.rank);
-    }
-    before.clear();
-    for (const int rank : local_ranks) {
-      if (rank < environment.rank && std::ranges::count(gone, rank) == 0) before.push_back(rank);
-    }
-    if (before.empty()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  }
-  return lost.hang && StayAfterAHang(environment, before);
 }
 
 // While one is held, no other process with a FolderLock writes to the folder. Waits up to a minute,
@@ -124,10 +96,11 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   std::optional<OutputDir> own;
   std::optional<FolderLock> lock;
   const bool is_main = out_ != nullptr;
-  if (!is_main && (MainSaves(accelerator_.group(), lost) || !SavesForMain(lost))) throw lost;
+  if (!is_main &&
+      (MainSaves(accelerator_.group(), lost) || !ShouldSaveForMain(lost, ReadProcessEnvironment())))
+    throw lost;
   const auto failed = [&lost](const Error& e) {
-    return LossWithSequel(lost.code(), lost.message(),
-                          lost.hint() + "; the model could not be saved: " + e.message());
+    return LostRankError(AddToHint(lost, "; the model could not be saved: " + e.message()));
   };
   try {
     if (!is_main) {
@@ -138,7 +111,9 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
     throw failed(e);
   }
   // A rank that seemed to hang may have been saving, so this rank looks again if it has waited.
-  if (lock && (!lock->is_held() || (lock->has_waited() && !SavesForMain(lost)))) throw lost;
+  if (lock && (!lock->is_held() ||
+               (lock->has_waited() && !ShouldSaveForMain(lost, ReadProcessEnvironment()))))
+    throw lost;
   try {
     // A rank that comes back from where it hung would go on to change the parameters, so that this
     // rank needs its own copy.
@@ -166,10 +141,9 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
     throw failed(e);
   }
   if (is_main) TellThatMainHasSaved(accelerator_.group());
-  throw LossWithSequel(lost.code(), lost.message(),
-                       lost.hint() + "; the model after step " +
-                           std::to_string(state_.global_step) + half_done + " is in " +
-                           out_->path());
+  throw LostRankError(AddToHint(lost, "; the model after step " +
+                                          std::to_string(state_.global_step) + half_done +
+                                          " is in " + out_->path()));
 }
 
 // Goes back to the last snapshot of the parameters, which only the main process has, and returns

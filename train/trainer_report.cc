@@ -161,7 +161,7 @@ void Trainer::SaveNow() {
   CheckLastUpdate();
   model_.Train();
   Save();
-  accelerator_.WaitHoweverLong();  // a disk may be slow
+  accelerator_.WaitWithoutTimeout();  // a disk may be slow
   accelerator_.SetPhase("training");
 }
 
@@ -237,7 +237,7 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
       accelerator_.group().Await("nothing but the main process's end", 0);
     } catch (const Error&) {
     }
-    throw SaidElsewhere{};
+    throw ReportedElsewhere{};
   }
   const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
   std::string hint = untouched

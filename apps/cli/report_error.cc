@@ -47,8 +47,8 @@ int ReportErrors(int exit_code, const std::function<int()>& body) {
     // A signal that ends this program may have ended the reader of its output just before.
     if (!std::cout.flush() && result < kSignalExitCode) throw UnwrittenOutput();
     return result;
-  } catch (const SaidElsewhere& said) {
-    return said.exit_code;
+  } catch (const ReportedElsewhere& reported) {
+    return reported.exit_code;
   } catch (const UsageError& e) {
     Print(e.message(), e.hint());
     return kUsageExitCode;

@@ -19,8 +19,9 @@ void SetErrorPrefix(std::string prefix);
 Error UnwrittenOutput();
 
 // Runs `body` and returns its result. If it throws, prints the error to standard error and returns
-// `exit_code`, or kUsageExitCode for a UsageError. A SaidElsewhere gives its own code and prints
-// nothing. Output that could not be written is an error too, unless the result is a signal's.
+// `exit_code`, or kUsageExitCode for a UsageError. A ReportedElsewhere gives its own code and
+// prints nothing. Output that could not be written is an error too, unless the result is a
+// signal's.
 int ReportErrors(int exit_code, const std::function<int()>& body);
 
 }  // namespace lathe

@@ -28,9 +28,10 @@
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/job/dataset_digests.h"
 #include "lathe/distributed/job/job.h"
-#include "lathe/distributed/job/shared_error.h"
+#include "lathe/distributed/job/lower_rank_reports.h"
 #include "lathe/distributed/liveness/ended_ranks.h"
-#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/train/callbacks/progress_callback.h"
 #include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/evaluation.h"
@@ -180,9 +181,8 @@ Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title, bool tr
                      .on_begin = show,
                      .on_batch = [&] { progress->Update(1); }});
   } catch (const Error& e) {
-    if (!trained || FindLostRanks(e).ranks.empty()) throw;
-    throw Error(e.code(), e.message(),
-                e.hint() + "; the trained model is in " + options.output_dir);
+    if (!trained || FindRankLoss(e) == nullptr) throw;
+    throw AddToHint(e, "; the trained model is in " + options.output_dir);
   }
 }
 
@@ -259,7 +259,7 @@ void CheckSameEverywhere(const ParsedOptions& parsed, const Task& task, Accelera
   accelerator.CheckSame(values);
 }
 
-int SaidByFewest(const std::function<int()>& body);
+int WithErrorsReportedOnce(const std::function<int()>& body);
 
 void SetRankPrefix() {
   if (const int rank = ReadProcessEnvironment().rank; rank > 0) {
@@ -268,17 +268,17 @@ void SetRankPrefix() {
 }
 
 // While one exists, this process ends as soon as another rank is lost, whatever it waits for.
-class LossAlarm {
+class LostRankAlarm {
  public:
-  explicit LossAlarm(ProcessGroup& group) : group_(group) {
+  explicit LostRankAlarm(ProcessGroup& group) : group_(group) {
     group_.SetAlarm([](const Error& lost) {
-      _exit(
-          ReportErrors(kErrorExitCode, [&] { return SaidByFewest([&]() -> int { throw lost; }); }));
+      _exit(ReportErrors(kErrorExitCode,
+                         [&] { return WithErrorsReportedOnce([&]() -> int { throw lost; }); }));
     });
   }
-  ~LossAlarm() { group_.SetAlarm(nullptr); }
-  LossAlarm(const LossAlarm&) = delete;
-  LossAlarm& operator=(const LossAlarm&) = delete;
+  ~LostRankAlarm() { group_.SetAlarm(nullptr); }
+  LostRankAlarm(const LostRankAlarm&) = delete;
+  LostRankAlarm& operator=(const LostRankAlarm&) = delete;
 
  private:
   ProcessGroup& group_;
@@ -313,7 +313,7 @@ int Finetune(const ParsedOptions& parsed) {
   accelerator.SetPhase("reading data");
   Task task = [&] {
     // Reading files may take any time, so a lost rank and a signal must be able to end it.
-    const LossAlarm loss_alarm(accelerator.group());
+    const LostRankAlarm lost_rank_alarm(accelerator.group());
     const InterruptAlarm interrupt_alarm([&](int signal_number) {
       out.reset();
       std::cout << kNothingDone << std::endl;
@@ -387,7 +387,7 @@ int Finetune(const ParsedOptions& parsed) {
 // ranks knew of each other. Most ranks have the same mistake, and the first rank of a machine
 // reports it and ends. `lathe launch` knows whether a rank has ended; under other launchers it is
 // taken to have.
-bool LocalMainTellsOfUsage() {
+bool LocalMainReportsUsage() {
   const ProcessEnvironment environment = ReadProcessEnvironment();
   if (std::getenv(kEndedRanks) == nullptr) return environment.local_rank > 0;
   for (int look = 0; environment.local_rank > 0 && look < 20; ++look) {
@@ -400,23 +400,25 @@ bool LocalMainTellsOfUsage() {
 
 // If several ranks fail with the same error, the lowest rank reports it. If a rank is lost, one
 // rank on each machine reports that.
-int SaidByFewest(const std::function<int()>& body) {
+int WithErrorsReportedOnce(const std::function<int()>& body) {
   try {
     return body();
   } catch (const UsageError& e) {
-    if (JoinedGroup() == nullptr ? LocalMainTellsOfUsage() : LowerRankTells(e))
-      throw SaidElsewhere{kUsageExitCode};
+    if (JoinedGroup() == nullptr ? LocalMainReportsUsage() : LowerRankReports(e))
+      throw ReportedElsewhere{kUsageExitCode};
     throw;
-  } catch (const LossWithSequel& e) {
+  } catch (const LostRankError& e) {
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   } catch (const Error& e) {
-    if (FindLostRanks(e).ranks.empty()) {
-      const bool elsewhere =
-          JoinedGroup() == nullptr ? LocalMainHasTold(ReadProcessEnvironment()) : LowerRankTells(e);
-      if (elsewhere) throw SaidElsewhere{};
+    const RankLoss* lost = FindRankLoss(e);
+    if (lost == nullptr) {
+      const bool elsewhere = JoinedGroup() == nullptr ? LocalMainReports(ReadProcessEnvironment())
+                                                      : LowerRankReports(e);
+      if (elsewhere) throw ReportedElsewhere{};
       throw;
     }
-    if (!TellsOfLostRanks(e, ReadProcessEnvironment())) throw SaidElsewhere{kLostRankExitCode};
+    if (!ShouldReportLostRanks(*lost, ReadProcessEnvironment()))
+      throw ReportedElsewhere{kLostRankExitCode};
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   }
 }
@@ -441,7 +443,7 @@ int main(int argc, char** argv) {
   WaitBriefly(argv);
   InstallInterruptHandler();
   return ReportErrors(kErrorExitCode, [&] {
-    return SaidByFewest([&] {
+    return WithErrorsReportedOnce([&] {
       const ParsedOptions parsed = Parse({argv + 1, argv + argc});
       if (!parsed.help) return Finetune(parsed);
       if (ReadProcessEnvironment().rank == 0) std::cout << *parsed.help;

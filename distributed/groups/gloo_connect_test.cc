@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {

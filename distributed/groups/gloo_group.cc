@@ -107,7 +107,8 @@ class GlooGroup : public ProcessGroup {
       const std::string host = watch_.store().local_host();  // needs all ranks to have joined
       context_ = ConnectGloo(rank, size, host, life, timeout, [this] { watch_.LookAround(); });
     });
-    watch_.LookAfter(std::move(life), timeout, [transfers = transfers_] { transfers->BreakOff(); });
+    watch_.StartLifeSigns(std::move(life), timeout,
+                          [transfers = transfers_] { transfers->BreakOff(); });
     // Each rank tells what it knows: not all launchers say how many processes a machine has.
     const std::byte here{one_machine};
     std::vector<std::byte> all(static_cast<size_t>(size));
@@ -132,12 +133,12 @@ class GlooGroup : public ProcessGroup {
     watch_.Run("share_memory", [&] { local_->Share(storage, OnWait()); });
   }
 
-  std::shared_ptr<const void> ShowMemory(const std::shared_ptr<Storage>& storage,
-                                         int64_t bytes) override {
-    std::shared_ptr<const void> shown;
-    if (local_ == nullptr) return shown;
-    watch_.Run("show_memory", [&] { shown = local_->Show(storage, bytes, OnWait()); });
-    return shown;
+  std::shared_ptr<const void> ExposeMemory(const std::shared_ptr<Storage>& storage,
+                                           int64_t bytes) override {
+    std::shared_ptr<const void> exposed;
+    if (local_ == nullptr) return exposed;
+    watch_.Run("show_memory", [&] { exposed = local_->Expose(storage, bytes, OnWait()); });
+    return exposed;
   }
 
   void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,
@@ -222,7 +223,7 @@ class GlooGroup : public ProcessGroup {
     const uint64_t mine = static_cast<uint64_t>(call) << 56 | bytes;
     std::vector<uint64_t> all(static_cast<size_t>(size()));
     Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    if (std::ranges::count(all, mine) != size()) throw std::runtime_error(kOtherSize);
+    if (std::ranges::count(all, mine) != size()) throw CallsDiffer();
   }
 
   // all = every rank's `mine`. Every rank sends to every other one at once.

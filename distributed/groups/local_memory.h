@@ -16,9 +16,9 @@ namespace lathe {
 struct alignas(64) LocalReduce::Part {
   const char* data;
   uint64_t call;  // Call << 56 | the number of bytes
-  // If the data lies in memory that the rank shows: that memory's Shown::id, and the data's offset
-  // in it, in bytes. Otherwise `shown` is 0.
-  uint64_t shown, begin;
+  // If the data lies in memory that the rank exposes: that memory's ExposedMemory::id, and the
+  // data's offset in it, in bytes. Otherwise `exposed` is 0.
+  uint64_t exposed, begin;
   alignas(64) std::byte small[kSmallBytes];
 };
 
@@ -31,14 +31,14 @@ struct alignas(64) LocalReduce::Slot {
   Part parts[2];
 };
 
-// Memory that this rank shows to the others, and its views of the memory that they show.
-struct LocalReduce::Shown {
+// Memory that this rank exposes to the others, and its views of the memory that they expose.
+struct LocalReduce::ExposedMemory {
   uint64_t id;  // the same on all ranks, counted from 1
   std::weak_ptr<Storage> storage;
   size_t bytes;
   std::vector<char*> views;  // by rank; null for this one
 
-  ~Shown();
+  ~ExposedMemory();
 };
 
 // Maps a memory file that another process has open. Returns null if that is not possible.

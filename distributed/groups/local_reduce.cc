@@ -158,11 +158,11 @@ void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait&
   Part& mine = slots_[static_cast<size_t>(rank_)].parts[turn_];
   mine.data = static_cast<const char*>(data);
   mine.call = static_cast<uint64_t>(call) << 56 | bytes;
-  SayWhere(mine, mine.data, bytes);
+  PublishLocation(mine, mine.data, bytes);
   if (bytes <= kSmallBytes) std::memcpy(mine.small, data, bytes);
   WaitForAll(on_wait);
   for (int rank = 0; rank < size_; ++rank) {
-    if (PartOf(rank).call != mine.call) throw std::runtime_error(kOtherSize);
+    if (PartOf(rank).call != mine.call) throw CallsDiffer();
   }
 }
 

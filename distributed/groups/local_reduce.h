@@ -53,9 +53,9 @@ class LocalReduce {
   // The storage's bytes become rank 0's, in memory that all ranks map (see
   // ProcessGroup::ShareMemory).
   void Share(Storage& storage, const OnWait& on_wait);
-  // See ProcessGroup::ShowMemory.
-  std::shared_ptr<const void> Show(const std::shared_ptr<Storage>& storage, int64_t bytes,
-                                   const OnWait& on_wait);
+  // See ProcessGroup::ExposeMemory.
+  std::shared_ptr<const void> Expose(const std::shared_ptr<Storage>& storage, int64_t bytes,
+                                     const OnWait& on_wait);
 
   // all = every rank's `mine`; all ranks give the same number of bytes.
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all, const OnWait& on_wait);
@@ -67,13 +67,13 @@ class LocalReduce {
 
   struct Part;
   struct Slot;
-  struct Shown;
+  struct ExposedMemory;
   enum class Call : uint8_t { kAllReduce, kReduceScatter, kAllGather, kGather };
   LocalReduce(int rank, int size) : rank_(rank), size_(size) {}
   void Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait);
   void WaitForAll(const OnWait& on_wait);
   const Part& PartOf(int rank) const;
-  void SayWhere(Part& part, const char* data, size_t bytes) const;
+  void PublishLocation(Part& part, const char* data, size_t bytes) const;
   const char* ViewOf(int rank) const;
   void Read(int rank, size_t at, void* to, size_t bytes) const;
   template <typename T>
@@ -85,8 +85,8 @@ class LocalReduce {
   std::span<Slot> slots_;  // one for each rank, in memory that all ranks share
   uint32_t stage_ = 0;
   size_t turn_ = 0;  // the index of the part (Slot::parts) that ranks use in this call
-  std::vector<std::weak_ptr<const Shown>> shown_;
-  uint64_t times_shown_ = 0;
+  std::vector<std::weak_ptr<const ExposedMemory>> exposed_;
+  uint64_t times_exposed_ = 0;
 };
 
 }  // namespace lathe

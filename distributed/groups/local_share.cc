@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -23,33 +24,36 @@ char* MapFileOf(pid_t pid, int file, int64_t bytes, bool writes) {
   return pages;
 }
 
-LocalReduce::Shown::~Shown() {
+LocalReduce::ExposedMemory::~ExposedMemory() {
   for (char* view : views) {
     if (view != nullptr) munmap(view, bytes);
   }
 }
 
-void LocalReduce::SayWhere(Part& part, const char* data, size_t bytes) const {
-  part.shown = 0;
-  for (const auto& one : shown_) {
-    const std::shared_ptr<const Shown> shown = one.lock();
-    const std::shared_ptr<Storage> storage = shown == nullptr ? nullptr : shown->storage.lock();
+void LocalReduce::PublishLocation(Part& part, const char* data, size_t bytes) const {
+  part.exposed = 0;
+  for (const auto& one : exposed_) {
+    const std::shared_ptr<const ExposedMemory> exposed = one.lock();
+    const std::shared_ptr<Storage> storage = exposed == nullptr ? nullptr : exposed->storage.lock();
     if (storage == nullptr || storage->sharing() != Storage::Sharing::kReadByOthers) continue;
-    const char* const begin = static_cast<const char*>(storage->data());
-    if (data < begin || data + bytes > begin + shown->bytes) continue;
-    part.shown = shown->id;
-    part.begin = static_cast<uint64_t>(data - begin);
+    // In numbers, since the data may lie anywhere, and `bytes` may be kNoBytes. An address before
+    // the storage's gives an offset that is too large.
+    const uintptr_t begin =
+        reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(storage->data());
+    if (begin > exposed->bytes || bytes > exposed->bytes - begin) continue;
+    part.exposed = exposed->id;
+    part.begin = begin;
   }
 }
 
-// Returns the data that another rank has in this call if that rank shows it, else null.
+// Returns the data that another rank has in this call if that rank exposes it, else null.
 const char* LocalReduce::ViewOf(int rank) const {
   const Part& part = PartOf(rank);
-  if (part.shown == 0) return nullptr;
-  for (const auto& one : shown_) {
-    const std::shared_ptr<const Shown> shown = one.lock();
-    if (shown != nullptr && shown->id == part.shown)
-      return shown->views[static_cast<size_t>(rank)] + part.begin;
+  if (part.exposed == 0) return nullptr;
+  for (const auto& one : exposed_) {
+    const std::shared_ptr<const ExposedMemory> exposed = one.lock();
+    if (exposed != nullptr && exposed->id == part.exposed)
+      return exposed->views[static_cast<size_t>(rank)] + part.begin;
   }
   return nullptr;
 }
@@ -116,16 +120,16 @@ void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
   if (std::ranges::count(have, 0) == 0) move.Into(storage, Storage::Sharing::kInCommon);
 }
 
-std::shared_ptr<const void> LocalReduce::Show(const std::shared_ptr<Storage>& storage,
-                                              int64_t bytes, const OnWait& on_wait) {
+std::shared_ptr<const void> LocalReduce::Expose(const std::shared_ptr<Storage>& storage,
+                                                int64_t bytes, const OnWait& on_wait) {
   const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   Move move(std::min(pages, storage->whole_pages()));
   move.Make("lathe gradients", *storage);
   const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
-  auto shown = std::make_shared<Shown>();
-  shown->id = ++times_shown_;
-  shown->storage = storage;
-  shown->bytes = static_cast<size_t>(move.offer().bytes);
+  auto exposed = std::make_shared<ExposedMemory>();
+  exposed->id = ++times_exposed_;
+  exposed->storage = storage;
+  exposed->bytes = static_cast<size_t>(move.offer().bytes);
   bool have_all = move.has_pages();
   for (int rank = 0; rank < size_; ++rank) {
     const Offer& theirs = offers[static_cast<size_t>(rank)];
@@ -134,18 +138,18 @@ std::shared_ptr<const void> LocalReduce::Show(const std::shared_ptr<Storage>& st
       view = MapFileOf(slots_[static_cast<size_t>(rank)].pid, theirs.file, theirs.bytes,
                        /*writes=*/false);
     have_all = have_all && (rank == rank_ || view != nullptr);
-    shown->views.push_back(view);
+    exposed->views.push_back(view);
   }
   const std::vector<uint8_t> have = GatherEach(uint8_t{have_all}, on_wait);
   if (std::ranges::count(have, 0) > 0) return nullptr;
   move.Into(*storage, Storage::Sharing::kReadByOthers);
-  // The latest Show of a storage replaces earlier ones.
-  std::erase_if(shown_, [&](const auto& one) {
+  // The latest Expose of a storage replaces earlier ones.
+  std::erase_if(exposed_, [&](const auto& one) {
     const auto before = one.lock();
     return before == nullptr || before->storage.lock() == storage;
   });
-  shown_.push_back(shown);
-  return shown;
+  exposed_.push_back(exposed);
+  return exposed;
 }
 
 }  // namespace lathe

@@ -16,7 +16,6 @@
 #include "lathe/core/element_range.h"
 #include "lathe/core/error.h"
 #include "lathe/core/tensor.h"
-#include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
 
@@ -72,8 +71,8 @@ class ProcessGroup {
   // Moves the storage's first `bytes`, the same number on each rank, into memory that the other
   // ranks read directly. They do so as long as the returned object lives; what is reduced there
   // need not be copied. Returns null, and changes nothing, where ShareMemory changes nothing.
-  virtual std::shared_ptr<const void> ShowMemory(const std::shared_ptr<Storage>& /*storage*/,
-                                                 int64_t /*bytes*/) {
+  virtual std::shared_ptr<const void> ExposeMemory(const std::shared_ptr<Storage>& /*storage*/,
+                                                   int64_t /*bytes*/) {
     return nullptr;
   }
   // all = every rank's `mine`, in the order of ranks.
@@ -116,22 +115,5 @@ class ProcessGroup {
  private:
   int rank_, size_;
 };
-
-struct ProcessGroupOptions {
-  // How long ranks may be late: to join, and to take part in a call.
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  // "gloo": TCP, for tensors in host memory. "nccl": one GPU for each process; the group is an
-  // NcclGroup (nccl_group.h).
-  std::string backend = "gloo";
-};
-
-// Waits until all ranks of the environment have joined. Rank 0 listens at the environment's master
-// address.
-// Throws the same error on every rank if some don't come (it names them), one comes twice, or they
-// don't agree on their number. Throws Unavailable, as the group's calls do, if a rank that had
-// joined ends before all have. Throws InvalidArgument for an unknown backend, and
-// FailedPrecondition for one that this program or machine doesn't have.
-std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& environment,
-                                               const ProcessGroupOptions& options = {});
 
 }  // namespace lathe

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "lathe/core/error.h"
-#include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/distributed/testing/testing.h"
 

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "lathe/distributed/groups/reference_group.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {

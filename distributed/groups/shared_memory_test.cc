@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "lathe/core/element_range.h"
-#include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {
@@ -116,7 +116,7 @@ TEST_P(SharedMemory, WhatIsShownIsReadWhereItIs) {
       const float* const data = tensor.data<float>();
       std::shared_ptr<Storage> storage = tensor.impl()->storage;
       const int64_t part = size * 3 / 4;
-      auto shown = group->ShowMemory(storage, part * static_cast<int64_t>(sizeof(float)));
+      auto shown = group->ExposeMemory(storage, part * static_cast<int64_t>(sizeof(float)));
       EXPECT_EQ(shown != nullptr, shows);
       EXPECT_EQ(storage->sharing(),
                 shows ? Storage::Sharing::kReadByOthers : Storage::Sharing::kNone);
@@ -131,7 +131,7 @@ TEST_P(SharedMemory, WhatIsShownIsReadWhereItIs) {
       };
       try_all(tensor);
       // Shows a smaller part a second time, beside the first.
-      const auto again = group->ShowMemory(storage, part);
+      const auto again = group->ExposeMemory(storage, part);
       EXPECT_EQ(MappedViews(), shows ? 2 * n : 0);
       try_all(tensor);
       shown.reset();
@@ -148,7 +148,7 @@ TEST_P(SharedMemory, WhatIsShownIsReadWhereItIs) {
     EXPECT_EQ(MappedViews(), 0);
     const Tensor different = Tensor::Zeros({(100 + env.rank) << 10});
     const auto& storage = different.impl()->storage;
-    EXPECT_EQ(group->ShowMemory(storage, storage->bytes()), nullptr);
+    EXPECT_EQ(group->ExposeMemory(storage, storage->bytes()), nullptr);
     EXPECT_EQ(storage->sharing(), Storage::Sharing::kNone);
     return std::string();
   }));

@@ -13,8 +13,9 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/groups/collectives.h"
-#include "lathe/distributed/liveness/lost_ranks.h"
-#include "lathe/distributed/liveness/rank_end.h"
+#include "lathe/distributed/job/join_process_group.h"
+#include "lathe/distributed/liveness/who_reports.h"
+#include "lathe/distributed/rendezvous/rank_end.h"
 
 namespace lathe {
 namespace {

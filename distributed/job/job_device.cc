@@ -9,6 +9,7 @@
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/rendezvous/machine.h"
+#include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/store.h"
 
 namespace lathe {
@@ -38,7 +39,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   mine.clear();
   try {
     store = std::make_shared<Store>(env.master_addr, std::stoi(port), name, timeout,
-                                    "rank " + std::to_string(env.rank));
+                                    RankName(env.rank));
   } catch (const Error& e) {
     mine = e.message();
   }
@@ -47,7 +48,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
     if (problems[rank].empty()) continue;
     if (store != nullptr) store->Leave();
     throw Error(absl::StatusCode::kUnavailable,
-                "[nccl] rank " + std::to_string(rank) + ": " + problems[rank],
+                "[nccl] " + RankName(static_cast<int>(rank)) + ": " + problems[rank],
                 "each rank must reach every port of the machine at MASTER_ADDR, or compute on the "
                 "CPU (device cpu)");
   }

@@ -19,8 +19,9 @@
 
 #include "lathe/core/error.h"
 #include "lathe/core/file.h"
-#include "lathe/distributed/liveness/lost_ranks.h"
-#include "lathe/distributed/liveness/rank_end.h"
+#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/who_reports.h"
+#include "lathe/distributed/rendezvous/rank_end.h"
 
 namespace lathe {
 namespace {
@@ -207,9 +208,10 @@ int RunFunction(const std::function<void()>& function, int rank) {
     EndRank();  // leaves the job, so that the other ranks don't take this one for lost
     return 0;
   } catch (const Error& e) {
-    if (FindLostRanks(e).ranks.empty()) return ReportError(rank, e.message(), e.hint());
-    if (TellsOfLostRanks(e, ReadProcessEnvironment())) ReportError(rank, e.message(), e.hint());
-    return kLostRankExitCode;
+    const RankLoss* lost = FindRankLoss(e);
+    if (lost == nullptr || ShouldReportLostRanks(*lost, ReadProcessEnvironment()))
+      ReportError(rank, e.message(), e.hint());
+    return lost == nullptr ? 1 : kLostRankExitCode;
   } catch (const std::bad_alloc&) {
     return ReportError(rank, "out of memory");
   } catch (const std::exception& e) {

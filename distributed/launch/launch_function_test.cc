@@ -19,7 +19,7 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/launch/launch.h"
-#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
@@ -115,9 +115,8 @@ TEST(Launch, OneTellsThatARankIsLost) {
           [&] {
             const std::string rank = getenv("RANK");
             if (rank == "0") _exit(9);
-            throw Error(absl::StatusCode::kUnavailable,
-                        "[all_reduce] rank " + rank + " can't go on: rank 0 has ended",
-                        std::string(kLostRankHint) + (saved ? "; the model is in out" : ""));
+            const Error lost = CannotGoOn("all_reduce", std::stoi(rank), RankEnded(0, ""));
+            throw saved ? AddToHint(lost, "; the model is in out") : lost;
           },
           3, Ranks(3));
     });

@@ -17,7 +17,8 @@
 #include <utility>
 
 #include "lathe/core/error.h"
-#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/liveness/who_reports.h"
+#include "lathe/distributed/rendezvous/rank_names.h"
 
 namespace lathe {
 namespace {
@@ -337,7 +338,7 @@ void RankSupervisor::KillAll(const std::string& why) {
   for (const Rank& rank : ranks_) {
     if (rank.running) left.push_back(rank.rank);
   }
-  Say(NamesOf(left) + ' ' + why + "; " + (left.size() > 1 ? "they are" : "it is") + " killed");
+  Say(RankNames(left) + ' ' + why + "; " + (left.size() > 1 ? "they are" : "it is") + " killed");
   SignalAll(SIGKILL);
   stage_ = Stage::kKilled;
   stage_end_ = Clock::time_point::max();

@@ -12,7 +12,7 @@
 //   SIGTERM, and SIGKILL `stop` later. While a rank works on, it may be saving, so SIGKILL waits,
 //   but at most until `grace` after SIGTERM. The launcher tells the cause last, after all that the
 //   ranks have printed. It also tells it `patience` after the failure if ranks still run then.
-// - A rank that ends because it has lost another (lost_ranks.h) is the cause only if no other rank
+// - A rank that ends because it has lost another (who_reports.h) is the cause only if no other rank
 //   here has failed by itself.
 #pragma once
 

@@ -3,12 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 namespace lathe {
 
@@ -52,54 +49,8 @@ std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment) {
   return ranks;
 }
 
-namespace {
-
-constexpr std::chrono::milliseconds kPause(20), kMoment(500);
-constexpr int kLargestOwnCode = 127;  // above it: killed by a signal
-
-// Returns the rank's exit code once it has ended; nullopt if it has not within `time`.
-std::optional<int> AwaitEnd(const ProcessEnvironment& environment, int rank,
-                            std::chrono::milliseconds time) {
-  for (auto waited = kPause * 0; waited < time; waited += kPause) {
-    for (const EndedRank& ended : FindEndedRanks(environment)) {
-      if (ended.rank == rank) return ended.exit_code;
-    }
-    std::this_thread::sleep_for(kPause);
-  }
-  return std::nullopt;
-}
-
-bool LauncherTells(const ProcessEnvironment& environment) {
+bool LauncherKeepsRecord(const ProcessEnvironment& environment) {
   return FileOfEndedRanks(environment).has_value();
-}
-
-bool Fails(const ProcessEnvironment& environment, int rank, std::chrono::milliseconds time) {
-  if (!LauncherTells(environment)) return false;
-  const int code = AwaitEnd(environment, rank, time).value_or(0);
-  return code > 0 && code <= kLargestOwnCode;
-}
-
-}  // namespace
-
-bool HasTold(const ProcessEnvironment& environment, int rank) {
-  return Fails(environment, rank, kMoment);
-}
-
-bool LocalMainHasTold(const ProcessEnvironment& environment) {
-  return environment.local_rank > 0 &&
-         Fails(environment, environment.rank - environment.local_rank, 3 * kMoment);
-}
-
-bool StayAfterAHang(const ProcessEnvironment& environment, const std::vector<int>& ranks) {
-  if (!LauncherTells(environment)) return false;
-  for (auto waited = kPause * 0; waited < 6 * kMoment; waited += kPause) {
-    for (const EndedRank& ended : FindEndedRanks(environment)) {
-      if (std::ranges::count(ranks, ended.rank) > 0 && ended.exit_code <= kLargestOwnCode)
-        return false;
-    }
-    std::this_thread::sleep_for(kPause);
-  }
-  return true;
 }
 
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment) {

@@ -32,18 +32,9 @@ struct EndedRank {
 };
 // Returns the ended ranks of this job and machine that are known, in the order in which they ended.
 std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment);
-// Returns true if that rank of this machine has failed with an error of its own, rather than been
-// killed. Waits up to half a second for the launcher to record it. False if no launcher keeps a
-// record.
-bool HasTold(const ProcessEnvironment& environment, int rank);
-// For an error before the ranks have found each other, which most ranks have alike. Returns true if
-// this machine's local main process has failed with its own error, so that it is reported already.
-// Waits as HasTold does, three times as long. False in the local main process itself.
-bool LocalMainHasTold(const ProcessEnvironment& environment);
-// Called when this rank ends because another rank hangs, and `ranks` of this machine should end for
-// the same reason. Returns true if none of them does so by itself within 3 s: they hang as well,
-// unless they need longer to end. False if no launcher keeps a record.
-bool StayAfterAHang(const ProcessEnvironment& environment, const std::vector<int>& ranks);
+// Returns true if a launcher keeps a record for this job and machine.
+bool LauncherKeepsRecord(const ProcessEnvironment& environment);
+
 // Returns the first of FindEndedRanks; nullopt if there is none.
 std::optional<int> FindEndedRank(const ProcessEnvironment& environment);
 

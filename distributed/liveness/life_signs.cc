@@ -10,17 +10,14 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/liveness/peer_watch.h"
+#include "lathe/distributed/rendezvous/rank_names.h"
 
 namespace lathe {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr Milliseconds kAtOnce{0}, kBeforeLoss{200}, kBeforeAlarm{1000};
-
-std::string Key(const char* what, int rank) {
-  return std::string(what) + "/" + std::to_string(rank);
-}
+constexpr Milliseconds kAtOnce{0}, kBeforeCall{200}, kBeforeAlarm{1000};
 
 }  // namespace
 
@@ -33,10 +30,10 @@ struct LifeSigns::State {
   mutable std::mutex mutex;
   std::condition_variable changed;
   bool stopped = false;
-  std::string loss;
-  std::function<void(bool rank_0)> on_loss;
+  GroupProblem lost;
+  std::function<void(bool rank_0)> on_lost_rank;
   std::mutex alarm_mutex;
-  std::function<void(const std::string&)> alarm;
+  std::function<void(const GroupProblem&)> alarm;
 
   // Waits for `time`, and returns true at once when the thread is to end.
   bool Pause(Milliseconds time) {
@@ -44,32 +41,36 @@ struct LifeSigns::State {
     return changed.wait_for(lock, time, [this] { return stopped; });
   }
 
-  std::string WithPhase(const std::string& name, const std::string& what) const {
-    const auto phase = store->Get("phase/" + name, kAtOnce);
-    return name + what + (phase ? " while " + *phase : "");
+  std::string PhaseOf(int of) const {
+    return store->Get(RankKey(PeerWatch::kPhase, of), kAtOnce).value_or("");
   }
 
-  // Leaves a sign and returns what is known of a lost rank; "" if there is none. Sets `over` if a
-  // rank has left because its work is done.
-  std::string Look(int64_t& sign, int64_t& missed, std::string& last, bool& over) const {
-    store->Set(Key("sign", rank), std::to_string(++sign));
-    if (const auto silent = store->Get(kSilent, kAtOnce)) return *silent;
-    if (const auto blame = store->Get(PeerWatch::kBlame, kAtOnce)) return *blame;
-    over = store->Get(PeerWatch::kLeft, kAtOnce).has_value();
-    if (over) return "";
-    if (const auto gone = store->Get(Store::kGone, kAtOnce)) return WithPhase(*gone, " has ended");
+  // Leaves a sign and returns what is known of a lost rank; an empty problem if there is none. Sets
+  // `over` if a rank has left because its work is done.
+  GroupProblem Look(int64_t& sign, int64_t& missed, std::string& last, bool& over) const {
+    store->Set(RankKey("sign", rank), std::to_string(++sign));
+    if (const auto silent = store->Get(kSilent, kAtOnce)) return ParseGroupProblem(*silent);
+    if (const auto problem = store->Get(PeerWatch::kProblem, kAtOnce))
+      return ParseGroupProblem(*problem);
+    over = store->Get(PeerWatch::kFinishedRank, kAtOnce).has_value();
+    if (over) return {};
+    if (const auto gone = store->Get(Store::kGone, kAtOnce)) {
+      const int ended = RankOfName(*gone);
+      return RankEnded(ended, PhaseOf(ended));
+    }
     const int neighbour = (rank + 1) % size;
-    std::string now = store->Get(Key("sign", neighbour), kAtOnce).value_or("");
+    std::string now = store->Get(RankKey("sign", neighbour), kAtOnce).value_or("");
     if (std::exchange(last, std::move(now)) != last) missed = 0;
-    if (++missed <= rounds) return "";
-    const std::string silent = WithPhase("rank " + std::to_string(neighbour), " does not answer");
-    store->Set(kSilent, silent);
+    if (++missed <= rounds) return {};
+    const GroupProblem silent = RankHangs(neighbour, PhaseOf(neighbour));
+    store->Set(kSilent, Serialize(silent));
     return silent;
   }
 
   void Run() {
     int64_t sign = 0, missed = 0;
-    std::string last, found;
+    std::string last;
+    GroupProblem found;
     bool over = false, rank_0 = false;
     while (found.empty() && !over) {
       if (Pause(interval)) return;
@@ -77,17 +78,17 @@ struct LifeSigns::State {
         found = Look(sign, missed, last, over);
       } catch (const Error& e) {
         const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded;
-        found = hangs ? "rank 0 does not answer" : "rank 0 has ended";
+        found = hangs ? RankHangs(0, "") : RankEnded(0, "");
         rank_0 = true;
       }
     }
     if (over) return;
     {
       const std::lock_guard lock(mutex);
-      loss = found;
+      lost = found;
     }
-    if (Pause(kBeforeLoss)) return;
-    if (on_loss) on_loss(rank_0);
+    if (Pause(kBeforeCall)) return;
+    if (on_lost_rank) on_lost_rank(rank_0);
     while (!Pause(kBeforeAlarm)) {
       const std::lock_guard lock(alarm_mutex);
       if (alarm) std::exchange(alarm, nullptr)(found);
@@ -96,9 +97,9 @@ struct LifeSigns::State {
 };
 
 LifeSigns::LifeSigns(int rank, int size, std::shared_ptr<Store> store, Milliseconds timeout,
-                     std::function<void(bool rank_0)> on_loss)
+                     std::function<void(bool rank_0)> on_lost_rank)
     : state_(std::make_shared<State>()) {
-  state_->on_loss = std::move(on_loss);
+  state_->on_lost_rank = std::move(on_lost_rank);
   state_->rank = rank;
   state_->size = size;
   state_->store = std::move(store);
@@ -118,12 +119,12 @@ LifeSigns::~LifeSigns() {
   state_->changed.notify_all();
 }
 
-std::string LifeSigns::Loss() const {
+GroupProblem LifeSigns::LostRank() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->loss;
+  return state_->lost;
 }
 
-void LifeSigns::SetAlarm(std::function<void(const std::string&)> alarm) {
+void LifeSigns::SetAlarm(std::function<void(const GroupProblem&)> alarm) {
   const std::lock_guard lock(state_->alarm_mutex);
   state_->alarm = std::move(alarm);
 }

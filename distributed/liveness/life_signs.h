@@ -5,40 +5,38 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <string>
 
+#include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/rendezvous/store.h"
 
 namespace lathe {
 
 class LifeSigns {
  public:
-  // The key under which the thread that misses a rank says so in the store. It also reads keys of
-  // PeerWatch.
-  static constexpr char kSilent[] = "silent";  // its value: "rank 2 does not answer while training"
+  // The key under which the thread that misses a rank says so in the store, as a GroupProblem. It
+  // also reads keys of PeerWatch.
+  static constexpr char kSilent[] = "silent";
 
   // Starts the thread. It uses `store`, a connection of its own.
   // A rank is silent if it has left no sign for `timeout`. This process counts the time in its own
   // rounds, so a job that was suspended as a whole goes on. The exception is a job that was
   // suspended for longer than the timeout in a call that needs the other ranks. Once any rank has
   // left because its work is done, the thread stops watching.
-  // The thread calls `on_loss` a moment after it has found a lost rank, perhaps when this object is
-  // no more. `rank_0` is true if the store has gone or hangs.
+  // The thread calls `on_lost_rank` a moment after it has found a lost rank, perhaps when this
+  // object is no more. `rank_0` is true if the store has gone or hangs.
   LifeSigns(int rank, int size, std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
-            std::function<void(bool rank_0)> on_loss = nullptr);
+            std::function<void(bool rank_0)> on_lost_rank = nullptr);
   // Doesn't wait for the store.
   ~LifeSigns();
   LifeSigns(const LifeSigns&) = delete;
   LifeSigns& operator=(const LifeSigns&) = delete;
 
-  // Returns what is known of a lost rank, "rank 2 has ended while training"; "" if none is known to
-  // be lost.
-  std::string Loss() const;
-
-  // From now on the thread calls `alarm(Loss())` a second after it has found a lost rank. The delay
-  // leaves time for calls that notice the lost rank by themselves. With an empty function nothing
-  // is called any more. Returns when no alarm is being called.
-  void SetAlarm(std::function<void(const std::string&)> alarm);
+  // Returns what is known of a lost rank; an empty problem if none is known to be lost.
+  GroupProblem LostRank() const;
+  // From now on the thread calls `alarm(LostRank())` a second after it has found a lost rank. The
+  // delay leaves time for calls that notice the lost rank by themselves. With an empty function
+  // nothing is called any more. Returns when no alarm is being called.
+  void SetAlarm(std::function<void(const GroupProblem&)> alarm);
 
  private:
   struct State;

@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/rendezvous/rank_names.h"
 
 namespace lathe {
 namespace {
@@ -14,26 +14,28 @@ using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr Milliseconds kMoment{500};
-constexpr char kTrouble[] = "trouble";  // a rank sets this key before it looks for the culprit
+// A rank sets kTrouble before it looks for the culprit, and kWaits to the call in which it waits.
+constexpr char kTrouble[] = "trouble", kWaits[] = "waits";
 
-std::string RankName(int rank) { return "rank " + std::to_string(rank); }
-std::string RankKey(const std::string& what, int rank) { return what + "/" + std::to_string(rank); }
 // Keys that a rank sets when its work is done, and when it gives up together with others.
 constexpr char kBye[] = "bye", kKnows[] = "knows";
 
-// Returns true if the text names the rank. "rank 12 has ended" names rank 12 and not rank 1.
-bool Names(const std::string& text, int rank) {
-  const std::string name = RankName(rank);
-  for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
-    const size_t end = at + name.size();
-    if (end == text.size() || text[end] < '0' || text[end] > '9') return true;
-  }
-  return false;
+// The error to throw inside of Run for this problem.
+Error AsError(const GroupProblem& problem) {
+  const Error error(absl::StatusCode::kUnavailable, problem.text);
+  return problem.loss ? error.WithDetail(*problem.loss) : error;
 }
 
-Milliseconds Left(Clock::time_point deadline) {
-  return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()),
-                  Milliseconds(0));
+// Returns what an exception inside of Run means, if it turns out that no other rank is to blame.
+GroupProblem ConnectionFailed(const std::exception& e) {
+  GroupProblem problem = {.text =
+                              std::string("the connection to another rank failed: ") + e.what()};
+  if (const auto* error = dynamic_cast<const Error*>(&e)) {
+    if (const RankLoss* lost = FindRankLoss(*error)) problem.loss = *lost;
+    // Rank 0 serves the store.
+    if (error->code() == absl::StatusCode::kDeadlineExceeded) problem.loss = RankHangs(0, "").loss;
+  }
+  return problem;
 }
 
 }  // namespace
@@ -59,14 +61,14 @@ void PeerWatch::SayGoodbye() {
   // still. A rank 0 that gave up then would take the store from the others.
   const Clock::time_point deadline = Clock::now() + patience_;
   const auto be_patient = [&] {
-    store_->SetPatience(rank_ == 0 ? std::max(kMoment, Left(deadline)) : kMoment);
+    store_->SetPatience(rank_ == 0 ? std::max(kMoment, TimeLeft(deadline)) : kMoment);
   };
   be_patient();
-  store_->Leave({{kLeft, RankName(rank_)},  // for ranks that wait for this one
+  store_->Leave({{kFinishedRank, RankName(rank_)},  // for ranks that wait for this one
                  {RankKey(kBye, rank_), ""}});
   std::string left;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
-    while (!store_->Get(RankKey(kBye, other), std::min(kMoment, Left(deadline)))) {
+    while (!store_->Get(RankKey(kBye, other), std::min(kMoment, TimeLeft(deadline)))) {
       be_patient();
       if (HasGone(*store_, other)) break;
       if (Clock::now() < deadline) continue;
@@ -90,125 +92,135 @@ bool PeerWatch::HasGone(Store& store, int rank) {
 void PeerWatch::Run(const char* what, const std::function<void()>& body) {
   const std::lock_guard lock(mutex_);
   if (!problem_.empty()) throw Failure(what, problem_);
-  const auto agree = [&](const std::exception& e, bool own_fault) {
+  const auto agree = [&](const GroupProblem& noticed) {
     try {
-      problem_ = AgreeOnProblem(what, e.what(), own_fault);
+      problem_ = AgreeOnProblem(what, noticed);
     } catch (const Error& store_error) {
-      problem_ = own_fault ? RankName(rank_) + ": " + e.what() : ProblemOfStore(store_error);
+      problem_ = noticed.IsFaultOf(rank_) ? noticed : ProblemOfStore(store_error);
     }
     return Failure(what, problem_);
   };
   try {
     body();
   } catch (const OwnFault& e) {
-    throw agree(e, true);
+    throw agree(RankFailed(rank_, e.what()));
+  } catch (const CallsDiffer& e) {
+    throw agree({.text = e.what()});
   } catch (const std::exception& e) {
-    throw agree(e, false);
+    throw agree(ConnectionFailed(e));
   }
 }
 
-Error PeerWatch::Failure(const char* what, const std::string& problem) const {
-  return Error(
-      absl::StatusCode::kUnavailable,
-      std::string("[") + what + "] rank " + std::to_string(rank_) + " can't go on: " + problem,
-      kLostRankHint);
+Error PeerWatch::Failure(const char* what, const GroupProblem& problem) const {
+  return CannotGoOn(what, rank_, problem);
 }
 
-// Returns what broke the group, in the words of the first rank that found out. A rank that goes
-// because another has gone is not missed itself.
-std::string PeerWatch::AgreeOnProblem(const char* what, const std::string& said, bool own_fault) {
+// Returns what broke the group, as the first rank says that found out. `noticed` is what this rank
+// has seen of it. A rank that goes because another has gone is not missed itself.
+GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& noticed) {
+  const bool own_fault = noticed.IsFaultOf(rank_);
   store_->SetPatience(kMoment);
-  auto blame = store_->Get(kBlame, Milliseconds(0));
-  if (!blame && !own_fault && store_->Get(kTrouble, Milliseconds(0))) {
+  auto agreed = store_->Get(kProblem, Milliseconds(0));
+  if (!agreed && !own_fault && store_->Get(kTrouble, Milliseconds(0))) {
     // Another rank looks for the culprit already.
-    store_->Set(RankKey("waits", rank_), what);
-    blame = store_->Get(kBlame, 3 * kMoment);
+    store_->Set(RankKey(kWaits, rank_), what);
+    agreed = store_->Get(kProblem, 3 * kMoment);
   }
-  if (!blame) {
-    const std::string found = own_fault ? RankName(rank_) + ": " + said : FindCulprit(what, said);
-    if (store_->Add("blames", 1) == 1) store_->Set(kBlame, found);
+  if (!agreed) {
+    const std::string found = Serialize(own_fault ? noticed : FindCulprit(what, noticed));
+    if (store_->Add("problems", 1) == 1) store_->Set(kProblem, found);
     store_->Set(kTrouble, "");
-    blame = store_->Get(kBlame, kMoment);
-    if (!blame) blame = found;
+    agreed = store_->Get(kProblem, kMoment);
+    if (!agreed) agreed = found;
   }
-  Part(*blame);
-  return *blame;
+  GroupProblem problem = ParseGroupProblem(*agreed);
+  Part(problem);
+  return problem;
 }
 
-void PeerWatch::Part(const std::string& blame) try {
+void PeerWatch::Part(const GroupProblem& problem) try {
   store_->Leave({{RankKey(kKnows, rank_), ""}});
   // Rank 0 takes the store with it, so it goes last of the ranks that still answer.
   const auto deadline = Clock::now() + 2 * kMoment;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
-    if (Names(blame, other)) continue;
-    store_->Get(RankKey(kKnows, other), Left(deadline));
+    if (problem.loss && problem.loss->Includes(other)) continue;
+    store_->Get(RankKey(kKnows, other), TimeLeft(deadline));
   }
 } catch (const Error&) {
   // Rank 0 has received the goodbye and gone before it answered.
 }
 
 // Finds the rank that is to blame. The store knows ranks that died. A rank hangs if it doesn't say
-// that it waits, too.
-std::string PeerWatch::FindCulprit(const char* what, const std::string& said) {
-  if (const std::string ended = Ended(kMoment); !ended.empty())
-    return ended + " has ended" + PhaseOf(ended);
-  if (const auto silent = store_->Get(LifeSigns::kSilent, Milliseconds(0))) return *silent;
-  store_->Set(RankKey("waits", rank_), what);
+// that it waits, too. Returns `noticed` if no rank is to blame.
+GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& noticed) {
+  if (const auto ended = EndedRank(kMoment)) return RankEnded(*ended, PhaseOf(*ended));
+  if (const auto silent = store_->Get(LifeSigns::kSilent, Milliseconds(0)))
+    return ParseGroupProblem(*silent);
+  store_->Set(RankKey(kWaits, rank_), what);
   store_->Set(kTrouble, "");
-  std::string silent, busy;
+  GroupProblem silent;
+  std::string busy;
   bool same = true;
   for (int other = 0; other < size_; ++other) {
-    const std::string name = RankName(other);
-    if (const auto call = store_->Get(RankKey("waits", other), kMoment)) {
-      busy += (busy.empty() ? "" : ", ") + name + " is in " + *call;
+    if (const auto call = store_->Get(RankKey(kWaits, other), kMoment)) {
+      busy += (busy.empty() ? "" : ", ") + RankName(other) + " is in " + *call;
       same = same && *call == what;
+      continue;
+    }
+    const GroupProblem hangs = RankHangs(other, PhaseOf(other));
+    if (silent.empty()) {
+      silent = hangs;
     } else {
-      silent += (silent.empty() ? "" : ", ") + name + " does not answer" + PhaseOf(name);
+      silent.text += ", " + hangs.text;
+      silent.loss->ranks.push_back(other);
     }
   }
-  if (const std::string ended = Ended(Milliseconds(0)); !ended.empty())
-    return ended + " has ended" + PhaseOf(ended);
+  if (const auto ended = EndedRank()) return RankEnded(*ended, PhaseOf(*ended));
   if (!silent.empty()) return silent;
-  if (!same) return "the ranks' calls don't match: " + busy;
-  if (said == kOtherSize) return said;
-  return "the connection to another rank failed: " + said;
+  if (!same) return {.text = "the ranks' calls don't match: " + busy};
+  return noticed;
 }
 
 // The store was rank 0's, and rank 0's phase is gone with it. All ranks do the same at a time, so
 // the message names this rank's phase.
-std::string PeerWatch::ProblemOfStore(const Error& e) const {
+GroupProblem PeerWatch::ProblemOfStore(const Error& e) const {
   const std::lock_guard lock(phase_mutex_);
+  const GroupProblem lost = LostRank();
   const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded ||
-                     Loss().starts_with("rank 0 does not answer");
-  return std::string(hangs ? "rank 0 does not answer" : "rank 0 has ended") +
-         (phase_.empty() ? "" : "; this rank was " + phase_);
+                     (lost.loss && lost.loss->hangs() && lost.loss->ranks.front() == 0);
+  GroupProblem problem = hangs ? RankHangs(0, "") : RankEnded(0, "");
+  if (!phase_.empty()) problem.text += "; this rank was " + phase_;
+  return problem;
 }
 
-// Returns " while training", as that rank has said; "" if it has said nothing.
-std::string PeerWatch::PhaseOf(const std::string& name) {
-  const auto phase = store_->Get("phase/" + name, Milliseconds(0));
-  return phase ? " while " + *phase : "";
+// Returns "training", as that rank has said; "" if it has said nothing.
+std::string PeerWatch::PhaseOf(int rank) {
+  return store_->Get(RankKey(kPhase, rank), Milliseconds(0)).value_or("");
 }
 
 void PeerWatch::CheckAllLive() {
   // A rank that hangs is missed from its last sign of life on, not from when this rank needs it.
-  if (const std::string loss = Loss(); !loss.empty()) throw std::runtime_error(loss);
-  if (!Ended().empty()) throw std::runtime_error("a process has ended");
+  if (const GroupProblem lost = LostRank(); !lost.empty()) throw AsError(lost);
+  if (EndedRank()) throw std::runtime_error("a process has ended");
 }
 
-std::string PeerWatch::Loss() const { return life_ == nullptr ? "" : life_->Loss(); }
+GroupProblem PeerWatch::LostRank() const {
+  return life_ == nullptr ? GroupProblem{} : life_->LostRank();
+}
 
-// Returns the first rank that has ended, or one that is about to; "" if all live.
-std::string PeerWatch::Ended(Milliseconds wait) {
-  if (const auto gone = store_->Get(Store::kGone, wait)) return *gone;
-  return store_->Get(kLeft, Milliseconds(0)).value_or("");
+// Returns the first rank that has ended, or one that is about to; nullopt if all live.
+std::optional<int> PeerWatch::EndedRank(Milliseconds wait) {
+  auto name = store_->Get(Store::kGone, wait);
+  if (!name) name = store_->Get(kFinishedRank, Milliseconds(0));
+  if (!name) return std::nullopt;
+  return RankOfName(*name);
 }
 
 void PeerWatch::LookAround() {
   CheckAllLive();
   if (elsewhere_) elsewhere_();
   if (!store_->Get(kTrouble, Milliseconds(0))) return;
-  store_->Set(RankKey("waits", rank_),
+  store_->Set(RankKey(kWaits, rank_),
               "");  // so that the rank that looks for the culprit passes this one by
   throw std::runtime_error("another rank can't go on");
 }
@@ -220,7 +232,7 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
   std::vector<std::string> all;
   for (int other = 0; other < size_; ++other) {
     for (;;) {
-      if (auto value = store_->Get(RankKey(key, other), std::min(kMoment, Left(deadline)))) {
+      if (auto value = store_->Get(RankKey(key, other), std::min(kMoment, TimeLeft(deadline)))) {
         all.push_back(*std::move(value));
         break;
       }
@@ -231,27 +243,28 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
   return all;
 }
 
-void PeerWatch::LookAfter(std::shared_ptr<Store> store, Milliseconds timeout,
-                          std::function<void()> on_loss) {
+void PeerWatch::StartLifeSigns(std::shared_ptr<Store> store, Milliseconds timeout,
+                               std::function<void()> on_lost_rank) {
   patience_ = timeout;
   // A call that waits for a hanging store would otherwise notice this only a timeout after it
   // began.
-  const auto and_the_store = [watched = store_, on_loss = std::move(on_loss)](bool rank_0) {
+  const auto and_the_store = [watched = store_,
+                              on_lost_rank = std::move(on_lost_rank)](bool rank_0) {
     if (rank_0) watched->BreakOff();
-    if (on_loss) on_loss();
+    if (on_lost_rank) on_lost_rank();
   };
   life_ = std::make_unique<LifeSigns>(rank_, size_, std::move(store), timeout, and_the_store);
 }
 
 void PeerWatch::CheckPeers() {
-  const std::string loss = Loss();
-  if (!loss.empty()) Run("check_peers", [&] { throw std::runtime_error(loss); });
+  const GroupProblem lost = LostRank();
+  if (!lost.empty()) Run("check_peers", [&] { throw AsError(lost); });
 }
 
 void PeerWatch::SetAlarm(const std::function<void(const Error&)>& alarm) {
   if (life_ == nullptr) return;
   if (!alarm) return life_->SetAlarm(nullptr);
-  life_->SetAlarm([this, alarm](const std::string& loss) { alarm(Failure("alarm", loss)); });
+  life_->SetAlarm([this, alarm](const GroupProblem& lost) { alarm(Failure("alarm", lost)); });
 }
 
 void PeerWatch::SetPhase(const std::string& phase) {
@@ -260,7 +273,7 @@ void PeerWatch::SetPhase(const std::string& phase) {
     phase_ = phase;
   }
   try {
-    store_->Set("phase/" + RankName(rank_), phase);
+    store_->Set(RankKey(kPhase, rank_), phase);
   } catch (const Error&) {
     // Nobody will ask for it.
   }
@@ -282,21 +295,21 @@ void PeerWatch::Post(const std::string& key, const std::string& value) try {
 }
 
 std::string PeerWatch::Await(const std::string& key, int from) {
-  std::string problem;
+  GroupProblem problem;
   try {
     while (problem.empty()) {
       if (const auto value = store_->Get("word/" + key, kMoment)) return *value;
-      std::string ended = store_->Get(Store::kGone, Milliseconds(0)).value_or("");
-      if (ended.empty() && store_->Get(RankKey(kBye, from), Milliseconds(0)))
-        ended = RankName(from);
-      if (!ended.empty()) {
+      auto ended = store_->Get(Store::kGone, Milliseconds(0));
+      if (!ended && store_->Get(RankKey(kBye, from), Milliseconds(0))) ended = RankName(from);
+      if (ended) {
         // The rank may have posted the word just before it ended.
         if (const auto value = store_->Get("word/" + key, Milliseconds(0))) return *value;
-        problem = ended + " has ended" + PhaseOf(ended);
-      } else if (const auto blame = store_->Get(kBlame, Milliseconds(0))) {
-        problem = *blame;
+        const int rank = RankOfName(*ended);
+        problem = RankEnded(rank, PhaseOf(rank));
+      } else if (const auto agreed = store_->Get(kProblem, Milliseconds(0))) {
+        problem = ParseGroupProblem(*agreed);
       } else {
-        problem = Loss();
+        problem = LostRank();
       }
     }
   } catch (const Error& e) {

@@ -19,13 +19,17 @@
 
 #include "lathe/core/error.h"
 #include "lathe/distributed/liveness/life_signs.h"
+#include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/rendezvous/store.h"
 
 namespace lathe {
 
-// The message of a runtime_error thrown inside Run when a comparison shows that the ranks' calls
-// differ. Run reports it if the calls are of one kind: they then differ in size.
-inline constexpr char kOtherSize[] = "the ranks' calls don't match: they give different sizes";
+// Thrown inside Run when a comparison shows that the ranks' calls differ. Run reports this error if
+// the calls are of one kind: they then differ in size.
+class CallsDiffer : public std::runtime_error {
+ public:
+  CallsDiffer() : runtime_error("the ranks' calls don't match: they give different sizes") {}
+};
 
 // Thrown inside Run by a rank that is the cause itself: its device failed.
 class OwnFault : public std::runtime_error {
@@ -38,9 +42,9 @@ class PeerWatch {
   PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store);
 
   // Tells the others that this rank's work is done. Rank 0 then waits until all others have said so
-  // or have ended, as its store goes with it. It waits at most for LookAfter's timeout or, without
-  // LookAfter, for SetGoodbyePatience's (10 minutes by default). It says on standard error if a
-  // rank has not ended by then.
+  // or have ended, as its store goes with it. It waits at most for StartLifeSigns's timeout or,
+  // without StartLifeSigns, for SetGoodbyePatience's (10 minutes by default). It says on standard
+  // error if a rank has not ended by then.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -62,17 +66,17 @@ class PeerWatch {
                                     std::chrono::milliseconds timeout);
 
   // Says goodbye for a rank that gives up together with all others, so that none is missed.
-  void Part() { Part(""); }
+  void Part() { Part(GroupProblem{}); }
 
   // From now on ranks that end or hang are found outside of Run, too. `store` is a connection for
-  // this purpose alone. on_loss: as LifeSigns's, without its argument.
-  void LookAfter(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
-                 std::function<void()> on_loss = nullptr);
+  // this purpose alone. on_lost_rank: as LifeSigns's, without its argument.
+  void StartLifeSigns(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
+                      std::function<void()> on_lost_rank = nullptr);
 
   // Returns true if a process with this rank was in a group of this store and has gone.
   static bool HasGone(Store& store, int rank);
 
-  // Sets how long rank 0's goodbye waits, without LookAfter.
+  // Sets how long rank 0's goodbye waits, without StartLifeSigns.
   void SetGoodbyePatience(std::chrono::milliseconds patience) { patience_ = patience; }
 
   // These do what ProcessGroup's do.
@@ -84,9 +88,10 @@ class PeerWatch {
   std::string Await(const std::string& key, int from);
   std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time);
 
-  // Keys of the store. kBlame: what is wrong, in the words of the rank that found out first. kLeft:
-  // the name of a rank whose work is done.
-  static constexpr char kBlame[] = "blame", kLeft[] = "left";
+  // Keys of the store. kProblem: what is wrong, as the rank says that found out first (a
+  // GroupProblem). kFinishedRank: the name of a rank whose work is done. kPhase: with a rank's
+  // number, what it is doing.
+  static constexpr char kProblem[] = "problem", kFinishedRank[] = "finished", kPhase[] = "phase";
 
   // Sets the store's patience; half a second at most once this rank has given up.
   void SetPatience(std::chrono::milliseconds patience);
@@ -95,18 +100,18 @@ class PeerWatch {
 
  private:
   void SayGoodbye();
-  Error Failure(const char* what, const std::string& problem) const;
-  std::string AgreeOnProblem(const char* what, const std::string& said, bool own_fault);
-  std::string FindCulprit(const char* what, const std::string& said);
-  std::string PhaseOf(const std::string& name);
-  std::string ProblemOfStore(const Error& e) const;
-  std::string Ended(std::chrono::milliseconds wait = {});
-  std::string Loss() const;
-  void Part(const std::string& blame);
+  Error Failure(const char* what, const GroupProblem& problem) const;
+  GroupProblem AgreeOnProblem(const char* what, const GroupProblem& noticed);
+  GroupProblem FindCulprit(const char* what, const GroupProblem& noticed);
+  std::string PhaseOf(int rank);
+  GroupProblem ProblemOfStore(const Error& e) const;
+  std::optional<int> EndedRank(std::chrono::milliseconds wait = {});
+  GroupProblem LostRank() const;
+  void Part(const GroupProblem& problem);
 
   const int rank_, size_;
   std::mutex mutex_;
-  std::string problem_;  // what broke the group; "" while it is whole
+  GroupProblem problem_;  // what broke the group; empty while it is whole
   std::atomic<bool> abandoned_ = false;
   mutable std::mutex phase_mutex_;
   std::string phase_;  // this rank's
@@ -114,7 +119,7 @@ class PeerWatch {
   // In this order, so that this rank's connection closes before the server ends.
   std::shared_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;
-  std::unique_ptr<LifeSigns> life_;                                // null without LookAfter
+  std::unique_ptr<LifeSigns> life_;                                // null without StartLifeSigns
   std::chrono::milliseconds patience_ = std::chrono::minutes(10);  // of rank 0's goodbye
 };
 

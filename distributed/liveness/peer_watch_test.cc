@@ -21,7 +21,7 @@ constexpr seconds kSilence(3);
 // Runs `body` on each of `n` ranks that share a store.
 std::vector<RankResult> WithWatches(int n,
                                     const std::function<std::string(int rank, PeerWatch&)>& body,
-                                    bool looks_after = false) {
+                                    bool gives_life_signs = false) {
   return RunRanks(n, [&](const ProcessEnvironment& env) {
     std::shared_ptr<StoreServer> server;
     if (env.rank == 0) {
@@ -31,9 +31,9 @@ std::vector<RankResult> WithWatches(int n,
                                          "rank " + std::to_string(env.rank));
     PeerWatch watch(env.rank, n, std::move(server), std::move(store));
     watch.Run("meeting", [&] { watch.Exchange("here", "", seconds(10)); });
-    if (looks_after) {
-      watch.LookAfter(std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(10)),
-                      kSilence);
+    if (gives_life_signs) {
+      watch.StartLifeSigns(
+          std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(10)), kSilence);
     }
     return body(env.rank, watch);
   });
@@ -208,7 +208,7 @@ std::vector<RankResult> WorkWithout(int victim, int signal_number) {
         WorkUntilSomebodyIsLost(watch);
         return std::string();
       },
-      /*looks_after=*/true);
+      /*gives_life_signs=*/true);
 }
 
 TEST(PeerWatch, FindsWhoIsLostOutsideOfCalls) {
@@ -238,7 +238,7 @@ TEST(PeerWatch, CallsTheAlarmWhereNobodyLooks) {
         watch.SetAlarm([&said](const Error& lost) { said.set_value(lost.message()); });
         return said.get_future().get();
       },
-      /*looks_after=*/true);
+      /*gives_life_signs=*/true);
   EXPECT_EQ(results[0].said, "[alarm] rank 0 can't go on: rank 1 has ended");
   EXPECT_LT(results[0].seconds, 5);
 }

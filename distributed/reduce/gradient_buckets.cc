@@ -20,8 +20,7 @@ bool IsLargeTable(const ParameterArena::Entry& entry) {
 }  // namespace
 
 GradientBuckets::GradientBuckets(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
-                                 const ReducerOptions& options,
-                                 const std::vector<bool>& shared_out) {
+                                 const ReducerOptions& options, const std::vector<bool>& sharded) {
   for (size_t a = 0; a < arenas.size(); ++a) {
     const Tensor& all = arenas[a]->RawGrads();
     if (a == 0) device = all.device();
@@ -61,9 +60,9 @@ GradientBuckets::GradientBuckets(const std::vector<std::shared_ptr<ParameterAren
   // The end of the last bucket, or the whole last table, travels with the records, and all ranks
   // get it.
   for (GradientBucket& bucket : buckets) {
-    if (bucket.arena >= shared_out.size() || !shared_out[bucket.arena]) continue;
+    if (bucket.arena >= sharded.size() || !sharded[bucket.arena]) continue;
     if (IsLast(bucket) && table_is_last) continue;
-    bucket.shared_out = bucket.grads.size() - (IsLast(bucket) ? TailOf(bucket) : 0);
+    bucket.num_sharded_elements = bucket.grads.size() - (IsLast(bucket) ? TailOf(bucket) : 0);
   }
 }
 

@@ -31,19 +31,22 @@ struct GradientBucket {
   size_t arena;
   int64_t offset;  // of its first element in the arena
   std::vector<size_t> slots;
-  size_t shared_out = 0;  // how many of its first elements are shared out
-  size_t waiting = 0;     // number of slots that are not ready
+  // Its first elements, which are sharded: each rank updates its stripe of them.
+  size_t num_sharded_elements = 0;
+  size_t waiting = 0;  // number of slots that are not ready
 
-  // The range of the shared-out elements in the arena.
-  ElementRange SharedPart() const { return {offset, offset + static_cast<int64_t>(shared_out)}; }
+  // The range of the sharded elements in the arena.
+  ElementRange SharedPart() const {
+    return {offset, offset + static_cast<int64_t>(num_sharded_elements)};
+  }
 };
 
 struct GradientBuckets {
   // Cuts the arenas into buckets, in their order. No bucket spans two arenas or contains a frozen
-  // parameter. `shared_out[a]` is true if arena a is shared out. Throws if no parameter requires a
-  // gradient, or if the arenas lie on different devices.
+  // parameter. `sharded[a]` is true if the update of arena a is sharded. Throws if no parameter
+  // requires a gradient, or if the arenas lie on different devices.
   GradientBuckets(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
-                  const ReducerOptions& options, const std::vector<bool>& shared_out);
+                  const ReducerOptions& options, const std::vector<bool>& sharded);
 
   // The number of elements at the bucket's end that all ranks get if it is the last bucket.
   static size_t TailOf(const GradientBucket& bucket);

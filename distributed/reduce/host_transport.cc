@@ -23,7 +23,7 @@ class HostTransport : public GradientTransport {
         buckets_(buckets.buckets),
         compresses_(options.compression != "no"),
         overlap_(options.overlap) {
-    ShowGradients();
+    ExposeGradients();
   }
 
   ~HostTransport() override {
@@ -63,18 +63,18 @@ class HostTransport : public GradientTransport {
  private:
   // Moves the gradients that are shared out into memory that the other ranks read directly. They
   // need not be copied for a reduction then.
-  void ShowGradients() {
+  void ExposeGradients() {
     if (compresses_) return;
     // Buckets [begin, end) are those of one arena.
     for (size_t begin = 0, end = 0; begin < buckets_.size(); begin = end) {
       int64_t elements = 0;
       for (; end < buckets_.size() && buckets_[end].arena == buckets_[begin].arena; ++end) {
-        if (buckets_[end].shared_out > 0) elements = buckets_[end].SharedPart().end;
+        if (buckets_[end].num_sharded_elements > 0) elements = buckets_[end].SharedPart().end;
       }
       if (elements == 0) continue;
       const TensorImpl& first = *table_.slots[buckets_[begin].slots.front()].tensor.impl()->grad;
-      shown_.push_back(
-          group_->ShowMemory(first.storage, elements * static_cast<int64_t>(sizeof(float))));
+      exposed_.push_back(
+          group_->ExposeMemory(first.storage, elements * static_cast<int64_t>(sizeof(float))));
     }
   }
 
@@ -110,7 +110,7 @@ class HostTransport : public GradientTransport {
   // Reduces the whole bucket; the last bucket without its end.
   void Reduce(const GradientBucket& bucket) {
     const size_t size = bucket.grads.size() - (table_.IsLast(bucket) ? table_.TailOf(bucket) : 0);
-    if (bucket.shared_out == 0) return AllReduce(bucket.grads.first(size));
+    if (bucket.num_sharded_elements == 0) return AllReduce(bucket.grads.first(size));
     const ElementRange all = {0, static_cast<int64_t>(size)};
     Exchange(bucket.grads.first(size), Stripe(all, group_->rank(), group_->size()),
              [this](auto values) { group_->ReduceScatter(values); });
@@ -196,7 +196,7 @@ class HostTransport : public GradientTransport {
   GradientBuckets& table_;
   std::vector<GradientBucket>& buckets_;
   const bool compresses_, overlap_;
-  std::vector<std::shared_ptr<const void>> shown_;
+  std::vector<std::shared_ptr<const void>> exposed_;
   std::vector<float> staging_;
   std::vector<BFloat16> narrow_, last_narrow_;
 

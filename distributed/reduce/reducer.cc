@@ -45,11 +45,11 @@ void CheckRanks(ProcessGroup& group, const std::vector<std::shared_ptr<Parameter
 
 struct Reducer::Impl {
   Impl(std::shared_ptr<ProcessGroup> g, std::vector<std::shared_ptr<ParameterArena>> a,
-       ReducerOptions o, const std::vector<bool>& shared_out, std::shared_ptr<NcclGroup> devices)
+       ReducerOptions o, const std::vector<bool>& sharded, std::shared_ptr<NcclGroup> devices)
       : group(std::move(g)),
         arenas(std::move(a)),
         options(std::move(o)),
-        table(arenas, options, shared_out) {
+        table(arenas, options, sharded) {
     transport = table.device == Device{}
                     ? MakeHostTransport(group, table, options)
                     : MakeDeviceTransport(group, std::move(devices), table, options);
@@ -87,7 +87,7 @@ struct Reducer::Impl {
       TensorImpl& p = *slots[i].tensor.impl();
       p.partial_grad_hint = nullptr;
       if (p.grad_is_stale || p.grad == nullptr) continue;
-      if (bucket.shared_out == 0) {
+      if (bucket.num_sharded_elements == 0) {
         p.grad_scale /= size;
         continue;
       }
@@ -149,7 +149,7 @@ struct Reducer::Impl {
       TensorImpl& p = *slot.tensor.impl();
       const bool is_last_table = table.table_is_last && &slot == &slots.back();
       if (!is_last_table) p.grad_rows.reset();
-      if (buckets[slot.bucket].shared_out > 0) p.partial_grad_hint = kPartialGradHint;
+      if (buckets[slot.bucket].num_sharded_elements > 0) p.partial_grad_hint = kPartialGradHint;
     }
     summed = true;
     broken = false;
@@ -171,10 +171,10 @@ struct Reducer::Impl {
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group,
                  std::vector<std::shared_ptr<ParameterArena>> arenas, ReducerOptions options,
-                 const std::vector<bool>& shared_out, std::shared_ptr<NcclGroup> device_group) {
+                 const std::vector<bool>& sharded, std::shared_ptr<NcclGroup> device_group) {
   CheckRanks(*group, arenas, options);
-  impl_ = std::make_unique<Impl>(std::move(group), std::move(arenas), std::move(options),
-                                 shared_out, std::move(device_group));
+  impl_ = std::make_unique<Impl>(std::move(group), std::move(arenas), std::move(options), sharded,
+                                 std::move(device_group));
 }
 Reducer::~Reducer() = default;
 
@@ -188,7 +188,8 @@ void Reducer::Abandon() { impl_->armed = false; }
 std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
   std::vector<ElementRange> parts;
   for (const GradientBucket& bucket : impl_->buckets) {
-    if (bucket.arena == arena && bucket.shared_out > 0) parts.push_back(bucket.SharedPart());
+    if (bucket.arena == arena && bucket.num_sharded_elements > 0)
+      parts.push_back(bucket.SharedPart());
   }
   const GradientBucket& last = impl_->buckets.back();
   if (last.arena != arena || !impl_->group->reads_memory()) return parts;

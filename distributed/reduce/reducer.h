@@ -46,11 +46,11 @@ struct ReducerOptions {
 class Reducer {
  public:
   // Throws on all ranks, naming the first parameter that differs, if the ranks don't have the same
-  // ones. `shared_out`: for each arena, true if it is shared out; Tensor::grad() then refuses to
+  // ones. `sharded`: for each arena, true if its update is sharded; Tensor::grad() then refuses to
   // show its gradients. An empty vector means that none is. `device_group`: for parameters on GPUs;
   // all parameters lie on this rank's device of the group.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<std::shared_ptr<ParameterArena>> arenas,
-          ReducerOptions options, const std::vector<bool>& shared_out = {},
+          ReducerOptions options, const std::vector<bool>& sharded = {},
           std::shared_ptr<NcclGroup> device_group = nullptr);
   ~Reducer();
   Reducer(const Reducer&) = delete;

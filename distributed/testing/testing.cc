@@ -11,7 +11,7 @@
 #include <iostream>
 
 #include "lathe/core/error.h"
-#include "lathe/distributed/liveness/rank_end.h"
+#include "lathe/distributed/rendezvous/rank_end.h"
 #include "lathe/distributed/rendezvous/socket.h"
 
 namespace lathe {

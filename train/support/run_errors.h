@@ -22,14 +22,15 @@ class UsageError : public Error {
 
 // Thrown if another rank is lost and this one has tried to save the model. This rank reports the
 // lost rank even if others do, because only this one knows what was saved.
-class LossWithSequel : public Error {
+class LostRankError : public Error {
  public:
-  using Error::Error;
+  // `error` says which rank is lost, and what was saved.
+  explicit LostRankError(const Error& error) : Error(error) {}
 };
 
 // Thrown to end this process silently, because another process of the job tells the user why.
-struct SaidElsewhere : public std::exception {
-  explicit SaidElsewhere(int code = kErrorExitCode) : exit_code(code) {}
+struct ReportedElsewhere : public std::exception {
+  explicit ReportedElsewhere(int code = kErrorExitCode) : exit_code(code) {}
   const char* what() const noexcept override { return "another process of the job says why"; }
 
   int exit_code;

@@ -311,7 +311,7 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
       task.tokenizer_digests = Digests(*task.tokenizer);
     }
     // Waits without a timeout, because a machine may have more to read, or a slower disk.
-    accelerator.WaitHoweverLong();
+    accelerator.WaitWithoutTimeout();
     return task;
   } catch (const UsageError&) {
     throw;

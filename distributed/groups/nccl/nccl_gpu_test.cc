@@ -15,6 +15,7 @@
 #include "lathe/distributed/groups/nccl/cuda_handles.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/rendezvous/machine.h"
 #include "lathe/distributed/testing/testing.h"
 

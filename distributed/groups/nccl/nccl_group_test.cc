@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "lathe/core/error.h"
+#include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {

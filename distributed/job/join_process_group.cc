@@ -1,8 +1,7 @@
-#include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/job/join_process_group.h"
 
 #include <algorithm>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -11,9 +10,11 @@
 #include "lathe/core/error.h"
 #include "lathe/distributed/groups/gloo_group.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
+#include "lathe/distributed/job/single_group.h"
 #include "lathe/distributed/liveness/ended_ranks.h"
-#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/peer_watch.h"
+#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/distributed/rendezvous/store.h"
 
@@ -23,63 +24,23 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// The group of a single process.
-class SingleGroup : public ProcessGroup {
- public:
-  SingleGroup() : ProcessGroup(0, 1) {}
-  void AllReduce(std::span<float>, ReduceOp) override {}
-  void AllReduce(std::span<double>, ReduceOp) override {}
-  void AllReduce(std::span<int64_t>, ReduceOp) override {}
-  void AllReduce(std::span<BFloat16>, ReduceOp) override {}
-  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    Check(all.size() == mine.size(), "all_gather", all.size(), " bytes for 1 rank's ", mine.size());
-    std::copy(mine.begin(), mine.end(), all.begin());
-  }
-  void Broadcast(std::span<std::byte>, int root) override {
-    Check(root == 0, "broadcast", "root ", root, " is not one of 1 rank");
-  }
-  void Barrier() override {}
-  void SetPhase(const std::string&) override {}
-  void Post(const std::string& key, const std::string& value) override { words_[key] = value; }
-  std::string Await(const std::string& key, int /*from*/) override {
-    Check(words_.contains(key), "await", "nobody else can post \"", key, "\"");
-    return words_.at(key);
-  }
-  std::optional<std::string> Find(const std::string& key, Milliseconds) override {
-    if (!words_.contains(key)) return std::nullopt;
-    return words_.at(key);
-  }
-
- private:
-  std::map<std::string, std::string> words_;
-};
-
 std::string Seconds(Milliseconds time) {
   const std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
   return text.substr(0, text.find('.') + 2) + " s";
 }
 
-std::string RankKey(const char* what, int rank) {
-  return std::string(what) + "/" + std::to_string(rank);
-}
-
-std::string RankName(int rank) { return "rank " + std::to_string(rank); }
-
 constexpr Milliseconds kMoment(500);
-constexpr char kEndedEarly[] = " has ended before all had joined";
+constexpr char kJoining[] = "joining",
+               kJoiningHint[] = "look at what that rank printed last, and start all again";
 // Keys by which a rank tells that another one of its machine has ended, or that a rank has joined
-// twice.
+// twice. The values are names of ranks.
 constexpr char kEndedElsewhere[] = "ended elsewhere", kTwice[] = "joined twice";
 
-Milliseconds Left(Clock::time_point deadline) {
-  return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()),
-                  Milliseconds(0));
-}
-
-Error EndedEarly(const ProcessEnvironment& env, const std::string& problem) {
-  return Error(absl::StatusCode::kUnavailable,
-               "[joining] rank " + std::to_string(env.rank) + " can't go on: " + problem,
-               kLostWhileJoiningHint);
+GroupProblem EndedEarly(int rank) {
+  GroupProblem problem = RankEnded(rank, "");
+  problem.text += " before all had joined";
+  problem.loss->phase = kJoining;
+  return problem;
 }
 
 // Prints a note, once, after ten seconds: a user who waits for a machine that nobody has started
@@ -103,8 +64,9 @@ class WaitingNote {
   bool told_ = false;
 };
 
-// Returns what is wrong with the ranks that have joined, for all ranks to hear; "" if all is well.
-std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
+// Returns what is wrong with the ranks that have joined, for all ranks to hear; empty if all is
+// well.
+GroupProblem ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   WaitingNote note(timeout);
   const auto who_is_late = [&] {
@@ -114,31 +76,32 @@ std::string ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds 
     }
     return late.empty()
                ? ""
-               : NamesOf(late) + " to join at " + AddressText(env.master_addr, env.master_port);
+               : RankNames(late) + " to join at " + AddressText(env.master_addr, env.master_port);
   };
   std::vector<int> late;
   for (int rank = 0; rank < env.world_size; ++rank) {
     std::optional<std::string> size;
     do {
-      size = store.Get(RankKey("joined", rank), std::min(kMoment, Left(deadline)));
+      size = store.Get(RankKey("joined", rank), std::min(kMoment, TimeLeft(deadline)));
       if (size) break;
-      if (const auto gone = store.Get(Store::kGone, Milliseconds(0))) return *gone + kEndedEarly;
-      if (const auto ended = FindEndedRank(env)) return RankName(*ended) + kEndedEarly;
+      if (const auto gone = store.Get(Store::kGone, Milliseconds(0)))
+        return EndedEarly(RankOfName(*gone));
+      if (const auto ended = FindEndedRank(env)) return EndedEarly(*ended);
       if (const auto ended = store.Get(kEndedElsewhere, Milliseconds(0)))
-        return *ended + kEndedEarly;
+        return EndedEarly(RankOfName(*ended));
       note.Tell(who_is_late);
-    } while (Left(deadline) > Milliseconds(0));
+    } while (TimeLeft(deadline) > Milliseconds(0));
     if (!size) {
       late.push_back(rank);
     } else if (*size != std::to_string(env.world_size)) {
-      return "rank " + std::to_string(rank) + " belongs to a job of " + *size +
-             " processes but rank 0 to one of " + std::to_string(env.world_size);
+      return {.text = RankName(rank) + " belongs to a job of " + *size +
+                      " processes but rank 0 to one of " + std::to_string(env.world_size)};
     }
   }
-  if (late.empty()) return "";
+  if (late.empty()) return {};
   const auto twice = store.Get(kTwice, Milliseconds(0));
-  return (twice ? *twice + " has joined twice, and " : "") + NamesOf(late) +
-         " did not join within " + Seconds(timeout);
+  return {.text = (twice ? *twice + " has joined twice, and " : "") + RankNames(late) +
+                  " did not join within " + Seconds(timeout)};
 }
 
 // Rank 0 takes the store with it, so it goes when all ranks that have joined have heard why.
@@ -146,33 +109,33 @@ void TellThatHeard(Store& store, const ProcessEnvironment& env) try {
   store.Set(RankKey("heard", env.rank), "");
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
   for (int rank = 1; env.rank == 0 && rank < env.world_size; ++rank) {
-    const std::string gone = std::string(Store::kGone) + "/rank " + std::to_string(rank);
+    const std::string gone = std::string(Store::kGone) + "/" + RankName(rank);
     if (!store.Get(RankKey("joined", rank), Milliseconds(0)) || store.Get(gone, Milliseconds(0)))
       continue;
-    store.Get(RankKey("heard", rank), Left(deadline));
+    store.Get(RankKey("heard", rank), TimeLeft(deadline));
   }
 } catch (const Error&) {
   // Rank 0 has heard it and gone before it answered.
 }
 
-// Returns what rank 0 has found wrong; "" if all is well.
-std::string Verdict(Store& store, const ProcessEnvironment& env, Milliseconds timeout) try {
+// Returns what rank 0 has found wrong; empty if all is well.
+GroupProblem Verdict(Store& store, const ProcessEnvironment& env, Milliseconds timeout) try {
   store.Set(RankKey("joined", env.rank), std::to_string(env.world_size));
   constexpr char kVerdict[] = "verdict";
-  if (env.rank == 0) store.Set(kVerdict, ProblemOf(store, env, timeout));
+  if (env.rank == 0) store.Set(kVerdict, Serialize(ProblemOf(store, env, timeout)));
   // Rank 0 waits for the same time, and then needs a moment to find out.
   const Clock::time_point deadline = Clock::now() + timeout + std::chrono::seconds(10);
   do {
-    if (const auto verdict = store.Get(kVerdict, std::min(kMoment, Left(deadline))))
-      return *verdict;
+    if (const auto verdict = store.Get(kVerdict, std::min(kMoment, TimeLeft(deadline))))
+      return ParseGroupProblem(*verdict);
     if (const auto ended = FindEndedRank(env)) store.Set(kEndedElsewhere, RankName(*ended));
-  } while (Left(deadline) > Milliseconds(0));
-  return "rank 0 did not say within " + Seconds(timeout) + " whether all are there";
+  } while (TimeLeft(deadline) > Milliseconds(0));
+  return {.text = "rank 0 did not say within " + Seconds(timeout) + " whether all are there"};
 } catch (const Error& e) {
   if (e.code() != absl::StatusCode::kUnavailable) throw;
   // Whatever ended rank 0 may be about to end this rank, too, which then has nothing to report.
   std::this_thread::sleep_for(Milliseconds(100));
-  return std::string("rank 0") + kEndedEarly;
+  return EndedEarly(0);
 }
 
 // Registers this rank in the store. Returns false if the store is that of an earlier program in the
@@ -187,8 +150,7 @@ bool Enter(Store& store, const ProcessEnvironment& env, bool& before) try {
   }
   // The process that joined first may be in the midst of a job.
   store.Leave({{kTwice, RankName(env.rank)}});
-  throw Error(absl::StatusCode::kFailedPrecondition,
-              "rank " + std::to_string(env.rank) + " has joined twice",
+  throw Error(absl::StatusCode::kFailedPrecondition, RankName(env.rank) + " has joined twice",
               "give each process a RANK of its own, or start only one job at a time here");
 } catch (const Error& e) {
   if (e.code() != absl::StatusCode::kUnavailable) throw;
@@ -203,19 +165,19 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
   bool before = false;
   const auto check = [&] {
     if (const auto ended = FindEndedRank(env))
-      throw EndedEarly(env, RankName(*ended) + kEndedEarly);
+      throw CannotGoOn(kJoining, env.rank, EndedEarly(*ended), kJoiningHint);
     if (env.local_rank == 0)
       note.Tell([&] {
         return (before ? "rank 0 of the program before to end at " : "rank 0 to answer at ") +
                AddressText(host, port);
       });
   };
-  for (Milliseconds time = timeout;; time = std::max(Left(deadline), Milliseconds(1000))) {
+  for (Milliseconds time = timeout;; time = std::max(TimeLeft(deadline), Milliseconds(1000))) {
     auto store = std::make_shared<Store>(host, port, job, time, RankName(env.rank), check);
     // Rank 0 may also hang after it has greeted.
     store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), timeout));
     if (Enter(*store, env, before)) return store;
-    if (Left(deadline) < kPause) break;
+    if (TimeLeft(deadline) < kPause) break;
     std::this_thread::sleep_for(kPause);
     check();
   }
@@ -228,12 +190,12 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
 }
 
 void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
-  const std::string problem = Verdict(store, env, timeout);
+  const GroupProblem problem = Verdict(store, env, timeout);
   if (problem.empty()) return;
   TellThatHeard(store, env);
-  if (problem.ends_with(kEndedEarly)) throw EndedEarly(env, problem);
+  if (problem.loss) throw CannotGoOn(kJoining, env.rank, problem, kJoiningHint);
   throw Error(
-      absl::StatusCode::kUnavailable, problem,
+      absl::StatusCode::kUnavailable, problem.text,
       "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
 }
 
@@ -248,7 +210,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
         "\" is neither gloo nor nccl");
   if (nccl) RequireNccl();
   const bool alone = env.world_size == 1;
-  if (alone && !nccl) return std::make_shared<SingleGroup>();
+  if (alone && !nccl) return MakeSingleGroup();
   // A single process need not be found by others, and its port may be another job's.
   const std::string host = alone ? "127.0.0.1" : env.master_addr;
   int port = alone ? 0 : env.master_port;

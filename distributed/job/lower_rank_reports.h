@@ -1,5 +1,6 @@
-// Finds out if ranks fail with the same error, so that the user reads it once. An example is an
-// option that doesn't fit the data.
+// Decides which of several ranks reports an error that all of them have, so that the user reads it
+// once. An example is an option that doesn't fit the data. For lost ranks see
+// distributed/liveness/who_reports.h.
 #pragma once
 
 #include "lathe/core/error.h"
@@ -10,6 +11,6 @@ namespace lathe {
 // ends with an error of its own calls this once, and then ends. The first rank, or the only one,
 // gets false after half a second, or after a second if rank 0 hangs. A process that has not joined
 // others gets false, too.
-bool LowerRankTells(const Error& error);
+bool LowerRankReports(const Error& error);
 
 }  // namespace lathe

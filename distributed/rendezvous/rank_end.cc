@@ -1,4 +1,4 @@
-#include "lathe/distributed/liveness/rank_end.h"
+#include "lathe/distributed/rendezvous/rank_end.h"
 
 #include <utility>
 #include <vector>

@@ -1,0 +1,30 @@
+// How a process joins the others of its job, and gets the group of all of them.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/rendezvous/environment.h"
+
+namespace lathe {
+
+struct ProcessGroupOptions {
+  // How long ranks may be late: to join, and to take part in a call.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // "gloo": TCP, for tensors in host memory. "nccl": one GPU for each process; the group is an
+  // NcclGroup (groups/nccl/nccl_group.h).
+  std::string backend = "gloo";
+};
+
+// Waits until all ranks of the environment have joined. Rank 0 listens at the environment's master
+// address.
+// Throws the same error on every rank if some don't come (it names them), one comes twice, or they
+// don't agree on their number. Throws Unavailable, as the group's calls do, if a rank that had
+// joined ends before all have. Throws InvalidArgument for an unknown backend, and
+// FailedPrecondition for one that this program or machine doesn't have.
+std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& environment,
+                                               const ProcessGroupOptions& options = {});
+
+}  // namespace lathe

@@ -1,0 +1,48 @@
+#include "lathe/distributed/job/single_group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lathe/core/error.h"
+
+namespace lathe {
+namespace {
+
+class SingleGroup : public ProcessGroup {
+ public:
+  SingleGroup() : ProcessGroup(0, 1) {}
+  void AllReduce(std::span<float>, ReduceOp) override {}
+  void AllReduce(std::span<double>, ReduceOp) override {}
+  void AllReduce(std::span<int64_t>, ReduceOp) override {}
+  void AllReduce(std::span<BFloat16>, ReduceOp) override {}
+  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    Check(all.size() == mine.size(), "all_gather", all.size(), " bytes for 1 rank's ", mine.size());
+    std::copy(mine.begin(), mine.end(), all.begin());
+  }
+  void Broadcast(std::span<std::byte>, int root) override {
+    Check(root == 0, "broadcast", "root ", root, " is not one of 1 rank");
+  }
+  void Barrier() override {}
+  void SetPhase(const std::string&) override {}
+  void Post(const std::string& key, const std::string& value) override { words_[key] = value; }
+  std::string Await(const std::string& key, int /*from*/) override {
+    Check(words_.contains(key), "await", "nobody else can post \"", key, "\"");
+    return words_.at(key);
+  }
+  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds) override {
+    if (!words_.contains(key)) return std::nullopt;
+    return words_.at(key);
+  }
+
+ private:
+  std::map<std::string, std::string> words_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> MakeSingleGroup() { return std::make_shared<SingleGroup>(); }
+
+}  // namespace lathe

@@ -1,0 +1,88 @@
+#include "lathe/distributed/liveness/rank_loss.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "lathe/distributed/rendezvous/rank_names.h"
+
+namespace lathe {
+namespace {
+
+GroupProblem LostRank(int rank, RankLoss::Kind kind, const std::string& what,
+                      const std::string& phase) {
+  return {.text = RankName(rank) + what + (phase.empty() ? "" : " while " + phase),
+          .loss = RankLoss{.ranks = {rank}, .kind = kind, .phase = phase}};
+}
+
+}  // namespace
+
+bool RankLoss::Includes(int rank) const { return std::ranges::count(ranks, rank) > 0; }
+
+const RankLoss* FindRankLoss(const Error& error) { return error.detail<RankLoss>(); }
+
+bool GroupProblem::IsFaultOf(int rank) const {
+  return loss && loss->kind == RankLoss::Kind::kFailed && loss->Includes(rank);
+}
+
+GroupProblem RankEnded(int rank, const std::string& phase) {
+  return LostRank(rank, RankLoss::Kind::kEnded, " has ended", phase);
+}
+
+GroupProblem RankHangs(int rank, const std::string& phase) {
+  return LostRank(rank, RankLoss::Kind::kHangs, " does not answer", phase);
+}
+
+GroupProblem RankFailed(int rank, const std::string& reason) {
+  return LostRank(rank, RankLoss::Kind::kFailed, ": " + reason, "");
+}
+
+// Three parts: a line "kind rank rank ..." (empty if no rank is lost), a line with the phase, and
+// the text, which may have any number of lines.
+std::string Serialize(const GroupProblem& problem) {
+  std::ostringstream value;
+  std::string phase;
+  if (problem.loss) {
+    value << static_cast<int>(problem.loss->kind);
+    for (const int rank : problem.loss->ranks) value << ' ' << rank;
+    phase = problem.loss->phase;
+    std::ranges::replace(phase, '\n', ' ');
+  }
+  value << '\n' << phase << '\n' << problem.text;
+  return value.str();
+}
+
+GroupProblem ParseGroupProblem(const std::string& value) {
+  std::istringstream in(value);
+  std::string lost, phase;
+  std::getline(in, lost);
+  std::getline(in, phase);
+  GroupProblem problem;
+  problem.text.assign(std::istreambuf_iterator<char>(in), {});
+  std::istringstream numbers(lost);
+  if (int kind = 0; numbers >> kind) {
+    RankLoss loss = {.kind = static_cast<RankLoss::Kind>(kind), .phase = phase};
+    for (int rank = 0; numbers >> rank;) loss.ranks.push_back(rank);
+    problem.loss = std::move(loss);
+  }
+  return problem;
+}
+
+Error CannotGoOn(const char* what, int self, const GroupProblem& problem, const char* hint) {
+  Error error(absl::StatusCode::kUnavailable,
+              std::string("[") + what + "] " + RankName(self) + " can't go on: " + problem.text,
+              hint);
+  if (!problem.loss || problem.loss->Includes(self)) return error;
+  return error.WithDetail(*problem.loss);
+}
+
+Error AddToHint(const Error& error, const std::string& more) {
+  const Error result = error.WithHint(error.hint() + more);
+  const RankLoss* lost = FindRankLoss(error);
+  if (lost == nullptr) return result;
+  RankLoss loss = *lost;
+  loss.says_more = true;
+  return result.WithDetail(std::move(loss));
+}
+
+}  // namespace lathe

@@ -1,0 +1,118 @@
+#include "lathe/distributed/liveness/who_reports.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "lathe/distributed/liveness/ended_ranks.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::chrono::milliseconds kPause(20), kMoment(500);
+constexpr int kLargestOwnCode = 127;  // above it: killed by a signal
+
+// Returns the rank's exit code once it has ended; nullopt if it has not within `time`.
+std::optional<int> AwaitEnd(const ProcessEnvironment& environment, int rank,
+                            std::chrono::milliseconds time) {
+  for (auto waited = kPause * 0; waited < time; waited += kPause) {
+    for (const EndedRank& ended : FindEndedRanks(environment)) {
+      if (ended.rank == rank) return ended.exit_code;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return std::nullopt;
+}
+
+// Returns true if that rank of this machine has failed with an error of its own, rather than been
+// killed. Waits for the launcher to record it, for `time` at most. False if no launcher keeps a
+// record.
+bool HasReported(const ProcessEnvironment& environment, int rank, std::chrono::milliseconds time) {
+  if (!LauncherKeepsRecord(environment)) return false;
+  const int code = AwaitEnd(environment, rank, time).value_or(0);
+  return code > 0 && code <= kLargestOwnCode;
+}
+
+// Called when this rank ends because another rank hangs, and `ranks` of this machine should end for
+// the same reason. Returns true if none of them does so by itself within 3 s: they hang as well,
+// unless they need longer to end. False if no launcher keeps a record.
+bool TheyHang(const ProcessEnvironment& environment, const std::vector<int>& ranks) {
+  if (!LauncherKeepsRecord(environment)) return false;
+  for (auto waited = kPause * 0; waited < 6 * kMoment; waited += kPause) {
+    for (const EndedRank& ended : FindEndedRanks(environment)) {
+      if (std::ranges::count(ranks, ended.rank) > 0 && ended.exit_code <= kLargestOwnCode)
+        return false;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+struct NotedRanks {
+  std::vector<int> ranks;
+  pid_t process = 0;  // the process that noted them; this one may be a fork of it
+};
+NotedRanks& Noted() {
+  static NotedRanks noted;
+  return noted;
+}
+
+}  // namespace
+
+void NoteLocalRanks(std::vector<int> ranks) { Noted() = {std::move(ranks), getpid()}; }
+
+std::vector<int> LocalRanks() {
+  if (Noted().process == getpid()) return Noted().ranks;
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  std::vector<int> ranks(static_cast<size_t>(environment.local_world_size));
+  std::iota(ranks.begin(), ranks.end(), environment.rank - environment.local_rank);
+  return ranks;
+}
+
+bool ShouldReportLostRanks(const RankLoss& lost, const ProcessEnvironment& environment) {
+  const std::vector<int> local_ranks = LocalRanks();
+  std::vector<int> before;  // lower ranks here that are left, unless they hang, too
+  for (const int other : local_ranks) {
+    if (other < environment.rank && !lost.Includes(other)) before.push_back(other);
+  }
+  if (!before.empty() && !(lost.hangs() && TheyHang(environment, before))) return false;
+  const bool all_here = std::ranges::all_of(
+      lost.ranks, [&](int other) { return std::ranges::count(local_ranks, other) > 0; });
+  return lost.hangs() || !all_here || lost.says_more ||
+         !std::ranges::all_of(lost.ranks,
+                              [&](int other) { return HasReported(environment, other, kMoment); });
+}
+
+bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment) {
+  const RankLoss* lost = FindRankLoss(error);
+  std::vector<int> gone = lost == nullptr ? std::vector<int>{} : lost->ranks;
+  gone.push_back(0);
+  const std::vector<int> local_ranks = LocalRanks();
+  std::vector<int> before;  // the ranks that should save rather than this one
+  for (int look = 0; look < 10; ++look) {
+    for (const EndedRank& ended : FindEndedRanks(environment)) {
+      const bool saved = ended.exit_code == kLostRankExitCode && ended.rank < environment.rank;
+      if (saved) return false;
+      gone.push_back(ended.rank);
+    }
+    before.clear();
+    for (const int rank : local_ranks) {
+      if (rank < environment.rank && std::ranges::count(gone, rank) == 0) before.push_back(rank);
+    }
+    if (before.empty()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  }
+  return lost != nullptr && lost->hangs() && TheyHang(environment, before);
+}
+
+bool LocalMainReports(const ProcessEnvironment& environment) {
+  return environment.local_rank > 0 &&
+         HasReported(environment, environment.rank - environment.local_rank, 3 * kMoment);
+}
+
+}  // namespace lathe

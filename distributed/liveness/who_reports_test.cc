@@ -1,0 +1,82 @@
+#include "lathe/distributed/liveness/who_reports.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lathe/distributed/liveness/ended_ranks.h"
+
+namespace lathe {
+namespace {
+
+using Ranks = std::vector<int>;
+
+RankLoss Ended(Ranks ranks) { return {.ranks = std::move(ranks)}; }
+RankLoss Hang(Ranks ranks) { return {.ranks = std::move(ranks), .kind = RankLoss::Kind::kHangs}; }
+
+TEST(WhoReports, OneRankOfEachMachineReportsLostRanks) {
+  const Ranks second = {2, 3}, cyclic = {0, 2}, all = {0, 1, 2, 3};  // of rank 2's machine
+  ProcessEnvironment environment;
+  environment.rank = 2;
+  environment.master_port = 1234;
+  // `code`: the exit code with which the other ranks have ended, as their launcher knows; nullopt
+  // if none has ended.
+  const auto reports = [&](const RankLoss& lost, const Ranks& local_ranks,
+                           std::optional<int> code = 1) {
+    EndedRanks ended;
+    for (const int rank : {0, 1, 3}) {
+      if (code) ended.Add(rank, *code);
+    }
+    setenv(kEndedRanks, ended.Variable(1234).c_str(), 1);
+    NoteLocalRanks(local_ranks);
+    return ShouldReportLostRanks(lost, environment);
+  };
+  EXPECT_TRUE(reports(Ended({0}), second));
+  EXPECT_FALSE(reports(Ended({3}), second));  // rank 3 has reported why
+  EXPECT_TRUE(reports(Ended({3}), second, 128 + SIGKILL));
+  EXPECT_TRUE(reports(Ended({3}), second, std::nullopt));
+  EXPECT_TRUE(reports(Hang({3}), second));
+  EXPECT_TRUE(reports({.ranks = {3}, .says_more = true}, second));
+  EXPECT_FALSE(reports(Ended({0}), cyclic));
+  EXPECT_FALSE(reports(Ended({1}), cyclic));  // rank 0 reports it
+  EXPECT_FALSE(reports(Ended({1}), cyclic, std::nullopt));
+  EXPECT_TRUE(reports(Ended({0, 1}), cyclic));
+  EXPECT_FALSE(reports(Ended({0}), all));
+  EXPECT_FALSE(reports(Hang({0}), all));               // rank 1 reports it
+  EXPECT_TRUE(reports(Hang({0}), all, std::nullopt));  // rank 1 hangs, too
+  EXPECT_TRUE(reports(Hang({0, 1}), all));
+  unsetenv(kEndedRanks);
+  EXPECT_FALSE(ShouldReportLostRanks(Hang({0}),
+                                     environment));  // nobody knows if rank 1 hangs
+  EXPECT_TRUE(ShouldReportLostRanks(Hang({0, 1}), environment));
+}
+
+// Rank 0 is lost, and rank 2 asks. Without a record of the launcher nobody knows of other ranks.
+TEST(WhoReports, TheFirstRankLeftSavesForTheMainProcess) {
+  ProcessEnvironment environment;
+  environment.rank = 2;
+  environment.master_port = 1234;
+  NoteLocalRanks({0, 1, 2});
+  const auto saves = [&](const RankLoss& lost, const std::vector<EndedRank>& record) {
+    EndedRanks ended;
+    for (const EndedRank& one : record) ended.Add(one.rank, one.exit_code);
+    setenv(kEndedRanks, ended.Variable(1234).c_str(), 1);
+    const Error error = CannotGoOn("all_reduce", 2, {.text = "", .loss = lost});
+    return ShouldSaveForMain(error, environment);
+  };
+  EXPECT_FALSE(saves(Ended({0}), {{0, 9}}));  // rank 1 saves
+  EXPECT_TRUE(saves(Ended({0, 1}), {{0, 9}}));
+  EXPECT_TRUE(saves(Ended({0}), {{0, 9}, {1, 128 + SIGKILL}}));
+  EXPECT_FALSE(saves(Ended({0}), {{0, 9}, {1, kLostRankExitCode}}));  // rank 1 has saved
+  EXPECT_TRUE(saves(Hang({0}), {}));                                  // rank 1 hangs, too
+  unsetenv(kEndedRanks);
+  EXPECT_FALSE(
+      ShouldSaveForMain(CannotGoOn("all_reduce", 2, {.text = "", .loss = Hang({0})}), environment));
+}
+
+}  // namespace
+}  // namespace lathe
