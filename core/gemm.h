@@ -35,7 +35,7 @@ template <typename T, typename C>
 void Gemm(Device device, bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K,
           const T* a, int64_t lda, const T* b, int64_t ldb, double beta, C* c, int64_t ldc,
           const std::conditional_t<std::is_same_v<T, double>, double, float>* bias = nullptr) {
-  if (device.type == DeviceType::kCPU) {
+  if (device.is_cpu()) {
     if constexpr (std::is_same_v<T, double>) {
       return Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
     } else if constexpr (!std::is_same_v<T, Float16>) {

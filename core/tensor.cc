@@ -12,12 +12,6 @@
 #include "lathe/core/device_kernels.h"
 
 namespace lathe {
-namespace {
-
-constexpr Device kHost = {};
-
-}  // namespace
-
 std::string ToString(const Shape& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -103,13 +97,13 @@ void Tensor::CheckDType(DType wanted) const {
 
 void Tensor::CheckOnHost() const {
   Check(defined(), "tensor", "undefined tensor used");
-  Check(impl_->device == kHost, "tensor", "the host can't read a tensor on ",
+  Check(impl_->device.is_cpu(), "tensor", "the host can't read a tensor on ",
         lathe::ToString(impl_->device), "; copy it with To(Device{}) or ToVector()");
 }
 
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
-  if (device() != kHost) return To(kHost).ToVector<T>();
+  if (!device().is_cpu()) return To(Device{}).ToVector<T>();
   const std::span<T> span = values<T>();
   return std::vector<T>(span.begin(), span.end());
 }
@@ -128,7 +122,7 @@ LATHE_INSTANTIATE(uint8_t)
 
 double Tensor::Item() const {
   Check(numel() == 1, "tensor", "Item() needs one element but the shape is ", shape());
-  if (device() != kHost) return To(kHost).Item();
+  if (!device().is_cpu()) return To(Device{}).Item();
   return DispatchAll(dtype(), [&](auto tag) {
     return static_cast<double>(*static_cast<const decltype(tag)*>(raw_data()));
   });
@@ -195,7 +189,7 @@ Tensor Tensor::To(Device wanted) const {
 }
 
 void Tensor::Fill(double value) {
-  if (device() != kHost) {
+  if (!device().is_cpu()) {
     if (numel() > 0) DeviceKernels<TensorKernels>().fill(raw_data(), dtype(), value, numel());
     return impl_->storage->BumpVersion();
   }
@@ -225,9 +219,9 @@ void Tensor::CopyAcrossDevices(const Tensor& other) {
                                                   other.dtype(), numel());
   }
   if (dtype() != other.dtype()) return CopyFrom(other.To(dtype()));
-  if (device() == kHost) {
+  if (device().is_cpu()) {
     BackendOf(other.device()).CopyToHost(raw_data(), other.raw_data(), bytes());
-  } else if (other.device() == kHost) {
+  } else if (other.device().is_cpu()) {
     BackendOf(device()).CopyToDevice(raw_data(), other.raw_data(), bytes());
   } else {
     Check(device() == other.device(), "copy", "from ", lathe::ToString(other.device()), " to ",
@@ -238,7 +232,7 @@ void Tensor::CopyAcrossDevices(const Tensor& other) {
 
 void Tensor::CopyFrom(const Tensor& other) {
   Check(shape() == other.shape(), "copy", "expected shape ", shape(), " but got ", other.shape());
-  if (device() != kHost || other.device() != kHost) {
+  if (!device().is_cpu() || !other.device().is_cpu()) {
     CopyAcrossDevices(other);
   } else if (dtype() == other.dtype()) {
     std::memcpy(raw_data(), other.raw_data(), static_cast<size_t>(bytes()));
@@ -284,7 +278,7 @@ void ApplyGradScale(TensorImpl& leaf) {
   const auto on_device = std::exchange(leaf.device_grad_scale, nullptr);
   if (scale == 1 && on_device == nullptr) return;
   const Tensor grad(leaf.grad);
-  if (grad.device() != kHost) {
+  if (!grad.device().is_cpu()) {
     const auto& kernels = DeviceKernels<TensorKernels>();
     if (scale != 1) kernels.scale(grad.raw_data(), grad.dtype(), scale, grad.numel());
     if (on_device == nullptr) return;

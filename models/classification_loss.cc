@@ -17,7 +17,7 @@ Tensor LossOf(const std::string& type, const Tensor& logits, const Batch& batch)
           "single_label_classification needs integer labels of shape [B] but got ",
           ToString(labels.dtype()), " ", labels.shape());
     // On a device nothing checks the labels, so this checks the host's.
-    if (logits.device() != Device{}) CheckLabels(labels.To(DType::kI64), logits.dim(1));
+    if (!logits.device().is_cpu()) CheckLabels(labels.To(DType::kI64), logits.dim(1));
     return CrossEntropy(logits, there.To(DType::kI64).To(logits.device()));
   }
   Check(IsFloating(labels.dtype()), "loss", type, " needs floating labels but got ",

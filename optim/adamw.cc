@@ -116,7 +116,7 @@ void AdamW::UpdateParameters() {
     any_row_.assign(ranges_.size(), false);
     rows_.resize(ranges_.size());
   }
-  if (values.device() != Device{}) {
+  if (!values.device().is_cpu()) {
     // If the model comes back to the host, the moments of any block may differ from 0.
     for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
     return UpdateOnDevice(

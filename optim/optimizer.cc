@@ -124,10 +124,10 @@ void Optimizer::MakeStep() {
   const AskedBy asked_by = AskedBy::State("optimizer state");
   AdoptShares();
   const Device device = arena_->values().device();
-  Check(shares_ == nullptr || device == Device{}, "optimizer",
+  Check(shares_ == nullptr || device.is_cpu(), "optimizer",
         "updates are shared out among processes on the CPU only");
   CheckOneUpdates();
-  const bool decided_there = scaler_ != nullptr && device != Device{};
+  const bool decided_there = scaler_ != nullptr && !device.is_cpu();
   if (decided_there) {
     Unscale();
   } else {
@@ -147,7 +147,7 @@ void Optimizer::MakeStep() {
   }
   steps_ = steps_.To(device);
   step_is_half_done_ = shares_ != nullptr;
-  if (device == Device{}) ++step_count_;
+  if (device.is_cpu()) ++step_count_;
   // In shared memory ranks change each other's parameters, so all must have come this far.
   if (arena_->values().impl()->storage->is_shared()) shares_->wait();
   UpdateParameters();
@@ -186,7 +186,7 @@ void Optimizer::Unscale() {
   if (scaler_ == nullptr || unscaled_pass_ == scaler_->num_passes_) return;
   CheckHasGrads(*this);
   Check(shares() == nullptr, "grad_scaler", "updates are shared out among processes");
-  if (arena_->values().device() != Device{}) {
+  if (!arena_->values().device().is_cpu()) {
     Updater().Unscale(*arena_, Scaler());
   } else {
     const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);  // rows of zeros stay zero
@@ -285,7 +285,7 @@ class GradStretches {
   std::vector<cpu::Stretch> stretches_;
 };
 
-bool OnDevice(Optimizer& optimizer) { return optimizer.arena().values().device() != Device{}; }
+bool OnDevice(Optimizer& optimizer) { return !optimizer.arena().values().device().is_cpu(); }
 
 float NormOf(Optimizer& optimizer) {
   CheckHasGrads(optimizer);

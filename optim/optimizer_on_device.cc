@@ -161,7 +161,7 @@ int64_t Optimizer::step_count() const {
 
 Tensor StepGuard::PrepareClip(Optimizer& optimizer, double max_norm, const Tensor& losses) {
   const Device device = optimizer.arena().values().device();
-  Check(device != Device{}, "step_guard", "the parameters lie on the host; use ClipGradNorm");
+  Check(!device.is_cpu(), "step_guard", "the parameters lie on the host; use ClipGradNorm");
   Check(max_norm >= 0, "step_guard", "max_norm must be at least 0 but is ", max_norm);
   optimizer.Unscale();
   const AskedBy asked_by = AskedBy::Buffer("gradient clipping");

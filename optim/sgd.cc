@@ -60,7 +60,7 @@ void SGD::UpdateParameters() {
   if (options_.momentum != 0 && !momentum_.defined()) {
     momentum_ = arena_->NewBuffer();
   }
-  if (values.device() != Device{}) {
+  if (!values.device().is_cpu()) {
     return UpdateOnDevice(
         {.rule = {.dampening = options_.dampening},
          .sgd = {.momentum = static_cast<float>(options_.momentum), .nesterov = options_.nesterov},

@@ -107,7 +107,7 @@ Trainer::Trainer(const FinetuneArguments& options, Accelerator& accelerator, Tas
       optimizer_(DecayGroups(model_.Parameters(), options.weight_decay), OptimizerOptions(options)),
       metric_name_(MetricName(options.metric_for_best_model)),
       greater_is_better_(GreaterIsBetter(options, metric_name_)),
-      reads_each_step_(accelerator.device() == Device{} || accelerator.use_distributed()),
+      reads_each_step_(accelerator.device().is_cpu() || accelerator.use_distributed()),
       good_values_(out == nullptr ? "" : out->path()) {
   CheckMetricName();
   steps_per_epoch_ = DivideUp(loader_.size(), options.gradient_accumulation_steps);

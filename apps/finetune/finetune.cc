@@ -74,7 +74,7 @@ void PrintSummary(const FinetuneArguments& options, const Task& task, const Trai
   PrintData("validation", task.validation, task.max_length);
   PrintData("test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow("steps", trainer->Plan());
-  if (device != Device{}) {
+  if (!device.is_cpu()) {
     PrintRow("device", BackendOf(device).Describe(device.index) +
                            (num_processes > 1 ? ", one for each process" : ""));
     if (GetGemmOptions().deterministic) PrintRow("products", "deterministic");

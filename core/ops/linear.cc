@@ -160,8 +160,7 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
     if constexpr (std::is_same_v<T, double>) {
       return false;
     } else {
-      return x.device().type != DeviceType::kCPU &&
-             StackGradients<T>(some_dws, some_dbs, some_dy, x, out);
+      return !x.device().is_cpu() && StackGradients<T>(some_dws, some_dbs, some_dy, x, out);
     }
   };
   const bool done = count > 1 && all_dws.size() == count &&
@@ -236,8 +235,8 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
     }
     bool done = false;
     if constexpr (!std::is_same_v<T, double>) {
-      done = count > 1 && x.device().type != DeviceType::kCPU &&
-             StackForward<T>(x, read, added, out, pre.data<T>());
+      done =
+          count > 1 && !x.device().is_cpu() && StackForward<T>(x, read, added, out, pre.data<T>());
     }
     for (size_t i = 0; !done && i < weights.size(); ++i) {
       Gemm(x.device(), false, true, rows, out, in, x.data<T>(), in, read[i], in, 0,
@@ -351,7 +350,7 @@ Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
 
 Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, ActivationKind activation,
                    const Tensor& w2, const Tensor& b2) {
-  if (x.device().type != DeviceType::kCPU) return Linear(Linear(x, w1, b1, activation), w2, b2);
+  if (!x.device().is_cpu()) return Linear(Linear(x, w1, b1, activation), w2, b2);
   constexpr const char* kOp = "feed_forward";
   Check(x.ndim() == 2, kOp, "x must have shape [N, in] but has ", x.shape());
   CheckLayer(kOp, x.dim(1), x.dtype(), x.device(), w1, b1);

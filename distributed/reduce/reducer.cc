@@ -50,7 +50,7 @@ struct Reducer::Impl {
         arenas(std::move(a)),
         options(std::move(o)),
         table(arenas, options, shared_out) {
-    transport = table.device == Device{}
+    transport = table.device.is_cpu()
                     ? MakeHostTransport(group, table, options)
                     : MakeDeviceTransport(group, std::move(devices), table, options);
     for (size_t i = 0; i < slots.size(); ++i) {

@@ -53,7 +53,7 @@ void CheckFirstColumns(const Batch& batch) {
 // sequence, so nothing reads them and their gradients are 0. On a GPU full tiles of 128 rows are
 // fastest.
 int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
-  if (device != Device{}) return (tokens + 127) / 128 * 128;
+  if (!device.is_cpu()) return (tokens + 127) / 128 * 128;
   return FullSpeedRows(tokens, compute_dtype);
 }
 
@@ -160,7 +160,7 @@ Tensor BertModel::Embed(const Batch& batch, const nn::ForwardContext& context) c
   const int32_t last = *std::max_element(positions.begin(), positions.end());
   Check(last < max_position_embeddings_, "bert", "a sequence reaches position ", last,
         " but the model's max_position_embeddings is ", max_position_embeddings_);
-  if (device() != Device{}) {  // a device's kernels don't check ids
+  if (!device().is_cpu()) {  // a device's kernels don't check ids
     CheckEmbeddingIds(batch.input_ids, vocab_size_, 0);
     CheckEmbeddingIds(batch.token_type_ids, type_vocab_size_, 1);
   }

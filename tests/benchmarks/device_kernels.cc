@@ -309,7 +309,7 @@ class Bench {
 int Main(int argc, char** argv) {
   const Options o = Parse(argc, argv);
   const Device device = ChooseDevice(o.device);
-  if (device == Device{}) {
+  if (device.is_cpu()) {
     throw InvalidArgument("--device must be a GPU", "`kernels` is the same for the CPU");
   }
   std::printf("%s; %lld tokens, hidden size %lld\n",

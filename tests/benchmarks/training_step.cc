@@ -153,7 +153,7 @@ Tensor Spread(const Shape& shape, DType dtype, Device device) {
   for (int64_t at = 0; at < n; at += period) {
     const int64_t bytes = std::min(period, n - at) * SizeOf(dtype);
     char* const to = static_cast<char*>(all.raw_data()) + at * SizeOf(dtype);
-    if (device == Device{}) {
+    if (device.is_cpu()) {
       std::memcpy(to, part.raw_data(), static_cast<size_t>(bytes));
     } else {
       BackendOf(device).CopyOnDevice(to, part.raw_data(), bytes);
@@ -205,7 +205,7 @@ class Products {
     const int64_t H = hidden_, I = intermediate_;
     double operations = 0;
     std::vector<Layer> layers = {{H, H}, {H, H}, {H, I}, {I, H}};
-    if (device_ == Device{}) {
+    if (device_.is_cpu()) {
       layers.insert(layers.end(), {{H, H}, {H, H}});
     } else {
       layers.push_back({H, 2 * H});  // keys and values in one product
