@@ -132,7 +132,7 @@ Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSe
     for (int64_t h = 0; h < options.num_heads; ++h) {
       const Tensor k = SliceColumns(ks, h * d, (h + 1) * d);
       const Tensor v = SliceColumns(vs, h * d, (h + 1) * d);
-      const Tensor scores = Matmul(SliceColumns(qs, h * d, (h + 1) * d), k, false, true);
+      const Tensor scores = Matmul(SliceColumns(qs, h * d, (h + 1) * d), k, {.b = true});
       heads.push_back(Matmul(SoftmaxLast(Scale(scores, 1 / std::sqrt(static_cast<double>(d)))), v));
     }
     rows.push_back(ConcatColumns(heads));

@@ -286,16 +286,15 @@ class Bench {
         ReportOperations(Of(dtype, name + shape), operations, body);
       };
       report("product", [&, in = in, out = out] {
-        Gemm(device_, false, true, n, out, in, x.data<T>(), in, w.data<T>(), in, 0.0,
+        Gemm(device_, {.b = true}, n, out, in, x.data<T>(), in, w.data<T>(), in, 0.0,
              result.data<T>(), out);
       });
       report("weight gradient", [&, in = in, out = out] {
-        Gemm(device_, true, false, out, in, n, y.data<T>(), out, x.data<T>(), in, 1.0,
+        Gemm(device_, {.a = true}, out, in, n, y.data<T>(), out, x.data<T>(), in, 1.0,
              dw.data<float>(), in);
       });
       report("input gradient", [&, in = in, out = out] {
-        Gemm(device_, false, false, n, in, out, y.data<T>(), out, w.data<T>(), in, 0.0,
-             dx.data<T>(), in);
+        Gemm(device_, {}, n, in, out, y.data<T>(), out, w.data<T>(), in, 0.0, dx.data<T>(), in);
       });
     }
   }

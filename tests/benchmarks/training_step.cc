@@ -211,11 +211,11 @@ class Products {
       layers.push_back({H, 2 * H});  // keys and values in one product
     }
     for (const Layer& l : layers) {
-      Gemm(device_, false, true, rows, l.out, l.in, x_.data<T>(), l.in, w_.data<T>(), l.in, 0.0,
+      Gemm(device_, {.b = true}, rows, l.out, l.in, x_.data<T>(), l.in, w_.data<T>(), l.in, 0.0,
            out_.data<T>(), l.out, bias_.data<float>());
-      Gemm(device_, false, false, rows, l.in, l.out, y_.data<T>(), l.out, w_.data<T>(), l.in, 0.0,
+      Gemm(device_, {}, rows, l.in, l.out, y_.data<T>(), l.out, w_.data<T>(), l.in, 0.0,
            out_.data<T>(), l.in);
-      Gemm(device_, true, false, l.out, l.in, rows, y_.data<T>(), l.out, x_.data<T>(), l.in, 1.0,
+      Gemm(device_, {.a = true}, l.out, l.in, rows, y_.data<T>(), l.out, x_.data<T>(), l.in, 1.0,
            dw_.data<float>(), l.in);
       operations += 6.0 * static_cast<double>(rows * l.in * l.out);
     }
