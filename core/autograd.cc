@@ -157,27 +157,22 @@ void BackwardContext::SetGrad(size_t i, Tensor grad) {
 Tensor BackwardContext::LeafGrad(size_t i) {
   const Tensor& input = node_.inputs.at(i);
   if (!NeedsGrad(input) || !input.is_leaf()) return {};
-  if (!input.impl()->grad) {
-    const LeafMemoryScope scope(*input.impl());
-    const AskedBy asked_by = AskedBy::State("gradients");
-    Tensor(input).SetGrad(Tensor::Zeros(input.shape(), input.dtype(), input.device()));
-  }
-  return input.grad();
+  return Tensor(input).MaterializeGrad();
 }
 
 Tensor BackwardContext::LeafGrad(size_t i, bool* overwrite) {
   *overwrite = false;
   if (!Needs(i)) return {};
-  TensorImpl& input = *node_.inputs[i].impl();
-  *overwrite = input.grad != nullptr && std::exchange(input.grad_is_stale, false);
+  LeafGradient& gradient = node_.inputs[i].impl()->mutable_gradient();
+  *overwrite = gradient.buffer != nullptr && std::exchange(gradient.is_stale, false);
   return LeafGrad(i);
 }
 
 Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
   if (!Needs(i) || !node_.inputs[i].is_leaf()) return {};
-  TensorImpl& input = *node_.inputs[i].impl();
-  ClearStaleGrad(input);
-  std::optional<std::vector<int32_t>> written = std::move(input.grad_rows);
+  LeafGradient& gradient = node_.inputs[i].impl()->mutable_gradient();
+  ClearStaleGrad(gradient);
+  std::optional<std::vector<int32_t>> written = std::move(gradient.rows);
   Tensor grad = LeafGrad(i);
   if (!grad.defined() || !written) return grad;
   std::vector<int32_t> now(rows.begin(), rows.end()), fresh;
@@ -190,7 +185,7 @@ Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
   const auto middle = written->insert(written->end(), fresh.begin(), fresh.end());
   std::inplace_merge(written->begin(), middle, written->end());
   // A list of more than half of the rows would save nothing.
-  if (std::ssize(*written) <= input.shape[0] / 2) input.grad_rows = std::move(written);
+  if (std::ssize(*written) <= grad.dim(0) / 2) gradient.rows = std::move(written);
   return grad;
 }
 
@@ -210,18 +205,23 @@ void Accumulate(Tensor& target, const Tensor& grad) {
 
 // Adds to the leaf's own buffer in place, because others, such as the arena, may see that buffer.
 void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
-  if (leaf.impl()->grad_is_stale) {
-    Tensor(leaf.impl()->grad).CopyFrom(grad);
-    leaf.impl()->grad_is_stale = false;
-    leaf.impl()->grad_rows.reset();
-  } else if (leaf.impl()->grad) {
-    Tensor buffer = leaf.grad();
+  LeafGradient& gradient = leaf.impl()->mutable_gradient();
+  if (gradient.is_stale) {
+    Tensor(gradient.buffer).CopyFrom(grad);
+    gradient.is_stale = false;
+    gradient.rows.reset();
+  } else if (gradient.buffer != nullptr) {
+    Tensor buffer = Tensor(leaf).MaterializeGrad();
     AddInPlace(buffer, grad);
   } else {
     const LeafMemoryScope scope(*leaf.impl());
     const AskedBy asked_by = AskedBy::State("gradients");
-    leaf.impl()->grad = grad.Clone().impl();
+    gradient.buffer = grad.Clone().impl();
   }
+}
+
+void TellReady(const Tensor& leaf) {
+  if (const auto& on_ready = leaf.impl()->gradient().on_ready) on_ready();
 }
 
 }  // namespace
@@ -242,7 +242,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
   NoGradGuard no_grad;
   if (output.is_leaf()) {
     AccumulateLeaf(output, start);
-    if (output.impl()->on_grad_ready) output.impl()->on_grad_ready();
+    TellReady(output);
     return;
   }
 
@@ -295,9 +295,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
         continue;
       }
       if (grads[i].defined()) AccumulateLeaf(input, grads[i]);
-      if (--leaf_parts[input.impl().get()] == 0 && input.impl()->on_grad_ready) {
-        input.impl()->on_grad_ready();
-      }
+      if (--leaf_parts[input.impl().get()] == 0) TellReady(input);
     }
     node->Free();
     node.reset();

@@ -89,11 +89,11 @@ void AdamW::AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed
   const Range& range = ranges_[i];
   const ElementRange all = {range.begin, range.begin + range.parameter.numel()};
   // A factor that is not finite turns gradients of 0 into NaN, in all rows that a block touches.
-  any_row_[i] = any_row_[i] || !marked || !std::isfinite(range.parameter.impl()->grad_scale);
+  any_row_[i] = any_row_[i] || !marked || !std::isfinite(range.parameter.impl()->gradient().scale);
   if (any_row_[i]) return changed.push_back(all);
   const int64_t width = range.parameter.numel() / range.parameter.dim(0);
   rows_[i].resize(static_cast<size_t>(range.parameter.dim(0)));
-  for (const int32_t row : *range.parameter.impl()->grad_rows) {
+  for (const int32_t row : *range.parameter.impl()->gradient().rows) {
     rows_[i][static_cast<size_t>(row)] = true;
   }
   for (size_t row = 0; row < rows_[i].size(); ++row) {
@@ -159,10 +159,10 @@ void AdamW::UpdateParameters() {
     const bool passes_over = decay == 1 && options_.eps > 0;
     if (!passes_over) std::fill(active_[i].begin(), active_[i].end(), 1);
     const int64_t range_end = range.begin + range.parameter.numel();  // without the gap after it
-    const bool marked = passes_over && parameter.grad_rows.has_value();
+    const bool marked = passes_over && parameter.gradient().rows.has_value();
     if (marked) {
       const int64_t width = range.parameter.numel() / range.parameter.dim(0);
-      MarkRows(active_[i], range.own, range.begin, width, *parameter.grad_rows);
+      MarkRows(active_[i], range.own, range.begin, width, *parameter.gradient().rows);
     }
     if (shares_ != nullptr) AddChanged(i, marked, changed);
     const cpu::AdamWStep step = {
@@ -173,7 +173,7 @@ void AdamW::UpdateParameters() {
         .step_size = static_cast<float>(lr / (1 - std::pow(options_.beta1, t))),
         .inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t))),
         .eps = static_cast<float>(options_.eps),
-        .grad_scale = parameter.grad_scale};
+        .grad_scale = parameter.gradient().scale};
     uint8_t* active = active_[i].data();
     for (const ElementRange& own : range.own) {
       parts.push_back({.p = values.data<float>() + own.begin,

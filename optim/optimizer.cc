@@ -245,7 +245,7 @@ class GradStretches {
       const Tensor& p = entry.parameter.tensor;
       const ElementRange all = {entry.offset, entry.offset + p.numel()};
       // Leaves out rows that are known to be 0.
-      if (const auto& rows = p.impl()->grad_rows) {
+      if (const auto& rows = p.impl()->gradient().rows) {
         const int64_t width = p.numel() / p.dim(0);
         for (const int32_t row : *rows)
           Add({all.begin + row * width, all.begin + (row + 1) * width});
@@ -315,7 +315,7 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   // gradients NaN, so that nobody takes them for clipped.
   if (!(ratio >= 1)) {
     for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
-      entry.parameter.tensor.impl()->grad_scale = ratio;
+      entry.parameter.tensor.impl()->mutable_gradient().scale = ratio;
     }
   }
   return Tensor::Full({}, norm);

@@ -235,7 +235,7 @@ Tensor GradNorm(Optimizer& optimizer);
 // Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_). Returns the
 // norm before, on the parameters' device. A norm that is not finite leaves NaN in the gradients, as
 // PyTorch does (error_if_nonfinite=False). On a device, Step then leaves parameters and moments as
-// they are, unless some of the gradients were read or set in between.
+// they are, unless some of the gradients were materialized or set in between.
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
 
 // Stops all updates from the first bad step on: the first one whose gradient norm or loss is not

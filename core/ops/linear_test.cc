@@ -173,7 +173,7 @@ void CheckStackOfNeighbours(DType dtype, bool ascending, bool stale) {
         Tensor leaf = part(values).Detach();
         leaf.SetRequiresGrad(true);
         leaf.SetGrad(part(grads));
-        leaf.impl()->grad_is_stale = stale;
+        leaf.impl()->mutable_gradient().is_stale = stale;
         all.push_back(leaf);
       }
     }
@@ -232,7 +232,7 @@ TEST(Linear, StackOfOneLayerTwice) {
   pass();
   EXPECT_EQ(w.grad().ToVector<float>(), dw);
   EXPECT_EQ(b.grad().ToVector<float>(), db);
-  w.impl()->grad_is_stale = b.impl()->grad_is_stale = true;
+  w.impl()->mutable_gradient().is_stale = b.impl()->mutable_gradient().is_stale = true;
   pass();
   EXPECT_EQ(w.grad().ToVector<float>(), dw);
   EXPECT_EQ(b.grad().ToVector<float>(), db);
