@@ -235,13 +235,14 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
   entry.inputs->Fill(batch, step, grad_seed);
   Batch there = batch;
   there.inputs = entry.inputs;
+  there.notes = std::make_shared<PassNotes>();
   bool began_backward = false;
   const auto pass = [&] {
-    entry.inputs->loss_without_surplus.reset();
+    there.notes->loss_without_surplus.reset();
     const Tensor loss = forward(there);
     Check(loss.defined() && loss.ndim() == 0 && loss.dtype() == DType::kF32, "step_graphs",
           "the loss must be one float32");
-    const bool leaves_out = entry.inputs->loss_without_surplus.lock() == loss.impl();
+    const bool leaves_out = there.notes->loss_without_surplus.lock() == loss.impl();
     Check(S == B || leaves_out, "step_graphs", "the loss counts surplus sequences");
     seen.leaves_surplus_out = leaves_out;
     began_backward = true;

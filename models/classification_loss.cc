@@ -45,7 +45,7 @@ Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedCo
     config.json()["problem_type"] = type;
   }
   const Tensor loss = LossOf(type, logits, batch);
-  if (batch.inputs != nullptr) batch.inputs->loss_without_surplus = loss.impl();
+  if (batch.notes != nullptr) batch.notes->loss_without_surplus = loss.impl();
   return loss;
 }
 
