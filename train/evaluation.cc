@@ -103,7 +103,8 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   Progress progress({.title = title,
                      .total = loader.size(),
                      .unit = "batch",
-                     .enabled = !options.disable_tqdm && accelerator.is_main_process()});
+                     .enabled = !options.disable_tqdm,
+                     .prints = accelerator.is_main_process()});
   std::vector<float> logits;
   std::vector<int64_t> indices;  // the samples that the logits belong to
   double loss_sum = 0;

@@ -155,10 +155,10 @@ std::string Trainer::Plan() const {
 
 void Trainer::Train() {
   const auto start = Clock::now();
-  progress_.emplace(
-      Progress::Options{.title = "train",
-                        .total = state_.max_steps,
-                        .enabled = !options_.disable_tqdm && accelerator_.is_main_process()});
+  progress_.emplace(Progress::Options{.title = "train",
+                                      .total = state_.max_steps,
+                                      .enabled = !options_.disable_tqdm,
+                                      .prints = accelerator_.is_main_process()});
   model_.Train();
   optimizer_.ZeroGrad();
   accelerator_.SetPhase("training");
