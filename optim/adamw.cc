@@ -129,6 +129,7 @@ void AdamW::UpdateParameters() {
          .v = exp_avg_sq_});
   }
   const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);
+  const UpdateShares* const shares = shared_update_.adopted();
   int64_t* const steps = steps_.data<int64_t>();
   std::vector<cpu::AdamWPart> parts;
   const int64_t version = values.impl()->storage->version();
@@ -143,7 +144,7 @@ void AdamW::UpdateParameters() {
       continue;
     }
     const double t = static_cast<double>(++steps[i]);
-    const double lr = lr_[range.group];
+    const double rate = lr(range.group);
     TensorImpl& parameter = *range.parameter.impl();
     BFloat16* narrow = nullptr;
     if (parameter.low_precision != nullptr && parameter.low_precision->dtype == DType::kBF16) {
@@ -153,7 +154,7 @@ void AdamW::UpdateParameters() {
         narrow = Tensor(parameter.low_precision).data<BFloat16>();
       if (is_current) narrowed.push_back(&range);
     }
-    const float decay = static_cast<float>(1 - lr * weight_decay_[range.group]);
+    const float decay = static_cast<float>(1 - rate * weight_decay_[range.group]);
     // A block of a parameter that never had a gradient stays as it is, unless it decays. Rows of
     // words that never came up are an example.
     const bool passes_over = decay == 1 && options_.eps > 0;
@@ -164,13 +165,13 @@ void AdamW::UpdateParameters() {
       const int64_t width = range.parameter.numel() / range.parameter.dim(0);
       MarkRows(active_[i], range.own, range.begin, width, *parameter.gradient().rows);
     }
-    if (shares_ != nullptr) AddChanged(i, marked, changed);
+    if (shares != nullptr) AddChanged(i, marked, changed);
     const cpu::AdamWStep step = {
         .decay = decay,
         .beta2 = static_cast<float>(options_.beta2),
         .rest1 = static_cast<float>(1 - options_.beta1),
         .rest2 = static_cast<float>(1 - options_.beta2),
-        .step_size = static_cast<float>(lr / (1 - std::pow(options_.beta1, t))),
+        .step_size = static_cast<float>(rate / (1 - std::pow(options_.beta1, t))),
         .inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t))),
         .eps = static_cast<float>(options_.eps),
         .grad_scale = parameter.gradient().scale};
@@ -196,10 +197,10 @@ void AdamW::UpdateParameters() {
   for (const Range* range : narrowed) {
     TensorImpl& parameter = *range->parameter.impl();
     parameter.low_precision_version = values.impl()->storage->version();
-    if (shares_ == nullptr || parameter.low_precision->storage->is_shared()) continue;
+    if (shares == nullptr || parameter.low_precision->storage->is_shared()) continue;
     BFloat16* const narrow = Tensor(parameter.low_precision).data<BFloat16>();
     const ElementRange all = {range->begin, range->begin + range->parameter.numel()};
-    for (const ElementRange& other : Within(all, shares_->others)) {
+    for (const ElementRange& other : Within(all, shares->others)) {
       Narrow(narrow + (other.begin - all.begin), values.data<float>() + other.begin, other.size());
     }
   }
