@@ -224,6 +224,39 @@ void TellReady(const Tensor& leaf) {
   if (const auto& on_ready = leaf.impl()->gradient().on_ready) on_ready();
 }
 
+// For each leaf that needs a gradient, the number of its parts that are still to arrive.
+using LeafParts = absl::flat_hash_map<const TensorImpl*, int>;
+
+// Returns the nodes from which `output` was computed, consumers before producers, and counts the
+// parts of leaves' gradients. Throws for nodes before `first_sequence` and for freed ones.
+std::vector<std::shared_ptr<Node>> NodesBelow(const Tensor& output, int64_t first_sequence,
+                                              LeafParts& leaf_parts) {
+  std::vector<std::shared_ptr<Node>> nodes;
+  absl::flat_hash_set<const Node*> seen;
+  std::vector<std::shared_ptr<Node>> to_visit = {output.impl()->producer};
+  seen.insert(to_visit[0].get());
+  while (!to_visit.empty()) {
+    std::shared_ptr<Node> node = std::move(to_visit.back());
+    to_visit.pop_back();
+    Check(!node->freed, "backward", "the graph of [", node->op,
+          "] was already walked and freed; run the forward pass again");
+    Check(node->sequence >= first_sequence, "checkpoint", "the function uses what [", node->op,
+          "] computed outside of it; pass that as x or detach it");
+    for (const Tensor& input : node->inputs) {
+      if (!NeedsGrad(input)) continue;
+      if (input.is_leaf()) {
+        ++leaf_parts[input.impl().get()];
+      } else if (seen.insert(input.impl()->producer.get()).second) {
+        to_visit.push_back(input.impl()->producer);
+      }
+    }
+    nodes.push_back(std::move(node));
+  }
+  std::sort(nodes.begin(), nodes.end(),
+            [](const auto& a, const auto& b) { return a->sequence > b->sequence; });
+  return nodes;
+}
+
 }  // namespace
 
 void Backward(const Tensor& output, const Tensor& grad) { WalkBack(output, grad, 0); }
@@ -246,31 +279,8 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
     return;
   }
 
-  std::vector<std::shared_ptr<Node>> nodes;
-  absl::flat_hash_set<const Node*> seen;
-  absl::flat_hash_map<const TensorImpl*, int> leaf_parts;  // still to arrive
-  std::vector<std::shared_ptr<Node>> to_visit = {output.impl()->producer};
-  seen.insert(to_visit[0].get());
-  while (!to_visit.empty()) {
-    std::shared_ptr<Node> node = std::move(to_visit.back());
-    to_visit.pop_back();
-    Check(!node->freed, "backward", "the graph of [", node->op,
-          "] was already walked and freed; run the forward pass again");
-    Check(node->sequence >= first_sequence, "checkpoint", "the function uses what [", node->op,
-          "] computed outside of it; pass that as x or detach it");
-    for (const Tensor& input : node->inputs) {
-      if (!NeedsGrad(input)) continue;
-      if (input.is_leaf()) {
-        ++leaf_parts[input.impl().get()];
-      } else if (seen.insert(input.impl()->producer.get()).second) {
-        to_visit.push_back(input.impl()->producer);
-      }
-    }
-    nodes.push_back(std::move(node));
-  }
-  std::sort(nodes.begin(), nodes.end(),
-            [](const auto& a, const auto& b) { return a->sequence > b->sequence; });
-
+  LeafParts leaf_parts;
+  std::vector<std::shared_ptr<Node>> nodes = NodesBelow(output, first_sequence, leaf_parts);
   nodes.front()->grad = start;
   for (std::shared_ptr<Node>& node : nodes) {
     const AskedBy asked_by = AskedBy::Backward(node->op);

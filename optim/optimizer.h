@@ -20,6 +20,9 @@
 
 namespace lathe {
 
+namespace cpu {
+struct AdamWPart;
+}
 class DeviceUpdater;
 struct DeviceMethod;
 struct UpdateGraphStatistics;
@@ -168,7 +171,12 @@ class AdamW : public Optimizer {
   void UpdateParameters() override;
   std::vector<Tensor*> StateBuffers() override { return {&exp_avg_, &exp_avg_sq_}; }
   void OnNewOwn(size_t range) override;
+  void AllocateState();
+  void UpdateThere();  // for values on a device
+  void AddParts(size_t i, const float* grads, BFloat16* narrow, std::vector<cpu::AdamWPart>& parts,
+                std::vector<ElementRange>& changed);
   void AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed);
+  void NarrowOthers(const Range& range);
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
   // For each range, the flags of its blocks (AdamWPart::active in core/cpu/optimizer.h): the blocks
