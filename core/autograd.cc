@@ -157,27 +157,22 @@ void BackwardContext::SetGrad(size_t i, Tensor grad) {
 Tensor BackwardContext::LeafGrad(size_t i) {
   const Tensor& input = node_.inputs.at(i);
   if (!NeedsGrad(input) || !input.is_leaf()) return {};
-  if (!input.impl()->grad) {
-    const LeafMemoryScope scope(*input.impl());
-    const AskedBy asked_by = AskedBy::State("gradients");
-    Tensor(input).SetGrad(Tensor::Zeros(input.shape(), input.dtype(), input.device()));
-  }
-  return input.grad();
+  return Tensor(input).MaterializeGrad();
 }
 
 Tensor BackwardContext::LeafGrad(size_t i, bool* overwrite) {
   *overwrite = false;
   if (!Needs(i)) return {};
-  TensorImpl& input = *node_.inputs[i].impl();
-  *overwrite = input.grad != nullptr && std::exchange(input.grad_is_stale, false);
+  LeafGradient& gradient = node_.inputs[i].impl()->mutable_gradient();
+  *overwrite = gradient.buffer != nullptr && std::exchange(gradient.is_stale, false);
   return LeafGrad(i);
 }
 
 Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
   if (!Needs(i) || !node_.inputs[i].is_leaf()) return {};
-  TensorImpl& input = *node_.inputs[i].impl();
-  ClearStaleGrad(input);
-  std::optional<std::vector<int32_t>> written = std::move(input.grad_rows);
+  LeafGradient& gradient = node_.inputs[i].impl()->mutable_gradient();
+  ClearStaleGrad(gradient);
+  std::optional<std::vector<int32_t>> written = std::move(gradient.rows);
   Tensor grad = LeafGrad(i);
   if (!grad.defined() || !written) return grad;
   std::vector<int32_t> now(rows.begin(), rows.end()), fresh;
@@ -190,7 +185,7 @@ Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
   const auto middle = written->insert(written->end(), fresh.begin(), fresh.end());
   std::inplace_merge(written->begin(), middle, written->end());
   // A list of more than half of the rows would save nothing.
-  if (std::ssize(*written) <= input.shape[0] / 2) input.grad_rows = std::move(written);
+  if (std::ssize(*written) <= grad.dim(0) / 2) gradient.rows = std::move(written);
   return grad;
 }
 
@@ -210,45 +205,34 @@ void Accumulate(Tensor& target, const Tensor& grad) {
 
 // Adds to the leaf's own buffer in place, because others, such as the arena, may see that buffer.
 void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
-  if (leaf.impl()->grad_is_stale) {
-    Tensor(leaf.impl()->grad).CopyFrom(grad);
-    leaf.impl()->grad_is_stale = false;
-    leaf.impl()->grad_rows.reset();
-  } else if (leaf.impl()->grad) {
-    Tensor buffer = leaf.grad();
+  LeafGradient& gradient = leaf.impl()->mutable_gradient();
+  if (gradient.is_stale) {
+    Tensor(gradient.buffer).CopyFrom(grad);
+    gradient.is_stale = false;
+    gradient.rows.reset();
+  } else if (gradient.buffer != nullptr) {
+    Tensor buffer = Tensor(leaf).MaterializeGrad();
     AddInPlace(buffer, grad);
   } else {
     const LeafMemoryScope scope(*leaf.impl());
     const AskedBy asked_by = AskedBy::State("gradients");
-    leaf.impl()->grad = grad.Clone().impl();
+    gradient.buffer = grad.Clone().impl();
   }
 }
 
-}  // namespace
+void TellReady(const Tensor& leaf) {
+  if (const auto& on_ready = leaf.impl()->gradient().on_ready) on_ready();
+}
 
-void Backward(const Tensor& output, const Tensor& grad) { WalkBack(output, grad, 0); }
+// For each leaf that needs a gradient, the number of its parts that are still to arrive.
+using LeafParts = absl::flat_hash_map<const TensorImpl*, int>;
 
-void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) {
-  Check(output.defined() && output.requires_grad(), "backward",
-        "the tensor was not computed from anything that requires a gradient");
-  Tensor start = grad;
-  if (!start.defined()) {
-    Check(output.numel() == 1, "backward", "a gradient must be given for shape ", output.shape());
-    const AskedBy asked_by = AskedBy::Buffer("the loss's gradient");
-    start = Tensor::Full(output.shape(), 1.0, output.dtype(), output.device());
-  }
-  Check(start.shape() == output.shape(), "backward", "gradient must have shape ", output.shape(),
-        " but has ", start.shape());
-  NoGradGuard no_grad;
-  if (output.is_leaf()) {
-    AccumulateLeaf(output, start);
-    if (output.impl()->on_grad_ready) output.impl()->on_grad_ready();
-    return;
-  }
-
+// Returns the nodes from which `output` was computed, consumers before producers, and counts the
+// parts of leaves' gradients. Throws for nodes before `first_sequence` and for freed ones.
+std::vector<std::shared_ptr<Node>> NodesBelow(const Tensor& output, int64_t first_sequence,
+                                              LeafParts& leaf_parts) {
   std::vector<std::shared_ptr<Node>> nodes;
   absl::flat_hash_set<const Node*> seen;
-  absl::flat_hash_map<const TensorImpl*, int> leaf_parts;  // still to arrive
   std::vector<std::shared_ptr<Node>> to_visit = {output.impl()->producer};
   seen.insert(to_visit[0].get());
   while (!to_visit.empty()) {
@@ -270,7 +254,33 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
   }
   std::sort(nodes.begin(), nodes.end(),
             [](const auto& a, const auto& b) { return a->sequence > b->sequence; });
+  return nodes;
+}
 
+}  // namespace
+
+void Backward(const Tensor& output, const Tensor& grad) { WalkBack(output, grad, 0); }
+
+void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) {
+  Check(output.defined() && output.requires_grad(), "backward",
+        "the tensor was not computed from anything that requires a gradient");
+  Tensor start = grad;
+  if (!start.defined()) {
+    Check(output.numel() == 1, "backward", "a gradient must be given for shape ", output.shape());
+    const AskedBy asked_by = AskedBy::Buffer("the loss's gradient");
+    start = Tensor::Full(output.shape(), 1.0, output.dtype(), output.device());
+  }
+  Check(start.shape() == output.shape(), "backward", "gradient must have shape ", output.shape(),
+        " but has ", start.shape());
+  NoGradGuard no_grad;
+  if (output.is_leaf()) {
+    AccumulateLeaf(output, start);
+    TellReady(output);
+    return;
+  }
+
+  LeafParts leaf_parts;
+  std::vector<std::shared_ptr<Node>> nodes = NodesBelow(output, first_sequence, leaf_parts);
   nodes.front()->grad = start;
   for (std::shared_ptr<Node>& node : nodes) {
     const AskedBy asked_by = AskedBy::Backward(node->op);
@@ -295,9 +305,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
         continue;
       }
       if (grads[i].defined()) AccumulateLeaf(input, grads[i]);
-      if (--leaf_parts[input.impl().get()] == 0 && input.impl()->on_grad_ready) {
-        input.impl()->on_grad_ready();
-      }
+      if (--leaf_parts[input.impl().get()] == 0) TellReady(input);
     }
     node->Free();
     node.reset();

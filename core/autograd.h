@@ -2,10 +2,10 @@
 //
 // An op computes its result and calls Record with its inputs and a backward function. The engine
 // knows no op by name. `Backward(loss)` visits nodes in reverse order of use, without recursion,
-// and frees each node as it passes. It adds the gradients of leaves into `leaf.grad()`. When the
-// last part of a leaf's gradient has arrived, it calls the leaf's `on_grad_ready`. Changing a saved
-// tensor in place after the forward pass is an error. One thread records and walks a graph at a
-// time.
+// and frees each node as it passes. It adds to the gradients of leaves (`leaf.grad()`). When the
+// last part of a leaf's gradient has arrived, it calls the leaf's `LeafGradient::on_ready`.
+// Changing a saved tensor in place after the forward pass is an error. One thread records and walks
+// a graph at a time.
 #pragma once
 
 #include <functional>

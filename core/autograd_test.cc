@@ -129,15 +129,40 @@ TEST(Autograd, SharedGradientsAreNotOverwritten) {
   EXPECT_EQ(w.grad().Item(), 4);
 }
 
+TEST(Autograd, ReadingAGradientChangesNothing) {
+  Tensor x = Leaf({1, 2}), unused = Leaf({1});
+  const int64_t before = TensorMemory().now;
+  EXPECT_FALSE(x.grad().defined());
+  EXPECT_EQ(TensorMemory().now, before);
+  Backward(Sum(x));
+  LeafGradient& gradient = x.impl()->mutable_gradient();
+  gradient.scale = 0.5f;
+  gradient.rows = std::vector<int32_t>{0, 1};
+  EXPECT_EQ(x.grad().ToVector<float>(), (Floats{0.5f, 0.5f}));
+  EXPECT_EQ(gradient.scale, 0.5f);
+  EXPECT_EQ(gradient.rows, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(Tensor(gradient.buffer).ToVector<float>(), (Floats{1, 1}));
+  EXPECT_EQ(x.MaterializeGrad().ToVector<float>(), (Floats{0.5f, 0.5f}));
+  EXPECT_EQ(gradient.scale, 1);
+  EXPECT_FALSE(gradient.rows.has_value());
+  EXPECT_EQ(x.grad().raw_data(), Tensor(gradient.buffer).raw_data());
+  gradient.is_stale = true;
+  EXPECT_FALSE(x.grad().defined());
+  EXPECT_TRUE(gradient.is_stale);
+  EXPECT_EQ(x.MaterializeGrad().ToVector<float>(), (Floats{0, 0}));
+  EXPECT_EQ(unused.impl()->leaf_gradient, nullptr);
+  EXPECT_EQ(unused.MaterializeGrad().ToVector<float>(), Floats{0});
+}
+
 TEST(Autograd, HookFiresOnceAfterAllParts) {
   Tensor x = Leaf({1, 2}), unused = Leaf({1});
   int fired = 0;
   Floats seen;
-  x.impl()->on_grad_ready = [&, impl = x.impl().get()] {
+  x.impl()->mutable_gradient().on_ready = [&, impl = x.impl().get()] {
     ++fired;
-    seen = Tensor(impl->grad).ToVector<float>();
+    seen = Tensor(impl->gradient().buffer).ToVector<float>();
   };
-  unused.impl()->on_grad_ready = [] { FAIL(); };
+  unused.impl()->mutable_gradient().on_ready = [] { FAIL(); };
   Backward(Sum(Add(Mul(x, x), Scale(Exp(Scale(x, 0)), 1))));
   EXPECT_EQ(fired, 1);
   EXPECT_EQ(seen, (Floats{2, 4}));

@@ -58,7 +58,7 @@ Tensor SumToShape(const Tensor& t, const Shape& shape) {
   Check(BroadcastShape("sum_to_shape", t.shape(), shape) == t.shape(), "sum_to_shape", "shape ",
         t.shape(), " was not broadcast from ", shape);
   const Shape strides = BroadcastStrides(shape, t.shape());
-  if (t.device() != Device{}) {
+  if (!t.device().is_cpu()) {
     Tensor sums = Tensor::Empty(shape, t.dtype(), t.device());
     DeviceKernels<ReduceKernels>().sum(
         sums.raw_data(), t.raw_data(), t.dtype(),
@@ -89,7 +89,7 @@ void AddInPlace(Tensor& target, const Tensor& other) {
   Check(target.shape() == other.shape(), "add", "expected shape ", target.shape(), " but got ",
         other.shape());
   const int64_t n = target.numel();
-  if (target.device() != Device{}) {
+  if (!target.device().is_cpu()) {
     Check(target.device() == other.device() && target.dtype() == other.dtype(), "add",
           "a tensor on ", ToString(other.device()), " can't be added to one on ",
           ToString(target.device()));

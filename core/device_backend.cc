@@ -15,7 +15,7 @@ DeviceBackend*& TheBackend() {
 }  // namespace
 
 LeafMemoryScope::LeafMemoryScope(const TensorImpl& leaf) {
-  if (leaf.device == Device{}) return;
+  if (leaf.device.is_cpu()) return;
   DeviceBackend& backend = BackendOf(leaf.device);
   scope_.emplace(backend, leaf.storage == nullptr ? nullptr : backend.MemoryOf(*leaf.storage));
 }

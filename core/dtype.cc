@@ -64,7 +64,7 @@ const char* ToString(DType dtype) {
 }
 
 std::string ToString(Device device) {
-  return device.type == DeviceType::kCPU ? "cpu" : absl::StrCat("cuda:", device.index);
+  return device.is_cpu() ? "cpu" : absl::StrCat("cuda:", device.index);
 }
 
 }  // namespace lathe

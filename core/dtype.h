@@ -65,6 +65,7 @@ enum class DeviceType { kCPU, kCUDA };
 struct Device {
   DeviceType type = DeviceType::kCPU;
   int index = 0;
+  bool is_cpu() const { return type == DeviceType::kCPU; }
   friend bool operator==(const Device&, const Device&) = default;
 };
 std::string ToString(Device device);  // "cpu", "cuda:0"

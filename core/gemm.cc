@@ -94,10 +94,10 @@ struct Half {
 // BERTs, it gains 5 to 20 % for weight gradients and up to 8 % for others. More threads would copy
 // too much. The halves are of rows; of columns if rows are few, or if the second operand, which
 // both threads copy, is large.
-std::vector<Half> Halves(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K) {
+std::vector<Half> Halves(Transposes transposes, int64_t M, int64_t N, int64_t K) {
   constexpr int64_t kLeast = 256, kUnit = 8, kLarge = int64_t{1} << 21;
   if (omp_get_max_threads() != 2 || omp_in_parallel()) return {};
-  const bool columns = N > 2 * M || (!transpose_a && !transpose_b && K * N > kLarge);
+  const bool columns = N > 2 * M || (!transposes.a && !transposes.b && K * N > kLarge);
   const int64_t length = columns ? N : M;
   if (length < kLeast) return {};
   const int64_t first = (length / 2 + kUnit - 1) / kUnit * kUnit;
@@ -131,7 +131,7 @@ const T* At(const T* x, bool transpose, int64_t ld, int64_t row, int64_t column)
 template <typename M, typename C>
 void ExecuteInHalves(const DnnlMatmul& product, const M* a, const M* b, C* c, const float* bias) {
   const DnnlMatmul& p = product;
-  const std::vector<Half> halves = Halves(p.transpose_a, p.transpose_b, p.M, p.N, p.K);
+  const std::vector<Half> halves = Halves({.a = p.transpose_a, .b = p.transpose_b}, p.M, p.N, p.K);
   if (halves.empty()) return Execute(p, a, b, c, bias);
   WithErrors(p, [&] {
     // One thread prepares both: two would wait for each other.
@@ -163,32 +163,53 @@ auto PackedBFloat16() {
 }
 
 template <typename C>
-void BFloat16Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K,
-                  const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb, float beta, C* c,
-                  int64_t ldc, const float* bias) {
+void BFloat16Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const BFloat16* a,
+                  int64_t lda, const BFloat16* b, int64_t ldb, float beta, C* c, int64_t ldc,
+                  const float* bias) {
   Check(beta == 0 || (beta == 1 && bias == nullptr), "gemm", "beta must be 0 or 1 but is ", beta);
   if (M == 0 || N == 0) return;
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
   if (HasFastBFloat16()) {
     const DataType output = std::is_same_v<C, float> ? DataType::f32 : DataType::bf16;
-    const DnnlMatmul product{
-        transpose_a, transpose_b, beta != 0, bias != nullptr, DataType::bf16, output, M, N, K,
-        lda,         ldb,         ldc};
+    const DnnlMatmul product{.transpose_a = transposes.a,
+                             .transpose_b = transposes.b,
+                             .accumulate = beta != 0,
+                             .bias = bias != nullptr,
+                             .input = DataType::bf16,
+                             .output = output,
+                             .M = M,
+                             .N = N,
+                             .K = K,
+                             .lda = lda,
+                             .ldb = ldb,
+                             .ldc = ldc};
     if (HasAmx()) return Execute(product, a, b, c, bias);
     if constexpr (std::is_same_v<C, float>) {
-      if (transpose_a && !transpose_b && bias == nullptr && omp_get_max_threads() != 2)
+      if (transposes.a && !transposes.b && bias == nullptr && omp_get_max_threads() != 2)
         return WeightGradient(product, a, b, c);
     }
     return ExecuteInHalves(product, a, b, c, bias);
   }
   if (const auto multiply = PackedBFloat16<C>()) {
-    return multiply({transpose_a, transpose_b, beta != 0, M, N, K, a, lda, b, ldb, c, ldc, bias});
+    return multiply({.transpose_a = transposes.a,
+                     .transpose_b = transposes.b,
+                     .accumulate = beta != 0,
+                     .M = M,
+                     .N = N,
+                     .K = K,
+                     .a = a,
+                     .lda = lda,
+                     .b = b,
+                     .ldb = ldb,
+                     .c = c,
+                     .ldc = ldc,
+                     .bias = bias});
   }
-  const std::vector<float> wide_a = transpose_a ? ToFloat(a, K, M, lda) : ToFloat(a, M, K, lda);
-  const std::vector<float> wide_b = transpose_b ? ToFloat(b, N, K, ldb) : ToFloat(b, K, N, ldb);
+  const std::vector<float> wide_a = transposes.a ? ToFloat(a, K, M, lda) : ToFloat(a, M, K, lda);
+  const std::vector<float> wide_b = transposes.b ? ToFloat(b, N, K, ldb) : ToFloat(b, K, N, ldb);
   std::vector<float> wide_c(static_cast<size_t>(M * N));
-  Gemm(transpose_a, transpose_b, M, N, K, wide_a.data(), transpose_a ? M : K, wide_b.data(),
-       transpose_b ? K : N, 0.0f, wide_c.data(), N, bias);
+  Gemm(transposes, M, N, K, wide_a.data(), transposes.a ? M : K, wide_b.data(),
+       transposes.b ? K : N, 0.0f, wide_c.data(), N, bias);
   for (int64_t m = 0; m < M; ++m) {
     for (int64_t n = 0; n < N; ++n) {
       C& to = c[m * ldc + n];
@@ -226,7 +247,7 @@ bool HasFastBFloat16() {
 }
 
 std::string SlowPrecisionNote(const std::string& precision, Device device) {
-  if (precision != "bf16" || device.type != DeviceType::kCPU || HasFastBFloat16()) return "";
+  if (precision != "bf16" || !device.is_cpu() || HasFastBFloat16()) return "";
   const bool packed = cpu::Kernels<cpu::PackedProductKernels>().bf16 != nullptr;
   return std::string("this processor has no bfloat16 products: mixed precision bf16 is ") +
          (packed ? "no faster than float32" : "slow");
@@ -244,20 +265,31 @@ int64_t FullSpeedRows(int64_t rows, DType dtype) {
   return (rows + step - 1) / step * step;
 }
 
-void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const float* a,
-          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc,
-          const float* bias) {
+void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda,
+          const float* b, int64_t ldb, float beta, float* c, int64_t ldc, const float* bias) {
   Check(beta == 0 || (beta == 1 && bias == nullptr), "gemm", "beta must be 0 or 1 but is ", beta);
   if (M == 0 || N == 0) return;
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
   if (const auto multiply = cpu::Kernels<cpu::PackedProductKernels>().f32) {
-    return multiply({transpose_a, transpose_b, beta != 0, M, N, K, a, lda, b, ldb, c, ldc, bias});
+    return multiply({.transpose_a = transposes.a,
+                     .transpose_b = transposes.b,
+                     .accumulate = beta != 0,
+                     .M = M,
+                     .N = N,
+                     .K = K,
+                     .a = a,
+                     .lda = lda,
+                     .b = b,
+                     .ldb = ldb,
+                     .c = c,
+                     .ldc = ldc,
+                     .bias = bias});
   }
   // Products of x W^T add the bias while the results are in registers. They must be prepared for
   // each shape, but that generates little code. If N <= K, several threads hinder each other in
   // sgemm and in the inner product, which are then up to a third slower.
-  if (!transpose_a && transpose_b && beta == 0 && lda == K && ldb == K && ldc == N) {
-    const bool in_columns = N > 2 * M && !Halves(false, true, M, N, K).empty();
+  if (!transposes.a && transposes.b && beta == 0 && lda == K && ldb == K && ldc == N) {
+    const bool in_columns = N > 2 * M && !Halves({.b = true}, M, N, K).empty();
     if ((N <= K && omp_get_max_threads() > 1) || in_columns) {
       return ExecuteInHalves(DnnlMatmul{.transpose_a = false,
                                         .transpose_b = true,
@@ -283,43 +315,40 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, c
   // Some run at half the speed if rows lie a multiple of 4 KB apart.
   const auto multiply = [&](const Half& part) {
     const dnnl_status_t status = dnnl_sgemm(
-        transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', part.M, part.N, K, 1.0f,
-        At(a, transpose_a, lda, part.row, 0), lda, At(b, transpose_b, ldb, 0, part.column), ldb,
+        transposes.a ? 'T' : 'N', transposes.b ? 'T' : 'N', part.M, part.N, K, 1.0f,
+        At(a, transposes.a, lda, part.row, 0), lda, At(b, transposes.b, ldb, 0, part.column), ldb,
         bias != nullptr ? 1.0f : beta, c + part.row * ldc + part.column, ldc);
     Check(status == dnnl_success, "gemm", "oneDNN failed with status ", status,
           " for M, N, K = ", part.M, ", ", part.N, ", ", K);
   };
-  const std::vector<Half> halves = Halves(transpose_a, transpose_b, M, N, K);
+  const std::vector<Half> halves = Halves(transposes, M, N, K);
   if (halves.empty()) return multiply({0, 0, M, N});
   OnTwoThreads([&](int i) { multiply(halves[static_cast<size_t>(i)]); });
 }
 
-void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const double* a,
-          int64_t lda, const double* b, int64_t ldb, double beta, double* c, int64_t ldc,
-          const double* bias) {
+void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const double* a, int64_t lda,
+          const double* b, int64_t ldb, double beta, double* c, int64_t ldc, const double* bias) {
 #pragma omp parallel for schedule(static)
   for (int64_t m = 0; m < M; ++m) {
     for (int64_t n = 0; n < N; ++n) {
       double sum = bias == nullptr ? 0 : bias[n];
       for (int64_t k = 0; k < K; ++k) {
-        sum += (transpose_a ? a[k * lda + m] : a[m * lda + k]) *
-               (transpose_b ? b[n * ldb + k] : b[k * ldb + n]);
+        sum += (transposes.a ? a[k * lda + m] : a[m * lda + k]) *
+               (transposes.b ? b[n * ldb + k] : b[k * ldb + n]);
       }
       c[m * ldc + n] = sum + (beta == 0 ? 0 : beta * c[m * ldc + n]);
     }
   }
 }
 
-void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
-          int64_t lda, const BFloat16* b, int64_t ldb, float beta, BFloat16* c, int64_t ldc,
-          const float* bias) {
-  BFloat16Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
+void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const BFloat16* a, int64_t lda,
+          const BFloat16* b, int64_t ldb, float beta, BFloat16* c, int64_t ldc, const float* bias) {
+  BFloat16Gemm(transposes, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
 }
 
-void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
-          int64_t lda, const BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc,
-          const float* bias) {
-  BFloat16Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
+void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const BFloat16* a, int64_t lda,
+          const BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc, const float* bias) {
+  BFloat16Gemm(transposes, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
 }
 
 }  // namespace lathe

@@ -10,43 +10,55 @@
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/dtype.h"
 #include "lathe/core/kernels/gemm_kernels.h"
+#include "lathe/core/transposes.h"
 
 namespace lathe {
 
 // C (M, N) = op(A) op(B) + beta C, row-major; op(A) is (M, K), op(B) is (K, N). ld* are the row
 // strides of A, B and C as stored. beta is 0 or 1. bias (N), if given, is added to each row of C
 // and requires beta 0.
-void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const float* a,
-          int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc,
+void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda,
+          const float* b, int64_t ldb, float beta, float* c, int64_t ldc,
           const float* bias = nullptr);
-void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const double* a,
-          int64_t lda, const double* b, int64_t ldb, double beta, double* c, int64_t ldc,
+void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const double* a, int64_t lda,
+          const double* b, int64_t ldb, double beta, double* c, int64_t ldc,
           const double* bias = nullptr);
 // Sums are formed in float32, whatever the dtype of C.
-void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
-          int64_t lda, const BFloat16* b, int64_t ldb, float beta, BFloat16* c, int64_t ldc,
+void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const BFloat16* a, int64_t lda,
+          const BFloat16* b, int64_t ldb, float beta, BFloat16* c, int64_t ldc,
           const float* bias = nullptr);
-void Gemm(bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K, const BFloat16* a,
-          int64_t lda, const BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc,
+void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const BFloat16* a, int64_t lda,
+          const BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc,
           const float* bias = nullptr);
 
 // The same on any device. On a device other than the host, A and B are float, BFloat16 or Float16;
 // C has their type or float; sums are float.
 template <typename T, typename C>
-void Gemm(Device device, bool transpose_a, bool transpose_b, int64_t M, int64_t N, int64_t K,
-          const T* a, int64_t lda, const T* b, int64_t ldb, double beta, C* c, int64_t ldc,
+void Gemm(Device device, Transposes transposes, int64_t M, int64_t N, int64_t K, const T* a,
+          int64_t lda, const T* b, int64_t ldb, double beta, C* c, int64_t ldc,
           const std::conditional_t<std::is_same_v<T, double>, double, float>* bias = nullptr) {
-  if (device.type == DeviceType::kCPU) {
+  if (device.is_cpu()) {
     if constexpr (std::is_same_v<T, double>) {
-      return Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
+      return Gemm(transposes, M, N, K, a, lda, b, ldb, beta, c, ldc, bias);
     } else if constexpr (!std::is_same_v<T, Float16>) {
-      return Gemm(transpose_a, transpose_b, M, N, K, a, lda, b, ldb, static_cast<float>(beta), c,
-                  ldc, bias);
+      return Gemm(transposes, M, N, K, a, lda, b, ldb, static_cast<float>(beta), c, ldc, bias);
     }
   } else if constexpr (!std::is_same_v<T, double>) {
-    return DeviceKernels<GemmKernels>().product({transpose_a, transpose_b, M, N, K, a, lda, b, ldb,
-                                                 static_cast<float>(beta), c, ldc, bias,
-                                                 DTypeOf<T>::value, DTypeOf<C>::value});
+    return DeviceKernels<GemmKernels>().product({.transpose_a = transposes.a,
+                                                 .transpose_b = transposes.b,
+                                                 .M = M,
+                                                 .N = N,
+                                                 .K = K,
+                                                 .a = a,
+                                                 .lda = lda,
+                                                 .b = b,
+                                                 .ldb = ldb,
+                                                 .beta = static_cast<float>(beta),
+                                                 .c = c,
+                                                 .ldc = ldc,
+                                                 .bias = bias,
+                                                 .type = DTypeOf<T>::value,
+                                                 .c_type = DTypeOf<C>::value});
   }
   throw InvalidArgument("[gemm] the CPU has no float16, other devices no float64");
 }

@@ -59,7 +59,7 @@ TEST_P(WeightGradientTest, IsTheSumOverRows) {
   for (const int n : {1, 2, 3}) {
     const Threads threads(n);
     c = before;
-    Gemm(true, false, M, N, K, a.data(), lda, b.data(), ldb, beta, c.data(), ldc);
+    Gemm({.a = true}, M, N, K, a.data(), lda, b.data(), ldb, beta, c.data(), ldc);
     EXPECT_TRUE(c == expected) << n;  // also checks the elements between the rows
   }
 }
@@ -102,7 +102,7 @@ TEST(GemmTest, DenseLayersOfFloatsAddTheirBias) {
       for (const int n : {1, 2, 3}) {
         const Threads threads(n);
         std::fill(c.begin(), c.end(), NAN);
-        Gemm(false, true, M, N, K, x.data(), K, w.data(), K, 0, c.data(), N, added);
+        Gemm({.b = true}, M, N, K, x.data(), K, w.data(), K, 0, c.data(), N, added);
         EXPECT_TRUE(c == expected) << M << " " << N << " " << K << " threads " << n;
       }
     }
@@ -173,17 +173,17 @@ TEST(GemmTest, AnyNumberOfThreadsGivesTheSameSums) {
       SCOPED_TRACE(testing::Message() << p.M << " " << p.N << " " << p.K << ", threads " << n);
       const Threads threads(n);
       std::vector<float> c = before;
-      Gemm(p.transpose_a, p.transpose_b, p.M, p.N, p.K, wide_a.data(), lda, wide_b.data(), ldb,
-           beta, c.data(), ldc, added);
+      Gemm({.a = p.transpose_a, .b = p.transpose_b}, p.M, p.N, p.K, wide_a.data(), lda,
+           wide_b.data(), ldb, beta, c.data(), ldc, added);
       EXPECT_TRUE(c == expected);
       c = before;
-      Gemm(p.transpose_a, p.transpose_b, p.M, p.N, p.K, a.data(), lda, b.data(), ldb, beta,
-           c.data(), ldc, added);
+      Gemm({.a = p.transpose_a, .b = p.transpose_b}, p.M, p.N, p.K, a.data(), lda, b.data(), ldb,
+           beta, c.data(), ldc, added);
       EXPECT_TRUE(c == expected);
       std::vector<BFloat16> narrow;
       for (const float value : before) narrow.push_back(BFloat16(value));
-      Gemm(p.transpose_a, p.transpose_b, p.M, p.N, p.K, a.data(), lda, b.data(), ldb, beta,
-           narrow.data(), ldc, added);
+      Gemm({.a = p.transpose_a, .b = p.transpose_b}, p.M, p.N, p.K, a.data(), lda, b.data(), ldb,
+           beta, narrow.data(), ldc, added);
       for (size_t i = 0; i < expected.size(); ++i)
         ASSERT_EQ(static_cast<float>(narrow[i]), static_cast<float>(BFloat16(expected[i])));
     }
@@ -201,7 +201,7 @@ TEST(GemmTest, SeveralCallersAtOnce) {
       const std::vector<BFloat16> a = Integers(kM * kK, caller);
       for (int round = 0; round < 20; ++round) {
         std::vector<float> c(kM * kN);
-        Gemm(false, true, kM, kN, kK, a.data(), kK, b.data(), kK, 0, c.data(), kN);
+        Gemm({.b = true}, kM, kN, kK, a.data(), kK, b.data(), kK, 0, c.data(), kN);
         for (int64_t m = 0; m < kM; m += 13) {
           for (int64_t n = 0; n < kN; n += 7) {
             float sum = 0;
@@ -242,7 +242,7 @@ TEST(GemmTest, MemoryOfPreparedProductsHasAnEnd) {
     }
   }
   const auto multiply = [&](int64_t rows, BFloat16* to) {
-    Gemm(false, true, rows, kN, kK, x.data(), kK, w.data(), kK, 0, to, kN);
+    Gemm({.b = true}, rows, kN, kK, x.data(), kK, w.data(), kK, 0, to, kN);
   };
   double before = 0;
   for (int64_t rows = 1; rows <= kShapes; ++rows) {

@@ -220,17 +220,17 @@ class HostStorage : public Storage {
 }  // namespace
 
 MemoryUse TensorMemory(Device device) {
-  if (device.type != DeviceType::kCPU) return BackendOf(device).Memory(device.index);
+  if (!device.is_cpu()) return BackendOf(device).Memory(device.index);
   return {bytes_now.load(), bytes_peak.load()};
 }
 
 void ResetPeakMemory(Device device) {
-  if (device.type != DeviceType::kCPU) return BackendOf(device).ResetPeakMemory(device.index);
+  if (!device.is_cpu()) return BackendOf(device).ResetPeakMemory(device.index);
   bytes_peak = bytes_now.load();
 }
 
 std::shared_ptr<Storage> Storage::Allocate(int64_t bytes, Device device, bool zeroed) {
-  if (device.type != DeviceType::kCPU) {
+  if (!device.is_cpu()) {
     return BackendOf(device).Allocate(bytes, device.index, zeroed);
   }
   return std::make_shared<HostStorage>(bytes, HostPool::SizeFor(bytes), zeroed);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/device_backend.h"
@@ -13,12 +14,6 @@
 #include "lathe/core/kernels/tensor_kernels.h"
 
 namespace lathe {
-namespace {
-
-constexpr Device kHost = {};
-
-}  // namespace
-
 std::string ToString(const Shape& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -104,13 +99,13 @@ void Tensor::CheckDType(DType wanted) const {
 
 void Tensor::CheckOnHost() const {
   Check(defined(), "tensor", "undefined tensor used");
-  Check(impl_->device == kHost, "tensor", "the host can't read a tensor on ",
+  Check(impl_->device.is_cpu(), "tensor", "the host can't read a tensor on ",
         lathe::ToString(impl_->device), "; copy it with To(Device{}) or ToVector()");
 }
 
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
-  if (device() != kHost) return To(kHost).ToVector<T>();
+  if (!device().is_cpu()) return To(Device{}).ToVector<T>();
   const std::span<T> span = values<T>();
   return std::vector<T>(span.begin(), span.end());
 }
@@ -129,7 +124,7 @@ LATHE_INSTANTIATE(uint8_t)
 
 double Tensor::Item() const {
   Check(numel() == 1, "tensor", "Item() needs one element but the shape is ", shape());
-  if (device() != kHost) return To(kHost).Item();
+  if (!device().is_cpu()) return To(Device{}).Item();
   return DispatchAll(dtype(), [&](auto tag) {
     return static_cast<double>(*static_cast<const decltype(tag)*>(raw_data()));
   });
@@ -196,7 +191,7 @@ Tensor Tensor::To(Device wanted) const {
 }
 
 void Tensor::Fill(double value) {
-  if (device() != kHost) {
+  if (!device().is_cpu()) {
     if (numel() > 0) DeviceKernels<TensorKernels>().fill(raw_data(), dtype(), value, numel());
     return impl_->storage->BumpVersion();
   }
@@ -226,9 +221,9 @@ void Tensor::CopyAcrossDevices(const Tensor& other) {
                                                   other.dtype(), numel());
   }
   if (dtype() != other.dtype()) return CopyFrom(other.To(dtype()));
-  if (device() == kHost) {
+  if (device().is_cpu()) {
     BackendOf(other.device()).CopyToHost(raw_data(), other.raw_data(), bytes());
-  } else if (other.device() == kHost) {
+  } else if (other.device().is_cpu()) {
     BackendOf(device()).CopyToDevice(raw_data(), other.raw_data(), bytes());
   } else {
     Check(device() == other.device(), "copy", "from ", lathe::ToString(other.device()), " to ",
@@ -239,7 +234,7 @@ void Tensor::CopyAcrossDevices(const Tensor& other) {
 
 void Tensor::CopyFrom(const Tensor& other) {
   Check(shape() == other.shape(), "copy", "expected shape ", shape(), " but got ", other.shape());
-  if (device() != kHost || other.device() != kHost) {
+  if (!device().is_cpu() || !other.device().is_cpu()) {
     CopyAcrossDevices(other);
   } else if (dtype() == other.dtype()) {
     std::memcpy(raw_data(), other.raw_data(), static_cast<size_t>(bytes()));
@@ -269,27 +264,38 @@ void Tensor::CopyFrom(const Tensor& other) {
   impl_->storage->BumpVersion();
 }
 
-void ClearStaleGrad(TensorImpl& leaf) {
-  if (!std::exchange(leaf.grad_is_stale, false)) return;
-  Tensor grad(leaf.grad);
-  if (leaf.grad_rows) {
-    for (const int32_t row : *leaf.grad_rows) grad.Slice(row, row + 1).Fill(0);
-  } else {
-    grad.Fill(0);
-  }
-  leaf.grad_rows.emplace();
+const LeafGradient& TensorImpl::gradient() const {
+  static const LeafGradient none;
+  return leaf_gradient == nullptr ? none : *leaf_gradient;
 }
 
-void ApplyGradScale(TensorImpl& leaf) {
-  const float scale = std::exchange(leaf.grad_scale, 1.0f);
-  const auto on_device = std::exchange(leaf.device_grad_scale, nullptr);
-  if (scale == 1 && on_device == nullptr) return;
-  const Tensor grad(leaf.grad);
-  if (grad.device() != kHost) {
+LeafGradient& TensorImpl::mutable_gradient() {
+  if (leaf_gradient == nullptr) leaf_gradient = std::make_unique<LeafGradient>();
+  return *leaf_gradient;
+}
+
+void ClearStaleGrad(LeafGradient& gradient) {
+  if (!std::exchange(gradient.is_stale, false)) return;
+  Tensor buffer(gradient.buffer);
+  if (gradient.rows) {
+    for (const int32_t row : *gradient.rows) buffer.Slice(row, row + 1).Fill(0);
+  } else {
+    buffer.Fill(0);
+  }
+  gradient.rows.emplace();
+}
+
+namespace {
+
+// Multiplies `grad` by `scale` and by `device_scale`, which counts as 1 if it is null.
+void Multiply(const Tensor& grad, float scale, const std::shared_ptr<TensorImpl>& device_scale) {
+  if (scale == 1 && device_scale == nullptr) return;
+  if (!grad.device().is_cpu()) {
     const auto& kernels = DeviceKernels<TensorKernels>();
     if (scale != 1) kernels.scale(grad.raw_data(), grad.dtype(), scale, grad.numel());
-    if (on_device == nullptr) return;
-    kernels.scale_by(grad.raw_data(), grad.dtype(), Tensor(on_device).data<float>(), grad.numel());
+    if (device_scale == nullptr) return;
+    kernels.scale_by(grad.raw_data(), grad.dtype(), Tensor(device_scale).data<float>(),
+                     grad.numel());
     return;
   }
   DispatchFloat(grad.dtype(), "grad", [&](auto tag) {
@@ -298,25 +304,53 @@ void ApplyGradScale(TensorImpl& leaf) {
   });
 }
 
-Tensor Tensor::grad() const {
-  if (impl_->partial_grad_hint != nullptr) {
-    throw Error(absl::StatusCode::kFailedPrecondition,
-                "[grad] this process has only its part of the gradient", impl_->partial_grad_hint);
+void CheckIsWhole(const LeafGradient& gradient) {
+  if (gradient.partial_hint == nullptr) return;
+  throw Error(absl::StatusCode::kFailedPrecondition,
+              "[grad] this process has only its part of the gradient", gradient.partial_hint);
+}
+
+}  // namespace
+
+void ApplyGradScale(LeafGradient& gradient) {
+  const float scale = std::exchange(gradient.scale, 1.0f);
+  const auto device_scale = std::exchange(gradient.device_scale, nullptr);
+  Multiply(Tensor(gradient.buffer), scale, device_scale);
+}
+
+const Tensor Tensor::grad() const {
+  const LeafGradient& gradient = impl_->gradient();
+  CheckIsWhole(gradient);
+  if (gradient.buffer == nullptr || gradient.is_stale) return {};
+  const Tensor buffer(gradient.buffer);
+  if (gradient.scale == 1 && gradient.device_scale == nullptr) return buffer;
+  const Tensor copy = buffer.Clone();
+  Multiply(copy, gradient.scale, gradient.device_scale);
+  return copy;
+}
+
+Tensor Tensor::MaterializeGrad() {
+  LeafGradient& gradient = impl_->mutable_gradient();
+  CheckIsWhole(gradient);
+  if (gradient.buffer == nullptr) {
+    const LeafMemoryScope scope(*impl_);
+    const AskedBy asked_by = AskedBy::State("gradients");
+    SetGrad(Zeros(shape(), dtype(), device()));
   }
-  Tensor grad(impl_->grad);
-  ClearStaleGrad(*impl_);
-  ApplyGradScale(*impl_);
-  impl_->grad_rows.reset();  // the caller may write anywhere
-  return grad;
+  ClearStaleGrad(gradient);
+  ApplyGradScale(gradient);
+  gradient.rows.reset();  // the caller may write anywhere
+  return Tensor(gradient.buffer);
 }
 
 void Tensor::SetGrad(const Tensor& grad) {
-  impl_->grad = grad.impl_;
-  impl_->grad_is_stale = false;
-  impl_->grad_scale = 1;
-  impl_->device_grad_scale = nullptr;
-  impl_->partial_grad_hint = nullptr;
-  impl_->grad_rows.reset();
+  LeafGradient& gradient = impl_->mutable_gradient();
+  gradient.buffer = grad.impl_;
+  gradient.is_stale = false;
+  gradient.scale = 1;
+  gradient.device_scale = nullptr;
+  gradient.partial_hint = nullptr;
+  gradient.rows.reset();
 }
 
 Tensor& Tensor::SetRequiresGrad(bool value) {

@@ -13,9 +13,7 @@
 #include <absl/container/inlined_vector.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -23,6 +21,7 @@
 
 #include "lathe/core/dtype.h"
 #include "lathe/core/error.h"
+#include "lathe/core/leaf_gradient.h"
 
 namespace lathe {
 
@@ -90,35 +89,17 @@ struct TensorImpl {
   Device device;
   bool requires_grad = false;
   std::shared_ptr<Node> producer;  // the op that computed it, while gradients are recorded
-  std::shared_ptr<TensorImpl> grad;
-  // Zeroing a gradient only sets this flag. The gradient then counts as 0, whatever its buffer
-  // holds, and the first write overwrites it. Tensor::grad() clears the buffer, so that other code
-  // never sees stale values.
-  bool grad_is_stale = false;
-  // Clipping only sets this factor: the gradient is the buffer's contents times it. Tensor::grad()
-  // multiplies.
-  float grad_scale = 1;
-  // A further factor, on the gradient's device: [] float32; null: 1.
-  std::shared_ptr<TensorImpl> device_grad_scale;
-  // If set, only a part of the buffer holds the right gradient, and Tensor::grad() throws with this
-  // hint. Code that sets the whole gradient resets it.
-  const char* partial_grad_hint = nullptr;
-  // The rows of the gradient's buffer that may differ from 0, if they are known; ascending, each
-  // once.
-  std::optional<std::vector<int32_t>> grad_rows;
   // A copy in a narrower dtype for products, and the storage version from which it was made
   // (core/ops/cast.h).
   std::shared_ptr<TensorImpl> low_precision;
   int64_t low_precision_version = -1;
-  // Called once in each backward pass, when all parts of a leaf's gradient have arrived. Each
-  // Checkpoint is a pass of its own.
-  std::function<void()> on_grad_ready;
-};
+  std::unique_ptr<LeafGradient> leaf_gradient;  // null: nothing is known of a gradient
 
-// Clears the gradient of a leaf if it is stale.
-void ClearStaleGrad(TensorImpl& leaf);
-// Multiplies the gradient's buffer by its factors, which become 1.
-void ApplyGradScale(TensorImpl& leaf);
+  // Returns what is known of the gradient: the defaults of LeafGradient if there is nothing.
+  const LeafGradient& gradient() const;
+  // The same for changes. Makes the LeafGradient if there is none.
+  LeafGradient& mutable_gradient();
+};
 
 class Tensor {
  public:
@@ -179,14 +160,19 @@ class Tensor {
   void Fill(double value);
   void CopyFrom(const Tensor& other);  // same shape; converts dtypes; any devices
 
-  // Autograd. A leaf that requires a gradient collects it in grad().
+  // Autograd. A leaf that requires a gradient collects it; grad() reads it.
   bool requires_grad() const { return impl_ != nullptr && impl_->requires_grad; }
   Tensor& SetRequiresGrad(bool value);
   bool is_leaf() const { return impl_->producer == nullptr; }
-  // Returns the gradient; undefined if there is none. The handle is valid until the optimizer's
-  // ZeroGrad or ClipGradNorm; call grad() again after them. Throws if ranks divide the optimizer's
-  // work and this rank holds only a part of the gradient (AcceleratorOptions::shard_optimizer).
-  Tensor grad() const;
+  // Returns the gradient, for reading; undefined if there is none or if it was zeroed. Changes
+  // nothing about the leaf. While a factor of ClipGradNorm is not applied, this is a copy that is
+  // multiplied by it. The handle is valid until the next backward pass, ZeroGrad or ClipGradNorm.
+  // Throws if ranks divide the optimizer's work and this rank holds only a part of the gradient
+  // (AcceleratorOptions::shard_optimizer).
+  const Tensor grad() const;
+  // Returns the gradient's own buffer, for writing. Allocates it with zeros if there is none,
+  // clears it if it was zeroed, and applies the factors of ClipGradNorm. Throws as grad() does.
+  Tensor MaterializeGrad();
   void SetGrad(const Tensor& grad);
 
   const std::shared_ptr<TensorImpl>& impl() const { return impl_; }

@@ -71,13 +71,13 @@ Accelerator::Accelerator(AcceleratorOptions options)
   }
   if (options_.deterministic) UseDeterministicGemms(true);
   if (precision == "fp16") {
-    if (device_ == Device{}) {
+    if (device_.is_cpu()) {
       throw InvalidArgument("[accelerator] mixed_precision fp16 needs a GPU, and this is the CPU",
                             "use mixed_precision bf16, which the CPU has too");
     }
     state_->scaler = std::make_shared<GradScaler>(options_.grad_scaler);
   }
-  if (device_ != Device{} && options_.step_graphs) {
+  if (!device_.is_cpu() && options_.step_graphs) {
     state_->graphs = std::make_unique<StepGraphs>(device_, state_->scaler);
   }
   state_->environment = job.environment;
@@ -100,7 +100,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
   }
   CheckSame({{"Lathe version", kVersion},
              {"program with build id", BuildId()},
-             {"device", device_ == Device{} ? "cpu" : "cuda"},
+             {"device", device_.is_cpu() ? "cpu" : "cuda"},
              {"mixed_precision", precision},
              {"gradient_accumulation_steps", std::to_string(gradient_accumulation_steps())},
              {"split_batches", options_.split_batches ? "true" : "false"},
@@ -188,7 +188,7 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   if (known == arenas.end()) arenas.push_back(arena);
   state_->shares.resize(arenas.size());
   auto& shares = state_->shares[index];
-  const bool shard = options_.shard_optimizer && use_distributed() && device_ == Device{};
+  const bool shard = options_.shard_optimizer && use_distributed() && device_.is_cpu();
   if (shard && shares == nullptr) {
     shares = std::make_shared<PresentShares>();
   }

@@ -317,7 +317,7 @@ class Accelerator {
   bool use_distributed() const { return num_processes() > 1; }
   // "NO" (one process), "MULTI_CPU" or "MULTI_GPU".
   std::string distributed_type() const {
-    return !use_distributed() ? "NO" : device_ == Device{} ? "MULTI_CPU" : "MULTI_GPU";
+    return !use_distributed() ? "NO" : device_.is_cpu() ? "MULTI_CPU" : "MULTI_GPU";
   }
   // Returns true if the present batch ends its accumulation window.
   bool sync_gradients() const;

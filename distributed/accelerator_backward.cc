@@ -172,7 +172,9 @@ void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
     if (!use_distributed()) s.CoverParameters();
     const float scale = static_cast<float>(s.window_weight / weight);
     for (const auto& arena : s.arenas) {
-      for (const auto& entry : arena->entries()) entry.parameter.tensor.impl()->grad_scale *= scale;
+      for (const auto& entry : arena->entries()) {
+        entry.parameter.tensor.impl()->mutable_gradient().scale *= scale;
+      }
     }
     s.window_weight = weight;
   }

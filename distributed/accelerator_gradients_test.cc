@@ -265,7 +265,7 @@ TEST(Accelerator, ThawedParameters) {
     accelerator.Prepare(model, frozen, optimizer);
     for (const bool thawed : {false, true, false}) {
       frozen.weight.SetRequiresGrad(thawed);
-      if (frozen.weight.grad().defined()) frozen.weight.grad().Fill(0);
+      if (frozen.weight.grad().defined()) frozen.weight.MaterializeGrad().Fill(0);
       accelerator.Backward(Add(model.Loss({env.rank}), frozen.Loss({env.rank})));
       EXPECT_NEAR(model.weight.grad().Item(), 1.5, 1e-6);
       if (thawed) {

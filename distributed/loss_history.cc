@@ -6,7 +6,7 @@
 namespace lathe {
 
 void LossHistory::Add(const Tensor& loss, double weight) {
-  if (loss.device() == Device{}) {
+  if (loss.device().is_cpu()) {
     present_.terms.push_back({weight, -1, loss.Item()});
     return;
   }

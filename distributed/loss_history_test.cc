@@ -16,7 +16,7 @@ class LossHistoryTest : public testing::Test {
     if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
   }
   static Tensor Loss(double value) { return Tensor::Full({}, value, DType::kF32, CheckedDevice()); }
-  static bool OnHost() { return CheckedDevice() == Device{}; }
+  static bool OnHost() { return CheckedDevice().is_cpu(); }
 };
 
 TEST_F(LossHistoryTest, StepsAreWeightedMeans) {

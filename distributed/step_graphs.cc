@@ -102,8 +102,8 @@ StepGraphs::StepGraphs(Device device, std::shared_ptr<GradScaler> scaler, size_t
 std::vector<StepGraphs::LeafState> StepGraphs::StatesOf(const std::vector<Parameter>& parameters) {
   std::vector<LeafState> states;
   for (const Parameter& parameter : parameters) {
-    const TensorImpl& p = *parameter.tensor.impl();
-    states.push_back({p.grad_is_stale, p.grad_rows.has_value()});
+    const LeafGradient& gradient = parameter.tensor.impl()->gradient();
+    states.push_back({gradient.is_stale, gradient.rows.has_value()});
   }
   return states;
 }
@@ -111,18 +111,18 @@ std::vector<StepGraphs::LeafState> StepGraphs::StatesOf(const std::vector<Parame
 void StepGraphs::Restore(const std::vector<Parameter>& parameters,
                          const std::vector<LeafState>& states) {
   for (size_t i = 0; i < parameters.size(); ++i) {
-    TensorImpl& p = *parameters[i].tensor.impl();
-    p.grad_is_stale = states[i].stale;
-    if (!states[i].has_rows) p.grad_rows.reset();
+    LeafGradient& gradient = parameters[i].tensor.impl()->mutable_gradient();
+    gradient.is_stale = states[i].stale;
+    if (!states[i].has_rows) gradient.rows.reset();
   }
 }
 
 std::string StepGraphs::WhyNot(const std::vector<Parameter>& parameters, const Batch& batch) {
   if (batch.step < 0) return "the batch has no step number; a prepared loader's have";
   for (const Parameter& parameter : parameters) {
-    const TensorImpl& p = *parameter.tensor.impl();
-    if (p.on_grad_ready) return "gradients are waited for";
-    if (p.grad_scale != 1 || p.device_grad_scale != nullptr) {
+    const LeafGradient& gradient = parameter.tensor.impl()->gradient();
+    if (gradient.on_ready) return "gradients are waited for";
+    if (gradient.scale != 1 || gradient.device_scale != nullptr) {
       return "gradients that are added to were clipped or scaled";
     }
   }
@@ -135,11 +135,12 @@ StepGraphs::Key StepGraphs::KeyOf(const Module& model, const std::vector<Paramet
   std::vector<bool> flags;
   for (const Parameter& parameter : parameters) {
     const TensorImpl& p = *parameter.tensor.impl();
+    const LeafGradient& gradient = p.gradient();
     for (const void* place :
-         {static_cast<const void*>(&p), Place(parameter.tensor.impl()), Place(p.grad)}) {
+         {static_cast<const void*>(&p), Place(parameter.tensor.impl()), Place(gradient.buffer)}) {
       places.push_back(place);
     }
-    for (const bool flag : {p.requires_grad, p.grad_is_stale, p.grad_rows.has_value()}) {
+    for (const bool flag : {p.requires_grad, gradient.is_stale, gradient.rows.has_value()}) {
       flags.push_back(flag);
     }
   }
@@ -234,13 +235,14 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
   entry.inputs->Fill(batch, step, grad_seed);
   Batch there = batch;
   there.inputs = entry.inputs;
+  there.notes = std::make_shared<PassNotes>();
   bool began_backward = false;
   const auto pass = [&] {
-    entry.inputs->loss_without_surplus.reset();
+    there.notes->loss_without_surplus.reset();
     const Tensor loss = forward(there);
     Check(loss.defined() && loss.ndim() == 0 && loss.dtype() == DType::kF32, "step_graphs",
           "the loss must be one float32");
-    const bool leaves_out = entry.inputs->loss_without_surplus.lock() == loss.impl();
+    const bool leaves_out = there.notes->loss_without_surplus.lock() == loss.impl();
     Check(S == B || leaves_out, "step_graphs", "the loss counts surplus sequences");
     seen.leaves_surplus_out = leaves_out;
     began_backward = true;

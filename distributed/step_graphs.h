@@ -95,7 +95,7 @@ class StepGraphs {
     bool refuses_surplus = false;     // `forward` threw an error where there was a surplus
     bool TakesSurplus() const { return leaves_surplus_out && !refuses_surplus; }
   };
-  // The state of a gradient besides its buffer (core/tensor.h).
+  // The state of a gradient besides its buffer (core/leaf_gradient.h).
   struct LeafState {
     bool stale, has_rows;
   };

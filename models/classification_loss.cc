@@ -17,7 +17,7 @@ Tensor LossOf(const std::string& type, const Tensor& logits, const Batch& batch)
           "single_label_classification needs integer labels of shape [B] but got ",
           ToString(labels.dtype()), " ", labels.shape());
     // On a device nothing checks the labels, so this checks the host's.
-    if (logits.device() != Device{}) CheckLabels(labels.To(DType::kI64), logits.dim(1));
+    if (!logits.device().is_cpu()) CheckLabels(labels.To(DType::kI64), logits.dim(1));
     return CrossEntropy(logits, there.To(DType::kI64).To(logits.device()));
   }
   Check(IsFloating(labels.dtype()), "loss", type, " needs floating labels but got ",
@@ -45,7 +45,7 @@ Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedCo
     config.json()["problem_type"] = type;
   }
   const Tensor loss = LossOf(type, logits, batch);
-  if (batch.inputs != nullptr) batch.inputs->loss_without_surplus = loss.impl();
+  if (batch.notes != nullptr) batch.notes->loss_without_surplus = loss.impl();
   return loss;
 }
 

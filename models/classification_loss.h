@@ -17,6 +17,8 @@ namespace lathe {
 // Regression uses the mean squared error. single_label_classification uses the cross-entropy over
 // labels that are not -100. multi_label_classification uses the binary cross-entropy with logits,
 // its mean over batch and labels.
+//
+// The loss leaves out the surplus sequences of Batch::inputs, and is noted so in Batch::notes.
 Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config);
 
 }  // namespace lathe

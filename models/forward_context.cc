@@ -49,7 +49,7 @@ nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device d
   if (batch.inputs != nullptr && batch.inputs->input_ids.device() == device) {
     return OnDevice(*batch.inputs);
   }
-  if (device == Device{}) return OnHost(batch, rows, step);
+  if (device.is_cpu()) return OnHost(batch, rows, step);
   return OnDevice(PackedInputs::Make(batch, rows, device, step));
 }
 

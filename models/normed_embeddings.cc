@@ -28,7 +28,7 @@ Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& c
   const int32_t last = *std::max_element(positions.begin(), positions.end());
   Check(last < num_positions, model_, "a sequence reaches position ", last,
         " but the model's max_position_embeddings is ", num_positions);
-  if (device() != Device{}) {  // a device's kernels don't check ids
+  if (!device().is_cpu()) {  // a device's kernels don't check ids
     CheckEmbeddingIds(batch.input_ids, options_.vocab_size, 0);
     CheckEmbeddingIds(batch.token_type_ids, options_.type_vocab_size, 1);
   }

@@ -15,7 +15,7 @@ int64_t DeviceRows(int64_t tokens) {
 }
 
 int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
-  if (device != Device{}) return DeviceRows(tokens);
+  if (!device.is_cpu()) return DeviceRows(tokens);
   return FullSpeedRows(tokens, compute_dtype);
 }
 

@@ -45,8 +45,8 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
   arena->values_ =
       CommonBuffer(arena->entries_, size, [](const TensorImpl& impl) { return &impl; });
   if (arena->values_.defined()) {
-    arena->grads_ =
-        CommonBuffer(arena->entries_, size, [](const TensorImpl& impl) { return impl.grad.get(); });
+    arena->grads_ = CommonBuffer(
+        arena->entries_, size, [](const TensorImpl& impl) { return impl.gradient().buffer.get(); });
     return arena;
   }
   const Device device = parameters[0].tensor.device();
@@ -72,16 +72,18 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
 
 const Tensor& ParameterArena::grads() {
   GradsToRead();
-  for (const Entry& entry : entries_) entry.parameter.tensor.grad();  // forgets the rows
+  for (const Entry& entry : entries_) {
+    Tensor(entry.parameter.tensor).MaterializeGrad();  // forgets the rows
+  }
   return grads_;
 }
 
 const Tensor& ParameterArena::GradsToRead(bool scaled) {
   Reattach();
   for (const Entry& entry : entries_) {
-    TensorImpl& p = *entry.parameter.tensor.impl();
-    ClearStaleGrad(p);
-    if (scaled) ApplyGradScale(p);
+    LeafGradient& gradient = entry.parameter.tensor.impl()->mutable_gradient();
+    ClearStaleGrad(gradient);
+    if (scaled) ApplyGradScale(gradient);
   }
   return grads_;
 }
@@ -94,17 +96,17 @@ const Tensor& ParameterArena::RawGrads() {
 void ParameterArena::ZeroGrads() {
   Reattach();
   for (const Entry& entry : entries_) {
-    TensorImpl& p = *entry.parameter.tensor.impl();
-    p.grad_is_stale = true;
-    p.grad_scale = 1;
-    p.device_grad_scale = nullptr;
-    p.partial_grad_hint = nullptr;
+    LeafGradient& gradient = entry.parameter.tensor.impl()->mutable_gradient();
+    gradient.is_stale = true;
+    gradient.scale = 1;
+    gradient.device_scale = nullptr;
+    gradient.partial_hint = nullptr;
   }
 }
 
 bool ParameterArena::has_partial_grads() const {
   return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-    return entry.parameter.tensor.impl()->partial_grad_hint != nullptr;
+    return entry.parameter.tensor.impl()->gradient().partial_hint != nullptr;
   });
 }
 
@@ -150,15 +152,17 @@ void ParameterArena::Reattach() {
                             "make optimizers after Initialize and LoadWeights, and give each "
                             "parameter to one of them");
     }
-    if (impl.grad == nullptr) {
+    const TensorImpl* const buffer = impl.gradient().buffer.get();
+    if (buffer != nullptr && buffer->storage == storage && buffer->offset == entry.offset) continue;
+    const Tensor own = p.grad();
+    if (!own.defined()) {
       arriving.emplace_back(&entry, Tensor());
-    } else if (impl.grad->storage != storage || impl.grad->offset != entry.offset) {
-      const Tensor own = p.grad();
+    } else {
       Check(own.shape() == p.shape(), "arena", "the gradient of parameter ", entry.parameter.name,
             " must have shape ", p.shape(), " but has ", own.shape());
       // Copy a gradient that lies in another parameter's part of the arena: that part may be
       // overwritten first.
-      arriving.emplace_back(&entry, impl.grad->storage == storage ? own.Clone() : own);
+      arriving.emplace_back(&entry, own.impl()->storage == storage ? own.Clone() : own);
     }
   }
   for (const auto& [entry, own] : arriving) {
@@ -166,8 +170,8 @@ void ParameterArena::Reattach() {
     if (own.defined()) view.CopyFrom(own);
     p.SetGrad(view);
     if (own.defined()) continue;
-    p.impl()->grad_is_stale = true;
-    if (fresh) p.impl()->grad_rows.emplace();  // there is nothing to clear
+    p.impl()->mutable_gradient().is_stale = true;
+    if (fresh) p.impl()->mutable_gradient().rows.emplace();  // there is nothing to clear
   }
 }
 

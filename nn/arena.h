@@ -2,10 +2,10 @@
 //
 // Each parameter's tensor becomes a view into it. So the global norm is one reduction, and an
 // optimizer step is one pass. Zeroing gradients costs almost nothing: it only marks them as stale
-// (core/tensor.h), and the next backward pass overwrites them. A table in which few rows have
-// gradients is cleared row by row. Parameters lie in the reverse order of registration, so that
-// gradients that are ready first lie first. Each starts at a multiple of 16 elements; the gaps stay
-// 0.
+// (core/leaf_gradient.h), and the next backward pass overwrites them. A table in which few rows
+// have gradients is cleared row by row. Parameters lie in the reverse order of registration, so
+// that gradients that are ready first lie first. Each starts at a multiple of 16 elements; the gaps
+// stay 0.
 #pragma once
 
 #include <memory>
@@ -35,11 +35,11 @@ class ParameterArena {
   // [n] float32; allocated and zeroed on first use. Throws as Tensor::grad() does.
   const Tensor& grads();
   // The same for callers that don't write: what is known of rows without gradient stays known. With
-  // `scaled` false, the caller multiplies by each parameter's grad_scale itself. Does not throw if
-  // this rank has only a part of the gradients: see has_partial_grads().
+  // `scaled` false, the caller multiplies by each parameter's LeafGradient::scale itself. Does not
+  // throw if this rank has only a part of the gradients: see has_partial_grads().
   const Tensor& GradsToRead(bool scaled = true);
-  // The same for callers that handle stale gradients, factors and rows (core/tensor.h) themselves:
-  // returns the buffer as it is.
+  // The same for callers that handle stale gradients, factors and rows (core/leaf_gradient.h)
+  // themselves: returns the buffer as it is.
   const Tensor& RawGrads();
   void ZeroGrads();
   bool has_partial_grads() const;

@@ -40,7 +40,7 @@ void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name
     tensor.Fill(init.kind == Init::Kind::kOnes ? 1 : 0);
     return;
   }
-  if (tensor.device() != Device{}) {
+  if (!tensor.device().is_cpu()) {
     Tensor drawn = Tensor::Empty(tensor.shape(), tensor.dtype());
     Fill(drawn, init, seed, name);
     return tensor.CopyFrom(drawn);

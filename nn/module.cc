@@ -65,7 +65,7 @@ void Module::To(Device device) {
       impl.storage = there;
     }
     const AskedBy asked_by = AskedBy::State("gradients");
-    const Tensor grad = impl.grad == nullptr || impl.grad_is_stale ? Tensor() : p.tensor.grad();
+    const Tensor grad = p.tensor.grad();
     Tensor(p.tensor).SetGrad(grad.defined() ? grad.To(device) : grad);
     impl.device = device;
     impl.low_precision = nullptr;

@@ -130,10 +130,11 @@ TEST(Arena, KeepsValuesAndGradientsOfAllocatedParameters) {
   network.second->bias.SetGrad(Tensor::Full({2}, 4));
   EXPECT_EQ(part->grads().data<float>()[part->entries()[0].offset], 4);
   part->ZeroGrads();
-  EXPECT_EQ(network.second->bias.grad().ToVector<float>(), (Floats{0, 0}));
+  EXPECT_FALSE(network.second->bias.grad().defined());
+  EXPECT_EQ(network.second->bias.MaterializeGrad().ToVector<float>(), (Floats{0, 0}));
 }
 
-// Zeroing only marks gradients as stale. Code that reads them or adds to them finds zeros all the
+// Zeroing only marks gradients as stale. Code that needs them or adds to them finds zeros all the
 // same.
 TEST(Arena, ZeroedGradientsAreZeroForEverybody) {
   const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3});
@@ -152,7 +153,7 @@ TEST(Arena, ZeroedGradientsAreZeroForEverybody) {
   EXPECT_EQ(layer.weight.grad().ToVector<float>(), once);
   EXPECT_EQ(layer.bias.grad().ToVector<float>(), (Floats{2, 2}));
   arena->ZeroGrads();
-  EXPECT_EQ(layer.weight.grad().ToVector<float>(), Floats(6, 0));
+  EXPECT_EQ(layer.weight.MaterializeGrad().ToVector<float>(), Floats(6, 0));
   arena->ZeroGrads();
   for (const float g : arena->grads().ToVector<float>()) EXPECT_EQ(g, 0);
   arena->ZeroGrads();
@@ -164,13 +165,11 @@ TEST(Arena, RowsWithoutGradientAreKnown) {
   nn::Embedding table(10, 2, 0.02);
   table.Initialize(7);
   const auto arena = ParameterArena::Of(table.Parameters());
-  const auto rows = [&] { return table.weight.impl()->grad_rows; };
+  const auto rows = [&] { return table.weight.impl()->gradient().rows; };
   const auto pass = [&](const std::vector<int32_t>& ids) {
     Backward(Sum(EmbeddingSum({Tensor::FromVector(ids)}, {table.weight})));
   };
-  const auto grad_of = [&] {  // without Tensor::grad(), which forgets the rows
-    return Tensor(table.weight.impl()->grad).ToVector<float>();
-  };
+  const auto grad_of = [&] { return table.weight.grad().ToVector<float>(); };
   arena->GradsToRead();
   EXPECT_EQ(rows(), std::vector<int32_t>{});
   pass({1, 4});
@@ -197,6 +196,8 @@ TEST(Arena, RowsWithoutGradientAreKnown) {
   pass({9});
   EXPECT_EQ(rows(), std::vector<int32_t>{9});
   EXPECT_EQ(table.weight.grad().data<float>()[18], 1);
+  EXPECT_EQ(rows(), std::vector<int32_t>{9});  // reading changes nothing
+  EXPECT_EQ(table.weight.MaterializeGrad().data<float>()[18], 1);
   EXPECT_EQ(rows(), std::nullopt);  // the caller may write anywhere
   pass({9});
   EXPECT_EQ(table.weight.grad().data<float>()[18], 2);

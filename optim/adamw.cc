@@ -89,11 +89,11 @@ void AdamW::AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed
   const Range& range = ranges_[i];
   const ElementRange all = {range.begin, range.begin + range.parameter.numel()};
   // A factor that is not finite turns gradients of 0 into NaN, in all rows that a block touches.
-  any_row_[i] = any_row_[i] || !marked || !std::isfinite(range.parameter.impl()->grad_scale);
+  any_row_[i] = any_row_[i] || !marked || !std::isfinite(range.parameter.impl()->gradient().scale);
   if (any_row_[i]) return changed.push_back(all);
   const int64_t width = range.parameter.numel() / range.parameter.dim(0);
   rows_[i].resize(static_cast<size_t>(range.parameter.dim(0)));
-  for (const int32_t row : *range.parameter.impl()->grad_rows) {
+  for (const int32_t row : *range.parameter.impl()->gradient().rows) {
     rows_[i][static_cast<size_t>(row)] = true;
   }
   for (size_t row = 0; row < rows_[i].size(); ++row) {
@@ -107,101 +107,120 @@ void AdamW::AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed
   }
 }
 
+void AdamW::AllocateState() {
+  if (exp_avg_.defined()) return;
+  exp_avg_ = arena_->NewBuffer();
+  exp_avg_sq_ = arena_->NewBuffer();
+  for (const Range& range : ranges_) active_.emplace_back(Blocks(range.own));
+  any_row_.assign(ranges_.size(), false);
+  rows_.resize(ranges_.size());
+}
+
+void AdamW::UpdateThere() {
+  // If the model comes back to the host, the moments of any block may differ from 0.
+  for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
+  UpdateOnDevice({.rule = {.adamw = true, .beta1 = options_.beta1, .beta2 = options_.beta2},
+                  .adamw = {.rest1 = static_cast<float>(1 - options_.beta1),
+                            .beta2 = static_cast<float>(options_.beta2),
+                            .rest2 = static_cast<float>(1 - options_.beta2),
+                            .eps = static_cast<float>(options_.eps)},
+                  .m = exp_avg_,
+                  .v = exp_avg_sq_});
+}
+
+// Appends the parts of the update of range i to `parts`. `narrow`: the parameter's bfloat16 copy,
+// which the update writes too, or null.
+void AdamW::AddParts(size_t i, const float* grads, BFloat16* narrow,
+                     std::vector<cpu::AdamWPart>& parts, std::vector<ElementRange>& changed) {
+  const Range& range = ranges_[i];
+  const LeafGradient& gradient = range.parameter.impl()->gradient();
+  const double t = static_cast<double>(++steps_.data<int64_t>()[i]);
+  const double rate = lr(range.group);
+  const float decay = static_cast<float>(1 - rate * weight_decay_[range.group]);
+  // A block of a parameter that never had a gradient stays as it is, unless it decays. Rows of
+  // words that never came up are an example.
+  const bool passes_over = decay == 1 && options_.eps > 0;
+  if (!passes_over) std::fill(active_[i].begin(), active_[i].end(), 1);
+  const int64_t range_end = range.begin + range.parameter.numel();  // without the gap after it
+  const bool marked = passes_over && gradient.rows.has_value();
+  if (marked) {
+    const int64_t width = range.parameter.numel() / range.parameter.dim(0);
+    MarkRows(active_[i], range.own, range.begin, width, *gradient.rows);
+  }
+  if (shared_update_.adopted() != nullptr) AddChanged(i, marked, changed);
+  const cpu::AdamWStep step = {
+      .decay = decay,
+      .beta2 = static_cast<float>(options_.beta2),
+      .rest1 = static_cast<float>(1 - options_.beta1),
+      .rest2 = static_cast<float>(1 - options_.beta2),
+      .step_size = static_cast<float>(rate / (1 - std::pow(options_.beta1, t))),
+      .inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t))),
+      .eps = static_cast<float>(options_.eps),
+      .grad_scale = gradient.scale};
+  float* const values = arena_->values().data<float>();
+  uint8_t* active = active_[i].data();
+  for (const ElementRange& own : range.own) {
+    parts.push_back({.p = values + own.begin,
+                     .m = exp_avg_.data<float>() + own.begin,
+                     .v = exp_avg_sq_.data<float>() + own.begin,
+                     .narrow = narrow == nullptr ? nullptr : narrow + (own.begin - range.begin),
+                     .active = active,
+                     .marked = marked,
+                     .g = grads + own.begin,
+                     .n = std::min(own.end, range_end) - own.begin,
+                     .step = step});
+    active += Blocks(own);
+  }
+}
+
 void AdamW::UpdateParameters() {
+  AllocateState();
   const Tensor& values = arena_->values();
-  if (!exp_avg_.defined()) {
-    exp_avg_ = arena_->NewBuffer();
-    exp_avg_sq_ = arena_->NewBuffer();
-    for (const Range& range : ranges_) active_.emplace_back(Blocks(range.own));
-    any_row_.assign(ranges_.size(), false);
-    rows_.resize(ranges_.size());
-  }
-  if (values.device() != Device{}) {
-    // If the model comes back to the host, the moments of any block may differ from 0.
-    for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
-    return UpdateOnDevice(
-        {.rule = {.adamw = true, .beta1 = options_.beta1, .beta2 = options_.beta2},
-         .adamw = {.rest1 = static_cast<float>(1 - options_.beta1),
-                   .beta2 = static_cast<float>(options_.beta2),
-                   .rest2 = static_cast<float>(1 - options_.beta2),
-                   .eps = static_cast<float>(options_.eps)},
-         .m = exp_avg_,
-         .v = exp_avg_sq_});
-  }
-  const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);
-  int64_t* const steps = steps_.data<int64_t>();
+  if (!values.device().is_cpu()) return UpdateThere();
+  const float* const grads = arena_->GradsToRead(/*scaled=*/false).data<float>();
   std::vector<cpu::AdamWPart> parts;
   const int64_t version = values.impl()->storage->version();
   std::vector<const Range*> narrowed;  // the update keeps their bfloat16 copies current
   std::vector<TensorImpl*> unchanged;  // frozen, so their low-precision copies stay current
   std::vector<ElementRange> changed;
   for (size_t i = 0; i < ranges_.size(); ++i) {
-    const Range& range = ranges_[i];
-    if (!range.parameter.requires_grad()) {
-      if (range.parameter.impl()->low_precision_version == version)
-        unchanged.push_back(range.parameter.impl().get());
+    TensorImpl& parameter = *ranges_[i].parameter.impl();
+    const bool is_current = parameter.low_precision_version == version;
+    if (!parameter.requires_grad) {
+      if (is_current) unchanged.push_back(&parameter);
       continue;
     }
-    const double t = static_cast<double>(++steps[i]);
-    const double lr = lr_[range.group];
-    TensorImpl& parameter = *range.parameter.impl();
     BFloat16* narrow = nullptr;
     if (parameter.low_precision != nullptr && parameter.low_precision->dtype == DType::kBF16) {
-      const bool is_current = parameter.low_precision_version == version;
       // Other ranks may rely on this rank to write its part of a shared copy.
       if (is_current || parameter.low_precision->storage->is_shared())
         narrow = Tensor(parameter.low_precision).data<BFloat16>();
-      if (is_current) narrowed.push_back(&range);
+      if (is_current) narrowed.push_back(&ranges_[i]);
     }
-    const float decay = static_cast<float>(1 - lr * weight_decay_[range.group]);
-    // A block of a parameter that never had a gradient stays as it is, unless it decays. Rows of
-    // words that never came up are an example.
-    const bool passes_over = decay == 1 && options_.eps > 0;
-    if (!passes_over) std::fill(active_[i].begin(), active_[i].end(), 1);
-    const int64_t range_end = range.begin + range.parameter.numel();  // without the gap after it
-    const bool marked = passes_over && parameter.grad_rows.has_value();
-    if (marked) {
-      const int64_t width = range.parameter.numel() / range.parameter.dim(0);
-      MarkRows(active_[i], range.own, range.begin, width, *parameter.grad_rows);
-    }
-    if (shares_ != nullptr) AddChanged(i, marked, changed);
-    const cpu::AdamWStep step = {
-        .decay = decay,
-        .beta2 = static_cast<float>(options_.beta2),
-        .rest1 = static_cast<float>(1 - options_.beta1),
-        .rest2 = static_cast<float>(1 - options_.beta2),
-        .step_size = static_cast<float>(lr / (1 - std::pow(options_.beta1, t))),
-        .inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t))),
-        .eps = static_cast<float>(options_.eps),
-        .grad_scale = parameter.grad_scale};
-    uint8_t* active = active_[i].data();
-    for (const ElementRange& own : range.own) {
-      parts.push_back({.p = values.data<float>() + own.begin,
-                       .m = exp_avg_.data<float>() + own.begin,
-                       .v = exp_avg_sq_.data<float>() + own.begin,
-                       .narrow = narrow == nullptr ? nullptr : narrow + (own.begin - range.begin),
-                       .active = active,
-                       .marked = marked,
-                       .g = grads.data<float>() + own.begin,
-                       .n = std::min(own.end, range_end) - own.begin,
-                       .step = step});
-      active += Blocks(own);
-    }
+    AddParts(i, grads, narrow, parts, changed);
   }
   cpu::Kernels<cpu::OptimizerKernels>().adamw(parts.data(), std::ssize(parts));
   GatherUpdates(changed);
   values.impl()->storage->BumpVersion();
-  for (TensorImpl* parameter : unchanged)
-    parameter->low_precision_version = values.impl()->storage->version();
+  const int64_t now = values.impl()->storage->version();
+  for (TensorImpl* parameter : unchanged) parameter->low_precision_version = now;
   for (const Range* range : narrowed) {
-    TensorImpl& parameter = *range->parameter.impl();
-    parameter.low_precision_version = values.impl()->storage->version();
-    if (shares_ == nullptr || parameter.low_precision->storage->is_shared()) continue;
-    BFloat16* const narrow = Tensor(parameter.low_precision).data<BFloat16>();
-    const ElementRange all = {range->begin, range->begin + range->parameter.numel()};
-    for (const ElementRange& other : Within(all, shares_->others)) {
-      Narrow(narrow + (other.begin - all.begin), values.data<float>() + other.begin, other.size());
-    }
+    range->parameter.impl()->low_precision_version = now;
+    NarrowOthers(*range);
+  }
+}
+
+// Writes the other ranks' elements of a parameter's bfloat16 copy, which the update left out. A
+// shared copy has them already.
+void AdamW::NarrowOthers(const Range& range) {
+  const TensorImpl& parameter = *range.parameter.impl();
+  const UpdateShares* const shares = shared_update_.adopted();
+  if (shares == nullptr || parameter.low_precision->storage->is_shared()) return;
+  BFloat16* const narrow = Tensor(parameter.low_precision).data<BFloat16>();
+  const float* const values = arena_->values().data<float>();
+  const ElementRange all = {range.begin, range.begin + range.parameter.numel()};
+  for (const ElementRange& other : Within(all, shares->others)) {
+    Narrow(narrow + (other.begin - all.begin), values + other.begin, other.size());
   }
 }
 

@@ -31,14 +31,16 @@ float* DataOrNull(const Tensor& tensor) {
 
 Tensor CommonGradScale(ParameterArena& arena) {
   const auto& entries = arena.entries();
-  const TensorImpl& first = *entries[0].parameter.tensor.impl();
+  const LeafGradient& first = entries[0].parameter.tensor.impl()->gradient();
   const bool same =
       std::all_of(entries.begin(), entries.end(), [&](const ParameterArena::Entry& entry) {
-        const TensorImpl& p = *entry.parameter.tensor.impl();
-        return p.grad_scale == 1 && p.device_grad_scale == first.device_grad_scale;
+        const LeafGradient& gradient = entry.parameter.tensor.impl()->gradient();
+        return gradient.scale == 1 && gradient.device_scale == first.device_scale;
       });
-  if (same) return Tensor(first.device_grad_scale);
-  for (const ParameterArena::Entry& entry : entries) ApplyGradScale(*entry.parameter.tensor.impl());
+  if (same) return Tensor(first.device_scale);
+  for (const ParameterArena::Entry& entry : entries) {
+    ApplyGradScale(entry.parameter.tensor.impl()->mutable_gradient());
+  }
   return {};
 }
 
@@ -110,7 +112,7 @@ Tensor DeviceUpdater::Clip(ParameterArena& arena, double max_norm, const Tensor&
                    .latch = DataOrNull(latch),
                    .scaler = scaler};
   for (const ParameterArena::Entry& entry : arena.entries()) {
-    entry.parameter.tensor.impl()->device_grad_scale = factor_.impl();
+    entry.parameter.tensor.impl()->mutable_gradient().device_scale = factor_.impl();
   }
   return results;
 }

@@ -66,7 +66,7 @@ void GradScaler::BeginPass() {
 }
 
 void GradScaler::ScaleSeed(Tensor seed) {
-  if (seed.device() != Device{}) {
+  if (!seed.device().is_cpu()) {
     ScalerState* const state = StateOn(seed.device());
     const ScalerRule rule = {.growth_factor = static_cast<float>(options_.growth_factor),
                              .backoff_factor = static_cast<float>(options_.backoff_factor),

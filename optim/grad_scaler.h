@@ -61,7 +61,7 @@ class GradScaler {
   void Update(bool found_inf);
 
  private:
-  friend class Optimizer;
+  friend class GradUnscaler;
   // Records a step on the host. found_inf: the step is skipped.
   void StepIsDue(bool found_inf);
   // Moves the state to `device` unless it is there, and returns it.

@@ -32,6 +32,12 @@ std::vector<Parameter> InArenaOrder(const std::vector<ParameterGroup>& groups) {
   return all;
 }
 
+std::vector<double> RatesOf(const std::vector<ParameterGroup>& groups, double default_lr) {
+  std::vector<double> rates;
+  for (const ParameterGroup& group : groups) rates.push_back(group.lr < 0 ? default_lr : group.lr);
+  return rates;
+}
+
 // Throws if this rank has only a part of the gradients and the optimizer doesn't share out its
 // update.
 void CheckHasGrads(Optimizer& optimizer) {
@@ -54,21 +60,20 @@ std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters
 }
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
-                     double default_weight_decay) {
+                     double default_weight_decay)
+    : ledger_(RatesOf(groups, default_lr)) {
   Check(default_lr >= 0, "optimizer", "lr must be at least 0 but is ", default_lr);
   Check(default_weight_decay >= 0, "optimizer", "weight_decay must be at least 0 but is ",
         default_weight_decay);
   std::map<const TensorImpl*, int> group_of;
   for (size_t g = 0; g < groups.size(); ++g) {
     const ParameterGroup& group = groups[g];
-    lr_.push_back(group.lr < 0 ? default_lr : group.lr);
     weight_decay_.push_back(group.weight_decay < 0 ? default_weight_decay : group.weight_decay);
     for (const Parameter& parameter : group.parameters) {
       Check(group_of.emplace(parameter.tensor.impl().get(), static_cast<int>(g)).second,
             "optimizer", "parameter ", parameter.name, " is given twice");
     }
   }
-  initial_lr_ = used_lr_ = lr_;
   Check(!group_of.empty(), "optimizer", "no parameters");
   for (const ParameterGroup& group : groups) {
     for (const Parameter& parameter : group.parameters) {
@@ -105,10 +110,6 @@ NamedSettings Optimizer::Settings() const {
   return settings;
 }
 
-void Optimizer::ShareUpdates(std::shared_ptr<const PresentShares> shares) {
-  present_shares_ = std::move(shares);
-}
-
 void Optimizer::Step() {
   if (!may_step()) return;
   try {
@@ -126,41 +127,38 @@ void Optimizer::MakeStep() {
   const AskedBy asked_by = AskedBy::State("optimizer state");
   AdoptShares();
   const Device device = arena_->values().device();
-  Check(shares_ == nullptr || device == Device{}, "optimizer",
+  Check(shared_update_.adopted() == nullptr || device.is_cpu(), "optimizer",
         "updates are shared out among processes on the CPU only");
   CheckOneUpdates();
-  const bool decided_there = scaler_ != nullptr && device != Device{};
+  const bool scaled = grad_scaler() != nullptr;
+  const bool decided_there = scaled && !device.is_cpu();
   if (decided_there) {
     Unscale();
   } else {
-    Settle();
-    used_lr_ = lr_;
-    step_was_skipped_ = false;
+    ledger_.BeginStep();
   }
-  if (scaler_ != nullptr && !decided_there) {
+  if (scaled && !decided_there) {
     UnscaleGrads();
-    // found_inf_ is undefined as long as no backward pass has been scaled.
-    step_was_skipped_ = found_inf_.defined() && found_inf_.Item() != 0;
-    scaler_->StepIsDue(step_was_skipped_);
-    if (step_was_skipped_) return;
+    const bool skipped = unscaler_.found_inf();
+    if (skipped) ledger_.SkipStep();
+    unscaler_.StepIsDue(skipped);
+    if (skipped) return;
   }
   for (Tensor* buffer : StateBuffers()) {
     if (buffer->defined()) *buffer = buffer->To(device);  // the model may have moved since
   }
   steps_ = steps_.To(device);
-  step_is_half_done_ = shares_ != nullptr;
-  if (device == Device{}) ++step_count_;
-  // In shared memory ranks change each other's parameters, so all must have come this far.
-  if (arena_->values().impl()->storage->is_shared()) shares_->wait();
+  if (device.is_cpu()) ledger_.TakeStep();
+  shared_update_.Begin(arena_->values());
   UpdateParameters();
-  step_is_half_done_ = false;
+  shared_update_.End();
 }
 
 // Throws if the parameters lie in memory that ranks share, and more than one rank would update some
 // of them.
 void Optimizer::CheckOneUpdates() const {
   if (!arena_->values().impl()->storage->is_shared()) return;
-  if (shares_ == nullptr) {
+  if (shared_update_.adopted() == nullptr) {
     throw Error(
         absl::StatusCode::kFailedPrecondition,
         "[optimizer] the parameters lie in memory that several processes share, and each would "
@@ -170,7 +168,8 @@ void Optimizer::CheckOneUpdates() const {
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Tensor& p = ranges_[i].parameter;
     if (!p.requires_grad()) continue;
-    if (Without({ranges_[i].begin, ranges_[i].begin + p.numel()}, shares_->parts).empty()) continue;
+    const ElementRange all = {ranges_[i].begin, ranges_[i].begin + p.numel()};
+    if (Without(all, shared_update_.adopted()->parts).empty()) continue;
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "[optimizer] parameter " + arena_->entries()[i].parameter.name +
                     " was frozen in the last Backward, and several processes would update it",
@@ -180,27 +179,20 @@ void Optimizer::CheckOneUpdates() const {
 
 void Optimizer::ZeroGrad() {
   if (!may_step()) return;
-  if (scaler_ != nullptr) scaler_->unscaled_ = false;
+  unscaler_.Zeroed();
   arena_->ZeroGrads();
 }
 
 void Optimizer::Unscale() {
-  if (scaler_ == nullptr || unscaled_pass_ == scaler_->num_passes_) return;
+  if (!unscaler_.IsDue()) return;
   CheckHasGrads(*this);
   Check(shares() == nullptr, "grad_scaler", "updates are shared out among processes");
-  if (arena_->values().device() != Device{}) {
-    Updater().Unscale(*arena_, Scaler());
+  if (arena_->values().device().is_cpu()) {
+    unscaler_.DivideOnHost(*arena_);
   } else {
-    const Tensor& grads = arena_->GradsToRead(/*scaled=*/false);  // rows of zeros stay zero
-    found_inf_ = Tensor::Zeros({}, DType::kF32);
-    const float inverse = 1 / scaler_->scale();
-    for (float& g : grads.values<float>()) {
-      g *= inverse;
-      if (!std::isfinite(g)) found_inf_.Fill(1);
-    }
+    Updater().Unscale(*arena_, Scaler());
   }
-  unscaled_pass_ = scaler_->num_passes_;
-  scaler_->unscaled_ = true;
+  unscaler_.Divided();
 }
 
 void Optimizer::UnscaleGrads() {
@@ -208,31 +200,13 @@ void Optimizer::UnscaleGrads() {
   if (updater_ != nullptr) updater_->Queue();
 }
 
-// Makes `own` follow the present shares. First every rank gets the moments that other ranks have
-// kept for their old parts.
+// Makes `own` follow the present shares.
 void Optimizer::AdoptShares() {
-  std::shared_ptr<const UpdateShares> now =
-      present_shares_ == nullptr ? nullptr : present_shares_->now;
-  if (now == shares_) return;
-  if (shares_ != nullptr) {
-    for (Tensor* buffer : StateBuffers()) {
-      if (buffer->defined()) shares_->gather(buffer->values<float>(), {Everything()});
-    }
-  }
-  shares_ = std::move(now);
+  if (!shared_update_.Adopt(StateBuffers())) return;
   for (size_t i = 0; i < ranges_.size(); ++i) {
-    const ElementRange whole = {ranges_[i].begin, ranges_[i].end};
-    std::vector<ElementRange> own = {whole};
-    if (shares_ != nullptr) own = Without(whole, shares_->others);
+    const std::vector<ElementRange> own = shared_update_.Own({ranges_[i].begin, ranges_[i].end});
     if (std::exchange(ranges_[i].own, own) != own) OnNewOwn(i);
   }
-}
-
-void Optimizer::GatherUpdates(const std::vector<ElementRange>& changed) {
-  if (shares_ == nullptr) return;
-  const Tensor& values = arena_->values();
-  if (values.impl()->storage->is_shared()) return shares_->wait();
-  shares_->gather(values.values<float>(), changed);
 }
 
 namespace {
@@ -247,7 +221,7 @@ class GradStretches {
       const Tensor& p = entry.parameter.tensor;
       const ElementRange all = {entry.offset, entry.offset + p.numel()};
       // Leaves out rows that are known to be 0.
-      if (const auto& rows = p.impl()->grad_rows) {
+      if (const auto& rows = p.impl()->gradient().rows) {
         const int64_t width = p.numel() / p.dim(0);
         for (const int32_t row : *rows)
           Add({all.begin + row * width, all.begin + (row + 1) * width});
@@ -287,7 +261,7 @@ class GradStretches {
   std::vector<cpu::Stretch> stretches_;
 };
 
-bool OnDevice(Optimizer& optimizer) { return optimizer.arena().values().device() != Device{}; }
+bool OnDevice(Optimizer& optimizer) { return !optimizer.arena().values().device().is_cpu(); }
 
 float NormOf(Optimizer& optimizer) {
   CheckHasGrads(optimizer);
@@ -317,7 +291,7 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   // gradients NaN, so that nobody takes them for clipped.
   if (!(ratio >= 1)) {
     for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
-      entry.parameter.tensor.impl()->grad_scale = ratio;
+      entry.parameter.tensor.impl()->mutable_gradient().scale = ratio;
     }
   }
   return Tensor::Full({}, norm);

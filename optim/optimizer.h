@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,20 +14,18 @@
 #include "lathe/nn/arena.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
-#include "lathe/optim/update_shares.h"
+#include "lathe/optim/grad_unscaler.h"
+#include "lathe/optim/shared_update.h"
+#include "lathe/optim/step_ledger.h"
 
 namespace lathe {
 
+namespace cpu {
+struct AdamWPart;
+}
 class DeviceUpdater;
 struct DeviceMethod;
 struct UpdateGraphStatistics;
-struct ScaledSteps;
-
-// Learning rates as a function of the schedule's step, and the present step.
-struct RateSchedule {
-  std::function<double(int group, int64_t step)> rate;
-  int64_t step = 0;
-};
 
 // A set of parameters with their own learning rate and weight decay.
 struct ParameterGroup {
@@ -62,36 +59,37 @@ class Optimizer {
   // host doesn't wait to learn which steps were skipped; functions marked with (*) wait when
   // called.
   void UseGradScaler(std::shared_ptr<GradScaler> scaler);
-  const std::shared_ptr<GradScaler>& grad_scaler() const { return scaler_; }
+  const std::shared_ptr<GradScaler>& grad_scaler() const { return unscaler_.scaler(); }
   // Divides the gradients by the scaler's scale, at most once per step. Does nothing without a
   // scaler.
   void UnscaleGrads();
   // True if the last Step did nothing because a gradient was not finite. (*)
-  bool step_was_skipped() const;
+  bool step_was_skipped() const { return ledger_.step_was_skipped(); }
   // From now on each Step updates this rank's part of the parameters and gets the rest from the
   // other ranks. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
-  void ShareUpdates(std::shared_ptr<const PresentShares> shares);
-  // The shares in force; null unless the update is shared out.
-  const UpdateShares* shares() const {
-    return present_shares_ == nullptr ? nullptr : present_shares_->now.get();
+  void ShareUpdates(std::shared_ptr<const PresentShares> shares) {
+    shared_update_.Use(std::move(shares));
   }
+  // The shares in force; null unless the update is shared out.
+  const UpdateShares* shares() const { return shared_update_.present(); }
   // If `on`, a device repeats recurring updates as CUDA graphs (optim/update_graphs.h). Off at
   // first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
   UpdateGraphStatistics graph_statistics() const;
   // True if the last update was shared out and ended with an error. Then some parameters, or parts
   // of them, may have changed while others have not.
-  bool step_is_half_done() const { return step_is_half_done_; }
+  bool step_is_half_done() const { return shared_update_.is_half_done(); }
 
-  int num_groups() const { return static_cast<int>(lr_.size()); }
-  double lr(int group = 0) const;    // (*)
-  void SetLr(int group, double lr);  // (*)
-  double initial_lr(int group = 0) const { return initial_lr_[group]; }
-  double used_lr(int group = 0) const;  // that of the last Step (*)
+  int num_groups() const { return ledger_.num_groups(); }
+  double lr(int group = 0) const { return ledger_.rate(group); }    // (*)
+  void SetLr(int group, double lr) { ledger_.SetRate(group, lr); }  // (*)
+  double initial_lr(int group = 0) const { return ledger_.initial_rate(group); }
+  // That of the last Step. (*)
+  double used_lr(int group = 0) const { return ledger_.used_rate(group); }
   // Makes a step of `schedule` and sets the rates, unless the last Step was skipped. Does nothing
   // while StepOnlyIf holds Step back.
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
-  int64_t step_count() const;  // steps that were taken (*)
+  int64_t step_count() const { return ledger_.step_count(); }  // steps that were taken (*)
   // The settings that decide on the updates besides the gradients: groups, rates, decay, moments.
   // Accelerator::Prepare throws unless they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const;
@@ -109,7 +107,9 @@ class Optimizer {
   virtual void OnNewOwn(size_t /*range*/) {}
   // Gets the other ranks' parts of the values. Only elements in `changed` (see UpdateShares) can
   // have been updated.
-  void GatherUpdates(const std::vector<ElementRange>& changed);
+  void GatherUpdates(const std::vector<ElementRange>& changed) {
+    shared_update_.Gather(arena_->values(), changed);
+  }
   // The range of all elements of the arena.
   ElementRange Everything() const { return {0, arena_->values().numel()}; }
   // UpdateParameters for values on a device.
@@ -125,12 +125,10 @@ class Optimizer {
   };
   std::shared_ptr<ParameterArena> arena_;
   std::vector<Range> ranges_;
-  mutable std::vector<double> lr_;  // up to date after Settle
-  std::vector<double> initial_lr_, weight_decay_;
+  std::vector<double> weight_decay_;  // of each group
   // [ranges] i64, where the values lie: the number of each range's updates, fewer if it was frozen.
   Tensor steps_;
-  // The shares that `own` and the buffers correspond to; null: nothing is shared out.
-  std::shared_ptr<const UpdateShares> shares_;
+  SharedUpdate shared_update_;  // `own` and the buffers correspond to its adopted shares
 
  private:
   friend class StepGuard;
@@ -144,32 +142,11 @@ class Optimizer {
   void Unscale();
   // The scaler's state on the device, or null.
   ScalerState* Scaler();
-  // Reads which steps with a scaler the device has taken, and makes rates and counts follow.
-  void Settle() const;
-  // Brings step_count_ up to date.
-  void CountSteps() const;
-  // Sets the rates to those of the schedule's step `step`.
-  void Follow(RateSchedule& schedule, int64_t step) const;
   std::unique_ptr<DeviceUpdater> updater_;
   bool use_graphs_ = false;
-  std::shared_ptr<const PresentShares> present_shares_;
-  bool step_is_half_done_ = false;
   std::shared_ptr<const bool> may_step_;
-  std::shared_ptr<GradScaler> scaler_;
-  Tensor found_inf_;           // [] f32 on the host: 1 if a gradient is not finite
-  int64_t unscaled_pass_ = 0;  // the scaler's pass whose gradients are divided
-
-  // Up to date after Settle:
-  mutable std::vector<double> used_lr_;
-  mutable int64_t step_count_ = 0;
-  mutable bool step_was_skipped_ = false;
-  // Changes since the last Settle:
-  mutable bool unsettled_ = false;                  // a step with a scaler was queued
-  mutable bool uncounted_ = false;                  // one that clipping may hold back was queued
-  mutable std::shared_ptr<RateSchedule> schedule_;  // the one that follows the queued steps
-  mutable int64_t queued_advances_ = 0;             // its steps that the device knows of
-  mutable int64_t next_advances_ = 0;               // and its steps since
-  mutable std::unique_ptr<ScaledSteps> settled_;    // the device's counts when last read; null: 0
+  GradUnscaler unscaler_;
+  mutable StepLedger ledger_;  // catches up with the device when it is read
 };
 
 struct AdamWOptions {
@@ -194,7 +171,12 @@ class AdamW : public Optimizer {
   void UpdateParameters() override;
   std::vector<Tensor*> StateBuffers() override { return {&exp_avg_, &exp_avg_sq_}; }
   void OnNewOwn(size_t range) override;
+  void AllocateState();
+  void UpdateThere();  // for values on a device
+  void AddParts(size_t i, const float* grads, BFloat16* narrow, std::vector<cpu::AdamWPart>& parts,
+                std::vector<ElementRange>& changed);
   void AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed);
+  void NarrowOthers(const Range& range);
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
   // For each range, the flags of its blocks (AdamWPart::active in core/cpu/optimizer.h): the blocks
@@ -235,7 +217,7 @@ Tensor GradNorm(Optimizer& optimizer);
 // Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_). Returns the
 // norm before, on the parameters' device. A norm that is not finite leaves NaN in the gradients, as
 // PyTorch does (error_if_nonfinite=False). On a device, Step then leaves parameters and moments as
-// they are, unless some of the gradients were read or set in between.
+// they are, unless some of the gradients were materialized or set in between.
 Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
 
 // Stops all updates from the first bad step on: the first one whose gradient norm or loss is not

@@ -13,11 +13,11 @@ namespace lathe {
 DeviceUpdater& Optimizer::Updater() {
   const Device device = arena_->values().device();
   if (updater_ == nullptr || updater_->device() != device) {
-    CountSteps();
-    settled_ = nullptr;
+    ledger_.UseDevice(nullptr);
     const AskedBy asked_by = AskedBy::State("optimizer state");
     updater_ = std::make_unique<DeviceUpdater>(device, num_groups());
     updater_->graphs().Use(use_graphs_);
+    ledger_.UseDevice(updater_.get());
   }
   return *updater_;
 }
@@ -58,111 +58,31 @@ void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
     }
     ranges.push_back(to);
   }
-  StepRates rates = {.values = {}, .lrs = lr_};
-  if (scaler_ != nullptr) {
-    // Only the device knows how many steps the schedule has made. It gets the rates for each case.
-    if (queued_advances_ + next_advances_ >= StepRates::kMost) Settle();
-    queued_advances_ += next_advances_;
-    rates.values = {.advance = std::exchange(next_advances_, 0),
-                    .advanced = settled_ == nullptr ? 0 : settled_->advanced,
-                    .num_rates = queued_advances_ + 1};
-    rates.lrs.clear();
-    for (int group = 0; group < num_groups(); ++group) {
-      rates.lrs.push_back(lr_[group]);
-      for (int64_t i = 1; i <= queued_advances_; ++i) {
-        rates.lrs.push_back(schedule_->rate(group, schedule_->step + i));
-      }
-    }
-    scaler_->StepIsQueued();
-    unsettled_ = true;
-  }
-  const bool counted =
-      Updater().Step(*arena_, method, std::move(ranges), narrow_type, steps_, rates, Scaler());
-  counted ? static_cast<void>(uncounted_ = true) : static_cast<void>(++step_count_);
+  DeviceUpdater& updater = Updater();
+  const bool scaled = grad_scaler() != nullptr;
+  const StepRates rates = scaled ? ledger_.QueueScaledStep() : ledger_.PresentRates();
+  if (scaled) unscaler_.StepIsQueued();
+  ledger_.QueueStep(
+      updater.Step(*arena_, method, std::move(ranges), narrow_type, steps_, rates, Scaler()));
   storage.BumpVersion();
   for (TensorImpl* parameter : narrowed) parameter->low_precision_version = storage.version();
   for (TensorImpl* parameter : unchanged) parameter->low_precision_version = storage.version();
 }
 
-ScalerState* Optimizer::Scaler() {
-  return scaler_ == nullptr ? nullptr : scaler_->StateOn(arena_->values().device());
-}
+ScalerState* Optimizer::Scaler() { return unscaler_.StateOn(arena_->values().device()); }
 
 void Optimizer::UseGradScaler(std::shared_ptr<GradScaler> scaler) {
-  Settle();
-  scaler_ = std::move(scaler);
-}
-
-void Optimizer::Settle() const {
-  if (!std::exchange(unsettled_, false)) return;
-  const ScaledSteps now = updater_->ReadSteps();
-  const ScaledSteps before = settled_ == nullptr ? ScaledSteps() : *settled_;
-  settled_ = std::make_unique<ScaledSteps>(now);
-  step_count_ += now.taken - before.taken;
-  uncounted_ = false;
-  step_was_skipped_ = now.skipped != 0;
-  const std::shared_ptr<RateSchedule> schedule = std::exchange(schedule_, nullptr);
-  const int64_t next = std::exchange(next_advances_, 0);
-  queued_advances_ = 0;
-  if (now.advanced > before.advanced) {
-    Follow(*schedule, schedule->step + now.advanced - before.advanced);
-  }
-  used_lr_ = lr_;
-  if (next > 0 && !step_was_skipped_) Follow(*schedule, schedule->step + next);
-}
-
-void Optimizer::CountSteps() const {
-  Settle();
-  if (!std::exchange(uncounted_, false)) return;
-  const ScaledSteps now = updater_->ReadSteps();
-  step_count_ += now.taken - (settled_ == nullptr ? 0 : settled_->taken);
-  settled_ = std::make_unique<ScaledSteps>(now);
-}
-
-void Optimizer::Follow(RateSchedule& schedule, int64_t step) const {
-  schedule.step = step;
-  for (int group = 0; group < num_groups(); ++group) lr_[group] = schedule.rate(group, step);
+  ledger_.Settle();
+  unscaler_.Use(std::move(scaler));
 }
 
 void Optimizer::Advance(const std::shared_ptr<RateSchedule>& schedule) {
-  if (!may_step()) return;
-  if (schedule_ != nullptr && schedule_ != schedule) Settle();
-  if (unsettled_) {
-    schedule_ = schedule;
-    ++next_advances_;
-  } else if (!step_was_skipped_) {
-    Follow(*schedule, schedule->step + 1);
-  }
-}
-
-bool Optimizer::step_was_skipped() const {
-  Settle();
-  return step_was_skipped_;
-}
-
-double Optimizer::lr(int group) const {
-  Settle();
-  return lr_[group];
-}
-
-void Optimizer::SetLr(int group, double lr) {
-  Settle();
-  lr_[group] = lr;
-}
-
-double Optimizer::used_lr(int group) const {
-  Settle();
-  return used_lr_[group];
-}
-
-int64_t Optimizer::step_count() const {
-  CountSteps();
-  return step_count_;
+  if (may_step()) ledger_.Advance(schedule);
 }
 
 Tensor StepGuard::PrepareClip(Optimizer& optimizer, double max_norm, const Tensor& losses) {
   const Device device = optimizer.arena().values().device();
-  Check(device != Device{}, "step_guard", "the parameters lie on the host; use ClipGradNorm");
+  Check(!device.is_cpu(), "step_guard", "the parameters lie on the host; use ClipGradNorm");
   Check(max_norm >= 0, "step_guard", "max_norm must be at least 0 but is ", max_norm);
   optimizer.Unscale();
   const AskedBy asked_by = AskedBy::Buffer("gradient clipping");

@@ -60,7 +60,7 @@ void SGD::UpdateParameters() {
   if (options_.momentum != 0 && !momentum_.defined()) {
     momentum_ = arena_->NewBuffer();
   }
-  if (values.device() != Device{}) {
+  if (!values.device().is_cpu()) {
     return UpdateOnDevice(
         {.rule = {.dampening = options_.dampening},
          .sgd = {.momentum = static_cast<float>(options_.momentum), .nesterov = options_.nesterov},
@@ -73,7 +73,7 @@ void SGD::UpdateParameters() {
     if (!range.parameter.requires_grad()) continue;
     // A parameter's first gradient enters its buffer whole, whatever the dampening, as in PyTorch.
     const double take = ++steps[i] > 1 ? 1 - options_.dampening : 1;
-    const SGDStep step = {.lr = static_cast<float>(lr_[range.group]),
+    const SGDStep step = {.lr = static_cast<float>(lr(range.group)),
                           .weight_decay = static_cast<float>(weight_decay_[range.group]),
                           .momentum = static_cast<float>(options_.momentum),
                           .take = static_cast<float>(take),

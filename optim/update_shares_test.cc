@@ -94,8 +94,8 @@ Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
     if (meeting != nullptr && step == 5) present->now = nullptr;
     model.bias.SetRequiresGrad(step != 3);
     optimizer->ZeroGrad();
-    for (const Tensor& p : {model.table, model.weight, model.bias}) {
-      const std::span<float> grad = p.grad().values<float>();
+    for (Tensor p : {model.table, model.weight, model.bias}) {
+      const std::span<float> grad = p.MaterializeGrad().values<float>();
       for (size_t i = 0; i < grad.size(); ++i)
         grad[i] = (i + static_cast<size_t>(step)) % 5 == 0 ? 0 : std::sin(static_cast<float>(i));
     }
@@ -107,7 +107,7 @@ Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
         for (const ElementRange& other : Within(all, present->now->others))
           std::fill_n(grads + other.begin, other.size(), 7.0f);
       }
-      model.table.impl()->partial_grad_hint = "";
+      model.table.impl()->mutable_gradient().partial_hint = "";
     }
     LowPrecisionCopy(model.weight, DType::kBF16);
     result.norms.push_back(static_cast<float>(ClipGradNorm(*optimizer, 2.5).Item()));
@@ -179,9 +179,9 @@ TEST(UpdateShares, RowsOfATable) {
     }
     for (int step = 0; step < kSteps; ++step) {
       optimizer.ZeroGrad();
-      model.bias.grad().Fill(0.5 + step);
-      model.weight.grad().Fill(-1);
-      const std::span<float> grad = model.table.grad().values<float>();
+      model.bias.MaterializeGrad().Fill(0.5 + step);
+      model.weight.MaterializeGrad().Fill(-1);
+      const std::span<float> grad = model.table.MaterializeGrad().values<float>();
       std::vector<int32_t> rows;
       for (int32_t row = step; row < 300; row += 41 + step) {
         rows.push_back(row);
@@ -189,7 +189,7 @@ TEST(UpdateShares, RowsOfATable) {
           grad[static_cast<size_t>(row) * 20 + i] = std::sin(static_cast<float>(row + i));
         }
       }
-      if (step != unknown_at) model.table.impl()->grad_rows = rows;
+      if (step != unknown_at) model.table.impl()->mutable_gradient().rows = rows;
       ClipGradNorm(optimizer, 1);
       optimizer.Step();
     }
@@ -240,8 +240,8 @@ TEST(UpdateShares, PartsOfGradientsAreNotTakenForWholeOnes) {
   Model model;
   AdamW optimizer(model.Parameters(), {});
   optimizer.ZeroGrad();
-  model.weight.grad().Fill(1);
-  model.weight.impl()->partial_grad_hint = "do something else";
+  model.weight.MaterializeGrad().Fill(1);
+  model.weight.impl()->mutable_gradient().partial_hint = "do something else";
   const auto expect_refusal = [&](const std::function<void()>& body) {
     try {
       body();
@@ -252,13 +252,14 @@ TEST(UpdateShares, PartsOfGradientsAreNotTakenForWholeOnes) {
     }
   };
   expect_refusal([&] { model.weight.grad(); });
+  expect_refusal([&] { model.weight.MaterializeGrad(); });
   expect_refusal([&] { optimizer.arena().grads(); });
   expect_refusal([&] { optimizer.Step(); });
   expect_refusal([&] { GradNorm(optimizer); });
   expect_refusal([&] { ClipGradNorm(optimizer, 1); });
   expect_refusal([&] { ClipGradValue(optimizer, 1); });
   optimizer.ZeroGrad();
-  EXPECT_EQ(model.weight.grad().data<float>()[3], 0);
+  EXPECT_EQ(model.weight.MaterializeGrad().data<float>()[3], 0);
 }
 
 }  // namespace

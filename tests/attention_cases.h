@@ -40,7 +40,7 @@ inline PackedSequences At(const Tensor& x, PackedSequences packed) {
 
 // Returns why the checked device can't be used; empty if it can.
 inline std::string WhyNoDevice() {
-  if (CheckedDevice() == Device{}) return "";
+  if (CheckedDevice().is_cpu()) return "";
   DeviceBackend* backend = FindDeviceBackend();
   if (backend == nullptr) return "built without CUDA";
   return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
@@ -70,7 +70,7 @@ inline Outcome RunOn(Device device, DType dtype, DType rounded_to, int64_t head_
   const Tensor q = draw(q_rows).SetRequiresGrad(true), kv = draw(2 * rows).SetRequiresGrad(true);
   PackedSequences there = At(q, packed);
   AttentionOptions own = options;
-  if (device != Device{}) {  // its kernels read both from device memory
+  if (!device.is_cpu()) {  // its kernels read both from device memory
     there.num_tokens = -1;
     const auto step = static_cast<int32_t>(std::exchange(own.dropout.key.step, 99));
     own.dropout.device_step = Tensor::FromVector<int32_t>({step}).To(device);

@@ -18,7 +18,7 @@ namespace {
 
 // Returns true if ops run on a GPU, not on the host or on the emulated device.
 bool OnGpu() {
-  return CheckedDevice() != Device{} && FindDeviceBackend()->Build() != "emulated CUDA";
+  return !CheckedDevice().is_cpu() && FindDeviceBackend()->Build() != "emulated CUDA";
 }
 
 using Values = std::vector<double>;
@@ -77,7 +77,7 @@ class Checker {
     const Result expected = Run(reference, inputs_, DType::kF64, needs_grad_);
     const Result single = Run(case_.op, inputs_, DType::kF32, needs_grad_);
     Compare("float32", single, expected, case_.tolerance, case_.grad_tolerance);
-    if (device_ != Device{}) {
+    if (!device_.is_cpu()) {
       if (std::find(needs_grad_.begin(), needs_grad_.end(), true) != needs_grad_.end()) {
         CheckWaysToTheGradient(single);
       }
@@ -311,13 +311,13 @@ class Checker {
 }  // namespace
 
 std::string WhyNoCheckedDevice() {
-  if (CheckedDevice() == Device{}) return "";
+  if (CheckedDevice().is_cpu()) return "";
   DeviceBackend* backend = FindDeviceBackend();
   if (backend == nullptr) return "built without CUDA";
   return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
 }
 
-bool HasCheckedDevice() { return CheckedDevice() != Device{} && WhyNoCheckedDevice().empty(); }
+bool HasCheckedDevice() { return !CheckedDevice().is_cpu() && WhyNoCheckedDevice().empty(); }
 
 void ExpectSameButForRounding(std::span<const float> actual, std::span<const float> expected,
                               DType dtype) {

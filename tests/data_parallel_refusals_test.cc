@@ -52,7 +52,7 @@ TEST_F(OnOneDevice, MoreProcessesThanGpus) {
     options.device = "auto";
     const Accelerator accelerator(options);
     std::cerr.rdbuf(before);
-    EXPECT_EQ(accelerator.device(), Device{});
+    EXPECT_TRUE(accelerator.device().is_cpu());
     EXPECT_EQ(accelerator.distributed_type(), "MULTI_CPU");
     return said.str();
   });
@@ -94,7 +94,7 @@ TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
       AcceleratorOptions options = Options(env);
       options.device = "auto";
       all ? without_devices(options) : without_one(options);
-      EXPECT_EQ(Accelerator(options).device(), Device{});
+      EXPECT_TRUE(Accelerator(options).device().is_cpu());
       std::cerr.rdbuf(before);
       return notes.str();
     });

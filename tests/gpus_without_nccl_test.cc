@@ -17,7 +17,7 @@ std::string OnDevice(const Env& env, const std::string& device) {
   options.device = device;
   const Accelerator accelerator(options);
   std::cerr.rdbuf(before);
-  EXPECT_EQ(accelerator.device(), Device{});
+  EXPECT_TRUE(accelerator.device().is_cpu());
   return said.str();
 }
 

@@ -246,8 +246,8 @@ TEST_F(StepGraphsTest, ModelsThatComeLater) {
     for (int i = 0; i < 6; ++i) pass(1), pass(0);
     Outcome outcome = {accelerator.TakeLosses(), {}, accelerator.graph_statistics()};
     for (const auto& model : models) {
-      for (const Parameter& p : model->Parameters()) {
-        for (const Tensor& t : {p.tensor, p.tensor.grad()}) {
+      for (Parameter& p : model->Parameters()) {
+        for (const Tensor& t : {p.tensor, p.tensor.MaterializeGrad()}) {
           const std::vector<float> values = t.ToVector<float>();
           outcome.values.insert(outcome.values.end(), values.begin(), values.end());
         }

@@ -116,7 +116,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   };
   SharedInterrupt interrupt(accelerator.group());
   // Reading waits for the device, so that on a GPU it is done only now and then.
-  const size_t most_unread = accelerator.device() == Device{} ? 1 : 32;
+  const size_t most_unread = accelerator.device().is_cpu() ? 1 : 32;
   for (const Batch& batch : loader) {
     SequenceClassifierOutput outputs = model.Forward(batch);
     ++batches;

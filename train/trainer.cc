@@ -166,7 +166,7 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
                  OptimizerOptions(arguments_)),
       metric_name_(MetricName(arguments_.metric_for_best_model)),
       greater_is_better_(GreaterIsBetter(arguments_, metric_name_)),
-      reads_each_step_(accelerator.device() == Device{} || accelerator.use_distributed()) {
+      reads_each_step_(accelerator.device().is_cpu() || accelerator.use_distributed()) {
   CheckAccelerator(accelerator_, arguments_);
   if (arguments_.eval_strategy != "no") CheckMetricName();
   if (out_ == nullptr && saves() && accelerator_.is_main_process()) {

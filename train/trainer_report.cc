@@ -289,7 +289,7 @@ nlohmann::json Trainer::TrainMetrics(double seconds) const {
       {"train_tokens_per_second", static_cast<double>(state_.num_input_tokens_seen) / seconds},
       {"time_to_first_step", time_to_first_step_},
       {"peak_rss_bytes", PeakRssBytes()}};
-  if (const Device device = accelerator_.device(); device != Device{}) {
+  if (const Device device = accelerator_.device(); !device.is_cpu()) {
     metrics["peak_device_memory_bytes"] = BackendOf(device).Memory(device.index).peak;
   }
   if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {

@@ -13,11 +13,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <streambuf>
 #include <thread>
 #include <utility>
 
 #include "lathe/apps/cli/options.h"
+#include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/short_waits.h"
 #include "lathe/core/device_backend.h"
@@ -44,24 +44,27 @@
 namespace lathe {
 namespace {
 
-void PrintRow(const std::string& name, const std::string& value, size_t width = 12) {
-  std::cout << "  " << name << std::string(name.size() < width ? width - name.size() : 1, ' ')
-            << value << '\n';
+void PrintRow(std::ostream& out, const std::string& name, const std::string& value,
+              size_t width = 12) {
+  out << "  " << name << std::string(name.size() < width ? width - name.size() : 1, ' ') << value
+      << '\n';
 }
 
-void PrintData(const std::string& name, const TaskData& data, int64_t max_length) {
+void PrintData(std::ostream& out, const std::string& name, const TaskData& data,
+               int64_t max_length) {
   if (data.dataset == nullptr) return;
   const TokenizedDataset& dataset = *data.dataset;
   const double mean = dataset.size() > 0 ? static_cast<double>(dataset.input_ids.size()) /
                                                static_cast<double>(dataset.size())
                                          : 0;
-  PrintRow(name, FormatCount(dataset.size()) + " samples, " + FormatNumber("%.1f", mean) +
-                     " tokens on average, " + FormatCount(dataset.truncated) + " cut to " +
-                     std::to_string(max_length) + " (" + data.path + ")");
+  PrintRow(out, name,
+           FormatCount(dataset.size()) + " samples, " + FormatNumber("%.1f", mean) +
+               " tokens on average, " + FormatCount(dataset.truncated) + " cut to " +
+               std::to_string(max_length) + " (" + data.path + ")");
 }
 
-void PrintSummary(const FinetuneArguments& options, const Task& task, const Trainer* trainer,
-                  int num_processes, Device device) {
+void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Task& task,
+                  const Trainer* trainer, int num_processes, Device device) {
   std::string labels = ProblemType(task.labels.kind());
   if (task.labels.kind() != LabelKind::kRegression) {
     labels += ", " + std::to_string(task.labels.num_labels()) + ":";
@@ -69,36 +72,39 @@ void PrintSummary(const FinetuneArguments& options, const Task& task, const Trai
       labels += " " + task.label_names[i];
     if (task.label_names.size() > 10) labels += " ...";
   }
-  PrintRow("model", task.model->config().model_type() + ", " +
-                        FormatCount(task.model->NumParameters()) + " parameters");
-  PrintRow("labels", labels);
+  PrintRow(out, "model",
+           task.model->config().model_type() + ", " + FormatCount(task.model->NumParameters()) +
+               " parameters");
+  PrintRow(out, "labels", labels);
   const TextColumns& columns = task.text_columns;
-  PrintRow("texts", columns.first + (columns.second.empty() ? "" : " and " + columns.second));
-  PrintData("train", task.train, task.max_length);
-  PrintData("validation", task.validation, task.max_length);
-  PrintData("test", task.test, task.max_length);
-  if (trainer != nullptr) PrintRow("steps", trainer->Plan());
-  if (device != Device{}) {
-    PrintRow("device", BackendOf(device).Describe(device.index) +
-                           (num_processes > 1 ? ", one for each process" : ""));
-    if (GetGemmOptions().deterministic) PrintRow("products", "deterministic");
+  PrintRow(out, "texts", columns.first + (columns.second.empty() ? "" : " and " + columns.second));
+  PrintData(out, "train", task.train, task.max_length);
+  PrintData(out, "validation", task.validation, task.max_length);
+  PrintData(out, "test", task.test, task.max_length);
+  if (trainer != nullptr) PrintRow(out, "steps", trainer->Plan());
+  if (!device.is_cpu()) {
+    PrintRow(out, "device",
+             BackendOf(device).Describe(device.index) +
+                 (num_processes > 1 ? ", one for each process" : ""));
+    if (GetGemmOptions().deterministic) PrintRow(out, "products", "deterministic");
   }
-  PrintRow("threads", std::to_string(omp_get_max_threads()) + (num_processes > 1 ? " each" : ""));
-  if (num_processes > 1) PrintRow("processes", std::to_string(num_processes));
-  if (options.mixed_precision != "no") PrintRow("precision", options.mixed_precision);
-  PrintRow("output", options.output_dir);
-  for (const std::string& note : task.notes) PrintRow("note", note);
-  std::cout << std::flush;
+  PrintRow(out, "threads",
+           std::to_string(omp_get_max_threads()) + (num_processes > 1 ? " each" : ""));
+  if (num_processes > 1) PrintRow(out, "processes", std::to_string(num_processes));
+  if (options.mixed_precision != "no") PrintRow(out, "precision", options.mixed_precision);
+  PrintRow(out, "output", options.output_dir);
+  for (const std::string& note : task.notes) PrintRow(out, "note", note);
+  out << std::flush;
 }
 
-void PrintMetrics(const std::string& title, const nlohmann::json& metrics) {
-  std::cout << title << '\n';
+void PrintMetrics(std::ostream& out, const std::string& title, const nlohmann::json& metrics) {
+  out << title << '\n';
   for (const auto& [name, value] : metrics.items()) {
-    PrintRow(name,
+    PrintRow(out, name,
              value.is_number_float() ? FormatNumber("%.4f", value.get<double>()) : value.dump(),
              28);
   }
-  std::cout << std::flush;
+  out << std::flush;
 }
 
 // Throws if a number in the evaluation is not finite. A trained model first goes back to its last
@@ -158,9 +164,10 @@ int EndInterrupted(Accelerator& accelerator) {
 }
 
 // Ends a run whose evaluation after all steps was interrupted. The trained model is saved already.
-int EndEvaluation(bool trained, const FinetuneArguments& options, Accelerator& accelerator) {
+int EndEvaluation(bool trained, const FinetuneArguments& options, Accelerator& accelerator,
+                  Printer& printer) {
   if (trained)
-    std::cout << "interrupted; the trained model is in " << options.output_dir << std::endl;
+    printer.out() << "interrupted; the trained model is in " << options.output_dir << std::endl;
   return EndInterrupted(accelerator);
 }
 
@@ -185,12 +192,6 @@ Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title, bool tr
     throw AddToHint(e, "; the trained model is in " + options.output_dir);
   }
 }
-
-// Discards what is printed. It replaces standard output on all ranks but the main process.
-class Silence : public std::streambuf {
- protected:
-  int overflow(int c) override { return traits_type::not_eof(c); }
-};
 
 // Adds each value of the file under its keys: "config.json id2label.1".
 void AddConfig(const nlohmann::json& config, NamedValues& values) {
@@ -302,8 +303,7 @@ int Finetune(const ParsedOptions& parsed) {
     return Accelerator(AcceleratorOptionsOf(options));
   }();
   const bool is_main = accelerator.is_main_process();
-  static Silence silence;
-  if (!is_main) std::cout.rdbuf(&silence);
+  Printer printer(is_main);
   std::optional<OutputDir> out;
   if (is_main) {
     out.emplace(options.output_dir, !options.do_train || options.overwrite_output_dir);
@@ -316,7 +316,7 @@ int Finetune(const ParsedOptions& parsed) {
     const LostRankAlarm lost_rank_alarm(accelerator.group());
     const InterruptAlarm interrupt_alarm([&](int signal_number) {
       out.reset();
-      std::cout << kNothingDone << std::endl;
+      printer.out() << kNothingDone << std::endl;
       _exit(InterruptedExitCode(signal_number));
     });
     return LoadTask(options, accelerator);
@@ -336,11 +336,11 @@ int Finetune(const ParsedOptions& parsed) {
                     std::vector<std::shared_ptr<Callback>>{std::make_shared<ProgressCallback>(),
                                                            std::make_shared<StateCallback>()});
   }
-  PrintSummary(options, task, trainer ? &*trainer : nullptr, accelerator.num_processes(),
-               accelerator.device());
+  PrintSummary(printer.out(), options, task, trainer ? &*trainer : nullptr,
+               accelerator.num_processes(), accelerator.device());
   if (Interrupted()) accelerator.SetTrigger();
   if (accelerator.CheckTrigger()) {
-    std::cout << kNothingDone << std::endl;
+    printer.out() << kNothingDone << std::endl;
     return EndInterrupted(accelerator);
   }
 
@@ -348,13 +348,13 @@ int Finetune(const ParsedOptions& parsed) {
   if (trainer) {
     trainer->Train();
     results.update(trainer->metrics());
-    PrintMetrics("train", trainer->metrics());
+    PrintMetrics(printer.out(), "train", trainer->metrics());
     if (trainer->interrupted()) {
       const int64_t best =
           options.load_best_model_at_end ? trainer->state().best_global_step.value_or(0) : 0;
-      std::cout << "interrupted after step " << trainer->state().global_step << "; the "
-                << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
-                << " is in " << options.output_dir << std::endl;
+      printer.out() << "interrupted after step " << trainer->state().global_step << "; the "
+                    << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
+                    << " is in " << options.output_dir << std::endl;
       return EndInterrupted(accelerator);
     }
   }
@@ -362,19 +362,21 @@ int Finetune(const ParsedOptions& parsed) {
     accelerator.SetPhase("evaluating");
     const Evaluation evaluation =
         EvaluateAtEnd(task.validation, "eval", trainer.has_value(), options, accelerator, task);
-    if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
+    if (!evaluation.complete)
+      return EndEvaluation(trainer.has_value(), options, accelerator, printer);
     CheckFinite(evaluation, "evaluation", options, task, trainer ? &*trainer : nullptr);
     nlohmann::json metrics = EvalMetrics(evaluation, *task.validation.dataset);
     if (trainer) metrics["epoch"] = trainer->state().epoch;
     if (out) out->WriteJson("eval_results.json", metrics);
     results.update(metrics);
-    PrintMetrics("eval", metrics);
+    PrintMetrics(printer.out(), "eval", metrics);
   }
   if (options.do_predict) {
     accelerator.SetPhase("predicting");
     const Evaluation evaluation =
         EvaluateAtEnd(task.test, "predict", trainer.has_value(), options, accelerator, task);
-    if (!evaluation.complete) return EndEvaluation(trainer.has_value(), options, accelerator);
+    if (!evaluation.complete)
+      return EndEvaluation(trainer.has_value(), options, accelerator, printer);
     CheckFinite(evaluation, "test", options, task, trainer ? &*trainer : nullptr);
     if (out)
       out->Write("predict_results.tsv", PredictionTable(evaluation, task.labels, task.label_names));

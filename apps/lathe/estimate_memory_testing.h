@@ -49,11 +49,11 @@ inline Device DeviceOf(const MemoryOptions& options) {
 }
 
 inline MemoryUse MemoryOf(Device device) {
-  return device == Device{} ? TensorMemory() : BackendOf(device).Memory(device.index);
+  return device.is_cpu() ? TensorMemory() : BackendOf(device).Memory(device.index);
 }
 
 inline void ResetPeakOf(Device device) {
-  device == Device{} ? ResetPeakMemory() : BackendOf(device).ResetPeakMemory(device.index);
+  device.is_cpu() ? ResetPeakMemory() : BackendOf(device).ResetPeakMemory(device.index);
 }
 
 // Returns the bytes at the peak of an evaluation, and of the training steps after the first.

@@ -224,7 +224,7 @@ class Predictor {
  private:
   void SetPrecision() {
     const std::string& precision = options_.mixed_precision;
-    if (precision == "fp16" && model_->device() == Device{})
+    if (precision == "fp16" && model_->device().is_cpu())
       throw InvalidArgument("--mixed_precision fp16 needs a GPU", "use bf16 or no");
     const std::string note = SlowPrecisionNote(precision, model_->device());
     if (!note.empty()) std::cerr << "note: " << note << '\n';

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lathe/core/asked_by.h"
+#include "lathe/core/cuda/build.h"
 #include "lathe/core/cuda/staging.h"
 #include "lathe/core/device_backend.h"
 
@@ -52,9 +53,7 @@ class CudaMemory : public PoolDevice {
       return nullptr;
     }
     CheckCuda("cudaMalloc", result);
-#ifdef LATHE_CUDA_EMULATED
-    emulator::MemoryIsFree(segment, static_cast<size_t>(bytes));
-#endif
+    OnNewSegment(segment, bytes);
     return segment;
   }
   void Release(void* segment) override {
@@ -103,12 +102,6 @@ class OwnMemory : public DeviceMemory, public PoolDevice {
   Pool pool_{*this};
 };
 
-#ifdef LATHE_CUDA_EMULATED
-constexpr int64_t kGuardBytes = emulator::kGuardBytes;
-#else
-constexpr int64_t kGuardBytes = 0;
-#endif
-
 // The memory that this thread's storages come from; null means DevicePool().
 thread_local std::shared_ptr<DeviceMemory> used_memory;
 thread_local bool recording = false;  // true while this thread records
@@ -116,16 +109,11 @@ thread_local bool recording = false;  // true while this thread records
 class DeviceStorage : public Storage {
  public:
   explicit DeviceStorage(int64_t bytes, std::shared_ptr<DeviceMemory> memory = used_memory)
-      : Storage(PoolOf(memory).Allocate(bytes + kGuardBytes), bytes), memory_(std::move(memory)) {
-#ifdef LATHE_CUDA_EMULATED
-    recorded_ = memory_ != nullptr && IsCapturing();
-    emulator::MemoryIsUsed(data_, static_cast<size_t>(bytes), recorded_);
-#endif
-  }
+      : Storage(PoolOf(memory).Allocate(bytes + GuardBytes()), bytes),
+        memory_(std::move(memory)),
+        recorded_(OnNewStorage(data_, bytes, memory_ != nullptr)) {}
   ~DeviceStorage() override {
-#ifdef LATHE_CUDA_EMULATED
-    emulator::MemoryIsFree(data_, static_cast<size_t>(bytes_), recorded_ && IsCapturing());
-#endif
+    OnFreedStorage(data_, bytes_, recorded_);
     PoolOf(memory_).Free(data_);
   }
   const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
@@ -135,9 +123,7 @@ class DeviceStorage : public Storage {
     return memory == nullptr ? DevicePool() : static_cast<OwnMemory&>(*memory).pool();
   }
   std::shared_ptr<DeviceMemory> memory_;
-#ifdef LATHE_CUDA_EMULATED
-  bool recorded_ = false;  // the storage comes into use in each run of the recorded work
-#endif
+  const bool recorded_;  // what OnNewStorage has returned
 };
 
 // A thread's workspaces. Each is larger than the one before it, and the last is in use.
@@ -200,9 +186,7 @@ class StreamQueue : public CopyQueue {
   }
   void* AllocateOnDevice(int64_t bytes) override {
     void* memory = CudaMemory().Allocate(bytes);
-#ifdef LATHE_CUDA_EMULATED
-    if (memory != nullptr) emulator::MemoryIsUsed(memory, static_cast<size_t>(bytes));
-#endif
+    if (memory != nullptr) OnNewBuffer(memory, bytes);
     return memory;
   }
   void CopyOnDevice(void* to, const void* from, int64_t bytes) override {
@@ -220,14 +204,7 @@ class StreamQueue : public CopyQueue {
 
 class Backend : public DeviceBackend {
  public:
-  std::string Build() override {
-#ifdef LATHE_CUDA_EMULATED
-    return "emulated CUDA";
-#else
-    return absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10,
-                        ", kernels for ", LATHE_CUDA_ARCHS);
-#endif
-  }
+  std::string Build() override { return BuildName(); }
   int Count() override {
     Probe();
     return count_;
@@ -371,19 +348,7 @@ size_t SharedMemoryPerBlock() {
 void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
   Check(bytes <= SharedMemoryPerBlock(), "cuda", name, ": needs ", bytes,
         " bytes of shared memory for a block, but this GPU has ", SharedMemoryPerBlock());
-#ifdef LATHE_CUDA_EMULATED
-  (void)kernel;
-#else
-  // The limit is never lowered, because recorded launches of the kernel may need more than this
-  // one.
-  static std::mutex mutex;
-  static std::map<const void*, size_t> allowed;
-  const std::lock_guard lock(mutex);
-  if (allowed[kernel] >= bytes) return;
-  CheckCuda(name, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(bytes)));
-  allowed[kernel] = bytes;
-#endif
+  RaiseSharedMemoryLimit(name, kernel, bytes);
 }
 
 namespace {
@@ -427,11 +392,7 @@ void* Workspace(int64_t bytes) {
     const int64_t larger = given.empty() ? bytes : std::max(bytes, 2 * given.back()->bytes());
     given.push_back(std::make_shared<DeviceStorage>(larger, /*memory=*/nullptr));
   }
-#ifdef LATHE_CUDA_EMULATED  // treats it as newly allocated, with no more than `bytes`
-  const DeviceStorage& storage = *given.back();
-  emulator::MemoryIsFree(storage.data(), static_cast<size_t>(storage.bytes()), IsCapturing());
-  emulator::MemoryIsUsed(storage.data(), static_cast<size_t>(bytes), IsCapturing());
-#endif
+  OnGivenWorkspace(given.back()->data(), given.back()->bytes(), bytes);
   return given.back()->data();
 }
 

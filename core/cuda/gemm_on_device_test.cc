@@ -66,11 +66,24 @@ std::vector<float> Try(const Case& t, double tolerance) {
   const Tensor a_there = a.To(kGpu), b_there = b.To(kGpu), c_there = c.To(kGpu);
   const Tensor bias_there = bias.To(kGpu);
   const Tensor sums = on_host(t.M, 5, DType::kF32), sums_there = sums.To(kGpu);
-  DeviceKernels<GemmKernels>().product(
-      {t.transpose_a, t.transpose_b, t.M, t.N, t.K, a_there.data<T>() + t.shift, lda,
-       b_there.data<T>() + t.shift, ldb, t.accumulate ? 1.0f : 0.0f, c_there.data<C>() + t.shift,
-       ldc, t.bias ? bias_there.data<float>() + t.shift : nullptr, DTypeOf<T>::value,
-       DTypeOf<C>::value, t.sums ? sums_there.data<float>() + t.shift : nullptr});
+  DeviceKernels<GemmKernels>().product({
+      .transpose_a = t.transpose_a,
+      .transpose_b = t.transpose_b,
+      .M = t.M,
+      .N = t.N,
+      .K = t.K,
+      .a = a_there.data<T>() + t.shift,
+      .lda = lda,
+      .b = b_there.data<T>() + t.shift,
+      .ldb = ldb,
+      .beta = t.accumulate ? 1.0f : 0.0f,
+      .c = c_there.data<C>() + t.shift,
+      .ldc = ldc,
+      .bias = t.bias ? bias_there.data<float>() + t.shift : nullptr,
+      .type = DTypeOf<T>::value,
+      .c_type = DTypeOf<C>::value,
+      .a_sums = t.sums ? sums_there.data<float>() + t.shift : nullptr,
+  });
   const std::vector<float> is = c_there.To(Device{}).To(DType::kF32).ToVector<float>();
 
   const std::vector<double> wide_a = a.To(DType::kF64).ToVector<double>();
@@ -78,7 +91,7 @@ std::vector<float> Try(const Case& t, double tolerance) {
   const std::vector<double> was = c.To(DType::kF64).ToVector<double>();
   const std::vector<double> wide_bias = bias.To(DType::kF64).ToVector<double>();
   std::vector<double> expected = was;
-  Gemm(t.transpose_a, t.transpose_b, t.M, t.N, t.K, wide_a.data() + t.shift, lda,
+  Gemm({.a = t.transpose_a, .b = t.transpose_b}, t.M, t.N, t.K, wide_a.data() + t.shift, lda,
        wide_b.data() + t.shift, ldb, t.accumulate ? 1 : 0, expected.data() + t.shift, ldc,
        t.bias ? wide_bias.data() + t.shift : nullptr);
   double largest = 1;

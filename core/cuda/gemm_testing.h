@@ -65,10 +65,24 @@ void Try(const Case& t) {
   const Matrix<C> c(t.M * ldc, t.shift, 3), before(t.M * ldc, t.shift, 3);
   const Matrix<float> bias(t.N, t.shift, 4);
   const Matrix<float> sums(t.M, t.shift, 5), sums_before(t.M, t.shift, 5);
-  DeviceKernels<GemmKernels>().product({t.transpose_a, t.transpose_b, t.M, t.N, t.K, a.data, lda,
-                                        b.data, ldb, t.accumulate ? 1.0f : 0.0f, c.data, ldc,
-                                        t.bias ? bias.data : nullptr, DTypeOf<T>::value,
-                                        DTypeOf<C>::value, t.sums ? sums.data : nullptr});
+  DeviceKernels<GemmKernels>().product({
+      .transpose_a = t.transpose_a,
+      .transpose_b = t.transpose_b,
+      .M = t.M,
+      .N = t.N,
+      .K = t.K,
+      .a = a.data,
+      .lda = lda,
+      .b = b.data,
+      .ldb = ldb,
+      .beta = t.accumulate ? 1.0f : 0.0f,
+      .c = c.data,
+      .ldc = ldc,
+      .bias = t.bias ? bias.data : nullptr,
+      .type = DTypeOf<T>::value,
+      .c_type = DTypeOf<C>::value,
+      .a_sums = t.sums ? sums.data : nullptr,
+  });
   const double tolerance = std::is_same_v<C, float>     ? 1e-5
                            : std::is_same_v<C, Float16> ? 2e-3
                                                         : 2e-2;

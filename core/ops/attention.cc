@@ -20,7 +20,7 @@ namespace {
 int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& longest) {
   const int64_t batch = sequences.size(), given = sequences.num_tokens;
   Check(batch >= 0, op, "cu_seqlens is empty; it must hold 0 and the end of each sequence");
-  if (sequences.cu_seqlens.device() != Device{}) {
+  if (!sequences.cu_seqlens.device().is_cpu()) {
     Check(given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " for ", batch,
           " sequences of at most ", sequences.max_seqlen, " tokens");
     longest = sequences.max_seqlen;
@@ -44,7 +44,7 @@ int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& lon
 void ClearSurplus(std::vector<Tensor> matrices, int64_t tokens, const Tensor& cu_seqlens) {
   const int64_t rows = matrices[0].dim(0);
   if (tokens == rows) return;
-  if (cu_seqlens.device() == Device{}) {
+  if (cu_seqlens.device().is_cpu()) {
     for (Tensor& x : matrices) x.Slice(tokens, rows).Fill(0);
     return;
   }
@@ -92,7 +92,7 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
     Tensor out = Tensor::Empty(q.shape(), q.dtype(), q.device());
     if (!options.first_query_only) ClearSurplus({out}, tokens, sequences.cu_seqlens);
     Tensor lse;
-    if (NeedsRecord({q, kv}) || q.device().type != DeviceType::kCPU)
+    if (NeedsRecord({q, kv}) || !q.device().is_cpu())
       lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
     const int64_t keys = options.values_first ? kv_rows * H : 0, values = kv_rows * H - keys;
     KernelsOf<T, cpu::AttentionKernels>(q.device())
@@ -133,7 +133,7 @@ Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSe
     for (int64_t h = 0; h < options.num_heads; ++h) {
       const Tensor k = SliceColumns(ks, h * d, (h + 1) * d);
       const Tensor v = SliceColumns(vs, h * d, (h + 1) * d);
-      const Tensor scores = Matmul(SliceColumns(qs, h * d, (h + 1) * d), k, false, true);
+      const Tensor scores = Matmul(SliceColumns(qs, h * d, (h + 1) * d), k, {.b = true});
       heads.push_back(Matmul(SoftmaxLast(Scale(scores, 1 / std::sqrt(static_cast<double>(d)))), v));
     }
     rows.push_back(ConcatColumns(heads));

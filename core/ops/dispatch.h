@@ -16,7 +16,7 @@ using MathType = cpu::MathType<T>;
 
 template <typename Table>
 const Table& KernelsOn(Device device) {
-  return device.type == DeviceType::kCPU ? cpu::Kernels<Table>() : DeviceKernels<Table>();
+  return device.is_cpu() ? cpu::Kernels<Table>() : DeviceKernels<Table>();
 }
 
 template <typename T, typename Table>
@@ -47,7 +47,7 @@ inline void CheckSameDevice(const char* op, Device device, std::initializer_list
 template <typename Body>
 auto DispatchActivations(const Tensor& x, const char* op, Body&& body) {
   const AskedBy asked_by = AskedBy::Op(op);
-  const bool on_host = x.device() == Device{};
+  const bool on_host = x.device().is_cpu();
   if (x.dtype() == DType::kBF16) return body(BFloat16{});
   if (x.dtype() == DType::kF16 && !on_host) return body(Float16{});
   Check(on_host || x.dtype() != DType::kF64, op, "float64 is for the CPU");

@@ -17,7 +17,7 @@ cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows, D
   mask.key1 = spec.key.key1();
   mask.step = spec.key.step;
   if (spec.device_step.defined()) {
-    Check(device != Device{} && spec.device_step.device() == device, op,
+    Check(!device.is_cpu() && spec.device_step.device() == device, op,
           "device_step must lie where the activations do, and not on the host");
     mask.device_step = spec.device_step.data<int32_t>();
   }
@@ -48,7 +48,7 @@ Tensor Dropout(const Tensor& x, const DropoutSpec& spec) {
   if (spec.p == 0) return x;
   Check(x.ndim() == 2 && x.dim(1) <= 32768, "dropout",
         "x must have shape [N, C] with C at most 32768 but has ", x.shape());
-  Check(x.device() != Device{} || x.dtype() != DType::kBF16, "dropout",
+  Check(!x.device().is_cpu() || x.dtype() != DType::kBF16, "dropout",
         "expected float32 or float64 on the CPU but got bfloat16");
   return DispatchActivations(x, "dropout", [&](auto tag) {
     using T = decltype(tag);

@@ -17,7 +17,7 @@ template <typename F>
 Tensor Map(const char* op, const Tensor& x, F f) {
   const AskedBy asked_by = AskedBy::Op(op);
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
-  if (x.device() != Device{}) {
+  if (!x.device().is_cpu()) {
     DeviceKernels<MapKernel<F>>().run(op, f, y.raw_data(), x.raw_data(), x.dtype(), x.numel());
     return y;
   }
@@ -47,7 +47,7 @@ Tensor BroadcastOnDevice(const char* op, const Tensor& a, const Tensor& b, const
 // y_i = f(a_i, b_i), both of one shape
 template <typename F>
 Tensor Zip(const char* op, const Tensor& a, const Tensor& b, F f) {
-  if (a.device() != Device{}) return BroadcastOnDevice(op, a, b, a.shape(), f);
+  if (!a.device().is_cpu()) return BroadcastOnDevice(op, a, b, a.shape(), f);
   Tensor y = Tensor::Empty(a.shape(), a.dtype(), a.device());
   DispatchFloat(a.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
@@ -71,7 +71,7 @@ Tensor Broadcast(const char* op, const Tensor& a, const Tensor& b, F f) {
         ToString(a.device()), " and ", ToString(b.device()));
   if (a.shape() == b.shape()) return Zip(op, a, b, f);
   const Shape shape = BroadcastShape(op, a.shape(), b.shape());
-  if (a.device() != Device{}) return BroadcastOnDevice(op, a, b, shape, f);
+  if (!a.device().is_cpu()) return BroadcastOnDevice(op, a, b, shape, f);
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
   if (y.numel() == 0) return y;
   const Shape a_strides = BroadcastStrides(a.shape(), shape);

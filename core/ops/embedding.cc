@@ -75,12 +75,12 @@ std::vector<Tensor> CheckedIds(const std::vector<Tensor>& ids, const std::vector
           "table ", i, " of shape ", tables[i].shape(), " and ids of shape ", ids[i].shape(),
           " don't fit the first ones");
     CheckSameDevice("embedding", device, {tables[i]});
-    if (ids[i].device() == Device{}) {
+    if (ids[i].device().is_cpu()) {
       CheckEmbeddingIds(ids[i], tables[i].dim(0), i);
     } else {
       CheckSameDevice("embedding", device, {ids[i]});
     }
-    if (device != Device{}) on_device.push_back(ids[i].To(device));
+    if (!device.is_cpu()) on_device.push_back(ids[i].To(device));
   }
   return on_device;
 }
@@ -99,7 +99,7 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
                     const std::vector<int64_t>& padding_rows) {
   const std::vector<Tensor> on_device = CheckedIds(ids, tables, padding_rows);
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
-  if (tables[0].device() != Device{}) return SumOnDevice(on_device, tables, padding_rows);
+  if (!tables[0].device().is_cpu()) return SumOnDevice(on_device, tables, padding_rows);
   std::vector<const int32_t*> index;
   for (const Tensor& i : ids) index.push_back(i.data<int32_t>());
   return DispatchFloat(tables[0].dtype(), "embedding", [&](auto tag) {
@@ -160,7 +160,7 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
   constexpr const char* kOp = "embedding_layer_norm";
   Check(!tables.empty(), kOp, "expected a table");
   const Device device = tables[0].device();
-  if (device == Device{} || std::ssize(tables) > EmbeddingArgs::kMaxTables) {
+  if (device.is_cpu() || std::ssize(tables) > EmbeddingArgs::kMaxTables) {
     return EmbeddingLayerNormComposed(ids, tables, padding_rows, weight, bias, eps, dropout, dtype);
   }
   const AskedBy asked_by = AskedBy::Op(kOp);

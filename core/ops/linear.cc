@@ -161,8 +161,7 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
     if constexpr (std::is_same_v<T, double>) {
       return false;
     } else {
-      return x.device().type != DeviceType::kCPU &&
-             StackGradients<T>(some_dws, some_dbs, some_dy, x, out);
+      return !x.device().is_cpu() && StackGradients<T>(some_dws, some_dbs, some_dy, x, out);
     }
   };
   const bool done = count > 1 && all_dws.size() == count &&
@@ -172,12 +171,12 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
   for (size_t i = count; i-- > 0;) {
     const T* dyi = dy.data<T>() + static_cast<int64_t>(i) * rows * out;
     if (dx.defined()) {
-      Gemm(x.device(), false, false, rows, in, out, dyi, out, WeightData<T>(weights[i]), in,
+      Gemm(x.device(), {}, rows, in, out, dyi, out, WeightData<T>(weights[i]), in,
            i == count - 1 ? 0 : 1, dx.data<T>(), in);
     }
     if (done || (dws[i] && dbs[i] && in_one({&*dws[i]}, {&*dbs[i]}, dyi))) continue;
     if (dws[i]) {
-      Gemm(x.device(), true, false, out, in, rows, dyi, out, x.data<T>(), in,
+      Gemm(x.device(), {.a = true}, out, in, rows, dyi, out, x.data<T>(), in,
            dws[i]->overwrite ? 0 : 1, dws[i]->tensor.template data<M>(), in);
     }
     if (dbs[i]) {
@@ -237,11 +236,11 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
     }
     bool done = false;
     if constexpr (!std::is_same_v<T, double>) {
-      done = count > 1 && x.device().type != DeviceType::kCPU &&
-             StackForward<T>(x, read, added, out, pre.data<T>());
+      done =
+          count > 1 && !x.device().is_cpu() && StackForward<T>(x, read, added, out, pre.data<T>());
     }
     for (size_t i = 0; !done && i < weights.size(); ++i) {
-      Gemm(x.device(), false, true, rows, out, in, x.data<T>(), in, read[i], in, 0,
+      Gemm(x.device(), {.b = true}, rows, out, in, x.data<T>(), in, read[i], in, 0,
            pre.data<T>() + static_cast<int64_t>(i) * rows * out, out, added[i]);
     }
     if (activation == ActivationKind::kNone) {
@@ -282,7 +281,7 @@ template <typename T>
 Tensor Layer(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const int64_t rows = x.dim(0), in = x.dim(1), out = weight.dim(0);
   Tensor y = Tensor::Empty({rows, out}, x.dtype(), x.device());
-  Gemm(x.device(), false, true, rows, out, in, x.data<T>(), in, WeightData<T>(weight), in, 0,
+  Gemm(x.device(), {.b = true}, rows, out, in, x.data<T>(), in, WeightData<T>(weight), in, 0,
        y.data<T>(), out, bias.defined() ? bias.data<MathType<T>>() : nullptr);
   return y;
 }
@@ -312,8 +311,8 @@ Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1
         Tensor value = plain ? pre : context.Needs(kW2) ? fresh(pre) : Tensor(), d;
         if (below) {
           d = fresh(pre);
-          Gemm(x.device(), false, false, dy.dim(0), between, out, dy.data<T>(), out,
-               WeightData<T>(w2), between, 0, d.data<T>(), between);
+          Gemm(x.device(), {}, dy.dim(0), between, out, dy.data<T>(), out, WeightData<T>(w2),
+               between, 0, d.data<T>(), between);
         }
         if (!plain && below && value.defined()) {
           kernels.backward_and_value(d.data<T>(), value.data<T>(), d.data<T>(), pre.data<T>(), n,
@@ -352,7 +351,7 @@ Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
 
 Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, ActivationKind activation,
                    const Tensor& w2, const Tensor& b2) {
-  if (x.device().type != DeviceType::kCPU) return Linear(Linear(x, w1, b1, activation), w2, b2);
+  if (!x.device().is_cpu()) return Linear(Linear(x, w1, b1, activation), w2, b2);
   constexpr const char* kOp = "feed_forward";
   Check(x.ndim() == 2, kOp, "x must have shape [N, in] but has ", x.shape());
   CheckLayer(kOp, x.dim(1), x.dtype(), x.device(), w1, b1);
@@ -363,31 +362,31 @@ Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, Activati
 }
 
 // C = op(A) op(B);  dA = dC op(B)^T, transposed if A was;  dB = op(A)^T dC, transposed if B was
-Tensor Matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b) {
+Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes) {
   Check(a.ndim() == 2 && b.ndim() == 2, "matmul", "both operands must be matrices but have ",
         a.shape(), " and ", b.shape());
-  const int64_t M = a.dim(transpose_a ? 1 : 0), K = a.dim(transpose_a ? 0 : 1);
-  const int64_t N = b.dim(transpose_b ? 0 : 1);
-  Check(b.dim(transpose_b ? 1 : 0) == K && a.dtype() == b.dtype() && a.device() == b.device(),
-        "matmul", "cannot multiply ", ToString(a.dtype()), " ", a.shape(), transpose_a ? "^T" : "",
-        " by ", ToString(b.dtype()), " ", b.shape(), transpose_b ? "^T" : "");
+  const int64_t M = a.dim(transposes.a ? 1 : 0), K = a.dim(transposes.a ? 0 : 1);
+  const int64_t N = b.dim(transposes.b ? 0 : 1);
+  Check(b.dim(transposes.b ? 1 : 0) == K && a.dtype() == b.dtype() && a.device() == b.device(),
+        "matmul", "cannot multiply ", ToString(a.dtype()), " ", a.shape(), transposes.a ? "^T" : "",
+        " by ", ToString(b.dtype()), " ", b.shape(), transposes.b ? "^T" : "");
   const AskedBy asked_by = AskedBy::Op("matmul");
   return DispatchFloat(a.dtype(), "matmul", [&](auto tag) {
     using T = decltype(tag);
     Tensor c = Tensor::Empty({M, N}, a.dtype(), a.device());
-    Gemm(a.device(), transpose_a, transpose_b, M, N, K, a.data<T>(), a.dim(1), b.data<T>(),
-         b.dim(1), 0, c.data<T>(), N);
+    Gemm(a.device(), transposes, M, N, K, a.data<T>(), a.dim(1), b.data<T>(), b.dim(1), 0,
+         c.data<T>(), N);
     return Record(
         "matmul", c, {a, b}, {a, b},
-        [a = a.Detach(), b = b.Detach(), transpose_a, transpose_b](BackwardContext& context) {
+        [a = a.Detach(), b = b.Detach(), transposes](BackwardContext& context) {
           const Tensor& dc = context.grad_output();
           if (context.Needs(0)) {
-            context.SetGrad(0, transpose_a ? Matmul(b, dc, transpose_b, true)
-                                           : Matmul(dc, b, false, !transpose_b));
+            context.SetGrad(0, transposes.a ? Matmul(b, dc, {.a = transposes.b, .b = true})
+                                            : Matmul(dc, b, {.b = !transposes.b}));
           }
           if (context.Needs(1)) {
-            context.SetGrad(1, transpose_b ? Matmul(dc, a, true, transpose_a)
-                                           : Matmul(a, dc, !transpose_a, false));
+            context.SetGrad(1, transposes.b ? Matmul(dc, a, {.a = true, .b = transposes.a})
+                                            : Matmul(a, dc, {.a = !transposes.a}));
           }
         });
   });

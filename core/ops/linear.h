@@ -8,6 +8,7 @@
 
 #include "lathe/core/ops/activation.h"
 #include "lathe/core/tensor.h"
+#include "lathe/core/transposes.h"
 
 namespace lathe {
 
@@ -34,6 +35,6 @@ Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, Activati
                    const Tensor& w2, const Tensor& b2);
 
 // Returns op(a) op(b), [M, K] x [K, N] -> [M, N]. op transposes its operand if the flag is set.
-Tensor Matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);
+Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes = {});
 
 }  // namespace lathe

@@ -22,7 +22,7 @@ TEST(Linear, Matmul) {
            .shapes = {{{2, 3}, {3, 4}}, {{1, 1}, {1, 1}}, {{0, 3}, {3, 2}}, {{33, 40}, {40, 17}}},
            .nan_check = false});
   CheckOp({.name = "matmul_transposed",
-           .op = [](const Tensors& x) { return Matmul(x[0], x[1], true, true); },
+           .op = [](const Tensors& x) { return Matmul(x[0], x[1], {.a = true, .b = true}); },
            .composed = [](const Tensors& x) { return Matmul(Transpose(x[0]), Transpose(x[1])); },
            .shapes = {{{3, 2}, {4, 3}}, {{3, 0}, {2, 3}}}});
 }
@@ -35,7 +35,7 @@ TEST(Linear, Layer) {
              .op = [=](const Tensors& x) { return Linear(x[0], x[1], x[2], activation); },
              .composed =
                  [=](const Tensors& x) {
-                   const Tensor y = Add(Matmul(x[0], x[1], false, true), x[2]);
+                   const Tensor y = Add(Matmul(x[0], x[1], {.b = true}), x[2]);
                    return Activation(y, activation);
                  },
              .shapes = {{{2, 3}, {4, 3}, {4}}, {{0, 3}, {2, 3}, {2}}, {{9, 33}, {17, 33}, {17}}},
@@ -45,7 +45,7 @@ TEST(Linear, Layer) {
   }
   CheckOp({.name = "linear_many_rows",
            .op = [](const Tensors& x) { return Linear(x[0], x[1], x[2]); },
-           .composed = [](const Tensors& x) { return Add(Matmul(x[0], x[1], false, true), x[2]); },
+           .composed = [](const Tensors& x) { return Add(Matmul(x[0], x[1], {.b = true}), x[2]); },
            .shapes = {{{300, 5}, {24, 5}, {24}}, {{131, 3}, {270, 3}, {270}}},
            .tolerance = 5e-5,
            .grad_tolerance = 5e-4,
@@ -55,7 +55,7 @@ TEST(Linear, Layer) {
              .op = [=](const Tensors& x) { return Linear(x[0], x[1], x[2], activation); },
              .composed =
                  [=](const Tensors& x) {
-                   return Activation(Add(Matmul(x[0], x[1], false, true), x[2]), activation);
+                   return Activation(Add(Matmul(x[0], x[1], {.b = true}), x[2]), activation);
                  },
              .shapes = {{{300, 5}, {24, 5}, {24}}, {{131, 3}, {270, 3}, {270}}},
              .tolerance = 5e-5,
@@ -86,8 +86,8 @@ TEST(Linear, FeedForward) {
                  },
              .composed =
                  [=](const Tensors& x) {
-                   const Tensor y = Add(Matmul(x[0], x[1], false, true), x[2]);
-                   return Add(Matmul(Activation(y, activation), x[3], false, true), x[4]);
+                   const Tensor y = Add(Matmul(x[0], x[1], {.b = true}), x[2]);
+                   return Add(Matmul(Activation(y, activation), x[3], {.b = true}), x[4]);
                  },
              .shapes = {{{2, 3}, {4, 3}, {4}, {2, 4}, {2}},
                         {{0, 3}, {2, 3}, {2}, {3, 2}, {3}},
@@ -173,7 +173,7 @@ void CheckStackOfNeighbours(DType dtype, bool ascending, bool stale) {
         Tensor leaf = part(values).Detach();
         leaf.SetRequiresGrad(true);
         leaf.SetGrad(part(grads));
-        leaf.impl()->grad_is_stale = stale;
+        leaf.impl()->mutable_gradient().is_stale = stale;
         all.push_back(leaf);
       }
     }
@@ -232,7 +232,7 @@ TEST(Linear, StackOfOneLayerTwice) {
   pass();
   EXPECT_EQ(w.grad().ToVector<float>(), dw);
   EXPECT_EQ(b.grad().ToVector<float>(), db);
-  w.impl()->grad_is_stale = b.impl()->grad_is_stale = true;
+  w.impl()->mutable_gradient().is_stale = b.impl()->mutable_gradient().is_stale = true;
   pass();
   EXPECT_EQ(w.grad().ToVector<float>(), dw);
   EXPECT_EQ(b.grad().ToVector<float>(), db);

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kParallelSize = 16384;
 constexpr int64_t kChunk = 4096;
 
-bool OnHost(const Tensor& t) { return t.device() == Device{}; }
+bool OnHost(const Tensor& t) { return t.device().is_cpu(); }
 
 // Returns sum_i f(a_i, b_i) / denominator, summed in double and in a fixed order. Host only.
 template <typename F>

@@ -23,7 +23,7 @@ Tensor Labels(const Tensor& logits) {
 
 bool HasDevice() {
   DeviceBackend* backend = FindDeviceBackend();
-  return CheckedDevice() != Device{} && backend != nullptr && backend->Count() > 0;
+  return !CheckedDevice().is_cpu() && backend != nullptr && backend->Count() > 0;
 }
 
 TEST(Losses, CrossEntropy) {

@@ -52,7 +52,7 @@ T MaxOf(const T* values, int64_t n) {
 
 // Returns a tensor of `shape` that repeats the one element of `scalar`.
 Tensor Repeated(const Tensor& scalar, const Shape& shape) {
-  if (scalar.device() == Device{}) {
+  if (scalar.device().is_cpu()) {
     return Tensor::Full(shape, scalar.Item(), scalar.dtype(), scalar.device());
   }
   return Add(Tensor::Zeros(shape, scalar.dtype(), scalar.device()), scalar);
@@ -64,7 +64,7 @@ template <typename Kernel, typename Body>
 Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, Body body) {
   const AskedBy asked_by = AskedBy::Op(op);
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
-  if (x.device() != Device{}) {
+  if (!x.device().is_cpu()) {
     const int64_t n = x.dim(-1), rows = n == 0 ? 0 : x.numel() / n;
     (DeviceKernels<ReduceKernels>().*kernel)(y.raw_data(), x.raw_data(), x.dtype(), rows, n);
     return y;
@@ -91,7 +91,7 @@ void LogSoftmax(const T* in, T* out, int64_t n) {
 }
 
 Tensor SumOfAll(const Tensor& x) {
-  if (x.device() != Device{}) return SumToShape(x.Detach(), {});
+  if (!x.device().is_cpu()) return SumToShape(x.Detach(), {});
   Tensor y = Tensor::Empty({}, x.dtype(), x.device());
   DispatchFloat(x.dtype(), "sum", [&](auto tag) {
     using T = decltype(tag);
@@ -111,7 +111,7 @@ Tensor SumOfAll(const Tensor& x) {
 Tensor SumOfRows(const Tensor& x) {
   Shape shape = x.shape();
   shape.back() = 1;
-  if (x.device() != Device{}) return SumToShape(x.Detach(), shape);
+  if (!x.device().is_cpu()) return SumToShape(x.Detach(), shape);
   Tensor y = Tensor::Zeros(shape, x.dtype(), x.device());
   DispatchFloat(x.dtype(), "sum_last", [&](auto tag) {
     using T = decltype(tag);

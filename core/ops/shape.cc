@@ -28,7 +28,7 @@ template <typename T>
 void CopyBlock(Device device, const T* in, int64_t in_stride, T* out, int64_t out_stride,
                int64_t rows, int64_t columns) {
   if (columns == 0) return;
-  if (device != Device{}) {
+  if (!device.is_cpu()) {
     return DeviceKernels<ShapeKernels>().copy_block(in, in_stride, out, out_stride, rows, columns,
                                                     sizeof(T));
   }
@@ -187,7 +187,7 @@ Tensor Transpose(const Tensor& x) {
     constexpr int64_t kTile = 32;  // both sides of a tile stay in the first-level cache
     const T* in = x.data<T>();
     T* out = y.data<T>();
-    if (x.device() != Device{}) {
+    if (!x.device().is_cpu()) {
       return DeviceKernels<ShapeKernels>().transpose(in, out, rows, columns, sizeof(T));
     }
 #pragma omp parallel for schedule(static) if (rows * columns > kParallelSize)
@@ -238,7 +238,7 @@ Tensor GatherRows(const Tensor& x, const Tensor& index) {
   Shape shape = index.shape();
   shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
   const AskedBy asked_by = AskedBy::Op("gather_rows");
-  const bool on_host = x.device() == Device{};
+  const bool on_host = x.device().is_cpu();
   if (!on_host && index.device() == x.device()) return GatherRowsOnDevice(x, index, shape);
   std::vector<int64_t> rows = CheckedRows(index, x.dim(0));
   if (!on_host) return GatherRowsOnDevice(x, index.To(x.device()), shape);

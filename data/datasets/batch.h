@@ -12,6 +12,13 @@ namespace lathe {
 
 struct PackedInputs;  // data/datasets/packed_inputs.h
 
+// What a forward pass tells the code that runs it.
+struct PassNotes {
+  // The last loss of the pass that leaves surplus sequences (PackedInputs) out; null if there is
+  // none. ClassificationLoss sets it, and StepGraphs compares the loss that it gets with it.
+  std::weak_ptr<const TensorImpl> loss_without_surplus;
+};
+
 struct Batch {
   Tensor input_ids;       // [T] i32
   Tensor token_type_ids;  // [T] i32; zeros if the tokenizer makes none
@@ -39,6 +46,8 @@ struct Batch {
   // The same batch on the device where the model computes. If it is null, the model copies this
   // one.
   std::shared_ptr<const PackedInputs> inputs = {};
+  // Where the pass over this batch leaves its notes; null if nobody reads them.
+  std::shared_ptr<PassNotes> notes = {};
 
   int64_t size() const { return cu_seqlens.dim(0) - 1; }   // B
   int64_t num_tokens() const { return input_ids.dim(0); }  // T; there is no padding

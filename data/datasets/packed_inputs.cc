@@ -107,7 +107,7 @@ void PackedInputs::Fill(const Batch& batch, uint32_t dropout_step, float seed) {
   *integers(num_sequences) = static_cast<int32_t>(B);
   *integers(step) = static_cast<int32_t>(dropout_step);
   std::memcpy(place(grad_seed), &seed, sizeof(seed));
-  if (buffer_.device() == Device{}) return buffer_.CopyFrom(host);
+  if (buffer_.device().is_cpu()) return buffer_.CopyFrom(host);
   BackendOf(buffer_.device()).CopyAhead(buffer_.raw_data(), host.raw_data(), host.bytes());
   buffer_.impl()->storage->BumpVersion();
 }

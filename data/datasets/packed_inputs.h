@@ -24,10 +24,6 @@ struct PackedInputs {
   Tensor labels;                      // as in the batch, but integers are i64; may be undefined
   int64_t max_seqlen = 0;             // the longest sequence of the batch, or more
 
-  // The last loss computed from these inputs that leaves surplus sequences out; null if there is
-  // none.
-  mutable std::weak_ptr<const TensorImpl> loss_without_surplus;
-
   // Makes the inputs of `batch`. `rows` is at least T, plus one for each surplus sequence.
   // `sequences` is S, at least B; 0 means B.
   static PackedInputs Make(const Batch& batch, int64_t rows, Device device, uint32_t step,

@@ -165,7 +165,7 @@ Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& redu
                      : IsFloating(dtype)  ? DType::kF32
                                           : DType::kI64;
   // A copy on the host, which the reduction may overwrite.
-  const Tensor sum = (tensor.device() == Device{} ? tensor.Clone() : tensor.To(Device{})).To(wide);
+  const Tensor sum = (tensor.device().is_cpu() ? tensor.Clone() : tensor.To(Device{})).To(wide);
   const double scale = mean ? 1.0 / group.size() : 1;
   if (wide == DType::kF64) {
     AllReduceValues<double>(group, sum, op, scale);
@@ -210,7 +210,7 @@ void Broadcast(ProcessGroup& group, Tensor tensor, int root) {
   const Tensor on_host = tensor.To(Device{});
   group.Broadcast(
       {static_cast<std::byte*>(on_host.raw_data()), static_cast<size_t>(on_host.bytes())}, root);
-  if (tensor.device() != Device{}) tensor.CopyFrom(on_host);
+  if (!tensor.device().is_cpu()) tensor.CopyFrom(on_host);
   tensor.impl()->storage->BumpVersion();
 }
 

@@ -76,7 +76,7 @@ std::vector<RankDevice> GatherDevices(const Job& job) {
 
 JobDevice ChooseAlone(const std::string& wish) {
   const Device device = ChooseDevice(wish);
-  if (wish != "auto" || device != Device{} || VisibleGpus() == 0) return {.device = device};
+  if (wish != "auto" || !device.is_cpu() || VisibleGpus() == 0) return {.device = device};
   DeviceBackend* backend = FindDeviceBackend();
   return {.note =
               "this process computes on the CPU: " +

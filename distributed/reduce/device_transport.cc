@@ -58,7 +58,7 @@ class DeviceTransport : public GradientTransport {
       const std::span<float> grads = table_.buckets[i].grads;
       Convert(grads.data(), DType::kF32, narrow_[i].raw_data(), DType::kBF16, grads);
     }
-    table_.last_tensor().grad_rows.reset();
+    table_.last_tensor().mutable_gradient().rows.reset();
     sent_ = 0;
     return records;
   }

@@ -22,7 +22,7 @@ class GradientTransport {
   virtual void Send() = 0;
   // Called after the pass, when all buckets but the last have been sent. Sends the last one and
   // waits until all are summed. Returns all ranks' records, in the order of ranks. Afterwards
-  // TensorImpl::grad_rows of the last table is right for the sums.
+  // LeafGradient::rows of the last table is right for the sums.
   virtual std::vector<StepRecord> Finish(const StepRecord& mine) = 0;
 };
 

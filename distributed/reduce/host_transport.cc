@@ -72,7 +72,8 @@ class HostTransport : public GradientTransport {
         if (buckets_[end].num_sharded_elements > 0) elements = buckets_[end].SharedPart().end;
       }
       if (elements == 0) continue;
-      const TensorImpl& first = *table_.slots[buckets_[begin].slots.front()].tensor.impl()->grad;
+      const TensorImpl& first =
+          *table_.slots[buckets_[begin].slots.front()].tensor.impl()->gradient().buffer;
       exposed_.push_back(
           group_->ExposeMemory(first.storage, elements * static_cast<int64_t>(sizeof(float))));
     }
@@ -151,7 +152,7 @@ class HostTransport : public GradientTransport {
       staging_.insert(staging_.end(), records.begin(), records.end());
       ReduceStaging(records.size());
       std::copy_n(staging_.begin(), tail, end.begin());
-      table_.last_tensor().grad_rows.reset();
+      table_.last_tensor().mutable_gradient().rows.reset();
       std::copy(staging_.end() - std::ssize(records), staging_.end(), records.begin());
     }
     std::vector<StepRecord> all;
@@ -188,7 +189,7 @@ class HostTransport : public GradientTransport {
                   row_bytes);
     }
     std::copy(staging_.end() - std::ssize(records), staging_.end(), records.begin());
-    table.grad_rows = std::move(used);
+    table.mutable_gradient().rows = std::move(used);
     return true;
   }
 

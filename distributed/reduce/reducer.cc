@@ -50,16 +50,16 @@ struct Reducer::Impl {
         arenas(std::move(a)),
         options(std::move(o)),
         table(arenas, options, sharded) {
-    transport = table.device == Device{}
+    transport = table.device.is_cpu()
                     ? MakeHostTransport(group, table, options)
                     : MakeDeviceTransport(group, std::move(devices), table, options);
     for (size_t i = 0; i < slots.size(); ++i) {
-      slots[i].tensor.impl()->on_grad_ready = [this, i] { OnReady(i); };
+      slots[i].tensor.impl()->mutable_gradient().on_ready = [this, i] { OnReady(i); };
     }
   }
 
   ~Impl() {
-    for (GradientSlot& slot : slots) slot.tensor.impl()->on_grad_ready = nullptr;
+    for (GradientSlot& slot : slots) slot.tensor.impl()->mutable_gradient().on_ready = nullptr;
   }
 
   void Arm(bool reduce) {
@@ -84,14 +84,15 @@ struct Reducer::Impl {
   void CountSumOnce(const GradientBucket& bucket) {
     const float size = static_cast<float>(group->size());
     for (const size_t i : bucket.slots) {
-      TensorImpl& p = *slots[i].tensor.impl();
-      p.partial_grad_hint = nullptr;
-      if (p.grad_is_stale || p.grad == nullptr) continue;
+      const TensorImpl& p = *slots[i].tensor.impl();
+      LeafGradient& gradient = slots[i].tensor.impl()->mutable_gradient();
+      gradient.partial_hint = nullptr;
+      if (gradient.is_stale || gradient.buffer == nullptr) continue;
       if (bucket.num_sharded_elements == 0) {
-        p.grad_scale /= size;
+        gradient.scale /= size;
         continue;
       }
-      float* const grad = Tensor(p.grad).data<float>();
+      float* const grad = Tensor(gradient.buffer).data<float>();
       const ElementRange all = {p.offset, p.offset + NumElements(p.shape)};
       const ElementRange own = Stripe(bucket.SharedPart(), group->rank(), group->size());
       for (const ElementRange& rest : Without(all, {own})) {
@@ -124,10 +125,12 @@ struct Reducer::Impl {
   // Makes the buffer of the next bucket's gradients hold their values.
   void Settle() {
     for (const size_t i : buckets[sent].slots) {
-      TensorImpl& p = *slots[i].tensor.impl();
-      ClearStaleGrad(p);
+      LeafGradient& gradient = slots[i].tensor.impl()->mutable_gradient();
+      ClearStaleGrad(gradient);
       // Multiplies the buffer by the factors, and forgets the rows.
-      if (p.grad_scale != 1 || p.device_grad_scale != nullptr) slots[i].tensor.grad();
+      if (gradient.scale != 1 || gradient.device_scale != nullptr) {
+        slots[i].tensor.MaterializeGrad();
+      }
     }
   }
 
@@ -146,10 +149,10 @@ struct Reducer::Impl {
     sent = 0;
     for (GradientSlot& slot : slots) {
       slot.expected = slot.parts;
-      TensorImpl& p = *slot.tensor.impl();
+      LeafGradient& gradient = slot.tensor.impl()->mutable_gradient();
       const bool is_last_table = table.table_is_last && &slot == &slots.back();
-      if (!is_last_table) p.grad_rows.reset();
-      if (buckets[slot.bucket].num_sharded_elements > 0) p.partial_grad_hint = kPartialGradHint;
+      if (!is_last_table) gradient.rows.reset();
+      if (buckets[slot.bucket].num_sharded_elements > 0) gradient.partial_hint = kPartialGradHint;
     }
     summed = true;
     broken = false;

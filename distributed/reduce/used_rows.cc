@@ -9,8 +9,8 @@ std::optional<std::vector<int32_t>> UsedRows(ProcessGroup& group, const TensorIm
   const size_t num_rows = static_cast<size_t>(table.shape[0]);
   // One bit for each row, and one that is set if this rank doesn't know its rows.
   std::vector<uint64_t> bits(num_rows / 64 + 1);
-  if (table.grad_rows) {
-    for (const int32_t row : *table.grad_rows)
+  if (const auto& rows = table.gradient().rows) {
+    for (const int32_t row : *rows)
       bits[static_cast<size_t>(row) / 64] |= uint64_t{1} << (row % 64);
   } else {
     bits[num_rows / 64] |= uint64_t{1} << (num_rows % 64);

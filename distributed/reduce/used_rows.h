@@ -11,7 +11,7 @@
 namespace lathe {
 
 // Returns these rows, ascending, each once. Returns nullopt if some rank doesn't know its own rows
-// (table.grad_rows), or if they are most of the rows. A collective.
+// (LeafGradient::rows), or if they are most of the rows. A collective.
 std::optional<std::vector<int32_t>> UsedRows(ProcessGroup& group, const TensorImpl& table);
 
 }  // namespace lathe

@@ -274,7 +274,7 @@ void SafetensorsReader::Read(const std::string& name, Tensor& out) const {
     throw InvalidArgument(where + "has shape " + ToString(entry.shape) + " but " +
                           ToString(out.shape()) + " is wanted");
   }
-  if (out.device() != Device{}) {
+  if (!out.device().is_cpu()) {
     Tensor read = Tensor::Empty(out.shape(), out.dtype());
     Read(name, read);
     return out.CopyFrom(read);

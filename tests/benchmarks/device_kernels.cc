@@ -286,16 +286,15 @@ class Bench {
         ReportOperations(Of(dtype, name + shape), operations, body);
       };
       report("product", [&, in = in, out = out] {
-        Gemm(device_, false, true, n, out, in, x.data<T>(), in, w.data<T>(), in, 0.0,
+        Gemm(device_, {.b = true}, n, out, in, x.data<T>(), in, w.data<T>(), in, 0.0,
              result.data<T>(), out);
       });
       report("weight gradient", [&, in = in, out = out] {
-        Gemm(device_, true, false, out, in, n, y.data<T>(), out, x.data<T>(), in, 1.0,
+        Gemm(device_, {.a = true}, out, in, n, y.data<T>(), out, x.data<T>(), in, 1.0,
              dw.data<float>(), in);
       });
       report("input gradient", [&, in = in, out = out] {
-        Gemm(device_, false, false, n, in, out, y.data<T>(), out, w.data<T>(), in, 0.0,
-             dx.data<T>(), in);
+        Gemm(device_, {}, n, in, out, y.data<T>(), out, w.data<T>(), in, 0.0, dx.data<T>(), in);
       });
     }
   }
@@ -309,7 +308,7 @@ class Bench {
 int Main(int argc, char** argv) {
   const Options o = Parse(argc, argv);
   const Device device = ChooseDevice(o.device);
-  if (device == Device{}) {
+  if (device.is_cpu()) {
     throw InvalidArgument("--device must be a GPU", "`kernels` is the same for the CPU");
   }
   std::printf("%s; %lld tokens, hidden size %lld\n",

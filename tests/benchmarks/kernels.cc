@@ -68,7 +68,7 @@ double OperationsPerSecond() {
     constexpr int64_t n = 2048;
     const Tensor a = Filled<T>({n, n}), b = Filled<T>({n, n}), c = Filled<T>({n, n});
     return 2.0 * n * n * n / Seconds([&] {
-             Gemm(false, false, n, n, n, a.data<T>(), n, b.data<T>(), n, 0.0f, c.data<T>(), n);
+             Gemm({}, n, n, n, a.data<T>(), n, b.data<T>(), n, 0.0f, c.data<T>(), n);
            });
   }();
   return rate;
@@ -91,7 +91,7 @@ void Forward(benchmark::State& state) {
   const Tensor x = Filled<T>({kRows, in}), w = Filled<T>({out, in}), y = Filled<T>({kRows, out});
   const Tensor bias = Filled<float>({out});
   for (auto _ : state) {
-    Gemm(false, true, kRows, out, in, x.data<T>(), in, w.data<T>(), in, 0.0f, y.data<T>(), out,
+    Gemm({.b = true}, kRows, out, in, x.data<T>(), in, w.data<T>(), in, 0.0f, y.data<T>(), out,
          bias.data<float>());
   }
   Operations<T>(state, 2.0 * static_cast<double>(kRows * in * out));
@@ -101,7 +101,7 @@ void InputGradient(benchmark::State& state) {
   const int64_t in = state.range(0), out = state.range(1);
   const Tensor dx = Filled<T>({kRows, in}), w = Filled<T>({out, in}), dy = Filled<T>({kRows, out});
   for (auto _ : state) {
-    Gemm(false, false, kRows, in, out, dy.data<T>(), out, w.data<T>(), in, 0.0f, dx.data<T>(), in);
+    Gemm({}, kRows, in, out, dy.data<T>(), out, w.data<T>(), in, 0.0f, dx.data<T>(), in);
   }
   Operations<T>(state, 2.0 * static_cast<double>(kRows * in * out));
 }
@@ -111,7 +111,7 @@ void WeightGradient(benchmark::State& state) {
   const Tensor x = Filled<T>({kRows, in}), dy = Filled<T>({kRows, out});
   const Tensor dw = Filled<float>({out, in});
   for (auto _ : state) {
-    Gemm(true, false, out, in, kRows, dy.data<T>(), out, x.data<T>(), in, 1.0f, dw.data<float>(),
+    Gemm({.a = true}, out, in, kRows, dy.data<T>(), out, x.data<T>(), in, 1.0f, dw.data<float>(),
          in);
   }
   Operations<T>(state, 2.0 * static_cast<double>(kRows * in * out));

@@ -153,7 +153,7 @@ Tensor Spread(const Shape& shape, DType dtype, Device device) {
   for (int64_t at = 0; at < n; at += period) {
     const int64_t bytes = std::min(period, n - at) * SizeOf(dtype);
     char* const to = static_cast<char*>(all.raw_data()) + at * SizeOf(dtype);
-    if (device == Device{}) {
+    if (device.is_cpu()) {
       std::memcpy(to, part.raw_data(), static_cast<size_t>(bytes));
     } else {
       BackendOf(device).CopyOnDevice(to, part.raw_data(), bytes);
@@ -205,17 +205,17 @@ class Products {
     const int64_t H = hidden_, I = intermediate_;
     double operations = 0;
     std::vector<Layer> layers = {{H, H}, {H, H}, {H, I}, {I, H}};
-    if (device_ == Device{}) {
+    if (device_.is_cpu()) {
       layers.insert(layers.end(), {{H, H}, {H, H}});
     } else {
       layers.push_back({H, 2 * H});  // keys and values in one product
     }
     for (const Layer& l : layers) {
-      Gemm(device_, false, true, rows, l.out, l.in, x_.data<T>(), l.in, w_.data<T>(), l.in, 0.0,
+      Gemm(device_, {.b = true}, rows, l.out, l.in, x_.data<T>(), l.in, w_.data<T>(), l.in, 0.0,
            out_.data<T>(), l.out, bias_.data<float>());
-      Gemm(device_, false, false, rows, l.in, l.out, y_.data<T>(), l.out, w_.data<T>(), l.in, 0.0,
+      Gemm(device_, {}, rows, l.in, l.out, y_.data<T>(), l.out, w_.data<T>(), l.in, 0.0,
            out_.data<T>(), l.in);
-      Gemm(device_, true, false, l.out, l.in, rows, y_.data<T>(), l.out, x_.data<T>(), l.in, 1.0,
+      Gemm(device_, {.a = true}, l.out, l.in, rows, y_.data<T>(), l.out, x_.data<T>(), l.in, 1.0,
            dw_.data<float>(), l.in);
       operations += 6.0 * static_cast<double>(rows * l.in * l.out);
     }

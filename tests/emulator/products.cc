@@ -33,8 +33,8 @@ void Product(const GemmArgs& g) {
   const std::vector<float> b = Widen<T>(g.b, b_rows, b_columns, g.ldb);
   std::vector<float> c = g.beta == 0 ? std::vector<float>(static_cast<size_t>(g.M * g.N))
                                      : Widen<C>(g.c, g.M, g.N, g.ldc);
-  Gemm(g.transpose_a, g.transpose_b, g.M, g.N, g.K, a.data(), a_columns, b.data(), b_columns,
-       g.beta, c.data(), g.N, g.bias);
+  Gemm({.a = g.transpose_a, .b = g.transpose_b}, g.M, g.N, g.K, a.data(), a_columns, b.data(),
+       b_columns, g.beta, c.data(), g.N, g.bias);
   for (int64_t r = 0; r < g.M; ++r) {
     std::transform(c.begin() + r * g.N, c.begin() + (r + 1) * g.N, static_cast<C*>(g.c) + r * g.ldc,
                    [](float x) { return C(x); });

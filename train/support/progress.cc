@@ -49,7 +49,9 @@ std::string FormatNumber(const char* format, double value) {
 }
 
 Progress::Progress(Options options)
-    : options_(std::move(options)), terminal_(options_.enabled && isatty(STDERR_FILENO)) {}
+    : options_(std::move(options)), terminal_(isatty(STDERR_FILENO)) {
+  options_.enabled = options_.enabled && options_.prints;
+}
 
 Progress::~Progress() { Clear(); }
 
@@ -92,6 +94,7 @@ void Progress::Update(int64_t done, std::optional<double> loss) {
 }
 
 void Progress::Print(const std::string& line) {
+  if (!options_.prints) return;
   Clear();
   std::cout << line << std::endl;
 }

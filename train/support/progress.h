@@ -21,7 +21,8 @@ class Progress {
     std::string title = "";
     int64_t total = 0;
     std::string unit = "step";
-    bool enabled = true;
+    bool enabled = true;  // shows the bar or the plain lines
+    bool prints = true;   // false: this process prints nothing, as other ranks print for it
   };
 
   explicit Progress(Options options);
@@ -31,6 +32,7 @@ class Progress {
 
   // Counts `done` more units. `loss` is shown from now on.
   void Update(int64_t done, std::optional<double> loss = std::nullopt);
+  // Prints a line, unless this process prints nothing.
   void Print(const std::string& line);
   // Removes the bar until the next update, so that another one can be shown.
   void Clear();

@@ -200,7 +200,7 @@ SelfTestReport RunSelfTest(bool notes) {
   report.local_world_size = accelerator.environment().local_world_size;
   report.mixed_precision = accelerator.mixed_precision();
   const Device device = accelerator.device();
-  if (device != Device{}) {
+  if (!device.is_cpu()) {
     report.device = BackendOf(device).Describe(device.index);
     report.tf32 = GetGemmOptions().allow_tf32;
   }

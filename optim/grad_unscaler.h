@@ -1,0 +1,45 @@
+// GradUnscaler: what an optimizer does for its GradScaler. It divides gradients by the scale, at
+// most once for each of the scaler's passes, and tells the scaler about steps.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "lathe/nn/arena.h"
+#include "lathe/optim/grad_scaler.h"
+
+namespace lathe {
+
+class GradUnscaler {
+ public:
+  // `scaler` may be null, as it is at first.
+  void Use(std::shared_ptr<GradScaler> scaler) { scaler_ = std::move(scaler); }
+  const std::shared_ptr<GradScaler>& scaler() const { return scaler_; }
+
+  // Returns true if the gradients of the scaler's present pass are not divided yet.
+  bool IsDue() const { return scaler_ != nullptr && divided_pass_ != scaler_->num_passes_; }
+  // Divides the gradients, which lie on the host, and notes whether one is not finite.
+  void DivideOnHost(ParameterArena& arena);
+  // Records that the gradients are divided, or that their division is queued.
+  void Divided();
+  // Returns true if DivideOnHost has last found a gradient that is not finite.
+  bool found_inf() const { return found_inf_; }
+
+  // The functions below need a scaler, but for the last two.
+  // Records a step on the host. found_inf: the step is skipped.
+  void StepIsDue(bool found_inf) { scaler_->StepIsDue(found_inf); }
+  // Records a step that was queued on a device, with an outcome that is not known yet.
+  void StepIsQueued() { scaler_->StepIsQueued(); }
+  // The gradients are zeroed, so that none is divided any more.
+  void Zeroed();
+  // Returns the scaler's state on `device`, to which it moves; null without a scaler.
+  ScalerState* StateOn(Device device);
+
+ private:
+  std::shared_ptr<GradScaler> scaler_;
+  bool found_inf_ = false;
+  int64_t divided_pass_ = 0;  // the scaler's pass whose gradients are divided
+};
+
+}  // namespace lathe

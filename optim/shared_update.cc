@@ -1,0 +1,33 @@
+#include "lathe/optim/shared_update.h"
+
+namespace lathe {
+
+bool SharedUpdate::Adopt(std::span<Tensor* const> buffers) {
+  std::shared_ptr<const UpdateShares> now = source_ == nullptr ? nullptr : source_->now;
+  if (now == adopted_) return false;
+  if (adopted_ != nullptr) {
+    for (const Tensor* buffer : buffers) {
+      if (buffer->defined()) adopted_->gather(buffer->values<float>(), {{0, buffer->numel()}});
+    }
+  }
+  adopted_ = std::move(now);
+  return true;
+}
+
+std::vector<ElementRange> SharedUpdate::Own(ElementRange whole) const {
+  if (adopted_ == nullptr) return {whole};
+  return Without(whole, adopted_->others);
+}
+
+void SharedUpdate::Begin(const Tensor& values) {
+  is_half_done_ = adopted_ != nullptr;
+  if (values.impl()->storage->is_shared()) adopted_->wait();
+}
+
+void SharedUpdate::Gather(const Tensor& values, const std::vector<ElementRange>& changed) const {
+  if (adopted_ == nullptr) return;
+  if (values.impl()->storage->is_shared()) return adopted_->wait();
+  adopted_->gather(values.values<float>(), changed);
+}
+
+}  // namespace lathe

@@ -1,0 +1,46 @@
+// SharedUpdate: an optimizer's side of an update that ranks share out (optim/update_shares.h).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/element_range.h"
+#include "lathe/core/tensor.h"
+#include "lathe/optim/update_shares.h"
+
+namespace lathe {
+
+class SharedUpdate {
+ public:
+  // Sets where the present shares are found. They are adopted by the next Adopt.
+  void Use(std::shared_ptr<const PresentShares> shares) { source_ = std::move(shares); }
+  // The shares in force; null unless the update is shared out.
+  const UpdateShares* present() const { return source_ == nullptr ? nullptr : source_->now.get(); }
+  // The shares that the optimizer's buffers correspond to; null: nothing is shared out.
+  const UpdateShares* adopted() const { return adopted_.get(); }
+  // Makes the present shares the adopted ones. First every rank gets the moments that other ranks
+  // have kept for their old parts: `buffers`, each undefined or as large as the arena. Returns
+  // false if there was nothing to do.
+  bool Adopt(std::span<Tensor* const> buffers);
+  // Returns which elements of `whole` this rank updates.
+  std::vector<ElementRange> Own(ElementRange whole) const;
+
+  // Begins an update of the arena's values. If they lie in shared memory, waits for all ranks:
+  // ranks change each other's parameters there.
+  void Begin(const Tensor& values);
+  // Gets the other ranks' parts of the values. Only elements in `changed` (see UpdateShares) can
+  // have been updated.
+  void Gather(const Tensor& values, const std::vector<ElementRange>& changed) const;
+  void End() { is_half_done_ = false; }
+  // True from Begin to End, if the update is shared out: it stays true after an error.
+  bool is_half_done() const { return is_half_done_; }
+
+ private:
+  std::shared_ptr<const PresentShares> source_;
+  std::shared_ptr<const UpdateShares> adopted_;
+  bool is_half_done_ = false;
+};
+
+}  // namespace lathe

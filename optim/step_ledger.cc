@@ -1,0 +1,115 @@
+#include "lathe/optim/step_ledger.h"
+
+#include <utility>
+
+#include "lathe/optim/device_update.h"
+
+namespace lathe {
+
+StepLedger::StepLedger(std::vector<double> rates)
+    : initial_rates_(std::move(rates)), rates_(initial_rates_), used_rates_(initial_rates_) {}
+
+double StepLedger::rate(int group) {
+  Settle();
+  return rates_[static_cast<size_t>(group)];
+}
+
+double StepLedger::used_rate(int group) {
+  Settle();
+  return used_rates_[static_cast<size_t>(group)];
+}
+
+void StepLedger::SetRate(int group, double rate) {
+  Settle();
+  rates_[static_cast<size_t>(group)] = rate;
+}
+
+int64_t StepLedger::step_count() {
+  CountSteps();
+  return step_count_;
+}
+
+bool StepLedger::step_was_skipped() {
+  Settle();
+  return step_was_skipped_;
+}
+
+void StepLedger::Advance(const std::shared_ptr<RateSchedule>& schedule) {
+  if (schedule_ != nullptr && schedule_ != schedule) Settle();
+  if (unsettled_) {
+    schedule_ = schedule;
+    ++next_advances_;
+  } else if (!step_was_skipped_) {
+    Follow(*schedule, schedule->step + 1);
+  }
+}
+
+void StepLedger::Settle() {
+  if (!std::exchange(unsettled_, false)) return;
+  const ScaledSteps now = device_->ReadSteps();
+  const ScaledSteps before = std::exchange(settled_, now);
+  step_count_ += now.taken - before.taken;
+  uncounted_ = false;
+  step_was_skipped_ = now.skipped != 0;
+  const std::shared_ptr<RateSchedule> schedule = std::exchange(schedule_, nullptr);
+  const int64_t next = std::exchange(next_advances_, 0);
+  queued_advances_ = 0;
+  if (now.advanced > before.advanced) {
+    Follow(*schedule, schedule->step + now.advanced - before.advanced);
+  }
+  used_rates_ = rates_;
+  if (next > 0 && !step_was_skipped_) Follow(*schedule, schedule->step + next);
+}
+
+void StepLedger::BeginStep() {
+  Settle();
+  used_rates_ = rates_;
+  step_was_skipped_ = false;
+}
+
+StepRates StepLedger::PresentRates() const { return {.values = {}, .lrs = rates_}; }
+
+StepRates StepLedger::QueueScaledStep() {
+  // Only the device knows how many steps the schedule has made. It gets the rates for each case.
+  if (queued_advances_ + next_advances_ >= StepRates::kMost) Settle();
+  queued_advances_ += next_advances_;
+  StepRates rates = {.values = {.advance = std::exchange(next_advances_, 0),
+                                .advanced = settled_.advanced,
+                                .num_rates = queued_advances_ + 1},
+                     .lrs = {}};
+  for (int group = 0; group < num_groups(); ++group) {
+    rates.lrs.push_back(rates_[static_cast<size_t>(group)]);
+    for (int64_t i = 1; i <= queued_advances_; ++i) {
+      rates.lrs.push_back(schedule_->rate(group, schedule_->step + i));
+    }
+  }
+  unsettled_ = true;
+  return rates;
+}
+
+void StepLedger::QueueStep(bool counted_there) {
+  counted_there ? static_cast<void>(uncounted_ = true) : static_cast<void>(++step_count_);
+}
+
+void StepLedger::UseDevice(const DeviceUpdater* device) {
+  CountSteps();
+  settled_ = {};
+  device_ = device;
+}
+
+void StepLedger::CountSteps() {
+  Settle();
+  if (!std::exchange(uncounted_, false)) return;
+  const ScaledSteps now = device_->ReadSteps();
+  step_count_ += now.taken - settled_.taken;
+  settled_ = now;
+}
+
+void StepLedger::Follow(RateSchedule& schedule, int64_t step) {
+  schedule.step = step;
+  for (int group = 0; group < num_groups(); ++group) {
+    rates_[static_cast<size_t>(group)] = schedule.rate(group, step);
+  }
+}
+
+}  // namespace lathe

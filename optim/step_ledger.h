@@ -1,0 +1,79 @@
+// StepLedger: the learning rates of an optimizer's groups, and the count of its steps.
+//
+// With a GradScaler on a device only the device knows at first which steps were taken, and so how
+// far the schedule is. The host doesn't wait to learn it: the ledger keeps what was queued since
+// and catches up when asked. Functions marked with (*) then wait for the device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lathe/core/device_kernels.h"
+
+namespace lathe {
+
+class DeviceUpdater;
+struct StepRates;
+
+// Learning rates as a function of the schedule's step, and the present step.
+struct RateSchedule {
+  std::function<double(int group, int64_t step)> rate;
+  int64_t step = 0;
+};
+
+class StepLedger {
+ public:
+  // rates: one for each group.
+  explicit StepLedger(std::vector<double> rates);
+
+  int num_groups() const { return static_cast<int>(initial_rates_.size()); }
+  double initial_rate(int group) const { return initial_rates_[static_cast<size_t>(group)]; }
+  double rate(int group);                // (*)
+  double used_rate(int group);           // that of the last step (*)
+  void SetRate(int group, double rate);  // (*)
+  int64_t step_count();                  // steps that were taken (*)
+  bool step_was_skipped();               // true if the last step was (*)
+  // Makes a step of `schedule` and sets the rates, unless the last step was skipped.
+  void Advance(const std::shared_ptr<RateSchedule>& schedule);
+  // Catches up on steps with a scaler. (*)
+  void Settle();
+
+  // A step about which the host decides: BeginStep, then SkipStep or TakeStep; on a device the
+  // latter is QueueStep.
+  void BeginStep();  // (*)
+  void SkipStep() { step_was_skipped_ = true; }
+  void TakeStep() { ++step_count_; }
+  // Returns the rates of a step on a device without a scaler.
+  StepRates PresentRates() const;
+  // Returns the rates of the next step with a scaler on a device. That step counts as queued.
+  StepRates QueueScaledStep();
+  // Records a step on a device. `counted_there`: only the device knows whether it is taken.
+  void QueueStep(bool counted_there);
+  // Catches up, and from now on reads the counts of `device`, which are at 0; null: there is none.
+  void UseDevice(const DeviceUpdater* device);
+
+ private:
+  // Brings step_count_ up to date.
+  void CountSteps();
+  // Sets the rates to those of the schedule's step `step`.
+  void Follow(RateSchedule& schedule, int64_t step);
+
+  const std::vector<double> initial_rates_;
+  // Up to date after Settle:
+  std::vector<double> rates_, used_rates_;
+  int64_t step_count_ = 0;
+  bool step_was_skipped_ = false;
+  // Changes since the last Settle:
+  bool unsettled_ = false;                  // a step with a scaler was queued
+  bool uncounted_ = false;                  // one that clipping may hold back was queued
+  std::shared_ptr<RateSchedule> schedule_;  // the one that follows the queued steps
+  int64_t queued_advances_ = 0;             // its steps that the device knows of
+  int64_t next_advances_ = 0;               // and its steps since
+  const DeviceUpdater* device_ = nullptr;
+  ScaledSteps settled_;  // the device's counts when last read
+};
+
+}  // namespace lathe
