@@ -3,10 +3,10 @@
 #pragma once
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/dtype.h"
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
-#include "lathe/core/gemm_options.h"
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/ops/ops.h"
 #include "lathe/core/tensor.h"
 #include "lathe/data/datasets/batch.h"

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 

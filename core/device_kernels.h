@@ -6,7 +6,7 @@
 // op declares its table in a header of its own in core/kernels/.
 #pragma once
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

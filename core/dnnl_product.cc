@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "lathe/core/cpu/working_memory.h"
+#include "lathe/core/base/working_memory.h"
 
 namespace lathe {
 

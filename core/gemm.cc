@@ -7,10 +7,10 @@
 #include <exception>
 #include <vector>
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/cpu/packed_product.h"
 #include "lathe/core/dnnl_product.h"
-#include "lathe/core/error.h"
 
 namespace lathe {
 namespace {

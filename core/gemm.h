@@ -7,8 +7,8 @@
 #include <string>
 #include <type_traits>
 
+#include "lathe/core/base/dtype.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/dtype.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/transposes.h"
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/dtype.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/leaf_gradient.h"
 
 namespace lathe {

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
-#include "lathe/core/gemm_options.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/accelerator_state.h"
 #include "lathe/distributed/job/dataset_digests.h"

@@ -91,8 +91,8 @@ struct AcceleratorOptions {
   // The processes compare their parameters, bit by bit, every so many steps; 0: never.
   int64_t check_parameters_every = 100;
   // On a GPU: computes each product by the same algorithm in every run, so that the same seed gives
-  // the same bits. The setting then holds for the whole process (core/gemm_options.h). All other
-  // work is deterministic anyway, as is everything on the CPU.
+  // the same bits. The setting then holds for the whole process (core/base/gemm_options.h). All
+  // other work is deterministic anyway, as is everything on the CPU.
   bool deterministic = false;
 };
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
@@ -18,7 +18,7 @@
 
 namespace lathe {
 
-// Each rank updates its stripe of each of the parts (core/element_range.h).
+// Each rank updates its stripe of each of the parts (core/base/element_range.h).
 std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
                                                      std::vector<ElementRange> parts);
 

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "lathe/core/gemm_options.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/distributed/accelerator_testing.h"
 
 namespace lathe {

@@ -7,10 +7,10 @@
 #include <bit>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
-#include "lathe/core/error.h"
-#include "lathe/core/log.h"
+#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/log.h"
 #include "lathe/core/ops/cast.h"
 
 namespace lathe {

@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/device_backend.h"
-#include "lathe/core/gemm_options.h"
 #include "lathe/core/tensor.h"
 #include "lathe/data/datasets/packed_inputs.h"
 #include "lathe/nn/module.h"

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/data/utf8.h"
 #include "lathe/examples/train_sentencepiece.h"

@@ -10,8 +10,8 @@
 #include <memory>
 #include <utility>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/weights/safetensors.h"

@@ -1,6 +1,6 @@
 #include <absl/strings/str_cat.h>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/pretrained.h"
 

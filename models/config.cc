@@ -10,10 +10,10 @@
 #include <set>
 #include <string_view>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
-#include "lathe/core/json_nesting.h"
-#include "lathe/core/nearest_name.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/base/nearest_name.h"
 
 namespace lathe {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/shape.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

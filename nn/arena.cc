@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 
 namespace lathe {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "lathe/core/base/philox.h"
 #include "lathe/core/cpu/normal.h"
-#include "lathe/core/philox.h"
 
 namespace lathe {
 namespace {

@@ -3,7 +3,7 @@
 #include <map>
 #include <sstream>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {

@@ -10,10 +10,10 @@
 #include <string>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/reduce.h"
-#include "lathe/core/philox.h"
 #include "lathe/nn/arena.h"
 #include "lathe/nn/layers.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/optim/grad_scaler.h"
 

@@ -5,11 +5,11 @@
 #include <limits>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/error.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
 #include "lathe/core/kernels/tensor_kernels.h"
 

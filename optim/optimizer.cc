@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/cpu/optimizer.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/optimizer_kernels.h"

@@ -3,7 +3,7 @@
 #include <limits>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
 #include "lathe/optim/device_update.h"
 #include "lathe/optim/optimizer.h"

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/embedding.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/element_range.h"
+#include "lathe/core/base/element_range.h"
 #include "lathe/core/tensor.h"
 #include "lathe/optim/update_shares.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/log.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/error.h"
-#include "lathe/core/log.h"
 
 namespace lathe {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "lathe/core/element_range.h"
+#include "lathe/core/base/element_range.h"
 
 namespace lathe {
 

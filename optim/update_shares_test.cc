@@ -7,7 +7,7 @@
 #include <cmath>
 #include <thread>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/optim/optimizer.h"
 

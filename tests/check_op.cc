@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/ops/cast.h"
-#include "lathe/core/philox.h"
 
 namespace lathe {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <sstream>
 
-#include "lathe/core/philox.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/gemm_options.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator_testing.h"

@@ -1,7 +1,7 @@
 // Runs every golden case (config.json, model.safetensors, golden.safetensors) of a supported model
 // type. Compares logits, loss, hidden states, each gradient by name, and ten training steps with
 // values that Transformers computed in float64. Cases come from tests/golden/models and, if set,
-// $LATHE_GOLDEN_DIR/models. Runs on a GPU if the test links //tests:check_op_on_device.
+// $LATHE_GOLDEN_DIR/models. Runs on a GPU if the test links :check_op_on_device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/models/pretrained.h"

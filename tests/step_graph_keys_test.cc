@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/gemm_options.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/step_graphs.h"

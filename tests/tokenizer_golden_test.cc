@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/tokenizer.h"
 
 namespace lathe {

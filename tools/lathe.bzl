@@ -40,7 +40,7 @@ def lathe_cc_test(name, deps = [], **kwargs):
         **kwargs
     )
 
-# Maps the number of an instruction set level to compiler flags; see core/cpu/isa.h.
+# Maps the number of an instruction set level to compiler flags; see core/base/isa.h.
 _ISA = {
     2: ["-march=x86-64-v2"],
     3: ["-march=x86-64-v3"],

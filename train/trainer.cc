@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"

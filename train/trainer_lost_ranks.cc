@@ -10,8 +10,8 @@
 #include <system_error>
 #include <thread>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/train/support/run_errors.h"

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/core/device_backend.h"
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trainer.h"

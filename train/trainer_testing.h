@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 #include "lathe/tests/tiny_bert.h"
 #include "lathe/train/trainer.h"
 

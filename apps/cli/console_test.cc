@@ -10,8 +10,8 @@
 #include <stdexcept>
 
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/progress.h"
 

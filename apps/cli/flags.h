@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/nearest_name.h"
+#include "lathe/core/base/nearest_name.h"
 
 namespace lathe {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lathe/apps/cli/precision.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/optim/schedules.h"
 

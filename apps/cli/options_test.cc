@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {

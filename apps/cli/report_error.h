@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/train/support/run_errors.h"
 
 namespace lathe {

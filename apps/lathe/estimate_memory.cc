@@ -9,7 +9,7 @@
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/train/support/progress.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/dtype.h"
+#include "lathe/core/base/dtype.h"
 #include "lathe/models/pretrained.h"
 
 namespace lathe {

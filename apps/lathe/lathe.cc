@@ -11,8 +11,8 @@
 #include "lathe/apps/lathe/launch/launch_command.h"
 #include "lathe/apps/lathe/predict.h"
 #include "lathe/apps/lathe/self_test/test_command.h"
-#include "lathe/core/error.h"
-#include "lathe/core/nearest_name.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/nearest_name.h"
 
 namespace lathe {
 namespace {

@@ -11,11 +11,11 @@
 #include <cstring>
 #include <limits>
 
+#include "lathe/core/base/working_memory.h"
 #include "lathe/core/cpu/attention.h"
 #include "lathe/core/cpu/math.h"
 #include "lathe/core/cpu/row_bits.h"
 #include "lathe/core/cpu/small_product.h"
-#include "lathe/core/cpu/working_memory.h"
 
 namespace lathe::cpu {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "lathe/core/cpu/isa.h"
-#include "lathe/core/dtype.h"
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/isa.h"
 
 namespace lathe::cpu {
 

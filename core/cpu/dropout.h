@@ -7,9 +7,9 @@
 
 #include <cstdint>
 
-#include "lathe/core/cpu/isa.h"
-#include "lathe/core/dtype.h"
-#include "lathe/core/philox.h"
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/isa.h"
+#include "lathe/core/base/philox.h"
 
 namespace lathe::cpu {
 

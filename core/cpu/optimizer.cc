@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "lathe/core/base/working_memory.h"
 #include "lathe/core/cpu/lanes.h"
-#include "lathe/core/cpu/working_memory.h"
 
 namespace lathe::cpu {
 namespace {

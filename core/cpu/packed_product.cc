@@ -4,9 +4,9 @@
 
 #include <type_traits>
 
+#include "lathe/core/base/working_memory.h"
 #include "lathe/core/cpu/lanes.h"
 #include "lathe/core/cpu/small_product.h"
-#include "lathe/core/cpu/working_memory.h"
 
 namespace lathe::cpu {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "lathe/core/cpu/isa.h"
-#include "lathe/core/dtype.h"
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/isa.h"
 
 namespace lathe::cpu {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lathe/core/dtype.h"
+#include "lathe/core/base/dtype.h"
 
 namespace lathe::cuda {
 

@@ -9,11 +9,11 @@
 #include <cmath>
 #include <limits>
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/cuda/attention_cudnn_graph.h"
 #include "lathe/core/cuda/attention_library.h"
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/device_libraries.h"
-#include "lathe/core/error.h"
 
 namespace lathe::cuda {
 namespace {

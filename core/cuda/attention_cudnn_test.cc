@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/cuda/attention_cudnn_graph.h"
-#include "lathe/core/error.h"
 
 namespace lathe::cuda {
 namespace {

@@ -13,15 +13,15 @@
 #include <utility>
 
 #include "lathe/core/attention_counts.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/gemm_options.h"
+#include "lathe/core/base/log.h"
 #include "lathe/core/cuda/attention_offsets.h"
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/cuda/gemm_tuning.h"
 #include "lathe/core/cuda/stopwatch.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/error.h"
-#include "lathe/core/gemm_options.h"
 #include "lathe/core/kernels/shape_kernels.h"
-#include "lathe/core/log.h"
 #include "lathe/core/version.h"
 
 namespace lathe::cuda {

@@ -15,9 +15,9 @@
 #include <functional>
 #include <string>
 
+#include "lathe/core/base/dtype.h"
 #include "lathe/core/cpu/attention.h"
 #include "lathe/core/cuda/attention_library.h"
-#include "lathe/core/dtype.h"
 
 namespace lathe::cuda {
 

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "lathe/core/attention_counts.h"
-#include "lathe/core/gemm_options.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/tests/attention_cases.h"
 #include "lathe/tests/emulator/attention.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "lathe/core/dtype.h"
+#include "lathe/core/base/dtype.h"
 
 namespace lathe::cuda {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
 namespace {

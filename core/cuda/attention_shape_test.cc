@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
 namespace {

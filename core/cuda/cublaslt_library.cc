@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/error.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/ops/linear.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
 

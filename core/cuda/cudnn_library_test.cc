@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/cuda/attention_library.h"
 #include "lathe/core/device_libraries.h"
-#include "lathe/core/error.h"
 
 namespace lathe::cuda {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/cuda/build.h"
 #include "lathe/core/cuda/staging.h"
 #include "lathe/core/device_backend.h"

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "lathe/core/base/log.h"
 #include "lathe/core/cpu/activation.h"
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/cuda/gemm_plan.h"
@@ -29,7 +30,6 @@
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/kernels/tensor_kernels.h"
-#include "lathe/core/log.h"
 
 namespace lathe::cuda {
 namespace {

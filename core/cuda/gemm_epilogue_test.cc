@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <string>
 
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/gemm_options.h"
+#include "lathe/core/base/log.h"
 #include "lathe/core/cuda/gemm_testing.h"
-#include "lathe/core/error.h"
-#include "lathe/core/gemm_options.h"
-#include "lathe/core/log.h"
 
 namespace lathe::cuda {
 namespace {

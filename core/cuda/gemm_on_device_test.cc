@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <vector>
 
+#include "lathe/core/base/gemm_options.h"
+#include "lathe/core/base/log.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/gemm.h"
-#include "lathe/core/gemm_options.h"
 #include "lathe/core/kernels/gemm_kernels.h"
-#include "lathe/core/log.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {

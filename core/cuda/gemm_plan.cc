@@ -5,10 +5,10 @@
 #include <array>
 #include <cstring>
 
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/log.h"
 #include "lathe/core/cuda/cublaslt_library.h"
 #include "lathe/core/device_libraries.h"
-#include "lathe/core/error.h"
-#include "lathe/core/log.h"
 
 namespace lathe::cuda {
 namespace {

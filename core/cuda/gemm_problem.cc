@@ -7,7 +7,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "lathe/core/gemm_options.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 
 namespace lathe::cuda {

@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
 namespace {

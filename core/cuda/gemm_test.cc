@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/cuda/gemm_problem.h"
 #include "lathe/core/cuda/gemm_testing.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/error.h"
-#include "lathe/core/gemm_options.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 
 namespace lathe::cuda {

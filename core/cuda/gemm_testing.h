@@ -10,9 +10,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/cuda/fake_cublaslt.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/gemm_options.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 
 namespace lathe::cuda {

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <string>
 
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/gemm_options.h"
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/cuda/gemm_testing.h"
-#include "lathe/core/file.h"
-#include "lathe/core/gemm_options.h"
 
 namespace lathe::cuda {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe::cuda {
 namespace {

@@ -9,9 +9,9 @@
 
 #include <cstdint>
 
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/cpu/dropout.h"
-#include "lathe/core/dtype.h"
-#include "lathe/core/philox.h"
 
 namespace lathe::cuda {
 

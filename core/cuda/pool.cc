@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
 namespace {

@@ -7,9 +7,9 @@
 #include <random>
 #include <thread>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
 namespace {

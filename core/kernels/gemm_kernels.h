@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lathe/core/dtype.h"
+#include "lathe/core/base/dtype.h"
 
 namespace lathe {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/ops/dispatch.h"
 
 namespace lathe {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/ops/attention.h"
-#include "lathe/core/philox.h"
 #include "lathe/tests/attention_cases.h"
 #include "lathe/tests/check_op.h"
 

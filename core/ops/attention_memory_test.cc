@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/cpu/working_memory.h"
+#include "lathe/core/base/working_memory.h"
 #include "lathe/core/ops/attention.h"
 #include "lathe/tests/attention_cases.h"
 

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/ops/shape.h"
-#include "lathe/core/philox.h"
 #include "lathe/tests/attention_cases.h"
 #include "lathe/tests/check_op.h"
 

@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/device_backend.h"
 
 namespace lathe {

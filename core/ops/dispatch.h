@@ -1,9 +1,9 @@
 // Picks the kernels and the C++ types for a device and a dtype.
 #pragma once
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/isa.h"
 #include "lathe/core/cpu/convert.h"
-#include "lathe/core/cpu/isa.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/tensor.h"
 

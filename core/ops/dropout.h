@@ -1,7 +1,7 @@
-// Dropout. Its masks are computed when needed and never stored (core/philox.h).
+// Dropout. Its masks are computed when needed and never stored (core/base/philox.h).
 #pragma once
 
-#include "lathe/core/philox.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/ops/shape.h"
-#include "lathe/core/philox.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {

@@ -1,7 +1,7 @@
 #include "lathe/core/ops/elementwise.h"
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/elementwise_functions.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/cpu/layer_norm.h"
 #include "lathe/core/kernels/embedding_kernels.h"
 #include "lathe/core/ops/cast.h"

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/ops/cast.h"

@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/losses_kernels.h"
 #include "lathe/core/ops/dispatch.h"

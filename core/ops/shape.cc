@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/kernels/shape_kernels.h"
 #include "lathe/core/ops/dispatch.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "lathe/core/philox.h"
+#include "lathe/core/base/philox.h"
 
 namespace lathe {
 namespace {

@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "lathe/core/error.h"
-#include "lathe/core/json_nesting.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/json_nesting.h"
 
 namespace lathe {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

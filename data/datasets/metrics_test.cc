@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/device_backend.h"
 
 namespace lathe {

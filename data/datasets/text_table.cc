@@ -7,9 +7,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
-#include "lathe/core/json_nesting.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {

@@ -3,8 +3,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"
 #include "lathe/data/tokenizers/tokenizer.h"

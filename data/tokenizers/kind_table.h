@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

@@ -8,8 +8,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/model.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/models/unigram.h"
 #include "lathe/data/tokenizers/models/wordpiece.h"

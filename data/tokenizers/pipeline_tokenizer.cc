@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/unicode/unicode.h"
 #include "lathe/data/utf8.h"

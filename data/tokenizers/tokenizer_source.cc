@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lathe/core/error.h"
-#include "lathe/core/json_nesting.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/json_nesting.h"
 
 namespace lathe {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "lathe/core/philox.h"
+#include "lathe/core/base/philox.h"
 
 namespace lathe {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/gloo_connect.h"
 #include "lathe/distributed/groups/local_reduce.h"
 #include "lathe/distributed/liveness/peer_watch.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/element_range.h"
+#include "lathe/core/base/element_range.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
@@ -38,9 +38,9 @@ class LocalReduce {
 
   // data = the reduction over all ranks, taken in one order, on each rank.
   void AllReduce(void* data, size_t n, size_t element_size, Combine combine, const OnWait& on_wait);
-  // The same for this rank's stripe only (core/element_range.h), with the same bits. The rest of
-  // the data stays as it is, and must until the next call returns: other ranks may be late to read
-  // it.
+  // The same for this rank's stripe only (core/base/element_range.h), with the same bits. The rest
+  // of the data stays as it is, and must until the next call returns: other ranks may be late to
+  // read it.
   void ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
                      const OnWait& on_wait);
   // In each part of `data`: every rank's stripe = that rank's values, where they are in `changed`.

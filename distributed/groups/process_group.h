@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/dtype.h"
-#include "lathe/core/element_range.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/element_range.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
@@ -40,9 +40,9 @@ class ProcessGroup {
   // Every partial sum is rounded.
   virtual void AllReduce(std::span<BFloat16> data, ReduceOp op = ReduceOp::kSum) = 0;
   // The halves of an all-reduce: ReduceScatter and AllGatherStripes.
-  // After ReduceScatter, this rank's stripe of `data` (core/element_range.h) = the sum over all
-  // ranks. The rest holds anything. It must be left alone until the group's next call: others may
-  // be late to read it.
+  // After ReduceScatter, this rank's stripe of `data` (core/base/element_range.h) = the sum over
+  // all ranks. The rest holds anything. It must be left alone until the group's next call: others
+  // may be late to read it.
   virtual void ReduceScatter(std::span<float> data) { AllReduce(data); }
   virtual void ReduceScatter(std::span<BFloat16> data) { AllReduce(data); }
   // In each part of `data`: every rank's stripe = that rank's values. Elements outside of `changed`

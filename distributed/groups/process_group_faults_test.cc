@@ -7,7 +7,7 @@
 #include <sstream>
 #include <thread>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/distributed/testing/testing.h"

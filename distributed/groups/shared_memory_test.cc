@@ -6,7 +6,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "lathe/core/element_range.h"
+#include "lathe/core/base/element_range.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/testing/testing.h"
 

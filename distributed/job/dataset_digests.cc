@@ -1,6 +1,6 @@
 #include "lathe/distributed/job/dataset_digests.h"
 
-#include "lathe/core/philox.h"
+#include "lathe/core/base/philox.h"
 
 namespace lathe {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/liveness/who_reports.h"

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
-#include "lathe/core/error.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/rendezvous/machine.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lathe/core/dtype.h"
+#include "lathe/core/base/dtype.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/job/job.h"
 

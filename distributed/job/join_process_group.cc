@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/gloo_group.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/job/single_group.h"

@@ -3,7 +3,7 @@
 // distributed/liveness/who_reports.h.
 #pragma once
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

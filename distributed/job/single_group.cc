@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

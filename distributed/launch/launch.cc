@@ -17,8 +17,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/distributed/rendezvous/rank_end.h"

@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/launch/launch.h"
 #include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/rendezvous/environment.h"

@@ -17,7 +17,7 @@
 #include <sstream>
 #include <thread>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {

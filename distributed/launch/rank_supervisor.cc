@@ -16,7 +16,7 @@
 #include <sstream>
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
 

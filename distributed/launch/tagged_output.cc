@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

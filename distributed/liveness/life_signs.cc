@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/liveness/life_signs.h"
 #include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/rendezvous/store.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/rendezvous/environment.h"
 

@@ -2,10 +2,10 @@
 // backward pass goes on on the other stream. All ranks get all buckets whole.
 #include <utility>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/error.h"
 #include "lathe/core/kernels/tensor_kernels.h"
 #include "lathe/distributed/reduce/gradient_transport.h"
 

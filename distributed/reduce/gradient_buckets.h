@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/element_range.h"
+#include "lathe/core/base/element_range.h"
 #include "lathe/core/tensor.h"
 #include "lathe/distributed/reduce/reducer.h"
 #include "lathe/nn/arena.h"

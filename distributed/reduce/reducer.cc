@@ -4,7 +4,7 @@
 #include <sstream>
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/reduce/gradient_buckets.h"
 #include "lathe/distributed/reduce/gradient_transport.h"

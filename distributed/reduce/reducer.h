@@ -14,9 +14,9 @@
 // Parameters may lie on GPUs, one for each rank. NCCL then sums their gradients there, beside the
 // backward pass. Tables travel whole, and no arena is shared out.
 //
-// If an arena is shared out, each rank updates a stripe of each bucket (core/element_range.h) and
-// gets the sums of that stripe only. The exception is the last table or, without one, the end of
-// the last bucket: all ranks get these sums.
+// If an arena is shared out, each rank updates a stripe of each bucket (core/base/element_range.h)
+// and gets the sums of that stripe only. The exception is the last table or, without one, the end
+// of the last bucket: all ranks get these sums.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/element_range.h"
+#include "lathe/core/base/element_range.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/reduce/step_record.h"

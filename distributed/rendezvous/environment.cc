@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/socket.h"
 
 namespace lathe {

@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/socket.h"
 
 namespace lathe {

@@ -10,7 +10,7 @@
 #include <chrono>
 #include <iostream>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/rank_end.h"
 #include "lathe/distributed/rendezvous/socket.h"
 

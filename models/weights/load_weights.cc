@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 #include "lathe/models/weights/safetensors.h"
 #include "lathe/nn/arena.h"
 

@@ -14,8 +14,8 @@
 #include <set>
 #include <string_view>
 
-#include "lathe/core/file.h"
-#include "lathe/core/json_nesting.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
 #include "lathe/models/weights/safetensors_header.h"
 
 namespace lathe {

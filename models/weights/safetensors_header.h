@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/models/weights/safetensors.h"
 
 namespace lathe {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe {
 namespace {

@@ -21,8 +21,8 @@
 
 #include "lathe/core/attention_counts.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
-#include "lathe/core/error.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/ops/attention.h"
 #include "lathe/core/ops/embedding.h"

@@ -24,9 +24,9 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
-#include "lathe/core/philox.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/optim/optimizer.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <random>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/tests/emulator/emulator.h"
 
 namespace lathe::emulator {

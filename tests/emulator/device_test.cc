@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/tensor.h"

@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "lathe/core/dtype.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/nccl_library.h"
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/tests/emulator/emulator.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/asked_by.h"
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
 #include "lathe/core/cuda/device.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/ops/attention.h"

@@ -1,6 +1,6 @@
 #include "lathe/train/callbacks/state_callback.h"
 
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe {
 namespace {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/train/support/interrupt.h"
 
 namespace lathe {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "lathe/core/error.h"
-#include "lathe/core/json_nesting.h"
-#include "lathe/core/nearest_name.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/base/nearest_name.h"
 
 namespace lathe {
 namespace {

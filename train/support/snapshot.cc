@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {

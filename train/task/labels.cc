@@ -3,7 +3,7 @@
 #include <cctype>
 #include <set>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/task.h"
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
-#include "lathe/core/philox.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/models/vocabulary.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/sequence_length.h"

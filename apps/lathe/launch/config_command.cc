@@ -11,8 +11,8 @@
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/launch/launch_config.h"
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/distributed/launch/launch.h"
 
 namespace lathe {

@@ -8,7 +8,7 @@
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/launch/launch_flags.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/launch/launch.h"
 #include "lathe/distributed/rendezvous/environment.h"
 

@@ -12,9 +12,9 @@
 #include <set>
 #include <vector>
 
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
-#include "lathe/core/nearest_name.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/nearest_name.h"
 #include "lathe/distributed/launch/launch.h"
 
 namespace lathe {

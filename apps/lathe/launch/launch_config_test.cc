@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "lathe/apps/testing/cli_testing.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

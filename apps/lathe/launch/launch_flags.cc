@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/gemm_options.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/core/device_backend.h"
-#include "lathe/core/error.h"
-#include "lathe/core/gemm_options.h"
-#include "lathe/core/philox.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"

@@ -7,7 +7,7 @@
 
 #include "lathe/apps/lathe/self_test/self_test_report.h"
 #include "lathe/apps/testing/cli_testing.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {

@@ -14,9 +14,9 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/launch/launch_flags.h"
 #include "lathe/apps/lathe/self_test/self_test.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/core/device_backend.h"
-#include "lathe/core/error.h"
-#include "lathe/core/file.h"
 #include "lathe/distributed/launch/launch.h"
 
 namespace lathe {

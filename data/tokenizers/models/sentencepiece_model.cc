@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/models/sentencepiece_library.h"
 
 namespace lathe {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {

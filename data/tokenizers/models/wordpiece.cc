@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {

@@ -5,7 +5,7 @@
 #include <random>
 #include <unordered_map>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

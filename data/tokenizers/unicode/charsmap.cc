@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {

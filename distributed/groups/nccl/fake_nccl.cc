@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "lathe/core/dtype.h"
-#include "lathe/core/error.h"
+#include "lathe/core/base/dtype.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/nccl_library.h"
 
 struct ncclComm {

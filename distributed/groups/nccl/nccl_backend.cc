@@ -1,7 +1,7 @@
 // The part of NCCL's groups that is in every program, whether it links the groups or not.
 #include <utility>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 
 namespace lathe {

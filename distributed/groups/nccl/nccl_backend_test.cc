@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 
 namespace lathe {

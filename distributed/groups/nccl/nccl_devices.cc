@@ -5,7 +5,7 @@
 #include <map>
 #include <sstream>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

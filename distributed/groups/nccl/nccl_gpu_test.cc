@@ -11,7 +11,7 @@
 #include <limits>
 #include <thread>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/cuda_handles.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"

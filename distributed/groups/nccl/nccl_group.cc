@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/cuda_handles.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_library.h"

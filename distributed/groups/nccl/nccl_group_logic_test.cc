@@ -6,7 +6,7 @@
 #include <functional>
 #include <thread>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/fake_nccl.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/device_libraries.h"
-#include "lathe/core/error.h"
 
 namespace lathe {
 namespace {

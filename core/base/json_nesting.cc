@@ -1,6 +1,6 @@
-#include "lathe/core/json_nesting.h"
+#include "lathe/core/base/json_nesting.h"
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

@@ -1,4 +1,4 @@
-#include "lathe/core/gemm_options.h"
+#include "lathe/core/base/gemm_options.h"
 
 #include <cstdlib>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 #include <utility>
 

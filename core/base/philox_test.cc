@@ -1,4 +1,4 @@
-#include "lathe/core/philox.h"
+#include "lathe/core/base/philox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>

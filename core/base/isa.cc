@@ -1,10 +1,10 @@
-#include "lathe/core/cpu/isa.h"
+#include "lathe/core/base/isa.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cpu {
 

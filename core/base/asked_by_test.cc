@@ -1,4 +1,4 @@
-#include "lathe/core/asked_by.h"
+#include "lathe/core/base/asked_by.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lathe/core/file.h"
+#include "lathe/core/base/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

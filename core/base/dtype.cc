@@ -1,4 +1,4 @@
-#include "lathe/core/dtype.h"
+#include "lathe/core/base/dtype.h"
 
 #include <absl/strings/str_cat.h>
 

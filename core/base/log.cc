@@ -1,4 +1,4 @@
-#include "lathe/core/log.h"
+#include "lathe/core/base/log.h"
 
 #include <atomic>
 #include <cstdio>

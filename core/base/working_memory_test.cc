@@ -1,4 +1,4 @@
-#include "lathe/core/cpu/working_memory.h"
+#include "lathe/core/base/working_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cpu {
 namespace {

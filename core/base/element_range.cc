@@ -1,4 +1,4 @@
-#include "lathe/core/element_range.h"
+#include "lathe/core/base/element_range.h"
 
 #include <algorithm>
 

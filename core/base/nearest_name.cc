@@ -1,4 +1,4 @@
-#include "lathe/core/nearest_name.h"
+#include "lathe/core/base/nearest_name.h"
 
 #include <algorithm>
 #include <numeric>

@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

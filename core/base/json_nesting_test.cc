@@ -1,8 +1,8 @@
-#include "lathe/core/json_nesting.h"
+#include "lathe/core/base/json_nesting.h"
 
 #include <gtest/gtest.h>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {

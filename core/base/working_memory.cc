@@ -1,8 +1,8 @@
-#include "lathe/core/cpu/working_memory.h"
+#include "lathe/core/base/working_memory.h"
 
 #include <cstdlib>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe::cpu {
 namespace {

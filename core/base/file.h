@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 

@@ -1,4 +1,4 @@
-#include "lathe/core/cpu/isa.h"
+#include "lathe/core/base/isa.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/error.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/gemm.h"
 
 namespace lathe {
