@@ -102,7 +102,7 @@ def lathe_op(name, more_tests = [], host_tests = []):
             srcs = ["ops/%s_test.cc" % test],
             deps = [
                 ":ops",
-                ":working_memory",
+                Label("//core/base:working_memory"),
                 Label("//tests:check_op"),
             ],
         )
