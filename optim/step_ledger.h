@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/optimizer_kernels.h"
 
 namespace lathe {
 
