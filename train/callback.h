@@ -1,5 +1,5 @@
-// Callback: code of one's own that the Trainer calls at its events, as Transformers'
-// TrainerCallback.
+// Callback: a program's own code that the Trainer calls at its events. The events have the names of
+// Transformers' TrainerCallback.
 //
 //   class StopWhenAccurate : public Callback {
 //     void OnEvaluate(const TrainingArguments&, const TrainerState&, TrainerControl& control,
@@ -53,43 +53,45 @@ class Callback {
 
   virtual void OnTrainBegin(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
   virtual void OnEpochBegin(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
-  // Before the first batch of a step.
+  // Called before the first batch of a step.
   virtual void OnStepBegin(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
-  // After each batch of a step but the last one, while gradients accumulate.
+  // Called after each batch of a step but its last one, while gradients accumulate.
   virtual void OnSubstepEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
-  // After the update of the parameters; state.global_step counts the step.
+  // Called after the update of the parameters. state.global_step already counts the step.
   virtual void OnStepEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
-  // After the last step of an epoch, or of the training. A signal that ends the training skips it.
+  // Called after the last step of an epoch, or of the training. If a signal ends the training, it
+  // is not called.
   virtual void OnEpochEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
 
-  // After an entry was added to state.log_history. It has "loss" if it is of training steps,
-  // "eval_loss" if it is of an evaluation, and "train_loss" if it is of the whole training.
+  // Called after an entry was added to state.log_history. The entry of training steps has "loss",
+  // that of an evaluation "eval_loss", and that of the whole training "train_loss".
   virtual void OnLog(const TrainingArguments&, const TrainerState&, TrainerControl&,
                      const nlohmann::json& /*logs*/) {}
 
-  // Before an evaluation of that many batches.
+  // Called before an evaluation. `num_batches` is the number of batches of each process.
   virtual void OnEvaluateBegin(const TrainingArguments&, const TrainerState&, TrainerControl&,
                                int64_t /*num_batches*/) {}
-  // After each batch of an evaluation.
+  // Called after each batch of an evaluation.
   virtual void OnPredictionStep(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
-  // After an evaluation: eval_loss and so on, as EvalMetrics (train/evaluation.h) names them. Not
-  // called if a signal has ended the evaluation.
+  // Called after an evaluation. EvalMetrics (train/evaluation.h) lists the metrics: eval_loss and
+  // so on. If a signal ends the evaluation, it is not called.
   virtual void OnEvaluate(const TrainingArguments&, const TrainerState&, TrainerControl&,
                           const nlohmann::json& /*metrics*/) {}
 
-  // While the model is saved, on the process that writes it. `dir` is a temporary folder that holds
-  // the model and the tokenizer. Files that the callback adds there, synced, become part of the
-  // output folder together with them (OutputDir::Replace). WriteFileAtomically writes such a file.
+  // Called while the model is saved, on the process that writes it. `dir` is a temporary folder
+  // that holds the model and the tokenizer. Files that the callback adds there become part of the
+  // output folder together with them (OutputDir::Replace). The callback must sync them, as
+  // WriteFileAtomically does.
   virtual void OnSave(const TrainingArguments&, const TrainerState&, TrainerControl&,
                       const std::string& /*dir*/) {}
 
-  // When people should be told something that does not end the training. `text` begins with
-  // "warning: ".
+  // Called for a problem that people should know of but that does not end the training. `text`
+  // begins with "warning: ".
   virtual void OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
                          const std::string& /*text*/) {}
 
-  // After the last save. An error that ends the training skips it; the destructor runs all the
-  // same.
+  // Called after the last save. If an error ends the training, it is not called. A callback that
+  // must tidy up can do so in its destructor.
   virtual void OnTrainEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
 };
 

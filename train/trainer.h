@@ -45,8 +45,8 @@ struct TrainerInputs {
   std::shared_ptr<const TokenizedDataset> train = nullptr;       // with labels
   std::shared_ptr<const TokenizedDataset> evaluation = nullptr;  // with labels; null: none
   std::string train_name = "the training data";                  // for errors, such as its file
-  // Saved beside the model; null for none. In a job of several processes it may be null on all but
-  // the main process. If another process has to save, it calls `load_tokenizer` then.
+  // The tokenizer to save beside the model; null for none. In a job of several processes it may be
+  // null on all but the main process. If another process has to save, it calls `load_tokenizer`.
   std::shared_ptr<Tokenizer> tokenizer = nullptr;
   std::function<std::shared_ptr<Tokenizer>()> load_tokenizer = {};
   // arguments.output_dir, if it is open already on the main process. If it is null, the Trainer
@@ -59,10 +59,10 @@ AcceleratorOptions AcceleratorOptionsOf(const TrainingArguments& arguments);
 
 class Trainer {
  public:
-  // `accelerator` and `inputs.out` must outlive the trainer. Reads neither the arguments of the
-  // data and the model nor do_eval, do_predict, num_threads and log_level. Throws for arguments
-  // that are out of range, or don't fit each other, the data or the accelerator; messages name them
-  // as flags. With several processes, all make their Trainers together.
+  // `accelerator` and `inputs.out` must outlive the trainer. The arguments do_train, do_eval,
+  // do_predict, num_threads and log_level are for programs; the trainer ignores them. Throws for
+  // arguments that are out of range, or don't fit each other, the data or the accelerator. Messages
+  // name them as flags. With several processes, all make their Trainers together.
   Trainer(const TrainingArguments& arguments, Accelerator& accelerator, TrainerInputs inputs,
           std::vector<std::shared_ptr<Callback>> callbacks = {});
 
