@@ -380,6 +380,22 @@ TEST_F(TrainingOnDevice, NothingThatIsTrained) {
   }
 }
 
+// As long as no pass is scaled, gradients are taken as they are.
+TEST_F(TrainingOnDevice, StepsBeforeAnyScaledPass) {
+  const auto train = [](Device device) {
+    int count = 0;
+    return Train(device, When::kAfter, MakeSgd, [&](Net& net, Optimizer& optimizer) {
+      if (count == 0) optimizer.UseGradScaler(std::make_shared<GradScaler>());
+      Backward(net.Loss());
+      optimizer.Step();
+      optimizer.ZeroGrad();
+      EXPECT_FALSE(optimizer.step_was_skipped());
+      EXPECT_EQ(optimizer.step_count(), ++count);
+    });
+  };
+  ExpectNear(train(device_), train({}), 2e-6);
+}
+
 // x * sigmoid(x), made of elementwise ops.
 struct Swish : Function {
   Tensor Forward(const std::vector<Tensor>& x) override {
