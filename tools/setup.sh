@@ -10,7 +10,7 @@ packages=(
 )
 
 if [ "${1:-}" = --tests ]; then
-  packages+=(iproute2 openmpi-bin)
+  packages+=(clang-format iproute2 openmpi-bin)
 fi
 
 missing=()

@@ -39,6 +39,15 @@ took() {
   SECONDS=0
 }
 
+if tools/check_sources.sh; then
+  passed=$((passed + 1))
+else
+  echo "FAILED: tools/check_sources.sh"
+  failed=$((failed + 1))
+fi
+
+took "checking the sources"
+
 # Builds as on a machine without CUDA. This comes first, so that the default build's programs are there in the
 # end. The two builds differ in some dozens of actions.
 if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe/lathe env | grep 'built without CUDA' >/dev/null; then
