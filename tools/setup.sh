@@ -10,7 +10,7 @@ packages=(
 )
 
 case "${1:-}" in
-  --tests) packages+=(iproute2 openmpi-bin) ;;
+  --tests) packages+=(clang-format iproute2 openmpi-bin) ;;
   --docs) packages=(doxygen mkdocs) ;;
 esac
 

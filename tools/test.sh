@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test. The last line is "N passed, N failed, N skipped", counted in test
 # cases. Exits with 1 if a test failed or none ran.
-#   tools/test.sh --levels    # then runs all tests again as on processors of each lower level that this one
-#                             # has (2, 3 and 4): without AVX2, without AVX-512, without AVX512-BF16
+#   tools/test.sh --levels       # then runs all tests again as on processors of each lower level that this
+#                                # one has (2, 3 and 4): without AVX2, without AVX-512, without AVX512-BF16
+#   tools/test.sh --sanitizers   # also runs the tests that suit UBSan and TSan with these; see .bazelrc
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 levels=()
-case $# in
-  0) ;;
-  1) [ "$1" = --levels ] || { echo "error: unknown argument \"$1\"; hint: tools/test.sh [--levels]" >&2; exit 2; }
-     levels=(2 3 4) ;;
-  *) echo "error: at most one argument; hint: tools/test.sh [--levels]" >&2; exit 2 ;;
-esac
+sanitizers=
+for argument in "$@"; do
+  case $argument in
+    --levels) levels=(2 3 4) ;;
+    --sanitizers) sanitizers=1 ;;
+    *) echo "error: unknown argument \"$argument\"; hint: tools/test.sh [--levels] [--sanitizers]" >&2; exit 2 ;;
+  esac
+done
 
 tools/setup.sh --tests
 
@@ -38,6 +41,15 @@ took() {
   echo "-- $1: $SECONDS s"
   SECONDS=0
 }
+
+if tools/check_sources.sh; then
+  passed=$((passed + 1))
+else
+  echo "FAILED: tools/check_sources.sh"
+  failed=$((failed + 1))
+fi
+
+took "checking the sources"
 
 # Builds as on a machine without CUDA. This comes first, so that the default build's programs are there in the
 # end. The two builds differ in some dozens of actions.
@@ -76,12 +88,13 @@ if [ -z "$emulated" ]; then
   echo "FAILED: bazel query of the emulated tests"
   failed=$((failed + 1))
 fi
-# run_emulated ORDER BAZEL_OPTION...: runs the emulated tests in this order and counts them.
-run_emulated() {
-  local order=$1 label
+# run_each "LABELS" BAZEL_OPTION...: runs these tests, and counts each as one case.
+run_each() {
+  local labels=$1 label
   shift
-  bazel test "${quiet[@]}" "$@" --test_env="LATHE_EMULATOR_ORDER=$order" --keep_going --local_test_jobs=2 $emulated 2>&1 | tee "$log" || true
-  for label in $emulated; do
+  # shellcheck disable=SC2086
+  bazel test "${quiet[@]}" "$@" --keep_going --local_test_jobs=2 $labels 2>&1 | tee "$log" || true
+  for label in $labels; do
     if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
       passed=$((passed + 1))
     else
@@ -89,8 +102,25 @@ run_emulated() {
     fi
   done
 }
-[ -z "$emulated" ] || run_emulated reverse --config=asan
+[ -z "$emulated" ] || run_each "$emulated" --config=asan --test_env=LATHE_EMULATOR_ORDER=reverse
 took "emulated kernels under AddressSanitizer"
+
+# run_sanitizer NAME QUERY: runs the tests that QUERY finds with --config=NAME.
+run_sanitizer() {
+  local labels
+  labels=$(bazel query "${quiet[@]}" "$2" 2>/dev/null) || true
+  if [ -n "$labels" ]; then
+    run_each "$labels" "--config=$1"
+  else
+    echo "FAILED: bazel query of the tests for $1"
+    failed=$((failed + 1))
+  fi
+  took "tests with --config=$1"
+}
+if [ -n "$sanitizers" ]; then
+  run_sanitizer ubsan 'tests(//core/... + //data/... + //nn/... + //optim/...) except filter("_gpu_test$|_emulated_test$|cuda|inner_loops", //core/...)'
+  run_sanitizer tsan "attr(tags, '\btsan\b', tests(//...))"
+fi
 
 # If a part does not build, it counts as one failed case, because the number of its cases is unknown.
 bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
@@ -137,7 +167,7 @@ run_tests() {
 }
 
 took "building everything"
-[ -z "$emulated" ] || run_emulated 7
+[ -z "$emulated" ] || run_each "$emulated" --test_env=LATHE_EMULATOR_ORDER=7
 took "emulated kernels in another order"
 run_tests
 took "all tests"

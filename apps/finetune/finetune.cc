@@ -220,7 +220,7 @@ void CheckSameFiles(const NamedValues& files, Accelerator& accelerator) {
     if (given == expected) continue;
     const auto changed = [](const nlohmann::json& from, const nlohmann::json& to) {
       return std::find_if(from.items().begin(), from.items().end(), [&](const auto& file) {
-        return to.value(file.key(), "") != file.value();
+        return nlohmann::json(to.value(file.key(), "")) != file.value();
       });
     };
     auto first = changed(given, expected);

@@ -130,7 +130,7 @@ template <typename M>
     Indices from;
     for (int64_t i = 0; i < kLanesOf<M>; ++i)
       from[i] = static_cast<Index>((i + distance) % kLanesOf<M>);
-    x += __builtin_shuffle(x, from);
+    x += Shuffled(x, x, from);
   }
   return x[0];
 }

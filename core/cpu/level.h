@@ -14,5 +14,24 @@ namespace {
 constexpr int64_t kRegisterBytes = LATHE_ISA >= 4 ? 64 : LATHE_ISA == 3 ? 32 : 16;
 constexpr int kVectorRegisters = LATHE_ISA >= 4 ? 32 : 16;
 
+// Lane l is lane indices[l] of a followed by b. Indices that the compiler knows make it one
+// instruction.
+template <typename Vector, typename Indices>
+[[gnu::always_inline]] inline Vector Shuffled(Vector a, Vector b, Indices indices) {
+#ifdef __clang__
+  // Clang has no shuffle by a vector of indices, but makes one of this loop.
+  constexpr int kLanes = sizeof(Vector) / sizeof(a[0]);
+  Vector shuffled;
+#pragma clang loop unroll(full)
+  for (int l = 0; l < kLanes; ++l) {
+    const auto index = indices[l];
+    shuffled[l] = index < kLanes ? a[index] : b[index - kLanes];
+  }
+  return shuffled;
+#else
+  return __builtin_shuffle(a, b, indices);
+#endif
+}
+
 }  // namespace
 }  // namespace lathe::cpu

@@ -161,8 +161,8 @@ template <int size>
   for (int i = 0; i < kSide; ++i) {
     if ((i & size) != 0) continue;
     const SideLine a = x[i], c = x[i + size];
-    x[i] = __builtin_shuffle(a, c, upper);
-    x[i + size] = __builtin_shuffle(a, c, lower);
+    x[i] = Shuffled(a, c, upper);
+    x[i + size] = Shuffled(a, c, lower);
   }
   if constexpr (size > 1) TransposeInRegisters<size / 2>(x);
 }
@@ -190,7 +190,7 @@ template <int size, bool upper>
     const int place = l % 4 / size / 2 * size + l % size + (upper ? 2 : 0) + l / 4 * 4;
     from[l] = place + (l / size % 2 != 0 ? kSide : 0);
   }
-  return __builtin_shuffle(a, b, from);
+  return Shuffled(a, b, from);
 }
 
 // out: (kSide, ld) = the transpose of `rows` <= kSide rows of kSide columns, followed by zeros. If
@@ -210,8 +210,8 @@ template <bool whole, typename T>
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) {
       const SideLine a = x[r], b = x[r + 4];
-      x[r] = __builtin_shuffle(a, b, left);
-      x[r + 4] = __builtin_shuffle(a, b, left + 4);
+      x[r] = Shuffled(a, b, left);
+      x[r + 4] = Shuffled(a, b, left + 4);
     }
   }
 #pragma GCC unroll 2
