@@ -79,11 +79,11 @@ fi
 
 took "kernels for sm_80"
 
-# Runs the GPU's kernels, and whole training steps with them, on the emulator. No result may depend on the
-# order of blocks and threads. So they run in reverse order under AddressSanitizer, shuffled in the default
-# build, and forward among all tests below. Each test counts as one case for each order.
+# Runs the GPU's kernels, and training steps with them, on the emulator. No result may depend on the order of
+# blocks and threads. So they run in reverse order under AddressSanitizer, shuffled in the default build, and
+# forward among all tests below. Each test counts as one case for each order.
 emulated=$(bazel query "${quiet[@]}" \
-  'filter("_emulated_test$", tests(//core/... + //tests/...)) union //tests/emulator:checks_test union //tests/emulator:device_test except //tests:data_parallel_emulated_test' 2>/dev/null) || true
+  'filter("_emulated_test$", tests(//core/...)) union //tests/emulator:checks_test union //tests/emulator:device_test union //tests:training_on_device_emulated_test' 2>/dev/null) || true
 if [ -z "$emulated" ]; then
   echo "FAILED: bazel query of the emulated tests"
   failed=$((failed + 1))
@@ -193,8 +193,9 @@ else
 fi
 took "the pages"
 
-# Builds and runs a separate workspace that embeds Lathe.
-if (cd tests/embedding && bazel build "${quiet[@]}" //:embedding && bazel-bin/embedding); then
+# Builds and runs a separate workspace that embeds Lathe. It compiles all of Lathe once more, and faster where
+# nothing is optimized but the kernels.
+if (cd tests/embedding && bazel build "${quiet[@]}" -c fastbuild //:embedding && bazel-bin/embedding); then
   passed=$((passed + 1))
 else
   echo "FAILED: tests/embedding"
