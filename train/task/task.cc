@@ -186,7 +186,7 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
   }
   const std::string option = "ignore_mismatched_sizes";
   if (const size_t at = hint.find(option); at != std::string::npos) hint.insert(at, "--");
-  throw Error(e.code(), e.message(), hint, e.location());
+  throw e.WithHint(hint);
 }
 
 // Loads the model with outputs for the task's labels.
