@@ -8,6 +8,7 @@
 #include "lathe/core/file.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/unigram.h"
+#include "lathe/data/tokenizers/normalizer.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -142,6 +143,64 @@ TEST(TokenizerTest, ErrorsNameTheFile) {
   EXPECT_TRUE(
       message({{"tokenizer.json", "{\n,"}}).starts_with("dir/tokenizer.json:2: not valid JSON"));
   EXPECT_THROW(Toy(true)->Encode("a", std::nullopt, 1), Error);
+}
+
+// Loads a tokenizer.json that is right but for one key, and returns the error's message and hint.
+std::pair<std::string, std::string> ErrorOf(const std::string& key, const std::string& value,
+                                            const std::string& tokenizer_class = "") {
+  std::string json = R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}})";
+  json = key == "model" ? R"({"model": )" + value : json + ", \"" + key + "\": " + value;
+  try {
+    TokenizerFromFiles(
+        "dir",
+        {{"tokenizer.json", json + "}"},
+         {"tokenizer_config.json", "{\"tokenizer_class\": \"" + tokenizer_class + "\"}"}},
+        "");
+  } catch (const Error& error) {
+    return {error.message(), error.hint()};
+  }
+  return {"no error", ""};
+}
+
+TEST(TokenizerTest, HintsListWhatIsSupported) {
+  using Pair = std::pair<std::string, std::string>;
+  const std::string other = R"({"type": "Other"})";
+  EXPECT_EQ(ErrorOf("normalizer", "null").first, "no error");
+  EXPECT_EQ(ErrorOf("normalizer", other),
+            Pair("normalizer 'Other' is not supported",
+                 "supported are BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, "
+                 "Strip, Prepend, Replace, Precompiled and Sequence"));
+  EXPECT_EQ(
+      ErrorOf("normalizer", R"({"type": "Replace", "content": "", "pattern": {"Regex": "[a-z]"}})"),
+      Pair("normalizer Replace has the regular expression '[a-z]', which is not supported",
+           R"(supported are ' {2,}', ' +', '\s+', '\s{2,}' and '\s{2,}|[\n\r\t]')"));
+  EXPECT_EQ(ErrorOf("pre_tokenizer", other),
+            Pair("pre_tokenizer 'Other' is not supported",
+                 "supported are BertPreTokenizer, WhitespaceSplit, Metaspace and Sequence"));
+  EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "first"})").first,
+            "pre_tokenizer Metaspace has prepend_scheme 'first', supported are 'always' and "
+            "'never'");
+  EXPECT_EQ(ErrorOf("post_processor", other),
+            Pair("post_processor 'Other' is not supported",
+                 "supported are TemplateProcessing, BertProcessing and RobertaProcessing"));
+  EXPECT_EQ(ErrorOf("model", other), Pair("dir/tokenizer.json: model 'Other' is not supported",
+                                          "supported are WordPiece and Unigram"));
+  EXPECT_EQ(ErrorOf("normalizer", "null", "OtherTokenizer"),
+            Pair("dir/tokenizer_config.json: tokenizer_class 'OtherTokenizer' is not supported",
+                 "supported are the tokenizers of bert, electra, distilbert, mpnet, albert, "
+                 "camembert, xlm-roberta and deberta-v2, and a tokenizer.json with a WordPiece or "
+                 "Unigram model"));
+}
+
+TEST(TokenizerTest, StripsWhiteSpaceOfAnyWidth) {
+  const auto strip = [](bool left, bool right) {
+    return NormalizerFromJson({{"type", "Strip"}, {"strip_left", left}, {"strip_right", right}})(
+        "\u3000 \u00A0a b\u00A0 \u3000");
+  };
+  EXPECT_EQ(strip(true, true), "a b");
+  EXPECT_EQ(strip(true, false), "a b\u00A0 \u3000");
+  EXPECT_EQ(strip(false, true), "\u3000 \u00A0a b");
+  EXPECT_EQ(NormalizerFromJson(nlohmann::json{{"type", "Strip"}})("\u3000 "), "");
 }
 
 TEST(TokenizerTest, BrokenSentencePieceModel) {
