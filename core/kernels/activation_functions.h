@@ -4,9 +4,9 @@
 // Each has
 //   Value(x), the function's value;
 //   Derivative(x), its derivative.
-// `Math` is the kernel source's own type with Exp, Erf and Tanh, and kGeluNewSlope. On the host it
-// must be of an unnamed namespace: it keeps code compiled for one instruction set level out of
-// another's objects.
+// `Math` supplies Exp, Erf, Tanh and kGeluNewSlope. Each kernel source passes its own type. On the
+// host, the type must be in an unnamed namespace: kernels are compiled for several instruction set
+// levels, and code for one level must not be linked into another.
 #pragma once
 
 #include <cmath>

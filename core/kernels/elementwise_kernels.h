@@ -1,4 +1,4 @@
-// The device's kernels of the elementwise ops.
+// Declares the device's kernels for the elementwise ops.
 #pragma once
 
 #include <cstdint>

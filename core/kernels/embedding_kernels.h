@@ -1,4 +1,4 @@
-// The device's kernels of embeddings, with and without a layer norm.
+// Declares the device's kernels for embeddings, with and without a layer norm.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The device's matrix products.
+// Declares the device's matrix products.
 #pragma once
 
 #include <cstdint>

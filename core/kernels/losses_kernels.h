@@ -1,4 +1,4 @@
-// The device's kernels of the losses.
+// Declares the device's kernels for the losses.
 #pragma once
 
 #include <cstdint>

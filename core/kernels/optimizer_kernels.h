@@ -1,4 +1,4 @@
-// The device's kernels of optimizers, clipping and loss scaling.
+// Declares the device's kernels for optimizers, clipping and loss scaling.
 #pragma once
 
 #include <cstdint>

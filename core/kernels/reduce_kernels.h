@@ -1,4 +1,4 @@
-// The device's kernels of sums and softmax.
+// Declares the device's kernels for sums and softmax.
 #pragma once
 
 #include <cstdint>

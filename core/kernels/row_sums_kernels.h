@@ -1,4 +1,4 @@
-// The device's kernel that sums rows with equal indices.
+// Declares the device's kernel that sums rows with equal indices.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The device's kernels that move elements.
+// Declares the device's kernels that move elements.
 #pragma once
 
 #include <cstdint>

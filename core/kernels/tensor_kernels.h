@@ -1,4 +1,4 @@
-// The device's kernels that tensors themselves need.
+// Declares the device's kernels that tensors themselves need.
 #pragma once
 
 #include <cstdint>
