@@ -184,8 +184,9 @@ for level in ${levels[@]+"${levels[@]}"}; do
   took "all tests at level $level"
 done
 
-# Builds and runs a separate workspace that embeds Lathe.
-if (cd tests/embedding && bazel build "${quiet[@]}" //:embedding && bazel-bin/embedding); then
+# Builds and runs a separate workspace that embeds Lathe. It compiles all of Lathe once more, and faster where
+# nothing is optimized but the kernels.
+if (cd tests/embedding && bazel build "${quiet[@]}" -c fastbuild //:embedding && bazel-bin/embedding); then
   passed=$((passed + 1))
 else
   echo "FAILED: tests/embedding"
