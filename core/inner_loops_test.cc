@@ -83,9 +83,10 @@ std::vector<Loop> InnerLoops(const std::vector<Instruction>& function) {
   }
   std::vector<Loop> inner;
   for (const auto& [begin, end] : all) {
-    const bool has_inner = std::any_of(all.begin(), all.end(), [&](const auto& other) {
-      return other != std::pair(begin, end) && begin <= other.first && other.second <= end;
-    });
+    const bool has_inner =
+        std::any_of(all.begin(), all.end(), [begin = begin, end = end](const auto& other) {
+          return other != std::pair(begin, end) && begin <= other.first && other.second <= end;
+        });
     if (has_inner) continue;
     Loop loop;
     for (size_t at = begin; at <= end; ++at) {

@@ -95,7 +95,8 @@ def lathe_emulated_library(name, cu_srcs, srcs, deps, **kwargs):
     lathe_cc_library(
         name = name,
         srcs = srcs + [name + "_sources"],
-        copts = ["-Wno-unknown-pragmas"],  # #pragma unroll
+        # The emulator ignores "#pragma unroll" and __launch_bounds__, so a constant only for these is unused.
+        copts = ["-Wno-unknown-pragmas", "-Wno-unused-const-variable"],
         deps = deps,
         alwayslink = True,
         **kwargs

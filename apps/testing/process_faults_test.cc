@@ -129,10 +129,11 @@ TEST_F(FaultTest, AKilledRankEndsTheJob) {
 TEST_F(FaultTest, TwoThatAreKilledTogether) {
   for (int round = 0; round < FaultRounds(); ++round) {
     for (const auto& [first, second] : {std::pair(0, 1), {1, 0}, {2, 0}}) {
-      const Outcome outcome = WithFault([&](pid_t, const std::vector<pid_t>& ranks) {
-        kill(ranks[first], SIGKILL);
-        kill(ranks[second], SIGKILL);
-      });
+      const Outcome outcome =
+          WithFault([&, first = first, second = second](pid_t, const std::vector<pid_t>& ranks) {
+            kill(ranks[first], SIGKILL);
+            kill(ranks[second], SIGKILL);
+          });
       Report("ranks " + std::to_string(first) + " and " + std::to_string(second) + " killed",
              outcome.seconds);
       EXPECT_EQ(outcome.run.exit_code, 128 + SIGKILL) << outcome.run.err;

@@ -158,7 +158,7 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
   }
 }
 
-#if LATHE_ISA >= 5
+#if LATHE_ISA >= 5 && !defined(__clang__)
 void ForwardOfBFloat16(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
                        const BFloat16* v, const AttentionArgs& args) {
   const bool pairs = AreWholePairs(args);

@@ -132,7 +132,7 @@ TEST(AttentionDropout, EqualsPlainLoopsWithTheMaskOfPhilox) {
       // The largest error, relative to the largest value.
       const double limit = dtype == DType::kF32 ? 1e-5 : dtype == DType::kF64 ? 1e-12 : 1e-2;
       const Device device = dtype == DType::kF32 ? CheckedDevice() : Device{};
-      const auto leaf = [&](const std::vector<double>& values, int64_t n) {
+      const auto leaf = [&, H = H](const std::vector<double>& values, int64_t n) {
         return Tensor::FromVector(values, {n, H}).To(dtype).To(device).SetRequiresGrad(true);
       };
       const auto expect_near = [&](const Tensor& actual, const std::vector<double>& values) {

@@ -72,8 +72,9 @@ TEST(Faults, AHangingRankIsNamedAfterTheTimeout) {
 // The time of a rank that hangs while others work by themselves counts from then on, not from when
 // they need it.
 TEST(Faults, AHangIsCountedFromItsBeginning) {
-  for (const auto& [victim, one_machine] :
-       {std::pair(1, true), {0, true}, {1, false}, {0, false}}) {
+  for (const auto& victim_and_place : {std::pair(1, true), {0, true}, {1, false}, {0, false}}) {
+    const int victim = victim_and_place.first;
+    const bool one_machine = victim_and_place.second;
     const auto results = RunRanks(2, [&](const ProcessEnvironment& env) {
       const auto group = JoinProcessGroup(PlacedOn(env, one_machine), {.timeout = seconds(6)});
       const auto hang = [&] {

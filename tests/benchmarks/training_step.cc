@@ -355,7 +355,9 @@ void TimeOnHost(const Options& o) {
 
 void TimeOnDevice(const Options& o) {
   Training training(o);
-  auto& [model, accelerator, optimizer] = training;
+  auto& model = training.model;
+  auto& accelerator = training.accelerator;
+  auto& optimizer = training.optimizer;
   const Device device = accelerator.device();
   DeviceBackend& backend = BackendOf(device);
   std::vector<Batch> batches;
