@@ -148,14 +148,15 @@ int Run() {
             << " on new sequences\n";
   const app::Tensor own{.rows = 1};  // the program's own type beside lathe::Tensor
   const bool learned = last_loss < 0.6 * first_loss && accuracy > 0.85;
-  return learned && LearnsWithTrainer() && own.rows == 1 ? 0 : 1;
+  return learned && own.rows == 1 ? 0 : 1;
 }
 
 }  // namespace app
 
 int main() {
   try {
-    return app::Run();
+    const int result = app::Run();
+    return result == 0 && app::LearnsWithTrainer() ? 0 : 1;
   } catch (const lathe::Error& e) {
     std::cerr << "error: " << e.what() << '\n';
     return 1;
