@@ -149,6 +149,8 @@ TEST(Autograd, ReadingAGradientChangesNothing) {
   gradient.is_stale = true;
   EXPECT_FALSE(x.grad().defined());
   EXPECT_TRUE(gradient.is_stale);
+  EXPECT_THROW(x.grad().ToVector<float>(), Error);
+  EXPECT_THROW(x.grad().Item(), Error);
   EXPECT_EQ(x.MaterializeGrad().ToVector<float>(), (Floats{0, 0}));
   EXPECT_EQ(unused.impl()->leaf_gradient, nullptr);
   EXPECT_EQ(unused.MaterializeGrad().ToVector<float>(), Floats{0});

@@ -105,6 +105,7 @@ void Tensor::CheckOnHost() const {
 
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
+  Check(defined(), "tensor", "undefined tensor used");
   if (!device().is_cpu()) return To(Device{}).ToVector<T>();
   const std::span<T> span = values<T>();
   return std::vector<T>(span.begin(), span.end());
@@ -123,6 +124,7 @@ LATHE_INSTANTIATE(uint8_t)
 #undef LATHE_INSTANTIATE
 
 double Tensor::Item() const {
+  Check(defined(), "tensor", "undefined tensor used");
   Check(numel() == 1, "tensor", "Item() needs one element but the shape is ", shape());
   if (!device().is_cpu()) return To(Device{}).Item();
   return DispatchAll(dtype(), [&](auto tag) {
