@@ -1,5 +1,6 @@
 #include "lathe/apps/testing/cli_testing.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -233,6 +234,8 @@ bool IsAlive(pid_t process) {
   const size_t end = text.rfind(") ");
   return end != std::string::npos && text[end + 2] != 'Z' && text[end + 2] != 'X';
 }
+
+bool IsReaped(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
 int TestPort() { return 20000 + getpid() % 12000; }
 

@@ -71,6 +71,8 @@ double SecondsSince(TestClock::time_point start);
 bool WaitUntil(const std::function<bool()>& condition, double seconds = 30);
 // Returns true if the process exists and is no zombie.
 bool IsAlive(pid_t process);
+// Returns true if the process has ended and its parent knows.
+bool IsReaped(pid_t process);
 
 // Runs programs in several processes, on the CPU even if the machine has GPUs.
 class LaunchedTest : public CliTest {
