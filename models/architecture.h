@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "lathe/models/config.h"
+#include "lathe/models/pass_memory.h"
 #include "lathe/models/sequence_classifier.h"
 #include "lathe/models/weights/load_weights.h"
 
@@ -38,6 +39,9 @@ struct Architecture {
   // The model_type whose tokenizer a folder has if the tokenizer's files don't say; empty for the
   // family's own model_type.
   std::string tokenizer_model_type = {};
+  // Tells `lathe estimate-memory` what the model's passes take. Without it the command refuses.
+  std::function<PassMemory(const SequenceClassifier& model, const MemoryOptions& options)>
+      pass_memory = {};
 };
 
 // An Architecture::make for a class with the constructor C(PretrainedConfig config, uint64_t seed).

@@ -9,22 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/base/dtype.h"
+#include "lathe/models/pass_memory.h"
 #include "lathe/models/pretrained.h"
 
 namespace lathe {
-
-struct MemoryOptions {
-  int64_t batch_size = 8;        // texts in a batch of one process
-  int64_t max_seq_length = 128;  // tokens of each text
-  DType compute_dtype = DType::kF32;
-  bool gradient_checkpointing = false;
-  bool on_gpu = false;
-  int64_t num_processes = 1;
-  // Means the same as in AcceleratorOptions. The estimate is for processes on one machine: on
-  // several machines, all moments but those of the word table are divided among the processes.
-  bool shard_optimizer = true;
-};
 
 // The bytes of tensors in one process.
 struct MemoryEstimate {
@@ -43,7 +31,7 @@ struct MemoryEstimate {
 };
 
 // Estimates for AdamW and batches whose texts all have max_seq_length tokens. The model needs no
-// values. Throws for an architecture whose activations it doesn't know.
+// values. Throws for a family that doesn't declare its passes' memory (Architecture::pass_memory).
 MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptions& options);
 
 // `args` are the arguments after "estimate-memory". Returns the exit code.

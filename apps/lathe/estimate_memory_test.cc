@@ -4,6 +4,7 @@
 #include "lathe/apps/lathe/estimate_memory_testing.h"
 #include "lathe/apps/testing/cli_testing.h"
 #include "lathe/distributed/accelerator_testing.h"
+#include "lathe/models/architecture.h"
 
 namespace lathe {
 namespace {
@@ -69,6 +70,21 @@ TEST(EstimateMemory, ProcessesShareMomentsOut) {
     }
     options.shard_optimizer = false;
     EXPECT_EQ(EstimateMemory(*model, options).moments, 8 * model->NumParameters());
+  }
+}
+
+TEST(EstimateMemory, AFamilyMayDeclareNoPassMemory) {
+  Architecture architecture = *FindArchitecture("bert");
+  architecture.model_type = "bert-unknown-memory";
+  architecture.pass_memory = nullptr;
+  RegisterArchitecture(architecture);
+  const auto model = MakeModel({{"model_type", "bert-unknown-memory"}});
+  try {
+    EstimateMemory(*model, {});
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(),
+              "config: the memory of \"bert-unknown-memory\" models can't be estimated yet");
   }
 }
 

@@ -1,0 +1,47 @@
+// The memory that a model's forward and backward passes take, worked out from its configuration.
+// `lathe estimate-memory` asks each family for it (architecture.h).
+#pragma once
+
+#include <cstdint>
+
+#include "lathe/core/base/dtype.h"
+#include "lathe/nn/post_norm_layer.h"
+
+namespace lathe {
+
+struct MemoryOptions {
+  int64_t batch_size = 8;        // texts in a batch of one process
+  int64_t max_seq_length = 128;  // tokens of each text
+  DType compute_dtype = DType::kF32;
+  bool gradient_checkpointing = false;
+  bool on_gpu = false;
+  int64_t num_processes = 1;
+  // Means the same as in AcceleratorOptions. The estimate is for processes on one machine: on
+  // several machines, all moments but those of the word table are divided among the processes.
+  bool shard_optimizer = true;
+};
+
+// The bytes of tensors that the passes take in one process, besides parameters and gradients.
+struct PassMemory {
+  int64_t low_precision = 0;  // copies of weights in the compute dtype
+  int64_t kept = 0;           // activations kept for the backward pass
+  int64_t temporary = 0;      // the most that the backward pass holds beside them
+  int64_t inference = 0;      // the most activations at a time without a backward pass
+  // The word table's shape. Processes exchange the rows of its gradient that they used.
+  int64_t word_rows = 0, word_columns = 0;
+};
+
+// The shape of an encoder with NormedEmbeddings and PostNormLayers, under a classifier that reads
+// first tokens.
+struct PostNormEncoderShape {
+  nn::PostNormLayerOptions layer;
+  int64_t num_layers = 0;
+  int64_t vocab_size = 0;
+  int64_t num_parameters = 0;  // elements, with the head
+  int64_t head_columns = 0;  // float32 elements that the head keeps for a sequence's backward pass
+};
+
+// Returns what the passes of such a model take. Throws if a sum of bytes could overflow.
+PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options);
+
+}  // namespace lathe
