@@ -20,7 +20,7 @@ constexpr int64_t kFloat = 4;
 
 constexpr int64_t kGpuRows =
     128;  // the rows of a GPU's activations are a multiple of this (models/rows.cc)
-constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm.cc)
+constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm/gemm_plan.h)
 
 // The rows of activations. On the CPU there may be a few surplus rows, which are left out.
 int64_t RowsOf(const MemoryOptions& options) {

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <tuple>
 
-#include "lathe/core/cuda/device.h"
+#include "lathe/core/cuda/runtime/device.h"
 
 namespace lathe::cuda {
 
