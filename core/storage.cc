@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/base/pages.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/pages.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {

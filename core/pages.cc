@@ -1,4 +1,4 @@
-#include "lathe/core/base/pages.h"
+#include "lathe/core/pages.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
