@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/cpu/packed_product.h"
 #include "lathe/core/dnnl_product.h"
@@ -100,7 +101,7 @@ std::vector<Half> Halves(Transposes transposes, int64_t M, int64_t N, int64_t K)
   const bool columns = N > 2 * M || (!transposes.a && !transposes.b && K * N > kLarge);
   const int64_t length = columns ? N : M;
   if (length < kLeast) return {};
-  const int64_t first = (length / 2 + kUnit - 1) / kUnit * kUnit;
+  const int64_t first = RoundUp(length / 2, kUnit);
   if (columns) return {{0, 0, M, first}, {0, first, M, N - first}};
   return {{0, 0, first, N}, {first, 0, M - first, N}};
 }
@@ -262,7 +263,7 @@ int64_t FullSpeedRows(int64_t rows, DType dtype) {
   const auto& kernels = cpu::Kernels<cpu::PackedProductKernels>();
   const bool packed = dtype == DType::kF32 ? kernels.f32 != nullptr : kernels.bf16 != nullptr;
   const int64_t step = amx ? (rows <= 28 * 32 ? 32 : 64) : packed || rows < 256 ? 4 : 16;
-  return (rows + step - 1) / step * step;
+  return RoundUp(rows, step);
 }
 
 void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda,

@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "lathe/core/base/round_up.h"
+
 namespace lathe {
 
 char* MapPages(int64_t bytes, int file, bool writes) {
-  const auto size = static_cast<size_t>((bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
+  const auto size = static_cast<size_t>(RoundUp(bytes, kPageBytes));
   constexpr auto kHuge = static_cast<size_t>(kHugePageBytes);
   constexpr int kAccess = PROT_READ | PROT_WRITE;
   void* mapped =

@@ -7,6 +7,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/losses_kernels.h"
 #include "lathe/core/ops/dispatch.h"
@@ -30,7 +31,7 @@ Tensor MeanOfPairs(const char* op, const Tensor& a, const Tensor& b, double deno
     using T = decltype(tag);
     const T* left = a.data<T>();
     const T* right = b.data<T>();
-    const int64_t n = a.numel(), chunks = (n + kChunk - 1) / kChunk;
+    const int64_t n = a.numel(), chunks = DivideUp(n, kChunk);
     std::vector<double> partial(static_cast<size_t>(chunks));
 #pragma omp parallel for schedule(static) if (n > kParallelSize)
     for (int64_t c = 0; c < chunks; ++c) {

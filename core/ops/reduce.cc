@@ -7,6 +7,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/reduce_kernels.h"
@@ -96,7 +97,7 @@ Tensor SumOfAll(const Tensor& x) {
   DispatchFloat(x.dtype(), "sum", [&](auto tag) {
     using T = decltype(tag);
     const T* in = x.data<T>();
-    const int64_t n = x.numel(), chunks = (n + kChunk - 1) / kChunk;
+    const int64_t n = x.numel(), chunks = DivideUp(n, kChunk);
     std::vector<double> partial(static_cast<size_t>(chunks));
 #pragma omp parallel for schedule(static) if (n > kParallelSize)
     for (int64_t c = 0; c < chunks; ++c) {

@@ -16,6 +16,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/base/log.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/attention/attention_offsets.h"
 #include "lathe/core/cuda/gemm/gemm_tuning.h"
 #include "lathe/core/cuda/runtime/device.h"
@@ -32,7 +33,6 @@ constexpr int64_t kMostWorkspace = int64_t{1} << 30;
 constexpr int64_t kLengthStep = 128;  // plans' lengths are multiples of the engines' tile
 constexpr int kTimed = 3;             // timed runs of each
 
-int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 int64_t PowerOfTwo(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
 }

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/attention/attention.h"
 #include "lathe/core/cuda/attention/attention_shape.h"
 #include "lathe/core/cuda/launch.h"
@@ -224,8 +225,8 @@ inline PlainTile PlainTileOf(const AttentionParams& params, bool backward) {
 
 // Returns the grid for tiles of `tile` rows. Each sequence has at most `longest` rows in each head.
 inline dim3 AttentionGrid(const AttentionParams& params, int longest, int tile) {
-  return dim3(static_cast<unsigned>((longest + tile - 1) / tile),
-              static_cast<unsigned>(params.heads), static_cast<unsigned>(params.batch));
+  return dim3(static_cast<unsigned>(DivideUp(longest, tile)), static_cast<unsigned>(params.heads),
+              static_cast<unsigned>(params.batch));
 }
 
 }  // namespace lathe::cuda

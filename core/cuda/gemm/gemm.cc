@@ -22,6 +22,7 @@
 #include <unordered_map>
 
 #include "lathe/core/base/log.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/activation.h"
 #include "lathe/core/cuda/gemm/gemm_plan.h"
 #include "lathe/core/cuda/gemm/gemm_problem.h"
@@ -36,8 +37,6 @@ namespace {
 
 constexpr size_t kMostPlans = 1 << 14;  // bounds memory if batches have ever new lengths
 constexpr int kBiasAlignment = 16;      // bytes; less is unsafe in epilogues, also for gradients
-
-int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // Computes args.a_sums with a separate kernel.
 void SumRowsOfA(const GemmArgs& args) {

@@ -7,6 +7,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/log.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/gemm/cublaslt_library.h"
 #include "lathe/core/device_libraries.h"
 
@@ -192,7 +193,7 @@ void Plan::Tune(const Operands& operands) {
   algorithm_ = candidates.front();
   // A copy of D, exactly as well aligned.
   const int64_t elements = (problem_.n - 1) * problem_.ldd + problem_.m;
-  const int64_t stride = (elements + 255) / 256 * 256, size = SizeOf(problem_.d_type);
+  const int64_t stride = RoundUp(elements, 256), size = SizeOf(problem_.d_type);
   struct Scratch {
     explicit Scratch(int64_t bytes) : memory(DevicePool().Allocate(bytes)) {}
     ~Scratch() { DevicePool().Free(memory); }

@@ -9,6 +9,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/asked_by.h"
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/round_up.h"
 
 namespace lathe::cuda {
 namespace {
@@ -21,8 +22,6 @@ constexpr int64_t kLargeSegment = 20 * kMiB;  // least segment for large request
 constexpr int64_t kLargeStep = 2 * kMiB;      // their sizes are multiples of it
 // A large request splits a block only if at least this many bytes are left over.
 constexpr int64_t kSmallestLargeRest = kMiB;
-
-int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 std::string Readable(int64_t bytes) {
   const char* units[] = {"bytes", "KiB", "MiB", "GiB"};

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lathe/core/base/round_up.h"
+
 namespace lathe::cuda {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-
-int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 }  // namespace
 
