@@ -18,7 +18,6 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kParallelSize = 16384;
 constexpr int64_t kChunk = 4096;
 
 bool OnHost(const Tensor& t) { return t.device().is_cpu(); }

@@ -11,12 +11,12 @@
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/reduce_kernels.h"
+#include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 
 namespace lathe {
 namespace {
 
-constexpr int64_t kParallelSize = 16384;
 constexpr int64_t kChunk = 4096;  // elements of one partial sum
 
 // Calls `body(in_row, out_row, in_columns)` for every row along x's last dimension. y has as many
