@@ -1,10 +1,7 @@
 #include "lathe/core/cuda/cudnn/cudnn_library.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-
 #include "lathe/core/base/error.h"
+#include "lathe/core/device_libraries.h"
 
 namespace lathe::cuda {
 namespace {
@@ -23,52 +20,31 @@ Error Unusable(const std::string& problem) {
       "leave attention to Lathe's own kernels (LATHE_ATTENTION=own)");
 }
 
-std::string FromEnvironment(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value == nullptr ? "" : value;
-}
-
 }  // namespace
 
 CudnnLibrary OpenCudnn(std::span<const std::string> files) {
-  std::string problems;
+  const OpenedLibrary library(files, Unusable);
   CudnnLibrary cudnn;
-  void* handle = nullptr;
-  for (const std::string& candidate : files) {
-    handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
-    cudnn.file = candidate;
-    if (handle != nullptr) break;
-    problems += (problems.empty() ? "" : "; ") + std::string(dlerror());
-  }
-  if (handle == nullptr) throw Unusable(problems);
-  // The library stays open, because queued work needs it until the process ends.
-  const auto find = [&]<typename Function>(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(handle, name));
-    if (function == nullptr) throw Unusable(cudnn.file + " has no " + name);
-  };
-  find("cudnnGetVersion", cudnn.GetVersion);
+  cudnn.file = library.file();
+  library.Find("cudnnGetVersion", cudnn.GetVersion);
   if (const std::string why = WhyCudnnIsRefused(cudnn.GetVersion()); !why.empty()) {
     throw Unusable(cudnn.file + ": " + why);
   }
-  find("cudnnGetErrorString", cudnn.GetErrorString);
-  find("cudnnGetLastErrorString", cudnn.GetLastErrorString);
-  find("cudnnCreate", cudnn.Create);
-  find("cudnnSetStream", cudnn.SetStream);
-  find("cudnnBackendCreateDescriptor", cudnn.BackendCreateDescriptor);
-  find("cudnnBackendDestroyDescriptor", cudnn.BackendDestroyDescriptor);
-  find("cudnnBackendSetAttribute", cudnn.BackendSetAttribute);
-  find("cudnnBackendGetAttribute", cudnn.BackendGetAttribute);
-  find("cudnnBackendFinalize", cudnn.BackendFinalize);
-  find("cudnnBackendExecute", cudnn.BackendExecute);
+  library.Find("cudnnGetErrorString", cudnn.GetErrorString);
+  library.Find("cudnnGetLastErrorString", cudnn.GetLastErrorString);
+  library.Find("cudnnCreate", cudnn.Create);
+  library.Find("cudnnSetStream", cudnn.SetStream);
+  library.Find("cudnnBackendCreateDescriptor", cudnn.BackendCreateDescriptor);
+  library.Find("cudnnBackendDestroyDescriptor", cudnn.BackendDestroyDescriptor);
+  library.Find("cudnnBackendSetAttribute", cudnn.BackendSetAttribute);
+  library.Find("cudnnBackendGetAttribute", cudnn.BackendGetAttribute);
+  library.Find("cudnnBackendFinalize", cudnn.BackendFinalize);
+  library.Find("cudnnBackendExecute", cudnn.BackendExecute);
   return cudnn;
 }
 
 std::vector<std::string> CudnnFiles() {
-  if (const std::string named = FromEnvironment("LATHE_CUDNN"); !named.empty()) return {named};
-  std::string root = FromEnvironment("CUDA_PATH");
-  if (root.empty()) root = "/usr/local/cuda";
-  const std::string name = "libcudnn.so.9";
-  return {name, root + "/lib64/" + name, root + "/lib/" + name};
+  return DeviceLibraryFiles({"libcudnn.so.9"}, "LATHE_CUDNN");
 }
 
 std::string CudnnVersion(size_t version) {

@@ -1,10 +1,7 @@
 #include "lathe/core/cuda/gemm/cublaslt_library.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-
 #include "lathe/core/base/error.h"
+#include "lathe/core/device_libraries.h"
 
 namespace lathe::cuda {
 namespace {
@@ -17,58 +14,31 @@ Error Unusable(const std::string& problem) {
                "or use the CPU");
 }
 
-std::string FromEnvironment(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value == nullptr ? "" : value;
-}
-
 }  // namespace
 
 CublasLtLibrary OpenCublasLt(std::span<const std::string> files) {
-  std::string problems, file;
-  void* handle = nullptr;
-  for (const std::string& candidate : files) {
-    // RTLD_NOW makes missing symbols fail here, and not in the middle of a step.
-    handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
-    file = candidate;
-    if (handle != nullptr) break;
-    problems += (problems.empty() ? "" : "; ") + std::string(dlerror());
-  }
-  if (handle == nullptr) throw Unusable(problems);
-  // The library stays open, because queued work needs it until the process ends.
-  const auto find = [&]<typename Function>(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(handle, name));
-    if (function == nullptr) throw Unusable(file + " has no " + name);
-  };
+  const OpenedLibrary library(files, Unusable);
   CublasLtLibrary lt;
-  find("cublasLtGetStatusString", lt.GetStatusString);
-  find("cublasLtCreate", lt.Create);
-  find("cublasLtGetVersion", lt.GetVersion);
-  find("cublasLtMatmulDescCreate", lt.MatmulDescCreate);
-  find("cublasLtMatmulDescDestroy", lt.MatmulDescDestroy);
-  find("cublasLtMatmulDescSetAttribute", lt.MatmulDescSetAttribute);
-  find("cublasLtMatrixLayoutCreate", lt.MatrixLayoutCreate);
-  find("cublasLtMatrixLayoutDestroy", lt.MatrixLayoutDestroy);
-  find("cublasLtMatrixLayoutSetAttribute", lt.MatrixLayoutSetAttribute);
-  find("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate);
-  find("cublasLtMatmulPreferenceDestroy", lt.MatmulPreferenceDestroy);
-  find("cublasLtMatmulPreferenceSetAttribute", lt.MatmulPreferenceSetAttribute);
-  find("cublasLtMatmulAlgoGetHeuristic", lt.MatmulAlgoGetHeuristic);
-  find("cublasLtMatmulAlgoCheck", lt.MatmulAlgoCheck);
-  find("cublasLtMatmul", lt.Matmul);
+  library.Find("cublasLtGetStatusString", lt.GetStatusString);
+  library.Find("cublasLtCreate", lt.Create);
+  library.Find("cublasLtGetVersion", lt.GetVersion);
+  library.Find("cublasLtMatmulDescCreate", lt.MatmulDescCreate);
+  library.Find("cublasLtMatmulDescDestroy", lt.MatmulDescDestroy);
+  library.Find("cublasLtMatmulDescSetAttribute", lt.MatmulDescSetAttribute);
+  library.Find("cublasLtMatrixLayoutCreate", lt.MatrixLayoutCreate);
+  library.Find("cublasLtMatrixLayoutDestroy", lt.MatrixLayoutDestroy);
+  library.Find("cublasLtMatrixLayoutSetAttribute", lt.MatrixLayoutSetAttribute);
+  library.Find("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate);
+  library.Find("cublasLtMatmulPreferenceDestroy", lt.MatmulPreferenceDestroy);
+  library.Find("cublasLtMatmulPreferenceSetAttribute", lt.MatmulPreferenceSetAttribute);
+  library.Find("cublasLtMatmulAlgoGetHeuristic", lt.MatmulAlgoGetHeuristic);
+  library.Find("cublasLtMatmulAlgoCheck", lt.MatmulAlgoCheck);
+  library.Find("cublasLtMatmul", lt.Matmul);
   return lt;
 }
 
 std::vector<std::string> CublasLtFiles() {
-  if (const std::string named = FromEnvironment("LATHE_CUBLASLT"); !named.empty()) return {named};
-  std::string root = FromEnvironment("CUDA_PATH");
-  if (root.empty()) root = "/usr/local/cuda";
-  std::vector<std::string> files;
-  for (const char* version : {"13", "12"}) {
-    const std::string name = std::string("libcublasLt.so.") + version;
-    files.insert(files.end(), {name, root + "/lib64/" + name, root + "/lib/" + name});
-  }
-  return files;
+  return DeviceLibraryFiles({"libcublasLt.so.13", "libcublasLt.so.12"}, "LATHE_CUBLASLT");
 }
 
 const CublasLtLibrary& CublasLt() {
