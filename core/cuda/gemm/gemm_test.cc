@@ -52,36 +52,18 @@ TEST_F(Gemms, AreRightForAllTypesLayoutsAndAddresses) {
 template <typename T, typename C>
 void TryBatch(const Case& t, int64_t batch, int64_t gap = 8) {
   SCOPED_TRACE(testing::Message() << batch << " times " << t.M << " " << t.N << " " << t.K);
-  const int64_t lda = t.transpose_a ? t.M : t.K, ldb = t.transpose_b ? t.K : t.N;
   const int64_t a_size = t.M * t.K, b_stride = t.N * t.K + gap, c_stride = t.M * t.N + 2 * gap;
   const int64_t bias_stride = std::max(t.M, t.N) + gap;
   const Matrix<T> a(a_size + gap * batch, t.shift, 1), b(b_stride * batch, t.shift, 2);
   const Matrix<C> c(c_stride * batch, t.shift, 3), expected(c_stride * batch, t.shift, 3);
   const Matrix<float> bias(bias_stride * batch, 0, 4), sums(bias_stride * batch, 0, 5);
   const Matrix<float> expected_sums(bias_stride * batch, 0, 5);
-  GemmArgs args = {
-      .transpose_a = t.transpose_a,
-      .transpose_b = t.transpose_b,
-      .M = t.M,
-      .N = t.N,
-      .K = t.K,
-      .a = a.data,
-      .lda = lda,
-      .b = b.data,
-      .ldb = ldb,
-      .beta = t.accumulate ? 1.0f : 0.0f,
-      .c = expected.data,
-      .ldc = t.N,
-      .bias = t.bias ? bias.data : nullptr,
-      .type = DTypeOf<T>::value,
-      .c_type = DTypeOf<C>::value,
-      .a_sums = t.sums ? expected_sums.data : nullptr,
-      .batch = batch,
-      .a_stride = t.sums ? gap : 0,
-      .b_stride = b_stride,
-      .c_stride = c_stride,
-      .bias_stride = bias_stride,
-  };
+  GemmArgs args = ArgsOf(t, a.data, b.data, expected.data, bias.data, expected_sums.data);
+  args.batch = batch;
+  args.a_stride = t.sums ? gap : 0;
+  args.b_stride = b_stride;
+  args.c_stride = c_stride;
+  args.bias_stride = bias_stride;
   for (int64_t i = 0; i < batch; ++i) DeviceKernels<GemmKernels>().product(OneOf(args, i));
   args.c = c.data;
   if (t.sums) args.a_sums = sums.data;
@@ -236,23 +218,7 @@ TEST_F(Gemms, PassNaNOn) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   Matrix<float> a(4, 0, 1), b(4, 0, 2), c(4, 0, 3);
   c.data[0] = nan;
-  GemmArgs args = {
-      .transpose_a = false,
-      .transpose_b = false,
-      .M = 2,
-      .N = 2,
-      .K = 2,
-      .a = a.data,
-      .lda = 2,
-      .b = b.data,
-      .ldb = 2,
-      .beta = 0,
-      .c = c.data,
-      .ldc = 2,
-      .bias = nullptr,
-      .type = DType::kF32,
-      .c_type = DType::kF32,
-  };
+  const GemmArgs args = ArgsOf({2, 2, 2}, a.data, b.data, c.data);
   DeviceKernels<GemmKernels>().product(args);
   EXPECT_FALSE(std::isnan(c.data[0])) << "C isn't read where beta is 0";
   a.data[0] = nan;
@@ -263,24 +229,9 @@ TEST_F(Gemms, PassNaNOn) {
 TEST_F(Gemms, KeepAtMostSoManyPlans) {
   constexpr int kMost = 1 << 14;
   const Matrix<float> a(1, 0, 1), b(1, 0, 2), c(1, 0, 3);
-  for (int64_t ld = 1; ld <= kMost + 1; ++ld) {  // strides that don't matter
-    DeviceKernels<GemmKernels>().product({
-        .transpose_a = false,
-        .transpose_b = false,
-        .M = 1,
-        .N = 1,
-        .K = 1,
-        .a = a.data,
-        .lda = ld,
-        .b = b.data,
-        .ldb = 1,
-        .beta = 0,
-        .c = c.data,
-        .ldc = 1,
-        .bias = nullptr,
-        .type = DType::kF32,
-        .c_type = DType::kF32,
-    });
+  GemmArgs args = ArgsOf({1, 1, 1}, a.data, b.data, c.data);
+  for (args.lda = 1; args.lda <= kMost + 1; ++args.lda) {  // strides that don't matter
+    DeviceKernels<GemmKernels>().product(args);
   }
   EXPECT_GE(Fake().heuristics, kMost);
   // A plan has an operation and three layouts. `live` may be lower, since it also counts down for

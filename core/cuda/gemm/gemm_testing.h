@@ -52,6 +52,30 @@ struct Case {
   bool sums = false;  // of A's rows
 };
 
+// Returns the arguments of a product like `t`. `bias` and `sums` may be null if `t` has none.
+template <typename T, typename C>
+GemmArgs ArgsOf(const Case& t, const T* a, const T* b, C* c, const float* bias = nullptr,
+                float* sums = nullptr) {
+  return {
+      .transpose_a = t.transpose_a,
+      .transpose_b = t.transpose_b,
+      .M = t.M,
+      .N = t.N,
+      .K = t.K,
+      .a = a,
+      .lda = (t.transpose_a ? t.M : t.K) + t.pad,
+      .b = b,
+      .ldb = (t.transpose_b ? t.K : t.N) + t.pad,
+      .beta = t.accumulate ? 1.0f : 0.0f,
+      .c = c,
+      .ldc = t.N + t.pad,
+      .bias = t.bias ? bias : nullptr,
+      .type = DTypeOf<T>::value,
+      .c_type = DTypeOf<C>::value,
+      .a_sums = t.sums ? sums : nullptr,
+  };
+}
+
 // Runs the product and compares it with a loop. C's padding must not change.
 template <typename T, typename C>
 void Try(const Case& t) {
@@ -65,24 +89,7 @@ void Try(const Case& t) {
   const Matrix<C> c(t.M * ldc, t.shift, 3), before(t.M * ldc, t.shift, 3);
   const Matrix<float> bias(t.N, t.shift, 4);
   const Matrix<float> sums(t.M, t.shift, 5), sums_before(t.M, t.shift, 5);
-  DeviceKernels<GemmKernels>().product({
-      .transpose_a = t.transpose_a,
-      .transpose_b = t.transpose_b,
-      .M = t.M,
-      .N = t.N,
-      .K = t.K,
-      .a = a.data,
-      .lda = lda,
-      .b = b.data,
-      .ldb = ldb,
-      .beta = t.accumulate ? 1.0f : 0.0f,
-      .c = c.data,
-      .ldc = ldc,
-      .bias = t.bias ? bias.data : nullptr,
-      .type = DTypeOf<T>::value,
-      .c_type = DTypeOf<C>::value,
-      .a_sums = t.sums ? sums.data : nullptr,
-  });
+  DeviceKernels<GemmKernels>().product(ArgsOf(t, a.data, b.data, c.data, bias.data, sums.data));
   const double tolerance = std::is_same_v<C, float>     ? 1e-5
                            : std::is_same_v<C, Float16> ? 2e-3
                                                         : 2e-2;
