@@ -2,36 +2,36 @@
 
 # Sources that only call the runtime.
 CUDA_SOURCES = [
-    "cuda/attention_dispatch.cc",
-    "cuda/device.cc",
+    "cuda/attention/attention_dispatch.cc",
+    "cuda/runtime/device.cc",
 ]
 
 # Sources that call CUDA's libraries, which the emulator hasn't: its own stand for them.
 CUDA_LIBRARY_SOURCES = [
-    "cuda/gemm.cc",
-    "cuda/gemm_plan.cc",
+    "cuda/gemm/gemm.cc",
+    "cuda/gemm/gemm_plan.cc",
 ]
 
 # Headers that include those of the libraries.
 CUDA_LIBRARY_HEADERS = [
-    "cuda/cublaslt_library.h",
-    "cuda/gemm_plan.h",
+    "cuda/gemm/cublaslt_library.h",
+    "cuda/gemm/gemm_plan.h",
 ]
 
 # The same for cuDNN, whose headers may be missing where CUDA's are not.
 CUDNN_HEADERS = [
-    "cuda/attention_cudnn_graph.h",
-    "cuda/cudnn_graph.h",
-    "cuda/cudnn_library.h",
+    "cuda/attention/attention_cudnn_graph.h",
+    "cuda/cudnn/cudnn_graph.h",
+    "cuda/cudnn/cudnn_library.h",
 ]
 
 # Sources that know nothing of CUDA.
 CUDA_HOST_SOURCES = [
-    "cuda/attention_shape.cc",
-    "cuda/gemm_problem.cc",
-    "cuda/gemm_tuning.cc",
-    "cuda/pool.cc",
-    "cuda/staging.cc",
+    "cuda/attention/attention_shape.cc",
+    "cuda/gemm/gemm_problem.cc",
+    "cuda/gemm/gemm_tuning.cc",
+    "cuda/runtime/pool.cc",
+    "cuda/runtime/staging.cc",
 ]
 
 CUDA_HOST_HEADERS = [source.replace(".cc", ".h") for source in CUDA_HOST_SOURCES]

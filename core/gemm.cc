@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/cpu/packed_product.h"
 #include "lathe/core/dnnl_product.h"
@@ -100,7 +101,7 @@ std::vector<Half> Halves(Transposes transposes, int64_t M, int64_t N, int64_t K)
   const bool columns = N > 2 * M || (!transposes.a && !transposes.b && K * N > kLarge);
   const int64_t length = columns ? N : M;
   if (length < kLeast) return {};
-  const int64_t first = (length / 2 + kUnit - 1) / kUnit * kUnit;
+  const int64_t first = RoundUp(length / 2, kUnit);
   if (columns) return {{0, 0, M, first}, {0, first, M, N - first}};
   return {{0, 0, first, N}, {first, 0, M - first, N}};
 }
@@ -152,6 +153,43 @@ void ExecuteInHalves(const DnnlMatmul& product, const M* a, const M* b, C* c, co
   });
 }
 
+// Describes Gemm's product for oneDNN. `input` is the type of A and B, `output` that of C.
+DnnlMatmul MatmulOf(DataType input, DataType output, Transposes transposes, int64_t M, int64_t N,
+                    int64_t K, int64_t lda, int64_t ldb, float beta, int64_t ldc, bool bias) {
+  return {.transpose_a = transposes.a,
+          .transpose_b = transposes.b,
+          .accumulate = beta != 0,
+          .bias = bias,
+          .input = input,
+          .output = output,
+          .M = M,
+          .N = N,
+          .K = K,
+          .lda = lda,
+          .ldb = ldb,
+          .ldc = ldc};
+}
+
+// Describes Gemm's product for the packed kernels.
+template <typename T, typename C>
+cpu::PackedProduct<T, C> PackedOf(Transposes transposes, int64_t M, int64_t N, int64_t K,
+                                  const T* a, int64_t lda, const T* b, int64_t ldb, float beta,
+                                  C* c, int64_t ldc, const float* bias) {
+  return {.transpose_a = transposes.a,
+          .transpose_b = transposes.b,
+          .accumulate = beta != 0,
+          .M = M,
+          .N = N,
+          .K = K,
+          .a = a,
+          .lda = lda,
+          .b = b,
+          .ldb = ldb,
+          .c = c,
+          .ldc = ldc,
+          .bias = bias};
+}
+
 template <typename C>
 auto PackedBFloat16() {
   const auto& kernels = cpu::Kernels<cpu::PackedProductKernels>();
@@ -171,18 +209,8 @@ void BFloat16Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const 
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
   if (HasFastBFloat16()) {
     const DataType output = std::is_same_v<C, float> ? DataType::f32 : DataType::bf16;
-    const DnnlMatmul product{.transpose_a = transposes.a,
-                             .transpose_b = transposes.b,
-                             .accumulate = beta != 0,
-                             .bias = bias != nullptr,
-                             .input = DataType::bf16,
-                             .output = output,
-                             .M = M,
-                             .N = N,
-                             .K = K,
-                             .lda = lda,
-                             .ldb = ldb,
-                             .ldc = ldc};
+    const DnnlMatmul product =
+        MatmulOf(DataType::bf16, output, transposes, M, N, K, lda, ldb, beta, ldc, bias != nullptr);
     if (HasAmx()) return Execute(product, a, b, c, bias);
     if constexpr (std::is_same_v<C, float>) {
       if (transposes.a && !transposes.b && bias == nullptr && omp_get_max_threads() != 2)
@@ -191,19 +219,7 @@ void BFloat16Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const 
     return ExecuteInHalves(product, a, b, c, bias);
   }
   if (const auto multiply = PackedBFloat16<C>()) {
-    return multiply({.transpose_a = transposes.a,
-                     .transpose_b = transposes.b,
-                     .accumulate = beta != 0,
-                     .M = M,
-                     .N = N,
-                     .K = K,
-                     .a = a,
-                     .lda = lda,
-                     .b = b,
-                     .ldb = ldb,
-                     .c = c,
-                     .ldc = ldc,
-                     .bias = bias});
+    return multiply(PackedOf(transposes, M, N, K, a, lda, b, ldb, beta, c, ldc, bias));
   }
   const std::vector<float> wide_a = transposes.a ? ToFloat(a, K, M, lda) : ToFloat(a, M, K, lda);
   const std::vector<float> wide_b = transposes.b ? ToFloat(b, N, K, ldb) : ToFloat(b, K, N, ldb);
@@ -262,7 +278,7 @@ int64_t FullSpeedRows(int64_t rows, DType dtype) {
   const auto& kernels = cpu::Kernels<cpu::PackedProductKernels>();
   const bool packed = dtype == DType::kF32 ? kernels.f32 != nullptr : kernels.bf16 != nullptr;
   const int64_t step = amx ? (rows <= 28 * 32 ? 32 : 64) : packed || rows < 256 ? 4 : 16;
-  return (rows + step - 1) / step * step;
+  return RoundUp(rows, step);
 }
 
 void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda,
@@ -271,19 +287,7 @@ void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a
   if (M == 0 || N == 0) return;
   if (K == 0) return OnlyBias(M, N, beta, c, ldc, bias);
   if (const auto multiply = cpu::Kernels<cpu::PackedProductKernels>().f32) {
-    return multiply({.transpose_a = transposes.a,
-                     .transpose_b = transposes.b,
-                     .accumulate = beta != 0,
-                     .M = M,
-                     .N = N,
-                     .K = K,
-                     .a = a,
-                     .lda = lda,
-                     .b = b,
-                     .ldb = ldb,
-                     .c = c,
-                     .ldc = ldc,
-                     .bias = bias});
+    return multiply(PackedOf(transposes, M, N, K, a, lda, b, ldb, beta, c, ldc, bias));
   }
   // Products of x W^T add the bias while the results are in registers. They must be prepared for
   // each shape, but that generates little code. If N <= K, several threads hinder each other in
@@ -291,18 +295,8 @@ void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a
   if (!transposes.a && transposes.b && beta == 0 && lda == K && ldb == K && ldc == N) {
     const bool in_columns = N > 2 * M && !Halves({.b = true}, M, N, K).empty();
     if ((N <= K && omp_get_max_threads() > 1) || in_columns) {
-      return ExecuteInHalves(DnnlMatmul{.transpose_a = false,
-                                        .transpose_b = true,
-                                        .accumulate = false,
-                                        .bias = bias != nullptr,
-                                        .input = DataType::f32,
-                                        .output = DataType::f32,
-                                        .M = M,
-                                        .N = N,
-                                        .K = K,
-                                        .lda = lda,
-                                        .ldb = ldb,
-                                        .ldc = ldc},
+      return ExecuteInHalves(MatmulOf(DataType::f32, DataType::f32, transposes, M, N, K, lda, ldb,
+                                      beta, ldc, bias != nullptr),
                              a, b, c, bias);
     }
     if (bias != nullptr) return Execute(DnnlDense{M, N, K}, a, b, c, bias);

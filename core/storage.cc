@@ -13,16 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/base/pages.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/pages.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-
-int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 Error OutOfMemory(int64_t size) {
   return Error(absl::StatusCode::kResourceExhausted,

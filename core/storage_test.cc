@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iostream>
 
-#include "lathe/core/base/pages.h"
+#include "lathe/core/pages.h"
 #include "lathe/core/tensor.h"
 
 #ifndef __SANITIZE_ADDRESS__  // which reserves addresses without limit

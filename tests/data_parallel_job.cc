@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "lathe/core/base/philox.h"
+#include "lathe/core/ops/losses.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
@@ -40,7 +41,7 @@ TokenizedDataset MakeData(const DataParallelJob& job) {
     }
     data.offsets.push_back(std::ssize(data.input_ids));
     const bool ignored = job.ignore_every > 0 && i % job.ignore_every == 0;
-    data.classes.push_back(ignored ? -100 : (i * i) % 3);
+    data.classes.push_back(ignored ? kIgnoreIndex : (i * i) % 3);
   }
   return data;
 }

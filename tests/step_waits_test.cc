@@ -7,7 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "lathe/core/cuda/device.h"
+#include "lathe/core/cuda/runtime/device.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/optim/optimizer.h"

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kFloat = 4;
 
-constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm.cc)
+constexpr int64_t kGpuWorkspace = int64_t{32} << 20;  // cuBLASLt's (core/cuda/gemm/gemm_plan.h)
 
 }  // namespace
 

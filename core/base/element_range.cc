@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "lathe/core/base/round_up.h"
+
 namespace lathe {
 
 ElementRange Stripe(ElementRange range, int rank, int count) {
   constexpr int64_t kElements = 32;
-  const int64_t lines = (range.size() + kElements - 1) / kElements;
+  const int64_t lines = DivideUp(range.size(), kElements);
   const auto boundary = [&](int64_t i) {
     return std::min(range.end, range.begin + lines * i / count * kElements);
   };

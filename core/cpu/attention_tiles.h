@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/base/working_memory.h"
 #include "lathe/core/cpu/attention.h"
 #include "lathe/core/cpu/math.h"
@@ -34,7 +35,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   T* Take(int64_t elements) {
     T* taken = data_ + used_;
-    used_ += (elements + 15) / 16 * 16;
+    used_ += RoundUp(elements, 16);
     return taken;
   }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/lanes.h"
 #include "lathe/core/cpu/row_bits.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int64_t kMaxColumns = 1 << 15;
 
-int64_t Chunks(int64_t rows, int64_t) { return (rows + kLayerNormChunk - 1) / kLayerNormChunk; }
+int64_t Chunks(int64_t rows, int64_t) { return DivideUp(rows, kLayerNormChunk); }
 
 // Returns x * scale where the bits of a dropout mask keep the element, and 0 elsewhere.
 template <typename M, typename Which>

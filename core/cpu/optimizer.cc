@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/base/working_memory.h"
 #include "lathe/core/cpu/lanes.h"
 
@@ -73,7 +74,7 @@ void AdamW(const AdamWPart* parts, int64_t count) {
   int64_t* const ends =
       static_cast<int64_t*>(WorkingMemory(static_cast<size_t>(count) * sizeof(int64_t)));
   int64_t chunks = 0;
-  for (int64_t i = 0; i < count; ++i) ends[i] = chunks += (parts[i].n + kChunk - 1) / kChunk;
+  for (int64_t i = 0; i < count; ++i) ends[i] = chunks += DivideUp(parts[i].n, kChunk);
 #pragma omp parallel for schedule(dynamic, 2) if (chunks > 1)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     int64_t first = 0, last = count - 1;  // the chunk's part is one of these

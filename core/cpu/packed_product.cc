@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/base/working_memory.h"
 #include "lathe/core/cpu/lanes.h"
 #include "lathe/core/cpu/small_product.h"
@@ -24,11 +25,10 @@ constexpr int64_t kMostColumns = 1536;   // columns of the panels that are copie
 constexpr int64_t kMostSummedColumns = 384;  // if C isn't float32: sums take 1.5 KB a row
 constexpr int64_t kSmall = 1 << 16;  // operations that one thread has done before others could help
 
-int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Returns the size of equal parts of n, as few as possible, with at most `most` each. It is a
 // multiple of `unit`, as `most` must be.
 int64_t PartSize(int64_t n, int64_t most, int64_t unit) {
-  return Ceil(Ceil(n, Ceil(n, most)), unit) * unit;
+  return RoundUp(DivideUp(n, DivideUp(n, most)), unit);
 }
 
 // The numbers from `begin` up to, but not including, `end`.
@@ -48,7 +48,7 @@ Grid ChooseGrid(int64_t threads, int64_t strips, int64_t panels) {
   int64_t least = INT64_MAX;
   for (int64_t columns = 1; columns <= threads; ++columns) {
     if (threads % columns != 0) continue;
-    const int64_t most = Ceil(strips, threads / columns) * Ceil(panels, columns);
+    const int64_t most = DivideUp(strips, threads / columns) * DivideUp(panels, columns);
     if (most < least) best = {threads / columns, columns}, least = most;
   }
   return best;
@@ -244,7 +244,7 @@ void Multiply(const PackedProduct<T, C>& p) {
   constexpr bool kInPlace = std::is_same_v<C, float>;
   const int64_t depth = PartSize(p.K, kMostDepth, kSide);
   const int64_t columns = PartSize(p.N, kInPlace ? kMostColumns : kMostSummedColumns, kPanel);
-  const int64_t all_strips = Ceil(p.M, kStrip);
+  const int64_t all_strips = DivideUp(p.M, kStrip);
   const WorkingSizes sizes = {
       .strips = PartSize(p.M, kMostStripRows, kStrip) / kStrip * StripSize(depth),
       .tile = kStrip * kPanel,
@@ -262,7 +262,7 @@ void Multiply(const PackedProduct<T, C>& p) {
     float* const tile = strips + sizes.strips;
     bool second = false;
     for (int64_t n = 0; n < p.N; n += columns) {
-      const int64_t width = Min(columns, p.N - n), num_panels = Ceil(width, kPanel);
+      const int64_t width = Min(columns, p.N - n), num_panels = DivideUp(width, kPanel);
       const Grid grid = ChooseGrid(threads, all_strips, num_panels);
       const Range my_strips = PartOf(all_strips, grid.rows, thread / grid.columns);
       const Range my_panels = PartOf(num_panels, grid.columns, thread % grid.columns);

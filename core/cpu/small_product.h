@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/cpu/lanes.h"
 #include "lathe/core/cpu/level.h"
@@ -109,7 +110,7 @@ void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb
 }
 
 // Returns the number of blocks that M rows take.
-constexpr int64_t Blocks(int64_t M) { return (M + kMostRows - 1) / kMostRows; }
+constexpr int64_t Blocks(int64_t M) { return DivideUp(M, kMostRows); }
 
 // The same for M rows and `kLines` lines of columns.
 template <int kLines, typename T, typename C>
@@ -117,7 +118,7 @@ void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, 
            bool accumulate) {
   // Blocks have about as many rows each, because a last block of one row would take as long as one
   // of three.
-  const int64_t step = kMostRows == 8 ? 8 : (M + Blocks(M) - 1) / Blocks(M);
+  const int64_t step = kMostRows == 8 ? 8 : DivideUp(M, Blocks(M));
   for (int64_t m = 0; m < M; m += step) {
     Rows<kMostRows, kLines>(Min(step, M - m), K, {a.data + m * a.row, a.row, a.column}, b, ldb,
                             c + m * ldc, ldc, accumulate);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/activation.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
@@ -137,7 +138,7 @@ void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
     WithPack<T>({y, x}, [&](auto pack) {
       using Act = decltype(act);
       constexpr int N = decltype(pack)::value;
-      LATHE_LAUNCH((ForwardKernel<N, T, Act>), GridFor((n + N - 1) / N), kBlock, 0, y, x, n);
+      LATHE_LAUNCH((ForwardKernel<N, T, Act>), GridFor(DivideUp(n, N)), kBlock, 0, y, x, n);
     });
   });
 }
@@ -148,7 +149,7 @@ void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
     WithPack<T>({dx, dy, x}, [&](auto pack) {
       using Act = decltype(act);
       constexpr int N = decltype(pack)::value;
-      LATHE_LAUNCH((BackwardKernel<N, T, Act>), GridFor((n + N - 1) / N), kBlock, 0, dx, dy, x, n);
+      LATHE_LAUNCH((BackwardKernel<N, T, Act>), GridFor(DivideUp(n, N)), kBlock, 0, dx, dy, x, n);
     });
   });
 }
@@ -159,17 +160,17 @@ void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
 template <int N, typename Run>
 void ByChunks(float* sums, int64_t rows, int64_t n, bool accumulate, int64_t blocks, int64_t fewest,
               Run run) {
-  const int64_t across = (n + kLanes * N - 1) / (kLanes * N);
+  const int64_t across = DivideUp(n, kLanes * N);
   const int64_t wanted = std::max<int64_t>(1, blocks / across);
-  const int64_t in_chunk = std::max(fewest, (rows + wanted - 1) / wanted);
-  const int64_t chunks = (rows + in_chunk - 1) / in_chunk;
+  const int64_t in_chunk = std::max(fewest, DivideUp(rows, wanted));
+  const int64_t chunks = DivideUp(rows, in_chunk);
   const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(chunks));
   const dim3 block(kLanes, kThreadRows);
   if (chunks == 1) return run(grid, block, sums, in_chunk, accumulate);
   float* partial = static_cast<float*>(Workspace(chunks * n * static_cast<int64_t>(sizeof(float))));
   run(grid, block, partial, in_chunk, false);
-  LATHE_LAUNCH(AddChunksKernel, dim3(static_cast<unsigned>((n + kLanes - 1) / kLanes)), block, 0,
-               sums, partial, chunks, n, accumulate);
+  LATHE_LAUNCH(AddChunksKernel, dim3(static_cast<unsigned>(DivideUp(n, kLanes))), block, 0, sums,
+               partial, chunks, n, accumulate);
 }
 
 template <typename T>

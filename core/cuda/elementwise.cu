@@ -2,6 +2,7 @@
 // core/elementwise_functions.h.
 #include <limits>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
@@ -62,7 +63,7 @@ void Map(const char* op, F f, void* y_data, const void* x_data, DType type, int6
     if (n == 0) return;
     if (Aligned16({y, x})) {
       constexpr int N = kPack<T>;
-      LATHE_LAUNCH((MapFlat<N, T, F>), GridFor((n + N - 1) / N), kBlock, 0, f, y, x, n);
+      LATHE_LAUNCH((MapFlat<N, T, F>), GridFor(DivideUp(n, N)), kBlock, 0, f, y, x, n);
     } else {
       LATHE_LAUNCH((MapFlat<1, T, F>), GridFor(n), kBlock, 0, f, y, x, n);
     }
@@ -84,7 +85,7 @@ void Zip(const char* op, F f, void* y_data, const void* a_data, const void* b_da
     if (n == 0) return;
     if (flat && Aligned16({y, a, b})) {
       constexpr int N = kPack<T>;
-      LATHE_LAUNCH((ZipFlat<N, T, F>), GridFor((n + N - 1) / N), kBlock, 0, f, y, a, b, n);
+      LATHE_LAUNCH((ZipFlat<N, T, F>), GridFor(DivideUp(n, N)), kBlock, 0, f, y, a, b, n);
     } else if (flat) {
       LATHE_LAUNCH((ZipFlat<1, T, F>), GridFor(n), kBlock, 0, f, y, a, b, n);
     } else if (n <= std::numeric_limits<uint32_t>::max()) {

@@ -10,7 +10,8 @@
 #include <cstdint>
 #include <tuple>
 
-#include "lathe/core/cuda/device.h"
+#include "lathe/core/base/round_up.h"
+#include "lathe/core/cuda/runtime/device.h"
 
 namespace lathe::cuda {
 
@@ -19,7 +20,7 @@ constexpr int kMaxGrid = 4096;  // most blocks of a flat kernel, whose threads l
 
 // Returns the grid of a flat kernel over n elements, one to each thread up to kMaxGrid blocks.
 inline dim3 GridFor(int64_t n, int block = kBlock) {
-  const int64_t blocks = (n + block - 1) / block;
+  const int64_t blocks = DivideUp(n, block);
   return dim3(static_cast<unsigned>(blocks < 1 ? 1 : blocks > kMaxGrid ? kMaxGrid : blocks));
 }
 

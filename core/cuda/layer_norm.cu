@@ -1,5 +1,6 @@
 // The device's fused dropout + residual + layer norm. core/cpu/layer_norm.h describes it. Rows are
 // held in registers (norm_rows.h).
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/norm_rows.h"
 #include "lathe/core/device_kernels.h"
 
@@ -181,7 +182,7 @@ const LayerNormKernels table = {.f32 = Of<float>(),
 
 void AddNormPartials(float* dweight, float* dbias, const float* partial, int64_t chunks,
                      int64_t n) {
-  const dim3 grid(static_cast<unsigned>((2 * n + 31) / 32));
+  const dim3 grid(static_cast<unsigned>(DivideUp(2 * n, 32)));
   LATHE_LAUNCH(AddPartialsKernel, grid, dim3(32, 32), 0, dweight, dbias, partial, chunks, n);
 }
 

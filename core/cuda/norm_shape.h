@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/launch.h"
 
 namespace lathe::cuda {
@@ -18,21 +19,21 @@ constexpr int kWideBlock = 1024;
 // gradients.
 inline int64_t NormChunks(int64_t rows, int64_t n) {
   const int64_t blocks = n <= kWarpColumns ? 264 : 132;  // two or one for each multiprocessor
-  return std::min(blocks, (rows + kNormBackwardRows - 1) / kNormBackwardRows);
+  return std::min(blocks, DivideUp(rows, kNormBackwardRows));
 }
 
 // Returns the number of threads that hold a row of n columns, V consecutive ones at a time. It is a
 // multiple of a warp.
 inline int64_t NormThreads(int64_t n, int V) {
-  const int64_t groups = ((n + 3) / 4 + V - 1) / V, per_thread = kElements / (4 * V);
-  return ((groups + per_thread - 1) / per_thread + 31) / 32 * 32;
+  const int64_t groups = DivideUp(DivideUp(n, 4), V), per_thread = kElements / (4 * V);
+  return RoundUp(DivideUp(groups, per_thread), 32);
 }
 
 // Returns the grid for `rows` rows, of which a block holds rows_of_block at once. It has at most
 // 2^20 blocks, which loop.
 inline dim3 NormRowsGrid(int64_t rows, int64_t rows_of_block) {
-  return dim3(static_cast<unsigned>(
-      std::clamp<int64_t>((rows + rows_of_block - 1) / rows_of_block, 1, 1 << 20)));
+  return dim3(
+      static_cast<unsigned>(std::clamp<int64_t>(DivideUp(rows, rows_of_block), 1, 1 << 20)));
 }
 
 // Calls body(V, max_threads, block) with integral constants and the block's shape. If a warp can

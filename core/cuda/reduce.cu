@@ -2,6 +2,7 @@
 // them.
 #include <algorithm>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/rows.h"
 #include "lathe/core/device_kernels.h"
@@ -113,8 +114,7 @@ template <typename To, typename From>
 void LaunchSumColumns(To* y, const From* x, const Walk& kept, const Walk& summed, int64_t parts,
                       int64_t length) {
   const int64_t m = kept.NumElements(), n = summed.NumElements();
-  const dim3 grid(static_cast<unsigned>((m + kColumns - 1) / kColumns),
-                  static_cast<unsigned>(parts));
+  const dim3 grid(static_cast<unsigned>(DivideUp(m, kColumns)), static_cast<unsigned>(parts));
   LATHE_LAUNCH((SumColumns<To, From>), grid, dim3(kColumns, kThreadRows), 0, y, x, kept, summed, m,
                n, length);
 }
@@ -131,11 +131,11 @@ void SumTo(T* y, const T* x, const WalkDims& dims) {
   const bool rows = dims.count == 0 || dims.b_strides[dims.count - 1] == 0;
   const int64_t m = kept.NumElements(), n = summed.NumElements();
   if (m == 0) return;
-  const int64_t blocks = rows ? m : (m + kColumns - 1) / kColumns;
+  const int64_t blocks = rows ? m : DivideUp(m, kColumns);
   const int64_t part = rows ? kRowPart : kColumnPart;
   const int64_t most_parts = std::max<int64_t>(1, kBlocks / blocks);
   int64_t parts = std::clamp<int64_t>(n / part, 1, most_parts);
-  const int64_t length = (n + parts - 1) / parts;
+  const int64_t length = DivideUp(n, parts);
   const auto sum = [&](auto* to) {
     rows ? LaunchSumRows(to, x, kept, summed, parts, length)
          : LaunchSumColumns(to, x, kept, summed, parts, length);

@@ -7,6 +7,7 @@
 // chunks.
 #include <algorithm>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/pack.h"
@@ -114,7 +115,7 @@ struct Part {
 };
 template <int V>
 __device__ Part PartOf(const Args& args) {
-  const int64_t tiles = (args.columns + 32 * V - 1) / (32 * V);
+  const int64_t tiles = DivideUp(args.columns, 32 * V);
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   return {warp / tiles, (warp % tiles * 32 + threadIdx.x) * V};
 }
@@ -193,8 +194,8 @@ __global__ void SumKernel(T* to, const T* x, const Index* index, Args args) {
 template <typename T, typename Index, int V>
 void Run(T* to, const T* x, const Index* index, const Args& args) {
   LATHE_LAUNCH(CountKernel<Index>, GridFor(args.count), kBlock, 0, index, args);
-  const int64_t tiles = (args.columns + 32 * V - 1) / (32 * V);
-  const int64_t blocks = (args.count * tiles + kWarps - 1) / kWarps;
+  const int64_t tiles = DivideUp(args.columns, 32 * V);
+  const int64_t blocks = DivideUp(args.count * tiles, kWarps);
   const dim3 grid(static_cast<unsigned>(blocks)), block(32, kWarps);
   if (args.count > kFew) {
     LATHE_LAUNCH((SumChunksKernel<T, Index, V>), grid, block, 0, x, index, args);

@@ -1,6 +1,7 @@
 // Ops that move elements. ShapeKernels in core/device_kernels.h describes them.
 #include <algorithm>
 
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/shape_kernels.h"
@@ -71,7 +72,7 @@ __global__ void TransposeKernel(const T* in, T* out, int64_t rows, int64_t colum
 
 template <typename T>
 void TransposeOf(const void* in, void* out, int64_t rows, int64_t columns) {
-  const int64_t tiles = ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
+  const int64_t tiles = DivideUp(rows, kTile) * DivideUp(columns, kTile);
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(tiles, 1 << 20)));
   LATHE_LAUNCH(TransposeKernel<T>, grid, dim3(kTile, kTileRows), 0, static_cast<const T*>(in),
                static_cast<T*>(out), rows, columns);

@@ -1,5 +1,6 @@
 // The operations that tensors themselves need on a device: fill, convert, add, scale, add a row to
 // all rows.
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
@@ -83,7 +84,7 @@ void Fill(void* to, DType type, double value, int64_t n) {
     using T = decltype(tag);
     WithPack<T>({to}, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
-      LATHE_LAUNCH((FillKernel<N, T>), GridFor((n + N - 1) / N), kBlock, 0, static_cast<T*>(to),
+      LATHE_LAUNCH((FillKernel<N, T>), GridFor(DivideUp(n, N)), kBlock, 0, static_cast<T*>(to),
                    value, n);
     });
   });
@@ -96,7 +97,7 @@ void ConvertAll(void* to, DType to_type, const void* from, DType from_type, int6
       using From = decltype(from_tag);
       constexpr int N = 4;
       if (Aligned16({to, from})) {
-        LATHE_LAUNCH((ConvertKernel<N, To, From>), GridFor((n + N - 1) / N), kBlock, 0,
+        LATHE_LAUNCH((ConvertKernel<N, To, From>), GridFor(DivideUp(n, N)), kBlock, 0,
                      static_cast<To*>(to), static_cast<const From*>(from), n);
       } else {
         LATHE_LAUNCH((ConvertKernel<1, To, From>), GridFor(n), kBlock, 0, static_cast<To*>(to),
@@ -111,7 +112,7 @@ void Add(void* to, const void* x, DType type, int64_t n) {
     using T = decltype(tag);
     WithPack<T>({to, x}, [&](auto pack) {
       constexpr int N = decltype(pack)::value;
-      LATHE_LAUNCH((AddKernel<N, T>), GridFor((n + N - 1) / N), kBlock, 0, static_cast<T*>(to),
+      LATHE_LAUNCH((AddKernel<N, T>), GridFor(DivideUp(n, N)), kBlock, 0, static_cast<T*>(to),
                    static_cast<const T*>(x), n);
     });
   });

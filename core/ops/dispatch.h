@@ -1,4 +1,4 @@
-// Picks the kernels and the C++ types for a device and a dtype.
+// Picks the kernels and the C++ types for a device and a dtype, and when an op uses threads.
 #pragma once
 
 #include "lathe/core/base/asked_by.h"
@@ -13,6 +13,9 @@ namespace lathe {
 // float for BFloat16 and Float16, else T itself.
 template <typename T>
 using MathType = cpu::MathType<T>;
+
+// Loops over more elements than this are worth waking the threads.
+inline constexpr int64_t kParallelSize = 16384;
 
 template <typename Table>
 const Table& KernelsOn(Device device) {

@@ -6,11 +6,10 @@
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/elementwise_functions.h"
 #include "lathe/core/kernels/elementwise_kernels.h"
+#include "lathe/core/ops/dispatch.h"
 
 namespace lathe {
 namespace {
-
-constexpr int64_t kParallelSize = 16384;  // more elements are worth waking the threads
 
 // y_i = f(x_i)
 template <typename F>

@@ -7,6 +7,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/layer_norm.h"
 #include "lathe/core/kernels/embedding_kernels.h"
 #include "lathe/core/ops/cast.h"
@@ -129,8 +130,8 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
         const int64_t padding = padding_rows.empty() ? -1 : padding_rows[i];
         // The threads divide the columns, not the rows. So the order of each sum does not depend on
         // the number of threads.
-        const int64_t share = (n + omp_get_max_threads() - 1) / omp_get_max_threads();
-        const int64_t block = std::max<int64_t>((share + 15) / 16 * 16, 16);
+        const int64_t share = DivideUp(n, omp_get_max_threads());
+        const int64_t block = std::max<int64_t>(RoundUp(share, 16), 16);
 #pragma omp parallel for schedule(static)
         for (int64_t begin = 0; begin < n; begin += block) {
           const int64_t end = std::min(begin + block, n);

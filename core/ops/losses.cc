@@ -7,6 +7,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/losses_kernels.h"
 #include "lathe/core/ops/dispatch.h"
@@ -17,7 +18,6 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kParallelSize = 16384;
 constexpr int64_t kChunk = 4096;
 
 bool OnHost(const Tensor& t) { return t.device().is_cpu(); }
@@ -30,7 +30,7 @@ Tensor MeanOfPairs(const char* op, const Tensor& a, const Tensor& b, double deno
     using T = decltype(tag);
     const T* left = a.data<T>();
     const T* right = b.data<T>();
-    const int64_t n = a.numel(), chunks = (n + kChunk - 1) / kChunk;
+    const int64_t n = a.numel(), chunks = DivideUp(n, kChunk);
     std::vector<double> partial(static_cast<size_t>(chunks));
 #pragma omp parallel for schedule(static) if (n > kParallelSize)
     for (int64_t c = 0; c < chunks; ++c) {

@@ -57,30 +57,30 @@ TEST(Losses, CrossEntropy) {
 
 TEST(Losses, CrossEntropyAllIgnored) {
   Tensor logits = Tensor::Full({2, 3}, 1.5).SetRequiresGrad(true);
-  const Tensor labels = Tensor::Full({2}, -100, DType::kI64);
+  const Tensor labels = Tensor::Full({2}, kIgnoreIndex, DType::kI64);
   const Tensor loss = CrossEntropy(logits, labels);
   EXPECT_TRUE(std::isnan(loss.Item()));
   Backward(loss);
   EXPECT_EQ(logits.grad().ToVector<float>(), std::vector<float>(6, 0));
-  EXPECT_EQ(CrossEntropy(logits, labels, -100, 4).Item(), 0);
+  EXPECT_EQ(CrossEntropy(logits, labels, kIgnoreIndex, 4).Item(), 0);
 }
 
 TEST(Losses, CrossEntropyAllIgnoredOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   Tensor logits = Tensor::Full({2, 3}, 1.5, DType::kF32, CheckedDevice()).SetRequiresGrad(true);
-  const Tensor labels = Tensor::Full({2}, -100, DType::kI64, CheckedDevice());
+  const Tensor labels = Tensor::Full({2}, kIgnoreIndex, DType::kI64, CheckedDevice());
   const Tensor loss = CrossEntropy(logits, labels);
   EXPECT_TRUE(std::isnan(loss.Item()));
   Backward(loss);
   EXPECT_EQ(logits.grad().ToVector<float>(), std::vector<float>(6, 0));
-  EXPECT_EQ(CrossEntropy(logits, labels, -100, 4).Item(), 0);
+  EXPECT_EQ(CrossEntropy(logits, labels, kIgnoreIndex, 4).Item(), 0);
 }
 
 TEST(Losses, CrossEntropyLabelOutOfRangeOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   for (const int64_t wrong : {int64_t{3}, int64_t{-1}, int64_t{1} << 40}) {
     Tensor logits = Tensor::Full({3, 3}, 1.5, DType::kF32, CheckedDevice()).SetRequiresGrad(true);
-    const Tensor labels = Tensor::FromVector<int64_t>({0, wrong, -100}).To(CheckedDevice());
+    const Tensor labels = Tensor::FromVector<int64_t>({0, wrong, kIgnoreIndex}).To(CheckedDevice());
     const Tensor loss = CrossEntropy(logits, labels);
     EXPECT_TRUE(std::isnan(loss.Item()));
     Backward(loss);
@@ -185,10 +185,11 @@ TEST(Losses, OfTheFirstRows) {
 // The losses of two micro-batches, each divided by the whole count, add up to the mean over both.
 TEST(Losses, DenominatorOfALargerWindow) {
   const Tensor logits = Tensor::FromVector<double>({1, 2, 3, 0, -1, 2, 0.5, 1, 4, 1, 1, 1}, {4, 3});
-  const Tensor labels = Tensor::FromVector<int64_t>({0, 2, -100, 1});
+  const Tensor labels = Tensor::FromVector<int64_t>({0, 2, kIgnoreIndex, 1});
   const double whole = CrossEntropy(logits, labels).Item();
-  const double parts = CrossEntropy(logits.Slice(0, 2), labels.Slice(0, 2), -100, 3).Item() +
-                       CrossEntropy(logits.Slice(2, 4), labels.Slice(2, 4), -100, 3).Item();
+  const double parts =
+      CrossEntropy(logits.Slice(0, 2), labels.Slice(0, 2), kIgnoreIndex, 3).Item() +
+      CrossEntropy(logits.Slice(2, 4), labels.Slice(2, 4), kIgnoreIndex, 3).Item();
   EXPECT_NEAR(whole, parts, 1e-12);
 }
 

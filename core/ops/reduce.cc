@@ -7,15 +7,16 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/reduce_kernels.h"
+#include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 
 namespace lathe {
 namespace {
 
-constexpr int64_t kParallelSize = 16384;
 constexpr int64_t kChunk = 4096;  // elements of one partial sum
 
 // Calls `body(in_row, out_row, in_columns)` for every row along x's last dimension. y has as many
@@ -96,7 +97,7 @@ Tensor SumOfAll(const Tensor& x) {
   DispatchFloat(x.dtype(), "sum", [&](auto tag) {
     using T = decltype(tag);
     const T* in = x.data<T>();
-    const int64_t n = x.numel(), chunks = (n + kChunk - 1) / kChunk;
+    const int64_t n = x.numel(), chunks = DivideUp(n, kChunk);
     std::vector<double> partial(static_cast<size_t>(chunks));
 #pragma omp parallel for schedule(static) if (n > kParallelSize)
     for (int64_t c = 0; c < chunks; ++c) {

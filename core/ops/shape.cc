@@ -14,8 +14,6 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kParallelSize = 16384;
-
 int64_t RowSize(const Tensor& x) {
   int64_t n = 1;
   for (int d = 1; d < x.ndim(); ++d) n *= x.dim(d);

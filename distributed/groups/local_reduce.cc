@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/base/pages.h"
+#include "lathe/core/pages.h"
 #include "lathe/distributed/groups/local_memory.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 

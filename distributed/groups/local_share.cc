@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "lathe/core/base/pages.h"
+#include "lathe/core/pages.h"
 #include "lathe/distributed/groups/local_memory.h"
 
 namespace lathe {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/cuda/attention_library.h"
+#include "lathe/core/cuda/attention/attention_library.h"
 
 namespace lathe::emulator {
 

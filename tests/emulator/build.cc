@@ -1,9 +1,9 @@
 // The backend's build for the emulated device.
-#include "lathe/core/cuda/build.h"
+#include "lathe/core/cuda/runtime/build.h"
 
 #include <cuda_runtime.h>
 
-#include "lathe/core/cuda/device.h"
+#include "lathe/core/cuda/runtime/device.h"
 
 namespace lathe::cuda {
 

@@ -1,5 +1,5 @@
 // Tests of the backend's memory, copies and recorded work, on the emulated device.
-#include "lathe/core/cuda/device.h"
+#include "lathe/core/cuda/runtime/device.h"
 
 #include <gtest/gtest.h>
 

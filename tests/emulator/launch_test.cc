@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lathe/core/cuda/attention_tile.h"
+#include "lathe/core/cuda/attention/attention_tile.h"
 #include "lathe/core/cuda/norm_shape.h"
 #include "lathe/core/cuda/rows.h"
 
@@ -106,7 +106,8 @@ TEST(Launch, Attention) {
   EXPECT_EQ(grid.z, 32u);
   EXPECT_EQ(AttentionGrid(params, 1, 64).x, 1u);
   EXPECT_EQ(AttentionGrid(params, 64, 64).x, 1u);
-  params.heads = params.batch = 65535;  // the most that core/cuda/attention.cu lets through
+  params.heads = params.batch =
+      65535;  // the most that core/cuda/attention/attention.cu lets through
   EXPECT_TRUE(IsGrid(AttentionGrid(params, 1 << 20, 16)));
   // Every head size has a tile, with one query and with many. The number of a tile's queries is a
   // multiple of a block's side.

@@ -8,7 +8,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/asked_by.h"
-#include "lathe/core/cuda/device.h"
+#include "lathe/core/cuda/runtime/device.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/ops/attention.h"
 #include "lathe/core/ops/cast.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "lathe/core/cuda/gemm_problem.h"
+#include "lathe/core/cuda/gemm/gemm_problem.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/kernels/gemm_kernels.h"

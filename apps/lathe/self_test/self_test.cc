@@ -11,6 +11,7 @@
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/base/philox.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/ops/losses.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"
@@ -43,7 +44,7 @@ TokenizedDataset MakeData(int64_t size, bool ignore_some) {
       data.token_type_ids.push_back(0);
     }
     data.offsets.push_back(std::ssize(data.input_ids));
-    data.classes.push_back(ignore_some && i % 10 == 0 ? -100 : label);
+    data.classes.push_back(ignore_some && i % 10 == 0 ? kIgnoreIndex : label);
   }
   return data;
 }

@@ -1,17 +1,11 @@
 #include "lathe/distributed/groups/nccl/nccl_library.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-#include <vector>
-
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_libraries.h"
 
 namespace lathe {
 namespace {
 
-constexpr char kFile[] = "libnccl.so.2";
 constexpr int kOldest = NCCL_VERSION(2, 18, 1);  // has all that communicators that don't block need
 
 Error Unusable(const std::string& problem) {
@@ -20,35 +14,16 @@ Error Unusable(const std::string& problem) {
                "LD_LIBRARY_PATH");
 }
 
-struct Library {
-  template <typename Function>
-  void Find(const char* name, Function& function) const {
-    function = reinterpret_cast<Function>(dlsym(handle, name));
-    if (function == nullptr) throw Unusable(file + " has no " + name);
-  }
-  std::string file;
-  void* handle = nullptr;
-};
-
 }  // namespace
 
 NcclLibrary OpenNccl(std::span<const std::string> files) {
-  Library library;
-  std::string problems;
-  for (const std::string& file : files) {
-    // With RTLD_NOW, a missing symbol shows here and not in the middle of a collective.
-    library = {file, dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)};
-    if (library.handle != nullptr) break;
-    problems += (problems.empty() ? "" : "; ") + std::string(dlerror());
-  }
-  if (library.handle == nullptr) throw Unusable(problems);
-  // The library stays open: its threads may run until the process ends.
+  const OpenedLibrary library(files, Unusable);
   NcclLibrary nccl;
   library.Find("ncclGetVersion", nccl.GetVersion);
   int version = 0;
   nccl.GetVersion(&version);
   if (version < kOldest) {
-    throw Unusable(library.file + " is version " + std::to_string(version) + ", older than " +
+    throw Unusable(library.file() + " is version " + std::to_string(version) + ", older than " +
                    std::to_string(kOldest));
   }
   library.Find("ncclGetErrorString", nccl.GetErrorString);
@@ -62,18 +37,12 @@ NcclLibrary OpenNccl(std::span<const std::string> files) {
   library.Find("ncclAllReduce", nccl.AllReduce);
   library.Find("ncclAllGather", nccl.AllGather);
   library.Find("ncclBroadcast", nccl.Broadcast);
-  nccl.file = library.file;
+  nccl.file = library.file();
   return nccl;
 }
 
 const NcclLibrary& Nccl() {
-  static const NcclLibrary nccl = [] {
-    const char* path = std::getenv("CUDA_PATH");
-    const std::string root = path != nullptr && *path != '\0' ? path : "/usr/local/cuda";
-    const std::vector<std::string> files = {kFile, root + "/lib64/" + kFile,
-                                            root + "/lib/" + kFile};
-    return OpenNccl(files);
-  }();
+  static const NcclLibrary nccl = OpenNccl(DeviceLibraryFiles({"libnccl.so.2"}));
   return nccl;
 }
 

@@ -1,0 +1,117 @@
+// Attention over packed sequences on a device. core/cpu/attention.h declares and describes it.
+#include <cmath>
+#include <initializer_list>
+#include <type_traits>
+
+#include "lathe/core/cpu/attention.h"
+#include "lathe/core/cuda/attention/attention.h"
+#include "lathe/core/cuda/attention/attention_dispatch.h"
+#include "lathe/core/cuda/runtime/device.h"
+#include "lathe/core/device_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+using cpu::AttentionArgs;
+using cpu::AttentionKernels;
+
+template <typename T>
+AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const void*> rows) {
+  constexpr int64_t kMostBlocks = 65535;  // the limit of a grid's y and z
+  Check(args.head_dim <= 256, "attention", "heads of ", args.head_dim,
+        " columns: a GPU takes up to 256");
+  Check(args.heads <= kMostBlocks && args.batch <= kMostBlocks, "attention", args.batch,
+        " sequences of ", args.heads, " heads: a GPU takes up to 65535 of each");
+  AttentionParams params;
+  params.cu_seqlens = args.cu_seqlens;
+  params.sample_ids = args.sample_ids;
+  params.width = args.heads * args.head_dim;
+  params.batch = static_cast<int32_t>(args.batch);
+  params.heads = static_cast<int32_t>(args.heads);
+  params.head_dim = static_cast<int32_t>(args.head_dim);
+  params.max_seqlen = static_cast<int32_t>(args.max_seqlen);
+  params.first_query_only = args.first_query_only;
+  params.aligned = args.head_dim * sizeof(T) % 16 == 0;
+  for (const void* row : rows) {
+    params.aligned = params.aligned && reinterpret_cast<uintptr_t>(row) % 16 == 0;
+  }
+  params.scale = 1 / std::sqrt(static_cast<float>(args.head_dim));
+  params.keep_scale = static_cast<float>(args.mask.scale);
+  params.threshold = args.mask.threshold;
+  params.key0 = args.mask.key0;
+  params.key1 = args.mask.key1;
+  params.step = args.mask.step;
+  params.device_step = args.mask.device_step;
+  return params;
+}
+
+template <typename T>
+void Forward(T* out, float* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
+  if (args.batch == 0) return;
+  const auto own = [&] {
+    const AttentionParams params = ParamsOf<T>(args, {out, q, k, v});
+    if constexpr (!std::is_same_v<T, float>) {
+      if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
+        return TensorCoreAttentionForward(out, lse, q, k, v, params);
+      }
+    }
+    PlainAttentionForward(out, lse, q, k, v, params);
+  };
+  RunAttention({.dtype = DTypeOf<T>::value,
+                .args = args,
+                .operands = {.q = q, .k = k, .v = v, .out = out, .lse = lse},
+                .own = own});
+}
+
+template <typename T>
+void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse, const T* q,
+              const T* k, const T* v, const AttentionArgs& args) {
+  if (args.batch == 0) return;
+  const auto own = [&] {
+    const AttentionParams params = ParamsOf<T>(args, {dq, dk, dv, dout, out, q, k, v});
+    float* dots = static_cast<float*>(
+        Workspace(args.q_rows * args.heads * static_cast<int64_t>(sizeof(float))));
+    if constexpr (!std::is_same_v<T, float>) {
+      if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
+        return TensorCoreAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
+      }
+    }
+    PlainAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
+  };
+  // The backward pass changes out and lse only in the rows behind the last sequence.
+  RunAttention({.backward = true,
+                .dtype = DTypeOf<T>::value,
+                .args = args,
+                .operands = {.q = q,
+                             .k = k,
+                             .v = v,
+                             .out = const_cast<T*>(out),
+                             .lse = const_cast<float*>(lse),
+                             .dout = dout,
+                             .dq = dq,
+                             .dk = dk,
+                             .dv = dv},
+                .own = own});
+}
+
+template <typename T>
+constexpr AttentionKernels::Of<T> Of() {
+  return {Forward<T>, Backward<T>};
+}
+
+const AttentionKernels table = {
+    .f32 = Of<float>(), .f64 = {}, .bf16 = Of<BFloat16>(), .f16 = Of<Float16>()};
+[[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
+
+}  // namespace
+
+AttentionChoice AttentionPath(int64_t head_dim, DType dtype, int64_t /*max_seqlen*/) {
+  if (GetWantedAttention() == WantedAttention::kPlain) {
+    return {false, "LATHE_ATTENTION asks for the plain kernels"};
+  }
+  if (dtype == DType::kF32) return {false, "float32 products keep all of their bits"};
+  if (head_dim > 128) return {false, "heads of more than 128 columns"};
+  return {true, "tensor cores take bfloat16 and float16"};
+}
+
+}  // namespace lathe::cuda

@@ -1,0 +1,464 @@
+#include "lathe/core/cuda/gemm/fake_cublaslt.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "lathe/core/cpu/activation.h"
+#include "lathe/core/cuda/gemm/cublaslt_library.h"
+#include "lathe/core/cuda/gemm/gemm_problem.h"
+#include "lathe/core/cuda/runtime/device.h"
+#include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/tensor_kernels.h"
+
+namespace lathe::cuda {
+namespace {
+
+struct Operation {
+  cublasComputeType_t compute;
+  int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N, bias_type = -1;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  int64_t bias_stride = 0;
+};
+struct Layout {
+  cudaDataType_t type;
+  uint64_t rows, columns;
+  int64_t ld;
+  int32_t batch = 1;
+  int64_t stride = 0;
+};
+struct Preference {
+  uint64_t workspace = 0;
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C and D
+};
+// The problem that an algorithm was made for. It is stored in the algorithm's own bytes.
+struct Algorithm {
+  static constexpr uint32_t kMark = 0xa190;
+  uint32_t mark;  // kMark, which tells an algorithm from any other bytes
+  int index;
+  uint32_t schemes, alignment[4], bias_alignment;
+  uint64_t workspace;
+};
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+
+template <typename T, typename Opaque>
+T& As(Opaque* opaque) {
+  return *reinterpret_cast<T*>(opaque);
+}
+
+void Expect(bool ok, const char* mistake) {
+  if (!ok) Fake().mistakes.push_back(mistake);
+}
+
+template <typename T, typename Opaque>
+cublasStatus_t Make(Opaque** opaque, const T& value) {
+  ++Fake().live;
+  *opaque = reinterpret_cast<Opaque*>(new T(value));
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <typename T, typename Opaque>
+cublasStatus_t Destroy(Opaque* opaque) {
+  --Fake().live;
+  delete reinterpret_cast<T*>(opaque);
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <typename T>
+cublasStatus_t Put(T& to, const void* from, size_t bytes) {
+  if (bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&to, from, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t SetOperation(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute,
+                            const void* value, size_t bytes) {
+  auto& operation = As<Operation>(opaque);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return Put(operation.transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return Put(operation.transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return Put(operation.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return Put(operation.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
+      return Put(operation.bias_stride, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return Put(operation.bias_type, value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+}
+
+cublasStatus_t SetLayout(cublasLtMatrixLayout_t opaque, cublasLtMatrixLayoutAttribute_t attribute,
+                         const void* value, size_t bytes) {
+  auto& layout = As<Layout>(opaque);
+  if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return Put(layout.batch, value, bytes);
+  if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) {
+    return Put(layout.stride, value, bytes);
+  }
+  return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t SetPreference(cublasLtMatmulPreference_t opaque,
+                             cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                             size_t bytes) {
+  auto& preference = As<Preference>(opaque);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return Put(preference.workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return Put(preference.schemes, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return Put(preference.alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+                 value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+}
+
+// Returns true if the product's shapes allow its epilogue.
+bool HasEpilogue(const Operation& operation, const Layout& a, const Layout& d) {
+  const uint64_t k = operation.transpose_a == CUBLAS_OP_T ? a.rows : a.columns;
+  return operation.epilogue != CUBLASLT_EPILOGUE_BIAS || (d.rows > 1 && d.columns > 1 && k > 1);
+}
+
+cublasStatus_t Propose(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                       cublasLtMatmulPreference_t preference, int most,
+                       cublasLtMatmulHeuristicResult_t results[], int* count) {
+  FakeCublasLt& fake = Fake();
+  ++fake.heuristics;
+  fake.requested = most;
+  *count = 0;
+  if (fake.heuristic_fails) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (As<Layout>(a).batch > 1 && !fake.has_batches) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (As<Operation>(operation).epilogue == CUBLASLT_EPILOGUE_BGRADB && !fake.has_bias_gradients) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  const auto& p = As<Preference>(preference);
+  if (As<Operation>(operation).epilogue == CUBLASLT_EPILOGUE_BIAS &&
+      *std::min_element(p.alignment, p.alignment + 4) < fake.least_bias_alignment) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (!HasEpilogue(As<Operation>(operation), As<Layout>(a), As<Layout>(d))) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  for (; *count < std::min(most, static_cast<int>(fake.milliseconds.size())); ++*count) {
+    Algorithm algorithm = {};
+    algorithm.mark = Algorithm::kMark;
+    algorithm.index = *count;
+    algorithm.schemes = p.schemes;
+    algorithm.workspace = p.workspace;
+    algorithm.bias_alignment =
+        static_cast<uint32_t>(AlignmentOf(As<Operation>(operation).bias) >= 16 ? 16 : 1);
+    std::copy(p.alignment, p.alignment + 4, algorithm.alignment);
+    results[*count] = {};
+    std::memcpy(&results[*count].algo, &algorithm, sizeof(algorithm));
+    results[*count].state = CUBLAS_STATUS_SUCCESS;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t CheckAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
+                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t,
+                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                              const cublasLtMatmulAlgo_t* algo,
+                              cublasLtMatmulHeuristicResult_t* result) {
+  ++Fake().checks;
+  Algorithm algorithm;
+  std::memcpy(&algorithm, algo, sizeof(algorithm));
+  if (Fake().checks_fail || algorithm.mark != Algorithm::kMark || algorithm.index < 0 ||
+      algorithm.index >= static_cast<int>(Fake().milliseconds.size()) ||
+      !HasEpilogue(As<Operation>(operation), As<Layout>(a), As<Layout>(d))) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  *result = {};
+  result->state = CUBLAS_STATUS_SUCCESS;
+  result->workspaceSize = algorithm.workspace;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+float Read(const void* from, cudaDataType_t type, int64_t at) {
+  if (type == CUDA_R_16BF) return static_cast<const BFloat16*>(from)[at];
+  if (type == CUDA_R_16F) return static_cast<const Float16*>(from)[at];
+  return static_cast<const float*>(from)[at];
+}
+void Write(void* to, cudaDataType_t type, int64_t at, float value) {
+  if (type == CUDA_R_16BF) {
+    static_cast<BFloat16*>(to)[at] = BFloat16(value);
+  } else if (type == CUDA_R_16F) {
+    static_cast<Float16*>(to)[at] = Float16(value);
+  } else {
+    static_cast<float*>(to)[at] = value;
+  }
+}
+
+const void* At(const void* from, cudaDataType_t type, int64_t elements) {
+  return static_cast<const char*>(from) + elements * (type == CUDA_R_32F ? 4 : 2);
+}
+
+float clock_ms = 0;
+const void* last_d = nullptr;
+
+cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void* alpha,
+                        const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                        cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                        cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                        const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
+                        cudaStream_t) {
+  const auto& o = As<Operation>(operation);
+  const auto &la = As<Layout>(a_layout), &lb = As<Layout>(b_layout), &ld = As<Layout>(d_layout);
+  Algorithm algorithm;
+  std::memcpy(&algorithm, algo, sizeof(algorithm));
+  const bool ta = o.transpose_a == CUBLAS_OP_T, tb = o.transpose_b == CUBLAS_OP_T;
+  const uint64_t k = ta ? la.rows : la.columns;
+  Expect((ta ? la.columns : la.rows) == ld.rows && (tb ? lb.rows : lb.columns) == ld.columns &&
+             (tb ? lb.columns : lb.rows) == k,
+         "shapes don't fit");
+  for (const Layout* layout : {&la, &lb, &ld}) {
+    Expect(layout->rows > 0 && layout->columns > 0, "an empty matrix");
+    Expect(layout->ld >= static_cast<int64_t>(layout->rows), "a stride below the rows");
+  }
+  Expect(c == d && c_layout == d_layout, "C isn't D");
+  Expect(la.batch == lb.batch && la.batch == ld.batch, "batches of different sizes");
+  Expect(la.stride >= 0 && lb.stride >= 0 && o.bias_stride >= 0, "a negative stride");
+  Expect(ld.batch == 1 || ld.stride >= static_cast<int64_t>(ld.columns - 1) * ld.ld +
+                                           static_cast<int64_t>(ld.rows),
+         "results of a batch overlap");
+  const int32_t last = ld.batch - 1;
+  const void* pointers[8] = {a,
+                             b,
+                             c,
+                             d,
+                             At(a, la.type, last * la.stride),
+                             At(b, lb.type, last * lb.stride),
+                             At(c, ld.type, last * ld.stride),
+                             At(d, ld.type, last * ld.stride)};
+  for (int i = 0; i < 8; ++i) {
+    Expect(AlignmentOf(pointers[i]) >= static_cast<int>(algorithm.alignment[i % 4]),
+           "a matrix is less aligned than was promised");
+  }
+  Expect(AlignmentOf(workspace) == 256 && workspace_bytes >= algorithm.workspace,
+         "the workspace is not what was promised");
+  const bool bias = o.epilogue == CUBLASLT_EPILOGUE_BIAS;
+  const bool bias_gradient = o.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  Expect(bias || bias_gradient || o.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "an unknown epilogue");
+  if (bias || bias_gradient) {
+    Expect(o.bias != nullptr && o.bias_type == ld.type, "a bias must have D's type");
+    Expect(
+        AlignmentOf(o.bias) >= 16 && AlignmentOf(At(o.bias, ld.type, last * o.bias_stride)) >= 16,
+        "a bias must be aligned");
+  }
+  if (bias_gradient) {
+    Expect(*static_cast<const float*>(beta) == 0 && tb, "not how bias gradients are known to work");
+  }
+  Expect(la.type == lb.type && (ld.type == la.type || ld.type == CUDA_R_32F), "types");
+  Fake().products.push_back({algorithm.index, o.compute, la.type, ld.type, ld.rows, ld.columns, k,
+                             ld.batch, bias, bias_gradient, algorithm.schemes, d == last_d});
+  last_d = d;
+  if (bias && (Fake().biases_fail || !HasEpilogue(o, la, ld))) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (Fake().failing.contains(algorithm.index) || (bias_gradient && Fake().bias_gradients_fail)) {
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  }
+  clock_ms += Fake().milliseconds[static_cast<size_t>(algorithm.index)] +
+              (bias_gradient ? Fake().bias_gradient_milliseconds : 0) +
+              (ld.batch > 1 ? Fake().batch_milliseconds : 0);
+  const float alpha_value = *static_cast<const float*>(alpha);
+  const float beta_value = *static_cast<const float*>(beta);
+  const auto one = [&](const void* a_of_one, const void* b_of_one, void* d_of_one,
+                       const void* bias_of_one) {
+    for (int64_t column = 0; column < static_cast<int64_t>(ld.columns); ++column) {
+      for (int64_t row = 0; row < static_cast<int64_t>(ld.rows); ++row) {
+        float sum = 0;
+        for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
+          sum += Read(a_of_one, la.type, ta ? row * la.ld + i : i * la.ld + row) *
+                 Read(b_of_one, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
+        }
+        sum *= alpha_value;
+        const int64_t at = column * ld.ld + row;
+        if (beta_value != 0) sum += beta_value * Read(d_of_one, ld.type, at);
+        if (bias) sum += Read(bias_of_one, ld.type, row);
+        Write(d_of_one, ld.type, at, sum);
+      }
+    }
+    for (int64_t column = 0; bias_gradient && column < static_cast<int64_t>(ld.columns); ++column) {
+      float sum = 0;
+      for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
+        sum += Read(b_of_one, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
+      }
+      Write(const_cast<void*>(bias_of_one), ld.type, column, sum);
+    }
+  };
+  for (int64_t i = 0; i < ld.batch; ++i) {
+    one(At(a, la.type, i * la.stride), At(b, lb.type, i * lb.stride),
+        const_cast<void*>(At(d, ld.type, i * ld.stride)), At(o.bias, ld.type, i * o.bias_stride));
+  }
+  // A product destroys the workspace's contents; overwriting the ends stands for that.
+  std::memset(workspace, 0xff, 256);
+  std::memset(static_cast<char*>(workspace) + algorithm.workspace - 256, 0xff, 256);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cudaDataType_t TypeOf(DType type) {
+  return type == DType::kF32 ? CUDA_R_32F : type == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+void Convert(void* to, DType to_type, const void* from, DType, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    Write(to, TypeOf(to_type), i, static_cast<const float*>(from)[i]);
+  }
+}
+void Fill(void* to, DType, double value, int64_t n) {
+  std::fill_n(static_cast<float*>(to), n, static_cast<float>(value));
+}
+void AddRow(void* to, DType type, const float* row, int64_t rows, int64_t n, int64_t ld) {
+  ++Fake().added_rows;
+  for (int64_t i = 0; i < rows * n; ++i) {
+    const int64_t at = i / n * ld + i % n;
+    Write(to, TypeOf(type), at, Read(to, TypeOf(type), at) + row[i % n]);
+  }
+}
+const TensorKernels tensor_kernels = {Fill, Convert, nullptr, nullptr, nullptr, AddRow};
+
+template <typename T>
+void ColumnSums(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
+  ++Fake().column_sums;
+  clock_ms += Fake().column_sums_milliseconds;
+  for (int64_t i = 0; i < rows * n; ++i) sums[i % n] += x[i / n * ld + i % n];
+}
+const cpu::ActivationKernels activation_kernels = {.f32 = {nullptr, nullptr, ColumnSums<float>},
+                                                   .f64 = {},
+                                                   .bf16 = {nullptr, nullptr, ColumnSums<BFloat16>},
+                                                   .f16 = {nullptr, nullptr, ColumnSums<Float16>}};
+
+[[maybe_unused]] const bool registered =
+    RegisterDeviceKernels(tensor_kernels) && RegisterDeviceKernels(activation_kernels);
+
+class HostMemory : public PoolDevice {
+ public:
+  void* Allocate(int64_t bytes) override {
+    if (bytes > Fake().free_memory) return nullptr;
+    return std::aligned_alloc(512, static_cast<size_t>(bytes));
+  }
+  void Release(void* segment) override { std::free(segment); }
+  Room Memory() override { return {Fake().free_memory, Fake().free_memory}; }
+};
+
+}  // namespace
+
+FakeCublasLt& Fake() {
+  static FakeCublasLt* fake = new FakeCublasLt;
+  return *fake;
+}
+
+const CublasLtLibrary& CublasLt() {
+  static const CublasLtLibrary lt = {
+      .GetStatusString = [](cublasStatus_t) -> const char* { return "a fake error"; },
+      .GetVersion = [] { return size_t{130100}; },
+      .Create =
+          [](cublasLtHandle_t* handle) {
+            *handle = nullptr;
+            return CUBLAS_STATUS_SUCCESS;
+          },
+      .MatmulDescCreate = [](cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
+                             cudaDataType_t) { return Make(made, Operation{.compute = compute}); },
+      .MatmulDescDestroy = Destroy<Operation, cublasLtMatmulDescOpaque_t>,
+      .MatmulDescSetAttribute = SetOperation,
+      .MatrixLayoutCreate =
+          [](cublasLtMatrixLayout_t* made, cudaDataType type, uint64_t rows, uint64_t columns,
+             int64_t ld) {
+            return Make(made, Layout{.type = type, .rows = rows, .columns = columns, .ld = ld});
+          },
+      .MatrixLayoutDestroy = Destroy<Layout, cublasLtMatrixLayoutOpaque_t>,
+      .MatrixLayoutSetAttribute = SetLayout,
+      .MatmulPreferenceCreate =
+          [](cublasLtMatmulPreference_t* made) { return Make(made, Preference{}); },
+      .MatmulPreferenceDestroy = Destroy<Preference, cublasLtMatmulPreferenceOpaque_t>,
+      .MatmulPreferenceSetAttribute = SetPreference,
+      .MatmulAlgoGetHeuristic = Propose,
+      .MatmulAlgoCheck = CheckAlgorithm,
+      .Matmul = Multiply,
+  };
+  return lt;
+}
+
+cudaStream_t Stream() { return nullptr; }
+bool IsCapturing() { return Fake().capturing; }
+void CheckCuda(const char* call, cudaError_t result) {
+  Check(result == cudaSuccess, "cuda", call, " failed");
+}
+Pool& DevicePool() {
+  static Pool* pool = new Pool(*new HostMemory);
+  return *pool;
+}
+void* Workspace(int64_t bytes) {
+  static void* given = nullptr;
+  static int64_t size = 0;
+  if (bytes > size) {
+    DevicePool().Free(given);
+    given = DevicePool().Allocate(bytes);
+    size = bytes;
+  }
+  return given;
+}
+
+}  // namespace lathe::cuda
+
+// --- the functions of the CUDA runtime that gemm.cc calls ---
+
+using lathe::cuda::Fake;
+
+struct CUevent_st {
+  float at = 0;
+};
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "Fake GPU");
+  properties->multiProcessorCount = 7;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  ++Fake().live;
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->at = lathe::cuda::clock_ms;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  if (Fake().capturing) Fake().mistakes.push_back("waited while the stream records");
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = to->at - from->at;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  --Fake().live;
+  delete event;
+  return cudaSuccess;
+}
