@@ -72,8 +72,8 @@ class Optimizer {
   }
   // The shares in force; null unless the update is shared out.
   const UpdateShares* shares() const { return shared_update_.present(); }
-  // If `on`, a device repeats recurring updates as CUDA graphs (optim/update_graphs.h). Off at
-  // first. An Accelerator sets it from AcceleratorOptions::step_graphs.
+  // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off
+  // at first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
   UpdateGraphStatistics graph_statistics() const;
   // True if the last update was shared out and ended with an error. Then some parameters, or parts

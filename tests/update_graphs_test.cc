@@ -1,6 +1,6 @@
-// Optimizers' updates as CUDA graphs (optim/update_graphs.h), compared with the same launches one
-// by one on one device. They give the same bits.
-#include "lathe/optim/update_graphs.h"
+// Optimizers' updates as CUDA graphs (optim/graphs/update_graphs.h), compared with the same
+// launches one by one on one device. They give the same bits.
+#include "lathe/optim/graphs/update_graphs.h"
 
 #include <gtest/gtest.h>
 

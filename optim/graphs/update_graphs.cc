@@ -1,4 +1,4 @@
-#include "lathe/optim/update_graphs.h"
+#include "lathe/optim/graphs/update_graphs.h"
 
 #include <algorithm>
 #include <utility>
