@@ -126,7 +126,7 @@ class Accelerator {
   void Backward(const Tensor& loss, double weight);
   // Computes loss = forward(batch), then Backward(loss). Returns the loss, detached:
   //   accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
-  // On a GPU both passes become a CUDA graph (distributed/step_graphs.h). Later batches of like
+  // On a GPU both passes become a CUDA graph (distributed/batch_passes.h). Later batches of like
   // shapes repeat it without calling `forward`. So the work of `forward` may depend only on the
   // shapes of the batch, the numbers in Batch::inputs and the model. It may use no parameters but
   // the model's. Other outputs that it keeps, such as logits, hold stale numbers after a batch that

@@ -1,4 +1,4 @@
-// Shows when a training pass is recorded anew (distributed/step_graphs.h): what tells one graph
+// Shows when a training pass is recorded anew (distributed/batch_passes.h): what tells one graph
 // from another, and which one gives way.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
-#include "lathe/distributed/step_graphs.h"
+#include "lathe/distributed/batch_passes.h"
 #include "lathe/models/forward_context.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/tests/check_op.h"
@@ -79,7 +79,7 @@ class StepGraphKeysTest : public testing::Test {
 
     Wrapper model;
     Forward forward;
-    StepGraphs graphs;
+    BatchPasses graphs;
     std::unique_ptr<AdamW> optimizer;
     int64_t step = 0;
   };

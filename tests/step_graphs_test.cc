@@ -1,7 +1,5 @@
-// Training passes as CUDA graphs (distributed/step_graphs.h), compared with the same passes run
+// Training passes as CUDA graphs (distributed/batch_passes.h), compared with the same passes run
 // eagerly on one device. They give the same bits.
-#include "lathe/distributed/step_graphs.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +10,7 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/batch_passes.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/tests/check_op.h"
@@ -415,7 +414,7 @@ using Forward = std::function<Tensor(SequenceClassifier&, const Batch&)>;
 Tensor OwnLoss(SequenceClassifier& model, const Batch& batch) { return model.Forward(batch).loss; }
 
 // Trains on the batches. Without `graphs`, all passes run eagerly.
-Outcome TrainOn(const std::vector<Batch>& batches, int64_t num_labels, StepGraphs* graphs,
+Outcome TrainOn(const std::vector<Batch>& batches, int64_t num_labels, BatchPasses* graphs,
                 const Forward& forward = OwnLoss, DType dtype = DType::kF32) {
   const auto model = TinyBert({}, num_labels);
   AdamW optimizer(model->Parameters(), {.lr = 1e-3});
@@ -450,7 +449,7 @@ TEST_F(StepGraphsTest, NumbersOfSequencesShareAGraph) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(std::to_string(num_labels) + " labels, " + ToString(dtype));
       const std::vector<Batch> batches = BatchesOf(sizes, labels);
-      StepGraphs graphs(CheckedDevice());
+      BatchPasses graphs(CheckedDevice());
       const Outcome actual = TrainOn(batches, num_labels, &graphs, OwnLoss, dtype);
       const Outcome expected = TrainOn(batches, num_labels, nullptr, OwnLoss, dtype);
       // Products may add up in another order, which bfloat16 shows more.
@@ -476,7 +475,7 @@ TEST_F(StepGraphsTest, SurplusSequencesBesideFullRows) {
     }
     return all;
   }();
-  StepGraphs graphs(CheckedDevice());
+  BatchPasses graphs(CheckedDevice());
   const Outcome actual = TrainOn(batches, 2, &graphs);
   ExpectNear(actual, TrainOn(batches, 2, nullptr), 1e-6);
   EXPECT_EQ(actual.statistics.recorded, 2) << "of 128 and of 256 rows";
@@ -500,7 +499,7 @@ TEST_F(StepGraphsTest, OtherLossesMeetNoSurplusSequences) {
     return out.loss;
   };
   for (const Forward& forward : {twice, of_logits, with_numbers}) {
-    StepGraphs graphs(CheckedDevice());
+    BatchPasses graphs(CheckedDevice());
     const Outcome actual = TrainOn(batches, 1, &graphs, forward);
     const Outcome expected = TrainOn(batches, 1, nullptr, forward);
     EXPECT_EQ(actual.losses, expected.losses);
@@ -517,7 +516,7 @@ TEST_F(StepGraphsTest, ShapesBeyondTheMostGiveWay) {
     for (Batch& batch : BatchesOf({8, 7, 8, 8}, Classes, longest)) batches.push_back(batch);
   }
   for (size_t i = 0; i < batches.size(); ++i) batches[i].step = static_cast<int64_t>(i);
-  StepGraphs few(CheckedDevice(), nullptr, 2), many(CheckedDevice());
+  BatchPasses few(CheckedDevice(), nullptr, 2), many(CheckedDevice());
   const Outcome expected = TrainOn(batches, 2, nullptr);
   const Outcome with_few = TrainOn(batches, 2, &few), with_many = TrainOn(batches, 2, &many);
   ExpectNear(with_few, expected, 1e-6);
