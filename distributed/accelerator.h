@@ -34,9 +34,9 @@
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/rendezvous/environment.h"
-#include "lathe/distributed/step_graphs.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
+#include "lathe/optim/graphs/step_graphs.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 

@@ -20,9 +20,9 @@
 
 #include "lathe/core/tensor.h"
 #include "lathe/data/datasets/batch.h"
-#include "lathe/distributed/step_graphs.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
+#include "lathe/optim/graphs/step_graphs.h"
 
 namespace lathe {
 

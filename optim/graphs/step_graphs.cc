@@ -1,4 +1,4 @@
-#include "lathe/distributed/step_graphs.h"
+#include "lathe/optim/graphs/step_graphs.h"
 
 #include <absl/hash/hash.h>
 

@@ -2,14 +2,14 @@
 // and then repeated with one call of the host.
 //
 //   StepGraphs graphs(device);
-//   Tensor loss = graphs.Run({.model = model,
-//                             .parameters = parameters,
-//                             .key = {rows},
-//                             .numbers_were_checked = true,
-//                             .numbers = [&] { return Numbers(); },
-//                             .run = [&](const Tensor& numbers) { ... Backward(loss); return loss;
-//                             }, .run_eagerly = [&] { ... Backward(loss); return loss; }, .describe
-//                             = [&] { return "128 rows"; }});
+//   GraphPass pass = {.model = model, .parameters = parameters, .key = {rows}, ...};
+//   pass.numbers = [&] { return indices; };
+//   pass.run = [&](const Tensor& there) {
+//     Tensor loss = model.Loss(there);
+//     Backward(loss);
+//     return loss;
+//   };
+//   Tensor loss = graphs.Run(pass);
 //
 // The first pass of a key runs eagerly, and the second one is recorded. Falls back to eager
 // execution for what can't be recorded; LogDebug says why.
@@ -40,7 +40,7 @@ struct StepGraphStatistics {
 // One training pass, and what a graph must know about it.
 struct GraphPass {
   const Module& model;
-  const std::vector<Parameter>& parameters;  // model.Parameters(); the pass uses no others
+  const std::vector<Parameter>& parameters;  // the model's; the pass uses no others
   // Passes of one key queue the same work, whatever their numbers are. The model with its modes,
   // its parameters and the settings of products count besides; StepGraphs looks at them itself.
   std::vector<int64_t> key;
