@@ -36,7 +36,7 @@
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
-#include "lathe/optim/graphs/step_graphs.h"
+#include "lathe/optim/graphs/graph_recorder.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 
@@ -135,7 +135,7 @@ class Accelerator {
   // several processes.
   Tensor Backward(const Module& model, const Batch& batch,
                   const std::function<Tensor(const Batch&)>& forward);
-  StepGraphStatistics graph_statistics() const;
+  GraphStatistics graph_statistics() const;
 
   // While an object lives, gradients accumulate; see Accumulate.
   class [[nodiscard]] Accumulation {

@@ -38,8 +38,8 @@ bool Accelerator::sync_gradients() const { return *state_->sync; }
 double Accelerator::last_loss() const { return state_->losses.Last(); }
 std::vector<double> Accelerator::TakeLosses() { return state_->losses.Take(); }
 Tensor Accelerator::LastLosses() const { return state_->losses.LastOnDevice(); }
-StepGraphStatistics Accelerator::graph_statistics() const {
-  return state_->graphed_passes == nullptr ? StepGraphStatistics()
+GraphStatistics Accelerator::graph_statistics() const {
+  return state_->graphed_passes == nullptr ? GraphStatistics()
                                            : state_->graphed_passes->statistics();
 }
 bool Accelerator::stop_requested() const { return state_->stop_requested; }

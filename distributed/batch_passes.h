@@ -52,7 +52,7 @@ class BatchPasses {
   // The numbers are those of Backward(forward(batch)) with the same number of rows and sequences.
   Tensor Run(const Module& model, const Batch& batch, float grad_seed, const Forward& forward);
 
-  const StepGraphStatistics& statistics() const { return graphs_.statistics(); }
+  const GraphStatistics& statistics() const { return graphs_.statistics(); }
 
  private:
   // The largest numbers of a batch that host code checks.

@@ -25,7 +25,7 @@ struct AdamWPart;
 }
 class DeviceUpdater;
 struct DeviceMethod;
-struct UpdateGraphStatistics;
+struct GraphStatistics;
 
 // A set of parameters with their own learning rate and weight decay.
 struct ParameterGroup {
@@ -75,7 +75,7 @@ class Optimizer {
   // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off
   // at first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
-  UpdateGraphStatistics graph_statistics() const;
+  GraphStatistics graph_statistics() const;
   // True if the last update was shared out and ended with an error. Then some parameters, or parts
   // of them, may have changed while others have not.
   bool step_is_half_done() const { return shared_update_.is_half_done(); }

@@ -64,11 +64,11 @@ class StepGraphKeysTest : public testing::Test {
       std::string happened;
       for (size_t i = 0; i < expected.size(); ++i) {
         batch.step = step++;
-        const StepGraphStatistics before = graphs.statistics();
+        const GraphStatistics before = graphs.statistics();
         const auto pass = [&](const Batch& b) { return forward(*model.inner, b); };
         const double loss = graphs.Run(model, batch, 1, pass).Item();
         optimizer->ZeroGrad();
-        const StepGraphStatistics after = graphs.statistics();
+        const GraphStatistics after = graphs.statistics();
         happened += after.eager > before.eager ? 'e' : after.recorded > before.recorded ? 'r' : 'p';
         const NoGradGuard no_grad;
         const double plain = forward(*model.inner, batch).Item();

@@ -35,7 +35,7 @@ struct Set {
 struct Outcome {
   Losses losses;
   std::vector<float> values;
-  StepGraphStatistics statistics;
+  GraphStatistics statistics;
 };
 
 void ExpectNear(const Outcome& actual, const Outcome& expected, double tolerance) {
@@ -95,7 +95,7 @@ class StepGraphsTest : public testing::Test {
   }
 
   // Trains with graphs and without, and expects the same results.
-  static StepGraphStatistics ExpectTheSame(Set set) {
+  static GraphStatistics ExpectTheSame(Set set) {
     // The last batch has fewer sequences, but its graph has as many as the others. Then a GPU's
     // products may add up in another order.
     if (FindDeviceBackend()->Build() != "emulated CUDA") set.samples = 32;
@@ -140,7 +140,7 @@ TEST(GraphShapes, AreFew) {
 TEST_F(StepGraphsTest, SameBitsInEveryPrecision) {
   for (const std::string precision : {"no", "bf16", "fp16"}) {
     SCOPED_TRACE(precision);
-    const StepGraphStatistics statistics = ExpectTheSame({.precision = precision});
+    const GraphStatistics statistics = ExpectTheSame({.precision = precision});
     // Batches of 8 share one graph with those of 4 at the end of an epoch.
     EXPECT_EQ(statistics.recorded, 1);
     EXPECT_GE(statistics.replayed, 8);
@@ -164,13 +164,13 @@ TEST_F(StepGraphsTest, ProductsInAnyOrder) {
 
 TEST_F(StepGraphsTest, SameBitsWithAccumulationAndCheckpoints) {
   // The first batch of a window writes gradients, the others add to them.
-  const StepGraphStatistics statistics = ExpectTheSame({.accumulation = 2});
+  const GraphStatistics statistics = ExpectTheSame({.accumulation = 2});
   EXPECT_GE(statistics.recorded, 2);
   ExpectTheSame({.precision = "bf16", .accumulation = 3, .checkpointing = true});
 }
 
 TEST_F(StepGraphsTest, SameBitsForManyShapes) {
-  const StepGraphStatistics statistics = ExpectTheSame({.longest = 97});
+  const GraphStatistics statistics = ExpectTheSame({.longest = 97});
   EXPECT_GE(statistics.replayed, 2);
 }
 
@@ -308,7 +308,7 @@ TEST_F(StepGraphsTest, WhatReadsNumbersRunsAsItIs) {
     EXPECT_TRUE(std::isfinite(loss.Item()));
     return loss;
   };
-  const StepGraphStatistics statistics = ExpectTheSame({.forward = forward});
+  const GraphStatistics statistics = ExpectTheSame({.forward = forward});
   EXPECT_EQ(statistics.recorded, 0);
   EXPECT_EQ(statistics.replayed, 0);
 }
@@ -436,7 +436,7 @@ Outcome TrainOn(const std::vector<Batch>& batches, int64_t num_labels, BatchPass
     optimizer.ZeroGrad();
   }
   return {losses, optimizer.arena().values().ToVector<float>(),
-          graphs == nullptr ? StepGraphStatistics() : graphs->statistics()};
+          graphs == nullptr ? GraphStatistics() : graphs->statistics()};
 }
 
 TEST_F(StepGraphsTest, NumbersOfSequencesShareAGraph) {

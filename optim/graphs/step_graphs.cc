@@ -7,7 +7,6 @@
 
 #include "lathe/core/base/asked_by.h"
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/log.h"
 #include "lathe/core/ops/cast.h"
 
 namespace lathe {
@@ -35,7 +34,11 @@ std::vector<const void*> NarrowPlaces(const std::vector<Parameter>& parameters) 
 }  // namespace
 
 StepGraphs::StepGraphs(Device device, size_t most)
-    : device_(device), most_(most), backend_(BackendOf(device)), memory_(backend_.NewMemory()) {}
+    : device_(device),
+      most_(most),
+      backend_(BackendOf(device)),
+      recorder_(backend_, "the step"),
+      memory_(backend_.NewMemory()) {}
 
 std::vector<StepGraphs::LeafState> StepGraphs::StatesOf(const std::vector<Parameter>& parameters) {
   std::vector<LeafState> states;
@@ -61,7 +64,7 @@ bool StepGraphs::MayRunAgain(const std::vector<LeafState>& before) {
 }
 
 std::string StepGraphs::WhyNot(const std::vector<Parameter>& parameters) const {
-  if (!given_up_.empty()) return given_up_;
+  if (!recorder_.given_up().empty()) return recorder_.given_up();
   for (const Parameter& parameter : parameters) {
     const LeafGradient& gradient = parameter.tensor.impl()->gradient();
     if (gradient.on_ready) return "gradients are waited for";
@@ -136,15 +139,13 @@ Tensor StepGraphs::RunNow(const GraphPass& pass, Entry& entry) {
   std::vector<const void*> narrow = NarrowPlaces(pass.parameters);
   if (narrow != entry.narrow) entry.work = nullptr;
   entry.narrow = std::move(narrow);
-  ++statistics_.eager;
+  recorder_.CountEager();
   return Copy(entry.loss);
 }
 
 void StepGraphs::Record(const GraphPass& pass, Entry& entry) {
-  entry.work = backend_.Record([&] { RunPass(pass, entry); });
+  entry.work = recorder_.Record(pass.describe(), [&] { RunPass(pass, entry); });
   entry.after = StatesOf(pass.parameters);
-  ++statistics_.recorded;
-  LogDebug("recorded a CUDA graph for " + pass.describe());
 }
 
 // Copies the loss into the device's common memory, which recorded work doesn't reuse.
@@ -154,15 +155,14 @@ Tensor StepGraphs::Copy(const Tensor& loss) {
 }
 
 void StepGraphs::GiveUp(const std::string& why) {
-  given_up_ = why;
+  recorder_.GiveUp(why);
   entries_.clear();
   memory_->Trim();
 }
 
 Tensor StepGraphs::RunEagerly(const std::string& why, const std::function<Tensor()>& run_eagerly) {
   const AskedBy asked_by = AskedBy::Buffer("the step's loss");
-  if (told_.insert(why).second) LogDebug("no CUDA graph for the step: " + why);
-  ++statistics_.eager;
+  recorder_.CountEager(why);
   return run_eagerly().Detach();
 }
 
@@ -197,9 +197,8 @@ Tensor StepGraphs::Run(const GraphPass& pass) {
     no_room ? GiveUp(problem) : static_cast<void>(entry.why_not = problem);
     return RunEagerly(problem, pass.run_eagerly);
   }
-  entry.work->Launch();
+  recorder_.Replay(*entry.work);
   Restore(pass.parameters, entry.after);
-  ++statistics_.replayed;
   return Copy(entry.loss);
 }
 

@@ -20,7 +20,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -28,14 +27,9 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/tensor.h"
 #include "lathe/nn/module.h"
+#include "lathe/optim/graphs/graph_recorder.h"
 
 namespace lathe {
-
-struct StepGraphStatistics {
-  int64_t recorded = 0;  // shapes that were recorded
-  int64_t replayed = 0;  // passes by a graph, including the one that recorded it
-  int64_t eager = 0;     // passes that ran without a graph
-};
 
 // One training pass, and what a graph must know about it.
 struct GraphPass {
@@ -74,7 +68,7 @@ class StepGraphs {
   // Runs a pass without a graph. LogDebug says why, once for each reason.
   Tensor RunEagerly(const std::string& why, const std::function<Tensor()>& run_eagerly);
 
-  const StepGraphStatistics& statistics() const { return statistics_; }
+  const GraphStatistics& statistics() const { return recorder_.statistics(); }
 
  private:
   struct Key {
@@ -124,11 +118,9 @@ class StepGraphs {
   Device device_;
   size_t most_;
   DeviceBackend& backend_;
+  GraphRecorder recorder_;
   std::shared_ptr<DeviceMemory> memory_;  // used inside of recorded work
   Entries entries_;
-  std::string given_up_;  // the reason; empty if nothing was given up
-  std::set<std::string> told_;
-  StepGraphStatistics statistics_;
   int64_t clock_ = 0;
 };
 
