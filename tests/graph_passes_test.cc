@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/autograd.h"
@@ -33,8 +35,9 @@ class GraphPassesTest : public testing::Test {
 
   // Trains with graphs. The weight's expected values are kept on the host.
   struct Line {
-    explicit Line(int64_t n)
-        : model(n), graphs(CheckedDevice()), expected(static_cast<size_t>(n), 0) {
+    explicit Line(int64_t n, std::shared_ptr<StepGraphs> shared = nullptr)
+        : model(n), graphs(std::move(shared)), expected(static_cast<size_t>(n), 0) {
+      if (graphs == nullptr) graphs = std::make_shared<StepGraphs>(CheckedDevice());
       model.To(CheckedDevice());
       optimizer = std::make_unique<SGD>(model.Parameters(), SGDOptions{.lr = 0.5});
     }
@@ -50,8 +53,8 @@ class GraphPassesTest : public testing::Test {
         Backward(loss);
         return loss;
       };
-      const GraphStatistics before = graphs.statistics();
-      const Tensor loss = graphs.Run(
+      const GraphStatistics before = graphs->statistics();
+      const Tensor loss = graphs->Run(
           {.model = model,
            .parameters = parameters,
            .key = {7},
@@ -65,7 +68,7 @@ class GraphPassesTest : public testing::Test {
                },
            .run_eagerly = [&] { return pass_on(Tensor::FromVector(x).To(CheckedDevice())); },
            .describe = [] { return "a dot product"; }});
-      const GraphStatistics after = graphs.statistics();
+      const GraphStatistics after = graphs->statistics();
       float expected_loss = 0;
       for (const float w : expected) expected_loss += w * value;
       EXPECT_EQ(loss.Item(), expected_loss);
@@ -77,7 +80,7 @@ class GraphPassesTest : public testing::Test {
     }
 
     Dot model;
-    StepGraphs graphs;
+    std::shared_ptr<StepGraphs> graphs;
     std::unique_ptr<SGD> optimizer;
     std::vector<float> expected;
     std::function<void()> before_loss;
@@ -95,7 +98,7 @@ TEST_F(GraphPassesTest, RepeatWithNewNumbers) {
 }
 
 TEST_F(GraphPassesTest, OneModelsGraphIsNotAnothers) {
-  Line line(4), other(5);
+  Line line(4), other(5, line.graphs);
   for (int i = 0; i < 4; ++i) line.Step(1), other.Step(2);
   EXPECT_EQ(line.Step(3), 'p');
   EXPECT_EQ(other.Step(3), 'p');
@@ -105,7 +108,7 @@ TEST_F(GraphPassesTest, WhatReadsTheDeviceRunsEagerly) {
   Line line(4);
   line.before_loss = [&] { line.model.weight.ToVector<float>(); };
   for (int i = 0; i < 4; ++i) EXPECT_EQ(line.Step(1), 'e');
-  EXPECT_EQ(line.graphs.statistics().eager, 4);
+  EXPECT_EQ(line.graphs->statistics().eager, 4);
 }
 
 TEST_F(GraphPassesTest, AFailedFirstPassLeavesNoTrace) {
@@ -127,14 +130,14 @@ TEST_F(GraphPassesTest, NumbersOfAnotherSizeAreAnError) {
   line.Step(1);
   line.Step(1);
   const std::vector<Parameter> parameters = line.model.Parameters();
-  EXPECT_THROW(line.graphs.Run({.model = line.model,
-                                .parameters = parameters,
-                                .key = {7},
-                                .numbers_were_checked = true,
-                                .numbers = [] { return Tensor::Zeros({3}); },
-                                .run = nullptr,
-                                .run_eagerly = nullptr,
-                                .describe = nullptr}),
+  EXPECT_THROW(line.graphs->Run({.model = line.model,
+                                 .parameters = parameters,
+                                 .key = {7},
+                                 .numbers_were_checked = true,
+                                 .numbers = [] { return Tensor::Zeros({3}); },
+                                 .run = nullptr,
+                                 .run_eagerly = nullptr,
+                                 .describe = nullptr}),
                Error);
 }
 

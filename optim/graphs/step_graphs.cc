@@ -168,6 +168,9 @@ Tensor StepGraphs::RunEagerly(const std::string& why, const std::function<Tensor
 
 Tensor StepGraphs::Run(const GraphPass& pass) {
   const AskedBy asked_by = AskedBy::Buffer("the step's loss");
+  if (const std::string why = WhyNot(pass.parameters); !why.empty()) {
+    return RunEagerly(why, pass.run_eagerly);
+  }
   const auto found = EntryOf(pass);
   Entry& entry = found->second;
   entry.last_use = ++clock_;

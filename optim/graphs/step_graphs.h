@@ -63,9 +63,10 @@ class StepGraphs {
   // until the next Run.
   Tensor Run(const GraphPass& pass);
 
-  // Returns why no pass of these parameters can be recorded at present; "" if it can.
+  // Returns why Run would run a pass of these parameters eagerly; "" if nothing speaks against a
+  // graph so far. A caller that asks first saves the work of preparing one.
   std::string WhyNot(const std::vector<Parameter>& parameters) const;
-  // Runs a pass without a graph. LogDebug says why, once for each reason.
+  // Runs a pass without a graph, for a reason of the caller's. LogDebug gives each reason once.
   Tensor RunEagerly(const std::string& why, const std::function<Tensor()>& run_eagerly);
 
   const GraphStatistics& statistics() const { return recorder_.statistics(); }
