@@ -78,7 +78,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
     state_->scaler = std::make_shared<GradScaler>(options_.grad_scaler);
   }
   if (!device_.is_cpu() && options_.step_graphs) {
-    state_->graphs = std::make_unique<StepGraphs>(device_, state_->scaler);
+    state_->graphed_passes = std::make_unique<BatchPasses>(device_, state_->scaler);
   }
   state_->environment = job.environment;
   state_->local_main = job.local_main;

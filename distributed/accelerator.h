@@ -34,9 +34,9 @@
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/rendezvous/environment.h"
-#include "lathe/distributed/step_graphs.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
+#include "lathe/optim/graphs/graph_recorder.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 
@@ -126,7 +126,7 @@ class Accelerator {
   void Backward(const Tensor& loss, double weight);
   // Computes loss = forward(batch), then Backward(loss). Returns the loss, detached:
   //   accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
-  // On a GPU both passes become a CUDA graph (distributed/step_graphs.h). Later batches of like
+  // On a GPU both passes become a CUDA graph (distributed/batch_passes.h). Later batches of like
   // shapes repeat it without calling `forward`. So the work of `forward` may depend only on the
   // shapes of the batch, the numbers in Batch::inputs and the model. It may use no parameters but
   // the model's. Other outputs that it keeps, such as logits, hold stale numbers after a batch that
@@ -135,7 +135,7 @@ class Accelerator {
   // several processes.
   Tensor Backward(const Module& model, const Batch& batch,
                   const std::function<Tensor(const Batch&)>& forward);
-  StepGraphStatistics graph_statistics() const;
+  GraphStatistics graph_statistics() const;
 
   // While an object lives, gradients accumulate; see Accumulate.
   class [[nodiscard]] Accumulation {

@@ -38,8 +38,9 @@ bool Accelerator::sync_gradients() const { return *state_->sync; }
 double Accelerator::last_loss() const { return state_->losses.Last(); }
 std::vector<double> Accelerator::TakeLosses() { return state_->losses.Take(); }
 Tensor Accelerator::LastLosses() const { return state_->losses.LastOnDevice(); }
-StepGraphStatistics Accelerator::graph_statistics() const {
-  return state_->graphs == nullptr ? StepGraphStatistics() : state_->graphs->statistics();
+GraphStatistics Accelerator::graph_statistics() const {
+  return state_->graphed_passes == nullptr ? GraphStatistics()
+                                           : state_->graphed_passes->statistics();
 }
 bool Accelerator::stop_requested() const { return state_->stop_requested; }
 
@@ -61,7 +62,8 @@ Tensor Accelerator::Backward(const Module& model, const Batch& batch,
                              const std::function<Tensor(const Batch&)>& forward) {
   State& s = *state_;
   // A share of weight 0 has no backward pass that could be recorded.
-  if (s.graphs == nullptr || use_distributed() || s.PresentShare(num_processes()).weight == 0) {
+  if (s.graphed_passes == nullptr || use_distributed() ||
+      s.PresentShare(num_processes()).weight == 0) {
     const Tensor loss = forward(batch);
     Backward(loss);
     return loss.Detach();
@@ -69,7 +71,7 @@ Tensor Accelerator::Backward(const Module& model, const Batch& batch,
   Tensor loss;
   BackwardOfBatch([&](double seed) {
     if (s.scaler != nullptr) s.scaler->BeginPass();
-    return loss = s.graphs->Run(model, batch, static_cast<float>(seed), forward);
+    return loss = s.graphed_passes->Run(model, batch, static_cast<float>(seed), forward);
   });
   return loss;
 }

@@ -11,10 +11,10 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/batch_passes.h"
 #include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
 #include "lathe/distributed/reduce/shared_copies.h"
-#include "lathe/distributed/step_graphs.h"
 
 namespace lathe {
 
@@ -51,8 +51,8 @@ struct Accelerator::State {
   double window_weight = 0;  // assumed by Backward's seeds; 0: no window is open
   bool stop_requested = false;
   int64_t step = 0;
-  std::shared_ptr<GradScaler> scaler;  // null unless mixed_precision is "fp16"
-  std::unique_ptr<StepGraphs> graphs;  // null: nothing is recorded
+  std::shared_ptr<GradScaler> scaler;           // null unless mixed_precision is "fp16"
+  std::unique_ptr<BatchPasses> graphed_passes;  // null: nothing is recorded
   std::unique_ptr<Reducer> reducer;
   bool renew_reducer = false;  // before the next backward pass
   std::vector<bool> trained;   // as Trained() was when the reducer was made

@@ -9,7 +9,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
 #include "lathe/nn/arena.h"
-#include "lathe/optim/update_graphs.h"
+#include "lathe/optim/graphs/update_graphs.h"
 
 namespace lathe {
 

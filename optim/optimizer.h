@@ -25,7 +25,7 @@ struct AdamWPart;
 }
 class DeviceUpdater;
 struct DeviceMethod;
-struct UpdateGraphStatistics;
+struct GraphStatistics;
 
 // A set of parameters with their own learning rate and weight decay.
 struct ParameterGroup {
@@ -72,10 +72,10 @@ class Optimizer {
   }
   // The shares in force; null unless the update is shared out.
   const UpdateShares* shares() const { return shared_update_.present(); }
-  // If `on`, a device repeats recurring updates as CUDA graphs (optim/update_graphs.h). Off at
-  // first. An Accelerator sets it from AcceleratorOptions::step_graphs.
+  // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off
+  // at first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
-  UpdateGraphStatistics graph_statistics() const;
+  GraphStatistics graph_statistics() const;
   // True if the last update was shared out and ended with an error. Then some parameters, or parts
   // of them, may have changed while others have not.
   bool step_is_half_done() const { return shared_update_.is_half_done(); }

@@ -27,8 +27,8 @@ void Optimizer::UseGraphs(bool on) {
   if (updater_ != nullptr) updater_->graphs().Use(on);
 }
 
-UpdateGraphStatistics Optimizer::graph_statistics() const {
-  return updater_ == nullptr ? UpdateGraphStatistics() : updater_->graphs().statistics();
+GraphStatistics Optimizer::graph_statistics() const {
+  return updater_ == nullptr ? GraphStatistics() : updater_->graphs().statistics();
 }
 
 void Optimizer::UpdateOnDevice(const DeviceMethod& method) {

@@ -1,4 +1,4 @@
-// Shows when a training pass is recorded anew (distributed/step_graphs.h): what tells one graph
+// Shows when a training pass is recorded anew (distributed/batch_passes.h): what tells one graph
 // from another, and which one gives way.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
-#include "lathe/distributed/step_graphs.h"
+#include "lathe/distributed/batch_passes.h"
 #include "lathe/models/forward_context.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/tests/check_op.h"
@@ -64,11 +64,11 @@ class StepGraphKeysTest : public testing::Test {
       std::string happened;
       for (size_t i = 0; i < expected.size(); ++i) {
         batch.step = step++;
-        const StepGraphStatistics before = graphs.statistics();
+        const GraphStatistics before = graphs.statistics();
         const auto pass = [&](const Batch& b) { return forward(*model.inner, b); };
         const double loss = graphs.Run(model, batch, 1, pass).Item();
         optimizer->ZeroGrad();
-        const StepGraphStatistics after = graphs.statistics();
+        const GraphStatistics after = graphs.statistics();
         happened += after.eager > before.eager ? 'e' : after.recorded > before.recorded ? 'r' : 'p';
         const NoGradGuard no_grad;
         const double plain = forward(*model.inner, batch).Item();
@@ -79,7 +79,7 @@ class StepGraphKeysTest : public testing::Test {
 
     Wrapper model;
     Forward forward;
-    StepGraphs graphs;
+    BatchPasses graphs;
     std::unique_ptr<AdamW> optimizer;
     int64_t step = 0;
   };

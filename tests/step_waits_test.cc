@@ -98,7 +98,7 @@ TEST(StepOnADevice, ALongLoopInFloat16WaitsOnceIn64Steps) {
 struct Outcome {
   std::vector<double> losses;
   std::vector<float> values;
-  StepGraphStatistics statistics;
+  GraphStatistics statistics;
   bool operator==(const Outcome& other) const {
     return losses == other.losses && values == other.values;
   }

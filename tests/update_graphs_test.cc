@@ -1,6 +1,6 @@
-// Optimizers' updates as CUDA graphs (optim/update_graphs.h), compared with the same launches one
-// by one on one device. They give the same bits.
-#include "lathe/optim/update_graphs.h"
+// Optimizers' updates as CUDA graphs (optim/graphs/update_graphs.h), compared with the same
+// launches one by one on one device. They give the same bits.
+#include "lathe/optim/graphs/update_graphs.h"
 
 #include <gtest/gtest.h>
 
@@ -87,7 +87,7 @@ using Before = std::function<void(int i, Net& net, Optimizer& optimizer)>;
 
 struct Outcome {
   Floats values;
-  UpdateGraphStatistics statistics;
+  GraphStatistics statistics;
 };
 
 class UpdateGraphsTest : public testing::Test {
@@ -114,10 +114,10 @@ class UpdateGraphsTest : public testing::Test {
   }
 
   // Trains with every optimizer, with graphs and without, and expects the same results.
-  static UpdateGraphStatistics ExpectTheSame(
+  static GraphStatistics ExpectTheSame(
       const Update& update, const Before& before = nullptr, DType compute = DType::kF32,
       const std::function<bool(int)>& with_third = [](int) { return true; }) {
-    UpdateGraphStatistics statistics;
+    GraphStatistics statistics;
     for (size_t i = 0; i < kMakes.size(); ++i) {
       const Outcome plain = Train(false, compute, kMakes[i], update, before, with_third);
       const Outcome graphs = Train(true, compute, kMakes[i], update, before, with_third);
@@ -139,7 +139,7 @@ void ClippedStep(int, Net&, Optimizer& optimizer) {
 TEST_F(UpdateGraphsTest, SameBits) {
   for (const DType compute : {DType::kF32, DType::kBF16, DType::kF16}) {
     SCOPED_TRACE(ToString(compute));
-    const UpdateGraphStatistics plain = ExpectTheSame(PlainStep, nullptr, compute);
+    const GraphStatistics plain = ExpectTheSame(PlainStep, nullptr, compute);
     EXPECT_EQ(plain.recorded, 1);
     EXPECT_LE(plain.eager, 2);  // low-precision copies come with the first step
     EXPECT_EQ(plain.replayed + plain.eager, kSteps);
@@ -284,7 +284,7 @@ struct Scaled {
   Floats values;
   double lr, used_lr, scale;
   int64_t step_count, num_skipped;
-  UpdateGraphStatistics statistics;
+  GraphStatistics statistics;
 };
 
 struct ScaledLoop {

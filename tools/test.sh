@@ -83,7 +83,7 @@ took "kernels for sm_80"
 # blocks and threads. So they run in reverse order under AddressSanitizer, shuffled in the default build, and
 # forward among all tests below. Each test counts as one case for each order.
 emulated=$(bazel query "${quiet[@]}" \
-  'filter("_emulated_test$", tests(//core/...)) union //tests/emulator:checks_test union //tests/emulator:device_test union //tests:training_on_device_emulated_test' 2>/dev/null) || true
+  'filter("_emulated_test$", tests(//core/...)) union //tests/emulator:checks_test union //tests/emulator:device_test union //tests:training_on_device_emulated_test union //tests:accelerator_on_device_emulated_test' 2>/dev/null) || true
 if [ -z "$emulated" ]; then
   echo "FAILED: bazel query of the emulated tests"
   failed=$((failed + 1))

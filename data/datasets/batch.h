@@ -15,7 +15,7 @@ struct PackedInputs;  // data/datasets/packed_inputs.h
 // What a forward pass tells the code that runs it.
 struct PassNotes {
   // The last loss of the pass that leaves surplus sequences (PackedInputs) out; null if there is
-  // none. ClassificationLoss sets it, and StepGraphs compares the loss that it gets with it.
+  // none. ClassificationLoss sets it, and BatchPasses compares the loss that it gets with it.
   std::weak_ptr<const TensorImpl> loss_without_surplus;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "lathe/core/base/asked_by.h"
 #include "lathe/core/device_backend.h"
@@ -13,103 +15,122 @@ DType LabelDType(const Tensor& labels) {
   return labels.dtype() == DType::kI32 ? DType::kI64 : labels.dtype();
 }
 
-// Returns a tensor at byte `*at` of the buffer and moves `*at` behind it.
-Tensor Part(const Tensor& buffer, int64_t* at, Shape shape, DType dtype) {
-  Tensor part = Tensor::Unallocated(std::move(shape), dtype, buffer.device());
-  part.impl()->storage = buffer.impl()->storage;
-  part.impl()->offset = *at / SizeOf(dtype);
-  *at += part.bytes();
-  return part;
-}
-
-void Copy(int32_t* to, const Tensor& from) { std::ranges::copy(from.values<int32_t>(), to); }
-
-// The shape of `labels` for this number of sequences.
-Shape LabelShape(const Tensor& labels, int64_t sequences) {
+// The shape of the labels of S sequences.
+Shape LabelShape(const Tensor& labels, int64_t S) {
   Shape shape = labels.shape();
-  shape[0] = sequences;
+  shape[0] = S;
   return shape;
 }
 
+// The byte of the buffer at which each tensor begins.
+struct Places {
+  int64_t labels, input_ids, token_type_ids, row_positions, row_samples, cu_seqlens, sample_ids,
+      first_positions, num_sequences, step, grad_seed, end;
+
+  Places(const Batch& batch, const PackedShape& shape) {
+    int64_t at = 0;
+    const auto next = [&](int64_t elements, DType dtype = DType::kI32) {
+      return std::exchange(at, at + elements * SizeOf(dtype));
+    };
+    const int64_t S = shape.sequences;
+    // Elements of 8 bytes come first, so that all are aligned.
+    labels = !batch.labels.defined()
+                 ? 0
+                 : next(NumElements(LabelShape(batch.labels, S)), LabelDType(batch.labels));
+    input_ids = next(shape.rows);
+    token_type_ids = next(shape.rows);
+    row_positions = next(shape.rows);
+    row_samples = next(shape.rows);
+    cu_seqlens = next(S + 1);
+    sample_ids = next(S);
+    first_positions = next(S);
+    num_sequences = next(1);
+    step = next(1);
+    grad_seed = next(1, DType::kF32);
+    end = at;
+  }
+};
+
+void Copy(int32_t* to, const Tensor& from) { std::ranges::copy(from.values<int32_t>(), to); }
+
 }  // namespace
 
-PackedInputs PackedInputs::Make(const Batch& batch, int64_t rows, Device device, uint32_t step,
-                                int64_t sequences) {
-  const int64_t S = sequences == 0 ? batch.size() : sequences;
-  PackedInputs inputs;
-  int64_t bytes = (4 * rows + 3 * S + 4) * SizeOf(DType::kI32);
-  Shape label_shape;
-  if (batch.labels.defined()) {
-    label_shape = LabelShape(batch.labels, S);
-    bytes += NumElements(label_shape) * SizeOf(LabelDType(batch.labels));
-  }
-  const AskedBy asked_by = AskedBy::Buffer("batch inputs");
-  inputs.buffer_ = Tensor::Empty({bytes}, DType::kU8, device);
-  int64_t at = 0;
-  const auto part = [&](Shape shape, DType dtype = DType::kI32) {
-    return Part(inputs.buffer_, &at, std::move(shape), dtype);
+PackedInputs PackedInputs::In(const Tensor& buffer, const Batch& batch, const PackedShape& shape) {
+  const Places places(batch, shape);
+  Check(buffer.bytes() == places.end, "packed_inputs", "the inputs have ", places.end,
+        " bytes but the buffer ", buffer.bytes());
+  const auto part = [&](int64_t at, Shape of_part, DType dtype = DType::kI32) {
+    Tensor tensor = Tensor::Unallocated(std::move(of_part), dtype, buffer.device());
+    tensor.impl()->storage = buffer.impl()->storage;
+    tensor.impl()->offset = at / SizeOf(dtype);
+    return tensor;
   };
-  // Elements of 8 bytes come first, so that all are aligned.
-  if (batch.labels.defined()) inputs.labels = part(label_shape, LabelDType(batch.labels));
-  inputs.input_ids = part({rows});
-  inputs.token_type_ids = part({rows});
-  inputs.row_positions = part({rows});
-  inputs.row_samples = part({rows});
-  inputs.cu_seqlens = part({S + 1});
-  inputs.sample_ids = part({S});
-  inputs.first_positions = part({S});
-  inputs.num_sequences = part({1});
-  inputs.step = part({1});
-  inputs.grad_seed = part({}, DType::kF32);
-  inputs.max_seqlen = batch.max_seqlen;
-  inputs.Fill(batch, step);
+  const int64_t rows = shape.rows, S = shape.sequences;
+  PackedInputs inputs;
+  if (batch.labels.defined()) {
+    inputs.labels = part(places.labels, LabelShape(batch.labels, S), LabelDType(batch.labels));
+  }
+  inputs.input_ids = part(places.input_ids, {rows});
+  inputs.token_type_ids = part(places.token_type_ids, {rows});
+  inputs.row_positions = part(places.row_positions, {rows});
+  inputs.row_samples = part(places.row_samples, {rows});
+  inputs.cu_seqlens = part(places.cu_seqlens, {S + 1});
+  inputs.sample_ids = part(places.sample_ids, {S});
+  inputs.first_positions = part(places.first_positions, {S});
+  inputs.num_sequences = part(places.num_sequences, {1});
+  inputs.step = part(places.step, {1});
+  inputs.grad_seed = part(places.grad_seed, {}, DType::kF32);
+  inputs.max_seqlen = shape.max_seqlen;
   return inputs;
 }
 
-bool PackedInputs::Fits(const Batch& batch) const {
-  const int64_t surplus = sample_ids.numel() - batch.size();
-  return surplus >= 0 && batch.num_tokens() + surplus <= input_ids.numel() &&
-         batch.max_seqlen <= max_seqlen && batch.labels.defined() == labels.defined() &&
-         (!labels.defined() || (LabelShape(batch.labels, sample_ids.numel()) == labels.shape() &&
-                                LabelDType(batch.labels) == labels.dtype()));
-}
-
-void PackedInputs::Fill(const Batch& batch, uint32_t dropout_step, float seed) {
-  Check(Fits(batch), "packed_inputs", "a batch of ", batch.size(), " sequences and ",
-        batch.num_tokens(), " tokens does not fit into the place of one of ", sample_ids.numel(),
-        " sequences and ", input_ids.numel(), " tokens");
-  const int64_t B = batch.size(), S = sample_ids.numel();
-  const Tensor host = Tensor::Zeros({buffer_.numel()}, DType::kU8);
+Tensor PackedInputs::Pack(const Batch& batch, const PackedShape& shape, uint32_t step,
+                          float grad_seed) {
+  const int64_t B = batch.size(), S = shape.sequences;
+  Check(S >= B && batch.num_tokens() + S - B <= shape.rows && batch.max_seqlen <= shape.max_seqlen,
+        "packed_inputs", "a batch of ", B, " sequences and ", batch.num_tokens(),
+        " tokens does not fit into the place of one of ", S, " sequences and ", shape.rows,
+        " tokens");
+  const Places places(batch, shape);
+  const Tensor host = Tensor::Zeros({places.end}, DType::kU8);
   char* const base = static_cast<char*>(host.raw_data());
-  // The place of `part` in the copy on the host.
-  const auto place = [&](const Tensor& part) {
-    return base + part.impl()->offset * SizeOf(part.dtype());
-  };
-  const auto integers = [&](const Tensor& part) { return reinterpret_cast<int32_t*>(place(part)); };
-  if (labels.defined()) {
-    const Tensor converted = batch.labels.To(labels.dtype());
-    std::memcpy(place(labels), converted.raw_data(), static_cast<size_t>(converted.bytes()));
-    if (labels.dtype() == DType::kI64) {
+  const auto integers = [&](int64_t place) { return reinterpret_cast<int32_t*>(base + place); };
+  if (batch.labels.defined()) {
+    const Tensor converted = batch.labels.To(LabelDType(batch.labels));
+    std::memcpy(base + places.labels, converted.raw_data(), static_cast<size_t>(converted.bytes()));
+    if (converted.dtype() == DType::kI64) {
       constexpr int64_t kIgnored = -100;  // core/ops/losses.h
-      std::fill_n(reinterpret_cast<int64_t*>(place(labels)) + converted.numel(),
-                  labels.numel() - converted.numel(), kIgnored);
+      std::fill_n(reinterpret_cast<int64_t*>(base + places.labels) + converted.numel(),
+                  (places.input_ids - places.labels) / SizeOf(DType::kI64) - converted.numel(),
+                  kIgnored);
     }
   }
-  Copy(integers(input_ids), batch.input_ids);
-  Copy(integers(token_type_ids), batch.token_type_ids);
-  Copy(integers(row_positions), batch.position_ids);
-  Copy(integers(cu_seqlens), batch.cu_seqlens);
-  for (int64_t b = B; b < S; ++b) integers(cu_seqlens)[b + 1] = integers(cu_seqlens)[b] + 1;
-  Copy(integers(sample_ids), batch.sample_ids);
-  const auto cu = batch.cu_seqlens.values<int32_t>(), samples = batch.sample_ids.values<int32_t>();
-  int32_t* const rows = integers(row_samples);
-  for (size_t b = 0; b < samples.size(); ++b) std::fill(rows + cu[b], rows + cu[b + 1], samples[b]);
-  *integers(num_sequences) = static_cast<int32_t>(B);
-  *integers(step) = static_cast<int32_t>(dropout_step);
-  std::memcpy(place(grad_seed), &seed, sizeof(seed));
-  if (buffer_.device().is_cpu()) return buffer_.CopyFrom(host);
-  BackendOf(buffer_.device()).CopyAhead(buffer_.raw_data(), host.raw_data(), host.bytes());
-  buffer_.impl()->storage->BumpVersion();
+  Copy(integers(places.input_ids), batch.input_ids);
+  Copy(integers(places.token_type_ids), batch.token_type_ids);
+  Copy(integers(places.row_positions), batch.position_ids);
+  const std::span<int32_t> starts(integers(places.cu_seqlens), static_cast<size_t>(S + 1));
+  Copy(starts.data(), batch.cu_seqlens);
+  for (int64_t b = B; b < S; ++b) starts[b + 1] = starts[b] + 1;
+  Copy(integers(places.sample_ids), batch.sample_ids);
+  const auto samples = batch.sample_ids.values<int32_t>();
+  int32_t* const rows = integers(places.row_samples);
+  for (size_t b = 0; b < samples.size(); ++b) {
+    std::fill(rows + starts[b], rows + starts[b + 1], samples[b]);
+  }
+  *integers(places.num_sequences) = static_cast<int32_t>(B);
+  *integers(places.step) = static_cast<int32_t>(step);
+  std::memcpy(base + places.grad_seed, &grad_seed, sizeof(grad_seed));
+  return host;
+}
+
+PackedInputs PackedInputs::Make(const Batch& batch, int64_t rows, Device device, uint32_t step) {
+  const PackedShape shape = {rows, batch.size(), batch.max_seqlen};
+  const Tensor host = Pack(batch, shape, step);
+  if (device.is_cpu()) return In(host, batch, shape);
+  const AskedBy asked_by = AskedBy::Buffer("batch inputs");
+  const Tensor buffer = Tensor::Empty({host.bytes()}, DType::kU8, device);
+  BackendOf(device).CopyAhead(buffer.raw_data(), host.raw_data(), host.bytes());
+  return In(buffer, batch, shape);
 }
 
 }  // namespace lathe

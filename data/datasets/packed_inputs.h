@@ -1,13 +1,26 @@
 // PackedInputs: the tensors of a batch on the device where the model computes. One copy brings them
 // there, filled up to a number of rows.
+//
+//   PackedInputs inputs = PackedInputs::Make(batch, rows, device, step);
+//
+// The two halves of Make may be used alone, such as for one buffer and many batches in turn:
+//
+//   const Tensor numbers = PackedInputs::Pack(batch, shape, step);  // on the host
+//   PackedInputs inputs = PackedInputs::In(copy_on_device, batch, shape);
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "lathe/data/datasets/batch.h"
 
 namespace lathe {
+
+// The sizes to which the inputs of a batch are filled up.
+struct PackedShape {
+  int64_t rows;        // at least T, plus one for each surplus sequence
+  int64_t sequences;   // S, at least B
+  int64_t max_seqlen;  // the longest sequence of the batch, or more
+};
 
 struct PackedInputs {
   // All tensors are on one device, in one buffer. Rows from T on are zeros, and belong to no
@@ -22,21 +35,19 @@ struct PackedInputs {
   Tensor step;                        // [1] i32: keys dropout
   Tensor grad_seed;                   // [] f32: the loss's gradient, for recorded passes
   Tensor labels;                      // as in the batch, but integers are i64; may be undefined
-  int64_t max_seqlen = 0;             // the longest sequence of the batch, or more
+  int64_t max_seqlen = 0;             // that of the shape
 
-  // Makes the inputs of `batch`. `rows` is at least T, plus one for each surplus sequence.
-  // `sequences` is S, at least B; 0 means B.
-  static PackedInputs Make(const Batch& batch, int64_t rows, Device device, uint32_t step,
-                           int64_t sequences = 0);
-  // Returns true if Fill accepts this batch.
-  bool Fits(const Batch& batch) const;
-  // Fills the same tensors with another batch, of at most as many sequences and labels of the same
-  // kind. Throws unless Fits(batch). The copy to a device is made beside its work and takes effect
-  // after it.
-  void Fill(const Batch& batch, uint32_t step, float grad_seed = 1);
+  // Makes the inputs of `batch`, without surplus sequences. The copy to a device is made beside its
+  // work and takes effect after it.
+  static PackedInputs Make(const Batch& batch, int64_t rows, Device device, uint32_t step);
 
- private:
-  Tensor buffer_;  // [bytes] u8
+  // Returns the numbers of all tensors, one tensor after another: [bytes] u8 on the host. Throws
+  // unless the batch fits into the shape.
+  static Tensor Pack(const Batch& batch, const PackedShape& shape, uint32_t step,
+                     float grad_seed = 1);
+  // Returns the tensors that lie in `buffer`, which has what Pack returned. All batches of one
+  // shape with labels of one kind have their tensors at the same places.
+  static PackedInputs In(const Tensor& buffer, const Batch& batch, const PackedShape& shape);
 };
 
 }  // namespace lathe

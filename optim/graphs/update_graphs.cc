@@ -1,10 +1,9 @@
-#include "lathe/optim/update_graphs.h"
+#include "lathe/optim/graphs/update_graphs.h"
 
 #include <algorithm>
-#include <utility>
+#include <string>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/log.h"
 #include "lathe/core/device_kernels.h"
 
 namespace lathe {
@@ -34,11 +33,11 @@ void UpdateGraphs::Use(bool on) {
 }
 
 void UpdateGraphs::Run(const DeviceUpdate& update) {
-  const auto run_eagerly = [&] {
-    ++statistics_.eager;
+  const auto run_eagerly = [&](const std::string& why = "") {
+    recorder_.CountEager(why);
     update.Launch();
   };
-  if (!on_ || given_up_) return run_eagerly();
+  if (!on_ || !recorder_.given_up().empty()) return run_eagerly();
   const auto found = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const Entry& entry) { return entry.update == update; });
   if (found == entries_.end()) {
@@ -50,18 +49,14 @@ void UpdateGraphs::Run(const DeviceUpdate& update) {
   Entry& entry = entries_.back();
   if (entry.work == nullptr) {
     try {
-      entry.work = backend_.Record([&] { update.Launch(); });
+      entry.work = recorder_.Record("the optimizer's update", [&] { update.Launch(); });
     } catch (const Error& e) {
-      LogDebug("no CUDA graph for the optimizer's update: " + e.message());
-      given_up_ = true;
+      recorder_.GiveUp(e.message());
       entries_.clear();
-      return run_eagerly();
+      return run_eagerly(e.message());
     }
-    ++statistics_.recorded;
-    LogDebug("recorded a CUDA graph for the optimizer's update");
   }
-  entry.work->Launch();
-  ++statistics_.replayed;
+  recorder_.Replay(*entry.work);
 }
 
 }  // namespace lathe

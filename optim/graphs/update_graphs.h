@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "lathe/core/device_backend.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
+#include "lathe/optim/graphs/graph_recorder.h"
 
 namespace lathe {
 
@@ -58,20 +58,16 @@ struct DeviceUpdate {
   bool operator==(const DeviceUpdate&) const = default;
 };
 
-struct UpdateGraphStatistics {
-  int64_t recorded = 0, replayed = 0, eager = 0;  // like StepGraphStatistics
-};
-
 // Repeats recurring updates as CUDA graphs. An update runs eagerly the first time and is recorded
 // the second time. From then on one call of the host repeats it. If an update can't be recorded,
 // all updates run eagerly from then on, and LogDebug says why.
 class UpdateGraphs {
  public:
-  explicit UpdateGraphs(DeviceBackend& backend) : backend_(backend) {}
+  explicit UpdateGraphs(DeviceBackend& backend) : recorder_(backend, "the optimizer's update") {}
   void Run(const DeviceUpdate& update);
   // Turns the graphs on or off. While they are off, as at first, all updates run eagerly.
   void Use(bool on);
-  const UpdateGraphStatistics& statistics() const { return statistics_; }
+  const GraphStatistics& statistics() const { return recorder_.statistics(); }
 
  private:
   struct Entry {
@@ -80,11 +76,9 @@ class UpdateGraphs {
   };
   static constexpr size_t kMost = 16;
 
-  DeviceBackend& backend_;
+  GraphRecorder recorder_;
   bool on_ = false;
-  bool given_up_ = false;
   std::vector<Entry> entries_;  // in the order of their last use
-  UpdateGraphStatistics statistics_;
 };
 
 }  // namespace lathe

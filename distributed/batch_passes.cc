@@ -1,0 +1,189 @@
+#include "lathe/distributed/batch_passes.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/error.h"
+#include "lathe/data/datasets/packed_inputs.h"
+
+namespace lathe {
+namespace {
+
+int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+// Rounds n up by at most 1/16, or to the next multiple of `least`, a power of two.
+int64_t RoundUpBySixteenths(int64_t n, int64_t least) {
+  const auto sixteenth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n / 16)));
+  return std::max(least, RoundUp(n, std::max(least, sixteenth)));
+}
+
+int32_t Largest(const Tensor& integers) {
+  const auto values = integers.values<int32_t>();
+  // A negative number becomes far out of range as an unsigned one.
+  uint32_t largest = 0;
+  for (const int32_t value : values) largest = std::max(largest, static_cast<uint32_t>(value));
+  return static_cast<int32_t>(std::min<uint32_t>(largest, INT32_MAX));
+}
+
+}  // namespace
+
+int64_t GraphRows(int64_t tokens) { return RoundUpBySixteenths(tokens, 128); }
+
+int64_t GraphSequences(int64_t sequences) { return RoundUpBySixteenths(sequences, 8); }
+
+int64_t GraphLength(int64_t max_seqlen) {
+  return static_cast<int64_t>(
+      std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_seqlen, 64))));
+}
+
+BatchPasses::LargestNumbers BatchPasses::LargestNumbers::Of(const Batch& batch) {
+  LargestNumbers largest;
+  largest.input_id = Largest(batch.input_ids);
+  largest.token_type = Largest(batch.token_type_ids);
+  largest.position = Largest(batch.position_ids);
+  const auto cu = batch.cu_seqlens.values<int32_t>();
+  const auto positions = batch.position_ids.values<int32_t>();
+  for (int64_t b = 0; b < batch.size(); ++b) largest.shifted |= positions[cu[b]] != 0;
+  if (!batch.labels.defined() || IsFloating(batch.labels.dtype())) return largest;
+  constexpr int64_t kIgnored = -100;
+  const Tensor labels = batch.labels.To(DType::kI64);
+  for (const int64_t label : labels.values<int64_t>()) {
+    if (label != kIgnored) largest.label = std::max(largest.label, label < 0 ? INT64_MAX : label);
+  }
+  return largest;
+}
+
+bool BatchPasses::LargestNumbers::Cover(const LargestNumbers& other) const {
+  return input_id >= other.input_id && token_type >= other.token_type &&
+         position >= other.position && label >= other.label && shifted >= other.shifted;
+}
+
+void BatchPasses::LargestNumbers::Widen(const LargestNumbers& other) {
+  input_id = std::max(input_id, other.input_id);
+  token_type = std::max(token_type, other.token_type);
+  position = std::max(position, other.position);
+  label = std::max(label, other.label);
+  shifted |= other.shifted;
+}
+
+// One pass over a batch, behind the functions of a GraphPass.
+struct BatchPasses::Pass {
+  const Batch& batch;
+  const Forward& forward;
+  const float grad_seed;
+  GradScaler* const scaler;     // null: none
+  LargestNumbers largest = {};  // of the batch
+  ModelFacts* facts = nullptr;
+  PackedShape shape = {};
+  bool surplus_was_refused = false;  // true if the last call of `forward` met surplus and failed
+
+  bool has_surplus() const { return shape.sequences != batch.size(); }
+
+  Tensor Numbers() const {
+    return PackedInputs::Pack(batch, shape, static_cast<uint32_t>(batch.step), grad_seed);
+  }
+
+  Tensor Run(const Tensor& numbers) {
+    const auto inputs =
+        std::make_shared<const PackedInputs>(PackedInputs::In(numbers, batch, shape));
+    const Tensor loss = LossOn(inputs);
+    if (scaler != nullptr) scaler->ScaleSeed(inputs->grad_seed);
+    Backward(loss, inputs->grad_seed);
+    facts->checked.Widen(largest);
+    return loss;
+  }
+
+  Tensor RunEagerly() {
+    surplus_was_refused = false;
+    const Tensor loss = forward(batch);
+    const Tensor seed = Tensor::Full(loss.shape(), grad_seed, loss.dtype(), loss.device());
+    if (scaler != nullptr) scaler->ScaleSeed(seed);
+    Backward(loss, seed);
+    return loss;
+  }
+
+  std::string Describe() const {
+    return absl::StrCat(shape.rows, " rows of ", shape.sequences, " sequences of up to ",
+                        shape.max_seqlen, " tokens");
+  }
+
+ private:
+  Tensor LossOn(const std::shared_ptr<const PackedInputs>& inputs) {
+    Batch there = batch;
+    there.inputs = inputs;
+    there.notes = std::make_shared<PassNotes>();
+    surplus_was_refused = has_surplus();
+    Tensor loss = forward(there);
+    Check(loss.defined() && loss.ndim() == 0 && loss.dtype() == DType::kF32, "step_graphs",
+          "the loss must be one float32");
+    const bool leaves_out = there.notes->loss_without_surplus.lock() == loss.impl();
+    Check(!has_surplus() || leaves_out, "step_graphs", "the loss counts surplus sequences");
+    surplus_was_refused = false;
+    facts->leaves_surplus_out = leaves_out;
+    return loss;
+  }
+};
+
+BatchPasses::BatchPasses(Device device, std::shared_ptr<GradScaler> scaler, size_t most)
+    : device_(device), scaler_(std::move(scaler)), graphs_(device, most) {}
+
+BatchPasses::ModelFacts& BatchPasses::FactsAbout(const std::vector<Parameter>& parameters) {
+  const std::shared_ptr<TensorImpl>& first = parameters.at(0).tensor.impl();
+  ModelFacts& facts = facts_[first.get()];
+  if (facts.owner.expired()) facts = {};
+  facts.owner = first;
+  return facts;
+}
+
+Tensor BatchPasses::RunWith(int64_t sequences, const Module& model,
+                            const std::vector<Parameter>& parameters, Pass& pass) {
+  const Batch& batch = pass.batch;
+  const Tensor& labels = batch.labels;
+  pass.shape = {.rows = GraphRows(batch.num_tokens() + sequences - batch.size()),
+                .sequences = sequences,
+                .max_seqlen = GraphLength(batch.max_seqlen)};
+  const int64_t label_columns = !labels.defined() ? -1 : labels.ndim() == 1 ? 0 : labels.dim(1);
+  const DType label_dtype = labels.defined() ? labels.dtype() : DType::kF32;
+  return graphs_.Run({.model = model,
+                      .parameters = parameters,
+                      .key = {pass.shape.rows, sequences, pass.shape.max_seqlen, label_columns,
+                              static_cast<int64_t>(label_dtype)},
+                      .numbers_were_checked = pass.facts->checked.Cover(pass.largest),
+                      .numbers = [&pass] { return pass.Numbers(); },
+                      .run = [&pass](const Tensor& numbers) { return pass.Run(numbers); },
+                      .run_eagerly = [&pass] { return pass.RunEagerly(); },
+                      .describe = [&pass] { return pass.Describe(); }});
+}
+
+Tensor BatchPasses::Run(const Module& model, const Batch& batch, float grad_seed,
+                        const Forward& forward) {
+  const std::vector<Parameter> parameters = model.Parameters();
+  if (scaler_ != nullptr) scaler_->PrepareFor(device_);
+  Pass pass = {.batch = batch, .forward = forward, .grad_seed = grad_seed, .scaler = scaler_.get()};
+  std::string why = graphs_.WhyNot(parameters);
+  if (why.empty() && batch.step < 0) why = "the batch has no step number; a prepared loader's have";
+  if (!why.empty()) return graphs_.RunEagerly(why, [&pass] { return pass.RunEagerly(); });
+  ModelFacts& facts = FactsAbout(parameters);
+  pass.facts = &facts;
+  pass.largest = LargestNumbers::Of(batch);
+  if (!facts.TakesSurplus()) return RunWith(batch.size(), model, parameters, pass);
+  try {
+    return RunWith(GraphSequences(batch.size()), model, parameters, pass);
+  } catch (const Error& e) {
+    if (!pass.surplus_was_refused || e.code() == absl::StatusCode::kResourceExhausted) throw;
+  }
+  facts.refuses_surplus = true;
+  try {
+    return RunWith(batch.size(), model, parameters, pass);
+  } catch (...) {
+    facts.refuses_surplus = false;  // that was not why
+    throw;
+  }
+}
+
+}  // namespace lathe
