@@ -239,9 +239,9 @@ std::vector<std::shared_ptr<Node>> NodesBelow(const Tensor& output, int64_t firs
     std::shared_ptr<Node> node = std::move(to_visit.back());
     to_visit.pop_back();
     Check(!node->freed, "backward", "the graph of [", node->op,
-          "] was already walked and freed; run the forward pass again");
-    Check(node->sequence >= first_sequence, "checkpoint", "the function uses what [", node->op,
-          "] computed outside of it; pass that as x or detach it");
+          "] was freed by an earlier backward pass; run the forward pass again");
+    Check(node->sequence >= first_sequence, "checkpoint", "the function uses a tensor that [",
+          node->op, "] computed outside of it; pass that tensor as x or detach it");
     for (const Tensor& input : node->inputs) {
       if (!NeedsGrad(input)) continue;
       if (input.is_leaf()) {

@@ -203,7 +203,8 @@ TEST(Checkpoint, MayNotUseWhatWasComputedOutside) {
     Backward(y);
     ADD_FAILURE();
   } catch (const Error& e) {
-    EXPECT_NE(e.message().find("[checkpoint] the function uses what [mul] computed outside of it"),
+    EXPECT_NE(e.message().find(
+                  "[checkpoint] the function uses a tensor that [mul] computed outside of it"),
               std::string::npos)
         << e.message();
   }

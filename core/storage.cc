@@ -26,7 +26,7 @@ int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; 
 
 Error OutOfMemory(int64_t size) {
   return Error(absl::StatusCode::kResourceExhausted,
-               absl::StrCat("[tensor] out of memory: ", size, " bytes asked for"),
+               absl::StrCat("[tensor] out of memory: a tensor needs ", size, " bytes"),
                "use a smaller batch or shorter sequences");
 }
 

@@ -59,7 +59,7 @@ void GradScaler::Update(bool found_inf) {
 
 void GradScaler::BeginPass() {
   Check(!unscaled_, "grad_scaler",
-        "gradients were divided by the scale already, by clipping or GradNorm; call Step or "
+        "clipping or GradNorm has already divided the gradients by the scale; call Step or "
         "ZeroGrad before the next Backward");
   ++num_passes_;
   unread_ = true;

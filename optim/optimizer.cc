@@ -74,7 +74,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
             "optimizer", "parameter ", parameter.name, " is given twice");
     }
   }
-  Check(!group_of.empty(), "optimizer", "no parameters");
+  Check(!group_of.empty(), "optimizer", "expected at least one parameter but got none");
   for (const ParameterGroup& group : groups) {
     for (const Parameter& parameter : group.parameters) {
       if (parameter.tensor.allocated()) continue;
@@ -128,7 +128,7 @@ void Optimizer::MakeStep() {
   AdoptShares();
   const Device device = arena_->values().device();
   Check(shared_update_.adopted() == nullptr || device.is_cpu(), "optimizer",
-        "updates are shared out among processes on the CPU only");
+        "processes can divide an optimizer's updates on the CPU only");
   CheckOneUpdates();
   const bool scaled = grad_scaler() != nullptr;
   const bool decided_there = scaled && !device.is_cpu();
@@ -161,9 +161,10 @@ void Optimizer::CheckOneUpdates() const {
   if (shared_update_.adopted() == nullptr) {
     throw Error(
         absl::StatusCode::kFailedPrecondition,
-        "[optimizer] the parameters lie in memory that several processes share, and each would "
-        "update them",
-        "Prepare this optimizer, too, or set AcceleratorOptions::share_parameters to false");
+        "[optimizer] the parameters lie in memory that several processes share, and each of them "
+        "would update all parameters",
+        "give this optimizer to Accelerator::Prepare, too, or set "
+        "AcceleratorOptions::share_parameters to false");
   }
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Tensor& p = ranges_[i].parameter;
@@ -173,7 +174,7 @@ void Optimizer::CheckOneUpdates() const {
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "[optimizer] parameter " + arena_->entries()[i].parameter.name +
                     " was frozen in the last Backward, and several processes would update it",
-                "thaw parameters before Backward");
+                "unfreeze parameters before Backward");
   }
 }
 
@@ -186,7 +187,8 @@ void Optimizer::ZeroGrad() {
 void Optimizer::Unscale() {
   if (!unscaler_.IsDue()) return;
   CheckHasGrads(*this);
-  Check(shares() == nullptr, "grad_scaler", "updates are shared out among processes");
+  Check(shares() == nullptr, "grad_scaler",
+        "a scaler can't be used while processes divide the optimizer's updates");
   if (arena_->values().device().is_cpu()) {
     unscaler_.DivideOnHost(*arena_);
   } else {

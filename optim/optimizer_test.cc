@@ -416,7 +416,7 @@ TEST(Optimizer, ParametersThatMovedAwayAreAnError) {
     } catch (const Error& e) {
       EXPECT_EQ(e.message(),
                 "[arena] the values of parameter bias have moved to another arena since the "
-                "optimizer was made");
+                "optimizer was created");
     }
   }
 }

@@ -52,13 +52,13 @@ void UpdateGraphs::Run(const DeviceUpdate& update) {
     try {
       entry.work = backend_.Record([&] { update.Launch(); });
     } catch (const Error& e) {
-      LogDebug("no CUDA graph for the optimizer's update: " + e.message());
+      LogDebug("the optimizer's update can't be recorded as a CUDA graph: " + e.message());
       given_up_ = true;
       entries_.clear();
       return run_eagerly();
     }
     ++statistics_.recorded;
-    LogDebug("recorded a CUDA graph for the optimizer's update");
+    LogDebug("the optimizer's update was recorded as a CUDA graph");
   }
   entry.work->Launch();
   ++statistics_.replayed;

@@ -247,7 +247,7 @@ TEST(UpdateShares, PartsOfGradientsAreNotTakenForWholeOnes) {
       body();
       ADD_FAILURE();
     } catch (const Error& e) {
-      EXPECT_EQ(e.message(), "[grad] this process has only its part of the gradient");
+      EXPECT_EQ(e.message(), "[grad] this process holds only its part of the gradient");
       EXPECT_EQ(e.hint(), "do something else");
     }
   };

@@ -227,7 +227,7 @@ class Backend : public DeviceBackend {
     // Memory of the shared pool is reserved only until the tensor dies. Recorded work would use it
     // in later runs too, when others may have it.
     Check(!recording || used_memory != nullptr, "cuda",
-          "tensors that outlive recorded work can't be made in it");
+          "recorded work can't create a tensor that outlives it");
     auto storage = std::make_shared<DeviceStorage>(bytes);
     if (zeroed && bytes > 0) {
       CheckCuda("cudaMemset",
@@ -302,7 +302,7 @@ class Backend : public DeviceBackend {
       cudaGetLastError();
       count_ = 0;
       why_none_ = result == cudaErrorInsufficientDriver
-                      ? "there is no NVIDIA driver, or one too old for this program's CUDA"
+                      ? "no NVIDIA driver is installed, or it is too old for this program's CUDA"
                       : cudaGetErrorString(result == cudaSuccess ? cudaErrorNoDevice : result);
     });
   }
@@ -312,7 +312,7 @@ class Backend : public DeviceBackend {
     if (!the_device.compare_exchange_strong(used, index) && used != index) {
       throw InvalidArgument(absl::StrCat("[device] this process uses cuda:", used,
                                          " already and can't use cuda:", index, ", too"),
-                            "run one process for each GPU");
+                            "start one process for each GPU");
     }
     BindThread();
   }
@@ -346,7 +346,7 @@ size_t SharedMemoryPerBlock() {
 }
 
 void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
-  Check(bytes <= SharedMemoryPerBlock(), "cuda", name, ": needs ", bytes,
+  Check(bytes <= SharedMemoryPerBlock(), "cuda", name, " needs ", bytes,
         " bytes of shared memory for a block, but this GPU has ", SharedMemoryPerBlock());
   RaiseSharedMemoryLimit(name, kernel, bytes);
 }

@@ -113,7 +113,7 @@ class Products {
     if (!IsCapturing()) {
       plan.usable = false;
       LogDebug(absl::StrCat("cuBLASLt refuses ", Describe(ToColumnMajor(args, options)),
-                            ": it is done in parts"));
+                            ": Lathe computes it in parts"));
     }
     return false;
   }

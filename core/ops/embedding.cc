@@ -63,17 +63,19 @@ Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& ta
 // that is the host.
 std::vector<Tensor> CheckedIds(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                                const std::vector<int64_t>& padding_rows) {
-  Check(!tables.empty() && ids.size() == tables.size(), "embedding", ids.size(), " id arrays for ",
+  Check(!tables.empty() && ids.size() == tables.size(), "embedding",
+        "expected one array of ids for each table but got ", ids.size(), " arrays for ",
         tables.size(), " tables");
   Check(padding_rows.empty() || padding_rows.size() == tables.size(), "embedding",
-        "one padding row for each table, or none");
+        "expected one padding row for each table, or none, but got ", padding_rows.size(), " for ",
+        tables.size(), " tables");
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
   const Device device = tables[0].device();
   std::vector<Tensor> on_device;
   for (size_t i = 0; i < ids.size(); ++i) {
     Check(ids[i].numel() == rows && tables[i].ndim() == 2 && tables[i].dim(1) == n, "embedding",
           "table ", i, " of shape ", tables[i].shape(), " and ids of shape ", ids[i].shape(),
-          " don't fit the first ones");
+          " don't fit the shapes of table 0 and its ids");
     CheckSameDevice("embedding", device, {tables[i]});
     if (ids[i].device().is_cpu()) {
       CheckEmbeddingIds(ids[i], tables[i].dim(0), i);
@@ -158,7 +160,7 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
                           const std::vector<int64_t>& padding_rows, const Tensor& weight,
                           const Tensor& bias, double eps, const DropoutSpec& dropout, DType dtype) {
   constexpr const char* kOp = "embedding_layer_norm";
-  Check(!tables.empty(), kOp, "expected a table");
+  Check(!tables.empty(), kOp, "expected at least one table but got none");
   const Device device = tables[0].device();
   if (device.is_cpu() || std::ssize(tables) > EmbeddingArgs::kMaxTables) {
     return EmbeddingLayerNormComposed(ids, tables, padding_rows, weight, bias, eps, dropout, dtype);
@@ -171,7 +173,8 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
         "weight and bias must have shape [", n, "] but have ", weight.shape(), " and ",
         bias.shape());
   CheckSameDevice(kOp, device, {weight, bias});
-  Check(dtype != DType::kF64 && IsFloating(dtype), kOp, "no activations are ", ToString(dtype));
+  Check(dtype != DType::kF64 && IsFloating(dtype), kOp,
+        "activations must be float32, bfloat16 or float16 but are ", ToString(dtype));
   const cpu::LayerNormArgs norm = {rows, n, eps, MaskOf(dropout, kOp, rows, device)};
   const Tensor y = Tensor::Empty({rows, n}, dtype, device);
   const Tensor mean = Tensor::Empty({rows}, DType::kF32, device);

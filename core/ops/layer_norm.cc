@@ -14,14 +14,16 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
            const Tensor& bias, double eps, const DropoutSpec& dropout) {
   Check(x.ndim() == 2 && x.dim(1) >= 1 && x.dim(1) <= 32768, op,
         "x must have shape [N, C] with C from 1 to 32768 but has ", x.shape());
-  Check(!residual.defined() || residual.shape() == x.shape(), op, "residual must have shape ",
-        x.shape());
+  if (residual.defined()) {
+    Check(residual.shape() == x.shape(), op, "residual must have shape ", x.shape(), " but has ",
+          residual.shape());
+    Check(residual.dtype() == x.dtype(), op, "residual must be ", ToString(x.dtype()), " but is ",
+          ToString(residual.dtype()));
+  }
   const int64_t rows = x.dim(0), n = x.dim(1);
   Check(weight.shape() == Shape({n}), op, "weight must have shape [", n, "] but has ",
         weight.shape());
   Check(bias.shape() == Shape({n}), op, "bias must have shape [", n, "] but has ", bias.shape());
-  Check(!residual.defined() || residual.dtype() == x.dtype(), op, "residual must be ",
-        ToString(x.dtype()), " as x is");
   CheckSameDevice(op, x.device(), {residual, weight, bias});
   return DispatchActivations(x, op, [&](auto tag) {
     using T = decltype(tag);

@@ -206,8 +206,10 @@ void CheckLayer(const char* op, int64_t in, DType type, Device device, const Ten
         "] but has ", weight.shape());
   Check(weight.dtype() == MathDType(type), op, "weight must be ", ToString(MathDType(type)),
         " for ", ToString(type), " x but is ", ToString(weight.dtype()));
-  Check(!bias.defined() || bias.shape() == Shape({weight.dim(0)}), op, "bias must have shape [",
-        weight.dim(0), "]");
+  if (bias.defined()) {
+    Check(bias.shape() == Shape({weight.dim(0)}), op, "bias must have shape [", weight.dim(0),
+          "] but has ", bias.shape());
+  }
   CheckSameDevice(op, device, {weight, bias});
 }
 
@@ -341,10 +343,12 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
                    const std::vector<Tensor>& biases) {
-  Check(!weights.empty() && weights.size() == biases.size(), "linear_stack", weights.size(),
-        " weights and ", biases.size(), " biases");
+  Check(!weights.empty() && weights.size() == biases.size(), "linear_stack",
+        "expected one bias for each weight but got ", weights.size(), " weights and ",
+        biases.size(), " biases");
   for (const Tensor& b : biases) {
-    Check(b.defined() == biases[0].defined(), "linear_stack", "all layers have a bias or none has");
+    Check(b.defined() == biases[0].defined(), "linear_stack",
+          "either all layers must have a bias or none");
   }
   return Forward("linear_stack", x, weights, biases, ActivationKind::kNone);
 }

@@ -66,8 +66,8 @@ Tensor ScaledPairs(const char* op, const Tensor& a, const Tensor& b, double fact
 
 // Throws unless both lie on the host or on one device. On a device `a` must be float32.
 void CheckDevices(const char* op, const Tensor& a, const Tensor& b) {
-  Check(a.device() == b.device(), op, "expected both on one device but got ", ToString(a.device()),
-        " and ", ToString(b.device()));
+  Check(a.device() == b.device(), op, "expected both tensors on one device but got ",
+        ToString(a.device()), " and ", ToString(b.device()));
   Check(OnHost(a) || a.dtype() == DType::kF32, op, "expected float32 on ", ToString(a.device()),
         " but got ", ToString(a.dtype()));
 }

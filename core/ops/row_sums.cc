@@ -8,7 +8,7 @@ namespace lathe {
 void AddRowsOnDevice(const Tensor& to, const Tensor& x, const Tensor& index, int64_t skipped) {
   const int64_t count = index.numel();
   if (count == 0 || to.numel() == 0) return;
-  Check(count <= INT32_MAX, "row_sums", "at most 2^31 - 1 rows at a time");
+  Check(count <= INT32_MAX, "row_sums", "expected at most 2^31 - 1 rows but got ", count);
   const int64_t columns = to.numel() / to.dim(0);
   const Tensor counters = Tensor::Zeros({2, to.dim(0)}, DType::kI32, to.device());
   const Tensor partial = Tensor::Empty({count, columns}, DType::kF32, to.device());

@@ -97,7 +97,7 @@ Tensor SliceRows(const Tensor& x, int64_t begin, int64_t end) {
 Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
   Check(x.ndim() == 2, "slice_columns", "expected shape [R, C] but got ", x.shape());
   Check(0 <= begin && begin <= end && end <= x.dim(1), "slice_columns", "columns ", begin, " to ",
-        end, " of shape ", x.shape());
+        end, " don't exist in shape ", x.shape());
   const AskedBy asked_by = AskedBy::Op("slice_columns");
   Tensor y = Tensor::Empty({x.dim(0), end - begin}, x.dtype(), x.device());
   DispatchActivations(x, "slice_columns", [&](auto tag) {
@@ -120,7 +120,7 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
 
 // y = the parts one below the other;  dx_i = dy's rows of part i
 Tensor ConcatRows(const std::vector<Tensor>& parts) {
-  Check(!parts.empty(), "concat_rows", "no tensors");
+  Check(!parts.empty(), "concat_rows", "expected at least one tensor but got none");
   Check(parts[0].ndim() >= 1, "concat_rows", "expected at least one dimension but got a scalar");
   Shape shape = parts[0].shape();
   std::vector<int64_t> begins = {0};
@@ -146,7 +146,7 @@ Tensor ConcatRows(const std::vector<Tensor>& parts) {
 
 // y = the parts side by side;  dx_i = dy's columns of part i
 Tensor ConcatColumns(const std::vector<Tensor>& parts) {
-  Check(!parts.empty(), "concat_columns", "no tensors");
+  Check(!parts.empty(), "concat_columns", "expected at least one tensor but got none");
   std::vector<int64_t> begins = {0};
   for (size_t i = 0; i < parts.size(); ++i) {
     Check(parts[i].ndim() == 2 && parts[i].dim(0) == parts[0].dim(0) &&

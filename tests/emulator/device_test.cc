@@ -262,7 +262,7 @@ TEST(RecordedWork, KeepsItsMemoryWhereItIsShort) {
     OfMiB(60);
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
-    EXPECT_NE(e.message().find(", 40.0 MiB reserved for CUDA graphs"), std::string::npos)
+    EXPECT_NE(e.message().find(", 40.0 MiB are reserved for CUDA graphs"), std::string::npos)
         << e.message();
     EXPECT_NE(e.hint().find("--no_cuda_graphs"), std::string::npos);
   }
