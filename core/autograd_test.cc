@@ -253,7 +253,7 @@ TEST(Autograd, OnlyNeededGradientsAreComputed) {
   const auto op = [&](const Tensor& a, const Tensor& b) {
     return Record("op", Tensor::Full({1}, 0), {a, b}, {}, [&](BackwardContext& context) {
       called = true;
-      needs_frozen = context.Needs(1);
+      needs_frozen = context.NeedsInputGrad(1);
       context.SetGrad(0, context.grad_output());
       context.SetGrad(1, context.grad_output());  // ignored
     });

@@ -17,7 +17,7 @@ DeviceBackend*& TheBackend() {
 LeafMemoryScope::LeafMemoryScope(const TensorImpl& leaf) {
   if (leaf.device.is_cpu()) return;
   DeviceBackend& backend = BackendOf(leaf.device);
-  scope_.emplace(backend, leaf.storage == nullptr ? nullptr : backend.MemoryOf(*leaf.storage));
+  scope_.emplace(backend, leaf.storage == nullptr ? nullptr : backend.MemoryPoolOf(*leaf.storage));
 }
 
 DeviceBackend* FindDeviceBackend() { return TheBackend(); }

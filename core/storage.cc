@@ -181,7 +181,7 @@ class HostStorage : public Storage {
     madvise(static_cast<char*>(data_) + begin, static_cast<size_t>(end - begin), MADV_NOHUGEPAGE);
   }
   int64_t whole_pages() const override { return HostPool::HasPages(size_) ? size_ : 0; }
-  void Share(void* pages, int64_t bytes, Sharing sharing) override {
+  void MapShared(void* pages, int64_t bytes, Sharing sharing) override {
     if (!TakePages(pages, bytes)) throw OutOfMemory(bytes);
     sharing_ = sharing;
   }

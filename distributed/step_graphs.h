@@ -129,8 +129,8 @@ class StepGraphs {
   Device device_;
   size_t most_;
   DeviceBackend& backend_;
-  std::shared_ptr<GradScaler> scaler_;    // null: none
-  std::shared_ptr<DeviceMemory> memory_;  // used inside of recorded work
+  std::shared_ptr<GradScaler> scaler_;        // null: none
+  std::shared_ptr<DeviceMemoryPool> memory_;  // used inside of recorded work
   std::map<Key, Entry> entries_;
   std::map<const TensorImpl*, Seen> seen_;
   std::string given_up_;  // the reason; empty if nothing was given up

@@ -32,7 +32,8 @@ Tensor CommonBuffer(const std::vector<ParameterArena::Entry>& entries, int64_t s
 
 }  // namespace
 
-std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>& parameters) {
+std::shared_ptr<ParameterArena> ParameterArena::FindOrCreate(
+    const std::vector<Parameter>& parameters) {
   Check(!parameters.empty(), "arena", "expected at least one parameter but got none");
   auto arena = std::make_shared<ParameterArena>();
   int64_t size = 0;
@@ -124,7 +125,7 @@ Tensor ParameterArena::GradView(const Entry& entry) const {
   return grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
 }
 
-void ParameterArena::Follow() {
+void ParameterArena::FollowMovedParameters() {
   // This checks the storage, not the device: parameters may have moved away and back.
   if (entries_[0].parameter.tensor.impl()->storage == values_.impl()->storage) return;
   const Tensor moved =
@@ -135,7 +136,7 @@ void ParameterArena::Follow() {
 }
 
 void ParameterArena::Reattach() {
-  Follow();
+  FollowMovedParameters();
   const bool fresh = !grads_.defined();
   if (fresh) {
     const AskedBy asked_by = AskedBy::State("gradients");

@@ -103,7 +103,7 @@ TEST(OptimizerTest, GroupsKeepTheArenaOfTheModel) {
   for (int i = 0; i < 5; ++i) {
     parameters.push_back(MakeParameter("p" + std::to_string(i), {1, 2, 3}, {3}, i % 2 == 0));
   }
-  const auto arena = ParameterArena::Of(parameters);
+  const auto arena = ParameterArena::FindOrCreate(parameters);
   const void* storage = arena->values().raw_data();
   SGD optimizer(DecayGroups(parameters, 0.5), {.lr = 1});
   EXPECT_EQ(optimizer.arena().values().raw_data(), storage);

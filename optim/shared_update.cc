@@ -16,7 +16,7 @@ bool SharedUpdate::Adopt(std::span<Tensor* const> buffers) {
 
 std::vector<ElementRange> SharedUpdate::Own(ElementRange whole) const {
   if (adopted_ == nullptr) return {whole};
-  return Without(whole, adopted_->others);
+  return Difference(whole, adopted_->others);
 }
 
 void SharedUpdate::Begin(const Tensor& values) {

@@ -95,12 +95,12 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse
 }
 
 template <typename T>
-constexpr AttentionKernels::Of<T> Of() {
+constexpr AttentionKernels::ForType<T> TableFor() {
   return {Forward<T>, Backward<T>};
 }
 
 const AttentionKernels table = {
-    .f32 = Of<float>(), .f64 = {}, .bf16 = Of<BFloat16>(), .f16 = Of<Float16>()};
+    .f32 = TableFor<float>(), .f64 = {}, .bf16 = TableFor<BFloat16>(), .f16 = TableFor<Float16>()};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace

@@ -36,7 +36,7 @@ EmbeddingArgs ArgsOf(const std::vector<Tensor>& ids, const std::vector<Tensor>& 
 void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector<Tensor>& ids,
                    const std::vector<Tensor>& tables, const std::vector<int64_t>& padding_rows) {
   for (size_t i = 0; i < tables.size(); ++i) {
-    if (!context.Needs(i)) continue;
+    if (!context.NeedsInputGrad(i)) continue;
     Tensor grad = context.LeafGrad(i);
     const bool own = !grad.defined();
     if (own) grad = Tensor::Zeros(tables[i].shape(), DType::kF32, tables[i].device());
@@ -122,7 +122,7 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
     return Record("embedding", y, tables, {}, [=](BackwardContext& context) {
       const T* dy = context.grad_output().template data<T>();
       for (size_t i = 0; i < tables.size(); ++i) {
-        if (!context.Needs(i)) continue;
+        if (!context.NeedsInputGrad(i)) continue;
         Tensor grad = context.LeafGradRows(i, ids[i].values<int32_t>());
         const bool own = !grad.defined();
         if (own) grad = Tensor::Zeros(tables[i].shape(), tables[i].dtype());
@@ -190,8 +190,8 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
                          kept = dropout](BackwardContext& context) {
     const size_t k = tables.size();
     bool table_needs = false;
-    for (size_t i = 0; i < k; ++i) table_needs = table_needs || context.Needs(i);
-    const bool norm_needs = context.Needs(k) || context.Needs(k + 1);
+    for (size_t i = 0; i < k; ++i) table_needs = table_needs || context.NeedsInputGrad(i);
+    const bool norm_needs = context.NeedsInputGrad(k) || context.NeedsInputGrad(k + 1);
     // Returns where to add input i's gradient, [n] float32: the leaf's buffer, or zeros that become
     // the gradient.
     const auto sums_of = [&](size_t i) {

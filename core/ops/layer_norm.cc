@@ -44,17 +44,17 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
                     const int64_t chunks =
                         KernelsOn<cpu::LayerNormKernels>(z.device()).chunks(rows, n);
                     Tensor dz = Tensor::Empty(z.shape(), z.dtype(), z.device());
-                    const bool own_dx = dropout.p > 0 && context.Needs(0);
+                    const bool own_dx = dropout.p > 0 && context.NeedsInputGrad(0);
                     Tensor dx = own_dx ? Tensor::Empty(z.shape(), z.dtype(), z.device()) : dz;
                     Tensor partial = Tensor::Empty({chunks, 2 * n}, math, z.device());
                     Tensor dw, db;
-                    if (context.Needs(2) || context.Needs(3)) {
+                    if (context.NeedsInputGrad(2) || context.NeedsInputGrad(3)) {
                       dw = context.LeafGrad(2);
                       db = context.LeafGrad(3);
                     }
-                    const bool own_dw = context.Needs(2) && !dw.defined();
-                    const bool own_db = context.Needs(3) && !db.defined();
-                    if (context.Needs(2) || context.Needs(3)) {
+                    const bool own_dw = context.NeedsInputGrad(2) && !dw.defined();
+                    const bool own_db = context.NeedsInputGrad(3) && !db.defined();
+                    if (context.NeedsInputGrad(2) || context.NeedsInputGrad(3)) {
                       if (!dw.defined()) dw = Tensor::Zeros({n}, math, z.device());
                       if (!db.defined()) db = Tensor::Zeros({n}, math, z.device());
                     }
@@ -65,7 +65,7 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
                                   context.grad_output().template data<T>(), z.data<T>(),
                                   mean.data<M>(), rstd.data<M>(), weight.data<M>(), args);
                     context.SetGrad(0, dx);
-                    if (context.Needs(1)) context.SetGrad(1, dz);
+                    if (context.NeedsInputGrad(1)) context.SetGrad(1, dz);
                     if (own_dw) context.SetGrad(2, dw);
                     if (own_db) context.SetGrad(3, db);
                   });

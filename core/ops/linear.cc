@@ -147,8 +147,8 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
   // Targets are made in the order in which they are written. If several layers share a parameter,
   // only the first write to it may overwrite a stale gradient.
   for (size_t i = count; i-- > 0;) {
-    if (context.Needs(at.weight + i)) dws[i].emplace(context, at.weight + i, weights[i]);
-    if (!summed && biases[i].defined() && context.Needs(at.bias + i))
+    if (context.NeedsInputGrad(at.weight + i)) dws[i].emplace(context, at.weight + i, weights[i]);
+    if (!summed && biases[i].defined() && context.NeedsInputGrad(at.bias + i))
       dbs[i].emplace(context, at.bias + i, biases[i]);
   }
   for (size_t i = 0; i < count; ++i) {
@@ -195,7 +195,7 @@ void OpBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
                 bool summed) {
   const Tensor dx =
       LinearBackward<T>(context, dy, x, weights, biases, {.weight = 1, .bias = 1 + weights.size()},
-                        summed, context.Needs(0));
+                        summed, context.NeedsInputGrad(0));
   if (dx.defined()) context.SetGrad(0, dx);
 }
 
@@ -263,7 +263,7 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                     // The sums of what is being stored cost no further read. Unlike a product's
                     // epilogue, this kernel takes any shape and can add to old gradients.
                     const bool sums = kernels.backward_and_sums != nullptr && weights.size() == 1 &&
-                                      biases[0].defined() && context.Needs(2);
+                                      biases[0].defined() && context.NeedsInputGrad(2);
                     if (sums) {
                       GradTarget db(context, 2, biases[0]);
                       kernels.backward_and_sums(dpre.data<T>(), db.tensor.template data<M>(),
@@ -309,8 +309,9 @@ Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1
       "feed_forward", y, inputs, inputs, [=, &kernels, x = x.Detach()](BackwardContext& context) {
         const Tensor& dy = context.grad_output();
         const int64_t between = w2.dim(1), out = w2.dim(0), n = pre.numel();
-        const bool below = context.Needs(kX) || context.Needs(kW1) || context.Needs(kB1);
-        Tensor value = plain ? pre : context.Needs(kW2) ? fresh(pre) : Tensor(), d;
+        const bool below = context.NeedsInputGrad(kX) || context.NeedsInputGrad(kW1) ||
+                           context.NeedsInputGrad(kB1);
+        Tensor value = plain ? pre : context.NeedsInputGrad(kW2) ? fresh(pre) : Tensor(), d;
         if (below) {
           d = fresh(pre);
           Gemm(x.device(), {}, dy.dim(0), between, out, dy.data<T>(), out, WeightData<T>(w2),
@@ -329,7 +330,7 @@ Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1
         value = {};
         if (!below) return;
         const Tensor dx = LinearBackward<T>(context, d, x, {w1}, {b1}, {.weight = kW1, .bias = kB1},
-                                            false, context.Needs(kX));
+                                            false, context.NeedsInputGrad(kX));
         if (dx.defined()) context.SetGrad(kX, dx);
       });
 }
@@ -384,11 +385,11 @@ Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes) {
         "matmul", c, {a, b}, {a, b},
         [a = a.Detach(), b = b.Detach(), transposes](BackwardContext& context) {
           const Tensor& dc = context.grad_output();
-          if (context.Needs(0)) {
+          if (context.NeedsInputGrad(0)) {
             context.SetGrad(0, transposes.a ? Matmul(b, dc, {.a = transposes.b, .b = true})
                                             : Matmul(dc, b, {.b = !transposes.b}));
           }
-          if (context.Needs(1)) {
+          if (context.NeedsInputGrad(1)) {
             context.SetGrad(1, transposes.b ? Matmul(dc, a, {.a = true, .b = transposes.a})
                                             : Matmul(a, dc, {.a = !transposes.a}));
           }

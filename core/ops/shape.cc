@@ -170,7 +170,7 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
   });
   return Record("concat_columns", y, parts, {}, [begins](BackwardContext& context) {
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
-      if (!context.Needs(i)) continue;
+      if (!context.NeedsInputGrad(i)) continue;
       context.SetGrad(i, SliceColumns(context.grad_output(), begins[i], begins[i + 1]));
     }
   });
