@@ -12,7 +12,7 @@
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/layer_norm.h"
-#include "lathe/core/ops/row_sums.h"
+#include "lathe/core/ops/scatter_add.h"
 
 namespace lathe {
 namespace {
@@ -40,7 +40,7 @@ void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector
     Tensor grad = context.LeafGrad(i);
     const bool own = !grad.defined();
     if (own) grad = Tensor::Zeros(tables[i].shape(), DType::kF32, tables[i].device());
-    AddRowsOnDevice(grad, dy, ids[i], padding_rows.empty() ? -1 : padding_rows[i]);
+    ScatterAddRowsOnDevice(grad, dy, ids[i], padding_rows.empty() ? -1 : padding_rows[i]);
     if (own) context.SetGrad(i, grad);
   }
 }

@@ -9,7 +9,7 @@
 #include "lathe/core/broadcast.h"
 #include "lathe/core/kernels/shape_kernels.h"
 #include "lathe/core/ops/dispatch.h"
-#include "lathe/core/ops/row_sums.h"
+#include "lathe/core/ops/scatter_add.h"
 
 namespace lathe {
 namespace {
@@ -222,7 +222,7 @@ Tensor GatherRowsOnDevice(const Tensor& x, const Tensor& index, const Shape& sha
     Tensor dx = context.LeafGrad(0);
     const bool into_leaf = dx.defined();
     if (!into_leaf) dx = Tensor::Zeros(x_shape, dy.dtype(), dy.device());
-    AddRowsOnDevice(dx, dy, index);
+    ScatterAddRowsOnDevice(dx, dy, index);
     if (!into_leaf) context.SetGrad(0, dx);
   });
 }
