@@ -213,7 +213,7 @@ std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGrou
   shares->gather = [group, parts](std::span<float> data, const std::vector<ElementRange>& changed) {
     group->AllGatherStripes(data, parts, changed);
   };
-  shares->wait = [group] { group->Barrier(); };
+  shares->barrier = [group] { group->Barrier(); };
   shares->sum = [group](double mine) {
     group->AllReduce(std::span(&mine, 1));
     return mine;

@@ -206,7 +206,8 @@ void Optimizer::UnscaleGrads() {
 void Optimizer::AdoptShares() {
   if (!shared_update_.Adopt(StateBuffers())) return;
   for (size_t i = 0; i < ranges_.size(); ++i) {
-    const std::vector<ElementRange> own = shared_update_.Own({ranges_[i].begin, ranges_[i].end});
+    const std::vector<ElementRange> own =
+        shared_update_.OwnPartOf({ranges_[i].begin, ranges_[i].end});
     if (std::exchange(ranges_[i].own, own) != own) OnNewOwn(i);
   }
 }

@@ -26,7 +26,7 @@ class SharedUpdate {
   // false if there was nothing to do.
   bool Adopt(std::span<Tensor* const> buffers);
   // Returns which elements of `whole` this rank updates.
-  std::vector<ElementRange> Own(ElementRange whole) const;
+  std::vector<ElementRange> OwnPartOf(ElementRange whole) const;
 
   // Begins an update of the arena's values. If they lie in shared memory, waits for all ranks:
   // ranks change each other's parameters there.

@@ -71,7 +71,7 @@ StepRates StepLedger::PresentRates() const { return {.values = {}, .lrs = rates_
 
 StepRates StepLedger::QueueScaledStep() {
   // Only the device knows how many steps the schedule has made. It gets the rates for each case.
-  if (queued_advances_ + next_advances_ >= StepRates::kMost) CatchUp();
+  if (queued_advances_ + next_advances_ >= StepRates::kMaxRates) CatchUp();
   queued_advances_ += next_advances_;
   StepRates rates = {.values = {.advance = std::exchange(next_advances_, 0),
                                 .advanced = last_read_.advanced,

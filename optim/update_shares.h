@@ -25,7 +25,7 @@ struct UpdateShares {
   // ascending, without overlap and the same on all ranks.
   std::function<void(std::span<float> data, const std::vector<ElementRange>& changed)> gather;
   // Returns when all ranks have called it.
-  std::function<void()> wait;
+  std::function<void()> barrier;
   // Returns the sum of all ranks' values, with the same bits on each rank.
   std::function<double(double)> sum;
 };
