@@ -213,10 +213,35 @@ void CheckLayer(const char* op, int64_t in, DType type, Device device, const Ten
   CheckSameDevice(op, device, {weight, bias});
 }
 
+// Returns x W^T + b of each layer, one below the other: [layers * N, out]. Records nothing.
+template <typename T>
+Tensor Products(const Tensor& x, const std::vector<Tensor>& weights,
+                const std::vector<Tensor>& biases) {
+  const int64_t rows = x.dim(0), in = x.dim(1), out = weights[0].dim(0);
+  Tensor y = Tensor::Empty({std::ssize(weights) * rows, out}, x.dtype(), x.device());
+  std::vector<const T*> read;
+  std::vector<const MathType<T>*> added;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    read.push_back(WeightData<T>(weights[i]));
+    added.push_back(biases[i].defined() ? biases[i].data<MathType<T>>() : nullptr);
+  }
+  if constexpr (!std::is_same_v<T, double>) {
+    if (weights.size() > 1 && !x.device().is_cpu() &&
+        StackForward<T>(x, read, added, out, y.data<T>())) {
+      return y;
+    }
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    Gemm(x.device(), {.b = true}, rows, out, in, x.data<T>(), in, read[i], in, 0,
+         y.data<T>() + static_cast<int64_t>(i) * rows * out, out, added[i]);
+  }
+  return y;
+}
+
 Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weights,
                const std::vector<Tensor>& biases, ActivationKind activation) {
   Check(x.ndim() == 2, op, "x must have shape [N, in] but has ", x.shape());
-  const int64_t count = std::ssize(weights), out = weights[0].dim(0);
+  const int64_t out = weights[0].dim(0);
   std::vector<Tensor> inputs = {x};
   for (size_t i = 0; i < weights.size(); ++i) {
     CheckLayer(op, x.dim(1), x.dtype(), x.device(), weights[i], biases[i]);
@@ -228,23 +253,7 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
   return DispatchActivations(x, op, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;
-    const int64_t rows = x.dim(0), in = x.dim(1);
-    Tensor pre = Tensor::Empty({count * rows, out}, x.dtype(), x.device());
-    std::vector<const T*> read;
-    std::vector<const M*> added;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      read.push_back(WeightData<T>(weights[i]));
-      added.push_back(biases[i].defined() ? biases[i].data<M>() : nullptr);
-    }
-    bool done = false;
-    if constexpr (!std::is_same_v<T, double>) {
-      done =
-          count > 1 && !x.device().is_cpu() && StackForward<T>(x, read, added, out, pre.data<T>());
-    }
-    for (size_t i = 0; !done && i < weights.size(); ++i) {
-      Gemm(x.device(), {.b = true}, rows, out, in, x.data<T>(), in, read[i], in, 0,
-           pre.data<T>() + static_cast<int64_t>(i) * rows * out, out, added[i]);
-    }
+    const Tensor pre = Products<T>(x, weights, biases);
     if (activation == ActivationKind::kNone) {
       return Record(op, pre, inputs, inputs,
                     [x = x.Detach(), weights, biases](BackwardContext& context) {
@@ -278,16 +287,6 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
   });
 }
 
-// Returns x W^T + b and records nothing.
-template <typename T>
-Tensor Layer(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const int64_t rows = x.dim(0), in = x.dim(1), out = weight.dim(0);
-  Tensor y = Tensor::Empty({rows, out}, x.dtype(), x.device());
-  Gemm(x.device(), {.b = true}, rows, out, in, x.data<T>(), in, WeightData<T>(weight), in, 0,
-       y.data<T>(), out, bias.defined() ? bias.data<MathType<T>>() : nullptr);
-  return y;
-}
-
 // FeedForward on the host: y = f W2^T + b2 with f = act(pre), pre = x W1^T + b1. The backward pass
 // computes f again from pre:
 //   df = dy W2;  dW2 += dy^T f;  db2 += column sums of dy;  dpre = df act'(pre);
@@ -300,11 +299,11 @@ Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1
   const auto fresh = [](const Tensor& like) { return Tensor::Empty(like.shape(), like.dtype()); };
   enum Input { kX, kW1, kB1, kW2, kB2 };
   const std::vector<Tensor> inputs = {x, w1, b1, w2, b2};
-  const Tensor pre = Layer<T>(x, w1, b1);
+  const Tensor pre = Products<T>(x, {w1}, {b1});
   // Only a backward pass reads `pre` again. Without one the activation may overwrite it.
   Tensor f = GradEnabled() && !plain ? fresh(pre) : pre;
   if (!plain) kernels.forward(f.data<T>(), pre.data<T>(), pre.numel(), activation);
-  const Tensor y = Layer<T>(f, w2, b2);
+  const Tensor y = Products<T>(f, {w2}, {b2});
   return Record(
       "feed_forward", y, inputs, inputs, [=, &kernels, x = x.Detach()](BackwardContext& context) {
         const Tensor& dy = context.grad_output();
