@@ -143,10 +143,10 @@ Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x
   });
 }
 
-bool BackwardContext::Needs(size_t i) const { return NeedsGrad(node_.inputs.at(i)); }
+bool BackwardContext::NeedsInputGrad(size_t i) const { return NeedsGrad(node_.inputs.at(i)); }
 
 void BackwardContext::SetGrad(size_t i, Tensor grad) {
-  if (!Needs(i)) return;
+  if (!NeedsInputGrad(i)) return;
   const Tensor& input = node_.inputs[i];
   Check(grad.dtype() == input.dtype(), node_.op, "gradient of input ", i, " has ",
         ToString(grad.dtype()), " but the input has ", ToString(input.dtype()));
@@ -162,14 +162,14 @@ Tensor BackwardContext::LeafGrad(size_t i) {
 
 Tensor BackwardContext::LeafGrad(size_t i, bool* overwrite) {
   *overwrite = false;
-  if (!Needs(i)) return {};
+  if (!NeedsInputGrad(i)) return {};
   LeafGradient& gradient = node_.inputs[i].impl()->mutable_gradient();
   *overwrite = gradient.buffer != nullptr && std::exchange(gradient.is_stale, false);
   return LeafGrad(i);
 }
 
 Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
-  if (!Needs(i) || !node_.inputs[i].is_leaf()) return {};
+  if (!NeedsInputGrad(i) || !node_.inputs[i].is_leaf()) return {};
   LeafGradient& gradient = node_.inputs[i].impl()->mutable_gradient();
   ClearStaleGrad(gradient);
   std::optional<std::vector<int32_t>> written = std::move(gradient.rows);
@@ -239,9 +239,9 @@ std::vector<std::shared_ptr<Node>> NodesBelow(const Tensor& output, int64_t firs
     std::shared_ptr<Node> node = std::move(to_visit.back());
     to_visit.pop_back();
     Check(!node->freed, "backward", "the graph of [", node->op,
-          "] was already walked and freed; run the forward pass again");
-    Check(node->sequence >= first_sequence, "checkpoint", "the function uses what [", node->op,
-          "] computed outside of it; pass that as x or detach it");
+          "] was freed by an earlier backward pass; run the forward pass again");
+    Check(node->sequence >= first_sequence, "checkpoint", "the function uses a tensor that [",
+          node->op, "] computed outside of it; pass that tensor as x or detach it");
     for (const Tensor& input : node->inputs) {
       if (!NeedsGrad(input)) continue;
       if (input.is_leaf()) {

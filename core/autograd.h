@@ -28,7 +28,7 @@ class BackwardContext {
   // d loss / d output, with the output's shape and dtype.
   const Tensor& grad_output() const { return grad_output_; }
   // Returns true if the gradient of input i is wanted. Other gradients need not be computed.
-  bool Needs(size_t i) const;
+  bool NeedsInputGrad(size_t i) const;
   // Sets the gradient of input i. If the input was broadcast, sums the gradient to the input's
   // shape.
   void SetGrad(size_t i, Tensor grad);

@@ -203,7 +203,8 @@ TEST(Checkpoint, MayNotUseWhatWasComputedOutside) {
     Backward(y);
     ADD_FAILURE();
   } catch (const Error& e) {
-    EXPECT_NE(e.message().find("[checkpoint] the function uses what [mul] computed outside of it"),
+    EXPECT_NE(e.message().find(
+                  "[checkpoint] the function uses a tensor that [mul] computed outside of it"),
               std::string::npos)
         << e.message();
   }
@@ -252,7 +253,7 @@ TEST(Autograd, OnlyNeededGradientsAreComputed) {
   const auto op = [&](const Tensor& a, const Tensor& b) {
     return Record("op", Tensor::Full({1}, 0), {a, b}, {}, [&](BackwardContext& context) {
       called = true;
-      needs_frozen = context.Needs(1);
+      needs_frozen = context.NeedsInputGrad(1);
       context.SetGrad(0, context.grad_output());
       context.SetGrad(1, context.grad_output());  // ignored
     });

@@ -43,8 +43,8 @@ WalkDims MergedDims(const Shape& shape, const Shape& a_strides, const Shape& b_s
       dims.b_strides[outer] = b_strides[d];
       continue;
     }
-    Check(dims.count < kMaxWalkDims, "broadcast", "more than ", kMaxWalkDims,
-          " dimensions that are repeated by turns in shape ", shape);
+    Check(dims.count < kMaxWalkDims, "broadcast", "shape ", shape, " needs more than ",
+          kMaxWalkDims, " dimensions after merging");
     dims.sizes[dims.count] = shape[d];
     dims.a_strides[dims.count] = a_strides[d];
     dims.b_strides[dims.count] = b_strides[d];

@@ -17,7 +17,7 @@ DeviceBackend*& TheBackend() {
 LeafMemoryScope::LeafMemoryScope(const TensorImpl& leaf) {
   if (leaf.device.is_cpu()) return;
   DeviceBackend& backend = BackendOf(leaf.device);
-  scope_.emplace(backend, leaf.storage == nullptr ? nullptr : backend.MemoryOf(*leaf.storage));
+  scope_.emplace(backend, leaf.storage == nullptr ? nullptr : backend.MemoryPoolOf(*leaf.storage));
 }
 
 DeviceBackend* FindDeviceBackend() { return TheBackend(); }
@@ -49,14 +49,14 @@ Device ChooseDevice(const std::string& wish, int index) {
 DeviceBackend& BackendOf(Device device) {
   DeviceBackend* backend = FindDeviceBackend();
   if (backend == nullptr) {
-    throw InvalidArgument(
-        absl::StrCat("[device] no ", ToString(device), ": this program was built without CUDA"),
-        "build it where CUDA is installed, or use the CPU");
+    throw InvalidArgument(absl::StrCat("[device] there is no ", ToString(device),
+                                       ": this program was built without CUDA"),
+                          "build it where CUDA is installed, or use the CPU");
   }
   const int count = backend->Count();
   if (device.index >= 0 && device.index < count) return *backend;
   throw InvalidArgument(
-      absl::StrCat("[device] no ", ToString(device), ": ",
+      absl::StrCat("[device] there is no ", ToString(device), ": ",
                    count == 0 ? backend->WhyNone() : absl::StrCat("there are ", count, " devices")),
       count == 0 ? "use the CPU" : absl::StrCat("use cuda:0 to cuda:", count - 1));
 }

@@ -18,9 +18,9 @@
 namespace lathe {
 
 // A part of a device's memory, for tensors of one purpose. It stays while one of them lives.
-class DeviceMemory {
+class DeviceMemoryPool {
  public:
-  virtual ~DeviceMemory() = default;
+  virtual ~DeviceMemoryPool() = default;
   // Gives free memory back to the device. To be called only when no recorded work uses it any more.
   virtual void Trim() = 0;
 };
@@ -39,7 +39,7 @@ class DeviceBackend {
   virtual ~DeviceBackend() = default;
 
   // The build's CUDA version and GPUs: "CUDA 13.0, kernels for sm_90".
-  virtual std::string Build() = 0;
+  virtual std::string DescribeBuild() = 0;
   // The number of devices that this process can use. Never throws.
   virtual int Count() = 0;
   // Why there is none, in one line: "no NVIDIA driver is installed".
@@ -64,12 +64,12 @@ class DeviceBackend {
   // The queue (a cudaStream_t), for libraries that queue work themselves.
   virtual void* WorkQueue() = 0;
 
-  virtual std::shared_ptr<DeviceMemory> NewMemory() = 0;
+  virtual std::shared_ptr<DeviceMemoryPool> NewMemory() = 0;
   // From now on this thread's tensors take their memory from `memory`; null: from the shared pool.
   // Returns the previous setting.
-  virtual std::shared_ptr<DeviceMemory> UseMemory(std::shared_ptr<DeviceMemory> memory) = 0;
+  virtual std::shared_ptr<DeviceMemoryPool> UseMemory(std::shared_ptr<DeviceMemoryPool> memory) = 0;
   // Returns the memory that `storage`, of this backend, was taken from; null for the shared pool.
-  virtual std::shared_ptr<DeviceMemory> MemoryOf(const Storage& storage) const = 0;
+  virtual std::shared_ptr<DeviceMemoryPool> MemoryPoolOf(const Storage& storage) const = 0;
   // Records the work that `work` queues. `work` must do nothing else: copies from or to the host
   // throw. Exceptions from `work` are passed on. Memory that `work` takes and gives back is used
   // again by each launch. So `work` must run under a DeviceMemoryScope: taking memory from the
@@ -80,7 +80,7 @@ class DeviceBackend {
 // While one exists, this thread's tensors on the device take their memory from `memory`.
 class DeviceMemoryScope {
  public:
-  DeviceMemoryScope(DeviceBackend& backend, std::shared_ptr<DeviceMemory> memory)
+  DeviceMemoryScope(DeviceBackend& backend, std::shared_ptr<DeviceMemoryPool> memory)
       : backend_(backend), before_(backend.UseMemory(std::move(memory))) {}
   ~DeviceMemoryScope() { backend_.UseMemory(std::move(before_)); }
   DeviceMemoryScope(const DeviceMemoryScope&) = delete;
@@ -88,7 +88,7 @@ class DeviceMemoryScope {
 
  private:
   DeviceBackend& backend_;
-  std::shared_ptr<DeviceMemory> before_;
+  std::shared_ptr<DeviceMemoryPool> before_;
 };
 
 // While one exists, this thread's tensors take memory from where `leaf` has its own. It is for

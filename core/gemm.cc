@@ -265,7 +265,7 @@ bool HasFastBFloat16() {
 std::string SlowPrecisionNote(const std::string& precision, Device device) {
   if (precision != "bf16" || !device.is_cpu() || HasFastBFloat16()) return "";
   const bool packed = cpu::Kernels<cpu::PackedProductKernels>().bf16 != nullptr;
-  return std::string("this processor has no bfloat16 products: mixed precision bf16 is ") +
+  return std::string("this processor has no bfloat16 products, so mixed precision bf16 is ") +
          (packed ? "no faster than float32" : "slow");
 }
 

@@ -60,7 +60,7 @@ void Gemm(Device device, Transposes transposes, int64_t M, int64_t N, int64_t K,
                                                  .type = DTypeOf<T>::value,
                                                  .c_type = DTypeOf<C>::value});
   }
-  throw InvalidArgument("[gemm] the CPU has no float16, other devices no float64");
+  throw InvalidArgument("[gemm] the CPU can't multiply float16, and a GPU can't multiply float64");
 }
 
 // Returns false if this processor has no instructions for bfloat16 products. They then go through

@@ -25,7 +25,7 @@ constexpr int64_t kAlignment = 64;
 
 Error OutOfMemory(int64_t size) {
   return Error(absl::StatusCode::kResourceExhausted,
-               absl::StrCat("[tensor] out of memory: ", size, " bytes asked for"),
+               absl::StrCat("[tensor] out of memory: a tensor needs ", size, " bytes"),
                "use a smaller batch or shorter sequences");
 }
 
@@ -180,7 +180,7 @@ class HostStorage : public Storage {
     madvise(static_cast<char*>(data_) + begin, static_cast<size_t>(end - begin), MADV_NOHUGEPAGE);
   }
   int64_t whole_pages() const override { return HostPool::HasPages(size_) ? size_ : 0; }
-  void Share(void* pages, int64_t bytes, Sharing sharing) override {
+  void MapShared(void* pages, int64_t bytes, Sharing sharing) override {
     if (!TakePages(pages, bytes)) throw OutOfMemory(bytes);
     sharing_ = sharing;
   }

@@ -58,7 +58,7 @@ TEST(HostMemoryDeathTest, TheirLackIsAnError) {
     }
     std::_Exit(5);
   };
-  EXPECT_EXIT(run(), testing::ExitedWithCode(3), "out of memory: 94371840 bytes asked for");
+  EXPECT_EXIT(run(), testing::ExitedWithCode(3), "out of memory: a tensor needs 94371840 bytes");
 }
 
 }  // namespace

@@ -31,12 +31,12 @@ namespace {
 // Throws for negative sizes and for so many elements that a size in bytes could overflow.
 void CheckShape(const Shape& shape) {
   constexpr int64_t kMostElements = int64_t{1} << 56;  // far more than any memory
-  for (int64_t d : shape) Check(d >= 0, "tensor", "negative size in shape ", shape);
+  for (int64_t d : shape) Check(d >= 0, "tensor", "shape ", shape, " has a negative size");
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
   int64_t n = 1;
   for (int64_t d : shape) {
     Check(!__builtin_mul_overflow(n, d, &n) && n <= kMostElements, "tensor", "shape ", shape,
-          " has too many elements for any memory");
+          " has more elements than any memory can hold");
   }
 }
 
@@ -72,40 +72,40 @@ Tensor Tensor::Full(Shape shape, double value, DType dtype, Device device) {
 template <typename T>
 Tensor Tensor::FromVector(const std::vector<T>& values, Shape shape) {
   Tensor t = Empty(std::move(shape), DTypeOf<T>::value);
-  Check(t.numel() == static_cast<int64_t>(values.size()), "tensor", values.size(),
-        " values for shape ", t.shape());
+  Check(t.numel() == static_cast<int64_t>(values.size()), "tensor", "expected ", t.numel(),
+        " values for shape ", t.shape(), " but got ", values.size());
   std::copy(values.begin(), values.end(), t.data<T>());
   return t;
 }
 
 int64_t Tensor::dim(int i) const {
   const int n = ndim();
-  Check(i >= -n && i < n, "tensor", "no dimension ", i, " in shape ", shape());
+  Check(i >= -n && i < n, "tensor", "shape ", shape(), " has no dimension ", i);
   return shape()[i < 0 ? i + n : i];
 }
 
 void* Tensor::raw_data() const {
-  Check(defined(), "tensor", "undefined tensor used");
-  Check(impl_->storage != nullptr, "tensor", "tensor of shape ", impl_->shape,
+  Check(defined(), "tensor", "the tensor is undefined");
+  Check(impl_->storage != nullptr, "tensor", "the tensor of shape ", impl_->shape,
         " has no values yet; initialise or load the module first");
   return static_cast<char*>(impl_->storage->data()) + impl_->offset * SizeOf(impl_->dtype);
 }
 
 void Tensor::CheckDType(DType wanted) const {
-  Check(defined(), "tensor", "undefined tensor used");
-  Check(wanted == impl_->dtype, "tensor", "expected ", lathe::ToString(wanted), " but has ",
+  Check(defined(), "tensor", "the tensor is undefined");
+  Check(wanted == impl_->dtype, "tensor", "expected ", lathe::ToString(wanted), " but got ",
         lathe::ToString(impl_->dtype));
 }
 
 void Tensor::CheckOnHost() const {
-  Check(defined(), "tensor", "undefined tensor used");
+  Check(defined(), "tensor", "the tensor is undefined");
   Check(impl_->device.is_cpu(), "tensor", "the host can't read a tensor on ",
         lathe::ToString(impl_->device), "; copy it with To(Device{}) or ToVector()");
 }
 
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
-  Check(defined(), "tensor", "undefined tensor used");
+  Check(defined(), "tensor", "the tensor is undefined");
   if (!device().is_cpu()) return To(Device{}).ToVector<T>();
   const std::span<T> span = values<T>();
   return std::vector<T>(span.begin(), span.end());
@@ -124,7 +124,7 @@ LATHE_INSTANTIATE(uint8_t)
 #undef LATHE_INSTANTIATE
 
 double Tensor::Item() const {
-  Check(defined(), "tensor", "undefined tensor used");
+  Check(defined(), "tensor", "the tensor is undefined");
   Check(numel() == 1, "tensor", "Item() needs one element but the shape is ", shape());
   if (!device().is_cpu()) return To(Device{}).Item();
   return DispatchAll(dtype(), [&](auto tag) {
@@ -134,7 +134,7 @@ double Tensor::Item() const {
 
 Tensor Tensor::Slice(int64_t begin, int64_t end) const {
   Check(ndim() >= 1 && 0 <= begin && begin <= end && end <= dim(0), "slice", "rows ", begin, " to ",
-        end, " of shape ", shape());
+        end, " don't exist in shape ", shape());
   auto view = std::make_shared<TensorImpl>();
   view->storage = impl_->storage;
   view->shape = shape();
@@ -228,8 +228,8 @@ void Tensor::CopyAcrossDevices(const Tensor& other) {
   } else if (other.device().is_cpu()) {
     BackendOf(device()).CopyToDevice(raw_data(), other.raw_data(), bytes());
   } else {
-    Check(device() == other.device(), "copy", "from ", lathe::ToString(other.device()), " to ",
-          lathe::ToString(device()), ": a process uses one device");
+    Check(device() == other.device(), "copy", "can't copy from ", lathe::ToString(other.device()),
+          " to ", lathe::ToString(device()), ": a process uses only one device");
     BackendOf(device()).CopyOnDevice(raw_data(), other.raw_data(), bytes());
   }
 }
@@ -309,7 +309,7 @@ void Multiply(const Tensor& grad, float scale, const std::shared_ptr<TensorImpl>
 void CheckIsWhole(const LeafGradient& gradient) {
   if (gradient.partial_hint == nullptr) return;
   throw Error(absl::StatusCode::kFailedPrecondition,
-              "[grad] this process has only its part of the gradient", gradient.partial_hint);
+              "[grad] this process holds only its part of the gradient", gradient.partial_hint);
 }
 
 }  // namespace
@@ -356,8 +356,8 @@ void Tensor::SetGrad(const Tensor& grad) {
 }
 
 Tensor& Tensor::SetRequiresGrad(bool value) {
-  Check(!value || IsFloating(dtype()), "autograd", "only floating tensors have gradients, not ",
-        lathe::ToString(dtype()));
+  Check(!value || IsFloating(dtype()), "autograd",
+        "only floating-point tensors can have gradients, not ", lathe::ToString(dtype()));
   impl_->requires_grad = value;
   return *this;
 }

@@ -58,7 +58,7 @@ class Storage {
   enum class Sharing : uint8_t { kNone, kReadByOthers, kInCommon };
   // Replaces the first `bytes` bytes by `pages`, which other processes map too. `pages` comes from
   // mmap, consists of whole pages, at most whole_pages() bytes, and has the same contents.
-  virtual void Share(void* /*pages*/, int64_t /*bytes*/, Sharing /*sharing*/) {}
+  virtual void MapShared(void* /*pages*/, int64_t /*bytes*/, Sharing /*sharing*/) {}
   // Makes the contents private to this process again, if they are shared.
   virtual void Unshare() {}
   Sharing sharing() const { return sharing_; }

@@ -208,12 +208,12 @@ std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGrou
   for (const ElementRange& part : parts) {
     const ElementRange own = Stripe(part, group->rank(), group->size());
     shares->own.push_back(own);
-    for (const ElementRange& other : Without(part, {own})) shares->others.push_back(other);
+    for (const ElementRange& other : Difference(part, {own})) shares->others.push_back(other);
   }
   shares->gather = [group, parts](std::span<float> data, const std::vector<ElementRange>& changed) {
     group->AllGatherStripes(data, parts, changed);
   };
-  shares->wait = [group] { group->Barrier(); };
+  shares->barrier = [group] { group->Barrier(); };
   shares->sum = [group](double mine) {
     group->AllReduce(std::span(&mine, 1));
     return mine;

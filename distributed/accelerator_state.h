@@ -111,7 +111,7 @@ struct Accelerator::State {
       if (!covered && p.tensor.requires_grad()) rest.push_back(p);
     }
     if (rest.empty()) return;
-    arenas.push_back(ParameterArena::Of(rest));
+    arenas.push_back(ParameterArena::FindOrCreate(rest));
     renew_reducer = true;
   }
 

@@ -48,7 +48,7 @@ TEST_P(Processes, GradientsAreNotShownInParts) {
           ADD_FAILURE() << "a part of the gradient was given for all";
         } catch (const Error& e) {
           EXPECT_EQ(e.code(), absl::StatusCode::kFailedPrecondition);
-          EXPECT_EQ(e.message(), "[grad] this process has only its part of the gradient");
+          EXPECT_EQ(e.message(), "[grad] this process holds only its part of the gradient");
           EXPECT_NE(e.hint().find("AcceleratorOptions::shard_optimizer"), std::string::npos);
         }
       }

@@ -268,7 +268,7 @@ TEST(ShareParameters, AnOptimizerThatIsNotPrepared) {
     } catch (const Error& e) {
       EXPECT_EQ(e.message(),
                 "[optimizer] the parameters lie in memory that several processes share, and each "
-                "would update them");
+                "of them would update all parameters");
       EXPECT_NE(e.hint().find("AcceleratorOptions::share_parameters"), std::string::npos);
     }
     EXPECT_EQ(model.weight.data<float>()[0], 0);

@@ -32,8 +32,9 @@ Tensor CommonBuffer(const std::vector<ParameterArena::Entry>& entries, int64_t s
 
 }  // namespace
 
-std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>& parameters) {
-  Check(!parameters.empty(), "arena", "no parameters");
+std::shared_ptr<ParameterArena> ParameterArena::FindOrCreate(
+    const std::vector<Parameter>& parameters) {
+  Check(!parameters.empty(), "arena", "expected at least one parameter but got none");
   auto arena = std::make_shared<ParameterArena>();
   int64_t size = 0;
   for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
@@ -57,7 +58,7 @@ std::shared_ptr<ParameterArena> ParameterArena::Of(const std::vector<Parameter>&
     const Tensor& parameter = entry.parameter.tensor;
     TensorImpl& impl = *parameter.impl();
     Check(impl.device == device, "arena", "parameter ", entry.parameter.name, " is on ",
-          ToString(impl.device), " but the last one on ", ToString(device));
+          ToString(impl.device), " but the last parameter is on ", ToString(device));
     const int64_t n = NumElements(impl.shape);
     if (impl.storage != nullptr) {
       arena->values_.Slice(entry.offset, entry.offset + n).CopyFrom(parameter.Reshape({n}));
@@ -124,7 +125,7 @@ Tensor ParameterArena::GradView(const Entry& entry) const {
   return grads_.Slice(entry.offset, entry.offset + p.numel()).Reshape(p.shape());
 }
 
-void ParameterArena::Follow() {
+void ParameterArena::FollowMovedParameters() {
   // This checks the storage, not the device: parameters may have moved away and back.
   if (entries_[0].parameter.tensor.impl()->storage == values_.impl()->storage) return;
   const Tensor moved =
@@ -135,7 +136,7 @@ void ParameterArena::Follow() {
 }
 
 void ParameterArena::Reattach() {
-  Follow();
+  FollowMovedParameters();
   const bool fresh = !grads_.defined();
   if (fresh) {
     const AskedBy asked_by = AskedBy::State("gradients");
@@ -148,9 +149,9 @@ void ParameterArena::Reattach() {
     const TensorImpl& impl = *p.impl();
     if (impl.storage != values_.impl()->storage || impl.offset != entry.offset) {
       throw InvalidArgument("[arena] the values of parameter " + entry.parameter.name +
-                                " have moved to another arena since the optimizer was made",
-                            "make optimizers after Initialize and LoadWeights, and give each "
-                            "parameter to one of them");
+                                " have moved to another arena since the optimizer was created",
+                            "create optimizers after Initialize and LoadWeights, and give each "
+                            "parameter to only one of them");
     }
     const TensorImpl* const buffer = impl.gradient().buffer.get();
     if (buffer != nullptr && buffer->storage == storage && buffer->offset == entry.offset) continue;

@@ -25,11 +25,11 @@ class ParameterArena {
   // Puts all the parameters (float32) into one arena. Values that exist are moved there; the other
   // parameters get undefined values. If the parameters, and no others, lie in one arena already,
   // nothing moves and the buffers of that arena are shared.
-  static std::shared_ptr<ParameterArena> Of(const std::vector<Parameter>& parameters);
+  static std::shared_ptr<ParameterArena> FindOrCreate(const std::vector<Parameter>& parameters);
 
   const std::vector<Entry>& entries() const { return entries_; }
   const Tensor& values() {  // [n] float32
-    Follow();
+    FollowMovedParameters();
     return values_;
   }
   // [n] float32; allocated and zeroed on first use. Throws as Tensor::grad() does.
@@ -49,7 +49,7 @@ class ParameterArena {
 
  private:
   // Adopts the new buffer if all parameters have moved to another device together (Module::To).
-  void Follow();
+  void FollowMovedParameters();
   // Brings gradients that were set or removed (Tensor::SetGrad) back into the arena. Throws if the
   // values of a parameter have moved elsewhere.
   void Reattach();

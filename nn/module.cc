@@ -45,7 +45,7 @@ int64_t Module::NumParameters() const {
 
 void Module::Initialize(uint64_t seed) {
   std::vector<Parameter> parameters = Parameters();
-  ParameterArena::Of(parameters);
+  ParameterArena::FindOrCreate(parameters);
   for (Parameter& p : parameters) Fill(p.tensor, p.init, seed, p.name);
 }
 

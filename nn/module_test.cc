@@ -107,7 +107,7 @@ TEST(Module, InitializeIsAFunctionOfSeedAndPath) {
 TEST(Arena, ParametersAreViewsInReverseOrder) {
   Network network;
   const std::vector<Parameter> parameters = network.Parameters();
-  const auto arena = ParameterArena::Of(parameters);
+  const auto arena = ParameterArena::FindOrCreate(parameters);
   ASSERT_EQ(arena->entries().size(), 4u);
   EXPECT_EQ(arena->entries()[0].parameter.name, "second.bias");
   EXPECT_EQ(arena->entries()[3].parameter.name, "first.weight");
@@ -125,7 +125,7 @@ TEST(Arena, KeepsValuesAndGradientsOfAllocatedParameters) {
   Network network;
   network.Initialize(7);
   const Floats before = network.second->weight.ToVector<float>();
-  const auto part = ParameterArena::Of(network.second->Parameters());
+  const auto part = ParameterArena::FindOrCreate(network.second->Parameters());
   EXPECT_EQ(network.second->weight.ToVector<float>(), before);
   network.second->bias.SetGrad(Tensor::Full({2}, 4));
   EXPECT_EQ(part->grads().data<float>()[part->entries()[0].offset], 4);
@@ -141,7 +141,7 @@ TEST(Arena, ZeroedGradientsAreZeroForEverybody) {
   const auto pass = [&](nn::Linear& layer) { Backward(Sum(layer.Forward(x))); };
   nn::Linear layer(3, 2, Init::Normal(0.02));
   layer.Initialize(7);
-  const auto arena = ParameterArena::Of(layer.Parameters());
+  const auto arena = ParameterArena::FindOrCreate(layer.Parameters());
   arena->grads();
   const Floats once = {5, 7, 9, 5, 7, 9}, twice = {10, 14, 18, 10, 14, 18};
   pass(layer);
@@ -164,7 +164,7 @@ TEST(Arena, ZeroedGradientsAreZeroForEverybody) {
 TEST(Arena, RowsWithoutGradientAreKnown) {
   nn::Embedding table(10, 2, 0.02);
   table.Initialize(7);
-  const auto arena = ParameterArena::Of(table.Parameters());
+  const auto arena = ParameterArena::FindOrCreate(table.Parameters());
   const auto rows = [&] { return table.weight.impl()->gradient().rows; };
   const auto pass = [&](const std::vector<int32_t>& ids) {
     Backward(Sum(EmbeddingSum({Tensor::FromVector(ids)}, {table.weight})));
@@ -206,21 +206,21 @@ TEST(Arena, RowsWithoutGradientAreKnown) {
 TEST(Arena, TwiceSharesTheBuffers) {
   Network network;
   network.Initialize(7);
-  const auto a = ParameterArena::Of(network.Parameters());
+  const auto a = ParameterArena::FindOrCreate(network.Parameters());
   a->grads();
-  const auto b = ParameterArena::Of(network.Parameters());
+  const auto b = ParameterArena::FindOrCreate(network.Parameters());
   EXPECT_EQ(a->values().raw_data(), b->values().raw_data());
   EXPECT_EQ(a->grads().raw_data(), b->grads().raw_data());
   EXPECT_EQ(network.first->bias.grad().raw_data(),
             a->grads().data<float>() + a->entries()[2].offset);
-  EXPECT_NE(ParameterArena::Of(network.first->Parameters())->values().raw_data(),
+  EXPECT_NE(ParameterArena::FindOrCreate(network.first->Parameters())->values().raw_data(),
             a->values().raw_data());
 }
 
 TEST(Arena, Errors) {
-  EXPECT_THROW(ParameterArena::Of({}), Error);
+  EXPECT_THROW(ParameterArena::FindOrCreate({}), Error);
   const Parameter parameter{"x", Tensor::Zeros({2}, DType::kF64), Init::Zeros()};
-  EXPECT_THROW(ParameterArena::Of({parameter}), Error);
+  EXPECT_THROW(ParameterArena::FindOrCreate({parameter}), Error);
 }
 
 struct Moments {

@@ -214,12 +214,12 @@ void AdamW::UpdateParameters() {
 // shared copy has them already.
 void AdamW::NarrowOthers(const Range& range) {
   const TensorImpl& parameter = *range.parameter.impl();
-  const UpdateShares* const shares = shared_update_.adopted();
-  if (shares == nullptr || parameter.low_precision->storage->is_shared()) return;
+  const UpdateShares* const shards = shared_update_.adopted();
+  if (shards == nullptr || parameter.low_precision->storage->is_shared()) return;
   BFloat16* const narrow = Tensor(parameter.low_precision).data<BFloat16>();
   const float* const values = arena_->values().data<float>();
   const ElementRange all = {range.begin, range.begin + range.parameter.numel()};
-  for (const ElementRange& other : Within(all, shares->others)) {
+  for (const ElementRange& other : Intersection(all, shards->others)) {
     Narrow(narrow + (other.begin - all.begin), values + other.begin, other.size());
   }
 }

@@ -60,9 +60,9 @@ DeviceUpdater::DeviceUpdater(Device device, int num_groups)
     : device_(device),
       backend_(BackendOf(device)),
       graphs_(backend_),
-      values_(Tensor::Empty(
-          {static_cast<int64_t>(sizeof(Values) + sizeof(double) * num_groups * StepRates::kMost)},
-          DType::kU8, device)),
+      values_(Tensor::Empty({static_cast<int64_t>(sizeof(Values) + sizeof(double) * num_groups *
+                                                                       StepRates::kMaxRates)},
+                            DType::kU8, device)),
       norm_(Tensor::Empty({}, DType::kF32, device)),
       factor_(Tensor::Empty({}, DType::kF32, device)),
       scaled_factor_(Tensor::Empty({}, DType::kF32, device)),

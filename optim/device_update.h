@@ -30,7 +30,7 @@ struct DeviceMethod {
 
 // The rates of the coming step.
 struct StepRates {
-  static constexpr int64_t kMost = 64;  // the most that values.num_rates may be
+  static constexpr int64_t kMaxRates = 64;  // the maximum of values.num_rates
   RateValues values;
   std::vector<double> lrs;  // [groups, values.num_rates]
 };

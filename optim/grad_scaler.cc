@@ -59,35 +59,35 @@ void GradScaler::Update(bool found_inf) {
 
 void GradScaler::BeginPass() {
   Check(!unscaled_, "grad_scaler",
-        "gradients were divided by the scale already, by clipping or GradNorm; call Step or "
+        "clipping or GradNorm has already divided the gradients by the scale; call Step or "
         "ZeroGrad before the next Backward");
   ++num_passes_;
   unread_ = true;
 }
 
-void GradScaler::ScaleSeed(Tensor seed) {
-  if (!seed.device().is_cpu()) {
-    ScalerState* const state = StateOn(seed.device());
+void GradScaler::ScaleSeed(Tensor gradient) {
+  if (!gradient.device().is_cpu()) {
+    ScalerState* const state = StateOn(gradient.device());
     const ScalerRule rule = {.growth_factor = static_cast<float>(options_.growth_factor),
                              .backoff_factor = static_cast<float>(options_.backoff_factor),
                              .growth_interval = options_.growth_interval};
     DeviceKernels<DeviceOptimizerKernels>().begin_pass(state, rule);
-    DeviceKernels<TensorKernels>().scale_by(seed.raw_data(), seed.dtype(), &state->scale,
-                                            seed.numel());
+    DeviceKernels<TensorKernels>().scale_by(gradient.raw_data(), gradient.dtype(), &state->scale,
+                                            gradient.numel());
     return;
   }
   LeaveDevice();
   if (std::exchange(stepped_, false)) Update(step_was_skipped_);
-  const Tensor wide = seed.To(DType::kF64);
+  const Tensor wide = gradient.To(DType::kF64);
   for (double& value : wide.values<double>()) value *= scale_;
-  if (wide.impl() != seed.impl()) seed.CopyFrom(wide);
+  if (wide.impl() != gradient.impl()) gradient.CopyFrom(wide);
 }
 
 void GradScaler::Backward(const Tensor& loss, double factor) {
   BeginPass();
-  const Tensor seed = Tensor::Full(loss.shape(), factor, loss.dtype(), loss.device());
-  ScaleSeed(seed);
-  lathe::Backward(loss, seed);
+  const Tensor gradient = Tensor::Full(loss.shape(), factor, loss.dtype(), loss.device());
+  ScaleSeed(gradient);
+  lathe::Backward(loss, gradient);
 }
 
 void GradScaler::StepIsDue(bool found_inf) {

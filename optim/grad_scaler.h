@@ -48,7 +48,7 @@ class GradScaler {
   // loss's gradient from which the pass starts. A rank without a loss of its own makes both calls,
   // too. On a device ScaleSeed only queues work once PrepareFor was called, so it may be recorded.
   void BeginPass();
-  void ScaleSeed(Tensor seed);
+  void ScaleSeed(Tensor gradient);
   void PrepareFor(Device device);
 
   // True if the last step of an optimizer that uses this scaler was skipped; the number of skipped

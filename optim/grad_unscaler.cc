@@ -14,12 +14,12 @@ void GradUnscaler::DivideOnHost(ParameterArena& arena) {
   }
 }
 
-void GradUnscaler::Divided() {
+void GradUnscaler::RecordDivision() {
   divided_pass_ = scaler_->num_passes_;
   scaler_->unscaled_ = true;
 }
 
-void GradUnscaler::Zeroed() {
+void GradUnscaler::RecordZeroedGradients() {
   if (scaler_ != nullptr) scaler_->unscaled_ = false;
 }
 

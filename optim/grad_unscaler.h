@@ -22,7 +22,7 @@ class GradUnscaler {
   // Divides the gradients, which lie on the host, and notes whether one is not finite.
   void DivideOnHost(ParameterArena& arena);
   // Records that the gradients are divided, or that their division is queued.
-  void Divided();
+  void RecordDivision();
   // Returns true if DivideOnHost has last found a gradient that is not finite.
   bool found_inf() const { return found_inf_; }
 
@@ -32,7 +32,7 @@ class GradUnscaler {
   // Records a step that was queued on a device, with an outcome that is not known yet.
   void StepIsQueued() { scaler_->StepIsQueued(); }
   // The gradients are zeroed, so that none is divided any more.
-  void Zeroed();
+  void RecordZeroedGradients();
   // Returns the scaler's state on `device`, to which it moves; null without a scaler.
   ScalerState* StateOn(Device device);
 

@@ -38,10 +38,10 @@ std::vector<double> RatesOf(const std::vector<ParameterGroup>& groups, double de
   return rates;
 }
 
-// Throws if this rank has only a part of the gradients and the optimizer doesn't share out its
+// Throws if this rank has only a part of the gradients and the optimizer doesn't shard its
 // update.
 void CheckHasGrads(Optimizer& optimizer) {
-  if (optimizer.shares() == nullptr && optimizer.arena().has_partial_grads()) {
+  if (optimizer.shards() == nullptr && optimizer.arena().has_partial_grads()) {
     optimizer.arena().grads();  // throws
   }
 }
@@ -74,7 +74,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
             "optimizer", "parameter ", parameter.name, " is given twice");
     }
   }
-  Check(!group_of.empty(), "optimizer", "no parameters");
+  Check(!group_of.empty(), "optimizer", "expected at least one parameter but got none");
   for (const ParameterGroup& group : groups) {
     for (const Parameter& parameter : group.parameters) {
       if (parameter.tensor.allocated()) continue;
@@ -82,7 +82,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
                             "initialise or load the model first");
     }
   }
-  arena_ = ParameterArena::Of(InArenaOrder(groups));
+  arena_ = ParameterArena::FindOrCreate(InArenaOrder(groups));
   // Allocates the gradients now. Otherwise the first backward pass would make one buffer for each.
   arena_->GradsToRead();
 
@@ -128,7 +128,7 @@ void Optimizer::MakeStep() {
   AdoptShares();
   const Device device = arena_->values().device();
   Check(shared_update_.adopted() == nullptr || device.is_cpu(), "optimizer",
-        "updates are shared out among processes on the CPU only");
+        "processes can divide an optimizer's updates on the CPU only");
   CheckOneUpdates();
   const bool scaled = grad_scaler() != nullptr;
   const bool decided_there = scaled && !device.is_cpu();
@@ -161,38 +161,40 @@ void Optimizer::CheckOneUpdates() const {
   if (shared_update_.adopted() == nullptr) {
     throw Error(
         absl::StatusCode::kFailedPrecondition,
-        "[optimizer] the parameters lie in memory that several processes share, and each would "
-        "update them",
-        "Prepare this optimizer, too, or set AcceleratorOptions::share_parameters to false");
+        "[optimizer] the parameters lie in memory that several processes share, and each of them "
+        "would update all parameters",
+        "give this optimizer to Accelerator::Prepare, too, or set "
+        "AcceleratorOptions::share_parameters to false");
   }
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const Tensor& p = ranges_[i].parameter;
     if (!p.requires_grad()) continue;
     const ElementRange all = {ranges_[i].begin, ranges_[i].begin + p.numel()};
-    if (Without(all, shared_update_.adopted()->parts).empty()) continue;
+    if (Difference(all, shared_update_.adopted()->parts).empty()) continue;
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "[optimizer] parameter " + arena_->entries()[i].parameter.name +
                     " was frozen in the last Backward, and several processes would update it",
-                "thaw parameters before Backward");
+                "unfreeze parameters before Backward");
   }
 }
 
 void Optimizer::ZeroGrad() {
   if (!may_step()) return;
-  unscaler_.Zeroed();
+  unscaler_.RecordZeroedGradients();
   arena_->ZeroGrads();
 }
 
 void Optimizer::Unscale() {
   if (!unscaler_.IsDue()) return;
   CheckHasGrads(*this);
-  Check(shares() == nullptr, "grad_scaler", "updates are shared out among processes");
+  Check(shards() == nullptr, "grad_scaler",
+        "a scaler can't be used while processes divide the optimizer's updates");
   if (arena_->values().device().is_cpu()) {
     unscaler_.DivideOnHost(*arena_);
   } else {
     Updater().Unscale(*arena_, Scaler());
   }
-  unscaler_.Divided();
+  unscaler_.RecordDivision();
 }
 
 void Optimizer::UnscaleGrads() {
@@ -200,11 +202,12 @@ void Optimizer::UnscaleGrads() {
   if (updater_ != nullptr) updater_->Queue();
 }
 
-// Makes `own` follow the present shares.
+// Makes `own` follow the current shards.
 void Optimizer::AdoptShares() {
   if (!shared_update_.Adopt(StateBuffers())) return;
   for (size_t i = 0; i < ranges_.size(); ++i) {
-    const std::vector<ElementRange> own = shared_update_.Own({ranges_[i].begin, ranges_[i].end});
+    const std::vector<ElementRange> own =
+        shared_update_.OwnPartOf({ranges_[i].begin, ranges_[i].end});
     if (std::exchange(ranges_[i].own, own) != own) OnNewOwn(i);
   }
 }
@@ -212,10 +215,10 @@ void Optimizer::AdoptShares() {
 namespace {
 
 // The slices of the gradients whose squares this rank sums.
-class GradStretches {
+class GradSlices {
  public:
-  explicit GradStretches(Optimizer& optimizer)
-      : shares_(optimizer.arena().has_partial_grads() ? optimizer.shares() : nullptr),
+  explicit GradSlices(Optimizer& optimizer)
+      : shards_(optimizer.arena().has_partial_grads() ? optimizer.shards() : nullptr),
         grads_(optimizer.arena().GradsToRead().data<float>()) {
     for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
       const Tensor& p = entry.parameter.tensor;
@@ -233,39 +236,39 @@ class GradStretches {
 
   float Norm() const {
     const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
-    double sum = kernels.sum_of_squares(stretches_.data(), std::ssize(stretches_));
-    if (shares_ != nullptr) sum = shares_->sum(sum);
+    double sum = kernels.sum_of_squares(slices_.data(), std::ssize(slices_));
+    if (shards_ != nullptr) sum = shards_->sum(sum);
     return static_cast<float>(std::sqrt(sum));
   }
 
  private:
   void Add(ElementRange range) {
-    if (shares_ == nullptr) return Cut(range);
-    for (const ElementRange& own : Within(range, shares_->own)) Cut(own);
+    if (shards_ == nullptr) return Cut(range);
+    for (const ElementRange& own : Intersection(range, shards_->own)) Cut(own);
     // Every rank holds the gradients outside of the parts. The ranks take turns, so that each slice
     // is counted once.
-    for (const ElementRange& common : Without(range, shares_->parts)) {
-      if (next_++ % shares_->size == shares_->rank) Cut(common);
+    for (const ElementRange& common : Difference(range, shards_->parts)) {
+      if (next_++ % shards_->size == shards_->rank) Cut(common);
     }
   }
   void Cut(ElementRange range) {
     constexpr int64_t kMost = 16384;  // elements that one thread takes at a time
     for (; range.size() > 0; range.begin += kMost) {
-      stretches_.push_back({grads_ + range.begin, std::min(range.size(), kMost)});
+      slices_.push_back({grads_ + range.begin, std::min(range.size(), kMost)});
     }
   }
 
-  const UpdateShares* shares_;
+  const UpdateShares* shards_;
   float* grads_;
   int64_t next_ = 0;
-  std::vector<cpu::Stretch> stretches_;
+  std::vector<cpu::FloatSlice> slices_;
 };
 
 bool OnDevice(Optimizer& optimizer) { return !optimizer.arena().values().device().is_cpu(); }
 
 float NormOf(Optimizer& optimizer) {
   CheckHasGrads(optimizer);
-  return GradStretches(optimizer).Norm();
+  return GradSlices(optimizer).Norm();
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ class Optimizer {
 
   // Updates the parameters from the gradients in the arena, at each group's current lr. A parameter
   // whose gradient was never computed counts as having gradient 0. Parameters that require no
-  // gradient (frozen ones) stay as they are. If the ranks share out the update, this is a
+  // gradient (frozen ones) stay as they are. If the ranks divide the update among them, this is a
   // collective.
   void Step();
   void ZeroGrad();
@@ -67,16 +67,16 @@ class Optimizer {
   bool step_was_skipped() const { return ledger_.step_was_skipped(); }
   // From now on each Step updates this rank's part of the parameters and gets the rest from the
   // other ranks. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
-  void ShareUpdates(std::shared_ptr<const PresentShares> shares) {
-    shared_update_.Use(std::move(shares));
+  void ShareUpdates(std::shared_ptr<const PresentShares> shards) {
+    shared_update_.Use(std::move(shards));
   }
-  // The shares in force; null unless the update is shared out.
-  const UpdateShares* shares() const { return shared_update_.present(); }
-  // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off
-  // at first. An Accelerator sets it from AcceleratorOptions::step_graphs.
+  // The shards in force; null unless the update is sharded.
+  const UpdateShares* shards() const { return shared_update_.current(); }
+  // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off at
+  // first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
   GraphStatistics graph_statistics() const;
-  // True if the last update was shared out and ended with an error. Then some parameters, or parts
+  // True if the last update was sharded and ended with an error. Then some parameters, or parts
   // of them, may have changed while others have not.
   bool step_is_half_done() const { return shared_update_.is_half_done(); }
 
@@ -111,7 +111,7 @@ class Optimizer {
     shared_update_.Gather(arena_->values(), changed);
   }
   // The range of all elements of the arena.
-  ElementRange Everything() const { return {0, arena_->values().numel()}; }
+  ElementRange AllElements() const { return {0, arena_->values().numel()}; }
   // UpdateParameters for values on a device.
   void UpdateOnDevice(const DeviceMethod& method);
   Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
@@ -121,14 +121,14 @@ class Optimizer {
     int64_t begin, end;  // elements
     int group;
     Tensor parameter;
-    std::vector<ElementRange> own;  // what this rank updates: all, unless it is shared out
+    std::vector<ElementRange> own;  // what this rank updates: all, unless the update is sharded
   };
   std::shared_ptr<ParameterArena> arena_;
   std::vector<Range> ranges_;
   std::vector<double> weight_decay_;  // of each group
   // [ranges] i64, where the values lie: the number of each range's updates, fewer if it was frozen.
   Tensor steps_;
-  SharedUpdate shared_update_;  // `own` and the buffers correspond to its adopted shares
+  SharedUpdate shared_update_;  // `own` and the buffers correspond to its adopted shards
 
  private:
   friend class StepGuard;
@@ -182,7 +182,7 @@ class AdamW : public Optimizer {
   // For each range, the flags of its blocks (AdamWPart::active in core/cpu/optimizer.h): the blocks
   // of each part of `own`, one part after the other.
   std::vector<std::vector<uint8_t>> active_;
-  // If updates are shared out, for each range of a table: the rows that ever had a gradient on some
+  // If updates are sharded, for each range of a table: the rows that ever had a gradient on some
   // rank.
   std::vector<std::vector<bool>> rows_;
   // For each range: true if it is unknown which rows had one, so that every row may have.

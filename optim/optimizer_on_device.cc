@@ -72,7 +72,7 @@ void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
 ScalerState* Optimizer::Scaler() { return unscaler_.StateOn(arena_->values().device()); }
 
 void Optimizer::UseGradScaler(std::shared_ptr<GradScaler> scaler) {
-  ledger_.Settle();
+  ledger_.CatchUp();
   unscaler_.Use(std::move(scaler));
 }
 

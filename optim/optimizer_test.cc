@@ -11,29 +11,15 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/elementwise.h"
-#include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/nn/layers.h"
+#include "lathe/optim/optimizer_testing.h"
 
 namespace lathe {
 namespace {
 
 using nlohmann::json;
-
-Parameter MakeParameter(const std::string& name, std::vector<float> values, Shape shape,
-                        bool decays = true) {
-  return {.name = name,
-          .tensor = Tensor::FromVector<float>(values, std::move(shape)).SetRequiresGrad(true),
-          .init = {},
-          .decays = decays};
-}
-
-void SetGrad(const Parameter& parameter, const std::vector<float>& values) {
-  const Tensor grad = Tensor(parameter.tensor).MaterializeGrad();
-  std::copy(values.begin(), values.end(), grad.data<float>());
-}
 
 void ExpectNear(const Tensor& tensor, const json& expected, const std::string& what) {
   const std::vector<float> values = tensor.ToVector<float>();
@@ -103,7 +89,7 @@ TEST(OptimizerTest, GroupsKeepTheArenaOfTheModel) {
   for (int i = 0; i < 5; ++i) {
     parameters.push_back(MakeParameter("p" + std::to_string(i), {1, 2, 3}, {3}, i % 2 == 0));
   }
-  const auto arena = ParameterArena::Of(parameters);
+  const auto arena = ParameterArena::FindOrCreate(parameters);
   const void* storage = arena->values().raw_data();
   SGD optimizer(DecayGroups(parameters, 0.5), {.lr = 1});
   EXPECT_EQ(optimizer.arena().values().raw_data(), storage);
@@ -143,45 +129,6 @@ TEST(OptimizerTest, StepsAndNormsDoNotDependOnThreads) {
     EXPECT_EQ(norms[i], norms[0]);
     EXPECT_EQ(results[i], results[0]);
   }
-}
-
-// Threads share out parameters of all sizes together. Each is updated as if it were alone.
-TEST(AdamW, ManyParametersAreAsEachAlone) {
-  const std::vector<int64_t> sizes = {5, 40'000, 1, 33'000, 16'384, 16'385, 700};
-  const auto values = [](size_t which, int64_t n, float step) {
-    std::vector<float> v;
-    for (int64_t i = 0; i < n; ++i)
-      v.push_back(std::sin(step * static_cast<float>(i) + static_cast<float>(which)));
-    return v;
-  };
-  const auto two_steps = [&](const std::vector<size_t>& which) {
-    std::vector<Parameter> parameters;
-    for (const size_t i : which)
-      parameters.push_back(
-          MakeParameter("p" + std::to_string(i), values(i, sizes[i], 1), {sizes[i]}));
-    AdamW optimizer(parameters, {.lr = 0.1});
-    for (const float step : {0.3f, 0.7f}) {
-      optimizer.arena().grads();
-      for (size_t i = 0; i < which.size(); ++i)
-        SetGrad(parameters[i], values(which[i], sizes[which[i]], step));
-      optimizer.Step();
-    }
-    std::vector<std::vector<float>> results;
-    for (const Parameter& p : parameters) results.push_back(p.tensor.ToVector<float>());
-    return results;
-  };
-  std::vector<std::vector<float>> alone;
-  std::vector<size_t> all;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    alone.push_back(two_steps({i})[0]);
-    all.push_back(i);
-  }
-  const int threads = omp_get_max_threads();
-  for (const int count : {1, 2, 3, 7}) {
-    omp_set_num_threads(count);
-    EXPECT_EQ(two_steps(all), alone) << count << " threads";
-  }
-  omp_set_num_threads(threads);
 }
 
 TEST(OptimizerTest, GapsOfTheArenaStayZero) {
@@ -250,84 +197,6 @@ TEST(OptimizerTest, RejectsWrongOptions) {
   EXPECT_THROW(AdamW(std::vector<Parameter>{}, {}), Error);
   EXPECT_THROW(SGD({p}, {.nesterov = true}), Error);
   EXPECT_THROW(SGD({p}, {.momentum = -1}), Error);
-}
-
-// A step writes a parameter's bfloat16 copy together with its values, so that it needs no
-// conversion.
-TEST(AdamW, WritesTheLowPrecisionCopy) {
-  const Parameter with = MakeParameter("with", {1, -2, 3.3f}, {3});
-  const Parameter without = MakeParameter("without", {5, 6}, {2});
-  const Parameter frozen = MakeParameter("frozen", {7, 8}, {2});
-  AdamW optimizer({with, without, frozen}, {.lr = 0.1});
-  Tensor(frozen.tensor).SetRequiresGrad(false);
-  const Tensor copy = LowPrecisionCopy(with.tensor, DType::kBF16);
-  LowPrecisionCopy(frozen.tensor, DType::kBF16);
-  optimizer.arena().grads();
-  SetGrad(with, {1, 2, -3});
-  optimizer.Step();
-  const std::vector<float> rounded = with.tensor.To(DType::kBF16).To(DType::kF32).ToVector<float>();
-  EXPECT_EQ(copy.To(DType::kF32).ToVector<float>(), rounded);
-  EXPECT_NE(rounded[0], 1);
-  EXPECT_EQ(with.tensor.impl()->low_precision_version, with.tensor.impl()->storage->version());
-  EXPECT_EQ(frozen.tensor.impl()->low_precision_version, frozen.tensor.impl()->storage->version());
-  // A copy that is made after the step is right, too.
-  EXPECT_EQ(LowPrecisionCopy(without.tensor, DType::kBF16).To(DType::kF32).ToVector<float>(),
-            without.tensor.To(DType::kBF16).To(DType::kF32).ToVector<float>());
-}
-
-// AdamW passes over parts of a parameter that never had a gradient. The result is still that of the
-// plain rule, whenever a part gets its first gradient, even if decay starts later.
-TEST(AdamW, PassesOverWhatNeverHadAGradient) {
-  constexpr int64_t kSize = 1000;  // several blocks, the last one not whole
-  std::vector<float> start(kSize);
-  for (int64_t i = 0; i < kSize; ++i) start[i] = std::sin(static_cast<float>(i));
-  const Parameter p = MakeParameter("p", start, {kSize});
-  const double decay = 0.1, eps = 1e-8;
-  AdamW optimizer({p}, {.lr = 0, .weight_decay = decay});
-  std::vector<double> values(start.begin(), start.end()), m(kSize), v(kSize);
-  for (int step = 1; step <= 6; ++step) {
-    const double lr = step <= 3 ? 0 : 0.01;  // nothing decays at rate 0
-    optimizer.SetLr(0, lr);
-    optimizer.arena().grads();
-    std::vector<float> g(kSize);
-    if (step != 2) g[step * 150] = 0.5f;
-    SetGrad(p, g);
-    optimizer.Step();
-    for (int64_t i = 0; i < kSize; ++i) {
-      m[i] = 0.9 * m[i] + 0.1 * g[i];
-      v[i] = 0.999 * v[i] + 0.001 * g[i] * g[i];
-      values[i] -= lr * decay * values[i];
-      values[i] -= lr / (1 - std::pow(0.9, step)) * m[i] /
-                   (std::sqrt(v[i] / (1 - std::pow(0.999, step))) + eps);
-    }
-  }
-  for (int64_t i = 0; i < kSize; ++i) EXPECT_NEAR(p.tensor.data<float>()[i], values[i], 1e-6) << i;
-}
-
-// The norm, clipping and AdamW pass over rows that are known to have no gradient. Without this
-// knowledge the same steps give the same result.
-TEST(AdamW, KnownRowsChangeNothing) {
-  const auto train = [](bool known) {
-    nn::Embedding table(200, 24, 0.02);  // rows don't end where blocks do
-    table.Initialize(7);
-    AdamW optimizer(table.Parameters(), {.lr = 0.01, .weight_decay = 0});
-    std::vector<float> norms;
-    for (int32_t step = 0; step < 6; ++step) {
-      optimizer.ZeroGrad();
-      const Tensor ids = Tensor::FromVector<int32_t>({step * 31, 5, 199, step * 31});
-      const Tensor y = EmbeddingSum({ids}, {table.weight});
-      Backward(Sum(Mul(y, y)));
-      if (!known) table.weight.MaterializeGrad();
-      EXPECT_EQ(table.weight.impl()->gradient().rows.has_value(), known);
-      norms.push_back(ClipGradNorm(optimizer, 0.01).data<float>()[0]);
-      optimizer.Step();
-    }
-    auto end = table.weight.ToVector<float>();
-    end.insert(end.end(), norms.begin(), norms.end());
-    return end;
-  };
-  const std::vector<float> plain = train(false), with_rows = train(true);
-  for (size_t i = 0; i < plain.size(); ++i) EXPECT_FLOAT_EQ(plain[i], with_rows[i]) << i;
 }
 
 template <typename MakeOptimizer>
@@ -416,7 +285,7 @@ TEST(Optimizer, ParametersThatMovedAwayAreAnError) {
     } catch (const Error& e) {
       EXPECT_EQ(e.message(),
                 "[arena] the values of parameter bias have moved to another arena since the "
-                "optimizer was made");
+                "optimizer was created");
     }
   }
 }

@@ -24,7 +24,7 @@ double Cosine(double cycles, double progress) {
 
 double Polynomial(int64_t step, double base_lr, const ScheduleOptions& o) {
   if (!(base_lr > o.lr_end)) {
-    throw InvalidArgument("polynomial: lr_end " + std::to_string(o.lr_end) +
+    throw InvalidArgument("[polynomial] lr_end " + std::to_string(o.lr_end) +
                           " must be smaller than the learning rate " + std::to_string(base_lr));
   }
   if (step > o.num_training_steps) {
@@ -43,7 +43,8 @@ double InverseSqrt(int64_t step, const ScheduleOptions& o) {
 
 double MinLrRate(double base_lr, const ScheduleOptions& o) {
   Check(o.min_lr.has_value() != o.min_lr_rate.has_value(), "cosine_with_min_lr",
-        "expected one of min_lr and min_lr_rate");
+        "expected exactly one of min_lr and min_lr_rate but got ",
+        o.min_lr.has_value() ? "both" : "neither");
   if (o.min_lr_rate) {
     return *o.min_lr_rate;
   }
@@ -57,7 +58,7 @@ Curve CurveOf(const char* option, const std::string& name) {
   if (name == "linear") return Curve::kLinear;
   if (name == "cosine") return Curve::kCosine;
   if (name == "1-sqrt") return Curve::kOneMinusSqrt;
-  throw InvalidArgument(std::string("warmup_stable_decay: ") + option +
+  throw InvalidArgument(std::string("[warmup_stable_decay] ") + option +
                         " must be linear, cosine or 1-sqrt but is \"" + name + "\"");
 }
 
@@ -225,9 +226,9 @@ double ScheduleMultiplier(const std::string& name, int64_t step, double base_lr,
     for (const std::string& each : names) {
       known += (known.empty() ? "" : ", ") + each;
     }
-    throw InvalidArgument("unknown schedule \"" + name + "\"", "known ones: " + known);
+    throw InvalidArgument("unknown schedule \"" + name + "\"", "known schedules: " + known);
   }
-  Check(name != kPlateau, kPlateau, "depends on the metric, not on the step alone");
+  Check(name != kPlateau, kPlateau, "the rate depends on the metric, not on the step alone");
   if (name == "constant") {
     return 1;
   }

@@ -88,7 +88,7 @@ void SGD::UpdateParameters() {
       }
     }
   }
-  GatherUpdates({Everything()});
+  GatherUpdates({AllElements()});
   values.impl()->storage->BumpVersion();
 }
 

@@ -14,19 +14,19 @@ bool SharedUpdate::Adopt(std::span<Tensor* const> buffers) {
   return true;
 }
 
-std::vector<ElementRange> SharedUpdate::Own(ElementRange whole) const {
+std::vector<ElementRange> SharedUpdate::OwnPartOf(ElementRange whole) const {
   if (adopted_ == nullptr) return {whole};
-  return Without(whole, adopted_->others);
+  return Difference(whole, adopted_->others);
 }
 
 void SharedUpdate::Begin(const Tensor& values) {
   is_half_done_ = adopted_ != nullptr;
-  if (values.impl()->storage->is_shared()) adopted_->wait();
+  if (values.impl()->storage->is_shared()) adopted_->barrier();
 }
 
 void SharedUpdate::Gather(const Tensor& values, const std::vector<ElementRange>& changed) const {
   if (adopted_ == nullptr) return;
-  if (values.impl()->storage->is_shared()) return adopted_->wait();
+  if (values.impl()->storage->is_shared()) return adopted_->barrier();
   adopted_->gather(values.values<float>(), changed);
 }
 

@@ -1,4 +1,5 @@
-// SharedUpdate: an optimizer's side of an update that ranks share out (optim/update_shares.h).
+// SharedUpdate: an optimizer's side of an update that is sharded over ranks
+// (optim/update_shares.h).
 #pragma once
 
 #include <memory>
@@ -14,18 +15,18 @@ namespace lathe {
 
 class SharedUpdate {
  public:
-  // Sets where the present shares are found. They are adopted by the next Adopt.
-  void Use(std::shared_ptr<const PresentShares> shares) { source_ = std::move(shares); }
-  // The shares in force; null unless the update is shared out.
-  const UpdateShares* present() const { return source_ == nullptr ? nullptr : source_->now.get(); }
-  // The shares that the optimizer's buffers correspond to; null: nothing is shared out.
+  // Sets where the current shards are found. The next Adopt adopts them.
+  void Use(std::shared_ptr<const PresentShares> shards) { source_ = std::move(shards); }
+  // The shards in force; null unless the update is sharded.
+  const UpdateShares* current() const { return source_ == nullptr ? nullptr : source_->now.get(); }
+  // The shards that the optimizer's buffers correspond to; null: the update is not sharded.
   const UpdateShares* adopted() const { return adopted_.get(); }
-  // Makes the present shares the adopted ones. First every rank gets the moments that other ranks
+  // Makes the current shards the adopted ones. First every rank gets the moments that other ranks
   // have kept for their old parts: `buffers`, each undefined or as large as the arena. Returns
   // false if there was nothing to do.
   bool Adopt(std::span<Tensor* const> buffers);
   // Returns which elements of `whole` this rank updates.
-  std::vector<ElementRange> Own(ElementRange whole) const;
+  std::vector<ElementRange> OwnPartOf(ElementRange whole) const;
 
   // Begins an update of the arena's values. If they lie in shared memory, waits for all ranks:
   // ranks change each other's parameters there.
@@ -34,7 +35,7 @@ class SharedUpdate {
   // have been updated.
   void Gather(const Tensor& values, const std::vector<ElementRange>& changed) const;
   void End() { is_half_done_ = false; }
-  // True from Begin to End, if the update is shared out: it stays true after an error.
+  // True from Begin to End, if the update is sharded: it stays true after an error.
   bool is_half_done() const { return is_half_done_; }
 
  private:

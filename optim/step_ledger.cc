@@ -10,17 +10,17 @@ StepLedger::StepLedger(std::vector<double> rates)
     : initial_rates_(std::move(rates)), rates_(initial_rates_), used_rates_(initial_rates_) {}
 
 double StepLedger::rate(int group) {
-  Settle();
+  CatchUp();
   return rates_[static_cast<size_t>(group)];
 }
 
 double StepLedger::used_rate(int group) {
-  Settle();
+  CatchUp();
   return used_rates_[static_cast<size_t>(group)];
 }
 
 void StepLedger::SetRate(int group, double rate) {
-  Settle();
+  CatchUp();
   rates_[static_cast<size_t>(group)] = rate;
 }
 
@@ -30,24 +30,24 @@ int64_t StepLedger::step_count() {
 }
 
 bool StepLedger::step_was_skipped() {
-  Settle();
+  CatchUp();
   return step_was_skipped_;
 }
 
 void StepLedger::Advance(const std::shared_ptr<RateSchedule>& schedule) {
-  if (schedule_ != nullptr && schedule_ != schedule) Settle();
-  if (unsettled_) {
+  if (schedule_ != nullptr && schedule_ != schedule) CatchUp();
+  if (has_unread_steps_) {
     schedule_ = schedule;
     ++next_advances_;
   } else if (!step_was_skipped_) {
-    Follow(*schedule, schedule->step + 1);
+    ApplySchedule(*schedule, schedule->step + 1);
   }
 }
 
-void StepLedger::Settle() {
-  if (!std::exchange(unsettled_, false)) return;
+void StepLedger::CatchUp() {
+  if (!std::exchange(has_unread_steps_, false)) return;
   const ScaledSteps now = device_->ReadSteps();
-  const ScaledSteps before = std::exchange(settled_, now);
+  const ScaledSteps before = std::exchange(last_read_, now);
   step_count_ += now.taken - before.taken;
   uncounted_ = false;
   step_was_skipped_ = now.skipped != 0;
@@ -55,14 +55,14 @@ void StepLedger::Settle() {
   const int64_t next = std::exchange(next_advances_, 0);
   queued_advances_ = 0;
   if (now.advanced > before.advanced) {
-    Follow(*schedule, schedule->step + now.advanced - before.advanced);
+    ApplySchedule(*schedule, schedule->step + now.advanced - before.advanced);
   }
   used_rates_ = rates_;
-  if (next > 0 && !step_was_skipped_) Follow(*schedule, schedule->step + next);
+  if (next > 0 && !step_was_skipped_) ApplySchedule(*schedule, schedule->step + next);
 }
 
 void StepLedger::BeginStep() {
-  Settle();
+  CatchUp();
   used_rates_ = rates_;
   step_was_skipped_ = false;
 }
@@ -71,10 +71,10 @@ StepRates StepLedger::PresentRates() const { return {.values = {}, .lrs = rates_
 
 StepRates StepLedger::QueueScaledStep() {
   // Only the device knows how many steps the schedule has made. It gets the rates for each case.
-  if (queued_advances_ + next_advances_ >= StepRates::kMost) Settle();
+  if (queued_advances_ + next_advances_ >= StepRates::kMaxRates) CatchUp();
   queued_advances_ += next_advances_;
   StepRates rates = {.values = {.advance = std::exchange(next_advances_, 0),
-                                .advanced = settled_.advanced,
+                                .advanced = last_read_.advanced,
                                 .num_rates = queued_advances_ + 1},
                      .lrs = {}};
   for (int group = 0; group < num_groups(); ++group) {
@@ -83,7 +83,7 @@ StepRates StepLedger::QueueScaledStep() {
       rates.lrs.push_back(schedule_->rate(group, schedule_->step + i));
     }
   }
-  unsettled_ = true;
+  has_unread_steps_ = true;
   return rates;
 }
 
@@ -93,19 +93,19 @@ void StepLedger::QueueStep(bool counted_there) {
 
 void StepLedger::UseDevice(const DeviceUpdater* device) {
   CountSteps();
-  settled_ = {};
+  last_read_ = {};
   device_ = device;
 }
 
 void StepLedger::CountSteps() {
-  Settle();
+  CatchUp();
   if (!std::exchange(uncounted_, false)) return;
   const ScaledSteps now = device_->ReadSteps();
-  step_count_ += now.taken - settled_.taken;
-  settled_ = now;
+  step_count_ += now.taken - last_read_.taken;
+  last_read_ = now;
 }
 
-void StepLedger::Follow(RateSchedule& schedule, int64_t step) {
+void StepLedger::ApplySchedule(RateSchedule& schedule, int64_t step) {
   schedule.step = step;
   for (int group = 0; group < num_groups(); ++group) {
     rates_[static_cast<size_t>(group)] = schedule.rate(group, step);

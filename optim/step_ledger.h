@@ -39,7 +39,7 @@ class StepLedger {
   // Makes a step of `schedule` and sets the rates, unless the last step was skipped.
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
   // Catches up on steps with a scaler. (*)
-  void Settle();
+  void CatchUp();
 
   // A step about which the host decides: BeginStep, then SkipStep or TakeStep; on a device the
   // latter is QueueStep.
@@ -59,21 +59,21 @@ class StepLedger {
   // Brings step_count_ up to date.
   void CountSteps();
   // Sets the rates to those of the schedule's step `step`.
-  void Follow(RateSchedule& schedule, int64_t step);
+  void ApplySchedule(RateSchedule& schedule, int64_t step);
 
   const std::vector<double> initial_rates_;
-  // Up to date after Settle:
+  // Up to date after CatchUp:
   std::vector<double> rates_, used_rates_;
   int64_t step_count_ = 0;
   bool step_was_skipped_ = false;
-  // Changes since the last Settle:
-  bool unsettled_ = false;                  // a step with a scaler was queued
+  // Changes since the last CatchUp:
+  bool has_unread_steps_ = false;           // a step with a scaler was queued
   bool uncounted_ = false;                  // one that clipping may hold back was queued
   std::shared_ptr<RateSchedule> schedule_;  // the one that follows the queued steps
   int64_t queued_advances_ = 0;             // its steps that the device knows of
   int64_t next_advances_ = 0;               // and its steps since
   const DeviceUpdater* device_ = nullptr;
-  ScaledSteps settled_;  // the device's counts when last read
+  ScaledSteps last_read_;  // the device's counts when last read
 };
 
 }  // namespace lathe

@@ -1,6 +1,6 @@
-// How ranks share out an optimizer's update (the first stage of ZeRO, Rajbhandari et al. 2020).
-// Each rank updates its own part of the arena and keeps the moments of that part only. Afterwards
-// it gets the other ranks' new values.
+// How an optimizer's update is sharded over ranks (the first stage of ZeRO, Rajbhandari et al.
+// 2020). Each rank updates its own part of the arena and keeps the moments of that part only.
+// Afterwards it gets the other ranks' new values.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace lathe {
 
-// One rank's view of the shares. Ranges count elements of the arena; they are ascending and don't
+// One rank's view of the shards. Ranges count elements of the arena; they are ascending and don't
 // overlap.
 struct UpdateShares {
-  std::vector<ElementRange> parts;   // the elements shared out; all ranks update the rest
+  std::vector<ElementRange> parts;   // the elements that are sharded; all ranks update the rest
   std::vector<ElementRange> own;     // this rank's elements of the parts
   std::vector<ElementRange> others;  // the other ranks' elements of them
   int rank = 0, size = 1;
@@ -25,13 +25,13 @@ struct UpdateShares {
   // ascending, without overlap and the same on all ranks.
   std::function<void(std::span<float> data, const std::vector<ElementRange>& changed)> gather;
   // Returns when all ranks have called it.
-  std::function<void()> wait;
+  std::function<void()> barrier;
   // Returns the sum of all ranks' values, with the same bits on each rank.
   std::function<double(double)> sum;
 };
 
-// The shares in force. They change when parameters are frozen or thawed. Null: nothing is shared
-// out.
+// The shards in force. They change when parameters are frozen or unfrozen. Null: the update is not
+// sharded.
 struct PresentShares {
   std::shared_ptr<const UpdateShares> now;
 };

@@ -1,4 +1,4 @@
-// Optimizers that share out their updates. Threads stand in for ranks.
+// Optimizers whose updates are sharded. Threads stand in for ranks.
 #include "lathe/optim/update_shares.h"
 
 #include <gtest/gtest.h>
@@ -25,22 +25,22 @@ struct Meeting {
   std::vector<int64_t> gathered = std::vector<int64_t>(kSize);  // sums of the sizes of `changed`
 };
 
-std::shared_ptr<const UpdateShares> Shares(Meeting& meeting, int rank, Ranges parts) {
-  auto shares = std::make_shared<UpdateShares>();
-  shares->parts = parts;
-  shares->rank = rank;
-  shares->size = kSize;
+std::shared_ptr<const UpdateShares> Shards(Meeting& meeting, int rank, Ranges parts) {
+  auto shards = std::make_shared<UpdateShares>();
+  shards->parts = parts;
+  shards->rank = rank;
+  shards->size = kSize;
   for (const ElementRange& part : parts) {
-    shares->own.push_back(Stripe(part, rank, kSize));
-    for (const ElementRange& other : Without(part, shares->own)) shares->others.push_back(other);
+    shards->own.push_back(Stripe(part, rank, kSize));
+    for (const ElementRange& other : Difference(part, shards->own)) shards->others.push_back(other);
   }
-  shares->gather = [&meeting, rank, parts](std::span<float> data, const Ranges& changed) {
+  shards->gather = [&meeting, rank, parts](std::span<float> data, const Ranges& changed) {
     meeting.data[rank] = data.data();
     meeting.barrier.arrive_and_wait();
     for (int other = 0; other < kSize; ++other) {
       for (const ElementRange& part : parts) {
         if (other == rank) continue;
-        for (const ElementRange& range : Within(Stripe(part, other, kSize), changed)) {
+        for (const ElementRange& range : Intersection(Stripe(part, other, kSize), changed)) {
           std::copy(meeting.data[other] + range.begin, meeting.data[other] + range.end,
                     data.data() + range.begin);
         }
@@ -49,7 +49,7 @@ std::shared_ptr<const UpdateShares> Shares(Meeting& meeting, int rank, Ranges pa
     for (const ElementRange& range : changed) meeting.gathered[rank] += range.size();
     meeting.barrier.arrive_and_wait();
   };
-  shares->sum = [&meeting, rank](double mine) {
+  shards->sum = [&meeting, rank](double mine) {
     meeting.numbers[rank] = mine;
     meeting.barrier.arrive_and_wait();
     double sum = 0;
@@ -57,7 +57,7 @@ std::shared_ptr<const UpdateShares> Shares(Meeting& meeting, int rank, Ranges pa
     meeting.barrier.arrive_and_wait();
     return sum;
   };
-  return shares;
+  return shards;
 }
 
 struct Model : Module {
@@ -87,9 +87,9 @@ Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
   Result result;
   bool copies_follow = true;
   for (int step = 0; step < kSteps; ++step) {
-    if (meeting != nullptr && step == 1) present->now = Shares(*meeting, rank, {{0, 1000}});
+    if (meeting != nullptr && step == 1) present->now = Shards(*meeting, rank, {{0, 1000}});
     if (meeting != nullptr && step == 3) {
-      present->now = Shares(*meeting, rank, {{0, 1700}, {1872, 7000}});
+      present->now = Shards(*meeting, rank, {{0, 1700}, {1872, 7000}});
     }
     if (meeting != nullptr && step == 5) present->now = nullptr;
     model.bias.SetRequiresGrad(step != 3);
@@ -104,7 +104,7 @@ Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
       float* grads = optimizer->arena().RawGrads().data<float>();
       for (const auto& entry : optimizer->arena().entries()) {
         const ElementRange all = {entry.offset, entry.offset + entry.parameter.tensor.numel()};
-        for (const ElementRange& other : Within(all, present->now->others))
+        for (const ElementRange& other : Intersection(all, present->now->others))
           std::fill_n(grads + other.begin, other.size(), 7.0f);
       }
       model.table.impl()->mutable_gradient().partial_hint = "";
@@ -174,7 +174,7 @@ TEST(UpdateShares, RowsOfATable) {
     auto present = std::make_shared<PresentShares>();
     if (meeting != nullptr) {
       // The ranks' stripes begin and end within rows.
-      present->now = Shares(*meeting, rank, {{0, 1866}, {1872, 3500}, {3500, 7872}});
+      present->now = Shards(*meeting, rank, {{0, 1866}, {1872, 3500}, {3500, 7872}});
       optimizer.ShareUpdates(present);
     }
     for (int step = 0; step < kSteps; ++step) {
@@ -225,12 +225,12 @@ TEST(UpdateShares, AStepThatFailsIsHalfDone) {
   Model model;
   AdamW optimizer(model.Parameters(), {});
   auto present = std::make_shared<PresentShares>();
-  auto shares = std::make_shared<UpdateShares>();
-  shares->parts = {{0, 100}};
-  shares->own = {{0, 64}};
-  shares->others = {{64, 100}};
-  shares->gather = [](std::span<float>, const Ranges&) { throw InvalidArgument("lost"); };
-  present->now = shares;
+  auto shards = std::make_shared<UpdateShares>();
+  shards->parts = {{0, 100}};
+  shards->own = {{0, 64}};
+  shards->others = {{64, 100}};
+  shards->gather = [](std::span<float>, const Ranges&) { throw InvalidArgument("lost"); };
+  present->now = shards;
   optimizer.ShareUpdates(present);
   EXPECT_THROW(optimizer.Step(), Error);
   EXPECT_TRUE(optimizer.step_is_half_done());
@@ -247,7 +247,7 @@ TEST(UpdateShares, PartsOfGradientsAreNotTakenForWholeOnes) {
       body();
       ADD_FAILURE();
     } catch (const Error& e) {
-      EXPECT_EQ(e.message(), "[grad] this process has only its part of the gradient");
+      EXPECT_EQ(e.message(), "[grad] this process holds only its part of the gradient");
       EXPECT_EQ(e.hint(), "do something else");
     }
   };

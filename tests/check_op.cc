@@ -18,7 +18,7 @@ namespace {
 
 // Returns true if ops run on a GPU, not on the host or on the emulated device.
 bool OnGpu() {
-  return !CheckedDevice().is_cpu() && FindDeviceBackend()->Build() != "emulated CUDA";
+  return !CheckedDevice().is_cpu() && FindDeviceBackend()->DescribeBuild() != "emulated CUDA";
 }
 
 using Values = std::vector<double>;

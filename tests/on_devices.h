@@ -10,7 +10,7 @@
 namespace lathe {
 
 // Only the ranks' processes ask for devices, because this process forks.
-inline bool Emulated() { return FindDeviceBackend()->Build() == "emulated CUDA"; }
+inline bool Emulated() { return FindDeviceBackend()->DescribeBuild() == "emulated CUDA"; }
 inline int NumDevices() { return Emulated() ? 3 : VisibleGpus(); }
 
 class OnDevices : public testing::Test {

@@ -76,7 +76,7 @@ class StepGraphsTest : public testing::Test {
   static GraphStatistics ExpectTheSame(Set set) {
     // The last batch has fewer sequences, but its graph has as many as the others. Then a GPU's
     // products may add up in another order.
-    if (FindDeviceBackend()->Build() != "emulated CUDA") set.samples = 32;
+    if (FindDeviceBackend()->DescribeBuild() != "emulated CUDA") set.samples = 32;
     set.graphs = false;
     const Outcome plain = Train(set);
     set.graphs = true;

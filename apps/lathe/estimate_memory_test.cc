@@ -58,7 +58,7 @@ TEST(EstimateMemory, ProcessesShareMomentsOut) {
       model->Train();
       accelerator.Backward(model->Forward(MakeBatch({.batch_size = 1, .max_seq_length = 8})).loss);
       int64_t updated = model->NumParameters();
-      for (const ElementRange& other : optimizer.shares()->others) updated -= other.size();
+      for (const ElementRange& other : optimizer.shards()->others) updated -= other.size();
       return std::to_string(updated);
     });
     MemoryOptions options = {.num_processes = n};

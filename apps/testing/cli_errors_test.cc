@@ -216,7 +216,7 @@ TEST_F(CliErrorTest, ConfigBrokenOrUnsupported) {
   std::string config = Read("model/config.json");
   config.insert(1, "\"deep\": " + std::string(200000, '[') + std::string(200000, ']') + ",");
   Write("model/config.json", config);
-  ExpectError(Train({}), "config.json: JSON nested more than 200 levels deep");
+  ExpectError(Train({}), "config.json: the JSON is nested more than 200 levels deep");
   Write("model/config.json", "{\"model_type\": \"bert\", \"foo\": 1e999}");
   ExpectError(Train({}), "config.json: number overflow");
   Write("model/config.json", "{\n\"model_type\": ");
@@ -368,8 +368,11 @@ TEST_F(CliErrorTest, MetricThatDoesNotExist) {
 }
 
 TEST_F(CliErrorTest, ValuesThatOnlyTheModelOrTheDataRefuse) {
-  ExpectError(Train({"--lr_scheduler_type", "cosine_with_min_lr"}),
-              "--lr_scheduler_type cosine_with_min_lr: expected one of min_lr and min_lr_rate", 2);
+  ExpectError(
+      Train({"--lr_scheduler_type", "cosine_with_min_lr"}),
+      "--lr_scheduler_type cosine_with_min_lr: expected exactly one of min_lr and min_lr_rate "
+      "but got neither",
+      2);
   ExpectError(Train({"--config_overrides", "hidden_dropout_prob=1.5"}),
               "--config_overrides: \"hidden_dropout_prob\" must be", 2);
   ExpectError(Train({"--config_overrides", "num_attention_heads=4,hidden_size=33"}),

@@ -218,7 +218,7 @@ TEST_F(CliTest, SaysWhereBFloat16IsNoFaster) {
   const std::string level = cap == nullptr ? "" : cap;
   ASSERT_EQ(setenv("LATHE_MAX_ISA", level == "2" ? "2" : "3", 1), 0);
   const std::string slow =
-      "note: this processor has no bfloat16 products: mixed precision bf16 is no faster than "
+      "note: this processor has no bfloat16 products, so mixed precision bf16 is no faster than "
       "float32\n";
   const RunResult run = Train({"--max_steps", "1", "--bf16"});
   const RunResult predict = RunProgram("lathe", {"predict", Path("out"), "the film", "--bf16"});

@@ -15,7 +15,8 @@ ElementRange Stripe(ElementRange range, int rank, int count) {
   return {boundary(rank), boundary(rank + 1)};
 }
 
-std::vector<ElementRange> Within(ElementRange range, const std::vector<ElementRange>& others) {
+std::vector<ElementRange> Intersection(ElementRange range,
+                                       const std::vector<ElementRange>& others) {
   std::vector<ElementRange> result;
   auto other = std::partition_point(others.begin(), others.end(),
                                     [&](const ElementRange& o) { return o.end <= range.begin; });
@@ -27,9 +28,9 @@ std::vector<ElementRange> Within(ElementRange range, const std::vector<ElementRa
   return result;
 }
 
-std::vector<ElementRange> Without(ElementRange range, const std::vector<ElementRange>& others) {
+std::vector<ElementRange> Difference(ElementRange range, const std::vector<ElementRange>& others) {
   std::vector<ElementRange> result;
-  for (const ElementRange& part : Within(range, others)) {
+  for (const ElementRange& part : Intersection(range, others)) {
     if (range.begin < part.begin) result.push_back({range.begin, part.begin});
     range.begin = part.end;
   }

@@ -17,9 +17,9 @@ struct ElementRange {
 // range.begin, so that ranks share no cache line of elements of 2 bytes or more.
 ElementRange Stripe(ElementRange range, int rank, int count);
 
-// Within returns the parts of `range` that lie in `others`, Without those that don't, in ascending
-// order. `others` must be ascending and must not overlap.
-std::vector<ElementRange> Within(ElementRange range, const std::vector<ElementRange>& others);
-std::vector<ElementRange> Without(ElementRange range, const std::vector<ElementRange>& others);
+// Intersection returns the parts of `range` that lie in `others`, Difference those that don't, in
+// ascending order. `others` must be ascending and must not overlap.
+std::vector<ElementRange> Intersection(ElementRange range, const std::vector<ElementRange>& others);
+std::vector<ElementRange> Difference(ElementRange range, const std::vector<ElementRange>& others);
 
 }  // namespace lathe

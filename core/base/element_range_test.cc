@@ -25,13 +25,13 @@ TEST(ElementRange, StripesFollowEachOtherAndAreAlike) {
 
 TEST(ElementRange, WithinAndWithout) {
   const Ranges others = {{0, 10}, {20, 30}, {30, 35}, {50, 60}};
-  EXPECT_EQ(Within({5, 55}, others), (Ranges{{5, 10}, {20, 30}, {30, 35}, {50, 55}}));
-  EXPECT_EQ(Without({5, 55}, others), (Ranges{{10, 20}, {35, 50}}));
-  EXPECT_EQ(Without({0, 100}, others), (Ranges{{10, 20}, {35, 50}, {60, 100}}));
-  EXPECT_EQ(Without({22, 24}, others), Ranges{});
-  EXPECT_EQ(Within({11, 20}, others), Ranges{});
-  EXPECT_EQ(Without({11, 20}, {}), (Ranges{{11, 20}}));
-  EXPECT_EQ(Without({7, 7}, others), Ranges{});
+  EXPECT_EQ(Intersection({5, 55}, others), (Ranges{{5, 10}, {20, 30}, {30, 35}, {50, 55}}));
+  EXPECT_EQ(Difference({5, 55}, others), (Ranges{{10, 20}, {35, 50}}));
+  EXPECT_EQ(Difference({0, 100}, others), (Ranges{{10, 20}, {35, 50}, {60, 100}}));
+  EXPECT_EQ(Difference({22, 24}, others), Ranges{});
+  EXPECT_EQ(Intersection({11, 20}, others), Ranges{});
+  EXPECT_EQ(Difference({11, 20}, {}), (Ranges{{11, 20}}));
+  EXPECT_EQ(Difference({7, 7}, others), Ranges{});
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ std::string FolderOf(const std::string& path) {
 Error FileError(const std::string& path, int error_number, std::source_location location) {
   const std::string hint = error_number == ENOSPC || error_number == EDQUOT
                                ? "free some space or choose another folder"
-                           : error_number == EFBIG ? "raise the limit of a file's size (ulimit -f)"
+                           : error_number == EFBIG ? "raise the limit on file sizes (ulimit -f)"
                                                    : "";
   return Error(absl::ErrnoToStatusCode(error_number),
                path + ": " + std::generic_category().message(error_number), hint, location);

@@ -20,9 +20,9 @@ void CheckJsonNesting(std::string_view json, const std::string& where) {
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++levels > kMostLevels) {
-        throw InvalidArgument(
-            where + ": JSON nested more than " + std::to_string(kMostLevels) + " levels deep",
-            "is it the right file?");
+        throw InvalidArgument(where + ": the JSON is nested more than " +
+                                  std::to_string(kMostLevels) + " levels deep",
+                              "check that this is the right file");
       }
     } else if (c == ']' || c == '}') {
       --levels;

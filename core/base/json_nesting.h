@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-// Throws `where: JSON nested more than 200 levels deep`. Brackets in strings don't count.
+// Throws `where: the JSON is nested more than 200 levels deep`. Brackets in strings don't count.
 void CheckJsonNesting(std::string_view json, const std::string& where);
 
 }  // namespace lathe

@@ -17,7 +17,7 @@ TEST(JsonNesting, CountsBracketsOutsideOfStrings) {
       CheckJsonNesting(open + more, "f.json:3");
       ADD_FAILURE() << more;
     } catch (const Error& e) {
-      EXPECT_EQ(e.message(), "f.json:3: JSON nested more than 200 levels deep");
+      EXPECT_EQ(e.message(), "f.json:3: the JSON is nested more than 200 levels deep");
     }
   }
 }

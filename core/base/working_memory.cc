@@ -28,10 +28,10 @@ struct Block {
 thread_local Block block;
 
 Error OutOfMemory(size_t bytes) {
-  return Error(
-      absl::StatusCode::kResourceExhausted,
-      "[kernel] out of memory: a thread asked for " + std::to_string(bytes) + " bytes to work in",
-      "use a smaller batch or shorter sequences");
+  return Error(absl::StatusCode::kResourceExhausted,
+               "[kernel] out of memory: a thread needs " + std::to_string(bytes) +
+                   " bytes of working memory",
+               "use a smaller batch or shorter sequences");
 }
 
 }  // namespace

@@ -163,7 +163,7 @@ void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t 
 }
 
 template <typename T>
-constexpr ActivationKernels::Of<T> Of() {
+constexpr ActivationKernels::ForType<T> TableFor() {
   return {Forward<T>, Backward<T>, ColumnSums<T>, nullptr, BackwardAndValue<T>};
 }
 
@@ -171,7 +171,8 @@ constexpr ActivationKernels::Of<T> Of() {
 
 template <>
 const ActivationKernels& TableOf<ActivationKernels, LATHE_ISA>() {
-  static constexpr ActivationKernels table = {Of<float>(), Of<double>(), Of<BFloat16>()};
+  static constexpr ActivationKernels table = {TableFor<float>(), TableFor<double>(),
+                                              TableFor<BFloat16>()};
   return table;
 }
 

@@ -10,7 +10,7 @@ namespace lathe::cpu {
 
 struct ActivationKernels {
   template <typename T>
-  struct Of {
+  struct ForType {
     // y: (n) = act(x); y may be x.
     void (*forward)(T* y, const T* x, int64_t n, ActivationKind kind);
     // dx: (n) = dy * act'(x); dx may be dy.
@@ -27,10 +27,10 @@ struct ActivationKernels {
     void (*backward_and_value)(T* dx, T* y, const T* dy, const T* x, int64_t n,
                                ActivationKind kind) = nullptr;
   };
-  Of<float> f32;
-  Of<double> f64;
-  Of<BFloat16> bf16;
-  Of<Float16> f16 = {};  // null on the host
+  ForType<float> f32;
+  ForType<double> f64;
+  ForType<BFloat16> bf16;
+  ForType<Float16> f16 = {};  // null on the host
 };
 
 }  // namespace lathe::cpu

@@ -21,7 +21,7 @@ struct AttentionArgs {
 
 struct AttentionKernels {
   template <typename T, typename M = MathType<T>>
-  struct Of {
+  struct ForType {
     // out: (Tq, H), q: (Tq, H), k and v: (T, H). Sets lse: (Tq, heads) to the logarithm of each
     // query's sum of exponentials, for the backward pass. On the host lse may be null if no
     // backward pass follows.
@@ -30,10 +30,10 @@ struct AttentionKernels {
     void (*backward)(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
                      const T* k, const T* v, const AttentionArgs& args);
   };
-  Of<float> f32;
-  Of<double> f64;
-  Of<BFloat16> bf16;
-  Of<Float16> f16 = {};  // null on the host
+  ForType<float> f32;
+  ForType<double> f64;
+  ForType<BFloat16> bf16;
+  ForType<Float16> f16 = {};  // null on the host
 };
 
 }  // namespace lathe::cpu

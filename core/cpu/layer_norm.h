@@ -16,7 +16,7 @@ struct LayerNormArgs {
 
 struct LayerNormKernels {
   template <typename T, typename M = MathType<T>>
-  struct Of {
+  struct ForType {
     // y: (rows, n). Also sets z: (rows, n), which may be x, and mean and rstd: (rows), for the
     // backward pass. residual may be null.
     void (*forward)(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, const M* weight,
@@ -27,10 +27,10 @@ struct LayerNormKernels {
     void (*backward)(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const T* z,
                      const M* mean, const M* rstd, const M* weight, const LayerNormArgs& args);
   };
-  Of<float> f32;
-  Of<double> f64;
-  Of<BFloat16> bf16;
-  Of<Float16> f16 = {};  // null on the host
+  ForType<float> f32;
+  ForType<double> f64;
+  ForType<BFloat16> bf16;
+  ForType<Float16> f16 = {};  // null on the host
   // Returns the number of parts of the rows whose weight gradients are summed separately.
   int64_t (*chunks)(int64_t rows, int64_t n);
 };

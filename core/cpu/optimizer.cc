@@ -97,13 +97,13 @@ void AdamW(const AdamWPart* parts, int64_t count) {
   return wide;
 }
 
-double SumOfSquares(const Stretch* stretches, int64_t count) {
+double SumOfSquares(const FloatSlice* slices, int64_t count) {
   double* partial =
       static_cast<double*>(WorkingMemory(static_cast<size_t>(count) * sizeof(double)));
-#pragma omp parallel for schedule(dynamic, 4)  // stretches may differ in size
+#pragma omp parallel for schedule(dynamic, 4)  // slices may differ in size
   for (int64_t s = 0; s < count; ++s) {
-    const float* x = stretches[s].data;
-    const int64_t n = stretches[s].n, whole = n / kLine * kLine;
+    const float* x = slices[s].data;
+    const int64_t n = slices[s].n, whole = n / kLine * kLine;
     constexpr int64_t kStep = kLanesOf<double>;
     Lanes<double> sums[kLine / kStep] = {};
     for (int64_t i = 0; i < whole; i += kLine) {

@@ -21,7 +21,7 @@ constexpr int64_t kAdamWBlock = 256;  // elements that become active together
 constexpr uint8_t kNewlyActive = 2;   // its moments are still 0; the next pass sets the flag to 1
 
 // Consecutive elements of an array.
-struct Stretch {
+struct FloatSlice {
   float* data;
   int64_t n;
 };
@@ -45,9 +45,9 @@ struct OptimizerKernels {
   // Updates all parts. Threads share the work of all parts together, because some parts are small
   // and much of others is skipped.
   void (*adamw)(const AdamWPart* parts, int64_t count);
-  // Returns the sum of squares in double. Threads share whole stretches. The order of the sum, and
+  // Returns the sum of squares in double. Threads share whole slices. The order of the sum, and
   // with it the last bit, does not depend on the number of threads.
-  double (*sum_of_squares)(const Stretch* stretches, int64_t count);
+  double (*sum_of_squares)(const FloatSlice* slices, int64_t count);
 };
 
 }  // namespace lathe::cpu

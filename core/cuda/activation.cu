@@ -222,12 +222,12 @@ void BackwardAndSums(T* dx, float* sums, const T* dy, const T* x, int64_t rows, 
 }
 
 template <typename T>
-constexpr ActivationKernels::Of<T> Of() {
+constexpr ActivationKernels::ForType<T> TableFor() {
   return {Forward<T>, Backward<T>, ColumnSums<T>, BackwardAndSums<T>};
 }
 
 const ActivationKernels table = {
-    .f32 = Of<float>(), .f64 = {}, .bf16 = Of<BFloat16>(), .f16 = Of<Float16>()};
+    .f32 = TableFor<float>(), .f64 = {}, .bf16 = TableFor<BFloat16>(), .f16 = TableFor<Float16>()};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace

@@ -167,14 +167,14 @@ void Backward(T* dz, T* dx, float* dweight, float* dbias, float* partial, const 
 }
 
 template <typename T>
-constexpr LayerNormKernels::Of<T> Of() {
+constexpr LayerNormKernels::ForType<T> TableFor() {
   return {Forward<T>, Backward<T>};
 }
 
-const LayerNormKernels table = {.f32 = Of<float>(),
+const LayerNormKernels table = {.f32 = TableFor<float>(),
                                 .f64 = {},
-                                .bf16 = Of<BFloat16>(),
-                                .f16 = Of<Float16>(),
+                                .bf16 = TableFor<BFloat16>(),
+                                .f16 = TableFor<Float16>(),
                                 .chunks = NormChunks};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 

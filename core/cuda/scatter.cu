@@ -1,5 +1,6 @@
-// Sums of rows by number, for the gradients of look-ups. RowSumKernels in core/device_kernels.h
-// describes them. A row's number, index[row], is the row of `to` that it is added to.
+// Sums of rows by number, for the gradients of look-ups. ScatterAddKernels in
+// core/kernels/scatter_add_kernels.h describes them. A row's number, index[row], is the row of `to`
+// that it is added to.
 //
 // The first row with a number sums all rows with that number in order, so the result doesn't depend
 // on timing. It searches the numbers behind it until it has found all occurrences. If more than
@@ -12,7 +13,7 @@
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/kernels/row_sums_kernels.h"
+#include "lathe/core/kernels/scatter_add_kernels.h"
 
 namespace lathe::cuda {
 namespace {
@@ -217,12 +218,12 @@ void Add(void* to, const void* x, const void* index, const Args& args) {
 }
 
 template <typename T>
-void AddOf(const RowSumArgs& a, const Args& args) {
+void AddOf(const ScatterAddArgs& a, const Args& args) {
   if (a.index_type == DType::kI32) return Add<T, int32_t>(a.to, a.x, a.index, args);
   return Add<T, int64_t>(a.to, a.x, a.index, args);
 }
 
-void AddRows(const RowSumArgs& a) {
+void AddRows(const ScatterAddArgs& a) {
   if (a.count == 0 || a.columns == 0 || a.num_rows == 0) return;
   int* const counters = static_cast<int*>(a.counters);
   const Args args = {a.count,  a.num_rows, a.columns, a.skipped, counters, counters + a.num_rows,
@@ -232,7 +233,7 @@ void AddRows(const RowSumArgs& a) {
   return AddOf<Float16>(a, args);
 }
 
-const RowSumKernels table = {AddRows};
+const ScatterAddKernels table = {AddRows};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace

@@ -125,7 +125,7 @@ __global__ void ClearRowsKernel(ClearRowsArgs args, int64_t units) {
 
 void ClearRows(const ClearRowsArgs& args) {
   unsigned count = 0;
-  while (count < ClearRowsArgs::kMost && args.matrices[count] != nullptr) ++count;
+  while (count < ClearRowsArgs::kMaxMatrices && args.matrices[count] != nullptr) ++count;
   if (count == 0 || args.rows == 0 || args.row_bytes == 0) return;
   int64_t any = args.row_bytes;  // divisible by 16 if all addresses and lengths are
   for (unsigned i = 0; i < count; ++i) any |= Address(args.matrices[i]);

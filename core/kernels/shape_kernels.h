@@ -7,10 +7,10 @@
 
 namespace lathe {
 
-// Zeroes rows [*first, rows) of up to kMost matrices, each of `rows` rows.
+// Zeroes rows [*first, rows) of up to kMaxMatrices matrices, each of `rows` rows.
 struct ClearRowsArgs {
-  static constexpr int kMost = 3;
-  void* matrices[kMost] = {};  // ended by the first null one
+  static constexpr int kMaxMatrices = 3;
+  void* matrices[kMaxMatrices] = {};  // ended by the first null one
   int64_t rows = 0, row_bytes = 0;
   const int32_t* first = nullptr;  // on the device
 };

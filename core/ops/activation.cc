@@ -27,8 +27,7 @@ ActivationKind ParseActivation(const std::string& name) {
     if (name == known_name) return kind;
     names += names.empty() ? known_name : std::string(", ") + known_name;
   }
-  throw InvalidArgument("activation \"" + name + "\" is not one that Lathe has",
-                        "known activations: " + names);
+  throw InvalidArgument("unknown activation \"" + name + "\"", "known activations: " + names);
 }
 
 Tensor Activation(const Tensor& x, ActivationKind activation) {

@@ -21,8 +21,8 @@ int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& lon
   const int64_t batch = sequences.size(), given = sequences.num_tokens;
   Check(batch >= 0, op, "cu_seqlens is empty; it must hold 0 and the end of each sequence");
   if (!sequences.cu_seqlens.device().is_cpu()) {
-    Check(given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " for ", batch,
-          " sequences of at most ", sequences.max_seqlen, " tokens");
+    Check(given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " but ", batch,
+          " sequences of at most ", sequences.max_seqlen, " tokens have fewer");
     longest = sequences.max_seqlen;
     return given;
   }
@@ -32,7 +32,7 @@ int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& lon
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = cu[b + 1] - cu[b];
     Check(length >= 1 && length <= sequences.max_seqlen, op, "sequence ", b, " has ", length,
-          " tokens; allowed are 1 to max_seqlen = ", sequences.max_seqlen);
+          " tokens but must have 1 to max_seqlen = ", sequences.max_seqlen);
     longest = std::max(longest, length);
   }
   Check(given < 0 || given == cu[batch], op, "num_tokens is ", given, " but cu_seqlens ends with ",
@@ -67,10 +67,10 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   const int64_t kv_rows = kv.dim(0) / 2;
   Check(heads >= 1 && H % heads == 0, kOp, "hidden size ", H, " is not a multiple of ", heads,
         " heads");
-  Check(q.dtype() == kv.dtype(), kOp, "q is ", ToString(q.dtype()), " but kv ",
+  Check(q.dtype() == kv.dtype(), kOp, "q is ", ToString(q.dtype()), " but kv is ",
         ToString(kv.dtype()));
   Check(q.dim(0) == (options.first_query_only ? batch : kv_rows), kOp, "q has ", q.dim(0),
-        " rows for ", batch, " sequences of ", kv_rows, " tokens");
+        " rows but there are ", batch, " sequences with ", kv_rows, " tokens");
   CheckSameDevice(kOp, q.device(), {kv, sequences.cu_seqlens, sequences.sample_ids});
   cpu::AttentionArgs args;
   const int64_t tokens = NumTokens(sequences, kOp, args.max_seqlen);
@@ -85,7 +85,7 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   args.mask = MaskOf(options.dropout, kOp, -1, q.device());
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
   const int64_t ids = sequences.sample_ids.defined() ? sequences.sample_ids.numel() : batch;
-  Check(ids >= batch, kOp, batch, " sequences but ", ids, " sample_ids");
+  Check(ids >= batch, kOp, "there are ", batch, " sequences but only ", ids, " sample_ids");
   return DispatchActivations(q, kOp, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;

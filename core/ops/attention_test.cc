@@ -139,7 +139,7 @@ TEST(Attention, SaysWhatDoesNotFit) {
   };
   PackedSequences packed = Packed({0, 1, 4});
   packed.sample_ids = Tensor::FromVector(std::vector<int32_t>{7}, {1});
-  EXPECT_EQ(error(packed, 0.5), "[attention] 2 sequences but 1 sample_ids");
+  EXPECT_EQ(error(packed, 0.5), "[attention] there are 2 sequences but only 1 sample_ids");
   packed.sample_ids = {};
   EXPECT_EQ(error(packed, 0), "");
   EXPECT_EQ(error(packed, 0.5), "[attention] dropout needs sample_ids");

@@ -10,8 +10,9 @@ namespace lathe {
 
 Tensor Cast(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
-  Check(IsFloating(x.dtype()) && IsFloating(dtype), "cast", "only floating dtypes, not ",
-        ToString(x.dtype()), " to ", ToString(dtype));
+  Check(IsFloating(x.dtype()) && IsFloating(dtype), "cast",
+        "expected floating-point dtypes but got a cast from ", ToString(x.dtype()), " to ",
+        ToString(dtype));
   const AskedBy asked_by = AskedBy::Op("cast");
   return Record("cast", x.To(dtype), {x}, {}, [from = x.dtype()](BackwardContext& context) {
     context.SetGrad(0, context.grad_output().To(from));

@@ -53,7 +53,7 @@ auto DispatchActivations(const Tensor& x, const char* op, Body&& body) {
   const bool on_host = x.device().is_cpu();
   if (x.dtype() == DType::kBF16) return body(BFloat16{});
   if (x.dtype() == DType::kF16 && !on_host) return body(Float16{});
-  Check(on_host || x.dtype() != DType::kF64, op, "float64 is for the CPU");
+  Check(on_host || x.dtype() != DType::kF64, op, "float64 works on the CPU only");
   return DispatchFloat(x.dtype(), op, std::forward<Body>(body));
 }
 

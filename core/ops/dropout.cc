@@ -18,13 +18,13 @@ cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows, D
   mask.step = spec.key.step;
   if (spec.device_step.defined()) {
     Check(!device.is_cpu() && spec.device_step.device() == device, op,
-          "device_step must lie where the activations do, and not on the host");
+          "device_step must lie on the activations' device, which must not be the host");
     mask.device_step = spec.device_step.data<int32_t>();
   }
   if (rows >= 0) {
     Check(spec.row_samples.defined() && spec.row_samples.numel() >= rows &&
               spec.row_positions.defined() && spec.row_positions.numel() >= rows,
-          op, "row_samples and row_positions must have shape [N], N at least ", rows);
+          op, "row_samples and row_positions must have shape [N] with N at least ", rows);
     CheckSameDevice(op, device, {spec.row_samples, spec.row_positions});
     mask.row_samples = spec.row_samples.data<int32_t>();
     mask.row_positions = spec.row_positions.data<int32_t>();

@@ -123,7 +123,7 @@ Tensor Sub(const Tensor& a, const Tensor& b) {
   Tensor y = Broadcast("sub", a, b, functions::Sub{});
   return Record("sub", y, {a, b}, {}, [](BackwardContext& context) {
     context.SetGrad(0, context.grad_output());
-    if (context.Needs(1)) context.SetGrad(1, Scale(context.grad_output(), -1));
+    if (context.NeedsInputGrad(1)) context.SetGrad(1, Scale(context.grad_output(), -1));
   });
 }
 
@@ -133,8 +133,8 @@ Tensor Mul(const Tensor& a, const Tensor& b) {
   return Record("mul", y, {a, b}, {a, b},
                 [a = a.Detach(), b = b.Detach()](BackwardContext& context) {
                   const Tensor& dy = context.grad_output();
-                  if (context.Needs(0)) context.SetGrad(0, Mul(dy, b));
-                  if (context.Needs(1)) context.SetGrad(1, Mul(dy, a));
+                  if (context.NeedsInputGrad(0)) context.SetGrad(0, Mul(dy, b));
+                  if (context.NeedsInputGrad(1)) context.SetGrad(1, Mul(dy, a));
                 });
 }
 
@@ -145,7 +145,7 @@ Tensor Div(const Tensor& a, const Tensor& b) {
                 [b = b.Detach(), y = y.Detach()](BackwardContext& context) {
                   const Tensor dy_over_b = Div(context.grad_output(), b);
                   context.SetGrad(0, dy_over_b);
-                  if (context.Needs(1)) context.SetGrad(1, Scale(Mul(dy_over_b, y), -1));
+                  if (context.NeedsInputGrad(1)) context.SetGrad(1, Scale(Mul(dy_over_b, y), -1));
                 });
 }
 

@@ -13,7 +13,7 @@
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/layer_norm.h"
-#include "lathe/core/ops/row_sums.h"
+#include "lathe/core/ops/scatter_add.h"
 
 namespace lathe {
 namespace {
@@ -37,11 +37,11 @@ EmbeddingArgs ArgsOf(const std::vector<Tensor>& ids, const std::vector<Tensor>& 
 void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector<Tensor>& ids,
                    const std::vector<Tensor>& tables, const std::vector<int64_t>& padding_rows) {
   for (size_t i = 0; i < tables.size(); ++i) {
-    if (!context.Needs(i)) continue;
+    if (!context.NeedsInputGrad(i)) continue;
     Tensor grad = context.LeafGrad(i);
     const bool own = !grad.defined();
     if (own) grad = Tensor::Zeros(tables[i].shape(), DType::kF32, tables[i].device());
-    AddRowsOnDevice(grad, dy, ids[i], padding_rows.empty() ? -1 : padding_rows[i]);
+    ScatterAddRowsOnDevice(grad, dy, ids[i], padding_rows.empty() ? -1 : padding_rows[i]);
     if (own) context.SetGrad(i, grad);
   }
 }
@@ -64,17 +64,19 @@ Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& ta
 // that is the host.
 std::vector<Tensor> CheckedIds(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                                const std::vector<int64_t>& padding_rows) {
-  Check(!tables.empty() && ids.size() == tables.size(), "embedding", ids.size(), " id arrays for ",
+  Check(!tables.empty() && ids.size() == tables.size(), "embedding",
+        "expected one array of ids for each table but got ", ids.size(), " arrays for ",
         tables.size(), " tables");
   Check(padding_rows.empty() || padding_rows.size() == tables.size(), "embedding",
-        "one padding row for each table, or none");
+        "expected one padding row for each table, or none, but got ", padding_rows.size(), " for ",
+        tables.size(), " tables");
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
   const Device device = tables[0].device();
   std::vector<Tensor> on_device;
   for (size_t i = 0; i < ids.size(); ++i) {
     Check(ids[i].numel() == rows && tables[i].ndim() == 2 && tables[i].dim(1) == n, "embedding",
           "table ", i, " of shape ", tables[i].shape(), " and ids of shape ", ids[i].shape(),
-          " don't fit the first ones");
+          " don't fit the shapes of table 0 and its ids");
     CheckSameDevice("embedding", device, {tables[i]});
     if (ids[i].device().is_cpu()) {
       CheckEmbeddingIds(ids[i], tables[i].dim(0), i);
@@ -121,7 +123,7 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
     return Record("embedding", y, tables, {}, [=](BackwardContext& context) {
       const T* dy = context.grad_output().template data<T>();
       for (size_t i = 0; i < tables.size(); ++i) {
-        if (!context.Needs(i)) continue;
+        if (!context.NeedsInputGrad(i)) continue;
         Tensor grad = context.LeafGradRows(i, ids[i].values<int32_t>());
         const bool own = !grad.defined();
         if (own) grad = Tensor::Zeros(tables[i].shape(), tables[i].dtype());
@@ -159,7 +161,7 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
                           const std::vector<int64_t>& padding_rows, const Tensor& weight,
                           const Tensor& bias, double eps, const DropoutSpec& dropout, DType dtype) {
   constexpr const char* kOp = "embedding_layer_norm";
-  Check(!tables.empty(), kOp, "expected a table");
+  Check(!tables.empty(), kOp, "expected at least one table but got none");
   const Device device = tables[0].device();
   if (device.is_cpu() || std::ssize(tables) > EmbeddingArgs::kMaxTables) {
     return EmbeddingLayerNormComposed(ids, tables, padding_rows, weight, bias, eps, dropout, dtype);
@@ -172,7 +174,8 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
         "weight and bias must have shape [", n, "] but have ", weight.shape(), " and ",
         bias.shape());
   CheckSameDevice(kOp, device, {weight, bias});
-  Check(dtype != DType::kF64 && IsFloating(dtype), kOp, "no activations are ", ToString(dtype));
+  Check(dtype != DType::kF64 && IsFloating(dtype), kOp,
+        "activations must be float32, bfloat16 or float16 but are ", ToString(dtype));
   const cpu::LayerNormArgs norm = {rows, n, eps, MaskOf(dropout, kOp, rows, device)};
   const Tensor y = Tensor::Empty({rows, n}, dtype, device);
   const Tensor mean = Tensor::Empty({rows}, DType::kF32, device);
@@ -188,8 +191,8 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
                          kept = dropout](BackwardContext& context) {
     const size_t k = tables.size();
     bool table_needs = false;
-    for (size_t i = 0; i < k; ++i) table_needs = table_needs || context.Needs(i);
-    const bool norm_needs = context.Needs(k) || context.Needs(k + 1);
+    for (size_t i = 0; i < k; ++i) table_needs = table_needs || context.NeedsInputGrad(i);
+    const bool norm_needs = context.NeedsInputGrad(k) || context.NeedsInputGrad(k + 1);
     // Returns where to add input i's gradient, [n] float32: the leaf's buffer, or zeros that become
     // the gradient.
     const auto sums_of = [&](size_t i) {

@@ -14,14 +14,16 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
            const Tensor& bias, double eps, const DropoutSpec& dropout) {
   Check(x.ndim() == 2 && x.dim(1) >= 1 && x.dim(1) <= 32768, op,
         "x must have shape [N, C] with C from 1 to 32768 but has ", x.shape());
-  Check(!residual.defined() || residual.shape() == x.shape(), op, "residual must have shape ",
-        x.shape());
+  if (residual.defined()) {
+    Check(residual.shape() == x.shape(), op, "residual must have shape ", x.shape(), " but has ",
+          residual.shape());
+    Check(residual.dtype() == x.dtype(), op, "residual must be ", ToString(x.dtype()), " but is ",
+          ToString(residual.dtype()));
+  }
   const int64_t rows = x.dim(0), n = x.dim(1);
   Check(weight.shape() == Shape({n}), op, "weight must have shape [", n, "] but has ",
         weight.shape());
   Check(bias.shape() == Shape({n}), op, "bias must have shape [", n, "] but has ", bias.shape());
-  Check(!residual.defined() || residual.dtype() == x.dtype(), op, "residual must be ",
-        ToString(x.dtype()), " as x is");
   CheckSameDevice(op, x.device(), {residual, weight, bias});
   return DispatchActivations(x, op, [&](auto tag) {
     using T = decltype(tag);
@@ -42,17 +44,17 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
                     const int64_t chunks =
                         KernelsOn<cpu::LayerNormKernels>(z.device()).chunks(rows, n);
                     Tensor dz = Tensor::Empty(z.shape(), z.dtype(), z.device());
-                    const bool own_dx = dropout.p > 0 && context.Needs(0);
+                    const bool own_dx = dropout.p > 0 && context.NeedsInputGrad(0);
                     Tensor dx = own_dx ? Tensor::Empty(z.shape(), z.dtype(), z.device()) : dz;
                     Tensor partial = Tensor::Empty({chunks, 2 * n}, math, z.device());
                     Tensor dw, db;
-                    if (context.Needs(2) || context.Needs(3)) {
+                    if (context.NeedsInputGrad(2) || context.NeedsInputGrad(3)) {
                       dw = context.LeafGrad(2);
                       db = context.LeafGrad(3);
                     }
-                    const bool own_dw = context.Needs(2) && !dw.defined();
-                    const bool own_db = context.Needs(3) && !db.defined();
-                    if (context.Needs(2) || context.Needs(3)) {
+                    const bool own_dw = context.NeedsInputGrad(2) && !dw.defined();
+                    const bool own_db = context.NeedsInputGrad(3) && !db.defined();
+                    if (context.NeedsInputGrad(2) || context.NeedsInputGrad(3)) {
                       if (!dw.defined()) dw = Tensor::Zeros({n}, math, z.device());
                       if (!db.defined()) db = Tensor::Zeros({n}, math, z.device());
                     }
@@ -63,7 +65,7 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
                                   context.grad_output().template data<T>(), z.data<T>(),
                                   mean.data<M>(), rstd.data<M>(), weight.data<M>(), args);
                     context.SetGrad(0, dx);
-                    if (context.Needs(1)) context.SetGrad(1, dz);
+                    if (context.NeedsInputGrad(1)) context.SetGrad(1, dz);
                     if (own_dw) context.SetGrad(2, dw);
                     if (own_db) context.SetGrad(3, db);
                   });

@@ -147,8 +147,8 @@ Tensor LinearBackward(BackwardContext& context, const Tensor& dy, const Tensor& 
   // Targets are made in the order in which they are written. If several layers share a parameter,
   // only the first write to it may overwrite a stale gradient.
   for (size_t i = count; i-- > 0;) {
-    if (context.Needs(at.weight + i)) dws[i].emplace(context, at.weight + i, weights[i]);
-    if (!summed && biases[i].defined() && context.Needs(at.bias + i))
+    if (context.NeedsInputGrad(at.weight + i)) dws[i].emplace(context, at.weight + i, weights[i]);
+    if (!summed && biases[i].defined() && context.NeedsInputGrad(at.bias + i))
       dbs[i].emplace(context, at.bias + i, biases[i]);
   }
   for (size_t i = 0; i < count; ++i) {
@@ -195,7 +195,7 @@ void OpBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
                 bool summed) {
   const Tensor dx =
       LinearBackward<T>(context, dy, x, weights, biases, {.weight = 1, .bias = 1 + weights.size()},
-                        summed, context.Needs(0));
+                        summed, context.NeedsInputGrad(0));
   if (dx.defined()) context.SetGrad(0, dx);
 }
 
@@ -206,15 +206,42 @@ void CheckLayer(const char* op, int64_t in, DType type, Device device, const Ten
         "] but has ", weight.shape());
   Check(weight.dtype() == MathDType(type), op, "weight must be ", ToString(MathDType(type)),
         " for ", ToString(type), " x but is ", ToString(weight.dtype()));
-  Check(!bias.defined() || bias.shape() == Shape({weight.dim(0)}), op, "bias must have shape [",
-        weight.dim(0), "]");
+  if (bias.defined()) {
+    Check(bias.shape() == Shape({weight.dim(0)}), op, "bias must have shape [", weight.dim(0),
+          "] but has ", bias.shape());
+  }
   CheckSameDevice(op, device, {weight, bias});
+}
+
+// Returns x W^T + b of each layer, one below the other: [layers * N, out]. Records nothing.
+template <typename T>
+Tensor Products(const Tensor& x, const std::vector<Tensor>& weights,
+                const std::vector<Tensor>& biases) {
+  const int64_t rows = x.dim(0), in = x.dim(1), out = weights[0].dim(0);
+  Tensor y = Tensor::Empty({std::ssize(weights) * rows, out}, x.dtype(), x.device());
+  std::vector<const T*> read;
+  std::vector<const MathType<T>*> added;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    read.push_back(WeightData<T>(weights[i]));
+    added.push_back(biases[i].defined() ? biases[i].data<MathType<T>>() : nullptr);
+  }
+  if constexpr (!std::is_same_v<T, double>) {
+    if (weights.size() > 1 && !x.device().is_cpu() &&
+        StackForward<T>(x, read, added, out, y.data<T>())) {
+      return y;
+    }
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    Gemm(x.device(), {.b = true}, rows, out, in, x.data<T>(), in, read[i], in, 0,
+         y.data<T>() + static_cast<int64_t>(i) * rows * out, out, added[i]);
+  }
+  return y;
 }
 
 Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weights,
                const std::vector<Tensor>& biases, ActivationKind activation) {
   Check(x.ndim() == 2, op, "x must have shape [N, in] but has ", x.shape());
-  const int64_t count = std::ssize(weights), out = weights[0].dim(0);
+  const int64_t out = weights[0].dim(0);
   std::vector<Tensor> inputs = {x};
   for (size_t i = 0; i < weights.size(); ++i) {
     CheckLayer(op, x.dim(1), x.dtype(), x.device(), weights[i], biases[i]);
@@ -226,23 +253,7 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
   return DispatchActivations(x, op, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;
-    const int64_t rows = x.dim(0), in = x.dim(1);
-    Tensor pre = Tensor::Empty({count * rows, out}, x.dtype(), x.device());
-    std::vector<const T*> read;
-    std::vector<const M*> added;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      read.push_back(WeightData<T>(weights[i]));
-      added.push_back(biases[i].defined() ? biases[i].data<M>() : nullptr);
-    }
-    bool done = false;
-    if constexpr (!std::is_same_v<T, double>) {
-      done =
-          count > 1 && !x.device().is_cpu() && StackForward<T>(x, read, added, out, pre.data<T>());
-    }
-    for (size_t i = 0; !done && i < weights.size(); ++i) {
-      Gemm(x.device(), {.b = true}, rows, out, in, x.data<T>(), in, read[i], in, 0,
-           pre.data<T>() + static_cast<int64_t>(i) * rows * out, out, added[i]);
-    }
+    const Tensor pre = Products<T>(x, weights, biases);
     if (activation == ActivationKind::kNone) {
       return Record(op, pre, inputs, inputs,
                     [x = x.Detach(), weights, biases](BackwardContext& context) {
@@ -261,7 +272,7 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                     // The sums of what is being stored cost no further read. Unlike a product's
                     // epilogue, this kernel takes any shape and can add to old gradients.
                     const bool sums = kernels.backward_and_sums != nullptr && weights.size() == 1 &&
-                                      biases[0].defined() && context.Needs(2);
+                                      biases[0].defined() && context.NeedsInputGrad(2);
                     if (sums) {
                       GradTarget db(context, 2, biases[0]);
                       kernels.backward_and_sums(dpre.data<T>(), db.tensor.template data<M>(),
@@ -276,16 +287,6 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
   });
 }
 
-// Returns x W^T + b and records nothing.
-template <typename T>
-Tensor Layer(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const int64_t rows = x.dim(0), in = x.dim(1), out = weight.dim(0);
-  Tensor y = Tensor::Empty({rows, out}, x.dtype(), x.device());
-  Gemm(x.device(), {.b = true}, rows, out, in, x.data<T>(), in, WeightData<T>(weight), in, 0,
-       y.data<T>(), out, bias.defined() ? bias.data<MathType<T>>() : nullptr);
-  return y;
-}
-
 // FeedForward on the host: y = f W2^T + b2 with f = act(pre), pre = x W1^T + b1. The backward pass
 // computes f again from pre:
 //   df = dy W2;  dW2 += dy^T f;  db2 += column sums of dy;  dpre = df act'(pre);
@@ -298,17 +299,18 @@ Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1
   const auto fresh = [](const Tensor& like) { return Tensor::Empty(like.shape(), like.dtype()); };
   enum Input { kX, kW1, kB1, kW2, kB2 };
   const std::vector<Tensor> inputs = {x, w1, b1, w2, b2};
-  const Tensor pre = Layer<T>(x, w1, b1);
+  const Tensor pre = Products<T>(x, {w1}, {b1});
   // Only a backward pass reads `pre` again. Without one the activation may overwrite it.
   Tensor f = GradEnabled() && !plain ? fresh(pre) : pre;
   if (!plain) kernels.forward(f.data<T>(), pre.data<T>(), pre.numel(), activation);
-  const Tensor y = Layer<T>(f, w2, b2);
+  const Tensor y = Products<T>(f, {w2}, {b2});
   return Record(
       "feed_forward", y, inputs, inputs, [=, &kernels, x = x.Detach()](BackwardContext& context) {
         const Tensor& dy = context.grad_output();
         const int64_t between = w2.dim(1), out = w2.dim(0), n = pre.numel();
-        const bool below = context.Needs(kX) || context.Needs(kW1) || context.Needs(kB1);
-        Tensor value = plain ? pre : context.Needs(kW2) ? fresh(pre) : Tensor(), d;
+        const bool below = context.NeedsInputGrad(kX) || context.NeedsInputGrad(kW1) ||
+                           context.NeedsInputGrad(kB1);
+        Tensor value = plain ? pre : context.NeedsInputGrad(kW2) ? fresh(pre) : Tensor(), d;
         if (below) {
           d = fresh(pre);
           Gemm(x.device(), {}, dy.dim(0), between, out, dy.data<T>(), out, WeightData<T>(w2),
@@ -327,7 +329,7 @@ Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1
         value = {};
         if (!below) return;
         const Tensor dx = LinearBackward<T>(context, d, x, {w1}, {b1}, {.weight = kW1, .bias = kB1},
-                                            false, context.Needs(kX));
+                                            false, context.NeedsInputGrad(kX));
         if (dx.defined()) context.SetGrad(kX, dx);
       });
 }
@@ -341,10 +343,12 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
                    const std::vector<Tensor>& biases) {
-  Check(!weights.empty() && weights.size() == biases.size(), "linear_stack", weights.size(),
-        " weights and ", biases.size(), " biases");
+  Check(!weights.empty() && weights.size() == biases.size(), "linear_stack",
+        "expected one bias for each weight but got ", weights.size(), " weights and ",
+        biases.size(), " biases");
   for (const Tensor& b : biases) {
-    Check(b.defined() == biases[0].defined(), "linear_stack", "all layers have a bias or none has");
+    Check(b.defined() == biases[0].defined(), "linear_stack",
+          "either all layers must have a bias or none");
   }
   return Forward("linear_stack", x, weights, biases, ActivationKind::kNone);
 }
@@ -380,11 +384,11 @@ Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes) {
         "matmul", c, {a, b}, {a, b},
         [a = a.Detach(), b = b.Detach(), transposes](BackwardContext& context) {
           const Tensor& dc = context.grad_output();
-          if (context.Needs(0)) {
+          if (context.NeedsInputGrad(0)) {
             context.SetGrad(0, transposes.a ? Matmul(b, dc, {.a = transposes.b, .b = true})
                                             : Matmul(dc, b, {.b = !transposes.b}));
           }
-          if (context.Needs(1)) {
+          if (context.NeedsInputGrad(1)) {
             context.SetGrad(1, transposes.b ? Matmul(dc, a, {.a = true, .b = transposes.a})
                                             : Matmul(a, dc, {.a = !transposes.a}));
           }

@@ -66,8 +66,8 @@ Tensor ScaledPairs(const char* op, const Tensor& a, const Tensor& b, double fact
 
 // Throws unless both lie on the host or on one device. On a device `a` must be float32.
 void CheckDevices(const char* op, const Tensor& a, const Tensor& b) {
-  Check(a.device() == b.device(), op, "expected both on one device but got ", ToString(a.device()),
-        " and ", ToString(b.device()));
+  Check(a.device() == b.device(), op, "expected both tensors on one device but got ",
+        ToString(a.device()), " and ", ToString(b.device()));
   Check(OnHost(a) || a.dtype() == DType::kF32, op, "expected float32 on ", ToString(a.device()),
         " but got ", ToString(a.dtype()));
 }
@@ -133,7 +133,7 @@ Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Te
       op, loss, {a, b}, {a, b},
       [kind, a = a.Detach(), b = b.Detach(), count, num_rows, &kernels](BackwardContext& context) {
         for (const size_t i : {0u, 1u}) {
-          if (!context.Needs(i)) continue;
+          if (!context.NeedsInputGrad(i)) continue;
           Tensor gradient = Tensor::Empty(a.shape(), DType::kF32, a.device());
           kernels.pairs_grad(kind, /*first=*/i == 0, gradient.data<float>(),
                              context.grad_output().data<float>(), a.data<float>(), b.data<float>(),
@@ -262,10 +262,10 @@ Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator,
       [pred = pred.Detach(), target = target.Detach(), divisor](BackwardContext& context) {
         const double factor = 2 * context.grad_output().Item() / divisor;
         const auto difference = [](auto p, auto t) { return p - t; };
-        if (context.Needs(0)) {
+        if (context.NeedsInputGrad(0)) {
           context.SetGrad(0, ScaledPairs("mse_loss", pred, target, factor, difference));
         }
-        if (context.Needs(1)) {
+        if (context.NeedsInputGrad(1)) {
           context.SetGrad(1, ScaledPairs("mse_loss", pred, target, -factor, difference));
         }
       });
@@ -301,12 +301,12 @@ Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double den
       "bce_with_logits_loss", loss, {logits, targets}, {logits, targets},
       [logits = logits.Detach(), targets = targets.Detach(), divisor](BackwardContext& context) {
         const double factor = context.grad_output().Item() / divisor;
-        if (context.Needs(0)) {
+        if (context.NeedsInputGrad(0)) {
           context.SetGrad(0,
                           ScaledPairs("bce_with_logits_loss", logits, targets, factor,
                                       [](auto x, auto t) { return 1 / (1 + std::exp(-x)) - t; }));
         }
-        if (context.Needs(1)) context.SetGrad(1, Scale(logits, -factor));
+        if (context.NeedsInputGrad(1)) context.SetGrad(1, Scale(logits, -factor));
       });
 }
 

@@ -9,7 +9,7 @@
 #include "lathe/core/broadcast.h"
 #include "lathe/core/kernels/shape_kernels.h"
 #include "lathe/core/ops/dispatch.h"
-#include "lathe/core/ops/row_sums.h"
+#include "lathe/core/ops/scatter_add.h"
 
 namespace lathe {
 namespace {
@@ -95,7 +95,7 @@ Tensor SliceRows(const Tensor& x, int64_t begin, int64_t end) {
 Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
   Check(x.ndim() == 2, "slice_columns", "expected shape [R, C] but got ", x.shape());
   Check(0 <= begin && begin <= end && end <= x.dim(1), "slice_columns", "columns ", begin, " to ",
-        end, " of shape ", x.shape());
+        end, " don't exist in shape ", x.shape());
   const AskedBy asked_by = AskedBy::Op("slice_columns");
   Tensor y = Tensor::Empty({x.dim(0), end - begin}, x.dtype(), x.device());
   DispatchActivations(x, "slice_columns", [&](auto tag) {
@@ -118,7 +118,7 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
 
 // y = the parts one below the other;  dx_i = dy's rows of part i
 Tensor ConcatRows(const std::vector<Tensor>& parts) {
-  Check(!parts.empty(), "concat_rows", "no tensors");
+  Check(!parts.empty(), "concat_rows", "expected at least one tensor but got none");
   Check(parts[0].ndim() >= 1, "concat_rows", "expected at least one dimension but got a scalar");
   Shape shape = parts[0].shape();
   std::vector<int64_t> begins = {0};
@@ -144,7 +144,7 @@ Tensor ConcatRows(const std::vector<Tensor>& parts) {
 
 // y = the parts side by side;  dx_i = dy's columns of part i
 Tensor ConcatColumns(const std::vector<Tensor>& parts) {
-  Check(!parts.empty(), "concat_columns", "no tensors");
+  Check(!parts.empty(), "concat_columns", "expected at least one tensor but got none");
   std::vector<int64_t> begins = {0};
   for (size_t i = 0; i < parts.size(); ++i) {
     Check(parts[i].ndim() == 2 && parts[i].dim(0) == parts[0].dim(0) &&
@@ -168,7 +168,7 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
   });
   return Record("concat_columns", y, parts, {}, [begins](BackwardContext& context) {
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
-      if (!context.Needs(i)) continue;
+      if (!context.NeedsInputGrad(i)) continue;
       context.SetGrad(i, SliceColumns(context.grad_output(), begins[i], begins[i + 1]));
     }
   });
@@ -220,7 +220,7 @@ Tensor GatherRowsOnDevice(const Tensor& x, const Tensor& index, const Shape& sha
     Tensor dx = context.LeafGrad(0);
     const bool into_leaf = dx.defined();
     if (!into_leaf) dx = Tensor::Zeros(x_shape, dy.dtype(), dy.device());
-    AddRowsOnDevice(dx, dy, index);
+    ScatterAddRowsOnDevice(dx, dy, index);
     if (!into_leaf) context.SetGrad(0, dx);
   });
 }

@@ -271,7 +271,7 @@ std::vector<Lot> LotsToRead(int self, int size, char* data, size_t element_size,
     const int rank = (self + i) % size;
     for (const ElementRange& part : parts) {
       char* end_of_last = nullptr;  // the end of the last range of this part
-      for (const ElementRange& range : Within(Stripe(part, rank, size), changed)) {
+      for (const ElementRange& range : Intersection(Stripe(part, rank, size), changed)) {
         char* at = data + static_cast<size_t>(range.begin) * element_size;
         char* const end = data + static_cast<size_t>(range.end) * element_size;
         if (end_of_last != nullptr && static_cast<size_t>(at - end_of_last) <= kGapBytes)

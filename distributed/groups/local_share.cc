@@ -101,7 +101,7 @@ class Move {
   bool has_pages() const { return pages_ != nullptr; }
   // Puts the pages in the place of the storage's own.
   void Into(Storage& storage, Storage::Sharing sharing) {
-    storage.Share(std::exchange(pages_, nullptr), offer_.bytes, sharing);
+    storage.MapShared(std::exchange(pages_, nullptr), offer_.bytes, sharing);
   }
 
  private:

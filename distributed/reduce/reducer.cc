@@ -95,7 +95,7 @@ struct Reducer::Impl {
       float* const grad = Tensor(gradient.buffer).data<float>();
       const ElementRange all = {p.offset, p.offset + NumElements(p.shape)};
       const ElementRange own = Stripe(bucket.SharedPart(), group->rank(), group->size());
-      for (const ElementRange& rest : Without(all, {own})) {
+      for (const ElementRange& rest : Difference(all, {own})) {
         for (int64_t at = rest.begin; at < rest.end; ++at) {
           float& g = grad[at - all.begin];
           g = at < bucket.SharedPart().end ? 0

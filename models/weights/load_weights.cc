@@ -135,7 +135,7 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
                           "check that \"model_type\" in config.json is the checkpoint's");
   }
 
-  ParameterArena::Of(parameters);  // gives the parameters their memory
+  ParameterArena::FindOrCreate(parameters);  // gives the parameters their memory
   for (const auto& [parameter, file_name] : to_read) {
     Tensor tensor = parameter->tensor;
     reader.Read(file_name, tensor);

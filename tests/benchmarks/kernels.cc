@@ -379,13 +379,13 @@ void AdamW(benchmark::State& state) {
 }
 void SumOfSquares(benchmark::State& state) {
   const Tensor g = Filled<float>({85'000'000});
-  std::vector<cpu::Stretch> stretches;
+  std::vector<cpu::FloatSlice> slices;
   for (int64_t i = 0; i + 16384 <= g.numel(); i += 16384) {
-    stretches.push_back({g.data<float>() + i, 16384});
+    slices.push_back({g.data<float>() + i, 16384});
   }
   for (auto _ : state) {
-    benchmark::DoNotOptimize(cpu::Kernels<cpu::OptimizerKernels>().sum_of_squares(
-        stretches.data(), std::ssize(stretches)));
+    benchmark::DoNotOptimize(
+        cpu::Kernels<cpu::OptimizerKernels>().sum_of_squares(slices.data(), std::ssize(slices)));
   }
   Bytes(state, static_cast<double>(g.bytes()));
 }

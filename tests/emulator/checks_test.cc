@@ -244,7 +244,7 @@ TEST(SharedMemory, OfABlockIsLimited) {
     ADD_FAILURE() << "more than there is";
   } catch (const Error& e) {
     EXPECT_EQ(e.message(),
-              "[cuda] LookBeforeWriting<float>: needs 232449 bytes of shared memory for a block, "
+              "[cuda] LookBeforeWriting<float> needs 232449 bytes of shared memory for a block, "
               "but this GPU has 232448");
   }
   // RunKernel enforces the limit, too.

@@ -178,7 +178,7 @@ TEST(RecordedWork, IsDoneWhenItIsLaunchedWithTheValuesOfThen) {
   DeviceBackend& backend = BackendOf(kGpu);
   Tensor x = Tensor::Full({5}, 1.0, DType::kF32, kGpu);
   const Tensor y = Tensor::Zeros({5}, DType::kF32, kGpu);
-  const std::shared_ptr<DeviceMemory> memory = backend.NewMemory();
+  const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemory();
   std::unique_ptr<RecordedWork> work;
   {
     const DeviceMemoryScope scope(backend, memory);
@@ -217,7 +217,7 @@ TEST(RecordedWork, TakesNoMemoryThatAllShare) {
   DeviceBackend& backend = BackendOf(kGpu);
   const auto memory = backend.NewMemory();
   Tensor kept = Tensor::Zeros({5}, DType::kF32, kGpu);
-  EXPECT_EQ(backend.MemoryOf(*kept.impl()->storage), nullptr);
+  EXPECT_EQ(backend.MemoryPoolOf(*kept.impl()->storage), nullptr);
   const auto beside = [](const Tensor& leaf) {
     const LeafMemoryScope scope(*leaf.impl());
     return leaf.Clone();
@@ -225,9 +225,9 @@ TEST(RecordedWork, TakesNoMemoryThatAllShare) {
   {
     const DeviceMemoryScope scope(backend, memory);
     const Tensor own = kept.Clone();
-    EXPECT_EQ(backend.MemoryOf(*own.impl()->storage), memory);
-    EXPECT_EQ(backend.MemoryOf(*beside(own).impl()->storage), memory);
-    EXPECT_EQ(backend.MemoryOf(*beside(kept).impl()->storage), nullptr);
+    EXPECT_EQ(backend.MemoryPoolOf(*own.impl()->storage), memory);
+    EXPECT_EQ(backend.MemoryPoolOf(*beside(own).impl()->storage), memory);
+    EXPECT_EQ(backend.MemoryPoolOf(*beside(kept).impl()->storage), nullptr);
     EXPECT_NE(backend.Record([&] { beside(own); }), nullptr);
     EXPECT_THROW(backend.Record([&] { beside(kept); }), Error);
   }
@@ -262,7 +262,7 @@ TEST(RecordedWork, KeepsItsMemoryWhereItIsShort) {
     OfMiB(60);
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
-    EXPECT_NE(e.message().find(", 40.0 MiB reserved for CUDA graphs"), std::string::npos)
+    EXPECT_NE(e.message().find(", 40.0 MiB are reserved for CUDA graphs"), std::string::npos)
         << e.message();
     EXPECT_NE(e.hint().find("--no_cuda_graphs"), std::string::npos);
   }

@@ -1,5 +1,5 @@
-// Tests that an error names who asked for memory if a device has none left, for each kind of asker.
-// They run on the emulated device.
+// Tests that an error names what asked for memory if a device has none left, for each kind of
+// request. They run on the emulated device.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -47,8 +47,8 @@ std::vector<Tensor> TakeAll() {
   return taken;
 }
 
-// An asker for memory as the error names it. `is_state` is true if the hint is about memory that a
-// model keeps.
+// What asked for memory, as the error names it. `is_state` is true if the hint is about memory that
+// a model keeps.
 struct Asker {
   std::string who;
   bool is_state = false;

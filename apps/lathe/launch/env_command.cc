@@ -89,7 +89,7 @@ std::string Gpus() {
 std::string Devices() {
   DeviceBackend* backend = FindDeviceBackend();
   if (backend == nullptr) return "CPU (this program was built without CUDA)";
-  std::string text = "CPU; " + backend->Build() + ": ";
+  std::string text = "CPU; " + backend->DescribeBuild() + ": ";
   const int count = backend->Count();
   if (count == 0) return text + "none (" + backend->WhyNone() + ")";
   for (int i = 0; i < count; ++i) {

@@ -18,10 +18,10 @@ using cpu::AttentionKernels;
 template <typename T>
 AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const void*> rows) {
   constexpr int64_t kMostBlocks = 65535;  // the limit of a grid's y and z
-  Check(args.head_dim <= 256, "attention", "heads of ", args.head_dim,
-        " columns: a GPU takes up to 256");
-  Check(args.heads <= kMostBlocks && args.batch <= kMostBlocks, "attention", args.batch,
-        " sequences of ", args.heads, " heads: a GPU takes up to 65535 of each");
+  Check(args.head_dim <= 256, "attention", "heads have ", args.head_dim,
+        " columns, but a GPU takes at most 256");
+  Check(args.heads <= kMostBlocks && args.batch <= kMostBlocks, "attention", "there are ",
+        args.batch, " sequences and ", args.heads, " heads, but a GPU takes at most 65535 of each");
   AttentionParams params;
   params.cu_seqlens = args.cu_seqlens;
   params.sample_ids = args.sample_ids;
@@ -95,12 +95,12 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse
 }
 
 template <typename T>
-constexpr AttentionKernels::Of<T> Of() {
+constexpr AttentionKernels::ForType<T> TableFor() {
   return {Forward<T>, Backward<T>};
 }
 
 const AttentionKernels table = {
-    .f32 = Of<float>(), .f64 = {}, .bf16 = Of<BFloat16>(), .f16 = Of<Float16>()};
+    .f32 = TableFor<float>(), .f64 = {}, .bf16 = TableFor<BFloat16>(), .f16 = TableFor<Float16>()};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace
@@ -109,8 +109,8 @@ AttentionChoice AttentionPath(int64_t head_dim, DType dtype, int64_t /*max_seqle
   if (GetWantedAttention() == WantedAttention::kPlain) {
     return {false, "LATHE_ATTENTION asks for the plain kernels"};
   }
-  if (dtype == DType::kF32) return {false, "float32 products keep all of their bits"};
-  if (head_dim > 128) return {false, "heads of more than 128 columns"};
+  if (dtype == DType::kF32) return {false, "tensor cores would round float32"};
+  if (head_dim > 128) return {false, "heads have more than 128 columns"};
   return {true, "tensor cores take bfloat16 and float16"};
 }
 

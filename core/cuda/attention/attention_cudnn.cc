@@ -84,7 +84,7 @@ class CudnnPlan : public AttentionPlan {
     throw Error(absl::StatusCode::kInternal,
                 absl::StrCat("[cuda] cudnnBackendExecute: ", cudnn_.GetErrorString(status), " for ",
                              Describe(problem_), ": ", more.data()),
-                "LATHE_ATTENTION=own does without cuDNN");
+                "set LATHE_ATTENTION=own to compute attention without cuDNN");
   }
 
  private:

@@ -47,16 +47,18 @@ bool IsAligned(const AttentionOperands& o) {
 // Returns why no library may serve the call, or an empty string if one may.
 std::string WhyOwn(const AttentionCall& call) {
   const cpu::AttentionArgs& args = call.args;
-  if (call.dtype == DType::kF32) return "float32 is for the own kernels";
-  if (args.first_query_only) return "one query a sequence is for the own kernels";
+  if (call.dtype == DType::kF32) return "only Lathe's own kernels compute float32";
+  if (args.first_query_only) return "only Lathe's own kernels compute one query per sequence";
   if (args.head_dim % 8 != 0) {
-    return absl::StrCat("heads of ", args.head_dim, " columns, not a multiple of 8");
+    return absl::StrCat("heads have ", args.head_dim, " columns, which is not a multiple of 8");
   }
-  if (args.head_dim > 256) return absl::StrCat("heads of ", args.head_dim, " columns");
-  if (!IsAligned(call.operands)) return "matrices that don't lie at multiples of 16 bytes";
+  if (args.head_dim > 256) {
+    return absl::StrCat("heads have ", args.head_dim, " columns, more than 256");
+  }
+  if (!IsAligned(call.operands)) return "the matrices don't lie at multiples of 16 bytes";
   if (args.q_rows * args.heads * args.head_dim > std::numeric_limits<int32_t>::max()) {
-    return absl::StrCat(args.q_rows, " rows of ", args.heads * args.head_dim,
-                        " columns, more elements than int32 counts");
+    return absl::StrCat("a matrix has ", args.q_rows, " rows of ", args.heads * args.head_dim,
+                        " columns, more elements than int32 can count");
   }
   return "";
 }
@@ -200,7 +202,7 @@ class Dispatch {
       return nullptr;
     }
     if (plans_.size() >= kMostPlans) {
-      *why = absl::StrCat("there are ", kMostPlans, " plans of other shapes");
+      *why = absl::StrCat("there are already ", kMostPlans, " plans for other shapes");
       return nullptr;
     }
     Entry& entry = plans_[problem];
@@ -231,8 +233,8 @@ class Dispatch {
     try {
       const float library = time([&] { RunLibrary(call, problem, plan); });
       known = {.usable = library < own, .milliseconds = std::min(library, own)};
-      LogDebug(absl::StrCat("attention, ", key, ": own kernels take ", own, " ms, the library's ",
-                            library));
+      LogDebug(absl::StrCat("attention, ", key, ": Lathe's own kernels take ", own,
+                            " ms, the library's take ", library, " ms"));
     } catch (const Error& e) {
       known = {.usable = false, .milliseconds = own};
       Tell(e.message());

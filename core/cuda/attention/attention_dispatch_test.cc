@@ -201,7 +201,7 @@ TEST_F(AttentionDispatch, RecordedWork) {
   const auto values = [](const Tensor& x) { return x.To(DType::kF64).ToVector<double>(); };
   {  // without an earlier run, Lathe's own kernels are recorded
     const auto work = attend(64, {});
-    const std::shared_ptr<DeviceMemory> memory = backend.NewMemory();
+    const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemory();
     const DeviceMemoryScope scope(backend, memory);
     Tensor out;
     const int64_t before = CountAttention().library;
@@ -217,7 +217,7 @@ TEST_F(AttentionDispatch, RecordedWork) {
     const Tensor step = Tensor::FromVector<int32_t>({1}).To(CheckedDevice());
     const auto work = attend(32, step);
     const std::vector<double> first = values(work());
-    const std::shared_ptr<DeviceMemory> memory = backend.NewMemory();
+    const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemory();
     const DeviceMemoryScope scope(backend, memory);
     Tensor out;
     const auto recorded = backend.Record([&] { out = work(); });

@@ -180,11 +180,11 @@ TEST_F(LibraryAttention, Dropout) {
 // Lathe's own kernels serve the calls that the library can't serve.
 TEST_F(LibraryAttention, LeavesTheRest) {
   CompareWithHost(64, WithLengths({3, 70, 1}), 2, Options(2, true, 0), kNarrow);
-  EXPECT_EQ(CountAttention().why_own, "one query a sequence is for the own kernels");
+  EXPECT_EQ(CountAttention().why_own, "only Lathe's own kernels compute one query per sequence");
   CompareWithHost(20, WithLengths({3, 70, 1}), 2, Options(2, false, 0), kNarrow);
-  EXPECT_EQ(CountAttention().why_own, "heads of 20 columns, not a multiple of 8");
+  EXPECT_EQ(CountAttention().why_own, "heads have 20 columns, which is not a multiple of 8");
   CompareWithHost(64, WithLengths({3}), 0, Options(2, false, 0), {DType::kF32});
-  EXPECT_EQ(CountAttention().why_own, "float32 is for the own kernels");
+  EXPECT_EQ(CountAttention().why_own, "only Lathe's own kernels compute float32");
 }
 
 }  // namespace

@@ -201,11 +201,11 @@ CudnnGraph::Descriptor CudnnGraph::Plan(Descriptor config, const CudnnTarget& ta
 }
 
 CudnnGraph::Descriptor CudnnGraph::FirstPlan(const CudnnTarget& target) {
-  std::string problem = "[cuda] no engine is proposed";
+  std::string problem = "[cuda] cuDNN proposes no engine";
   for (const Descriptor config : Configs(target)) {
     try {
       if (IsDeterministic(config)) return Plan(config, target);
-      problem = "[cuda] the engine that is proposed is nondeterministic";
+      problem = "[cuda] the engine that cuDNN proposes is nondeterministic";
     } catch (const Error& e) {
       problem = e.message();
     }

@@ -54,11 +54,11 @@ std::string CudnnVersion(size_t version) {
 
 std::string WhyCudnnIsRefused(size_t version) {
   if (version >= kNext) {
-    return "version " + std::to_string(version) + ", of which nothing is known; 9 is used";
+    return "version " + std::to_string(version) + " is not known to work; use version 9";
   }
   if (version < kOldest) {
-    return "version " + CudnnVersion(version) + ", whose attention has known errors; " +
-           CudnnVersion(kOldest) + " or newer is used";
+    return "version " + CudnnVersion(version) + " has known errors in attention; use version " +
+           CudnnVersion(kOldest) + " or newer";
   }
   return "";
 }

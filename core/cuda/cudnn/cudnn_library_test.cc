@@ -67,7 +67,7 @@ TEST(CudnnLibrary, RefusesVersionsWithKnownErrors) {
   for (const size_t version : {90100, 91000, 91200, 91500}) {
     EXPECT_EQ(WhyCudnnIsRefused(version),
               "version " + CudnnVersion(version) +
-                  ", whose attention has known errors; 9.15.1 or newer is used");
+                  " has known errors in attention; use version 9.15.1 or newer");
   }
   for (const size_t version : {91501, 91900, 99999}) EXPECT_EQ(WhyCudnnIsRefused(version), "");
   EXPECT_NE(WhyCudnnIsRefused(100000), "");

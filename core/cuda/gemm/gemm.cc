@@ -44,7 +44,7 @@ void SumRowsOfA(const GemmArgs& args) {
     DeviceKernels<TensorKernels>().fill(args.a_sums, DType::kF32, 0, args.M);
   }
   const auto& kernels = DeviceKernels<cpu::ActivationKernels>();
-  const auto sum = [&]<typename T>(const cpu::ActivationKernels::Of<T>& of) {
+  const auto sum = [&]<typename T>(const cpu::ActivationKernels::ForType<T>& of) {
     of.column_sums(args.a_sums, static_cast<const T*>(args.a), args.K, args.M, args.lda);
   };
   if (args.type == DType::kF32) return sum(kernels.f32);
@@ -112,7 +112,7 @@ class Products {
     if (!IsCapturing()) {
       plan.usable = false;
       LogDebug(absl::StrCat("cuBLASLt refuses ", Describe(ToColumnMajor(args, options)),
-                            ": it is done in parts"));
+                            ": Lathe computes it in parts"));
     }
     return false;
   }

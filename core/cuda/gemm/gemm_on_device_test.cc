@@ -272,7 +272,7 @@ TEST_F(GemmOnDevice, RoundsToTF32OnlyWhenAsked) {
   AllowTf32(true);
   const auto rounded = Try<float, float>({64, 64, 256}, 2e-3);
   // The emulator's products don't round, but those of all GPUs with kernels here do.
-  EXPECT_EQ(rounded == exact, FindDeviceBackend()->Build() == "emulated CUDA");
+  EXPECT_EQ(rounded == exact, FindDeviceBackend()->DescribeBuild() == "emulated CUDA");
 }
 
 }  // namespace

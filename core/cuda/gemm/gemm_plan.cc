@@ -177,11 +177,11 @@ std::vector<cublasLtMatmulAlgo_t> Plan::Candidates(const Operands& operands, int
     throw Error(absl::StatusCode::kInternal,
                 absl::StrCat("[cuda] cuBLASLt has no algorithm for ", Describe(problem_), ": ",
                              lt.GetStatusString(status)),
-                IsCapturing() ? "run a step of these shapes before one is recorded" : "");
+                IsCapturing() ? "run one step with these shapes before a step is recorded" : "");
   }
   if (!usable && !IsCapturing()) {
     LogDebug(absl::StrCat("cuBLASLt has no algorithm for ", Describe(problem_), " (",
-                          lt.GetStatusString(status), "): it is done in parts"));
+                          lt.GetStatusString(status), "): Lathe computes it in parts"));
   }
   return algorithms;
 }

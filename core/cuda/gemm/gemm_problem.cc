@@ -66,16 +66,17 @@ GemmProblem ToColumnMajor(const GemmArgs& args, const GemmOptions& options) {
   Check(args.M >= 0 && args.N >= 0 && args.K >= 0, "gemm", "sizes must not be negative: ", args.M,
         ", ", args.N, ", ", args.K);
   Check(args.type == DType::kF32 || args.type == DType::kBF16 || args.type == DType::kF16, "gemm",
-        "GPUs have no products of ", ToString(args.type));
+        "a GPU can't multiply matrices of ", ToString(args.type));
   Check(args.c_type == args.type || args.c_type == DType::kF32, "gemm", "C must be ",
         ToString(args.type), " or float32 but is ", ToString(args.c_type));
   Check(args.beta == 0 || args.beta == 1, "gemm", "beta must be 0 or 1 but is ", args.beta);
-  Check(args.bias == nullptr || args.beta == 0, "gemm", "a bias needs beta 0");
+  Check(args.bias == nullptr || args.beta == 0, "gemm", "beta must be 0 for a product with a bias");
   Check(args.a_sums == nullptr ||
             (args.bias == nullptr && args.transpose_a && args.c_type == DType::kF32),
-        "gemm", "sums of A's rows need a transposed A, a float32 C and no bias");
+        "gemm",
+        "a product with sums of A's rows must have a transposed A, a float32 C and no bias");
   Check(args.batch >= 1 && args.a_stride >= 0 && args.b_stride >= 0 && args.bias_stride >= 0,
-        "gemm", "a batch must have 1 product or more and strides that are not negative");
+        "gemm", "a batch must have at least one product, and no stride may be negative");
   Check(args.batch == 1 || args.M == 0 || args.c_stride >= (args.M - 1) * args.ldc + args.N, "gemm",
         "a batch's results overlap");
   Check(args.batch == 1 || args.a_sums == nullptr || args.bias_stride >= args.M, "gemm",

@@ -71,7 +71,7 @@ json ReadTuning(const std::string& path) {
   const auto format = tuning.is_object() ? tuning.find("format") : tuning.end();
   if (!tuning.is_object() || format == tuning.end() || !tuning.contains("systems") ||
       !tuning["systems"].is_object()) {
-    throw InvalidArgument(path + ": not a file of tuned products");
+    throw InvalidArgument(path + ": this is not a file of tuned products");
   }
   return *format == kFormat ? tuning : empty;
 }
@@ -117,7 +117,7 @@ bool GemmTuning::Find(const std::string& key, TunedGemm* tuned) {
         if (const auto kept = FromJson(entry)) known_.insert({name, *kept});
       }
     } catch (const Error& e) {
-      Warn(e.message() + "; products are tuned anew");
+      Warn(e.message() + "; Lathe tunes the products again");
     }
   }
   read_ = true;
@@ -147,7 +147,7 @@ void GemmTuning::SaveLocked() {
     try {
       tuning = ReadTuning(path_);
     } catch (const Error& e) {
-      Warn(e.message() + "; it is written anew");
+      Warn(e.message() + "; Lathe writes the file again");
       tuning = {{"format", kFormat}, {"systems", json::object()}};
     }
     json& algorithms = tuning["systems"][system_];
@@ -157,9 +157,9 @@ void GemmTuning::SaveLocked() {
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
     WriteFileAtomically(path_, tuning.dump(1) + "\n");
   } catch (const Error& e) {
-    Warn(e.message() + "; what was tuned is not kept");
+    Warn(e.message() + "; the results of tuning are not saved");
   } catch (const json::exception& e) {  // not UTF-8
-    Warn(path_ + ": " + e.what() + "; what was tuned is not kept");
+    Warn(path_ + ": " + e.what() + "; the results of tuning are not saved");
   }
   saved_ = std::chrono::steady_clock::now();
 }

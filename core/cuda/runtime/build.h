@@ -8,7 +8,7 @@
 
 namespace lathe::cuda {
 
-// Returns what DeviceBackend::Build returns, such as "CUDA 12.4, kernels for sm_90".
+// Returns what DeviceBackend::DescribeBuild returns, such as "CUDA 12.4, kernels for sm_90".
 std::string BuildName();
 
 // Returns how many bytes each storage takes beyond its own. Nothing may touch them.

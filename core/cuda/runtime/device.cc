@@ -72,7 +72,7 @@ class CudaMemory : public PoolDevice {
 // Segments of device memory for a single purpose. If the device is full, the shared pool gives its
 // free segments back. This memory keeps its own free segments, since work that was recorded earlier
 // uses them.
-class OwnMemory : public DeviceMemory, public PoolDevice {
+class OwnMemory : public DeviceMemoryPool, public PoolDevice {
  public:
   ~OwnMemory() override { Trim(); }
   Pool& pool() { return pool_; }
@@ -103,12 +103,12 @@ class OwnMemory : public DeviceMemory, public PoolDevice {
 };
 
 // The memory that this thread's storages come from; null means DevicePool().
-thread_local std::shared_ptr<DeviceMemory> used_memory;
+thread_local std::shared_ptr<DeviceMemoryPool> used_memory;
 thread_local bool recording = false;  // true while this thread records
 
 class DeviceStorage : public Storage {
  public:
-  explicit DeviceStorage(int64_t bytes, std::shared_ptr<DeviceMemory> memory = used_memory)
+  explicit DeviceStorage(int64_t bytes, std::shared_ptr<DeviceMemoryPool> memory = used_memory)
       : Storage(PoolOf(memory).Allocate(bytes + GuardBytes()), bytes),
         memory_(std::move(memory)),
         recorded_(OnNewStorage(data_, bytes, memory_ != nullptr)) {}
@@ -116,13 +116,13 @@ class DeviceStorage : public Storage {
     OnFreedStorage(data_, bytes_, recorded_);
     PoolOf(memory_).Free(data_);
   }
-  const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
+  const std::shared_ptr<DeviceMemoryPool>& memory() const { return memory_; }
 
  private:
-  static Pool& PoolOf(const std::shared_ptr<DeviceMemory>& memory) {
+  static Pool& PoolOf(const std::shared_ptr<DeviceMemoryPool>& memory) {
     return memory == nullptr ? DevicePool() : static_cast<OwnMemory&>(*memory).pool();
   }
-  std::shared_ptr<DeviceMemory> memory_;
+  std::shared_ptr<DeviceMemoryPool> memory_;
   const bool recorded_;  // what OnNewStorage has returned
 };
 
@@ -204,7 +204,7 @@ class StreamQueue : public CopyQueue {
 
 class Backend : public DeviceBackend {
  public:
-  std::string Build() override { return BuildName(); }
+  std::string DescribeBuild() override { return BuildName(); }
   int Count() override {
     Probe();
     return count_;
@@ -227,7 +227,7 @@ class Backend : public DeviceBackend {
     // Memory of the shared pool is reserved only until the tensor dies. Recorded work would use it
     // in later runs too, when others may have it.
     Check(!recording || used_memory != nullptr, "cuda",
-          "tensors that outlive recorded work can't be made in it");
+          "recorded work can't create a tensor that outlives it");
     auto storage = std::make_shared<DeviceStorage>(bytes);
     if (zeroed && bytes > 0) {
       CheckCuda("cudaMemset",
@@ -260,11 +260,11 @@ class Backend : public DeviceBackend {
   void Synchronize() override { queue_.Synchronize(); }
   void* WorkQueue() override { return Stream(); }
 
-  std::shared_ptr<DeviceMemory> NewMemory() override { return std::make_shared<OwnMemory>(); }
-  std::shared_ptr<DeviceMemory> UseMemory(std::shared_ptr<DeviceMemory> memory) override {
+  std::shared_ptr<DeviceMemoryPool> NewMemory() override { return std::make_shared<OwnMemory>(); }
+  std::shared_ptr<DeviceMemoryPool> UseMemory(std::shared_ptr<DeviceMemoryPool> memory) override {
     return std::exchange(used_memory, std::move(memory));
   }
-  std::shared_ptr<DeviceMemory> MemoryOf(const Storage& storage) const override {
+  std::shared_ptr<DeviceMemoryPool> MemoryPoolOf(const Storage& storage) const override {
     return static_cast<const DeviceStorage&>(storage).memory();
   }
   std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) override {
@@ -302,7 +302,7 @@ class Backend : public DeviceBackend {
       cudaGetLastError();
       count_ = 0;
       why_none_ = result == cudaErrorInsufficientDriver
-                      ? "there is no NVIDIA driver, or one too old for this program's CUDA"
+                      ? "no NVIDIA driver is installed, or it is too old for this program's CUDA"
                       : cudaGetErrorString(result == cudaSuccess ? cudaErrorNoDevice : result);
     });
   }
@@ -312,7 +312,7 @@ class Backend : public DeviceBackend {
     if (!the_device.compare_exchange_strong(used, index) && used != index) {
       throw InvalidArgument(absl::StrCat("[device] this process uses cuda:", used,
                                          " already and can't use cuda:", index, ", too"),
-                            "run one process for each GPU");
+                            "start one process for each GPU");
     }
     BindThread();
   }
@@ -346,7 +346,7 @@ size_t SharedMemoryPerBlock() {
 }
 
 void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
-  Check(bytes <= SharedMemoryPerBlock(), "cuda", name, ": needs ", bytes,
+  Check(bytes <= SharedMemoryPerBlock(), "cuda", name, " needs ", bytes,
         " bytes of shared memory for a block, but this GPU has ", SharedMemoryPerBlock());
   RaiseSharedMemoryLimit(name, kernel, bytes);
 }

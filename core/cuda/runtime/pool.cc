@@ -34,9 +34,9 @@ std::string Readable(int64_t bytes) {
 // Returns a hint that suits the present requester of memory.
 const char* WhatHelps() {
   if (AskedForState()) {
-    return "parameters, gradients and the optimizer's state take as much whatever the batch "
-           "(lathe estimate-memory says how much): use a smaller model or a device with more "
-           "memory free; to leave them more room, lower --per_device_train_batch_size or "
+    return "parameters, gradients and the optimizer's state need the same memory for every batch "
+           "(lathe estimate-memory says how much): use a smaller model or a device with more free "
+           "memory; to leave them more room, lower --per_device_train_batch_size or "
            "--max_seq_length, or use --no_cuda_graphs";
   }
   if (AskedByForwardOp() && !GradEnabled()) {
@@ -176,16 +176,16 @@ std::string Pool::WhyNoRoom(int64_t bytes) {
   const std::string asker = WhoAsks();
   std::string why = absl::StrCat(
       "[cuda] out of memory: ",
-      asker.empty() ? absl::StrCat(Readable(bytes), " asked for")
+      asker.empty() ? absl::StrCat("a tensor asked for ", Readable(bytes))
                     : absl::StrCat(asker, " asked for ", Readable(bytes)),
-      "; ", Readable(s.allocated), " in use by tensors (", Readable(s.peak_allocated),
-      " at most so far), ", Readable(s.reserved), " reserved in ", s.segments, " segments, ",
-      Readable(room.free), " of the device's ", Readable(room.total), " free");
+      "; tensors use ", Readable(s.allocated), " (", Readable(s.peak_allocated),
+      " at most so far), ", Readable(s.reserved), " are reserved in ", s.segments, " segments, ",
+      Readable(room.free), " of the device's ", Readable(room.total), " are free");
   if (room.recorded > 0) {
-    absl::StrAppend(&why, ", ", Readable(room.recorded), " reserved for CUDA graphs");
+    absl::StrAppend(&why, ", ", Readable(room.recorded), " are reserved for CUDA graphs");
   }
   if (unused >= bytes) {
-    absl::StrAppend(&why, "; what is reserved and not in use lies in pieces of at most ",
+    absl::StrAppend(&why, "; the largest free piece of the reserved memory has ",
                     Readable(LargestFree()));
   }
   return why;

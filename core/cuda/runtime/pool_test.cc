@@ -194,10 +194,11 @@ TEST(Pool, SaysWhyThereIsNoRoom) {
     FAIL() << "no error";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_EQ(e.message(),
-              "[cuda] out of memory: 10.0 MiB asked for; 30.0 MiB in use by tensors (60.0 MiB at "
-              "most so far), 60.0 MiB reserved in 3 segments, 4.0 MiB of the device's 64.0 MiB "
-              "free; what is reserved and not in use lies in pieces of at most 5.0 MiB");
+    EXPECT_EQ(
+        e.message(),
+        "[cuda] out of memory: a tensor asked for 10.0 MiB; tensors use 30.0 MiB (60.0 MiB at "
+        "most so far), 60.0 MiB are reserved in 3 segments, 4.0 MiB of the device's 64.0 MiB "
+        "are free; the largest free piece of the reserved memory has 5.0 MiB");
     for (const char* flag : {"--per_device_train_batch_size", "--max_seq_length",
                              "--mixed_precision bf16", "--gradient_checkpointing"}) {
       EXPECT_NE(e.hint().find(flag), std::string::npos) << e.hint();
@@ -227,7 +228,7 @@ TEST(Pool, SaysWhyThereIsNoRoom) {
     const NoGradGuard evaluation;
     EXPECT_EQ(error_of(), "[cuda] out of memory: linear (forward) asked for 10.0 MiB|use smalle");
   }
-  EXPECT_EQ(error_of(), "[cuda] out of memory: 10.0 MiB asked for|use a smal");
+  EXPECT_EQ(error_of(), "[cuda] out of memory: a tensor asked for 10.0 MiB|use a smal");
   EXPECT_NE(pool.Allocate(5 * kMiB), nullptr);  // the pool still works
   try {
     pool.Allocate(kMiB << 30);

@@ -10,7 +10,7 @@ namespace lathe {
 // to[index[i]] += x[i], where `to` and x have rows of `columns` numbers of `type`: f32, bf16 or
 // f16. The rows of x with one index are summed in float32, in a fixed order. Indices outside
 // [0, num_rows) and the index `skipped` are ignored.
-struct RowSumArgs {
+struct ScatterAddArgs {
   void* to;       // [num_rows, columns]
   const void* x;  // [count, columns]
   DType type;
@@ -22,8 +22,8 @@ struct RowSumArgs {
   void* counters;
   float* partial;
 };
-struct RowSumKernels {
-  void (*add)(const RowSumArgs& args);
+struct ScatterAddKernels {
+  void (*add)(const ScatterAddArgs& args);
 };
 
 }  // namespace lathe

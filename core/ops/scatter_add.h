@@ -8,6 +8,7 @@ namespace lathe {
 // Computes to[index[i]] += x[i], with each sum in a fixed order. to: [R, ...], x: [index.numel(),
 // ...] of the same dtype, index: i32 or i64. All lie on one device other than the host. Ignores
 // indices outside [0, R) and those equal to `skipped`.
-void AddRowsOnDevice(const Tensor& to, const Tensor& x, const Tensor& index, int64_t skipped = -1);
+void ScatterAddRowsOnDevice(const Tensor& to, const Tensor& x, const Tensor& index,
+                            int64_t skipped = -1);
 
 }  // namespace lathe
