@@ -12,6 +12,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/log.h"
 #include "lathe/core/ops/cast.h"
+#include "lathe/core/ops/losses.h"
 
 namespace lathe {
 namespace {
@@ -71,10 +72,9 @@ StepGraphs::Bounds StepGraphs::Bounds::Of(const Batch& batch) {
   const auto positions = batch.position_ids.values<int32_t>();
   for (int64_t b = 0; b < batch.size(); ++b) bounds.shifted |= positions[cu[b]] != 0;
   if (!batch.labels.defined() || IsFloating(batch.labels.dtype())) return bounds;
-  constexpr int64_t kIgnored = -100;
   const Tensor labels = batch.labels.To(DType::kI64);
   for (const int64_t label : labels.values<int64_t>()) {
-    if (label != kIgnored) bounds.label = std::max(bounds.label, label < 0 ? INT64_MAX : label);
+    if (label != kIgnoreIndex) bounds.label = std::max(bounds.label, label < 0 ? INT64_MAX : label);
   }
   return bounds;
 }
@@ -234,7 +234,7 @@ Tensor StepGraphs::Run(const Module& model, const Batch& batch, float grad_seed,
   }
   entry.inputs->Fill(batch, step, grad_seed);
   Batch there = batch;
-  there.inputs = entry.inputs;
+  there.on_device = entry.inputs;
   there.notes = std::make_shared<PassNotes>();
   bool began_backward = false;
   const auto pass = [&] {

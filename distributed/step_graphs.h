@@ -58,9 +58,10 @@ class StepGraphs {
   // loss = forward(batch), followed by its backward pass from `grad_seed` on. Returns the loss, []
   // float32 on the device.
   // `forward` is not called for each batch. Its work must follow from nothing but the batch's
-  // shapes, the numbers in Batch::inputs, the model with its modes, and the settings of products.
-  // It must use no parameters but the model's. Tensors that it keeps are valid until the next Run.
-  // The numbers are those of Backward(forward(batch)) with the same number of rows and sequences.
+  // shapes, the numbers in Batch::on_device, the model with its modes, and the settings of
+  // products. It must use no parameters but the model's. Tensors that it keeps are valid until the
+  // next Run. The numbers are those of Backward(forward(batch)) with the same number of rows and
+  // sequences.
   Tensor Run(const Module& model, const Batch& batch, float grad_seed,
              const std::function<Tensor(const Batch&)>& forward);
 

@@ -5,6 +5,7 @@
 
 #include "lathe/core/base/asked_by.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/ops/losses.h"
 
 namespace lathe {
 namespace {
@@ -90,9 +91,8 @@ void PackedInputs::Fill(const Batch& batch, uint32_t dropout_step, float seed) {
     const Tensor converted = batch.labels.To(labels.dtype());
     std::memcpy(place(labels), converted.raw_data(), static_cast<size_t>(converted.bytes()));
     if (labels.dtype() == DType::kI64) {
-      constexpr int64_t kIgnored = -100;  // core/ops/losses.h
       std::fill_n(reinterpret_cast<int64_t*>(place(labels)) + converted.numel(),
-                  labels.numel() - converted.numel(), kIgnored);
+                  labels.numel() - converted.numel(), kIgnoreIndex);
     }
   }
   Copy(integers(input_ids), batch.input_ids);
@@ -101,9 +101,7 @@ void PackedInputs::Fill(const Batch& batch, uint32_t dropout_step, float seed) {
   Copy(integers(cu_seqlens), batch.cu_seqlens);
   for (int64_t b = B; b < S; ++b) integers(cu_seqlens)[b + 1] = integers(cu_seqlens)[b] + 1;
   Copy(integers(sample_ids), batch.sample_ids);
-  const auto cu = batch.cu_seqlens.values<int32_t>(), samples = batch.sample_ids.values<int32_t>();
-  int32_t* const rows = integers(row_samples);
-  for (size_t b = 0; b < samples.size(); ++b) std::fill(rows + cu[b], rows + cu[b + 1], samples[b]);
+  batch.FillRowSamples(integers(row_samples));
   *integers(num_sequences) = static_cast<int32_t>(B);
   *integers(step) = static_cast<int32_t>(dropout_step);
   std::memcpy(place(grad_seed), &seed, sizeof(seed));
