@@ -26,7 +26,7 @@ PretrainedConfig Apply(PretrainedConfig config, const Architecture& architecture
   if (!options.label_names.empty()) {
     if (options.num_labels.has_value() &&
         *options.num_labels < static_cast<int64_t>(options.label_names.size())) {
-      throw InvalidArgument(absl::StrCat(options.label_names.size(),
+      throw InvalidArgument(absl::StrCat("there are ", options.label_names.size(),
                                          " label names but num_labels is ", *options.num_labels));
     }
     config.SetLabels(options.label_names);

@@ -244,7 +244,7 @@ void PretrainedConfig::SetLabels(const std::vector<std::string>& names) {
   for (size_t i = 0; i < names.size(); ++i) {
     id2label[std::to_string(i)] = names[i];
     if (!label2id.emplace(names[i], i).second) {
-      throw InvalidArgument("the label \"" + names[i] + "\" comes twice");
+      throw InvalidArgument("two labels are named \"" + names[i] + "\"");
     }
   }
   json_["id2label"] = std::move(id2label);
@@ -284,7 +284,7 @@ void PretrainedConfig::Override(const std::string& overrides,
       const auto nearest = NearestName(key, {candidates.begin(), candidates.end()});
       throw InvalidArgument(path_ + ": no key \"" + key + "\" to override",
                             nearest ? "did you mean \"" + *nearest + "\"?"
-                                    : "the keys are those of the file and of the model's class");
+                                    : "name a key of the file or of the model's class");
     }
     changed[key] = ParseAs(key, text, Find(changed, key));
   }

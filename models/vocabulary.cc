@@ -27,7 +27,7 @@ std::string CheckVocabularySize(const Tokenizer& tokenizer, const PretrainedConf
       absl::StrCat(file, file.empty() ? "" : ": ", "the tokenizer has ", num_tokens,
                    " tokens but vocab_size is ", vocab_size, " in ", config.path());
   if (!IsPadded(num_tokens, vocab_size)) throw InvalidArgument(what, hint);
-  return what + "; taken for padding";
+  return what + "; Lathe takes the surplus rows for padding";
 }
 
 }  // namespace lathe

@@ -49,7 +49,7 @@ TEST_F(VocabularyTest, TablesPaddedToAMultiplePass) {
   EXPECT_EQ(Note(30522, 30528),  // a multiple of 8, 16, 32 and 64
             dir_ +
                 "/vocab.txt: the tokenizer has 30522 tokens but vocab_size is 30528 in c.json; "
-                "taken for padding");
+                "Lathe takes the surplus rows for padding");
   EXPECT_NE(Note(30522, 30592), "");  // 128
   EXPECT_NE(Note(28996, 29000), "");  // 8
   EXPECT_NE(Note(31999, 32000), "");

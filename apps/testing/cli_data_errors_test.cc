@@ -29,8 +29,9 @@ TEST_F(CliDataErrorTest, EmptyLabel) {
 
 TEST_F(CliDataErrorTest, OneClassOnly) {
   Write("train.csv", "sentence,mood\na,x\nb,x\n");
-  ExpectError(Train({"--label_column", "mood"}),
-              "train.csv: column \"mood\": only one class, \"x\"; at least two are needed");
+  ExpectError(
+      Train({"--label_column", "mood"}),
+      "train.csv: column \"mood\": there is only one class, \"x\", but at least two are needed");
   ExpectNothingWritten();
 }
 

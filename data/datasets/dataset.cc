@@ -21,7 +21,7 @@ struct Chunk {
   std::vector<int32_t> input_ids;
   std::vector<uint8_t> token_type_ids;
   std::vector<int64_t> lengths;
-  int64_t truncated = 0;
+  int64_t num_truncated = 0;
   std::exception_ptr error;
 };
 
@@ -82,7 +82,7 @@ void AddLabel(const TextTable& table, int64_t row, const std::string& label, con
       if (const std::string twice = Repeated(*names); !twice.empty()) {
         throw InvalidArgument(
             table.Where(row) + ": labels " + label + " name \"" + twice + "\" twice",
-            "name each label that the row has once; a 0 or 1 for every label is not read");
+            "list each label of the row once; Lathe does not read a list of zeros and ones");
       }
       const size_t begin = dataset.scores.size();
       dataset.scores.resize(begin + labels.num_labels(), 0.0f);
@@ -103,7 +103,7 @@ Chunk EncodeRows(const std::vector<std::string>& first, const std::vector<std::s
     std::optional<std::string_view> pair;
     if (second != nullptr) pair = (*second)[row];
     Encoding encoding = tokenizer.Encode(first[row], pair, max_length);
-    chunk.truncated += encoding.truncated;
+    chunk.num_truncated += encoding.truncated;
     chunk.input_ids.insert(chunk.input_ids.end(), encoding.input_ids.begin(),
                            encoding.input_ids.end());
     for (int32_t type : encoding.token_type_ids) {
@@ -173,7 +173,7 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
     for (int64_t length : chunk.lengths) {
       dataset.offsets.push_back(dataset.offsets.back() + length);
     }
-    dataset.truncated += chunk.truncated;
+    dataset.num_truncated += chunk.num_truncated;
     chunk = {};  // so that there are never two copies of the whole dataset
   }
   return dataset;

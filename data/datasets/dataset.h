@@ -26,7 +26,7 @@ struct TokenizedDataset {
   std::vector<int64_t> classes;  // [n] single-label
   std::vector<float> scores;     // [n] regression, [n * num_labels] 0/1 multi-label
   int64_t num_labels = 0;
-  int64_t truncated = 0;  // samples that lost tokens to max_length
+  int64_t num_truncated = 0;  // samples that lost tokens to max_length
 
   int64_t size() const { return static_cast<int64_t>(offsets.size()) - 1; }
   int64_t length(int64_t i) const { return offsets[i + 1] - offsets[i]; }

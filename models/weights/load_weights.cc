@@ -78,10 +78,11 @@ void AppendList(std::string& out, const std::string& what, const std::vector<std
 
 std::string LoadReport::Summary() const {
   std::string out;
-  AppendList(out, "new head, fresh values", fresh_head);
-  AppendList(out, "not in the checkpoint, fresh values", missing);
-  AppendList(out, "other shape in the checkpoint, fresh values", mismatched);
-  AppendList(out, "in the checkpoint but not in the model", unexpected);
+  AppendList(out, "parameters of the new head that get fresh values", fresh_head);
+  AppendList(out, "parameters that the checkpoint lacks and that get fresh values", missing);
+  AppendList(out, "parameters of another shape in the checkpoint that get fresh values",
+             mismatched);
+  AppendList(out, "tensors of the checkpoint that the model does not have", unexpected);
   return out;
 }
 
@@ -114,7 +115,7 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
       if (!options.ignore_mismatched_sizes) {
         throw InvalidArgument(entry.file + ": " + what,
                               "the weights belong to another configuration or number of labels; "
-                              "with ignore_mismatched_sizes this parameter starts fresh");
+                              "with ignore_mismatched_sizes this parameter gets fresh values");
       }
       report.mismatched.push_back(what);
       to_fill.push_back(&parameter);
@@ -132,7 +133,7 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
   }
   if (report.loaded.empty()) {
     throw InvalidArgument(dir + ": no tensor of the checkpoint belongs to this model",
-                          "check that \"model_type\" in config.json is the checkpoint's");
+                          "check that \"model_type\" in config.json is that of the checkpoint");
   }
 
   ParameterArena::Of(parameters);  // gives the parameters their memory

@@ -173,13 +173,13 @@ struct SafetensorsReader::Impl {
     }
     const uint64_t header_size = Load<uint64_t>(mapped->data());
     if (header_size > kMaxHeader) {
-      throw BrokenSafetensors(file,
-                              "its header claims " + std::to_string(header_size) +
-                                  " bytes, more than the format allows; not a safetensors file?");
+      throw BrokenSafetensors(file, "its header claims " + std::to_string(header_size) +
+                                        " bytes, which is more than the format allows");
     }
     if (8 + header_size > mapped->size()) {
       throw BrokenSafetensors(file, "its header has " + std::to_string(header_size) +
-                                        " bytes but the file " + std::to_string(mapped->size()));
+                                        " bytes but the file has " +
+                                        std::to_string(mapped->size()));
     }
     const std::string_view text(mapped->data() + 8, header_size);
     auto result =
@@ -215,7 +215,7 @@ struct SafetensorsReader::Impl {
     for (const std::string& shard : shards) {
       const std::string file = (dir / shard).string();
       if (!std::filesystem::exists(file)) {
-        throw NotFound(file + ": missing, though " + index + " lists it",
+        throw NotFound(file + ": the file is missing, though " + index + " lists it",
                        "download or copy all shards of the checkpoint");
       }
       for (auto& [name, entry] : Open(file)) {
@@ -231,7 +231,7 @@ struct SafetensorsReader::Impl {
     for (const auto& [name, shard] : shard_of) {
       if (entries.count(name) == 0) {
         throw BrokenSafetensors((dir / shard).string(), name,
-                                "missing, though " + index + " lists it");
+                                "is missing, though " + index + " lists it");
       }
     }
   }
