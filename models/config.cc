@@ -223,7 +223,7 @@ std::vector<std::string> PretrainedConfig::label_names() const {
   const int64_t n = num_labels();
   std::vector<std::string> names(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
-    names[i] = "LABEL_" + std::to_string(i);
+    names[i] = DefaultLabelName(i);
   }
   if (const Json* id2label = Find(json_, "id2label")) {
     for (const auto& [key, name] : id2label->items()) {
@@ -259,7 +259,7 @@ void PretrainedConfig::SetNumLabels(int64_t n) {
   }
   std::vector<std::string> names;
   for (int64_t i = 0; i < n; ++i) {
-    names.push_back("LABEL_" + std::to_string(i));
+    names.push_back(DefaultLabelName(i));
   }
   SetLabels(names);
 }

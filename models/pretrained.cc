@@ -1,8 +1,10 @@
+#include "lathe/models/pretrained.h"
+
 #include <absl/strings/str_cat.h>
 
 #include "lathe/core/base/error.h"
 #include "lathe/models/architecture.h"
-#include "lathe/models/pretrained.h"
+#include "lathe/models/problem_type.h"
 
 namespace lathe {
 namespace {
@@ -11,12 +13,10 @@ namespace {
 const Architecture& Find(const PretrainedConfig& config) {
   const Architecture& architecture = ArchitectureOf(config);
   const std::string problem = config.problem_type();
-  if (!problem.empty() && problem != "regression" && problem != "single_label_classification" &&
-      problem != "multi_label_classification") {
-    throw InvalidArgument(
-        absl::StrCat(config.path(), ": \"problem_type\" \"", problem,
-                     "\" is not one that Lathe has"),
-        "known: regression, single_label_classification, multi_label_classification");
+  if (!problem.empty() && !FindLabelKind(problem)) {
+    throw InvalidArgument(absl::StrCat(config.path(), ": \"problem_type\" \"", problem,
+                                       "\" is not one that Lathe has"),
+                          "known: " + KnownProblemTypes());
   }
   return architecture;
 }
