@@ -114,6 +114,36 @@ Chunk EncodeRows(const std::vector<std::string>& first, const std::vector<std::s
   return chunk;
 }
 
+// Encodes all rows on `num_threads` threads; 0 means all cores. Each thread takes a new chunk when
+// it is done with one. Every chunk's result has its own place, so neither the dataset nor the
+// reported error depends on the number of threads.
+std::vector<Chunk> EncodeAllRows(const std::vector<std::string>& first,
+                                 const std::vector<std::string>* second, const Tokenizer& tokenizer,
+                                 int64_t max_length, int num_threads) {
+  const int64_t rows = std::ssize(first);
+  std::vector<Chunk> chunks((rows + kRowsPerChunk - 1) / kRowsPerChunk);
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t c; (c = next++) < chunks.size();) {
+      const int64_t begin = static_cast<int64_t>(c) * kRowsPerChunk;
+      const int64_t end = std::min(begin + kRowsPerChunk, rows);
+      try {
+        chunks[c] = EncodeRows(first, second, tokenizer, max_length, begin, end);
+      } catch (...) {
+        chunks[c].error = std::current_exception();
+        return;
+      }
+    }
+  };
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const size_t wanted = num_threads > 0 ? static_cast<size_t>(num_threads) : cores;
+  std::vector<std::jthread> threads;  // this thread is one of the workers
+  for (size_t i = 1; i < std::min(wanted, chunks.size()); ++i) threads.emplace_back(work);
+  work();
+  threads.clear();  // waits for the others
+  return chunks;
+}
+
 }  // namespace
 
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
@@ -139,30 +169,8 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
     }
   }
 
-  // Each thread takes a new chunk when it is done with one. Every chunk's result has its own place,
-  // so neither the dataset nor the reported error depends on the number of threads.
-  std::vector<Chunk> chunks((table.rows() + kRowsPerChunk - 1) / kRowsPerChunk);
-  std::atomic<size_t> next = 0;
-  auto work = [&] {
-    for (size_t c; (c = next++) < chunks.size();) {
-      const int64_t begin = static_cast<int64_t>(c) * kRowsPerChunk;
-      const int64_t end = std::min(begin + kRowsPerChunk, table.rows());
-      try {
-        chunks[c] = EncodeRows(first, second, tokenizer, options.max_length, begin, end);
-      } catch (...) {
-        chunks[c].error = std::current_exception();
-        return;
-      }
-    }
-  };
-  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const size_t wanted = options.num_threads > 0 ? static_cast<size_t>(options.num_threads) : cores;
-  {
-    std::vector<std::jthread> threads;  // this thread is one of the workers
-    for (size_t i = 1; i < std::min(wanted, chunks.size()); ++i) threads.emplace_back(work);
-    work();
-  }
-
+  std::vector<Chunk> chunks =
+      EncodeAllRows(first, second, tokenizer, options.max_length, options.num_threads);
   dataset.offsets.reserve(table.rows() + 1);
   for (Chunk& chunk : chunks) {
     if (chunk.error) std::rethrow_exception(chunk.error);

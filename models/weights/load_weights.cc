@@ -74,6 +74,57 @@ void AppendList(std::string& out, const std::string& what, const std::vector<std
   out += names.size() > kShown ? ", ...\n" : "\n";
 }
 
+// What a load does to the module's parameters.
+struct LoadPlan {
+  std::vector<std::pair<const Parameter*, std::string>> to_read;  // with the name in the file
+  std::vector<const Parameter*> to_fill;                          // with fresh values
+  LoadReport report;
+};
+
+// Compares the file with the parameters. Throws if the file doesn't fit.
+LoadPlan PlanLoad(const SafetensorsReader& reader, const std::vector<Parameter>& parameters,
+                  const CheckpointNames& names, bool ignore_mismatched_sizes) {
+  std::set<std::string> paths;
+  for (const Parameter& parameter : parameters) {
+    paths.insert(parameter.name);
+  }
+  std::map<std::string, std::string> file_names = FileNames(reader, names, paths);
+  LoadPlan plan;
+  LoadReport& report = plan.report;
+  for (const Parameter& parameter : parameters) {
+    const auto found = file_names.find(parameter.name);
+    if (found == file_names.end()) {
+      const bool is_head = StartsWithAny(parameter.name, names.head_prefixes);
+      (is_head ? report.fresh_head : report.missing).push_back(parameter.name);
+      plan.to_fill.push_back(&parameter);
+      continue;
+    }
+    const SafetensorsEntry& entry = reader.entries().at(found->second);
+    if (entry.shape != parameter.tensor.shape()) {
+      const std::string what = parameter.name + ": file has " + ToString(entry.shape) + ", model " +
+                               ToString(parameter.tensor.shape());
+      if (!ignore_mismatched_sizes) {
+        throw InvalidArgument(entry.file + ": " + what,
+                              "the weights belong to another configuration or number of labels; "
+                              "with ignore_mismatched_sizes this parameter gets fresh values");
+      }
+      report.mismatched.push_back(what);
+      plan.to_fill.push_back(&parameter);
+    } else {
+      report.loaded.push_back(parameter.name);
+      plan.to_read.emplace_back(&parameter, found->second);
+    }
+    file_names.erase(found);
+  }
+  for (const auto& [name, file_name] : file_names) {
+    if (paths.count(name) == 0) {
+      (IsExpectedExtra(name, names) ? report.unused_pretraining : report.unexpected)
+          .push_back(name);
+    }
+  }
+  return plan;
+}
+
 }  // namespace
 
 std::string LoadReport::Summary() const {
@@ -90,62 +141,23 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
                        const LoadOptions& options) {
   const SafetensorsReader reader = SafetensorsReader::FromDirectory(dir);
   const std::vector<Parameter> parameters = module.Parameters();
-  std::set<std::string> paths;
-  for (const Parameter& parameter : parameters) {
-    paths.insert(parameter.name);
-  }
-  std::map<std::string, std::string> file_names = FileNames(reader, names, paths);
-
   // Everything is checked before the model is touched, so that an error leaves it as it was.
-  LoadReport report;
-  std::vector<std::pair<const Parameter*, std::string>> to_read;
-  std::vector<const Parameter*> to_fill;
-  for (const Parameter& parameter : parameters) {
-    const auto found = file_names.find(parameter.name);
-    if (found == file_names.end()) {
-      const bool is_head = StartsWithAny(parameter.name, names.head_prefixes);
-      (is_head ? report.fresh_head : report.missing).push_back(parameter.name);
-      to_fill.push_back(&parameter);
-      continue;
-    }
-    const SafetensorsEntry& entry = reader.entries().at(found->second);
-    if (entry.shape != parameter.tensor.shape()) {
-      const std::string what = parameter.name + ": file has " + ToString(entry.shape) + ", model " +
-                               ToString(parameter.tensor.shape());
-      if (!options.ignore_mismatched_sizes) {
-        throw InvalidArgument(entry.file + ": " + what,
-                              "the weights belong to another configuration or number of labels; "
-                              "with ignore_mismatched_sizes this parameter gets fresh values");
-      }
-      report.mismatched.push_back(what);
-      to_fill.push_back(&parameter);
-    } else {
-      report.loaded.push_back(parameter.name);
-      to_read.emplace_back(&parameter, found->second);
-    }
-    file_names.erase(found);
-  }
-  for (const auto& [name, file_name] : file_names) {
-    if (paths.count(name) == 0) {
-      (IsExpectedExtra(name, names) ? report.unused_pretraining : report.unexpected)
-          .push_back(name);
-    }
-  }
-  if (report.loaded.empty()) {
+  LoadPlan plan = PlanLoad(reader, parameters, names, options.ignore_mismatched_sizes);
+  if (plan.report.loaded.empty()) {
     throw InvalidArgument(dir + ": no tensor of the checkpoint belongs to this model",
                           "check that \"model_type\" in config.json is that of the checkpoint");
   }
 
   ParameterArena::Of(parameters);  // gives the parameters their memory
-  for (const auto& [parameter, file_name] : to_read) {
+  for (const auto& [parameter, file_name] : plan.to_read) {
     Tensor tensor = parameter->tensor;
     reader.Read(file_name, tensor);
   }
-  for (const Parameter* parameter : to_fill) {
+  for (const Parameter* parameter : plan.to_fill) {
     Tensor tensor = parameter->tensor;
     Fill(tensor, parameter->init, options.seed, parameter->name);
   }
-  return report;
+  return std::move(plan.report);
 }
 
 void SaveWeights(const Module& module, const std::string& dir) {
