@@ -116,7 +116,7 @@ Accelerator::ProcessTurn Accelerator::LocalMainProcessFirst() {
 DataLoader Accelerator::SkipFirstBatches(DataLoader& loader, int64_t n) {
   CheckSame({{"batches to skip", std::to_string(n)}});
   DataLoader rest = loader;
-  rest.SkipFirst(n);
+  rest.SkipFirstBatches(n);
   loader.SetEpoch(loader.epoch() + 1);
   return rest;
 }

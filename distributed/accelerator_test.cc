@@ -241,7 +241,7 @@ TEST(Accelerator, SkipFirstBatches) {
     }
     EXPECT_EQ(rest, (std::vector<std::vector<int64_t>>{all.begin() + 4, all.end()}));
     EXPECT_EQ(loader.epoch(), same.epoch());
-    EXPECT_THROW(loader.SkipFirst(8), Error);
+    EXPECT_THROW(loader.SkipFirstBatches(8), Error);
     return std::string();
   }));
 }

@@ -1,4 +1,4 @@
-#include "lathe/models/vocabulary.h"
+#include "lathe/models/vocabulary_size.h"
 
 #include <absl/strings/str_cat.h>
 

@@ -1,4 +1,4 @@
-#include "lathe/models/vocabulary.h"
+#include "lathe/models/vocabulary_size.h"
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ class VocabularyTest : public testing::Test {
     }
   }
 
-  const std::string dir_ = testing::TempDir() + "/vocabulary_test";
+  const std::string dir_ = testing::TempDir() + "/vocabulary_size_test";
 };
 
 TEST_F(VocabularyTest, EqualSizesNeedNoNote) {

@@ -26,7 +26,7 @@
 #include "lathe/data/utf8.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/problem_type.h"
-#include "lathe/models/vocabulary.h"
+#include "lathe/models/vocabulary_size.h"
 #include "lathe/train/task/sequence_length.h"
 
 namespace lathe {

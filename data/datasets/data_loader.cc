@@ -328,7 +328,7 @@ void DataLoader::Shard(int rank, int world_size, bool split_batches,
   passes_ = std::move(passes);
 }
 
-void DataLoader::SkipFirst(int64_t n) {
+void DataLoader::SkipFirstBatches(int64_t n) {
   Check(n >= 0 && n <= size(), "data_loader", "cannot skip ", n, " of ", size(), " batches");
   skip_ = n;
 }

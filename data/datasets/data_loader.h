@@ -83,7 +83,7 @@ class DataLoader {
   void SetEpoch(int64_t epoch) { epoch_ = epoch; }
   // Makes the next pass begin with batch n, without making those before it. Throws if there are
   // fewer than n.
-  void SkipFirst(int64_t n);
+  void SkipFirstBatches(int64_t n);
 
   // A single-pass iterator: its copies share one epoch. ++ rethrows what went wrong while the batch
   // was made. It may be destroyed at any time and may outlive the loader.

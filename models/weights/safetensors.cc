@@ -326,7 +326,7 @@ Tensor SafetensorsReader::Read(const std::string& name) const {
 void WriteSafetensors(const std::string& file,
                       const std::vector<std::pair<std::string, Tensor>>& tensors) {
   struct Item {
-    int rank;
+    int dtype_index;
     const std::string* name;
     const Tensor* tensor;
   };
@@ -339,7 +339,7 @@ void WriteSafetensors(const std::string& file,
   }
   // Wide types come first, so that every tensor is aligned as its type needs.
   std::sort(order.begin(), order.end(), [](const Item& a, const Item& b) {
-    return a.rank != b.rank ? a.rank > b.rank : *a.name < *b.name;
+    return a.dtype_index != b.dtype_index ? a.dtype_index > b.dtype_index : *a.name < *b.name;
   });
 
   std::string header = R"({"__metadata__":{"format":"pt"})";
@@ -357,9 +357,9 @@ void WriteSafetensors(const std::string& file,
     } catch (const json::exception&) {
       throw InvalidArgument("[WriteSafetensors] a tensor's name is not UTF-8");
     }
-    header += "," + quoted + R"(:{"dtype":")" + SafetensorsDTypeName(item.rank) + R"(","shape":)" +
-              dims.dump() + R"(,"data_offsets":[)" + std::to_string(offset) + "," +
-              std::to_string(end) + "]}";
+    header += "," + quoted + R"(:{"dtype":")" + SafetensorsDTypeName(item.dtype_index) +
+              R"(","shape":)" + dims.dump() + R"(,"data_offsets":[)" + std::to_string(offset) +
+              "," + std::to_string(end) + "]}";
     offset = end;
   }
   header += "}";

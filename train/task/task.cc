@@ -9,7 +9,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/philox.h"
 #include "lathe/models/problem_type.h"
-#include "lathe/models/vocabulary.h"
+#include "lathe/models/vocabulary_size.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/sequence_length.h"
 #include "lathe/train/task/shared_task.h"
