@@ -49,9 +49,7 @@ std::string Repeated(std::vector<std::string> names) {
 
 void AddLabel(const TextTable& table, int64_t row, const std::string& label, const LabelSet& labels,
               TokenizedDataset& dataset) {
-  if (label.empty()) {
-    throw InvalidArgument(table.Where(row) + ": empty label", "give the row a label or remove it");
-  }
+  if (label.empty()) throw EmptyLabel(table, row);
   switch (labels.kind()) {
     case LabelKind::kSingleLabel: {
       std::optional<int64_t> index = labels.Index(label);
@@ -145,6 +143,11 @@ std::vector<Chunk> EncodeAllRows(const std::vector<std::string>& first,
 }
 
 }  // namespace
+
+Error EmptyLabel(const TextTable& table, int64_t row) {
+  return InvalidArgument(table.Where(row) + ": the label is empty",
+                         "give the row a label or remove it");
+}
 
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
                           const LabelSet& labels, const Tokenizer& tokenizer,

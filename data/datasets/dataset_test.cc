@@ -114,13 +114,13 @@ TEST(TokenizeTest, LabelsMayBeAbsent) {
 TEST(TokenizeTest, BadLabelsAreReportedWithTheirLine) {
   EXPECT_EQ(MessageOfMake("text,label\na,yes\n\"b\nb\",no\nc,perhaps\n", kClasses),
             "t.csv:5: label \"perhaps\" was not seen in training; known labels: no, yes");
-  EXPECT_EQ(MessageOfMake("text,label\na,yes\nb,\n", kClasses), "t.csv:3: empty label");
+  EXPECT_EQ(MessageOfMake("text,label\na,yes\nb,\n", kClasses), "t.csv:3: the label is empty");
   const LabelSet regression = LabelSet::Regression();
   for (const std::string bad : {"good", "nan", "inf", "1e39", "1.5 points"}) {
     EXPECT_EQ(MessageOfMake("text,label\na,0.5\nb," + bad + "\n", regression),
               "t.csv:3: score \"" + bad + "\" is not a finite number");
   }
-  EXPECT_EQ(MessageOfMake("text,label\nb,\n", regression), "t.csv:2: empty label");
+  EXPECT_EQ(MessageOfMake("text,label\nb,\n", regression), "t.csv:2: the label is empty");
   EXPECT_EQ(MessageOfMake("text,label\na,1e18\nb,-1.1e18\n", regression),
             "t.csv:3: score \"-1.1e18\" is too large: the square of its error would overflow");
   const LabelSet sets = LabelSet::MultiLabel({"x", "y"});

@@ -83,9 +83,7 @@ LabelSet Infer(const Names& column, const std::string& where) {
 LabelSet FromTraining(const TextTable& train, const FinetuneArguments& options) {
   const Names& column = train.column(options.label_column);
   for (size_t row = 0; row < column.size(); ++row) {
-    if (!column[row].empty()) continue;
-    throw InvalidArgument(train.Where(static_cast<int64_t>(row)) + ": empty label",
-                          "give the row a label or remove it");
+    if (column[row].empty()) throw EmptyLabel(train, static_cast<int64_t>(row));
   }
   if (options.problem_type.empty()) CheckScores(train, column);
   const std::string where = train.path + ": column \"" + options.label_column + "\"";
