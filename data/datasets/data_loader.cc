@@ -61,8 +61,8 @@ std::vector<int64_t> EvenTokens(const TokenizedDataset& dataset, int64_t batch_s
   struct OpenBatch {  // a batch that is not full
     double tokens_per_sample;
     size_t batch;
-    bool operator<(
-        const OpenBatch& other) const {  // reversed: std::priority_queue yields the largest
+    // Reversed, because std::priority_queue yields the largest.
+    bool operator<(const OpenBatch& other) const {
       return std::pair(tokens_per_sample, batch) > std::pair(other.tokens_per_sample, other.batch);
     }
   };
