@@ -128,11 +128,11 @@ class Accelerator {
   //   accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
   // On a GPU both passes become a CUDA graph (distributed/batch_passes.h). Later batches of like
   // shapes repeat it without calling `forward`. So the work of `forward` may depend only on the
-  // shapes of the batch, the numbers in Batch::inputs and the model. It may use no parameters but
-  // the model's. Other outputs that it keeps, such as logits, hold stale numbers after a batch that
-  // repeats a graph. They may also have rows of surplus sequences after the batch's own.
-  // Falls back to eager execution for passes that can't be recorded, and for every batch with
-  // several processes.
+  // shapes of the batch, the numbers in Batch::on_device and the model. It may use no parameters
+  // but the model's. Other outputs that it keeps, such as logits, hold stale numbers after a batch
+  // that repeats a graph. They may also have rows of surplus sequences after the batch's own. Falls
+  // back to eager execution for passes that can't be recorded, and for every batch with several
+  // processes.
   Tensor Backward(const Module& model, const Batch& batch,
                   const std::function<Tensor(const Batch&)>& forward);
   GraphStatistics graph_statistics() const;

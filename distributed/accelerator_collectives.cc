@@ -46,7 +46,7 @@ Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
       [](const State::Entry& a, const State::Entry& b) {
         return a.batch->sample_ids.ToVector<int32_t>() == b.batch->sample_ids.ToVector<int32_t>();
       });
-  const int64_t own = pass->batch->whole->stand_in ? 0 : tensor.dim(0);
+  const int64_t own = pass->batch->share->stand_in ? 0 : tensor.dim(0);
   const Tensor rows = lathe::Gather(*group_, tensor.Slice(0, own)).To(Device{});
   const Tensor places = lathe::Gather(*group_, pass->batch->sample_ids.Slice(0, own));
   Tensor result = Tensor::Empty(rows.shape(), rows.dtype());
@@ -116,7 +116,7 @@ Accelerator::ProcessTurn Accelerator::LocalMainProcessFirst() {
 DataLoader Accelerator::SkipFirstBatches(DataLoader& loader, int64_t n) {
   CheckSame({{"batches to skip", std::to_string(n)}});
   DataLoader rest = loader;
-  rest.SkipFirst(n);
+  rest.SkipFirstBatches(n);
   loader.SetEpoch(loader.epoch() + 1);
   return rest;
 }

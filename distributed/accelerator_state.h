@@ -74,10 +74,10 @@ struct Accelerator::State {
   // the number of batches that follow it.
   Share PresentShare(int world_size) const {
     const LoaderPasses::Entry* entry = pass();
-    if (entry == nullptr || entry->batch == nullptr || !entry->batch->whole) {
+    if (entry == nullptr || entry->batch == nullptr || !entry->batch->share) {
       return {1, static_cast<double>(world_size), INT64_MAX / 2};
     }
-    return {entry->batch->whole->weight, entry->batch->whole->total_weight, entry->batches_left};
+    return {entry->batch->share->weight, entry->batch->share->global_weight, entry->batches_left};
   }
 
   // Throws if it isn't clear to which batch a call belongs. With nested loops, it is the innermost
@@ -89,7 +89,7 @@ struct Accelerator::State {
                      const std::function<bool(const Entry&, const Entry&)>& same) const {
     for (const auto& entry : passes->entries) {
       const Entry& last = *passes->entries.back();
-      if (entry.get() == &last || entry->went_on < last.begun) continue;
+      if (entry.get() == &last || entry->last_batch_at < last.began_at) continue;
       if (entry->batch == nullptr || last.batch == nullptr || same(*entry, last)) continue;
       throw Error(absl::StatusCode::kFailedPrecondition,
                   std::string("[") + what +

@@ -120,7 +120,7 @@ TEST_P(Processes, GatherForMetricsGivesEverySampleOnceInOrder) {
       std::vector<int64_t> seen;
       for (const Batch& batch : loader) {
         const Tensor all = accelerator.GatherForMetrics(Tensor::FromVector(batch.indices));
-        EXPECT_EQ(all.numel(), batch.whole->size);
+        EXPECT_EQ(all.numel(), batch.share->global_size);
         for (const int64_t i : all.ToVector<int64_t>()) seen.push_back(i);
       }
       std::vector<int64_t> expected(static_cast<size_t>(size));
@@ -241,7 +241,7 @@ TEST(Accelerator, SkipFirstBatches) {
     }
     EXPECT_EQ(rest, (std::vector<std::vector<int64_t>>{all.begin() + 4, all.end()}));
     EXPECT_EQ(loader.epoch(), same.epoch());
-    EXPECT_THROW(loader.SkipFirst(8), Error);
+    EXPECT_THROW(loader.SkipFirstBatches(8), Error);
     return std::string();
   }));
 }
@@ -280,7 +280,7 @@ TEST(Accelerator, BatchSizeOfEachProcess) {
     DataLoader loader(Data(10), {.batch_size = 2});
     accelerator.Prepare(loader);
     EXPECT_EQ(loader.size(), 3);
-    for (const Batch& batch : loader) EXPECT_LE(batch.whole->size, 4);
+    for (const Batch& batch : loader) EXPECT_LE(batch.share->global_size, 4);
     return std::string();
   }));
 }

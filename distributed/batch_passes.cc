@@ -115,7 +115,7 @@ struct BatchPasses::Pass {
  private:
   Tensor LossOn(const std::shared_ptr<const PackedInputs>& inputs) {
     Batch there = batch;
-    there.inputs = inputs;
+    there.on_device = inputs;
     there.notes = std::make_shared<PassNotes>();
     surplus_was_refused = has_surplus();
     Tensor loss = forward(there);

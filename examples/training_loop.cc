@@ -50,7 +50,7 @@ void Train(const std::string& checkpoint, const std::string& train_file,
     lathe::NoGradGuard no_grad;
     double loss_sum = 0;  // over this rank's shares
     for (const lathe::Batch& batch : eval) {
-      loss_sum += model->Forward(batch).loss.Item() * batch.whole->weight;
+      loss_sum += model->Forward(batch).loss.Item() * batch.share->weight;
     }
     const lathe::Tensor loss = accelerator.Reduce(lathe::Tensor::FromVector<double>({loss_sum}));
     accelerator.Print("epoch ", epoch + 1, ": eval_loss ",

@@ -1,9 +1,11 @@
 #include "lathe/models/classification_loss.h"
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/shape.h"
 #include "lathe/data/datasets/packed_inputs.h"
 #include "lathe/models/forward_context.h"
+#include "lathe/models/problem_type.h"
 
 namespace lathe {
 
@@ -12,10 +14,15 @@ namespace {
 Tensor LossOf(const std::string& type, const Tensor& logits, const Batch& batch) {
   const Tensor& labels = batch.labels;  // on the host
   const Tensor there = LabelsFor(batch, logits.device());
-  if (type == "single_label_classification") {
-    Check(labels.ndim() == 1 && !IsFloating(labels.dtype()), "loss",
-          "single_label_classification needs integer labels of shape [B] but got ",
-          ToString(labels.dtype()), " ", labels.shape());
+  const std::optional<LabelKind> kind = FindLabelKind(type);
+  if (!kind) {
+    throw InvalidArgument("[loss] unknown problem_type \"" + type + "\"",
+                          "known: " + KnownProblemTypes());
+  }
+  if (kind == LabelKind::kSingleLabel) {
+    Check(labels.ndim() == 1 && !IsFloating(labels.dtype()), "loss", type,
+          " needs integer labels of shape [B] but got ", ToString(labels.dtype()), " ",
+          labels.shape());
     // On a device nothing checks the labels, so this checks the host's.
     if (!logits.device().is_cpu()) CheckLabels(labels.To(DType::kI64), logits.dim(1));
     return CrossEntropy(logits, there.To(DType::kI64).To(logits.device()));
@@ -26,9 +33,7 @@ Tensor LossOf(const std::string& type, const Tensor& logits, const Batch& batch)
         " labels but got ", labels.shape());
   const Tensor targets = there.Reshape(logits.shape()).To(logits.device());
   const Tensor count = NumSequencesFor(batch, logits.device());
-  if (type == "regression") return MseLoss(logits, targets, 0, count);
-  Check(type == "multi_label_classification", "loss", "unknown problem_type \"", type,
-        "\"; known: regression, single_label_classification, multi_label_classification");
+  if (kind == LabelKind::kRegression) return MseLoss(logits, targets, 0, count);
   return BceWithLogitsLoss(logits, targets, 0, count);
 }
 
@@ -39,9 +44,9 @@ Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedCo
   if (type.empty()) {
     const DType dtype = batch.labels.dtype();
     const bool integers = dtype == DType::kI64 || dtype == DType::kI32;
-    type = logits.dim(1) == 1 ? "regression"
-           : integers         ? "single_label_classification"
-                              : "multi_label_classification";
+    type = ProblemType(logits.dim(1) == 1 ? LabelKind::kRegression
+                       : integers         ? LabelKind::kSingleLabel
+                                          : LabelKind::kMultiLabel);
     config.json()["problem_type"] = type;
   }
   const Tensor loss = LossOf(type, logits, batch);

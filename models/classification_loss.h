@@ -15,10 +15,10 @@ namespace lathe {
 // means multi_label_classification.
 //
 // Regression uses the mean squared error. single_label_classification uses the cross-entropy over
-// labels that are not -100. multi_label_classification uses the binary cross-entropy with logits,
-// its mean over batch and labels.
+// labels that are not kIgnoreIndex. multi_label_classification uses the binary cross-entropy with
+// logits, its mean over batch and labels.
 //
-// The loss leaves out the surplus sequences of Batch::inputs, and is noted so in Batch::notes.
+// The loss leaves out the surplus sequences of Batch::on_device, and is noted so in Batch::notes.
 Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config);
 
 }  // namespace lathe

@@ -223,7 +223,7 @@ std::vector<std::string> PretrainedConfig::label_names() const {
   const int64_t n = num_labels();
   std::vector<std::string> names(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
-    names[i] = "LABEL_" + std::to_string(i);
+    names[i] = DefaultLabelName(i);
   }
   if (const Json* id2label = Find(json_, "id2label")) {
     for (const auto& [key, name] : id2label->items()) {
@@ -244,7 +244,7 @@ void PretrainedConfig::SetLabels(const std::vector<std::string>& names) {
   for (size_t i = 0; i < names.size(); ++i) {
     id2label[std::to_string(i)] = names[i];
     if (!label2id.emplace(names[i], i).second) {
-      throw InvalidArgument("the label \"" + names[i] + "\" comes twice");
+      throw InvalidArgument("two labels are named \"" + names[i] + "\"");
     }
   }
   json_["id2label"] = std::move(id2label);
@@ -259,7 +259,7 @@ void PretrainedConfig::SetNumLabels(int64_t n) {
   }
   std::vector<std::string> names;
   for (int64_t i = 0; i < n; ++i) {
-    names.push_back("LABEL_" + std::to_string(i));
+    names.push_back(DefaultLabelName(i));
   }
   SetLabels(names);
 }
@@ -284,7 +284,7 @@ void PretrainedConfig::Override(const std::string& overrides,
       const auto nearest = NearestName(key, {candidates.begin(), candidates.end()});
       throw InvalidArgument(path_ + ": no key \"" + key + "\" to override",
                             nearest ? "did you mean \"" + *nearest + "\"?"
-                                    : "the keys are those of the file and of the model's class");
+                                    : "name a key of the file or of the model's class");
     }
     changed[key] = ParseAs(key, text, Find(changed, key));
   }

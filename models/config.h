@@ -1,6 +1,7 @@
 // A model's config.json: the keys that the model reads, and all others kept as they are.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -34,10 +35,12 @@ class PretrainedConfig {
 
   // The number of labels: the size of id2label, else num_labels, else 2.
   int64_t num_labels() const;
-  // The names of id2label in the order of their ids; LABEL_i for an absent one.
+  // The name that Transformers gives to label `id` if it has no other: LABEL_0, LABEL_1, ...
+  static std::string DefaultLabelName(int64_t id) { return "LABEL_" + std::to_string(id); }
+  // The names of id2label in the order of their ids; DefaultLabelName for an absent one.
   std::vector<std::string> label_names() const;
   void SetLabels(const std::vector<std::string>& names);  // sets id2label and label2id
-  void SetNumLabels(int64_t n);  // LABEL_0, ...; keeps the names if there are n
+  void SetNumLabels(int64_t n);  // default names; keeps the old ones if there are n
   // "single_label_classification", "multi_label_classification", "regression", or "" if it is not
   // decided yet.
   std::string problem_type() const { return GetString("problem_type", ""); }

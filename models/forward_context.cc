@@ -1,7 +1,5 @@
 #include "lathe/models/forward_context.h"
 
-#include <algorithm>
-
 #include "lathe/data/datasets/packed_inputs.h"
 
 namespace lathe {
@@ -21,10 +19,9 @@ nn::ForwardContext OnHost(const Batch& batch, int64_t rows, uint32_t step) {
   context.token_type_ids = WithSurplus(batch.token_type_ids, rows);
   context.row_positions = WithSurplus(batch.position_ids, rows);
   context.row_samples = Tensor::Zeros({rows}, DType::kI32);
-  const auto cu = batch.cu_seqlens.values<int32_t>(), samples = batch.sample_ids.values<int32_t>();
-  int32_t* const row = context.row_samples.data<int32_t>();
-  for (size_t b = 0; b < samples.size(); ++b) std::fill(row + cu[b], row + cu[b + 1], samples[b]);
-  context.sequences = {batch.cu_seqlens, batch.sample_ids, batch.max_seqlen, cu.back()};
+  batch.FillRowSamples(context.row_samples.data<int32_t>());
+  context.sequences = {batch.cu_seqlens, batch.sample_ids, batch.max_seqlen,
+                       batch.cu_seqlens.values<int32_t>().back()};
   context.first_positions = Tensor::Zeros({batch.size()}, DType::kI32);
   context.step = step;
   return context;
@@ -46,22 +43,22 @@ nn::ForwardContext OnDevice(const PackedInputs& inputs) {
 
 nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device device,
                                       uint32_t step) {
-  if (batch.inputs != nullptr && batch.inputs->input_ids.device() == device) {
-    return OnDevice(*batch.inputs);
+  if (batch.on_device != nullptr && batch.on_device->input_ids.device() == device) {
+    return OnDevice(*batch.on_device);
   }
   if (device.is_cpu()) return OnHost(batch, rows, step);
   return OnDevice(PackedInputs::Make(batch, rows, device, step));
 }
 
 Tensor LabelsFor(const Batch& batch, Device device) {
-  const PackedInputs* inputs = batch.inputs.get();
-  return inputs != nullptr && inputs->labels.device() == device ? inputs->labels : batch.labels;
+  const PackedInputs* there = batch.on_device.get();
+  return there != nullptr && there->labels.device() == device ? there->labels : batch.labels;
 }
 
 Tensor NumSequencesFor(const Batch& batch, Device device) {
-  const PackedInputs* inputs = batch.inputs.get();
-  return inputs != nullptr && inputs->num_sequences.device() == device ? inputs->num_sequences
-                                                                       : Tensor();
+  const PackedInputs* there = batch.on_device.get();
+  return there != nullptr && there->num_sequences.device() == device ? there->num_sequences
+                                                                     : Tensor();
 }
 
 }  // namespace lathe

@@ -6,14 +6,14 @@
 
 namespace lathe {
 
-// Returns the context on `device`, filled up to `rows` rows. If Batch::inputs is on that device, it
-// is used instead, and `rows` and `step` have no effect. `step` is a key of dropout. The context is
-// for evaluation; set `training` and `seed` for dropout.
+// Returns the context on `device`, filled up to `rows` rows. If Batch::on_device is on that device,
+// it is used instead, and `rows` and `step` have no effect. `step` is a key of dropout. The context
+// is for evaluation; set `training` and `seed` for dropout.
 nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device device,
                                       uint32_t step);
 
-// Returns the batch's labels. They are those of Batch::inputs, for all its sequences, if these are
-// on `device`.
+// Returns the batch's labels. They are those of Batch::on_device, for all its sequences, if these
+// are on `device`.
 Tensor LabelsFor(const Batch& batch, Device device);
 
 // Returns how many of the computed sequences count: [1] i32 on `device`. Undefined if all count.

@@ -69,7 +69,7 @@ Floats TrainingLoop(Device device, const std::string& precision) {
   NoGradGuard no_grad;
   double loss_sum = 0;
   for (const Batch& batch : eval) {
-    loss_sum += model->Forward(batch).loss.Item() * batch.whole->weight;
+    loss_sum += model->Forward(batch).loss.Item() * batch.share->weight;
   }
   losses.push_back(
       static_cast<float>(accelerator.Reduce(Tensor::FromVector<double>({loss_sum})).Item() / 12));

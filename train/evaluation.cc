@@ -120,7 +120,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   for (const Batch& batch : loader) {
     SequenceClassifierOutput outputs = model.Forward(batch);
     ++batches;
-    if (!batch.whole->stand_in) {
+    if (!batch.share->stand_in) {
       unread.push_back({.loss = outputs.loss, .logits = outputs.logits, .hidden_states = {}});
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
       if (unread.size() == most_unread) read();

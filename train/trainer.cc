@@ -292,8 +292,8 @@ void Trainer::Accumulate(const Batch& batch) {
     if (Interrupted()) accelerator_.RequestStop();
     return loss;
   });
-  samples_seen_ += batch.whole->size;
-  state_.num_input_tokens_seen += batch.whole->num_tokens;
+  samples_seen_ += batch.share->global_size;
+  state_.num_input_tokens_seen += batch.share->global_num_tokens;
 }
 
 void Trainer::FinishStep() {

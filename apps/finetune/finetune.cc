@@ -32,6 +32,7 @@
 #include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/liveness/who_reports.h"
+#include "lathe/models/problem_type.h"
 #include "lathe/train/callbacks/progress_callback.h"
 #include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/evaluation.h"
@@ -59,7 +60,7 @@ void PrintData(std::ostream& out, const std::string& name, const TaskData& data,
                                          : 0;
   PrintRow(out, name,
            FormatCount(dataset.size()) + " samples, " + FormatNumber("%.1f", mean) +
-               " tokens on average, " + FormatCount(dataset.truncated) + " cut to " +
+               " tokens on average, " + FormatCount(dataset.num_truncated) + " cut to " +
                std::to_string(max_length) + " (" + data.path + ")");
 }
 

@@ -25,7 +25,8 @@
 #include "lathe/data/datasets/metrics.h"
 #include "lathe/data/utf8.h"
 #include "lathe/models/pretrained.h"
-#include "lathe/models/vocabulary.h"
+#include "lathe/models/problem_type.h"
+#include "lathe/models/vocabulary_size.h"
 #include "lathe/train/task/sequence_length.h"
 
 namespace lathe {
@@ -168,10 +169,7 @@ class Predictor {
                                 model_->load_report().missing.front(),
                             kNotTogether);
     }
-    const std::string type = model_->config().problem_type();
-    kind_ = type == "regression" || (type.empty() && names_.size() == 1) ? LabelKind::kRegression
-            : type == "multi_label_classification"                       ? LabelKind::kMultiLabel
-                                                                         : LabelKind::kSingleLabel;
+    kind_ = OutputKind(model_->config().problem_type(), model_->config().num_labels());
     CheckMaxSeqLength(*tokenizer_, options.pairs, options.max_seq_length);
     max_length_ = model_->max_length();
     for (const int64_t limit : {tokenizer_->model_max_length(), options.max_seq_length}) {

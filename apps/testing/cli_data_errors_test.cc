@@ -23,14 +23,15 @@ TEST_F(CliDataErrorTest, SlipInAColumnOfScores) {
 
 TEST_F(CliDataErrorTest, EmptyLabel) {
   Write("train.csv", "sentence,label\na,x\nb,\nc,y\n");
-  ExpectError(Train({}), "train.csv:3: empty label");
+  ExpectError(Train({}), "train.csv:3: the label is empty");
   ExpectNothingWritten();
 }
 
 TEST_F(CliDataErrorTest, OneClassOnly) {
   Write("train.csv", "sentence,mood\na,x\nb,x\n");
-  ExpectError(Train({"--label_column", "mood"}),
-              "train.csv: column \"mood\": only one class, \"x\"; at least two are needed");
+  ExpectError(
+      Train({"--label_column", "mood"}),
+      "train.csv: column \"mood\": there is only one class, \"x\", but at least two are needed");
   ExpectNothingWritten();
 }
 

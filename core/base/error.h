@@ -1,8 +1,8 @@
 // Lathe reports every error as an exception with a status code and a message in a fixed form. If
 // the user can act, it also has a hint.
 //
-// Messages: `[layer_norm] weight must have shape [768] but has [512]` for calls; `train.csv:1207: 3
-// columns, expected 2` for files. Only `main` catches and prints.
+// Messages: `[layer_norm] weight must have shape [768] but has [512]` for calls; `train.csv:1207:
+// expected 2 columns (text, label) but got 3` for files. Only `main` catches and prints.
 #pragma once
 
 #include <absl/status/status.h>

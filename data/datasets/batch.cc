@@ -21,7 +21,7 @@ std::vector<int64_t> Integers(const Tensor& tensor, const char* name) {
 Batch Batch::Pack(const std::vector<std::vector<int32_t>>& sequences,
                   const std::vector<std::vector<int32_t>>& token_types, Tensor labels) {
   const int64_t batch_size = static_cast<int64_t>(sequences.size());
-  Check(batch_size > 0, "batch", "no sequences");
+  Check(batch_size > 0, "batch", "expected at least one sequence but got none");
   Check(token_types.empty() || token_types.size() == sequences.size(), "batch", "expected ",
         sequences.size(), " rows of token types but got ", token_types.size());
   Check(!labels.defined() || (labels.ndim() >= 1 && labels.dim(0) == batch_size), "batch",
@@ -58,10 +58,18 @@ Batch Batch::Pack(const std::vector<std::vector<int32_t>>& sequences,
   return batch;
 }
 
+void Batch::FillRowSamples(int32_t* rows) const {
+  const auto starts = cu_seqlens.values<int32_t>(), samples = sample_ids.values<int32_t>();
+  for (size_t b = 0; b < samples.size(); ++b) {
+    std::fill(rows + starts[b], rows + starts[b + 1], samples[b]);
+  }
+}
+
 Batch Batch::FromPadded(const Tensor& input_ids, const Tensor& attention_mask,
                         const Tensor& token_type_ids, const Tensor& labels) {
-  Check(input_ids.defined() && input_ids.ndim() == 2, "batch", "input_ids must be [B, S]",
-        input_ids.defined() ? " but are " + lathe::ToString(input_ids.shape()) : "");
+  Check(input_ids.defined() && input_ids.ndim() == 2, "batch",
+        "input_ids must have shape [B, S] but ",
+        input_ids.defined() ? "have " + lathe::ToString(input_ids.shape()) : "are undefined");
   auto check_shape = [&](const Tensor& tensor, const char* name) {
     Check(tensor.shape() == input_ids.shape(), "batch", name, " must have shape ",
           input_ids.shape(), " but has ", tensor.shape());

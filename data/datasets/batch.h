@@ -28,26 +28,30 @@ struct Batch {
   Tensor labels;          // [B] i64 classes, [B] f32 scores, [B, num_labels] f32, or undefined
   std::vector<int64_t> indices;  // [B] the place of each sample in the dataset; may be empty
   int64_t max_seqlen = 0;
-  // The whole batch, of which this rank holds a share. A DataLoader sets it. B and T above count
-  // this rank's share only.
-  struct Whole {
-    int64_t size = 0, num_tokens = 0;  // of all shares together
-    // Samples that count in a mean loss (those of a class other than -100): in this share, in all.
-    double weight = 0, total_weight = 0;
+  // This rank's share of the global batch, which all ranks compute together. A DataLoader sets it.
+  // B and T above count this share only.
+  struct Share {
+    int64_t global_size = 0, global_num_tokens = 0;  // of all shares together
+    // The number of samples that count in a mean loss, which are those of a class other than
+    // kIgnoreIndex: in this share and in all shares.
+    double weight = 0, global_weight = 0;
     // True if this share is empty. A sample of another rank's share then stands in for it, with
     // weight 0. So this rank takes part in everything that the loop does, but its sample counts
     // nowhere.
     bool stand_in = false;
   };
-  std::optional<Whole> whole;  // not set by Pack and FromPadded
+  std::optional<Share> share;  // not set by Pack and FromPadded
   // The number of the batch since training began; keys dropout. If -1, the model counts by itself.
   int64_t step = -1;
 
   // The same batch on the device where the model computes. If it is null, the model copies this
   // one.
-  std::shared_ptr<const PackedInputs> inputs = {};
+  std::shared_ptr<const PackedInputs> on_device = {};
   // Where the pass over this batch leaves its notes; null if nobody reads them.
   std::shared_ptr<PassNotes> notes = {};
+
+  // Writes the sample_ids of the T rows to `rows`: each row gets that of its sequence.
+  void FillRowSamples(int32_t* rows) const;
 
   int64_t size() const { return cu_seqlens.dim(0) - 1; }   // B
   int64_t num_tokens() const { return input_ids.dim(0); }  // T; there is no padding

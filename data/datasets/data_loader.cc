@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lathe/core/base/philox.h"
+#include "lathe/core/ops/losses.h"
 
 namespace lathe {
 namespace {
@@ -57,23 +58,25 @@ std::vector<int64_t> EvenTokens(const TokenizedDataset& dataset, int64_t batch_s
   std::stable_sort(by_length.begin(), by_length.end(),
                    [&](int64_t a, int64_t b) { return dataset.length(a) > dataset.length(b); });
   std::vector<std::vector<int64_t>> batches(static_cast<size_t>((n + batch_size - 1) / batch_size));
-  struct Room {  // in a batch that is not full
-    double tokens_of_each;
+  struct OpenBatch {  // a batch that is not full
+    double tokens_per_sample;
     size_t batch;
-    bool operator<(const Room& other) const {  // reversed: std::priority_queue yields the largest
-      return std::pair(tokens_of_each, batch) > std::pair(other.tokens_of_each, other.batch);
+    // Reversed, because std::priority_queue yields the largest.
+    bool operator<(const OpenBatch& other) const {
+      return std::pair(tokens_per_sample, batch) > std::pair(other.tokens_per_sample, other.batch);
     }
   };
-  std::priority_queue<Room> rooms;
-  for (size_t i = 0; i < batches.size(); ++i) rooms.push({0, i});
+  std::priority_queue<OpenBatch> open;
+  for (size_t i = 0; i < batches.size(); ++i) open.push({0, i});
   for (const int64_t sample : by_length) {
-    Room room = rooms.top();
-    rooms.pop();
-    std::vector<int64_t>& batch = batches[room.batch];
-    const int64_t size = std::min(batch_size, n - static_cast<int64_t>(room.batch) * batch_size);
+    OpenBatch fewest = open.top();
+    open.pop();
+    std::vector<int64_t>& batch = batches[fewest.batch];
+    const int64_t size = std::min(batch_size, n - static_cast<int64_t>(fewest.batch) * batch_size);
     batch.push_back(sample);
-    room.tokens_of_each += static_cast<double>(dataset.length(sample)) / static_cast<double>(size);
-    if (std::ssize(batch) < size) rooms.push(room);
+    fewest.tokens_per_sample +=
+        static_cast<double>(dataset.length(sample)) / static_cast<double>(size);
+    if (std::ssize(batch) < size) open.push(fewest);
   }
   std::vector<int64_t> order;
   for (std::vector<int64_t>& batch : batches) {
@@ -106,8 +109,8 @@ Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indic
   std::vector<float> scores;
   const int64_t width = dataset.kind == LabelKind::kMultiLabel ? dataset.num_labels : 1;
   for (int64_t i : indices) {
-    Check(i >= 0 && i < dataset.size(), "collate", "sample ", i, " is not in a dataset of ",
-          dataset.size());
+    Check(i >= 0 && i < dataset.size(), "collate", "sample ", i,
+          " does not exist; the dataset has ", dataset.size(), " samples");
     const int64_t begin = dataset.offsets[i], end = dataset.offsets[i + 1];
     sequences.emplace_back(dataset.input_ids.begin() + begin, dataset.input_ids.begin() + end);
     token_types.emplace_back(dataset.token_type_ids.begin() + begin,
@@ -136,11 +139,10 @@ namespace {
 
 // Returns the number of these samples whose label counts in a mean loss.
 double WeightOf(const TokenizedDataset& dataset, std::span<const int64_t> indices) {
-  constexpr int64_t kIgnored = -100;  // as in core/ops/losses.h
   if (!dataset.has_labels || dataset.kind != LabelKind::kSingleLabel)
     return static_cast<double>(indices.size());
   return static_cast<double>(std::count_if(indices.begin(), indices.end(), [&](int64_t i) {
-    return dataset.classes[static_cast<size_t>(i)] != kIgnored;
+    return dataset.classes[static_cast<size_t>(i)] != kIgnoreIndex;
   }));
 }
 
@@ -164,7 +166,7 @@ std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts) {
 
 // One epoch's batches, made in order on a thread that stays at most `prefetch` batches ahead. If
 // making a batch throws, the caller gets the exception in place of that batch.
-struct DataLoader::Iterator::Pass {
+struct DataLoader::Iterator::Epoch {
   std::shared_ptr<const TokenizedDataset> dataset;
   std::vector<int64_t> order;
   int64_t batch_size = 0, num_batches = 0, first_step = 0;
@@ -181,10 +183,10 @@ struct DataLoader::Iterator::Pass {
   std::deque<std::shared_ptr<const Batch>> ready;
   std::exception_ptr error;
   bool done = false;     // the thread makes no more batches
-  bool stopped = false;  // the pass is being destroyed
+  bool stopped = false;  // the epoch is being destroyed
   std::thread thread;
 
-  ~Pass() {
+  ~Epoch() {
     {
       std::lock_guard lock(mutex);
       stopped = true;
@@ -205,29 +207,29 @@ struct DataLoader::Iterator::Pass {
     const int64_t begin = number * batch_size;
     const int64_t end = std::min(begin + batch_size, static_cast<int64_t>(order.size()));
     const std::span<const int64_t> all(order.data() + begin, static_cast<size_t>(end - begin));
-    Batch::Whole whole{.size = end - begin, .total_weight = WeightOf(*dataset, all)};
+    Batch::Share share{.global_size = end - begin, .global_weight = WeightOf(*dataset, all)};
     std::vector<int64_t> lengths;
     for (const int64_t i : all) {
       lengths.push_back(dataset->length(i));
-      whole.num_tokens += lengths.back();
+      share.global_num_tokens += lengths.back();
     }
-    const std::vector<int> shares = SplitByTokens(lengths, world_size);
+    const std::vector<int> rank_of = SplitByTokens(lengths, world_size);
     std::vector<int64_t> mine;
     std::vector<int32_t> places;
-    for (size_t i = 0; i < shares.size(); ++i) {
-      if (shares[i] != rank) continue;
+    for (size_t i = 0; i < rank_of.size(); ++i) {
+      if (rank_of[i] != rank) continue;
       mine.push_back(all[i]);
       places.push_back(static_cast<int32_t>(i));
     }
-    whole.weight = WeightOf(*dataset, mine);
-    whole.stand_in = mine.empty();
-    if (whole.stand_in) {
+    share.weight = WeightOf(*dataset, mine);
+    share.stand_in = mine.empty();
+    if (share.stand_in) {
       mine = {all[0]};
       places = {0};
     }
     auto batch = std::make_shared<Batch>(Collate(*dataset, mine));
     batch->sample_ids = Tensor::FromVector(places);
-    batch->whole = whole;
+    batch->share = share;
     batch->step = first_step + number;
     return batch;
   }
@@ -257,7 +259,7 @@ struct DataLoader::Iterator::Pass {
     if (prefetch == 0) {
       if (taken == num_batches) return nullptr;
       const int64_t number = taken;
-      taken = num_batches;  // if Make throws, the pass is over, as it is with a thread
+      taken = num_batches;  // if Make throws, the epoch is over, as it is with a thread
       auto batch = Make(number);
       taken = number + 1;
       return batch;
@@ -277,14 +279,14 @@ struct DataLoader::Iterator::Pass {
 
 void DataLoader::Iterator::Take() {
   batch_ = nullptr;
-  if (pass_ == nullptr) return;
-  if (pass_->passes != nullptr && pass_->passes->before_batch) pass_->passes->before_batch();
-  batch_ = pass_->Next();
-  if (pass_->entry == nullptr) return;
-  pass_->entry->batch = batch_;
-  if (pass_->passes != nullptr) pass_->entry->went_on = ++pass_->passes->clock;
-  pass_->entry->batches_left = pass_->num_batches - ++pass_->yielded;
-  if (batch_ == nullptr) pass_->Withdraw();
+  if (epoch_ == nullptr) return;
+  if (epoch_->passes != nullptr && epoch_->passes->before_batch) epoch_->passes->before_batch();
+  batch_ = epoch_->Next();
+  if (epoch_->entry == nullptr) return;
+  epoch_->entry->batch = batch_;
+  if (epoch_->passes != nullptr) epoch_->entry->last_batch_at = ++epoch_->passes->clock;
+  epoch_->entry->batches_left = epoch_->num_batches - ++epoch_->yielded;
+  if (batch_ == nullptr) epoch_->Withdraw();
 }
 
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
@@ -293,17 +295,17 @@ DataLoader::Iterator& DataLoader::Iterator::operator++() {
 }
 
 DataLoader::DataLoader(std::shared_ptr<const TokenizedDataset> dataset, DataLoaderOptions options)
-    : dataset_(std::move(dataset)), options_(options), whole_batch_size_(options.batch_size) {
+    : dataset_(std::move(dataset)), options_(options), global_batch_size_(options.batch_size) {
   Check(dataset_ != nullptr, "data_loader", "the dataset is null");
   Check(options_.batch_size > 0, "data_loader", "batch_size must be positive but is ",
         options_.batch_size);
   Check(!options_.even_tokens || (!options_.shuffle && !options_.group_by_length), "data_loader",
-        "even_tokens is an order of its own, without shuffle and group_by_length");
+        "even_tokens cannot be combined with shuffle or group_by_length");
   Check(options_.prefetch >= 0, "data_loader", "prefetch must not be negative but is ",
         options_.prefetch);
   Check(!options_.drop_last || dataset_->size() >= options_.batch_size, "data_loader",
-        "drop_last leaves nothing of ", dataset_->size(), " samples with batch_size ",
-        options_.batch_size);
+        "drop_last leaves no batch, because the dataset has ", dataset_->size(),
+        " samples and batch_size is ", options_.batch_size);
 }
 
 DataLoader::DataLoader(TokenizedDataset dataset, DataLoaderOptions options)
@@ -313,51 +315,53 @@ DataLoader::~DataLoader() = default;
 
 void DataLoader::Shard(int rank, int world_size, bool split_batches,
                        std::shared_ptr<LoaderPasses> passes) {
-  Check(world_size >= 1 && rank >= 0 && rank < world_size, "data_loader", "rank ", rank, " of ",
-        world_size);
-  const int64_t whole = split_batches ? options_.batch_size : options_.batch_size * world_size;
-  Check(!options_.drop_last || dataset_->size() >= whole, "data_loader",
-        "drop_last leaves nothing of ", dataset_->size(), " samples with batches of ", whole);
+  Check(world_size >= 1 && rank >= 0 && rank < world_size, "data_loader", "expected a rank in [0, ",
+        world_size, ") but got ", rank);
+  const int64_t global_batch_size =
+      split_batches ? options_.batch_size : options_.batch_size * world_size;
+  Check(!options_.drop_last || dataset_->size() >= global_batch_size, "data_loader",
+        "drop_last leaves no batch, because the dataset has ", dataset_->size(),
+        " samples and the batch of all ranks has ", global_batch_size);
   rank_ = rank;
   world_size_ = world_size;
-  whole_batch_size_ = whole;
+  global_batch_size_ = global_batch_size;
   passes_ = std::move(passes);
 }
 
-void DataLoader::SkipFirst(int64_t n) {
+void DataLoader::SkipFirstBatches(int64_t n) {
   Check(n >= 0 && n <= size(), "data_loader", "cannot skip ", n, " of ", size(), " batches");
   skip_ = n;
 }
 
 int64_t DataLoader::size() const {
-  const int64_t n = num_samples(), b = whole_batch_size_;
+  const int64_t n = num_samples(), b = global_batch_size_;
   return options_.drop_last ? n / b : (n + b - 1) / b;
 }
 
 DataLoader::Iterator DataLoader::begin() {
-  const int64_t epoch = epoch_++;
-  auto pass = std::make_shared<Iterator::Pass>();
-  pass->dataset = dataset_;
+  const int64_t number = epoch_++;
+  auto epoch = std::make_shared<Iterator::Epoch>();
+  epoch->dataset = dataset_;
   DataLoaderOptions options = options_;
-  options.batch_size = whole_batch_size_;
-  pass->order = SampleOrder(*dataset_, options, epoch);
-  pass->batch_size = whole_batch_size_;
-  pass->rank = rank_;
-  pass->world_size = world_size_;
-  pass->num_batches = size();
-  pass->first_step = epoch * size();
-  pass->first_batch = pass->taken = pass->yielded = std::exchange(skip_, 0);
+  options.batch_size = global_batch_size_;
+  epoch->order = SampleOrder(*dataset_, options, number);
+  epoch->batch_size = global_batch_size_;
+  epoch->rank = rank_;
+  epoch->world_size = world_size_;
+  epoch->num_batches = size();
+  epoch->first_step = number * size();
+  epoch->first_batch = epoch->taken = epoch->yielded = std::exchange(skip_, 0);
   if (passes_ != nullptr) {
-    pass->passes = passes_;
-    pass->entry = std::make_shared<LoaderPasses::Entry>();
-    pass->entry->begun = ++passes_->clock;
-    passes_->entries.push_back(pass->entry);
+    epoch->passes = passes_;
+    epoch->entry = std::make_shared<LoaderPasses::Entry>();
+    epoch->entry->began_at = ++passes_->clock;
+    passes_->entries.push_back(epoch->entry);
     if (passes_->changed) passes_->changed();
   }
-  pass->prefetch = static_cast<size_t>(options_.prefetch);
-  if (pass->prefetch > 0) pass->thread = std::thread([&p = *pass] { p.Run(); });
+  epoch->prefetch = static_cast<size_t>(options_.prefetch);
+  if (epoch->prefetch > 0) epoch->thread = std::thread([&p = *epoch] { p.Run(); });
   Iterator iterator;
-  iterator.pass_ = std::move(pass);
+  iterator.epoch_ = std::move(epoch);
   iterator.Take();
   return iterator;
 }

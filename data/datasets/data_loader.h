@@ -44,13 +44,14 @@ Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indic
 // Returns each sample's share. If there are fewer samples than parts, some shares are empty.
 std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts);
 
-// The passes over a rank's loaders that are under way, the innermost last. From them an Accelerator
-// knows which batch a loss belongs to.
+// The passes over a rank's loaders that are under way, the innermost last. A pass over a loader is
+// one epoch. From the passes an Accelerator knows which batch a loss belongs to.
 struct LoaderPasses {
   struct Entry {
     std::shared_ptr<const Batch> batch;
-    int64_t batches_left = 0;        // that follow this one
-    int64_t begun = 0, went_on = 0;  // when the pass began, when it last gave a batch; by `clock`
+    int64_t batches_left = 0;   // that follow this one
+    int64_t began_at = 0;       // when the pass began, by `clock`
+    int64_t last_batch_at = 0;  // when the pass last gave a batch, by `clock`
   };
   int64_t clock = 0;
   std::vector<std::shared_ptr<Entry>> entries;
@@ -70,12 +71,11 @@ class DataLoader {
   // Makes this loader's passes yield only the shares of rank `rank` of `world_size` ranks. With
   // `split_batches` the ranks share batches of batch_size samples, otherwise of world_size *
   // batch_size. Shares have nearly the same number of tokens. A share's sample_ids are its samples'
-  // places in the whole batch, in ascending order. Passes that begin from now on are entered in
+  // places in the global batch, in ascending order. Passes that begin from now on are entered in
   // `passes`, which may be null.
   void Shard(int rank, int world_size, bool split_batches, std::shared_ptr<LoaderPasses> passes);
 
   int64_t size() const;  // batches in an epoch, the same on all ranks
-  int64_t whole_batch_size() const { return whole_batch_size_; }  // samples, of all ranks
   int64_t num_samples() const { return dataset_->size(); }
   const TokenizedDataset& dataset() const { return *dataset_; }
   const DataLoaderOptions& options() const { return options_; }
@@ -83,9 +83,9 @@ class DataLoader {
   void SetEpoch(int64_t epoch) { epoch_ = epoch; }
   // Makes the next pass begin with batch n, without making those before it. Throws if there are
   // fewer than n.
-  void SkipFirst(int64_t n);
+  void SkipFirstBatches(int64_t n);
 
-  // A single-pass iterator: its copies share the pass. ++ rethrows what went wrong while the batch
+  // A single-pass iterator: its copies share one epoch. ++ rethrows what went wrong while the batch
   // was made. It may be destroyed at any time and may outlive the loader.
   class Iterator {
    public:
@@ -97,9 +97,9 @@ class DataLoader {
 
    private:
     friend class DataLoader;
-    struct Pass;
+    struct Epoch;
     void Take();
-    std::shared_ptr<Pass> pass_;
+    std::shared_ptr<Epoch> epoch_;
     std::shared_ptr<const Batch> batch_;
   };
   // Starts an epoch and increments epoch(). Batch::step is epoch * size() + the batch's place in
@@ -112,7 +112,7 @@ class DataLoader {
   DataLoaderOptions options_;
   int64_t epoch_ = 0, skip_ = 0;
   int rank_ = 0, world_size_ = 1;
-  int64_t whole_batch_size_;
+  int64_t global_batch_size_;
   std::shared_ptr<LoaderPasses> passes_;
 };
 

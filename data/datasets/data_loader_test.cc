@@ -8,6 +8,8 @@
 #include <optional>
 #include <set>
 
+#include "lathe/core/ops/losses.h"
+
 namespace lathe {
 namespace {
 
@@ -252,29 +254,29 @@ TEST(ShardTest, EverySampleComesOnceWhateverTheNumberOfProcesses) {
           loaders.back().Shard(rank, world_size, true, nullptr);
         }
         const Order order = SampleOrder(data, loaders[0].options(), 0);
-        std::vector<DataLoader::Iterator> shares;
-        for (DataLoader& loader : loaders) shares.push_back(loader.begin());
+        std::vector<DataLoader::Iterator> batches;
+        for (DataLoader& loader : loaders) batches.push_back(loader.begin());
         for (int64_t b = 0; b < loaders[0].size(); ++b) {
           const int64_t size = std::min(batch_size, n - b * batch_size);
           std::map<int32_t, int64_t> placed;
           double weight = 0;
-          for (DataLoader::Iterator& share : shares) {
-            const Batch::Whole& whole = *share->whole;
-            EXPECT_EQ(whole.size, size);
-            EXPECT_EQ(whole.total_weight, static_cast<double>(size));
-            EXPECT_EQ(share->step, b);
-            weight += whole.weight;
-            EXPECT_EQ(whole.stand_in, whole.weight == 0);
-            for (int64_t i = 0; !whole.stand_in && i < share->size(); ++i)
+          for (DataLoader::Iterator& batch : batches) {
+            const Batch::Share& share = *batch->share;
+            EXPECT_EQ(share.global_size, size);
+            EXPECT_EQ(share.global_weight, static_cast<double>(size));
+            EXPECT_EQ(batch->step, b);
+            weight += share.weight;
+            EXPECT_EQ(share.stand_in, share.weight == 0);
+            for (int64_t i = 0; !share.stand_in && i < batch->size(); ++i)
               EXPECT_TRUE(
-                  placed.emplace(share->sample_ids.data<int32_t>()[i], share->indices[i]).second);
-            ++share;
+                  placed.emplace(batch->sample_ids.data<int32_t>()[i], batch->indices[i]).second);
+            ++batch;
           }
           EXPECT_EQ(weight, static_cast<double>(size));
           ASSERT_EQ(std::ssize(placed), size);
           for (const auto& [place, index] : placed) EXPECT_EQ(index, order[b * batch_size + place]);
         }
-        for (const DataLoader::Iterator& share : shares) EXPECT_TRUE(share == loaders[0].end());
+        for (const DataLoader::Iterator& batch : batches) EXPECT_TRUE(batch == loaders[0].end());
       }
     }
   }
@@ -296,10 +298,10 @@ TEST(ShardTest, SharesHaveNearlyTheSameNumberOfTokens) {
 
 TEST(ShardTest, IgnoredLabelsHaveNoWeight) {
   TokenizedDataset data = DatasetOfSize(6);
-  data.classes = {-100, 1, 0, -100, 1, 1};
+  data.classes = {kIgnoreIndex, 1, 0, kIgnoreIndex, 1, 1};
   DataLoader loader(data, {.batch_size = 4});
   std::vector<double> weights;
-  for (const Batch& batch : loader) weights.push_back(batch.whole->weight);
+  for (const Batch& batch : loader) weights.push_back(batch.share->weight);
   EXPECT_EQ(weights, (std::vector<double>{2, 2}));
 }
 

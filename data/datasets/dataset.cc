@@ -21,7 +21,7 @@ struct Chunk {
   std::vector<int32_t> input_ids;
   std::vector<uint8_t> token_type_ids;
   std::vector<int64_t> lengths;
-  int64_t truncated = 0;
+  int64_t num_truncated = 0;
   std::exception_ptr error;
 };
 
@@ -49,9 +49,7 @@ std::string Repeated(std::vector<std::string> names) {
 
 void AddLabel(const TextTable& table, int64_t row, const std::string& label, const LabelSet& labels,
               TokenizedDataset& dataset) {
-  if (label.empty()) {
-    throw InvalidArgument(table.Where(row) + ": empty label", "give the row a label or remove it");
-  }
+  if (label.empty()) throw EmptyLabel(table, row);
   switch (labels.kind()) {
     case LabelKind::kSingleLabel: {
       std::optional<int64_t> index = labels.Index(label);
@@ -82,7 +80,7 @@ void AddLabel(const TextTable& table, int64_t row, const std::string& label, con
       if (const std::string twice = Repeated(*names); !twice.empty()) {
         throw InvalidArgument(
             table.Where(row) + ": labels " + label + " name \"" + twice + "\" twice",
-            "name each label that the row has once; a 0 or 1 for every label is not read");
+            "list each label of the row once; Lathe does not read a list of zeros and ones");
       }
       const size_t begin = dataset.scores.size();
       dataset.scores.resize(begin + labels.num_labels(), 0.0f);
@@ -103,7 +101,7 @@ Chunk EncodeRows(const std::vector<std::string>& first, const std::vector<std::s
     std::optional<std::string_view> pair;
     if (second != nullptr) pair = (*second)[row];
     Encoding encoding = tokenizer.Encode(first[row], pair, max_length);
-    chunk.truncated += encoding.truncated;
+    chunk.num_truncated += encoding.truncated;
     chunk.input_ids.insert(chunk.input_ids.end(), encoding.input_ids.begin(),
                            encoding.input_ids.end());
     for (int32_t type : encoding.token_type_ids) {
@@ -114,7 +112,42 @@ Chunk EncodeRows(const std::vector<std::string>& first, const std::vector<std::s
   return chunk;
 }
 
+// Encodes all rows on `num_threads` threads; 0 means all cores. Each thread takes a new chunk when
+// it is done with one. Every chunk's result has its own place, so neither the dataset nor the
+// reported error depends on the number of threads.
+std::vector<Chunk> EncodeAllRows(const std::vector<std::string>& first,
+                                 const std::vector<std::string>* second, const Tokenizer& tokenizer,
+                                 int64_t max_length, int num_threads) {
+  const int64_t rows = std::ssize(first);
+  std::vector<Chunk> chunks((rows + kRowsPerChunk - 1) / kRowsPerChunk);
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t c; (c = next++) < chunks.size();) {
+      const int64_t begin = static_cast<int64_t>(c) * kRowsPerChunk;
+      const int64_t end = std::min(begin + kRowsPerChunk, rows);
+      try {
+        chunks[c] = EncodeRows(first, second, tokenizer, max_length, begin, end);
+      } catch (...) {
+        chunks[c].error = std::current_exception();
+        return;
+      }
+    }
+  };
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const size_t wanted = num_threads > 0 ? static_cast<size_t>(num_threads) : cores;
+  std::vector<std::jthread> threads;  // this thread is one of the workers
+  for (size_t i = 1; i < std::min(wanted, chunks.size()); ++i) threads.emplace_back(work);
+  work();
+  threads.clear();  // waits for the others
+  return chunks;
+}
+
 }  // namespace
+
+Error EmptyLabel(const TextTable& table, int64_t row) {
+  return InvalidArgument(table.Where(row) + ": the label is empty",
+                         "give the row a label or remove it");
+}
 
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
                           const LabelSet& labels, const Tokenizer& tokenizer,
@@ -139,30 +172,8 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
     }
   }
 
-  // Each thread takes a new chunk when it is done with one. Every chunk's result has its own place,
-  // so neither the dataset nor the reported error depends on the number of threads.
-  std::vector<Chunk> chunks((table.rows() + kRowsPerChunk - 1) / kRowsPerChunk);
-  std::atomic<size_t> next = 0;
-  auto work = [&] {
-    for (size_t c; (c = next++) < chunks.size();) {
-      const int64_t begin = static_cast<int64_t>(c) * kRowsPerChunk;
-      const int64_t end = std::min(begin + kRowsPerChunk, table.rows());
-      try {
-        chunks[c] = EncodeRows(first, second, tokenizer, options.max_length, begin, end);
-      } catch (...) {
-        chunks[c].error = std::current_exception();
-        return;
-      }
-    }
-  };
-  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const size_t wanted = options.num_threads > 0 ? static_cast<size_t>(options.num_threads) : cores;
-  {
-    std::vector<std::jthread> threads;  // this thread is one of the workers
-    for (size_t i = 1; i < std::min(wanted, chunks.size()); ++i) threads.emplace_back(work);
-    work();
-  }
-
+  std::vector<Chunk> chunks =
+      EncodeAllRows(first, second, tokenizer, options.max_length, options.num_threads);
   dataset.offsets.reserve(table.rows() + 1);
   for (Chunk& chunk : chunks) {
     if (chunk.error) std::rethrow_exception(chunk.error);
@@ -173,7 +184,7 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
     for (int64_t length : chunk.lengths) {
       dataset.offsets.push_back(dataset.offsets.back() + length);
     }
-    dataset.truncated += chunk.truncated;
+    dataset.num_truncated += chunk.num_truncated;
     chunk = {};  // so that there are never two copies of the whole dataset
   }
   return dataset;

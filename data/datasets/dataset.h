@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/base/error.h"
 #include "lathe/data/datasets/label_set.h"
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/data/tokenizers/tokenizer.h"
@@ -26,7 +27,7 @@ struct TokenizedDataset {
   std::vector<int64_t> classes;  // [n] single-label
   std::vector<float> scores;     // [n] regression, [n * num_labels] 0/1 multi-label
   int64_t num_labels = 0;
-  int64_t truncated = 0;  // samples that lost tokens to max_length
+  int64_t num_truncated = 0;  // samples that lost tokens to max_length
 
   int64_t size() const { return static_cast<int64_t>(offsets.size()) - 1; }
   int64_t length(int64_t i) const { return offsets[i + 1] - offsets[i]; }
@@ -40,10 +41,13 @@ struct TokenizeOptions {
 };
 
 // Tokenizes the rows of `table` and reads their labels. Throws `path:line: label "x" was not seen
-// in training; known labels: ...`, `path:line: empty label`, `path:line: score "x" is not a finite
-// number`, and what TextTable::column throws.
+// in training; known labels: ...`, `path:line: the label is empty`, `path:line: score "x" is not a
+// finite number`, and what TextTable::column throws.
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
                           const LabelSet& labels, const Tokenizer& tokenizer,
                           const TokenizeOptions& options);
+
+// Returns the error for a row whose label is empty.
+Error EmptyLabel(const TextTable& table, int64_t row);
 
 }  // namespace lathe

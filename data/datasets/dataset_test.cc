@@ -68,7 +68,7 @@ TEST(TokenizeTest, SingleTextsAndClasses) {
   EXPECT_EQ(data.num_labels, 2);
   EXPECT_EQ(data.size(), 3);
   EXPECT_EQ(data.length(2), 4);
-  EXPECT_EQ(data.truncated, 0);
+  EXPECT_EQ(data.num_truncated, 0);
 }
 
 TEST(TokenizeTest, PairsAreCutAndCounted) {
@@ -78,7 +78,7 @@ TEST(TokenizeTest, PairsAreCutAndCounted) {
                                                   1, 'A', 'A', 2, 'B', 'B', 2}));
   EXPECT_EQ(data.token_type_ids, (std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 1,  //
                                                        0, 0, 0, 0, 1, 1, 1}));
-  EXPECT_EQ(data.truncated, 1);
+  EXPECT_EQ(data.num_truncated, 1);
 }
 
 TEST(TokenizeTest, EachTextIsEncodedOnceEvenIfItIsCut) {
@@ -86,7 +86,7 @@ TEST(TokenizeTest, EachTextIsEncodedOnceEvenIfItIsCut) {
   const ByteTokenizer tokenizer;
   const TokenizedDataset data =
       Tokenize(table, ChooseTextColumns(table, {}), kClasses, tokenizer, {.max_length = 7});
-  EXPECT_EQ(data.truncated, 1);
+  EXPECT_EQ(data.num_truncated, 1);
   EXPECT_EQ(tokenizer.num_encoded(), 4);
 }
 
@@ -114,13 +114,13 @@ TEST(TokenizeTest, LabelsMayBeAbsent) {
 TEST(TokenizeTest, BadLabelsAreReportedWithTheirLine) {
   EXPECT_EQ(MessageOfMake("text,label\na,yes\n\"b\nb\",no\nc,perhaps\n", kClasses),
             "t.csv:5: label \"perhaps\" was not seen in training; known labels: no, yes");
-  EXPECT_EQ(MessageOfMake("text,label\na,yes\nb,\n", kClasses), "t.csv:3: empty label");
+  EXPECT_EQ(MessageOfMake("text,label\na,yes\nb,\n", kClasses), "t.csv:3: the label is empty");
   const LabelSet regression = LabelSet::Regression();
   for (const std::string bad : {"good", "nan", "inf", "1e39", "1.5 points"}) {
     EXPECT_EQ(MessageOfMake("text,label\na,0.5\nb," + bad + "\n", regression),
               "t.csv:3: score \"" + bad + "\" is not a finite number");
   }
-  EXPECT_EQ(MessageOfMake("text,label\nb,\n", regression), "t.csv:2: empty label");
+  EXPECT_EQ(MessageOfMake("text,label\nb,\n", regression), "t.csv:2: the label is empty");
   EXPECT_EQ(MessageOfMake("text,label\na,1e18\nb,-1.1e18\n", regression),
             "t.csv:3: score \"-1.1e18\" is too large: the square of its error would overflow");
   const LabelSet sets = LabelSet::MultiLabel({"x", "y"});
@@ -145,12 +145,12 @@ TEST(TokenizeTest, ResultDoesNotDependOnThreads) {
   const std::string csv = ManyRows(2000);
   const TokenizedDataset one = Make(csv, kClasses, {.max_length = 16, .num_threads = 1});
   ASSERT_EQ(one.size(), 2000);
-  EXPECT_GT(one.truncated, 0);
+  EXPECT_GT(one.num_truncated, 0);
   for (int threads : {0, 2, 7, 64}) {
     const TokenizedDataset many = Make(csv, kClasses, {.max_length = 16, .num_threads = threads});
     EXPECT_EQ(many.input_ids, one.input_ids);
     EXPECT_EQ(many.offsets, one.offsets);
-    EXPECT_EQ(many.truncated, one.truncated);
+    EXPECT_EQ(many.num_truncated, one.num_truncated);
   }
 }
 

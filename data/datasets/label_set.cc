@@ -65,7 +65,7 @@ std::optional<std::vector<std::string>> ParseLabelArray(const std::string& text)
   for (const auto& element : array) {
     if (!element.is_string() && !element.is_number_integer() && !element.is_boolean()) {
       throw InvalidArgument(
-          "[labels] " + text + " holds something else than names of labels: " + element.dump(),
+          "[labels] " + text + " must hold names of labels only but holds " + element.dump(),
           "list the names of the row's labels, e.g. [\"a\", \"b\"]");
     }
     labels.push_back(element.is_string() ? element.get<std::string>() : element.dump());
@@ -98,8 +98,8 @@ LabelSet LabelSet::Infer(const std::vector<const std::vector<std::string>*>& col
   if (!array.empty()) {
     if (!plain.empty()) {
       throw InvalidArgument(
-          "[labels] both arrays and plain labels: " + array + " and \"" + plain + "\"",
-          "write every row's labels as a JSON array, or none");
+          "[labels] some labels are arrays and others are not: " + array + " and \"" + plain + "\"",
+          "write the labels of all rows as JSON arrays, or those of no row");
     }
     if (elements.empty()) throw InvalidArgument("[labels] every array of labels is empty");
     return MultiLabel(SortedNames(elements));
@@ -109,9 +109,9 @@ LabelSet LabelSet::Infer(const std::vector<const std::vector<std::string>*>& col
   }
   if (LooksLikeRegression(unique)) return Regression();
   if (unique.size() == 1) {
-    throw InvalidArgument(
-        "[labels] only one class, \"" + *unique.begin() + "\"; at least two are needed",
-        "check which column holds the labels");
+    throw InvalidArgument("[labels] there is only one class, \"" + *unique.begin() +
+                              "\", but at least two are needed",
+                          "check which column holds the labels");
   }
   return Classes(SortedNames(unique));
 }

@@ -63,13 +63,14 @@ TEST(LabelSetTest, SeveralColumnsAndEmptyLabels) {
 
 TEST(LabelSetTest, BadLabels) {
   EXPECT_EQ(MessageOfInfer({"", ""}), "[labels] every label is empty");
-  EXPECT_EQ(MessageOfInfer({"a", "a"}), "[labels] only one class, \"a\"; at least two are needed");
+  EXPECT_EQ(MessageOfInfer({"a", "a"}),
+            "[labels] there is only one class, \"a\", but at least two are needed");
   EXPECT_EQ(MessageOfInfer({"[\"a\"]", "b"}),
-            "[labels] both arrays and plain labels: [\"a\"] and \"b\"");
+            "[labels] some labels are arrays and others are not: [\"a\"] and \"b\"");
   EXPECT_EQ(MessageOfInfer({"[1.0,0.0]"}),
-            "[labels] [1.0,0.0] holds something else than names of labels: 1.0");
+            "[labels] [1.0,0.0] must hold names of labels only but holds 1.0");
   EXPECT_EQ(MessageOfInfer({"[\"a\"]", "[null]"}),
-            "[labels] [null] holds something else than names of labels: null");
+            "[labels] [null] must hold names of labels only but holds null");
   EXPECT_EQ(MessageOfInfer({"[]"}), "[labels] every array of labels is empty");
   EXPECT_THROW(LabelSet::Classes({"a", "b", "a"}), Error);
 }

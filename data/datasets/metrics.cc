@@ -15,8 +15,8 @@ double Ratio(double numerator, double denominator) {
 
 template <typename T>
 void CheckSameSize(const char* op, std::span<const T> predictions, std::span<const T> labels) {
-  Check(predictions.size() == labels.size(), op, predictions.size(), " predictions for ",
-        labels.size(), " labels");
+  Check(predictions.size() == labels.size(), op, "expected a prediction for each of ",
+        labels.size(), " labels but got ", predictions.size());
 }
 
 bool IsConstant(std::span<const double> values) {
@@ -177,7 +177,7 @@ double SubsetAccuracy(std::span<const uint8_t> predictions, std::span<const uint
                       int64_t num_labels) {
   CheckSameSize("accuracy", predictions, labels);
   Check(num_labels > 0 && labels.size() % num_labels == 0, "accuracy", labels.size(),
-        " values are not rows of ", num_labels, " labels");
+        " values do not make whole rows of ", num_labels, " labels");
   int64_t correct = 0;
   for (size_t i = 0; i < labels.size(); i += num_labels) {
     correct +=
@@ -199,7 +199,7 @@ double F1Micro(std::span<const uint8_t> predictions, std::span<const uint8_t> la
 
 std::vector<int64_t> ArgMax(std::span<const float> logits, int64_t num_labels) {
   Check(num_labels > 0 && logits.size() % num_labels == 0, "argmax", logits.size(),
-        " logits are not rows of ", num_labels);
+        " logits do not make whole rows of ", num_labels);
   std::vector<int64_t> classes;
   classes.reserve(logits.size() / num_labels);
   for (auto row = logits.begin(); row != logits.end(); row += num_labels) {
@@ -222,7 +222,7 @@ MetricValues ComputeMetrics(const Predictions& predictions, std::string_view tas
     case LabelKind::kMultiLabel:
       return MultiLabelMetrics(predictions);
   }
-  throw InvalidArgument("[metrics] unknown kind of labels");
+  throw InvalidArgument("[metrics] the kind of the labels is unknown");
 }
 
 }  // namespace lathe

@@ -7,6 +7,7 @@
 
 #include "lathe/core/base/asked_by.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/ops/losses.h"
 
 namespace lathe {
 namespace {
@@ -99,10 +100,9 @@ Tensor PackedInputs::Pack(const Batch& batch, const PackedShape& shape, uint32_t
     const Tensor converted = batch.labels.To(LabelDType(batch.labels));
     std::memcpy(base + places.labels, converted.raw_data(), static_cast<size_t>(converted.bytes()));
     if (converted.dtype() == DType::kI64) {
-      constexpr int64_t kIgnored = -100;  // core/ops/losses.h
       std::fill_n(reinterpret_cast<int64_t*>(base + places.labels) + converted.numel(),
                   (places.input_ids - places.labels) / SizeOf(DType::kI64) - converted.numel(),
-                  kIgnored);
+                  kIgnoreIndex);
     }
   }
   Copy(integers(places.input_ids), batch.input_ids);
@@ -112,11 +112,7 @@ Tensor PackedInputs::Pack(const Batch& batch, const PackedShape& shape, uint32_t
   Copy(starts.data(), batch.cu_seqlens);
   for (int64_t b = B; b < S; ++b) starts[b + 1] = starts[b] + 1;
   Copy(integers(places.sample_ids), batch.sample_ids);
-  const auto samples = batch.sample_ids.values<int32_t>();
-  int32_t* const rows = integers(places.row_samples);
-  for (size_t b = 0; b < samples.size(); ++b) {
-    std::fill(rows + starts[b], rows + starts[b + 1], samples[b]);
-  }
+  batch.FillRowSamples(integers(places.row_samples));
   *integers(places.num_sequences) = static_cast<int32_t>(B);
   *integers(places.step) = static_cast<int32_t>(step);
   std::memcpy(base + places.grad_seed, &grad_seed, sizeof(grad_seed));

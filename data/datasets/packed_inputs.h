@@ -25,7 +25,7 @@ struct PackedShape {
 struct PackedInputs {
   // All tensors are on one device, in one buffer. Rows from T on are zeros, and belong to no
   // sequence or to a surplus sequence. The surplus sequences B to S - 1 have one row each. Their
-  // class is -100; labels of other kinds are zeros.
+  // class is kIgnoreIndex; labels of other kinds are zeros.
   Tensor input_ids, token_type_ids;   // [rows] i32
   Tensor row_positions, row_samples;  // [rows] i32: the token's position; its Batch::sample_ids
   Tensor cu_seqlens;                  // [S+1] i32

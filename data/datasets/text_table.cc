@@ -47,9 +47,10 @@ void AddRow(TextTable& table, std::vector<std::string>& fields, int64_t line,
     return;
   }
   if (fields.size() != table.names.size()) {
-    throw InvalidArgument(At(table.path, line) + ": " + std::to_string(fields.size()) +
-                              (fields.size() == 1 ? " column" : " columns") + ", expected " +
-                              std::to_string(table.names.size()) + " (" + Join(table.names) + ")",
+    throw InvalidArgument(At(table.path, line) + ": expected " +
+                              std::to_string(table.names.size()) +
+                              (table.names.size() == 1 ? " column (" : " columns (") +
+                              Join(table.names) + ") but got " + std::to_string(fields.size()),
                           ragged_hint);
   }
   for (size_t c = 0; c < fields.size(); ++c) table.columns[c].push_back(std::move(fields[c]));
@@ -173,7 +174,7 @@ Json ParseObject(const std::string& path, int64_t line, std::string_view text) {
     object = Json::parse(text, note_key);
   } catch (const Json::parse_error& e) {
     throw InvalidArgument(At(path, line) + ": broken JSON at byte " + std::to_string(e.byte),
-                          "the file must hold one whole JSON object on each line");
+                          "write one whole JSON object on each line");
   } catch (const Json::out_of_range&) {
     throw InvalidArgument(At(path, line) + ": a number is out of range",
                           "write numbers that a double can hold");
@@ -216,7 +217,7 @@ void ReadJsonLines(TextTable& table, std::string_view rest) {
       if (it == object.end()) {
         throw InvalidArgument(
             At(table.path, number) + ": key " + Quoted(table.names[c]) + " is missing",
-            "every object needs the keys of the first: " + Join(table.names));
+            "every object must have the keys of the first one: " + Join(table.names));
       }
       table.columns[c].push_back(CellOf(table.path, number, table.names[c], *it));
       if (it->is_array() && table.array_lines[c] == 0) table.array_lines[c] = number;
@@ -224,8 +225,9 @@ void ReadJsonLines(TextTable& table, std::string_view rest) {
     if (object.size() != table.names.size()) {
       for (const auto& [key, value] : object.items()) {
         if (!table.has(key)) {
-          throw InvalidArgument(At(table.path, number) + ": unexpected key " + Quoted(key),
-                                "every object needs the keys of the first: " + Join(table.names));
+          throw InvalidArgument(
+              At(table.path, number) + ": unexpected key " + Quoted(key),
+              "every object must have the keys of the first one: " + Join(table.names));
         }
       }
     }
@@ -244,7 +246,7 @@ void CheckExtension(const std::string& path) {
   const std::string extension = LowerExtension(path);
   if (extension != ".csv" && extension != ".tsv" && extension != ".json" && extension != ".jsonl") {
     throw InvalidArgument(path + ": unknown file extension " + Quoted(extension),
-                          "name it .csv, .tsv, .json or .jsonl, as its format is");
+                          "name the file .csv, .tsv, .json or .jsonl, whichever format it has");
   }
 }
 
@@ -294,7 +296,7 @@ TextTable ParseTextTable(const std::string& path, std::string_view contents, Inv
   if (table.rows() == 0) {
     throw InvalidArgument(path + (table.names.empty() ? ": the file is empty"
                                                       : ": the file has a header but no rows"),
-                          "it needs at least one row of data");
+                          "write at least one row of data into the file");
   }
   return table;
 }
@@ -307,8 +309,8 @@ TextTable ReadTextTable(const std::string& path, InvalidUtf8 invalid) {
 TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::string>& named,
                               const std::string& label_column) {
   if (named.size() > 2) {
-    throw InvalidArgument(table.path + ": " + std::to_string(named.size()) +
-                          " text columns named, expected one or two: " + Join(named));
+    throw InvalidArgument(table.path + ": expected one or two text columns but got " +
+                          std::to_string(named.size()) + ": " + Join(named));
   }
   std::vector<std::string> chosen = named;
   if (chosen.empty() && table.has("sentence1") && table.has("sentence2")) {

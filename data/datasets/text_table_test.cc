@@ -57,8 +57,8 @@ TEST(CsvTest, AQuotedFieldMayEndTheFile) {
 }
 
 TEST(CsvTest, BadFilesAreReportedWithTheirLine) {
-  ExpectError("t.csv", "a,b\n1,2\n1,2,3\n", "t.csv:3: 3 columns, expected 2 (a, b)");
-  ExpectError("t.csv", "a,b\n\"x\ny\",2\n1\n", "t.csv:4: 1 column, expected 2 (a, b)");
+  ExpectError("t.csv", "a,b\n1,2\n1,2,3\n", "t.csv:3: expected 2 columns (a, b) but got 3");
+  ExpectError("t.csv", "a,b\n\"x\ny\",2\n1\n", "t.csv:4: expected 2 columns (a, b) but got 1");
   ExpectError("t.csv", "a,b\n1,2\n\"x,2\n3,4\n", "t.csv:3: unterminated quote");
   ExpectError("t.csv", "a,b\n\"x\" y,2\n", "t.csv:2: text after a closing quote");
   ExpectError("t.csv", "a,b,a\n1,2,3\n", "t.csv:1: two columns are named \"a\"");
@@ -73,7 +73,7 @@ TEST(TsvTest, QuotesMeanNothing) {
   EXPECT_EQ(table.column("s"), (Strings{"\"open", "5'11\" tall"}));
   EXPECT_EQ(table.column("label"), (Strings{"1", "0"}));
   EXPECT_EQ(table.lines, (std::vector<int64_t>{2, 4}));
-  ExpectError("t.tsv", "a\tb\n1\t2\n1\n", "t.tsv:3: 1 column, expected 2 (a, b)");
+  ExpectError("t.tsv", "a\tb\n1\t2\n1\n", "t.tsv:3: expected 2 columns (a, b) but got 1");
   ExpectError("t.tsv", "a\ta\n1\t2\n", "t.tsv:1: two columns are named \"a\"");
   ExpectError("t.tsv", "a\tb\n", "t.tsv: the file has a header but no rows");
 }
@@ -179,7 +179,7 @@ TEST(ColumnsTest, AMissingColumnListsThoseThereAre) {
   EXPECT_EQ(Catch([&] {
               ChooseTextColumns(table, {"a", "b", "c"});
             }).message(),
-            "t.csv: 3 text columns named, expected one or two: a, b, c");
+            "t.csv: expected one or two text columns but got 3: a, b, c");
 }
 
 TEST(ColumnsTest, ArraysAreNoTexts) {

@@ -12,44 +12,45 @@
 #include "lathe/data/tokenizers/unicode/charsmap.h"
 
 namespace lathe {
-std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& spm_file,
-                                                            bool do_lower_case, bool keep_accents,
-                                                            int64_t model_max_length) {
-  using Json = nlohmann::json;
-  const std::string bytes = ReadFile(spm_file);
-  const SentencePieceModelInfo info = ParseSentencePieceModel(bytes, spm_file);
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFirstPieces[] = {"<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"};
+constexpr int kClsId = 2, kSepId = 3;
+
+// Throws unless the model is a unigram model whose first pieces are kFirstPieces.
+void CheckModel(const SentencePieceModelInfo& info, const std::string& spm_file) {
   if (!info.is_unigram) {
     throw InvalidArgument(spm_file + ": not a unigram model", "train it with --model_type=unigram");
   }
-  constexpr const char* kFirst[] = {"<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"};
-  Json vocab = Json::array();
-  for (const auto& piece : info.pieces) {
-    vocab.push_back({piece.text, piece.score});
-  }
-  Json added = Json::array();
-  for (size_t id = 0; id < std::size(kFirst); ++id) {
-    if (id >= info.pieces.size() || info.pieces[id].text != kFirst[id]) {
-      throw InvalidArgument(spm_file + ": piece " + std::to_string(id) + " must be '" + kFirst[id] +
-                                "' but is '" +
+  for (size_t id = 0; id < std::size(kFirstPieces); ++id) {
+    if (id >= info.pieces.size() || info.pieces[id].text != kFirstPieces[id]) {
+      throw InvalidArgument(spm_file + ": piece " + std::to_string(id) + " must be '" +
+                                kFirstPieces[id] + "' but is '" +
                                 (id < info.pieces.size() ? info.pieces[id].text : "") + "'",
                             "train it with --pad_id=0 --unk_id=1 --bos_id=-1 --eos_id=-1 "
                             "--control_symbols=[CLS],[SEP],[MASK]");
     }
+  }
+}
+
+Json AddedTokens() {
+  Json added = Json::array();
+  for (size_t id = 0; id < std::size(kFirstPieces); ++id) {
     added.push_back({{"id", id},
-                     {"content", kFirst[id]},
+                     {"content", kFirstPieces[id]},
                      {"single_word", false},
                      {"lstrip", false},
                      {"rstrip", false},
                      {"normalized", false},
                      {"special", true}});
   }
-  Json normalizers = AlbertNormalizers(do_lower_case, keep_accents);
-  if (!info.precompiled_charsmap.empty()) {
-    normalizers.push_back({{"type", "Precompiled"},
-                           {"precompiled_charsmap", EncodeBase64(info.precompiled_charsmap)}});
-  }
-  const Json metaspace = {
-      {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "always"}, {"split", true}};
+  return added;
+}
+
+// `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`; B and the last token have type 1.
+Json PostProcessor() {
   const auto special = [](const char* token, int type_id) {
     return Json{{"SpecialToken", {{"id", token}, {"type_id", type_id}}}};
   };
@@ -63,23 +64,41 @@ std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& s
   Json pair = single;
   pair.push_back(sequence("B", 1));
   pair.push_back(special("[SEP]", 1));
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"pair", pair},
+          {"special_tokens", {{"[CLS]", ids("[CLS]", kClsId)}, {"[SEP]", ids("[SEP]", kSepId)}}}};
+}
 
-  const Json json = {
+// The tokenizer.json.
+Json TokenizerJson(const SentencePieceModelInfo& info, bool do_lower_case, bool keep_accents) {
+  Json vocab = Json::array();
+  for (const auto& piece : info.pieces) {
+    vocab.push_back({piece.text, piece.score});
+  }
+  Json normalizers = AlbertNormalizers(do_lower_case, keep_accents);
+  if (!info.precompiled_charsmap.empty()) {
+    normalizers.push_back({{"type", "Precompiled"},
+                           {"precompiled_charsmap", EncodeBase64(info.precompiled_charsmap)}});
+  }
+  const Json metaspace = {
+      {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "always"}, {"split", true}};
+  return {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
-      {"added_tokens", added},
+      {"added_tokens", AddedTokens()},
       {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
       {"pre_tokenizer",
        {{"type", "Sequence"},
         {"pretokenizers", Json::array({Json{{"type", "WhitespaceSplit"}}, metaspace})}}},
-      {"post_processor",
-       {{"type", "TemplateProcessing"},
-        {"single", single},
-        {"pair", pair},
-        {"special_tokens", {{"[CLS]", ids("[CLS]", 2)}, {"[SEP]", ids("[SEP]", 3)}}}}},
+      {"post_processor", PostProcessor()},
       {"decoder", metaspace},
       {"model", {{"type", "Unigram"}, {"unk_id", 1}, {"vocab", vocab}, {"byte_fallback", false}}}};
+}
+
+// The tokenizer_config.json.
+Json TokenizerConfig(bool do_lower_case, bool keep_accents, int64_t model_max_length) {
   Json config = {{"tokenizer_class", "AlbertTokenizer"},
                  {"do_lower_case", do_lower_case},
                  {"keep_accents", keep_accents},
@@ -95,6 +114,19 @@ std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& s
   if (model_max_length > 0) {
     config["model_max_length"] = model_max_length;
   }
+  return config;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& spm_file,
+                                                            bool do_lower_case, bool keep_accents,
+                                                            int64_t model_max_length) {
+  const std::string bytes = ReadFile(spm_file);
+  const SentencePieceModelInfo info = ParseSentencePieceModel(bytes, spm_file);
+  CheckModel(info, spm_file);
+  const Json json = TokenizerJson(info, do_lower_case, keep_accents);
+  const Json config = TokenizerConfig(do_lower_case, keep_accents, model_max_length);
   return TokenizerFromFiles(spm_file,
                             {{"spiece.model", bytes},
                              {"tokenizer.json", json.dump() + "\n"},

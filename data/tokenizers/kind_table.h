@@ -44,7 +44,7 @@ auto MakePart(const std::string& part, const Rows& rows, const std::string& type
   }
   throw InvalidArgument(
       part + " '" + type + "' is not supported",
-      "supported are " + JoinNames(rows, [](const auto& row) { return row.type; }));
+      "Lathe supports " + JoinNames(rows, [](const auto& row) { return row.type; }));
 }
 
 }  // namespace lathe

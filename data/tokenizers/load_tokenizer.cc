@@ -124,7 +124,7 @@ void SetFamilyTemplates(const Source& source, Parts* parts) {
 
 Parts FromTokenizerJson(const Source& source) {
   Parts parts;
-  const Json& json = source.json;
+  const Json& json = source.tokenizer_json;
   parts.vocab_file = source.Path("tokenizer.json");
   parts.model = ModelFromJson(json.at("model"), parts.vocab_file);
   parts.normalizer = NormalizerFromJson(json.value("normalizer", Json()));
@@ -188,7 +188,7 @@ Parts FromSentencePiece(const Source& source, const std::string& name) {
 std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
   Parts parts;
   try {
-    if (source.json.is_object()) {
+    if (source.tokenizer_json.is_object()) {
       parts = FromTokenizerJson(source);
     } else if (source.family != nullptr && source.family->kind == Family::kWordPiece &&
                source.Has("vocab.txt")) {
@@ -215,8 +215,8 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
     SetCommonParts(source, &parts);
   } catch (const Json::exception& error) {
     throw InvalidArgument(
-        source.Path(source.json.is_null() ? "tokenizer_config.json" : "tokenizer.json") + ": " +
-            WithoutTag(error.what()),
+        source.Path(source.tokenizer_json.is_null() ? "tokenizer_config.json" : "tokenizer.json") +
+            ": " + WithoutTag(error.what()),
         kBrokenTokenizer);
   }
   // Writes down the class, which Transformers would otherwise have to guess from the folder.

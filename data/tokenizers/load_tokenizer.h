@@ -1,4 +1,5 @@
-// The second half of LoadTokenizer, for files that are not on disk.
+// Makes a tokenizer from the contents of its files, as LoadTokenizer (tokenizer.h) does after it
+// has read them.
 #pragma once
 
 #include <map>
@@ -9,8 +10,8 @@
 
 namespace lathe {
 
-// Does the same as LoadTokenizer, with files given by name and contents. `dir` appears in messages
-// only.
+// Does the same as LoadTokenizer, but `files` holds the names and contents of the files. `dir`
+// appears in messages only.
 std::unique_ptr<Tokenizer> TokenizerFromFiles(const std::string& dir,
                                               std::map<std::string, std::string> files,
                                               const std::string& model_type);

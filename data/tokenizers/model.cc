@@ -16,12 +16,13 @@ using Json = nlohmann::json;
 using Model = std::unique_ptr<SubwordModel>;
 
 std::vector<std::string> WordPieceTokens(const Json& vocab) {
+  constexpr int64_t kMaxTokens = 10'000'000;
   std::vector<std::string> tokens(vocab.size());
   for (const auto& [token, id_json] : vocab.items()) {
     const auto id = id_json.get<int64_t>();
-    Check(id >= 0, "tokenizer", "token '", token, "' has id ", id);
     // Ids may have gaps, but an absurdly large one must not cause a huge allocation.
-    Check(id < 10'000'000, "tokenizer", "token '", token, "' has id ", id);
+    Check(id >= 0 && id < kMaxTokens, "tokenizer", "the id of token '", token, "' must be in [0, ",
+          kMaxTokens, ") but is ", id);
     if (id >= std::ssize(tokens)) {
       tokens.resize(id + 1);
     }

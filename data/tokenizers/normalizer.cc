@@ -126,7 +126,7 @@ Normalizer MakeRegexReplace(const std::string& text, const std::string& content)
   }
   throw InvalidArgument(
       "normalizer Replace has the regular expression '" + text + "', which is not supported",
-      "supported are " + JoinNames(kRegexes, [](const Regex& regex) {
+      "Lathe supports " + JoinNames(kRegexes, [](const Regex& regex) {
         return "'" + std::string(regex.text) + "'";
       }));
 }

@@ -98,10 +98,11 @@ PreTokenizer MetaspaceFromJson(const Json& json) {
                            json.value("split", true));
     }
   }
-  throw InvalidArgument("pre_tokenizer Metaspace has prepend_scheme '" + name +
-                        "', supported are " + JoinNames(kSchemes, [](const Scheme& scheme) {
-                          return "'" + std::string(scheme.name) + "'";
-                        }));
+  throw InvalidArgument(
+      "pre_tokenizer Metaspace has the prepend_scheme '" + name + "', which is not supported",
+      "Lathe supports " + JoinNames(kSchemes, [](const Scheme& scheme) {
+        return "'" + std::string(scheme.name) + "'";
+      }));
 }
 
 PreTokenizer SequenceFromJson(const Json& json) {

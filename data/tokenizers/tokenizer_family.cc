@@ -78,7 +78,7 @@ const Family* FindTokenizerFamily(const std::string& tokenizer_class,
 }
 
 std::string SupportedTokenizers() {
-  return "supported are the tokenizers of " + JoinNames(Families(), &Family::model_type) +
+  return "Lathe supports the tokenizers of " + JoinNames(Families(), &Family::model_type) +
          ", and a tokenizer.json with a " + ModelTypes() + " model";
 }
 

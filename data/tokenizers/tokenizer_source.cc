@@ -76,7 +76,8 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
     }
   }
   if (source.Has("tokenizer.json")) {
-    source.json = ParseJson(source.Path("tokenizer.json"), source.files["tokenizer.json"]);
+    source.tokenizer_json =
+        ParseJson(source.Path("tokenizer.json"), source.files["tokenizer.json"]);
   }
   std::string tokenizer_class = ConfigValue<std::string>(source.config, "tokenizer_class", "");
   // Both are names of the class that takes a tokenizer.json as it is.
@@ -88,7 +89,7 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
                               tokenizer_class + "' is not supported",
                           SupportedTokenizers());
   }
-  if (source.family == nullptr && source.json.is_null()) {
+  if (source.family == nullptr && source.tokenizer_json.is_null()) {
     // Without a configuration, only these two files tell their family.
     source.family = source.Has("vocab.txt")      ? FindTokenizerFamily("", "bert")
                     : source.Has("spiece.model") ? FindTokenizerFamily("", "albert")

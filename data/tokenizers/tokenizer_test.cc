@@ -168,26 +168,26 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
   EXPECT_EQ(ErrorOf("normalizer", "null").first, "no error");
   EXPECT_EQ(ErrorOf("normalizer", other),
             Pair("normalizer 'Other' is not supported",
-                 "supported are BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, "
+                 "Lathe supports BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, "
                  "Strip, Prepend, Replace, Precompiled and Sequence"));
   EXPECT_EQ(
       ErrorOf("normalizer", R"({"type": "Replace", "content": "", "pattern": {"Regex": "[a-z]"}})"),
       Pair("normalizer Replace has the regular expression '[a-z]', which is not supported",
-           R"(supported are ' {2,}', ' +', '\s+', '\s{2,}' and '\s{2,}|[\n\r\t]')"));
+           R"(Lathe supports ' {2,}', ' +', '\s+', '\s{2,}' and '\s{2,}|[\n\r\t]')"));
   EXPECT_EQ(ErrorOf("pre_tokenizer", other),
             Pair("pre_tokenizer 'Other' is not supported",
-                 "supported are BertPreTokenizer, WhitespaceSplit, Metaspace and Sequence"));
-  EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "first"})").first,
-            "pre_tokenizer Metaspace has prepend_scheme 'first', supported are 'always' and "
-            "'never'");
+                 "Lathe supports BertPreTokenizer, WhitespaceSplit, Metaspace and Sequence"));
+  EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "first"})"),
+            Pair("pre_tokenizer Metaspace has the prepend_scheme 'first', which is not supported",
+                 "Lathe supports 'always' and 'never'"));
   EXPECT_EQ(ErrorOf("post_processor", other),
             Pair("post_processor 'Other' is not supported",
-                 "supported are TemplateProcessing, BertProcessing and RobertaProcessing"));
+                 "Lathe supports TemplateProcessing, BertProcessing and RobertaProcessing"));
   EXPECT_EQ(ErrorOf("model", other), Pair("dir/tokenizer.json: model 'Other' is not supported",
-                                          "supported are WordPiece and Unigram"));
+                                          "Lathe supports WordPiece and Unigram"));
   EXPECT_EQ(ErrorOf("normalizer", "null", "OtherTokenizer"),
             Pair("dir/tokenizer_config.json: tokenizer_class 'OtherTokenizer' is not supported",
-                 "supported are the tokenizers of bert, electra, distilbert, mpnet, albert, "
+                 "Lathe supports the tokenizers of bert, electra, distilbert, mpnet, albert, "
                  "camembert, xlm-roberta and deberta-v2, and a tokenizer.json with a WordPiece or "
                  "Unigram model"));
 }

@@ -100,7 +100,7 @@ nn::ForwardContext BertModel::MakeContext(const Batch& batch,
 }
 
 BertOutput BertModel::Forward(const Batch& batch, const BertForwardOptions& options) const {
-  Check(batch.size() >= 1, "bert", "empty batch");
+  Check(batch.size() >= 1, "bert", "the batch is empty");
   return Forward(batch, MakeContext(batch, options), options);
 }
 
@@ -158,7 +158,7 @@ SequenceClassifierOutput BertForSequenceClassification::Forward(const Batch& bat
   bert_options.first_tokens_only = true;
   bert_options.training = training();
   bert_options.seed = seed_;
-  Check(batch.size() >= 1, "bert", "empty batch");
+  Check(batch.size() >= 1, "bert", "the batch is empty");
   CheckFirstColumns(batch, "bert");
   const nn::ForwardContext context = bert_->MakeContext(batch, bert_options);
   BertOutput encoded = bert_->Forward(batch, context, bert_options);

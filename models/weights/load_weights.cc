@@ -74,53 +74,45 @@ void AppendList(std::string& out, const std::string& what, const std::vector<std
   out += names.size() > kShown ? ", ...\n" : "\n";
 }
 
-}  // namespace
+// What a load does to the module's parameters.
+struct LoadPlan {
+  std::vector<std::pair<const Parameter*, std::string>> to_read;  // with the name in the file
+  std::vector<const Parameter*> to_fill;                          // with fresh values
+  LoadReport report;
+};
 
-std::string LoadReport::Summary() const {
-  std::string out;
-  AppendList(out, "new head, fresh values", fresh_head);
-  AppendList(out, "not in the checkpoint, fresh values", missing);
-  AppendList(out, "other shape in the checkpoint, fresh values", mismatched);
-  AppendList(out, "in the checkpoint but not in the model", unexpected);
-  return out;
-}
-
-LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
-                       const LoadOptions& options) {
-  const SafetensorsReader reader = SafetensorsReader::FromDirectory(dir);
-  const std::vector<Parameter> parameters = module.Parameters();
+// Compares the file with the parameters. Throws if the file doesn't fit.
+LoadPlan PlanLoad(const SafetensorsReader& reader, const std::vector<Parameter>& parameters,
+                  const CheckpointNames& names, bool ignore_mismatched_sizes) {
   std::set<std::string> paths;
   for (const Parameter& parameter : parameters) {
     paths.insert(parameter.name);
   }
   std::map<std::string, std::string> file_names = FileNames(reader, names, paths);
-
-  // Everything is checked before the model is touched, so that an error leaves it as it was.
-  LoadReport report;
-  std::vector<std::pair<const Parameter*, std::string>> to_read;
-  std::vector<const Parameter*> to_fill;
+  LoadPlan plan;
+  LoadReport& report = plan.report;
   for (const Parameter& parameter : parameters) {
     const auto found = file_names.find(parameter.name);
     if (found == file_names.end()) {
       const bool is_head = StartsWithAny(parameter.name, names.head_prefixes);
       (is_head ? report.fresh_head : report.missing).push_back(parameter.name);
-      to_fill.push_back(&parameter);
+      plan.to_fill.push_back(&parameter);
       continue;
     }
     const SafetensorsEntry& entry = reader.entries().at(found->second);
     if (entry.shape != parameter.tensor.shape()) {
       const std::string what = parameter.name + ": file has " + ToString(entry.shape) + ", model " +
                                ToString(parameter.tensor.shape());
-      if (!options.ignore_mismatched_sizes) {
+      if (!ignore_mismatched_sizes) {
         throw InvalidArgument(entry.file + ": " + what,
                               "the weights belong to another configuration or number of labels; "
-                              "with ignore_mismatched_sizes this parameter starts fresh");
+                              "with ignore_mismatched_sizes this parameter gets fresh values");
       }
       report.mismatched.push_back(what);
-      to_fill.push_back(&parameter);
+      plan.to_fill.push_back(&parameter);
     } else {
       report.loaded.push_back(parameter.name);
-      to_read.emplace_back(&parameter, found->second);
+      plan.to_read.emplace_back(&parameter, found->second);
     }
     file_names.erase(found);
   }
@@ -130,21 +122,42 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
           .push_back(name);
     }
   }
-  if (report.loaded.empty()) {
+  return plan;
+}
+
+}  // namespace
+
+std::string LoadReport::Summary() const {
+  std::string out;
+  AppendList(out, "parameters of the new head that get fresh values", fresh_head);
+  AppendList(out, "parameters that the checkpoint lacks and that get fresh values", missing);
+  AppendList(out, "parameters of another shape in the checkpoint that get fresh values",
+             mismatched);
+  AppendList(out, "tensors of the checkpoint that the model does not have", unexpected);
+  return out;
+}
+
+LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
+                       const LoadOptions& options) {
+  const SafetensorsReader reader = SafetensorsReader::FromDirectory(dir);
+  const std::vector<Parameter> parameters = module.Parameters();
+  // Everything is checked before the model is touched, so that an error leaves it as it was.
+  LoadPlan plan = PlanLoad(reader, parameters, names, options.ignore_mismatched_sizes);
+  if (plan.report.loaded.empty()) {
     throw InvalidArgument(dir + ": no tensor of the checkpoint belongs to this model",
-                          "check that \"model_type\" in config.json is the checkpoint's");
+                          "check that \"model_type\" in config.json is that of the checkpoint");
   }
 
   ParameterArena::FindOrCreate(parameters);  // gives the parameters their memory
-  for (const auto& [parameter, file_name] : to_read) {
+  for (const auto& [parameter, file_name] : plan.to_read) {
     Tensor tensor = parameter->tensor;
     reader.Read(file_name, tensor);
   }
-  for (const Parameter* parameter : to_fill) {
+  for (const Parameter* parameter : plan.to_fill) {
     Tensor tensor = parameter->tensor;
     Fill(tensor, parameter->init, options.seed, parameter->name);
   }
-  return report;
+  return std::move(plan.report);
 }
 
 void SaveWeights(const Module& module, const std::string& dir) {

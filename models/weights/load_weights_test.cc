@@ -92,7 +92,9 @@ TEST_F(LoadWeightsTest, PretrainingCheckpointWithOldNames) {
   EXPECT_EQ(report.fresh_head, (Names{"classifier.weight", "classifier.bias"}));
   EXPECT_EQ(report.unused_pretraining, (Names{"bert.embeddings.position_ids",
                                               "bert.pooler.dense.bias", "cls.predictions.bias"}));
-  EXPECT_EQ(report.Summary(), "new head, fresh values (2): classifier.weight, classifier.bias\n");
+  EXPECT_EQ(
+      report.Summary(),
+      "parameters of the new head that get fresh values (2): classifier.weight, classifier.bias\n");
 
   // The fresh head has the values that Initialize draws with the same seed.
   Model fresh;
@@ -121,10 +123,11 @@ TEST_F(LoadWeightsTest, SurprisesAreReported) {
   const LoadReport report = LoadWeights(model, dir_, kNames);
   EXPECT_EQ(report.missing, (Names{"bert.dense.bias"}));
   EXPECT_EQ(report.unexpected, (Names{"bert.dense.byas"}));
-  EXPECT_EQ(report.Summary(),
-            "new head, fresh values (2): classifier.weight, classifier.bias\n"
-            "not in the checkpoint, fresh values (1): bert.dense.bias\n"
-            "in the checkpoint but not in the model (1): bert.dense.byas\n");
+  EXPECT_EQ(
+      report.Summary(),
+      "parameters of the new head that get fresh values (2): classifier.weight, classifier.bias\n"
+      "parameters that the checkpoint lacks and that get fresh values (1): bert.dense.bias\n"
+      "tensors of the checkpoint that the model does not have (1): bert.dense.byas\n");
   EXPECT_EQ(ValuesOf(model, "bert.dense.bias"), (std::vector<float>{0, 0}));
 }
 

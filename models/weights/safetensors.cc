@@ -173,13 +173,13 @@ struct SafetensorsReader::Impl {
     }
     const uint64_t header_size = Load<uint64_t>(mapped->data());
     if (header_size > kMaxHeader) {
-      throw BrokenSafetensors(file,
-                              "its header claims " + std::to_string(header_size) +
-                                  " bytes, more than the format allows; not a safetensors file?");
+      throw BrokenSafetensors(file, "its header claims " + std::to_string(header_size) +
+                                        " bytes, which is more than the format allows");
     }
     if (8 + header_size > mapped->size()) {
       throw BrokenSafetensors(file, "its header has " + std::to_string(header_size) +
-                                        " bytes but the file " + std::to_string(mapped->size()));
+                                        " bytes but the file has " +
+                                        std::to_string(mapped->size()));
     }
     const std::string_view text(mapped->data() + 8, header_size);
     auto result =
@@ -215,7 +215,7 @@ struct SafetensorsReader::Impl {
     for (const std::string& shard : shards) {
       const std::string file = (dir / shard).string();
       if (!std::filesystem::exists(file)) {
-        throw NotFound(file + ": missing, though " + index + " lists it",
+        throw NotFound(file + ": the file is missing, though " + index + " lists it",
                        "download or copy all shards of the checkpoint");
       }
       for (auto& [name, entry] : Open(file)) {
@@ -231,7 +231,7 @@ struct SafetensorsReader::Impl {
     for (const auto& [name, shard] : shard_of) {
       if (entries.count(name) == 0) {
         throw BrokenSafetensors((dir / shard).string(), name,
-                                "missing, though " + index + " lists it");
+                                "is missing, though " + index + " lists it");
       }
     }
   }
@@ -326,7 +326,7 @@ Tensor SafetensorsReader::Read(const std::string& name) const {
 void WriteSafetensors(const std::string& file,
                       const std::vector<std::pair<std::string, Tensor>>& tensors) {
   struct Item {
-    int rank;
+    int dtype_index;
     const std::string* name;
     const Tensor* tensor;
   };
@@ -339,7 +339,7 @@ void WriteSafetensors(const std::string& file,
   }
   // Wide types come first, so that every tensor is aligned as its type needs.
   std::sort(order.begin(), order.end(), [](const Item& a, const Item& b) {
-    return a.rank != b.rank ? a.rank > b.rank : *a.name < *b.name;
+    return a.dtype_index != b.dtype_index ? a.dtype_index > b.dtype_index : *a.name < *b.name;
   });
 
   std::string header = R"({"__metadata__":{"format":"pt"})";
@@ -357,9 +357,9 @@ void WriteSafetensors(const std::string& file,
     } catch (const json::exception&) {
       throw InvalidArgument("[WriteSafetensors] a tensor's name is not UTF-8");
     }
-    header += "," + quoted + R"(:{"dtype":")" + SafetensorsDTypeName(item.rank) + R"(","shape":)" +
-              dims.dump() + R"(,"data_offsets":[)" + std::to_string(offset) + "," +
-              std::to_string(end) + "]}";
+    header += "," + quoted + R"(:{"dtype":")" + SafetensorsDTypeName(item.dtype_index) +
+              R"(","shape":)" + dims.dump() + R"(,"data_offsets":[)" + std::to_string(offset) +
+              "," + std::to_string(end) + "]}";
     offset = end;
   }
   header += "}";

@@ -198,7 +198,7 @@ int SafetensorsRank(DType dtype) {
   throw InvalidArgument(std::string("safetensors can't hold ") + ToString(dtype));
 }
 
-const char* SafetensorsDTypeName(int rank) { return kDTypes[rank].name; }
+const char* SafetensorsDTypeName(int index) { return kDTypes[index].name; }
 
 Error BrokenSafetensors(const std::string& file, const std::string& what) {
   return DataLoss(file + ": " + what,

@@ -21,10 +21,11 @@ struct SafetensorsDType {
 // Returns the dtype with this name in files, or null if the format has none.
 const SafetensorsDType* FindSafetensorsDType(std::string_view name);
 
-// Returns the dtype's position in the reference's list of dtypes, by which the writer sorts. Throws
+// Returns the dtype's index in the reference's list of dtypes, by which the writer sorts. Throws
 // InvalidArgument for a dtype that the format doesn't have.
 int SafetensorsRank(DType dtype);
-const char* SafetensorsDTypeName(int rank);
+// Returns the name in files of the dtype with this index.
+const char* SafetensorsDTypeName(int index);
 
 // Return the errors for a damaged file, and for one tensor of it.
 Error BrokenSafetensors(const std::string& file, const std::string& what);

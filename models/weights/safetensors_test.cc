@@ -180,7 +180,7 @@ TEST_F(SafetensorsTest, RejectsBrokenFrames) {
   WriteFileAtomically(file_, Bytes(~uint64_t{0}, "{}"));
   EXPECT_HAS(OpenError(), "claims 18446744073709551615 bytes");
   WriteFileAtomically(file_, Bytes(50, "{}"));
-  EXPECT_HAS(OpenError(), "its header has 50 bytes but the file 10");
+  EXPECT_HAS(OpenError(), "its header has 50 bytes but the file has 10");
   WriteFileAtomically(file_, Bytes(0, ""));
   EXPECT_HAS(OpenError(), "must start with {");
   EXPECT_HAS(HeaderError(" {}"), "must start with {");

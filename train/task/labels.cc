@@ -4,6 +4,7 @@
 #include <set>
 
 #include "lathe/core/base/error.h"
+#include "lathe/models/problem_type.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/task.h"
 
@@ -37,7 +38,7 @@ Names NumbersBelow(int64_t n) {
 
 bool IsDefaultNames(const Names& names) {
   for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i] != "LABEL_" + std::to_string(i)) return false;
+    if (names[i] != PretrainedConfig::DefaultLabelName(static_cast<int64_t>(i))) return false;
   }
   return true;
 }
@@ -51,12 +52,6 @@ bool Contains(const Names& all, const Names& some) {
 bool AreNumbers(const Names& names) {
   return std::all_of(names.begin(), names.end(),
                      [](const std::string& name) { return ParseNumber(name).has_value(); });
-}
-
-LabelKind KindOf(const std::string& problem_type) {
-  if (problem_type == "regression") return LabelKind::kRegression;
-  return problem_type == "multi_label_classification" ? LabelKind::kMultiLabel
-                                                      : LabelKind::kSingleLabel;
 }
 
 // Throws if a column of scores has a slip in it. It would otherwise be taken for names of classes.
@@ -88,15 +83,13 @@ LabelSet Infer(const Names& column, const std::string& where) {
 LabelSet FromTraining(const TextTable& train, const FinetuneArguments& options) {
   const Names& column = train.column(options.label_column);
   for (size_t row = 0; row < column.size(); ++row) {
-    if (!column[row].empty()) continue;
-    throw InvalidArgument(train.Where(static_cast<int64_t>(row)) + ": empty label",
-                          "give the row a label or remove it");
+    if (column[row].empty()) throw EmptyLabel(train, static_cast<int64_t>(row));
   }
   if (options.problem_type.empty()) CheckScores(train, column);
   const std::string where = train.path + ": column \"" + options.label_column + "\"";
   const LabelSet inferred = Infer(column, where);
   if (options.problem_type.empty()) return inferred;
-  const LabelKind wanted = KindOf(options.problem_type);
+  const LabelKind wanted = OutputKind(options.problem_type, inferred.num_labels());
   if (wanted == inferred.kind()) return inferred;
   if (wanted == LabelKind::kMultiLabel || inferred.kind() == LabelKind::kMultiLabel) {
     throw InvalidArgument(where + (wanted == LabelKind::kMultiLabel ? " holds no" : " holds") +
@@ -114,9 +107,8 @@ LabelSet FromConfig(const TextTable* validation, const PretrainedConfig& config,
                     const FinetuneArguments& options) {
   const std::string type =
       options.problem_type.empty() ? config.problem_type() : options.problem_type;
-  if (type == "regression" || (type.empty() && config.num_labels() == 1))
-    return LabelSet::Regression();
-  const LabelKind kind = KindOf(type);
+  const LabelKind kind = OutputKind(type, config.num_labels());
+  if (kind == LabelKind::kRegression) return LabelSet::Regression();
   const Names names = config.label_names();
   if (kind == LabelKind::kSingleLabel && IsDefaultNames(names) && validation != nullptr &&
       validation->has(options.label_column)) {
@@ -140,18 +132,6 @@ Names InOrderOf(const Names& model_names, const Names& names) {
 }
 
 }  // namespace
-
-std::string ProblemType(LabelKind kind) {
-  switch (kind) {
-    case LabelKind::kRegression:
-      return "regression";
-    case LabelKind::kMultiLabel:
-      return "multi_label_classification";
-    case LabelKind::kSingleLabel:
-      break;
-  }
-  return "single_label_classification";
-}
 
 LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
                       const PretrainedConfig& config, const FinetuneArguments& options) {
@@ -182,7 +162,9 @@ LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
     // The labels are class numbers, and the file happens to lack some of them.
     if (found < wanted) names = numbers;
   } else {
-    for (int64_t i = found; i < wanted; ++i) names.push_back("LABEL_" + std::to_string(i));
+    for (int64_t i = found; i < wanted; ++i) {
+      names.push_back(PretrainedConfig::DefaultLabelName(i));
+    }
   }
   return Make(labels.kind(), std::move(names));
 }

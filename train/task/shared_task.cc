@@ -58,7 +58,7 @@ nlohmann::json Describe(const TaskData& data) {
           {"kind", static_cast<int>(d.kind)},
           {"has_labels", d.has_labels},
           {"num_labels", d.num_labels},
-          {"truncated", d.truncated}};
+          {"truncated", d.num_truncated}};
 }
 
 TaskData ReadData(const nlohmann::json& json, int fd, const std::string& path) {
@@ -67,7 +67,7 @@ TaskData ReadData(const nlohmann::json& json, int fd, const std::string& path) {
   d.kind = static_cast<LabelKind>(json.at("kind").get<int>());
   d.has_labels = json.at("has_labels");
   d.num_labels = json.at("num_labels");
-  d.truncated = json.at("truncated");
+  d.num_truncated = json.at("truncated");
   size_t next = 0;
   ForEachArray(d, [&](auto& array) {
     array.resize(json.at("sizes").at(next++).get<size_t>());

@@ -12,7 +12,7 @@ namespace lathe {
 namespace {
 
 constexpr const char* kDamagedHint =
-    "the file is damaged or of another kind; copy it again from where the model comes from";
+    "the file is damaged or of another kind; take it from the model's source again";
 
 // Reads a protocol buffer's fields one after another.
 class WireReader {

@@ -1,8 +1,10 @@
+#include "lathe/models/pretrained.h"
+
 #include <absl/strings/str_cat.h>
 
 #include "lathe/core/base/error.h"
 #include "lathe/models/architecture.h"
-#include "lathe/models/pretrained.h"
+#include "lathe/models/problem_type.h"
 
 namespace lathe {
 namespace {
@@ -11,12 +13,10 @@ namespace {
 const Architecture& Find(const PretrainedConfig& config) {
   const Architecture& architecture = ArchitectureOf(config);
   const std::string problem = config.problem_type();
-  if (!problem.empty() && problem != "regression" && problem != "single_label_classification" &&
-      problem != "multi_label_classification") {
-    throw InvalidArgument(
-        absl::StrCat(config.path(), ": \"problem_type\" \"", problem,
-                     "\" is not one that Lathe has"),
-        "known: regression, single_label_classification, multi_label_classification");
+  if (!problem.empty() && !FindLabelKind(problem)) {
+    throw InvalidArgument(absl::StrCat(config.path(), ": \"problem_type\" \"", problem,
+                                       "\" is not one that Lathe has"),
+                          "known: " + KnownProblemTypes());
   }
   return architecture;
 }
@@ -26,7 +26,7 @@ PretrainedConfig Apply(PretrainedConfig config, const Architecture& architecture
   if (!options.label_names.empty()) {
     if (options.num_labels.has_value() &&
         *options.num_labels < static_cast<int64_t>(options.label_names.size())) {
-      throw InvalidArgument(absl::StrCat(options.label_names.size(),
+      throw InvalidArgument(absl::StrCat("there are ", options.label_names.size(),
                                          " label names but num_labels is ", *options.num_labels));
     }
     config.SetLabels(options.label_names);

@@ -1,4 +1,4 @@
-#include "lathe/models/vocabulary.h"
+#include "lathe/models/vocabulary_size.h"
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ class VocabularyTest : public testing::Test {
     }
   }
 
-  const std::string dir_ = testing::TempDir() + "/vocabulary_test";
+  const std::string dir_ = testing::TempDir() + "/vocabulary_size_test";
 };
 
 TEST_F(VocabularyTest, EqualSizesNeedNoNote) {
@@ -49,7 +49,7 @@ TEST_F(VocabularyTest, TablesPaddedToAMultiplePass) {
   EXPECT_EQ(Note(30522, 30528),  // a multiple of 8, 16, 32 and 64
             dir_ +
                 "/vocab.txt: the tokenizer has 30522 tokens but vocab_size is 30528 in c.json; "
-                "taken for padding");
+                "Lathe takes the surplus rows for padding");
   EXPECT_NE(Note(30522, 30592), "");  // 128
   EXPECT_NE(Note(28996, 29000), "");  // 8
   EXPECT_NE(Note(31999, 32000), "");

@@ -1,4 +1,4 @@
-#include "lathe/models/vocabulary.h"
+#include "lathe/models/vocabulary_size.h"
 
 #include <absl/strings/str_cat.h>
 
@@ -27,7 +27,7 @@ std::string CheckVocabularySize(const Tokenizer& tokenizer, const PretrainedConf
       absl::StrCat(file, file.empty() ? "" : ": ", "the tokenizer has ", num_tokens,
                    " tokens but vocab_size is ", vocab_size, " in ", config.path());
   if (!IsPadded(num_tokens, vocab_size)) throw InvalidArgument(what, hint);
-  return what + "; taken for padding";
+  return what + "; Lathe takes the surplus rows for padding";
 }
 
 }  // namespace lathe

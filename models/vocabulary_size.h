@@ -18,10 +18,9 @@ namespace lathe {
 //
 // A tokenizer larger than the table passes here, as in Transformers. It fails later if a text has
 // an id that the table lacks.
-std::string CheckVocabularySize(
-    const Tokenizer& tokenizer, const PretrainedConfig& config,
-    const std::string& hint =
-        "the vocabulary file is cut off or of another model; copy it again from where the model "
-        "comes from");
+std::string CheckVocabularySize(const Tokenizer& tokenizer, const PretrainedConfig& config,
+                                const std::string& hint =
+                                    "the vocabulary file is cut off or of another model; take it "
+                                    "from the model's source again");
 
 }  // namespace lathe
