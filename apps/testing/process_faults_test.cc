@@ -218,9 +218,9 @@ TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
           std::to_string(victim) + " does not answer" +
           (victim == 0 ? "; this rank was training" : " while training") + "\n" + prefix +
           "hint: look at what that rank printed last; the model after step N is in " + Path("out") +
-          "\n" + "lathe launch: rank R (process N) ended with exit code 75, having " +
-          "lost another rank; stopping the others\nlathe launch: rank " + std::to_string(victim) +
-          " did not end within 5 s of being told to; it is killed\n";
+          "\n" + "lathe launch: rank R (process N) ended with exit code 75, because it " +
+          "has lost another rank; stopping the others\nlathe launch: rank " +
+          std::to_string(victim) + " did not end within 5 s of being told to; it is killed\n";
       const std::regex who("launch: rank \\d \\(process N\\)");
       EXPECT_EQ(Sorted(std::regex_replace(WithoutNumbers(outcome.run.err), who,
                                           "launch: rank R (process N)")),

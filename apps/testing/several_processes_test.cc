@@ -177,7 +177,7 @@ TEST_F(LaunchedTest, MistakesAreToldOnce) {
        {std::pair("--config_name", Path("none") + ": no such folder (--config_name)"),
         std::pair(
             "--device",
-            std::string("[accelerator] device cuda:1 is one GPU, and there are 3 processes"))}) {
+            std::string("[accelerator] device cuda:1 is one GPU but there are 3 processes"))}) {
     const RunResult run = Launch(
         3, Finetune("out", {option, option == std::string("--device") ? "cuda:1" : Path("none")}));
     EXPECT_EQ(run.exit_code, 1);

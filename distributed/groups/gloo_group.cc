@@ -153,8 +153,7 @@ class GlooGroup : public ProcessGroup {
   }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    Check(all.size() == mine.size() * static_cast<size_t>(size()), "all_gather", all.size(),
-          " bytes for ", size(), " ranks' ", mine.size());
+    CheckGatherSizes(mine, all);
     if (mine.empty()) return;
     watch_.Run("all_gather", [&] {
       if (local_ != nullptr) return local_->Gather(mine, all, OnWait());
@@ -164,8 +163,7 @@ class GlooGroup : public ProcessGroup {
   }
 
   void Broadcast(std::span<std::byte> data, int root) override {
-    Check(root >= 0 && root < size(), "broadcast", "root ", root, " is not one of ", size(),
-          " ranks");
+    CheckRoot(root);
     if (data.empty()) return;
     watch_.Run("broadcast", [&] {
       Begin(Call::kBroadcast,

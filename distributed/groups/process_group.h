@@ -111,6 +111,16 @@ class ProcessGroup {
 
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
+  // Throw InvalidArgument for arguments of AllGather and Broadcast that don't fit.
+  void CheckGatherSizes(std::span<const std::byte> mine, std::span<std::byte> all) const {
+    const size_t expected = mine.size() * static_cast<size_t>(size_);
+    Check(all.size() == expected, "all_gather", "expected room for ", expected, " bytes of ", size_,
+          " ranks but got ", all.size(), " bytes");
+  }
+  void CheckRoot(int root) const {
+    Check(root >= 0 && root < size_, "broadcast", "expected a root from 0 to ", size_ - 1,
+          " but got ", root);
+  }
 
  private:
   int rank_, size_;

@@ -186,7 +186,8 @@ TEST(Joining, WithoutRankZero) {
     JoinProcessGroup(env, {.timeout = milliseconds(500)});
     return std::string();
   });
-  EXPECT_NE(results[0].said.find(": nobody answered in 0."), std::string::npos) << results[0].said;
+  EXPECT_NE(results[0].said.find(": rank 0 did not answer within 0."), std::string::npos)
+      << results[0].said;
 }
 
 // Rank 0 is stopped before it answers anybody.
@@ -297,7 +298,8 @@ TEST(Ending, BesideARankThatDoesNot) {
     return said.str();
   });
   ExpectAllWell(results);
-  EXPECT_EQ(results[0].said, "note: rank 0 has waited 2 s for the end of rank 1, and ends\n");
+  EXPECT_EQ(results[0].said,
+            "note: rank 0 has waited 2 s for rank 1 to end, and ends without it\n");
   EXPECT_EQ(results[1].said, "");
 }
 

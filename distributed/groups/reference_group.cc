@@ -23,6 +23,7 @@ class ReferenceGroup : public ProcessGroup {
   void AllReduce(std::span<BFloat16> data, ReduceOp op) override { Reduce<double>(data, op); }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    CheckGatherSizes(mine, all);
     const std::string number = std::to_string(next_++);
     Post(number + "." + std::to_string(rank()),
          {reinterpret_cast<const char*>(mine.data()), mine.size()});
@@ -34,6 +35,7 @@ class ReferenceGroup : public ProcessGroup {
   }
 
   void Broadcast(std::span<std::byte> data, int root) override {
+    CheckRoot(root);
     std::vector<std::byte> all(data.size() * static_cast<size_t>(size()));
     AllGather(data, all);
     std::copy_n(all.data() + data.size() * static_cast<size_t>(root), data.size(), data.data());

@@ -49,7 +49,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
     if (store != nullptr) store->Leave();
     throw Error(absl::StatusCode::kUnavailable,
                 "[nccl] " + RankName(static_cast<int>(rank)) + ": " + problems[rank],
-                "each rank must reach every port of the machine at MASTER_ADDR, or compute on the "
+                "let each rank reach every port of the machine at MASTER_ADDR, or compute on the "
                 "CPU (device cpu)");
   }
   std::shared_ptr<NcclGroup> group = MakeNcclGroup(env.rank, env.world_size, env.local_rank,
@@ -92,9 +92,9 @@ JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
             "run the same program with the same options on all ranks");
   if (wish == "cpu") return {};
   if (wish.starts_with("cuda:")) {
-    throw InvalidArgument("[accelerator] device " + wish + " is one GPU, and there are " +
+    throw InvalidArgument("[accelerator] device " + wish + " is one GPU but there are " +
                               std::to_string(job.group->size()) + " processes",
-                          "use cuda: each process takes the GPU that its local rank numbers");
+                          "use device cuda: each process then takes the GPU with the number of its local rank");
   }
   if (wish != "auto" && wish != "cuda") ChooseDevice(wish);  // throws: the device is unknown
 

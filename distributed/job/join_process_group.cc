@@ -31,7 +31,7 @@ std::string Seconds(Milliseconds time) {
 
 constexpr Milliseconds kMoment(500);
 constexpr char kJoining[] = "joining",
-               kJoiningHint[] = "look at what that rank printed last, and start all again";
+               kJoiningHint[] = "look at what that rank printed last, and start all ranks again";
 // Keys by which a rank tells that another one of its machine has ended, or that a rank has joined
 // twice. The values are names of ranks.
 constexpr char kEndedElsewhere[] = "ended elsewhere", kTwice[] = "joined twice";
@@ -130,7 +130,7 @@ GroupProblem Verdict(Store& store, const ProcessEnvironment& env, Milliseconds t
       return ParseGroupProblem(*verdict);
     if (const auto ended = FindEndedRank(env)) store.Set(kEndedElsewhere, RankName(*ended));
   } while (TimeLeft(deadline) > Milliseconds(0));
-  return {.text = "rank 0 did not say within " + Seconds(timeout) + " whether all are there"};
+  return {.text = "rank 0 did not say within " + Seconds(timeout) + " whether all ranks have joined"};
 } catch (const Error& e) {
   if (e.code() != absl::StatusCode::kUnavailable) throw;
   // Whatever ended rank 0 may be about to end this rank, too, which then has nothing to report.
@@ -151,7 +151,7 @@ bool Enter(Store& store, const ProcessEnvironment& env, bool& before) try {
   // The process that joined first may be in the midst of a job.
   store.Leave({{kTwice, RankName(env.rank)}});
   throw Error(absl::StatusCode::kFailedPrecondition, RankName(env.rank) + " has joined twice",
-              "give each process a RANK of its own, or start only one job at a time here");
+              "give each process a RANK of its own, or start only one job at a time at this port");
 } catch (const Error& e) {
   if (e.code() != absl::StatusCode::kUnavailable) throw;
   return false;
@@ -185,8 +185,8 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
   throw Error(absl::StatusCode::kUnavailable,
               before ? "rank 0 of the program that ran before at " + where +
                            " did not end within " + Seconds(timeout)
-                     : where + ": rank 0 has ended, and no other came within " + Seconds(timeout),
-              "look at what it does, or choose another port with MASTER_PORT");
+                     : where + ": rank 0 has ended, and no other rank 0 came within " + Seconds(timeout),
+              "look at what that rank 0 does, or choose another port with MASTER_PORT");
 }
 
 void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
@@ -203,8 +203,8 @@ void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
 
 std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
                                                const ProcessGroupOptions& options) {
-  Check(env.world_size >= 1 && env.rank >= 0 && env.rank < env.world_size, "process_group", "rank ",
-        env.rank, " of ", env.world_size);
+  Check(env.world_size >= 1 && env.rank >= 0 && env.rank < env.world_size, "process_group",
+        "expected a rank from 0 to ", env.world_size - 1, " but got ", env.rank);
   const bool nccl = options.backend == "nccl";
   Check(nccl || options.backend == "gloo", "process_group", "backend \"", options.backend,
         "\" is neither gloo nor nccl");

@@ -245,7 +245,7 @@ std::string RankSupervisor::Describe(const Rank& rank) const {
   if (WIFSIGNALED(rank.status)) return text + "was killed by " + with_name(WTERMSIG(rank.status));
   const int code = ExitCode(rank.status), signal_number = code - kSignalExitCode;
   std::string why;
-  if (code == kLostRankExitCode) why = ", having lost another rank";
+  if (code == kLostRankExitCode) why = ", because it has lost another rank";
   for (const int passed_on : {SIGINT, SIGTERM, SIGHUP}) {
     if (signal_number == passed_on) why = ", as told by " + with_name(signal_number);
   }
@@ -328,7 +328,7 @@ void RankSupervisor::EndStage() {
   }
   const bool long_ago = stage_ == Stage::kGrace || Clock::now() >= stop_by_;
   KillAll(by_signal_ && !long_ago
-              ? "did not end, though another one has, having lost a rank"
+              ? "did not end, though another rank has ended because it has lost one"
               : "did not end within " + Seconds(long_ago ? options_.grace : options_.stop) +
                     " of being told to");
 }

@@ -78,7 +78,7 @@ void PeerWatch::SayGoodbye() {
   }
   if (left.empty()) return;
   std::cerr << "note: rank 0 has waited " << std::chrono::duration<double>(patience_).count()
-            << " s for the end of " << left << ", and ends" << std::endl;
+            << " s for " << left << " to end, and ends without it" << std::endl;
 }
 
 bool PeerWatch::HasGone(Store& store, int rank) {

@@ -21,7 +21,7 @@ class DeviceTransport : public GradientTransport {
         table_(buckets),
         compute_(BackendOf(buckets.device).WorkQueue()) {
     Check(device_group_ != nullptr, "reducer", "gradients on ", ToString(buckets.device),
-          " need a group of NCCL's");
+          " need an NCCL group");
     Check(device_group_->device() == buckets.device.index, "reducer", "parameters lie on ",
           ToString(buckets.device), " but this process's GPU is cuda:", device_group_->device());
     if (options.compression == "no") return;

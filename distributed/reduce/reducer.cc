@@ -13,7 +13,7 @@ namespace lathe {
 namespace {
 
 constexpr char kPartialGradHint[] =
-    "processes share out the optimizer's work; to read gradients after Backward, set "
+    "each process has only its part of the gradients; to read them after Backward, set "
     "AcceleratorOptions::shard_optimizer to false";
 
 // Describes the layout of the parameters and the options, for ranks to compare.
@@ -114,7 +114,7 @@ struct Reducer::Impl {
       throw Error(absl::StatusCode::kFailedPrecondition,
                   "[reducer] the gradient of parameter " + slot.name +
                       " came in more parts than in the step before, after it had been sent",
-                  "where steps differ so, set AcceleratorOptions::reducer.overlap to false");
+                  "set AcceleratorOptions::reducer.overlap to false if steps differ in this way");
     }
     --buckets[slot.bucket].waiting;
     if (!options.overlap) return;

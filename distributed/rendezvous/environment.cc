@@ -59,7 +59,7 @@ void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
   const std::string size = get(outer->world_size).value();
   throw InvalidArgument("WORLD_SIZE is " + std::to_string(world_size) + " but " +
                             outer->world_size + " is " + size + ": " + outer->launcher +
-                            " has started more processes than the job would have",
+                            " has started more processes than the job has",
                         "unset RANK and WORLD_SIZE for one job of " + size +
                             " processes, or unset " + outer->world_size + " for separate jobs");
 }
@@ -126,7 +126,7 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
     throw InvalidArgument(
         "PMI_RANK and PMI_SIZE are set, but neither MPI_LOCALRANKID with MPI_LOCALNRANKS nor "
         "MASTER_ADDR: nothing tells on which machines the job's processes run",
-        "set MASTER_ADDR to the address of rank 0's machine, or to 127.0.0.1 if there is but one");
+        "set MASTER_ADDR to the address of rank 0's machine, or to 127.0.0.1 if there is only one");
   }
   if (port) env.master_port = ParseInt("MASTER_PORT", *port, 1, kLargestPort);
   if (env.launcher == kLaunchers[0].launcher)
@@ -134,7 +134,7 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
   const bool one_machine = env.local_world_size == env.world_size;
   if (!addr && !one_machine && env.launcher != "Slurm") {
     throw InvalidArgument("MASTER_ADDR is not set, and the job's processes run on several machines",
-                          "set it to the address of the machine of rank 0");
+                          "set it to the address of rank 0's machine");
   }
 }
 
@@ -255,10 +255,10 @@ void CheckOneLauncherEach(const GetVariable& get, int num_machines) {
   if (outer == nullptr) return;
   const std::string size = get(outer->world_size).value();
   throw InvalidArgument(
-      std::string(outer->launcher) + " has started " + size + " of this launcher (" +
-          outer->world_size + "), each for a whole job on " + std::to_string(num_machines) +
-          (num_machines == 1 ? " machine" : " machines"),
-      "let it start the program itself, or one launcher on each machine, with --num_machines; "
+      std::string(outer->launcher) + " has started " + size + " copies of this launcher (" +
+          outer->world_size + "), and each would start a whole job on " +
+          std::to_string(num_machines) + (num_machines == 1 ? " machine" : " machines"),
+      "let it start the program itself, or start one launcher on each machine with --num_machines; "
       "unset " +
           std::string(outer->world_size) + " for separate jobs");
 }
@@ -285,7 +285,7 @@ std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
   const auto [stop, code] = std::from_chars(set->data(), end, seconds);
   if (code != std::errc{} || stop != end || !(seconds >= 1 && seconds <= 1e6)) {
     throw InvalidArgument(
-        "LATHE_TIMEOUT must be a number from 1 to 1000000 but is \"" + *set + "\"",
+        "LATHE_TIMEOUT must be a number of seconds from 1 to 1000000 but is \"" + *set + "\"",
         "correct the environment variable or unset it");
   }
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));

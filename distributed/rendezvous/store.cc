@@ -208,10 +208,10 @@ struct Store::Impl {
     if (Clock::now() >= deadline) {
       timed_out = true;
       return Error(absl::StatusCode::kDeadlineExceeded, where + ": rank 0 does not answer",
-                   "look at what rank 0 says; does it hang?");
+                   "look at what rank 0 printed last; it may hang");
     }
     return Error(absl::StatusCode::kUnavailable, where + ": the connection to rank 0 is lost",
-                 "look at what rank 0 says; has it ended?");
+                 "look at what rank 0 printed last; it may have ended");
   }
 
   static std::string Message(Op op, std::string_view key, std::string_view value, int64_t number) {
@@ -293,14 +293,14 @@ struct Store::Impl {
       if (on_wait) on_wait();
     }
     throw Error(absl::StatusCode::kUnavailable,
-                where + " accepts connections but closes them without a word, for " +
-                    SecondsSince(start) + " now: rank 0 has ended, or it is another program",
-                "look at what rank 0 says, or choose another port with MASTER_PORT");
+                where + " has accepted connections and closed them without an answer, for " +
+                    SecondsSince(start) + ": rank 0 has ended, or it is another program",
+                "look at what rank 0 printed last, or choose another port with MASTER_PORT");
   }
 
   Error NotOurs() const {
     return Error(absl::StatusCode::kFailedPrecondition,
-                 where + ": what answers there is no rank 0 of Lathe's",
+                 where + ": what answers there is not rank 0 of a Lathe job",
                  "choose another port with MASTER_PORT");
   }
 

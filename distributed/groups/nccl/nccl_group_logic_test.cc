@@ -249,7 +249,7 @@ TEST(NcclGroupLogic, WhatOneRankLacksAllRanksSay) {
                 "): NCCL can't be used: missing");
   ExpectRefusal([](int rank) { Fake().devices = rank == 2 ? 0 : 3; },
                 "): no CUDA device: the driver shows none");
-  ExpectRefusal([](int) { Fake().devices = 2; }, ", which shows 2 to rank 2");
+  ExpectRefusal([](int) { Fake().devices = 2; }, "; rank 2 sees 2 GPUs");
   ExpectRefusal([](int rank) { Fake().out_of_memory = rank == 1; },
                 " can't go on: rank 1: cudaStreamCreate: out of memory");
 }
