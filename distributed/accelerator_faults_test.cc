@@ -182,13 +182,13 @@ TEST(Accelerator, TheMainProcessStaysUntilAllAreDone) {
   ExpectAllWell(RunRanks(3, [](const Env& env) {
     const auto group = JoinProcessGroup(env, {.timeout = std::chrono::seconds(20)});
     if (env.rank == 0) {
-      EXPECT_EQ(group->Find("key", std::chrono::milliseconds(1)), std::nullopt);
-      group->Post("key", "word");
-      EXPECT_EQ(group->Find("key", std::chrono::milliseconds(0)), "word");
+      EXPECT_EQ(group->FindMessage("key", std::chrono::milliseconds(1)), std::nullopt);
+      group->PostMessage("key", "word");
+      EXPECT_EQ(group->FindMessage("key", std::chrono::milliseconds(0)), "word");
     }
     if (env.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
     if (env.rank != 0) {
-      EXPECT_EQ(group->Await("key", 0), "word");
+      EXPECT_EQ(group->AwaitMessage("key", 0), "word");
     }
     return std::string();
   }));

@@ -151,7 +151,7 @@ TEST(Joining, NamesWhoIsLate) {
   });
   for (const RankResult& result : results) {
     EXPECT_EQ(result.exit_code, 3);
-    EXPECT_EQ(result.said, "ranks 1, 3 did not join within 1.0 s");
+    EXPECT_EQ(result.said, "ranks 1, 3 did not join within 1 s");
   }
 }
 
@@ -213,11 +213,11 @@ TEST(Joining, TwiceTheSameRank) {
     JoinProcessGroup(env, {.timeout = seconds(2)});
     return std::string();
   });
-  EXPECT_EQ(results[0].said, "rank 1 has joined twice, and rank 2 did not join within 2.0 s");
+  EXPECT_EQ(results[0].said, "rank 1 has joined twice, and rank 2 did not join within 2 s");
   const bool first_is_double = results[1].said == "rank 1 has joined twice";
   EXPECT_EQ(results[first_is_double ? 1 : 2].said, "rank 1 has joined twice");
   EXPECT_EQ(results[first_is_double ? 2 : 1].said,
-            "rank 1 has joined twice, and rank 2 did not join within 2.0 s");
+            "rank 1 has joined twice, and rank 2 did not join within 2 s");
 }
 
 // Returns what the rank prints while it waits.
@@ -282,7 +282,7 @@ TEST(Joining, AfterAProgramWhoseRank0DoesNotEnd) {
   });
   EXPECT_EQ(results[0].exit_code, 0);
   EXPECT_EQ(results[1].said, "rank 0 of the program that ran before at 127.0.0.1:" +
-                                 std::to_string(port) + " did not end within 2.0 s");
+                                 std::to_string(port) + " did not end within 2 s");
 }
 
 // Rank 0 takes the store with it, so it waits for the others, and says so when one doesn't end.

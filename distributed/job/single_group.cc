@@ -22,23 +22,24 @@ class SingleGroup : public ProcessGroup {
     CheckGatherSizes(mine, all);
     std::copy(mine.begin(), mine.end(), all.begin());
   }
-  void Broadcast(std::span<std::byte>, int root) override {
-    CheckRoot(root);
-  }
+  void Broadcast(std::span<std::byte>, int root) override { CheckRoot(root); }
   void Barrier() override {}
   void SetPhase(const std::string&) override {}
-  void Post(const std::string& key, const std::string& value) override { words_[key] = value; }
-  std::string Await(const std::string& key, int /*from*/) override {
-    Check(words_.contains(key), "await", "there is no other rank that could post \"", key, "\"");
-    return words_.at(key);
+  void PostMessage(const std::string& key, const std::string& value) override {
+    messages_[key] = value;
   }
-  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds) override {
-    if (!words_.contains(key)) return std::nullopt;
-    return words_.at(key);
+  std::string AwaitMessage(const std::string& key, int /*from*/) override {
+    Check(messages_.contains(key), "await", "there is no other rank that could post \"", key, "\"");
+    return messages_.at(key);
+  }
+  std::optional<std::string> FindMessage(const std::string& key,
+                                         std::chrono::milliseconds) override {
+    if (!messages_.contains(key)) return std::nullopt;
+    return messages_.at(key);
   }
 
  private:
-  std::map<std::string, std::string> words_;
+  std::map<std::string, std::string> messages_;
 };
 
 }  // namespace

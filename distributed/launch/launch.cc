@@ -31,7 +31,7 @@ int LocalProcesses(const LaunchOptions& options) {
 }
 
 // Returns true for a variable by which some launcher tells a process its place in the job.
-bool NumbersProcesses(std::string_view name) {
+bool IsPlaceVariable(std::string_view name) {
   constexpr std::string_view kPrefixes[] = {"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_",
                                             "SLURM_STEP_"};
   // NCCL_COMM_ID would make NCCL's ranks meet at another address than the job's.
@@ -84,7 +84,7 @@ Environment JobEnvironment(const LaunchOptions& options, const EndedRanks& ended
     const std::string_view text = *variable;
     const size_t equals = std::min(text.find('='), text.size());
     const std::string_view name = text.substr(0, equals);
-    if (equals == text.size() || NumbersProcesses(name)) continue;
+    if (equals == text.size() || IsPlaceVariable(name)) continue;
     environment.emplace_back(name, text.substr(equals + 1));
   }
   const int port = CheckedPort(options);

@@ -9,8 +9,8 @@
 namespace lathe {
 namespace {
 
-GroupProblem LostRank(int rank, RankLoss::Kind kind, const std::string& what,
-                      const std::string& phase) {
+GroupProblem ProblemOfRank(int rank, RankLoss::Kind kind, const std::string& what,
+                           const std::string& phase) {
   return {.text = RankName(rank) + what + (phase.empty() ? "" : " while " + phase),
           .loss = RankLoss{.ranks = {rank}, .kind = kind, .phase = phase}};
 }
@@ -26,15 +26,15 @@ bool GroupProblem::IsFaultOf(int rank) const {
 }
 
 GroupProblem RankEnded(int rank, const std::string& phase) {
-  return LostRank(rank, RankLoss::Kind::kEnded, " has ended", phase);
+  return ProblemOfRank(rank, RankLoss::Kind::kEnded, " has ended", phase);
 }
 
 GroupProblem RankHangs(int rank, const std::string& phase) {
-  return LostRank(rank, RankLoss::Kind::kHangs, " does not answer", phase);
+  return ProblemOfRank(rank, RankLoss::Kind::kHangs, " does not answer", phase);
 }
 
 GroupProblem RankFailed(int rank, const std::string& reason) {
-  return LostRank(rank, RankLoss::Kind::kFailed, ": " + reason, "");
+  return ProblemOfRank(rank, RankLoss::Kind::kFailed, ": " + reason, "");
 }
 
 // Three parts: a line "kind rank rank ..." (empty if no rank is lost), a line with the phase, and

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -257,12 +258,9 @@ Socket Connect(const std::string& host, int port, Deadline deadline,
     }
     constexpr std::chrono::milliseconds kPause(50);
     if (Clock::now() + kPause >= deadline) {
-      std::ostringstream waited;
-      waited.precision(3);
-      waited << std::chrono::duration<double>(Clock::now() - start).count();
       throw Error(absl::StatusCode::kUnavailable,
-                  AddressText(host, port) + ": rank 0 did not answer within " + waited.str() +
-                      " s: " + problem,
+                  AddressText(host, port) + ": rank 0 did not answer within " +
+                      SecondsSince(start) + ": " + problem,
                   "start rank 0, too, and check MASTER_ADDR and MASTER_PORT");
     }
     std::this_thread::sleep_for(kPause);

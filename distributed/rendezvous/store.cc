@@ -12,13 +12,13 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/socket.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -58,14 +58,6 @@ void Answer(Client& client, Status status, int64_t number = 0, std::string_view 
       .status = status, .number = number, .value_size = static_cast<uint32_t>(value.size())};
   client.to_send.append(reinterpret_cast<const char*>(&reply), sizeof reply);
   client.to_send.append(value);
-}
-
-// Returns the time, such as "0.612 s".
-std::string SecondsSince(Clock::time_point start) {
-  std::ostringstream text;
-  text.precision(3);
-  text << std::chrono::duration<double>(Clock::now() - start).count() << " s";
-  return text.str();
 }
 
 }  // namespace

@@ -105,8 +105,7 @@ TEST_F(NcclOnGpu, MoreRanksThanGpusAreRefused) {
 // Rank 1 has sent its description, but never calls NCCL; rank 0 is inside of NCCL then.
 TEST_F(NcclOnGpu, ARankThatNeverConnectsIsNamed) {
   const auto results = RunRanks(1, [](const ProcessEnvironment& env) {
-    auto server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
-    auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(5));
+    const auto [server, store] = OpenStore(env);
     store->Set("nccl_device/1", Serialize({.host = "ghost", .uuid = "none", .visible = 1}));
     store->Set("nccl_id/1", "");
     MakeNcclGroup(0, 2, 0, server, store, seconds(5));

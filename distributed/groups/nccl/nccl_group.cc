@@ -70,7 +70,7 @@ class RealNcclGroup : public NcclGroup {
     try {
       CheckRankDevices(devices);
     } catch (const Error&) {
-      watch_.Part();
+      watch_.LeaveTogether();
       throw;
     }
     Run("connecting", [this] { Connect(); });
@@ -84,7 +84,7 @@ class RealNcclGroup : public NcclGroup {
   int device() const override { return device_; }
 
   void WatchWith(std::weak_ptr<ProcessGroup> group) override {
-    watch_.SetElsewhere([group = std::move(group)] {
+    watch_.SetExtraCheck([group = std::move(group)] {
       if (const auto present = group.lock()) present->CheckPeers();
     });
   }
@@ -135,10 +135,15 @@ class RealNcclGroup : public NcclGroup {
 
   void Abandon() override { watch_.Abandon(); }
   void SetPhase(const std::string& phase) override { watch_.SetPhase(phase); }
-  void Post(const std::string& key, const std::string& value) override { watch_.Post(key, value); }
-  std::string Await(const std::string& key, int from) override { return watch_.Await(key, from); }
-  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
-    return watch_.Find(key, time);
+  void PostMessage(const std::string& key, const std::string& value) override {
+    watch_.PostMessage(key, value);
+  }
+  std::string AwaitMessage(const std::string& key, int from) override {
+    return watch_.AwaitMessage(key, from);
+  }
+  std::optional<std::string> FindMessage(const std::string& key,
+                                         std::chrono::milliseconds time) override {
+    return watch_.FindMessage(key, time);
   }
 
   void AllReduceDevice(float* data, size_t n, ReduceOp op, void* stream) override {
