@@ -35,7 +35,7 @@ constexpr char kEndedElsewhere[] = "ended elsewhere", kTwice[] = "joined twice";
 GroupProblem EndedBeforeJoining(int rank) {
   GroupProblem problem = RankEnded(rank, "");
   problem.text += " before all had joined";
-  problem.loss->phase = kJoining;
+  problem.lost->phase = kJoining;
   return problem;
 }
 
@@ -191,7 +191,7 @@ void AwaitOthers(Store& store, const ProcessEnvironment& env, Milliseconds timeo
   const GroupProblem problem = AwaitVerdict(store, env, timeout);
   if (problem.empty()) return;
   ConfirmVerdict(store, env);
-  if (problem.loss) throw CannotGoOn(kJoining, env.rank, problem, kJoiningHint);
+  if (problem.lost) throw CannotGoOn(kJoining, env.rank, problem, kJoiningHint);
   throw Error(
       absl::StatusCode::kUnavailable, problem.text,
       "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");

@@ -158,7 +158,7 @@ int RankSupervisor::Wait() {
     while (const int signal_number = signals_.Next()) {
       if (signal_number != SIGCHLD) PassOn(signal_number);
     }
-    CollectEndedRanks();
+    Reap();
     if (AnyRuns() && Clock::now() >= tell_cause_at_) TellCauseWhileOthersRun();
     if (AnyRuns() && Clock::now() >= stage_end_) EndStage();
   }
@@ -175,7 +175,7 @@ void RankSupervisor::SignalAll(int signal_number) const {
   }
 }
 
-void RankSupervisor::CollectEndedRanks() {
+void RankSupervisor::Reap() {
   std::vector<const Rank*> failed;
   for (Rank& rank : ranks_) {
     siginfo_t info{};
@@ -218,7 +218,7 @@ void RankSupervisor::NoteFailure(const Rank& rank) {
       // The rank that it has lost may hang.
       kill_by_ = stage_end_;
       RecordProcessorTimes();
-      BeginStage(Stage::kSigtermSent,
+      BeginStage(Stage::kStopping,
                  std::min(options_.stop,
                           std::chrono::ceil<std::chrono::milliseconds>(kill_by_ - Clock::now())));
     }
@@ -313,12 +313,12 @@ void RankSupervisor::EndStage() {
     SignalAll(SIGTERM);
     kill_by_ = Clock::now() + options_.grace;
     RecordProcessorTimes();
-    return BeginStage(Stage::kSigtermSent, options_.stop);
+    return BeginStage(Stage::kStopping, options_.stop);
   }
   // A rank that works on may be saving.
-  if (stage_ == Stage::kSigtermSent && Clock::now() < kill_by_ && AnyIsBusy()) {
+  if (stage_ == Stage::kStopping && Clock::now() < kill_by_ && AnyIsBusy()) {
     RecordProcessorTimes();
-    return BeginStage(Stage::kSigtermSent,
+    return BeginStage(Stage::kStopping,
                       std::min(options_.stop, std::chrono::ceil<std::chrono::milliseconds>(
                                                   kill_by_ - Clock::now())));
   }

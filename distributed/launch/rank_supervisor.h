@@ -90,7 +90,7 @@ class RankSupervisor {
   enum class Stage {
     kRunning,         // no end is in sight
     kRankFailed,      // the others have `notice` to find out and end by themselves
-    kSigtermSent,     // they got SIGTERM, and have `stop` or, while one works, up to `grace`
+    kStopping,        // all were told to end; they have `stop` or, while one works, up to `grace`
     kSignalPassedOn,  // a signal came here, and the ranks have `grace`
     kSigkillSent,
   };
@@ -104,7 +104,7 @@ class RankSupervisor {
 
   bool AnyRuns() const;
   void SignalAll(int signal_number) const;
-  void CollectEndedRanks();
+  void Reap();
   bool FollowedASignal(const Rank& rank) const;
   void NoteFailure(const Rank& rank);
   void RecordProcessorTimes();

@@ -24,7 +24,7 @@ constexpr char kBye[] = "bye", kGivesUp[] = "knows";
 // The error to throw inside of Run for this problem.
 Error AsError(const GroupProblem& problem) {
   const Error error(absl::StatusCode::kUnavailable, problem.text);
-  return problem.loss ? error.WithDetail(*problem.loss) : error;
+  return problem.lost ? error.WithDetail(*problem.lost) : error;
 }
 
 // Returns what an exception inside of Run means, if it turns out that no other rank is to blame.
@@ -32,9 +32,9 @@ GroupProblem ConnectionFailed(const std::exception& e) {
   GroupProblem problem = {.text =
                               std::string("the connection to another rank failed: ") + e.what()};
   if (const auto* error = dynamic_cast<const Error*>(&e)) {
-    if (const RankLoss* lost = FindRankLoss(*error)) problem.loss = *lost;
+    if (const RankLoss* lost = FindRankLoss(*error)) problem.lost = *lost;
     // Rank 0 serves the store.
-    if (error->code() == absl::StatusCode::kDeadlineExceeded) problem.loss = RankHangs(0, "").loss;
+    if (error->code() == absl::StatusCode::kDeadlineExceeded) problem.lost = RankHangs(0, "").lost;
   }
   return problem;
 }
@@ -144,7 +144,7 @@ void PeerWatch::LeaveTogether(const GroupProblem& problem) try {
   // Rank 0 takes the store with it, so it goes last of the ranks that still answer.
   const auto deadline = Clock::now() + 2 * kMoment;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
-    if (problem.loss && problem.loss->Includes(other)) continue;
+    if (problem.lost && problem.lost->Includes(other)) continue;
     store_->Get(RankKey(kGivesUp, other), TimeLeft(deadline));
   }
 } catch (const Error&) {
@@ -173,7 +173,7 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
       silent = hangs;
     } else {
       silent.text += ", " + hangs.text;
-      silent.loss->ranks.push_back(other);
+      silent.lost->ranks.push_back(other);
     }
   }
   if (const auto ended = FindEndedPeer()) return RankEnded(*ended, PhaseOf(*ended));
@@ -188,7 +188,7 @@ GroupProblem PeerWatch::ProblemOfStore(const Error& e) const {
   const std::lock_guard lock(phase_mutex_);
   const GroupProblem lost = FindLostRank();
   const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded ||
-                     (lost.loss && lost.loss->hangs() && lost.loss->ranks.front() == 0);
+                     (lost.lost && lost.lost->hangs() && lost.lost->ranks.front() == 0);
   GroupProblem problem = hangs ? RankHangs(0, "") : RankEnded(0, "");
   if (!phase_.empty()) problem.text += "; this rank was " + phase_;
   return problem;

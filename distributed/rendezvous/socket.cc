@@ -260,7 +260,7 @@ Socket Connect(const std::string& host, int port, Deadline deadline,
     if (Clock::now() + kPause >= deadline) {
       throw Error(absl::StatusCode::kUnavailable,
                   AddressText(host, port) + ": rank 0 did not answer within " +
-                      SecondsSince(start) + ": " + problem,
+                      SecondsText(Clock::now() - start) + ": " + problem,
                   "start rank 0, too, and check MASTER_ADDR and MASTER_PORT");
     }
     std::this_thread::sleep_for(kPause);

@@ -263,8 +263,8 @@ struct Store::Impl {
       if (e.code() != absl::StatusCode::kDeadlineExceeded) throw;
     }
     throw Error(absl::StatusCode::kUnavailable,
-                where + " accepts connections but did not answer within " + SecondsSince(start) +
-                    ": rank 0 hangs, or it is another program",
+                where + " accepts connections but did not answer within " +
+                    SecondsText(Clock::now() - start) + ": rank 0 hangs, or it is another program",
                 "look at what rank 0 does, or choose another port with MASTER_PORT");
   }
 
@@ -286,7 +286,8 @@ struct Store::Impl {
     }
     throw Error(absl::StatusCode::kUnavailable,
                 where + " has accepted connections and closed them without an answer, for " +
-                    SecondsSince(start) + ": rank 0 has ended, or it is another program",
+                    SecondsText(Clock::now() - start) +
+                    ": rank 0 has ended, or it is another program",
                 "look at what rank 0 printed last, or choose another port with MASTER_PORT");
   }
 

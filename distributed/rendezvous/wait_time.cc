@@ -26,8 +26,4 @@ std::string SecondsText(std::chrono::duration<double> time) {
   return text.str();
 }
 
-std::string SecondsSince(std::chrono::steady_clock::time_point start) {
-  return SecondsText(std::chrono::steady_clock::now() - start);
-}
-
 }  // namespace lathe

@@ -12,7 +12,5 @@ std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadlin
 // Returns the time in seconds with three digits or, if it is longer, in whole seconds: "0.612 s",
 // "10.5 s", "3600 s".
 std::string SecondsText(std::chrono::duration<double> time);
-// Does the same for the time since `start`.
-std::string SecondsSince(std::chrono::steady_clock::time_point start);
 
 }  // namespace lathe
