@@ -24,6 +24,17 @@ std::string ShapeText(const Tensor& tensor) {
   return out.str();
 }
 
+// Returns `precision` or, if it is empty, what the environment says.
+std::string PrecisionOrDefault(std::string precision) {
+  if (precision.empty()) {
+    const char* set = std::getenv("ACCELERATE_MIXED_PRECISION");
+    precision = set == nullptr || *set == 0 ? "no" : set;
+  }
+  Check(precision == "no" || precision == "bf16" || precision == "fp16", "accelerator",
+        "mixed_precision must be \"no\", \"bf16\" or \"fp16\" but is \"", precision, "\"");
+  return precision;
+}
+
 constexpr char kSameHint[] =
     "run the same program with the same options, data and model on all ranks";
 
@@ -44,22 +55,17 @@ Accelerator::Accelerator(AcceleratorOptions options)
     options_.gradient_accumulation_steps = ReadAccumulationSteps();
   }
   set_gradient_accumulation_steps(options_.gradient_accumulation_steps);
-  std::string& precision = options_.mixed_precision;
-  if (precision.empty()) {
-    const char* set = std::getenv("ACCELERATE_MIXED_PRECISION");
-    precision = set == nullptr || *set == 0 ? "no" : set;
-  }
-  Check(precision == "no" || precision == "bf16" || precision == "fp16", "accelerator",
-        "mixed_precision must be \"no\", \"bf16\" or \"fp16\" but is \"", precision, "\"");
+  const std::string precision = options_.mixed_precision =
+      PrecisionOrDefault(options_.mixed_precision);
   const std::string wish = options_.device.empty() ? ReadDevice() : options_.device;
   if (options_.timeout.count() == 0) options_.timeout = ReadTimeout();
   const Job& job = TheJob(options_.environment, options_.timeout);
   if (options_.environment) {
     Check(options_.environment->rank == job.environment.rank &&
               options_.environment->world_size == job.environment.world_size,
-          "accelerator", "this process is rank ", job.environment.rank, " of ",
-          job.environment.world_size, " already and can't become rank ", options_.environment->rank,
-          " of ", options_.environment->world_size);
+          "accelerator", "this process is already rank ", job.environment.rank, " of ",
+          job.environment.world_size, " and can't become rank ", options_.environment->rank, " of ",
+          options_.environment->world_size);
   }
   JobDevice chosen = ChooseJobDevice(job, wish, options_.timeout);
   device_ = chosen.device;
@@ -73,7 +79,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
   if (precision == "fp16") {
     if (device_.is_cpu()) {
       throw InvalidArgument("[accelerator] mixed_precision fp16 needs a GPU, and this is the CPU",
-                            "use mixed_precision bf16, which the CPU has too");
+                            "use mixed_precision bf16, which works on the CPU");
     }
     state_->scaler = std::make_shared<GradScaler>(options_.grad_scaler);
   }
@@ -84,24 +90,30 @@ Accelerator::Accelerator(AcceleratorOptions options)
   state_->local_main = job.local_main;
   group_ = job.group;
   state_->phase = LoopPhase::Watch({group_, state_->device_group}, *state_->passes);
-  // Checks for lost ranks before each batch of a loop over a prepared loader, and after each op in
-  // the loop.
+  if (use_distributed()) CheckForLostRanksInLoops();
+  CheckSameSettings();
+}
+
+// Sets checks for lost ranks: before each batch of a loop over a prepared loader, and after each op
+// in the loop.
+void Accelerator::CheckForLostRanksInLoops() {
   const auto check = [group = std::weak_ptr(group_)] {
     if (const auto present = group.lock()) present->CheckPeers();
   };
-  if (use_distributed()) {
-    state_->passes->before_batch = [check, passes = std::weak_ptr(state_->passes)] {
-      SetAfterOp([check, passes] {
-        const auto present = passes.lock();
-        if (present != nullptr && !present->entries.empty()) check();
-      });
-      check();
-    };
-  }
+  state_->passes->before_batch = [check, passes = std::weak_ptr(state_->passes)] {
+    SetAfterOp([check, passes] {
+      const auto present = passes.lock();
+      if (present != nullptr && !present->entries.empty()) check();
+    });
+    check();
+  };
+}
+
+void Accelerator::CheckSameSettings() {
   CheckSame({{"Lathe version", kVersion},
              {"program with build id", BuildId()},
              {"device", device_.is_cpu() ? "cpu" : "cuda"},
-             {"mixed_precision", precision},
+             {"mixed_precision", mixed_precision()},
              {"gradient_accumulation_steps", std::to_string(gradient_accumulation_steps())},
              {"split_batches", options_.split_batches ? "true" : "false"},
              {"shard_optimizer", options_.shard_optimizer ? "true" : "false"},

@@ -117,9 +117,9 @@ class Accelerator {
   // innermost prepared loader has just yielded that batch. Gradients become those of the mean over
   // the whole batch, divided by gradient_accumulation_steps. The weight of a share is the number of
   // its samples whose label counts. Without a prepared loader, all processes have the same weight.
-  // Throws if prepared loaders go side by side and this process's shares of their batches differ.
-  // Under Accumulate, gradients become those of the mean over all samples of the window, once its
-  // last batch is there. This also holds for a short last window and for unequal batches.
+  // Throws if prepared loaders are read side by side and this process's shares of their batches
+  // differ. Under Accumulate, gradients become those of the mean over all samples of the window,
+  // once its last batch is there. This also holds for a short last window and for unequal batches.
   void Backward(const Tensor& loss);
   // The same for a share of the given weight, such as the number of samples of which the loss is
   // the mean. An error under Accumulate.
@@ -199,8 +199,8 @@ class Accelerator {
   std::vector<std::string> GatherObject(const std::string& object);
   // Takes rows [B, ...] of this process's share of the present batch. Returns the rows of the whole
   // batch, in its order and with every sample once. Throws outside of a prepared loader's loop or
-  // for another B. Throws, too, if prepared loaders go side by side and this process's samples have
-  // different places in their batches.
+  // for another B. Throws, too, if prepared loaders are read side by side and this process's
+  // samples have different places in their batches.
   Tensor GatherForMetrics(const Tensor& tensor);
 
   // Returns this process's consecutive part of the elements. If they can't be divided evenly, the
@@ -350,12 +350,16 @@ class Accelerator {
   void PrepareOptimizer(Optimizer& optimizer);
   void PrepareScheduler(Scheduler& scheduler);
   Part PartOf(int64_t n) const;
+  void CheckForLostRanksInLoops();
+  void CheckSameSettings();
   // Runs one backward pass from `seed`, the gradient of the loss, and returns the loss.
   using Pass = std::function<Tensor(double seed)>;
   Pass PassOf(const Tensor& loss);
   void BackwardOfBatch(const Pass& pass);
   void BackwardOfShare(const Pass& pass, double weight, double total);
-  void Exchange(const Pass& pass, double seed, double loss_weight);
+  void RunPassAndExchange(const Pass& pass, double seed, double loss_weight);
+  double ExchangeGradients();
+  void RescaleWindow(double weight);
   void CheckRecords(const std::vector<StepRecord>& records);
 
   AcceleratorOptions options_;

@@ -30,9 +30,9 @@ Accelerator::Accumulation::~Accumulation() {
 }
 
 Accelerator::LocalGradients::LocalGradients(Accelerator& accelerator) : accelerator_(accelerator) {
-  accelerator.state_->local = true;
+  accelerator.state_->no_sync = true;
 }
-Accelerator::LocalGradients::~LocalGradients() { accelerator_.state_->local = false; }
+Accelerator::LocalGradients::~LocalGradients() { accelerator_.state_->no_sync = false; }
 
 bool Accelerator::sync_gradients() const { return *state_->sync; }
 double Accelerator::last_loss() const { return state_->losses.Last(); }
@@ -81,8 +81,8 @@ void Accelerator::BackwardOfBatch(const Pass& pass) {
   if (use_distributed()) {
     s.CheckOneBatch(
         "backward",
-        "call Backward(loss, weight), outside of Accumulate, with the number of "
-        "samples of which the loss is the mean",
+        "call Backward(loss, weight) outside of Accumulate; the weight is the number of "
+        "samples behind the mean loss",
         [&](const State::Entry& a, const State::Entry& b) {
           const double weight = a.batch->share->weight, other = b.batch->share->weight;
           const double total = a.batch->share->global_weight;
@@ -95,12 +95,14 @@ void Accelerator::BackwardOfBatch(const Pass& pass) {
   const auto share = s.PresentShare(num_processes());
   if (!s.accumulating) return BackwardOfShare(pass, share.weight, share.total);
   if (!std::exchange(s.counted, true)) s.weight += share.weight;
-  Exchange(pass, share.weight / s.window_weight, share.weight);
+  RunPassAndExchange(pass, share.weight / s.window_weight, share.weight);
 }
 
 void Accelerator::Backward(const Tensor& loss, double weight) {
-  Check(!state_->accumulating, "backward", "under Accumulate the loader gives the weights");
-  Check(weight >= 0 && std::isfinite(weight), "backward", "the weight is ", weight);
+  Check(!state_->accumulating, "backward",
+        "the weight can't be given under Accumulate, where the loader gives it");
+  Check(weight >= 0 && std::isfinite(weight), "backward",
+        "the weight must be finite and at least 0 but is ", weight);
   double total = weight;
   group_->AllReduce(std::span(&total, 1));
   BackwardOfShare(PassOf(loss), weight, total);
@@ -111,15 +113,15 @@ void Accelerator::BackwardOfShare(const Pass& pass, double weight, double total)
   *state_->sync = true;
   state_->weight += weight;
   const double part = total > 0 ? weight / total : 0;
-  Exchange(pass, part / static_cast<double>(gradient_accumulation_steps()), weight);
+  RunPassAndExchange(pass, part / static_cast<double>(gradient_accumulation_steps()), weight);
 }
 
 // Runs one backward pass, and exchanges gradients if that is due. A share of weight 0 counts
 // nowhere, and its loss may be NaN.
-void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
+void Accelerator::RunPassAndExchange(const Pass& pass, double seed, double loss_weight) {
   State& s = *state_;
-  const bool exchange = *s.sync && !s.local;
-  s.phase->Trains();
+  const bool exchange = *s.sync && !s.no_sync;
+  s.phase->OnBackward();
   if (use_distributed()) {
     s.UpdateReducer(group_, options_.reducer, options_.share_parameters);
     s.reducer->BeforeBackward(exchange);
@@ -140,48 +142,59 @@ void Accelerator::Exchange(const Pass& pass, double seed, double loss_weight) {
   if (!exchange) return;
 
   ++s.step;
-  double weight = s.weight;
   s.stop_requested = std::exchange(stop_, false);
-  if (!use_distributed()) {
-    s.losses.SetResult(weight);
+  double weight = s.weight;
+  if (use_distributed()) {
+    weight = ExchangeGradients();
   } else {
-    StepRecord mine = {.loss_sum = s.losses.Sum(),
-                       .weight = s.weight,
-                       .stop = s.stop_requested,
-                       .step = s.step % (1 << 24)};
-    const bool checks =
-        options_.check_parameters_every > 0 && s.step % options_.check_parameters_every == 0;
-    if (checks) {
-      for (const auto& arena : s.arenas) {
-        const Tensor& values = arena->values();
-        if (!values.impl()->storage->is_shared()) mine.checksum ^= Checksum(values);
-      }
-    }
-    const std::vector<StepRecord> records = s.reducer->Finish(mine);
-    CheckRecords(records);
-    double loss_sum = 0;
-    weight = 0;
-    for (const StepRecord& record : records) {
-      loss_sum += record.loss_sum;
-      weight += record.weight;
-      s.stop_requested = s.stop_requested || record.stop;
-    }
-    s.losses.SetLoss(loss_sum / weight);
+    s.losses.SetResult(weight);
   }
-  // The passes assumed the weight `window_weight` for the whole window. If it turned out to be
-  // another one, the gradients are rescaled.
-  if (s.window_weight != 0 && weight > 0 && weight != s.window_weight) {
-    if (!use_distributed()) s.CoverParameters();
-    const float scale = static_cast<float>(s.window_weight / weight);
-    for (const auto& arena : s.arenas) {
-      for (const auto& entry : arena->entries()) {
-        entry.parameter.tensor.impl()->mutable_gradient().scale *= scale;
-      }
-    }
-    s.window_weight = weight;
-  }
+  RescaleWindow(weight);
   s.exchanged = true;
   if (!s.accumulating) s.CloseWindow();
+}
+
+// Ends the step together with the other ranks: sums the gradients, compares the ranks' records and
+// sets the step's loss. Returns the weight of all ranks' shares.
+double Accelerator::ExchangeGradients() {
+  State& s = *state_;
+  StepRecord mine = {.loss_sum = s.losses.Sum(),
+                     .weight = s.weight,
+                     .stop = s.stop_requested,
+                     .step = s.step % (1 << 24)};
+  const bool checks =
+      options_.check_parameters_every > 0 && s.step % options_.check_parameters_every == 0;
+  if (checks) {
+    for (const auto& arena : s.arenas) {
+      const Tensor& values = arena->values();
+      if (!values.impl()->storage->is_shared()) mine.checksum ^= Checksum(values);
+    }
+  }
+  const std::vector<StepRecord> records = s.reducer->Finish(mine);
+  CheckRecords(records);
+  double loss_sum = 0, weight = 0;
+  for (const StepRecord& record : records) {
+    loss_sum += record.loss_sum;
+    weight += record.weight;
+    s.stop_requested = s.stop_requested || record.stop;
+  }
+  s.losses.SetLoss(loss_sum / weight);
+  return weight;
+}
+
+// The passes assumed the weight `window_weight` for the whole window. If it turned out to be
+// `weight`, the gradients are rescaled.
+void Accelerator::RescaleWindow(double weight) {
+  State& s = *state_;
+  if (s.window_weight == 0 || weight <= 0 || weight == s.window_weight) return;
+  if (!use_distributed()) s.CoverParameters();
+  const float scale = static_cast<float>(s.window_weight / weight);
+  for (const auto& arena : s.arenas) {
+    for (const auto& entry : arena->entries()) {
+      entry.parameter.tensor.impl()->mutable_gradient().scale *= scale;
+    }
+  }
+  s.window_weight = weight;
 }
 
 void Accelerator::CheckRecords(const std::vector<StepRecord>& records) {
@@ -189,7 +202,7 @@ void Accelerator::CheckRecords(const std::vector<StepRecord>& records) {
     if (records[rank].step != records[0].step) {
       throw Error(absl::StatusCode::kFailedPrecondition,
                   "[backward] rank " + std::to_string(rank) + " is at step " +
-                      std::to_string(records[rank].step) + " but rank 0 at " +
+                      std::to_string(records[rank].step) + " but rank 0 is at step " +
                       std::to_string(records[0].step),
                   "make the same calls in the same order on all ranks");
     }
@@ -210,9 +223,9 @@ void Accelerator::CheckParametersAgree() {
       sums.emplace_back("parameter " + entry.parameter.name + " with checksum",
                         std::to_string(Checksum(entry.parameter.tensor)));
   }
-  lathe::CheckSame(*group_,
-                   ("step " + std::to_string(s.step) + ": processes have drifted apart").c_str(),
-                   sums, "is a machine's memory damaged, or do the ranks run different code?");
+  lathe::CheckSame(
+      *group_, ("step " + std::to_string(s.step) + ": processes have drifted apart").c_str(), sums,
+      "check that all ranks run the same code, and that no machine's memory is damaged");
 }
 
 }  // namespace lathe

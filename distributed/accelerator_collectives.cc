@@ -11,7 +11,7 @@ namespace {
 
 // The number of waits outside of collectives so far in this process, over all Accelerators. It
 // gives each wait a key of its own.
-int64_t group_turns = 0;
+int64_t num_waits = 0;
 
 }  // namespace
 
@@ -36,13 +36,14 @@ std::vector<std::string> Accelerator::GatherObject(const std::string& object) {
 Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
   const LoaderPasses::Entry* pass = state_->pass();
   Check(pass != nullptr && pass->batch != nullptr, "gather_for_metrics",
-        "this is for the loop over a prepared loader");
+        "call it inside a loop over a prepared loader");
   Check(tensor.defined() && tensor.ndim() > 0 && tensor.dim(0) == pass->batch->size(),
         "gather_for_metrics", "expected one row for each of the batch's ", pass->batch->size(),
         " samples");
   if (!use_distributed()) return tensor;
   state_->CheckOneBatch(
-      "gather_for_metrics", "Gather the rows, and the batch's indices to tell whose they are",
+      "gather_for_metrics",
+      "Gather the rows, and the batch's indices, which say to which samples they belong",
       [](const State::Entry& a, const State::Entry& b) {
         return a.batch->sample_ids.ToVector<int32_t>() == b.batch->sample_ids.ToVector<int32_t>();
       });
@@ -68,15 +69,15 @@ void Accelerator::WaitForEveryone() { group_->Barrier(); }
 
 void Accelerator::WaitWithoutTimeout() {
   if (!use_distributed()) return;
-  const std::string key = "wait/" + std::to_string(group_turns++) + "/";
+  const std::string key = "wait/" + std::to_string(num_waits++) + "/";
   const auto of = [&](int rank) { return key + std::to_string(rank); };
   if (!is_main_process()) {
-    group_->Post(of(process_index()), "");
-    group_->Await(of(0), 0);
+    group_->PostMessage(of(process_index()), "");
+    group_->AwaitMessage(of(0), 0);
     return;
   }
-  for (int rank = 1; rank < num_processes(); ++rank) group_->Await(of(rank), rank);
-  group_->Post(of(0), "");
+  for (int rank = 1; rank < num_processes(); ++rank) group_->AwaitMessage(of(rank), rank);
+  group_->PostMessage(of(0), "");
 }
 
 int Accelerator::local_main_process_index() const { return state_->local_main; }
@@ -89,7 +90,7 @@ bool Accelerator::CheckTrigger() {
 
 Accelerator::ProcessTurn::ProcessTurn(ProcessGroup& group, int first, std::string key)
     : group_(group), is_first_(group.rank() == first), key_(std::move(key)) {
-  if (!is_first_) group_.Await(key_, first);
+  if (!is_first_) group_.AwaitMessage(key_, first);
 }
 
 Accelerator::ProcessTurn::~ProcessTurn() {
@@ -97,20 +98,20 @@ Accelerator::ProcessTurn::~ProcessTurn() {
   // on.
   if (!is_first_ || std::uncaught_exceptions() > exceptions_) return;
   try {
-    group_.Post(key_, "");
+    group_.PostMessage(key_, "");
   } catch (const Error&) {
     // The ranks that wait notice the error by themselves.
   }
 }
 
 Accelerator::ProcessTurn Accelerator::MainProcessFirst() {
-  return ProcessTurn(*group_, 0, "turn/" + std::to_string(group_turns++));
+  return ProcessTurn(*group_, 0, "turn/" + std::to_string(num_waits++));
 }
 
 Accelerator::ProcessTurn Accelerator::LocalMainProcessFirst() {
   return ProcessTurn(
       *group_, state_->local_main,
-      "turn/" + std::to_string(group_turns++) + "/of/" + std::to_string(state_->local_main));
+      "turn/" + std::to_string(num_waits++) + "/of/" + std::to_string(state_->local_main));
 }
 
 DataLoader Accelerator::SkipFirstBatches(DataLoader& loader, int64_t n) {

@@ -235,7 +235,7 @@ TEST(Preflight, Devices) {
   EXPECT_EQ(with_device("cpu", "cpu"), "on cpu, MULTI_CPU");
   EXPECT_EQ(with_device("cuda", "cuda"), "[accelerator] this program was built without CUDA");
   EXPECT_EQ(with_device("cuda:1", "cuda:1"),
-            "[accelerator] device cuda:1 is one GPU, and there are 2 processes");
+            "[accelerator] device cuda:1 is one GPU but there are 2 processes");
   EXPECT_EQ(with_device("gpu", "gpu"), "[device] unknown device \"gpu\"");
   EXPECT_EQ(with_device("auto", "cpu"),
             "[preflight] rank 1 has device cpu but rank 0 has device auto");
@@ -288,7 +288,8 @@ TEST(Accelerator, LoadersSideBySide) {
   });
   for (const RankResult& result : results) {
     const std::string wrong =
-        "two prepared loaders go side by side, and this process's shares of their batches differ; ";
+        "two prepared loaders are read side by side, and this process's shares of their batches "
+        "differ; ";
     EXPECT_EQ(result.said, "[backward] " + wrong + "[gather_for_metrics] " + wrong);
   }
 }

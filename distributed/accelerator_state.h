@@ -38,7 +38,8 @@ struct Accelerator::State {
   // Says how the update of each arena is shared out. Null or missing at the end: it is not.
   std::vector<std::shared_ptr<PresentShares>> shares;
   std::shared_ptr<bool> sync = std::make_shared<bool>(true);
-  bool accumulating = false, local = false;
+  bool accumulating = false;
+  bool no_sync = false;  // true while a LocalGradients lives
   bool counted = false;  // true if `weight` includes the present batch
   // True once the values below have been exchanged. They stay until CloseWindow, since the same
   // batch may have more losses.
@@ -91,11 +92,12 @@ struct Accelerator::State {
       const Entry& last = *passes->entries.back();
       if (entry.get() == &last || entry->last_batch_at < last.began_at) continue;
       if (entry->batch == nullptr || last.batch == nullptr || same(*entry, last)) continue;
-      throw Error(absl::StatusCode::kFailedPrecondition,
-                  std::string("[") + what +
-                      "] two prepared loaders go side by side, and this process's shares of their "
-                      "batches differ",
-                  hint);
+      throw Error(
+          absl::StatusCode::kFailedPrecondition,
+          std::string("[") + what +
+              "] two prepared loaders are read side by side, and this process's shares of their "
+              "batches differ",
+          hint);
     }
   }
 

@@ -30,24 +30,24 @@ void LoopPhase::FollowPasses(const LoaderPasses& passes) {
   // A pass that has just begun is the last entry.
   if (loops_.size() < entries.size())
     loops_.emplace_back(entries.back(), GradEnabled() ? kLooping : kEvaluating);
-  TellOnce(loops_.empty() ? kBetween : loops_.back().second);
+  SendIfNew(loops_.empty() ? kBetween : loops_.back().second);
 }
 
-void LoopPhase::Trains() {
+void LoopPhase::OnBackward() {
   if (!loops_.empty()) loops_.back().second = kTraining;
-  TellOnce(kTraining);
+  SendIfNew(kTraining);
 }
 
 void LoopPhase::Set(const std::string& phase) {
-  program_tells_ = true;
-  Tell(phase);
+  set_by_program_ = true;
+  Send(phase);
 }
 
-void LoopPhase::TellOnce(const char* phase) {
-  if (!program_tells_ && std::exchange(told_, phase) != phase) Tell(phase);
+void LoopPhase::SendIfNew(const char* phase) {
+  if (!set_by_program_ && std::exchange(sent_, phase) != phase) Send(phase);
 }
 
-void LoopPhase::Tell(const std::string& phase) {
+void LoopPhase::Send(const std::string& phase) {
   for (const auto& group : groups_) {
     if (const auto present = group.lock()) present->SetPhase(phase);
   }

@@ -20,8 +20,8 @@ class LoopPhase {
   static std::shared_ptr<LoopPhase> Watch(std::vector<std::weak_ptr<ProcessGroup>> groups,
                                           LoaderPasses& passes);
 
-  // Called for each backward pass: the innermost loop trains.
-  void Trains();
+  // Call it for each backward pass: the innermost loop then counts as training.
+  void OnBackward();
   // States the phase in the program's own words. Loops no longer change it then.
   void Set(const std::string& phase);
 
@@ -29,14 +29,14 @@ class LoopPhase {
   explicit LoopPhase(std::vector<std::weak_ptr<ProcessGroup>> groups)
       : groups_(std::move(groups)) {}
   void FollowPasses(const LoaderPasses& passes);  // called when a pass begins or ends
-  void TellOnce(const char* phase);
-  void Tell(const std::string& phase);
+  void SendIfNew(const char* phase);
+  void Send(const std::string& phase);
 
   std::vector<std::weak_ptr<ProcessGroup>> groups_;
   std::vector<std::pair<std::shared_ptr<const LoaderPasses::Entry>, const char*>>
       loops_;                   // the innermost last
-  const char* told_ = nullptr;  // the last of loop_phase.cc's phases that was sent
-  bool program_tells_ = false;
+  const char* sent_ = nullptr;  // the last of loop_phase.cc's phases that was sent
+  bool set_by_program_ = false;
 };
 
 }  // namespace lathe

@@ -148,68 +148,71 @@ TEST(ShareParameters, WhoIsMissedAndGoesOnDoesNoHarm) {
   EXPECT_EQ(results[1].exit_code, 3) << results[1].said;
 }
 
+// Trains and looks at the bfloat16 copies of the parameters, on one of three ranks.
+void UpdateCopies(const Env& env, bool adamw) {
+  Accelerator accelerator(Sharded(env, /*share=*/true));
+  Wide model;
+  std::unique_ptr<Optimizer> optimizer;
+  if (adamw) {
+    optimizer = std::make_unique<AdamW>(model.Parameters(), AdamWOptions{.lr = 0.1});
+  } else {
+    optimizer = std::make_unique<SGD>(model.Parameters(), SGDOptions{.lr = 0.1});
+  }
+  accelerator.Prepare(model, *optimizer);
+  const TensorImpl& weight = *model.weight.impl();
+  const auto is_current = [&] { return weight.low_precision_version == weight.storage->version(); };
+  const auto expect_copy = [&](float value) {
+    const auto copy = LowPrecisionCopy(model.weight, DType::kBF16).values<BFloat16>();
+    const auto is_value = [&](BFloat16 x) { return static_cast<float>(x) == value; };
+    EXPECT_EQ(std::ranges::count_if(copy, is_value), Wide::kIn) << value;
+  };
+  const auto step = [&] {
+    accelerator.Backward(model.Loss(1));
+    optimizer->Step();
+    optimizer->ZeroGrad();
+    return static_cast<float>(BFloat16(model.weight.data<float>()[Wide::kIn / 2]));
+  };
+  if (env.rank == 0) LowPrecisionCopy(model.weight, DType::kBF16);  // as a forward pass does
+  for (int i = 0; i < 3; ++i) {
+    const float expected = step();
+    EXPECT_TRUE(weight.low_precision->storage->is_shared());
+    EXPECT_EQ(is_current(), adamw);
+    accelerator.WaitForEveryone();
+    if (env.rank != 1 || adamw) expect_copy(expected);
+  }
+  // One rank writes, the others only say so, and one rank makes no pass.
+  accelerator.WaitForEveryone();
+  if (env.rank == 2) model.weight.Fill(4);
+  if (env.rank != 2) weight.storage->BumpVersion();
+  accelerator.WaitForEveryone();
+  EXPECT_FALSE(is_current());
+  if (env.rank == 0) expect_copy(4);
+  const float expected = step();
+  EXPECT_LT(expected, 4);
+  if (adamw) {
+    EXPECT_EQ(is_current(), env.rank == 0);
+  }
+  accelerator.WaitForEveryone();
+  if (env.rank == 0) expect_copy(expected);
+  accelerator.WaitForEveryone();
+  expect_copy(expected);
+  // A rank that no longer trusts the others makes its own copy.
+  accelerator.WaitForEveryone();
+  if (env.rank == 1) {
+    model.weight.impl()->storage->Unshare();
+    model.weight.Fill(7);
+    expect_copy(7);
+    EXPECT_FALSE(weight.low_precision->storage->is_shared());
+  }
+  accelerator.WaitForEveryone();
+  if (env.rank != 1) expect_copy(expected);
+}
+
 // Each rank writes its part of the bfloat16 copies for products, whichever rank makes the copies.
 TEST(ShareParameters, CopiesForProducts) {
   for (const bool adamw : {true, false}) {
     ExpectAllWell(RunRanks(3, [adamw](const Env& env) {
-      Accelerator accelerator(Sharded(env, /*share=*/true));
-      Wide model;
-      std::unique_ptr<Optimizer> optimizer;
-      if (adamw) {
-        optimizer = std::make_unique<AdamW>(model.Parameters(), AdamWOptions{.lr = 0.1});
-      } else {
-        optimizer = std::make_unique<SGD>(model.Parameters(), SGDOptions{.lr = 0.1});
-      }
-      accelerator.Prepare(model, *optimizer);
-      const TensorImpl& weight = *model.weight.impl();
-      const auto is_current = [&] {
-        return weight.low_precision_version == weight.storage->version();
-      };
-      const auto expect_copy = [&](float value) {
-        const auto copy = LowPrecisionCopy(model.weight, DType::kBF16).values<BFloat16>();
-        const auto is_value = [&](BFloat16 x) { return static_cast<float>(x) == value; };
-        EXPECT_EQ(std::ranges::count_if(copy, is_value), Wide::kIn) << value;
-      };
-      const auto step = [&] {
-        accelerator.Backward(model.Loss(1));
-        optimizer->Step();
-        optimizer->ZeroGrad();
-        return static_cast<float>(BFloat16(model.weight.data<float>()[Wide::kIn / 2]));
-      };
-      if (env.rank == 0) LowPrecisionCopy(model.weight, DType::kBF16);  // as a forward pass does
-      for (int i = 0; i < 3; ++i) {
-        const float expected = step();
-        EXPECT_TRUE(weight.low_precision->storage->is_shared());
-        EXPECT_EQ(is_current(), adamw);
-        accelerator.WaitForEveryone();
-        if (env.rank != 1 || adamw) expect_copy(expected);
-      }
-      // One rank writes, the others only say so, and one rank makes no pass.
-      accelerator.WaitForEveryone();
-      if (env.rank == 2) model.weight.Fill(4);
-      if (env.rank != 2) weight.storage->BumpVersion();
-      accelerator.WaitForEveryone();
-      EXPECT_FALSE(is_current());
-      if (env.rank == 0) expect_copy(4);
-      const float expected = step();
-      EXPECT_LT(expected, 4);
-      if (adamw) {
-        EXPECT_EQ(is_current(), env.rank == 0);
-      }
-      accelerator.WaitForEveryone();
-      if (env.rank == 0) expect_copy(expected);
-      accelerator.WaitForEveryone();
-      expect_copy(expected);
-      // A rank that no longer trusts the others makes its own copy.
-      accelerator.WaitForEveryone();
-      if (env.rank == 1) {
-        model.weight.impl()->storage->Unshare();
-        model.weight.Fill(7);
-        expect_copy(7);
-        EXPECT_FALSE(weight.low_precision->storage->is_shared());
-      }
-      accelerator.WaitForEveryone();
-      if (env.rank != 1) expect_copy(expected);
+      UpdateCopies(env, adamw);
       return std::string();
     }));
   }

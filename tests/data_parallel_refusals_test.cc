@@ -159,7 +159,7 @@ TEST_F(OnDevices, AHangIsCountedFromItsBeginning) {
 
 TEST_F(OnDevices, WishesMustMakeSense) {
   EXPECT_EQ(Refusal(2, "cuda:1"),
-            "[accelerator] device cuda:1 is one GPU, and there are 2 processes");
+            "[accelerator] device cuda:1 is one GPU but there are 2 processes");
   EXPECT_EQ(Refusal(2, "gpu"), "[device] unknown device \"gpu\"");
   EXPECT_EQ(Refusal(2, "",
                     [](AcceleratorOptions& options) {

@@ -39,13 +39,13 @@ class SharedInterrupt {
 
   bool Came() {
     if (Interrupted()) {
-      group_.Post(kWord, "");
+      group_.PostMessage(kWord, "");
       return true;
     }
     const auto now = std::chrono::steady_clock::now();
     if (group_.size() == 1 || now < next_look_) return false;
     next_look_ = now + std::chrono::milliseconds(500);
-    return group_.Find(kWord, std::chrono::milliseconds(0)).has_value();
+    return group_.FindMessage(kWord, std::chrono::milliseconds(0)).has_value();
   }
 
  private:

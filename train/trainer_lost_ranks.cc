@@ -30,7 +30,7 @@ bool MainSaves(ProcessGroup& group, const Error& lost) {
   const RankLoss* loss = FindRankLoss(lost);
   if (loss != nullptr && loss->Includes(0)) return false;
   try {
-    while (!group.Find(kSaved, std::chrono::milliseconds(500))) {
+    while (!group.FindMessage(kSaved, std::chrono::milliseconds(500))) {
     }
     return true;
   } catch (const Error&) {
@@ -39,7 +39,7 @@ bool MainSaves(ProcessGroup& group, const Error& lost) {
 }
 
 void TellThatMainHasSaved(ProcessGroup& group) try {
-  group.Post(kSaved, "");
+  group.PostMessage(kSaved, "");
 } catch (const Error&) {
   // Without the store no rank can ask.
 }

@@ -234,7 +234,7 @@ void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad,
     // The main process is saving. Wait for its end, because a launcher ends a job soon after its
     // first process ends.
     try {
-      accelerator_.group().Await("nothing but the main process's end", 0);
+      accelerator_.group().AwaitMessage("nothing but the main process's end", 0);
     } catch (const Error&) {
     }
     throw ReportedElsewhere{};

@@ -153,9 +153,9 @@ int EndInterrupted(Accelerator& accelerator) {
   const auto key = [](int rank) { return "interrupted/" + std::to_string(rank); };
   int agreed = 0;
   try {
-    group.Post(key(group.rank()), std::to_string(InterruptSignal()));
+    group.PostMessage(key(group.rank()), std::to_string(InterruptSignal()));
     for (int rank = 0; rank < group.size(); ++rank) {
-      const int signal_number = std::stoi(group.Await(key(rank), rank));
+      const int signal_number = std::stoi(group.AwaitMessage(key(rank), rank));
       if (agreed == 0) agreed = signal_number;
     }
   } catch (const Error&) {

@@ -152,12 +152,13 @@ TEST_F(JoiningFaultTest, ARankThatEndsBeforeItJoinsEndsTheJob) {
         EXPECT_EQ(run.exit_code, code == 0 ? 75 : code);
         const std::string prefix = victim == 1 ? "" : "rank 1: ";
         const std::string launcher =
-            code == 0 ? other + " ended with exit code 75, having lost another rank"
+            code == 0 ? other + " ended with exit code 75, because it has lost another rank"
                       : rank + " ended with exit code 7";
         // A rank that fails has told why, so the other one says nothing.
         const std::string told = prefix + "error: [joining] rank " + other + " can't go on: rank " +
                                  rank + " has ended before all had joined\n" + prefix +
-                                 "hint: look at what that rank printed last, and start all again\n";
+                                 "hint: look at what that rank printed last, and start all ranks "
+                                 "again\n";
         EXPECT_EQ(WithoutProcesses(run.err),
                   (code == 0 ? told : "") + "lathe launch: rank " + launcher + "\n");
       }

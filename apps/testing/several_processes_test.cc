@@ -177,7 +177,7 @@ TEST_F(LaunchedTest, MistakesAreToldOnce) {
        {std::pair("--config_name", Path("none") + ": no such folder (--config_name)"),
         std::pair(
             "--device",
-            std::string("[accelerator] device cuda:1 is one GPU, and there are 3 processes"))}) {
+            std::string("[accelerator] device cuda:1 is one GPU but there are 3 processes"))}) {
     const RunResult run = Launch(
         3, Finetune("out", {option, option == std::string("--device") ? "cuda:1" : Path("none")}));
     EXPECT_EQ(run.exit_code, 1);
@@ -228,7 +228,7 @@ TEST_F(LaunchedTest, OneOfAMachineTellsWhoIsMissing) {
                {"--num_machines", "2", "--machine_rank", machine, "--main_process_ip", "127.0.0.1",
                 "--main_process_port", std::to_string(TestPort()), "--timeout", "2"});
     EXPECT_EQ(run.exit_code, 1);
-    EXPECT_NE(run.err.find(*machine == '0' ? "error: ranks 3, 4, 5 did not join within 2.0 s\n"
+    EXPECT_NE(run.err.find(*machine == '0' ? "error: ranks 3, 4, 5 did not join within 2 s\n"
                                            : "rank 3: error: 127.0.0.1:"),
               std::string::npos)
         << run.err;

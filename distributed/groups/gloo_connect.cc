@@ -47,7 +47,7 @@ class GlooStore : public gloo::rendezvous::Store {
 }  // namespace
 
 ContextPtr ConnectGloo(int rank, int size, const std::string& host, std::shared_ptr<Store> store,
-                       Milliseconds timeout, const std::function<void()>& look_around) {
+                       Milliseconds timeout, const std::function<void()>& on_wait) {
   const auto given_up = std::make_shared<std::atomic<bool>>(false);
   // The thread may outlive this call, so it shares ownership of everything that it uses.
   std::packaged_task<ContextPtr()> connect(
@@ -64,7 +64,7 @@ ContextPtr ConnectGloo(int rank, int size, const std::string& host, std::shared_
   std::future<ContextPtr> connected = connect.get_future();
   std::thread thread(std::move(connect));
   try {
-    while (connected.wait_for(Milliseconds(200)) != std::future_status::ready) look_around();
+    while (connected.wait_for(Milliseconds(200)) != std::future_status::ready) on_wait();
   } catch (...) {
     *given_up = true;
     thread.detach();

@@ -40,7 +40,7 @@ void Reduce(void* out, const void* a, const void* b, size_t n) {
 // The transfers that are under way. Gloo's TCP has a gap: a send that finds its connection broken,
 // because the peer has just ended, may wait until the timeout. All ranks that wait for this one
 // then wait as long. So another thread breaks the waits off once a rank is known to be lost.
-class Transfers {
+class ActiveTransfers {
  public:
   using Buffer = gloo::transport::UnboundBuffer;
   void Add(Buffer* buffer) {
@@ -72,8 +72,8 @@ class Transfers {
 class Transfer {
  public:
   Transfer() = default;
-  Transfer(std::unique_ptr<Transfers::Buffer> buffer, std::shared_ptr<Transfers> transfers,
-           bool is_send)
+  Transfer(std::unique_ptr<ActiveTransfers::Buffer> buffer,
+           std::shared_ptr<ActiveTransfers> transfers, bool is_send)
       : transfers_(std::move(transfers)), buffer_(std::move(buffer)), is_send_(is_send) {
     transfers_->Add(buffer_.get());
   }
@@ -88,8 +88,8 @@ class Transfer {
   }
 
  private:
-  std::shared_ptr<Transfers> transfers_;
-  std::unique_ptr<Transfers::Buffer> buffer_;
+  std::shared_ptr<ActiveTransfers> transfers_;
+  std::unique_ptr<ActiveTransfers::Buffer> buffer_;
   bool is_send_ = false;
 };
 
@@ -105,7 +105,8 @@ class GlooGroup : public ProcessGroup {
     watch_.Run("connecting", [&] {
       life->SetPatience(timeout);
       const std::string host = watch_.store().local_host();  // needs all ranks to have joined
-      context_ = ConnectGloo(rank, size, host, life, timeout, [this] { watch_.LookAround(); });
+      context_ =
+          ConnectGloo(rank, size, host, life, timeout, [this] { watch_.CheckForProblems(); });
     });
     watch_.StartLifeSigns(std::move(life), timeout,
                           [transfers = transfers_] { transfers->BreakOff(); });
@@ -153,8 +154,7 @@ class GlooGroup : public ProcessGroup {
   }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    Check(all.size() == mine.size() * static_cast<size_t>(size()), "all_gather", all.size(),
-          " bytes for ", size(), " ranks' ", mine.size());
+    CheckGatherSizes(mine, all);
     if (mine.empty()) return;
     watch_.Run("all_gather", [&] {
       if (local_ != nullptr) return local_->Gather(mine, all, OnWait());
@@ -164,8 +164,7 @@ class GlooGroup : public ProcessGroup {
   }
 
   void Broadcast(std::span<std::byte> data, int root) override {
-    Check(root >= 0 && root < size(), "broadcast", "root ", root, " is not one of ", size(),
-          " ranks");
+    CheckRoot(root);
     if (data.empty()) return;
     watch_.Run("broadcast", [&] {
       Begin(Call::kBroadcast,
@@ -190,10 +189,15 @@ class GlooGroup : public ProcessGroup {
   void SetAlarm(const std::function<void(const Error&)>& alarm) override { watch_.SetAlarm(alarm); }
   void Abandon() override { watch_.Abandon(); }
   void SetPhase(const std::string& phase) override { watch_.SetPhase(phase); }
-  void Post(const std::string& key, const std::string& value) override { watch_.Post(key, value); }
-  std::string Await(const std::string& key, int from) override { return watch_.Await(key, from); }
-  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
-    return watch_.Find(key, time);
+  void PostMessage(const std::string& key, const std::string& value) override {
+    watch_.PostMessage(key, value);
+  }
+  std::string AwaitMessage(const std::string& key, int from) override {
+    return watch_.AwaitMessage(key, from);
+  }
+  std::optional<std::string> FindMessage(const std::string& key,
+                                         std::chrono::milliseconds time) override {
+    return watch_.FindMessage(key, time);
   }
 
  private:
@@ -215,7 +219,14 @@ class GlooGroup : public ProcessGroup {
 
   // --- over TCP; called inside Run ---
 
-  enum class Call : uint8_t { kGather, kGatherStripes, kBroadcast, kBarrier, kReduce, kHalf };
+  enum class Call : uint8_t {
+    kGather,
+    kGatherStripes,
+    kBroadcast,
+    kBarrier,
+    kAllReduce,
+    kReduceScatter
+  };
 
   // Throws unless all ranks are in the same call, with the same number of bytes. A message longer
   // than the receiver expects would make Gloo end the process, on one of its own threads.
@@ -291,7 +302,7 @@ class GlooGroup : public ProcessGroup {
       if (local_ != nullptr) {
         return local_->ReduceScatter(data.data(), data.size(), sizeof(T), add, OnWait());
       }
-      Begin(Call::kHalf, data.size_bytes());
+      Begin(Call::kReduceScatter, data.size_bytes());
       CombineOwn(data, add);
     });
   }
@@ -306,7 +317,7 @@ class GlooGroup : public ProcessGroup {
       if (local_ != nullptr) {
         return local_->AllReduce(data.data(), data.size(), sizeof(T), reduce, OnWait());
       }
-      Begin(Call::kReduce, data.size_bytes());
+      Begin(Call::kAllReduce, data.size_bytes());
       CombineOwn(data, reduce);
       GatherStripes(data, {0, std::ssize(data)});
     });
@@ -335,7 +346,7 @@ class GlooGroup : public ProcessGroup {
 
   const Milliseconds timeout_;
   PeerWatch watch_;  // destroyed after the context
-  const std::shared_ptr<Transfers> transfers_ = std::make_shared<Transfers>();
+  const std::shared_ptr<ActiveTransfers> transfers_ = std::make_shared<ActiveTransfers>();
   std::shared_ptr<gloo::rendezvous::Context> context_;
   std::unique_ptr<LocalReduce> local_;  // null unless all ranks are on one machine
 };

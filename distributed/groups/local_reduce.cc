@@ -238,7 +238,7 @@ namespace {
 
 // Pieces that are read at once from one rank. They lie at the same offsets in its data as in this
 // rank's data.
-struct Lot {
+struct ReadBatch {
   int from;
   std::vector<iovec> pieces;
   size_t bytes = 0;
@@ -262,11 +262,11 @@ struct Lot {
 
 // Returns what this rank has to read: the other ranks' stripes of `parts`, where they are in
 // `changed`.
-std::vector<Lot> LotsToRead(int self, int size, char* data, size_t element_size,
-                            const std::vector<ElementRange>& parts,
-                            const std::vector<ElementRange>& changed) {
+std::vector<ReadBatch> PlanReads(int self, int size, char* data, size_t element_size,
+                                 const std::vector<ElementRange>& parts,
+                                 const std::vector<ElementRange>& changed) {
   constexpr size_t kGapBytes = 2 << 10;  // gaps of up to this size are read, too
-  std::vector<Lot> lots;
+  std::vector<ReadBatch> reads;
   for (int i = 1; i < size; ++i) {  // so that not all ranks read from the same one first
     const int rank = (self + i) % size;
     for (const ElementRange& part : parts) {
@@ -278,14 +278,14 @@ std::vector<Lot> LotsToRead(int self, int size, char* data, size_t element_size,
           at = end_of_last;
         end_of_last = end;
         while (at < end) {
-          if (lots.empty() || lots.back().from != rank || lots.back().IsFull())
-            lots.push_back({rank, {}});
-          at += lots.back().Add(at, static_cast<size_t>(end - at));
+          if (reads.empty() || reads.back().from != rank || reads.back().IsFull())
+            reads.push_back({rank, {}});
+          at += reads.back().Add(at, static_cast<size_t>(end - at));
         }
       }
     }
   }
-  return lots;
+  return reads;
 }
 
 }  // namespace
@@ -293,19 +293,19 @@ std::vector<Lot> LotsToRead(int self, int size, char* data, size_t element_size,
 void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
                             const std::vector<ElementRange>& changed, size_t element_size,
                             const OnWait& on_wait) {
-  const std::vector<Lot> lots =
-      LotsToRead(rank_, size_, static_cast<char*>(data), element_size, parts, changed);
+  const std::vector<ReadBatch> reads =
+      PlanReads(rank_, size_, static_cast<char*>(data), element_size, parts, changed);
   Begin(Call::kAllGather, data, kNoBytes, on_wait);
   std::exception_ptr error;
 #pragma omp parallel for schedule(static)
-  for (const Lot& lot : lots) {
+  for (const ReadBatch& read : reads) {
     try {
-      std::vector<iovec> mine = lot.pieces, theirs = lot.pieces;
+      std::vector<iovec> mine = read.pieces, theirs = read.pieces;
       for (iovec& piece : theirs) {
-        piece.iov_base = const_cast<char*>(PartOf(lot.from).data) +
+        piece.iov_base = const_cast<char*>(PartOf(read.from).data) +
                          (static_cast<char*>(piece.iov_base) - static_cast<char*>(data));
       }
-      ReadFrom(slots_[static_cast<size_t>(lot.from)].pid, theirs, mine);
+      ReadFrom(slots_[static_cast<size_t>(read.from)].pid, theirs, mine);
     } catch (...) {
 #pragma omp critical
       error = std::current_exception();

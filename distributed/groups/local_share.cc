@@ -75,17 +75,17 @@ struct Offer {
 };
 
 // A memory file with a storage's bytes, and its pages. The destructor closes the file.
-class Move {
+class MemoryMove {
  public:
-  explicit Move(int64_t bytes) : offer_{bytes} {}
-  ~Move() {
+  explicit MemoryMove(int64_t bytes) : offer_{bytes} {}
+  ~MemoryMove() {
     if (offer_.file >= 0) close(offer_.file);
     if (pages_ != nullptr) munmap(pages_, static_cast<size_t>(offer_.bytes));
   }
-  Move(const Move&) = delete;
-  Move& operator=(const Move&) = delete;
+  MemoryMove(const MemoryMove&) = delete;
+  MemoryMove& operator=(const MemoryMove&) = delete;
 
-  void Make(const char* name, const Storage& storage) {
+  void CopyToFile(const char* name, const Storage& storage) {
     if (offer_.bytes == 0) return;
     const MemoryFile made = MakeMemoryFile(name, offer_.bytes);
     offer_.file = made.file;
@@ -94,7 +94,7 @@ class Move {
     std::memcpy(pages_, storage.data(),
                 static_cast<size_t>(std::min(offer_.bytes, storage.bytes())));
   }
-  void Map(pid_t pid, const Offer& theirs) {
+  void MapFile(pid_t pid, const Offer& theirs) {
     if (theirs.bytes == offer_.bytes) pages_ = MapFileOf(pid, theirs.file, offer_.bytes);
   }
   const Offer& offer() const { return offer_; }
@@ -112,10 +112,10 @@ class Move {
 }  // namespace
 
 void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
-  Move move(storage.whole_pages());
-  if (rank_ == 0) move.Make("lathe parameters", storage);
+  MemoryMove move(storage.whole_pages());
+  if (rank_ == 0) move.CopyToFile("lathe parameters", storage);
   const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
-  if (rank_ != 0) move.Map(slots_[0].pid, offers[0]);
+  if (rank_ != 0) move.MapFile(slots_[0].pid, offers[0]);
   const std::vector<uint8_t> have = GatherEach(uint8_t{move.has_pages()}, on_wait);
   if (std::ranges::count(have, 0) == 0) move.Into(storage, Storage::Sharing::kInCommon);
 }
@@ -123,8 +123,8 @@ void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
 std::shared_ptr<const void> LocalReduce::Expose(const std::shared_ptr<Storage>& storage,
                                                 int64_t bytes, const OnWait& on_wait) {
   const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  Move move(std::min(pages, storage->whole_pages()));
-  move.Make("lathe gradients", *storage);
+  MemoryMove move(std::min(pages, storage->whole_pages()));
+  move.CopyToFile("lathe gradients", *storage);
   const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
   auto exposed = std::make_shared<ExposedMemory>();
   exposed->id = ++times_exposed_;

@@ -99,18 +99,28 @@ class ProcessGroup {
   // Sets what this rank is doing from now on, for the others' error messages: "training".
   virtual void SetPhase(const std::string& phase) = 0;
 
-  // Words between ranks outside of any collective, for what may take any time. Each key is posted
-  // once, or with the same value each time. Await waits for the word of rank `from`, as long as all
-  // ranks live and that rank's work is not done.
-  virtual void Post(const std::string& key, const std::string& value) = 0;
-  virtual std::string Await(const std::string& key, int from) = 0;
-  // Returns what is posted under the key now or within `time`; nullopt if nothing is. Find and Post
-  // throw if rank 0, which keeps the words, has ended or hangs.
-  virtual std::optional<std::string> Find(const std::string& key,
-                                          std::chrono::milliseconds time) = 0;
+  // Messages between ranks outside of any collective, for what may take any time. Each key is
+  // posted once, or with the same value each time. AwaitMessage waits for the message of rank
+  // `from`, as long as all ranks live and that rank's work is not done.
+  virtual void PostMessage(const std::string& key, const std::string& value) = 0;
+  virtual std::string AwaitMessage(const std::string& key, int from) = 0;
+  // Returns what is posted under the key now or within `time`; nullopt if nothing is.
+  // FindMessage and PostMessage throw if rank 0, which keeps the messages, has ended or hangs.
+  virtual std::optional<std::string> FindMessage(const std::string& key,
+                                                 std::chrono::milliseconds time) = 0;
 
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
+  // Throw InvalidArgument for arguments of AllGather and Broadcast that don't fit.
+  void CheckGatherSizes(std::span<const std::byte> mine, std::span<std::byte> all) const {
+    const size_t expected = mine.size() * static_cast<size_t>(size_);
+    Check(all.size() == expected, "all_gather", "expected room for ", expected, " bytes of ", size_,
+          " ranks but got ", all.size(), " bytes");
+  }
+  void CheckRoot(int root) const {
+    Check(root >= 0 && root < size_, "broadcast", "expected a root from 0 to ", size_ - 1,
+          " but got ", root);
+  }
 
  private:
   int rank_, size_;

@@ -4,12 +4,12 @@
 
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <numeric>
 #include <tuple>
 
 #include "lathe/distributed/groups/reference_group.h"
 #include "lathe/distributed/job/join_process_group.h"
+#include "lathe/distributed/testing/check_collectives.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {
@@ -26,52 +26,34 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Collectives,
                                   (std::get<1>(each.param) ? "Local" : "Tcp");
                          });
 
+// A new folder for the files of a reference group.
+std::string ReferenceFolder(const std::string& name, int n, bool local) {
+  const std::string folder =
+      testing::TempDir() + "/" + name + std::to_string(n) + (local ? "local" : "tcp");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
 TEST_P(Collectives, DoWhatTheySay) {
   const auto [n, local] = GetParam();
   ExpectAllWell(RunRanks(n, [n = n, local = local](const ProcessEnvironment& env) {
     const auto group = JoinProcessGroup(PlacedOn(env, local), {.timeout = seconds(20)});
     EXPECT_EQ(group->rank(), env.rank);
     EXPECT_EQ(group->size(), n);
-    const int mine = env.rank + 1, triangle = n * (n + 1) / 2;
-
-    for (const size_t size : {size_t{0}, size_t{1}, size_t{3}, size_t{100003}}) {
-      std::vector<float> floats(size, static_cast<float>(mine));
-      for (size_t i = 0; i < size; ++i) floats[i] += static_cast<float>(i % 7);
-      group->AllReduce(floats);
-      size_t wrong = 0;
-      for (size_t i = 0; i < size; ++i) {
-        wrong += floats[i] != static_cast<float>(triangle + n * static_cast<int>(i % 7));
-      }
-      EXPECT_EQ(wrong, 0u) << size;
-    }
-    std::vector<double> doubles = {0.5 * mine, -1.0 * mine};
-    group->AllReduce(doubles, ReduceOp::kMax);
-    EXPECT_EQ(doubles, (std::vector<double>{0.5 * n, -1}));
-    std::vector<int64_t> whole = {mine, int64_t{1} << 40};
-    group->AllReduce(whole, ReduceOp::kMin);
-    EXPECT_EQ(whole, (std::vector<int64_t>{1, int64_t{1} << 40}));
-    std::vector<float> bad = {env.rank == n - 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f};
-    group->AllReduce(bad);
-    EXPECT_TRUE(std::isnan(bad[0]));
-
-    const std::vector<int32_t> part = {env.rank, 10 * env.rank};
-    std::vector<int32_t> all(part.size() * n);
-    group->AllGather(std::as_bytes(std::span(part)), std::as_writable_bytes(std::span(all)));
-    for (int r = 0; r < n; ++r) {
-      EXPECT_EQ(all[2 * r], r);
-      EXPECT_EQ(all[2 * r + 1], 10 * r);
-    }
-    for (int root = 0; root < n; ++root) {
-      std::vector<int32_t> from = {env.rank, 7};
-      group->Broadcast(std::as_writable_bytes(std::span(from)), root);
-      EXPECT_EQ(from, (std::vector<int32_t>{root, 7}));
-    }
-    group->Barrier();
-    EXPECT_THROW(group->Broadcast({}, n), Error);
-    EXPECT_THROW(group->AllGather(std::as_bytes(std::span(part)), {}), Error);
-    group->Barrier();  // the refused calls did no harm
+    CheckCollectives(*group, 100003);
     return std::string();
   }));
+}
+
+TEST(ReferenceGroup, DoesWhatItSays) {
+  for (const int n : {1, 3}) {
+    const std::string folder = ReferenceFolder("files", n, true);
+    ExpectAllWell(RunRanks(n, [&](const ProcessEnvironment& env) {
+      CheckCollectives(*MakeReferenceGroup(env.rank, n, folder), 1003);
+      return std::string();
+    }));
+  }
 }
 
 // Floating-point sums depend on their order, which is the same on each rank and each time.
@@ -139,10 +121,7 @@ TEST(Machines, WhereRanksDisagreeAboutTheirMachine) {
 
 TEST_P(Collectives, AgreeWithTheReference) {
   const auto [n, local] = GetParam();
-  const std::string folder =
-      testing::TempDir() + "/reference" + std::to_string(n) + (local ? "local" : "tcp");
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
+  const std::string folder = ReferenceFolder("reference", n, local);
   ExpectAllWell(RunRanks(n, [&, n = n, local = local](const ProcessEnvironment& env) {
     const auto group = JoinProcessGroup(PlacedOn(env, local), {.timeout = seconds(20)});
     const auto reference = MakeReferenceGroup(env.rank, n, folder);
@@ -169,10 +148,7 @@ std::vector<T> InHalves(ProcessGroup& group, std::vector<T> values) {
 
 TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
   const auto [n, local] = GetParam();
-  const std::string folder =
-      testing::TempDir() + "/halves" + std::to_string(n) + (local ? "local" : "tcp");
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
+  const std::string folder = ReferenceFolder("halves", n, local);
   ExpectAllWell(RunRanks(n, [&, n = n, local = local](const ProcessEnvironment& env) {
     const auto group = JoinProcessGroup(PlacedOn(env, local), {.timeout = seconds(20)});
     const auto reference = MakeReferenceGroup(env.rank, n, folder);

@@ -23,17 +23,19 @@ class ReferenceGroup : public ProcessGroup {
   void AllReduce(std::span<BFloat16> data, ReduceOp op) override { Reduce<double>(data, op); }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    CheckGatherSizes(mine, all);
     const std::string number = std::to_string(next_++);
-    Post(number + "." + std::to_string(rank()),
-         {reinterpret_cast<const char*>(mine.data()), mine.size()});
+    PostMessage(number + "." + std::to_string(rank()),
+                {reinterpret_cast<const char*>(mine.data()), mine.size()});
     for (int other = 0; other < size(); ++other) {
-      const std::string theirs = Await(number + "." + std::to_string(other), other);
+      const std::string theirs = AwaitMessage(number + "." + std::to_string(other), other);
       std::copy_n(reinterpret_cast<const std::byte*>(theirs.data()), theirs.size(),
                   all.data() + mine.size() * static_cast<size_t>(other));
     }
   }
 
   void Broadcast(std::span<std::byte> data, int root) override {
+    CheckRoot(root);
     std::vector<std::byte> all(data.size() * static_cast<size_t>(size()));
     AllGather(data, all);
     std::copy_n(all.data() + data.size() * static_cast<size_t>(root), data.size(), data.data());
@@ -42,19 +44,20 @@ class ReferenceGroup : public ProcessGroup {
   void Barrier() override { AllGather({}, {}); }
   void SetPhase(const std::string&) override {}
 
-  void Post(const std::string& key, const std::string& value) override {
+  void PostMessage(const std::string& key, const std::string& value) override {
     const std::string path = folder_ + "/" + key;
     std::ofstream(path + ".part", std::ios::binary) << value;
     std::filesystem::rename(path + ".part", path);  // so that the file is there whole or not at all
   }
 
-  std::string Await(const std::string& key, int /*from*/) override {
+  std::string AwaitMessage(const std::string& key, int /*from*/) override {
     for (;;) {
-      if (auto value = Find(key, std::chrono::seconds(1))) return *std::move(value);
+      if (auto value = FindMessage(key, std::chrono::seconds(1))) return *std::move(value);
     }
   }
 
-  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
+  std::optional<std::string> FindMessage(const std::string& key,
+                                         std::chrono::milliseconds time) override {
     const std::string path = folder_ + "/" + key;
     const auto deadline = std::chrono::steady_clock::now() + time;
     while (!std::filesystem::exists(path)) {

@@ -26,7 +26,7 @@ std::string HostName() {
   return host;
 }
 
-void FindMachine(Job& job) {
+void FindRanksOfMachine(Job& job) {
   const bool is_main = job.environment.local_rank == 0;
   std::vector<std::string> hosts = GatherStrings(*job.group, (is_main ? "1" : "0") + HostName());
   std::vector<bool> mains;
@@ -84,7 +84,7 @@ const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
     fresh.environment = environment ? *environment : ReadProcessEnvironment();
     fresh.group = JoinProcessGroup(fresh.environment, {.timeout = timeout});
     if (fresh.group->size() > 1) {
-      FindMachine(fresh);
+      FindRanksOfMachine(fresh);
       ShareThreads(*fresh.group);
     }
     job = std::move(fresh);

@@ -1,6 +1,7 @@
 #include "lathe/distributed/job/job_device.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,25 +22,27 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   const ProcessEnvironment& env = job.environment;
   const std::string name = "lathe devices 1 " + env.job;
   std::shared_ptr<StoreServer> server;
-  std::string mine;  // the error; on rank 0 its port
+  std::string mine;  // what went wrong on this rank; "" if nothing did
+  int port = 0;      // rank 0's
   if (env.rank == 0) {
     try {
       server = std::make_shared<StoreServer>(env.master_addr, 0, name);
-      mine = std::to_string(server->port());
+      port = server->port();
     } catch (const Error& e) {
       mine = e.message();
     }
   }
-  const std::string port = GatherStrings(*job.group, mine)[0];
-  if (port.find_first_not_of("0123456789") != std::string::npos) {
-    throw Error(absl::StatusCode::kUnavailable, "[nccl] rank 0: " + port);
+  const std::string problem_of_rank_0 = GatherStrings(*job.group, mine)[0];
+  if (!problem_of_rank_0.empty()) {
+    throw Error(absl::StatusCode::kUnavailable, "[nccl] rank 0: " + problem_of_rank_0,
+                "let rank 0 listen at MASTER_ADDR, or compute on the CPU (device cpu)");
   }
+  job.group->Broadcast(std::as_writable_bytes(std::span(&port, 1)), 0);
   // A rank that can't reach the store tells the others, so that none waits for it.
   std::shared_ptr<Store> store;
   mine.clear();
   try {
-    store = std::make_shared<Store>(env.master_addr, std::stoi(port), name, timeout,
-                                    RankName(env.rank));
+    store = std::make_shared<Store>(env.master_addr, port, name, timeout, RankName(env.rank));
   } catch (const Error& e) {
     mine = e.message();
   }
@@ -49,7 +52,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
     if (store != nullptr) store->Leave();
     throw Error(absl::StatusCode::kUnavailable,
                 "[nccl] " + RankName(static_cast<int>(rank)) + ": " + problems[rank],
-                "each rank must reach every port of the machine at MASTER_ADDR, or compute on the "
+                "let each rank reach every port of the machine at MASTER_ADDR, or compute on the "
                 "CPU (device cpu)");
   }
   std::shared_ptr<NcclGroup> group = MakeNcclGroup(env.rank, env.world_size, env.local_rank,
@@ -92,9 +95,10 @@ JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
             "run the same program with the same options on all ranks");
   if (wish == "cpu") return {};
   if (wish.starts_with("cuda:")) {
-    throw InvalidArgument("[accelerator] device " + wish + " is one GPU, and there are " +
-                              std::to_string(job.group->size()) + " processes",
-                          "use cuda: each process takes the GPU that its local rank numbers");
+    throw InvalidArgument(
+        "[accelerator] device " + wish + " is one GPU but there are " +
+            std::to_string(job.group->size()) + " processes",
+        "use device cuda: each process then takes the GPU with the number of its local rank");
   }
   if (wish != "auto" && wish != "cuda") ChooseDevice(wish);  // throws: the device is unknown
 

@@ -17,6 +17,7 @@
 #include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/distributed/rendezvous/store.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -24,22 +25,17 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-std::string Seconds(Milliseconds time) {
-  const std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
-  return text.substr(0, text.find('.') + 2) + " s";
-}
-
 constexpr Milliseconds kMoment(500);
 constexpr char kJoining[] = "joining",
-               kJoiningHint[] = "look at what that rank printed last, and start all again";
+               kJoiningHint[] = "look at what that rank printed last, and start all ranks again";
 // Keys by which a rank tells that another one of its machine has ended, or that a rank has joined
 // twice. The values are names of ranks.
 constexpr char kEndedElsewhere[] = "ended elsewhere", kTwice[] = "joined twice";
 
-GroupProblem EndedEarly(int rank) {
+GroupProblem EndedBeforeJoining(int rank) {
   GroupProblem problem = RankEnded(rank, "");
   problem.text += " before all had joined";
-  problem.loss->phase = kJoining;
+  problem.lost->phase = kJoining;
   return problem;
 }
 
@@ -54,7 +50,7 @@ class WaitingNote {
     const std::string what = what_for();
     if (what.empty()) return;
     told_ = true;
-    std::cerr << "note: waiting for " + what + ", for " + Seconds(timeout_) + " in all\n"
+    std::cerr << "note: waiting for " + what + ", for " + SecondsText(timeout_) + " in all\n"
               << std::flush;
   }
 
@@ -66,7 +62,7 @@ class WaitingNote {
 
 // Returns what is wrong with the ranks that have joined, for all ranks to hear; empty if all is
 // well.
-GroupProblem ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
+GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   WaitingNote note(timeout);
   const auto who_is_late = [&] {
@@ -85,10 +81,10 @@ GroupProblem ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds
       size = store.Get(RankKey("joined", rank), std::min(kMoment, TimeLeft(deadline)));
       if (size) break;
       if (const auto gone = store.Get(Store::kGone, Milliseconds(0)))
-        return EndedEarly(RankOfName(*gone));
-      if (const auto ended = FindEndedRank(env)) return EndedEarly(*ended);
+        return EndedBeforeJoining(RankOfName(*gone));
+      if (const auto ended = FindEndedRank(env)) return EndedBeforeJoining(*ended);
       if (const auto ended = store.Get(kEndedElsewhere, Milliseconds(0)))
-        return EndedEarly(RankOfName(*ended));
+        return EndedBeforeJoining(RankOfName(*ended));
       note.Tell(who_is_late);
     } while (TimeLeft(deadline) > Milliseconds(0));
     if (!size) {
@@ -101,11 +97,11 @@ GroupProblem ProblemOf(Store& store, const ProcessEnvironment& env, Milliseconds
   if (late.empty()) return {};
   const auto twice = store.Get(kTwice, Milliseconds(0));
   return {.text = (twice ? *twice + " has joined twice, and " : "") + RankNames(late) +
-                  " did not join within " + Seconds(timeout)};
+                  " did not join within " + SecondsText(timeout)};
 }
 
 // Rank 0 takes the store with it, so it goes when all ranks that have joined have heard why.
-void TellThatHeard(Store& store, const ProcessEnvironment& env) try {
+void ConfirmVerdict(Store& store, const ProcessEnvironment& env) try {
   store.Set(RankKey("heard", env.rank), "");
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
   for (int rank = 1; env.rank == 0 && rank < env.world_size; ++rank) {
@@ -119,10 +115,10 @@ void TellThatHeard(Store& store, const ProcessEnvironment& env) try {
 }
 
 // Returns what rank 0 has found wrong; empty if all is well.
-GroupProblem Verdict(Store& store, const ProcessEnvironment& env, Milliseconds timeout) try {
+GroupProblem AwaitVerdict(Store& store, const ProcessEnvironment& env, Milliseconds timeout) try {
   store.Set(RankKey("joined", env.rank), std::to_string(env.world_size));
   constexpr char kVerdict[] = "verdict";
-  if (env.rank == 0) store.Set(kVerdict, Serialize(ProblemOf(store, env, timeout)));
+  if (env.rank == 0) store.Set(kVerdict, Serialize(AwaitAllRanks(store, env, timeout)));
   // Rank 0 waits for the same time, and then needs a moment to find out.
   const Clock::time_point deadline = Clock::now() + timeout + std::chrono::seconds(10);
   do {
@@ -130,18 +126,19 @@ GroupProblem Verdict(Store& store, const ProcessEnvironment& env, Milliseconds t
       return ParseGroupProblem(*verdict);
     if (const auto ended = FindEndedRank(env)) store.Set(kEndedElsewhere, RankName(*ended));
   } while (TimeLeft(deadline) > Milliseconds(0));
-  return {.text = "rank 0 did not say within " + Seconds(timeout) + " whether all are there"};
+  return {.text = "rank 0 did not say within " + SecondsText(timeout) +
+                  " whether all ranks have joined"};
 } catch (const Error& e) {
   if (e.code() != absl::StatusCode::kUnavailable) throw;
   // Whatever ended rank 0 may be about to end this rank, too, which then has nothing to report.
   std::this_thread::sleep_for(Milliseconds(100));
-  return EndedEarly(0);
+  return EndedBeforeJoining(0);
 }
 
 // Registers this rank in the store. Returns false if the store is that of an earlier program in the
 // same script. The rank 0 of that program still runs, or it has just ended. If it still runs,
 // `before` is set, and the store is left again.
-bool Enter(Store& store, const ProcessEnvironment& env, bool& before) try {
+bool RegisterRank(Store& store, const ProcessEnvironment& env, bool& before) try {
   if (store.Add(RankKey("joins", env.rank), 1) == 1) return true;
   if (PeerWatch::HasGone(store, env.rank)) {
     before = true;
@@ -151,7 +148,7 @@ bool Enter(Store& store, const ProcessEnvironment& env, bool& before) try {
   // The process that joined first may be in the midst of a job.
   store.Leave({{kTwice, RankName(env.rank)}});
   throw Error(absl::StatusCode::kFailedPrecondition, RankName(env.rank) + " has joined twice",
-              "give each process a RANK of its own, or start only one job at a time here");
+              "give each process a RANK of its own, or start only one job at a time at this port");
 } catch (const Error& e) {
   if (e.code() != absl::StatusCode::kUnavailable) throw;
   return false;
@@ -165,7 +162,7 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
   bool before = false;
   const auto check = [&] {
     if (const auto ended = FindEndedRank(env))
-      throw CannotGoOn(kJoining, env.rank, EndedEarly(*ended), kJoiningHint);
+      throw CannotGoOn(kJoining, env.rank, EndedBeforeJoining(*ended), kJoiningHint);
     if (env.local_rank == 0)
       note.Tell([&] {
         return (before ? "rank 0 of the program before to end at " : "rank 0 to answer at ") +
@@ -176,7 +173,7 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
     auto store = std::make_shared<Store>(host, port, job, time, RankName(env.rank), check);
     // Rank 0 may also hang after it has greeted.
     store->SetPatience(std::min<Milliseconds>(std::chrono::seconds(30), timeout));
-    if (Enter(*store, env, before)) return store;
+    if (RegisterRank(*store, env, before)) return store;
     if (TimeLeft(deadline) < kPause) break;
     std::this_thread::sleep_for(kPause);
     check();
@@ -184,16 +181,17 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
   const std::string where = AddressText(host, port);
   throw Error(absl::StatusCode::kUnavailable,
               before ? "rank 0 of the program that ran before at " + where +
-                           " did not end within " + Seconds(timeout)
-                     : where + ": rank 0 has ended, and no other came within " + Seconds(timeout),
-              "look at what it does, or choose another port with MASTER_PORT");
+                           " did not end within " + SecondsText(timeout)
+                     : where + ": rank 0 has ended, and no other rank 0 came within " +
+                           SecondsText(timeout),
+              "look at what that rank 0 does, or choose another port with MASTER_PORT");
 }
 
-void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
-  const GroupProblem problem = Verdict(store, env, timeout);
+void AwaitOthers(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
+  const GroupProblem problem = AwaitVerdict(store, env, timeout);
   if (problem.empty()) return;
-  TellThatHeard(store, env);
-  if (problem.loss) throw CannotGoOn(kJoining, env.rank, problem, kJoiningHint);
+  ConfirmVerdict(store, env);
+  if (problem.lost) throw CannotGoOn(kJoining, env.rank, problem, kJoiningHint);
   throw Error(
       absl::StatusCode::kUnavailable, problem.text,
       "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
@@ -203,8 +201,8 @@ void Join(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
 
 std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
                                                const ProcessGroupOptions& options) {
-  Check(env.world_size >= 1 && env.rank >= 0 && env.rank < env.world_size, "process_group", "rank ",
-        env.rank, " of ", env.world_size);
+  Check(env.world_size >= 1 && env.rank >= 0 && env.rank < env.world_size, "process_group",
+        "expected a rank from 0 to ", env.world_size - 1, " but got ", env.rank);
   const bool nccl = options.backend == "nccl";
   Check(nccl || options.backend == "gloo", "process_group", "backend \"", options.backend,
         "\" is neither gloo nor nccl");
@@ -221,7 +219,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
     port = server->port();
   }
   auto store = FindStore(host, port, job, env, options.timeout);
-  Join(*store, env, options.timeout);
+  AwaitOthers(*store, env, options.timeout);
   if (nccl) {
     return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),
                          std::move(store), options.timeout);

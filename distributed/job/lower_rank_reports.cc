@@ -5,6 +5,7 @@
 
 #include "lathe/distributed/job/job.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// Words that a rank posts: its error's message, and that it has read the others'.
+// Messages that a rank posts: its error's message, and that it has read the others'.
 constexpr char kError[] = "error", kErrorRead[] = "error read";
 
 }  // namespace
@@ -24,18 +25,20 @@ bool LowerRankReports(const Error& error) {
     if (group == nullptr || group->size() == 1) return false;
     group->Abandon();  // or an answer of rank 0 would be waited for as long as ever
     const Clock::time_point deadline = Clock::now() + Milliseconds(500);
-    const auto find = [&](const std::string& key) { return group->Find(key, TimeLeft(deadline)); };
-    group->Post(RankKey(kError, group->rank()), error.message());
+    const auto find = [&](const std::string& key) {
+      return group->FindMessage(key, TimeLeft(deadline));
+    };
+    group->PostMessage(RankKey(kError, group->rank()), error.message());
     for (int rank = 0; rank < group->rank() && !same; ++rank)
       same = find(RankKey(kError, rank)) == error.message();
-    group->Post(RankKey(kErrorRead, group->rank()), "");
+    group->PostMessage(RankKey(kErrorRead, group->rank()), "");
     // The store goes with rank 0, so rank 0 waits until all have read.
     for (int rank = 1; group->rank() == 0 && rank < group->size(); ++rank)
       find(RankKey(kErrorRead, rank));
     // A launcher blames the rank that ends first. Rank 0 has reported its error, so it should end
     // before this one.
-    if (same && group->Find(RankKey(kError, 0), Milliseconds(0)))
-      group->Find("rank 0 ends", std::chrono::seconds(2));
+    if (same && group->FindMessage(RankKey(kError, 0), Milliseconds(0)))
+      group->FindMessage("rank 0 ends", std::chrono::seconds(2));
   } catch (const Error&) {
     // Rank 0 has ended, maybe because it has seen that this rank has read.
   }

@@ -19,26 +19,27 @@ class SingleGroup : public ProcessGroup {
   void AllReduce(std::span<int64_t>, ReduceOp) override {}
   void AllReduce(std::span<BFloat16>, ReduceOp) override {}
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    Check(all.size() == mine.size(), "all_gather", all.size(), " bytes for 1 rank's ", mine.size());
+    CheckGatherSizes(mine, all);
     std::copy(mine.begin(), mine.end(), all.begin());
   }
-  void Broadcast(std::span<std::byte>, int root) override {
-    Check(root == 0, "broadcast", "root ", root, " is not one of 1 rank");
-  }
+  void Broadcast(std::span<std::byte>, int root) override { CheckRoot(root); }
   void Barrier() override {}
   void SetPhase(const std::string&) override {}
-  void Post(const std::string& key, const std::string& value) override { words_[key] = value; }
-  std::string Await(const std::string& key, int /*from*/) override {
-    Check(words_.contains(key), "await", "nobody else can post \"", key, "\"");
-    return words_.at(key);
+  void PostMessage(const std::string& key, const std::string& value) override {
+    messages_[key] = value;
   }
-  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds) override {
-    if (!words_.contains(key)) return std::nullopt;
-    return words_.at(key);
+  std::string AwaitMessage(const std::string& key, int /*from*/) override {
+    Check(messages_.contains(key), "await", "there is no other rank that could post \"", key, "\"");
+    return messages_.at(key);
+  }
+  std::optional<std::string> FindMessage(const std::string& key,
+                                         std::chrono::milliseconds) override {
+    if (!messages_.contains(key)) return std::nullopt;
+    return messages_.at(key);
   }
 
  private:
-  std::map<std::string, std::string> words_;
+  std::map<std::string, std::string> messages_;
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ int LocalProcesses(const LaunchOptions& options) {
 }
 
 // Returns true for a variable by which some launcher tells a process its place in the job.
-bool NumbersProcesses(std::string_view name) {
+bool IsPlaceVariable(std::string_view name) {
   constexpr std::string_view kPrefixes[] = {"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_",
                                             "SLURM_STEP_"};
   // NCCL_COMM_ID would make NCCL's ranks meet at another address than the job's.
@@ -58,8 +58,8 @@ std::string RandomId() {
 int CheckedPort(const LaunchOptions& options) {
   if (options.machine_rank != 0) return options.main_process_port;
   const char* hint = options.num_machines > 1
-                         ? "choose another one with main_process_port, the same on all machines"
-                         : "choose another one with main_process_port; 0 takes a free one";
+                         ? "choose another port with main_process_port, the same on all machines"
+                         : "choose another port with main_process_port; 0 takes a free one";
   try {
     return LocalPort(Bind(options.main_process_ip, options.main_process_port));
   } catch (const Error& e) {
@@ -84,7 +84,7 @@ Environment JobEnvironment(const LaunchOptions& options, const EndedRanks& ended
     const std::string_view text = *variable;
     const size_t equals = std::min(text.find('='), text.size());
     const std::string_view name = text.substr(0, equals);
-    if (equals == text.size() || NumbersProcesses(name)) continue;
+    if (equals == text.size() || IsPlaceVariable(name)) continue;
     environment.emplace_back(name, text.substr(equals + 1));
   }
   const int port = CheckedPort(options);
@@ -153,7 +153,7 @@ std::string FindProgram(const std::string& name) {
   }
   if (problem == EACCES) {
     throw Error(absl::StatusCode::kPermissionDenied, path + " is not executable",
-                "chmod +x " + path + ", or put the program that runs it first");
+                "run chmod +x " + path + ", or put the program that runs it first");
   }
   throw FileError(path, problem);
 }
@@ -250,14 +250,14 @@ void CheckLaunchOptions(const LaunchOptions& options) {
                           "num_processes counts the processes of all machines together");
   }
   if (options.num_machines > 1 && options.main_process_port == 0) {
-    throw InvalidArgument("main_process_port must be given where there are several machines",
+    throw InvalidArgument("main_process_port must be given if there are several machines",
                           "choose one that is free on the machine with machine_rank 0");
   }
   if (options.num_gpus > 0 && LocalProcesses(options) > options.num_gpus) {
     throw InvalidArgument("there are " + std::to_string(LocalProcesses(options)) +
                               " processes but " + std::to_string(options.num_gpus) +
                               (options.num_gpus == 1 ? " GPU" : " GPUs") + " on this machine",
-                          "start at most one for each GPU, or compute on the CPU (--cpu)");
+                          "start at most one process for each GPU, or compute on the CPU (--cpu)");
   }
 }
 
@@ -305,7 +305,7 @@ int Launch(const std::function<void()>& function, int num_processes, LaunchOptio
   if (const int threads = CountThreads(); threads > 1) {
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "[launch] this process has " + std::to_string(threads) +
-                    " threads, which forked ranks would lack and wait for",
+                    " threads; forked ranks would lack them and wait for them forever",
                 "call Launch before anything that uses OpenMP or starts threads, or start the "
                 "program with `lathe launch`");
   }

@@ -19,6 +19,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/launch/launch.h"
+#include "lathe/distributed/launch/launch_testing.h"
 #include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/rendezvous/environment.h"
 
@@ -26,8 +27,6 @@ namespace lathe {
 namespace {
 
 namespace fs = std::filesystem;
-
-LaunchOptions Ranks(int n) { return {.num_processes = n, .num_gpus = 0}; }
 
 struct Output {
   int exit_code = -1;
@@ -40,14 +39,8 @@ Output Capture(const std::function<int()>& launch) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   output.exit_code = launch();
-  const auto lines = [](const std::string& text) {
-    std::vector<std::string> all;
-    std::istringstream in(text);
-    for (std::string line; std::getline(in, line);) all.push_back(line);
-    return all;
-  };
-  output.out = lines(testing::internal::GetCapturedStdout());
-  output.err = lines(testing::internal::GetCapturedStderr());
+  output.out = Lines(testing::internal::GetCapturedStdout());
+  output.err = Lines(testing::internal::GetCapturedStderr());
   return output;
 }
 
@@ -59,11 +52,6 @@ Error Thrown(const std::function<void()>& body) {
   }
   ADD_FAILURE() << "nothing was thrown";
   return InvalidArgument("");
-}
-
-std::vector<std::string> Sorted(std::vector<std::string> lines) {
-  std::sort(lines.begin(), lines.end());
-  return lines;
 }
 
 TEST(Launch, RunsTheFunctionInEachRank) {
@@ -276,7 +264,7 @@ TEST(CheckLaunchOptions, NamesWhatIsWrong) {
   EXPECT_EQ(message({.main_process_port = 65536}),
             "main_process_port must be from 0 to 65535 but is 65536");
   EXPECT_EQ(message({.num_processes = 2, .num_machines = 2}),
-            "main_process_port must be given where there are several machines");
+            "main_process_port must be given if there are several machines");
   EXPECT_EQ(message({.num_processes = 4, .num_gpus = 2}),
             "there are 4 processes but 2 GPUs on this machine");
   EXPECT_EQ(message({.num_threads_per_process = -1}),

@@ -19,6 +19,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -29,20 +30,14 @@ int ExitCode(int status) {
   return WIFSIGNALED(status) ? kSignalExitCode + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-std::string Seconds(std::chrono::milliseconds time) {
-  std::ostringstream text;
-  text << std::chrono::duration<double>(time).count() << " s";
-  return text.str();
-}
-
-struct Effort {
+struct Activity {
   int64_t ticks = 0;  // of processor time
   bool waits_for_disk = false;
 };
 
 // Sums up all processes in the process group of this leader.
-Effort EffortOf(pid_t leader) {
-  Effort effort;
+Activity ActivityOf(pid_t leader) {
+  Activity activity;
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", code)) {
     std::ifstream file(entry.path() / "stat");
@@ -57,10 +52,10 @@ Effort EffortOf(pid_t leader) {
     if (group != leader) continue;
     for (int i = 6; i < 14; ++i) fields >> value;
     fields >> user >> system;
-    effort.ticks += user + system;
-    effort.waits_for_disk = effort.waits_for_disk || state == 'D';
+    activity.ticks += user + system;
+    activity.waits_for_disk = activity.waits_for_disk || state == 'D';
   }
-  return effort;
+  return activity;
 }
 
 void MoveTo(int stream, int fd) {
@@ -164,7 +159,7 @@ int RankSupervisor::Wait() {
       if (signal_number != SIGCHLD) PassOn(signal_number);
     }
     Reap();
-    if (AnyRuns() && Clock::now() >= early_) TellCauseEarly();
+    if (AnyRuns() && Clock::now() >= tell_cause_at_) TellCauseWhileOthersRun();
     if (AnyRuns() && Clock::now() >= stage_end_) EndStage();
   }
   return exit_code_;
@@ -214,21 +209,22 @@ bool RankSupervisor::FollowedASignal(const Rank& rank) const {
 }
 
 void RankSupervisor::NoteFailure(const Rank& rank) {
-  if (stage_ == Stage::kKilled) return;
+  if (stage_ == Stage::kSigkillSent) return;
   if (stage_ == Stage::kRunning) {
-    Enter(Stage::kNotice, options_.notice);
-    early_ = Clock::now() + options_.patience;
+    BeginStage(Stage::kRankFailed, options_.notice);
+    tell_cause_at_ = Clock::now() + options_.patience;
   } else if (by_signal_) {
-    if (stage_ == Stage::kGrace && ExitCode(rank.status) == kLostRankExitCode) {
+    if (stage_ == Stage::kSignalPassedOn && ExitCode(rank.status) == kLostRankExitCode) {
       // The rank that it has lost may hang.
-      stop_by_ = stage_end_;
-      TakeEffort();
-      Enter(Stage::kStopping, std::min(options_.stop, std::chrono::ceil<std::chrono::milliseconds>(
-                                                          stop_by_ - Clock::now())));
+      kill_by_ = stage_end_;
+      RecordProcessorTimes();
+      BeginStage(Stage::kStopping,
+                 std::min(options_.stop,
+                          std::chrono::ceil<std::chrono::milliseconds>(kill_by_ - Clock::now())));
     }
     // A signal ends the job, and yet one rank may fail by itself: it could not save, for example.
     if (cause_ != nullptr || FollowedASignal(rank)) return;
-  } else if (stage_ != Stage::kNotice || ExitCode(cause_->status) != kLostRankExitCode ||
+  } else if (stage_ != Stage::kRankFailed || ExitCode(cause_->status) != kLostRankExitCode ||
              ExitCode(rank.status) == kLostRankExitCode) {
     return;  // the first failure is why the job ends
   }
@@ -245,7 +241,7 @@ std::string RankSupervisor::Describe(const Rank& rank) const {
   if (WIFSIGNALED(rank.status)) return text + "was killed by " + with_name(WTERMSIG(rank.status));
   const int code = ExitCode(rank.status), signal_number = code - kSignalExitCode;
   std::string why;
-  if (code == kLostRankExitCode) why = ", having lost another rank";
+  if (code == kLostRankExitCode) why = ", because it has lost another rank";
   for (const int passed_on : {SIGINT, SIGTERM, SIGHUP}) {
     if (signal_number == passed_on) why = ", as told by " + with_name(signal_number);
   }
@@ -253,9 +249,9 @@ std::string RankSupervisor::Describe(const Rank& rank) const {
 }
 
 // Tells the cause while others still run.
-void RankSupervisor::TellCauseEarly() {
+void RankSupervisor::TellCauseWhileOthersRun() {
   if (cause_ == nullptr || std::exchange(told_early_, true)) return;
-  early_ = Clock::time_point::max();
+  tell_cause_at_ = Clock::time_point::max();
   Say(Describe(*cause_) + "; stopping the others");
 }
 
@@ -271,65 +267,65 @@ void RankSupervisor::TellCause() {
 }
 
 void RankSupervisor::PassOn(int signal_number) {
-  constexpr std::chrono::seconds kHaste(1);
+  constexpr std::chrono::seconds kSameRequest(1);
   SignalAll(signal_number);
   passed_on_.push_back(signal_number);
   const Clock::time_point now = Clock::now();
-  const bool is_wish = wishes_ == 0 || now - last_wish_ > kHaste;
-  if (is_wish) {
-    ++wishes_;
-    last_wish_ = now;
+  const bool is_new_request = stop_requests_ == 0 || now - last_stop_request_ > kSameRequest;
+  if (is_new_request) {
+    ++stop_requests_;
+    last_stop_request_ = now;
   }
-  if (is_wish && wishes_ == 3 && AnyRuns() && stage_ != Stage::kKilled)
+  if (is_new_request && stop_requests_ == 3 && AnyRuns() && stage_ != Stage::kSigkillSent)
     KillAll("did not end, and this is the third signal");
   told_to_end_ = true;
   if (!AnyRuns()) stage_end_ = Clock::now();
   if (stage_ != Stage::kRunning) return;
   exit_code_ = kSignalExitCode + signal_number;
   by_signal_ = true;
-  if (AnyRuns()) Enter(Stage::kGrace, options_.grace);
+  if (AnyRuns()) BeginStage(Stage::kSignalPassedOn, options_.grace);
 }
 
-void RankSupervisor::TakeEffort() {
-  for (Rank& rank : ranks_) rank.effort = EffortOf(rank.process).ticks;
+void RankSupervisor::RecordProcessorTimes() {
+  for (Rank& rank : ranks_) rank.ticks = ActivityOf(rank.process).ticks;
 }
 
-// Returns true if a rank has computed for a twentieth of the time since TakeEffort, on one core, or
-// waits for a disk right now.
-bool RankSupervisor::AnyWorks() const {
+// Returns true if a rank has computed for a twentieth of the time since RecordProcessorTimes, on
+// one core, or waits for a disk right now.
+bool RankSupervisor::AnyIsBusy() const {
   const double seconds = std::chrono::duration<double>(options_.stop).count();
   const auto least = static_cast<int64_t>(seconds / 20 * static_cast<double>(sysconf(_SC_CLK_TCK)));
   return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
     if (!rank.running) return false;
-    const Effort effort = EffortOf(rank.process);
-    return effort.waits_for_disk || effort.ticks - rank.effort > least;
+    const Activity activity = ActivityOf(rank.process);
+    return activity.waits_for_disk || activity.ticks - rank.ticks > least;
   });
 }
 
-void RankSupervisor::Enter(Stage stage, std::chrono::milliseconds time) {
+void RankSupervisor::BeginStage(Stage stage, std::chrono::milliseconds time) {
   stage_ = stage;
   stage_end_ = Clock::now() + time;
 }
 
 void RankSupervisor::EndStage() {
-  if (stage_ == Stage::kNotice) {
-    TellCauseEarly();
+  if (stage_ == Stage::kRankFailed) {
+    TellCauseWhileOthersRun();
     SignalAll(SIGTERM);
-    stop_by_ = Clock::now() + options_.grace;
-    TakeEffort();
-    return Enter(Stage::kStopping, options_.stop);
+    kill_by_ = Clock::now() + options_.grace;
+    RecordProcessorTimes();
+    return BeginStage(Stage::kStopping, options_.stop);
   }
   // A rank that works on may be saving.
-  if (stage_ == Stage::kStopping && Clock::now() < stop_by_ && AnyWorks()) {
-    TakeEffort();
-    return Enter(Stage::kStopping,
-                 std::min(options_.stop,
-                          std::chrono::ceil<std::chrono::milliseconds>(stop_by_ - Clock::now())));
+  if (stage_ == Stage::kStopping && Clock::now() < kill_by_ && AnyIsBusy()) {
+    RecordProcessorTimes();
+    return BeginStage(Stage::kStopping,
+                      std::min(options_.stop, std::chrono::ceil<std::chrono::milliseconds>(
+                                                  kill_by_ - Clock::now())));
   }
-  const bool long_ago = stage_ == Stage::kGrace || Clock::now() >= stop_by_;
+  const bool long_ago = stage_ == Stage::kSignalPassedOn || Clock::now() >= kill_by_;
   KillAll(by_signal_ && !long_ago
-              ? "did not end, though another one has, having lost a rank"
-              : "did not end within " + Seconds(long_ago ? options_.grace : options_.stop) +
+              ? "did not end, though another rank has ended because it has lost one"
+              : "did not end within " + SecondsText(long_ago ? options_.grace : options_.stop) +
                     " of being told to");
 }
 
@@ -340,12 +336,12 @@ void RankSupervisor::KillAll(const std::string& why) {
   }
   Say(RankNames(left) + ' ' + why + "; " + (left.size() > 1 ? "they are" : "it is") + " killed");
   SignalAll(SIGKILL);
-  stage_ = Stage::kKilled;
+  stage_ = Stage::kSigkillSent;
   stage_end_ = Clock::time_point::max();
 }
 
 int RankSupervisor::PollTimeout() const {
-  const Clock::time_point next = std::min(stage_end_, early_);
+  const Clock::time_point next = std::min(stage_end_, tell_cause_at_);
   if (next == Clock::time_point::max() || (!AnyRuns() && !told_to_end_)) return -1;
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();

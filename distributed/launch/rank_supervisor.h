@@ -87,13 +87,19 @@ class RankSupervisor {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Stage { kRunning, kNotice, kStopping, kGrace, kKilled };
+  enum class Stage {
+    kRunning,         // no end is in sight
+    kRankFailed,      // the others have `notice` to find out and end by themselves
+    kStopping,        // all were told to end; they have `stop` or, while one works, up to `grace`
+    kSignalPassedOn,  // a signal came here, and the ranks have `grace`
+    kSigkillSent,
+  };
   struct Rank {
     int rank;
     pid_t process;
     bool running = true;
-    int status = 0;      // from waitpid
-    int64_t effort = 0;  // processor time at the last TakeEffort, in ticks
+    int status = 0;     // from waitpid
+    int64_t ticks = 0;  // of processor time, at the last RecordProcessorTimes
   };
 
   bool AnyRuns() const;
@@ -101,15 +107,15 @@ class RankSupervisor {
   void Reap();
   bool FollowedASignal(const Rank& rank) const;
   void NoteFailure(const Rank& rank);
-  void TakeEffort();
-  bool AnyWorks() const;
+  void RecordProcessorTimes();
+  bool AnyIsBusy() const;
   std::string Describe(const Rank& rank) const;
-  void TellCauseEarly();
+  void TellCauseWhileOthersRun();
   void TellCause();
   void PassOn(int signal_number);
   void KillAll(const std::string& why);
-  // Goes to a stage that ends after `time`.
-  void Enter(Stage stage, std::chrono::milliseconds time);
+  // The stage ends after `time`.
+  void BeginStage(Stage stage, std::chrono::milliseconds time);
   void EndStage();
   int PollTimeout() const;
   void Say(const std::string& text);
@@ -125,12 +131,12 @@ class RankSupervisor {
   Clock::time_point stage_end_ = Clock::time_point::max();
   const Rank* cause_ = nullptr;  // the first that failed, once one has
   bool told_early_ = false;      // true once the cause was told early
-  Clock::time_point early_ = Clock::time_point::max();
-  Clock::time_point stop_by_ = Clock::time_point::max();  // when all are killed at the latest
+  Clock::time_point tell_cause_at_ = Clock::time_point::max();
+  Clock::time_point kill_by_ = Clock::time_point::max();  // when all are killed at the latest
   std::vector<int> passed_on_;                            // signals
   bool by_signal_ = false;                                // a signal, and no failure, ends the job
-  int wishes_ = 0;  // the number of signals, with those within a second counted once
-  Clock::time_point last_wish_;
+  int stop_requests_ = 0;  // the number of signals, with those within a second counted once
+  Clock::time_point last_stop_request_;
   bool told_to_end_ = false;  // by a signal; limits the wait for the output's reader
   int exit_code_ = 0;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "lathe/core/base/error.h"
@@ -23,7 +24,8 @@ FileDescriptor TaggedOutput::Add(int rank, int stream) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     throw Error(absl::ErrnoToStatusCode(errno),
-                "[launch] no pipe for the output of rank " + std::to_string(rank));
+                "[launch] no pipe can be made for the output of rank " + std::to_string(rank) +
+                    ": " + std::strerror(errno));
   }
   FileDescriptor in(ends[0]), out(ends[1]);
   fcntl(in.fd(), F_SETFL, O_NONBLOCK);

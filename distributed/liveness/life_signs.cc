@@ -119,7 +119,7 @@ LifeSigns::~LifeSigns() {
   state_->changed.notify_all();
 }
 
-GroupProblem LifeSigns::LostRank() const {
+GroupProblem LifeSigns::FindLostRank() const {
   const std::lock_guard lock(state_->mutex);
   return state_->lost;
 }

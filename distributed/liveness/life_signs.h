@@ -32,9 +32,9 @@ class LifeSigns {
   LifeSigns& operator=(const LifeSigns&) = delete;
 
   // Returns what is known of a lost rank; an empty problem if none is known to be lost.
-  GroupProblem LostRank() const;
-  // From now on the thread calls `alarm(LostRank())` a second after it has found a lost rank. The
-  // delay leaves time for calls that notice the lost rank by themselves. With an empty function
+  GroupProblem FindLostRank() const;
+  // From now on the thread calls `alarm(FindLostRank())` a second after it has found a lost rank.
+  // The delay leaves time for calls that notice the lost rank by themselves. With an empty function
   // nothing is called any more. Returns when no alarm is being called.
   void SetAlarm(std::function<void(const GroupProblem&)> alarm);
 

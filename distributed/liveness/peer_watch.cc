@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lathe/distributed/rendezvous/rank_names.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -14,16 +15,16 @@ using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr Milliseconds kMoment{500};
-// A rank sets kTrouble before it looks for the culprit, and kWaits to the call in which it waits.
-constexpr char kTrouble[] = "trouble", kWaits[] = "waits";
+// A rank sets kTrouble before it looks for the culprit, and kWaitsIn to the call in which it waits.
+constexpr char kTrouble[] = "trouble", kWaitsIn[] = "waits";
 
 // Keys that a rank sets when its work is done, and when it gives up together with others.
-constexpr char kBye[] = "bye", kKnows[] = "knows";
+constexpr char kBye[] = "bye", kGivesUp[] = "knows";
 
 // The error to throw inside of Run for this problem.
 Error AsError(const GroupProblem& problem) {
   const Error error(absl::StatusCode::kUnavailable, problem.text);
-  return problem.loss ? error.WithDetail(*problem.loss) : error;
+  return problem.lost ? error.WithDetail(*problem.lost) : error;
 }
 
 // Returns what an exception inside of Run means, if it turns out that no other rank is to blame.
@@ -31,9 +32,9 @@ GroupProblem ConnectionFailed(const std::exception& e) {
   GroupProblem problem = {.text =
                               std::string("the connection to another rank failed: ") + e.what()};
   if (const auto* error = dynamic_cast<const Error*>(&e)) {
-    if (const RankLoss* lost = FindRankLoss(*error)) problem.loss = *lost;
+    if (const RankLoss* lost = FindRankLoss(*error)) problem.lost = *lost;
     // Rank 0 serves the store.
-    if (error->code() == absl::StatusCode::kDeadlineExceeded) problem.loss = RankHangs(0, "").loss;
+    if (error->code() == absl::StatusCode::kDeadlineExceeded) problem.lost = RankHangs(0, "").lost;
   }
   return problem;
 }
@@ -77,15 +78,15 @@ void PeerWatch::SayGoodbye() {
     }
   }
   if (left.empty()) return;
-  std::cerr << "note: rank 0 has waited " << std::chrono::duration<double>(patience_).count()
-            << " s for the end of " << left << ", and ends" << std::endl;
+  std::cerr << "note: rank 0 has waited " << SecondsText(patience_) << " for " << left
+            << " to end, and ends without it" << std::endl;
 }
 
 bool PeerWatch::HasGone(Store& store, int rank) {
   const auto is_set = [&](const std::string& key) {
     return store.Get(key, Milliseconds(0)).has_value();
   };
-  return is_set(RankKey(kBye, rank)) || is_set(RankKey(kKnows, rank)) ||
+  return is_set(RankKey(kBye, rank)) || is_set(RankKey(kGivesUp, rank)) ||
          is_set(std::string(Store::kGone) + "/" + RankName(rank));
 }
 
@@ -123,7 +124,7 @@ GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& not
   auto agreed = store_->Get(kProblem, Milliseconds(0));
   if (!agreed && !own_fault && store_->Get(kTrouble, Milliseconds(0))) {
     // Another rank looks for the culprit already.
-    store_->Set(RankKey(kWaits, rank_), what);
+    store_->Set(RankKey(kWaitsIn, rank_), what);
     agreed = store_->Get(kProblem, 3 * kMoment);
   }
   if (!agreed) {
@@ -134,17 +135,17 @@ GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& not
     if (!agreed) agreed = found;
   }
   GroupProblem problem = ParseGroupProblem(*agreed);
-  Part(problem);
+  LeaveTogether(problem);
   return problem;
 }
 
-void PeerWatch::Part(const GroupProblem& problem) try {
-  store_->Leave({{RankKey(kKnows, rank_), ""}});
+void PeerWatch::LeaveTogether(const GroupProblem& problem) try {
+  store_->Leave({{RankKey(kGivesUp, rank_), ""}});
   // Rank 0 takes the store with it, so it goes last of the ranks that still answer.
   const auto deadline = Clock::now() + 2 * kMoment;
   for (int other = 1; rank_ == 0 && other < size_; ++other) {
-    if (problem.loss && problem.loss->Includes(other)) continue;
-    store_->Get(RankKey(kKnows, other), TimeLeft(deadline));
+    if (problem.lost && problem.lost->Includes(other)) continue;
+    store_->Get(RankKey(kGivesUp, other), TimeLeft(deadline));
   }
 } catch (const Error&) {
   // Rank 0 has received the goodbye and gone before it answered.
@@ -153,16 +154,16 @@ void PeerWatch::Part(const GroupProblem& problem) try {
 // Finds the rank that is to blame. The store knows ranks that died. A rank hangs if it doesn't say
 // that it waits, too. Returns `noticed` if no rank is to blame.
 GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& noticed) {
-  if (const auto ended = EndedRank(kMoment)) return RankEnded(*ended, PhaseOf(*ended));
+  if (const auto ended = FindEndedPeer(kMoment)) return RankEnded(*ended, PhaseOf(*ended));
   if (const auto silent = store_->Get(LifeSigns::kSilent, Milliseconds(0)))
     return ParseGroupProblem(*silent);
-  store_->Set(RankKey(kWaits, rank_), what);
+  store_->Set(RankKey(kWaitsIn, rank_), what);
   store_->Set(kTrouble, "");
   GroupProblem silent;
   std::string busy;
   bool same = true;
   for (int other = 0; other < size_; ++other) {
-    if (const auto call = store_->Get(RankKey(kWaits, other), kMoment)) {
+    if (const auto call = store_->Get(RankKey(kWaitsIn, other), kMoment)) {
       busy += (busy.empty() ? "" : ", ") + RankName(other) + " is in " + *call;
       same = same && *call == what;
       continue;
@@ -172,10 +173,10 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
       silent = hangs;
     } else {
       silent.text += ", " + hangs.text;
-      silent.loss->ranks.push_back(other);
+      silent.lost->ranks.push_back(other);
     }
   }
-  if (const auto ended = EndedRank()) return RankEnded(*ended, PhaseOf(*ended));
+  if (const auto ended = FindEndedPeer()) return RankEnded(*ended, PhaseOf(*ended));
   if (!silent.empty()) return silent;
   if (!same) return {.text = "the ranks' calls don't match: " + busy};
   return noticed;
@@ -185,9 +186,9 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
 // the message names this rank's phase.
 GroupProblem PeerWatch::ProblemOfStore(const Error& e) const {
   const std::lock_guard lock(phase_mutex_);
-  const GroupProblem lost = LostRank();
+  const GroupProblem lost = FindLostRank();
   const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded ||
-                     (lost.loss && lost.loss->hangs() && lost.loss->ranks.front() == 0);
+                     (lost.lost && lost.lost->hangs() && lost.lost->ranks.front() == 0);
   GroupProblem problem = hangs ? RankHangs(0, "") : RankEnded(0, "");
   if (!phase_.empty()) problem.text += "; this rank was " + phase_;
   return problem;
@@ -200,27 +201,27 @@ std::string PeerWatch::PhaseOf(int rank) {
 
 void PeerWatch::CheckAllLive() {
   // A rank that hangs is missed from its last sign of life on, not from when this rank needs it.
-  if (const GroupProblem lost = LostRank(); !lost.empty()) throw AsError(lost);
-  if (EndedRank()) throw std::runtime_error("a process has ended");
+  if (const GroupProblem lost = FindLostRank(); !lost.empty()) throw AsError(lost);
+  if (FindEndedPeer()) throw std::runtime_error("a process has ended");
 }
 
-GroupProblem PeerWatch::LostRank() const {
-  return life_ == nullptr ? GroupProblem{} : life_->LostRank();
+GroupProblem PeerWatch::FindLostRank() const {
+  return life_ == nullptr ? GroupProblem{} : life_->FindLostRank();
 }
 
 // Returns the first rank that has ended, or one that is about to; nullopt if all live.
-std::optional<int> PeerWatch::EndedRank(Milliseconds wait) {
+std::optional<int> PeerWatch::FindEndedPeer(Milliseconds wait) {
   auto name = store_->Get(Store::kGone, wait);
   if (!name) name = store_->Get(kFinishedRank, Milliseconds(0));
   if (!name) return std::nullopt;
   return RankOfName(*name);
 }
 
-void PeerWatch::LookAround() {
+void PeerWatch::CheckForProblems() {
   CheckAllLive();
-  if (elsewhere_) elsewhere_();
+  if (extra_check_) extra_check_();
   if (!store_->Get(kTrouble, Milliseconds(0))) return;
-  store_->Set(RankKey(kWaits, rank_),
+  store_->Set(RankKey(kWaitsIn, rank_),
               "");  // so that the rank that looks for the culprit passes this one by
   throw std::runtime_error("another rank can't go on");
 }
@@ -236,7 +237,7 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
         all.push_back(*std::move(value));
         break;
       }
-      LookAround();
+      CheckForProblems();
       if (Clock::now() >= deadline) throw std::runtime_error("no answer");
     }
   }
@@ -257,7 +258,7 @@ void PeerWatch::StartLifeSigns(std::shared_ptr<Store> store, Milliseconds timeou
 }
 
 void PeerWatch::CheckPeers() {
-  const GroupProblem lost = LostRank();
+  const GroupProblem lost = FindLostRank();
   if (!lost.empty()) Run("check_peers", [&] { throw AsError(lost); });
 }
 
@@ -288,13 +289,13 @@ void PeerWatch::Abandon() {
   store_->SetPatience(kMoment);
 }
 
-void PeerWatch::Post(const std::string& key, const std::string& value) try {
+void PeerWatch::PostMessage(const std::string& key, const std::string& value) try {
   store_->Set("word/" + key, value);
 } catch (const Error& e) {
   throw Failure("post", ProblemOfStore(e));
 }
 
-std::string PeerWatch::Await(const std::string& key, int from) {
+std::string PeerWatch::AwaitMessage(const std::string& key, int from) {
   GroupProblem problem;
   try {
     while (problem.empty()) {
@@ -309,7 +310,7 @@ std::string PeerWatch::Await(const std::string& key, int from) {
       } else if (const auto agreed = store_->Get(kProblem, Milliseconds(0))) {
         problem = ParseGroupProblem(*agreed);
       } else {
-        problem = LostRank();
+        problem = FindLostRank();
       }
     }
   } catch (const Error& e) {
@@ -318,7 +319,7 @@ std::string PeerWatch::Await(const std::string& key, int from) {
   throw Failure("await", problem);
 }
 
-std::optional<std::string> PeerWatch::Find(const std::string& key, Milliseconds time) try {
+std::optional<std::string> PeerWatch::FindMessage(const std::string& key, Milliseconds time) try {
   return store_->Get("word/" + key, time);
 } catch (const Error& e) {
   throw Failure("find", ProblemOfStore(e));
@@ -340,7 +341,7 @@ void PeerPatience::Pause() {
   }
   if (!trouble_ && now >= next_look_) {
     try {
-      watch_.LookAround();
+      watch_.CheckForProblems();
       next_look_ = Clock::now() + look_interval_;
     } catch (const std::exception&) {
       // A rank that has finished the last call may end while this one is still in it.

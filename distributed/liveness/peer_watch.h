@@ -3,7 +3,7 @@
 //
 //   watch.Run("all_reduce", [&] { ... });  // turns exceptions into Unavailable, naming the culprit
 //
-// A wait for other ranks inside of Run that no other event ends calls `watch.LookAround()`.
+// A wait for other ranks inside of Run that no other event ends calls `watch.CheckForProblems()`.
 #pragma once
 
 #include <atomic>
@@ -56,17 +56,18 @@ class PeerWatch {
   // For waits inside of Run. Throws if a rank has gone, or has been silent for too long.
   void CheckAllLive();
   // Does the same. It also throws if another rank has found that something is wrong, or if the
-  // check of SetElsewhere throws.
-  void LookAround();
-  // Sets a check for LookAround, such as that of another watch over the same ranks that knows more.
-  void SetElsewhere(std::function<void()> elsewhere) { elsewhere_ = std::move(elsewhere); }
+  // check of SetExtraCheck throws.
+  void CheckForProblems();
+  // Sets a check for CheckForProblems, such as that of another watch over the same ranks that knows
+  // more.
+  void SetExtraCheck(std::function<void()> check) { extra_check_ = std::move(check); }
 
   // Returns every rank's `mine`, in the order of ranks. For use inside of Run.
   std::vector<std::string> Exchange(const std::string& key, const std::string& mine,
                                     std::chrono::milliseconds timeout);
 
   // Says goodbye for a rank that gives up together with all others, so that none is missed.
-  void Part() { Part(GroupProblem{}); }
+  void LeaveTogether() { LeaveTogether(GroupProblem{}); }
 
   // From now on ranks that end or hang are found outside of Run, too. `store` is a connection for
   // this purpose alone. on_lost_rank: as LifeSigns's, without its argument.
@@ -84,9 +85,9 @@ class PeerWatch {
   void SetAlarm(const std::function<void(const Error&)>& alarm);
   void Abandon();
   void SetPhase(const std::string& phase);
-  void Post(const std::string& key, const std::string& value);
-  std::string Await(const std::string& key, int from);
-  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time);
+  void PostMessage(const std::string& key, const std::string& value);
+  std::string AwaitMessage(const std::string& key, int from);
+  std::optional<std::string> FindMessage(const std::string& key, std::chrono::milliseconds time);
 
   // Keys of the store. kProblem: what is wrong, as the rank says that found out first (a
   // GroupProblem). kFinishedRank: the name of a rank whose work is done. kPhase: with a rank's
@@ -105,9 +106,9 @@ class PeerWatch {
   GroupProblem FindCulprit(const char* what, const GroupProblem& noticed);
   std::string PhaseOf(int rank);
   GroupProblem ProblemOfStore(const Error& e) const;
-  std::optional<int> EndedRank(std::chrono::milliseconds wait = {});
-  GroupProblem LostRank() const;
-  void Part(const GroupProblem& problem);
+  std::optional<int> FindEndedPeer(std::chrono::milliseconds wait = {});
+  GroupProblem FindLostRank() const;
+  void LeaveTogether(const GroupProblem& problem);
 
   const int rank_, size_;
   std::mutex mutex_;
@@ -115,7 +116,7 @@ class PeerWatch {
   std::atomic<bool> abandoned_ = false;
   mutable std::mutex phase_mutex_;
   std::string phase_;  // this rank's
-  std::function<void()> elsewhere_;
+  std::function<void()> extra_check_;
   // In this order, so that this rank's connection closes before the server ends.
   std::shared_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;

@@ -23,17 +23,11 @@ std::vector<RankResult> WithWatches(int n,
                                     const std::function<std::string(int rank, PeerWatch&)>& body,
                                     bool gives_life_signs = false) {
   return RunRanks(n, [&](const ProcessEnvironment& env) {
-    std::shared_ptr<StoreServer> server;
-    if (env.rank == 0) {
-      server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
-    }
-    auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(10),
-                                         "rank " + std::to_string(env.rank));
+    auto [server, store] = OpenStore(env);
     PeerWatch watch(env.rank, n, std::move(server), std::move(store));
     watch.Run("meeting", [&] { watch.Exchange("here", "", seconds(10)); });
     if (gives_life_signs) {
-      watch.StartLifeSigns(
-          std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(10)), kSilence);
+      watch.StartLifeSigns(ConnectToStore(env), kSilence);
     }
     return body(env.rank, watch);
   });
@@ -54,7 +48,7 @@ TEST(PeerWatch, ExchangesWordsOfAllRanks) {
                 watch.Exchange("word", std::string(1, static_cast<char>('a' + rank)), seconds(10)))
              said += word;
          });
-         watch.Part();
+         watch.LeaveTogether();
          return said;
        })) {
     EXPECT_EQ(result.exit_code, 0);
@@ -136,7 +130,7 @@ TEST(PeerWatch, ADeadRankIsNamedInAnExchange) {
 
 TEST(PeerWatch, WhoAwaitsAWordHearsOfTheProblem) {
   const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
-    if (rank == 1) return watch.Await("never", 0);
+    if (rank == 1) return watch.AwaitMessage("never", 0);
     watch.Run("computing", [] { throw OwnFault("broken"); });
     return std::string();
   });
@@ -173,7 +167,7 @@ TEST(PeerWatch, RankZeroThatIsStoppedInItsGoodbyeKeepsTheStore) {
     });
     if (rank == 1) {
       std::this_thread::sleep_for(milliseconds(300));
-      watch.Post("late", "word");
+      watch.PostMessage("late", "word");
     }
     return std::string();
   });

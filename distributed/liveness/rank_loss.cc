@@ -9,10 +9,10 @@
 namespace lathe {
 namespace {
 
-GroupProblem LostRank(int rank, RankLoss::Kind kind, const std::string& what,
-                      const std::string& phase) {
+GroupProblem ProblemOfRank(int rank, RankLoss::Kind kind, const std::string& what,
+                           const std::string& phase) {
   return {.text = RankName(rank) + what + (phase.empty() ? "" : " while " + phase),
-          .loss = RankLoss{.ranks = {rank}, .kind = kind, .phase = phase}};
+          .lost = RankLoss{.ranks = {rank}, .kind = kind, .phase = phase}};
 }
 
 }  // namespace
@@ -22,19 +22,19 @@ bool RankLoss::Includes(int rank) const { return std::ranges::count(ranks, rank)
 const RankLoss* FindRankLoss(const Error& error) { return error.detail<RankLoss>(); }
 
 bool GroupProblem::IsFaultOf(int rank) const {
-  return loss && loss->kind == RankLoss::Kind::kFailed && loss->Includes(rank);
+  return lost && lost->kind == RankLoss::Kind::kFailed && lost->Includes(rank);
 }
 
 GroupProblem RankEnded(int rank, const std::string& phase) {
-  return LostRank(rank, RankLoss::Kind::kEnded, " has ended", phase);
+  return ProblemOfRank(rank, RankLoss::Kind::kEnded, " has ended", phase);
 }
 
 GroupProblem RankHangs(int rank, const std::string& phase) {
-  return LostRank(rank, RankLoss::Kind::kHangs, " does not answer", phase);
+  return ProblemOfRank(rank, RankLoss::Kind::kHangs, " does not answer", phase);
 }
 
 GroupProblem RankFailed(int rank, const std::string& reason) {
-  return LostRank(rank, RankLoss::Kind::kFailed, ": " + reason, "");
+  return ProblemOfRank(rank, RankLoss::Kind::kFailed, ": " + reason, "");
 }
 
 // Three parts: a line "kind rank rank ..." (empty if no rank is lost), a line with the phase, and
@@ -42,10 +42,10 @@ GroupProblem RankFailed(int rank, const std::string& reason) {
 std::string Serialize(const GroupProblem& problem) {
   std::ostringstream value;
   std::string phase;
-  if (problem.loss) {
-    value << static_cast<int>(problem.loss->kind);
-    for (const int rank : problem.loss->ranks) value << ' ' << rank;
-    phase = problem.loss->phase;
+  if (problem.lost) {
+    value << static_cast<int>(problem.lost->kind);
+    for (const int rank : problem.lost->ranks) value << ' ' << rank;
+    phase = problem.lost->phase;
     std::ranges::replace(phase, '\n', ' ');
   }
   value << '\n' << phase << '\n' << problem.text;
@@ -63,7 +63,7 @@ GroupProblem ParseGroupProblem(const std::string& value) {
   if (int kind = 0; numbers >> kind) {
     RankLoss loss = {.kind = static_cast<RankLoss::Kind>(kind), .phase = phase};
     for (int rank = 0; numbers >> rank;) loss.ranks.push_back(rank);
-    problem.loss = std::move(loss);
+    problem.lost = std::move(loss);
   }
   return problem;
 }
@@ -72,8 +72,8 @@ Error CannotGoOn(const char* what, int self, const GroupProblem& problem, const 
   Error error(absl::StatusCode::kUnavailable,
               std::string("[") + what + "] " + RankName(self) + " can't go on: " + problem.text,
               hint);
-  if (!problem.loss || problem.loss->Includes(self)) return error;
-  return error.WithDetail(*problem.loss);
+  if (!problem.lost || problem.lost->Includes(self)) return error;
+  return error.WithDetail(*problem.lost);
 }
 
 Error AddToHint(const Error& error, const std::string& more) {

@@ -36,7 +36,7 @@ const RankLoss* FindRankLoss(const Error& error);
 // What keeps the ranks of a group from going on.
 struct GroupProblem {
   std::string text;                   // for people; "" if all is well
-  std::optional<RankLoss> loss = {};  // nullopt if no rank is known to be lost
+  std::optional<RankLoss> lost = {};  // nullopt if no rank is known to be lost
 
   bool empty() const { return text.empty(); }
   // Returns true if it is that this rank failed for a reason of its own.

@@ -47,18 +47,18 @@ TEST(RankLoss, NoRankIsToldThatItIsLostItself) {
 
 TEST(RankLoss, PassesThroughTheStore) {
   GroupProblem two = RankHangs(1, "training");
-  two.loss->ranks.push_back(30);
+  two.lost->ranks.push_back(30);
   two.text += ", rank 30 does not answer\nhint: none";
   for (const GroupProblem& problem :
        {two, RankEnded(0, ""), RankFailed(3, "out of memory"),
         GroupProblem{.text = "the ranks' calls don't match"}, GroupProblem{}}) {
     const GroupProblem read = ParseGroupProblem(Serialize(problem));
     EXPECT_EQ(read.text, problem.text);
-    ASSERT_EQ(read.loss.has_value(), problem.loss.has_value()) << problem.text;
-    if (!read.loss) continue;
-    EXPECT_EQ(read.loss->ranks, problem.loss->ranks);
-    EXPECT_EQ(read.loss->kind, problem.loss->kind);
-    EXPECT_EQ(read.loss->phase, problem.loss->phase);
+    ASSERT_EQ(read.lost.has_value(), problem.lost.has_value()) << problem.text;
+    if (!read.lost) continue;
+    EXPECT_EQ(read.lost->ranks, problem.lost->ranks);
+    EXPECT_EQ(read.lost->kind, problem.lost->kind);
+    EXPECT_EQ(read.lost->phase, problem.lost->phase);
   }
 }
 

@@ -62,16 +62,22 @@ NotedRanks& Noted() {
   return noted;
 }
 
+// Returns the ranks of this process's machine before the ranks have told each other where they run.
+// It assumes that the launcher numbers the ranks of a machine consecutively. `lathe launch` does,
+// and so do all others unless they are asked for another order.
+std::vector<int> ConsecutiveRanks(const ProcessEnvironment& environment) {
+  std::vector<int> ranks(static_cast<size_t>(environment.local_world_size));
+  std::iota(ranks.begin(), ranks.end(), environment.rank - environment.local_rank);
+  return ranks;
+}
+
 }  // namespace
 
 void NoteLocalRanks(std::vector<int> ranks) { Noted() = {std::move(ranks), getpid()}; }
 
 std::vector<int> LocalRanks() {
   if (Noted().process == getpid()) return Noted().ranks;
-  const ProcessEnvironment environment = ReadProcessEnvironment();
-  std::vector<int> ranks(static_cast<size_t>(environment.local_world_size));
-  std::iota(ranks.begin(), ranks.end(), environment.rank - environment.local_rank);
-  return ranks;
+  return ConsecutiveRanks(ReadProcessEnvironment());
 }
 
 bool ShouldReportLostRanks(const RankLoss& lost, const ProcessEnvironment& environment) {
@@ -111,8 +117,9 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
 }
 
 bool LocalMainReports(const ProcessEnvironment& environment) {
-  return environment.local_rank > 0 &&
-         HasReported(environment, environment.rank - environment.local_rank, 3 * kMoment);
+  if (environment.local_rank == 0) return false;
+  // Only `lathe launch` keeps a record, so the assumption holds wherever the answer matters.
+  return HasReported(environment, ConsecutiveRanks(environment).front(), 3 * kMoment);
 }
 
 }  // namespace lathe

@@ -65,7 +65,7 @@ TEST(WhoReports, TheFirstRankLeftSavesForTheMainProcess) {
     EndedRanks ended;
     for (const EndedRank& one : record) ended.Add(one.rank, one.exit_code);
     setenv(kEndedRanks, ended.Variable(1234).c_str(), 1);
-    const Error error = CannotGoOn("all_reduce", 2, {.text = "", .loss = lost});
+    const Error error = CannotGoOn("all_reduce", 2, {.text = "", .lost = lost});
     return ShouldSaveForMain(error, environment);
   };
   EXPECT_FALSE(saves(Ended({0}), {{0, 9}}));  // rank 1 saves
@@ -75,7 +75,7 @@ TEST(WhoReports, TheFirstRankLeftSavesForTheMainProcess) {
   EXPECT_TRUE(saves(Hang({0}), {}));                                  // rank 1 hangs, too
   unsetenv(kEndedRanks);
   EXPECT_FALSE(
-      ShouldSaveForMain(CannotGoOn("all_reduce", 2, {.text = "", .loss = Hang({0})}), environment));
+      ShouldSaveForMain(CannotGoOn("all_reduce", 2, {.text = "", .lost = Hang({0})}), environment));
 }
 
 }  // namespace

@@ -18,22 +18,22 @@ class DeviceTransport : public GradientTransport {
                   GradientBuckets& buckets, const ReducerOptions& options)
       : group_(std::move(group)),
         device_group_(std::move(device_group)),
-        table_(buckets),
+        layout_(buckets),
         compute_(BackendOf(buckets.device).WorkQueue()) {
     Check(device_group_ != nullptr, "reducer", "gradients on ", ToString(buckets.device),
-          " need a group of NCCL's");
+          " need an NCCL group");
     Check(device_group_->device() == buckets.device.index, "reducer", "parameters lie on ",
           ToString(buckets.device), " but this process's GPU is cuda:", device_group_->device());
     if (options.compression == "no") return;
     const AskedBy asked_by = AskedBy::State("gradients in bfloat16 for other processes");
     // Each bucket has a bfloat16 buffer of its own, since NCCL reads one while the next is filled.
-    for (const GradientBucket& bucket : table_.buckets) {
+    for (const GradientBucket& bucket : layout_.buckets) {
       narrow_.push_back(Tensor::Empty({std::ssize(bucket.grads)}, DType::kBF16, buckets.device));
     }
   }
 
   void Send() override {
-    const std::span<float> grads = table_.buckets[sent_].grads;
+    const std::span<float> grads = layout_.buckets[sent_].grads;
     const bool narrow = !narrow_.empty();
     if (narrow) Convert(narrow_[sent_].raw_data(), DType::kBF16, grads.data(), DType::kF32, grads);
     device_group_->Order(compute_, device_group_->stream());
@@ -55,10 +55,10 @@ class DeviceTransport : public GradientTransport {
     std::vector<StepRecord> records = GatherRecords(mine);  // while the device works
     device_group_->WaitFor(device_group_->stream());
     for (size_t i = 0; i < narrow_.size(); ++i) {
-      const std::span<float> grads = table_.buckets[i].grads;
+      const std::span<float> grads = layout_.buckets[i].grads;
       Convert(grads.data(), DType::kF32, narrow_[i].raw_data(), DType::kBF16, grads);
     }
-    table_.last_tensor().mutable_gradient().rows.reset();
+    layout_.last_tensor().mutable_gradient().rows.reset();
     sent_ = 0;
     return records;
   }
@@ -82,7 +82,7 @@ class DeviceTransport : public GradientTransport {
 
   const std::shared_ptr<ProcessGroup> group_;
   const std::shared_ptr<NcclGroup> device_group_;
-  GradientBuckets& table_;
+  GradientBuckets& layout_;
   void* const compute_;         // the stream of all other work
   std::vector<Tensor> narrow_;  // bf16, one for each bucket; empty: gradients travel in float32
   size_t sent_ = 0;

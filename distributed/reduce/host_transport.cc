@@ -19,7 +19,7 @@ class HostTransport : public GradientTransport {
   HostTransport(std::shared_ptr<ProcessGroup> group, GradientBuckets& buckets,
                 const ReducerOptions& options)
       : group_(std::move(group)),
-        table_(buckets),
+        layout_(buckets),
         buckets_(buckets.buckets),
         compresses_(options.compression != "no"),
         overlap_(options.overlap) {
@@ -73,7 +73,7 @@ class HostTransport : public GradientTransport {
       }
       if (elements == 0) continue;
       const TensorImpl& first =
-          *table_.slots[buckets_[begin].slots.front()].tensor.impl()->gradient().buffer;
+          *layout_.slots[buckets_[begin].slots.front()].tensor.impl()->gradient().buffer;
       exposed_.push_back(
           group_->ExposeMemory(first.storage, elements * static_cast<int64_t>(sizeof(float))));
     }
@@ -110,7 +110,7 @@ class HostTransport : public GradientTransport {
 
   // Reduces the whole bucket; the last bucket without its end.
   void Reduce(const GradientBucket& bucket) {
-    const size_t size = bucket.grads.size() - (table_.IsLast(bucket) ? table_.TailOf(bucket) : 0);
+    const size_t size = bucket.grads.size() - (layout_.IsLast(bucket) ? layout_.TailOf(bucket) : 0);
     if (bucket.num_sharded_elements == 0) return AllReduce(bucket.grads.first(size));
     const ElementRange all = {0, static_cast<int64_t>(size)};
     Exchange(bucket.grads.first(size), Stripe(all, group_->rank(), group_->size()),
@@ -138,21 +138,21 @@ class HostTransport : public GradientTransport {
   // --- the last bucket, with the records ---
 
   std::vector<StepRecord> ReduceLast(const StepRecord& mine) {
-    GradientBucket& bucket = table_.last();
+    GradientBucket& bucket = layout_.last();
     const size_t size = static_cast<size_t>(group_->size());
     std::vector<float> records(kStepRecordFloats * size);
     const auto packed = Pack(mine);
     std::copy(packed.begin(), packed.end(),
               records.begin() + static_cast<std::ptrdiff_t>(kStepRecordFloats) * group_->rank());
-    if (!table_.table_is_last || !ReduceRows(records)) {
-      const size_t tail = table_.TailOf(bucket);
+    if (!layout_.table_is_last || !ReduceRows(records)) {
+      const size_t tail = layout_.TailOf(bucket);
       const std::span<float> end = bucket.grads.last(tail);
       Reduce(bucket);
       staging_.assign(end.begin(), end.end());
       staging_.insert(staging_.end(), records.begin(), records.end());
       ReduceStaging(records.size());
       std::copy_n(staging_.begin(), tail, end.begin());
-      table_.last_tensor().mutable_gradient().rows.reset();
+      layout_.last_tensor().mutable_gradient().rows.reset();
       std::copy(staging_.end() - std::ssize(records), staging_.end(), records.begin());
     }
     std::vector<StepRecord> all;
@@ -171,12 +171,12 @@ class HostTransport : public GradientTransport {
 
   // Sums only the rows that some rank has written. Returns false if the whole table must travel.
   bool ReduceRows(std::vector<float>& records) {
-    TensorImpl& table = table_.last_tensor();
+    TensorImpl& table = layout_.last_tensor();
     const size_t width = static_cast<size_t>(table.shape[1]), row_bytes = width * sizeof(float);
     std::optional<std::vector<int32_t>> used = UsedRows(*group_, table);
     if (!used) return false;
     const std::vector<int32_t>& rows = *used;
-    float* grad = table_.last().grads.data();
+    float* grad = layout_.last().grads.data();
     staging_.resize(rows.size() * width + records.size());
     for (size_t i = 0; i < rows.size(); ++i) {
       std::memcpy(staging_.data() + i * width, grad + static_cast<size_t>(rows[i]) * width,
@@ -194,7 +194,7 @@ class HostTransport : public GradientTransport {
   }
 
   const std::shared_ptr<ProcessGroup> group_;
-  GradientBuckets& table_;
+  GradientBuckets& layout_;
   std::vector<GradientBucket>& buckets_;
   const bool compresses_, overlap_;
   std::vector<std::shared_ptr<const void>> exposed_;

@@ -13,7 +13,7 @@ namespace lathe {
 namespace {
 
 constexpr char kPartialGradHint[] =
-    "processes share out the optimizer's work; to read gradients after Backward, set "
+    "each process has only its part of the gradients; to read them after Backward, set "
     "AcceleratorOptions::shard_optimizer to false";
 
 // Describes the layout of the parameters and the options, for ranks to compare.
@@ -49,10 +49,10 @@ struct Reducer::Impl {
       : group(std::move(g)),
         arenas(std::move(a)),
         options(std::move(o)),
-        table(arenas, options, sharded) {
-    transport = table.device.is_cpu()
-                    ? MakeHostTransport(group, table, options)
-                    : MakeDeviceTransport(group, std::move(devices), table, options);
+        layout(arenas, options, sharded) {
+    transport = layout.device.is_cpu()
+                    ? MakeHostTransport(group, layout, options)
+                    : MakeDeviceTransport(group, std::move(devices), layout, options);
     for (size_t i = 0; i < slots.size(); ++i) {
       slots[i].tensor.impl()->mutable_gradient().on_ready = [this, i] { OnReady(i); };
     }
@@ -62,7 +62,7 @@ struct Reducer::Impl {
     for (GradientSlot& slot : slots) slot.tensor.impl()->mutable_gradient().on_ready = nullptr;
   }
 
-  void Arm(bool reduce) {
+  void BeforeBackward(bool reduce) {
     for (const auto& arena : arenas)
       arena->RawGrads();  // restores gradients that were set by hand to the arena
     CountSumsOnce();
@@ -114,7 +114,7 @@ struct Reducer::Impl {
       throw Error(absl::StatusCode::kFailedPrecondition,
                   "[reducer] the gradient of parameter " + slot.name +
                       " came in more parts than in the step before, after it had been sent",
-                  "where steps differ so, set AcceleratorOptions::reducer.overlap to false");
+                  "set AcceleratorOptions::reducer.overlap to false if steps differ in this way");
     }
     --buckets[slot.bucket].waiting;
     if (!options.overlap) return;
@@ -123,7 +123,7 @@ struct Reducer::Impl {
   }
 
   // Makes the buffer of the next bucket's gradients hold their values.
-  void Settle() {
+  void MaterializeGradients() {
     for (const size_t i : buckets[sent].slots) {
       LeafGradient& gradient = slots[i].tensor.impl()->mutable_gradient();
       ClearStaleGrad(gradient);
@@ -136,7 +136,7 @@ struct Reducer::Impl {
 
   // Sends the next bucket.
   void Send() {
-    Settle();
+    MaterializeGradients();
     ++sent;
     transport->Send();
   }
@@ -144,13 +144,13 @@ struct Reducer::Impl {
   std::vector<StepRecord> Finish(const StepRecord& mine) {
     armed = false;
     while (sent + 1 < buckets.size()) Send();
-    Settle();
+    MaterializeGradients();
     std::vector<StepRecord> records = transport->Finish(mine);
     sent = 0;
     for (GradientSlot& slot : slots) {
       slot.expected = slot.parts;
       LeafGradient& gradient = slot.tensor.impl()->mutable_gradient();
-      const bool is_last_table = table.table_is_last && &slot == &slots.back();
+      const bool is_last_table = layout.table_is_last && &slot == &slots.back();
       if (!is_last_table) gradient.rows.reset();
       if (buckets[slot.bucket].num_sharded_elements > 0) gradient.partial_hint = kPartialGradHint;
     }
@@ -162,9 +162,9 @@ struct Reducer::Impl {
   const std::shared_ptr<ProcessGroup> group;
   const std::vector<std::shared_ptr<ParameterArena>> arenas;
   const ReducerOptions options;
-  GradientBuckets table;
-  std::vector<GradientSlot>& slots = table.slots;
-  std::vector<GradientBucket>& buckets = table.buckets;
+  GradientBuckets layout;
+  std::vector<GradientSlot>& slots = layout.slots;
+  std::vector<GradientBucket>& buckets = layout.buckets;
   std::unique_ptr<GradientTransport> transport;
   size_t sent = 0;  // the number of buckets sent in this pass
   bool armed = false;
@@ -181,7 +181,7 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group,
 }
 Reducer::~Reducer() = default;
 
-void Reducer::BeforeBackward(bool reduce) { impl_->Arm(reduce); }
+void Reducer::BeforeBackward(bool reduce) { impl_->BeforeBackward(reduce); }
 std::vector<StepRecord> Reducer::Finish(const StepRecord& mine) { return impl_->Finish(mine); }
 
 void Reducer::CountSumsOnce() { impl_->CountSumsOnce(); }
@@ -196,13 +196,13 @@ std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
   }
   const GradientBucket& last = impl_->buckets.back();
   if (last.arena != arena || !impl_->group->reads_memory()) return parts;
-  if (!impl_->table.table_is_last) {
+  if (!impl_->layout.table_is_last) {
     const int64_t end = last.offset + std::ssize(last.grads);
-    parts.push_back({end - static_cast<int64_t>(impl_->table.TailOf(last)), end});
+    parts.push_back({end - static_cast<int64_t>(impl_->layout.TailOf(last)), end});
     return parts;
   }
   // The table is divided by lots of rows: tokens that come up often are neighbours.
-  const TensorImpl& table = impl_->table.last_tensor();
+  const TensorImpl& table = impl_->layout.last_tensor();
   const int64_t end = last.offset + NumElements(table.shape);
   const int64_t lot = 256 * impl_->group->size() * table.shape[1];
   for (int64_t at = last.offset; at < end; at += lot)
@@ -212,9 +212,9 @@ std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
 
 bool Reducer::Outdated() const {
   const auto& arenas = impl_->arenas;
-  const auto& was_trained = impl_->table.was_trained;
+  const auto& was_trained = impl_->layout.was_trained;
   return std::any_of(arenas.begin(), arenas.end(),
-                     [&](const auto& a) { return a->values().device() != impl_->table.device; }) ||
+                     [&](const auto& a) { return a->values().device() != impl_->layout.device; }) ||
          std::any_of(was_trained.begin(), was_trained.end(),
                      [](const auto& p) { return p.first->requires_grad != p.second; });
 }

@@ -11,12 +11,12 @@ namespace lathe {
 namespace {
 
 // The names of one launcher's variables; nullptr for a variable that it doesn't have.
-struct Names {
+struct LauncherVariables {
   const char* launcher;
   const char *rank, *world_size, *local_rank, *local_world_size;
 };
 
-constexpr Names kLaunchers[] = {
+constexpr LauncherVariables kLaunchers[] = {
     {"torchrun or lathe launch", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -29,7 +29,7 @@ constexpr Names kLaunchers[] = {
 // Returns true if srun has set MPICH's variables (srun --mpi=pmi2). They then say the same as
 // Slurm's, but not which processes share a machine. Inside an mpirun that srun has started they
 // differ, since its ranks all inherit one SLURM_PROCID.
-bool IsSlurmsOwnPmi(const GetVariable& get, const Names& names) {
+bool IsSlurmsOwnPmi(const GetVariable& get, const LauncherVariables& names) {
   if (std::string_view(names.launcher) != "MPICH" || get(names.local_rank)) return false;
   const auto rank = get("SLURM_PROCID"), size = get("SLURM_STEP_NUM_TASKS");
   return rank && size && rank == get(names.rank) && size == get(names.world_size);
@@ -37,8 +37,8 @@ bool IsSlurmsOwnPmi(const GetVariable& get, const Names& names) {
 
 // Returns the mpirun or srun that has started this process and more than `most` processes in all;
 // null if there is none.
-const Names* FindLargerJob(const GetVariable& get, int most) {
-  for (const Names& outer : kLaunchers) {
+const LauncherVariables* FindLargerJob(const GetVariable& get, int most) {
+  for (const LauncherVariables& outer : kLaunchers) {
     const auto rank = get(outer.rank), size = get(outer.world_size);
     if (&outer == &kLaunchers[0] || !rank || !size || IsSlurmsOwnPmi(get, outer)) continue;
     // A size that is not a number counts as 0: the job doesn't need this launcher's variables.
@@ -54,12 +54,12 @@ const Names* FindLargerJob(const GetVariable& get, int most) {
 // machine may run inside an mpirun or srun, which has then started fewer processes than the job
 // has.
 void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
-  const Names* outer = FindLargerJob(get, world_size);
+  const LauncherVariables* outer = FindLargerJob(get, world_size);
   if (outer == nullptr) return;
   const std::string size = get(outer->world_size).value();
   throw InvalidArgument("WORLD_SIZE is " + std::to_string(world_size) + " but " +
                             outer->world_size + " is " + size + ": " + outer->launcher +
-                            " has started more processes than the job would have",
+                            " has started more processes than the job has",
                         "unset RANK and WORLD_SIZE for one job of " + size +
                             " processes, or unset " + outer->world_size + " for separate jobs");
 }
@@ -108,7 +108,7 @@ void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
 
 // The port where the ranks meet. torchrun itself may listen at MASTER_PORT, with its ranks as
 // clients.
-int BesideTorchrun(const GetVariable& get, int port) {
+int PortBesideTorchrun(const GetVariable& get, int port) {
   constexpr char kRestarts[] = "TORCHELASTIC_RESTART_COUNT";
   if (get("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") return port;
   const int further = 1 + ParseInt(kRestarts, get(kRestarts).value_or("0"), 0, INT32_MAX) % 100;
@@ -126,15 +126,15 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
     throw InvalidArgument(
         "PMI_RANK and PMI_SIZE are set, but neither MPI_LOCALRANKID with MPI_LOCALNRANKS nor "
         "MASTER_ADDR: nothing tells on which machines the job's processes run",
-        "set MASTER_ADDR to the address of rank 0's machine, or to 127.0.0.1 if there is but one");
+        "set MASTER_ADDR to the address of rank 0's machine, or to 127.0.0.1 if there is only one");
   }
   if (port) env.master_port = ParseInt("MASTER_PORT", *port, 1, kLargestPort);
   if (env.launcher == kLaunchers[0].launcher)
-    env.master_port = BesideTorchrun(get, env.master_port);
+    env.master_port = PortBesideTorchrun(get, env.master_port);
   const bool one_machine = env.local_world_size == env.world_size;
   if (!addr && !one_machine && env.launcher != "Slurm") {
     throw InvalidArgument("MASTER_ADDR is not set, and the job's processes run on several machines",
-                          "set it to the address of the machine of rank 0");
+                          "set it to the address of rank 0's machine");
   }
 }
 
@@ -161,7 +161,7 @@ int TasksOnNode(std::string_view list, int node) {
 
 // Sets the local rank and the number of local ranks. If no variable says them, all ranks count as
 // on this machine if rank 0's address is local or not given.
-void ReadLocal(const GetVariable& get, const Names& names, ProcessEnvironment& env) {
+void ReadLocal(const GetVariable& get, const LauncherVariables& names, ProcessEnvironment& env) {
   const auto addr = get("MASTER_ADDR");
   const bool all_here =
       !addr || addr->starts_with("127.") || *addr == "localhost" || *addr == "::1";
@@ -198,7 +198,7 @@ std::optional<std::string> OwnVariable(const char* name) {
 
 ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
   ProcessEnvironment env;
-  for (const Names& names : kLaunchers) {
+  for (const LauncherVariables& names : kLaunchers) {
     const auto rank = get(names.rank), size = get(names.world_size);
     if (!rank && !size) continue;
     if (!size && std::string_view(names.launcher) == "Slurm") continue;  // a batch script
@@ -251,14 +251,14 @@ bool ReadUseCpu(const GetVariable& get) {
 }  // namespace
 
 void CheckOneLauncherEach(const GetVariable& get, int num_machines) {
-  const Names* outer = FindLargerJob(get, num_machines);
+  const LauncherVariables* outer = FindLargerJob(get, num_machines);
   if (outer == nullptr) return;
   const std::string size = get(outer->world_size).value();
   throw InvalidArgument(
-      std::string(outer->launcher) + " has started " + size + " of this launcher (" +
-          outer->world_size + "), each for a whole job on " + std::to_string(num_machines) +
-          (num_machines == 1 ? " machine" : " machines"),
-      "let it start the program itself, or one launcher on each machine, with --num_machines; "
+      std::string(outer->launcher) + " has started " + size + " copies of this launcher (" +
+          outer->world_size + "), and each would start a whole job on " +
+          std::to_string(num_machines) + (num_machines == 1 ? " machine" : " machines"),
+      "let it start the program itself, or start one launcher on each machine with --num_machines; "
       "unset " +
           std::string(outer->world_size) + " for separate jobs");
 }
@@ -285,7 +285,7 @@ std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
   const auto [stop, code] = std::from_chars(set->data(), end, seconds);
   if (code != std::errc{} || stop != end || !(seconds >= 1 && seconds <= 1e6)) {
     throw InvalidArgument(
-        "LATHE_TIMEOUT must be a number from 1 to 1000000 but is \"" + *set + "\"",
+        "LATHE_TIMEOUT must be a number of seconds from 1 to 1000000 but is \"" + *set + "\"",
         "correct the environment variable or unset it");
   }
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));

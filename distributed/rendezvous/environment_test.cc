@@ -49,12 +49,12 @@ TEST(CheckOneLauncherEach, RefusesSeveralOnAMachine) {
   const std::map<std::string, std::string> mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                                                   {"OMPI_COMM_WORLD_SIZE", "2"}};
   EXPECT_EQ(refusal(1, mpi),
-            "Open MPI has started 2 of this launcher (OMPI_COMM_WORLD_SIZE), each for a whole job "
-            "on 1 machine");
+            "Open MPI has started 2 copies of this launcher (OMPI_COMM_WORLD_SIZE), and each would "
+            "start a whole job on 1 machine");
   EXPECT_EQ(refusal(2, mpi), "");
   const std::map<std::string, std::string> slurm = {{"SLURM_PROCID", "0"},
                                                     {"SLURM_STEP_NUM_TASKS", "8"}};
-  EXPECT_TRUE(refusal(2, slurm).starts_with("Slurm has started 8 of this launcher"));
+  EXPECT_TRUE(refusal(2, slurm).starts_with("Slurm has started 8 copies of this launcher"));
   EXPECT_EQ(refusal(8, slurm), "");
   EXPECT_EQ(refusal(1, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}), "");  // a batch script
 }
@@ -106,7 +106,8 @@ TEST(ReadTimeout, IsInSeconds) {
     } catch (const Error& e) {
       EXPECT_EQ(
           e.message(),
-          std::string("LATHE_TIMEOUT must be a number from 1 to 1000000 but is \"") + other + "\"");
+          std::string("LATHE_TIMEOUT must be a number of seconds from 1 to 1000000 but is \"") +
+              other + "\"");
       EXPECT_NE(e.hint(), "");
     }
   }

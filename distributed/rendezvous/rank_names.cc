@@ -1,6 +1,5 @@
 #include "lathe/distributed/rendezvous/rank_names.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "lathe/core/base/error.h"
@@ -32,12 +31,5 @@ int RankOfName(const std::string& name) {
 }
 
 std::string RankKey(const std::string& what, int rank) { return what + "/" + std::to_string(rank); }
-
-std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadline) {
-  using Milliseconds = std::chrono::milliseconds;
-  return std::max(
-      std::chrono::duration_cast<Milliseconds>(deadline - std::chrono::steady_clock::now()),
-      Milliseconds(0));
-}
 
 }  // namespace lathe

@@ -1,7 +1,6 @@
-// The names of ranks, for messages and in the store, and the time that is left for a wait.
+// The names of ranks, for messages and in the store.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -15,8 +14,5 @@ std::string RankNames(const std::vector<int>& ranks);
 int RankOfName(const std::string& name);
 // Returns the key in the store of what belongs to one rank: "joined/2".
 std::string RankKey(const std::string& what, int rank);
-
-// Returns the time until the deadline; 0 if it has passed.
-std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadline);
 
 }  // namespace lathe

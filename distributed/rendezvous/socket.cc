@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -106,7 +107,7 @@ Error ListenError(const std::string& host, int port, int error_number) {
   if (error_number == EADDRINUSE) {
     return Error(absl::StatusCode::kUnavailable,
                  "port " + std::to_string(port) + " is taken by " + OwnerOfPort(port),
-                 "choose another one with MASTER_PORT");
+                 "choose another port with MASTER_PORT");
   }
   if (error_number == EADDRNOTAVAIL) {
     return InvalidArgument(host + " is not an address of this machine, where rank 0 runs",
@@ -257,13 +258,10 @@ Socket Connect(const std::string& host, int port, Deadline deadline,
     }
     constexpr std::chrono::milliseconds kPause(50);
     if (Clock::now() + kPause >= deadline) {
-      std::ostringstream waited;
-      waited.precision(3);
-      waited << std::chrono::duration<double>(Clock::now() - start).count();
       throw Error(absl::StatusCode::kUnavailable,
-                  AddressText(host, port) + ": nobody answered in " + waited.str() +
-                      " s, though rank 0 should: " + problem,
-                  "start rank 0 too, and check MASTER_ADDR and MASTER_PORT");
+                  AddressText(host, port) + ": rank 0 did not answer within " +
+                      SecondsText(Clock::now() - start) + ": " + problem,
+                  "start rank 0, too, and check MASTER_ADDR and MASTER_PORT");
     }
     std::this_thread::sleep_for(kPause);
     if (on_wait) on_wait();

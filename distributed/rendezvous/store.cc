@@ -12,13 +12,13 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/socket.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -58,14 +58,6 @@ void Answer(Client& client, Status status, int64_t number = 0, std::string_view 
       .status = status, .number = number, .value_size = static_cast<uint32_t>(value.size())};
   client.to_send.append(reinterpret_cast<const char*>(&reply), sizeof reply);
   client.to_send.append(value);
-}
-
-// Returns the time, such as "0.612 s".
-std::string SecondsSince(Clock::time_point start) {
-  std::ostringstream text;
-  text.precision(3);
-  text << std::chrono::duration<double>(Clock::now() - start).count() << " s";
-  return text.str();
 }
 
 }  // namespace
@@ -208,10 +200,10 @@ struct Store::Impl {
     if (Clock::now() >= deadline) {
       timed_out = true;
       return Error(absl::StatusCode::kDeadlineExceeded, where + ": rank 0 does not answer",
-                   "look at what rank 0 says; does it hang?");
+                   "look at what rank 0 printed last; it may hang");
     }
     return Error(absl::StatusCode::kUnavailable, where + ": the connection to rank 0 is lost",
-                 "look at what rank 0 says; has it ended?");
+                 "look at what rank 0 printed last; it may have ended");
   }
 
   static std::string Message(Op op, std::string_view key, std::string_view value, int64_t number) {
@@ -271,8 +263,8 @@ struct Store::Impl {
       if (e.code() != absl::StatusCode::kDeadlineExceeded) throw;
     }
     throw Error(absl::StatusCode::kUnavailable,
-                where + " accepts connections but did not answer within " + SecondsSince(start) +
-                    ": rank 0 hangs, or it is another program",
+                where + " accepts connections but did not answer within " +
+                    SecondsText(Clock::now() - start) + ": rank 0 hangs, or it is another program",
                 "look at what rank 0 does, or choose another port with MASTER_PORT");
   }
 
@@ -293,14 +285,15 @@ struct Store::Impl {
       if (on_wait) on_wait();
     }
     throw Error(absl::StatusCode::kUnavailable,
-                where + " accepts connections but closes them without a word, for " +
-                    SecondsSince(start) + " now: rank 0 has ended, or it is another program",
-                "look at what rank 0 says, or choose another port with MASTER_PORT");
+                where + " has accepted connections and closed them without an answer, for " +
+                    SecondsText(Clock::now() - start) +
+                    ": rank 0 has ended, or it is another program",
+                "look at what rank 0 printed last, or choose another port with MASTER_PORT");
   }
 
   Error NotOurs() const {
     return Error(absl::StatusCode::kFailedPrecondition,
-                 where + ": what answers there is no rank 0 of Lathe's",
+                 where + ": what answers there is not rank 0 of a Lathe job",
                  "choose another port with MASTER_PORT");
   }
 

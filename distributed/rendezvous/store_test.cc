@@ -6,25 +6,17 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <ctime>
-#include <fstream>
-#include <functional>
 #include <set>
 #include <thread>
 #include <vector>
 
-#include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/socket.h"
+#include "lathe/distributed/rendezvous/store_testing.h"
 
 namespace lathe {
 namespace {
@@ -32,19 +24,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
-
-constexpr char kHost[] = "127.0.0.1";
-
-std::string MessageOf(const std::function<void()>& body, absl::StatusCode code) {
-  try {
-    body();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), code) << e.message();
-    EXPECT_NE(e.hint(), "") << e.message();
-    return e.message();
-  }
-  return "nothing was thrown";
-}
 
 TEST(Store, ValuesReachEverybody) {
   StoreServer server(kHost, 0, "job");
@@ -92,49 +71,6 @@ TEST(Store, NoTwoCallersGetTheSameCount) {
   for (const auto& mine : counts) all.insert(mine.begin(), mine.end());
   EXPECT_EQ(all.size(), 200u);
   EXPECT_EQ(*all.rbegin(), 200);
-}
-
-TEST(Store, TheServerMayComeLater) {
-  int port;
-  {
-    StoreServer server(kHost, 0, "job");
-    port = server.port();
-  }
-  std::unique_ptr<StoreServer> server;
-  std::thread later([&] {
-    std::this_thread::sleep_for(milliseconds(200));
-    server = std::make_unique<StoreServer>(kHost, port, "job");
-  });
-  Store store(kHost, port, "job", seconds(30));
-  store.Set("k", "v");
-  later.join();
-}
-
-TEST(Store, NobodyThere) {
-  int port;
-  {
-    StoreServer server(kHost, 0, "job");
-    port = server.port();
-  }
-  const auto start = steady_clock::now();
-  const std::string message = MessageOf([&] { Store(kHost, port, "job", milliseconds(300)); },
-                                        absl::StatusCode::kUnavailable);
-  EXPECT_EQ(message.find("127.0.0.1:" + std::to_string(port) + ": nobody answered in 0."), 0u)
-      << message;
-  EXPECT_NE(message.find("Connection refused"), std::string::npos) << message;
-  EXPECT_LT(steady_clock::now() - start, seconds(10));
-  EXPECT_NE(MessageOf([&] { Store("no-such-host.invalid", port, "job", milliseconds(100)); },
-                      absl::StatusCode::kUnavailable)
-                .find("nobody answered"),
-            std::string::npos);
-}
-
-TEST(Store, AnotherJob) {
-  StoreServer server(kHost, 0, "job");
-  EXPECT_EQ(MessageOf([&] { Store(kHost, server.port(), "other", seconds(5)); },
-                      absl::StatusCode::kFailedPrecondition),
-            AddressText(kHost, server.port()) + ": rank 0 of another job listens there");
-  Store(kHost, server.port(), "job", seconds(5)).Set("k", "v");
 }
 
 TEST(Store, PortTakenSaysByWhom) {
@@ -199,104 +135,6 @@ TEST(Store, LoopbackAsSuchCanNotBeReached) {
   }
 }
 
-// Garbage, a client that stops in the middle, and one that asks before it greets are cut off and do
-// no harm.
-TEST(Store, StrangersDoNoHarm) {
-  StoreServer server(kHost, 0, "job");
-  Store store(kHost, server.port(), "job", seconds(5));
-  const Deadline soon = steady_clock::now() + seconds(5);
-  for (const std::string& text : {std::string("GET / HTTP/1.1\r\nHost: example\r\n\r\n"),
-                                  std::string(100000, '\xff'), std::string(24, '\0')}) {
-    const Socket stranger = Connect(kHost, server.port(), soon);
-    SendAll(stranger, text.data(), text.size(), soon);
-    char byte;
-    EXPECT_FALSE(ReceiveAll(stranger, &byte, 1, soon));
-  }
-  const Socket half = Connect(kHost, server.port(), soon);
-  SendAll(half, "1HTL", 4, soon);
-  store.Set("k", "v");
-  EXPECT_EQ(store.Get("k", seconds(5)), "v");
-}
-
-Socket AcceptBefore(const Socket& listener, Deadline deadline) {
-  int fd;
-  while ((fd = accept(listener.fd(), nullptr, nullptr)) < 0 && steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  return Socket(fd);
-}
-
-// A listener that is no store answers with something else, possibly shorter than any reply.
-TEST(Store, WhatAnswersIsNoStore) {
-  const Socket listener = Listen(kHost, 0);
-  const std::vector<std::string> answers = {"HTTP/1.1 400 Bad Request\r\n\r\n", "220 hi\r\n", "no",
-                                            std::string(1000, '\xff')};
-  std::thread other([&] {
-    for (const std::string& text : answers) {
-      const Deadline soon = steady_clock::now() + seconds(10);
-      const Socket client = AcceptBefore(listener, soon);
-      SendAll(client, text.data(), text.size(), soon);
-      if (text.size() < 4) shutdown(client.fd(), SHUT_WR);
-      char byte;
-      while (ReceiveAll(client, &byte, 1, soon)) {  // until it hangs up
-      }
-    }
-  });
-  for (size_t i = 0; i < answers.size(); ++i) {
-    const auto start = steady_clock::now();
-    EXPECT_EQ(
-        MessageOf([&] { Store(kHost, LocalPort(listener), "job", seconds(5)); },
-                  absl::StatusCode::kFailedPrecondition),
-        AddressText(kHost, LocalPort(listener)) + ": what answers there is no rank 0 of Lathe's");
-    EXPECT_LT(steady_clock::now() - start, seconds(3)) << i;
-  }
-  other.join();
-}
-
-// A rank 0 ends before it answers, with and without having read the greeting. Then the next one
-// starts.
-TEST(Store, WhoClosesWithoutAWordIsTriedAgain) {
-  Socket listener = Listen(kHost, 0);
-  const int port = LocalPort(listener);
-  std::unique_ptr<StoreServer> server;
-  std::thread other([&] {
-    const Deadline soon = steady_clock::now() + seconds(10);
-    AcceptBefore(listener, soon);
-    {
-      const Socket client = AcceptBefore(listener, soon);
-      char byte;
-      ReceiveAll(client, &byte, 1, soon);
-    }
-    listener = Socket();
-    server = std::make_unique<StoreServer>(kHost, port, "job");
-  });
-  Store store(kHost, port, "job", seconds(30));
-  other.join();
-  store.Set("k", "v");
-  EXPECT_EQ(store.Get("k", seconds(30)), "v");
-}
-
-TEST(Store, WhoListensClosesWithoutAWord) {
-  const Socket listener = Listen(kHost, 0);
-  std::atomic<bool> over = false;
-  std::thread other([&] {
-    while (!over) AcceptBefore(listener, steady_clock::now() + milliseconds(20));
-  });
-  const auto start = steady_clock::now();
-  const std::string message =
-      MessageOf([&] { Store(kHost, LocalPort(listener), "job", milliseconds(600)); },
-                absl::StatusCode::kUnavailable);
-  over = true;
-  other.join();
-  EXPECT_EQ(message.find(AddressText(kHost, LocalPort(listener)) +
-                         " accepts connections but closes them without a word, for 0."),
-            0u)
-      << message;
-  EXPECT_TRUE(message.ends_with(" s now: rank 0 has ended, or it is another program")) << message;
-  EXPECT_GE(steady_clock::now() - start, milliseconds(500));
-  EXPECT_LT(steady_clock::now() - start, seconds(3));
-}
-
 // A port that is only bound counts as taken, but nobody can connect to it.
 TEST(Store, APortCanBeTriedWithoutListening) {
   const Socket bound = Bind(kHost, 0);
@@ -308,92 +146,6 @@ TEST(Store, APortCanBeTriedWithoutListening) {
   EXPECT_NE(MessageOf([&] { Bind(kHost, LocalPort(listener)); }, absl::StatusCode::kUnavailable)
                 .find(" is taken by process "),
             std::string::npos);
-}
-
-// The system has only one port to choose from: the one to connect to.
-TEST(Store, NobodyIsConnectedToItself) {
-  std::string message;
-  std::string listening;
-  std::thread([&] {  // in a network namespace of its own
-    if (unshare(CLONE_NEWNET) != 0) return;
-    constexpr int kPort = 40000;
-    const Socket any(socket(AF_INET, SOCK_DGRAM, 0));
-    ifreq loopback = {};
-    std::string("lo").copy(loopback.ifr_name, IFNAMSIZ);
-    loopback.ifr_flags = IFF_UP;
-    std::ofstream range("/proc/sys/net/ipv4/ip_local_port_range");
-    range << kPort << " " << kPort << std::endl;
-    if (ioctl(any.fd(), SIOCSIFFLAGS, &loopback) != 0 || !range) return;
-    message = MessageOf([] { Store(kHost, kPort, "job", milliseconds(300)); },
-                        absl::StatusCode::kUnavailable);
-    listening = MessageOf([] { Listen(kHost, kPort); }, absl::StatusCode::kUnavailable);
-  })
-      .join();
-  if (message.empty()) GTEST_SKIP() << "no network can be made here";
-  EXPECT_TRUE(message.ends_with("Connection refused")) << message;
-  EXPECT_EQ(listening, "nothing was thrown");  // nothing of the attempts stays
-}
-
-// A client that the server can't accept must not keep it busy, nor disturb the others.
-TEST(Store, TooManyOpenFiles) {
-  StoreServer server(kHost, 0, "job");
-  Store store(kHost, server.port(), "job", seconds(5));
-  const Socket waiting(socket(AF_INET, SOCK_STREAM, 0));
-  rlimit usual;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
-  const rlimit few = {.rlim_cur = 64, .rlim_max = usual.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  std::vector<Socket> fill;
-  for (int fd; (fd = dup(waiting.fd())) >= 0;) fill.emplace_back(fd);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(server.port()));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(waiting.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  const std::clock_t before = std::clock();  // processor time
-  std::this_thread::sleep_for(milliseconds(500));
-  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 4);
-  store.Set("k", "v");
-  EXPECT_EQ(store.Get("k", seconds(5)), "v");
-  fill.clear();
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
-  char byte = 0;
-  const Deadline soon = steady_clock::now() + seconds(5);
-  const std::string wrong(1000, '\xff');
-  SendAll(waiting, wrong.data(), wrong.size(), soon);
-  EXPECT_FALSE(ReceiveAll(waiting, &byte, 1, soon));  // accepted, and cut off
-  EXPECT_LT(steady_clock::now(), soon);
-}
-
-// The system accepts connections for a process that has been stopped.
-TEST(Store, WhoListensSaysNothing) {
-  const Socket listener = Listen(kHost, 0);
-  const auto start = steady_clock::now();
-  const std::string message =
-      MessageOf([&] { Store(kHost, LocalPort(listener), "job", milliseconds(600)); },
-                absl::StatusCode::kUnavailable);
-  EXPECT_EQ(message.find(AddressText(kHost, LocalPort(listener)) +
-                         " accepts connections but did not answer within 0.6"),
-            0u)
-      << message;
-  EXPECT_TRUE(message.ends_with(" s: rank 0 hangs, or it is another program")) << message;
-  EXPECT_GE(steady_clock::now() - start, milliseconds(600));
-  EXPECT_LT(steady_clock::now() - start, seconds(3));
-}
-
-TEST(Store, ServerGone) {
-  auto server = std::make_unique<StoreServer>(kHost, 0, "job");
-  const int port = server->port();
-  Store store(kHost, port, "job", seconds(5));
-  std::thread later([&] {
-    std::this_thread::sleep_for(milliseconds(100));
-    server.reset();
-  });
-  const auto start = steady_clock::now();
-  EXPECT_EQ(MessageOf([&] { store.Get("never", seconds(60)); }, absl::StatusCode::kUnavailable),
-            AddressText(kHost, port) + ": the connection to rank 0 is lost");
-  EXPECT_LT(steady_clock::now() - start, seconds(20));
-  later.join();
 }
 
 TEST(Store, WhoGoesWithoutAWordIsMissed) {

@@ -12,6 +12,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/rank_end.h"
+#include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/socket.h"
 
 namespace lathe {
@@ -99,6 +100,20 @@ std::vector<RankResult> RunProcesses(
     results[i].exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
   return results;
+}
+
+std::shared_ptr<Store> ConnectToStore(const ProcessEnvironment& env, const std::string& name) {
+  return std::make_shared<Store>(env.master_addr, env.master_port, "job", std::chrono::seconds(10),
+                                 name);
+}
+
+JobStore OpenStore(const ProcessEnvironment& env) {
+  JobStore result;
+  if (env.rank == 0) {
+    result.server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
+  }
+  result.store = ConnectToStore(env, RankName(env.rank));
+  return result;
 }
 
 void ExpectAllWell(const std::vector<RankResult>& results) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lathe/distributed/rendezvous/environment.h"
+#include "lathe/distributed/rendezvous/store.h"
 
 namespace lathe {
 
@@ -30,6 +32,15 @@ std::vector<RankResult> RunProcesses(
 std::vector<RankResult> RunRanks(int n,
                                  const std::function<std::string(const ProcessEnvironment&)>& body);
 std::vector<ProcessEnvironment> Environments(int n, int port);
+
+// The store of a job, as a process group takes it; `server` is rank 0's, and null on other ranks.
+struct JobStore {
+  std::shared_ptr<StoreServer> server;
+  std::shared_ptr<Store> store;
+};
+JobStore OpenStore(const ProcessEnvironment& env);
+// Opens another connection to that store.
+std::shared_ptr<Store> ConnectToStore(const ProcessEnvironment& env, const std::string& name = "");
 
 // Expects that all have ended with exit code 0.
 void ExpectAllWell(const std::vector<RankResult>& results);

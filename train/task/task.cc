@@ -305,9 +305,10 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
       if (accelerator.use_distributed()) {
         task.tokenizer_digests = Digests(*task.tokenizer);
         shared.emplace(task);
-        accelerator.group().Post(word, shared->path());
+        accelerator.group().PostMessage(word, shared->path());
       }
-    } else if (!LoadSharedTask(accelerator.group().Await(word, main), config, options, task)) {
+    } else if (!LoadSharedTask(accelerator.group().AwaitMessage(word, main), config, options,
+                               task)) {
       task = LoadTaskWith(config, options);
       task.tokenizer_digests = Digests(*task.tokenizer);
     }

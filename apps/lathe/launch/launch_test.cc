@@ -117,7 +117,7 @@ TEST_F(LaunchTest, SeveralThatMpirunHasStarted) {
   setenv("OMPI_COMM_WORLD_RANK", "0", 1);
   setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
   ExpectError(Launch({"--num_processes", "2"}, "echo started"),
-              "Open MPI has started 2 of this launcher");
+              "Open MPI has started 2 copies of this launcher");
   EXPECT_EQ(Launch({"--num_processes", "2", "--num_machines", "2", "--main_process_ip", "127.0.0.1",
                     "--main_process_port", std::to_string(TestPort())},
                    "echo started")

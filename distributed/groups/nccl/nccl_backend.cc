@@ -37,7 +37,7 @@ std::shared_ptr<NcclGroup> MakeNcclGroup(int rank, int size, int local_rank,
                                          std::shared_ptr<StoreServer> server,
                                          std::shared_ptr<Store> store,
                                          std::chrono::milliseconds timeout) {
-  Check(local_rank >= 0, "nccl", "local rank ", local_rank);
+  Check(local_rank >= 0, "nccl", "the local rank must be at least 0 but is ", local_rank);
   return RequireNccl().make(rank, size, local_rank, std::move(server), std::move(store), timeout);
 }
 

@@ -32,11 +32,12 @@ RankDevice ParseRankDevice(const std::string& text) {
   std::string visible;
   for (std::string* line :
        {&device.host, &device.problem, &device.hint, &device.uuid, &device.bus_id, &visible}) {
-    Check(!std::getline(in, *line).fail(), "nccl", "a rank described its device as \"", text, '"');
+    Check(!std::getline(in, *line).fail(), "nccl",
+          "a rank's description of its device can't be read: \"", text, '"');
   }
   const char* end = visible.data() + visible.size();
-  Check(std::from_chars(visible.data(), end, device.visible).ptr == end, "nccl", "a rank sees \"",
-        visible, "\" devices");
+  Check(std::from_chars(visible.data(), end, device.visible).ptr == end, "nccl",
+        "a rank says that it sees \"", visible, "\" devices, which is not a number");
   return device;
 }
 
@@ -58,11 +59,12 @@ void CheckRankDevices(std::span<const RankDevice> devices) {
     if (is_first) continue;
     const std::string host = devices[user->second].host == device.host
                                  ? device.host
-                                 : devices[user->second].host + " alias " + device.host;
+                                 : devices[user->second].host + " (also named " + device.host + ")";
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "ranks " + std::to_string(user->second) + " and " + std::to_string(rank) +
-                    " would share the GPU " + device.bus_id + " of " + host + ", which shows " +
-                    std::to_string(device.visible) + " to rank " + std::to_string(rank),
+                    " would share the GPU " + device.bus_id + " of " + host + "; rank " +
+                    std::to_string(rank) + " sees " + std::to_string(device.visible) +
+                    (device.visible == 1 ? " GPU" : " GPUs"),
                 "NCCL needs a GPU for each process: start no more processes on a machine than it "
                 "has GPUs, or compute on the CPU (device cpu, backend gloo)");
   }

@@ -54,10 +54,11 @@ TEST(RankDevices, OneForEachRankIsRight) {
 
 TEST(RankDevices, OneForTwoRanksIsRefused) {
   EXPECT_EQ(Verdict({Device("a", "1", 2), Device("a", "2", 2), Device("a", "1", 2)}),
-            "ranks 0 and 2 would share the GPU 0000:3b:00.0 of a, which shows 2 to rank 2");
+            "ranks 0 and 2 would share the GPU 0000:3b:00.0 of a; rank 2 sees 2 GPUs");
   // Two containers may run on one machine.
-  EXPECT_EQ(Verdict({Device("a", "1", 1), Device("b", "1", 1)}),
-            "ranks 0 and 1 would share the GPU 0000:3b:00.0 of a alias b, which shows 1 to rank 1");
+  EXPECT_EQ(
+      Verdict({Device("a", "1", 1), Device("b", "1", 1)}),
+      "ranks 0 and 1 would share the GPU 0000:3b:00.0 of a (also named b); rank 1 sees 1 GPU");
 }
 
 TEST(RankDevices, WhoHasNoneIsNamed) {

@@ -6,9 +6,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <limits>
 #include <thread>
 
 #include "lathe/core/base/error.h"
@@ -17,6 +15,7 @@
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/rendezvous/machine.h"
+#include "lathe/distributed/testing/check_collectives.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {
@@ -48,71 +47,34 @@ std::shared_ptr<NcclGroup> Join(const ProcessEnvironment& env, seconds timeout =
       JoinProcessGroup(env, {.timeout = timeout, .backend = "nccl"}));
 }
 
-// Does all that a group can do, with any number of ranks, and checks the results.
-std::string TryAll(const ProcessEnvironment& env) {
-  const auto group = Join(env);
-  if (group == nullptr) return "no NcclGroup";
-  const int n = env.world_size, mine = env.rank + 1, triangle = n * (n + 1) / 2;
-  EXPECT_EQ(group->rank(), env.rank);
-  EXPECT_EQ(group->size(), n);
-
-  // The last size takes several stages.
-  for (const size_t size : {size_t{0}, size_t{1}, size_t{3}, size_t{5000011}}) {
-    std::vector<float> floats(size, static_cast<float>(mine));
-    for (size_t i = 0; i < size; ++i) floats[i] += static_cast<float>(i % 7);
-    group->AllReduce(floats);
-    size_t wrong = 0;
-    for (size_t i = 0; i < size; ++i) {
-      wrong += floats[i] != static_cast<float>(triangle + n * static_cast<int>(i % 7));
-    }
-    EXPECT_EQ(wrong, 0u) << size;
-  }
-  std::vector<double> doubles = {0.5 * mine, -1.0 * mine};
-  group->AllReduce(doubles, ReduceOp::kMax);
-  EXPECT_EQ(doubles, (std::vector<double>{0.5 * n, -1}));
-  std::vector<int64_t> whole = {mine, int64_t{1} << 40};
-  group->AllReduce(whole, ReduceOp::kMin);
-  EXPECT_EQ(whole, (std::vector<int64_t>{1, int64_t{1} << 40}));
-  std::vector<BFloat16> halves = {BFloat16(1.5f), BFloat16(-2.0f)};
-  group->AllReduce(halves);
-  EXPECT_EQ(static_cast<float>(halves[0]), 1.5f * static_cast<float>(n));
-  EXPECT_EQ(static_cast<float>(halves[1]), -2.0f * static_cast<float>(n));
-  std::vector<float> bad = {env.rank == n - 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f};
-  group->AllReduce(bad);
-  EXPECT_TRUE(std::isnan(bad[0]));
-
-  for (const size_t size : {size_t{2}, size_t{3000017}}) {
-    std::vector<int32_t> part(size, env.rank), all(size * n);
-    part.back() = 10 * env.rank;
-    group->AllGather(std::as_bytes(std::span(part)), std::as_writable_bytes(std::span(all)));
-    for (int r = 0; r < n; ++r) {
-      EXPECT_EQ(all[size * r], r);
-      EXPECT_EQ(all[size * (r + 1) - 1], 10 * r);
-    }
-  }
-  for (int root = 0; root < n; ++root) {
-    std::vector<int32_t> from(3000017, env.rank);
-    group->Broadcast(std::as_writable_bytes(std::span(from)), root);
-    EXPECT_EQ(from, std::vector<int32_t>(3000017, root));
-  }
-  EXPECT_THROW(group->Broadcast({}, n), Error);
-  group->Barrier();
-
+// Makes each of the collectives on device memory, on two streams, and checks the results.
+void CheckDeviceCollectives(NcclGroup& group) {
+  const int n = group.size(), mine = group.rank() + 1, triangle = n * (n + 1) / 2;
   const CudaStream stream = MakeCudaStream();
   const DeviceMemory memory = MakeDeviceMemory(1000 * sizeof(float));
   float* const on_device = reinterpret_cast<float*>(memory.get());
   std::vector<float> floats(1000, static_cast<float>(mine));
   const size_t bytes = floats.size() * sizeof(float);
   cudaMemcpyAsync(on_device, floats.data(), bytes, cudaMemcpyDefault, stream.get());
-  group->AllReduceDevice(on_device, floats.size(), ReduceOp::kSum, stream.get());
-  group->Order(stream.get(), group->stream());
-  group->AllReduceDevice(on_device, floats.size(), ReduceOp::kMax, group->stream());
-  group->Order(group->stream(), stream.get());
-  group->BroadcastDevice(on_device, bytes, n - 1, stream.get());
-  group->WaitFor(stream.get());
+  group.AllReduceDevice(on_device, floats.size(), ReduceOp::kSum, stream.get());
+  group.Order(stream.get(), group.stream());
+  group.AllReduceDevice(on_device, floats.size(), ReduceOp::kMax, group.stream());
+  group.Order(group.stream(), stream.get());
+  group.BroadcastDevice(on_device, bytes, n - 1, stream.get());
+  group.WaitFor(stream.get());
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // the polls have left no error behind
   cudaMemcpy(floats.data(), on_device, bytes, cudaMemcpyDefault);
   EXPECT_EQ(floats, std::vector<float>(1000, static_cast<float>(triangle)));
+}
+
+// Does all that a group can do, with any number of ranks, and checks the results.
+std::string TryAll(const ProcessEnvironment& env) {
+  const auto group = Join(env);
+  if (group == nullptr) return "no NcclGroup";
+  EXPECT_EQ(group->rank(), env.rank);
+  EXPECT_EQ(group->size(), env.world_size);
+  CheckCollectives(*group, 5000011);  // so many elements take several stages
+  CheckDeviceCollectives(*group);
   return "";
 }
 
@@ -143,8 +105,7 @@ TEST_F(NcclOnGpu, MoreRanksThanGpusAreRefused) {
 // Rank 1 has sent its description, but never calls NCCL; rank 0 is inside of NCCL then.
 TEST_F(NcclOnGpu, ARankThatNeverConnectsIsNamed) {
   const auto results = RunRanks(1, [](const ProcessEnvironment& env) {
-    auto server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
-    auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(5));
+    const auto [server, store] = OpenStore(env);
     store->Set("nccl_device/1", Serialize({.host = "ghost", .uuid = "none", .visible = 1}));
     store->Set("nccl_id/1", "");
     MakeNcclGroup(0, 2, 0, server, store, seconds(5));

@@ -1,10 +1,6 @@
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -20,6 +16,7 @@
 #include "lathe/distributed/groups/nccl/cuda_handles.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_library.h"
+#include "lathe/distributed/groups/nccl/own_device.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 
 namespace lathe {
@@ -27,57 +24,6 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-Error NoDevice(const std::string& why) {
-  return Error(absl::StatusCode::kFailedPrecondition, "no CUDA device: " + why,
-               "see what nvidia-smi shows and what CUDA_VISIBLE_DEVICES is set to, or compute on "
-               "the CPU (device cpu, backend gloo)");
-}
-
-// Makes the rank's device the current one and fills in its description. Returns its number.
-int ChooseDevice(int local_rank, RankDevice& described) {
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
-    throw NoDevice("no NVIDIA driver is installed");
-  }
-  cudaError_t result = cudaGetDeviceCount(&described.visible);
-  if (result != cudaSuccess) throw NoDevice(cudaGetErrorString(result));
-  if (described.visible == 0) throw NoDevice("the driver shows none");
-  const int device = local_rank % described.visible;
-  cudaDeviceProp properties;
-  std::array<char, 32> bus_id{};
-  result = cudaSetDevice(device);
-  if (result == cudaSuccess) result = cudaGetDeviceProperties(&properties, device);
-  if (result == cudaSuccess) result = cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), device);
-  if (result != cudaSuccess) {
-    throw NoDevice("number " + std::to_string(device) + ": " + cudaGetErrorString(result));
-  }
-  described.bus_id = bus_id.data();
-  for (const char byte : properties.uuid.bytes) {
-    for (const int digit : {byte >> 4 & 15, byte & 15}) described.uuid += "0123456789abcdef"[digit];
-  }
-  return device;
-}
-
-// Describes the rank's device and sets `device` to its number.
-RankDevice Describe(int local_rank, int& device) {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  RankDevice described = {.host = host.data()};
-  try {
-    if (std::getenv("NCCL_COMM_ID") != nullptr) {
-      throw Error(absl::StatusCode::kFailedPrecondition,
-                  "NCCL_COMM_ID is set: NCCL would meet at that address, with any other job there",
-                  "unset NCCL_COMM_ID: ranks meet at MASTER_ADDR and MASTER_PORT");
-    }
-    device = ChooseDevice(local_rank, described);
-    Nccl();
-  } catch (const Error& e) {
-    described.problem = e.message();
-    described.hint = e.hint();
-  }
-  return described;
-}
 
 template <typename T>
 constexpr ncclDataType_t kNcclType = std::is_same_v<T, float>     ? ncclFloat32
@@ -112,7 +58,9 @@ class RealNcclGroup : public NcclGroup {
     watch_.store().SetPatience(
         std::clamp<Milliseconds>(timeout, Milliseconds(500), std::chrono::seconds(30)));
     watch_.SetGoodbyePatience(timeout);
-    const std::string mine = Serialize(Describe(local_rank, device_));
+    const OwnDevice own = DescribeOwnDevice(local_rank);
+    device_ = own.number;
+    const std::string mine = Serialize(own.description);
     std::vector<RankDevice> devices;
     watch_.Run("connecting", [&] {
       for (const std::string& text : watch_.Exchange("nccl_device", mine, timeout_)) {
@@ -122,7 +70,7 @@ class RealNcclGroup : public NcclGroup {
     try {
       CheckRankDevices(devices);
     } catch (const Error&) {
-      watch_.Part();
+      watch_.LeaveTogether();
       throw;
     }
     Run("connecting", [this] { Connect(); });
@@ -136,7 +84,7 @@ class RealNcclGroup : public NcclGroup {
   int device() const override { return device_; }
 
   void WatchWith(std::weak_ptr<ProcessGroup> group) override {
-    watch_.SetElsewhere([group = std::move(group)] {
+    watch_.SetExtraCheck([group = std::move(group)] {
       if (const auto present = group.lock()) present->CheckPeers();
     });
   }
@@ -148,8 +96,7 @@ class RealNcclGroup : public NcclGroup {
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     const size_t n = static_cast<size_t>(size());
-    Check(all.size() == mine.size() * n, "all_gather", all.size(), " bytes for ", size(),
-          " ranks' ", mine.size());
+    CheckGatherSizes(mine, all);
     if (mine.empty()) return;
     Run("all_gather", [&] {
       const size_t most = DeviceSide::kStagingBytes / n;
@@ -188,10 +135,15 @@ class RealNcclGroup : public NcclGroup {
 
   void Abandon() override { watch_.Abandon(); }
   void SetPhase(const std::string& phase) override { watch_.SetPhase(phase); }
-  void Post(const std::string& key, const std::string& value) override { watch_.Post(key, value); }
-  std::string Await(const std::string& key, int from) override { return watch_.Await(key, from); }
-  std::optional<std::string> Find(const std::string& key, std::chrono::milliseconds time) override {
-    return watch_.Find(key, time);
+  void PostMessage(const std::string& key, const std::string& value) override {
+    watch_.PostMessage(key, value);
+  }
+  std::string AwaitMessage(const std::string& key, int from) override {
+    return watch_.AwaitMessage(key, from);
+  }
+  std::optional<std::string> FindMessage(const std::string& key,
+                                         std::chrono::milliseconds time) override {
+    return watch_.FindMessage(key, time);
   }
 
   void AllReduceDevice(float* data, size_t n, ReduceOp op, void* stream) override {
@@ -307,11 +259,6 @@ class RealNcclGroup : public NcclGroup {
               cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, side_->stream.get()));
   }
 
-  void CheckRoot(int root) const {
-    Check(root >= 0 && root < size(), "broadcast", "root ", root, " is not one of ", size(),
-          " ranks");
-  }
-
   // Waits for a call on a communicator that doesn't block: it may not be done when it returns.
   void Settle(const char* call, ncclResult_t result) {
     PeerPatience patience(watch_, timeout_);
@@ -392,10 +339,7 @@ class RealNcclGroup : public NcclGroup {
   ncclComm_t comm_ = nullptr;  // null before Connect and after Abort
 };
 
-RankDevice DescribeOwn(int local_rank) {
-  int device = 0;
-  return Describe(local_rank, device);
-}
+RankDevice Describe(int local_rank) { return DescribeOwnDevice(local_rank).description; }
 
 std::shared_ptr<NcclGroup> Make(int rank, int size, int local_rank,
                                 std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
@@ -404,7 +348,7 @@ std::shared_ptr<NcclGroup> Make(int rank, int size, int local_rank,
                                          std::move(store), timeout);
 }
 
-const NcclBackend backend = {DescribeOwn, Make};
+const NcclBackend backend = {Describe, Make};
 [[maybe_unused]] const bool registered = RegisterNcclBackend(backend);
 
 }  // namespace

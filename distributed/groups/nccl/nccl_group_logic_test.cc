@@ -21,8 +21,7 @@ using std::chrono::seconds;
 // Joins as rank `rank` of `size`. The other ranks have come, but do nothing from then on.
 std::shared_ptr<NcclGroup> JoinGhosts(const ProcessEnvironment& env, int rank, int size,
                                       milliseconds timeout = seconds(1)) {
-  auto server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
-  auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(5));
+  const auto [server, store] = OpenStore(env);
   std::string id("an id");
   id.resize(sizeof(ncclUniqueId));
   for (int other = 0; other < size; ++other) {
@@ -175,12 +174,7 @@ TEST(NcclGroupLogic, WhatNcclReportsIsTheRanksOwnFaultOrNot) {
 
 // Joins as one of 3 ranks that all do their part.
 std::shared_ptr<NcclGroup> JoinOthers(const ProcessEnvironment& env) {
-  std::shared_ptr<StoreServer> server;
-  if (env.rank == 0) {
-    server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
-  }
-  auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(5),
-                                       "rank " + std::to_string(env.rank));
+  const auto [server, store] = OpenStore(env);
   return MakeNcclGroup(env.rank, env.world_size, env.local_rank, server, store, seconds(30));
 }
 
@@ -191,8 +185,8 @@ std::vector<RankResult> WithFault(int victim, const std::function<void(NcclGroup
     const auto group = JoinOthers(env);
     EXPECT_EQ(group->device(), env.rank);
     group->SetPhase("testing");
-    group->Post("here " + std::to_string(env.rank), "");
-    for (int rank = 0; rank < 3; ++rank) group->Await("here " + std::to_string(rank), rank);
+    group->PostMessage("here " + std::to_string(env.rank), "");
+    for (int rank = 0; rank < 3; ++rank) group->AwaitMessage("here " + std::to_string(rank), rank);
     Fake().collectives_hang = true;
     if (env.rank == victim) {
       std::this_thread::sleep_for(milliseconds(300));  // until the others wait
@@ -249,7 +243,7 @@ TEST(NcclGroupLogic, WhatOneRankLacksAllRanksSay) {
                 "): NCCL can't be used: missing");
   ExpectRefusal([](int rank) { Fake().devices = rank == 2 ? 0 : 3; },
                 "): no CUDA device: the driver shows none");
-  ExpectRefusal([](int) { Fake().devices = 2; }, ", which shows 2 to rank 2");
+  ExpectRefusal([](int) { Fake().devices = 2; }, "; rank 2 sees 2 GPUs");
   ExpectRefusal([](int rank) { Fake().out_of_memory = rank == 1; },
                 " can't go on: rank 1: cudaStreamCreate: out of memory");
 }

@@ -88,8 +88,7 @@ TEST(NcclGroup, AMeetingPointOfNcclsOwnIsRefused) {
 TEST(NcclGroup, ARankThatNeverComesIsNamed) {
   if (!HasNccl()) GTEST_SKIP() << "built without CUDA";
   const auto results = RunRanks(1, [](const ProcessEnvironment& env) {
-    auto server = std::make_shared<StoreServer>(env.master_addr, env.master_port, "job");
-    auto store = std::make_shared<Store>(env.master_addr, env.master_port, "job", seconds(5));
+    const auto [server, store] = OpenStore(env);
     MakeNcclGroup(0, 2, 0, server, store, seconds(2));
     return std::string();
   });
