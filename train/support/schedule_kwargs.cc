@@ -64,8 +64,8 @@ void CheckName(const std::string& schedule, const std::string& name) {
   const auto nearest = NearestName(name, names);
   throw InvalidArgument("--lr_scheduler_kwargs: " + schedule + " has no option \"" + name + "\"",
                         nearest         ? "did you mean " + *nearest + "?"
-                        : names.empty() ? "it has none"
-                                        : "it has " + known);
+                        : names.empty() ? "leave it out: this schedule has no options"
+                                        : "its options are " + known);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace lathe {
 namespace {
 
 constexpr char kHint[] =
-    "`lathe config --config_file FILE` writes a file that fits; give --config_file FILE";
+    "`lathe config --config_file FILE` writes a valid file; pass --config_file FILE to use it";
 
 std::string Lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
@@ -58,7 +58,7 @@ class Value {
   }
   std::string Text() const { return Scalar("text"); }
   // Returns the value if it is one of `names`. Otherwise throws; the error for `refused` says that
-  // Lathe does not do this, any other one that the value is wrong.
+  // Lathe does not support this, any other one that the value is wrong.
   std::string Choice(std::initializer_list<std::string> names,
                      std::initializer_list<std::string> refused) const {
     const std::string text = Text();
@@ -75,7 +75,7 @@ class Value {
 
   Error Refused() const {
     const std::string value = node_.IsScalar() ? " " + node_.Scalar() : "";
-    return InvalidArgument(Where() + key_ + value + ": Lathe does not do this", kHint);
+    return InvalidArgument(Where() + key_ + value + ": Lathe does not support this", kHint);
   }
   Error Bad(const std::string& wanted) const {
     const std::string shown = node_.IsScalar()     ? "\"" + node_.Scalar() + "\""
@@ -228,7 +228,7 @@ std::string DefaultConfigPath() {
 LaunchConfig ReadLaunchConfig(const std::string& path) {
   const YAML::Node root = ParseYaml(path);
   if (!root.IsMap()) {
-    throw InvalidArgument(path + ": must hold lines like `num_processes: 2`", kHint);
+    throw InvalidArgument(path + ": must have lines such as `num_processes: 2`", kHint);
   }
   LaunchConfig config;
   const Keys keys = KeysOf(config);
@@ -244,7 +244,7 @@ LaunchConfig ReadLaunchConfig(const std::string& path) {
       throw InvalidArgument(where + "unknown key \"" + key + "\"",
                             nearest ? "did you mean " + *nearest + "?" : kHint);
     }
-    if (!seen.insert(key).second) throw InvalidArgument(where + key + " stands here twice", kHint);
+    if (!seen.insert(key).second) throw InvalidArgument(where + key + " appears twice", kHint);
     if (!entry.second.IsNull()) found->second(Value(path, key, entry.second));
   }
   if (!seen.contains("distributed_type")) {
@@ -253,7 +253,7 @@ LaunchConfig ReadLaunchConfig(const std::string& path) {
   if (config.distributed_type == "NO" && config.num_processes.value_or(1) > 1) {
     throw InvalidArgument(path + ": num_processes is " + std::to_string(*config.num_processes) +
                               " but distributed_type is NO",
-                          "MULTI_CPU and MULTI_GPU have several processes");
+                          "several processes need distributed_type MULTI_CPU or MULTI_GPU");
   }
   return config;
 }

@@ -137,7 +137,7 @@ TEST_F(LaunchTest, BadOptionsGetOneLine) {
       {{"-q", "true"}, "unknown option -q"},
       {{"--mixed_precision", "fp8", "true"}, "--mixed_precision must be one of no, bf16, fp16"},
       {{"--mixed_precision", "fp16", "true"},
-       "mixed_precision fp16 needs a GPU, and the processes use the CPU"},
+       "mixed_precision fp16 needs a GPU, but the processes use the CPU"},
       {{"--main_process_port", "65536", "true"}, "--main_process_port must be at most 65535"},
       {{"--timeout", "0", "true"}, "--timeout must be at least 1 but is \"0\""},
       {{"--machine_rank", "1", "true"}, "machine_rank must be from 0 to 0 but is 1"},
