@@ -232,8 +232,8 @@ TEST(ScheduleKwargsTest, ReadsAndChecks) {
             "--lr_scheduler_kwargs: polynomial has no option \"num_cycles\"|its options are "
             "lr_end, power");
   EXPECT_EQ(error("linear", "{\"power\": 2}"),
-            "--lr_scheduler_kwargs: linear has no option \"power\"|leave it out: this schedule has "
-            "no options");
+            "--lr_scheduler_kwargs: linear has no option \"power\"|"
+            "leave --lr_scheduler_kwargs out; linear has no options");
   for (const char* value : {"\"two\"", "true"}) {
     EXPECT_EQ(
         error("cosine", std::string("{\"num_cycles\": ") + value + "}"),

@@ -26,6 +26,7 @@
 #include "lathe/data/utf8.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/vocabulary.h"
+#include "lathe/models/weights/load_weights.h"
 #include "lathe/train/task/sequence_length.h"
 
 namespace lathe {
@@ -141,8 +142,8 @@ std::shared_ptr<SequenceClassifier> LoadClassifier(const std::string& dir) {
   } catch (const Error& e) {
     // Only a training program could let a parameter of another shape start fresh, so that hint
     // would mislead here.
-    const bool mismatch = e.hint().find("ignore_mismatched_sizes") != std::string::npos;
-    throw Error(e.code(), e.message(), mismatch ? kMixedFilesHint : e.hint(), e.location());
+    if (e.detail<MismatchedSize>() == nullptr) throw;
+    throw e.WithHint(kMixedFilesHint);
   }
 }
 

@@ -23,7 +23,7 @@ TEST_F(CliDataErrorTest, SlipInAColumnOfScores) {
 
 TEST_F(CliDataErrorTest, EmptyLabel) {
   Write("train.csv", "sentence,label\na,x\nb,\nc,y\n");
-  ExpectError(Train({}), "train.csv:3: empty label");
+  ExpectError(Train({}), "train.csv:3: the label is empty");
   ExpectNothingWritten();
 }
 

@@ -114,7 +114,8 @@ TEST_F(CliErrorTest, DivergenceInTheLastStep) {
                                      "--output_dir", Path(out)};
     if (eval) args.push_back("--do_eval");
     const RunResult run = Train(args);
-    ExpectError(run, "step 1: the logits after it are not finite; all parameters are finite");
+    ExpectError(run,
+                "step 1: the logits after this step are not finite; all parameters are finite");
     EXPECT_NE(run.err.find("the last good model, from before step 1, is in"), std::string::npos)
         << run.err;
     EXPECT_FALSE(Exists(out + "/train_results.json"));
@@ -143,7 +144,8 @@ TEST_F(CliErrorTest, BadParameterIsNamedAndNothingSaved) {
   const std::string name = "bert.encoder.layer.1.output.dense.bias";
   SpoilParameter(name, 0);
   const RunResult run = Train({"--model_name_or_path", Path("out"), "--output_dir", Path("bad")});
-  ExpectError(run, "step 1: the loss is NaN; parameter \"" + name + "\" holds a bad value");
+  ExpectError(
+      run, "step 1: the loss is NaN; parameter \"" + name + "\" holds a value that is not finite");
   EXPECT_NE(run.err.find("the weights that training starts from are damaged"), std::string::npos)
       << run.err;
   EXPECT_FALSE(Exists("bad"));
@@ -409,7 +411,7 @@ TEST_F(CliErrorTest, WeightsOfAnotherShape) {
 
 TEST_F(CliErrorTest, NoWholeBatch) {
   const RunResult run = Train({"--dataloader_drop_last", "--per_device_train_batch_size", "100"});
-  ExpectError(run, "train.csv: 96 samples make no whole batch of 100");
+  ExpectError(run, "train.csv: 96 samples do not fill a batch of 100");
   ExpectNothingWritten();
 }
 

@@ -114,7 +114,8 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
       if (!options.ignore_mismatched_sizes) {
         throw InvalidArgument(entry.file + ": " + what,
                               "the weights belong to another configuration or number of labels; "
-                              "with ignore_mismatched_sizes this parameter starts fresh");
+                              "with ignore_mismatched_sizes this parameter starts fresh")
+            .WithDetail(MismatchedSize{parameter.name});
       }
       report.mismatched.push_back(what);
       to_fill.push_back(&parameter);

@@ -45,6 +45,9 @@ std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options);
 // The problem type for a kind of labels, as in config.json: "regression".
 std::string ProblemType(LabelKind kind);
 
+// The labels of a kind with these names, which a regression ignores.
+LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names);
+
 // Decides what the labels of these files mean, in the order of the model's outputs. `train` and
 // `validation` may be null. With training data its labels count, in the config's order if they are
 // the same names. Otherwise the config's labels count. Throws if there are more labels than

@@ -1,5 +1,6 @@
 #include "lathe/apps/lathe/launch/launch_config.h"
 
+#include <absl/strings/ascii.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -23,12 +24,6 @@ namespace {
 constexpr char kHint[] =
     "`lathe config --config_file FILE` writes a valid file; pass --config_file FILE to use it";
 
-std::string Lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 // A key's value and its place in the file.
 class Value {
  public:
@@ -47,7 +42,7 @@ class Value {
     return value;
   }
   bool Bool() const {
-    const std::string text = Lower(Scalar("true or false"));
+    const std::string text = absl::AsciiStrToLower(Scalar("true or false"));
     for (const char* yes : {"true", "yes", "on"}) {
       if (text == yes) return true;
     }
@@ -114,18 +109,46 @@ class Value {
   YAML::Node node_;
 };
 
+// The function that reads a key's value, for each key. Values that are null are skipped.
 using Keys = std::map<std::string, std::function<void(const Value&)>>;
 
-// Returns the function that puts a key's value into `config`, for each key. Values that are null
-// are skipped.
-Keys KeysOf(LaunchConfig& config) {
-  const auto keep = [&](const Value& v) { config.others[v.key()] = v.InYaml(); };
-  const auto refuse_unless_empty = [](const Value& v) {
-    if (!v.IsEmpty()) throw v.Refused();
+// Adds the keys that only Accelerate uses. Their values are kept or, where Lathe can't do what they
+// ask for, refused.
+void AddKeysOfAccelerate(LaunchConfig& config, Keys& keys) {
+  const auto keep = [&config](const Value& v) { config.others[v.key()] = v.InYaml(); };
+  keys["compute_environment"] = [](const Value& v) {
+    v.Choice({"LOCAL_MACHINE"}, {"AMAZON_SAGEMAKER"});
   };
+  keys["rdzv_backend"] = [keep](const Value& v) {
+    v.Choice({"static", "c10d"}, {"etcd", "etcd-v2"});
+    keep(v);
+  };
+  keys["tpu_use_cluster"] = [](const Value& v) {
+    if (v.Bool()) throw v.Refused();
+  };
+  for (const char* key : {"enable_cpu_affinity", "same_network"}) {
+    keys[key] = [keep](const Value& v) {
+      v.Bool();
+      keep(v);
+    };
+  }
+  // Keys for TPUs and Python, and keys that only make programs faster.
+  for (const char* key : {"main_training_function", "downcast_bf16", "tpu_name", "tpu_zone",
+                          "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
+                          "dynamo_config", "dynamo_backend", "ipex_config", "use_xpu"}) {
+    keys[key] = keep;
+  }
+  for (const char* key : {"fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
+                          "megatron_lm_config", "mpirun_config"}) {
+    keys[key] = [](const Value& v) {
+      if (!v.IsEmpty()) throw v.Refused();
+    };
+  }
+}
+
+// Returns all keys. Their functions put the values into `config`.
+Keys KeysOf(LaunchConfig& config) {
   Keys keys = {
-      {"compute_environment",
-       [](const Value& v) { v.Choice({"LOCAL_MACHINE"}, {"AMAZON_SAGEMAKER"}); }},
       {"distributed_type",
        [&](const Value& v) {
          config.distributed_type =
@@ -161,32 +184,8 @@ Keys KeysOf(LaunchConfig& config) {
          config.gpu_ids = v.Text();
          if (!IsGpuList(config.gpu_ids)) throw v.Bad("all or a list such as 0,1");
        }},
-      {"rdzv_backend",
-       [keep](const Value& v) {
-         v.Choice({"static", "c10d"}, {"etcd", "etcd-v2"});
-         keep(v);
-       }},
-      {"tpu_use_cluster",
-       [](const Value& v) {
-         if (v.Bool()) throw v.Refused();
-       }},
   };
-  for (const char* key : {"enable_cpu_affinity", "same_network"}) {
-    keys[key] = [keep](const Value& v) {
-      v.Bool();
-      keep(v);
-    };
-  }
-  // Keys for TPUs and Python, and keys that only make programs faster.
-  for (const char* key : {"main_training_function", "downcast_bf16", "tpu_name", "tpu_zone",
-                          "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
-                          "dynamo_config", "dynamo_backend", "ipex_config", "use_xpu"}) {
-    keys[key] = keep;
-  }
-  for (const char* key : {"fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
-                          "megatron_lm_config", "mpirun_config"}) {
-    keys[key] = refuse_unless_empty;
-  }
+  AddKeysOfAccelerate(config, keys);
   return keys;
 }
 
