@@ -16,7 +16,6 @@ class LaunchConfigTest : public CliTest {
  protected:
   void SetUp() override {
     CliTest::SetUp();
-    setenv("HF_HOME", Path("hf").c_str(), 1);
     setenv("CUDA_VISIBLE_DEVICES", "", 1);  // so that every machine asks the same questions
   }
   ~LaunchConfigTest() override { unsetenv("CUDA_VISIBLE_DEVICES"); }

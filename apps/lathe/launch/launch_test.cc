@@ -22,12 +22,6 @@ std::vector<std::string> SortedLines(const std::string& text) {
 
 class LaunchTest : public CliTest {
  protected:
-  void SetUp() override {
-    CliTest::SetUp();
-    setenv("HF_HOME", Path("hf").c_str(), 1);
-    for (const char* name : {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "LATHE_USE_GPU"})
-      unsetenv(name);
-  }
   // Runs `script` in ranks on the CPU, even if the machine has GPUs.
   RunResult Launch(Args options, const std::string& script, const RunOptions& run = {}) const {
     options.insert(options.begin(), {"launch", "--cpu"});
