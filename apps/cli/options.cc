@@ -86,7 +86,7 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
 }
 
 void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
-  flags.Group("Tasks (at least one of --do_train, --do_eval, --do_predict)");
+  flags.Group("What to do (at least one of --do_train, --do_eval, --do_predict)");
   flags.Add("do_train", &o.do_train, "train on --train_file and save the model");
   flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file after training");
   flags.Add("do_predict", &o.do_predict, "predict the labels of --test_file");
