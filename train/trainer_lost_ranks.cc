@@ -22,7 +22,7 @@ namespace {
 
 const auto program_start = std::filesystem::file_time_type::clock::now();
 
-constexpr char kSaved[] = "the model is saved without the others";
+constexpr char kMainHasSavedKey[] = "the model is saved without the others";
 
 // If a rank other than the main process is lost, the main process saves. Returns true once it has
 // saved, and false if it is lost or ends before.
@@ -30,7 +30,7 @@ bool MainSaves(ProcessGroup& group, const Error& lost) {
   const RankLoss* loss = FindRankLoss(lost);
   if (loss != nullptr && loss->Includes(0)) return false;
   try {
-    while (!group.Find(kSaved, std::chrono::milliseconds(500))) {
+    while (!group.Find(kMainHasSavedKey, std::chrono::milliseconds(500))) {
     }
     return true;
   } catch (const Error&) {
@@ -39,7 +39,7 @@ bool MainSaves(ProcessGroup& group, const Error& lost) {
 }
 
 void TellThatMainHasSaved(ProcessGroup& group) try {
-  group.Post(kSaved, "");
+  group.Post(kMainHasSavedKey, "");
 } catch (const Error&) {
   // Without the store no rank can ask.
 }

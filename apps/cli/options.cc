@@ -32,20 +32,20 @@ constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
 void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Model");
   flags.Add("model_name_or_path", &o.model_name_or_path, "folder of the model to start from")
-      .Value("DIR");
+      .ValueName("DIR");
   flags
       .Add("config_name", &o.config_name,
            "folder of the config.json to use instead of the model's; without --model_name_or_path, "
            "training starts from fresh weights")
-      .Value("DIR");
+      .ValueName("DIR");
   flags
       .Add("tokenizer_name", &o.tokenizer_name,
            "folder of the tokenizer to use instead of the model's")
-      .Value("DIR");
+      .ValueName("DIR");
   flags
       .Add("config_overrides", &o.config_overrides,
            "values to change in the config, such as hidden_dropout_prob=0,num_hidden_layers=2")
-      .Value("A=B,C=D");
+      .ValueName("A=B,C=D");
   flags
       .Add("num_labels", &o.num_labels,
            "number of labels (default: as many as the training file has)")
@@ -61,10 +61,10 @@ void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
 
 void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Data");
-  flags.Add("train_file", &o.train_file, "training data").Value("FILE");
-  flags.Add("validation_file", &o.validation_file, "evaluation data").Value("FILE");
+  flags.Add("train_file", &o.train_file, "training data").ValueName("FILE");
+  flags.Add("validation_file", &o.validation_file, "evaluation data").ValueName("FILE");
   flags.Add("test_file", &o.test_file, "data to predict labels for; labels in it are ignored")
-      .Value("FILE");
+      .ValueName("FILE");
   flags.Add(
       "text_columns", &o.text_columns,
       "one or two columns of text (default: sentence1,sentence2 if there are such columns, else "
@@ -91,7 +91,7 @@ void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file after training");
   flags.Add("do_predict", &o.do_predict, "predict the labels of --test_file");
   flags.Add("output_dir", &o.output_dir, "folder to write the model and all results to")
-      .Value("DIR");
+      .ValueName("DIR");
   flags.Add(
       "overwrite_output_dir", &o.overwrite_output_dir,
       "allow an --output_dir that is not empty (to train) or holds another model (to evaluate)");
@@ -137,7 +137,7 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags
       .Add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
            "options of the schedule, such as '{\"min_lr\":1e-6}' for cosine_with_min_lr")
-      .Value("JSON");
+      .ValueName("JSON");
   flags
       .Add("warmup_steps", &o.warmup_steps,
            "number of steps in which the learning rate rises from 0")
@@ -151,7 +151,7 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
           "device", &o.device,
           "what computes: auto (GPUs if there is one for each process, else the CPU), cpu, cuda (a "
           "GPU for each process) or cuda:NUMBER")
-      .Value("NAME");
+      .ValueName("NAME");
   flags.Add(
       "cuda_graphs", &o.cuda_graphs,
       "on a GPU, record the training passes once for all batches of similar shape and repeat the "
@@ -228,7 +228,7 @@ void AddGeneralFlags(FlagTable& flags, FinetuneArguments& o, bool& help, std::st
   flags
       .Add("json_config", &json_config,
            "JSON file with values of these options; the command line overrides it")
-      .Value("FILE")
+      .ValueName("FILE")
       .CommandLineOnly();
   flags.Add("help", &help, "show this text").CommandLineOnly();
 }

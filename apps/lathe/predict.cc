@@ -66,7 +66,7 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
   flags
       .Add("device", &o.device,
            "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
-      .Value("NAME");
+      .ValueName("NAME");
   flags
       .Add("mixed_precision", &o.mixed_precision,
            "precision of activations and products; bf16: bfloat16; fp16: float16, on GPUs only")

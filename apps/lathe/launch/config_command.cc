@@ -37,7 +37,7 @@ ConfigFlags ParseConfigFlags(const std::vector<std::string>& args) {
   ConfigFlags o;
   FlagTable flags(kUsage);
   flags.Group("Options");
-  flags.Add("config_file", &o.config_file, "file to write").Value("FILE");
+  flags.Add("config_file", &o.config_file, "file to write").ValueName("FILE");
   flags
       .Add("mixed_precision", &o.mixed_precision,
            "precision to write; only for `lathe config default`")
@@ -106,7 +106,7 @@ std::string AskChoice(const std::string& question, const std::string& usual,
                           });
 }
 
-LaunchConfig Usual() {
+LaunchConfig DefaultAnswers() {
   LaunchConfig config;
   const int gpus = VisibleGpus();
   if (gpus > 1) config.distributed_type = "MULTI_GPU";
@@ -216,12 +216,12 @@ int RunConfig(const std::vector<std::string>& args) {
       throw Error(absl::StatusCode::kAlreadyExists, flags.config_file + " exists already",
                   "remove it, or change it with `lathe config`");
     }
-    LaunchConfig config = Usual();
+    LaunchConfig config = DefaultAnswers();
     config.mixed_precision = flags.mixed_precision;
     Save(flags.config_file, config);
     return 0;
   }
-  const LaunchConfig before = there ? ReadPrevious(flags.config_file) : Usual();
+  const LaunchConfig before = there ? ReadPrevious(flags.config_file) : DefaultAnswers();
   Save(flags.config_file, AskAll(before));
   return 0;
 }

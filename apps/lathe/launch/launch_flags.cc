@@ -25,7 +25,7 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
       .Add("gpu_ids", &o.gpu_ids,
            "numbers of the GPUs of this machine to use, such as 0,2 (default: all that "
            "CUDA_VISIBLE_DEVICES names)")
-      .Value("LIST");
+      .ValueName("LIST");
   table
       .Add("mixed_precision", &o.mixed_precision,
            "precision of the program's Accelerator; fp16 needs a GPU")
@@ -55,7 +55,7 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
   table
       .Add("config_file", &o.config_file,
            "configuration to read (default: " + DefaultConfigPath() + ")")
-      .Value("FILE");
+      .ValueName("FILE");
   table.Add("help", &o.help, "show this text");
   table.Group("Several machines (run the same command on each, but for --machine_rank)");
   table
@@ -66,7 +66,7 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
   table.Add("machine_rank", &o.machine_rank, "number of this machine, counted from 0")
       .Min(0)
       .Max(kMostProcesses);
-  table.Add("main_process_ip", &o.main_process_ip, "address of machine 0").Value("ADDRESS");
+  table.Add("main_process_ip", &o.main_process_ip, "address of machine 0").ValueName("ADDRESS");
   table
       .Add("main_process_port", &o.main_process_port,
            "free port on machine 0 (default: 29500; on one machine, any free port)")
