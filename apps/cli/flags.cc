@@ -79,8 +79,8 @@ std::string Wrap(const Values& words, size_t width, size_t indent) {
 
 // The words that Help prints for a flag. The default is one word, so that it stays on one line.
 Values HelpWords(const Flag& flag) {
-  std::istringstream text(flag.help +
-                          (flag.choices.empty() ? "" : ": " + absl::StrJoin(flag.choices, ", ")));
+  std::istringstream text(
+      flag.help + (flag.choices.empty() ? "" : "; values: " + absl::StrJoin(flag.choices, ", ")));
   Values words(std::istream_iterator<std::string>(text), {});
   if (!flag.default_value.empty()) words.push_back("(default: " + flag.default_value + ")");
   return words;

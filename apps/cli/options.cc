@@ -21,10 +21,11 @@ constexpr char kUsage[] =
     "  finetune --model_name_or_path DIR --train_file FILE --validation_file FILE \\\n"
     "           --do_train --do_eval --output_dir DIR [options]\n"
     "\n"
-    "A data FILE is .csv, .tsv, .json or .jsonl. It has a column (or key) for each text\n"
-    "and one for the label. Without --do_train, --output_dir is the folder of the model\n"
-    "that is evaluated, or a folder without a model; earlier results there are replaced.\n"
-    "A switch is written --name, --name true, --name=false or --no_name.\n";
+    "A data FILE is .csv, .tsv, .json or .jsonl. It has a column (or key) for each\n"
+    "text and one for the label. Without --do_train, --output_dir is the folder of\n"
+    "the model that is evaluated, or a folder without a model. Earlier results there\n"
+    "are replaced. A switch is written --name, --name true, --name=false or\n"
+    "--no_name.\n";
 
 // These limits are beyond any use, so that no product of them overflows.
 constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
@@ -54,9 +55,9 @@ void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
       .Add("problem_type", &o.problem_type,
            "what the labels mean (default: the training file decides)")
       .Choices({"single_label_classification", "multi_label_classification", "regression"});
-  flags.Add(
-      "ignore_mismatched_sizes", &o.ignore_mismatched_sizes,
-      "give parameters whose shape differs in the model's file fresh values instead of an error");
+  flags.Add("ignore_mismatched_sizes", &o.ignore_mismatched_sizes,
+            "give fresh values to parameters whose shape in the model's file differs; otherwise "
+            "these are an error");
 }
 
 void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
@@ -88,7 +89,7 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
 void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("What to do (at least one of --do_train, --do_eval, --do_predict)");
   flags.Add("do_train", &o.do_train, "train on --train_file and save the model");
-  flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file after training");
+  flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file at the end");
   flags.Add("do_predict", &o.do_predict, "predict the labels of --test_file");
   flags.Add("output_dir", &o.output_dir, "folder to write the model and all results to")
       .ValueName("DIR");
@@ -119,7 +120,7 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
       .Max(kMostEpochs);
   flags
       .Add("max_steps", &o.max_steps,
-           "number of optimizer steps; above 0, it replaces --num_train_epochs")
+           "number of optimizer steps; if above 0, it replaces --num_train_epochs")
       .Min(-1)
       .Max(kMostSteps);
   flags.Add("learning_rate", &o.learning_rate, "peak learning rate of AdamW").Min(0);
@@ -143,7 +144,9 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
            "number of steps in which the learning rate rises from 0")
       .Min(0)
       .Max(kMostSteps);
-  flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps, from 0 to 1")
+  flags
+      .Add("warmup_ratio", &o.warmup_ratio,
+           "--warmup_steps as a share of all steps, from 0 to 1; used if --warmup_steps is 0")
       .Min(0)
       .Max(1);
   flags
@@ -158,9 +161,8 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
       "recording");
   flags
       .Add("mixed_precision", &o.mixed_precision,
-           "precision of activations and products, while everything else is float32; bf16: "
-           "bfloat16; "
-           "fp16: float16 with loss scaling, on GPUs only")
+           "precision of activations and products: bf16 is bfloat16, fp16 is float16 with loss "
+           "scaling, on GPUs only; everything else is float32")
       .Choices({"no", "bf16", "fp16"});
   flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
   flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
@@ -204,7 +206,9 @@ void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Add("load_best_model_at_end", &o.load_best_model_at_end,
             "save the best model instead of the last one");
   flags.Add("disable_tqdm", &o.disable_tqdm, "show no progress bar");
-  flags.Add("log_level", &o.log_level, "debug: report on standard error what the CUDA graphs do")
+  flags
+      .Add("log_level", &o.log_level,
+           "with debug, report on standard error what the CUDA graphs do")
       .Choices({"debug", "info"});
 }
 

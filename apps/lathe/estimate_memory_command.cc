@@ -44,8 +44,7 @@ EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
       .Min(1);
   flags.Add("mixed_precision", &o.mixed_precision, "show only this precision (default: all)")
       .Choices({"no", "bf16", "fp16"});
-  flags.Add("device", &o.device, "what computes: the CPU or a GPU; fp16 needs cuda")
-      .Choices({"cpu", "cuda"});
+  flags.Add("device", &o.device, "what computes: the CPU or a GPU").Choices({"cpu", "cuda"});
   flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
             "keep only the input of each layer for the backward pass and compute the rest again");
   flags

@@ -33,8 +33,8 @@ namespace lathe {
 namespace {
 
 constexpr char kUsage[] =
-    "Predicts the label of each text with a model that finetune saved. Prints a line with a\n"
-    "JSON object for each text.\n"
+    "Predicts the label of each text with a model that finetune saved. Prints a line\n"
+    "with a JSON object for each text.\n"
     "\n"
     "Usage:\n"
     "  lathe predict MODEL_DIR TEXT... [options]\n"
@@ -69,13 +69,13 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
       .ValueName("NAME");
   flags
       .Add("mixed_precision", &o.mixed_precision,
-           "precision of activations and products; bf16: bfloat16; fp16: float16, on GPUs only")
+           "precision of activations and products: bf16 is bfloat16, fp16 is float16, on GPUs only")
       .Choices({"no", "bf16", "fp16"});
   flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
   flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
   flags.Add("deterministic", &o.deterministic,
             "compute the same bits in every run on a GPU, too; on the CPU this is always so");
-  flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
+  flags.Add("invalid_utf8", &o.invalid_utf8, "what happens to text that is not UTF-8")
       .Choices({"error", "replace"});
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();

@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kUsage[] =
-    "Asks how jobs run on this machine, and writes the answers to a file. `lathe launch`\n"
-    "and `lathe test` read that file.\n"
+    "Asks how jobs run on this machine, and writes the answers to a file, which\n"
+    "`lathe launch` and `lathe test` read.\n"
     "\n"
     "Usage:\n"
     "  lathe config [options]            asks; an empty answer means the value in [ ]\n"

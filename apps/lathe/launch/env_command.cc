@@ -29,8 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kUsage[] =
-    "Prints what a bug report should contain: Lathe's version, the machine, the environment\n"
-    "variables that affect Lathe, and the configuration of `lathe launch`.\n"
+    "Prints what a bug report should contain: Lathe's version, the machine, the\n"
+    "environment variables that affect Lathe, and the configuration for launch.\n"
     "\n"
     "Usage:\n"
     "  lathe env\n";

@@ -16,15 +16,16 @@ namespace lathe {
 namespace {
 
 constexpr char kUsage[] =
-    "Runs PROGRAM in several processes of one job. If one of them fails, the others are\n"
-    "ended, and its exit code is returned. SIGINT, SIGTERM and SIGHUP end all of them.\n"
+    "Runs PROGRAM in several processes of one job. If one of them fails, the others\n"
+    "are ended, and its exit code is returned. SIGINT, SIGTERM and SIGHUP end all.\n"
     "\n"
     "Usage:\n"
     "  lathe launch [options] PROGRAM [ARGS...]\n"
     "\n"
-    "If an option is not given, its value comes from the file that `lathe config` writes.\n"
-    "Without that file, one process runs on each GPU. Without GPUs, one process uses all\n"
-    "cores. The first process reads standard input, unless that is a terminal.\n";
+    "If an option is not given, its value comes from the file that `lathe config`\n"
+    "writes. Without that file, one process runs on each GPU. Without GPUs, one\n"
+    "process uses all cores. The first process reads standard input, unless that is\n"
+    "a terminal.\n";
 
 }  // namespace
 

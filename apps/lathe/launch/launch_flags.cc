@@ -38,7 +38,7 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
       .Max(kMostProcesses);
   table
       .Add("num_cpu_threads_per_process", &o.num_threads_per_process,
-           "the same, under Accelerate's name")
+           "the same as --num_threads_per_process, under Accelerate's name")
       .Min(0)
       .Max(kMostProcesses);
   table

@@ -25,17 +25,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kUsage[] =
-    "Checks that training in several processes or on GPUs works on this machine. It trains\n"
-    "a tiny model for some seconds in one process on the CPU. Then it trains the model in\n"
-    "the processes that `lathe launch` would start here. It compares losses, weights,\n"
-    "evaluation and collectives.\n"
+    "Checks that training in several processes or on GPUs works on this machine. It\n"
+    "trains a tiny model for some seconds in one process on the CPU. Then it trains\n"
+    "the model in the processes that `lathe launch` would start here. It compares\n"
+    "losses, weights, evaluation and collectives.\n"
     "\n"
     "Usage:\n"
     "  lathe test [options]\n"
     "\n"
-    "If an option is not given, its value comes from the file that `lathe config` writes.\n"
-    "Without that file, one process trains on each GPU. Without GPUs, 2 processes train on\n"
-    "the CPU.\n";
+    "If an option is not given, its value comes from the file that `lathe config`\n"
+    "writes. Without that file, one process trains on each GPU. Without GPUs, 2\n"
+    "processes train on the CPU.\n";
 
 // The argument before the folder for reports, if this program runs as a rank of a job. The
 // reference job prints no notes, since the tested job prints them.
