@@ -141,7 +141,8 @@ void MakeTask(const std::string& dir) {
   }
   if (train.size() < kFewestSamples) {
     throw InvalidArgument("standard input: " + std::to_string(train.size()) +
-                              " usable packages, need " + std::to_string(kFewestSamples),
+                              " usable packages, but " + std::to_string(kFewestSamples) +
+                              " are needed",
                           "run apt-get update, then apt-cache dumpavail | package_sections DIR");
   }
   // A section's only package may be in `dev`. A classifier can't know such a label.

@@ -206,7 +206,7 @@ TEST_F(PackageSectionsTest, Errors) {
   }
 
   const RunResult empty = RunProgram(kProgram, {Path("none")});
-  ExpectError(empty, "standard input: 0 usable packages, need 1000");
+  ExpectError(empty, "standard input: 0 usable packages, but 1000 are needed");
   EXPECT_NE(empty.err.find("hint: run apt-get update"), std::string::npos) << empty.err;
   EXPECT_FALSE(Exists("none"));
 

@@ -314,7 +314,7 @@ expect '^- libnvrtc: /system/libnvrtc\.so\.12$' results/results.md
 export NO_CUBLASLT=1
 check 1 --stages device
 unset NO_CUBLASLT
-expect '^failed +cuBLASLt is found .*no dense layer works without: no cuBLASLt: there is none' "$temp/check"
+expect '^failed +cuBLASLt is found .*dense layers need it: no cuBLASLt: there is none' "$temp/check"
 
 # The packed libstdc++ comes before CUDA's folders, which may be the system's.
 export OLD_LIBSTDCXX=1 LOG_PATHS=$temp/paths
@@ -330,7 +330,7 @@ expect ":/system:$temp/nvidia/lib64$" paths
 # If the driver is older than CUDA's runtime, CUDA's folder may help.
 export OLD_DRIVER=1
 check 1 --stages device
-expect '^failed +the GPU can be used .*nvidia-smi shows one, with driver 1\.2, but lathe sees: .*none \(the driver is too old\)' "$temp/check"
+expect '^failed +the GPU can be used .*nvidia-smi shows a GPU, with driver 1\.2, but lathe sees: .*none \(the driver is too old\)' "$temp/check"
 touch cuda/compat/libcuda.so.1
 check 0 --stages device
 expect "^- driver: 1\.2 alone is too old for the programs; with $temp/cuda/compat they see the GPU$" results/results.md
@@ -394,7 +394,7 @@ expect '^\| base-512-32 \| Lathe, steps alone \| 12800 ' results/results.md
 check 1 --stages speed --only nothing
 expect '^failed +speed .*nothing was measured: does a case match --only "nothing"' "$temp/check"
 check 2 --stages speed --only '('
-expect '^error: --only is no regular expression: \($' "$temp/check"
+expect '^error: --only must be a regular expression but is "\("$' "$temp/check"
 
 # In little time the most telling cases come first, and the page says how to run the rest. The time is half a minute,
 # and each run takes 2 s.

@@ -5,19 +5,19 @@ set -euo pipefail
 usage() {
   cat <<END
 Builds the programs, the tests that use a GPU and the benchmarks, and packs them with the shared libraries that
-they need, their data and tools/gpu_check.sh. The file unpacks to lathe-gpu/ and runs on x86-64 Linux with NVIDIA's
-driver and CUDA's libraries, which are not packed: cuBLASLt, cuDNN 9.15.1 or newer (it may be missing: attention then is
-Lathe's own) and NCCL, from CUDA's folder or from PyTorch's packages. No package of Debian's and no Bazel is needed there.
-lathe-gpu/MANIFEST says which glibc it takes. The same files give the same bytes.
+they need, their data and tools/gpu_check.sh. The file unpacks to lathe-gpu/ and runs on x86-64 Linux, without Debian's
+packages and without Bazel. It needs NVIDIA's driver and CUDA's libraries, which are not packed: cuBLASLt, NCCL and cuDNN
+9.15.1 or newer, from CUDA's folder or from PyTorch's packages. Without cuDNN, Lathe's own attention is used.
+lathe-gpu/MANIFEST says which glibc is needed. The same files give the same bytes.
 
 Usage: tools/bundle.sh OUT.tar.zst|OUT.tar.xz|OUT.tar.gz [options]
        tools/bundle.sh --targets                # prints what is built
        tools/bundle.sh --libraries PROGRAM...   # prints the shared libraries that would be packed with it
   --with DIR[:NAME]   adds a folder as data/NAME (default: its own name); may be repeated. tools/gpu_check.sh uses
                       golden/models, sst2, bert-base-uncased/vocab.txt and peers
-  --max_mib N         fail if the file is larger (default: $max_mib)
-  --bin DIR           where the programs lie (default: bazel-bin, after building them)
-  --program PATH      pack this one of DIR's programs instead of all, and build nothing; may be repeated
+  --max_mib N         fail if the file is larger than N MiB (default: $max_mib)
+  --bin DIR           folder of the programs (default: bazel-bin, after building them)
+  --program PATH      pack this program of --bin instead of all, and build nothing; may be repeated
 END
 }
 
@@ -70,7 +70,7 @@ while [ $# -gt 0 ]; do
     --with | --max_mib | --bin | --program) [ $# -ge 2 ] || fail "$1 needs a value" 2 ;;
     -*) usage >&2; fail "unknown argument $1" 2 ;;
     *)
-      [ -z "$out" ] || fail "one file is written, but there are $out and $1" 2
+      [ -z "$out" ] || fail "name one file to write, not both $out and $1" 2
       out=$(realpath -m -- "$1")
       shift
       continue
@@ -97,7 +97,7 @@ case $out in
   *.tar.gz) compress=(gzip -n -6 -c) ;;
   *) fail "the file to write must end in .tar.zst, .tar.xz or .tar.gz but is \"$out\"" 2 ;;
 esac
-command -v "${compress[0]}" >/dev/null || fail "no ${compress[0]} here; choose another ending"
+command -v "${compress[0]}" >/dev/null || fail "${compress[0]} is not installed; choose another ending"
 
 cd "$root"
 if [ ${#packed[@]} -eq 0 ]; then

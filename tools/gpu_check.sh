@@ -7,21 +7,21 @@ usage() {
 Runs all tests that use a GPU, trains on it and compares with the CPU, looks for bad memory accesses and races, and
 measures speed. Without a GPU it says what it skips. Exits with 1 if anything failed, else with 0.
 
-Runs from what tools/bundle.sh packed, or from a source tree (where it builds first). No Python is needed, but for the
-peer that speed is compared with.
+Runs from what tools/bundle.sh packed, or from a source tree, which it builds first. It needs no Python, except for the
+peer whose speed is compared.
 
 Usage: tools/gpu_check.sh [options]
-  --out DIR       where results.md, results.json and log.txt (all output, cut where it is very long) go (default:
-                  gpu_results); written before each program, so that a check that is killed leaves what it knew
-  --minutes N     stop in time (default: $minutes): stages are run in the order below, and say what they left out; tests get
-                  28 % of it, train 20, sanitizer 12, speed 40, and each what those before it did not use. All of speed may
-                  take an hour where a peer is there: \`--stages speed --minutes 60\` in a call of its own; in less
+  --out DIR       folder for results.md, results.json and log.txt (default: gpu_results). The log has all output, cut where
+                  it is very long. The files are written before each program, so a check that is killed leaves them
+  --minutes N     time for all stages (default: $minutes). Stages run in the order below and say what they left out. Tests
+                  get 28 % of the time, train 20, sanitizer 12 and speed 40; each also gets what earlier ones left. All
+                  of speed may take an hour if there is a peer: run \`--stages speed --minutes 60\` by itself. In less
                   time it measures the most telling cases
-  --stages LIST   of device,tests,train,sanitizer,speed (default: all)
-  --only REGEX    of speed, the cases that match it, such as 'sst2-32$|kernels' (names are in results.md)
-  --quick         tiny models and few steps; no sanitizer
-  --data DIR      where to look for golden/models, sst2/{train,dev}.tsv, bert-base-uncased/vocab.txt and
-                  peers/hf_finetune.py, besides data/; may be repeated
+  --stages LIST   stages to run, from device,tests,train,sanitizer,speed (default: all)
+  --only REGEX    measure only the cases of speed that match, such as 'sst2-32$|kernels' (results.md has the names)
+  --quick         use tiny models and few steps; run no sanitizer
+  --data DIR      folder to look in, besides data/, for golden/models, sst2/{train,dev}.tsv, bert-base-uncased/vocab.txt and
+                  peers/hf_finetune.py; may be repeated
 END
 }
 
@@ -52,7 +52,7 @@ while [ $# -gt 0 ]; do
       only=$2
       rc=0
       [[ '' =~ $only ]] || rc=$?
-      [ $rc -ne 2 ] || fail "--only is no regular expression: $only" 2
+      [ $rc -ne 2 ] || fail "--only must be a regular expression but is \"$only\"" 2
       ;;
     --data) data+=("$(realpath -e -- "$2")") || fail "--data $2: no such folder" ;;
   esac
@@ -190,7 +190,7 @@ if [ -f "$root/MANIFEST" ]; then
 else
   bin=$root/bazel-bin
   mapfile -t targets < <("$root/tools/bundle.sh" --targets)
-  (cd "$root" && bazel build --color=no --noshow_progress "${targets[@]}") || fail "it does not build"
+  (cd "$root" && bazel build --color=no --noshow_progress "${targets[@]}") || fail "the build failed; its messages are above"
   programs=("${targets[@]#//}")
   programs=("${programs[@]/://}")
 fi
@@ -273,7 +273,7 @@ stage_sanitizer() {
         command+=(--config_name "$work/tiny" --tokenizer_name "$work/tiny" --do_train --max_steps 3 --bf16 --device cuda
           --train_file "$work/train.tsv" --max_train_samples 64 --output_dir "$work/sanitized" --overwrite_output_dir --disable_tqdm)
       if [ "$(time_left)" -lt 40 ]; then
-        record skipped "$tool of $what" 0 "no time left (--stages sanitizer --minutes 15 has it)"
+        record skipped "$tool of $what" 0 "no time left; run it with --stages sanitizer --minutes 15"
         continue
       fi
       # Failed calls of CUDA are not reported: programs ask for what a driver may not have. Other tests check
@@ -288,7 +288,7 @@ stage_sanitizer() {
       if [ $rc -eq 0 ] && [ -n "$worked" ] && grep -q 'ERROR SUMMARY: 0 errors\|RACECHECK SUMMARY: 0 hazards' "$work/output"; then
         record passed "$tool of $what" "$took" "$([ $tool = memcheck ] || echo "${own[*]}")"
       elif [ $rc -eq 124 ] && [ "$(time_left)" -le 1 ]; then
-        record skipped "$tool of $what" "$took" "no time left (--stages sanitizer --minutes 15 has it)"
+        record skipped "$tool of $what" "$took" "no time left; run it with --stages sanitizer --minutes 15"
       elif [ $rc -eq 124 ]; then
         record failed "$tool of $what" "$took" "timed out; found so far: $(grep -c '=========     at ' "$work/output") places"
       elif grep -qi 'device not supported\|failed to initialize' "$work/output"; then
@@ -309,7 +309,7 @@ train_steps=20
 fact started "$(date -u '+%Y-%m-%d %H:%M:%S') UTC"
 printf '\n== device\n'
 stage_device
-make_data || record failed data 0 "no texts can be made of train.tsv and dev.tsv in $(find_data sst2)"
+make_data || record failed data 0 "train.tsv and dev.tsv in $(find_data sst2) give no texts"
 config "$work/tiny" 64 2 2
 config "$work/base" 768 12 12
 config "$work/large" 1024 24 16

@@ -117,12 +117,12 @@ stage_device() {
   if [ $rc -ne 0 ]; then
     record failed "programs start" "$took" "lathe env: $(last_lines)"
   elif [ -n "$has_gpu" ] && ! sees_gpu; then
-    record failed "the GPU can be used" "$took" "nvidia-smi shows one, with driver${driver:- of unknown version}, but lathe sees: $seen"
+    record failed "the GPU can be used" "$took" "nvidia-smi shows a GPU, with driver${driver:- of unknown version}, but lathe sees: $seen"
     has_gpu=''
   else
     record passed "programs start" "$took" ''
   fi
   [ -z "$has_gpu" ] || ! name=$(grep -m 1 '^- Library for GPUs: no cuBLASLt' "$work/output") ||
-    record failed "cuBLASLt is found" 0 "no dense layer works without: ${name#*: }; put its folder into LD_LIBRARY_PATH"
-  [ -n "$has_gpu" ] || record skipped "all that needs a GPU" 0 "no usable one here"
+    record failed "cuBLASLt is found" 0 "dense layers need it: ${name#*: }; put its folder into LD_LIBRARY_PATH"
+  [ -n "$has_gpu" ] || record skipped "all that needs a GPU" 0 "no usable GPU here"
 }

@@ -32,7 +32,7 @@ train() {
   # The losses of a training that skips its steps change little, too.
   local skips
   skips=$(number skipped_steps "$work/$to/train_results.json")
-  [ "${skips:-0}" -le $((train_steps / 2)) ] || record failed "train $to: steps" "$took" "$skips of $train_steps were skipped"
+  [ "${skips:-0}" -le $((train_steps / 2)) ] || record failed "train $to: steps" "$took" "$skips of $train_steps steps were skipped"
 }
 trained() { [ -e "$work/$1/ended" ]; }
 
@@ -138,9 +138,9 @@ check_predictions() {
     }
     END { if (NR > 0 && !bad) printf "%d %.2e %d", NR, worst, others }')
   if [ "${difference%% *}" != "$(wc -l <"$work/texts")" ]; then
-    record failed "$what" "$took" "not a line with scores for each of $(wc -l <"$work/texts") texts"
+    record failed "$what" "$took" "lathe predict did not print scores for each of $(wc -l <"$work/texts") texts"
   elif awk -v d="$difference" -v l=$score_limit 'BEGIN { split(d, x, " "); exit !(x[2] <= l + 0 && x[3] == 0) }'; then
-    record passed "$what" "$took" "scores of ${difference%% *} texts differ by $(cut -d ' ' -f2 <<<"$difference") at most, no label but near ties"
+    record passed "$what" "$took" "scores of ${difference%% *} texts differ by at most $(cut -d ' ' -f2 <<<"$difference"); labels differ only at near ties"
   else
     record failed "$what" "$took" "scores differ by $(cut -d ' ' -f2 <<<"$difference"), more than $score_limit, or labels: ${difference##* } of ${difference%% *}; first: $(paste -d '|' "$work"/predicted.{cpu,cuda} | awk -F '|' '$1 != $2 { print; exit }')"
   fi
@@ -201,7 +201,7 @@ train_in_other_ways() {
     if train $name.tuned bf16 0 --device cuda; then
       near "$name: with LATHE_TUNE=1" $name.cuda $name.tuned $low_limit
       if [ ! -s "$work/tuned.json" ]; then
-        record failed "$name: LATHE_TUNE_CACHE" "$took" "nothing was kept in it"
+        record failed "$name: LATHE_TUNE_CACHE" "$took" "no choice was saved in it"
       elif train $name.tuned-again bf16 0 --device cuda; then
         first=$(number time_to_first_step "$work/$name.cuda/train_results.json")
         tuned=$(number time_to_first_step "$work/$name.tuned/train_results.json")
@@ -226,7 +226,7 @@ train_in_other_ways() {
 stage_train() {
   local precision precisions=(no bf16)
   if [ -z "$has_gpu" ]; then  # that much shows that the programs work
-    record skipped "training on a GPU" 0 "no usable one here"
+    record skipped "training on a GPU" 0 "no usable GPU here"
     train f32-dropout-0.1.cpu no 0.1 --device cpu && train f32-dropout-0.1.again no 0.1 --device cpu &&
       identical "f32-dropout-0.1: the same again on cpu" f32-dropout-0.1.cpu f32-dropout-0.1.again
     return

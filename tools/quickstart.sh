@@ -9,9 +9,9 @@ classifier on it, evaluates it and classifies three texts.
 
 Usage: tools/quickstart.sh [--model DIR] [--epochs N] [--output DIR]
   --model DIR    fine-tune this pretrained model instead of a small one from fresh weights
-                 (the larger it is, the longer it takes: hours for a BERT-base on 2 cores)
-  --epochs N     passes over the training data (default: $epochs, with --model 3)
-  --output DIR   where data and model go (default: quickstart/ in the source tree)
+                 (a larger model takes longer: hours for BERT-base on 2 cores)
+  --epochs N     passes over the training data (default: $epochs; 3 with --model)
+  --output DIR   folder for the data and the model (default: quickstart/ in the source tree)
 END
 }
 
@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
   esac
   case $1 in
     --model)
-      [ -f "$2/config.json" ] || fail "$2: no model there (config.json is missing)"
+      [ -f "$2/config.json" ] || fail "$2: holds no model (config.json is missing)"
       model=$(realpath -s -- "$2")
       ;;
     --epochs)
@@ -53,7 +53,7 @@ as_root() {
   if [ "$(id -u)" -eq 0 ]; then
     "$@"
   else
-    command -v sudo >/dev/null || fail "not root and no sudo; run this first, as root: $*"
+    command -v sudo >/dev/null || fail "only root can do this, and there is no sudo; run this first, as root: $*"
     sudo "$@"
   fi
 }

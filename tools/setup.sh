@@ -29,7 +29,7 @@ fi
 command -v apt-get >/dev/null || { echo "error: no apt-get here: Lathe's packages come from Debian 12" >&2; exit 1; }
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "error: not root and no sudo; install these first: ${missing[*]}" >&2; exit 1; }
+  command -v sudo >/dev/null || { echo "error: only root can install packages, and there is no sudo; install these first: ${missing[*]}" >&2; exit 1; }
   as_root=(sudo)
 fi
 

@@ -174,7 +174,7 @@ took "all tests"
 for level in ${levels[@]+"${levels[@]}"}; do
   settings=$(tests/with_isa.sh --settings "$level")
   if [ -z "$settings" ]; then
-    echo "this processor has not level $level: tests are not run at it"
+    echo "this processor lacks level $level, so the tests are not run at it"
     skipped=$((skipped + 1))
     continue
   fi

@@ -15,14 +15,14 @@ namespace lathe {
 namespace {
 
 // Replaces characters of a label that would break the table.
-std::string Cell(std::string text) {
+std::string TableCell(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
   return text;
 }
 
 // The shortest text that reads back as the same float.
-std::string Number(float value) {
+std::string ShortestText(float value) {
   char buffer[32];
   for (int digits = 6; digits <= 9; ++digits) {
     std::snprintf(buffer, sizeof buffer, "%.*g", digits, static_cast<double>(value));
@@ -37,19 +37,19 @@ class SharedInterrupt {
  public:
   explicit SharedInterrupt(ProcessGroup& group) : group_(group) {}
 
-  bool Came() {
+  bool HasCome() {
     if (Interrupted()) {
-      group_.PostMessage(kWord, "");
+      group_.PostMessage(kKey, "");
       return true;
     }
     const auto now = std::chrono::steady_clock::now();
     if (group_.size() == 1 || now < next_look_) return false;
     next_look_ = now + std::chrono::milliseconds(500);
-    return group_.FindMessage(kWord, std::chrono::milliseconds(0)).has_value();
+    return group_.FindMessage(kKey, std::chrono::milliseconds(0)).has_value();
   }
 
  private:
-  static constexpr char kWord[] = "an evaluation is to end";
+  static constexpr char kKey[] = "an evaluation is to end";
   ProcessGroup& group_;
   std::chrono::steady_clock::time_point next_look_;  // at first long ago
 };
@@ -59,7 +59,7 @@ std::string PredictedNames(const float* row, const LabelSet& labels,
                            const std::vector<std::string>& names) {
   std::string out;
   for (size_t i = 0; i < names.size(); ++i) {
-    if (row[i] > 0) out += (out.empty() ? "" : ",") + Cell(labels.names()[i]);
+    if (row[i] > 0) out += (out.empty() ? "" : ",") + TableCell(labels.names()[i]);
   }
   return out;
 }
@@ -126,7 +126,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
       if (unread.size() == most_unread) read();
     }
     if (options.on_batch) options.on_batch();
-    if (interrupt.Came()) break;
+    if (interrupt.HasCome()) break;
   }
   read();
   Evaluation result =
@@ -168,7 +168,7 @@ std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels
                             const std::vector<std::string>& label_names) {
   const int64_t columns = labels.num_labels();
   std::string table = "index\tprediction";
-  for (const std::string& name : label_names) table += "\tlogit_" + Cell(name);
+  for (const std::string& name : label_names) table += "\tlogit_" + TableCell(name);
   table += '\n';
   const std::vector<int64_t> best = ArgMax(evaluation.logits, columns);
   for (size_t i = 0; i < best.size(); ++i) {
@@ -176,16 +176,16 @@ std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels
     table += std::to_string(i) + '\t';
     switch (labels.kind()) {
       case LabelKind::kRegression:
-        table += Number(row[0]);
+        table += ShortestText(row[0]);
         break;
       case LabelKind::kSingleLabel:
-        table += Cell(labels.names()[static_cast<size_t>(best[i])]);
+        table += TableCell(labels.names()[static_cast<size_t>(best[i])]);
         break;
       case LabelKind::kMultiLabel:
         table += PredictedNames(row, labels, labels.names());
         break;
     }
-    for (int64_t c = 0; c < columns; ++c) table += '\t' + Number(row[c]);
+    for (int64_t c = 0; c < columns; ++c) table += '\t' + ShortestText(row[c]);
     table += '\n';
   }
   return table;

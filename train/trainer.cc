@@ -13,7 +13,7 @@
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
-#include "lathe/train/support/schedule_kwargs.h"
+#include "lathe/train/trainer_options.h"
 
 namespace lathe {
 namespace {
@@ -23,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 const Clock::time_point process_start = Clock::now();
 // Snapshots of the model are taken so often that they cost at most 1 / kSnapshotShare of the time.
 constexpr int kSnapshotShare = 200;
-// The least time between snapshots on a GPU, where each waits for all queued work.
-constexpr std::chrono::seconds kLeastGap{1};
+// The shortest time between snapshots on a GPU, where each waits for all queued work.
+constexpr std::chrono::seconds kMinSnapshotInterval{1};
 // On a GPU, losses are read after this many steps at the latest.
 constexpr int64_t kMostUnread = 32;
 
@@ -51,119 +51,19 @@ bool GreaterIsBetter(const TrainingArguments& options, const std::string& metric
                                             !metric.ends_with("runtime"));
 }
 
-TrainingArguments Completed(TrainingArguments arguments) {
-  arguments.do_train = true;
-  CompleteTrainingArguments(arguments);
-  return arguments;
-}
-
-std::string PrecisionOf(const TrainingArguments& arguments) {
-  if (arguments.bf16 && arguments.fp16) {
-    throw InvalidArgument("--bf16 and --fp16 contradict each other", "leave one of them out");
-  }
-  return arguments.bf16 ? "bf16" : arguments.fp16 ? "fp16" : arguments.mixed_precision;
-}
-
-// Throws unless the accelerator does what the arguments say.
-void CheckAccelerator(const Accelerator& accelerator, const TrainingArguments& arguments) {
-  constexpr char kHint[] = "make the Accelerator with AcceleratorOptionsOf(arguments)";
-  if (accelerator.gradient_accumulation_steps() != arguments.gradient_accumulation_steps) {
-    throw InvalidArgument("--gradient_accumulation_steps is " +
-                              std::to_string(arguments.gradient_accumulation_steps) +
-                              " but the Accelerator's is " +
-                              std::to_string(accelerator.gradient_accumulation_steps()),
-                          kHint);
-  }
-  if (accelerator.mixed_precision() != PrecisionOf(arguments)) {
-    throw InvalidArgument("--mixed_precision is " + PrecisionOf(arguments) +
-                              " but the Accelerator's is " + accelerator.mixed_precision(),
-                          kHint);
-  }
-}
-
-TrainerInputs Checked(TrainerInputs inputs, const TrainingArguments& arguments) {
-  Check(inputs.model != nullptr, "trainer", "there is no model");
-  Check(inputs.train != nullptr && inputs.train->size() > 0, "trainer", inputs.train_name,
-        " must have samples");
-  Check(inputs.train->has_labels, "trainer", inputs.train_name, " must have labels");
-  Check(inputs.evaluation == nullptr || inputs.evaluation->has_labels, "trainer",
-        "the evaluation data must have labels");
-  Check(arguments.eval_strategy == "no" || inputs.evaluation != nullptr, "trainer",
-        "--eval_strategy ", arguments.eval_strategy, " needs evaluation data");
-  return inputs;
-}
-
-DataLoaderOptions LoaderOptions(const TrainingArguments& options, const TrainerInputs& inputs,
-                                int num_processes) {
-  const int64_t batch_size = options.per_device_train_batch_size * num_processes;
-  if (options.dataloader_drop_last && inputs.train->size() < batch_size) {
-    throw InvalidArgument(inputs.train_name + ": " + std::to_string(inputs.train->size()) +
-                              " samples make no whole batch of " + std::to_string(batch_size),
-                          "leave --dataloader_drop_last out or use a smaller batch");
-  }
-  return {.batch_size = batch_size,
-          .shuffle = options.shuffle_train,
-          .group_by_length = options.group_by_length,
-          .drop_last = options.dataloader_drop_last,
-          .seed = static_cast<uint64_t>(options.data_seed.value_or(options.seed))};
-}
-
-AdamWOptions OptimizerOptions(const TrainingArguments& options) {
-  return {.lr = options.learning_rate,
-          .beta1 = options.adam_beta1,
-          .beta2 = options.adam_beta2,
-          .eps = options.adam_epsilon,
-          .weight_decay = options.weight_decay};
-}
-
-ScheduleOptions MakeScheduleOptions(const TrainingArguments& options, int64_t max_steps) {
-  ScheduleOptions schedule =
-      ParseScheduleKwargs(options.lr_scheduler_type, options.lr_scheduler_kwargs);
-  schedule.num_training_steps = max_steps;
-  schedule.num_warmup_steps =
-      options.warmup_steps > 0
-          ? options.warmup_steps
-          : static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * options.warmup_ratio));
-  return schedule;
-}
-
-std::unique_ptr<Scheduler> MakeScheduler(const TrainingArguments& options, Optimizer& optimizer,
-                                         int64_t max_steps) {
-  try {
-    return GetScheduler(options.lr_scheduler_type, optimizer,
-                        MakeScheduleOptions(options, max_steps));
-  } catch (const Error& e) {
-    throw UsageError(
-        "--lr_scheduler_type " + options.lr_scheduler_type + ": " + WithoutTag(e.message()),
-        e.hint().empty() ? "set it with --lr_scheduler_kwargs '{\"NAME\": VALUE}'" : e.hint());
-  }
-}
-
 }  // namespace
-
-AcceleratorOptions AcceleratorOptionsOf(const TrainingArguments& arguments) {
-  return {.gradient_accumulation_steps = arguments.gradient_accumulation_steps,
-          .mixed_precision = PrecisionOf(arguments),
-          .grad_scaler = {.init_scale = arguments.fp16_init_scale},
-          .device = arguments.device == "auto" ? "" : arguments.device,
-          .timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.ddp_timeout * 1000)),
-          .shard_optimizer = arguments.shard_optimizer,
-          .share_parameters = arguments.share_parameters,
-          .step_graphs = arguments.cuda_graphs,
-          .deterministic = arguments.deterministic};
-}
 
 Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, TrainerInputs inputs,
                  std::vector<std::shared_ptr<Callback>> callbacks)
-    : arguments_(Completed(arguments)),
+    : arguments_(CompletedArguments(arguments)),
       accelerator_(accelerator),
-      inputs_(Checked(std::move(inputs), arguments_)),
+      inputs_(CheckedInputs(std::move(inputs), arguments_)),
       callbacks_(std::move(callbacks)),
       out_(inputs_.out),
       model_(*inputs_.model),
-      loader_(inputs_.train, LoaderOptions(arguments_, inputs_, accelerator.num_processes())),
+      loader_(inputs_.train, LoaderOptionsOf(arguments_, inputs_, accelerator.num_processes())),
       optimizer_(DecayGroups(model_.Parameters(), arguments_.weight_decay),
-                 OptimizerOptions(arguments_)),
+                 AdamWOptionsOf(arguments_)),
       metric_name_(MetricName(arguments_.metric_for_best_model)),
       greater_is_better_(GreaterIsBetter(arguments_, metric_name_)),
       reads_each_step_(accelerator.device().is_cpu() || accelerator.use_distributed()) {
@@ -221,7 +121,7 @@ void Trainer::CheckMetricName() const {
 
 std::string Trainer::Plan() const {
   std::string plan = FormatCount(state_.max_steps) + " (" + FormatCount(steps_per_epoch_) +
-                     " an epoch), batches of " +
+                     " per epoch), batches of " +
                      std::to_string(arguments_.per_device_train_batch_size);
   if (arguments_.gradient_accumulation_steps > 1) {
     plan += " x " + std::to_string(arguments_.gradient_accumulation_steps);
@@ -328,7 +228,8 @@ void Trainer::FinishStep() {
 bool Trainer::SnapshotIsDue() const {
   if (state_.global_step == 0) return true;
   const Clock::duration since = Clock::now() - good_time_;
-  return since >= kSnapshotShare * good_duration_ && (reads_each_step_ || since >= kLeastGap);
+  return since >= kSnapshotShare * good_duration_ &&
+         (reads_each_step_ || since >= kMinSnapshotInterval);
 }
 
 void Trainer::TakeSnapshot() {
@@ -340,7 +241,7 @@ void Trainer::TakeSnapshot() {
   if (problem != 0 && !std::exchange(warned_of_snapshot_, true)) {
     Call(&Callback::OnWarning,
          "warning: " + FileError(out_->path(), problem).message() +
-             "; no copy of the last good model can be kept: if training diverges, none is saved");
+             "; no copy of the last good model can be kept, so none is saved if training diverges");
   }
   good_step_ = state_.global_step + 1;
   good_time_ = Clock::now();

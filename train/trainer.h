@@ -127,8 +127,8 @@ class Trainer {
   // the main process does.
   [[noreturn]] void Diverged(int64_t step, const std::string& what, bool model_is_bad,
                              bool alone = false);
-  std::string FirstBadParameter();
-  std::string FirstBadParameterOfAll();
+  std::string FindNotFinite();
+  std::string FindNotFiniteOnAnyRank();
   // Checks the result of the last update, which no loss has shown yet.
   void CheckLastUpdate();
   bool ParametersAreFinite() const;

@@ -22,7 +22,7 @@ namespace {
 
 const auto program_start = std::filesystem::file_time_type::clock::now();
 
-constexpr char kSaved[] = "the model is saved without the others";
+constexpr char kMainHasSavedKey[] = "the model is saved without the others";
 
 // If a rank other than the main process is lost, the main process saves. Returns true once it has
 // saved, and false if it is lost or ends before.
@@ -30,7 +30,7 @@ bool MainSaves(ProcessGroup& group, const Error& lost) {
   const RankLoss* loss = FindRankLoss(lost);
   if (loss != nullptr && loss->Includes(0)) return false;
   try {
-    while (!group.FindMessage(kSaved, std::chrono::milliseconds(500))) {
+    while (!group.FindMessage(kMainHasSavedKey, std::chrono::milliseconds(500))) {
     }
     return true;
   } catch (const Error&) {
@@ -39,7 +39,7 @@ bool MainSaves(ProcessGroup& group, const Error& lost) {
 }
 
 void TellThatMainHasSaved(ProcessGroup& group) try {
-  group.PostMessage(kSaved, "");
+  group.PostMessage(kMainHasSavedKey, "");
 } catch (const Error&) {
   // Without the store no rank can ask.
 }
@@ -92,7 +92,7 @@ bool HoldsModelOf(int64_t step, const OutputDir& out) {
 
 void Trainer::SaveWithoutTheOthers(const Error& lost) {
   if (!saves()) throw lost;
-  std::string half_done;
+  std::string caveat;
   std::optional<OutputDir> own;
   std::optional<FolderLock> lock;
   const bool is_main = out_ != nullptr;
@@ -124,12 +124,12 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   // A step changes the parameters only after all ranks have summed up their gradients. So the
   // parameters are those of the last complete step, unless a rank was lost while each updated its
   // part.
-  if (optimizer_.step_is_half_done()) half_done = LeaveHalfDoneStep();
+  if (optimizer_.step_is_half_done()) caveat = LeaveHalfDoneStep();
   if (!ParametersAreFinite()) {
     // Only the main process has a snapshot, which may be from before the values went bad. Without
     // the main process nothing is saved: it may have ended because of these values.
     if (!HasGoodValues() || good_step_ == 1) throw lost;
-    half_done = LeaveHalfDoneStep();
+    caveat = LeaveHalfDoneStep();
   }
   try {
     if (!is_main) {
@@ -142,8 +142,8 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   }
   if (is_main) TellThatMainHasSaved(accelerator_.group());
   throw LostRankError(AddToHint(lost, "; the model after step " +
-                                          std::to_string(state_.global_step) + half_done +
-                                          " is in " + out_->path()));
+                                          std::to_string(state_.global_step) + caveat + " is in " +
+                                          out_->path()));
 }
 
 // Goes back to the last snapshot of the parameters, which only the main process has, and returns

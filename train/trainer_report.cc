@@ -42,7 +42,7 @@ bool AllFinite(const Tensor& tensor) {
   return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
 }
 
-std::string Text(double value) {
+std::string NumberText(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Inf" : "-Inf";
   return FormatNumber("%g", value);
@@ -71,7 +71,7 @@ bool Trainer::ReadLosses() {
       state_.global_step = step - 1;  // the guard has held back all later updates
       Diverged(step, what, model_is_bad);
     };
-    if (!std::isfinite(loss)) bad("the loss is " + Text(loss), true);
+    if (!std::isfinite(loss)) bad("the loss is " + NumberText(loss), true);
     state_.grad_norm = steps[i].grad_norm.Item();
     overflown = !std::isfinite(state_.grad_norm);
     double scale = 0;
@@ -81,7 +81,7 @@ bool Trainer::ReadLosses() {
     if (overflown && scaler != nullptr && scale >= GradScaler::kSmallestScale) {
       WarnOfSmallScale(scale);
     } else if (overflown) {
-      bad("the gradient norm is " + Text(state_.grad_norm), !ParametersAreFinite());
+      bad("the gradient norm is " + NumberText(state_.grad_norm), !ParametersAreFinite());
     }
     state_.loss = loss;
   }
@@ -121,7 +121,7 @@ void Trainer::LogStep() {
 void Trainer::EvaluateNow() {
   if (inputs_.evaluation == nullptr) {
     throw InvalidArgument(
-        "[trainer] a callback has asked for an evaluation without evaluation data",
+        "[trainer] a callback has asked for an evaluation, but there is no evaluation data",
         "set TrainerInputs::evaluation");
   }
   CheckMetricName();
@@ -183,26 +183,27 @@ void Trainer::CheckLastUpdate() {
     accelerator_.SetTrigger();
   }
   if (accelerator_.CheckTrigger()) {
-    Diverged(state_.global_step, "the logits after it are not finite", true);
+    Diverged(state_.global_step, "the logits after this step are not finite", true);
   }
   const double loss = outputs.loss.Item();
   if (!std::isfinite(loss)) accelerator_.SetTrigger();
   if (accelerator_.CheckTrigger()) {
-    Diverged(state_.global_step, "the loss after it is not finite", true);
+    Diverged(state_.global_step, "the loss after this step is not finite", true);
   }
 }
 
 bool Trainer::ParametersAreFinite() const { return AllFinite(optimizer_.arena().values()); }
 
-// Names a parameter with a bad value, the first in the order of use. Otherwise names a bad
-// gradient, the first that the backward pass makes: later ones may only have inherited it.
-std::string Trainer::FirstBadParameter() {
+// Names the first parameter, in the order of use, that is not finite. Otherwise names the first
+// gradient that is not finite, in the order of the backward pass: later ones may only have
+// inherited it. Returns "" if there is none.
+std::string Trainer::FindNotFinite() {
   const std::vector<Parameter> parameters = model_.Parameters();
   for (const Parameter& parameter : parameters) {
     if (!AllFinite(parameter.tensor))
-      return "parameter \"" + parameter.name + "\" holds a bad value";
+      return "parameter \"" + parameter.name + "\" holds a value that is not finite";
   }
-  if (window_.empty()) return "all parameters are finite";  // no backward pass to look into
+  if (window_.empty()) return "";  // no backward pass to look into
   // Clipping by a bad norm has spoiled all gradients, so they are computed once more. They come out
   // the same, because dropout is a function of the step.
   optimizer_.ZeroGrad();
@@ -210,26 +211,30 @@ std::string Trainer::FirstBadParameter() {
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
     const Tensor grad = parameter->tensor.grad();
     if (grad.defined() && !AllFinite(grad)) {
-      return "the first bad gradient is that of parameter \"" + parameter->name + "\"";
+      return "the first gradient that is not finite is that of parameter \"" + parameter->name +
+             "\"";
     }
   }
-  return "all parameters and gradients are finite one by one";
+  return "";
 }
 
-// With several processes, returns what the lowest rank that found something bad says.
-std::string Trainer::FirstBadParameterOfAll() {
-  const std::string mine = FirstBadParameter();
-  const std::vector<std::string> all = accelerator_.GatherObject(mine);
+// With several processes, returns what the lowest rank that found something says.
+std::string Trainer::FindNotFiniteOnAnyRank() {
+  const std::vector<std::string> all = accelerator_.GatherObject(FindNotFinite());
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].find("bad") == std::string::npos) continue;
+    if (all[rank].empty()) continue;
     return all[rank] + (all.size() > 1 ? " on rank " + std::to_string(rank) : "");
   }
-  return mine;
+  return "";
 }
 
 void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad, bool alone) {
-  const std::string message = "step " + std::to_string(step) + ": " + what + "; " +
-                              (alone ? FirstBadParameter() : FirstBadParameterOfAll());
+  std::string cause = alone ? FindNotFinite() : FindNotFiniteOnAnyRank();
+  if (cause.empty()) {
+    cause = window_.empty() ? "all parameters are finite"
+                            : "each parameter and each gradient by itself is finite";
+  }
+  const std::string message = "step " + std::to_string(step) + ": " + what + "; " + cause;
   if (!accelerator_.is_main_process()) {
     // The main process is saving. Wait for its end, because a launcher ends a job soon after its
     // first process ends.

@@ -222,7 +222,7 @@ TEST(TrainerTest, RefusesWhatDoesNotFit) {
   arguments = good;
   arguments.dataloader_drop_last = true;
   arguments.per_device_train_batch_size = 9;
-  EXPECT_EQ(ErrorOf(arguments), "the training data: 8 samples make no whole batch of 9");
+  EXPECT_EQ(ErrorOf(arguments), "the training data: 8 samples do not fill a batch of 9");
   arguments = good;
   arguments.load_best_model_at_end = true;
   EXPECT_EQ(ErrorOf(arguments), "--load_best_model_at_end needs evaluations while training");
@@ -231,7 +231,7 @@ TEST(TrainerTest, RefusesWhatDoesNotFit) {
   const auto asks = std::make_shared<Recorder>(
       [](auto&, auto&, auto& control) { control.should_evaluate = true; });
   EXPECT_EQ(ErrorOf(good, {.model = TinyBert(), .train = TinyData(8)}, {asks}),
-            "[trainer] a callback has asked for an evaluation without evaluation data");
+            "[trainer] a callback has asked for an evaluation, but there is no evaluation data");
 
   arguments = good;
   arguments.gradient_accumulation_steps = 2;

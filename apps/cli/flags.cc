@@ -1,5 +1,8 @@
 #include "lathe/apps/cli/flags.h"
 
+#include <absl/strings/ascii.h>
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -24,7 +27,7 @@ Error BadValue(const Flag& flag, const std::string& wanted, const std::string& v
 }
 
 // The shortest text for the number; a whole number has no decimals.
-std::string Plain(double value) {
+std::string ShortestText(double value) {
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
   return {buffer, end};
@@ -39,14 +42,13 @@ T ParseNumber(const Flag& flag, const std::string& text, const char* wanted) {
   if (code != std::errc{} || stop != end || !std::isfinite(static_cast<double>(value))) {
     throw BadValue(flag, wanted, text);
   }
-  if (value < flag.min) throw BadValue(flag, "at least " + Plain(flag.min), text);
-  if (value > flag.max) throw BadValue(flag, "at most " + Plain(flag.max), text);
+  if (value < flag.min) throw BadValue(flag, "at least " + ShortestText(flag.min), text);
+  if (value > flag.max) throw BadValue(flag, "at most " + ShortestText(flag.max), text);
   return value;
 }
 
-std::optional<bool> ToBool(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+std::optional<bool> ToBool(const std::string& given) {
+  const std::string text = absl::AsciiStrToLower(given);
   if (text == "true" || text == "yes" || text == "1" || text == "on") return true;
   if (text == "false" || text == "no" || text == "0" || text == "off") return false;
   return std::nullopt;
@@ -55,12 +57,6 @@ std::optional<bool> ToBool(std::string text) {
 bool ParseBool(const Flag& flag, const std::string& text) {
   if (const auto value = ToBool(text)) return *value;
   throw BadValue(flag, "true or false", text);
-}
-
-std::string Join(const Values& parts, const char* separator) {
-  std::string out;
-  for (const auto& part : parts) out += (out.empty() ? "" : separator) + part;
-  return out;
 }
 
 // Joins `words` to lines of at most `width` characters. All lines but the first are indented.
@@ -83,8 +79,8 @@ std::string Wrap(const Values& words, size_t width, size_t indent) {
 
 // The words that Help prints for a flag. The default is one word, so that it stays on one line.
 Values HelpWords(const Flag& flag) {
-  std::istringstream text(flag.help +
-                          (flag.choices.empty() ? "" : ": " + Join(flag.choices, ", ")));
+  std::istringstream text(
+      flag.help + (flag.choices.empty() ? "" : "; values: " + absl::StrJoin(flag.choices, ", ")));
   Values words(std::istream_iterator<std::string>(text), {});
   if (!flag.default_value.empty()) words.push_back("(default: " + flag.default_value + ")");
   return words;
@@ -135,7 +131,7 @@ Flag& FlagTable::Add(std::string name, std::optional<int64_t>* target, std::stri
 }
 
 Flag& FlagTable::Add(std::string name, double* target, std::string help) {
-  Flag& flag = AddFlag(std::move(name), "X", std::move(help), Plain(*target));
+  Flag& flag = AddFlag(std::move(name), "X", std::move(help), ShortestText(*target));
   flag.set = [target](const Flag& f, const Values& v) {
     *target = ParseNumber<double>(f, v[0], "a number");
   };
@@ -148,9 +144,9 @@ Flag& FlagTable::Add(std::string name, std::string* target, std::string help) {
     if (!f.choices.empty() &&
         std::find(f.choices.begin(), f.choices.end(), v[0]) == f.choices.end()) {
       const auto nearest = NearestName(v[0], f.choices);
-      throw InvalidArgument(
-          "--" + f.name + " must be one of " + Join(f.choices, ", ") + " but is " + Quoted(v[0]),
-          nearest ? "did you mean " + *nearest + "?" : "");
+      throw InvalidArgument("--" + f.name + " must be one of " + absl::StrJoin(f.choices, ", ") +
+                                " but is " + Quoted(v[0]),
+                            nearest ? "did you mean " + *nearest + "?" : "");
     }
     *target = v[0];
   };
@@ -158,7 +154,7 @@ Flag& FlagTable::Add(std::string name, std::string* target, std::string help) {
 }
 
 Flag& FlagTable::Add(std::string name, Values* target, std::string help) {
-  Flag& flag = AddFlag(std::move(name), "A,B", std::move(help), Join(*target, ","));
+  Flag& flag = AddFlag(std::move(name), "A,B", std::move(help), absl::StrJoin(*target, ","));
   flag.kind = Flag::Kind::kList;
   flag.set = [target](const Flag& f, const Values& values) {
     target->clear();
@@ -255,7 +251,7 @@ Values FlagTable::Parse(const Values& given) {
     }
     flag->set(*flag, values);
     flag->given = true;
-    flag->given_value = Join(values, ",");
+    flag->given_value = absl::StrJoin(values, ",");
   }
   return positional;
 }
@@ -307,7 +303,7 @@ void FlagTable::ApplyJson(const std::string& path) {
       throw InvalidArgument(path + ": " + e.message(), e.hint());
     }
     flag->given = true;
-    flag->given_value = Join(values, ",");
+    flag->given_value = absl::StrJoin(values, ",");
   }
 }
 

@@ -45,7 +45,9 @@ class FlagTable {
     Flag& Max(double value) { return max = value, *this; }
     Flag& Choices(std::vector<std::string> names) { return choices = std::move(names), *this; }
     Flag& CommandLineOnly() { return command_line_only = true, *this; }
-    Flag& Value(std::string name_in_help) { return value_name = std::move(name_in_help), *this; }
+    Flag& ValueName(std::string name_in_help) {
+      return value_name = std::move(name_in_help), *this;
+    }
   };
 
   explicit FlagTable(std::string usage) : usage_(std::move(usage)) {}

@@ -15,56 +15,63 @@ namespace lathe {
 namespace {
 
 constexpr char kUsage[] =
-    "Trains a text classifier, evaluates it and predicts with it.\n"
+    "Trains a text classifier, evaluates it and predicts labels with it.\n"
     "\n"
     "Usage:\n"
     "  finetune --model_name_or_path DIR --train_file FILE --validation_file FILE \\\n"
     "           --do_train --do_eval --output_dir DIR [options]\n"
     "\n"
-    "Files are .csv, .tsv, .json or .jsonl, with a column or key for each text and\n"
-    "one for the label. Without --do_train the results go beside the model that is\n"
-    "evaluated, replacing earlier ones, or into a folder that holds no model.\n"
-    "A switch takes --name, --name true, --name=false or --no_name.\n";
+    "A data FILE is .csv, .tsv, .json or .jsonl. It has a column (or key) for each\n"
+    "text and one for the label. Without --do_train, --output_dir is the folder of\n"
+    "the model that is evaluated, or a folder without a model. Earlier results there\n"
+    "are replaced. A switch is written --name, --name true, --name=false or\n"
+    "--no_name.\n";
 
 // These limits are beyond any use, so that no product of them overflows.
 constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
 
 void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Model");
-  flags.Add("model_name_or_path", &o.model_name_or_path, "folder of a pretrained model")
-      .Value("DIR");
+  flags.Add("model_name_or_path", &o.model_name_or_path, "folder of the model to start from")
+      .ValueName("DIR");
   flags
       .Add("config_name", &o.config_name,
-           "folder of a config.json; without --model_name_or_path, fresh weights of that shape")
-      .Value("DIR");
+           "folder of the config.json to use instead of the model's; without --model_name_or_path, "
+           "training starts from fresh weights")
+      .ValueName("DIR");
   flags
-      .Add("tokenizer_name", &o.tokenizer_name, "folder of the tokenizer, if it is not the model's")
-      .Value("DIR");
+      .Add("tokenizer_name", &o.tokenizer_name,
+           "folder of the tokenizer to use instead of the model's")
+      .ValueName("DIR");
   flags
       .Add("config_overrides", &o.config_overrides,
-           "values that replace the config's, e.g. hidden_dropout_prob=0,num_hidden_layers=2")
-      .Value("A=B,C=D");
-  flags.Add("num_labels", &o.num_labels, "number of labels, if it is not that of the training file")
+           "values to change in the config, such as hidden_dropout_prob=0,num_hidden_layers=2")
+      .ValueName("A=B,C=D");
+  flags
+      .Add("num_labels", &o.num_labels,
+           "number of labels (default: as many as the training file has)")
       .Min(1);
   flags
       .Add("problem_type", &o.problem_type,
-           "what labels mean, if the training file should not decide")
+           "what the labels mean (default: the training file decides)")
       .Choices({"single_label_classification", "multi_label_classification", "regression"});
   flags.Add("ignore_mismatched_sizes", &o.ignore_mismatched_sizes,
-            "fresh values for parameters whose shape differs in the file, instead of an error");
+            "give fresh values to parameters whose shape in the model's file differs; otherwise "
+            "these are an error");
 }
 
 void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Data");
-  flags.Add("train_file", &o.train_file, "training data").Value("FILE");
-  flags.Add("validation_file", &o.validation_file, "evaluation data").Value("FILE");
-  flags.Add("test_file", &o.test_file, "data to predict; labels in it are not looked at")
-      .Value("FILE");
-  flags.Add("text_columns", &o.text_columns,
-            "one or two columns of text (default: sentence1,sentence2, else the first two that are "
-            "not the label)");
-  flags.Add("label_column", &o.label_column, "column of labels");
-  flags.Add("max_seq_length", &o.max_seq_length, "longer texts are cut to so many tokens").Min(1);
+  flags.Add("train_file", &o.train_file, "training data").ValueName("FILE");
+  flags.Add("validation_file", &o.validation_file, "evaluation data").ValueName("FILE");
+  flags.Add("test_file", &o.test_file, "data to predict labels for; labels in it are ignored")
+      .ValueName("FILE");
+  flags.Add(
+      "text_columns", &o.text_columns,
+      "one or two columns of text (default: sentence1,sentence2 if there are such columns, else "
+      "the first one or two that are not the label)");
+  flags.Add("label_column", &o.label_column, "column of the labels");
+  flags.Add("max_seq_length", &o.max_seq_length, "cut longer texts to N tokens").Min(1);
   flags.Add("max_train_samples", &o.max_train_samples, "use only the first N rows of --train_file")
       .Min(1);
   flags
@@ -75,129 +82,157 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
       .Add("max_predict_samples", &o.max_predict_samples,
            "use only the first N rows of --test_file")
       .Min(1);
-  flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
+  flags.Add("invalid_utf8", &o.invalid_utf8, "what happens to text that is not UTF-8")
       .Choices({"error", "replace"});
 }
 
 void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("What to do (at least one of --do_train, --do_eval, --do_predict)");
   flags.Add("do_train", &o.do_train, "train on --train_file and save the model");
-  flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file, at the end");
+  flags.Add("do_eval", &o.do_eval, "evaluate on --validation_file at the end");
   flags.Add("do_predict", &o.do_predict, "predict the labels of --test_file");
-  flags.Add("output_dir", &o.output_dir, "where the model and all results go").Value("DIR");
-  flags.Add("overwrite_output_dir", &o.overwrite_output_dir,
-            "use a folder that is not empty (to train) or holds another model (to evaluate)");
+  flags.Add("output_dir", &o.output_dir, "folder to write the model and all results to")
+      .ValueName("DIR");
+  flags.Add(
+      "overwrite_output_dir", &o.overwrite_output_dir,
+      "allow an --output_dir that is not empty (to train) or holds another model (to evaluate)");
 }
 
 void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Training");
-  flags.Add("per_device_train_batch_size", &o.per_device_train_batch_size, "samples in a batch")
+  flags
+      .Add("per_device_train_batch_size", &o.per_device_train_batch_size,
+           "samples in a training batch of each process")
       .Min(1)
       .Max(kMostSamples);
-  flags.Add("per_device_eval_batch_size", &o.per_device_eval_batch_size, "samples in a batch")
+  flags
+      .Add("per_device_eval_batch_size", &o.per_device_eval_batch_size,
+           "samples in an evaluation batch of each process")
       .Min(1)
       .Max(kMostSamples);
   flags
       .Add("gradient_accumulation_steps", &o.gradient_accumulation_steps,
-           "batches in an optimizer step")
+           "batches whose gradients make one optimizer step")
       .Min(1)
       .Max(kMostSamples);
   flags.Add("num_train_epochs", &o.num_train_epochs, "passes over the training data")
       .Min(0)
       .Max(kMostEpochs);
-  flags.Add("max_steps", &o.max_steps, "optimizer steps; above 0 it replaces --num_train_epochs")
+  flags
+      .Add("max_steps", &o.max_steps,
+           "number of optimizer steps; if above 0, it replaces --num_train_epochs")
       .Min(-1)
       .Max(kMostSteps);
   flags.Add("learning_rate", &o.learning_rate, "peak learning rate of AdamW").Min(0);
-  flags.Add("weight_decay", &o.weight_decay, "decay of all parameters but biases and norms").Min(0);
-  flags.Add("adam_beta1", &o.adam_beta1, "AdamW's decay of the first moment").Min(0).Max(1);
-  flags.Add("adam_beta2", &o.adam_beta2, "AdamW's decay of the second moment").Min(0).Max(1);
+  flags
+      .Add("weight_decay", &o.weight_decay,
+           "weight decay of all parameters except biases and normalization layers")
+      .Min(0);
+  flags.Add("adam_beta1", &o.adam_beta1, "AdamW's decay rate of the first moment").Min(0).Max(1);
+  flags.Add("adam_beta2", &o.adam_beta2, "AdamW's decay rate of the second moment").Min(0).Max(1);
   flags.Add("adam_epsilon", &o.adam_epsilon, "AdamW's epsilon").Min(0);
-  flags.Add("max_grad_norm", &o.max_grad_norm, "clip gradients to this norm; 0: no clipping")
+  flags.Add("max_grad_norm", &o.max_grad_norm, "clip the gradients to this norm; 0: no clipping")
       .Min(0);
   flags.Add("lr_scheduler_type", &o.lr_scheduler_type, "learning-rate schedule")
       .Choices(ScheduleNames());
   flags
       .Add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
-           "the schedule's own options, e.g. '{\"min_lr\":1e-6}' for cosine_with_min_lr")
-      .Value("JSON");
-  flags.Add("warmup_steps", &o.warmup_steps, "steps in which the rate rises from 0")
+           "options of the schedule, such as '{\"min_lr\":1e-6}' for cosine_with_min_lr")
+      .ValueName("JSON");
+  flags
+      .Add("warmup_steps", &o.warmup_steps,
+           "number of steps in which the learning rate rises from 0")
       .Min(0)
       .Max(kMostSteps);
-  flags.Add("warmup_ratio", &o.warmup_ratio, "the same as a share of all steps").Min(0).Max(1);
   flags
-      .Add("device", &o.device,
-           "what computes: auto (a GPU if there is one for each process), cpu, cuda (several "
-           "processes: one each) or cuda:NUMBER")
-      .Value("NAME");
-  flags.Add("cuda_graphs", &o.cuda_graphs,
-            "on a GPU: record training passes once for batches of like shapes and repeat them");
+      .Add("warmup_ratio", &o.warmup_ratio,
+           "--warmup_steps as a share of all steps, from 0 to 1; used if --warmup_steps is 0")
+      .Min(0)
+      .Max(1);
+  flags
+      .Add(
+          "device", &o.device,
+          "what computes: auto (GPUs if there is one for each process, else the CPU), cpu, cuda (a "
+          "GPU for each process) or cuda:NUMBER")
+      .ValueName("NAME");
+  flags.Add(
+      "cuda_graphs", &o.cuda_graphs,
+      "on a GPU, record the training passes once for all batches of similar shape and repeat the "
+      "recording");
   flags
       .Add("mixed_precision", &o.mixed_precision,
-           "bf16: activations and products in bfloat16, everything else in float32; fp16: in "
-           "float16, with loss scaling, on GPUs only")
+           "precision of activations and products: bf16 is bfloat16, fp16 is float16 with loss "
+           "scaling, on GPUs only; everything else is float32")
       .Choices({"no", "bf16", "fp16"});
   flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
   flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
   flags
       .Add("fp16_init_scale", &o.fp16_init_scale,
-           "what fp16 multiplies the loss by at first; it adapts itself")
+           "first loss scale of fp16, which then adapts itself")
       .Min(1e-4)
       .Max(1e38);
-  flags.Add("gradient_checkpointing", &o.gradient_checkpointing,
-            "keep less for the backward pass and compute it again: less memory, more time");
-  flags.Add("deterministic", &o.deterministic,
-            "the same bits in every run on a GPU too, whatever LATHE_TUNE says; on the CPU that is "
-            "so anyway");
-  flags.Add("shuffle_train", &o.shuffle_train, "a new order in each epoch");
-  flags.Add("group_by_length", &o.group_by_length, "batches of texts of similar length");
+  flags.Add(
+      "gradient_checkpointing", &o.gradient_checkpointing,
+      "keep fewer activations for the backward pass and compute the others again; saves memory, "
+      "takes time");
+  flags.Add(
+      "deterministic", &o.deterministic,
+      "compute the same bits in every run on a GPU, too, whatever LATHE_TUNE says; on the CPU "
+      "this is always so");
+  flags.Add("shuffle_train", &o.shuffle_train, "shuffle the samples anew in each epoch");
+  flags.Add("group_by_length", &o.group_by_length, "make batches of texts of similar length");
   flags.Add("dataloader_drop_last", &o.dataloader_drop_last, "leave out an incomplete last batch");
-  flags.Add("seed", &o.seed, "decides fresh weights, dropout and order").Min(0);
-  flags.Add("data_seed", &o.data_seed, "decides the order instead of --seed").Min(0);
+  flags.Add("seed", &o.seed, "seed of fresh weights, dropout and the order of samples").Min(0);
+  flags.Add("data_seed", &o.data_seed, "seed of the order of samples (default: --seed)").Min(0);
 }
 
 void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Logging and evaluation while training");
-  flags.Add("logging_steps", &o.logging_steps, "log each N steps; below 1: a share of all steps")
+  flags.Add("logging_steps", &o.logging_steps, "log every X steps; below 1: a share of all steps")
       .Min(0)
       .Max(kMostSteps);
-  flags.Add("logging_first_step", &o.logging_first_step, "log the first step too");
+  flags.Add("logging_first_step", &o.logging_first_step, "log the first step, too");
   flags.Add("eval_strategy", &o.eval_strategy, "when to evaluate")
       .Choices({"no", "steps", "epoch"});
-  flags.Add("eval_steps", &o.eval_steps, "evaluate each N steps; 0: as --logging_steps")
+  flags
+      .Add("eval_steps", &o.eval_steps,
+           "with --eval_strategy steps, evaluate every X steps; 0: as --logging_steps")
       .Min(0)
       .Max(kMostSteps);
   flags.Add("metric_for_best_model", &o.metric_for_best_model,
-            "metric that compares models, with or without \"eval_\" (default: loss)");
+            "metric that decides which model is best, with or without \"eval_\" (default: loss)");
   flags.Add("greater_is_better", &o.greater_is_better,
-            "whether that metric should be high (default: unless it is a loss or an error)");
+            "whether a higher metric is better (default: true unless it is a loss or an error)");
   flags.Add("load_best_model_at_end", &o.load_best_model_at_end,
-            "save the best model instead of the last");
-  flags.Add("disable_tqdm", &o.disable_tqdm, "no progress bar");
-  flags.Add("log_level", &o.log_level, "debug: say on standard error what the GPU's graphs do")
+            "save the best model instead of the last one");
+  flags.Add("disable_tqdm", &o.disable_tqdm, "show no progress bar");
+  flags
+      .Add("log_level", &o.log_level,
+           "with debug, report on standard error what the CUDA graphs do")
       .Choices({"debug", "info"});
 }
 
 void AddGeneralFlags(FlagTable& flags, FinetuneArguments& o, bool& help, std::string& json_config) {
   flags.Group("General");
-  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
+  flags.Add("num_threads", &o.num_threads, "number of CPU threads; 0: all cores").Min(0).Max(1024);
   flags
       .Add("ddp_timeout", &o.ddp_timeout,
-           "seconds that one of several processes may keep the others waiting; 0: what lathe "
-           "launch --timeout says, else 600")
+           "seconds that one process may keep the others waiting; 0: the value of lathe launch "
+           "--timeout, else 600")
       .Min(0)
       .Max(1e6);
-  flags.Add("shard_optimizer", &o.shard_optimizer,
-            "several processes each update a part of the parameters: less time and memory; on the "
-            "CPU, while those with GPUs update all of them");
+  flags.Add(
+      "shard_optimizer", &o.shard_optimizer,
+      "on the CPU, each process updates a part of the parameters, which saves time and memory; "
+      "on GPUs, each process always updates all of them");
   flags.Add(
       "share_parameters", &o.share_parameters,
-      "several processes, all on one machine, that each update a part of the parameters have one "
-      "copy of them in common: less time and memory");
+      "processes on one machine that each update a part of the parameters share one copy of them, "
+      "which saves time and memory");
   flags
       .Add("json_config", &json_config,
-           "JSON file with options of these names; the command line wins")
-      .Value("FILE")
+           "JSON file with values of these options; the command line overrides it")
+      .ValueName("FILE")
       .CommandLineOnly();
   flags.Add("help", &help, "show this text").CommandLineOnly();
 }
@@ -211,7 +246,7 @@ void Validate(FinetuneArguments& o) {
           "pass at least one of --do_train, --do_eval, --do_predict");
   Require(o.ddp_timeout == 0 || o.ddp_timeout >= 1, "--ddp_timeout must be 0 or at least 1");
   Require(!o.output_dir.empty(), "--output_dir is required",
-          "name the folder that the model and the results go to");
+          "name the folder to write the model and the results to");
   Require(!o.model_name_or_path.empty() || !o.config_name.empty(),
           "--model_name_or_path is required", "or pass --config_name to train fresh weights");
   constexpr char kFileHint[] = "name a .csv, .tsv, .json or .jsonl file";
@@ -268,7 +303,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   }
   if (!positional.empty()) {
     throw InvalidArgument("unexpected argument \"" + positional[0] + "\"",
-                          "every value follows its option; --help lists them");
+                          "a value stands right after its option; --help lists the options");
   }
   if (!json_config.empty()) flags.ApplyJson(json_config);
   if (!flags.given("gradient_accumulation_steps"))

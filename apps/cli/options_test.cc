@@ -102,7 +102,8 @@ TEST(OptionsTest, WrongValuesAreNamed) {
             "--eval_strategy must be one of no, steps, epoch but is \"step\"|did you mean steps?");
   EXPECT_EQ(ErrorOf({"--logging_steps", "0"}), "--logging_steps must be above 0|");
   EXPECT_EQ(ErrorOf({"stray"}),
-            "unexpected argument \"stray\"|every value follows its option; --help lists them");
+            "unexpected argument \"stray\"|a value stands right after its option; --help lists the "
+            "options");
 }
 
 TEST(OptionsTest, NumbersBeyondAllUse) {
@@ -129,7 +130,7 @@ TEST(OptionsTest, OptionsMustFitTogether) {
   EXPECT_EQ(ErrorOf({"--output_dir", "o", "--model_name_or_path", "m"}, true),
             "nothing to do|pass at least one of --do_train, --do_eval, --do_predict");
   EXPECT_EQ(ErrorOf({"--do_train"}, true),
-            "--output_dir is required|name the folder that the model and the results go to");
+            "--output_dir is required|name the folder to write the model and the results to");
   EXPECT_EQ(ErrorOf({"--do_eval"}), "--do_eval needs --validation_file|" + file);
   EXPECT_EQ(ErrorOf({"--do_predict"}), "--do_predict needs --test_file|" + file);
   EXPECT_EQ(ErrorOf({"--eval_strategy", "epoch"}),
@@ -228,9 +229,11 @@ TEST(ScheduleKwargsTest, ReadsAndChecks) {
   EXPECT_EQ(error("cosine", "{\"num_cycle\": 2}"),
             "--lr_scheduler_kwargs: cosine has no option \"num_cycle\"|did you mean num_cycles?");
   EXPECT_EQ(error("polynomial", "{\"num_cycles\": 2}"),
-            "--lr_scheduler_kwargs: polynomial has no option \"num_cycles\"|it has lr_end, power");
+            "--lr_scheduler_kwargs: polynomial has no option \"num_cycles\"|its options are "
+            "lr_end, power");
   EXPECT_EQ(error("linear", "{\"power\": 2}"),
-            "--lr_scheduler_kwargs: linear has no option \"power\"|it has none");
+            "--lr_scheduler_kwargs: linear has no option \"power\"|"
+            "leave --lr_scheduler_kwargs out; linear has no options");
   for (const char* value : {"\"two\"", "true"}) {
     EXPECT_EQ(
         error("cosine", std::string("{\"num_cycles\": ") + value + "}"),

@@ -58,9 +58,11 @@ int ReportErrors(int exit_code, const std::function<int()>& body) {
     Print("out of memory", "use a smaller batch size or a smaller --max_seq_length");
   } catch (const std::system_error& e) {
     const bool is_thread = e.code() == std::errc::resource_unavailable_try_again;
-    Print(is_thread ? "no thread could be started: " + std::string(e.what()) : e.what(),
-          is_thread ? "there is too little memory for it, or the user has too many (ulimit -u, -v)"
-                    : "");
+    Print(
+        is_thread ? "no thread could be started: " + std::string(e.what()) : e.what(),
+        is_thread
+            ? "there is too little memory, or the user has too many threads (see ulimit -u and -v)"
+            : "");
   } catch (const std::exception& e) {
     Print(e.what());
   }

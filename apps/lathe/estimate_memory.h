@@ -1,13 +1,10 @@
-// `lathe estimate-memory`: estimates the memory of training and inference from a model's
-// configuration.
+// Estimates the memory that training and inference take, from a model's configuration.
 //
 //   auto model = AutoModelForSequenceClassification::WithoutValues(config);
 //   EstimateMemory(*model, {.batch_size = 32, .max_seq_length = 128}).Training();
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "lathe/models/pass_memory.h"
 #include "lathe/models/pretrained.h"
@@ -33,8 +30,5 @@ struct MemoryEstimate {
 // Estimates for AdamW and batches whose texts all have max_seq_length tokens. The model needs no
 // values. Throws for a family that doesn't declare its passes' memory (Architecture::pass_memory).
 MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptions& options);
-
-// `args` are the arguments after "estimate-memory". Returns the exit code.
-int RunEstimateMemory(const std::vector<std::string>& args);
 
 }  // namespace lathe

@@ -169,7 +169,7 @@ TEST_F(EstimateMemoryCommand, BadInputGetsOneLine) {
   SetConfig({{"max_position_embeddings", 1 << 30}});
   ExpectError(Estimate({Path("model"), "--max_seq_length", "1000000000", "--batch_size", "1000000",
                         "--num_processes", "1000"}),
-              "this takes more bytes than can be counted", 1);
+              "the estimate has more bytes than can be counted", 1);
   SetConfig({{"model_type", "gpt2"}});
   ExpectError(Estimate({Path("model")}), "model_type \"gpt2\" is not one that Lathe has", 1);
 }

@@ -5,7 +5,7 @@
 
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/short_waits.h"
-#include "lathe/apps/lathe/estimate_memory.h"
+#include "lathe/apps/lathe/estimate_memory_command.h"
 #include "lathe/apps/lathe/launch/config_command.h"
 #include "lathe/apps/lathe/launch/env_command.h"
 #include "lathe/apps/lathe/launch/launch_command.h"
@@ -21,14 +21,14 @@ constexpr char kUsage[] =
     "Usage: lathe COMMAND [options]\n"
     "\n"
     "Commands:\n"
-    "  predict          labels for lines of text, from a model that finetune saved\n"
+    "  predict          predicts labels of texts with a model that finetune saved\n"
     "  launch           runs a program in several processes, on one machine or several\n"
-    "  config           asks how launch is to run programs by default\n"
-    "  test             trains as launch would and in one process, and compares\n"
+    "  config           asks for the defaults of launch and saves them\n"
+    "  test             checks that training in several processes or on GPUs works here\n"
     "  env              describes this machine and its set-up, for bug reports\n"
-    "  estimate-memory  what training and using a model will take\n"
+    "  estimate-memory  estimates the memory that training and using a model take\n"
     "\n"
-    "lathe COMMAND --help tells more. To train, see finetune --help.\n";
+    "`lathe COMMAND --help` describes a command. `finetune --help` says how to train.\n";
 
 struct Command {
   const char* name;

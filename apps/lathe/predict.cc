@@ -27,17 +27,19 @@
 #include "lathe/models/pretrained.h"
 #include "lathe/models/problem_type.h"
 #include "lathe/models/vocabulary_size.h"
+#include "lathe/models/weights/load_weights.h"
 #include "lathe/train/task/sequence_length.h"
 
 namespace lathe {
 namespace {
 
 constexpr char kUsage[] =
-    "Predicts labels: one JSON object a line for each text.\n"
+    "Predicts the label of each text with a model that finetune saved. Prints a line\n"
+    "with a JSON object for each text.\n"
     "\n"
     "Usage:\n"
     "  lathe predict MODEL_DIR TEXT... [options]\n"
-    "  lathe predict MODEL_DIR [options] < lines.txt\n";
+    "  lathe predict MODEL_DIR [options] < lines.txt    # one text on each line\n";
 
 struct PredictOptions {
   std::string model_dir;
@@ -53,27 +55,28 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
   PredictOptions o;
   FlagTable flags(kUsage);
   flags.Group("Options");
-  flags.Add("all_scores", &o.all_scores, "the scores of all labels too");
-  flags.Add("pairs", &o.pairs, "each line holds two texts with a tab between them");
-  flags.Add("batch_size", &o.batch_size, "texts at once").Min(1);
+  flags.Add("all_scores", &o.all_scores,
+            "print the scores of all labels, not only of the best one");
+  flags.Add("pairs", &o.pairs, "each line or TEXT holds two texts with a tab between them");
+  flags.Add("batch_size", &o.batch_size, "number of texts that are computed together").Min(1);
   flags
       .Add("max_seq_length", &o.max_seq_length,
-           "cut to so many tokens; 0: as many as the model takes")
+           "cut longer texts to N tokens; 0: the model's limit")
       .Min(0);
-  flags.Add("num_threads", &o.num_threads, "processor threads; 0: all cores").Min(0).Max(1024);
+  flags.Add("num_threads", &o.num_threads, "number of CPU threads; 0: all cores").Min(0).Max(1024);
   flags
       .Add("device", &o.device,
            "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
-      .Value("NAME");
+      .ValueName("NAME");
   flags
       .Add("mixed_precision", &o.mixed_precision,
-           "bf16: activations and products in bfloat16; fp16: in float16, on GPUs only")
+           "precision of activations and products: bf16 is bfloat16, fp16 is float16, on GPUs only")
       .Choices({"no", "bf16", "fp16"});
   flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
   flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
   flags.Add("deterministic", &o.deterministic,
-            "the same bits in every run on a GPU too, as on the CPU");
-  flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
+            "compute the same bits in every run on a GPU, too; on the CPU this is always so");
+  flags.Add("invalid_utf8", &o.invalid_utf8, "what happens to text that is not UTF-8")
       .Choices({"error", "replace"});
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();
@@ -81,7 +84,7 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
   if (o.help) return o;
   if (o.texts.empty()) {
     throw InvalidArgument("MODEL_DIR is missing",
-                          "lathe predict MODEL_DIR [TEXT...]; --help says more");
+                          "usage: lathe predict MODEL_DIR [TEXT...] [options]");
   }
   o.mixed_precision = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16).value_or("no");
   o.model_dir = o.texts.front();
@@ -91,9 +94,9 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
 
 // The texts, from the command line or from the lines of standard input. Where() names the place of
 // the latest one.
-class Source {
+class TextSource {
  public:
-  explicit Source(const PredictOptions& options)
+  explicit TextSource(const PredictOptions& options)
       : options_(options), from_stdin_(options.texts.empty()) {}
 
   std::optional<std::string> Next() {
@@ -131,8 +134,8 @@ class Source {
   int64_t count_ = 0;
 };
 
-constexpr char kNotTogether[] =
-    "the files in the folder don't belong together; copy the model again";
+constexpr char kMixedFilesHint[] =
+    "the files in the folder belong to different models; copy the model again";
 
 std::shared_ptr<SequenceClassifier> LoadClassifier(const std::string& dir) {
   try {
@@ -140,8 +143,8 @@ std::shared_ptr<SequenceClassifier> LoadClassifier(const std::string& dir) {
   } catch (const Error& e) {
     // Only a training program could let a parameter of another shape start fresh, so that hint
     // would mislead here.
-    const bool mismatch = e.hint().find("ignore_mismatched_sizes") != std::string::npos;
-    throw Error(e.code(), e.message(), mismatch ? kNotTogether : e.hint(), e.location());
+    if (e.detail<MismatchedSize>() == nullptr) throw;
+    throw e.WithHint(kMixedFilesHint);
   }
 }
 
@@ -167,7 +170,7 @@ class Predictor {
                                 std::to_string(model_->load_report().missing.size()) +
                                 " parameters, the first is " +
                                 model_->load_report().missing.front(),
-                            kNotTogether);
+                            kMixedFilesHint);
     }
     kind_ = OutputKind(model_->config().problem_type(), model_->config().num_labels());
     CheckMaxSeqLength(*tokenizer_, options.pairs, options.max_seq_length);
@@ -194,7 +197,7 @@ class Predictor {
         throw InvalidArgument(where + ": token \"" + tokenizer_->IdToToken(id) + "\" has id " +
                                   std::to_string(id) + " but the model's vocab_size is " +
                                   std::to_string(vocab_size_),
-                              kNotTogether);
+                              kMixedFilesHint);
       }
     }
     where_.push_back(where);
@@ -202,7 +205,7 @@ class Predictor {
     token_type_ids_.push_back(std::move(encoding.token_type_ids));
   }
 
-  int64_t waiting() const { return static_cast<int64_t>(input_ids_.size()); }
+  int64_t num_pending() const { return static_cast<int64_t>(input_ids_.size()); }
 
   // Prints a line for each text that was added since the last call.
   void Flush() {
@@ -233,8 +236,8 @@ class Predictor {
   void Print(std::span<const float> logits, const std::string& where) const {
     if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); })) {
       throw InvalidArgument(where + ": the logits are not finite; the weights in " +
-                                options_.model_dir + " cannot be computed with",
-                            "train the model anew, at a lower learning rate");
+                                options_.model_dir + " are damaged",
+                            "train the model again, at a lower learning rate");
     }
     const std::vector<double> scores = Scores(logits);
     const size_t best = static_cast<size_t>(ArgMax(logits, static_cast<int64_t>(logits.size()))[0]);
@@ -276,11 +279,11 @@ int Predict(const PredictOptions& options) {
   if (options.deterministic) UseDeterministicGemms(true);
   std::ios::sync_with_stdio(false);  // lets in_avail tell what is buffered
   Predictor predictor(options);
-  Source source(options);
+  TextSource source(options);
   try {
     while (const auto text = source.Next()) {
       predictor.Add(*text, source.Where());
-      if (predictor.waiting() == options.batch_size || source.WouldWait()) predictor.Flush();
+      if (predictor.num_pending() == options.batch_size || source.WouldWait()) predictor.Flush();
     }
   } catch (const Error&) {
     predictor.Flush();  // answers the texts before the bad line

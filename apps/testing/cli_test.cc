@@ -95,12 +95,7 @@ TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
     args.insert(args.end(), more.begin(), more.end());
     const RunResult run = Train(args);
     EXPECT_EQ(run.exit_code, 0) << run.err;
-    std::vector<double> all;
-    const Json state = ReadJson(out + "/trainer_state.json");
-    for (const Json& entry : state["log_history"]) {
-      if (entry.contains("loss")) all.push_back(entry["loss"]);
-    }
-    return all;
+    return Losses(out);
   };
   // There are 96 samples in batches of 10. So the last window of an epoch has 6, as one batch or in
   // two parts.
@@ -131,14 +126,7 @@ TEST_F(CliTest, ThreadsChangeNoMask) {
                   .exit_code,
               0);
   }
-  const auto losses = [&](const std::string& out) {
-    std::vector<double> all;
-    const Json state = ReadJson(out + "/trainer_state.json");
-    for (const Json& entry : state["log_history"]) {
-      if (entry.contains("loss")) all.push_back(entry["loss"]);
-    }
-    return all;
-  };
+  const auto losses = [&](const std::string& out) { return Losses(out); };
   const auto one = losses("1"), two = losses("2");
   ASSERT_EQ(one.size(), 12u);
   ASSERT_EQ(two.size(), 12u);

@@ -63,15 +63,9 @@ struct Pipe {
   }
 };
 
-}  // namespace
-
-std::string ExpectedNotes(const std::string& mixed_precision) {
-  const std::string note = SlowPrecisionNote(mixed_precision, Device{});
-  return note.empty() ? "" : "note: " + note + "\n";
-}
-
-RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
-                     const RunOptions& options) {
+// Starts the program with the pipes as its standard input, output and error.
+pid_t Start(const std::string& program, const std::vector<std::string>& args,
+            const RunOptions& options, const Pipe& in, const Pipe& out, const Pipe& err) {
   // Tests run in the root of their runfiles.
   const bool is_path = program.find('/') != std::string::npos;
   const std::string folder = program.substr(0, program.find("_emulated"));
@@ -80,30 +74,25 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
 
-  Pipe in, out, err;
   const pid_t pid = fork();
-  if (pid == 0) {
-    dup2(in.ends[0], STDIN_FILENO);
-    dup2(options.stdout_path.empty() ? out.ends[1] : open(options.stdout_path.c_str(), O_WRONLY),
-         STDOUT_FILENO);
-    dup2(err.ends[1], STDERR_FILENO);
-    if (options.max_file_bytes > 0) {
-      const rlimit limit = {static_cast<rlim_t>(options.max_file_bytes),
-                            static_cast<rlim_t>(options.max_file_bytes)};
-      setrlimit(RLIMIT_FSIZE, &limit);
-      signal(SIGXFSZ, SIG_IGN);  // makes write fail, as it does on a full disk
-    }
-    execv(path.c_str(), argv.data());
-    _exit(127);
+  if (pid != 0) return pid;
+  dup2(in.ends[0], STDIN_FILENO);
+  dup2(options.stdout_path.empty() ? out.ends[1] : open(options.stdout_path.c_str(), O_WRONLY),
+       STDOUT_FILENO);
+  dup2(err.ends[1], STDERR_FILENO);
+  if (options.max_file_bytes > 0) {
+    const rlimit limit = {static_cast<rlim_t>(options.max_file_bytes),
+                          static_cast<rlim_t>(options.max_file_bytes)};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    signal(SIGXFSZ, SIG_IGN);  // makes write fail, as it does on a full disk
   }
-  in.Close(0);
-  out.Close(1);
-  err.Close(1);
-  signal(SIGPIPE, SIG_IGN);  // a program that ends at once may read no input
-  if (write(in.ends[1], options.input.data(), options.input.size()) < 0) in.Close(1);
-  in.Close(1);
+  execv(path.c_str(), argv.data());
+  _exit(127);
+}
 
-  RunResult result;
+// Reads both pipes until the program has closed them. Sends the signals that the options ask for.
+void ReadOutput(pid_t pid, const RunOptions& options, Pipe& out, const Pipe& err,
+                RunResult& result) {
   bool interrupted = options.interrupt_after.empty();
   pollfd ready[2] = {{out.ends[0], POLLIN, 0}, {err.ends[0], POLLIN, 0}};
   while (ready[0].fd >= 0 || ready[1].fd >= 0) {
@@ -118,18 +107,39 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
         (i == 0 ? result.out : result.err).append(buffer, static_cast<size_t>(got));
       }
     }
-    if (!interrupted && result.out.find(options.interrupt_after) != std::string::npos) {
-      for (int i = 0; i < options.interrupts; ++i) {
-        kill(pid, options.interrupt_signal);
-        usleep(1000);  // pending signals of one number arrive as one
-      }
-      interrupted = true;
-      if (options.close_output) {
-        out.Close(0);
-        ready[0].fd = -1;
-      }
+    if (interrupted || result.out.find(options.interrupt_after) == std::string::npos) continue;
+    for (int i = 0; i < options.interrupts; ++i) {
+      kill(pid, options.interrupt_signal);
+      usleep(1000);  // pending signals of one number arrive as one
+    }
+    interrupted = true;
+    if (options.close_output) {
+      out.Close(0);
+      ready[0].fd = -1;
     }
   }
+}
+
+}  // namespace
+
+std::string ExpectedNotes(const std::string& mixed_precision) {
+  const std::string note = SlowPrecisionNote(mixed_precision, Device{});
+  return note.empty() ? "" : "note: " + note + "\n";
+}
+
+RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
+                     const RunOptions& options) {
+  Pipe in, out, err;
+  const pid_t pid = Start(program, args, options, in, out, err);
+  in.Close(0);
+  out.Close(1);
+  err.Close(1);
+  signal(SIGPIPE, SIG_IGN);  // a program that ends at once may read no input
+  if (write(in.ends[1], options.input.data(), options.input.size()) < 0) in.Close(1);
+  in.Close(1);
+
+  RunResult result;
+  ReadOutput(pid, options, out, err, result);
   int status = 0;
   waitpid(pid, &status, 0);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -162,6 +172,11 @@ void CliTest::SetUp() {
   Write("train.csv", MakeCsv(96, 1, true));
   Write("dev.csv", MakeCsv(40, 2, true));
   Write("test.csv", MakeCsv(20, 3, false));
+  setenv("HF_HOME", Path("hf").c_str(), 1);
+  for (const char* name : {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION",
+                           "ACCELERATE_USE_CPU", "LATHE_USE_GPU"}) {
+    unsetenv(name);
+  }
 }
 
 CliTest::~CliTest() {
@@ -194,24 +209,40 @@ void CliTest::SetConfig(const nlohmann::json& changes) const {
   Write("model/config.json", config.dump());
 }
 
-RunResult CliTest::Train(const std::vector<std::string>& more, const RunOptions& options) const {
+std::vector<std::string> CliTest::TrainingArgs(const std::string& out,
+                                               const std::vector<std::string>& more) const {
   std::vector<std::string> args = {"--config_name",
                                    Path("model"),
                                    "--train_file",
                                    Path("train.csv"),
                                    "--validation_file",
                                    Path("dev.csv"),
+                                   "--test_file",
+                                   Path("test.csv"),
                                    "--output_dir",
-                                   Path("out"),
+                                   Path(out),
                                    "--do_train",
                                    "--logging_steps",
-                                   "1",
-                                   "--num_threads",
                                    "1",
                                    "--learning_rate",
                                    "1e-2"};
   args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+RunResult CliTest::Train(const std::vector<std::string>& more, const RunOptions& options) const {
+  std::vector<std::string> args = TrainingArgs("out", {"--num_threads", "1"});
+  args.insert(args.end(), more.begin(), more.end());
   return RunProgram("finetune", args, options);
+}
+
+std::vector<double> CliTest::Logged(const std::string& out, const std::string& key) const {
+  std::vector<double> values;
+  const nlohmann::json state = ReadJson(out + "/trainer_state.json");
+  for (const nlohmann::json& entry : state.at("log_history")) {
+    if (entry.contains(key)) values.push_back(entry.at(key));
+  }
+  return values;
 }
 
 double SecondsSince(TestClock::time_point start) {
@@ -244,34 +275,10 @@ int FaultRounds() {
   return rounds == nullptr ? 1 : std::atoi(rounds);
 }
 
-void LaunchedTest::SetUp() {
-  CliTest::SetUp();
-  setenv("HF_HOME", Path("hf").c_str(), 1);
-  for (const char* name : {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION",
-                           "ACCELERATE_USE_CPU", "LATHE_USE_GPU"}) {
-    unsetenv(name);
-  }
-}
-
 std::vector<std::string> LaunchedTest::Finetune(const std::string& out,
                                                 const std::vector<std::string>& more) const {
-  std::vector<std::string> args = {"apps/finetune/finetune",
-                                   "--config_name",
-                                   Path("model"),
-                                   "--train_file",
-                                   Path("train.csv"),
-                                   "--validation_file",
-                                   Path("dev.csv"),
-                                   "--test_file",
-                                   Path("test.csv"),
-                                   "--output_dir",
-                                   Path(out),
-                                   "--do_train",
-                                   "--logging_steps",
-                                   "1",
-                                   "--learning_rate",
-                                   "1e-2",
-                                   "--disable_tqdm"};
+  std::vector<std::string> args = TrainingArgs(out, {"--disable_tqdm"});
+  args.insert(args.begin(), "apps/finetune/finetune");
   args.insert(args.end(), more.begin(), more.end());
   return args;
 }
@@ -284,14 +291,6 @@ RunResult LaunchedTest::Launch(int num_processes, const std::vector<std::string>
   args.insert(args.end(), launch_options.begin(), launch_options.end());
   args.insert(args.end(), program.begin(), program.end());
   return RunProgram("lathe", args, options);
-}
-
-std::vector<double> LaunchedTest::Losses(const std::string& out) const {
-  std::vector<double> losses;
-  const nlohmann::json state = ReadJson(out + "/trainer_state.json");
-  for (const auto& entry : state.at("log_history"))
-    if (entry.contains("loss")) losses.push_back(entry.at("loss"));
-  return losses;
 }
 
 void ExpectError(const RunResult& result, const std::string& part, int exit_code) {

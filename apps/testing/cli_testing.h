@@ -39,7 +39,7 @@ RunResult RunProgram(const std::string& program, const std::vector<std::string>&
 std::string ExpectedNotes(const std::string& mixed_precision);
 
 // Gives each test its own folder with model/ (config.json, vocab.txt), train.csv, dev.csv and
-// test.csv.
+// test.csv. Programs find no configuration of `lathe launch` and no variables of launchers.
 class CliTest : public testing::Test {
  protected:
   void SetUp() override;
@@ -50,9 +50,15 @@ class CliTest : public testing::Test {
   std::string Read(const std::string& name) const;
   nlohmann::json ReadJson(const std::string& name) const;
   bool Exists(const std::string& name) const;
-  // Runs finetune with fresh weights, the training and validation files, --do_train, --output_dir
-  // out and `more`.
+  // The arguments of finetune for a training with fresh weights and all files into the folder
+  // `out`, and `more`.
+  std::vector<std::string> TrainingArgs(const std::string& out,
+                                        const std::vector<std::string>& more) const;
+  // Runs finetune with TrainingArgs("out", ...) in one thread and `more`.
   RunResult Train(const std::vector<std::string>& more, const RunOptions& options = {}) const;
+  // The values that all steps logged under `key`, from trainer_state.json in the folder `out`.
+  std::vector<double> Logged(const std::string& out, const std::string& key) const;
+  std::vector<double> Losses(const std::string& out) const { return Logged(out, "loss"); }
   // Changes keys of model/config.json.
   void SetConfig(const nlohmann::json& changes) const;
 
@@ -77,17 +83,13 @@ bool IsReaped(pid_t process);
 // Runs programs in several processes, on the CPU even if the machine has GPUs.
 class LaunchedTest : public CliTest {
  protected:
-  void SetUp() override;
-  // The command line of finetune with fresh weights, all files, --do_train, --output_dir `out` and
-  // `more`.
+  // The command line of finetune with TrainingArgs, without progress bars.
   std::vector<std::string> Finetune(const std::string& out,
                                     const std::vector<std::string>& more) const;
   // Runs `lathe launch` with that command line.
   RunResult Launch(int num_processes, const std::vector<std::string>& program,
                    const RunOptions& options = {},
                    const std::vector<std::string>& launch_options = {}) const;
-  // The losses of all steps, from trainer_state.json.
-  std::vector<double> Losses(const std::string& out) const;
 };
 
 // Expects one `error:` line that holds `part`, at most a hint line after it, and the exit code.

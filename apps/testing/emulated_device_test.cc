@@ -19,38 +19,10 @@ class EmulatedDeviceTest : public CliTest {
   // Trains from fresh weights into the folder `out`.
   RunResult TrainOn(const std::string& device, const std::string& out, const Args& more,
                     const RunOptions& options = {}) const {
-    Args args = {"--config_name",
-                 Path("model"),
-                 "--train_file",
-                 Path("train.csv"),
-                 "--validation_file",
-                 Path("dev.csv"),
-                 "--test_file",
-                 Path("test.csv"),
-                 "--output_dir",
-                 Path(out),
-                 "--device",
-                 device,
-                 "--do_train",
-                 "--logging_steps",
-                 "1",
-                 "--num_threads",
-                 "1",
-                 "--learning_rate",
-                 "2e-3",
-                 "--disable_tqdm"};
+    Args args = TrainingArgs(out, {"--device", device, "--num_threads", "1", "--learning_rate",
+                                   "2e-3", "--disable_tqdm"});
     args.insert(args.end(), more.begin(), more.end());
     return RunProgram(kFinetune, args, options);
-  }
-
-  // Returns the values that all steps logged under `key`.
-  std::vector<double> Logged(const std::string& out, const std::string& key) const {
-    std::vector<double> values;
-    const Json state = ReadJson(out + "/trainer_state.json");
-    for (const Json& entry : state.at("log_history")) {
-      if (entry.contains(key)) values.push_back(entry.at(key));
-    }
-    return values;
   }
 
   void ExpectNear(const std::vector<double>& a, const std::vector<double>& b,

@@ -106,7 +106,8 @@ LoadPlan PlanLoad(const SafetensorsReader& reader, const std::vector<Parameter>&
       if (!ignore_mismatched_sizes) {
         throw InvalidArgument(entry.file + ": " + what,
                               "the weights belong to another configuration or number of labels; "
-                              "with ignore_mismatched_sizes this parameter gets fresh values");
+                              "with ignore_mismatched_sizes this parameter gets fresh values")
+            .WithDetail(MismatchedSize{parameter.name});
       }
       report.mismatched.push_back(what);
       plan.to_fill.push_back(&parameter);

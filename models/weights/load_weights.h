@@ -49,6 +49,11 @@ struct LoadOptions {
   uint64_t seed = 42;  // seed of fresh values
 };
 
+// The detail (Error::detail) of an error that ignore_mismatched_sizes would avoid.
+struct MismatchedSize {
+  std::string parameter;
+};
+
 // The result of a load. Names are parameter paths.
 struct LoadReport {
   std::vector<std::string> loaded;

@@ -80,7 +80,7 @@ def _cuda_repository_impl(repository_ctx):
     for arch in archs:
         digits = arch.rstrip("af")
         if not digits.isdigit() or int(digits) < 80:
-            fail("LATHE_CUDA_ARCHS: \"%s\" is no compute capability from 8.0 on; write 80, 90 or 90a, several with ; between them" % arch)
+            fail("LATHE_CUDA_ARCHS: \"%s\" is not a compute capability of 8.0 or higher; write 80, 90 or 90a, and put ; between several" % arch)
     wanted = repository_ctx.os.environ.get("LATHE_CUDA", "") != "0"
     runtime = _find_runtime(repository_ctx, root) if wanted else None
     cublaslt, cudnn, nccl = False, False, False
@@ -97,7 +97,7 @@ def _cuda_repository_impl(repository_ctx):
             "with NCCL" if nccl else "without NCCL (no nccl.h there or in the system's folders)",
         ))
     elif wanted:
-        print("no CUDA in %s (CUDA_PATH): building for the CPU only" % root)
+        print("no CUDA found in %s (set CUDA_PATH to look elsewhere): building for the CPU only" % root)
     else:
         print("LATHE_CUDA=0: building for the CPU only")
     repository_ctx.file("BUILD.bazel", _BUILD if runtime else "")

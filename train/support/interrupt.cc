@@ -16,18 +16,18 @@ namespace {
 
 // Signals within this time after the first count as one request: a key may be held down, or pressed
 // twice in haste.
-constexpr time_t kHasteSeconds = 1;
+constexpr time_t kOneRequestSeconds = 1;
 
 volatile sig_atomic_t interrupted = 0;  // the signal's number
 volatile sig_atomic_t shields = 0;
 volatile time_t first_second = 0;
 // An eventfd that alarms read. It is never closed, because a handler may run late.
-volatile sig_atomic_t bell = -1;
+volatile sig_atomic_t alarm_fd = -1;
 
-void Ring() {
+void WakeAlarms() {
   const int before = errno;  // a handler must not change errno
   const uint64_t one = 1;
-  while (write(bell, &one, sizeof one) < 0 && errno == EINTR) {
+  while (write(alarm_fd, &one, sizeof one) < 0 && errno == EINTR) {
   }
   errno = before;
 }
@@ -37,8 +37,8 @@ void HandleInterrupt(int signal_number) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (interrupted == 0) first_second = now.tv_sec;
   interrupted = signal_number;
-  if (bell >= 0) Ring();
-  if (shields > 0 || now.tv_sec - first_second <= kHasteSeconds) return;
+  if (alarm_fd >= 0) WakeAlarms();
+  if (shields > 0 || now.tv_sec - first_second <= kOneRequestSeconds) return;
   signal(signal_number, SIG_DFL);
   raise(signal_number);
 }
@@ -72,12 +72,12 @@ int InterruptedExitCode(int signal_number) {
 }
 
 InterruptAlarm::InterruptAlarm(const std::function<void(int)>& end) {
-  if (bell < 0) bell = eventfd(0, EFD_CLOEXEC);
-  if (bell < 0) throw FileError("eventfd", errno);
+  if (alarm_fd < 0) alarm_fd = eventfd(0, EFD_CLOEXEC);
+  if (alarm_fd < 0) throw FileError("eventfd", errno);
   thread_ = std::thread([this, end] {
-    uint64_t rings = 0;
+    uint64_t wakes = 0;
     while (!over_ && !Interrupted()) {
-      if (read(bell, &rings, sizeof rings) < 0 && errno != EINTR) return;
+      if (read(alarm_fd, &wakes, sizeof wakes) < 0 && errno != EINTR) return;
     }
     if (!over_) end(InterruptSignal());
   });
@@ -85,7 +85,7 @@ InterruptAlarm::InterruptAlarm(const std::function<void(int)>& end) {
 
 InterruptAlarm::~InterruptAlarm() {
   over_ = true;
-  Ring();
+  WakeAlarms();
   thread_.join();
 }
 

@@ -143,7 +143,7 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
   } else {
     fs::path made = fs::absolute(path_);
     while (made.has_parent_path() && made != made.parent_path() && !fs::exists(made)) {
-      first_made_ = made;
+      outermost_made_ = made;
       made = made.parent_path();
     }
     fs::create_directories(path_, code);
@@ -153,15 +153,15 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
   try {
     ScratchDir probe(path_);
   } catch (const Error& e) {
-    if (!first_made_.empty()) fs::remove_all(first_made_, code);
+    if (!outermost_made_.empty()) fs::remove_all(outermost_made_, code);
     throw NotWritable(e);
   }
 }
 
 OutputDir::~OutputDir() {
-  if (first_made_.empty()) return;
+  if (outermost_made_.empty()) return;
   std::error_code code;
-  for (fs::path dir = fs::absolute(path_); fs::remove(dir, code) && dir != first_made_;) {
+  for (fs::path dir = fs::absolute(path_); fs::remove(dir, code) && dir != outermost_made_;) {
     dir = dir.parent_path();  // remove fails at the first folder that isn't empty
   }
 }

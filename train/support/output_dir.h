@@ -45,8 +45,8 @@ class OutputDir {
 
  private:
   std::string path_;
-  std::filesystem::path
-      first_made_;  // the outermost folder that did not exist before; may be empty
+  // The outermost folder that the constructor made; empty if it made none.
+  std::filesystem::path outermost_made_;
 };
 
 }  // namespace lathe

@@ -11,8 +11,8 @@
 namespace lathe {
 namespace {
 
-constexpr auto kRedraw = std::chrono::milliseconds(100);
-constexpr auto kPlainLine = std::chrono::seconds(10);
+constexpr auto kBarInterval = std::chrono::milliseconds(100);
+constexpr auto kPlainLineInterval = std::chrono::seconds(10);
 
 int TerminalWidth() {
   winsize size{};
@@ -82,7 +82,8 @@ void Progress::Update(int64_t done, std::optional<double> loss) {
   done_ += done;
   if (loss) loss_ = loss;
   const auto now = Clock::now();
-  if (!options_.enabled || now - last_shown_ < (terminal_ ? Clock::duration(kRedraw) : kPlainLine))
+  if (!options_.enabled ||
+      now - last_shown_ < (terminal_ ? Clock::duration(kBarInterval) : kPlainLineInterval))
     return;
   last_shown_ = now;
   if (terminal_) {

@@ -31,7 +31,9 @@ class LostRankError : public Error {
 // Thrown to end this process silently, because another process of the job tells the user why.
 struct ReportedElsewhere : public std::exception {
   explicit ReportedElsewhere(int code = kErrorExitCode) : exit_code(code) {}
-  const char* what() const noexcept override { return "another process of the job says why"; }
+  const char* what() const noexcept override {
+    return "another process of the job reports the error";
+  }
 
   int exit_code;
 };

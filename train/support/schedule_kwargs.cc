@@ -63,9 +63,10 @@ void CheckName(const std::string& schedule, const std::string& name) {
   for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
   const auto nearest = NearestName(name, names);
   throw InvalidArgument("--lr_scheduler_kwargs: " + schedule + " has no option \"" + name + "\"",
-                        nearest         ? "did you mean " + *nearest + "?"
-                        : names.empty() ? "it has none"
-                                        : "it has " + known);
+                        nearest ? "did you mean " + *nearest + "?"
+                        : names.empty()
+                            ? "leave --lr_scheduler_kwargs out; " + schedule + " has no options"
+                            : "its options are " + known);
 }
 
 }  // namespace

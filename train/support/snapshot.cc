@@ -12,7 +12,7 @@
 namespace lathe {
 namespace {
 
-constexpr size_t kAtOnce = size_t{1} << 30;  // Linux moves at most 2 GiB in one call
+constexpr size_t kMaxBytesPerCall = size_t{1} << 30;  // Linux moves at most 2 GiB in one call
 
 // Calls `move(address, size, offset)`, a pread or a pwrite, until all bytes are moved or a call
 // fails. Returns false, with errno, if one fails.
@@ -20,7 +20,7 @@ template <typename Byte, typename Move>
 bool MoveAll(Byte* data, size_t size, Move move) {
   for (size_t done = 0; done < size;) {
     const ssize_t moved =
-        move(data + done, std::min(size - done, kAtOnce), static_cast<off_t>(done));
+        move(data + done, std::min(size - done, kMaxBytesPerCall), static_cast<off_t>(done));
     if (moved < 0 && errno == EINTR) continue;
     if (moved == 0) errno = EIO;  // the file is shorter than it was
     if (moved <= 0) return false;

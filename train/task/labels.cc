@@ -1,6 +1,7 @@
 // DecideLabels: derives the classifier's outputs from label columns, flags and the config.
+#include <absl/strings/ascii.h>
+
 #include <algorithm>
-#include <cctype>
 #include <set>
 
 #include "lathe/core/base/error.h"
@@ -13,21 +14,10 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-std::string Lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 std::string Join(const Names& names) {
   std::string out;
   for (size_t i = 0; i < names.size() && i < 20; ++i) out += (i > 0 ? ", " : "") + names[i];
   return names.size() > 20 ? out + ", ..." : out;
-}
-
-LabelSet Make(LabelKind kind, Names names) {
-  return kind == LabelKind::kMultiLabel ? LabelSet::MultiLabel(std::move(names))
-                                        : LabelSet::Classes(std::move(names));
 }
 
 Names NumbersBelow(int64_t n) {
@@ -116,7 +106,7 @@ LabelSet FromConfig(const TextTable* validation, const PretrainedConfig& config,
     if (Contains(numbers, validation->column(options.label_column)))
       return LabelSet::Classes(numbers);
   }
-  return Make(kind, names);
+  return MakeLabelSet(kind, names);
 }
 
 // Returns the names in the model's own order, if it has the same names up to case (as run_glue
@@ -125,13 +115,25 @@ Names InOrderOf(const Names& model_names, const Names& names) {
   Names ordered;
   for (const std::string& model_name : model_names) {
     for (const std::string& name : names) {
-      if (Lower(name) == Lower(model_name)) ordered.push_back(name);
+      if (absl::AsciiStrToLower(name) == absl::AsciiStrToLower(model_name)) ordered.push_back(name);
     }
   }
   return ordered.size() == names.size() && ordered.size() == model_names.size() ? ordered : names;
 }
 
 }  // namespace
+
+LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names) {
+  switch (kind) {
+    case LabelKind::kSingleLabel:
+      return LabelSet::Classes(std::move(names));
+    case LabelKind::kMultiLabel:
+      return LabelSet::MultiLabel(std::move(names));
+    case LabelKind::kRegression:
+      break;
+  }
+  return LabelSet::Regression();
+}
 
 LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
                       const PretrainedConfig& config, const FinetuneArguments& options) {
@@ -166,7 +168,7 @@ LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
       names.push_back(PretrainedConfig::DefaultLabelName(i));
     }
   }
-  return Make(labels.kind(), std::move(names));
+  return MakeLabelSet(labels.kind(), std::move(names));
 }
 
 }  // namespace lathe

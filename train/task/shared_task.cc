@@ -20,7 +20,7 @@ void WriteAll(int fd, const void* data, size_t size) {
   while (size > 0) {
     const ssize_t written = write(fd, at, size);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) throw FileError("memory for the other processes", errno);
+    if (written <= 0) throw FileError("shared memory for the other processes", errno);
     at += written;
     size -= static_cast<size_t>(written);
   }
@@ -76,22 +76,10 @@ TaskData ReadData(const nlohmann::json& json, int fd, const std::string& path) {
   return {json.at("path"), std::make_shared<const TokenizedDataset>(std::move(d))};
 }
 
-LabelSet MakeLabels(LabelKind kind, std::vector<std::string> names) {
-  switch (kind) {
-    case LabelKind::kSingleLabel:
-      return LabelSet::Classes(std::move(names));
-    case LabelKind::kMultiLabel:
-      return LabelSet::MultiLabel(std::move(names));
-    case LabelKind::kRegression:
-      break;
-  }
-  return LabelSet::Regression();
-}
-
 }  // namespace
 
 SharedTask::SharedTask(const Task& task) : fd_(memfd_create("lathe task", MFD_CLOEXEC)) {
-  if (fd_ < 0) throw FileError("memory for the other processes", errno);
+  if (fd_ < 0) throw FileError("shared memory for the other processes", errno);
   const nlohmann::json json = {{"kind", static_cast<int>(task.labels.kind())},
                                {"names", task.labels.names()},
                                {"first", task.text_columns.first},
@@ -131,7 +119,7 @@ void ReadSharedTask(const std::string& path, Task& task) {
   std::string header(size, '\0');
   ReadAll(fd, header.data(), header.size(), path);
   const nlohmann::json json = nlohmann::json::parse(header);
-  task.labels = MakeLabels(static_cast<LabelKind>(json.at("kind").get<int>()), json.at("names"));
+  task.labels = MakeLabelSet(static_cast<LabelKind>(json.at("kind").get<int>()), json.at("names"));
   task.text_columns = {json.at("first"), json.at("second")};
   task.max_length = json.at("max_length");
   task.tokenizer_digests = json.at("tokenizer_digests");

@@ -10,6 +10,7 @@
 #include "lathe/core/base/philox.h"
 #include "lathe/models/problem_type.h"
 #include "lathe/models/vocabulary_size.h"
+#include "lathe/models/weights/load_weights.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/sequence_length.h"
 #include "lathe/train/task/shared_task.h"
@@ -18,8 +19,8 @@ namespace lathe {
 namespace {
 
 // Reads a table. Its errors have hints that name flags.
-TextTable ReadTextTableOf(const char* flag, const std::string& path,
-                          const FinetuneArguments& options) {
+TextTable ReadTextTableFor(const char* flag, const std::string& path,
+                           const FinetuneArguments& options) {
   const bool replace = options.invalid_utf8 == "replace";
   try {
     return ReadTextTable(path, replace ? InvalidUtf8::kReplace : InvalidUtf8::kError);
@@ -40,7 +41,7 @@ std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::str
     throw InvalidArgument(path + ": is a folder but " + flag + " must be a file",
                           "give the path of a .csv, .tsv, .json or .jsonl file");
   }
-  TextTable table = ReadTextTableOf(flag, path, options);
+  TextTable table = ReadTextTableFor(flag, path, options);
   if (max_rows && *max_rows < table.rows()) {
     for (auto& column : table.columns) column.resize(static_cast<size_t>(*max_rows));
     table.lines.resize(static_cast<size_t>(*max_rows));
@@ -64,7 +65,8 @@ void OverrideConfig(PretrainedConfig& config, const std::string& overrides) {
   }
 }
 
-std::string Folder(const std::string& name) {
+// Returns the folder of a configuration. `name` is that folder or a file in it.
+std::string FolderOf(const std::string& name) {
   if (!std::filesystem::is_regular_file(name)) return name;
   const auto parent = std::filesystem::path(name).parent_path();
   return parent.empty() ? "." : parent.string();
@@ -84,7 +86,7 @@ std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options) {
   if (!options.model_name_or_path.empty())
     return AutoTokenizer::FromPretrained(options.model_name_or_path);
   try {
-    return AutoTokenizer::FromPretrained(Folder(options.config_name));
+    return AutoTokenizer::FromPretrained(FolderOf(options.config_name));
   } catch (const Error& e) {
     if (e.code() != absl::StatusCode::kNotFound) throw;
     throw Error(e.code(), e.message(), "pass the tokenizer's folder with --tokenizer_name");
@@ -183,10 +185,13 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
   }
   std::string hint = e.hint();
   if (e.message().find(": no column \"") != std::string::npos) {
-    hint = "name it with --text_columns or --label_column, or rename the one in the file";
+    hint = "name another column with --text_columns or --label_column, or rename one in the file";
   }
-  const std::string option = "ignore_mismatched_sizes";
-  if (const size_t at = hint.find(option); at != std::string::npos) hint.insert(at, "--");
+  if (e.detail<MismatchedSize>() != nullptr) {
+    hint =
+        "the weights belong to another configuration or number of labels; with "
+        "--ignore_mismatched_sizes this parameter starts fresh";
+  }
   throw e.WithHint(hint);
 }
 
@@ -238,7 +243,7 @@ Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& optio
     task.max_length = limit;
     task.notes.push_back("--max_seq_length is " + std::to_string(options.max_seq_length) +
                          " but the tokenizer's model_max_length is " + std::to_string(limit) +
-                         ", which is used");
+                         ", so texts are cut to " + std::to_string(limit) + " tokens");
   }
 
   const TextTable& first = train ? *train : validation ? *validation : *test;
@@ -249,7 +254,7 @@ Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& optio
     if (name == options.label_column && (options.do_train || options.do_eval)) {
       throw InvalidArgument(
           first.path + ": column \"" + name + "\" is the label and cannot be a text",
-          "name others with --text_columns or --label_column");
+          "name other columns with --text_columns or --label_column");
     }
   }
   if (options.do_train) task.train = MakeData(train, columns, task, options, true);
@@ -297,7 +302,7 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
   const PretrainedConfig config = LoadConfig(options);
   try {
     const int main = accelerator.local_main_process_index();
-    const std::string word = "task of " + std::to_string(main);
+    const std::string key = "task of " + std::to_string(main);
     Task task;
     std::optional<SharedTask> shared;
     if (accelerator.is_local_main_process()) {
@@ -305,10 +310,9 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
       if (accelerator.use_distributed()) {
         task.tokenizer_digests = Digests(*task.tokenizer);
         shared.emplace(task);
-        accelerator.group().PostMessage(word, shared->path());
+        accelerator.group().PostMessage(key, shared->path());
       }
-    } else if (!LoadSharedTask(accelerator.group().AwaitMessage(word, main), config, options,
-                               task)) {
+    } else if (!LoadSharedTask(accelerator.group().AwaitMessage(key, main), config, options, task)) {
       task = LoadTaskWith(config, options);
       task.tokenizer_digests = Digests(*task.tokenizer);
     }

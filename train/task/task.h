@@ -42,6 +42,9 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator);
 // Loads the tokenizer that the options name.
 std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options);
 
+// The labels of a kind with these names, which a regression ignores.
+LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names);
+
 // Decides what the labels of these files mean, in the order of the model's outputs. `train` and
 // `validation` may be null. With training data its labels count, in the config's order if they are
 // the same names. Otherwise the config's labels count. Throws if there are more labels than

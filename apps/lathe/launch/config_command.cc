@@ -21,11 +21,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kUsage[] =
-    "Asks how jobs are to run here, and writes what `lathe launch` then does by default.\n"
+    "Asks how jobs run on this machine, and writes the answers to a file, which\n"
+    "`lathe launch` and `lathe test` read.\n"
     "\n"
     "Usage:\n"
-    "  lathe config [options]            asks; an empty answer takes what stands in [ ]\n"
-    "  lathe config default [options]    asks nothing; refuses to replace a file\n";
+    "  lathe config [options]            asks; an empty answer means the value in [ ]\n"
+    "  lathe config default [options]    asks nothing; replaces no file that exists\n";
 
 struct ConfigFlags {
   std::string config_file = DefaultConfigPath(), mixed_precision = "no", help_text;
@@ -36,8 +37,10 @@ ConfigFlags ParseConfigFlags(const std::vector<std::string>& args) {
   ConfigFlags o;
   FlagTable flags(kUsage);
   flags.Group("Options");
-  flags.Add("config_file", &o.config_file, "the file to write").Value("FILE");
-  flags.Add("mixed_precision", &o.mixed_precision, "for `lathe config default`")
+  flags.Add("config_file", &o.config_file, "file to write").ValueName("FILE");
+  flags
+      .Add("mixed_precision", &o.mixed_precision,
+           "precision to write; only for `lathe config default`")
       .Choices({"no", "bf16", "fp16"});
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();
@@ -45,7 +48,7 @@ ConfigFlags ParseConfigFlags(const std::vector<std::string>& args) {
   o.use_defaults = !rest.empty() && rest[0] == "default";
   if (rest.size() > (o.use_defaults ? 1u : 0u)) {
     throw InvalidArgument("unknown argument \"" + rest[o.use_defaults ? 1 : 0] + "\"",
-                          "lathe config [default]; --help says more");
+                          "usage: lathe config [default] [options]");
   }
   if (flags.given("mixed_precision") && !o.use_defaults && !o.help) {
     throw InvalidArgument("--mixed_precision is only for `lathe config default`",
@@ -103,7 +106,7 @@ std::string AskChoice(const std::string& question, const std::string& usual,
                           });
 }
 
-LaunchConfig Usual() {
+LaunchConfig DefaultAnswers() {
   LaunchConfig config;
   const int gpus = VisibleGpus();
   if (gpus > 1) config.distributed_type = "MULTI_GPU";
@@ -116,13 +119,13 @@ void AskForMachines(LaunchConfig& config) {
   config.num_machines = AskNumber("Number of machines", config.num_machines, 1, kMostProcesses);
   if (config.num_machines == 1) return;
   config.machine_rank =
-      AskNumber("Number of this machine, from 0",
+      AskNumber("Number of this machine, counted from 0",
                 std::min(config.machine_rank, config.num_machines - 1), 0, config.num_machines - 1);
   config.main_process_ip = Ask<std::string>(
       "Address of machine 0", config.main_process_ip.value_or(""), "a name or an IP address",
       [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); });
   config.main_process_port = AskNumber(
-      "A free port there", config.main_process_port.value_or(kUsualPort), 1, kLargestPort);
+      "A free port on machine 0", config.main_process_port.value_or(kUsualPort), 1, kLargestPort);
 }
 
 std::string AskGpus(const std::string& usual) {
@@ -142,7 +145,7 @@ void ForgetMachines(LaunchConfig& config) {
 // Asks all questions. `before` holds the proposed answers.
 LaunchConfig AskAll(const LaunchConfig& before) {
   LaunchConfig config = before;
-  config.distributed_type = AskChoice("Processes: NO (only one), MULTI_CPU or MULTI_GPU",
+  config.distributed_type = AskChoice("Processes: NO (one only), MULTI_CPU or MULTI_GPU (several)",
                                       before.distributed_type, {"NO", "MULTI_CPU", "MULTI_GPU"});
   if (config.distributed_type == "NO") {
     config.num_machines = config.num_processes.emplace(1);
@@ -161,7 +164,7 @@ LaunchConfig AskAll(const LaunchConfig& before) {
   if (config.distributed_type == "MULTI_GPU") config.gpu_ids = AskGpus(before.gpu_ids);
   config.use_cpu = config.distributed_type == "MULTI_CPU";
   if (config.distributed_type == "NO" && VisibleGpus() > 0) {
-    config.use_cpu = AskChoice("Compute on the CPU though there is a GPU: yes or no",
+    config.use_cpu = AskChoice("Compute on the CPU although there is a GPU: yes or no",
                                before.use_cpu ? "yes" : "no", {"yes", "no"}) == "yes";
   }
   const std::string precision = before.mixed_precision.value_or("no");
@@ -179,7 +182,7 @@ LaunchConfig ReadPrevious(const std::string& path) {
     return ReadLaunchConfig(path);
   } catch (const Error& e) {
     throw Error(absl::StatusCode::kFailedPrecondition,
-                e.message() + "; not replacing a file that Lathe can't read",
+                e.message() + "; Lathe does not replace a file that it can't read",
                 "move it away, or name another file with --config_file");
   }
 }
@@ -210,15 +213,15 @@ int RunConfig(const std::vector<std::string>& args) {
   const bool there = fs::exists(fs::symlink_status(flags.config_file, code));
   if (flags.use_defaults) {
     if (there) {
-      throw Error(absl::StatusCode::kAlreadyExists, flags.config_file + " is there already",
+      throw Error(absl::StatusCode::kAlreadyExists, flags.config_file + " exists already",
                   "remove it, or change it with `lathe config`");
     }
-    LaunchConfig config = Usual();
+    LaunchConfig config = DefaultAnswers();
     config.mixed_precision = flags.mixed_precision;
     Save(flags.config_file, config);
     return 0;
   }
-  const LaunchConfig before = there ? ReadPrevious(flags.config_file) : Usual();
+  const LaunchConfig before = there ? ReadPrevious(flags.config_file) : DefaultAnswers();
   Save(flags.config_file, AskAll(before));
   return 0;
 }

@@ -29,8 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kUsage[] =
-    "Prints what a bug report should say: Lathe's version, the machine, the environment\n"
-    "variables that matter and the configuration of `lathe launch`.\n"
+    "Prints what a bug report should contain: Lathe's version, the machine, the\n"
+    "environment variables that affect Lathe, and the configuration for launch.\n"
     "\n"
     "Usage:\n"
     "  lathe env\n";
@@ -121,7 +121,7 @@ void PrintVariables() {
     }
   }
   std::sort(found.begin(), found.end());
-  std::cout << "- Environment:" << (found.empty() ? " none of the variables that matter" : "")
+  std::cout << "- Environment:" << (found.empty() ? " none of the variables that affect Lathe" : "")
             << '\n';
   for (const std::string_view variable : found) std::cout << "    " << variable << '\n';
 }
@@ -153,7 +153,7 @@ int RunEnv(const std::vector<std::string>& args) {
   const int usage = ReportErrors(kUsageExitCode, [&] {
     const auto rest = flags.Parse(args);
     if (!rest.empty()) {
-      throw InvalidArgument("unknown argument \"" + rest[0] + "\"", "lathe env takes none");
+      throw InvalidArgument("unknown argument \"" + rest[0] + "\"", "lathe env takes no arguments");
     }
     return 0;
   });

@@ -16,15 +16,16 @@ namespace lathe {
 namespace {
 
 constexpr char kUsage[] =
-    "Runs PROGRAM in several processes of one job. They end together: with the exit\n"
-    "code of the first that fails, or when SIGINT, SIGTERM or SIGHUP ends them all.\n"
+    "Runs PROGRAM in several processes of one job. If one of them fails, the others\n"
+    "are ended, and its exit code is returned. SIGINT, SIGTERM and SIGHUP end all.\n"
     "\n"
     "Usage:\n"
     "  lathe launch [options] PROGRAM [ARGS...]\n"
     "\n"
-    "What no option says is taken from the file that `lathe config` writes, if there is\n"
-    "one. Without either there is one process for each GPU, or one that uses all cores.\n"
-    "Standard input, unless it is a terminal, is for the first process.\n";
+    "If an option is not given, its value comes from the file that `lathe config`\n"
+    "writes. Without that file, one process runs on each GPU. Without GPUs, one\n"
+    "process uses all cores. The first process reads standard input, unless that is\n"
+    "a terminal.\n";
 
 }  // namespace
 
@@ -38,7 +39,8 @@ int RunLaunch(const std::vector<std::string>& args) {
   const int usage = ReportErrors(kUsageExitCode, [&] {
     command = table.Parse(args);
     if (!flags.help && command.empty()) {
-      throw InvalidArgument("PROGRAM is missing", "lathe launch [options] PROGRAM [ARGS...]");
+      throw InvalidArgument("PROGRAM is missing",
+                            "usage: lathe launch [options] PROGRAM [ARGS...]");
     }
     if (!command.empty() && command[0].starts_with('-')) {
       throw InvalidArgument("unknown option " + command[0],

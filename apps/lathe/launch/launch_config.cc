@@ -1,5 +1,6 @@
 #include "lathe/apps/lathe/launch/launch_config.h"
 
+#include <absl/strings/ascii.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -21,13 +22,7 @@ namespace lathe {
 namespace {
 
 constexpr char kHint[] =
-    "`lathe config --config_file FILE` writes a file that fits; give --config_file FILE";
-
-std::string Lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
+    "`lathe config --config_file FILE` writes a valid file; pass --config_file FILE to use it";
 
 // A key's value and its place in the file.
 class Value {
@@ -47,7 +42,7 @@ class Value {
     return value;
   }
   bool Bool() const {
-    const std::string text = Lower(Scalar("true or false"));
+    const std::string text = absl::AsciiStrToLower(Scalar("true or false"));
     for (const char* yes : {"true", "yes", "on"}) {
       if (text == yes) return true;
     }
@@ -58,7 +53,7 @@ class Value {
   }
   std::string Text() const { return Scalar("text"); }
   // Returns the value if it is one of `names`. Otherwise throws; the error for `refused` says that
-  // Lathe does not do this, any other one that the value is wrong.
+  // Lathe does not support this, any other one that the value is wrong.
   std::string Choice(std::initializer_list<std::string> names,
                      std::initializer_list<std::string> refused) const {
     const std::string text = Text();
@@ -75,7 +70,7 @@ class Value {
 
   Error Refused() const {
     const std::string value = node_.IsScalar() ? " " + node_.Scalar() : "";
-    return InvalidArgument(Where() + key_ + value + ": Lathe does not do this", kHint);
+    return InvalidArgument(Where() + key_ + value + ": Lathe does not support this", kHint);
   }
   Error Bad(const std::string& wanted) const {
     const std::string shown = node_.IsScalar()     ? "\"" + node_.Scalar() + "\""
@@ -114,18 +109,46 @@ class Value {
   YAML::Node node_;
 };
 
+// The function that reads a key's value, for each key. Values that are null are skipped.
 using Keys = std::map<std::string, std::function<void(const Value&)>>;
 
-// Returns the function that puts a key's value into `config`, for each key. Values that are null
-// are skipped.
-Keys KeysOf(LaunchConfig& config) {
-  const auto keep = [&](const Value& v) { config.others[v.key()] = v.InYaml(); };
-  const auto refuse_unless_empty = [](const Value& v) {
-    if (!v.IsEmpty()) throw v.Refused();
+// Adds the keys that only Accelerate uses. Their values are kept or, where Lathe can't do what they
+// ask for, refused.
+void AddKeysOfAccelerate(LaunchConfig& config, Keys& keys) {
+  const auto keep = [&config](const Value& v) { config.others[v.key()] = v.InYaml(); };
+  keys["compute_environment"] = [](const Value& v) {
+    v.Choice({"LOCAL_MACHINE"}, {"AMAZON_SAGEMAKER"});
   };
+  keys["rdzv_backend"] = [keep](const Value& v) {
+    v.Choice({"static", "c10d"}, {"etcd", "etcd-v2"});
+    keep(v);
+  };
+  keys["tpu_use_cluster"] = [](const Value& v) {
+    if (v.Bool()) throw v.Refused();
+  };
+  for (const char* key : {"enable_cpu_affinity", "same_network"}) {
+    keys[key] = [keep](const Value& v) {
+      v.Bool();
+      keep(v);
+    };
+  }
+  // Keys for TPUs and Python, and keys that only make programs faster.
+  for (const char* key : {"main_training_function", "downcast_bf16", "tpu_name", "tpu_zone",
+                          "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
+                          "dynamo_config", "dynamo_backend", "ipex_config", "use_xpu"}) {
+    keys[key] = keep;
+  }
+  for (const char* key : {"fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
+                          "megatron_lm_config", "mpirun_config"}) {
+    keys[key] = [](const Value& v) {
+      if (!v.IsEmpty()) throw v.Refused();
+    };
+  }
+}
+
+// Returns all keys. Their functions put the values into `config`.
+Keys KeysOf(LaunchConfig& config) {
   Keys keys = {
-      {"compute_environment",
-       [](const Value& v) { v.Choice({"LOCAL_MACHINE"}, {"AMAZON_SAGEMAKER"}); }},
       {"distributed_type",
        [&](const Value& v) {
          config.distributed_type =
@@ -161,32 +184,8 @@ Keys KeysOf(LaunchConfig& config) {
          config.gpu_ids = v.Text();
          if (!IsGpuList(config.gpu_ids)) throw v.Bad("all or a list such as 0,1");
        }},
-      {"rdzv_backend",
-       [keep](const Value& v) {
-         v.Choice({"static", "c10d"}, {"etcd", "etcd-v2"});
-         keep(v);
-       }},
-      {"tpu_use_cluster",
-       [](const Value& v) {
-         if (v.Bool()) throw v.Refused();
-       }},
   };
-  for (const char* key : {"enable_cpu_affinity", "same_network"}) {
-    keys[key] = [keep](const Value& v) {
-      v.Bool();
-      keep(v);
-    };
-  }
-  // Keys for TPUs and Python, and keys that only make programs faster.
-  for (const char* key : {"main_training_function", "downcast_bf16", "tpu_name", "tpu_zone",
-                          "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env",
-                          "dynamo_config", "dynamo_backend", "ipex_config", "use_xpu"}) {
-    keys[key] = keep;
-  }
-  for (const char* key : {"fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
-                          "megatron_lm_config", "mpirun_config"}) {
-    keys[key] = refuse_unless_empty;
-  }
+  AddKeysOfAccelerate(config, keys);
   return keys;
 }
 
@@ -228,7 +227,7 @@ std::string DefaultConfigPath() {
 LaunchConfig ReadLaunchConfig(const std::string& path) {
   const YAML::Node root = ParseYaml(path);
   if (!root.IsMap()) {
-    throw InvalidArgument(path + ": must hold lines like `num_processes: 2`", kHint);
+    throw InvalidArgument(path + ": must have lines such as `num_processes: 2`", kHint);
   }
   LaunchConfig config;
   const Keys keys = KeysOf(config);
@@ -244,7 +243,7 @@ LaunchConfig ReadLaunchConfig(const std::string& path) {
       throw InvalidArgument(where + "unknown key \"" + key + "\"",
                             nearest ? "did you mean " + *nearest + "?" : kHint);
     }
-    if (!seen.insert(key).second) throw InvalidArgument(where + key + " stands here twice", kHint);
+    if (!seen.insert(key).second) throw InvalidArgument(where + key + " appears twice", kHint);
     if (!entry.second.IsNull()) found->second(Value(path, key, entry.second));
   }
   if (!seen.contains("distributed_type")) {
@@ -253,7 +252,7 @@ LaunchConfig ReadLaunchConfig(const std::string& path) {
   if (config.distributed_type == "NO" && config.num_processes.value_or(1) > 1) {
     throw InvalidArgument(path + ": num_processes is " + std::to_string(*config.num_processes) +
                               " but distributed_type is NO",
-                          "MULTI_CPU and MULTI_GPU have several processes");
+                          "several processes need distributed_type MULTI_CPU or MULTI_GPU");
   }
   return config;
 }

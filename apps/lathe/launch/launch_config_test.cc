@@ -16,7 +16,6 @@ class LaunchConfigTest : public CliTest {
  protected:
   void SetUp() override {
     CliTest::SetUp();
-    setenv("HF_HOME", Path("hf").c_str(), 1);
     setenv("CUDA_VISIBLE_DEVICES", "", 1);  // so that every machine asks the same questions
   }
   ~LaunchConfigTest() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
@@ -117,13 +116,13 @@ TEST_F(LaunchConfigTest, SaysWhatIsWrongAndWhere) {
       {"gpu_ids: 0,,1", ":2: gpu_ids must be all or a list such as 0,1", ""},
       {"num_proceses: 2", ":2: unknown key \"num_proceses\"", "did you mean num_processes?"},
       {"? [a]\n: 1", ":2: unknown key \"\"", ""},
-      {"debug: true\ndebug: true", ":3: debug stands here twice", ""},
+      {"debug: true\ndebug: true", ":3: debug appears twice", ""},
       {"debug: [", "not valid YAML", "lathe config"},
       {"\tdebug: 1", ":2: not valid YAML", ""},
-      {"mixed_precision: fp8", ":2: mixed_precision fp8: Lathe does not do this", ""},
+      {"mixed_precision: fp8", ":2: mixed_precision fp8: Lathe does not support this", ""},
       {"mixed_precision: f32", ":2: mixed_precision must be one of no, bf16, fp16 but is \"f32\"",
        ""},
-      {"fsdp_config: {fsdp_version: 2}", ":2: fsdp_config: Lathe does not do this", ""},
+      {"fsdp_config: {fsdp_version: 2}", ":2: fsdp_config: Lathe does not support this", ""},
       {"compute_environment: AMAZON_SAGEMAKER", ":2: compute_environment AMAZON_SAGEMAKER", ""},
       {"num_processes: 2", "num_processes is 2 but distributed_type is NO", "MULTI_CPU"},
   };
@@ -139,7 +138,8 @@ TEST_F(LaunchConfigTest, SaysWhatIsWrongAndWhere) {
     }
   };
   for (const Case& c : cases) thrown("distributed_type: 'NO'\n" + c.text + "\n", c.message, c.hint);
-  thrown("distributed_type: FSDP", ":1: distributed_type FSDP: Lathe does not do this", "config");
+  thrown("distributed_type: FSDP", ":1: distributed_type FSDP: Lathe does not support this",
+         "config");
   thrown("distributed_type: MULTI", ":1: distributed_type must be one of NO, MULTI_CPU", "");
   thrown("debug: true", "distributed_type is missing", "lathe config");
   for (const char* text : {"", "just text", "- a\n- b\n"}) thrown(text, "must hold lines like", "");
@@ -261,10 +261,10 @@ TEST_F(LaunchConfigTest, WritesNothingWithoutAllAnswers) {
 TEST_F(LaunchConfigTest, ReplacesNoFileThatItCannotRead) {
   for (const char* text : {"precious: notes\n", "distributed_type: FSDP\n", ": : :\n"}) {
     Write("notes", text);
-    ExpectError(Config({"--config_file", Path("notes")}, "NO\n\n"), "not replacing a file");
+    ExpectError(Config({"--config_file", Path("notes")}, "NO\n\n"), "does not replace a file");
     EXPECT_EQ(Read("notes"), text);
   }
-  ExpectError(Config({"--config_file", Path("model")}, "NO\n\n"), "not replacing a file");
+  ExpectError(Config({"--config_file", Path("model")}, "NO\n\n"), "does not replace a file");
   ExpectError(Config({"--config_file", Path("train.csv/c.yaml")}, "NO\n\n"), "Not a directory");
 }
 
@@ -275,7 +275,7 @@ TEST_F(LaunchConfigTest, DefaultAsksNothingAndReplacesNothing) {
   EXPECT_EQ(config.num_processes, 1);
   EXPECT_EQ(config.mixed_precision, "bf16");
   const std::string before = Read(kWritten);
-  ExpectError(Config({"default"}), "default_config.yaml is there already");
+  ExpectError(Config({"default"}), "default_config.yaml exists already");
   EXPECT_EQ(Read(kWritten), before);
   ExpectError(Config({"defaults"}), "unknown argument \"defaults\"", 2);
   ExpectError(Config({"--mixed_precision", "bf16"}), "only for `lathe config default`", 2);

@@ -15,60 +15,68 @@ namespace lathe {
 void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
   LaunchFlags& o = flags;
   table.Group("Options");
-  table.Add("num_processes", &o.num_processes, "processes, on all machines together")
+  table.Add("num_processes", &o.num_processes, "number of processes on all machines together")
       .Min(1)
       .Max(kMostProcesses);
-  table.Add("cpu", &o.cpu, "compute on the CPU though there are GPUs");
+  table.Add("cpu", &o.cpu, "compute on the CPU even if there are GPUs");
   table.Add("multi_gpu", &o.multi_gpu,
-            "an error unless there are several processes with a GPU for each");
+            "fail unless there are several processes and a GPU for each");
   table
       .Add("gpu_ids", &o.gpu_ids,
-           "which of this machine's GPUs to use, such as 0,2 (default: all that "
-           "CUDA_VISIBLE_DEVICES leaves)")
-      .Value("LIST");
+           "numbers of the GPUs of this machine to use, such as 0,2 (default: all that "
+           "CUDA_VISIBLE_DEVICES names)")
+      .ValueName("LIST");
   table
       .Add("mixed_precision", &o.mixed_precision,
-           "what the program's Accelerator is to use; fp16 needs a GPU")
+           "precision of the program's Accelerator; fp16 needs a GPU")
       .Choices({"no", "bf16", "fp16"});
   table
       .Add("num_threads_per_process", &o.num_threads_per_process,
-           "processor threads of each process; 0: OMP_NUM_THREADS, else this machine's cores "
-           "shared out evenly")
+           "CPU threads of each process; 0: OMP_NUM_THREADS if it is set, else an equal share of "
+           "this machine's cores")
       .Min(0)
       .Max(kMostProcesses);
   table
       .Add("num_cpu_threads_per_process", &o.num_threads_per_process,
-           "the same, by Accelerate's name")
+           "the same as --num_threads_per_process, under Accelerate's name")
       .Min(0)
       .Max(kMostProcesses);
   table
       .Add("timeout", &o.timeout,
-           "seconds that a process may be late, to join or to do its part, before the others end "
-           "with an error (default: 600)")
+           "seconds that the processes wait for one that is late, to join or to do its part, "
+           "before they end with an error (default: 600)")
       .Min(1)
       .Max(1e6);
-  table.Add("tag_output", &o.tag_output, "put [rank] before each line that a process prints");
+  table.Add("tag_output", &o.tag_output,
+            "put the rank in brackets, such as [0], before each line that a process prints");
   table.Add("debug", &o.debug,
-            "set ACCELERATE_DEBUG_MODE (Lathe's collectives always compare shapes)");
-  table.Add("config_file", &o.config_file, "(default: " + DefaultConfigPath() + ")").Value("FILE");
+            "set ACCELERATE_DEBUG_MODE for the program (Lathe itself always compares the shapes of "
+            "what processes exchange)");
+  table
+      .Add("config_file", &o.config_file,
+           "configuration to read (default: " + DefaultConfigPath() + ")")
+      .ValueName("FILE");
   table.Add("help", &o.help, "show this text");
-  table.Group("Several machines: run the same command on each, but for --machine_rank");
-  table.Add("num_machines", &o.num_machines, "machines, with as many processes each")
+  table.Group("Several machines (run the same command on each, but for --machine_rank)");
+  table
+      .Add("num_machines", &o.num_machines,
+           "number of machines; each runs the same number of processes")
       .Min(1)
       .Max(kMostProcesses);
-  table.Add("machine_rank", &o.machine_rank, "this machine's number, from 0")
+  table.Add("machine_rank", &o.machine_rank, "number of this machine, counted from 0")
       .Min(0)
       .Max(kMostProcesses);
-  table.Add("main_process_ip", &o.main_process_ip, "the address of machine 0").Value("ADDRESS");
+  table.Add("main_process_ip", &o.main_process_ip, "address of machine 0").ValueName("ADDRESS");
   table
       .Add("main_process_port", &o.main_process_port,
-           "a free port of machine 0 (default: any on one machine, else 29500)")
+           "free port on machine 0 (default: 29500; on one machine, any free port)")
       .Min(0)
       .Max(kLargestPort);
-  table.Add("rdzv_backend", &o.rdzv_backend, "Accelerate's; of no effect")
+  table.Add("rdzv_backend", &o.rdzv_backend, "accepted for Accelerate's sake; has no effect")
       .Choices({"static", "c10d"});
-  table.Add("dynamo_backend", &o.dynamo_backend, "Accelerate's; of no effect").Choices({"no"});
-  table.Add("same_network", &o.same_network, "Accelerate's; of no effect");
+  table.Add("dynamo_backend", &o.dynamo_backend, "accepted for Accelerate's sake; has no effect")
+      .Choices({"no"});
+  table.Add("same_network", &o.same_network, "accepted for Accelerate's sake; has no effect");
 }
 
 std::optional<LaunchConfig> FindLaunchConfig(const LaunchFlags& flags) {
@@ -96,7 +104,7 @@ void CheckGpus(const LaunchFlags& flags, const LaunchConfig& config, int num_gpu
   if (!flags.gpu_ids.empty()) by = "--gpu_ids " + flags.gpu_ids;
   if (flags.multi_gpu) by = "--multi_gpu";
   if (num_gpus == 0 && !by.empty()) {
-    throw UsageError(by + " needs a GPU, and none is to be seen on this machine",
+    throw UsageError(by + " needs a GPU, but no GPU is visible on this machine",
                      "--cpu computes on the CPU; `lathe env` shows which GPUs there are");
   }
 }
@@ -111,24 +119,20 @@ int CountGpus(const std::string& name, const std::string& gpu_ids, int installed
     std::from_chars(text.data(), text.data() + text.size(), id);
     if (id >= installed) {
       throw UsageError(
-          name + " is " + gpu_ids + ", and this machine has " + std::to_string(installed) +
+          name + " is " + gpu_ids + ", but this machine has " + std::to_string(installed) +
               (installed == 1 ? " GPU" : " GPUs"),
           "GPUs are numbered from 0; `lathe env` shows which there are; --cpu uses none");
     }
     if (!ids.insert(id).second)
-      throw UsageError(name + " " + gpu_ids + " has GPU " + text + " twice", "name each once");
+      throw UsageError(name + " " + gpu_ids + " names GPU " + text + " twice",
+                       "name each GPU once");
   }
   return static_cast<int>(ids.size());
 }
 
-}  // namespace
-
-LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
-                                int num_gpus, int installed_gpus) {
+// Sets the number of machines, this machine's place among them and the address where they meet.
+void SetMachines(const LaunchFlags& flags, const LaunchConfig& config, LaunchOptions& options) {
   constexpr int64_t kUsualPort = 29500;  // as torchrun and Accelerate use
-  const LaunchConfig config = file.value_or(LaunchConfig());
-  LaunchOptions options;
-  options.num_gpus = num_gpus;
   options.num_machines = static_cast<int>(flags.num_machines.value_or(config.num_machines));
   const bool one_machine = options.num_machines == 1;
   // A job on this machine alone ignores the place among several machines that the file gives it.
@@ -137,19 +141,20 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   std::string ip = flags.main_process_ip;
   if (ip.empty() && !one_machine) ip = config.main_process_ip.value_or("");
   if (ip.empty() && !one_machine) {
-    throw UsageError("--main_process_ip is missing, and there are " +
-                         std::to_string(options.num_machines) + " machines",
+    throw UsageError("--main_process_ip is missing, but a job on " +
+                         std::to_string(options.num_machines) + " machines needs it",
                      "give the address of the machine with --machine_rank 0");
   }
   if (!ip.empty()) options.main_process_ip = ip;
   std::optional<int64_t> port = flags.main_process_port;
   if (!port && (!one_machine || config.num_machines == 1)) port = config.main_process_port;
   options.main_process_port = static_cast<int>(port.value_or(one_machine ? 0 : kUsualPort));
-  options.num_threads_per_process = static_cast<int>(flags.num_threads_per_process);
-  options.supervisor.tag_output = flags.tag_output;
-  if (flags.timeout)
-    options.environment.emplace_back("LATHE_TIMEOUT", std::to_string(*flags.timeout));
+}
 
+// Sets the number of GPUs that the processes use, and the variables that tell them so.
+void SetDevices(const LaunchFlags& flags, const LaunchConfig& config, int num_gpus,
+                int installed_gpus, LaunchOptions& options) {
+  options.num_gpus = num_gpus;
   const std::string gpu_ids = flags.gpu_ids.empty() ? config.gpu_ids : flags.gpu_ids;
   if (!IsGpuList(gpu_ids)) {
     throw UsageError("--gpu_ids must be all or a list such as 0,1 but is \"" + gpu_ids + "\"",
@@ -158,37 +163,51 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   if (IsOnCpu(flags, config)) {
     if (flags.AskForGpus()) {
       throw UsageError(std::string("--cpu and ") + (flags.multi_gpu ? "--multi_gpu" : "--gpu_ids") +
-                           " don't go together",
+                           " contradict each other",
                        "leave one of them out");
     }
     options.num_gpus = 0;
     options.environment.emplace_back("ACCELERATE_USE_CPU", "1");
-  } else {
-    CheckGpus(flags, config, gpu_ids == "all" ? num_gpus : installed_gpus);
-    if (gpu_ids != "all") {
-      options.num_gpus =
-          CountGpus(flags.gpu_ids.empty() ? "the configuration's gpu_ids" : "--gpu_ids", gpu_ids,
-                    installed_gpus);
-      options.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu_ids);
-    }
-    // Overrides variables that the user has exported for other programs.
-    if (flags.AskForGpus() || config.distributed_type == "MULTI_GPU") {
-      options.environment.emplace_back("ACCELERATE_USE_CPU", "false");
-      options.environment.emplace_back("LATHE_USE_GPU", "1");
-    }
+    return;
   }
+  CheckGpus(flags, config, gpu_ids == "all" ? num_gpus : installed_gpus);
+  if (gpu_ids != "all") {
+    options.num_gpus =
+        CountGpus(flags.gpu_ids.empty() ? "the configuration's gpu_ids" : "--gpu_ids", gpu_ids,
+                  installed_gpus);
+    options.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu_ids);
+  }
+  // Overrides variables that the user has exported for other programs.
+  if (flags.AskForGpus() || config.distributed_type == "MULTI_GPU") {
+    options.environment.emplace_back("ACCELERATE_USE_CPU", "false");
+    options.environment.emplace_back("LATHE_USE_GPU", "1");
+  }
+}
+
+}  // namespace
+
+LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<LaunchConfig>& file,
+                                int num_gpus, int installed_gpus) {
+  const LaunchConfig config = file.value_or(LaunchConfig());
+  LaunchOptions options;
+  SetMachines(flags, config, options);
+  options.num_threads_per_process = static_cast<int>(flags.num_threads_per_process);
+  options.supervisor.tag_output = flags.tag_output;
+  if (flags.timeout)
+    options.environment.emplace_back("LATHE_TIMEOUT", std::to_string(*flags.timeout));
+  SetDevices(flags, config, num_gpus, installed_gpus, options);
   const std::optional<int64_t> processes =
       flags.num_processes ? flags.num_processes : config.num_processes;
   options.num_processes = static_cast<int>(
       processes.value_or(int64_t{options.num_machines} * std::max(options.num_gpus, 1)));
   const std::string precision = PrecisionOf(flags, config);
   if (precision == "fp16" && options.num_gpus == 0) {
-    throw UsageError("mixed_precision fp16 needs a GPU, and the processes use the CPU",
-                     "use bf16, which the CPU has too");
+    throw UsageError("mixed_precision fp16 needs a GPU, but the processes use the CPU",
+                     "use bf16, which works on the CPU, too");
   }
   if (!precision.empty()) options.environment.emplace_back("ACCELERATE_MIXED_PRECISION", precision);
   if (flags.multi_gpu && options.num_processes < 2) {
-    throw UsageError("--multi_gpu needs several processes, and there is one",
+    throw UsageError("--multi_gpu needs several processes, but there is one",
                      "give --num_processes, or leave --multi_gpu out");
   }
   if (flags.debug || config.debug) options.environment.emplace_back("ACCELERATE_DEBUG_MODE", "1");

@@ -82,12 +82,12 @@ TEST(LaunchFlags, ChosenGpus) {
             "--gpu_ids must be all or a list such as 0,1 but is \"first\"");
   for (const char* ids : {"4", "0,4", "99999999999999999999"}) {
     EXPECT_EQ(Refusal(Parsed({"--gpu_ids", ids}), std::nullopt, 4),
-              std::string("--gpu_ids is ") + ids + ", and this machine has 4 GPUs");
+              std::string("--gpu_ids is ") + ids + ", but this machine has 4 GPUs");
   }
   EXPECT_EQ(Refusal({}, MultiGpu(2, "0,1"), 1),
-            "the configuration's gpu_ids is 0,1, and this machine has 1 GPU");
+            "the configuration's gpu_ids is 0,1, but this machine has 1 GPU");
   EXPECT_EQ(Refusal(Parsed({"--gpu_ids", "1,1"}), std::nullopt, 4),
-            "--gpu_ids 1,1 has GPU 1 twice");
+            "--gpu_ids 1,1 names GPU 1 twice");
   // --gpu_ids numbers the installed GPUs, whatever CUDA_VISIBLE_DEVICES leaves of them.
   EXPECT_EQ(MakeLaunchOptions(Parsed({"--gpu_ids", "1,2"}), std::nullopt, 0, 4).num_processes, 2);
   EXPECT_EQ(Refusal(Parsed({"--num_processes", "3", "--gpu_ids", "0,1"}), std::nullopt, 4),
@@ -95,18 +95,18 @@ TEST(LaunchFlags, ChosenGpus) {
 }
 
 TEST(LaunchFlags, WhoAsksForGpusIsNotGivenTheCpu) {
-  const std::string none = " needs a GPU, and none is to be seen on this machine";
+  const std::string none = " needs a GPU, but no GPU is visible on this machine";
   EXPECT_EQ(Refusal({}, MultiGpu(2), 0), "the configuration's distributed_type MULTI_GPU" + none);
   EXPECT_EQ(Refusal(Parsed({"--multi_gpu"}), std::nullopt, 0), "--multi_gpu" + none);
   EXPECT_EQ(Refusal(Parsed({"--gpu_ids", "0,1"}), std::nullopt, 0), "--gpu_ids 0,1" + none);
   EXPECT_EQ(Made(Parsed({"--cpu"}), MultiGpu(2), 0).num_processes, 2);
   EXPECT_EQ(Refusal(Parsed({"--multi_gpu"}), std::nullopt, 1),
-            "--multi_gpu needs several processes, and there is one");
+            "--multi_gpu needs several processes, but there is one");
   EXPECT_EQ(Made(Parsed({"--multi_gpu"}), std::nullopt, 2).num_processes, 2);
   EXPECT_EQ(Refusal(Parsed({"--multi_gpu", "--cpu"}), std::nullopt, 2),
-            "--cpu and --multi_gpu don't go together");
+            "--cpu and --multi_gpu contradict each other");
   EXPECT_EQ(Refusal(Parsed({"--cpu", "--gpu_ids", "0"}), std::nullopt, 2),
-            "--cpu and --gpu_ids don't go together");
+            "--cpu and --gpu_ids contradict each other");
 }
 
 // Asking for GPUs overrides variables that were exported for other programs.

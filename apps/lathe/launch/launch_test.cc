@@ -22,12 +22,6 @@ std::vector<std::string> SortedLines(const std::string& text) {
 
 class LaunchTest : public CliTest {
  protected:
-  void SetUp() override {
-    CliTest::SetUp();
-    setenv("HF_HOME", Path("hf").c_str(), 1);
-    for (const char* name : {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "LATHE_USE_GPU"})
-      unsetenv(name);
-  }
   // Runs `script` in ranks on the CPU, even if the machine has GPUs.
   RunResult Launch(Args options, const std::string& script, const RunOptions& run = {}) const {
     options.insert(options.begin(), {"launch", "--cpu"});
@@ -137,7 +131,7 @@ TEST_F(LaunchTest, BadOptionsGetOneLine) {
       {{"-q", "true"}, "unknown option -q"},
       {{"--mixed_precision", "fp8", "true"}, "--mixed_precision must be one of no, bf16, fp16"},
       {{"--mixed_precision", "fp16", "true"},
-       "mixed_precision fp16 needs a GPU, and the processes use the CPU"},
+       "mixed_precision fp16 needs a GPU, but the processes use the CPU"},
       {{"--main_process_port", "65536", "true"}, "--main_process_port must be at most 65535"},
       {{"--timeout", "0", "true"}, "--timeout must be at least 1 but is \"0\""},
       {{"--machine_rank", "1", "true"}, "machine_rank must be from 0 to 0 but is 1"},

@@ -169,15 +169,16 @@ std::string CheckSplit(Accelerator& accelerator) {
   const auto mine = accelerator.SplitBetweenProcesses(all);
   std::string problem = Expect(accelerator.Gather(Tensor::FromVector(mine)), all);
   const size_t padded = accelerator.SplitBetweenProcesses(all, /*apply_padding=*/true).size();
-  if (problem.empty() && padded != 3) problem = std::to_string(padded) + " instead of 3, padded";
+  if (problem.empty() && padded != 3)
+    problem = "with padding, got " + std::to_string(padded) + " elements instead of 3";
   return problem;
 }
 
 std::string CheckTriggers(Accelerator& accelerator) {
-  if (accelerator.CheckTrigger()) return "one was set before";
+  if (accelerator.CheckTrigger()) return "a trigger was set before any rank set one";
   accelerator.OnLastProcess([&] { accelerator.SetTrigger(); });
-  if (!accelerator.CheckTrigger()) return "the last rank's did not arrive";
-  return accelerator.CheckTrigger() ? "it was not reset" : "";
+  if (!accelerator.CheckTrigger()) return "the trigger of the last rank did not arrive";
+  return accelerator.CheckTrigger() ? "the trigger was not reset" : "";
 }
 
 constexpr std::pair<const char*, std::string (*)(Accelerator&)> kCollectives[] = {

@@ -25,7 +25,7 @@ std::string CheckRanks(const std::vector<SelfTestReport>& several) {
   for (const SelfTestReport& report : several) {
     if (report.world_size != first.world_size) {
       return absl::StrCat("rank ", report.rank, " is one of ", report.world_size,
-                          " processes but rank ", first.rank, " one of ", first.world_size);
+                          " processes but rank ", first.rank, " is one of ", first.world_size);
     }
   }
   return "";
@@ -40,7 +40,7 @@ std::vector<SelfTestCheck> Collectives(const std::vector<SelfTestReport>& severa
     for (size_t i = 0; i < checks.size(); ++i) {
       if (!checks[i].problem.empty()) continue;
       if (i >= report.collectives.size()) {
-        checks[i].problem = absl::StrCat("rank ", report.rank, " did not come so far");
+        checks[i].problem = absl::StrCat("rank ", report.rank, " did not reach this check");
       } else if (const std::string& problem = report.collectives[i].problem; !problem.empty()) {
         checks[i].problem = absl::StrCat("rank ", report.rank, ": ", problem);
       }
@@ -66,7 +66,7 @@ SelfTestCheck CheckLearning(const SelfTestReport& one) {
   }
   const double first = one.losses.front(), last = one.losses.back();
   check.detail = absl::StrCat("from ", first, " to ", last, " in ", one.losses.size(), " steps");
-  if (!(last < first / 2)) check.problem = check.detail + ", which is not half";
+  if (!(last < first / 2)) check.problem = check.detail + ", which is more than half";
   return check;
 }
 
@@ -77,38 +77,39 @@ SelfTestCheck CheckLosses(const SelfTestReport& one, const std::vector<SelfTestR
   for (const SelfTestReport& report : several) {
     if (report.losses.size() != one.losses.size()) {
       check.problem = absl::StrCat("rank ", report.rank, " made ", report.losses.size(),
-                                   " steps, one process ", one.losses.size());
+                                   " steps but one process made ", one.losses.size());
       return check;
     }
     for (size_t i = 0; i < one.losses.size(); ++i) {
       const double difference = RelativeDifference(report.losses[i], one.losses[i]);
       most = std::max(most, difference);
       if (difference <= limit) continue;
-      check.problem = absl::StrCat("step ", i + 1, " gives ", report.losses[i], " on rank ",
-                                   report.rank, ", in one process ", one.losses[i]);
+      check.problem =
+          absl::StrCat("the loss of step ", i + 1, " is ", report.losses[i], " on rank ",
+                       report.rank, " but ", one.losses[i], " in one process");
       return check;
     }
   }
-  check.detail = absl::StrCat("to ", FormatNumber("%.1e", most), " of each; ",
-                              FormatNumber("%.0e", limit), " is allowed");
+  check.detail = absl::StrCat("the largest relative difference is ", FormatNumber("%.1e", most),
+                              "; ", FormatNumber("%.0e", limit), " is allowed");
   return check;
 }
 
 std::string CheckWeights(const std::vector<SelfTestReport>& several) {
   const SelfTestReport& first = several.front();
   if (std::ssize(first.weights) != first.world_size) {
-    return absl::StrCat("rank ", first.rank, " knows of ", first.weights.size(),
-                        " processes' weights");
+    return absl::StrCat("rank ", first.rank, " has the digests of ", first.weights.size(), " of ",
+                        first.world_size, " ranks");
   }
   for (size_t rank = 1; rank < first.weights.size(); ++rank) {
     if (first.weights[rank] != first.weights[0]) {
-      return absl::StrCat("rank ", rank, "'s differ from rank 0's");
+      return absl::StrCat("those of rank ", rank, " differ from those of rank 0");
     }
   }
   for (const SelfTestReport& report : several) {
     if (report.weights != first.weights) {
       return absl::StrCat("ranks ", first.rank, " and ", report.rank,
-                          " were told different things");
+                          " received different digests");
     }
   }
   return "";
@@ -124,7 +125,7 @@ std::string CheckEvaluated(const SelfTestReport& one, const std::vector<SelfTest
       return absl::StrCat(who, " got sample ", report->evaluated[i], " at place ", i);
     }
     if (report->evaluated.empty() || report->evaluated.size() != one.evaluated.size()) {
-      return absl::StrCat(who, " got ", report->evaluated.size(), " samples, one process ",
+      return absl::StrCat(who, " got ", report->evaluated.size(), " samples but one process got ",
                           one.evaluated.size());
     }
   }
@@ -140,12 +141,12 @@ std::string CheckLogits(const SelfTestReport& one, const std::vector<SelfTestRep
   for (const SelfTestReport& report : several) {
     if (report.logits.size() != one.logits.size()) {
       return absl::StrCat("rank ", report.rank, " has ", report.logits.size(),
-                          " logits, one process ", one.logits.size());
+                          " logits but one process has ", one.logits.size());
     }
     for (size_t i = 0; i < one.logits.size(); ++i) {
       if (std::abs(report.logits[i] - one.logits[i]) <= limit) continue;
-      return absl::StrCat("logit ", i, " is ", report.logits[i], " on rank ", report.rank,
-                          ", in one process ", one.logits[i]);
+      return absl::StrCat("logit ", i, " is ", report.logits[i], " on rank ", report.rank, " but ",
+                          one.logits[i], " in one process");
     }
   }
   return "";
@@ -226,7 +227,7 @@ std::vector<SelfTestCheck> CompareSelfTests(const SelfTestReport& one,
 namespace {
 
 // Returns, for example, "2 processes on the CPU in bfloat16".
-std::string SetUp(const SelfTestReport& report) {
+std::string DescribeSetUp(const SelfTestReport& report) {
   const std::string& precision = report.mixed_precision;
   return absl::StrCat(
       report.world_size, report.world_size == 1 ? " process" : " processes", " on ",
@@ -244,8 +245,8 @@ std::string SetUp(const SelfTestReport& report) {
 
 void PrintSelfTest(std::ostream& out, const SelfTestReport& one,
                    const std::vector<SelfTestReport>& several) {
-  out << "a tiny BERT, " << one.losses.size() << " steps: " << SetUp(several.front())
-      << ", compared with " << SetUp(one) << '\n';
+  out << "a tiny BERT, " << one.losses.size() << " steps: " << DescribeSetUp(several.front())
+      << ", compared with " << DescribeSetUp(one) << '\n';
   std::string failed;
   for (const SelfTestCheck& check : CompareSelfTests(one, several)) {
     const bool ok = check.problem.empty();
@@ -256,7 +257,7 @@ void PrintSelfTest(std::ostream& out, const SelfTestReport& one,
   }
   if (!failed.empty()) {
     throw Error(absl::StatusCode::kInternal, "failed: " + failed,
-                "lathe env prints what a bug report should say");
+                "`lathe env` prints what a bug report should contain");
   }
   out << "all is well\n";
 }

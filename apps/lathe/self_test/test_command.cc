@@ -25,16 +25,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kUsage[] =
-    "Trains a tiny model for some seconds as `lathe launch` would run a program here, and\n"
-    "then in one process on the CPU, and compares the two: losses, weights, evaluation,\n"
-    "collectives.\n"
+    "Checks that training in several processes or on GPUs works on this machine. It\n"
+    "trains a tiny model for some seconds in one process on the CPU. Then it trains\n"
+    "the model in the processes that `lathe launch` would start here. It compares\n"
+    "losses, weights, evaluation and collectives.\n"
     "\n"
     "Usage:\n"
     "  lathe test [options]\n"
     "\n"
-    "What no option says is taken from the file that `lathe config` writes, if there is\n"
-    "one. Where there are GPUs, a process trains on each, or as many as --num_processes\n"
-    "says. On the CPU there are 2 unless more are asked for.\n";
+    "If an option is not given, its value comes from the file that `lathe config`\n"
+    "writes. Without that file, one process trains on each GPU. Without GPUs, 2\n"
+    "processes train on the CPU.\n";
 
 // The argument before the folder for reports, if this program runs as a rank of a job. The
 // reference job prints no notes, since the tested job prints them.
@@ -67,9 +68,9 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
   if (on_cpu && said.value_or(1) == 1) {
     if (flags.num_processes) {
       throw UsageError(
-          "--num_processes is 1, and one process on the CPU would be compared with "
+          "--num_processes is 1, but one process on the CPU would be compared with "
           "itself",
-          "give at least 2, or leave it out");
+          "pass --num_processes 2 or more, or leave it out");
     }
     flags.num_processes = 2 * machines;
   }
@@ -137,25 +138,26 @@ int RunRank(const std::string& role, const std::string& folder) {
 
 // Returns the exit code of a job that a signal ended: the launcher has reported it, or the user
 // knows. Throws for other codes.
-int EndWith(int exit_code, const std::string& what) {
+int ExitCodeAfter(int exit_code, const std::string& what) {
   if (exit_code > 128) return exit_code;
   throw Error(absl::StatusCode::kInternal,
               what + " ended with exit code " + std::to_string(exit_code));
 }
 
-int TestSetUp(const LaunchFlags& flags) {
+int TestLaunching(const LaunchFlags& flags) {
   // Waiting threads should not spin: the runs are short, and other programs may want the cores.
   setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   const TestedJobs jobs = ChooseJobs(flags);
   const TemporaryFolder temporary;
   const std::string one_folder = temporary.Make("one"), tested_folder = temporary.Make("tested");
   int exit_code = LaunchRanks(jobs.reference, kAsReference, one_folder);
-  if (exit_code != 0) return EndWith(exit_code, "the training in one process");
+  if (exit_code != 0) return ExitCodeAfter(exit_code, "the training in one process");
   const SelfTestReport one = ReadReports(one_folder).front();
   exit_code = LaunchRanks(jobs.tested, kAsRank, tested_folder);
   if (exit_code != 0) {
-    return EndWith(exit_code, jobs.tested.num_processes > 1 ? "the training in several processes"
-                                                            : "the training on the GPU");
+    return ExitCodeAfter(exit_code, jobs.tested.num_processes > 1
+                                        ? "the training in several processes"
+                                        : "the training on the GPU");
   }
   PrintSelfTest(std::cout, one, ReadReports(tested_folder));
   return 0;
@@ -180,7 +182,7 @@ int RunTest(const std::vector<std::string>& args) {
     std::cout << help_text;
     return 0;
   }
-  return TestSetUp(flags);
+  return TestLaunching(flags);
 }
 
 }  // namespace lathe

@@ -1,0 +1,77 @@
+#include "lathe/apps/finetune/summary.h"
+
+#include <omp.h>
+
+#include "lathe/core/base/gemm_options.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/train/support/progress.h"
+
+namespace lathe {
+namespace {
+
+void PrintRow(std::ostream& out, const std::string& name, const std::string& value,
+              size_t width = 12) {
+  out << "  " << name << std::string(name.size() < width ? width - name.size() : 1, ' ') << value
+      << '\n';
+}
+
+void PrintData(std::ostream& out, const std::string& name, const TaskData& data,
+               int64_t max_length) {
+  if (data.dataset == nullptr) return;
+  const TokenizedDataset& dataset = *data.dataset;
+  const double mean = dataset.size() > 0 ? static_cast<double>(dataset.input_ids.size()) /
+                                               static_cast<double>(dataset.size())
+                                         : 0;
+  PrintRow(out, name,
+           FormatCount(dataset.size()) + " samples, " + FormatNumber("%.1f", mean) +
+               " tokens on average, " + FormatCount(dataset.truncated) + " cut to " +
+               std::to_string(max_length) + " (" + data.path + ")");
+}
+
+}  // namespace
+
+void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Task& task,
+                  const Trainer* trainer, int num_processes, Device device) {
+  std::string labels = ProblemType(task.labels.kind());
+  if (task.labels.kind() != LabelKind::kRegression) {
+    labels += ", " + std::to_string(task.labels.num_labels()) + ":";
+    for (size_t i = 0; i < task.label_names.size() && i < 10; ++i)
+      labels += " " + task.label_names[i];
+    if (task.label_names.size() > 10) labels += " ...";
+  }
+  PrintRow(out, "model",
+           task.model->config().model_type() + ", " + FormatCount(task.model->NumParameters()) +
+               " parameters");
+  PrintRow(out, "labels", labels);
+  const TextColumns& columns = task.text_columns;
+  PrintRow(out, "texts", columns.first + (columns.second.empty() ? "" : " and " + columns.second));
+  PrintData(out, "train", task.train, task.max_length);
+  PrintData(out, "validation", task.validation, task.max_length);
+  PrintData(out, "test", task.test, task.max_length);
+  if (trainer != nullptr) PrintRow(out, "steps", trainer->Plan());
+  if (!device.is_cpu()) {
+    PrintRow(out, "device",
+             BackendOf(device).Describe(device.index) +
+                 (num_processes > 1 ? ", one for each process" : ""));
+    if (GetGemmOptions().deterministic) PrintRow(out, "products", "deterministic");
+  }
+  PrintRow(out, "threads",
+           std::to_string(omp_get_max_threads()) + (num_processes > 1 ? " each" : ""));
+  if (num_processes > 1) PrintRow(out, "processes", std::to_string(num_processes));
+  if (options.mixed_precision != "no") PrintRow(out, "precision", options.mixed_precision);
+  PrintRow(out, "output", options.output_dir);
+  for (const std::string& note : task.notes) PrintRow(out, "note", note);
+  out << std::flush;
+}
+
+void PrintMetrics(std::ostream& out, const std::string& title, const nlohmann::json& metrics) {
+  out << title << '\n';
+  for (const auto& [name, value] : metrics.items()) {
+    PrintRow(out, name,
+             value.is_number_float() ? FormatNumber("%.4f", value.get<double>()) : value.dump(),
+             28);
+  }
+  out << std::flush;
+}
+
+}  // namespace lathe
