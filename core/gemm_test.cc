@@ -23,8 +23,8 @@ std::vector<BFloat16> Integers(int64_t n, int64_t seed) {
   return x;
 }
 
-// A^T B of A (K, M) and B (K, N). The rows of all matrices are 32 elements longer than the part
-// that is multiplied.
+// Tests A^T B for A: (K, M) and B: (K, N). The rows of all matrices are 32 elements longer than the
+// part that is multiplied.
 class WeightGradientTest : public testing::TestWithParam<std::tuple<int64_t, int64_t, float>> {};
 
 // Sets the number of threads for the products of one test. One, two and more threads divide the

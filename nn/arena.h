@@ -43,8 +43,8 @@ class ParameterArena {
   const Tensor& RawGrads();
   void ZeroGrads();
   bool has_partial_grads() const;
-  // Returns a zeroed buffer as large as values(), for an optimizer's state. The system provides its
-  // memory only as it is used; for tables, row by row.
+  // Returns a zeroed buffer as large as values(), for an optimizer's state. On the host, the system
+  // provides memory only for the parts that are used; for tables, only for the pages of used rows.
   Tensor NewBuffer() const;
 
  private:

@@ -3,7 +3,7 @@
 # cases. Exits with 1 if a test failed or none ran.
 #   tools/test.sh --levels       # then runs all tests again as on processors of each lower level that this
 #                                # one has (2, 3 and 4): without AVX2, without AVX-512, without AVX512-BF16
-#   tools/test.sh --sanitizers   # also runs the tests that suit UBSan and TSan with these; see .bazelrc
+#   tools/test.sh --sanitizers   # also runs the tests that suit UBSan and TSan with these; see CONTRIBUTING.md
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

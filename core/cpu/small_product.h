@@ -281,7 +281,8 @@ void Read(M* out, const T* x, int64_t stride, int64_t rows, int64_t d) {
   }
 }
 
-// The same for products that read single elements. Makes no copy if x has their type.
+// Does the same for products that read single elements: returns where they lie. Makes no copy, and
+// leaves `copy` alone, if x has the products' type.
 template <typename M, typename T>
 Elements<M> ReadElements(M* copy, const T* x, int64_t stride, int64_t rows, int64_t d) {
   if constexpr (std::is_same_v<M, T>) return {x, stride, 1};

@@ -79,8 +79,9 @@ class RankSupervisor {
 
   // Waits until all ranks have ended, and says on standard error what happened. Returns 0 if all
   // ended well. If a rank failed, returns the exit code of the first one, or 128 + the signal that
-  // killed it. If a signal came here before and no rank failed otherwise, returns 128 + that
-  // signal.
+  // killed it. A rank that ended because it had lost another one counts only if no rank fails in
+  // another way within SupervisorOptions::notice. If a signal came here before and no rank failed
+  // otherwise, returns 128 + that signal.
   int Wait();
 
   const EndedRanks& ended() const { return ended_; }

@@ -27,6 +27,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
+// More than a slow machine needs for a call with a timeout below a second, under ThreadSanitizer,
+// too. Less than the 30 s for which a store waits for answers by default.
+constexpr seconds kShort(10);
+
 TEST(Store, TheServerMayComeLater) {
   int port;
   {
@@ -52,11 +56,11 @@ TEST(Store, NobodyThere) {
   const auto start = steady_clock::now();
   const std::string message = MessageOf([&] { Store(kHost, port, "job", milliseconds(300)); },
                                         absl::StatusCode::kUnavailable);
-  EXPECT_EQ(message.find("127.0.0.1:" + std::to_string(port) + ": rank 0 did not answer within 0."),
+  EXPECT_EQ(message.find("127.0.0.1:" + std::to_string(port) + ": rank 0 did not answer within "),
             0u)
       << message;
   EXPECT_NE(message.find("Connection refused"), std::string::npos) << message;
-  EXPECT_LT(steady_clock::now() - start, seconds(10));
+  EXPECT_LT(steady_clock::now() - start, kShort);
   EXPECT_NE(MessageOf([&] { Store("no-such-host.invalid", port, "job", milliseconds(100)); },
                       absl::StatusCode::kUnavailable)
                 .find("rank 0 did not answer"),
@@ -161,12 +165,12 @@ TEST(Store, WhoListensClosesWithoutAWord) {
   over = true;
   other.join();
   EXPECT_EQ(message.find(AddressText(kHost, LocalPort(listener)) +
-                         " has accepted connections and closed them without an answer, for 0."),
+                         " has accepted connections and closed them without an answer, for "),
             0u)
       << message;
   EXPECT_TRUE(message.ends_with(" s: rank 0 has ended, or it is another program")) << message;
   EXPECT_GE(steady_clock::now() - start, milliseconds(500));
-  EXPECT_LT(steady_clock::now() - start, seconds(3));
+  EXPECT_LT(steady_clock::now() - start, kShort);
 }
 
 // The system has only one port to choose from: the one to connect to.
@@ -232,12 +236,12 @@ TEST(Store, WhoListensSaysNothing) {
       MessageOf([&] { Store(kHost, LocalPort(listener), "job", milliseconds(600)); },
                 absl::StatusCode::kUnavailable);
   EXPECT_EQ(message.find(AddressText(kHost, LocalPort(listener)) +
-                         " accepts connections but did not answer within 0.6"),
+                         " accepts connections but did not answer within "),
             0u)
       << message;
   EXPECT_TRUE(message.ends_with(" s: rank 0 hangs, or it is another program")) << message;
   EXPECT_GE(steady_clock::now() - start, milliseconds(600));
-  EXPECT_LT(steady_clock::now() - start, seconds(3));
+  EXPECT_LT(steady_clock::now() - start, kShort);
 }
 
 TEST(Store, ServerGone) {

@@ -186,7 +186,7 @@ class Dispatch {
     return true;
   }
 
-  // The callers of this function and of all below hold mutex_.
+  // The caller holds mutex_, here and in all private functions below.
   static void Tell(const std::string& why) {
     if (NoteWhyOwnAttention(why)) LogDebug("attention runs Lathe's own kernels: " + why);
   }
