@@ -24,6 +24,11 @@ class ConfigReader {
   ConfigReader(const PretrainedConfig& config, const nlohmann::json& defaults)
       : config_(config), defaults_(defaults) {}
 
+  // Returns true if the family declares the key.
+  bool Declares(const std::string& key) const { return defaults_.contains(key); }
+  // The configuration's path, for messages.
+  const std::string& path() const { return config_.path(); }
+
   // Return the value of a key, or the family's default if it is absent or null. Throw `path: "key"
   // must be ...` for a wrong type, or a value outside [low, high], below 0 or outside [0, 1). Throw
   // for a key that the family doesn't declare.

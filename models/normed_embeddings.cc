@@ -1,6 +1,10 @@
 #include "lathe/models/normed_embeddings.h"
 
+#include <absl/strings/str_cat.h>
+
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/ops/embedding.h"
@@ -14,29 +18,48 @@ NormedEmbeddings::NormedEmbeddings(const NormedEmbeddingsOptions& options, const
   word_ = Register<nn::Embedding>("word_embeddings", options.vocab_size, H, std_dev,
                                   options.pad_token_id);
   position_ =
-      Register<nn::Embedding>("position_embeddings", options.max_position_embeddings, H, std_dev);
-  token_type_ =
-      Register<nn::Embedding>("token_type_embeddings", options.type_vocab_size, H, std_dev);
+      Register<nn::Embedding>("position_embeddings", options.max_position_embeddings, H, std_dev,
+                              options.first_position > 0 ? options.first_position - 1 : -1);
+  if (options.type_vocab_size > 0) {
+    token_type_ =
+        Register<nn::Embedding>("token_type_embeddings", options.type_vocab_size, H, std_dev);
+  }
   norm_ = Register<nn::LayerNorm>("LayerNorm", H, options.layer_norm_eps);
 }
 
 Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& context) const {
-  const int64_t num_positions = options_.max_position_embeddings;
+  // Messages name the table's rows, but for a table that starts with rows of no position.
+  const int64_t num_positions = max_length();
+  const auto table = [&] {
+    std::string text =
+        absl::StrCat("the model's max_position_embeddings is ", options_.max_position_embeddings);
+    if (options_.first_position == 0) return text;
+    return absl::StrCat(text, ", of which ", num_positions, " are for tokens");
+  };
   Check(batch.max_seqlen <= num_positions, model_, "a sequence has ", batch.max_seqlen,
-        " tokens but the model's max_position_embeddings is ", num_positions);
+        " tokens but ", table());
   const auto positions = batch.position_ids.values<int32_t>();
   const int32_t last = *std::max_element(positions.begin(), positions.end());
-  Check(last < num_positions, model_, "a sequence reaches position ", last,
-        " but the model's max_position_embeddings is ", num_positions);
+  Check(last < num_positions, model_, "a sequence reaches position ", last, " but ", table());
   if (!device().is_cpu()) {  // a device's kernels don't check ids
     CheckEmbeddingIds(batch.input_ids, options_.vocab_size, 0);
-    CheckEmbeddingIds(batch.token_type_ids, options_.type_vocab_size, 1);
+    if (token_type_ != nullptr) {
+      CheckEmbeddingIds(batch.token_type_ids, options_.type_vocab_size, 1);
+    }
   }
-  return EmbeddingLayerNorm({context.input_ids, context.token_type_ids, context.row_positions},
-                            {word_->weight, token_type_->weight, position_->weight},
-                            {word_->padding_row, -1, -1}, norm_->weight, norm_->bias, norm_->eps,
+  std::vector<Tensor> ids = {context.input_ids, context.row_positions};
+  std::vector<Tensor> tables = {word_->weight, position_->weight};
+  std::vector<int64_t> padding_rows = {word_->padding_row, position_->padding_row};
+  std::vector<int64_t> first_rows = {0, options_.first_position};
+  if (token_type_ != nullptr) {
+    ids.insert(ids.begin() + 1, context.token_type_ids);
+    tables.insert(tables.begin() + 1, token_type_->weight);
+    padding_rows.insert(padding_rows.begin() + 1, -1);
+    first_rows.insert(first_rows.begin() + 1, 0);
+  }
+  return EmbeddingLayerNorm(ids, tables, padding_rows, norm_->weight, norm_->bias, norm_->eps,
                             context.Dropout(options_.hidden_dropout_prob, "embeddings"),
-                            compute_dtype());
+                            compute_dtype(), first_rows);
 }
 
 }  // namespace lathe

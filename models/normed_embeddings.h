@@ -1,6 +1,6 @@
 // NormedEmbeddings: what enters the first layer of BERT and its siblings.
 //
-//   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[pos[t]]))
+//   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[first + pos[t]]))
 //
 //   embeddings_ = Register<NormedEmbeddings>("embeddings", options, "bert");
 //   Tensor hidden_states = embeddings_->Forward(batch, context);   // [T, H]
@@ -15,8 +15,11 @@
 namespace lathe {
 
 struct NormedEmbeddingsOptions {
-  int64_t vocab_size = 0, max_position_embeddings = 0, type_vocab_size = 0;  // rows of the tables
+  int64_t vocab_size = 0, max_position_embeddings = 0;  // rows of the tables
+  int64_t type_vocab_size = 0;                          // the same; 0: no table of token types
   int64_t hidden_size = 0;
+  // The row of position 0. RoBERTa's positions follow the row of its padding, pad_token_id + 1.
+  int64_t first_position = 0;
   int64_t pad_token_id = 0;  // its row in the word table starts at 0 and gets no gradient
   double initializer_range = 0.02, layer_norm_eps = 1e-12, hidden_dropout_prob = 0.1;
 };
@@ -30,11 +33,14 @@ class NormedEmbeddings : public Module {
   // `batch` (forward_context.h). Throws if a sequence is longer than the position table, or if an
   // id is outside its table.
   Tensor Forward(const Batch& batch, const nn::ForwardContext& context) const;
+  // The length of the longest sequence that the position table allows.
+  int64_t max_length() const { return options_.max_position_embeddings - options_.first_position; }
 
  private:
   NormedEmbeddingsOptions options_;
   const char* model_;
-  std::shared_ptr<nn::Embedding> word_, position_, token_type_;
+  std::shared_ptr<nn::Embedding> word_, position_;
+  std::shared_ptr<nn::Embedding> token_type_;  // null without token types
   std::shared_ptr<nn::LayerNorm> norm_;
 };
 

@@ -17,14 +17,16 @@ int64_t RowsOf(const MemoryOptions& options) {
 }
 
 // The bytes that the encoder's passes keep and need. There are T rows, one for each token, B texts,
-// H and I columns and A heads; an element of an activation takes E bytes. Dropout keeps nothing,
-// because its masks are computed again. The token ids are left out.
+// H and I columns, C in the embeddings, and A heads; an element of an activation takes E bytes.
+// Dropout keeps nothing, because its masks are computed again. The token ids are left out.
 struct EncoderActivations {
   EncoderActivations(const PostNormEncoderShape& shape, const MemoryOptions& options)
       : layers(shape.num_layers),
+        different_layers(shape.num_different_layers),
         B(options.batch_size),
         T(RowsOf(options)),
         H(shape.layer.hidden_size),
+        C(shape.embedding_size),
         I(shape.layer.intermediate_size),
         A(shape.layer.num_attention_heads),
         E(SizeOf(options.compute_dtype)),
@@ -36,10 +38,12 @@ struct EncoderActivations {
   // The activations between the embeddings and the first layer.
   int64_t Embeddings() const {
     // Embedding, norm and dropout are one op here (core/ops/embedding.h).
-    if (on_gpu) return 2 * T * kFloat + hidden;
-    return T * H * kFloat    // the sum of the embeddings
-           + 2 * T * kFloat  // its norm's mean and deviation
-           + hidden;         // the input of the first layer
+    const int64_t normed = T * C * E;
+    const int64_t projected = C == H ? 0 : hidden;
+    if (on_gpu) return 2 * T * kFloat + normed + projected;
+    return T * C * kFloat         // the sum of the embeddings
+           + 2 * T * kFloat       // its norm's mean and deviation
+           + normed + projected;  // the input of the first layer, and of the projection before it
   }
 
   // The activations around the activation function. The CPU keeps only its input and computes its
@@ -103,16 +107,18 @@ struct EncoderActivations {
   // output projection join them. At the end the projection, its sum and its norm do (3). If the
   // only layer is the last one, the embeddings may be the peak.
   int64_t Forward() const {
-    const int64_t embeddings = on_gpu ? hidden : 2 * T * H * kFloat + (E < kFloat ? hidden : 0);
+    const int64_t embeddings =
+        on_gpu ? T * C * E : 2 * T * C * kFloat + (E < kFloat ? T * C * E : 0);
     return std::max(embeddings, layers > 1 ? std::max(5 * hidden, 3 * hidden + inner) : 3 * hidden);
   }
 
   // The 16-bit copies of the weights in the layers' products.
   int64_t LowPrecisionWeights() const {
-    return E < kFloat ? layers * (4 * H * H + 2 * H * I) * E : 0;
+    const int64_t projection = C == H ? 0 : C * H;
+    return E < kFloat ? (different_layers * (4 * H * H + 2 * H * I) + projection) * E : 0;
   }
 
-  int64_t layers, B, T, H, I, A, E;
+  int64_t layers, different_layers, B, T, H, C, I, A, E;
   int64_t hidden, inner;  // bytes of one [T, H] and of one [T, I]
   int64_t head;           // bytes that the head keeps
   bool on_gpu;
@@ -143,7 +149,7 @@ PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const Memory
   memory.temporary = activations.BackwardPeak(options.gradient_checkpointing);
   memory.inference = activations.Forward();
   memory.word_rows = shape.vocab_size;
-  memory.word_columns = shape.layer.hidden_size;
+  memory.word_columns = shape.embedding_size;
   return memory;
 }
 

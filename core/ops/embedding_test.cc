@@ -40,6 +40,19 @@ TEST(Embedding, PaddingRowGetsNoGradient) {
   EXPECT_EQ(table.grad().ToVector<float>(), (std::vector<float>{0, 0, 1, 1, 2, 2}));
 }
 
+// Id 0 means row 1 here, and the padding row is a row of the table, not an id.
+TEST(Embedding, PaddingRowBehindTheFirstRow) {
+  Device device;
+  if (HasCheckedDevice()) device = CheckedDevice();
+  Tensor table = Tensor::Full({4, 2}, 1).To(device).SetRequiresGrad(true);
+  const Tensor ids = Tensor::FromVector<int32_t>({0, 1, 0, 2, 2}).To(device);
+  Backward(EmbeddingSum({ids}, {table}, {2}, {1}), Tensor::Full({5, 2}, 1).To(device));
+  EXPECT_EQ(table.grad().ToVector<float>(), (std::vector<float>{0, 0, 2, 2, 0, 0, 2, 2}));
+  const Tensor outside = Tensor::FromVector<int32_t>({3});
+  EXPECT_THROW(EmbeddingSum({outside}, {table}, {}, {1}), Error);
+  EXPECT_THROW(EmbeddingSum({outside}, {table}, {}, {5}), Error);
+}
+
 // The device agrees with the host on five tables, small and large, with rare and frequent ids.
 // There are more rows than one chunk of the sums has.
 TEST(Embedding, ManyRowsOnDevice) {
@@ -124,6 +137,20 @@ TEST(EmbeddingLayerNorm, Op) {
                         {{4, 64}, {2, 64}, {64}, {64}}},
              .nan_check = p == 0});  // NaN may be dropped
   }
+  CheckOp({.name = "embedding_layer_norm_behind_a_row",
+           .op =
+               [&](const Tensors& x) {
+                 const Device device = x[0].device();
+                 return EmbeddingLayerNorm({words.To(device), types.To(device)}, {x[0], x[1]}, {},
+                                           x[2], x[3], kEps, {}, x[0].dtype(), {0, 2});
+               },
+           .composed =
+               [&](const Tensors& x) {
+                 const Tensor rows = Tensor::FromVector<int32_t>({2, 3, 3, 2, 2, 2, 3});
+                 return EmbeddingLayerNormComposed({words, rows}, {x[0], x[1]}, {}, x[2], x[3],
+                                                   kEps, {}, x[0].dtype());
+               },
+           .shapes = {{{4, 8}, {4, 8}, {8}, {8}}}});
   const Tensor none = Tensor::Empty({0}, DType::kI32);
   CheckOp({.name = "embedding_layer_norm_of_nothing",
            .op =
@@ -163,11 +190,11 @@ TEST(EmbeddingLayerNorm, SizesAndTypesOnDevice) {
         SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(n) + ", " +
                      ToString(dtype) + ", dropout " + std::to_string(p));
         const auto run = [&](auto op) {
-          std::vector<Tensor> x = {wave({11, n}, 0.7), wave({2, n}, 1.3), wave({50, n}, 0.1),
+          std::vector<Tensor> x = {wave({11, n}, 0.7), wave({2, n}, 1.3), wave({57, n}, 0.1),
                                    wave({n}, 0.9), wave({n}, 0.3)};
           for (Tensor& leaf : x) (leaf = leaf.To(device)).SetRequiresGrad(true);
           const Tensor y = op(ids, {x[0], x[1], x[2]}, {0, -1, -1}, x[3], x[4], kEps,
-                              Spec(p, rows, device), dtype);
+                              Spec(p, rows, device), dtype, {0, 0, 7});
           EXPECT_EQ(y.dtype(), dtype);
           Backward(y, wave({rows, n}, 0.45).To(dtype).To(device));
           std::vector<std::vector<float>> result = {y.To(DType::kF32).ToVector<float>()};

@@ -1,0 +1,104 @@
+// DistilBERT (Sanh et al. 2019), computed like Transformers'
+// DistilBertForSequenceClassification: BERT's encoder without token types and without dropout after
+// attention, under other names, and a head of its own.
+#include <absl/strings/str_cat.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/base/error.h"
+#include "lathe/models/architecture.h"
+#include "lathe/models/encoder_classifier.h"
+#include "lathe/models/post_norm_encoder.h"
+
+namespace lathe {
+namespace {
+
+const nlohmann::json& Defaults() {
+  static const auto* defaults = new nlohmann::json{{"activation", "gelu"},
+                                                   {"attention_dropout", 0.1},
+                                                   {"dim", 768},
+                                                   {"dropout", 0.1},
+                                                   {"hidden_dim", 3072},
+                                                   {"initializer_range", 0.02},
+                                                   {"max_position_embeddings", 512},
+                                                   {"n_heads", 12},
+                                                   {"n_layers", 6},
+                                                   {"pad_token_id", 0},
+                                                   {"seq_classif_dropout", 0.2},
+                                                   {"sinusoidal_pos_embds", false},
+                                                   {"vocab_size", 30522}};
+  return *defaults;
+}
+
+PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
+  constexpr int64_t kMost = 1 << 30;
+  if (reader.Bool("sinusoidal_pos_embds")) {
+    throw InvalidArgument(
+        absl::StrCat(reader.path(),
+                     ": \"sinusoidal_pos_embds\" is true, which Lathe does not have"),
+        "use a model whose positions are learned");
+  }
+  PostNormEncoderOptions options;
+  options.layers = "transformer.layer";
+  options.num_hidden_layers = reader.Int("n_layers", 1, 1024);
+  nn::PostNormLayerOptions& o = options.layer;
+  o.hidden_size = reader.Int("dim", 1, 32768);
+  o.num_attention_heads = reader.Int("n_heads", 1, 32768);
+  CheckHeads(reader, "dim", "n_heads");
+  o.intermediate_size = reader.Int("hidden_dim", 1, kMost);
+  o.hidden_act = reader.Activation("activation");
+  o.hidden_dropout_prob = reader.Probability("dropout");
+  o.drops_attention_output = false;
+  o.attention_probs_dropout_prob = reader.Probability("attention_dropout");
+  o.layer_norm_eps = 1e-12;
+  o.initializer_range = reader.NotNegative("initializer_range");
+  o.names = {.self_attention = "attention",
+             .query = "q_lin",
+             .key = "k_lin",
+             .value = "v_lin",
+             .attention_output = "attention.out_lin",
+             .attention_norm = "sa_layer_norm",
+             .intermediate = "ffn.lin1",
+             .output = "ffn.lin2",
+             .output_norm = "output_layer_norm"};
+  NormedEmbeddingsOptions& e = options.embeddings;
+  e.vocab_size = reader.Int("vocab_size", 1, kMost);
+  e.max_position_embeddings = reader.Int("max_position_embeddings", 1, kMost);
+  e.hidden_size = o.hidden_size;
+  e.pad_token_id = reader.Int("pad_token_id");
+  e.initializer_range = o.initializer_range;
+  e.layer_norm_eps = o.layer_norm_eps;
+  e.hidden_dropout_prob = o.hidden_dropout_prob;
+  return options;
+}
+
+std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& config, uint64_t seed) {
+  const ConfigReader reader(config, Defaults());
+  return std::make_shared<EncoderClassifier>(
+      config, seed, "distilbert",
+      std::make_shared<PostNormEncoder>("distilbert", reader.Settings(), ReadOptions(reader)),
+      ClassifierHeadOptions{.dense = "pre_classifier",
+                            .output = "classifier",
+                            .activation = ActivationKind::kRelu,
+                            .dropout = reader.Probability("seq_classif_dropout"),
+                            .initializer_range = reader.NotNegative("initializer_range")});
+}
+
+PassMemory Memory(const SequenceClassifier& model, const MemoryOptions& options) {
+  return PostNormEncoderMemory(model, ReadOptions(ConfigReader(model.config(), Defaults())),
+                               options);
+}
+
+const ArchitectureRegistration kDistilBert({
+    .model_type = "distilbert",
+    .class_name = "DistilBertForSequenceClassification",
+    .make = Make,
+    .names = {.base_prefix = "distilbert.", .head_prefixes = {"pre_classifier.", "classifier."}},
+    .config_defaults = Defaults(),
+    .dropout_keys = {"dropout", "attention_dropout", "seq_classif_dropout"},
+    .pass_memory = Memory,
+});
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,64 @@
+// ELECTRA (Clark et al. 2020), computed like Transformers' ElectraForSequenceClassification: BERT's
+// encoder, whose embeddings may have fewer columns than its layers, and a head of its own.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lathe/models/architecture.h"
+#include "lathe/models/encoder_classifier.h"
+#include "lathe/models/post_norm_encoder.h"
+
+namespace lathe {
+namespace {
+
+const nlohmann::json& Defaults() {
+  static const auto* defaults = new nlohmann::json{{"attention_probs_dropout_prob", 0.1},
+                                                   {"classifier_dropout", nullptr},
+                                                   {"embedding_size", 128},
+                                                   {"hidden_act", "gelu"},
+                                                   {"hidden_dropout_prob", 0.1},
+                                                   {"hidden_size", 256},
+                                                   {"initializer_range", 0.02},
+                                                   {"intermediate_size", 1024},
+                                                   {"is_decoder", false},
+                                                   {"layer_norm_eps", 1e-12},
+                                                   {"max_position_embeddings", 512},
+                                                   {"num_attention_heads", 4},
+                                                   {"num_hidden_layers", 12},
+                                                   {"pad_token_id", 0},
+                                                   {"position_embedding_type", "absolute"},
+                                                   {"type_vocab_size", 2},
+                                                   {"vocab_size", 30522}};
+  return *defaults;
+}
+
+std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& config, uint64_t seed) {
+  const ConfigReader reader(config, Defaults());
+  const double dropout = reader.Probability(
+      config.has("classifier_dropout") ? "classifier_dropout" : "hidden_dropout_prob");
+  return std::make_shared<EncoderClassifier>(
+      config, seed, "electra",
+      std::make_shared<PostNormEncoder>("electra", reader.Settings(),
+                                        ReadPostNormEncoderOptions(reader)),
+      ClassifierHeadOptions{.activation = ActivationKind::kGelu,
+                            .input_dropout = dropout,
+                            .dropout = dropout,
+                            .initializer_range = reader.NotNegative("initializer_range")});
+}
+
+PassMemory Memory(const SequenceClassifier& model, const MemoryOptions& options) {
+  const ConfigReader reader(model.config(), Defaults());
+  return PostNormEncoderMemory(model, ReadPostNormEncoderOptions(reader), options);
+}
+
+const ArchitectureRegistration kElectra({
+    .model_type = "electra",
+    .class_name = "ElectraForSequenceClassification",
+    .make = Make,
+    .names = {.base_prefix = "electra."},
+    .config_defaults = Defaults(),
+    .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
+    .pass_memory = Memory,
+});
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,56 @@
+#include "lathe/models/encoder.h"
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/ops/cast.h"
+#include "lathe/models/forward_context.h"
+#include "lathe/models/rows.h"
+
+namespace lathe {
+
+nn::ForwardContext Encoder::MakeContext(const Batch& batch,
+                                        const EncoderForwardOptions& options) const {
+  const int64_t rows = RowsFor(batch.num_tokens(), compute_dtype(), device());
+  const int64_t step = batch.step >= 0 ? batch.step : own_step_;
+  nn::ForwardContext context =
+      MakeForwardContext(batch, rows, device(), static_cast<uint32_t>(step));
+  context.training = options.training;
+  context.seed = options.seed;
+  return context;
+}
+
+EncoderOutput Encoder::Forward(const Batch& batch, const EncoderForwardOptions& options) const {
+  Check(batch.size() >= 1, model_, "the batch is empty");
+  return Forward(batch, MakeContext(batch, options), options);
+}
+
+EncoderOutput Encoder::Forward(const Batch& batch, const nn::ForwardContext& context,
+                               const EncoderForwardOptions& options) const {
+  if (options.training && batch.step < 0) ++own_step_;
+  EncoderOutput out;
+  Tensor hidden_states = Embed(batch, context);
+  const int64_t rows = batch.num_tokens(), layers = num_layers();
+  const bool shortcut = options.first_tokens_only && !options.output_hidden_states;
+  for (int64_t i = 0; i < layers; ++i) {
+    if (options.output_hidden_states) out.hidden_states.push_back(VisibleRows(hidden_states, rows));
+    const bool first_tokens_only = shortcut && i + 1 == layers;
+    const auto layer = [run = Layer(i), context, first_tokens_only](const Tensor& x) {
+      return run(x, context, first_tokens_only);
+    };
+    hidden_states = options.training && gradient_checkpointing() ? Checkpoint(layer, hidden_states)
+                                                                 : layer(hidden_states);
+  }
+  if (shortcut) {
+    out.first_tokens = Cast(hidden_states, DType::kF32);
+  } else {
+    const Tensor all = Cast(hidden_states, DType::kF32);
+    out.last_hidden_state = VisibleRows(all, rows);
+    // FirstTokens reads all rows. Recorded work is repeated for batches with more tokens, and with
+    // surplus sequences.
+    out.first_tokens = nn::FirstTokens(all, context.sequences.cu_seqlens);
+  }
+  if (options.output_hidden_states) out.hidden_states.push_back(out.last_hidden_state);
+  return out;
+}
+
+}  // namespace lathe

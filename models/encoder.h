@@ -1,0 +1,86 @@
+// Encoder: embeddings under a stack of transformer layers, the part that classifiers share.
+//
+// A family derives from it and says how to embed a batch and what a layer computes:
+//
+//   class MineModel : public Encoder {
+//     Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const override {
+//       return embeddings_->Forward(batch, context);
+//     }
+//     LayerFunction Layer(int64_t i) const override {
+//       return [layer = layers_[i]](const Tensor& x, const nn::ForwardContext& context,
+//                                   bool first_only) { return layer->Forward(x, context,
+//                                   first_only); };
+//     }
+//   };
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/data/datasets/batch.h"
+#include "lathe/nn/context.h"
+#include "lathe/nn/module.h"
+
+namespace lathe {
+
+// All outputs are float32, whatever type the model computes in.
+struct EncoderOutput {
+  Tensor last_hidden_state;           // [T, H]; undefined if only first tokens were computed
+  Tensor first_tokens;                // [B, H]: the last layer's rows of the first tokens
+  std::vector<Tensor> hidden_states;  // [T, H] each, if asked for; [0] enters the first layer
+};
+
+struct EncoderForwardOptions {
+  bool output_hidden_states = false;
+  // Computes the last layer for the first tokens alone. This is less work, and exact if the caller
+  // reads nothing else. Has no effect together with output_hidden_states.
+  bool first_tokens_only = false;
+  bool training = false;
+  uint64_t seed = 42;  // seed of the dropout masks
+};
+
+// A layer: hidden_states [N, H] -> [N, H], or [B, H] if first_tokens_only, which only the last
+// layer is asked for. It must keep alive what it uses, since gradient checkpointing calls it again
+// in the backward pass, and use no computed tensor that requires a gradient, for the same reason.
+using LayerFunction = std::function<Tensor(
+    const Tensor& hidden_states, const nn::ForwardContext& context, bool first_tokens_only)>;
+
+class Encoder : public Module {
+ public:
+  // Throws if the batch is empty.
+  EncoderOutput Forward(const Batch& batch, const EncoderForwardOptions& options) const;
+  // The same, with the context that MakeContext returns for these arguments.
+  EncoderOutput Forward(const Batch& batch, const nn::ForwardContext& context,
+                        const EncoderForwardOptions& options) const;
+  // Returns the context that the layers of a forward pass over `batch` share. Heads that drop out
+  // need it, too. It may have more rows than the batch has tokens; the tokens' rows come first.
+  nn::ForwardContext MakeContext(const Batch& batch, const EncoderForwardOptions& options) const;
+
+  virtual int64_t hidden_size() const = 0;
+  virtual int64_t num_layers() const = 0;
+  // The length of the longest sequence that the encoder takes.
+  virtual int64_t max_length() const = 0;
+
+ protected:
+  // `model` is the tag of errors, as in "[bert] ...". `settings` are the configuration's keys that
+  // the encoder reads, with their values (ConfigReader::Settings).
+  Encoder(const char* model, NamedSettings settings)
+      : model_(model), settings_(std::move(settings)) {}
+  const char* model() const { return model_; }
+
+ private:
+  // Returns what enters the first layer: [N, H] in the compute dtype, for the context's N rows.
+  virtual Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const = 0;
+  // Returns layer `i` of num_layers().
+  virtual LayerFunction Layer(int64_t i) const = 0;
+  NamedSettings OwnSettings() const override { return settings_; }
+
+  const char* model_;
+  NamedSettings settings_;
+  mutable int64_t own_step_ = 0;  // counts training passes over batches that don't say their step
+};
+
+}  // namespace lathe

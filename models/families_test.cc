@@ -1,0 +1,283 @@
+// Every family of models: sizes of known checkpoints, the way to disk and back, gradient
+// checkpointing, and what a broken configuration or checkpoint is answered with.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/base/error.h"
+#include "lathe/models/architecture.h"
+#include "lathe/models/pretrained.h"
+#include "lathe/models/weights/safetensors.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+struct Family {
+  std::string model_type;
+  Json config;  // of a tiny model
+  // The keys of config.json for what every family has.
+  std::string columns = "hidden_size", heads = "num_attention_heads", activation = "hidden_act",
+              dropout = "hidden_dropout_prob";
+  int64_t max_length = 16;
+};
+
+const Json kTiny = {{"vocab_size", 30},           {"hidden_size", 8},
+                    {"num_hidden_layers", 2},     {"num_attention_heads", 2},
+                    {"intermediate_size", 12},    {"max_position_embeddings", 16},
+                    {"hidden_dropout_prob", 0.2}, {"attention_probs_dropout_prob", 0.1}};
+
+Json With(Json config, const Json& changes) {
+  config.update(changes);
+  return config;
+}
+
+std::vector<Family> Families() {
+  const Json offset = With(kTiny, {{"max_position_embeddings", 18}, {"type_vocab_size", 1}});
+  return {
+      {"albert", With(kTiny, {{"embedding_size", 6},
+                              {"num_hidden_layers", 4},
+                              {"num_hidden_groups", 2},
+                              {"inner_group_num", 2}})},
+      {"bert", kTiny},
+      {"camembert", offset},
+      {"distilbert",
+       {{"vocab_size", 30},
+        {"dim", 8},
+        {"n_layers", 2},
+        {"n_heads", 2},
+        {"hidden_dim", 12},
+        {"dropout", 0.2},
+        {"max_position_embeddings", 16}},
+       "dim",
+       "n_heads",
+       "activation",
+       "dropout"},
+      {"electra", With(kTiny, {{"embedding_size", 6}})},
+      {"roberta", offset},
+      {"xlm-roberta", offset},
+  };
+}
+
+class FamilyTest : public testing::TestWithParam<Family> {
+ protected:
+  void SetUp() override {
+    dir_ = fs::path(testing::TempDir()) / ("families_test_" + GetParam().model_type);
+    fs::remove_all(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  static PretrainedConfig Config(const Json& changes = Json::object()) {
+    return PretrainedConfig::FromJson(
+        With(With(GetParam().config, {{"model_type", GetParam().model_type}}), changes));
+  }
+  static std::shared_ptr<SequenceClassifier> Make(const Json& changes = Json::object()) {
+    return AutoModelForSequenceClassification::FromConfig(Config(changes), {.num_labels = 3});
+  }
+  static Batch Sequences() {
+    Batch batch =
+        Batch::Pack({{2, 7, 9, 3}, {2, 11, 3}, {5}}, {}, Tensor::FromVector<int64_t>({0, 2, 1}));
+    batch.step = 4;
+    return batch;
+  }
+  static std::vector<float> Logits(SequenceClassifier& model) {
+    return model.Forward(Sequences()).logits.ToVector<float>();
+  }
+  static std::string ErrorOf(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+  static void ExpectError(const std::string& part, const std::function<void()>& call) {
+    const std::string error = ErrorOf(call);
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  }
+
+  // Saves a model's weights but for those that `change` removes or replaces.
+  void SaveChanged(const SequenceClassifier& model,
+                   const std::function<bool(std::string& name, Tensor& tensor)>& change) const {
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    for (const Parameter& p : model.Parameters()) {
+      std::string name = p.name;
+      Tensor tensor = p.tensor;
+      if (change(name, tensor)) tensors.emplace_back(name, tensor);
+    }
+    fs::create_directories(dir_);
+    WriteSafetensors(dir_ / "model.safetensors", tensors);
+    model.config().SavePretrained(dir_);
+  }
+
+  fs::path dir_;
+};
+
+TEST_P(FamilyTest, IsSavedAndLoaded) {
+  const auto saved = Make();
+  saved->SavePretrained(dir_);
+  const auto model = AutoModelForSequenceClassification::FromPretrained(dir_);
+  EXPECT_EQ(model->load_report().Summary(), "");
+  EXPECT_EQ(model->load_report().loaded.size(), model->Parameters().size());
+  EXPECT_EQ(model->config().json(), saved->config().json());
+  EXPECT_EQ(Logits(*model), Logits(*saved));
+  EXPECT_EQ(model->max_length(), GetParam().max_length);
+}
+
+// A file of a bare encoder has no prefix, and a pre-training head is of no use.
+TEST_P(FamilyTest, ABareEncoderGetsAFreshHead) {
+  const auto saved = Make();
+  const CheckpointNames& names = ArchitectureOf(saved->config()).names;
+  const auto is_head = [&](const std::string& name) {
+    return std::any_of(names.head_prefixes.begin(), names.head_prefixes.end(),
+                       [&](const std::string& prefix) { return name.starts_with(prefix); });
+  };
+  size_t heads = 0;
+  SaveChanged(*saved, [&](std::string& name, Tensor& tensor) {
+    if (is_head(name)) {
+      name = "lm_head." + std::to_string(heads++);
+      tensor = Tensor::Full({1}, 1);
+    } else {
+      name = name.substr(names.base_prefix.size());
+    }
+    return true;
+  });
+  const auto model = AutoModelForSequenceClassification::FromPretrained(dir_);
+  const LoadReport& report = model->load_report();
+  EXPECT_EQ(report.fresh_head.size(), heads);
+  EXPECT_EQ(report.unused_pretraining.size(), heads);
+  EXPECT_TRUE(report.missing.empty() && report.unexpected.empty()) << report.Summary();
+}
+
+TEST_P(FamilyTest, ABrokenCheckpointIsRefused) {
+  const auto saved = Make();
+  SaveChanged(*saved, [](std::string& name, Tensor& tensor) {
+    if (name.find("word_embeddings") != std::string::npos) tensor = Tensor::Full({29, 8}, 1);
+    return true;
+  });
+  ExpectError("word_embeddings.weight: file has [29, 8], model [30, ",
+              [&] { AutoModelForSequenceClassification::FromPretrained(dir_); });
+  std::string missing;
+  SaveChanged(*saved, [&](std::string& name, Tensor&) {
+    if (!missing.empty() || name.find("LayerNorm.bias") == std::string::npos) return true;
+    missing = name;
+    return false;
+  });
+  const auto model = AutoModelForSequenceClassification::FromPretrained(dir_);
+  EXPECT_EQ(model->load_report().missing, std::vector<std::string>({missing}));
+}
+
+TEST_P(FamilyTest, WrongBatchesAreRefused) {
+  const auto model = Make();
+  ExpectError("id 30 at row 1 of table 0 is outside [0, 30)", [&] {
+    model->Forward(Batch::Pack({{1, 30}}));
+  });
+  const std::vector<int32_t> longest(GetParam().max_length, 5), longer(longest.size() + 1, 5);
+  EXPECT_TRUE(std::isfinite(model->Forward(Batch::Pack({longest})).logits.ToVector<float>()[0]));
+  ExpectError("a sequence has " + std::to_string(longer.size()) + " tokens but the model's",
+              [&] { model->Forward(Batch::Pack({longer})); });
+}
+
+TEST_P(FamilyTest, WrongConfigurationsAreRefused) {
+  const Family& f = GetParam();
+  ExpectError("config: \"" + f.columns + "\" 9 is not a multiple of \"" + f.heads + "\" 2", [&] {
+    Make({{f.columns, 9}});
+  });
+  ExpectError("config: \"" + f.columns + "\" must be", [&] { Make({{f.columns, 0}}); });
+  ExpectError("config: \"" + f.columns + "\" must be", [&] { Make({{f.columns, "wide"}}); });
+  ExpectError("config: \"" + f.activation + "\": activation \"step\" is not one that Lathe has",
+              [&] {
+                Make({{f.activation, "step"}});
+              });
+  ExpectError("config: \"" + f.dropout + "\" must be at least 0 and less than 1 but is 1", [&] {
+    Make({{f.dropout, 1.0}});
+  });
+  ExpectError("config: \"vocab_size\" must be", [&] { Make({{"vocab_size", 0}}); });
+  ExpectError("config: \"max_position_embeddings\"", [&] {
+    Make({{"max_position_embeddings", f.max_length == 16 ? 0 : 1}});
+  });
+}
+
+// Dropout is on, so that each use of a layer must repeat its own masks.
+TEST_P(FamilyTest, GradientCheckpointingChangesNothing) {
+  const auto gradients = [](bool checkpointing) {
+    const auto model = Make();
+    model->Train();
+    model->SetGradientCheckpointing(checkpointing);
+    Backward(model->Forward(Sequences()).loss);
+    std::vector<std::vector<float>> all;
+    for (const Parameter& p : model->Parameters()) all.push_back(p.tensor.grad().ToVector<float>());
+    return all;
+  };
+  EXPECT_EQ(gradients(true), gradients(false));
+}
+
+TEST_P(FamilyTest, DropoutIsOnInTrainingOnly) {
+  const auto model = Make();
+  const std::vector<float> evaluated = Logits(*model);
+  EXPECT_EQ(Logits(*model), evaluated);
+  model->Train();
+  EXPECT_NE(Logits(*model), evaluated);
+}
+
+std::string Name(const testing::TestParamInfo<Family>& info) {
+  std::string name = info.param.model_type;
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamilyTest, testing::ValuesIn(Families()), Name);
+
+TEST(FamiliesTest, EachHasItsCases) {
+  std::vector<std::string> tested;
+  for (const Family& family : Families()) tested.push_back(family.model_type);
+  EXPECT_EQ(tested, SupportedModelTypes());
+}
+
+// The numbers of parameters that the checkpoints have in Transformers, with two labels.
+TEST(FamiliesTest, SizesOfKnownCheckpoints) {
+  const auto count = [](const Json& config) {
+    return AutoModelForSequenceClassification::WithoutValues(PretrainedConfig::FromJson(config),
+                                                             {.num_labels = 2})
+        ->NumParameters();
+  };
+  EXPECT_EQ(count({{"model_type", "bert"}}), 109483778);
+  EXPECT_EQ(count({{"model_type", "bert"},
+                   {"hidden_size", 1024},
+                   {"num_hidden_layers", 24},
+                   {"num_attention_heads", 16},
+                   {"intermediate_size", 4096}}),
+            335143938);
+  const Json positions = {{"max_position_embeddings", 514}, {"type_vocab_size", 1}};
+  EXPECT_EQ(count(With({{"model_type", "roberta"}}, positions)), 124647170);
+  EXPECT_EQ(count(With({{"model_type", "xlm-roberta"}, {"vocab_size", 250002}}, positions)),
+            278045186);
+  EXPECT_EQ(count(With({{"model_type", "camembert"}, {"vocab_size", 32005}}, positions)),
+            110623490);
+  EXPECT_EQ(count({{"model_type", "distilbert"}}), 66955010);
+  EXPECT_EQ(count({{"model_type", "electra"}}), 13549314);
+  EXPECT_EQ(count({{"model_type", "electra"},
+                   {"embedding_size", 768},
+                   {"hidden_size", 768},
+                   {"num_attention_heads", 12},
+                   {"intermediate_size", 3072}}),
+            109483778);
+  EXPECT_EQ(count({{"model_type", "albert"},
+                   {"hidden_size", 768},
+                   {"num_attention_heads", 12},
+                   {"intermediate_size", 3072}}),
+            11685122);
+}
+
+}  // namespace
+}  // namespace lathe

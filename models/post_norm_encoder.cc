@@ -1,0 +1,113 @@
+#include "lathe/models/post_norm_encoder.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <utility>
+
+#include "lathe/core/base/error.h"
+
+namespace lathe {
+
+void CheckHeads(const ConfigReader& reader, const std::string& columns_key,
+                const std::string& heads_key) {
+  const int64_t columns = reader.Int(columns_key), heads = reader.Int(heads_key);
+  if (columns % heads == 0) return;
+  throw InvalidArgument(absl::StrCat(reader.path(), ": \"", columns_key, "\" ", columns,
+                                     " is not a multiple of \"", heads_key, "\" ", heads),
+                        "correct one of the two");
+}
+
+int64_t ReadFirstPosition(const ConfigReader& reader) {
+  const int64_t rows = reader.Int("max_position_embeddings");
+  const int64_t first = reader.Int("pad_token_id", 0) + 1;
+  if (first < rows) return first;
+  throw InvalidArgument(absl::StrCat(reader.path(), ": \"max_position_embeddings\" ", rows,
+                                     " leaves no position behind \"pad_token_id\" ", first - 1),
+                        "correct one of the two");
+}
+
+PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader) {
+  constexpr int64_t kMost = 1 << 30;
+  PostNormEncoderOptions options;
+  nn::PostNormLayerOptions& o = options.layer;
+  o.hidden_size = reader.Int("hidden_size", 1, 32768);
+  o.num_attention_heads = reader.Int("num_attention_heads", 1, 32768);
+  o.intermediate_size = reader.Int("intermediate_size", 1, kMost);
+  o.hidden_act = reader.Activation("hidden_act");
+  o.hidden_dropout_prob = reader.Probability("hidden_dropout_prob");
+  o.attention_probs_dropout_prob = reader.Probability("attention_probs_dropout_prob");
+  o.layer_norm_eps = reader.NotNegative("layer_norm_eps");
+  o.initializer_range = reader.NotNegative("initializer_range");
+  NormedEmbeddingsOptions& e = options.embeddings;
+  e.vocab_size = reader.Int("vocab_size", 1, kMost);
+  e.max_position_embeddings = reader.Int("max_position_embeddings", 1, kMost);
+  if (reader.Declares("type_vocab_size")) {
+    e.type_vocab_size = reader.Int("type_vocab_size", 1, kMost);
+  }
+  options.num_hidden_layers = reader.Int("num_hidden_layers", 1, 1024);
+  CheckHeads(reader, "hidden_size", "num_attention_heads");
+  if (reader.Declares("position_embedding_type")) {
+    const std::string positions = reader.String("position_embedding_type");
+    if (positions != "absolute") {
+      throw InvalidArgument(absl::StrCat(reader.path(), ": \"position_embedding_type\" \"",
+                                         positions, "\" is not supported; supported: absolute"),
+                            "use a model with absolute positions");
+    }
+  }
+  if (reader.Declares("is_decoder") && reader.Bool("is_decoder")) {
+    throw InvalidArgument(
+        absl::StrCat(reader.path(), ": \"is_decoder\" is true; Lathe has encoders only"),
+        "use an encoder's model");
+  }
+  e.hidden_size =
+      reader.Declares("embedding_size") ? reader.Int("embedding_size", 1, 32768) : o.hidden_size;
+  e.pad_token_id = reader.Int("pad_token_id");
+  e.initializer_range = o.initializer_range;
+  e.layer_norm_eps = o.layer_norm_eps;
+  e.hidden_dropout_prob = o.hidden_dropout_prob;
+  return options;
+}
+
+PostNormEncoder::PostNormEncoder(const char* model, NamedSettings settings,
+                                 const PostNormEncoderOptions& options)
+    : Encoder(model, std::move(settings)), options_(options) {
+  const int64_t E = options.embeddings.hidden_size, H = options.layer.hidden_size;
+  embeddings_ = Register<NormedEmbeddings>("embeddings", options.embeddings, model);
+  if (E != H) {
+    projection_ = Register<nn::Linear>(options.projection, E, H,
+                                       Init::Normal(options.layer.initializer_range));
+  }
+  for (int64_t i = 0; i < options.num_hidden_layers; ++i) {
+    layers_.push_back(
+        Register<nn::PostNormLayer>(absl::StrCat(options.layers, ".", i), options.layer));
+  }
+}
+
+Tensor PostNormEncoder::Embed(const Batch& batch, const nn::ForwardContext& context) const {
+  const Tensor embedded = embeddings_->Forward(batch, context);
+  return projection_ == nullptr ? embedded : projection_->Forward(embedded);
+}
+
+LayerFunction PostNormEncoder::Layer(int64_t i) const {
+  return
+      [layer = layers_[i], site = absl::StrCat("encoder.layer.", i)](
+          const Tensor& hidden_states, const nn::ForwardContext& context, bool first_tokens_only) {
+        return layer->Forward(hidden_states, context, first_tokens_only, site);
+      };
+}
+
+PassMemory PostNormEncoderMemory(const Module& classifier, const PostNormEncoderOptions& encoder,
+                                 const MemoryOptions& options, int64_t different_layers) {
+  return PostNormEncoderMemory(
+      {.layer = encoder.layer,
+       .num_layers = encoder.num_hidden_layers,
+       .num_different_layers = different_layers == 0 ? encoder.num_hidden_layers : different_layers,
+       .vocab_size = encoder.embeddings.vocab_size,
+       .embedding_size = encoder.embeddings.hidden_size,
+       .num_parameters = classifier.NumParameters(),
+       // The head keeps its input, the dense layer's product, and dropout's result.
+       .head_columns = 3 * encoder.layer.hidden_size},
+      options);
+}
+
+}  // namespace lathe

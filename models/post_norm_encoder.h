@@ -1,0 +1,67 @@
+// PostNormEncoder: NormedEmbeddings under a stack of PostNormLayers. BERT, RoBERTa, ELECTRA and
+// DistilBERT are such encoders; they differ in names, sizes and heads.
+//
+//   const ConfigReader reader(config, defaults);
+//   PostNormEncoder encoder("roberta", reader.Settings(), ReadPostNormEncoderOptions(reader));
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lathe/models/config_reader.h"
+#include "lathe/models/encoder.h"
+#include "lathe/models/normed_embeddings.h"
+#include "lathe/models/pass_memory.h"
+#include "lathe/nn/post_norm_layer.h"
+
+namespace lathe {
+
+struct PostNormEncoderOptions {
+  NormedEmbeddingsOptions embeddings;
+  nn::PostNormLayerOptions layer;
+  int64_t num_hidden_layers = 0;
+  std::string layers = "encoder.layer";  // the path of the layers, which are numbered below it
+  // The path of the linear layer from the embeddings' columns to the layers', where these differ.
+  std::string projection = "embeddings_project";
+};
+
+// Reads the options under the names that BERT's config.json has, and "embedding_size" if the family
+// declares it. Throws for values that make no model, and for a decoder or positions other than
+// absolute ones, if the family declares these keys.
+PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader);
+
+// Returns the row of position 0 in a family whose positions follow the row of the padding token.
+// Throws if no row is left for a token.
+int64_t ReadFirstPosition(const ConfigReader& reader);
+
+// Throws `path: ...` if the number of heads does not divide the number of columns.
+void CheckHeads(const ConfigReader& reader, const std::string& columns_key,
+                const std::string& heads_key);
+
+// Tells `lathe estimate-memory` what the passes of a classifier on such an encoder take.
+// `different_layers` is the number of layers with weights of their own; 0: all.
+PassMemory PostNormEncoderMemory(const Module& classifier, const PostNormEncoderOptions& encoder,
+                                 const MemoryOptions& options, int64_t different_layers = 0);
+
+class PostNormEncoder : public Encoder {
+ public:
+  PostNormEncoder(const char* model, NamedSettings settings, const PostNormEncoderOptions& options);
+
+  const PostNormEncoderOptions& options() const { return options_; }
+  int64_t hidden_size() const override { return options_.layer.hidden_size; }
+  int64_t num_layers() const override { return options_.num_hidden_layers; }
+  int64_t max_length() const override { return embeddings_->max_length(); }
+
+ private:
+  Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const override;
+  LayerFunction Layer(int64_t i) const override;
+
+  PostNormEncoderOptions options_;
+  std::shared_ptr<NormedEmbeddings> embeddings_;
+  std::shared_ptr<nn::Linear> projection_;  // null if the embeddings have the layers' columns
+  std::vector<std::shared_ptr<nn::PostNormLayer>> layers_;
+};
+
+}  // namespace lathe

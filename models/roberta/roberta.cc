@@ -1,0 +1,82 @@
+// RoBERTa (Liu et al. 2019), XLM-RoBERTa and CamemBERT, computed like Transformers'
+// RobertaForSequenceClassification: BERT's encoder with positions behind the padding row, and a
+// head of its own.
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lathe/core/base/error.h"
+#include "lathe/models/architecture.h"
+#include "lathe/models/encoder_classifier.h"
+#include "lathe/models/post_norm_encoder.h"
+
+namespace lathe {
+namespace {
+
+nlohmann::json Defaults(int64_t vocab_size) {
+  return {{"attention_probs_dropout_prob", 0.1},
+          {"classifier_dropout", nullptr},
+          {"hidden_act", "gelu"},
+          {"hidden_dropout_prob", 0.1},
+          {"hidden_size", 768},
+          {"initializer_range", 0.02},
+          {"intermediate_size", 3072},
+          {"is_decoder", false},
+          {"layer_norm_eps", 1e-12},
+          {"max_position_embeddings", 512},
+          {"num_attention_heads", 12},
+          {"num_hidden_layers", 12},
+          {"pad_token_id", 1},
+          {"position_embedding_type", "absolute"},
+          {"type_vocab_size", 2},
+          {"vocab_size", vocab_size}};
+}
+
+PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
+  PostNormEncoderOptions options = ReadPostNormEncoderOptions(reader);
+  options.embeddings.first_position = ReadFirstPosition(reader);
+  return options;
+}
+
+// Declares one of the three model types.
+Architecture Declare(const std::string& model_type, const std::string& class_name,
+                     int64_t vocab_size) {
+  const nlohmann::json defaults = Defaults(vocab_size);
+  return {
+      .model_type = model_type,
+      .class_name = class_name,
+      .make =
+          [defaults](const PretrainedConfig& config, uint64_t seed) {
+            const ConfigReader reader(config, defaults);
+            const double dropout = reader.Probability(
+                config.has("classifier_dropout") ? "classifier_dropout" : "hidden_dropout_prob");
+            return std::make_shared<EncoderClassifier>(
+                config, seed, "roberta",
+                std::make_shared<PostNormEncoder>("roberta", reader.Settings(),
+                                                  ReadOptions(reader)),
+                ClassifierHeadOptions{
+                    .activation = ActivationKind::kTanh,
+                    .input_dropout = dropout,
+                    .dropout = dropout,
+                    .initializer_range = reader.NotNegative("initializer_range")});
+          },
+      .names = {.base_prefix = "roberta."},
+      .config_defaults = defaults,
+      .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
+      .pass_memory =
+          [defaults](const SequenceClassifier& model, const MemoryOptions& options) {
+            return PostNormEncoderMemory(model, ReadOptions(ConfigReader(model.config(), defaults)),
+                                         options);
+          },
+  };
+}
+
+const ArchitectureRegistration kRoberta(Declare("roberta", "RobertaForSequenceClassification",
+                                                50265));
+const ArchitectureRegistration kXlmRoberta(Declare("xlm-roberta",
+                                                   "XLMRobertaForSequenceClassification", 30522));
+const ArchitectureRegistration kCamembert(Declare("camembert", "CamembertForSequenceClassification",
+                                                  30522));
+
+}  // namespace
+}  // namespace lathe
