@@ -16,7 +16,7 @@ std::set<std::string>& Reasons() {
 
 }  // namespace
 
-AttentionCounts CountAttention() {
+AttentionCounts GetAttentionCounts() {
   const std::lock_guard lock(mutex);
   return counts;
 }
@@ -31,9 +31,9 @@ void CountLibraryAttention() {
   ++counts.library;
 }
 
-bool NoteWhyOwnAttention(const std::string& why) {
+bool NoteWhyNotLibrary(const std::string& why) {
   const std::lock_guard lock(mutex);
-  counts.why_own = why;
+  counts.why_not_library = why;
   return Reasons().insert(why).second;
 }
 

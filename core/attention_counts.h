@@ -11,14 +11,14 @@ namespace lathe {
 // not when it is launched.
 struct AttentionCounts {
   int64_t own = 0, library = 0;
-  std::string why_own;  // why own kernels last ran although a library was asked for
+  std::string why_not_library;  // why own kernels last ran although a library was asked for
 };
-AttentionCounts CountAttention();
+AttentionCounts GetAttentionCounts();
 
 // Called by the backend, on any thread.
 void CountOwnAttention();
 void CountLibraryAttention();
 // Returns true if that reason is new.
-bool NoteWhyOwnAttention(const std::string& why);
+bool NoteWhyNotLibrary(const std::string& why);
 
 }  // namespace lathe

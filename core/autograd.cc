@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 
@@ -90,7 +90,7 @@ void SetOpProfile(OpProfile* profile) {
   last_event = Clock::now();
 }
 
-void SetAfterOp(std::function<void()> function) { after_op = std::move(function); }
+void SetAfterOpHook(std::function<void()> function) { after_op = std::move(function); }
 
 bool NeedsRecord(std::initializer_list<Tensor> inputs) {
   return grad_enabled && std::any_of(inputs.begin(), inputs.end(), NeedsGrad);
@@ -137,7 +137,7 @@ Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x
     Tensor input = x.Detach();
     input.SetRequiresGrad(true);
     const int64_t first = next_sequence;
-    const AskedBy asked_by = AskedBy::Recomputation();
+    const AllocationTag allocation_tag = AllocationTag::Recomputation();
     WalkBack(f(input), context.grad_output(), first);
     if (const Tensor grad = input.grad(); grad.defined()) context.SetGrad(0, grad);
   });
@@ -215,12 +215,12 @@ void AccumulateLeaf(const Tensor& leaf, const Tensor& grad) {
     AddInPlace(buffer, grad);
   } else {
     const LeafMemoryScope scope(*leaf.impl());
-    const AskedBy asked_by = AskedBy::State("gradients");
+    const AllocationTag allocation_tag = AllocationTag::State("gradients");
     gradient.buffer = grad.Clone().impl();
   }
 }
 
-void TellReady(const Tensor& leaf) {
+void NotifyReady(const Tensor& leaf) {
   if (const auto& on_ready = leaf.impl()->gradient().on_ready) on_ready();
 }
 
@@ -267,7 +267,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
   Tensor start = grad;
   if (!start.defined()) {
     Check(output.numel() == 1, "backward", "a gradient must be given for shape ", output.shape());
-    const AskedBy asked_by = AskedBy::Buffer("the loss's gradient");
+    const AllocationTag allocation_tag = AllocationTag::Buffer("the loss's gradient");
     start = Tensor::Full(output.shape(), 1.0, output.dtype(), output.device());
   }
   Check(start.shape() == output.shape(), "backward", "gradient must have shape ", output.shape(),
@@ -275,7 +275,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
   NoGradGuard no_grad;
   if (output.is_leaf()) {
     AccumulateLeaf(output, start);
-    TellReady(output);
+    NotifyReady(output);
     return;
   }
 
@@ -283,7 +283,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
   std::vector<std::shared_ptr<Node>> nodes = NodesBelow(output, first_sequence, leaf_parts);
   nodes.front()->grad = start;
   for (std::shared_ptr<Node>& node : nodes) {
-    const AskedBy asked_by = AskedBy::Backward(node->op);
+    const AllocationTag allocation_tag = AllocationTag::Backward(node->op);
     std::vector<Tensor> grads;
     if (node->grad.defined()) {
       for (const Node::Saved& saved : node->saved) {
@@ -305,7 +305,7 @@ void WalkBack(const Tensor& output, const Tensor& grad, int64_t first_sequence) 
         continue;
       }
       if (grads[i].defined()) AccumulateLeaf(input, grads[i]);
-      if (--leaf_parts[input.impl().get()] == 0) TellReady(input);
+      if (--leaf_parts[input.impl().get()] == 0) NotifyReady(input);
     }
     node->Free();
     node.reset();
@@ -316,7 +316,7 @@ Tensor ApplyFunction(std::shared_ptr<Function> function, std::vector<Tensor> inp
   Tensor output;
   {
     NoGradGuard no_grad;
-    const AskedBy asked_by = AskedBy::Op(function->name());
+    const AllocationTag allocation_tag = AllocationTag::Op(function->name());
     output = function->Forward(inputs);
   }
   Check(output.defined(), function->name(), "Forward returned no tensor");

@@ -88,7 +88,7 @@ void SetOpProfile(OpProfile* profile);
 
 // Calls `after_op` whenever an op of this thread calls Record, also under NoGradGuard. An exception
 // from it leaves that op. An empty function ends the calls.
-void SetAfterOp(std::function<void()> after_op);
+void SetAfterOpHook(std::function<void()> after_op);
 
 // While one exists, nothing is recorded on this thread.
 class NoGradGuard {

@@ -302,7 +302,7 @@ TEST(Autograd, DeepChainOfSavedInputsIsDroppedWithoutRecursion) {
 TEST(Autograd, SomebodyLooksAfterEachOp) {
   const Tensor x = Leaf({1});
   int ops = 0;
-  SetAfterOp([&] {
+  SetAfterOpHook([&] {
     if (++ops == 4) throw std::runtime_error("enough");
   });
   const Tensor y = Add(x, x);
@@ -314,7 +314,7 @@ TEST(Autograd, SomebodyLooksAfterEachOp) {
   }
   EXPECT_EQ(ops, 3);
   EXPECT_THROW(Add(x, x), std::runtime_error);
-  SetAfterOp(nullptr);
+  SetAfterOpHook(nullptr);
   Add(x, x);
   EXPECT_EQ(ops, 4);
 }

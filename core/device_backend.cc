@@ -57,7 +57,8 @@ DeviceBackend& BackendOf(Device device) {
   if (device.index >= 0 && device.index < count) return *backend;
   throw InvalidArgument(
       absl::StrCat("[device] there is no ", ToString(device), ": ",
-                   count == 0 ? backend->WhyNone() : absl::StrCat("there are ", count, " devices")),
+                   count == 0 ? backend->UnavailableReason()
+                              : absl::StrCat("there are ", count, " devices")),
       count == 0 ? "use the CPU" : absl::StrCat("use cuda:0 to cuda:", count - 1));
 }
 

@@ -43,7 +43,7 @@ class DeviceBackend {
   // The number of devices that this process can use. Never throws.
   virtual int Count() = 0;
   // Why there is none, in one line: "no NVIDIA driver is installed".
-  virtual std::string WhyNone() = 0;
+  virtual std::string UnavailableReason() = 0;
   // For example "NVIDIA H200, compute capability 9.0, 139.8 GiB".
   virtual std::string Describe(int index) = 0;
 
@@ -56,7 +56,7 @@ class DeviceBackend {
   virtual void CopyToDevice(void* to, const void* from, int64_t bytes) = 0;
   // The same for input of later work, such as the batch of the next step. The copy from the host
   // starts at once, beside the queued work; only a copy within the device is queued behind it.
-  virtual void CopyAhead(void* to, const void* from, int64_t bytes) = 0;
+  virtual void PrefetchToDevice(void* to, const void* from, int64_t bytes) = 0;
   virtual void CopyOnDevice(void* to, const void* from, int64_t bytes) = 0;
   // Waits for the queued work and for the copy.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes) = 0;
@@ -64,27 +64,28 @@ class DeviceBackend {
   // The queue (a cudaStream_t), for libraries that queue work themselves.
   virtual void* WorkQueue() = 0;
 
-  virtual std::shared_ptr<DeviceMemoryPool> NewMemory() = 0;
+  virtual std::shared_ptr<DeviceMemoryPool> NewMemoryPool() = 0;
   // From now on this thread's tensors take their memory from `memory`; null: from the shared pool.
   // Returns the previous setting.
-  virtual std::shared_ptr<DeviceMemoryPool> UseMemory(std::shared_ptr<DeviceMemoryPool> memory) = 0;
+  virtual std::shared_ptr<DeviceMemoryPool> UseMemoryPool(
+      std::shared_ptr<DeviceMemoryPool> memory) = 0;
   // Returns the memory that `storage`, of this backend, was taken from; null for the shared pool.
   virtual std::shared_ptr<DeviceMemoryPool> MemoryPoolOf(const Storage& storage) const = 0;
   // Records the work that `work` queues. `work` must do nothing else: copies from or to the host
   // throw. Exceptions from `work` are passed on. Memory that `work` takes and gives back is used
-  // again by each launch. So `work` must run under a DeviceMemoryScope: taking memory from the
+  // again by each launch. So `work` must run under a DeviceMemoryPoolScope: taking memory from the
   // shared pool throws.
   virtual std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) = 0;
 };
 
 // While one exists, this thread's tensors on the device take their memory from `memory`.
-class DeviceMemoryScope {
+class DeviceMemoryPoolScope {
  public:
-  DeviceMemoryScope(DeviceBackend& backend, std::shared_ptr<DeviceMemoryPool> memory)
-      : backend_(backend), before_(backend.UseMemory(std::move(memory))) {}
-  ~DeviceMemoryScope() { backend_.UseMemory(std::move(before_)); }
-  DeviceMemoryScope(const DeviceMemoryScope&) = delete;
-  DeviceMemoryScope& operator=(const DeviceMemoryScope&) = delete;
+  DeviceMemoryPoolScope(DeviceBackend& backend, std::shared_ptr<DeviceMemoryPool> memory)
+      : backend_(backend), before_(backend.UseMemoryPool(std::move(memory))) {}
+  ~DeviceMemoryPoolScope() { backend_.UseMemoryPool(std::move(before_)); }
+  DeviceMemoryPoolScope(const DeviceMemoryPoolScope&) = delete;
+  DeviceMemoryPoolScope& operator=(const DeviceMemoryPoolScope&) = delete;
 
  private:
   DeviceBackend& backend_;
@@ -99,7 +100,7 @@ class LeafMemoryScope {
   explicit LeafMemoryScope(const TensorImpl& leaf);
 
  private:
-  std::optional<DeviceMemoryScope> scope_;
+  std::optional<DeviceMemoryPoolScope> scope_;
 };
 
 // Returns the backend that this program is linked with; null if none.

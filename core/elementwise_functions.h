@@ -130,7 +130,8 @@ struct ReluGrad {
 
 template <typename...>
 struct List {};
-using OfOne = List<Scale, AddScalar, Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Relu>;
-using OfTwo = List<Add, Sub, Mul, Div, SqrtGrad, TanhGrad, SigmoidGrad, ErfGrad, ReluGrad>;
+using UnaryFunctions = List<Scale, AddScalar, Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Relu>;
+using BinaryFunctions =
+    List<Add, Sub, Mul, Div, SqrtGrad, TanhGrad, SigmoidGrad, ErfGrad, ReluGrad>;
 
 }  // namespace lathe::functions

@@ -179,7 +179,7 @@ class HostStorage : public Storage {
     if (begin >= end) return;
     madvise(static_cast<char*>(data_) + begin, static_cast<size_t>(end - begin), MADV_NOHUGEPAGE);
   }
-  int64_t whole_pages() const override { return HostPool::HasPages(size_) ? size_ : 0; }
+  int64_t shareable_bytes() const override { return HostPool::HasPages(size_) ? size_ : 0; }
   void MapShared(void* pages, int64_t bytes, Sharing sharing) override {
     if (!TakePages(pages, bytes)) throw OutOfMemory(bytes);
     sharing_ = sharing;

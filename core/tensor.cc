@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
@@ -336,7 +336,7 @@ Tensor Tensor::MaterializeGrad() {
   CheckIsWhole(gradient);
   if (gradient.buffer == nullptr) {
     const LeafMemoryScope scope(*impl_);
-    const AskedBy asked_by = AskedBy::State("gradients");
+    const AllocationTag allocation_tag = AllocationTag::State("gradients");
     SetGrad(Zeros(shape(), dtype(), device()));
   }
   ClearStaleGrad(gradient);

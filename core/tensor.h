@@ -53,17 +53,17 @@ class Storage {
   virtual void ExpectSparseUse(int64_t /*offset*/, int64_t /*bytes*/) {}
   // Returns the number of bytes if this is host memory of whole pages that no other storage uses;
   // else 0. Only such memory can be shared. Its address never changes.
-  virtual int64_t whole_pages() const { return 0; }
-  // kReadByOthers: other processes read this memory. kInCommon: they also write to it.
-  enum class Sharing : uint8_t { kNone, kReadByOthers, kInCommon };
+  virtual int64_t shareable_bytes() const { return 0; }
+  // kOthersRead: other processes read this memory. kOthersReadAndWrite: they also write to it.
+  enum class Sharing : uint8_t { kNone, kOthersRead, kOthersReadAndWrite };
   // Replaces the first `bytes` bytes by `pages`, which other processes map too. `pages` comes from
-  // mmap, consists of whole pages, at most whole_pages() bytes, and has the same contents.
+  // mmap, consists of whole pages, at most shareable_bytes() bytes, and has the same contents.
   virtual void MapShared(void* /*pages*/, int64_t /*bytes*/, Sharing /*sharing*/) {}
   // Makes the contents private to this process again, if they are shared.
   virtual void Unshare() {}
   Sharing sharing() const { return sharing_; }
   // Returns true if what this process writes appears in others, and the other way round.
-  bool is_shared() const { return sharing_ == Sharing::kInCommon; }
+  bool is_writable_by_others() const { return sharing_ == Sharing::kOthersReadAndWrite; }
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   // The number of in-place changes. With it the backward pass notices that a saved tensor was

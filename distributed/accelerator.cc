@@ -59,7 +59,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
       PrecisionOrDefault(options_.mixed_precision);
   const std::string wish = options_.device.empty() ? ReadDevice() : options_.device;
   if (options_.timeout.count() == 0) options_.timeout = ReadTimeout();
-  const Job& job = TheJob(options_.environment, options_.timeout);
+  const Job& job = JoinJobOnce(options_.environment, options_.timeout);
   if (options_.environment) {
     Check(options_.environment->rank == job.environment.rank &&
               options_.environment->world_size == job.environment.world_size,
@@ -101,7 +101,7 @@ void Accelerator::CheckForLostRanksInLoops() {
     if (const auto present = group.lock()) present->CheckPeers();
   };
   state_->passes->before_batch = [check, passes = std::weak_ptr(state_->passes)] {
-    SetAfterOp([check, passes] {
+    SetAfterOpHook([check, passes] {
       const auto present = passes.lock();
       if (present != nullptr && !present->entries.empty()) check();
     });
@@ -202,9 +202,9 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   auto& shares = state_->shares[index];
   const bool shard = options_.shard_optimizer && use_distributed() && device_.is_cpu();
   if (shard && shares == nullptr) {
-    shares = std::make_shared<PresentShares>();
+    shares = std::make_shared<CurrentShards>();
   }
-  optimizer.ShareUpdates(shares);
+  optimizer.ShardUpdates(shares);
   state_->renew_reducer = true;
   CheckSame(optimizer.Settings());
 }
@@ -212,13 +212,13 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
 // Nothing needs to be set up: the scheduler skips its step whenever its optimizer skips one.
 void Accelerator::PrepareScheduler(Scheduler& scheduler) { CheckSame(scheduler.Settings()); }
 
-std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
-                                                     std::vector<ElementRange> parts) {
-  auto shares = std::make_shared<UpdateShares>();
+std::shared_ptr<const OptimizerShards> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
+                                                        std::vector<ElementRange> parts) {
+  auto shares = std::make_shared<OptimizerShards>();
   shares->rank = group->rank();
   shares->size = group->size();
   for (const ElementRange& part : parts) {
-    const ElementRange own = Stripe(part, group->rank(), group->size());
+    const ElementRange own = StripeOfRank(part, group->rank(), group->size());
     shares->own.push_back(own);
     for (const ElementRange& other : Difference(part, {own})) shares->others.push_back(other);
   }

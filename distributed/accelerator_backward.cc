@@ -49,7 +49,7 @@ Accelerator::Pass Accelerator::PassOf(const Tensor& loss) {
     const Tensor start = Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device());
     if (state_->scaler != nullptr) {
       state_->scaler->BeginPass();
-      state_->scaler->ScaleSeed(start);
+      state_->scaler->ScaleLossGradient(start);
     }
     lathe::Backward(loss, start);
     return loss;
@@ -129,7 +129,7 @@ void Accelerator::RunPassAndExchange(const Pass& pass, double seed, double loss_
   if (loss_weight <= 0) {
     if (s.scaler != nullptr) {  // the other ranks make a pass, which their scalers count
       s.scaler->BeginPass();
-      s.scaler->ScaleSeed(Tensor::Zeros({}, DType::kF32, device_));
+      s.scaler->ScaleLossGradient(Tensor::Zeros({}, DType::kF32, device_));
     }
   } else {
     try {
@@ -167,7 +167,7 @@ double Accelerator::ExchangeGradients() {
   if (checks) {
     for (const auto& arena : s.arenas) {
       const Tensor& values = arena->values();
-      if (!values.impl()->storage->is_shared()) mine.checksum ^= Checksum(values);
+      if (!values.impl()->storage->is_writable_by_others()) mine.checksum ^= Checksum(values);
     }
   }
   const std::vector<StepRecord> records = s.reducer->Finish(mine);

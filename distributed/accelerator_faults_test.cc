@@ -12,8 +12,8 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
+#include "lathe/distributed/job/duplicate_errors.h"
 #include "lathe/distributed/job/join_process_group.h"
-#include "lathe/distributed/job/lower_rank_reports.h"
 #include "lathe/distributed/launch/launch.h"
 
 namespace lathe {
@@ -97,7 +97,7 @@ TEST(Accelerator, AMachinesTurnIsNotAnothers) {
 }
 
 // If several ranks fail with the same error, the lowest rank reports it.
-TEST(LowerRankReports, TheLowestReports) {
+TEST(IsReportedByLowerRank, TheLowestReports) {
   const auto told = [](int n, const std::function<std::string(int rank)>& error) {
     std::vector<std::string> all;
     for (const RankResult& result : RunRanks(n, [&](const Env& env) {
@@ -105,7 +105,7 @@ TEST(LowerRankReports, TheLowestReports) {
            const std::string mine = error(env.rank);
            if (mine.empty()) std::this_thread::sleep_for(std::chrono::seconds(2));
            if (mine.empty()) return mine;
-           return LowerRankReports(InvalidArgument(mine)) ? std::string("silent") : mine;
+           return IsReportedByLowerRank(InvalidArgument(mine)) ? std::string("silent") : mine;
          })) {
       all.push_back(result.said);
     }

@@ -19,8 +19,8 @@
 namespace lathe {
 
 // Each rank updates its stripe of each of the parts (core/base/element_range.h).
-std::shared_ptr<const UpdateShares> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
-                                                     std::vector<ElementRange> parts);
+std::shared_ptr<const OptimizerShards> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
+                                                        std::vector<ElementRange> parts);
 
 // A checksum of 48 bits. It changes if any single bit of the tensor flips.
 uint64_t Checksum(const Tensor& tensor);
@@ -36,7 +36,7 @@ struct Accelerator::State {
   // The arenas of prepared optimizers, then those of the remaining parameters.
   std::vector<std::shared_ptr<ParameterArena>> arenas;
   // Says how the update of each arena is shared out. Null or missing at the end: it is not.
-  std::vector<std::shared_ptr<PresentShares>> shares;
+  std::vector<std::shared_ptr<CurrentShards>> shares;
   std::shared_ptr<bool> sync = std::make_shared<bool>(true);
   bool accumulating = false;
   bool no_sync = false;  // true while a LocalGradients lives
@@ -128,7 +128,7 @@ struct Accelerator::State {
   void UpdateReducer(const std::shared_ptr<ProcessGroup>& group, const ReducerOptions& options,
                      bool share_parameters) {
     std::vector<bool> now = Trained();
-    if (reducer != nullptr && !renew_reducer && now == trained && !reducer->Outdated()) return;
+    if (reducer != nullptr && !renew_reducer && now == trained && !reducer->IsOutdated()) return;
     if (reducer != nullptr) reducer->CountSumsOnce();
     reducer = nullptr;  // removes its hooks first
     CoverParameters();
@@ -141,14 +141,14 @@ struct Accelerator::State {
     renew_reducer = false;
     for (size_t i = 0; i < arenas.size(); ++i) {
       if (shares[i] == nullptr) continue;
-      std::vector<ElementRange> parts = reducer->SharedParts(i);
-      std::shared_ptr<const UpdateShares>& present = shares[i]->now;
+      std::vector<ElementRange> parts = reducer->ShardedParts(i);
+      std::shared_ptr<const OptimizerShards>& present = shares[i]->now;
       if (present == nullptr ? !parts.empty() : present->parts != parts)
         present = MakeUpdateShares(group, parts);
       if (!share_parameters || present == nullptr) continue;
       Storage& storage = *arenas[i]->values().impl()->storage;
-      if (!storage.is_shared()) group->ShareMemory(storage);
-      if (storage.is_shared()) ShareCopies(*group, *arenas[i]);
+      if (!storage.is_writable_by_others()) group->ShareMemory(storage);
+      if (storage.is_writable_by_others()) ShareLowPrecisionCopies(*group, *arenas[i]);
     }
   }
 };

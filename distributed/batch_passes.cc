@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
-#include "lathe/data/datasets/packed_inputs.h"
+#include "lathe/data/datasets/device_batch.h"
 
 namespace lathe {
 namespace {
@@ -85,14 +85,13 @@ struct BatchPasses::Pass {
   bool has_surplus() const { return shape.sequences != batch.size(); }
 
   Tensor Numbers() const {
-    return PackedInputs::Pack(batch, shape, static_cast<uint32_t>(batch.step), grad_seed);
+    return DeviceBatch::Pack(batch, shape, static_cast<uint32_t>(batch.step), grad_seed);
   }
 
   Tensor Run(const Tensor& numbers) {
-    const auto inputs =
-        std::make_shared<const PackedInputs>(PackedInputs::In(numbers, batch, shape));
+    const auto inputs = std::make_shared<const DeviceBatch>(DeviceBatch::In(numbers, batch, shape));
     const Tensor loss = LossOn(inputs);
-    if (scaler != nullptr) scaler->ScaleSeed(inputs->grad_seed);
+    if (scaler != nullptr) scaler->ScaleLossGradient(inputs->grad_seed);
     Backward(loss, inputs->grad_seed);
     facts->checked.Widen(largest);
     return loss;
@@ -102,7 +101,7 @@ struct BatchPasses::Pass {
     surplus_was_refused = false;
     const Tensor loss = forward(batch);
     const Tensor seed = Tensor::Full(loss.shape(), grad_seed, loss.dtype(), loss.device());
-    if (scaler != nullptr) scaler->ScaleSeed(seed);
+    if (scaler != nullptr) scaler->ScaleLossGradient(seed);
     Backward(loss, seed);
     return loss;
   }
@@ -113,7 +112,7 @@ struct BatchPasses::Pass {
   }
 
  private:
-  Tensor LossOn(const std::shared_ptr<const PackedInputs>& inputs) {
+  Tensor LossOn(const std::shared_ptr<const DeviceBatch>& inputs) {
     Batch there = batch;
     there.on_device = inputs;
     there.notes = std::make_shared<PassNotes>();

@@ -24,9 +24,9 @@ TEST(ShareParameters, OneCopyUntilSomebodyHasItsOwn) {
     accelerator.Prepare(model, optimizer);
     const float* const weight = model.weight.data<float>();
     Storage& storage = *model.weight.impl()->storage;
-    EXPECT_FALSE(storage.is_shared());
+    EXPECT_FALSE(storage.is_writable_by_others());
     accelerator.Backward(model.Loss(1));
-    EXPECT_TRUE(storage.is_shared());
+    EXPECT_TRUE(storage.is_writable_by_others());
     EXPECT_EQ(model.weight.data<float>(), weight);
     EXPECT_EQ(weight[17], 1);
     const auto write = [&](float value) {
@@ -39,7 +39,7 @@ TEST(ShareParameters, OneCopyUntilSomebodyHasItsOwn) {
     accelerator.WaitForEveryone();
     if (env.rank == 1) storage.Unshare();
     write(43);
-    EXPECT_EQ(storage.is_shared(), env.rank != 1);
+    EXPECT_EQ(storage.is_writable_by_others(), env.rank != 1);
     EXPECT_EQ(weight[17], env.rank == 1 ? 42 : 43);
     return std::string();
   }));
@@ -76,8 +76,8 @@ TEST(ShareParameters, AFrozenModel) {
     accelerator.Prepare(frozen, model, first, second);
     frozen.weight.SetRequiresGrad(false);
     accelerator.Backward(Add(frozen.Loss(1), model.Loss(1)));
-    EXPECT_FALSE(frozen.weight.impl()->storage->is_shared());
-    EXPECT_TRUE(model.weight.impl()->storage->is_shared());
+    EXPECT_FALSE(frozen.weight.impl()->storage->is_writable_by_others());
+    EXPECT_TRUE(model.weight.impl()->storage->is_writable_by_others());
     first.Step();
     second.Step();
     EXPECT_EQ(frozen.weight.data<float>()[1], 1);
@@ -175,7 +175,7 @@ void UpdateCopies(const Env& env, bool adamw) {
   if (env.rank == 0) LowPrecisionCopy(model.weight, DType::kBF16);  // as a forward pass does
   for (int i = 0; i < 3; ++i) {
     const float expected = step();
-    EXPECT_TRUE(weight.low_precision->storage->is_shared());
+    EXPECT_TRUE(weight.low_precision->storage->is_writable_by_others());
     EXPECT_EQ(is_current(), adamw);
     accelerator.WaitForEveryone();
     if (env.rank != 1 || adamw) expect_copy(expected);
@@ -202,7 +202,7 @@ void UpdateCopies(const Env& env, bool adamw) {
     model.weight.impl()->storage->Unshare();
     model.weight.Fill(7);
     expect_copy(7);
-    EXPECT_FALSE(weight.low_precision->storage->is_shared());
+    EXPECT_FALSE(weight.low_precision->storage->is_writable_by_others());
   }
   accelerator.WaitForEveryone();
   if (env.rank != 1) expect_copy(expected);

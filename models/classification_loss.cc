@@ -3,7 +3,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/shape.h"
-#include "lathe/data/datasets/packed_inputs.h"
+#include "lathe/data/datasets/device_batch.h"
 #include "lathe/models/forward_context.h"
 #include "lathe/models/problem_type.h"
 
@@ -32,7 +32,7 @@ Tensor LossOf(const std::string& type, const Tensor& logits, const Batch& batch)
   Check(there.numel() == logits.numel(), "loss", type, " needs ", logits.shape(),
         " labels but got ", labels.shape());
   const Tensor targets = there.Reshape(logits.shape()).To(logits.device());
-  const Tensor count = NumSequencesFor(batch, logits.device());
+  const Tensor count = NumCountedSequences(batch, logits.device());
   if (kind == LabelKind::kRegression) return MseLoss(logits, targets, 0, count);
   return BceWithLogitsLoss(logits, targets, 0, count);
 }

@@ -10,7 +10,7 @@ namespace lathe {
 
 nn::ForwardContext Encoder::MakeContext(const Batch& batch,
                                         const EncoderForwardOptions& options) const {
-  const int64_t rows = RowsFor(batch.num_tokens(), compute_dtype(), device());
+  const int64_t rows = NumActivationRows(batch.num_tokens(), compute_dtype(), device());
   const int64_t step = batch.step >= 0 ? batch.step : own_step_;
   nn::ForwardContext context =
       MakeForwardContext(batch, rows, device(), static_cast<uint32_t>(step));
@@ -32,7 +32,8 @@ EncoderOutput Encoder::Forward(const Batch& batch, const nn::ForwardContext& con
   const int64_t rows = batch.num_tokens(), layers = num_layers();
   const bool shortcut = options.first_tokens_only && !options.output_hidden_states;
   for (int64_t i = 0; i < layers; ++i) {
-    if (options.output_hidden_states) out.hidden_states.push_back(VisibleRows(hidden_states, rows));
+    if (options.output_hidden_states)
+      out.hidden_states.push_back(WithoutSurplusRows(hidden_states, rows));
     const bool first_tokens_only = shortcut && i + 1 == layers;
     const auto layer = [run = Layer(i), context, first_tokens_only](const Tensor& x) {
       return run(x, context, first_tokens_only);
@@ -44,7 +45,7 @@ EncoderOutput Encoder::Forward(const Batch& batch, const nn::ForwardContext& con
     out.first_tokens = Cast(hidden_states, DType::kF32);
   } else {
     const Tensor all = Cast(hidden_states, DType::kF32);
-    out.last_hidden_state = VisibleRows(all, rows);
+    out.last_hidden_state = WithoutSurplusRows(all, rows);
     // FirstTokens reads all rows. Recorded work is repeated for batches with more tokens, and with
     // surplus sequences.
     out.first_tokens = nn::FirstTokens(all, context.sequences.cu_seqlens);

@@ -38,7 +38,7 @@ SequenceClassifierOutput EncoderClassifier::Forward(const Batch& batch,
       .training = training(),
       .seed = seed_};
   Check(batch.size() >= 1, name_, "the batch is empty");
-  CheckFirstColumns(batch, name_);
+  CheckSequencesStartAtZero(batch, name_);
   const nn::ForwardContext context = encoder_->MakeContext(batch, encoder_options);
   EncoderOutput encoded = encoder_->Forward(batch, context, encoder_options);
   const Tensor input =

@@ -1,6 +1,6 @@
 #include "lathe/models/forward_context.h"
 
-#include "lathe/data/datasets/packed_inputs.h"
+#include "lathe/data/datasets/device_batch.h"
 
 namespace lathe {
 namespace {
@@ -27,7 +27,7 @@ nn::ForwardContext OnHost(const Batch& batch, int64_t rows, uint32_t step) {
   return context;
 }
 
-nn::ForwardContext OnDevice(const PackedInputs& inputs) {
+nn::ForwardContext OnDevice(const DeviceBatch& inputs) {
   nn::ForwardContext context;
   context.input_ids = inputs.input_ids;
   context.token_type_ids = inputs.token_type_ids;
@@ -47,16 +47,16 @@ nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device d
     return OnDevice(*batch.on_device);
   }
   if (device.is_cpu()) return OnHost(batch, rows, step);
-  return OnDevice(PackedInputs::Make(batch, rows, device, step));
+  return OnDevice(DeviceBatch::Make(batch, rows, device, step));
 }
 
 Tensor LabelsFor(const Batch& batch, Device device) {
-  const PackedInputs* there = batch.on_device.get();
+  const DeviceBatch* there = batch.on_device.get();
   return there != nullptr && there->labels.device() == device ? there->labels : batch.labels;
 }
 
-Tensor NumSequencesFor(const Batch& batch, Device device) {
-  const PackedInputs* there = batch.on_device.get();
+Tensor NumCountedSequences(const Batch& batch, Device device) {
+  const DeviceBatch* there = batch.on_device.get();
   return there != nullptr && there->num_sequences.device() == device ? there->num_sequences
                                                                      : Tensor();
 }

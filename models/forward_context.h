@@ -17,6 +17,6 @@ nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device d
 Tensor LabelsFor(const Batch& batch, Device device);
 
 // Returns how many of the computed sequences count: [1] i32 on `device`. Undefined if all count.
-Tensor NumSequencesFor(const Batch& batch, Device device);
+Tensor NumCountedSequences(const Batch& batch, Device device);
 
 }  // namespace lathe

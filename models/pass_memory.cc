@@ -13,7 +13,7 @@ constexpr int64_t kFloat = 4;
 // The rows of activations. On the CPU there may be a few surplus rows, which are left out.
 int64_t RowsOf(const MemoryOptions& options) {
   const int64_t tokens = options.batch_size * options.max_seq_length;
-  return options.on_gpu ? DeviceRows(tokens) : tokens;
+  return options.on_gpu ? NumDeviceRows(tokens) : tokens;
 }
 
 // The bytes that the encoder's passes keep and need. There are T rows, one for each token, B texts,

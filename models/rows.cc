@@ -9,22 +9,22 @@
 
 namespace lathe {
 
-int64_t DeviceRows(int64_t tokens) {
+int64_t NumDeviceRows(int64_t tokens) {
   constexpr int64_t kTile = 128;
   return (tokens + kTile - 1) / kTile * kTile;
 }
 
-int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device) {
-  if (!device.is_cpu()) return DeviceRows(tokens);
+int64_t NumActivationRows(int64_t tokens, DType compute_dtype, Device device) {
+  if (!device.is_cpu()) return NumDeviceRows(tokens);
   return FullSpeedRows(tokens, compute_dtype);
 }
 
-Tensor VisibleRows(const Tensor& hidden_states, int64_t rows) {
+Tensor WithoutSurplusRows(const Tensor& hidden_states, int64_t rows) {
   const Tensor x = hidden_states.dim(0) == rows ? hidden_states : SliceRows(hidden_states, 0, rows);
   return Cast(x, DType::kF32);
 }
 
-void CheckFirstColumns(const Batch& batch, const char* model) {
+void CheckSequencesStartAtZero(const Batch& batch, const char* model) {
   const int32_t* cu_seqlens = batch.cu_seqlens.data<int32_t>();
   const int32_t* positions = batch.position_ids.data<int32_t>();
   for (int64_t b = 0; b < batch.size(); ++b) {

@@ -11,19 +11,19 @@ namespace lathe {
 
 // Returns the number of rows that a device computes for `tokens` tokens: full tiles of 128 rows,
 // which are fastest there.
-int64_t DeviceRows(int64_t tokens);
+int64_t NumDeviceRows(int64_t tokens);
 
 // Returns the number of rows of activations for `tokens` tokens. The surplus rows belong to no
 // sequence, so nothing reads them and their gradients are 0.
-int64_t RowsFor(int64_t tokens, DType compute_dtype, Device device);
+int64_t NumActivationRows(int64_t tokens, DType compute_dtype, Device device);
 
 // Returns the first `rows` rows of the hidden states as a caller sees them: in float32, without
 // surplus rows. hidden_states: [N, H] with N >= rows -> [rows, H].
-Tensor VisibleRows(const Tensor& hidden_states, int64_t rows);
+Tensor WithoutSurplusRows(const Tensor& hidden_states, int64_t rows);
 
 // Throws `[model] ...` if a sequence doesn't start at position 0. Lathe's classifiers read each
 // sequence's first token. Transformers' read the row's first column, so if that is padding the two
 // would differ silently.
-void CheckFirstColumns(const Batch& batch, const char* model);
+void CheckSequencesStartAtZero(const Batch& batch, const char* model);
 
 }  // namespace lathe

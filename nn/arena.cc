@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 
 namespace lathe {
 namespace {
@@ -51,7 +51,7 @@ std::shared_ptr<ParameterArena> ParameterArena::FindOrCreate(
     return arena;
   }
   const Device device = parameters[0].tensor.device();
-  const AskedBy asked_by = AskedBy::State("parameters");
+  const AllocationTag allocation_tag = AllocationTag::State("parameters");
   // Zeroed, because a large zeroed block gets its own pages from the system.
   arena->values_ = Tensor::Zeros({size}, DType::kF32, device);
   for (const Entry& entry : arena->entries_) {
@@ -80,7 +80,7 @@ const Tensor& ParameterArena::grads() {
 }
 
 const Tensor& ParameterArena::GradsToRead(bool scaled) {
-  Reattach();
+  ReattachGradients();
   for (const Entry& entry : entries_) {
     LeafGradient& gradient = entry.parameter.tensor.impl()->mutable_gradient();
     ClearStaleGrad(gradient);
@@ -90,12 +90,12 @@ const Tensor& ParameterArena::GradsToRead(bool scaled) {
 }
 
 const Tensor& ParameterArena::RawGrads() {
-  Reattach();
+  ReattachGradients();
   return grads_;
 }
 
 void ParameterArena::ZeroGrads() {
-  Reattach();
+  ReattachGradients();
   for (const Entry& entry : entries_) {
     LeafGradient& gradient = entry.parameter.tensor.impl()->mutable_gradient();
     gradient.is_stale = true;
@@ -135,11 +135,11 @@ void ParameterArena::FollowMovedParameters() {
   grads_ = Tensor();
 }
 
-void ParameterArena::Reattach() {
+void ParameterArena::ReattachGradients() {
   FollowMovedParameters();
   const bool fresh = !grads_.defined();
   if (fresh) {
-    const AskedBy asked_by = AskedBy::State("gradients");
+    const AllocationTag allocation_tag = AllocationTag::State("gradients");
     grads_ = NewBuffer();
   }
   const std::shared_ptr<Storage>& storage = grads_.impl()->storage;

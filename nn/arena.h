@@ -52,7 +52,7 @@ class ParameterArena {
   void FollowMovedParameters();
   // Brings gradients that were set or removed (Tensor::SetGrad) back into the arena. Throws if the
   // values of a parameter have moved elsewhere.
-  void Reattach();
+  void ReattachGradients();
   Tensor GradView(const Entry& entry) const;
   std::vector<Entry> entries_;
   Tensor values_;

@@ -3,7 +3,7 @@
 #include <map>
 #include <sstream>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {
@@ -59,12 +59,12 @@ void Module::To(Device device) {
       if (there == nullptr) {
         const Tensor whole = Tensor::Unallocated({impl.storage->bytes()}, DType::kU8, impl.device);
         whole.impl()->storage = impl.storage;
-        const AskedBy asked_by = AskedBy::State("parameters");
+        const AllocationTag allocation_tag = AllocationTag::State("parameters");
         there = whole.To(device).impl()->storage;
       }
       impl.storage = there;
     }
-    const AskedBy asked_by = AskedBy::State("gradients");
+    const AllocationTag allocation_tag = AllocationTag::State("gradients");
     const Tensor grad = p.tensor.grad();
     Tensor(p.tensor).SetGrad(grad.defined() ? grad.To(device) : grad);
     impl.device = device;

@@ -77,7 +77,7 @@ NamedSettings AdamW::Settings() const {
 }
 
 // Marks all blocks as active: the new part may come from other ranks, with any moments.
-void AdamW::OnNewOwn(size_t range) {
+void AdamW::OnOwnRangesChanged(size_t range) {
   if (!exp_avg_.defined()) return;
   active_[range].assign(Blocks(ranges_[range].own), 1);
   any_row_[range] = true;
@@ -116,13 +116,13 @@ void AdamW::AllocateState() {
   rows_.resize(ranges_.size());
 }
 
-void AdamW::UpdateThere() {
+void AdamW::UpdateDeviceValues() {
   // If the model comes back to the host, the moments of any block may differ from 0.
   for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
   UpdateOnDevice({.rule = {.adamw = true, .beta1 = options_.beta1, .beta2 = options_.beta2},
-                  .adamw = {.rest1 = static_cast<float>(1 - options_.beta1),
+                  .adamw = {.one_minus_beta1 = static_cast<float>(1 - options_.beta1),
                             .beta2 = static_cast<float>(options_.beta2),
-                            .rest2 = static_cast<float>(1 - options_.beta2),
+                            .one_minus_beta2 = static_cast<float>(1 - options_.beta2),
                             .eps = static_cast<float>(options_.eps)},
                   .m = exp_avg_,
                   .v = exp_avg_sq_});
@@ -147,12 +147,12 @@ void AdamW::AddParts(size_t i, const float* grads, BFloat16* narrow,
     const int64_t width = range.parameter.numel() / range.parameter.dim(0);
     MarkRows(active_[i], range.own, range.begin, width, *gradient.rows);
   }
-  if (shared_update_.adopted() != nullptr) AddChanged(i, marked, changed);
+  if (sharded_update_.adopted() != nullptr) AddChanged(i, marked, changed);
   const cpu::AdamWStep step = {
       .decay = decay,
       .beta2 = static_cast<float>(options_.beta2),
-      .rest1 = static_cast<float>(1 - options_.beta1),
-      .rest2 = static_cast<float>(1 - options_.beta2),
+      .one_minus_beta1 = static_cast<float>(1 - options_.beta1),
+      .one_minus_beta2 = static_cast<float>(1 - options_.beta2),
       .step_size = static_cast<float>(rate / (1 - std::pow(options_.beta1, t))),
       .inverse_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t))),
       .eps = static_cast<float>(options_.eps),
@@ -176,7 +176,7 @@ void AdamW::AddParts(size_t i, const float* grads, BFloat16* narrow,
 void AdamW::UpdateParameters() {
   AllocateState();
   const Tensor& values = arena_->values();
-  if (!values.device().is_cpu()) return UpdateThere();
+  if (!values.device().is_cpu()) return UpdateDeviceValues();
   const float* const grads = arena_->GradsToRead(/*scaled=*/false).data<float>();
   std::vector<cpu::AdamWPart> parts;
   const int64_t version = values.impl()->storage->version();
@@ -193,7 +193,7 @@ void AdamW::UpdateParameters() {
     BFloat16* narrow = nullptr;
     if (parameter.low_precision != nullptr && parameter.low_precision->dtype == DType::kBF16) {
       // Other ranks may rely on this rank to write its part of a shared copy.
-      if (is_current || parameter.low_precision->storage->is_shared())
+      if (is_current || parameter.low_precision->storage->is_writable_by_others())
         narrow = Tensor(parameter.low_precision).data<BFloat16>();
       if (is_current) narrowed.push_back(&ranges_[i]);
     }
@@ -206,16 +206,16 @@ void AdamW::UpdateParameters() {
   for (TensorImpl* parameter : unchanged) parameter->low_precision_version = now;
   for (const Range* range : narrowed) {
     range->parameter.impl()->low_precision_version = now;
-    NarrowOthers(*range);
+    NarrowValuesOfOthers(*range);
   }
 }
 
 // Writes the other ranks' elements of a parameter's bfloat16 copy, which the update left out. A
 // shared copy has them already.
-void AdamW::NarrowOthers(const Range& range) {
+void AdamW::NarrowValuesOfOthers(const Range& range) {
   const TensorImpl& parameter = *range.parameter.impl();
-  const UpdateShares* const shards = shared_update_.adopted();
-  if (shards == nullptr || parameter.low_precision->storage->is_shared()) return;
+  const OptimizerShards* const shards = sharded_update_.adopted();
+  if (shards == nullptr || parameter.low_precision->storage->is_writable_by_others()) return;
   BFloat16* const narrow = Tensor(parameter.low_precision).data<BFloat16>();
   const float* const values = arena_->values().data<float>();
   const ElementRange all = {range.begin, range.begin + range.parameter.numel()};

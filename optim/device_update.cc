@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/optim/grad_scaler.h"
 
@@ -45,7 +45,7 @@ Tensor CommonGradScale(ParameterArena& arena) {
 }
 
 Tensor DeviceGradNorm(ParameterArena& arena) {
-  const AskedBy asked_by = AskedBy::Buffer("gradient clipping");
+  const AllocationTag allocation_tag = AllocationTag::Buffer("gradient clipping");
   const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
   if (CommonGradScale(arena).defined()) arena.GradsToRead(/*scaled=*/true);
   const auto& kernels = DeviceKernels<DeviceOptimizerKernels>();
@@ -66,12 +66,12 @@ DeviceUpdater::DeviceUpdater(Device device, int num_groups)
       norm_(Tensor::Empty({}, DType::kF32, device)),
       factor_(Tensor::Empty({}, DType::kF32, device)),
       scaled_factor_(Tensor::Empty({}, DType::kF32, device)),
-      steps_(Tensor::Zeros({int64_t{sizeof(ScaledSteps)}}, DType::kU8, device)) {}
+      steps_(Tensor::Zeros({int64_t{sizeof(DeviceStepCounts)}}, DType::kU8, device)) {}
 
-ScaledSteps* DeviceUpdater::Steps() const { return Place<ScaledSteps>(steps_); }
+DeviceStepCounts* DeviceUpdater::Steps() const { return Place<DeviceStepCounts>(steps_); }
 
-ScaledSteps DeviceUpdater::ReadSteps() const {
-  ScaledSteps steps;
+DeviceStepCounts DeviceUpdater::ReadSteps() const {
+  DeviceStepCounts steps;
   backend_.CopyToHost(&steps, steps_.raw_data(), sizeof(steps));
   return steps;
 }
@@ -85,7 +85,7 @@ void DeviceUpdater::Unscale(ParameterArena& arena, ScalerState* scaler) {
 
 Tensor DeviceUpdater::Clip(ParameterArena& arena, double max_norm, const Tensor& losses,
                            const Tensor& latch, const ScalerState* scaler) {
-  const AskedBy asked_by = AskedBy::Buffer("gradient clipping");
+  const AllocationTag allocation_tag = AllocationTag::Buffer("gradient clipping");
   const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
   if (CommonGradScale(arena).defined()) {
     Queue();

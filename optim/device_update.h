@@ -56,7 +56,7 @@ class DeviceUpdater {
   void Queue();
 
   // Returns the counts of those steps for which Step returned true. Waits for the device.
-  ScaledSteps ReadSteps() const;
+  DeviceStepCounts ReadSteps() const;
 
   Device device() const { return device_; }
   UpdateGraphs& graphs() { return graphs_; }
@@ -67,7 +67,7 @@ class DeviceUpdater {
     ClipValues clip;
     RateValues rates;
   };
-  ScaledSteps* Steps() const;
+  DeviceStepCounts* Steps() const;
 
   Device device_;
   DeviceBackend& backend_;
@@ -79,7 +79,7 @@ class DeviceUpdater {
   Tensor values_;                            // [bytes] u8: Values, then lrs
   Tensor norm_, factor_, scaled_factor_;     // [] f32
   Tensor scratch_;                           // [bytes] u8, for the norm
-  Tensor steps_;                             // [bytes] u8: ScaledSteps
+  Tensor steps_;                             // [bytes] u8: DeviceStepCounts
   std::vector<DeviceRange> ranges_;
   Tensor ranges_there_;  // [bytes] u8: ranges_ on the device
   Tensor rates_;         // [bytes] u8: DeviceRates for each range

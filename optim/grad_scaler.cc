@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
@@ -44,7 +44,7 @@ int64_t GradScaler::num_skipped_steps() const {
 
 // DeviceOptimizerKernels::begin_pass does the same on a device.
 void GradScaler::Update(bool found_inf) {
-  LeaveDevice();
+  MoveToHost();
   if (found_inf) {
     // The scale must not become 0, because gradients are divided by it.
     scale_ = std::max(scale_ * static_cast<float>(options_.backoff_factor),
@@ -65,7 +65,7 @@ void GradScaler::BeginPass() {
   unread_ = true;
 }
 
-void GradScaler::ScaleSeed(Tensor gradient) {
+void GradScaler::ScaleLossGradient(Tensor gradient) {
   if (!gradient.device().is_cpu()) {
     ScalerState* const state = StateOn(gradient.device());
     const ScalerRule rule = {.growth_factor = static_cast<float>(options_.growth_factor),
@@ -76,7 +76,7 @@ void GradScaler::ScaleSeed(Tensor gradient) {
                                             gradient.numel());
     return;
   }
-  LeaveDevice();
+  MoveToHost();
   if (std::exchange(stepped_, false)) Update(step_was_skipped_);
   const Tensor wide = gradient.To(DType::kF64);
   for (double& value : wide.values<double>()) value *= scale_;
@@ -86,11 +86,11 @@ void GradScaler::ScaleSeed(Tensor gradient) {
 void GradScaler::Backward(const Tensor& loss, double factor) {
   BeginPass();
   const Tensor gradient = Tensor::Full(loss.shape(), factor, loss.dtype(), loss.device());
-  ScaleSeed(gradient);
+  ScaleLossGradient(gradient);
   lathe::Backward(loss, gradient);
 }
 
-void GradScaler::StepIsDue(bool found_inf) {
+void GradScaler::RecordStep(bool found_inf) {
   unscaled_ = false;
   // If several optimizers make a step after one pass, one skipped step counts for all.
   step_was_skipped_ = found_inf || (stepped_ && step_was_skipped_);
@@ -101,9 +101,9 @@ void GradScaler::StepIsDue(bool found_inf) {
 void GradScaler::PrepareFor(Device device) { StateOn(device); }
 
 ScalerState* GradScaler::StateOn(Device device) {
-  if (on_device_ && state_.device() != device) LeaveDevice();
+  if (on_device_ && state_.device() != device) MoveToHost();
   if (!state_.defined() || state_.device() != device) {
-    const AskedBy asked_by = AskedBy::Buffer("the loss scale");
+    const AllocationTag allocation_tag = AllocationTag::Buffer("the loss scale");
     state_ = Tensor::Empty({int64_t{sizeof(ScalerState)}}, DType::kU8, device);
   }
   if (!std::exchange(on_device_, true)) {
@@ -117,7 +117,7 @@ ScalerState* GradScaler::StateOn(Device device) {
   return static_cast<ScalerState*>(state_.raw_data());
 }
 
-void GradScaler::LeaveDevice() {
+void GradScaler::MoveToHost() {
   Read();
   on_device_ = false;
 }

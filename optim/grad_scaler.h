@@ -44,11 +44,12 @@ class GradScaler {
   // Runs the backward pass of `factor` times the loss, scaled. Throws if an optimizer has already
   // divided its gradients (by clipping, or GradNorm) and has not made its step since.
   void Backward(const Tensor& loss, double factor = 1);
-  // The same for a backward pass that the caller runs: first BeginPass, then ScaleSeed of the
-  // loss's gradient from which the pass starts. A rank without a loss of its own makes both calls,
-  // too. On a device ScaleSeed only queues work once PrepareFor was called, so it may be recorded.
+  // The same for a backward pass that the caller runs: first BeginPass, then ScaleLossGradient of
+  // the loss's gradient from which the pass starts. A rank without a loss of its own makes both
+  // calls, too. On a device ScaleLossGradient only queues work once PrepareFor was called, so it
+  // may be recorded.
   void BeginPass();
-  void ScaleSeed(Tensor gradient);
+  void ScaleLossGradient(Tensor gradient);
   void PrepareFor(Device device);
 
   // True if the last step of an optimizer that uses this scaler was skipped; the number of skipped
@@ -63,13 +64,13 @@ class GradScaler {
  private:
   friend class GradUnscaler;
   // Records a step on the host. found_inf: the step is skipped.
-  void StepIsDue(bool found_inf);
+  void RecordStep(bool found_inf);
   // Moves the state to `device` unless it is there, and returns it.
   ScalerState* StateOn(Device device);
   // Records a step that was queued on a device, with an outcome that is not known yet.
-  void StepIsQueued() { unscaled_ = false, unread_ = true; }
+  void RecordQueuedStep() { unscaled_ = false, unread_ = true; }
   // Moves the state to the host.
-  void LeaveDevice();
+  void MoveToHost();
   void Read() const;
 
   GradScalerOptions options_;

@@ -18,7 +18,7 @@ class GradUnscaler {
   const std::shared_ptr<GradScaler>& scaler() const { return scaler_; }
 
   // Returns true if the gradients of the scaler's present pass are not divided yet.
-  bool IsDue() const { return scaler_ != nullptr && divided_pass_ != scaler_->num_passes_; }
+  bool NeedsDivision() const { return scaler_ != nullptr && divided_pass_ != scaler_->num_passes_; }
   // Divides the gradients, which lie on the host, and notes whether one is not finite.
   void DivideOnHost(ParameterArena& arena);
   // Records that the gradients are divided, or that their division is queued.
@@ -28,9 +28,9 @@ class GradUnscaler {
 
   // The functions below need a scaler, but for the last two.
   // Records a step on the host. found_inf: the step is skipped.
-  void StepIsDue(bool found_inf) { scaler_->StepIsDue(found_inf); }
+  void RecordStep(bool found_inf) { scaler_->RecordStep(found_inf); }
   // Records a step that was queued on a device, with an outcome that is not known yet.
-  void StepIsQueued() { scaler_->StepIsQueued(); }
+  void RecordQueuedStep() { scaler_->RecordQueuedStep(); }
   // The gradients are zeroed, so that none is divided any more.
   void RecordZeroedGradients();
   // Returns the scaler's state on `device`, to which it moves; null without a scaler.

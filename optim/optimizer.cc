@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/cpu/optimizer.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
@@ -124,12 +124,12 @@ void Optimizer::Step() {
 
 void Optimizer::MakeStep() {
   CheckHasGrads(*this);
-  const AskedBy asked_by = AskedBy::State("optimizer state");
-  AdoptShares();
+  const AllocationTag allocation_tag = AllocationTag::State("optimizer state");
+  AdoptShards();
   const Device device = arena_->values().device();
-  Check(shared_update_.adopted() == nullptr || device.is_cpu(), "optimizer",
+  Check(sharded_update_.adopted() == nullptr || device.is_cpu(), "optimizer",
         "processes can divide an optimizer's updates on the CPU only");
-  CheckOneUpdates();
+  CheckSingleUpdater();
   const bool scaled = grad_scaler() != nullptr;
   const bool decided_there = scaled && !device.is_cpu();
   if (decided_there) {
@@ -141,7 +141,7 @@ void Optimizer::MakeStep() {
     UnscaleGrads();
     const bool skipped = unscaler_.found_inf();
     if (skipped) ledger_.SkipStep();
-    unscaler_.StepIsDue(skipped);
+    unscaler_.RecordStep(skipped);
     if (skipped) return;
   }
   for (Tensor* buffer : StateBuffers()) {
@@ -149,16 +149,16 @@ void Optimizer::MakeStep() {
   }
   steps_ = steps_.To(device);
   if (device.is_cpu()) ledger_.TakeStep();
-  shared_update_.Begin(arena_->values());
+  sharded_update_.Begin(arena_->values());
   UpdateParameters();
-  shared_update_.End();
+  sharded_update_.End();
 }
 
 // Throws if the parameters lie in memory that ranks share, and more than one rank would update some
 // of them.
-void Optimizer::CheckOneUpdates() const {
-  if (!arena_->values().impl()->storage->is_shared()) return;
-  if (shared_update_.adopted() == nullptr) {
+void Optimizer::CheckSingleUpdater() const {
+  if (!arena_->values().impl()->storage->is_writable_by_others()) return;
+  if (sharded_update_.adopted() == nullptr) {
     throw Error(
         absl::StatusCode::kFailedPrecondition,
         "[optimizer] the parameters lie in memory that several processes share, and each of them "
@@ -170,7 +170,7 @@ void Optimizer::CheckOneUpdates() const {
     const Tensor& p = ranges_[i].parameter;
     if (!p.requires_grad()) continue;
     const ElementRange all = {ranges_[i].begin, ranges_[i].begin + p.numel()};
-    if (Difference(all, shared_update_.adopted()->parts).empty()) continue;
+    if (Difference(all, sharded_update_.adopted()->parts).empty()) continue;
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "[optimizer] parameter " + arena_->entries()[i].parameter.name +
                     " was frozen in the last Backward, and several processes would update it",
@@ -185,7 +185,7 @@ void Optimizer::ZeroGrad() {
 }
 
 void Optimizer::Unscale() {
-  if (!unscaler_.IsDue()) return;
+  if (!unscaler_.NeedsDivision()) return;
   CheckHasGrads(*this);
   Check(shards() == nullptr, "grad_scaler",
         "a scaler can't be used while processes divide the optimizer's updates");
@@ -203,12 +203,12 @@ void Optimizer::UnscaleGrads() {
 }
 
 // Makes `own` follow the current shards.
-void Optimizer::AdoptShares() {
-  if (!shared_update_.Adopt(StateBuffers())) return;
+void Optimizer::AdoptShards() {
+  if (!sharded_update_.Adopt(StateBuffers())) return;
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const std::vector<ElementRange> own =
-        shared_update_.OwnPartOf({ranges_[i].begin, ranges_[i].end});
-    if (std::exchange(ranges_[i].own, own) != own) OnNewOwn(i);
+        sharded_update_.OwnPartOf({ranges_[i].begin, ranges_[i].end});
+    if (std::exchange(ranges_[i].own, own) != own) OnOwnRangesChanged(i);
   }
 }
 
@@ -258,7 +258,7 @@ class GradSlices {
     }
   }
 
-  const UpdateShares* shards_;
+  const OptimizerShards* shards_;
   float* grads_;
   int64_t next_ = 0;
   std::vector<cpu::FloatSlice> slices_;

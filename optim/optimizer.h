@@ -15,7 +15,7 @@
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/grad_unscaler.h"
-#include "lathe/optim/shared_update.h"
+#include "lathe/optim/sharded_update.h"
 #include "lathe/optim/step_ledger.h"
 
 namespace lathe {
@@ -67,18 +67,18 @@ class Optimizer {
   bool step_was_skipped() const { return ledger_.step_was_skipped(); }
   // From now on each Step updates this rank's part of the parameters and gets the rest from the
   // other ranks. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
-  void ShareUpdates(std::shared_ptr<const PresentShares> shards) {
-    shared_update_.Use(std::move(shards));
+  void ShardUpdates(std::shared_ptr<const CurrentShards> shards) {
+    sharded_update_.Use(std::move(shards));
   }
   // The shards in force; null unless the update is sharded.
-  const UpdateShares* shards() const { return shared_update_.current(); }
-  // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off at
-  // first. An Accelerator sets it from AcceleratorOptions::step_graphs.
+  const OptimizerShards* shards() const { return sharded_update_.current(); }
+  // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off
+  // at first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
   GraphStatistics graph_statistics() const;
   // True if the last update was sharded and ended with an error. Then some parameters, or parts
   // of them, may have changed while others have not.
-  bool step_is_half_done() const { return shared_update_.is_half_done(); }
+  bool step_is_half_done() const { return sharded_update_.is_half_done(); }
 
   int num_groups() const { return ledger_.num_groups(); }
   double lr(int group = 0) const { return ledger_.rate(group); }    // (*)
@@ -104,11 +104,11 @@ class Optimizer {
   virtual std::vector<Tensor*> StateBuffers() = 0;
   // Called after `own` of this range has changed. At that time the buffers hold every rank's
   // moments.
-  virtual void OnNewOwn(size_t /*range*/) {}
-  // Gets the other ranks' parts of the values. Only elements in `changed` (see UpdateShares) can
+  virtual void OnOwnRangesChanged(size_t /*range*/) {}
+  // Gets the other ranks' parts of the values. Only elements in `changed` (see OptimizerShards) can
   // have been updated.
   void GatherUpdates(const std::vector<ElementRange>& changed) {
-    shared_update_.Gather(arena_->values(), changed);
+    sharded_update_.Gather(arena_->values(), changed);
   }
   // The range of all elements of the arena.
   ElementRange AllElements() const { return {0, arena_->values().numel()}; }
@@ -128,13 +128,13 @@ class Optimizer {
   std::vector<double> weight_decay_;  // of each group
   // [ranges] i64, where the values lie: the number of each range's updates, fewer if it was frozen.
   Tensor steps_;
-  SharedUpdate shared_update_;  // `own` and the buffers correspond to its adopted shards
+  ShardedUpdate sharded_update_;  // `own` and the buffers correspond to its adopted shards
 
  private:
   friend class StepGuard;
   friend Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
-  void AdoptShares();
-  void CheckOneUpdates() const;
+  void AdoptShards();
+  void CheckSingleUpdater() const;
   void MakeStep();
   // The updater for the device on which the values lie.
   DeviceUpdater& Updater();
@@ -170,13 +170,13 @@ class AdamW : public Optimizer {
  private:
   void UpdateParameters() override;
   std::vector<Tensor*> StateBuffers() override { return {&exp_avg_, &exp_avg_sq_}; }
-  void OnNewOwn(size_t range) override;
+  void OnOwnRangesChanged(size_t range) override;
   void AllocateState();
-  void UpdateThere();  // for values on a device
+  void UpdateDeviceValues();  // for values on a device
   void AddParts(size_t i, const float* grads, BFloat16* narrow, std::vector<cpu::AdamWPart>& parts,
                 std::vector<ElementRange>& changed);
   void AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed);
-  void NarrowOthers(const Range& range);
+  void NarrowValuesOfOthers(const Range& range);
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
   // For each range, the flags of its blocks (AdamWPart::active in core/cpu/optimizer.h): the blocks

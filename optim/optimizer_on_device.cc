@@ -3,7 +3,7 @@
 #include <limits>
 #include <utility>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
 #include "lathe/optim/device_update.h"
 #include "lathe/optim/optimizer.h"
@@ -14,7 +14,7 @@ DeviceUpdater& Optimizer::Updater() {
   const Device device = arena_->values().device();
   if (updater_ == nullptr || updater_->device() != device) {
     ledger_.UseDevice(nullptr);
-    const AskedBy asked_by = AskedBy::State("optimizer state");
+    const AllocationTag allocation_tag = AllocationTag::State("optimizer state");
     updater_ = std::make_unique<DeviceUpdater>(device, num_groups());
     updater_->graphs().Use(use_graphs_);
     ledger_.UseDevice(updater_.get());
@@ -60,9 +60,9 @@ void Optimizer::UpdateOnDevice(const DeviceMethod& method) {
   }
   DeviceUpdater& updater = Updater();
   const bool scaled = grad_scaler() != nullptr;
-  const StepRates rates = scaled ? ledger_.QueueScaledStep() : ledger_.PresentRates();
-  if (scaled) unscaler_.StepIsQueued();
-  ledger_.QueueStep(
+  const StepRates rates = scaled ? ledger_.QueueScaledStep() : ledger_.CurrentRates();
+  if (scaled) unscaler_.RecordQueuedStep();
+  ledger_.RecordDeviceStep(
       updater.Step(*arena_, method, std::move(ranges), narrow_type, steps_, rates, Scaler()));
   storage.BumpVersion();
   for (TensorImpl* parameter : narrowed) parameter->low_precision_version = storage.version();
@@ -85,7 +85,7 @@ Tensor StepGuard::PrepareClip(Optimizer& optimizer, double max_norm, const Tenso
   Check(!device.is_cpu(), "step_guard", "the parameters lie on the host; use ClipGradNorm");
   Check(max_norm >= 0, "step_guard", "max_norm must be at least 0 but is ", max_norm);
   optimizer.Unscale();
-  const AskedBy asked_by = AskedBy::Buffer("gradient clipping");
+  const AllocationTag allocation_tag = AllocationTag::Buffer("gradient clipping");
   if (!latch_.defined()) latch_ = Tensor::Zeros({}, DType::kF32, device);
   const double most = max_norm > 0 ? max_norm : std::numeric_limits<double>::infinity();
   const Tensor results =

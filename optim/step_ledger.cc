@@ -46,8 +46,8 @@ void StepLedger::Advance(const std::shared_ptr<RateSchedule>& schedule) {
 
 void StepLedger::CatchUp() {
   if (!std::exchange(has_unread_steps_, false)) return;
-  const ScaledSteps now = device_->ReadSteps();
-  const ScaledSteps before = std::exchange(last_read_, now);
+  const DeviceStepCounts now = device_->ReadSteps();
+  const DeviceStepCounts before = std::exchange(last_read_, now);
   step_count_ += now.taken - before.taken;
   uncounted_ = false;
   step_was_skipped_ = now.skipped != 0;
@@ -67,7 +67,7 @@ void StepLedger::BeginStep() {
   step_was_skipped_ = false;
 }
 
-StepRates StepLedger::PresentRates() const { return {.values = {}, .lrs = rates_}; }
+StepRates StepLedger::CurrentRates() const { return {.values = {}, .lrs = rates_}; }
 
 StepRates StepLedger::QueueScaledStep() {
   // Only the device knows how many steps the schedule has made. It gets the rates for each case.
@@ -87,8 +87,8 @@ StepRates StepLedger::QueueScaledStep() {
   return rates;
 }
 
-void StepLedger::QueueStep(bool counted_there) {
-  counted_there ? static_cast<void>(uncounted_ = true) : static_cast<void>(++step_count_);
+void StepLedger::RecordDeviceStep(bool device_counts) {
+  device_counts ? static_cast<void>(uncounted_ = true) : static_cast<void>(++step_count_);
 }
 
 void StepLedger::UseDevice(const DeviceUpdater* device) {
@@ -100,7 +100,7 @@ void StepLedger::UseDevice(const DeviceUpdater* device) {
 void StepLedger::CountSteps() {
   CatchUp();
   if (!std::exchange(uncounted_, false)) return;
-  const ScaledSteps now = device_->ReadSteps();
+  const DeviceStepCounts now = device_->ReadSteps();
   step_count_ += now.taken - last_read_.taken;
   last_read_ = now;
 }

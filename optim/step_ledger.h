@@ -42,16 +42,16 @@ class StepLedger {
   void CatchUp();
 
   // A step about which the host decides: BeginStep, then SkipStep or TakeStep; on a device the
-  // latter is QueueStep.
+  // latter is RecordDeviceStep.
   void BeginStep();  // (*)
   void SkipStep() { step_was_skipped_ = true; }
   void TakeStep() { ++step_count_; }
   // Returns the rates of a step on a device without a scaler.
-  StepRates PresentRates() const;
+  StepRates CurrentRates() const;
   // Returns the rates of the next step with a scaler on a device. That step counts as queued.
   StepRates QueueScaledStep();
-  // Records a step on a device. `counted_there`: only the device knows whether it is taken.
-  void QueueStep(bool counted_there);
+  // Records a step on a device. `device_counts`: only the device knows whether it is taken.
+  void RecordDeviceStep(bool device_counts);
   // Catches up, and from now on reads the counts of `device`, which are at 0; null: there is none.
   void UseDevice(const DeviceUpdater* device);
 
@@ -73,7 +73,7 @@ class StepLedger {
   int64_t queued_advances_ = 0;             // its steps that the device knows of
   int64_t next_advances_ = 0;               // and its steps since
   const DeviceUpdater* device_ = nullptr;
-  ScaledSteps last_read_;  // the device's counts when last read
+  DeviceStepCounts last_read_;  // the device's counts when last read
 };
 
 }  // namespace lathe

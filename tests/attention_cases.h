@@ -43,7 +43,7 @@ inline std::string WhyNoDevice() {
   if (CheckedDevice().is_cpu()) return "";
   DeviceBackend* backend = FindDeviceBackend();
   if (backend == nullptr) return "built without CUDA";
-  return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
+  return backend->Count() > 0 ? "" : "no GPU: " + backend->UnavailableReason();
 }
 
 // Attention's result and its gradients.

@@ -314,7 +314,7 @@ std::string WhyNoCheckedDevice() {
   if (CheckedDevice().is_cpu()) return "";
   DeviceBackend* backend = FindDeviceBackend();
   if (backend == nullptr) return "built without CUDA";
-  return backend->Count() > 0 ? "" : "no GPU: " + backend->WhyNone();
+  return backend->Count() > 0 ? "" : "no GPU: " + backend->UnavailableReason();
 }
 
 bool HasCheckedDevice() { return !CheckedDevice().is_cpu() && WhyNoCheckedDevice().empty(); }

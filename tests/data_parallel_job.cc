@@ -102,9 +102,10 @@ std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
       job.after_step(env.rank, optimizer.step_count());
     }
   }
-  const bool is_shared = optimizer.arena().values().impl()->storage->is_shared();
-  Check(is_shared == (job.share && !job.tcp && accelerator.num_processes() > 1), "test",
-        "parameters are ", is_shared ? "" : "not ", "in memory that processes share");
+  const bool is_writable_by_others =
+      optimizer.arena().values().impl()->storage->is_writable_by_others();
+  Check(is_writable_by_others == (job.share && !job.tcp && accelerator.num_processes() > 1), "test",
+        "parameters are ", is_writable_by_others ? "" : "not ", "in memory that processes share");
   const GradScaler* const scaler = accelerator.scaler();
   const std::vector<float> weights = optimizer.arena().values().ToVector<float>();
   out << num_losses << ' ' << losses.str() << optimizer.lr() << ' ' << optimizer.step_count() << ' '

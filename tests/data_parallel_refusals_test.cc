@@ -109,7 +109,7 @@ TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
 TEST_F(OnDevices, ARankWithoutAWayToNcclsStoreIsNamed) {
   const auto without_files = [](AcceleratorOptions& options) {
     options.timeout = std::chrono::seconds(10);
-    TheJob(options.environment, options.timeout);
+    JoinJobOnce(options.environment, options.timeout);
     DescribeRankDevice(options.environment->rank);
     if (options.environment->rank != 1) return;
     const rlimit limit = {3, 3};  // open files stay open

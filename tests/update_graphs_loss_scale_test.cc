@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lathe/optim/grad_scaler.h"
+#include "lathe/optim/graphs/update_graphs.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
-#include "lathe/optim/graphs/update_graphs.h"
 #include "lathe/tests/check_op.h"
 #include "lathe/tests/update_graphs_testing.h"
 

@@ -141,7 +141,7 @@ void Trainer::Train() {
     Call(&Callback::OnTrainBegin);
     AgreeOnControl();
     while (state_.global_step < state_.max_steps && !ends()) TrainEpoch();
-    ReadLosses();
+    ReadStepResults();
     CheckLastUpdate();
     accelerator_.CheckParametersAgree();
   } catch (const Error& e) {
@@ -203,7 +203,7 @@ void Trainer::FinishStep() {
   if (!reads_each_step_ && !snapshot) {
     const Tensor norm = guard_.ClipAndStep(optimizer_, most, accelerator_.LastLosses());
     unread_.push_back({window_, norm, guard_.last_scale()});
-    if (std::ssize(unread_) >= kMostUnread) ReadLosses();
+    if (std::ssize(unread_) >= kMostUnread) ReadStepResults();
   } else {
     if (reads_each_step_) {
       unread_.push_back(
@@ -212,7 +212,7 @@ void Trainer::FinishStep() {
       const Tensor norm = guard_.Clip(optimizer_, most, accelerator_.LastLosses());
       unread_.push_back({window_, norm, guard_.last_scale()});
     }
-    if (ReadLosses() && snapshot) TakeSnapshot();
+    if (ReadStepResults() && snapshot) TakeSnapshot();
     optimizer_.Step();
   }
   scheduler_->Step();
@@ -235,7 +235,8 @@ bool Trainer::SnapshotIsDue() const {
 void Trainer::TakeSnapshot() {
   const Clock::time_point start = Clock::now();
   // A parameter may be bad although no loss depends on it so far.
-  if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true, true);
+  if (!ParametersAreFinite())
+    SaveLastGoodModelAndThrow(state_.global_step, "a parameter is not finite", true, true);
   const Tensor values = optimizer_.arena().values().To(Device{});
   const int problem = good_values_->Take(values.values<float>());
   if (problem != 0 && !std::exchange(warned_of_snapshot_, true)) {

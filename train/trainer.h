@@ -115,7 +115,7 @@ class Trainer {
   //
   // Reads the losses and norms of the steps since the last call. Returns false if the last step's
   // gradients in float16 have overflowed, so that its update is skipped.
-  bool ReadLosses();
+  bool ReadStepResults();
   void WarnOfSmallScale(double scale);
   void Log(nlohmann::json entry);
   void LogStep();
@@ -125,8 +125,8 @@ class Trainer {
   // Restores and saves the last good model if there is one, and throws. `model_is_bad`: the
   // parameters as they are now gave the bad number. All ranks call it together; with `alone`, only
   // the main process does.
-  [[noreturn]] void Diverged(int64_t step, const std::string& what, bool model_is_bad,
-                             bool alone = false);
+  [[noreturn]] void SaveLastGoodModelAndThrow(int64_t step, const std::string& what,
+                                              bool model_is_bad, bool alone = false);
   std::string FindNotFinite();
   std::string FindNotFiniteOnAnyRank();
   // Checks the result of the last update, which no loss has shown yet.
@@ -137,7 +137,7 @@ class Trainer {
 
   // Saving when other ranks are lost (trainer_lost_ranks.cc).
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
-  std::string LeaveHalfDoneStep();
+  std::string RestoreSnapshotIfAny();
 
   TrainingArguments arguments_;
   Accelerator& accelerator_;

@@ -12,7 +12,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trainer.h"
@@ -26,8 +26,8 @@ constexpr char kMainHasSavedKey[] = "the model is saved without the others";
 
 // If a rank other than the main process is lost, the main process saves. Returns true once it has
 // saved, and false if it is lost or ends before.
-bool MainSaves(ProcessGroup& group, const Error& lost) {
-  const RankLoss* loss = FindRankLoss(lost);
+bool WaitUntilMainHasSaved(ProcessGroup& group, const Error& lost) {
+  const LostRanks* loss = FindLostRanks(lost);
   if (loss != nullptr && loss->Includes(0)) return false;
   try {
     while (!group.FindMessage(kMainHasSavedKey, std::chrono::milliseconds(500))) {
@@ -96,8 +96,8 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   std::optional<OutputDir> own;
   std::optional<FolderLock> lock;
   const bool is_main = out_ != nullptr;
-  if (!is_main &&
-      (MainSaves(accelerator_.group(), lost) || !ShouldSaveForMain(lost, ReadProcessEnvironment())))
+  if (!is_main && (WaitUntilMainHasSaved(accelerator_.group(), lost) ||
+                   !ShouldSaveForMain(lost, ReadProcessEnvironment())))
     throw lost;
   const auto failed = [&lost](const Error& e) {
     return LostRankError(AddToHint(lost, "; the model could not be saved: " + e.message()));
@@ -124,12 +124,12 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   // A step changes the parameters only after all ranks have summed up their gradients. So the
   // parameters are those of the last complete step, unless a rank was lost while each updated its
   // part.
-  if (optimizer_.step_is_half_done()) caveat = LeaveHalfDoneStep();
+  if (optimizer_.step_is_half_done()) caveat = RestoreSnapshotIfAny();
   if (!ParametersAreFinite()) {
     // Only the main process has a snapshot, which may be from before the values went bad. Without
     // the main process nothing is saved: it may have ended because of these values.
     if (!HasGoodValues() || good_step_ == 1) throw lost;
-    caveat = LeaveHalfDoneStep();
+    caveat = RestoreSnapshotIfAny();
   }
   try {
     if (!is_main) {
@@ -149,7 +149,7 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
 // Goes back to the last snapshot of the parameters, which only the main process has, and returns
 // "". Without one, or if it is from before the first step, keeps the parameters. Then returns words
 // for the message that tell what they may be.
-std::string Trainer::LeaveHalfDoneStep() {
+std::string Trainer::RestoreSnapshotIfAny() {
   if (!HasGoodValues() || good_step_ == 1)
     return ", perhaps with some parameters of the step after it,";
   good_values_->Restore(optimizer_.arena().values().values<float>());

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/device_backend.h"
@@ -50,7 +50,7 @@ std::string NumberText(double value) {
 
 }  // namespace
 
-bool Trainer::ReadLosses() {
+bool Trainer::ReadStepResults() {
   const std::vector<double> losses = accelerator_.TakeLosses();
   const std::vector<UnreadStep> steps = std::exchange(unread_, {});
   const GradScaler* const scaler = accelerator_.scaler();
@@ -69,7 +69,7 @@ bool Trainer::ReadLosses() {
       state_.epoch -= static_cast<double>(state_.global_step - (step - 1)) /
                       static_cast<double>(steps_per_epoch_);
       state_.global_step = step - 1;  // the guard has held back all later updates
-      Diverged(step, what, model_is_bad);
+      SaveLastGoodModelAndThrow(step, what, model_is_bad);
     };
     if (!std::isfinite(loss)) bad("the loss is " + NumberText(loss), true);
     state_.grad_norm = steps[i].grad_norm.Item();
@@ -103,7 +103,7 @@ void Trainer::Log(nlohmann::json entry) {
 
 void Trainer::LogStep() {
   if (state_.global_step == logged_step_) return;  // a callback has asked twice for this step
-  ReadLosses();
+  ReadStepResults();
   const double steps = static_cast<double>(state_.global_step - logged_step_);
   nlohmann::json entry = {{"loss", loss_since_log_ / steps},
                           {"learning_rate", optimizer_.used_lr()}};
@@ -125,7 +125,7 @@ void Trainer::EvaluateNow() {
         "set TrainerInputs::evaluation");
   }
   CheckMetricName();
-  ReadLosses();
+  ReadStepResults();
   accelerator_.SetPhase("evaluating");
   const Evaluation evaluation = Evaluate(
       accelerator_, model_, inputs_.evaluation,
@@ -149,7 +149,7 @@ void Trainer::EvaluateNow() {
     state_.best_global_step = state_.global_step;
   }
   if (better && arguments_.load_best_model_at_end) {
-    const AskedBy asked_by = AskedBy::State("the best parameters so far");
+    const AllocationTag allocation_tag = AllocationTag::State("the best parameters so far");
     best_values_ = optimizer_.arena().values().Clone();
   }
   Log(metrics);
@@ -157,7 +157,7 @@ void Trainer::EvaluateNow() {
 }
 
 void Trainer::SaveNow() {
-  ReadLosses();
+  ReadStepResults();
   CheckLastUpdate();
   model_.Train();
   Save();
@@ -167,11 +167,12 @@ void Trainer::SaveNow() {
 
 void Trainer::CheckFinite(const Evaluation& evaluation, const std::string& data) {
   const std::string problem = FirstNotFinite(evaluation, inputs_.train->num_labels, data);
-  if (!problem.empty()) Diverged(state_.global_step, problem, true);
+  if (!problem.empty()) SaveLastGoodModelAndThrow(state_.global_step, problem, true);
 }
 
 void Trainer::CheckLastUpdate() {
-  if (!ParametersAreFinite()) Diverged(state_.global_step, "a parameter is not finite", true);
+  if (!ParametersAreFinite())
+    SaveLastGoodModelAndThrow(state_.global_step, "a parameter is not finite", true);
   if (!last_batch_) return;
   // Finite parameters may still be so large that nothing can be computed with them.
   model_.Eval();
@@ -183,12 +184,13 @@ void Trainer::CheckLastUpdate() {
     accelerator_.SetTrigger();
   }
   if (accelerator_.CheckTrigger()) {
-    Diverged(state_.global_step, "the logits after this step are not finite", true);
+    SaveLastGoodModelAndThrow(state_.global_step, "the logits after this step are not finite",
+                              true);
   }
   const double loss = outputs.loss.Item();
   if (!std::isfinite(loss)) accelerator_.SetTrigger();
   if (accelerator_.CheckTrigger()) {
-    Diverged(state_.global_step, "the loss after this step is not finite", true);
+    SaveLastGoodModelAndThrow(state_.global_step, "the loss after this step is not finite", true);
   }
 }
 
@@ -228,7 +230,8 @@ std::string Trainer::FindNotFiniteOnAnyRank() {
   return "";
 }
 
-void Trainer::Diverged(int64_t step, const std::string& what, bool model_is_bad, bool alone) {
+void Trainer::SaveLastGoodModelAndThrow(int64_t step, const std::string& what, bool model_is_bad,
+                                        bool alone) {
   std::string cause = alone ? FindNotFinite() : FindNotFiniteOnAnyRank();
   if (cause.empty()) {
     cause = window_.empty() ? "all parameters are finite"

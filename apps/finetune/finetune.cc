@@ -18,17 +18,17 @@
 #include "lathe/apps/cli/options.h"
 #include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/apps/cli/short_waits.h"
+#include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
 #include "lathe/apps/finetune/summary.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/log.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/job/duplicate_errors.h"
 #include "lathe/distributed/job/job.h"
-#include "lathe/distributed/job/lower_rank_reports.h"
 #include "lathe/distributed/liveness/ended_ranks.h"
-#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/models/problem_type.h"
 #include "lathe/train/callbacks/progress_callback.h"
@@ -223,7 +223,7 @@ Evaluation FinetuneRun::EvaluateAtEnd(const TaskData& data, const std::string& t
                      .on_begin = show,
                      .on_batch = [&] { progress->Update(1); }});
   } catch (const Error& e) {
-    if (!trainer_ || FindRankLoss(e) == nullptr) throw;
+    if (!trainer_ || FindLostRanks(e) == nullptr) throw;
     throw AddToHint(e, "; the trained model is in " + options_.output_dir);
   }
 }
@@ -308,9 +308,9 @@ int Finetune(const ParsedOptions& parsed) {
 // taken to have.
 bool LocalMainReportsUsage() {
   const ProcessEnvironment environment = ReadProcessEnvironment();
-  if (std::getenv(kEndedRanks) == nullptr) return environment.local_rank > 0;
+  if (std::getenv(kEndedRanksVariable) == nullptr) return environment.local_rank > 0;
   for (int look = 0; environment.local_rank > 0 && look < 20; ++look) {
-    if (FindEndedRank(environment)) return true;
+    if (FindFirstEndedRank(environment)) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
   }
   SetRankPrefix();
@@ -323,16 +323,17 @@ int WithErrorsReportedOnce(const std::function<int()>& body) {
   try {
     return body();
   } catch (const UsageError& e) {
-    if (JoinedGroup() == nullptr ? LocalMainReportsUsage() : LowerRankReports(e))
+    if (JoinedGroup() == nullptr ? LocalMainReportsUsage() : IsReportedByLowerRank(e))
       throw ReportedElsewhere{kUsageExitCode};
     throw;
   } catch (const LostRankError& e) {
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   } catch (const Error& e) {
-    const RankLoss* lost = FindRankLoss(e);
+    const LostRanks* lost = FindLostRanks(e);
     if (lost == nullptr) {
-      const bool elsewhere = JoinedGroup() == nullptr ? LocalMainReports(ReadProcessEnvironment())
-                                                      : LowerRankReports(e);
+      const bool elsewhere = JoinedGroup() == nullptr
+                                 ? IsReportedByLocalMain(ReadProcessEnvironment())
+                                 : IsReportedByLowerRank(e);
       if (elsewhere) throw ReportedElsewhere{};
       throw;
     }
@@ -359,7 +360,7 @@ ParsedOptions Parse(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   using namespace lathe;
-  WaitBriefly(argv);
+  RestartWithShortSpin(argv);
   InstallInterruptHandler();
   return ReportErrors(kErrorExitCode, [&] {
     return WithErrorsReportedOnce([&] {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lathe/apps/cli/report_error.h"
-#include "lathe/apps/cli/short_waits.h"
+#include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/lathe/estimate_memory_command.h"
 #include "lathe/apps/lathe/launch/config_command.h"
 #include "lathe/apps/lathe/launch/env_command.h"
@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
   for (const lathe::Command& command : lathe::kCommands) {
     names.push_back(command.name);
     if (args[0] != command.name) continue;
-    if (args[0] == "predict") lathe::WaitBriefly(argv);
+    if (args[0] == "predict") lathe::RestartWithShortSpin(argv);
     return lathe::ReportErrors(lathe::kErrorExitCode, [&] {
       return command.run({args.begin() + 1, args.end()});
     });

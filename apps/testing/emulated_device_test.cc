@@ -307,16 +307,17 @@ TEST_F(EmulatedDeviceTest, GraphsChangeNothing) {
 TEST_F(EmulatedDeviceTest, SaysThatMemoryDoesNotSuffice) {
   SetConfig({{"hidden_size", 256}, {"intermediate_size", 1024}});
   const struct {
-    const char *mib, *batch_size, *asker;
+    const char *mib, *batch_size, *allocation_source;
   } cases[] = {{"2", "8", "parameters"},
                {"12", "8", "gradients"},
                {"16", "96", "attention (forward)"},
                {"20", "8", "optimizer state"}};
-  for (const auto& [mib, batch_size, asker] : cases) {
+  for (const auto& [mib, batch_size, allocation_source] : cases) {
     setenv("LATHE_EMULATOR_MEMORY_MIB", mib, 1);
     const RunResult run = TrainOn("cuda", mib, {"--per_device_train_batch_size", batch_size});
     unsetenv("LATHE_EMULATOR_MEMORY_MIB");
-    ExpectError(run, std::string("error: [cuda] out of memory: ") + asker + " asked for ");
+    ExpectError(run,
+                std::string("error: [cuda] out of memory: ") + allocation_source + " asked for ");
     EXPECT_NE(run.err.find("--per_device_train_batch_size"), std::string::npos) << run.err;
     EXPECT_FALSE(Exists(std::string(mib) + "/model.safetensors"));
   }

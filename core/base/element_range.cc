@@ -6,7 +6,7 @@
 
 namespace lathe {
 
-ElementRange Stripe(ElementRange range, int rank, int count) {
+ElementRange StripeOfRank(ElementRange range, int rank, int count) {
   constexpr int64_t kElements = 32;
   const int64_t lines = DivideUp(range.size(), kElements);
   const auto boundary = [&](int64_t i) {

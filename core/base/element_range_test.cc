@@ -12,7 +12,7 @@ TEST(ElementRange, StripesFollowEachOtherAndAreAlike) {
     for (const int count : {1, 2, 3, 7}) {
       int64_t at = 48;
       for (int rank = 0; rank < count; ++rank) {
-        const ElementRange part = Stripe({48, 48 + size}, rank, count);
+        const ElementRange part = StripeOfRank({48, 48 + size}, rank, count);
         EXPECT_EQ(part.begin, at);
         EXPECT_TRUE(part.size() == 0 || (part.begin - 48) % 32 == 0);
         EXPECT_NEAR(static_cast<double>(part.size()), static_cast<double>(size) / count, 32);

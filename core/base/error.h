@@ -31,7 +31,7 @@ class Error : public std::exception {
   const char* what() const noexcept override { return what_.c_str(); }
 
   // Facts for the code that handles the error, so that it need not read them in the text: a value
-  // of any type, such as RankLoss of distributed/. Returns null if the error carries no T.
+  // of any type, such as LostRanks of distributed/. Returns null if the error carries no T.
   template <typename T>
   const T* detail() const {
     return std::any_cast<T>(detail_.get());

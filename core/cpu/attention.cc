@@ -161,14 +161,14 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
 #if LATHE_ISA >= 5 && !defined(__clang__)
 void ForwardOfBFloat16(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
                        const BFloat16* v, const AttentionArgs& args) {
-  const bool pairs = AreWholePairs(args);
+  const bool pairs = SupportsPairs(args);
   (pairs ? ForwardOfPairs : Forward<BFloat16, float>)(out, lse, q, k, v, args);
 }
 
 void BackwardOfBFloat16(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* dout,
                         const BFloat16* out, const float* lse, const BFloat16* q, const BFloat16* k,
                         const BFloat16* v, const AttentionArgs& args) {
-  const bool pairs = AreWholePairs(args);
+  const bool pairs = SupportsPairs(args);
   (pairs ? BackwardOfPairs : Backward<BFloat16, float>)(dq, dk, dv, dout, out, lse, q, k, v, args);
 }
 #else

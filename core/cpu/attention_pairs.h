@@ -15,7 +15,7 @@ namespace {
 // Clang 16 crashes when it compiles these functions, so its programs don't have them.
 #if LATHE_ISA >= 5 && !defined(__clang__)
 // True if ForwardOfPairs and BackwardOfPairs support heads of this size.
-bool AreWholePairs(const AttentionArgs& args) { return args.head_dim % 32 == 0; }
+bool SupportsPairs(const AttentionArgs& args) { return args.head_dim % 32 == 0; }
 
 void ForwardOfPairs(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
                     const BFloat16* v, const AttentionArgs& args) {

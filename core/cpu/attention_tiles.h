@@ -14,8 +14,8 @@
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/base/working_memory.h"
 #include "lathe/core/cpu/attention.h"
+#include "lathe/core/cpu/dropout_bits.h"
 #include "lathe/core/cpu/math.h"
-#include "lathe/core/cpu/row_bits.h"
 #include "lathe/core/cpu/small_product.h"
 
 namespace lathe::cpu {
@@ -92,8 +92,8 @@ struct TilePlace {
 constexpr int64_t kLanes = 16;
 
 // Computes the mask words of queries [first, first + rows): bits[i * ld + j] belongs to key j, as
-// RowBits makes them. Short rows are made together, so that they fill whole registers. `bits` has
-// room for kLanes more.
+// DropoutBitsOfRow makes them. Short rows are made together, so that they fill whole registers.
+// `bits` has room for kLanes more.
 void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t first,
               int64_t rows, int64_t keys, uint32_t* bits, int64_t ld) {
   constexpr int64_t kTogether = 256;
@@ -103,7 +103,8 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
   const int64_t blocks = (keys + 3) / 4;
   if (blocks >= 2 * kPhiloxTogether || blocks % kPhiloxTogether == 0) {
     for (int64_t i = 0; i < rows; ++i)
-      RowBits(key0, key1, step, sample, static_cast<uint32_t>(first + i), keys, bits + i * ld);
+      DropoutBitsOfRow(key0, key1, step, sample, static_cast<uint32_t>(first + i), keys,
+                       bits + i * ld);
     return;
   }
   // From a block to the one kPhiloxTogether further, the row grows by more_rows and the place in
@@ -207,14 +208,14 @@ void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_
     for (int64_t i = 0; i < n; ++i) {
       if (lse != nullptr) lse[lse_at + (from + i) * args.heads] = top[i] * scale + std::log(sum[i]);
       const M* row = scores + (from + i) * ld;
-      const uint32_t* row_bits = bits + (from + i) * ld;
+      const uint32_t* dropout_bits = bits + (from + i) * ld;
       To* to_row = to + (from + i) * to_ld;
       const M by = keep_scale / sum[i];
       if (threshold > 0) {
 #pragma omp simd
         for (int64_t j = 0; j < last + kSize; ++j) {
           const M kept = row[j] * by;
-          Store(to_row[j], row_bits[j] < threshold ? M(0) : kept);
+          Store(to_row[j], dropout_bits[j] < threshold ? M(0) : kept);
         }
       } else {
         for (int64_t j = 0; j <= last; j += kSize)
@@ -238,12 +239,12 @@ void SoftmaxGradients(const AttentionArgs& args, const TilePlace& tile, M* p, M*
   for (int64_t i = 0; i < rows; ++i) {
     M* prow = p + i * ld;
     M* dsrow = ds + i * ld;
-    const uint32_t* row_bits = bits + i * ld;
+    const uint32_t* dropout_bits = bits + i * ld;
     const M log_sum = lse[i * args.heads];
     if (threshold > 0) {
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
-        const M m = row_bits[j] < threshold ? M(0) : keep_scale;
+        const M m = dropout_bits[j] < threshold ? M(0) : keep_scale;
         const M probability = Exp(prow[j] * scale - log_sum);
         dsrow[j] = probability * (m * dsrow[j] - dot[i]) * scale;
         prow[j] = probability * m;

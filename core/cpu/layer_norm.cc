@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "lathe/core/base/round_up.h"
+#include "lathe/core/cpu/dropout_bits.h"
 #include "lathe/core/cpu/lanes.h"
-#include "lathe/core/cpu/row_bits.h"
 
 namespace lathe::cpu {
 namespace {
@@ -37,9 +37,9 @@ template <typename M, typename Which>
 
 [[gnu::always_inline]] inline void MaskBits(uint32_t* bits, int64_t row,
                                             const LayerNormArgs& args) {
-  RowBits(args.mask.key0, args.mask.key1, args.mask.step,
-          static_cast<uint32_t>(args.mask.row_samples[row]),
-          static_cast<uint32_t>(args.mask.row_positions[row]), args.n, bits);
+  DropoutBitsOfRow(args.mask.key0, args.mask.key1, args.mask.step,
+                   static_cast<uint32_t>(args.mask.row_samples[row]),
+                   static_cast<uint32_t>(args.mask.row_positions[row]), args.n, bits);
 }
 
 // Computes one row of z = dropout(x) + residual in M and returns its sum. Also stores the row in

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numbers>
 
-#include "lathe/core/cpu/row_bits.h"
+#include "lathe/core/cpu/dropout_bits.h"
 
 namespace lathe::cpu {
 namespace {

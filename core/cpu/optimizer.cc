@@ -21,8 +21,8 @@ template <bool has_narrow>
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float grad = g[i] * s.grad_scale;
-    const float mean = m[i] + s.rest1 * (grad - m[i]);
-    const float square = s.beta2 * v[i] + s.rest2 * grad * grad;
+    const float mean = m[i] + s.one_minus_beta1 * (grad - m[i]);
+    const float square = s.beta2 * v[i] + s.one_minus_beta2 * grad * grad;
     m[i] = mean;
     v[i] = square;
     const float value =

@@ -10,9 +10,9 @@ namespace lathe::cpu {
 struct AdamWStep {
   float decay;  // 1 - lr * weight_decay
   float beta2;
-  float rest1, rest2;   // 1 - beta1 and 1 - beta2, rounded after the subtraction
-  float step_size;      // lr / (1 - beta1^t)
-  float inverse_bias2;  // 1 / sqrt(1 - beta2^t)
+  float one_minus_beta1, one_minus_beta2;  // 1 - beta1 and 1 - beta2, rounded after the subtraction
+  float step_size;                         // lr / (1 - beta1^t)
+  float inverse_bias2;                     // 1 / sqrt(1 - beta2^t)
   float eps;
   float grad_scale;  // the gradients are multiplied by this
 };

@@ -15,7 +15,7 @@ using cpu::DropoutMask;
 // If V is 1, the last quarter may be shorter than the others.
 template <typename T, int V>
 __global__ void Kernel(const T* x, T* out, int64_t rows, int64_t n, DropoutMask given) {
-  const DropoutMask mask = Resolved(given);
+  const DropoutMask mask = WithCurrentStep(given);
   const int64_t quarter = (n + 3) / 4, groups = quarter / V;
   const float scale = static_cast<float>(mask.scale);
   for (int64_t i = GlobalThread(); i < rows * groups; i += NumThreads()) {

@@ -110,7 +110,7 @@ bool RegisterZips(functions::List<F...>) {
   return (RegisterDeviceKernels(zip_table<F>) && ...);
 }
 [[maybe_unused]] const bool registered =
-    RegisterMaps(functions::OfOne{}) && RegisterZips(functions::OfTwo{});
+    RegisterMaps(functions::UnaryFunctions{}) && RegisterZips(functions::BinaryFunctions{});
 
 }  // namespace
 }  // namespace lathe::cuda

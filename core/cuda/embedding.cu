@@ -71,7 +71,7 @@ template <typename T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     NormForwardKernel(T* y, float* mean, float* rstd, const float* weight, const float* bias,
                       EmbeddingArgs args, LayerNormArgs norm) {
-  norm.mask = Resolved(norm.mask);
+  norm.mask = WithCurrentStep(norm.mask);
   __shared__ float scratch[32];
   const int64_t n = args.columns, step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < args.rows;
@@ -106,7 +106,7 @@ template <typename T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     NormBackwardKernel(float* dz, float* partial, const T* dy, const float* mean, const float* rstd,
                        const float* weight, EmbeddingArgs args, LayerNormArgs norm) {
-  norm.mask = Resolved(norm.mask);
+  norm.mask = WithCurrentStep(norm.mask);
   __shared__ float scratch[32];
   __shared__ float sums[2 * kWarpColumns];
   const int64_t n = args.columns;

@@ -14,7 +14,7 @@ template <typename T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     ForwardKernel(T* y, T* z, float* mean, float* rstd, const T* x, const T* residual,
                   const float* weight, const float* bias, LayerNormArgs args) {
-  args.mask = Resolved(args.mask);
+  args.mask = WithCurrentStep(args.mask);
   __shared__ float scratch[32];
   const int64_t n = args.n, step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < args.rows;
@@ -59,7 +59,7 @@ template <typename T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     BackwardKernel(T* dz, T* dx, float* partial, const T* dy, const T* z, const float* mean,
                    const float* rstd, const float* weight, LayerNormArgs args) {
-  args.mask = Resolved(args.mask);
+  args.mask = WithCurrentStep(args.mask);
   __shared__ float scratch[32];
   __shared__ float sums[2 * kWarpColumns];
   const int64_t n = args.n;

@@ -67,7 +67,7 @@ __device__ inline T BlockSum(T x, T* scratch) {
 }
 
 // Returns the mask with its present step, which may lie on the device.
-__device__ inline cpu::DropoutMask Resolved(cpu::DropoutMask mask) {
+__device__ inline cpu::DropoutMask WithCurrentStep(cpu::DropoutMask mask) {
   if (mask.device_step != nullptr) mask.step = static_cast<uint32_t>(*mask.device_step);
   return mask;
 }

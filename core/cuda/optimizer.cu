@@ -59,9 +59,9 @@ constexpr unsigned kNaNBits = 0x7fc00000u;
 
 // Decides whether the step is taken, and updates the steps and the scaler's state. One thread calls
 // this. Returns true if parameters change.
-__device__ inline bool TakeStep(const ScaledStep& scaled, int64_t advance) {
+__device__ inline bool TakeStep(const SkippableStep& scaled, int64_t advance) {
   if (scaled.steps == nullptr) return true;
-  ScaledSteps& steps = *scaled.steps;
+  DeviceStepCounts& steps = *scaled.steps;
   const bool held_back = scaled.clip != nullptr && !IsFinite(*scaled.clip);
   if (scaled.scaler == nullptr) {
     steps.taken += !held_back;
@@ -85,7 +85,7 @@ __device__ inline bool TakeStep(const ScaledStep& scaled, int64_t advance) {
 // Runs as one block.
 __global__ void RatesKernel(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges,
                             int64_t count, RateRule rule, const RateValues* values,
-                            const double* lrs, ScaledStep scaled) {
+                            const double* lrs, SkippableStep scaled) {
   __shared__ bool taken;
   const int64_t num_rates = values->num_rates;
   if (threadIdx.x == 0) taken = TakeStep(scaled, values->advance);
@@ -113,7 +113,7 @@ __global__ void RatesKernel(DeviceRates* rates, int64_t* counters, const DeviceR
 
 void Rates(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges, int64_t count,
            const RateRule& rule, const RateValues* values, const double* lrs,
-           const ScaledStep& scaled) {
+           const SkippableStep& scaled) {
   LATHE_LAUNCH(RatesKernel, dim3(1), kBlock, 0, rates, counters, ranges, count, rule, values, lrs,
                scaled);
 }
@@ -140,8 +140,8 @@ __global__ void AdamWKernel(float* p, float* m, float* v, const float* g, const 
     Pack<Narrow, N> rounded;
     for (int k = 0; k < N; ++k) {
       const float grad = grads.v[k] * scale;
-      const float mean = means.v[k] + c.rest1 * (grad - means.v[k]);
-      const float square = c.beta2 * squares.v[k] + c.rest2 * grad * grad;
+      const float mean = means.v[k] + c.one_minus_beta1 * (grad - means.v[k]);
+      const float square = c.beta2 * squares.v[k] + c.one_minus_beta2 * grad * grad;
       const float value = values.v[k] * rates.decay -
                           rates.step_size * mean / (sqrtf(square) * rates.inverse_bias2 + c.eps);
       means.v[k] = mean;
@@ -329,11 +329,12 @@ void BeginPass(ScalerState* scaler, const ScalerRule& rule) {
   LATHE_LAUNCH(BeginPassKernel, dim3(1), 32, 0, scaler, rule);
 }
 
-__global__ void ClearFoundKernel(ScaledSteps* steps) {
+__global__ void ClearFoundKernel(DeviceStepCounts* steps) {
   if (threadIdx.x == 0) steps->found_inf = 0;
 }
 
-__global__ void UnscaleKernel(float* g, int64_t n, const ScalerState* scaler, ScaledSteps* steps) {
+__global__ void UnscaleKernel(float* g, int64_t n, const ScalerState* scaler,
+                              DeviceStepCounts* steps) {
   const float inverse = 1.0f / scaler->scale;
   bool finite = true;
   for (int64_t i = GlobalThread(); i < n; i += NumThreads()) {
@@ -343,7 +344,7 @@ __global__ void UnscaleKernel(float* g, int64_t n, const ScalerState* scaler, Sc
   if (!finite) steps->found_inf = 1;  // all writers write the same value
 }
 
-void Unscale(float* g, int64_t n, const ScalerState* scaler, ScaledSteps* steps) {
+void Unscale(float* g, int64_t n, const ScalerState* scaler, DeviceStepCounts* steps) {
   LATHE_LAUNCH(ClearFoundKernel, dim3(1), 32, 0, steps);
   if (n > 0) LATHE_LAUNCH(UnscaleKernel, GridFor(n), kBlock, 0, g, n, scaler, steps);
 }

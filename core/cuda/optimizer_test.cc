@@ -26,7 +26,7 @@ class DeviceOptimizer : public testing::Test {
   void SetUp() override {
     DeviceBackend* backend = FindDeviceBackend();
     if (backend == nullptr) GTEST_SKIP() << "built without CUDA";
-    if (backend->Count() == 0) GTEST_SKIP() << "no GPU: " << backend->WhyNone();
+    if (backend->Count() == 0) GTEST_SKIP() << "no GPU: " << backend->UnavailableReason();
   }
 
   static const DeviceOptimizerKernels& Kernels() { return DeviceKernels<DeviceOptimizerKernels>(); }
@@ -127,7 +127,8 @@ TEST_F(DeviceOptimizer, NumberChunks) {
 }
 
 TEST_F(DeviceOptimizer, AdamW) {
-  const AdamWConstants constants = {.rest1 = 0.1f, .beta2 = 0.99f, .rest2 = 0.01f, .eps = 1e-6f};
+  const AdamWConstants constants = {
+      .one_minus_beta1 = 0.1f, .beta2 = 0.99f, .one_minus_beta2 = 0.01f, .eps = 1e-6f};
   for (const DType type : {DType::kBF16, DType::kF16}) {
     for (const bool clipped : {false, true}) {
       const std::vector<DeviceRange> ranges = Ranges();
@@ -154,8 +155,8 @@ TEST_F(DeviceOptimizer, AdamW) {
                                      .n = range.n,
                                      .step = {.decay = rates.decay,
                                               .beta2 = constants.beta2,
-                                              .rest1 = constants.rest1,
-                                              .rest2 = constants.rest2,
+                                              .one_minus_beta1 = constants.one_minus_beta1,
+                                              .one_minus_beta2 = constants.one_minus_beta2,
                                               .step_size = rates.step_size,
                                               .inverse_bias2 = rates.inverse_bias2,
                                               .eps = constants.eps,
@@ -178,7 +179,7 @@ TEST_F(DeviceOptimizer, NothingChangesIfTheClipFactorIsNotFinite) {
     const Tensor p = ToDevice(x), m = ToDevice(x), v = ToDevice(x), g = ToDevice(x);
     Kernels().adamw(p.data<float>(), m.data<float>(), v.data<float>(), g.data<float>(),
                     ranges.data(), ranges.rates(), ranges.count, ranges.chunks, DType::kBF16,
-                    {.rest1 = 0.1f, .beta2 = 0.9f, .rest2 = 0.1f, .eps = 1e-8f},
+                    {.one_minus_beta1 = 0.1f, .beta2 = 0.9f, .one_minus_beta2 = 0.1f, .eps = 1e-8f},
                     clip.data<float>());
     Kernels().sgd(p.data<float>(), m.data<float>(), g.data<float>(), ranges.data(), ranges.rates(),
                   ranges.count, ranges.chunks, DType::kBF16, {.momentum = 0.9f, .nesterov = false},
@@ -292,7 +293,7 @@ TEST_F(DeviceOptimizer, RatesOfStepsThatAreSkipped) {
   const Tensor rates = BytesToDevice(std::vector<DeviceRates>(1));
   const Tensor counter = Tensor::Zeros({1}, DType::kI64, kGpu);
   const Tensor scaler = BytesToDevice(std::vector<ScalerState>{{.scale = 8}});
-  const Tensor steps = BytesToDevice(std::vector<ScaledSteps>(1));
+  const Tensor steps = BytesToDevice(std::vector<DeviceStepCounts>(1));
   const Tensor clip = Scalar(0.5f), factor = Scalar(-1);
   const auto get = [](const Tensor& bytes, auto value) {
     const std::vector<uint8_t> there = bytes.ToVector<uint8_t>();
@@ -300,9 +301,9 @@ TEST_F(DeviceOptimizer, RatesOfStepsThatAreSkipped) {
     return value;
   };
   const auto set_found_inf = [&](bool found) {
-    ScaledSteps now = get(steps, ScaledSteps());
+    DeviceStepCounts now = get(steps, DeviceStepCounts());
     now.found_inf = found;
-    Tensor(steps).CopyFrom(BytesToDevice(std::vector<ScaledSteps>{now}));
+    Tensor(steps).CopyFrom(BytesToDevice(std::vector<DeviceStepCounts>{now}));
   };
   // Each letter is a step: '.' is good, '!' overflows. A step of the schedule follows each.
   const std::string letters = "..!.!!.";
@@ -325,11 +326,11 @@ TEST_F(DeviceOptimizer, RatesOfStepsThatAreSkipped) {
                     static_cast<const RateValues*>(values.raw_data()),
                     static_cast<const double*>(lrs_there.raw_data()),
                     {.scaler = static_cast<ScalerState*>(scaler.raw_data()),
-                     .steps = static_cast<ScaledSteps*>(steps.raw_data()),
+                     .steps = static_cast<DeviceStepCounts*>(steps.raw_data()),
                      .clip = i % 2 == 0 ? clip.data<float>() : nullptr,
                      .factor = factor.data<float>()});
     taken += good;
-    const ScaledSteps now = get(steps, ScaledSteps());
+    const DeviceStepCounts now = get(steps, DeviceStepCounts());
     EXPECT_EQ(now.taken, taken);
     EXPECT_EQ(now.advanced, advanced);
     EXPECT_EQ(now.skipped, !good);
@@ -417,16 +418,16 @@ TEST_F(DeviceOptimizer, Unscale) {
   const Tensor scaler = BytesToDevice(std::vector<ScalerState>{{.scale = 8}});
   const auto check = [&](Floats values) {
     const Tensor g = ToDevice(values);
-    const Tensor steps = BytesToDevice(std::vector<ScaledSteps>{{.found_inf = 1, .taken = 3}});
+    const Tensor steps = BytesToDevice(std::vector<DeviceStepCounts>{{.found_inf = 1, .taken = 3}});
     Kernels().unscale(g.data<float>(), g.numel(),
                       static_cast<const ScalerState*>(scaler.raw_data()),
-                      static_cast<ScaledSteps*>(steps.raw_data()));
+                      static_cast<DeviceStepCounts*>(steps.raw_data()));
     const Floats unscaled = g.ToVector<float>();
     for (size_t i = 0; i < values.size(); ++i) {
       const float expected = values[i] * 0.125f;
       EXPECT_TRUE(unscaled[i] == expected || (std::isnan(unscaled[i]) && std::isnan(expected)));
     }
-    ScaledSteps now;
+    DeviceStepCounts now;
     std::memcpy(&now, steps.ToVector<uint8_t>().data(), sizeof(now));
     EXPECT_EQ(now.taken, 3);
     return now.found_inf;

@@ -46,7 +46,7 @@ struct ScalerRule {
   int64_t growth_interval;
 };
 // The steps of one optimizer, on the device.
-struct ScaledSteps {
+struct DeviceStepCounts {
   int32_t found_inf = 0;  // 1: a gradient of the present step is not finite
   int32_t skipped = 0;    // 1: the last step was skipped
   int64_t taken = 0;      // steps taken so far
@@ -67,17 +67,17 @@ struct RateValues {
   // The number of schedule steps since the previous optimizer step. They count if that was not
   // skipped.
   int64_t advance = 0;
-  int64_t advanced = 0;   // ScaledSteps::advanced when the first rate holds
+  int64_t advanced = 0;   // DeviceStepCounts::advanced when the first rate holds
   int64_t num_rates = 1;  // per group; each further one is for one more schedule step
 };
 // A step that the device itself may skip or hold back, because of a loss scaler or of clipping. If
 // all pointers are null, the step is always taken.
-struct ScaledStep {
-  ScalerState* scaler = nullptr;  // null: no scaler
-  ScaledSteps* steps = nullptr;   // without a scaler, only `taken` is kept
-  const float* clip = nullptr;    // factor of the gradients; null: 1
-  float* factor = nullptr;        // with a scaler: receives *clip, or NaN if the step is skipped
-  bool operator==(const ScaledStep&) const = default;
+struct SkippableStep {
+  ScalerState* scaler = nullptr;      // null: no scaler
+  DeviceStepCounts* steps = nullptr;  // without a scaler, only `taken` is kept
+  const float* clip = nullptr;        // factor of the gradients; null: 1
+  float* factor = nullptr;  // with a scaler: receives *clip, or NaN if the step is skipped
+  bool operator==(const SkippableStep&) const = default;
 };
 constexpr int64_t kDeviceChunk = 4096;  // elements that one block updates
 // Sets first_chunk of every range. Returns the number of chunks: `chunks` below.
@@ -91,7 +91,7 @@ inline int64_t NumberChunks(std::span<DeviceRange> ranges) {
 }
 
 struct AdamWConstants {
-  float rest1, beta2, rest2, eps;  // rest: 1 - beta in double, then rounded
+  float one_minus_beta1, beta2, one_minus_beta2, eps;  // rest: 1 - beta in double, then rounded
   bool operator==(const AdamWConstants&) const = default;
 };
 struct SgdConstants {
@@ -106,11 +106,11 @@ struct SgdConstants {
 struct DeviceOptimizerKernels {
   // Increments the counter of each slice and sets the rates of that update. ranges, rates: (count);
   // lrs: (groups, values->num_rates). With a scaler, the step is taken, or skipped if a gradient is
-  // not finite; scaler and ScaledSteps note which. Counters and rates stay as they are if the step
-  // is skipped, or held back because *scaled.clip is not finite.
+  // not finite; scaler and DeviceStepCounts note which. Counters and rates stay as they are if the
+  // step is skipped, or held back because *scaled.clip is not finite.
   void (*rates)(DeviceRates* rates, int64_t* counters, const DeviceRange* ranges, int64_t count,
                 const RateRule& rule, const RateValues* values, const double* lrs,
-                const ScaledStep& scaled);
+                const SkippableStep& scaled);
   // p, m, v, g: whole arenas. ranges: (count), without common elements. narrow_type: bf16 or f16.
   void (*adamw)(float* p, float* m, float* v, const float* g, const DeviceRange* ranges,
                 const DeviceRates* rates, int64_t count, int64_t chunks, DType narrow_type,
@@ -135,7 +135,7 @@ struct DeviceOptimizerKernels {
   // pass.
   void (*begin_pass)(ScalerState* scaler, const ScalerRule& rule);
   // g /= scale. Sets steps->found_inf to 1 if any quotient is not finite, else to 0.
-  void (*unscale)(float* g, int64_t n, const ScalerState* scaler, ScaledSteps* steps);
+  void (*unscale)(float* g, int64_t n, const ScalerState* scaler, DeviceStepCounts* steps);
 };
 
 }  // namespace lathe

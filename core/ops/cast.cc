@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/device_backend.h"
 
 namespace lathe {
@@ -13,7 +13,7 @@ Tensor Cast(const Tensor& x, DType dtype) {
   Check(IsFloating(x.dtype()) && IsFloating(dtype), "cast",
         "expected floating-point dtypes but got a cast from ", ToString(x.dtype()), " to ",
         ToString(dtype));
-  const AskedBy asked_by = AskedBy::Op("cast");
+  const AllocationTag allocation_tag = AllocationTag::Op("cast");
   return Record("cast", x.To(dtype), {x}, {}, [from = x.dtype()](BackwardContext& context) {
     context.SetGrad(0, context.grad_output().To(from));
   });
@@ -25,11 +25,13 @@ Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype) {
   // Other ranks still write to a copy in shared memory. A leaf that is no longer shared needs its
   // own copy.
   const bool is_others = impl.low_precision != nullptr &&
-                         impl.low_precision->storage->is_shared() && !impl.storage->is_shared();
+                         impl.low_precision->storage->is_writable_by_others() &&
+                         !impl.storage->is_writable_by_others();
   if (impl.low_precision == nullptr || impl.low_precision->dtype != dtype || is_others) {
     std::optional<LeafMemoryScope> scope;
     if (leaf.is_leaf()) scope.emplace(impl);  // only a leaf's copy outlives the pass
-    const AskedBy asked_by = AskedBy::State("parameters' copies of low precision");
+    const AllocationTag allocation_tag =
+        AllocationTag::State("parameters' copies of low precision");
     impl.low_precision = Tensor::Empty(leaf.shape(), dtype, leaf.device()).impl();
     impl.low_precision_version = -1;
   }

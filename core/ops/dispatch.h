@@ -1,7 +1,7 @@
 // Picks the kernels and the C++ types for a device and a dtype, and when an op uses threads.
 #pragma once
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/isa.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/device_kernels.h"
@@ -49,7 +49,7 @@ inline void CheckSameDevice(const char* op, Device device, std::initializer_list
 // float64 on a device.
 template <typename Body>
 auto DispatchActivations(const Tensor& x, const char* op, Body&& body) {
-  const AskedBy asked_by = AskedBy::Op(op);
+  const AllocationTag allocation_tag = AllocationTag::Op(op);
   const bool on_host = x.device().is_cpu();
   if (x.dtype() == DType::kBF16) return body(BFloat16{});
   if (x.dtype() == DType::kF16 && !on_host) return body(Float16{});

@@ -1,7 +1,7 @@
 #include "lathe/core/ops/elementwise.h"
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/elementwise_functions.h"
@@ -14,7 +14,7 @@ namespace {
 // y_i = f(x_i)
 template <typename F>
 Tensor Map(const char* op, const Tensor& x, F f) {
-  const AskedBy asked_by = AskedBy::Op(op);
+  const AllocationTag allocation_tag = AllocationTag::Op(op);
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
   if (!x.device().is_cpu()) {
     DeviceKernels<MapKernel<F>>().run(op, f, y.raw_data(), x.raw_data(), x.dtype(), x.numel());
@@ -35,7 +35,7 @@ Tensor Map(const char* op, const Tensor& x, F f) {
 template <typename F>
 Tensor BroadcastOnDevice(const char* op, const Tensor& a, const Tensor& b, const Shape& shape,
                          F f) {
-  const AskedBy asked_by = AskedBy::Op(op);
+  const AllocationTag allocation_tag = AllocationTag::Op(op);
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
   DeviceKernels<ZipKernel<F>>().run(
       op, f, y.raw_data(), a.raw_data(), b.raw_data(), a.dtype(),

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/layer_norm.h"
 #include "lathe/core/kernels/embedding_kernels.h"
@@ -50,7 +50,7 @@ void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector
     if (own) grad = Tensor::Zeros(tables[i].shape(), DType::kF32, tables[i].device());
     const int64_t first_row = At(first_rows, i, 0), padding = At(padding_rows, i, -1);
     ScatterAddRowsOnDevice(grad.Slice(first_row, grad.dim(0)), dy, ids[i],
-                    padding < first_row ? -1 : padding - first_row);
+                           padding < first_row ? -1 : padding - first_row);
     if (own) context.SetGrad(i, grad);
   }
 }
@@ -59,7 +59,7 @@ void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector
 Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                    const std::vector<int64_t>& padding_rows,
                    const std::vector<int64_t>& first_rows) {
-  const AskedBy asked_by = AskedBy::Op("embedding");
+  const AllocationTag allocation_tag = AllocationTag::Op("embedding");
   const Shape shape = {ids[0].numel(), tables[0].dim(1)};
   Tensor y = Tensor::Empty(shape, DType::kF32, tables[0].device());
   for (size_t first = 0; first < tables.size(); first += EmbeddingArgs::kMaxTables) {
@@ -207,7 +207,7 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
     return EmbeddingLayerNormComposed(ids, tables, padding_rows, weight, bias, eps, dropout, dtype,
                                       first_rows);
   }
-  const AskedBy asked_by = AskedBy::Op(kOp);
+  const AllocationTag allocation_tag = AllocationTag::Op(kOp);
   const std::vector<Tensor> there = CheckedIds(ids, tables, padding_rows, first_rows);
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
   Check(n >= 1 && n <= 32768, kOp, "tables must have 1 to 32768 columns but have ", n);

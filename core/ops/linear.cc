@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/ops/cast.h"
@@ -374,7 +374,7 @@ Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes) {
   Check(b.dim(transposes.b ? 1 : 0) == K && a.dtype() == b.dtype() && a.device() == b.device(),
         "matmul", "cannot multiply ", ToString(a.dtype()), " ", a.shape(), transposes.a ? "^T" : "",
         " by ", ToString(b.dtype()), " ", b.shape(), transposes.b ? "^T" : "");
-  const AskedBy asked_by = AskedBy::Op("matmul");
+  const AllocationTag allocation_tag = AllocationTag::Op("matmul");
   return DispatchFloat(a.dtype(), "matmul", [&](auto tag) {
     using T = decltype(tag);
     Tensor c = Tensor::Empty({M, N}, a.dtype(), a.device());

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/losses_kernels.h"
@@ -98,7 +98,7 @@ void CheckLogits(const Tensor& logits, const Tensor& labels) {
 // gradient NaN.
 Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                             double denominator) {
-  const AskedBy asked_by = AskedBy::Op(kCrossEntropy);
+  const AllocationTag allocation_tag = AllocationTag::Op(kCrossEntropy);
   const LossKernels& kernels = DeviceKernels<LossKernels>();
   const int64_t rows = logits.dim(0), classes = logits.dim(1);
   Tensor loss = Tensor::Empty({}, DType::kF32, logits.device());
@@ -119,7 +119,7 @@ Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t 
 // A mean over pairs (a_i, b_i), on a device.
 Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Tensor& b,
                         double denominator, const Tensor& num_rows) {
-  const AskedBy asked_by = AskedBy::Op(op);
+  const AllocationTag allocation_tag = AllocationTag::Op(op);
   const LossKernels& kernels = DeviceKernels<LossKernels>();
   PairCount count = {.n = a.numel(), .columns = 0, .rows = nullptr, .denominator = denominator};
   if (num_rows.defined()) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_kernels.h"
@@ -63,7 +63,7 @@ Tensor Repeated(const Tensor& scalar, const Shape& shape) {
 // device `kernel` writes all of them.
 template <typename Kernel, typename Body>
 Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, Body body) {
-  const AskedBy asked_by = AskedBy::Op(op);
+  const AllocationTag allocation_tag = AllocationTag::Op(op);
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
   if (!x.device().is_cpu()) {
     const int64_t n = x.dim(-1), rows = n == 0 ? 0 : x.numel() / n;
@@ -125,7 +125,7 @@ Tensor SumOfRows(const Tensor& x) {
 
 // y = sum_i x_i;  dx_i = dy
 Tensor Sum(const Tensor& x) {
-  const AskedBy asked_by = AskedBy::Op("sum");
+  const AllocationTag allocation_tag = AllocationTag::Op("sum");
   Tensor y = SumOfAll(x);
   return Record("sum", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
     context.SetGrad(0, Repeated(context.grad_output(), shape));
@@ -138,7 +138,7 @@ Tensor Mean(const Tensor& x) { return Scale(Sum(x), 1.0 / static_cast<double>(x.
 // y_r = sum_j x_rj;  dx_rj = dy_r
 Tensor SumLast(const Tensor& x) {
   CheckLast("sum_last", x);
-  const AskedBy asked_by = AskedBy::Op("sum_last");
+  const AllocationTag allocation_tag = AllocationTag::Op("sum_last");
   Tensor y = SumOfRows(x);
   return Record("sum_last", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
     const Tensor& dy = context.grad_output();

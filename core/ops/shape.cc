@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/kernels/shape_kernels.h"
 #include "lathe/core/ops/dispatch.h"
@@ -96,7 +96,7 @@ Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end) {
   Check(x.ndim() == 2, "slice_columns", "expected shape [R, C] but got ", x.shape());
   Check(0 <= begin && begin <= end && end <= x.dim(1), "slice_columns", "columns ", begin, " to ",
         end, " don't exist in shape ", x.shape());
-  const AskedBy asked_by = AskedBy::Op("slice_columns");
+  const AllocationTag allocation_tag = AllocationTag::Op("slice_columns");
   Tensor y = Tensor::Empty({x.dim(0), end - begin}, x.dtype(), x.device());
   DispatchActivations(x, "slice_columns", [&](auto tag) {
     using T = decltype(tag);
@@ -132,7 +132,7 @@ Tensor ConcatRows(const std::vector<Tensor>& parts) {
     begins.push_back(begins.back() + parts[i].dim(0));
   }
   shape[0] = begins.back();
-  const AskedBy asked_by = AskedBy::Op("concat_rows");
+  const AllocationTag allocation_tag = AllocationTag::Op("concat_rows");
   Tensor y = Tensor::Empty(shape, parts[0].dtype(), parts[0].device());
   for (size_t i = 0; i < parts.size(); ++i) y.Slice(begins[i], begins[i + 1]).CopyFrom(parts[i]);
   return Record("concat_rows", y, parts, {}, [begins](BackwardContext& context) {
@@ -156,7 +156,7 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
     begins.push_back(begins.back() + parts[i].dim(1));
   }
   const int64_t rows = parts[0].dim(0), columns = begins.back();
-  const AskedBy asked_by = AskedBy::Op("concat_columns");
+  const AllocationTag allocation_tag = AllocationTag::Op("concat_columns");
   Tensor y = Tensor::Empty({rows, columns}, parts[0].dtype(), parts[0].device());
   DispatchActivations(y, "concat_columns", [&](auto tag) {
     using T = decltype(tag);
@@ -178,7 +178,7 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
 Tensor Transpose(const Tensor& x) {
   Check(x.ndim() == 2, "transpose", "expected shape [R, C] but got ", x.shape());
   const int64_t rows = x.dim(0), columns = x.dim(1);
-  const AskedBy asked_by = AskedBy::Op("transpose");
+  const AllocationTag allocation_tag = AllocationTag::Op("transpose");
   Tensor y = Tensor::Empty({columns, rows}, x.dtype(), x.device());
   DispatchActivations(x, "transpose", [&](auto tag) {
     using T = decltype(tag);
@@ -235,7 +235,7 @@ Tensor GatherRows(const Tensor& x, const Tensor& index) {
   const int64_t count = index.numel(), columns = RowSize(x);
   Shape shape = index.shape();
   shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
-  const AskedBy asked_by = AskedBy::Op("gather_rows");
+  const AllocationTag allocation_tag = AllocationTag::Op("gather_rows");
   const bool on_host = x.device().is_cpu();
   if (!on_host && index.device() == x.device()) return GatherRowsOnDevice(x, index, shape);
   std::vector<int64_t> rows = CheckedRows(index, x.dim(0));

@@ -10,11 +10,11 @@
 
 namespace lathe {
 
-struct PackedInputs;  // data/datasets/packed_inputs.h
+struct DeviceBatch;  // data/datasets/device_batch.h
 
 // What a forward pass tells the code that runs it.
 struct PassNotes {
-  // The last loss of the pass that leaves surplus sequences (PackedInputs) out; null if there is
+  // The last loss of the pass that leaves surplus sequences (DeviceBatch) out; null if there is
   // none. ClassificationLoss sets it, and BatchPasses compares the loss that it gets with it.
   std::weak_ptr<const TensorImpl> loss_without_surplus;
 };
@@ -46,7 +46,7 @@ struct Batch {
 
   // The same batch on the device where the model computes. If it is null, the model copies this
   // one.
-  std::shared_ptr<const PackedInputs> on_device = {};
+  std::shared_ptr<const DeviceBatch> on_device = {};
   // Where the pass over this batch leaves its notes; null if nobody reads them.
   std::shared_ptr<PassNotes> notes = {};
 

@@ -210,7 +210,7 @@ void ReadJsonLines(TextTable& table, std::string_view rest) {
       std::vector<std::string> names;
       for (const auto& [key, value] : object.items()) names.push_back(key);
       SetNames(table, std::move(names), number);
-      table.array_lines.resize(table.names.size());
+      table.first_array_lines.resize(table.names.size());
     }
     for (size_t c = 0; c < table.names.size(); ++c) {
       auto it = object.find(table.names[c]);
@@ -220,7 +220,7 @@ void ReadJsonLines(TextTable& table, std::string_view rest) {
             "every object must have the keys of the first one: " + Join(table.names));
       }
       table.columns[c].push_back(CellOf(table.path, number, table.names[c], *it));
-      if (it->is_array() && table.array_lines[c] == 0) table.array_lines[c] = number;
+      if (it->is_array() && table.first_array_lines[c] == 0) table.first_array_lines[c] = number;
     }
     if (object.size() != table.names.size()) {
       for (const auto& [key, value] : object.items()) {
@@ -327,8 +327,8 @@ TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::str
   }
   for (const std::string& name : chosen) {
     const auto c = static_cast<size_t>(&table.column(name) - table.columns.data());
-    if (c < table.array_lines.size() && table.array_lines[c] > 0) {
-      throw InvalidArgument(At(table.path, table.array_lines[c]) + ": the value of " +
+    if (c < table.first_array_lines.size() && table.first_array_lines[c] > 0) {
+      throw InvalidArgument(At(table.path, table.first_array_lines[c]) + ": the value of " +
                                 Quoted(name) + " is an array but must be a text",
                             "write it as one string or name another column");
     }

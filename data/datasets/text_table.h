@@ -23,7 +23,7 @@ struct TextTable {
   std::vector<std::vector<std::string>> columns;  // columns[c][row]
   std::vector<int64_t> lines;                     // [rows] the line on which the row starts, from 1
   // For each column the first line that has a JSON array in it, or 0. May be empty.
-  std::vector<int64_t> array_lines;
+  std::vector<int64_t> first_array_lines;
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
   bool has(const std::string& name) const;
   // Throws `path: no column "x"; it has: a, b`.

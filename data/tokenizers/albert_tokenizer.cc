@@ -127,11 +127,11 @@ std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& s
   CheckModel(info, spm_file);
   const Json json = TokenizerJson(info, do_lower_case, keep_accents);
   const Json config = TokenizerConfig(do_lower_case, keep_accents, model_max_length);
-  return TokenizerFromFiles(spm_file,
-                            {{"spiece.model", bytes},
-                             {"tokenizer.json", json.dump() + "\n"},
-                             {"tokenizer_config.json", config.dump(2) + "\n"}},
-                            "albert");
+  return TokenizerFromContents(spm_file,
+                               {{"spiece.model", bytes},
+                                {"tokenizer.json", json.dump() + "\n"},
+                                {"tokenizer_config.json", config.dump(2) + "\n"}},
+                               "albert");
 }
 
 }  // namespace lathe

@@ -126,7 +126,7 @@ Parts FromTokenizerJson(const Source& source) {
   Parts parts;
   const Json& json = source.tokenizer_json;
   parts.vocab_file = source.Path("tokenizer.json");
-  parts.model = ModelFromJson(json.at("model"), parts.vocab_file);
+  parts.model = SubwordModelFromJson(json.at("model"), parts.vocab_file);
   parts.normalizer = NormalizerFromJson(json.value("normalizer", Json()));
   parts.pre_tokenizer = PreTokenizerFromJson(json.value("pre_tokenizer", Json()));
   if (source.family != nullptr && source.family->kind == Family::kWordPiece) {
@@ -239,12 +239,12 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& dir, const std::stri
   };
   std::for_each(kOtherNames.begin(), kOtherNames.end(), read);
   std::for_each(kSentencePieceNames.begin(), kSentencePieceNames.end(), read);
-  return TokenizerFromFiles(dir, std::move(files), model_type);
+  return TokenizerFromContents(dir, std::move(files), model_type);
 }
 
-std::unique_ptr<Tokenizer> TokenizerFromFiles(const std::string& dir,
-                                              std::map<std::string, std::string> files,
-                                              const std::string& model_type) {
+std::unique_ptr<Tokenizer> TokenizerFromContents(const std::string& dir,
+                                                 std::map<std::string, std::string> files,
+                                                 const std::string& model_type) {
   try {
     return MakeTokenizer(ReadTokenizerSource(dir, std::move(files), model_type));
   } catch (const Json::exception& error) {

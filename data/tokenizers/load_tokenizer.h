@@ -12,8 +12,8 @@ namespace lathe {
 
 // Does the same as LoadTokenizer, but `files` holds the names and contents of the files. `dir`
 // appears in messages only.
-std::unique_ptr<Tokenizer> TokenizerFromFiles(const std::string& dir,
-                                              std::map<std::string, std::string> files,
-                                              const std::string& model_type);
+std::unique_ptr<Tokenizer> TokenizerFromContents(const std::string& dir,
+                                                 std::map<std::string, std::string> files,
+                                                 const std::string& model_type);
 
 }  // namespace lathe

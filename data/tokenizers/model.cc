@@ -57,13 +57,13 @@ constexpr std::array kKinds = {
 
 }  // namespace
 
-Model ModelFromJson(const Json& json, const std::string& path) {
+Model SubwordModelFromJson(const Json& json, const std::string& path) {
   // Old WordPiece files have no type.
   const std::string type =
       json.value("type", json.contains("max_input_chars_per_word") ? "WordPiece" : "");
   return MakePart(path + ": model", kKinds, type, json);
 }
 
-std::string ModelTypes() { return JoinNames(kKinds, &Kind<Model>::type, " or "); }
+std::string SubwordModelTypes() { return JoinNames(kKinds, &Kind<Model>::type, " or "); }
 
 }  // namespace lathe

@@ -11,9 +11,10 @@ namespace lathe {
 
 // Makes the model that tokenizer.json's `model` describes. `path` is the file's, for messages.
 // Throws InvalidArgument for an unknown type.
-std::unique_ptr<SubwordModel> ModelFromJson(const nlohmann::json& json, const std::string& path);
+std::unique_ptr<SubwordModel> SubwordModelFromJson(const nlohmann::json& json,
+                                                   const std::string& path);
 
 // Returns the types of models, as "A or B".
-std::string ModelTypes();
+std::string SubwordModelTypes();
 
 }  // namespace lathe

@@ -43,20 +43,21 @@ const std::vector<Family>& Families() {
        "<mask>", BertNormalizer, RobertaTemplates, true},
       {"albert", "AlbertTokenizer", Family::kSentencePiece, false, "[CLS]", "[SEP]", "<unk>",
        "<pad>", "[MASK]", AlbertNormalizer, BertTemplates, false,
-       SentencePieceIds{.first_tokens = {}, .offset = 0, .unk_id = 1, .split_digit_comma = true}},
+       SentencePieceIdMapping{
+           .first_tokens = {}, .offset = 0, .unk_id = 1, .split_digit_comma = true}},
       {"camembert", "CamembertTokenizer", Family::kSentencePiece, false, "<s>", "</s>", "<unk>",
        "<pad>", "<mask>", LowercaseIfConfigured, RobertaTemplates, true,
-       SentencePieceIds{
+       SentencePieceIdMapping{
            .first_tokens = {"<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"},
            .offset = 4,
            .unk_id = 3}},
       {"xlm-roberta", "XLMRobertaTokenizer", Family::kSentencePiece, false, "<s>", "</s>", "<unk>",
        "<pad>", "<mask>", LowercaseIfConfigured, RobertaTemplates, true,
-       SentencePieceIds{
+       SentencePieceIdMapping{
            .first_tokens = {"<s>", "<pad>", "</s>", "<unk>"}, .offset = 1, .unk_id = 3}},
       {"deberta-v2", "DebertaV2Tokenizer", Family::kSentencePiece, true, "[CLS]", "[SEP]", "[UNK]",
        "[PAD]", "[MASK]", LowercaseIfConfigured, BertTemplates, false,
-       SentencePieceIds{.first_tokens = {}, .offset = 0, .unk_id = 3}},
+       SentencePieceIdMapping{.first_tokens = {}, .offset = 0, .unk_id = 3}},
   };
   return *families;
 }
@@ -79,7 +80,7 @@ const Family* FindTokenizerFamily(const std::string& tokenizer_class,
 
 std::string SupportedTokenizers() {
   return "Lathe supports the tokenizers of " + JoinNames(Families(), &Family::model_type) +
-         ", and a tokenizer.json with a " + ModelTypes() + " model";
+         ", and a tokenizer.json with a " + SubwordModelTypes() + " model";
 }
 
 Json AlbertNormalizers(bool do_lower_case, bool keep_accents) {

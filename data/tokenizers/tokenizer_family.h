@@ -21,8 +21,8 @@ struct TokenizerFamily {
   nlohmann::json (*normalizer)(const nlohmann::json& config);
   // The templates, given the ids of `cls` and `sep`.
   PipelineTokenizer::Templates (*templates)(int32_t cls, int32_t sep);
-  bool mask_lstrip = false;   // the mask token takes the white space on its left
-  SentencePieceIds ids = {};  // for kSentencePiece
+  bool mask_lstrip = false;         // the mask token takes the white space on its left
+  SentencePieceIdMapping ids = {};  // for kSentencePiece
 };
 
 // Finds a family by the name of its class, with or without "Fast". If that is empty, finds it by

@@ -27,8 +27,8 @@ std::unique_ptr<Tokenizer> Toy(bool lower) {
     c = c == ' ' ? '\n' : c;
   }
   const std::string config = "{\"do_lower_case\": "s + (lower ? "true" : "false") + "}";
-  return TokenizerFromFiles("toy", {{"vocab.txt", vocab}, {"tokenizer_config.json", config}},
-                            "bert");
+  return TokenizerFromContents("toy", {{"vocab.txt", vocab}, {"tokenizer_config.json", config}},
+                               "bert");
 }
 
 std::string Tokens(const Tokenizer& tokenizer, const std::string& text) {
@@ -129,7 +129,7 @@ TEST(TokenizerTest, UnigramFusesUnknowns) {
 TEST(TokenizerTest, ErrorsNameTheFile) {
   const auto message = [](std::map<std::string, std::string> files) -> std::string {
     try {
-      TokenizerFromFiles("dir", std::move(files), "bert");
+      TokenizerFromContents("dir", std::move(files), "bert");
     } catch (const Error& error) {
       return error.message();
     }
@@ -151,7 +151,7 @@ std::pair<std::string, std::string> ErrorOf(const std::string& key, const std::s
   std::string json = R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}})";
   json = key == "model" ? R"({"model": )" + value : json + ", \"" + key + "\": " + value;
   try {
-    TokenizerFromFiles(
+    TokenizerFromContents(
         "dir",
         {{"tokenizer.json", json + "}"},
          {"tokenizer_config.json", "{\"tokenizer_class\": \"" + tokenizer_class + "\"}"}},
@@ -208,7 +208,7 @@ TEST(TokenizerTest, BrokenSentencePieceModel) {
   for (const std::string& bytes : {"not a model"s, ""s, "\x0A\x40\x0A\x03"s, "\x12\x02\x18\x01"s}) {
     testing::internal::CaptureStderr();
     try {
-      TokenizerFromFiles("dir", {{"spiece.model", bytes}}, "albert");
+      TokenizerFromContents("dir", {{"spiece.model", bytes}}, "albert");
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_EQ(error.message(), "dir/spiece.model: not a SentencePiece model");

@@ -16,7 +16,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/gloo_connect.h"
-#include "lathe/distributed/groups/local_reduce.h"
+#include "lathe/distributed/groups/shared_memory_collectives.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 
 namespace lathe {
@@ -108,15 +108,15 @@ class GlooGroup : public ProcessGroup {
       context_ =
           ConnectGloo(rank, size, host, life, timeout, [this] { watch_.CheckForProblems(); });
     });
-    watch_.StartLifeSigns(std::move(life), timeout,
+    watch_.StartHeartbeat(std::move(life), timeout,
                           [transfers = transfers_] { transfers->BreakOff(); });
     // Each rank tells what it knows: not all launchers say how many processes a machine has.
     const std::byte here{one_machine};
     std::vector<std::byte> all(static_cast<size_t>(size));
     AllGather(std::span(&here, 1), all);
     if (std::ranges::count(all, std::byte{0}) > 0) return;
-    local_ = LocalReduce::Connect(rank, size,
-                                  [this](auto mine, auto theirs) { AllGather(mine, theirs); });
+    local_ = SharedMemoryCollectives::Connect(
+        rank, size, [this](auto mine, auto theirs) { AllGather(mine, theirs); });
   }
 
   void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf(data, op); }
@@ -257,8 +257,8 @@ class GlooGroup : public ProcessGroup {
   void GatherStripes(std::span<T> data, ElementRange part) {
     std::vector<Transfer> transfers;
     for (const int other : Others()) {
-      transfers.push_back(Send(PartOf(data, Stripe(part, rank(), size())), other));
-      transfers.push_back(Receive(PartOf(data, Stripe(part, other, size())), other));
+      transfers.push_back(Send(PartOf(data, StripeOfRank(part, rank(), size())), other));
+      transfers.push_back(Receive(PartOf(data, StripeOfRank(part, other, size())), other));
     }
     for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
   }
@@ -266,11 +266,11 @@ class GlooGroup : public ProcessGroup {
   // Sets this rank's stripe to all ranks' values combined: its own first, then the others' in
   // ascending order of ranks.
   template <typename T>
-  void CombineOwn(std::span<T> data, LocalReduce::Combine combine) {
-    const ElementRange all = {0, std::ssize(data)}, own = Stripe(all, rank(), size());
+  void CombineOwn(std::span<T> data, SharedMemoryCollectives::Combine combine) {
+    const ElementRange all = {0, std::ssize(data)}, own = StripeOfRank(all, rank(), size());
     std::vector<Transfer> sent;
     for (const int other : Others())
-      sent.push_back(Send(PartOf(data, Stripe(all, other, size())), other));
+      sent.push_back(Send(PartOf(data, StripeOfRank(all, other, size())), other));
     std::vector<T> theirs(static_cast<size_t>(own.size()));
     T* const result = data.data() + own.begin;
     for (const int other : Others()) {
@@ -348,7 +348,7 @@ class GlooGroup : public ProcessGroup {
   PeerWatch watch_;  // destroyed after the context
   const std::shared_ptr<ActiveTransfers> transfers_ = std::make_shared<ActiveTransfers>();
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::unique_ptr<LocalReduce> local_;  // null unless all ranks are on one machine
+  std::unique_ptr<SharedMemoryCollectives> local_;  // null unless all ranks are on one machine
 };
 
 }  // namespace

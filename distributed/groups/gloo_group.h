@@ -10,7 +10,7 @@
 namespace lathe {
 
 // Connects every rank with every other. `server` is rank 0's and lives as long as the group. `life`
-// is a connection to the store of its own, first for connecting, then for LifeSigns. If all ranks
+// is a connection to the store of its own, first for connecting, then for Heartbeat. If all ranks
 // are on one machine and may read each other's memory, they reduce there instead of over TCP.
 std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
                                             std::shared_ptr<Store> store,

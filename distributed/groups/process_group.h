@@ -53,7 +53,7 @@ class ProcessGroup {
                                 const std::vector<ElementRange>& /*changed*/) {
     for (const ElementRange& part : parts) {
       for (int rank = 0; rank < size_; ++rank) {
-        const ElementRange own = Stripe(part, rank, size_);
+        const ElementRange own = StripeOfRank(part, rank, size_);
         Broadcast(std::as_writable_bytes(data.subspan(static_cast<size_t>(own.begin),
                                                       static_cast<size_t>(own.size()))),
                   rank);
@@ -66,7 +66,7 @@ class ProcessGroup {
   // From now on the storage's bytes are rank 0's, in memory that all ranks have in common: what one
   // rank writes, all have. Every rank gives the same number of bytes. Nothing changes, on any rank,
   // if ranks don't read each other's memory or if the storage doesn't have pages of its own
-  // (Storage::is_shared).
+  // (Storage::is_writable_by_others).
   virtual void ShareMemory(Storage& /*storage*/) {}
   // Moves the storage's first `bytes`, the same number on each rank, into memory that the other
   // ranks read directly. They do so as long as the returned object lives; what is reduced there

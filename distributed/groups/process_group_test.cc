@@ -142,7 +142,7 @@ template <typename T>
 std::vector<T> InHalves(ProcessGroup& group, std::vector<T> values) {
   group.ReduceScatter(std::span(values));
   group.Barrier();  // others may still read the rest
-  const ElementRange own = Stripe({0, std::ssize(values)}, group.rank(), group.size());
+  const ElementRange own = StripeOfRank({0, std::ssize(values)}, group.rank(), group.size());
   return {values.begin() + own.begin, values.begin() + own.end};
 }
 
@@ -159,7 +159,7 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
       EXPECT_EQ(half.size(), expected.size());
       for (size_t i = 0; i < half.size(); ++i) EXPECT_NEAR(half[i], expected.at(i), 1e-4) << i;
       group->AllReduce(all);
-      const ElementRange own = Stripe({0, std::ssize(all)}, env.rank, n);
+      const ElementRange own = StripeOfRank({0, std::ssize(all)}, env.rank, n);
       if (local || n < 3) {  // the sums were taken in the same order
         EXPECT_TRUE(std::equal(half.begin(), half.end(), all.begin() + own.begin)) << size;
       }
@@ -175,7 +175,7 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
       std::vector<float> expected(data.size(), static_cast<float>(env.rank));
       for (const ElementRange& part : parts) {
         for (int rank = 0; rank < n; ++rank) {
-          const ElementRange stripe = Stripe(part, rank, n);
+          const ElementRange stripe = StripeOfRank(part, rank, n);
           std::fill(expected.begin() + stripe.begin, expected.begin() + stripe.end,
                     static_cast<float>(rank));
         }

@@ -51,7 +51,7 @@ TEST_P(SharedMemory, IsOneCopyUntilSomebodyHasItsOwn) {
       Storage& storage = *tensor.impl()->storage;
       const float* const data = tensor.data<float>();
       group->ShareMemory(storage);
-      const bool shared = storage.is_shared();
+      const bool shared = storage.is_writable_by_others();
       EXPECT_EQ(shared, local && n > 1 && size != kNoPages);
       EXPECT_EQ(tensor.data<float>(), data);
       const float first = static_cast<float>(shared ? 5 : env.rank + 5);
@@ -80,7 +80,7 @@ TEST_P(SharedMemory, IsOneCopyUntilSomebodyHasItsOwn) {
     }
     Tensor different = Tensor::Zeros({(100 + env.rank) << 10});
     group->ShareMemory(*different.impl()->storage);
-    EXPECT_FALSE(different.impl()->storage->is_shared());
+    EXPECT_FALSE(different.impl()->storage->is_writable_by_others());
     return std::string();
   }));
 }
@@ -103,7 +103,7 @@ void ExpectSums(ProcessGroup& group, Tensor& tensor, int64_t begin, int64_t end)
   float* const data = tensor.data<float>();
   for (int64_t i = begin; i < end; ++i) data[i] = static_cast<float>(i % 5 + group.rank() + 1);
   group.ReduceScatter(std::span(data + begin, static_cast<size_t>(end - begin)));
-  const ElementRange own = Stripe({begin, end}, group.rank(), n);
+  const ElementRange own = StripeOfRank({begin, end}, group.rank(), n);
   int64_t wrong = 0;
   for (int64_t i = own.begin; i < own.end; ++i)
     wrong += data[i] != static_cast<float>(n * (i % 5) + n * (n + 1) / 2);
@@ -124,8 +124,8 @@ TEST_P(SharedMemory, WhatIsShownIsReadWhereItIs) {
       auto shown = group->ExposeMemory(storage, part * static_cast<int64_t>(sizeof(float)));
       EXPECT_EQ(shown != nullptr, shows);
       EXPECT_EQ(storage->sharing(),
-                shows ? Storage::Sharing::kReadByOthers : Storage::Sharing::kNone);
-      EXPECT_FALSE(storage->is_shared());
+                shows ? Storage::Sharing::kOthersRead : Storage::Sharing::kNone);
+      EXPECT_FALSE(storage->is_writable_by_others());
       EXPECT_EQ(tensor.data<float>(), data);
       EXPECT_EQ(std::count(data, data + size, static_cast<float>(env.rank + 5)), size);
       EXPECT_EQ(MappedViews(), shows ? n : 0);

@@ -34,12 +34,12 @@ void FindRanksOfMachine(Job& job) {
     mains.push_back(host[0] == '1');
     host.erase(0, 1);
   }
-  const std::vector<int> ranks = RanksBeside(job.group->rank(), hosts, mains);
+  const std::vector<int> ranks = RanksOnSameMachine(job.group->rank(), hosts, mains);
   const auto main =
       std::ranges::find_if(ranks, [&](int rank) { return mains[static_cast<size_t>(rank)]; });
   Check(main != ranks.end(), "accelerator", "no process on ", HostName(), " has LOCAL_RANK 0");
   job.local_main = *main;
-  NoteLocalRanks(ranks);
+  SetLocalRanks(ranks);
 }
 
 // Divides the cores among ranks that may use the same ones, unless OMP_NUM_THREADS is set.
@@ -69,8 +69,8 @@ Joined& ThisProcess() {
 
 }  // namespace
 
-const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
-                  std::chrono::milliseconds timeout) {
+const Job& JoinJobOnce(const std::optional<ProcessEnvironment>& environment,
+                       std::chrono::milliseconds timeout) {
   auto& [job, made_by] = ThisProcess();
   // A forked process is another rank. It must not close its parent's connections, so it leaks the
   // parent's Job.
@@ -100,8 +100,8 @@ std::shared_ptr<ProcessGroup> JoinedGroup() {
   return job && made_by == getpid() ? job->group : nullptr;
 }
 
-std::vector<int> RanksBeside(int rank, const std::vector<std::string>& hosts,
-                             const std::vector<bool>& mains) {
+std::vector<int> RanksOnSameMachine(int rank, const std::vector<std::string>& hosts,
+                                    const std::vector<bool>& mains) {
   const std::string& host = hosts[static_cast<size_t>(rank)];
   std::vector<int> beside;
   bool found = false;  // the machine of `rank`

@@ -23,14 +23,14 @@ struct Job {
 // `mains` is true for each machine's local main process. Ranks of one machine need not be
 // consecutive (srun --distribution=cyclic). Machines of the same name are told apart if their ranks
 // are consecutive: each then begins with its local main process.
-std::vector<int> RanksBeside(int rank, const std::vector<std::string>& hosts,
-                             const std::vector<bool>& mains);
+std::vector<int> RanksOnSameMachine(int rank, const std::vector<std::string>& hosts,
+                                    const std::vector<bool>& mains);
 
 // Joins the job in the first call, and divides the cores of a machine among its processes. The job
 // is that of `environment`, or else of the process's environment variables. Later calls return the
 // same job.
-const Job& TheJob(const std::optional<ProcessEnvironment>& environment,
-                  std::chrono::milliseconds timeout);
+const Job& JoinJobOnce(const std::optional<ProcessEnvironment>& environment,
+                       std::chrono::milliseconds timeout);
 
 // Returns the group of the job that this process has joined; null if it has joined none.
 std::shared_ptr<ProcessGroup> JoinedGroup();

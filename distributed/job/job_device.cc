@@ -57,7 +57,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   }
   std::shared_ptr<NcclGroup> group = MakeNcclGroup(env.rank, env.world_size, env.local_rank,
                                                    std::move(server), std::move(store), timeout);
-  group->WatchWith(job.group);
+  group->AlsoCheckPeersOf(job.group);
   return group;
 }
 
@@ -81,9 +81,9 @@ JobDevice ChooseAlone(const std::string& wish) {
   const Device device = ChooseDevice(wish);
   if (wish != "auto" || !device.is_cpu() || VisibleGpus() == 0) return {.device = device};
   DeviceBackend* backend = FindDeviceBackend();
-  return {.note =
-              "this process computes on the CPU: " +
-              (backend == nullptr ? "this program was built without CUDA" : backend->WhyNone())};
+  return {.note = "this process computes on the CPU: " +
+                  (backend == nullptr ? "this program was built without CUDA"
+                                      : backend->UnavailableReason())};
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-// Returns RanksBeside for each rank. `hosts`: each rank's host, with a * after a local main
+// Returns RanksOnSameMachine for each rank. `hosts`: each rank's host, with a * after a local main
 // process's.
 std::vector<Ranks> Beside(std::vector<std::string> hosts) {
   std::vector<bool> mains;
@@ -17,33 +17,33 @@ std::vector<Ranks> Beside(std::vector<std::string> hosts) {
   }
   std::vector<Ranks> beside;
   for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank)
-    beside.push_back(RanksBeside(rank, hosts, mains));
+    beside.push_back(RanksOnSameMachine(rank, hosts, mains));
   return beside;
 }
 
-TEST(RanksBeside, OneAfterTheOther) {
+TEST(RanksOnSameMachine, OneAfterTheOther) {
   const Ranks a = {0, 1}, b = {2, 3, 4};
   EXPECT_EQ(Beside({"a*", "a", "b*", "b", "b"}), (std::vector<Ranks>{a, a, b, b, b}));
 }
 
-TEST(RanksBeside, InTurns) {
+TEST(RanksOnSameMachine, InTurns) {
   const Ranks a = {0, 2, 4}, b = {1, 3};
   EXPECT_EQ(Beside({"a*", "b*", "a", "b", "a"}), (std::vector<Ranks>{a, b, a, b, a}));
 }
 
-TEST(RanksBeside, MainsNeedNotBeFirst) {
+TEST(RanksOnSameMachine, MainsNeedNotBeFirst) {
   const Ranks a = {0, 2, 4}, b = {1, 3};
   EXPECT_EQ(Beside({"a", "b", "a*", "b*", "a"}), (std::vector<Ranks>{a, b, a, b, a}));
 }
 
 // Machines may have the same name, as in tests that run several "machines" on one.
-TEST(RanksBeside, MachinesOfOneName) {
+TEST(RanksOnSameMachine, MachinesOfOneName) {
   const Ranks first = {0, 1}, second = {2}, third = {3, 4};
   EXPECT_EQ(Beside({"a*", "a", "a*", "a*", "a"}),
             (std::vector<Ranks>{first, first, second, third, third}));
 }
 
-TEST(RanksBeside, NobodyIsMain) { EXPECT_EQ(Beside({"a", "b*"})[0], Ranks{0}); }
+TEST(RanksOnSameMachine, NobodyIsMain) { EXPECT_EQ(Beside({"a", "b*"})[0], Ranks{0}); }
 
 }  // namespace
 }  // namespace lathe

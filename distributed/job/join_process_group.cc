@@ -12,8 +12,8 @@
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/job/single_group.h"
 #include "lathe/distributed/liveness/ended_ranks.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/peer_watch.h"
-#include "lathe/distributed/liveness/rank_loss.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/distributed/rendezvous/store.h"
@@ -33,7 +33,7 @@ constexpr char kJoining[] = "joining",
 constexpr char kEndedElsewhere[] = "ended elsewhere", kTwice[] = "joined twice";
 
 GroupProblem EndedBeforeJoining(int rank) {
-  GroupProblem problem = RankEnded(rank, "");
+  GroupProblem problem = EndedRankProblem(rank, "");
   problem.text += " before all had joined";
   problem.lost->phase = kJoining;
   return problem;
@@ -82,7 +82,7 @@ GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Millisec
       if (size) break;
       if (const auto gone = store.Get(Store::kGone, Milliseconds(0)))
         return EndedBeforeJoining(RankOfName(*gone));
-      if (const auto ended = FindEndedRank(env)) return EndedBeforeJoining(*ended);
+      if (const auto ended = FindFirstEndedRank(env)) return EndedBeforeJoining(*ended);
       if (const auto ended = store.Get(kEndedElsewhere, Milliseconds(0)))
         return EndedBeforeJoining(RankOfName(*ended));
       note.Tell(who_is_late);
@@ -124,7 +124,7 @@ GroupProblem AwaitVerdict(Store& store, const ProcessEnvironment& env, Milliseco
   do {
     if (const auto verdict = store.Get(kVerdict, std::min(kMoment, TimeLeft(deadline))))
       return ParseGroupProblem(*verdict);
-    if (const auto ended = FindEndedRank(env)) store.Set(kEndedElsewhere, RankName(*ended));
+    if (const auto ended = FindFirstEndedRank(env)) store.Set(kEndedElsewhere, RankName(*ended));
   } while (TimeLeft(deadline) > Milliseconds(0));
   return {.text = "rank 0 did not say within " + SecondsText(timeout) +
                   " whether all ranks have joined"};
@@ -161,8 +161,8 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
   WaitingNote note(timeout);
   bool before = false;
   const auto check = [&] {
-    if (const auto ended = FindEndedRank(env))
-      throw CannotGoOn(kJoining, env.rank, EndedBeforeJoining(*ended), kJoiningHint);
+    if (const auto ended = FindFirstEndedRank(env))
+      throw CannotGoOnError(kJoining, env.rank, EndedBeforeJoining(*ended), kJoiningHint);
     if (env.local_rank == 0)
       note.Tell([&] {
         return (before ? "rank 0 of the program before to end at " : "rank 0 to answer at ") +
@@ -191,7 +191,7 @@ void AwaitOthers(Store& store, const ProcessEnvironment& env, Milliseconds timeo
   const GroupProblem problem = AwaitVerdict(store, env, timeout);
   if (problem.empty()) return;
   ConfirmVerdict(store, env);
-  if (problem.lost) throw CannotGoOn(kJoining, env.rank, problem, kJoiningHint);
+  if (problem.lost) throw CannotGoOnError(kJoining, env.rank, problem, kJoiningHint);
   throw Error(
       absl::StatusCode::kUnavailable, problem.text,
       "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");

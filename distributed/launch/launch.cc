@@ -19,7 +19,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/distributed/rendezvous/rank_end.h"
 
@@ -78,7 +78,7 @@ void Set(Environment& environment, const std::string& name, const std::string& v
 }
 
 // The variables that are the same for all ranks of this machine.
-Environment JobEnvironment(const LaunchOptions& options, const EndedRanks& ended) {
+Environment JobEnvironment(const LaunchOptions& options, const EndedRanksRecord& ended) {
   Environment environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
@@ -93,7 +93,7 @@ Environment JobEnvironment(const LaunchOptions& options, const EndedRanks& ended
   Set(environment, "LOCAL_WORLD_SIZE", std::to_string(local_size));
   Set(environment, "MASTER_ADDR", options.main_process_ip);
   Set(environment, "MASTER_PORT", std::to_string(port));
-  Set(environment, kEndedRanks, ended.Variable(port));
+  Set(environment, kEndedRanksVariable, ended.Variable(port));
   // All machines must choose the same job name without having communicated.
   const char* job = std::getenv("LATHE_JOB_ID");
   if (options.num_machines == 1) {
@@ -208,7 +208,7 @@ int RunFunction(const std::function<void()>& function, int rank) {
     EndRank();  // leaves the job, so that the other ranks don't take this one for lost
     return 0;
   } catch (const Error& e) {
-    const RankLoss* lost = FindRankLoss(e);
+    const LostRanks* lost = FindLostRanks(e);
     if (lost == nullptr || ShouldReportLostRanks(*lost, ReadProcessEnvironment()))
       ReportError(rank, e.message(), e.hint());
     return lost == nullptr ? 1 : kLostRankExitCode;

@@ -20,7 +20,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/launch/launch.h"
 #include "lathe/distributed/launch/launch_testing.h"
-#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
@@ -103,7 +103,8 @@ TEST(Launch, OneTellsThatARankIsLost) {
           [&] {
             const std::string rank = getenv("RANK");
             if (rank == "0") _exit(9);
-            const Error lost = CannotGoOn("all_reduce", std::stoi(rank), RankEnded(0, ""));
+            const Error lost =
+                CannotGoOnError("all_reduce", std::stoi(rank), EndedRankProblem(0, ""));
             throw saved ? AddToHint(lost, "; the model is in out") : lost;
           },
           3, Ranks(3));

@@ -66,7 +66,7 @@ void MoveTo(int stream, int fd) {
 
 }  // namespace
 
-StandardStreams::StandardStreams() {
+OpenStandardStreams::OpenStandardStreams() {
   int fd = open("/dev/null", O_RDWR);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = dup(fd);
   if (fd >= 0) close(fd);

@@ -61,8 +61,8 @@ class WatchedSignals {
 
 // Opens /dev/null for standard streams that are closed, so that the next file or pipe doesn't get
 // their numbers.
-struct StandardStreams {
-  StandardStreams();
+struct OpenStandardStreams {
+  OpenStandardStreams();
 };
 
 class RankSupervisor {
@@ -84,7 +84,7 @@ class RankSupervisor {
   // otherwise, returns 128 + that signal.
   int Wait();
 
-  const EndedRanks& ended() const { return ended_; }
+  const EndedRanksRecord& ended() const { return ended_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -122,11 +122,11 @@ class RankSupervisor {
   void Say(const std::string& text);
 
   SupervisorOptions options_;
-  StandardStreams streams_;
+  OpenStandardStreams streams_;
   WatchedSignals signals_;
   TaggedOutput output_;
   OrphanGuard guard_;
-  EndedRanks ended_;
+  EndedRanksRecord ended_;
   std::vector<Rank> ranks_;
   Stage stage_ = Stage::kRunning;
   Clock::time_point stage_end_ = Clock::time_point::max();

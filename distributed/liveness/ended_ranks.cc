@@ -9,14 +9,14 @@
 
 namespace lathe {
 
-EndedRanks::EndedRanks() : memory_(memfd_create("lathe ended ranks", MFD_CLOEXEC)) {}
+EndedRanksRecord::EndedRanksRecord() : memory_(memfd_create("lathe ended ranks", MFD_CLOEXEC)) {}
 
-void EndedRanks::Add(int rank, int exit_code) {
+void EndedRanksRecord::Add(int rank, int exit_code) {
   const std::string line = std::to_string(rank) + ' ' + std::to_string(exit_code) + '\n';
   if (memory_ && write(memory_.fd(), line.data(), line.size()) < 0) memory_ = Socket();
 }
 
-std::string EndedRanks::Variable(int port) const {
+std::string EndedRanksRecord::Variable(int port) const {
   if (!memory_) return "";
   std::ostringstream text;
   text << port << " /proc/" << getpid() << "/fd/" << memory_.fd();
@@ -28,7 +28,7 @@ namespace {
 // Opens the launcher's record. nullopt if there is none, or if it belongs to a job around this one,
 // which meets at another port.
 std::optional<std::ifstream> FileOfEndedRanks(const ProcessEnvironment& environment) {
-  const char* variable = std::getenv(kEndedRanks);
+  const char* variable = std::getenv(kEndedRanksVariable);
   if (variable == nullptr) return std::nullopt;
   std::istringstream text(variable);
   int port = 0;
@@ -53,7 +53,7 @@ bool LauncherKeepsRecord(const ProcessEnvironment& environment) {
   return FileOfEndedRanks(environment).has_value();
 }
 
-std::optional<int> FindEndedRank(const ProcessEnvironment& environment) {
+std::optional<int> FindFirstEndedRank(const ProcessEnvironment& environment) {
   const std::vector<EndedRank> ranks = FindEndedRanks(environment);
   return ranks.empty() ? std::nullopt : std::optional(ranks[0].rank);
 }

@@ -13,12 +13,12 @@
 namespace lathe {
 
 // The environment variable that tells ranks where the record is.
-inline constexpr char kEndedRanks[] = "LATHE_ENDED_RANKS";
+inline constexpr char kEndedRanksVariable[] = "LATHE_ENDED_RANKS";
 
 // The launcher's side of the record.
-class EndedRanks {
+class EndedRanksRecord {
  public:
-  EndedRanks();
+  EndedRanksRecord();
   void Add(int rank, int exit_code);
   // The value of the variable for ranks of a job that meets at this port; "" if there is no record.
   std::string Variable(int port) const;
@@ -36,6 +36,6 @@ std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment);
 bool LauncherKeepsRecord(const ProcessEnvironment& environment);
 
 // Returns the first of FindEndedRanks; nullopt if there is none.
-std::optional<int> FindEndedRank(const ProcessEnvironment& environment);
+std::optional<int> FindFirstEndedRank(const ProcessEnvironment& environment);
 
 }  // namespace lathe

@@ -32,9 +32,10 @@ GroupProblem ConnectionFailed(const std::exception& e) {
   GroupProblem problem = {.text =
                               std::string("the connection to another rank failed: ") + e.what()};
   if (const auto* error = dynamic_cast<const Error*>(&e)) {
-    if (const RankLoss* lost = FindRankLoss(*error)) problem.lost = *lost;
+    if (const LostRanks* lost = FindLostRanks(*error)) problem.lost = *lost;
     // Rank 0 serves the store.
-    if (error->code() == absl::StatusCode::kDeadlineExceeded) problem.lost = RankHangs(0, "").lost;
+    if (error->code() == absl::StatusCode::kDeadlineExceeded)
+      problem.lost = HangingRankProblem(0, "").lost;
   }
   return problem;
 }
@@ -104,7 +105,7 @@ void PeerWatch::Run(const char* what, const std::function<void()>& body) {
   try {
     body();
   } catch (const OwnFault& e) {
-    throw agree(RankFailed(rank_, e.what()));
+    throw agree(FailedRankProblem(rank_, e.what()));
   } catch (const CallsDiffer& e) {
     throw agree({.text = e.what()});
   } catch (const std::exception& e) {
@@ -113,7 +114,7 @@ void PeerWatch::Run(const char* what, const std::function<void()>& body) {
 }
 
 Error PeerWatch::Failure(const char* what, const GroupProblem& problem) const {
-  return CannotGoOn(what, rank_, problem);
+  return CannotGoOnError(what, rank_, problem);
 }
 
 // Returns what broke the group, as the first rank says that found out. `noticed` is what this rank
@@ -154,8 +155,8 @@ void PeerWatch::LeaveTogether(const GroupProblem& problem) try {
 // Finds the rank that is to blame. The store knows ranks that died. A rank hangs if it doesn't say
 // that it waits, too. Returns `noticed` if no rank is to blame.
 GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& noticed) {
-  if (const auto ended = FindEndedPeer(kMoment)) return RankEnded(*ended, PhaseOf(*ended));
-  if (const auto silent = store_->Get(LifeSigns::kSilent, Milliseconds(0)))
+  if (const auto ended = FindEndedPeer(kMoment)) return EndedRankProblem(*ended, PhaseOf(*ended));
+  if (const auto silent = store_->Get(Heartbeat::kSilent, Milliseconds(0)))
     return ParseGroupProblem(*silent);
   store_->Set(RankKey(kWaitsIn, rank_), what);
   store_->Set(kTrouble, "");
@@ -168,7 +169,7 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
       same = same && *call == what;
       continue;
     }
-    const GroupProblem hangs = RankHangs(other, PhaseOf(other));
+    const GroupProblem hangs = HangingRankProblem(other, PhaseOf(other));
     if (silent.empty()) {
       silent = hangs;
     } else {
@@ -176,7 +177,7 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
       silent.lost->ranks.push_back(other);
     }
   }
-  if (const auto ended = FindEndedPeer()) return RankEnded(*ended, PhaseOf(*ended));
+  if (const auto ended = FindEndedPeer()) return EndedRankProblem(*ended, PhaseOf(*ended));
   if (!silent.empty()) return silent;
   if (!same) return {.text = "the ranks' calls don't match: " + busy};
   return noticed;
@@ -189,7 +190,7 @@ GroupProblem PeerWatch::ProblemOfStore(const Error& e) const {
   const GroupProblem lost = FindLostRank();
   const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded ||
                      (lost.lost && lost.lost->hangs() && lost.lost->ranks.front() == 0);
-  GroupProblem problem = hangs ? RankHangs(0, "") : RankEnded(0, "");
+  GroupProblem problem = hangs ? HangingRankProblem(0, "") : EndedRankProblem(0, "");
   if (!phase_.empty()) problem.text += "; this rank was " + phase_;
   return problem;
 }
@@ -244,7 +245,7 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
   return all;
 }
 
-void PeerWatch::StartLifeSigns(std::shared_ptr<Store> store, Milliseconds timeout,
+void PeerWatch::StartHeartbeat(std::shared_ptr<Store> store, Milliseconds timeout,
                                std::function<void()> on_lost_rank) {
   patience_ = timeout;
   // A call that waits for a hanging store would otherwise notice this only a timeout after it
@@ -254,7 +255,7 @@ void PeerWatch::StartLifeSigns(std::shared_ptr<Store> store, Milliseconds timeou
     if (rank_0) watched->BreakOff();
     if (on_lost_rank) on_lost_rank();
   };
-  life_ = std::make_unique<LifeSigns>(rank_, size_, std::move(store), timeout, and_the_store);
+  life_ = std::make_unique<Heartbeat>(rank_, size_, std::move(store), timeout, and_the_store);
 }
 
 void PeerWatch::CheckPeers() {
@@ -306,7 +307,7 @@ std::string PeerWatch::AwaitMessage(const std::string& key, int from) {
         // The rank may have posted the word just before it ended.
         if (const auto value = store_->Get("word/" + key, Milliseconds(0))) return *value;
         const int rank = RankOfName(*ended);
-        problem = RankEnded(rank, PhaseOf(rank));
+        problem = EndedRankProblem(rank, PhaseOf(rank));
       } else if (const auto agreed = store_->Get(kProblem, Milliseconds(0))) {
         problem = ParseGroupProblem(*agreed);
       } else {

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/distributed/liveness/life_signs.h"
-#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/heartbeat.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/rendezvous/store.h"
 
 namespace lathe {
@@ -42,8 +42,8 @@ class PeerWatch {
   PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store);
 
   // Tells the others that this rank's work is done. Rank 0 then waits until all others have said so
-  // or have ended, as its store goes with it. It waits at most for StartLifeSigns's timeout or,
-  // without StartLifeSigns, for SetGoodbyePatience's (10 minutes by default). It says on standard
+  // or have ended, as its store goes with it. It waits at most for StartHeartbeat's timeout or,
+  // without StartHeartbeat, for SetGoodbyePatience's (10 minutes by default). It says on standard
   // error if a rank has not ended by then.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
@@ -70,14 +70,14 @@ class PeerWatch {
   void LeaveTogether() { LeaveTogether(GroupProblem{}); }
 
   // From now on ranks that end or hang are found outside of Run, too. `store` is a connection for
-  // this purpose alone. on_lost_rank: as LifeSigns's, without its argument.
-  void StartLifeSigns(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
+  // this purpose alone. on_lost_rank: as Heartbeat's, without its argument.
+  void StartHeartbeat(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
                       std::function<void()> on_lost_rank = nullptr);
 
   // Returns true if a process with this rank was in a group of this store and has gone.
   static bool HasGone(Store& store, int rank);
 
-  // Sets how long rank 0's goodbye waits, without StartLifeSigns.
+  // Sets how long rank 0's goodbye waits, without StartHeartbeat.
   void SetGoodbyePatience(std::chrono::milliseconds patience) { patience_ = patience; }
 
   // These do what ProcessGroup's do.
@@ -120,7 +120,7 @@ class PeerWatch {
   // In this order, so that this rank's connection closes before the server ends.
   std::shared_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;
-  std::unique_ptr<LifeSigns> life_;                                // null without StartLifeSigns
+  std::unique_ptr<Heartbeat> life_;                                // null without StartHeartbeat
   std::chrono::milliseconds patience_ = std::chrono::minutes(10);  // of rank 0's goodbye
 };
 

@@ -21,13 +21,13 @@ constexpr seconds kSilence(3);
 // Runs `body` on each of `n` ranks that share a store.
 std::vector<RankResult> WithWatches(int n,
                                     const std::function<std::string(int rank, PeerWatch&)>& body,
-                                    bool gives_life_signs = false) {
+                                    bool gives_heartbeat = false) {
   return RunRanks(n, [&](const ProcessEnvironment& env) {
     auto [server, store] = OpenStore(env);
     PeerWatch watch(env.rank, n, std::move(server), std::move(store));
     watch.Run("meeting", [&] { watch.Exchange("here", "", seconds(10)); });
-    if (gives_life_signs) {
-      watch.StartLifeSigns(ConnectToStore(env), kSilence);
+    if (gives_heartbeat) {
+      watch.StartHeartbeat(ConnectToStore(env), kSilence);
     }
     return body(env.rank, watch);
   });
@@ -202,7 +202,7 @@ std::vector<RankResult> WorkWithout(int victim, int signal_number) {
         WorkUntilSomebodyIsLost(watch);
         return std::string();
       },
-      /*gives_life_signs=*/true);
+      /*gives_heartbeat=*/true);
 }
 
 TEST(PeerWatch, FindsWhoIsLostOutsideOfCalls) {
@@ -232,7 +232,7 @@ TEST(PeerWatch, CallsTheAlarmWhereNobodyLooks) {
         watch.SetAlarm([&said](const Error& lost) { said.set_value(lost.message()); });
         return said.get_future().get();
       },
-      /*gives_life_signs=*/true);
+      /*gives_heartbeat=*/true);
   EXPECT_EQ(results[0].said, "[alarm] rank 0 can't go on: rank 1 has ended");
   EXPECT_LT(results[0].seconds, 5);
 }

@@ -41,7 +41,7 @@ bool HasReported(const ProcessEnvironment& environment, int rank, std::chrono::m
 // Called when this rank ends because another rank hangs, and `ranks` of this machine should end for
 // the same reason. Returns true if none of them does so by itself within 3 s: they hang as well,
 // unless they need longer to end. False if no launcher keeps a record.
-bool TheyHang(const ProcessEnvironment& environment, const std::vector<int>& ranks) {
+bool AllHang(const ProcessEnvironment& environment, const std::vector<int>& ranks) {
   if (!LauncherKeepsRecord(environment)) return false;
   for (auto waited = kPause * 0; waited < 6 * kMoment; waited += kPause) {
     for (const EndedRank& ended : FindEndedRanks(environment)) {
@@ -73,29 +73,29 @@ std::vector<int> ConsecutiveRanks(const ProcessEnvironment& environment) {
 
 }  // namespace
 
-void NoteLocalRanks(std::vector<int> ranks) { Noted() = {std::move(ranks), getpid()}; }
+void SetLocalRanks(std::vector<int> ranks) { Noted() = {std::move(ranks), getpid()}; }
 
 std::vector<int> LocalRanks() {
   if (Noted().process == getpid()) return Noted().ranks;
   return ConsecutiveRanks(ReadProcessEnvironment());
 }
 
-bool ShouldReportLostRanks(const RankLoss& lost, const ProcessEnvironment& environment) {
+bool ShouldReportLostRanks(const LostRanks& lost, const ProcessEnvironment& environment) {
   const std::vector<int> local_ranks = LocalRanks();
   std::vector<int> before;  // lower ranks here that are left, unless they hang, too
   for (const int other : local_ranks) {
     if (other < environment.rank && !lost.Includes(other)) before.push_back(other);
   }
-  if (!before.empty() && !(lost.hangs() && TheyHang(environment, before))) return false;
+  if (!before.empty() && !(lost.hangs() && AllHang(environment, before))) return false;
   const bool all_here = std::ranges::all_of(
       lost.ranks, [&](int other) { return std::ranges::count(local_ranks, other) > 0; });
-  return lost.hangs() || !all_here || lost.says_more ||
+  return lost.hangs() || !all_here || lost.hint_was_extended ||
          !std::ranges::all_of(lost.ranks,
                               [&](int other) { return HasReported(environment, other, kMoment); });
 }
 
 bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment) {
-  const RankLoss* lost = FindRankLoss(error);
+  const LostRanks* lost = FindLostRanks(error);
   std::vector<int> gone = lost == nullptr ? std::vector<int>{} : lost->ranks;
   gone.push_back(0);
   const std::vector<int> local_ranks = LocalRanks();
@@ -113,10 +113,10 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
     if (before.empty()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
-  return lost != nullptr && lost->hangs() && TheyHang(environment, before);
+  return lost != nullptr && lost->hangs() && AllHang(environment, before);
 }
 
-bool LocalMainReports(const ProcessEnvironment& environment) {
+bool IsReportedByLocalMain(const ProcessEnvironment& environment) {
   if (environment.local_rank == 0) return false;
   // Only `lathe launch` keeps a record, so the assumption holds wherever the answer matters.
   return HasReported(environment, ConsecutiveRanks(environment).front(), 3 * kMoment);

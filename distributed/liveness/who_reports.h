@@ -3,13 +3,13 @@
 // All ranks that have lost another one end with the same exit code and nearly the same error. On
 // each machine one of them reports it. The launcher looks for the cause elsewhere (see
 // rank_supervisor.h). For errors that are not about lost ranks see also
-// distributed/job/lower_rank_reports.h.
+// distributed/job/duplicate_errors.h.
 #pragma once
 
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
@@ -17,15 +17,15 @@ namespace lathe {
 // The exit code of a rank that ends because it has lost another: EX_TEMPFAIL of sysexits.h.
 inline constexpr int kLostRankExitCode = 75;
 
-// LocalRanks returns the ranks on this process's machine, ascending. NoteLocalRanks sets them;
+// LocalRanks returns the ranks on this process's machine, ascending. SetLocalRanks sets them;
 // before, they are a guess from the environment, which assumes that they are consecutive.
 std::vector<int> LocalRanks();
-void NoteLocalRanks(std::vector<int> ranks);
+void SetLocalRanks(std::vector<int> ranks);
 
-// Returns true if this rank is to report its error, which carries this RankLoss. The lowest rank
+// Returns true if this rank is to report its error, which carries this LostRanks. The lowest rank
 // that is left on each machine reports it. It doesn't if the error only says that ranks of the same
 // machine have ended, and all of them have reported why. May take seconds if ranks hang.
-bool ShouldReportLostRanks(const RankLoss& lost, const ProcessEnvironment& environment);
+bool ShouldReportLostRanks(const LostRanks& lost, const ProcessEnvironment& environment);
 
 // For a job that has lost its main process, rank 0, and perhaps others, as `error` says. Returns
 // true if this rank is to save without it: the first rank that is left on each machine does. The
@@ -37,6 +37,6 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
 // this machine's local main process has failed with its own error, so that it is reported already.
 // Waits up to one and a half seconds for the launcher to record it. False in the local main process
 // itself, and if no launcher keeps a record.
-bool LocalMainReports(const ProcessEnvironment& environment);
+bool IsReportedByLocalMain(const ProcessEnvironment& environment);
 
 }  // namespace lathe

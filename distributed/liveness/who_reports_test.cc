@@ -15,8 +15,8 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-RankLoss Ended(Ranks ranks) { return {.ranks = std::move(ranks)}; }
-RankLoss Hang(Ranks ranks) { return {.ranks = std::move(ranks), .kind = RankLoss::Kind::kHangs}; }
+LostRanks Ended(Ranks ranks) { return {.ranks = std::move(ranks)}; }
+LostRanks Hang(Ranks ranks) { return {.ranks = std::move(ranks), .kind = LostRanks::Kind::kHangs}; }
 
 TEST(WhoReports, OneRankOfEachMachineReportsLostRanks) {
   const Ranks second = {2, 3}, cyclic = {0, 2}, all = {0, 1, 2, 3};  // of rank 2's machine
@@ -25,14 +25,14 @@ TEST(WhoReports, OneRankOfEachMachineReportsLostRanks) {
   environment.master_port = 1234;
   // `code`: the exit code with which the other ranks have ended, as their launcher knows; nullopt
   // if none has ended.
-  const auto reports = [&](const RankLoss& lost, const Ranks& local_ranks,
+  const auto reports = [&](const LostRanks& lost, const Ranks& local_ranks,
                            std::optional<int> code = 1) {
-    EndedRanks ended;
+    EndedRanksRecord ended;
     for (const int rank : {0, 1, 3}) {
       if (code) ended.Add(rank, *code);
     }
-    setenv(kEndedRanks, ended.Variable(1234).c_str(), 1);
-    NoteLocalRanks(local_ranks);
+    setenv(kEndedRanksVariable, ended.Variable(1234).c_str(), 1);
+    SetLocalRanks(local_ranks);
     return ShouldReportLostRanks(lost, environment);
   };
   EXPECT_TRUE(reports(Ended({0}), second));
@@ -40,7 +40,7 @@ TEST(WhoReports, OneRankOfEachMachineReportsLostRanks) {
   EXPECT_TRUE(reports(Ended({3}), second, 128 + SIGKILL));
   EXPECT_TRUE(reports(Ended({3}), second, std::nullopt));
   EXPECT_TRUE(reports(Hang({3}), second));
-  EXPECT_TRUE(reports({.ranks = {3}, .says_more = true}, second));
+  EXPECT_TRUE(reports({.ranks = {3}, .hint_was_extended = true}, second));
   EXPECT_FALSE(reports(Ended({0}), cyclic));
   EXPECT_FALSE(reports(Ended({1}), cyclic));  // rank 0 reports it
   EXPECT_FALSE(reports(Ended({1}), cyclic, std::nullopt));
@@ -49,7 +49,7 @@ TEST(WhoReports, OneRankOfEachMachineReportsLostRanks) {
   EXPECT_FALSE(reports(Hang({0}), all));               // rank 1 reports it
   EXPECT_TRUE(reports(Hang({0}), all, std::nullopt));  // rank 1 hangs, too
   EXPECT_TRUE(reports(Hang({0, 1}), all));
-  unsetenv(kEndedRanks);
+  unsetenv(kEndedRanksVariable);
   EXPECT_FALSE(ShouldReportLostRanks(Hang({0}),
                                      environment));  // nobody knows if rank 1 hangs
   EXPECT_TRUE(ShouldReportLostRanks(Hang({0, 1}), environment));
@@ -60,12 +60,12 @@ TEST(WhoReports, TheFirstRankLeftSavesForTheMainProcess) {
   ProcessEnvironment environment;
   environment.rank = 2;
   environment.master_port = 1234;
-  NoteLocalRanks({0, 1, 2});
-  const auto saves = [&](const RankLoss& lost, const std::vector<EndedRank>& record) {
-    EndedRanks ended;
+  SetLocalRanks({0, 1, 2});
+  const auto saves = [&](const LostRanks& lost, const std::vector<EndedRank>& record) {
+    EndedRanksRecord ended;
     for (const EndedRank& one : record) ended.Add(one.rank, one.exit_code);
-    setenv(kEndedRanks, ended.Variable(1234).c_str(), 1);
-    const Error error = CannotGoOn("all_reduce", 2, {.text = "", .lost = lost});
+    setenv(kEndedRanksVariable, ended.Variable(1234).c_str(), 1);
+    const Error error = CannotGoOnError("all_reduce", 2, {.text = "", .lost = lost});
     return ShouldSaveForMain(error, environment);
   };
   EXPECT_FALSE(saves(Ended({0}), {{0, 9}}));  // rank 1 saves
@@ -73,9 +73,9 @@ TEST(WhoReports, TheFirstRankLeftSavesForTheMainProcess) {
   EXPECT_TRUE(saves(Ended({0}), {{0, 9}, {1, 128 + SIGKILL}}));
   EXPECT_FALSE(saves(Ended({0}), {{0, 9}, {1, kLostRankExitCode}}));  // rank 1 has saved
   EXPECT_TRUE(saves(Hang({0}), {}));                                  // rank 1 hangs, too
-  unsetenv(kEndedRanks);
-  EXPECT_FALSE(
-      ShouldSaveForMain(CannotGoOn("all_reduce", 2, {.text = "", .lost = Hang({0})}), environment));
+  unsetenv(kEndedRanksVariable);
+  EXPECT_FALSE(ShouldSaveForMain(CannotGoOnError("all_reduce", 2, {.text = "", .lost = Hang({0})}),
+                                 environment));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // backward pass goes on on the other stream. All ranks get all buckets whole.
 #include <utility>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
@@ -25,7 +25,8 @@ class DeviceTransport : public GradientTransport {
     Check(device_group_->device() == buckets.device.index, "reducer", "parameters lie on ",
           ToString(buckets.device), " but this process's GPU is cuda:", device_group_->device());
     if (options.compression == "no") return;
-    const AskedBy asked_by = AskedBy::State("gradients in bfloat16 for other processes");
+    const AllocationTag allocation_tag =
+        AllocationTag::State("gradients in bfloat16 for other processes");
     // Each bucket has a bfloat16 buffer of its own, since NCCL reads one while the next is filled.
     for (const GradientBucket& bucket : layout_.buckets) {
       narrow_.push_back(Tensor::Empty({std::ssize(bucket.grads)}, DType::kBF16, buckets.device));

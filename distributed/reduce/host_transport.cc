@@ -69,7 +69,7 @@ class HostTransport : public GradientTransport {
     for (size_t begin = 0, end = 0; begin < buckets_.size(); begin = end) {
       int64_t elements = 0;
       for (; end < buckets_.size() && buckets_[end].arena == buckets_[begin].arena; ++end) {
-        if (buckets_[end].num_sharded_elements > 0) elements = buckets_[end].SharedPart().end;
+        if (buckets_[end].num_sharded_elements > 0) elements = buckets_[end].ShardedPart().end;
       }
       if (elements == 0) continue;
       const TensorImpl& first =
@@ -113,7 +113,7 @@ class HostTransport : public GradientTransport {
     const size_t size = bucket.grads.size() - (layout_.IsLast(bucket) ? layout_.TailOf(bucket) : 0);
     if (bucket.num_sharded_elements == 0) return AllReduce(bucket.grads.first(size));
     const ElementRange all = {0, static_cast<int64_t>(size)};
-    Exchange(bucket.grads.first(size), Stripe(all, group_->rank(), group_->size()),
+    Exchange(bucket.grads.first(size), StripeOfRank(all, group_->rank(), group_->size()),
              [this](auto values) { group_->ReduceScatter(values); });
   }
 

@@ -94,12 +94,12 @@ struct Reducer::Impl {
       }
       float* const grad = Tensor(gradient.buffer).data<float>();
       const ElementRange all = {p.offset, p.offset + NumElements(p.shape)};
-      const ElementRange own = Stripe(bucket.SharedPart(), group->rank(), group->size());
+      const ElementRange own = StripeOfRank(bucket.ShardedPart(), group->rank(), group->size());
       for (const ElementRange& rest : Difference(all, {own})) {
         for (int64_t at = rest.begin; at < rest.end; ++at) {
           float& g = grad[at - all.begin];
-          g = at < bucket.SharedPart().end ? 0
-                                           : g / size;  // not multiplied by 0: others' may be NaN
+          g = at < bucket.ShardedPart().end ? 0
+                                            : g / size;  // not multiplied by 0: others' may be NaN
         }
       }
     }
@@ -188,11 +188,11 @@ void Reducer::CountSumsOnce() { impl_->CountSumsOnce(); }
 
 void Reducer::Abandon() { impl_->armed = false; }
 
-std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
+std::vector<ElementRange> Reducer::ShardedParts(size_t arena) const {
   std::vector<ElementRange> parts;
   for (const GradientBucket& bucket : impl_->buckets) {
     if (bucket.arena == arena && bucket.num_sharded_elements > 0)
-      parts.push_back(bucket.SharedPart());
+      parts.push_back(bucket.ShardedPart());
   }
   const GradientBucket& last = impl_->buckets.back();
   if (last.arena != arena || !impl_->group->reads_memory()) return parts;
@@ -210,7 +210,7 @@ std::vector<ElementRange> Reducer::SharedParts(size_t arena) const {
   return parts;
 }
 
-bool Reducer::Outdated() const {
+bool Reducer::IsOutdated() const {
   const auto& arenas = impl_->arenas;
   const auto& was_trained = impl_->layout.was_trained;
   return std::any_of(arenas.begin(), arenas.end(),

@@ -73,10 +73,10 @@ class Reducer {
   // rank has the gradients of its stripes. It has all gradients of the last table, or of the end of
   // the last bucket. If ranks read each other's memory, these are divided, too, so that the parts
   // cover all that is trained.
-  std::vector<ElementRange> SharedParts(size_t arena) const;
+  std::vector<ElementRange> ShardedParts(size_t arena) const;
   // Returns true if parameters were frozen, thawed or moved since the construction. Another reducer
   // is needed then.
-  bool Outdated() const;
+  bool IsOutdated() const;
 
  private:
   struct Impl;

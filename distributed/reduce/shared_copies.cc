@@ -7,12 +7,13 @@
 
 namespace lathe {
 
-void ShareCopies(ProcessGroup& group, ParameterArena& arena) {
+void ShareLowPrecisionCopies(ProcessGroup& group, ParameterArena& arena) {
   // A rank whose share of the batch was empty has had no pass, and so has no copy.
   std::string mine;
   for (const ParameterArena::Entry& entry : arena.entries()) {
     const auto& copy = entry.parameter.tensor.impl()->low_precision;
-    const bool own = copy != nullptr && copy->dtype == DType::kBF16 && !copy->storage->is_shared();
+    const bool own =
+        copy != nullptr && copy->dtype == DType::kBF16 && !copy->storage->is_writable_by_others();
     mine.push_back(own ? '1' : '0');
   }
   std::string some = mine;
@@ -39,7 +40,7 @@ void ShareCopies(ProcessGroup& group, ParameterArena& arena) {
     views[i].CopyFrom(p);
   }
   group.ShareMemory(*copies.impl()->storage);
-  if (!copies.impl()->storage->is_shared()) return;
+  if (!copies.impl()->storage->is_writable_by_others()) return;
   for (size_t i = 0; i < some.size(); ++i) {
     if (some[i] != '1') continue;
     TensorImpl& p = *arena.entries()[i].parameter.tensor.impl();

@@ -11,6 +11,6 @@ namespace lathe {
 // memory that all ranks have in common (ProcessGroup::ShareMemory). The copies that some rank has
 // of them move into such memory. From then on each rank's Optimizer::Step writes its part. Copies
 // that can't be shared stay as they are.
-void ShareCopies(ProcessGroup& group, ParameterArena& arena);
+void ShareLowPrecisionCopies(ProcessGroup& group, ParameterArena& arena);
 
 }  // namespace lathe

@@ -250,7 +250,7 @@ bool ReadUseCpu(const GetVariable& get) {
 
 }  // namespace
 
-void CheckOneLauncherEach(const GetVariable& get, int num_machines) {
+void CheckOneLauncherPerMachine(const GetVariable& get, int num_machines) {
   const LauncherVariables* outer = FindLargerJob(get, num_machines);
   if (outer == nullptr) return;
   const std::string size = get(outer->world_size).value();
@@ -262,7 +262,9 @@ void CheckOneLauncherEach(const GetVariable& get, int num_machines) {
       "unset " +
           std::string(outer->world_size) + " for separate jobs");
 }
-void CheckOneLauncherEach(int num_machines) { CheckOneLauncherEach(OwnVariable, num_machines); }
+void CheckOneLauncherPerMachine(int num_machines) {
+  CheckOneLauncherPerMachine(OwnVariable, num_machines);
+}
 
 std::string ReadDevice(const GetVariable& get) {
   if (ReadUseCpu(get)) return "cpu";

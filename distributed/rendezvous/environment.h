@@ -44,8 +44,8 @@ ProcessEnvironment ReadProcessEnvironment();  // of this process
 
 // For a launcher of a job on `num_machines` machines. Throws InvalidArgument if an mpirun or srun
 // has started more copies of the launcher than that.
-void CheckOneLauncherEach(const GetVariable& get, int num_machines);
-void CheckOneLauncherEach(int num_machines);  // with this process's variables
+void CheckOneLauncherPerMachine(const GetVariable& get, int num_machines);
+void CheckOneLauncherPerMachine(int num_machines);  // with this process's variables
 
 // The device for programs that don't name one. It is "cpu" if ACCELERATE_USE_CPU is true. Else it
 // is "cuda" if LATHE_USE_GPU is set, which `lathe launch` does if its user has asked for GPUs. Else

@@ -29,10 +29,10 @@ std::string ErrorOf(const Variables& variables) {
   return "nothing was thrown";
 }
 
-TEST(CheckOneLauncherEach, RefusesSeveralOnAMachine) {
+TEST(CheckOneLauncherPerMachine, RefusesSeveralOnAMachine) {
   const auto refusal = [](int num_machines, const std::map<std::string, std::string>& variables) {
     try {
-      CheckOneLauncherEach(
+      CheckOneLauncherPerMachine(
           [&](const char* name) -> std::optional<std::string> {
             const auto found = variables.find(name);
             return found == variables.end() ? std::nullopt : std::optional(found->second);

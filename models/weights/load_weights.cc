@@ -139,7 +139,7 @@ std::string LoadReport::Summary() const {
 }
 
 LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
-                       const LoadOptions& options) {
+                       const LoadWeightsOptions& options) {
   const SafetensorsReader reader = SafetensorsReader::FromDirectory(dir);
   const std::vector<Parameter> parameters = module.Parameters();
   // Everything is checked before the model is touched, so that an error leaves it as it was.

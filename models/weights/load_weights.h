@@ -44,7 +44,7 @@ struct CheckpointNames {
   std::vector<std::string> buffers = {"position_ids", "token_type_ids", "rotary_emb.inv_freq"};
 };
 
-struct LoadOptions {
+struct LoadWeightsOptions {
   bool ignore_mismatched_sizes = false;
   uint64_t seed = 42;  // seed of fresh values
 };
@@ -72,7 +72,7 @@ struct LoadReport {
 // Missing parameters get fresh values; missing ones outside the head are reported. Values are read
 // straight into the module's arena.
 LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
-                       const LoadOptions& options = {});
+                       const LoadWeightsOptions& options = {});
 
 // Writes model.safetensors (all parameters by path) atomically.
 void SaveWeights(const Module& module, const std::string& dir);

@@ -335,7 +335,7 @@ void WriteSafetensors(const std::string& file,
   for (const auto& [name, tensor] : tensors) {
     Check(tensor.allocated(), "WriteSafetensors", "tensor \"", name, "\" has no values");
     Check(names.insert(name).second, "WriteSafetensors", "the name \"", name, "\" is taken");
-    order.push_back({SafetensorsRank(tensor.dtype()), &name, &tensor});
+    order.push_back({SafetensorsDTypeIndex(tensor.dtype()), &name, &tensor});
   }
   // Wide types come first, so that every tensor is aligned as its type needs.
   std::sort(order.begin(), order.end(), [](const Item& a, const Item& b) {

@@ -189,7 +189,7 @@ const SafetensorsDType* FindSafetensorsDType(std::string_view name) {
   return nullptr;
 }
 
-int SafetensorsRank(DType dtype) {
+int SafetensorsDTypeIndex(DType dtype) {
   for (size_t i = 0; i < kDTypes.size(); ++i) {
     if (kDTypes[i].dtype == dtype) {
       return static_cast<int>(i);

@@ -23,7 +23,7 @@ const SafetensorsDType* FindSafetensorsDType(std::string_view name);
 
 // Returns the dtype's index in the reference's list of dtypes, by which the writer sorts. Throws
 // InvalidArgument for a dtype that the format doesn't have.
-int SafetensorsRank(DType dtype);
+int SafetensorsDTypeIndex(DType dtype);
 // Returns the name in files of the dtype with this index.
 const char* SafetensorsDTypeName(int index);
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/ops/cast.h"
 
@@ -38,7 +38,7 @@ StepGraphs::StepGraphs(Device device, size_t most)
       most_(most),
       backend_(BackendOf(device)),
       recorder_(backend_, "the step"),
-      memory_(backend_.NewMemory()) {}
+      memory_(backend_.NewMemoryPool()) {}
 
 std::vector<StepGraphs::LeafState> StepGraphs::StatesOf(const std::vector<Parameter>& parameters) {
   std::vector<LeafState> states;
@@ -120,12 +120,12 @@ StepGraphs::Entries::iterator StepGraphs::EntryOf(const GraphPass& pass) {
 void StepGraphs::CopyNumbers(const GraphPass& pass, Entry& entry) {
   const Tensor host = pass.numbers();
   if (!entry.numbers.defined()) {
-    const AskedBy asked_by = AskedBy::Buffer("batch inputs");
+    const AllocationTag allocation_tag = AllocationTag::Buffer("batch inputs");
     entry.numbers = Tensor::Empty({host.bytes()}, DType::kU8, device_);
   }
   Check(entry.numbers.bytes() == host.bytes(), "step_graphs", "passes of one key have ",
         entry.numbers.bytes(), " and ", host.bytes(), " bytes of numbers");
-  backend_.CopyAhead(entry.numbers.raw_data(), host.raw_data(), host.bytes());
+  backend_.PrefetchToDevice(entry.numbers.raw_data(), host.raw_data(), host.bytes());
   entry.numbers.impl()->storage->BumpVersion();
 }
 
@@ -150,7 +150,7 @@ void StepGraphs::Record(const GraphPass& pass, Entry& entry) {
 
 // Copies the loss into the device's common memory, which recorded work doesn't reuse.
 Tensor StepGraphs::Copy(const Tensor& loss) {
-  const DeviceMemoryScope shared(backend_, nullptr);
+  const DeviceMemoryPoolScope shared(backend_, nullptr);
   return loss.Clone();
 }
 
@@ -161,13 +161,13 @@ void StepGraphs::GiveUp(const std::string& why) {
 }
 
 Tensor StepGraphs::RunEagerly(const std::string& why, const std::function<Tensor()>& run_eagerly) {
-  const AskedBy asked_by = AskedBy::Buffer("the step's loss");
+  const AllocationTag allocation_tag = AllocationTag::Buffer("the step's loss");
   recorder_.CountEager(why);
   return run_eagerly().Detach();
 }
 
 Tensor StepGraphs::Run(const GraphPass& pass) {
-  const AskedBy asked_by = AskedBy::Buffer("the step's loss");
+  const AllocationTag allocation_tag = AllocationTag::Buffer("the step's loss");
   if (const std::string why = WhyNot(pass.parameters); !why.empty()) {
     return RunEagerly(why, pass.run_eagerly);
   }
@@ -185,7 +185,7 @@ Tensor StepGraphs::Run(const GraphPass& pass) {
   const bool runs_now = !pass.numbers_were_checked || !entry.warm;
   const std::vector<LeafState> before = StatesOf(pass.parameters);
   try {
-    const DeviceMemoryScope scope(backend_, memory_);
+    const DeviceMemoryPoolScope scope(backend_, memory_);
     if (runs_now) return RunNow(pass, entry);
     if (entry.work == nullptr) Record(pass, entry);
   } catch (const Error& e) {

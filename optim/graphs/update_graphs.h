@@ -18,7 +18,7 @@ struct DeviceUpdate {
     float* grads;  // [n]
     int64_t n;
     const ScalerState* scaler;
-    ScaledSteps* steps;
+    DeviceStepCounts* steps;
     bool operator==(const Unscale&) const = default;
   };
   struct Clip {
@@ -45,7 +45,7 @@ struct DeviceUpdate {
     int64_t count, chunks;
     const RateValues* values;
     const double* lrs;
-    ScaledStep scaled;
+    SkippableStep scaled;
     DType narrow_type;
     bool operator==(const Step&) const = default;
   };

@@ -233,10 +233,10 @@ class Bench {
     setenv("LATHE_ATTENTION", kernels, 1);
     try {
       if (!own) {
-        const int64_t before = CountAttention().own;
+        const int64_t before = GetAttentionCounts().own;
         Backward(PackedAttention(q, kv, packed, attention), dy);
         for (Tensor leaf : {q, kv}) leaf.SetGrad({});
-        if (CountAttention().own > before) throw NotFound(CountAttention().why_own);
+        if (GetAttentionCounts().own > before) throw NotFound(GetAttentionCounts().why_not_library);
       }
       ReportPasses(
           name, 2 * product, 7 * product, [&] { return PackedAttention(q, kv, packed, attention); },

@@ -59,7 +59,7 @@ TEST_F(OutOfBounds, BehindAndBeforeTensors) {
 TEST_F(OutOfBounds, TensorsOfRecordedWork) {
   DeviceBackend& backend = BackendOf(kDevice);
   for (const int64_t at : {127, 128, -1}) {
-    const DeviceMemoryScope scope(backend, backend.NewMemory());
+    const DeviceMemoryPoolScope scope(backend, backend.NewMemoryPool());
     const std::unique_ptr<RecordedWork> work = backend.Record([&] {
       const Tensor x = Floats(128), y = Floats(128);
       Put(x.data<float>(), at);

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/tensor.h"
@@ -53,7 +53,7 @@ TEST(DeviceMemory, RunsOutWithAnErrorAndGoesOn) {
   const Tensor kept = OfMiB(80);
   EXPECT_EQ(cuda::DevicePool().Statistics().retries, retries + 1);
   try {
-    const AskedBy asked_by = AskedBy::Buffer("the test");
+    const AllocationTag allocation_tag = AllocationTag::Buffer("the test");
     OfMiB(30);
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
@@ -158,7 +158,7 @@ TEST(DeviceCopies, AheadOfTheWorkReachItsStep) {
     if (step % 5 != 0) emulator::Enqueue(cuda::CopyStream(), late(200 * (step % 7)));
     const int64_t n = step % 10 == 9 ? kMiB : 1 + step * 97;
     std::vector<int32_t> values(static_cast<size_t>(n), step);
-    backend.CopyAhead(input.raw_data(), values.data(), n * 4);
+    backend.PrefetchToDevice(input.raw_data(), values.data(), n * 4);
     std::fill(values.begin(), values.end(), -1);
     read.push_back(Tensor::Empty({n}, DType::kI32, kGpu));
     backend.CopyOnDevice(read.back().raw_data(), input.raw_data(), n * 4);
@@ -169,7 +169,7 @@ TEST(DeviceCopies, AheadOfTheWorkReachItsStep) {
   }
   EXPECT_THROW(backend.Record([&] {
     const int32_t value = 1;
-    backend.CopyAhead(input.raw_data(), &value, 4);
+    backend.PrefetchToDevice(input.raw_data(), &value, 4);
   }),
                Error);
 }
@@ -178,10 +178,10 @@ TEST(RecordedWork, IsDoneWhenItIsLaunchedWithTheValuesOfThen) {
   DeviceBackend& backend = BackendOf(kGpu);
   Tensor x = Tensor::Full({5}, 1.0, DType::kF32, kGpu);
   const Tensor y = Tensor::Zeros({5}, DType::kF32, kGpu);
-  const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemory();
+  const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemoryPool();
   std::unique_ptr<RecordedWork> work;
   {
-    const DeviceMemoryScope scope(backend, memory);
+    const DeviceMemoryPoolScope scope(backend, memory);
     work = backend.Record([&] {
       Tensor twice = x.Clone();
       AddInPlace(twice, x);
@@ -215,7 +215,7 @@ TEST(RecordedWork, CannotTakeValuesFromTheHost) {
 
 TEST(RecordedWork, TakesNoMemoryThatAllShare) {
   DeviceBackend& backend = BackendOf(kGpu);
-  const auto memory = backend.NewMemory();
+  const auto memory = backend.NewMemoryPool();
   Tensor kept = Tensor::Zeros({5}, DType::kF32, kGpu);
   EXPECT_EQ(backend.MemoryPoolOf(*kept.impl()->storage), nullptr);
   const auto beside = [](const Tensor& leaf) {
@@ -223,7 +223,7 @@ TEST(RecordedWork, TakesNoMemoryThatAllShare) {
     return leaf.Clone();
   };
   {
-    const DeviceMemoryScope scope(backend, memory);
+    const DeviceMemoryPoolScope scope(backend, memory);
     const Tensor own = kept.Clone();
     EXPECT_EQ(backend.MemoryPoolOf(*own.impl()->storage), memory);
     EXPECT_EQ(backend.MemoryPoolOf(*beside(own).impl()->storage), memory);
@@ -239,16 +239,16 @@ TEST(RecordedWork, TakesNoMemoryThatAllShare) {
 TEST(RecordedWork, KeepsItsMemoryWhereItIsShort) {
   DeviceBackend& backend = BackendOf(kGpu);
   cuda::DevicePool().ReleaseFreeSegments();
-  const auto memory = backend.NewMemory();
+  const auto memory = backend.NewMemoryPool();
   const Tensor kept = Tensor::Zeros({5}, DType::kF32, kGpu);
   std::unique_ptr<RecordedWork> work;
   {
-    const DeviceMemoryScope scope(backend, memory);
+    const DeviceMemoryPoolScope scope(backend, memory);
     work = backend.Record([&] { OfMiB(40).Fill(7); });
   }
   emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved + 70 * kMiB);
   {
-    const DeviceMemoryScope scope(backend, memory);
+    const DeviceMemoryPoolScope scope(backend, memory);
     EXPECT_THROW(OfMiB(50), Error);
     // While work is recorded, nothing can be given back, either.
     EXPECT_THROW(backend.Record([] { OfMiB(50); }), Error);
@@ -290,8 +290,8 @@ TEST(DeviceMemory, OfOnePurposeIsApartAndGoesWithItsLastTensor) {
   const int64_t before = TensorMemory(kGpu).now;
   Tensor kept;
   {
-    const auto memory = backend.NewMemory();
-    const DeviceMemoryScope scope(backend, memory);
+    const auto memory = backend.NewMemoryPool();
+    const DeviceMemoryPoolScope scope(backend, memory);
     kept = OfMiB(30);
     EXPECT_EQ(TensorMemory(kGpu).now, before + 30 * kMiB);
   }
@@ -301,7 +301,7 @@ TEST(DeviceMemory, OfOnePurposeIsApartAndGoesWithItsLastTensor) {
   // Memory that all share is released if memory of one purpose needs it.
   OfMiB(60);
   emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved + 20 * kMiB);
-  const DeviceMemoryScope scope(backend, backend.NewMemory());
+  const DeviceMemoryPoolScope scope(backend, backend.NewMemoryPool());
   EXPECT_TRUE(OfMiB(50).defined());
   emulator::SetMemorySize(int64_t{16} << 30);
 }

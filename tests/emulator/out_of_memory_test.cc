@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/cuda/runtime/device.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/ops/attention.h"
@@ -20,7 +20,7 @@
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/core/ops/shape.h"
-#include "lathe/data/datasets/packed_inputs.h"
+#include "lathe/data/datasets/device_batch.h"
 #include "lathe/nn/layers.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/tests/emulator/emulator.h"
@@ -49,16 +49,16 @@ std::vector<Tensor> TakeAll() {
 
 // What asked for memory, as the error names it. `is_state` is true if the hint is about memory that
 // a model keeps.
-struct Asker {
+struct AllocationSource {
   std::string who;
   bool is_state = false;
-  bool operator==(const Asker&) const = default;
+  bool operator==(const AllocationSource&) const = default;
 };
-void PrintTo(const Asker& asker, std::ostream* out) {
-  *out << asker.who << (asker.is_state ? ", state" : "");
+void PrintTo(const AllocationSource& allocation_source, std::ostream* out) {
+  *out << allocation_source.who << (allocation_source.is_state ? ", state" : "");
 }
-Asker AskerOf(const std::function<void()>& run) {
-  Asker asker = {.who = "no error"};
+AllocationSource AllocationSourceOf(const std::function<void()>& run) {
+  AllocationSource allocation_source = {.who = "no error"};
   {
     const std::vector<Tensor> taken = TakeAll();
     try {
@@ -66,14 +66,14 @@ Asker AskerOf(const std::function<void()>& run) {
     } catch (const Error& e) {
       const std::string before = "[cuda] out of memory: ", after = " asked for ";
       const size_t end = e.message().find(after);
-      asker.who = e.message().starts_with(before) && end != std::string::npos
-                      ? e.message().substr(before.size(), end - before.size())
-                      : e.message();
-      asker.is_state = e.hint().starts_with("parameters, ");
+      allocation_source.who = e.message().starts_with(before) && end != std::string::npos
+                                  ? e.message().substr(before.size(), end - before.size())
+                                  : e.message();
+      allocation_source.is_state = e.hint().starts_with("parameters, ");
     }
   }
   emulator::SetMemorySize(int64_t{16} << 30);
-  return asker;
+  return allocation_source;
 }
 
 TEST(OutOfMemory, NamesTheOp) {
@@ -118,55 +118,64 @@ TEST(OutOfMemory, NamesTheOp) {
   };
   for (const auto& [name, op] : cases) {
     const Tensor leaf = Leaf({12, 16});
-    EXPECT_EQ(AskerOf([&] { op(leaf); }), Asker{std::string(name) + " (forward)"});
+    EXPECT_EQ(AllocationSourceOf([&] { op(leaf); }),
+              AllocationSource{std::string(name) + " (forward)"});
     const Tensor y = op(Scale(leaf, 1)), dy = Tensor::Full(y.shape(), 1, y.dtype(), kGpu);
-    EXPECT_EQ(AskerOf([&] { Backward(y, dy); }), Asker{std::string(name) + " (backward)"});
+    EXPECT_EQ(AllocationSourceOf([&] { Backward(y, dy); }),
+              AllocationSource{std::string(name) + " (backward)"});
   }
   const Tensor table = Leaf({9, 16});
   const auto embed = [&] {
     return EmbeddingLayerNorm({index}, {table}, {}, row, row, 1e-5, {}, DType::kF32);
   };
-  EXPECT_EQ(AskerOf([&] { EmbeddingSum({index}, {table}); }), Asker{"embedding (forward)"});
-  EXPECT_EQ(AskerOf(embed), Asker{"embedding_layer_norm (forward)"});
+  EXPECT_EQ(AllocationSourceOf([&] { EmbeddingSum({index}, {table}); }),
+            AllocationSource{"embedding (forward)"});
+  EXPECT_EQ(AllocationSourceOf(embed), AllocationSource{"embedding_layer_norm (forward)"});
 }
 
 TEST(OutOfMemory, NamesGradientsOfLeavesAndWhatIsComputedAgain) {
   const Tensor x = Leaf({12, 16}), weight = Leaf({16, 16});
   Tensor y = Linear(x, weight, {}, ActivationKind::kNone), dy = Halves({12, 16});
-  EXPECT_EQ(AskerOf([&] { Backward(y, dy); }), (Asker{"gradients in linear (backward)", true}));
+  EXPECT_EQ(AllocationSourceOf([&] { Backward(y, dy); }),
+            (AllocationSource{"gradients in linear (backward)", true}));
   y = Checkpoint([](const Tensor& t) { return SoftmaxLast(t); }, x);
-  EXPECT_EQ(AskerOf([&] { Backward(y, dy); }), Asker{"softmax (forward, recomputed)"});
+  EXPECT_EQ(AllocationSourceOf([&] { Backward(y, dy); }),
+            AllocationSource{"softmax (forward, recomputed)"});
   y = Sum(x);
-  EXPECT_EQ(AskerOf([&] { Backward(y); }), Asker{"the loss's gradient"});
+  EXPECT_EQ(AllocationSourceOf([&] { Backward(y); }), AllocationSource{"the loss's gradient"});
 }
 
 TEST(OutOfMemory, NamesWhatAModelKeeps) {
   nn::Linear model(16, 16, Init::Normal(0.1));
   model.Initialize(1);
-  EXPECT_EQ(AskerOf([&] { model.To(kGpu); }), (Asker{"parameters", true}));
+  EXPECT_EQ(AllocationSourceOf([&] { model.To(kGpu); }), (AllocationSource{"parameters", true}));
   model.To(kGpu);
-  EXPECT_EQ(AskerOf([&] { AdamW(model.Parameters(), {}); }), (Asker{"gradients", true}));
+  EXPECT_EQ(AllocationSourceOf([&] { AdamW(model.Parameters(), {}); }),
+            (AllocationSource{"gradients", true}));
   AdamW optimizer(model.Parameters(), {});
   Backward(Sum(model.Forward(Halves({12, 16}))));
-  EXPECT_EQ(AskerOf([&] { optimizer.Step(); }), (Asker{"optimizer state", true}));
-  EXPECT_EQ(AskerOf([&] { GradNorm(optimizer); }), Asker{"gradient clipping"});
+  EXPECT_EQ(AllocationSourceOf([&] { optimizer.Step(); }),
+            (AllocationSource{"optimizer state", true}));
+  EXPECT_EQ(AllocationSourceOf([&] { GradNorm(optimizer); }),
+            AllocationSource{"gradient clipping"});
   const Tensor half = Cast(Halves({12, 16}), DType::kBF16);
-  EXPECT_EQ(AskerOf([&] { LowPrecisionCopy(model.weight, DType::kBF16); }),
-            (Asker{"parameters' copies of low precision", true}));
+  EXPECT_EQ(AllocationSourceOf([&] { LowPrecisionCopy(model.weight, DType::kBF16); }),
+            (AllocationSource{"parameters' copies of low precision", true}));
 }
 
 TEST(OutOfMemory, NamesInputsAndScratchMemory) {
   const Batch batch = Batch::Pack({{1, 2, 3}}, {}, {});
-  EXPECT_EQ(AskerOf([&] { PackedInputs::Make(batch, 128, kGpu, 0); }), Asker{"batch inputs"});
-  const AskedBy asked_by = AskedBy::Op("linear");
-  EXPECT_EQ(AskerOf([] { cuda::Workspace(int64_t{1} << 30); }),
-            Asker{"scratch memory in linear (forward)"});
+  EXPECT_EQ(AllocationSourceOf([&] { DeviceBatch::Make(batch, 128, kGpu, 0); }),
+            AllocationSource{"batch inputs"});
+  const AllocationTag allocation_tag = AllocationTag::Op("linear");
+  EXPECT_EQ(AllocationSourceOf([] { cuda::Workspace(int64_t{1} << 30); }),
+            AllocationSource{"scratch memory in linear (forward)"});
 }
 
 TEST(OutOfMemory, NamesRecordedWork) {
   DeviceBackend& backend = BackendOf(kGpu);
   const Tensor x = Halves({4});
-  const DeviceMemoryScope scope(backend, backend.NewMemory());
+  const DeviceMemoryPoolScope scope(backend, backend.NewMemoryPool());
   emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved);
   try {
     backend.Record([&] { Scale(x, 2); });

@@ -60,7 +60,7 @@ void ProductOf(const GemmArgs& g) {
 void DoProduct(const GemmArgs& g) {
   const DeviceAccess access;
   if (g.batch > 1) {
-    for (int64_t i = 0; i < g.batch; ++i) DoProduct(cuda::OneOf(g, i));
+    for (int64_t i = 0; i < g.batch; ++i) DoProduct(cuda::ProductOfBatch(g, i));
     return;
   }
   if (g.type == DType::kF32) return ProductOf<float>(g);

@@ -312,7 +312,8 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
         shared.emplace(task);
         accelerator.group().PostMessage(key, shared->path());
       }
-    } else if (!LoadSharedTask(accelerator.group().AwaitMessage(key, main), config, options, task)) {
+    } else if (!LoadSharedTask(accelerator.group().AwaitMessage(key, main), config, options,
+                               task)) {
       task = LoadTaskWith(config, options);
       task.tokenizer_digests = Digests(*task.tokenizer);
     }

@@ -91,7 +91,7 @@ std::string Devices() {
   if (backend == nullptr) return "CPU (this program was built without CUDA)";
   std::string text = "CPU; " + backend->DescribeBuild() + ": ";
   const int count = backend->Count();
-  if (count == 0) return text + "none (" + backend->WhyNone() + ")";
+  if (count == 0) return text + "none (" + backend->UnavailableReason() + ")";
   for (int i = 0; i < count; ++i) {
     text += (i == 0 ? "" : "; ") + ToString(Device{DeviceType::kCUDA, i}) + " is " +
             backend->Describe(i);

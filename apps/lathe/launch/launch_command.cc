@@ -57,7 +57,7 @@ int RunLaunch(const std::vector<std::string>& args) {
   // At a terminal neither is needed. srun --pty may start several launchers, but only one runs at
   // the terminal. And a terminal's input reaches only one process group, which is the launcher's.
   if (isatty(STDIN_FILENO) == 0) {
-    CheckOneLauncherEach(options.num_machines);
+    CheckOneLauncherPerMachine(options.num_machines);
     const int flags_of_input = fcntl(STDIN_FILENO, F_GETFL);  // write-only under nohup
     options.supervisor.pass_input = flags_of_input >= 0 && (flags_of_input & O_ACCMODE) != O_WRONLY;
   }

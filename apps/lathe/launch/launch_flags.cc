@@ -92,7 +92,7 @@ std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config) {
 }
 
 bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config) {
-  return flags.cpu.value_or(!flags.AskForGpus() && config.OnCpu());
+  return flags.cpu.value_or(!flags.AsksForGpus() && config.OnCpu());
 }
 
 namespace {
@@ -161,7 +161,7 @@ void SetDevices(const LaunchFlags& flags, const LaunchConfig& config, int num_gp
                      "`lathe env` shows which GPUs there are");
   }
   if (IsOnCpu(flags, config)) {
-    if (flags.AskForGpus()) {
+    if (flags.AsksForGpus()) {
       throw UsageError(std::string("--cpu and ") + (flags.multi_gpu ? "--multi_gpu" : "--gpu_ids") +
                            " contradict each other",
                        "leave one of them out");
@@ -178,7 +178,7 @@ void SetDevices(const LaunchFlags& flags, const LaunchConfig& config, int num_gp
     options.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu_ids);
   }
   // Overrides variables that the user has exported for other programs.
-  if (flags.AskForGpus() || config.distributed_type == "MULTI_GPU") {
+  if (flags.AsksForGpus() || config.distributed_type == "MULTI_GPU") {
     options.environment.emplace_back("ACCELERATE_USE_CPU", "false");
     options.environment.emplace_back("LATHE_USE_GPU", "1");
   }

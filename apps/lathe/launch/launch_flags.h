@@ -30,7 +30,7 @@ struct LaunchFlags {
   std::string rdzv_backend, dynamo_backend;
   bool same_network = true;
 
-  bool AskForGpus() const { return multi_gpu || !gpu_ids.empty(); }
+  bool AsksForGpus() const { return multi_gpu || !gpu_ids.empty(); }
 };
 
 // Adds two groups: general options, including --help, and options for several machines.

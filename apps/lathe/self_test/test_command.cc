@@ -61,7 +61,7 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
       flags.num_processes ? flags.num_processes : config.num_processes;
   // A GPU serves one process. So more processes than GPUs use the CPU, unless a file says
   // otherwise. All machines are taken to have the same number of GPUs.
-  if (!flags.cpu && !file && !flags.AskForGpus() &&
+  if (!flags.cpu && !file && !flags.AsksForGpus() &&
       (gpus == 0 || said.value_or(0) > gpus * machines))
     flags.cpu = true;
   const bool on_cpu = IsOnCpu(flags, config) || gpus == 0;

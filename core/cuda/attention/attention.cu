@@ -51,7 +51,7 @@ void Forward(T* out, float* lse, const T* q, const T* k, const T* v, const Atten
   const auto own = [&] {
     const AttentionParams params = ParamsOf<T>(args, {out, q, k, v});
     if constexpr (!std::is_same_v<T, float>) {
-      if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
+      if (ChooseAttentionKernels(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
         return TensorCoreAttentionForward(out, lse, q, k, v, params);
       }
     }
@@ -72,7 +72,7 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse
     float* dots = static_cast<float*>(
         Workspace(args.q_rows * args.heads * static_cast<int64_t>(sizeof(float))));
     if constexpr (!std::is_same_v<T, float>) {
-      if (AttentionPath(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
+      if (ChooseAttentionKernels(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
         return TensorCoreAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);
       }
     }
@@ -105,7 +105,7 @@ const AttentionKernels table = {
 
 }  // namespace
 
-AttentionChoice AttentionPath(int64_t head_dim, DType dtype, int64_t /*max_seqlen*/) {
+AttentionChoice ChooseAttentionKernels(int64_t head_dim, DType dtype, int64_t /*max_seqlen*/) {
   if (GetWantedAttention() == WantedAttention::kPlain) {
     return {false, "LATHE_ATTENTION asks for the plain kernels"};
   }

@@ -49,6 +49,6 @@ struct AttentionChoice {
   bool tensor_cores;
   const char* why;
 };
-AttentionChoice AttentionPath(int64_t head_dim, DType dtype, int64_t max_seqlen);
+AttentionChoice ChooseAttentionKernels(int64_t head_dim, DType dtype, int64_t max_seqlen);
 
 }  // namespace lathe::cuda

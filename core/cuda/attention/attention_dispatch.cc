@@ -45,7 +45,7 @@ bool IsAligned(const AttentionOperands& o) {
 }
 
 // Returns why no library may serve the call, or an empty string if one may.
-std::string WhyOwn(const AttentionCall& call) {
+std::string WhyNotLibrary(const AttentionCall& call) {
   const cpu::AttentionArgs& args = call.args;
   if (call.dtype == DType::kF32) return "only Lathe's own kernels compute float32";
   if (args.first_query_only) return "only Lathe's own kernels compute one query per sequence";
@@ -173,7 +173,7 @@ class Dispatch {
   // or was measured to be slower.
   bool RunByLibrary(const AttentionCall& call, bool measures) {
     const std::lock_guard lock(mutex_);
-    std::string why = WhyOwn(call);
+    std::string why = WhyNotLibrary(call);
     const AttentionProblem problem = ProblemOf(call);
     AttentionPlan* plan = why.empty() ? FindPlan(problem, &why) : nullptr;
     if (plan == nullptr) {
@@ -188,7 +188,7 @@ class Dispatch {
 
   // The caller holds mutex_, here and in all private functions below.
   static void Tell(const std::string& why) {
-    if (NoteWhyOwnAttention(why)) LogDebug("attention runs Lathe's own kernels: " + why);
+    if (NoteWhyNotLibrary(why)) LogDebug("attention runs Lathe's own kernels: " + why);
   }
 
   AttentionPlan* FindPlan(const AttentionProblem& problem, std::string* why) {

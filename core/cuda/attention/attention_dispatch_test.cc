@@ -45,10 +45,10 @@ class AttentionDispatch : public testing::Test {
   // Runs attention's forward and backward pass. Returns how many of the two the library served.
   static int64_t Served(int64_t head_dim, const std::vector<int32_t>& lengths, int64_t surplus = 0,
                         double dropout = 0, DType dtype = DType::kBF16) {
-    const int64_t before = CountAttention().library;
+    const int64_t before = GetAttentionCounts().library;
     RunOn(CheckedDevice(), dtype, dtype, head_dim, WithLengths(lengths), surplus,
           Options(1, false, dropout));
-    return CountAttention().library - before;
+    return GetAttentionCounts().library - before;
   }
 };
 
@@ -106,18 +106,18 @@ TEST_F(AttentionDispatch, SaysWhyItDoesNotServe) {
   TheStandInAttention().largest_head_dim = 32;
   EXPECT_EQ(Served(40, {3}), 0);
   EXPECT_EQ(Served(40, {3}), 0);
-  EXPECT_EQ(CountAttention().why_own, "stand-in 1.0: heads of 40 columns");
+  EXPECT_EQ(GetAttentionCounts().why_not_library, "stand-in 1.0: heads of 40 columns");
   EXPECT_EQ(TheStandInAttention().built.size(), 2u);  // one for each pass, not asked again
   TheStandInAttention().workspace_bytes = (int64_t{1} << 30) + 1;
   EXPECT_EQ(Served(24, {3}), 0);
   EXPECT_EQ(
-      CountAttention().why_own,
+      GetAttentionCounts().why_not_library,
       "backward bfloat16, 1 sequences of up to 128 tokens, 1 heads of 24 would need 1024 MiB of "
       "workspace");
   TheStandInAttention().workspace_bytes = 0;
   TheStandInAttention().missing = "no such library";
   EXPECT_EQ(Served(16, {3}), 0);
-  EXPECT_EQ(CountAttention().why_own, "no such library");
+  EXPECT_EQ(GetAttentionCounts().why_not_library, "no such library");
 }
 
 TEST_F(AttentionDispatch, AFailureIsSaid) {
@@ -201,13 +201,14 @@ TEST_F(AttentionDispatch, RecordedWork) {
   const auto values = [](const Tensor& x) { return x.To(DType::kF64).ToVector<double>(); };
   {  // without an earlier run, Lathe's own kernels are recorded
     const auto work = attend(64, {});
-    const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemory();
-    const DeviceMemoryScope scope(backend, memory);
+    const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemoryPool();
+    const DeviceMemoryPoolScope scope(backend, memory);
     Tensor out;
-    const int64_t before = CountAttention().library;
+    const int64_t before = GetAttentionCounts().library;
     const auto recorded = backend.Record([&] { out = work(); });
-    EXPECT_EQ(CountAttention().library, before);
-    EXPECT_NE(CountAttention().why_own.find("before work was recorded"), std::string::npos);
+    EXPECT_EQ(GetAttentionCounts().library, before);
+    EXPECT_NE(GetAttentionCounts().why_not_library.find("before work was recorded"),
+              std::string::npos);
     recorded->Launch();
     setenv("LATHE_ATTENTION", "own", 1);
     EXPECT_EQ(values(out), values(work()));
@@ -217,8 +218,8 @@ TEST_F(AttentionDispatch, RecordedWork) {
     const Tensor step = Tensor::FromVector<int32_t>({1}).To(CheckedDevice());
     const auto work = attend(32, step);
     const std::vector<double> first = values(work());
-    const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemory();
-    const DeviceMemoryScope scope(backend, memory);
+    const std::shared_ptr<DeviceMemoryPool> memory = backend.NewMemoryPool();
+    const DeviceMemoryPoolScope scope(backend, memory);
     Tensor out;
     const auto recorded = backend.Record([&] { out = work(); });
     recorded->Launch();

@@ -23,13 +23,13 @@ class LibraryAttention : public testing::Test {
     Tensor::Zeros({1}, DType::kF32, CheckedDevice());  // opens the process's device
     if (cuda::FindAttentionLibrary(&why) == nullptr) GTEST_SKIP() << why;
     setenv("LATHE_ATTENTION", "cudnn", 1);
-    before_ = CountAttention();
+    before_ = GetAttentionCounts();
   }
   // Expects that the library ran all passes but `own` of them.
   void ExpectServed(int64_t own = 0) {
-    const AttentionCounts now = CountAttention();
-    EXPECT_GT(now.library, before_.library) << now.why_own;
-    EXPECT_EQ(now.own - before_.own, own) << now.why_own;
+    const AttentionCounts now = GetAttentionCounts();
+    EXPECT_GT(now.library, before_.library) << now.why_not_library;
+    EXPECT_EQ(now.own - before_.own, own) << now.why_not_library;
   }
   void TearDown() override { unsetenv("LATHE_ATTENTION"); }
 
@@ -51,7 +51,7 @@ TEST_F(LibraryAttention, IsAnOpLikeTheOwn) {
            [=](const Tensors& x) { return PackedAttentionComposed(x[0], x[1], packed, options); },
        .shapes = {{{81, 64}, {162, 64}}, {{81, 128}, {162, 128}}},
        .activations = {0, 1}});
-  EXPECT_GT(CountAttention().library, 0);
+  EXPECT_GT(GetAttentionCounts().library, 0);
 }
 
 TEST_F(LibraryAttention, HeadDims) {
@@ -180,11 +180,13 @@ TEST_F(LibraryAttention, Dropout) {
 // Lathe's own kernels serve the calls that the library can't serve.
 TEST_F(LibraryAttention, LeavesTheRest) {
   CompareWithHost(64, WithLengths({3, 70, 1}), 2, Options(2, true, 0), kNarrow);
-  EXPECT_EQ(CountAttention().why_own, "only Lathe's own kernels compute one query per sequence");
+  EXPECT_EQ(GetAttentionCounts().why_not_library,
+            "only Lathe's own kernels compute one query per sequence");
   CompareWithHost(20, WithLengths({3, 70, 1}), 2, Options(2, false, 0), kNarrow);
-  EXPECT_EQ(CountAttention().why_own, "heads have 20 columns, which is not a multiple of 8");
+  EXPECT_EQ(GetAttentionCounts().why_not_library,
+            "heads have 20 columns, which is not a multiple of 8");
   CompareWithHost(64, WithLengths({3}), 0, Options(2, false, 0), {DType::kF32});
-  EXPECT_EQ(CountAttention().why_own, "only Lathe's own kernels compute float32");
+  EXPECT_EQ(GetAttentionCounts().why_not_library, "only Lathe's own kernels compute float32");
 }
 
 }  // namespace

@@ -343,7 +343,7 @@ const cpu::ActivationKernels activation_kernels = {.f32 = {nullptr, nullptr, Col
 [[maybe_unused]] const bool registered =
     RegisterDeviceKernels(tensor_kernels) && RegisterDeviceKernels(activation_kernels);
 
-class HostMemory : public PoolDevice {
+class HostMemory : public SegmentSource {
  public:
   void* Allocate(int64_t bytes) override {
     if (bytes > Fake().free_memory) return nullptr;

@@ -68,7 +68,7 @@ class Products {
     ToColumnMajor(args, options);  // throws if args are invalid
     const std::lock_guard lock(mutex_);
     if (args.batch > 1 && RunBatch(args, options)) return;
-    for (int64_t i = 0; i < args.batch; ++i) RunOne(OneOf(args, i), options);
+    for (int64_t i = 0; i < args.batch; ++i) RunOne(ProductOfBatch(args, i), options);
   }
 
  private:
@@ -125,7 +125,7 @@ class Products {
     char* const workspace = static_cast<char*>(Workspace(kWorkspaceBytes + BiasBytes(args)));
     const Operands operands = OperandsOf(args, workspace);
     const auto plan = Find(ToColumnMajor(args, options), operands, options, [&](Plan& tuned) {
-      const auto one = FindWithSums(OneOf(args, 0), operands, options);
+      const auto one = FindWithSums(ProductOfBatch(args, 0), operands, options);
       if (!one->usable) return;
       const float apart = static_cast<float>(args.batch) * one->milliseconds;
       tuned.usable = tuned.usable && !(tuned.milliseconds > apart);

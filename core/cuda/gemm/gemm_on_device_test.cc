@@ -24,7 +24,7 @@ class GemmOnDevice : public testing::Test {
     DeviceBackend* backend = FindDeviceBackend();
     setenv("LATHE_TUNE_CACHE", "", 1);
     if (backend == nullptr) GTEST_SKIP() << "built without CUDA";
-    if (backend->Count() == 0) GTEST_SKIP() << "no GPU: " << backend->WhyNone();
+    if (backend->Count() == 0) GTEST_SKIP() << "no GPU: " << backend->UnavailableReason();
   }
   void TearDown() override { SetGemmOptions({}); }
 };

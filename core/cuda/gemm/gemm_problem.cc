@@ -50,7 +50,7 @@ T* Moved(T* address, int64_t elements, DType type) {
 
 }  // namespace
 
-GemmArgs OneOf(const GemmArgs& args, int64_t i) {
+GemmArgs ProductOfBatch(const GemmArgs& args, int64_t i) {
   GemmArgs one = args;
   one.a = Moved(args.a, i * args.a_stride, args.type);
   one.b = Moved(args.b, i * args.b_stride, args.type);

@@ -59,7 +59,7 @@ int AlignmentOf(const void* address);
 GemmProblem ToColumnMajor(const GemmArgs& args, const GemmOptions& options);
 
 // Returns the i-th product of a batch as a single product.
-GemmArgs OneOf(const GemmArgs& args, int64_t i);
+GemmArgs ProductOfBatch(const GemmArgs& args, int64_t i);
 
 // Describes the problem in the caller's terms, like "(M, N, K) = (128, 768, 3072), bfloat16,
 // transposed B".

@@ -64,7 +64,7 @@ void TryBatch(const Case& t, int64_t batch, int64_t gap = 8) {
   args.b_stride = b_stride;
   args.c_stride = c_stride;
   args.bias_stride = bias_stride;
-  for (int64_t i = 0; i < batch; ++i) DeviceKernels<GemmKernels>().product(OneOf(args, i));
+  for (int64_t i = 0; i < batch; ++i) DeviceKernels<GemmKernels>().product(ProductOfBatch(args, i));
   args.c = c.data;
   if (t.sums) args.a_sums = sums.data;
   DeviceKernels<GemmKernels>().product(args);

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/cuda/runtime/build.h"
 #include "lathe/core/cuda/runtime/staging.h"
 #include "lathe/core/device_backend.h"
@@ -39,10 +39,10 @@ void BindThread() {
   bound = true;
 }
 
-// The total size of the segments in all OwnMemory objects, in bytes.
+// The total size of the segments in all PrivateMemoryPool objects, in bytes.
 std::atomic<int64_t> reserved_for_recordings = 0;
 
-class CudaMemory : public PoolDevice {
+class CudaMemory : public SegmentSource {
  public:
   void* Allocate(int64_t bytes) override {
     BindThread();
@@ -72,9 +72,9 @@ class CudaMemory : public PoolDevice {
 // Segments of device memory for a single purpose. If the device is full, the shared pool gives its
 // free segments back. This memory keeps its own free segments, since work that was recorded earlier
 // uses them.
-class OwnMemory : public DeviceMemoryPool, public PoolDevice {
+class PrivateMemoryPool : public DeviceMemoryPool, public SegmentSource {
  public:
-  ~OwnMemory() override { Trim(); }
+  ~PrivateMemoryPool() override { Trim(); }
   Pool& pool() { return pool_; }
   void Trim() override { pool_.ReleaseFreeSegments(); }
 
@@ -120,7 +120,7 @@ class DeviceStorage : public Storage {
 
  private:
   static Pool& PoolOf(const std::shared_ptr<DeviceMemoryPool>& memory) {
-    return memory == nullptr ? DevicePool() : static_cast<OwnMemory&>(*memory).pool();
+    return memory == nullptr ? DevicePool() : static_cast<PrivateMemoryPool&>(*memory).pool();
   }
   std::shared_ptr<DeviceMemoryPool> memory_;
   const bool recorded_;  // what OnNewStorage has returned
@@ -193,7 +193,7 @@ class StreamQueue : public CopyQueue {
     CheckCuda("cudaMemcpy", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
                                             cudaMemcpyDeviceToDevice, stream_()));
   }
-  void Follow(Mark mark) override {
+  void WaitOnDevice(Mark mark) override {
     CheckCuda("cudaStreamWaitEvent",
               cudaStreamWaitEvent(stream_(), static_cast<cudaEvent_t>(mark), 0));
   }
@@ -209,9 +209,9 @@ class Backend : public DeviceBackend {
     Probe();
     return count_;
   }
-  std::string WhyNone() override {
+  std::string UnavailableReason() override {
     Probe();
-    return why_none_;
+    return unavailable_reason_;
   }
 
   std::string Describe(int index) override {
@@ -246,7 +246,7 @@ class Backend : public DeviceBackend {
     CheckNotRecorded();
     upload_.Copy(to, from, bytes);
   }
-  void CopyAhead(void* to, const void* from, int64_t bytes) override {
+  void PrefetchToDevice(void* to, const void* from, int64_t bytes) override {
     CheckNotRecorded();
     if (!ahead_.Copy(to, from, bytes)) upload_.Copy(to, from, bytes);
   }
@@ -260,8 +260,11 @@ class Backend : public DeviceBackend {
   void Synchronize() override { queue_.Synchronize(); }
   void* WorkQueue() override { return Stream(); }
 
-  std::shared_ptr<DeviceMemoryPool> NewMemory() override { return std::make_shared<OwnMemory>(); }
-  std::shared_ptr<DeviceMemoryPool> UseMemory(std::shared_ptr<DeviceMemoryPool> memory) override {
+  std::shared_ptr<DeviceMemoryPool> NewMemoryPool() override {
+    return std::make_shared<PrivateMemoryPool>();
+  }
+  std::shared_ptr<DeviceMemoryPool> UseMemoryPool(
+      std::shared_ptr<DeviceMemoryPool> memory) override {
     return std::exchange(used_memory, std::move(memory));
   }
   std::shared_ptr<DeviceMemoryPool> MemoryPoolOf(const Storage& storage) const override {
@@ -274,7 +277,7 @@ class Backend : public DeviceBackend {
               cudaStreamBeginCapture(Stream(), cudaStreamCaptureModeRelaxed));
     cudaGraph_t graph = nullptr;
     try {
-      const AskedBy asked_by = AskedBy::Recording();
+      const AllocationTag allocation_tag = AllocationTag::Recording();
       recording = true;
       work();
       recording = false;
@@ -301,9 +304,10 @@ class Backend : public DeviceBackend {
       if (result == cudaSuccess && count_ > 0) return;
       cudaGetLastError();
       count_ = 0;
-      why_none_ = result == cudaErrorInsufficientDriver
-                      ? "no NVIDIA driver is installed, or it is too old for this program's CUDA"
-                      : cudaGetErrorString(result == cudaSuccess ? cudaErrorNoDevice : result);
+      unavailable_reason_ =
+          result == cudaErrorInsufficientDriver
+              ? "no NVIDIA driver is installed, or it is too old for this program's CUDA"
+              : cudaGetErrorString(result == cudaSuccess ? cudaErrorNoDevice : result);
     });
   }
 
@@ -321,11 +325,11 @@ class Backend : public DeviceBackend {
   static constexpr int64_t kAheadBytes = int64_t{1} << 20;  // enough for 65,000 tokens
   StreamQueue queue_{Stream}, copy_queue_{CopyStream};
   UploadRing upload_{queue_, kUploadBytes};
-  UploadAhead ahead_{queue_, copy_queue_, kAheadBytes};
+  UploadPrefetcher ahead_{queue_, copy_queue_, kAheadBytes};
   DownloadBuffer download_{queue_, kDownloadBytes};
   std::once_flag probed_;
   int count_ = 0;
-  std::string why_none_;
+  std::string unavailable_reason_;
 };
 
 [[maybe_unused]] const bool registered = RegisterDeviceBackend(new Backend);
@@ -388,7 +392,7 @@ Pool& DevicePool() {
 void* Workspace(int64_t bytes) {
   Workspaces& given = given_workspaces;
   if (given.empty() || given.back()->bytes() < bytes) {
-    const AskedBy asked_by = AskedBy::Buffer("scratch memory");
+    const AllocationTag allocation_tag = AllocationTag::Buffer("scratch memory");
     const int64_t larger = given.empty() ? bytes : std::max(bytes, 2 * given.back()->bytes());
     given.push_back(std::make_shared<DeviceStorage>(larger, /*memory=*/nullptr));
   }

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/round_up.h"
 
@@ -32,14 +32,14 @@ std::string Readable(int64_t bytes) {
 }
 
 // Returns a hint that suits the present requester of memory.
-const char* WhatHelps() {
-  if (AskedForState()) {
+const char* OutOfMemoryHint() {
+  if (AllocatesState()) {
     return "parameters, gradients and the optimizer's state need the same memory for every batch "
            "(lathe estimate-memory says how much): use a smaller model or a device with more free "
            "memory; to leave them more room, lower --per_device_train_batch_size or "
            "--max_seq_length, or use --no_cuda_graphs";
   }
-  if (AskedByForwardOp() && !GradEnabled()) {
+  if (AllocatesInForwardOp() && !GradEnabled()) {
     return "use smaller batches for evaluation (--per_device_eval_batch_size; --batch_size of "
            "lathe predict) or shorter sequences (--max_seq_length)";
   }
@@ -124,7 +124,7 @@ Pool::Parts::iterator Pool::Grow(int64_t bytes, bool small) {
       return parts_.find(fit->second);
     }
   }
-  throw Error(absl::StatusCode::kResourceExhausted, WhyNoRoom(bytes), WhatHelps());
+  throw Error(absl::StatusCode::kResourceExhausted, OutOfMemoryMessage(bytes), OutOfMemoryHint());
 }
 
 Pool::Parts::iterator Pool::AddSegment(int64_t bytes, bool small) {
@@ -169,15 +169,15 @@ int64_t Pool::LargestFree() const {
   return largest;
 }
 
-std::string Pool::WhyNoRoom(int64_t bytes) {
-  const PoolDevice::Room room = device_.Memory();
+std::string Pool::OutOfMemoryMessage(int64_t bytes) {
+  const SegmentSource::Room room = device_.Memory();
   const PoolStatistics& s = statistics_;
   const int64_t unused = s.reserved - s.allocated;
-  const std::string asker = WhoAsks();
+  const std::string allocation_source = CurrentAllocationTag();
   std::string why = absl::StrCat(
       "[cuda] out of memory: ",
-      asker.empty() ? absl::StrCat("a tensor asked for ", Readable(bytes))
-                    : absl::StrCat(asker, " asked for ", Readable(bytes)),
+      allocation_source.empty() ? absl::StrCat("a tensor asked for ", Readable(bytes))
+                                : absl::StrCat(allocation_source, " asked for ", Readable(bytes)),
       "; tensors use ", Readable(s.allocated), " (", Readable(s.peak_allocated),
       " at most so far), ", Readable(s.reserved), " are reserved in ", s.segments, " segments, ",
       Readable(room.free), " of the device's ", Readable(room.total), " are free");

@@ -21,9 +21,9 @@
 namespace lathe::cuda {
 
 // The source of segments.
-class PoolDevice {
+class SegmentSource {
  public:
-  virtual ~PoolDevice() = default;
+  virtual ~SegmentSource() = default;
   // Returns memory that is 512-byte aligned, or null if there is no room. Throws for other errors.
   virtual void* Allocate(int64_t bytes) = 0;
   // Gives a segment back, after waiting for work that may use it. Never throws.
@@ -50,7 +50,7 @@ struct PoolStatistics {
 class Pool {
  public:
   // `device` must outlive the pool. The pool's destructor doesn't give segments back.
-  explicit Pool(PoolDevice& device) : device_(device) {}
+  explicit Pool(SegmentSource& device) : device_(device) {}
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
@@ -92,9 +92,9 @@ class Pool {
   Parts::iterator AddSegment(int64_t bytes, bool small);  // end() if there is no room
   void ReleaseFree();
   int64_t LargestFree() const;
-  std::string WhyNoRoom(int64_t bytes);
+  std::string OutOfMemoryMessage(int64_t bytes);
 
-  PoolDevice& device_;
+  SegmentSource& device_;
   mutable std::mutex mutex_;
   std::map<char*, Segment> segments_;
   Parts parts_;

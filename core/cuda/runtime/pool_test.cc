@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
 
 namespace lathe::cuda {
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 // Hands out addresses without memory behind them.
-class FakeDevice : public PoolDevice {
+class FakeDevice : public SegmentSource {
  public:
   explicit FakeDevice(int64_t total) : total_(total) {}
   void* Allocate(int64_t bytes) override {
@@ -214,16 +214,16 @@ TEST(Pool, SaysWhyThereIsNoRoom) {
     return std::string("no error");
   };
   {
-    const AskedBy asked_by = AskedBy::Backward("attention");
+    const AllocationTag allocation_tag = AllocationTag::Backward("attention");
     EXPECT_EQ(error_of(),
               "[cuda] out of memory: attention (backward) asked for 10.0 MiB|use a smal");
-    const AskedBy gradients = AskedBy::State("gradients");
+    const AllocationTag gradients = AllocationTag::State("gradients");
     EXPECT_EQ(error_of(),
               "[cuda] out of memory: gradients in attention (backward) asked for 10.0 "
               "MiB|parameters");
   }
   {
-    const AskedBy asked_by = AskedBy::Op("linear");
+    const AllocationTag allocation_tag = AllocationTag::Op("linear");
     EXPECT_EQ(error_of(), "[cuda] out of memory: linear (forward) asked for 10.0 MiB|use a smal");
     const NoGradGuard evaluation;
     EXPECT_EQ(error_of(), "[cuda] out of memory: linear (forward) asked for 10.0 MiB|use smalle");

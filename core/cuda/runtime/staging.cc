@@ -55,7 +55,7 @@ void UploadRing::Copy(void* to, const void* from, int64_t bytes) {
   }
 }
 
-bool UploadAhead::Copy(void* to, const void* from, int64_t bytes) {
+bool UploadPrefetcher::Copy(void* to, const void* from, int64_t bytes) {
   if (bytes <= 0) return true;
   if (bytes > slot_bytes_) return false;
   const std::lock_guard lock(mutex_);
@@ -72,10 +72,10 @@ bool UploadAhead::Copy(void* to, const void* from, int64_t bytes) {
   Slot& slot = slots_[next_];
   if (slot.memory == nullptr) return false;
   next_ = 1 - next_;
-  ahead_.Follow(slot.read);  // the last use of this slot, two copies ago
+  ahead_.WaitOnDevice(slot.read);  // the last use of this slot, two copies ago
   ring_.Copy(slot.memory, from, bytes);
   ahead_.Record(slot.filled);
-  work_.Follow(slot.filled);
+  work_.WaitOnDevice(slot.filled);
   work_.CopyOnDevice(to, slot.memory, bytes);
   work_.Record(slot.read);
   return true;

@@ -33,7 +33,7 @@ class CopyQueue {
   virtual void CopyOnDevice(void* to, const void* from, int64_t bytes) = 0;
   // Makes work queued here from now on wait for the work before the mark, which may be in another
   // queue.
-  virtual void Follow(Mark mark) = 0;
+  virtual void WaitOnDevice(Mark mark) = 0;
 };
 
 // Copies to the device. The pinned memory is a ring of pieces. The host waits only if the ring is
@@ -71,13 +71,13 @@ class UploadRing {
 // Copies to the device while its work goes on. The copy from the host goes to one of two slots, on
 // a separate queue. The work's queue only has a copy from that slot. So the inputs of the next step
 // arrive while the present step computes. Any thread may call.
-class UploadAhead {
+class UploadPrefetcher {
  public:
   // Both queues must outlive this. slot_bytes is the size of the largest copy.
-  UploadAhead(CopyQueue& work, CopyQueue& ahead, int64_t slot_bytes)
+  UploadPrefetcher(CopyQueue& work, CopyQueue& ahead, int64_t slot_bytes)
       : work_(work), ahead_(ahead), slot_bytes_(slot_bytes), ring_(ahead, 4 * slot_bytes) {}
-  UploadAhead(const UploadAhead&) = delete;
-  UploadAhead& operator=(const UploadAhead&) = delete;
+  UploadPrefetcher(const UploadPrefetcher&) = delete;
+  UploadPrefetcher& operator=(const UploadPrefetcher&) = delete;
 
   // Queues the copy behind the queued work. `from` may change once this returns. Returns false
   // without doing anything if there are too many bytes, or no memory for the two slots.

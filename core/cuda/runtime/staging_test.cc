@@ -50,7 +50,7 @@ class LateQueue : public CopyQueue {
   void CopyOnDevice(void* to, const void* from, int64_t bytes) override {
     Copy(to, from, bytes, true);
   }
-  void Follow(Mark mark) override {
+  void WaitOnDevice(Mark mark) override {
     const std::lock_guard lock(mutex_);
     queued_.push_back({.after = *static_cast<Place*>(mark)});
   }
@@ -190,13 +190,13 @@ TEST(UploadRing, DoesWithoutPinnedMemory) {
 
 // All steps read the same place on the device. Each reads its own inputs, which arrive ahead of
 // time, in whatever order the two queues run.
-TEST(UploadAhead, EachStepReadsItsOwnNumbers) {
+TEST(UploadPrefetcher, EachStepReadsItsOwnNumbers) {
   constexpr size_t kBytes = 512;
   int64_t ran_ahead = 0;
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     LateQueue work, ahead;
-    UploadAhead upload(work, ahead, kBytes);
+    UploadPrefetcher upload(work, ahead, kBytes);
     std::vector<std::vector<char>> expected, read;
     std::vector<char> input(kBytes);
     for (int step = 0; step < 60; ++step) {
@@ -227,9 +227,9 @@ TEST(UploadAhead, EachStepReadsItsOwnNumbers) {
   EXPECT_GT(ran_ahead, 100) << "numbers lie on the device before their step begins";
 }
 
-TEST(UploadAhead, TheHostGoesOn) {
+TEST(UploadPrefetcher, TheHostGoesOn) {
   LateQueue work, ahead;
-  UploadAhead upload(work, ahead, 1 << 10);
+  UploadPrefetcher upload(work, ahead, 1 << 10);
   int input = 0;
   std::vector<int> read(40);
   for (int i = 0; i < 40; ++i) {
@@ -243,16 +243,16 @@ TEST(UploadAhead, TheHostGoesOn) {
   for (int i = 0; i < 40; ++i) EXPECT_EQ(read[static_cast<size_t>(i)], i + 1);
 }
 
-TEST(UploadAhead, SaysWhatItCannotTake) {
+TEST(UploadPrefetcher, SaysWhatItCannotTake) {
   LateQueue work, ahead;
-  UploadAhead upload(work, ahead, 64);
+  UploadPrefetcher upload(work, ahead, 64);
   const std::vector<char> from(65, 'a');
   std::vector<char> to(65);
   EXPECT_FALSE(upload.Copy(to.data(), from.data(), 65));
   EXPECT_TRUE(upload.Copy(to.data(), from.data(), 0));
   LateQueue poor;
   poor.has_device_memory = false;
-  UploadAhead without(poor, ahead, 64);
+  UploadPrefetcher without(poor, ahead, 64);
   EXPECT_FALSE(without.Copy(to.data(), from.data(), 1));
   ahead.has_pinned = false;
   EXPECT_TRUE(upload.Copy(to.data(), from.data(), 64));

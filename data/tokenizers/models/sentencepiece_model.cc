@@ -88,7 +88,7 @@ class WireReader {
 
 class SentencePieceModel : public SubwordModel {
  public:
-  SentencePieceModel(const std::string& bytes, SentencePieceIds ids)
+  SentencePieceModel(const std::string& bytes, SentencePieceIdMapping ids)
       : library_(bytes), ids_(std::move(ids)) {
     std::vector<std::string> tokens = ids_.first_tokens;
     tokens.resize(library_.NumPieces() + ids_.offset);
@@ -139,7 +139,7 @@ class SentencePieceModel : public SubwordModel {
   }
 
   SentencePieceLibrary library_;
-  SentencePieceIds ids_;
+  SentencePieceIdMapping ids_;
   Vocabulary vocabulary_;
 };
 
@@ -191,7 +191,7 @@ SentencePieceModelInfo ParseSentencePieceModel(const std::string& bytes, const s
 
 std::unique_ptr<SubwordModel> MakeSentencePieceModel(const std::string& bytes,
                                                      const std::string& path,
-                                                     SentencePieceIds ids) {
+                                                     SentencePieceIdMapping ids) {
   try {
     return std::make_unique<SentencePieceModel>(bytes, std::move(ids));
   } catch (const std::runtime_error& error) {

@@ -27,7 +27,7 @@ struct SentencePieceModelInfo {
 SentencePieceModelInfo ParseSentencePieceModel(const std::string& bytes, const std::string& path);
 
 // The differences between the ids of a model family and SentencePiece's own.
-struct SentencePieceIds {
+struct SentencePieceIdMapping {
   std::vector<std::string> first_tokens;  // the family's first tokens, before the model's pieces
   int32_t offset = 0;                     // added to a piece's own id
   int32_t unk_id = 0;                     // the id of a piece that SentencePiece doesn't know
@@ -37,6 +37,7 @@ struct SentencePieceIds {
 // Makes a model that encodes with the SentencePiece library and takes the whole text as one word.
 // Throws DataLoss if the library can't load `bytes`.
 std::unique_ptr<SubwordModel> MakeSentencePieceModel(const std::string& bytes,
-                                                     const std::string& path, SentencePieceIds ids);
+                                                     const std::string& path,
+                                                     SentencePieceIdMapping ids);
 
 }  // namespace lathe

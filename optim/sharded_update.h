@@ -1,5 +1,5 @@
-// SharedUpdate: an optimizer's side of an update that is sharded over ranks
-// (optim/update_shares.h).
+// ShardedUpdate: an optimizer's side of an update that is sharded over ranks
+// (optim/optimizer_shards.h).
 #pragma once
 
 #include <memory>
@@ -9,18 +9,20 @@
 
 #include "lathe/core/base/element_range.h"
 #include "lathe/core/tensor.h"
-#include "lathe/optim/update_shares.h"
+#include "lathe/optim/optimizer_shards.h"
 
 namespace lathe {
 
-class SharedUpdate {
+class ShardedUpdate {
  public:
   // Sets where the current shards are found. The next Adopt adopts them.
-  void Use(std::shared_ptr<const PresentShares> shards) { source_ = std::move(shards); }
+  void Use(std::shared_ptr<const CurrentShards> shards) { source_ = std::move(shards); }
   // The shards in force; null unless the update is sharded.
-  const UpdateShares* current() const { return source_ == nullptr ? nullptr : source_->now.get(); }
+  const OptimizerShards* current() const {
+    return source_ == nullptr ? nullptr : source_->now.get();
+  }
   // The shards that the optimizer's buffers correspond to; null: the update is not sharded.
-  const UpdateShares* adopted() const { return adopted_.get(); }
+  const OptimizerShards* adopted() const { return adopted_.get(); }
   // Makes the current shards the adopted ones. First every rank gets the moments that other ranks
   // have kept for their old parts: `buffers`, each undefined or as large as the arena. Returns
   // false if there was nothing to do.
@@ -31,7 +33,7 @@ class SharedUpdate {
   // Begins an update of the arena's values. If they lie in shared memory, waits for all ranks:
   // ranks change each other's parameters there.
   void Begin(const Tensor& values);
-  // Gets the other ranks' parts of the values. Only elements in `changed` (see UpdateShares) can
+  // Gets the other ranks' parts of the values. Only elements in `changed` (see OptimizerShards) can
   // have been updated.
   void Gather(const Tensor& values, const std::vector<ElementRange>& changed) const;
   void End() { is_half_done_ = false; }
@@ -39,8 +41,8 @@ class SharedUpdate {
   bool is_half_done() const { return is_half_done_; }
 
  private:
-  std::shared_ptr<const PresentShares> source_;
-  std::shared_ptr<const UpdateShares> adopted_;
+  std::shared_ptr<const CurrentShards> source_;
+  std::shared_ptr<const OptimizerShards> adopted_;
   bool is_half_done_ = false;
 };
 

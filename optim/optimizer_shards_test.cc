@@ -1,5 +1,5 @@
 // Optimizers whose updates are sharded. Threads stand in for ranks.
-#include "lathe/optim/update_shares.h"
+#include "lathe/optim/optimizer_shards.h"
 
 #include <gtest/gtest.h>
 
@@ -25,13 +25,13 @@ struct Meeting {
   std::vector<int64_t> gathered = std::vector<int64_t>(kSize);  // sums of the sizes of `changed`
 };
 
-std::shared_ptr<const UpdateShares> Shards(Meeting& meeting, int rank, Ranges parts) {
-  auto shards = std::make_shared<UpdateShares>();
+std::shared_ptr<const OptimizerShards> Shards(Meeting& meeting, int rank, Ranges parts) {
+  auto shards = std::make_shared<OptimizerShards>();
   shards->parts = parts;
   shards->rank = rank;
   shards->size = kSize;
   for (const ElementRange& part : parts) {
-    shards->own.push_back(Stripe(part, rank, kSize));
+    shards->own.push_back(StripeOfRank(part, rank, kSize));
     for (const ElementRange& other : Difference(part, shards->own)) shards->others.push_back(other);
   }
   shards->gather = [&meeting, rank, parts](std::span<float> data, const Ranges& changed) {
@@ -40,7 +40,7 @@ std::shared_ptr<const UpdateShares> Shards(Meeting& meeting, int rank, Ranges pa
     for (int other = 0; other < kSize; ++other) {
       for (const ElementRange& part : parts) {
         if (other == rank) continue;
-        for (const ElementRange& range : Intersection(Stripe(part, other, kSize), changed)) {
+        for (const ElementRange& range : Intersection(StripeOfRank(part, other, kSize), changed)) {
           std::copy(meeting.data[other] + range.begin, meeting.data[other] + range.end,
                     data.data() + range.begin);
         }
@@ -82,8 +82,8 @@ using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const Module&)>;
 Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
   Model model;
   const auto optimizer = make(model);
-  auto present = std::make_shared<PresentShares>();
-  if (meeting != nullptr) optimizer->ShareUpdates(present);
+  auto present = std::make_shared<CurrentShards>();
+  if (meeting != nullptr) optimizer->ShardUpdates(present);
   Result result;
   bool copies_follow = true;
   for (int step = 0; step < kSteps; ++step) {
@@ -147,7 +147,7 @@ void CompareWithOne(const MakeOptimizer& make) {
   }
 }
 
-TEST(UpdateShares, AdamW) {
+TEST(OptimizerShards, AdamW) {
   CompareWithOne([](const Module& model) {
     return std::make_unique<AdamW>(DecayGroups(model.Parameters(), 0.01), AdamWOptions{.lr = 0.01});
   });
@@ -156,7 +156,7 @@ TEST(UpdateShares, AdamW) {
   });
 }
 
-TEST(UpdateShares, SGD) {
+TEST(OptimizerShards, SGD) {
   for (const double momentum : {0.0, 0.9}) {
     CompareWithOne([momentum](const Module& model) {
       return std::make_unique<SGD>(model.Parameters(),
@@ -167,15 +167,15 @@ TEST(UpdateShares, SGD) {
 
 // If the rows of a table that have gradients are known, only rows that ever had one are exchanged.
 // Rows that had one before go on changing by their moments.
-TEST(UpdateShares, RowsOfATable) {
+TEST(OptimizerShards, RowsOfATable) {
   const auto train = [](Meeting* meeting, int rank, double decay, int unknown_at) {
     Model model;
     AdamW optimizer(model.Parameters(), {.lr = 0.01, .weight_decay = decay});
-    auto present = std::make_shared<PresentShares>();
+    auto present = std::make_shared<CurrentShards>();
     if (meeting != nullptr) {
       // The ranks' stripes begin and end within rows.
       present->now = Shards(*meeting, rank, {{0, 1866}, {1872, 3500}, {3500, 7872}});
-      optimizer.ShareUpdates(present);
+      optimizer.ShardUpdates(present);
     }
     for (int step = 0; step < kSteps; ++step) {
       optimizer.ZeroGrad();
@@ -221,22 +221,22 @@ TEST(UpdateShares, RowsOfATable) {
   }
 }
 
-TEST(UpdateShares, AStepThatFailsIsHalfDone) {
+TEST(OptimizerShards, AStepThatFailsIsHalfDone) {
   Model model;
   AdamW optimizer(model.Parameters(), {});
-  auto present = std::make_shared<PresentShares>();
-  auto shards = std::make_shared<UpdateShares>();
+  auto present = std::make_shared<CurrentShards>();
+  auto shards = std::make_shared<OptimizerShards>();
   shards->parts = {{0, 100}};
   shards->own = {{0, 64}};
   shards->others = {{64, 100}};
   shards->gather = [](std::span<float>, const Ranges&) { throw InvalidArgument("lost"); };
   present->now = shards;
-  optimizer.ShareUpdates(present);
+  optimizer.ShardUpdates(present);
   EXPECT_THROW(optimizer.Step(), Error);
   EXPECT_TRUE(optimizer.step_is_half_done());
 }
 
-TEST(UpdateShares, PartsOfGradientsAreNotTakenForWholeOnes) {
+TEST(OptimizerShards, PartsOfGradientsAreNotTakenForWholeOnes) {
   Model model;
   AdamW optimizer(model.Parameters(), {});
   optimizer.ZeroGrad();

@@ -16,17 +16,18 @@
 
 namespace lathe {
 
-class LocalReduce {
+class SharedMemoryCollectives {
  public:
   // all = every rank's `mine`.
   using GatherBytes =
       std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)>;
   // Tries out whether all ranks can reach each other's memory. Returns null on all ranks if they
   // can't, as in separate containers or under a kernel that forbids it.
-  static std::unique_ptr<LocalReduce> Connect(int rank, int size, const GatherBytes& gather);
-  ~LocalReduce();
-  LocalReduce(const LocalReduce&) = delete;
-  LocalReduce& operator=(const LocalReduce&) = delete;
+  static std::unique_ptr<SharedMemoryCollectives> Connect(int rank, int size,
+                                                          const GatherBytes& gather);
+  ~SharedMemoryCollectives();
+  SharedMemoryCollectives(const SharedMemoryCollectives&) = delete;
+  SharedMemoryCollectives& operator=(const SharedMemoryCollectives&) = delete;
 
   using OnWait = std::function<void()>;
   // to[i] = the reduction of a[i] and b[i], for `n` elements.
@@ -49,7 +50,7 @@ class LocalReduce {
                  const std::vector<ElementRange>& changed, size_t element_size,
                  const OnWait& on_wait);
 
-  // Defined in local_share.cc.
+  // Defined in shared_memory_mapping.cc.
   // The storage's bytes become rank 0's, in memory that all ranks map (see
   // ProcessGroup::ShareMemory).
   void Share(Storage& storage, const OnWait& on_wait);
@@ -69,7 +70,7 @@ class LocalReduce {
   struct Slot;
   struct ExposedMemory;
   enum class Call : uint8_t { kAllReduce, kReduceScatter, kAllGather, kGather };
-  LocalReduce(int rank, int size) : rank_(rank), size_(size) {}
+  SharedMemoryCollectives(int rank, int size) : rank_(rank), size_(size) {}
   void Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait);
   void WaitForAll(const OnWait& on_wait);
   const Part& PartOf(int rank) const;

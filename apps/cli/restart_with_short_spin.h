@@ -9,6 +9,6 @@ namespace lathe {
 // spin (GOMP_SPINCOUNT) before main. So this function sets the variable and starts the program once
 // more, as the same process. It does nothing if the user has set GOMP_SPINCOUNT or OMP_WAIT_POLICY,
 // if there is one thread, or if the program can't be started again.
-void WaitBriefly(char** argv);
+void RestartWithShortSpin(char** argv);
 
 }  // namespace lathe

@@ -1,12 +1,12 @@
-// PackedInputs: the tensors of a batch on the device where the model computes. One copy brings them
+// DeviceBatch: the tensors of a batch on the device where the model computes. One copy brings them
 // there, filled up to a number of rows.
 //
-//   PackedInputs inputs = PackedInputs::Make(batch, rows, device, step);
+//   DeviceBatch inputs = DeviceBatch::Make(batch, rows, device, step);
 //
 // The two halves of Make may be used alone, such as for one buffer and many batches in turn:
 //
-//   const Tensor numbers = PackedInputs::Pack(batch, shape, step);  // on the host
-//   PackedInputs inputs = PackedInputs::In(copy_on_device, batch, shape);
+//   const Tensor numbers = DeviceBatch::Pack(batch, shape, step);  // on the host
+//   DeviceBatch inputs = DeviceBatch::In(copy_on_device, batch, shape);
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct PackedShape {
   int64_t max_seqlen;  // the longest sequence of the batch, or more
 };
 
-struct PackedInputs {
+struct DeviceBatch {
   // All tensors are on one device, in one buffer. Rows from T on are zeros, and belong to no
   // sequence or to a surplus sequence. The surplus sequences B to S - 1 have one row each. Their
   // class is kIgnoreIndex; labels of other kinds are zeros.
@@ -39,7 +39,7 @@ struct PackedInputs {
 
   // Makes the inputs of `batch`, without surplus sequences. The copy to a device is made beside its
   // work and takes effect after it.
-  static PackedInputs Make(const Batch& batch, int64_t rows, Device device, uint32_t step);
+  static DeviceBatch Make(const Batch& batch, int64_t rows, Device device, uint32_t step);
 
   // Returns the numbers of all tensors, one tensor after another: [bytes] u8 on the host. Throws
   // unless the batch fits into the shape.
@@ -47,7 +47,7 @@ struct PackedInputs {
                      float grad_seed = 1);
   // Returns the tensors that lie in `buffer`, which has what Pack returned. All batches of one
   // shape with labels of one kind have their tensors at the same places.
-  static PackedInputs In(const Tensor& buffer, const Batch& batch, const PackedShape& shape);
+  static DeviceBatch In(const Tensor& buffer, const Batch& batch, const PackedShape& shape);
 };
 
 }  // namespace lathe

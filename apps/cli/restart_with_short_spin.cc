@@ -1,4 +1,4 @@
-#include "lathe/apps/cli/short_waits.h"
+#include "lathe/apps/cli/restart_with_short_spin.h"
 
 #include <omp.h>
 #include <sys/auxv.h>
@@ -10,7 +10,7 @@
 
 namespace lathe {
 
-void WaitBriefly(char** argv) {
+void RestartWithShortSpin(char** argv) {
   constexpr char kName[] = "GOMP_SPINCOUNT";
   // This is 0.25 ms on a Zen 4; the library's own 300,000 turns are 7 ms.
   constexpr char kTurns[] = "10000";

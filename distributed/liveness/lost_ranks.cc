@@ -1,4 +1,4 @@
-#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 
 #include <algorithm>
 #include <sstream>
@@ -9,32 +9,32 @@
 namespace lathe {
 namespace {
 
-GroupProblem ProblemOfRank(int rank, RankLoss::Kind kind, const std::string& what,
+GroupProblem ProblemOfRank(int rank, LostRanks::Kind kind, const std::string& what,
                            const std::string& phase) {
   return {.text = RankName(rank) + what + (phase.empty() ? "" : " while " + phase),
-          .lost = RankLoss{.ranks = {rank}, .kind = kind, .phase = phase}};
+          .lost = LostRanks{.ranks = {rank}, .kind = kind, .phase = phase}};
 }
 
 }  // namespace
 
-bool RankLoss::Includes(int rank) const { return std::ranges::count(ranks, rank) > 0; }
+bool LostRanks::Includes(int rank) const { return std::ranges::count(ranks, rank) > 0; }
 
-const RankLoss* FindRankLoss(const Error& error) { return error.detail<RankLoss>(); }
+const LostRanks* FindLostRanks(const Error& error) { return error.detail<LostRanks>(); }
 
 bool GroupProblem::IsFaultOf(int rank) const {
-  return lost && lost->kind == RankLoss::Kind::kFailed && lost->Includes(rank);
+  return lost && lost->kind == LostRanks::Kind::kFailed && lost->Includes(rank);
 }
 
-GroupProblem RankEnded(int rank, const std::string& phase) {
-  return ProblemOfRank(rank, RankLoss::Kind::kEnded, " has ended", phase);
+GroupProblem EndedRankProblem(int rank, const std::string& phase) {
+  return ProblemOfRank(rank, LostRanks::Kind::kEnded, " has ended", phase);
 }
 
-GroupProblem RankHangs(int rank, const std::string& phase) {
-  return ProblemOfRank(rank, RankLoss::Kind::kHangs, " does not answer", phase);
+GroupProblem HangingRankProblem(int rank, const std::string& phase) {
+  return ProblemOfRank(rank, LostRanks::Kind::kHangs, " does not answer", phase);
 }
 
-GroupProblem RankFailed(int rank, const std::string& reason) {
-  return ProblemOfRank(rank, RankLoss::Kind::kFailed, ": " + reason, "");
+GroupProblem FailedRankProblem(int rank, const std::string& reason) {
+  return ProblemOfRank(rank, LostRanks::Kind::kFailed, ": " + reason, "");
 }
 
 // Three parts: a line "kind rank rank ..." (empty if no rank is lost), a line with the phase, and
@@ -61,14 +61,14 @@ GroupProblem ParseGroupProblem(const std::string& value) {
   problem.text.assign(std::istreambuf_iterator<char>(in), {});
   std::istringstream numbers(lost);
   if (int kind = 0; numbers >> kind) {
-    RankLoss loss = {.kind = static_cast<RankLoss::Kind>(kind), .phase = phase};
+    LostRanks loss = {.kind = static_cast<LostRanks::Kind>(kind), .phase = phase};
     for (int rank = 0; numbers >> rank;) loss.ranks.push_back(rank);
     problem.lost = std::move(loss);
   }
   return problem;
 }
 
-Error CannotGoOn(const char* what, int self, const GroupProblem& problem, const char* hint) {
+Error CannotGoOnError(const char* what, int self, const GroupProblem& problem, const char* hint) {
   Error error(absl::StatusCode::kUnavailable,
               std::string("[") + what + "] " + RankName(self) + " can't go on: " + problem.text,
               hint);
@@ -78,10 +78,10 @@ Error CannotGoOn(const char* what, int self, const GroupProblem& problem, const 
 
 Error AddToHint(const Error& error, const std::string& more) {
   const Error result = error.WithHint(error.hint() + more);
-  const RankLoss* lost = FindRankLoss(error);
+  const LostRanks* lost = FindLostRanks(error);
   if (lost == nullptr) return result;
-  RankLoss loss = *lost;
-  loss.says_more = true;
+  LostRanks loss = *lost;
+  loss.hint_was_extended = true;
   return result.WithDetail(std::move(loss));
 }
 

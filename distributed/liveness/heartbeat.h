@@ -6,12 +6,12 @@
 #include <functional>
 #include <memory>
 
-#include "lathe/distributed/liveness/rank_loss.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/rendezvous/store.h"
 
 namespace lathe {
 
-class LifeSigns {
+class Heartbeat {
  public:
   // The key under which the thread that misses a rank says so in the store, as a GroupProblem. It
   // also reads keys of PeerWatch.
@@ -24,12 +24,12 @@ class LifeSigns {
   // left because its work is done, the thread stops watching.
   // The thread calls `on_lost_rank` a moment after it has found a lost rank, perhaps when this
   // object is no more. `rank_0` is true if the store has gone or hangs.
-  LifeSigns(int rank, int size, std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
+  Heartbeat(int rank, int size, std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
             std::function<void(bool rank_0)> on_lost_rank = nullptr);
   // Doesn't wait for the store.
-  ~LifeSigns();
-  LifeSigns(const LifeSigns&) = delete;
-  LifeSigns& operator=(const LifeSigns&) = delete;
+  ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
 
   // Returns what is known of a lost rank; an empty problem if none is known to be lost.
   GroupProblem FindLostRank() const;

@@ -1,7 +1,7 @@
 // Labels for device memory that this thread requests. An out-of-memory error names the current
 // label: "attention (backward)", "gradients in linear (backward)", "optimizer state".
 //
-//   const AskedBy asked_by = AskedBy::Op("attention");
+//   const AllocationTag allocation_tag = AllocationTag::Op("attention");
 //   Tensor out = Tensor::Empty(...);
 //
 // Scopes nest. Among nested ops the outermost one gives the name; among nested buffers and states
@@ -12,29 +12,29 @@
 
 namespace lathe {
 
-class AskedBy {
+class AllocationTag {
  public:
   // The forward function of `op`. Has no effect inside another op or a backward function: that op
   // keeps the label.
-  static AskedBy Op(const char* op);
+  static AllocationTag Op(const char* op);
   // The backward function of `op`.
-  static AskedBy Backward(const char* op);
+  static AllocationTag Backward(const char* op);
   // A forward pass that a backward function computes again.
-  static AskedBy Recomputation();
+  static AllocationTag Recomputation();
   // Work that is recorded into a CUDA graph instead of being run.
-  static AskedBy Recording();
+  static AllocationTag Recording();
   // Memory that a model or an optimizer keeps, which does not depend on the batch: "parameters".
-  static AskedBy State(const char* what);
+  static AllocationTag State(const char* what);
   // Any other buffer: "batch inputs".
-  static AskedBy Buffer(const char* what);
+  static AllocationTag Buffer(const char* what);
 
-  ~AskedBy();
-  AskedBy(const AskedBy&) = delete;
-  AskedBy& operator=(const AskedBy&) = delete;
+  ~AllocationTag();
+  AllocationTag(const AllocationTag&) = delete;
+  AllocationTag& operator=(const AllocationTag&) = delete;
 
   enum class Pass { kForward, kRecomputed, kBackward };
   // The current label. Trivial, because every thread holds one in a constinit thread_local.
-  struct Asker {
+  struct AllocationSource {
     const char* what = nullptr;  // null: the op's own tensors
     const char* op = nullptr;    // null: no op runs
     Pass pass = Pass::kForward;
@@ -43,16 +43,16 @@ class AskedBy {
   };
 
  private:
-  explicit AskedBy(const Asker& asker);
-  const Asker before_;
+  explicit AllocationTag(const AllocationSource& allocation_source);
+  const AllocationSource before_;
 };
 
 // Returns this thread's label in the form shown above; empty if no scope is open.
-std::string WhoAsks();
+std::string CurrentAllocationTag();
 // Returns true if the label is that of a State.
-bool AskedForState();
+bool AllocatesState();
 // Returns true if the label is that of an op's own tensors in a first (not recomputed) forward
 // pass.
-bool AskedByForwardOp();
+bool AllocatesInForwardOp();
 
 }  // namespace lathe

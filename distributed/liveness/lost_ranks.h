@@ -2,7 +2,7 @@
 // other ranks through the store. Code that handles the error reads it there; the message is for
 // people alone.
 //
-//   if (const RankLoss* lost = FindRankLoss(error)) ...  // null if the error is about another
+//   if (const LostRanks* lost = FindLostRanks(error)) ...  // null if the error is about another
 //   thing
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace lathe {
 
-struct RankLoss {
+struct LostRanks {
   enum class Kind {
     kEnded,   // the process has died, or has ended while others still need it
     kHangs,   // it does not answer: it hangs, or the network is cut
@@ -23,7 +23,8 @@ struct RankLoss {
   std::vector<int> ranks = {};  // never empty in an error
   Kind kind = Kind::kEnded;
   std::string phase = "";  // what the first of them was doing, as "training"; "" if that is unknown
-  bool says_more = false;  // the error's hint says more than what to do, such as what was saved
+  bool hint_was_extended =
+      false;  // the error's hint says more than what to do, such as what was saved
 
   bool hangs() const { return kind == Kind::kHangs; }
   bool Includes(int rank) const;
@@ -31,12 +32,12 @@ struct RankLoss {
 
 // Returns what the error says of lost ranks; null if it is about something else. A rank is never
 // told that it is lost itself.
-const RankLoss* FindRankLoss(const Error& error);
+const LostRanks* FindLostRanks(const Error& error);
 
 // What keeps the ranks of a group from going on.
 struct GroupProblem {
-  std::string text;                   // for people; "" if all is well
-  std::optional<RankLoss> lost = {};  // nullopt if no rank is known to be lost
+  std::string text;                    // for people; "" if all is well
+  std::optional<LostRanks> lost = {};  // nullopt if no rank is known to be lost
 
   bool empty() const { return text.empty(); }
   // Returns true if it is that this rank failed for a reason of its own.
@@ -44,10 +45,10 @@ struct GroupProblem {
 };
 
 // "rank 2 has ended while training", or "rank 2 does not answer" if the phase is "".
-GroupProblem RankEnded(int rank, const std::string& phase);
-GroupProblem RankHangs(int rank, const std::string& phase);
+GroupProblem EndedRankProblem(int rank, const std::string& phase);
+GroupProblem HangingRankProblem(int rank, const std::string& phase);
 // "rank 2: out of device memory"
-GroupProblem RankFailed(int rank, const std::string& reason);
+GroupProblem FailedRankProblem(int rank, const std::string& reason);
 
 // A problem as a value in the store.
 std::string Serialize(const GroupProblem& problem);
@@ -57,10 +58,10 @@ GroupProblem ParseGroupProblem(const std::string& value);
 inline constexpr char kLostRankHint[] = "look at what that rank printed last";
 
 // Returns `[all_reduce] rank 2 can't go on: rank 0 has ended`, Unavailable, for rank `self`. The
-// error carries the problem's RankLoss, unless that includes `self`.
-Error CannotGoOn(const char* what, int self, const GroupProblem& problem,
-                 const char* hint = kLostRankHint);
-// Returns the error with `more` at the end of its hint. Its RankLoss, if there is one, says so.
+// error carries the problem's LostRanks, unless that includes `self`.
+Error CannotGoOnError(const char* what, int self, const GroupProblem& problem,
+                      const char* hint = kLostRankHint);
+// Returns the error with `more` at the end of its hint. Its LostRanks, if there is one, says so.
 Error AddToHint(const Error& error, const std::string& more);
 
 }  // namespace lathe

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests how WaitBriefly sets the environment, that it keeps arguments, and when it changes nothing.
+# Tests how RestartWithShortSpin sets the environment, that it keeps arguments, and when it changes nothing.
 set -euo pipefail
 probe=$1
 expect() {

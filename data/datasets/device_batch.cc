@@ -1,11 +1,11 @@
-#include "lathe/data/datasets/packed_inputs.h"
+#include "lathe/data/datasets/device_batch.h"
 
 #include <algorithm>
 #include <cstring>
 #include <span>
 #include <utility>
 
-#include "lathe/core/base/asked_by.h"
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/ops/losses.h"
 
@@ -56,9 +56,9 @@ void Copy(int32_t* to, const Tensor& from) { std::ranges::copy(from.values<int32
 
 }  // namespace
 
-PackedInputs PackedInputs::In(const Tensor& buffer, const Batch& batch, const PackedShape& shape) {
+DeviceBatch DeviceBatch::In(const Tensor& buffer, const Batch& batch, const PackedShape& shape) {
   const Places places(batch, shape);
-  Check(buffer.bytes() == places.end, "packed_inputs", "the inputs have ", places.end,
+  Check(buffer.bytes() == places.end, "device_batch", "the inputs have ", places.end,
         " bytes but the buffer ", buffer.bytes());
   const auto part = [&](int64_t at, Shape of_part, DType dtype = DType::kI32) {
     Tensor tensor = Tensor::Unallocated(std::move(of_part), dtype, buffer.device());
@@ -67,7 +67,7 @@ PackedInputs PackedInputs::In(const Tensor& buffer, const Batch& batch, const Pa
     return tensor;
   };
   const int64_t rows = shape.rows, S = shape.sequences;
-  PackedInputs inputs;
+  DeviceBatch inputs;
   if (batch.labels.defined()) {
     inputs.labels = part(places.labels, LabelShape(batch.labels, S), LabelDType(batch.labels));
   }
@@ -85,11 +85,11 @@ PackedInputs PackedInputs::In(const Tensor& buffer, const Batch& batch, const Pa
   return inputs;
 }
 
-Tensor PackedInputs::Pack(const Batch& batch, const PackedShape& shape, uint32_t step,
-                          float grad_seed) {
+Tensor DeviceBatch::Pack(const Batch& batch, const PackedShape& shape, uint32_t step,
+                         float grad_seed) {
   const int64_t B = batch.size(), S = shape.sequences;
   Check(S >= B && batch.num_tokens() + S - B <= shape.rows && batch.max_seqlen <= shape.max_seqlen,
-        "packed_inputs", "a batch of ", B, " sequences and ", batch.num_tokens(),
+        "device_batch", "a batch of ", B, " sequences and ", batch.num_tokens(),
         " tokens does not fit into the place of one of ", S, " sequences and ", shape.rows,
         " tokens");
   const Places places(batch, shape);
@@ -119,13 +119,13 @@ Tensor PackedInputs::Pack(const Batch& batch, const PackedShape& shape, uint32_t
   return host;
 }
 
-PackedInputs PackedInputs::Make(const Batch& batch, int64_t rows, Device device, uint32_t step) {
+DeviceBatch DeviceBatch::Make(const Batch& batch, int64_t rows, Device device, uint32_t step) {
   const PackedShape shape = {rows, batch.size(), batch.max_seqlen};
   const Tensor host = Pack(batch, shape, step);
   if (device.is_cpu()) return In(host, batch, shape);
-  const AskedBy asked_by = AskedBy::Buffer("batch inputs");
+  const AllocationTag allocation_tag = AllocationTag::Buffer("batch inputs");
   const Tensor buffer = Tensor::Empty({host.bytes()}, DType::kU8, device);
-  BackendOf(device).CopyAhead(buffer.raw_data(), host.raw_data(), host.bytes());
+  BackendOf(device).PrefetchToDevice(buffer.raw_data(), host.raw_data(), host.bytes());
   return In(buffer, batch, shape);
 }
 

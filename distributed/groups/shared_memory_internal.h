@@ -1,4 +1,4 @@
-// Declarations that local_reduce.cc and local_share.cc share.
+// Declarations that shared_memory_collectives.cc and shared_memory_mapping.cc share.
 #pragma once
 
 #include <sys/types.h>
@@ -8,12 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "lathe/distributed/groups/local_reduce.h"
+#include "lathe/distributed/groups/shared_memory_collectives.h"
 
 namespace lathe {
 
 // A rank's part in a call.
-struct alignas(64) LocalReduce::Part {
+struct alignas(64) SharedMemoryCollectives::Part {
   const char* data;
   uint64_t call;  // Call << 56 | the number of bytes
   // If the data lies in memory that the rank exposes: that memory's ExposedMemory::id, and the
@@ -25,14 +25,14 @@ struct alignas(64) LocalReduce::Part {
 // A rank's state, which all ranks read. `stage` counts up without end. A rank uses its two parts in
 // turn. It may begin the next call while others still read its part in this one, but not the call
 // after.
-struct alignas(64) LocalReduce::Slot {
+struct alignas(64) SharedMemoryCollectives::Slot {
   std::atomic<uint32_t> stage;
   pid_t pid;
   Part parts[2];
 };
 
 // Memory that this rank exposes to the others, and its views of the memory that they expose.
-struct LocalReduce::ExposedMemory {
+struct SharedMemoryCollectives::ExposedMemory {
   uint64_t id;  // the same on all ranks, counted from 1
   std::weak_ptr<Storage> storage;
   size_t bytes;

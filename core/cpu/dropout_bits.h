@@ -103,8 +103,8 @@ template <int registers>
 
 // Computes the bits of a row of n columns in the order that dropout.h describes. `bits` has room
 // for 4 * ceil(n / 4).
-inline void RowBits(uint32_t key0, uint32_t key1, uint32_t step, uint32_t sample, uint32_t position,
-                    int64_t n, uint32_t* bits) {
+inline void DropoutBitsOfRow(uint32_t key0, uint32_t key1, uint32_t step, uint32_t sample,
+                             uint32_t position, int64_t n, uint32_t* bits) {
   const int64_t blocks = (n + 3) / 4;
   const auto make = [&](int64_t b) __attribute__((always_inline)) {
     FullLanes counters[kPhiloxRegisters], positions[kPhiloxRegisters];

@@ -1,4 +1,4 @@
-// The part of LocalReduce that lets ranks see each other's memory.
+// The part of SharedMemoryCollectives that lets ranks see each other's memory.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lathe/core/pages.h"
-#include "lathe/distributed/groups/local_memory.h"
+#include "lathe/distributed/groups/shared_memory_internal.h"
 
 namespace lathe {
 
@@ -24,18 +24,18 @@ char* MapFileOf(pid_t pid, int file, int64_t bytes, bool writes) {
   return pages;
 }
 
-LocalReduce::ExposedMemory::~ExposedMemory() {
+SharedMemoryCollectives::ExposedMemory::~ExposedMemory() {
   for (char* view : views) {
     if (view != nullptr) munmap(view, bytes);
   }
 }
 
-void LocalReduce::PublishLocation(Part& part, const char* data, size_t bytes) const {
+void SharedMemoryCollectives::PublishLocation(Part& part, const char* data, size_t bytes) const {
   part.exposed = 0;
   for (const auto& one : exposed_) {
     const std::shared_ptr<const ExposedMemory> exposed = one.lock();
     const std::shared_ptr<Storage> storage = exposed == nullptr ? nullptr : exposed->storage.lock();
-    if (storage == nullptr || storage->sharing() != Storage::Sharing::kReadByOthers) continue;
+    if (storage == nullptr || storage->sharing() != Storage::Sharing::kOthersRead) continue;
     // In numbers, since the data may lie anywhere, and `bytes` may be kNoBytes. An address before
     // the storage's gives an offset that is too large.
     const uintptr_t begin =
@@ -47,7 +47,7 @@ void LocalReduce::PublishLocation(Part& part, const char* data, size_t bytes) co
 }
 
 // Returns the data that another rank has in this call if that rank exposes it, else null.
-const char* LocalReduce::ViewOf(int rank) const {
+const char* SharedMemoryCollectives::ViewOf(int rank) const {
   const Part& part = PartOf(rank);
   if (part.exposed == 0) return nullptr;
   for (const auto& one : exposed_) {
@@ -59,7 +59,7 @@ const char* LocalReduce::ViewOf(int rank) const {
 }
 
 template <typename T>
-std::vector<T> LocalReduce::GatherEach(const T& mine, const OnWait& on_wait) {
+std::vector<T> SharedMemoryCollectives::GatherEach(const T& mine, const OnWait& on_wait) {
   std::vector<T> all(static_cast<size_t>(size_));
   Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), on_wait);
   return all;
@@ -111,19 +111,19 @@ class MemoryMove {
 
 }  // namespace
 
-void LocalReduce::Share(Storage& storage, const OnWait& on_wait) {
-  MemoryMove move(storage.whole_pages());
+void SharedMemoryCollectives::Share(Storage& storage, const OnWait& on_wait) {
+  MemoryMove move(storage.shareable_bytes());
   if (rank_ == 0) move.CopyToFile("lathe parameters", storage);
   const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
   if (rank_ != 0) move.MapFile(slots_[0].pid, offers[0]);
   const std::vector<uint8_t> have = GatherEach(uint8_t{move.has_pages()}, on_wait);
-  if (std::ranges::count(have, 0) == 0) move.Into(storage, Storage::Sharing::kInCommon);
+  if (std::ranges::count(have, 0) == 0) move.Into(storage, Storage::Sharing::kOthersReadAndWrite);
 }
 
-std::shared_ptr<const void> LocalReduce::Expose(const std::shared_ptr<Storage>& storage,
-                                                int64_t bytes, const OnWait& on_wait) {
+std::shared_ptr<const void> SharedMemoryCollectives::Expose(const std::shared_ptr<Storage>& storage,
+                                                            int64_t bytes, const OnWait& on_wait) {
   const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  MemoryMove move(std::min(pages, storage->whole_pages()));
+  MemoryMove move(std::min(pages, storage->shareable_bytes()));
   move.CopyToFile("lathe gradients", *storage);
   const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
   auto exposed = std::make_shared<ExposedMemory>();
@@ -142,7 +142,7 @@ std::shared_ptr<const void> LocalReduce::Expose(const std::shared_ptr<Storage>& 
   }
   const std::vector<uint8_t> have = GatherEach(uint8_t{have_all}, on_wait);
   if (std::ranges::count(have, 0) > 0) return nullptr;
-  move.Into(*storage, Storage::Sharing::kReadByOthers);
+  move.Into(*storage, Storage::Sharing::kOthersRead);
   // The latest Expose of a storage replaces earlier ones.
   std::erase_if(exposed_, [&](const auto& one) {
     const auto before = one.lock();

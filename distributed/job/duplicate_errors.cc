@@ -1,4 +1,4 @@
-#include "lathe/distributed/job/lower_rank_reports.h"
+#include "lathe/distributed/job/duplicate_errors.h"
 
 #include <chrono>
 #include <string>
@@ -18,7 +18,7 @@ constexpr char kError[] = "error", kErrorRead[] = "error read";
 
 }  // namespace
 
-bool LowerRankReports(const Error& error) {
+bool IsReportedByLowerRank(const Error& error) {
   bool same = false;
   try {
     const auto group = JoinedGroup();

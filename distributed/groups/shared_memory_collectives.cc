@@ -1,4 +1,4 @@
-#include "lathe/distributed/groups/local_reduce.h"
+#include "lathe/distributed/groups/shared_memory_collectives.h"
 
 #include <absl/cleanup/cleanup.h>
 #include <linux/futex.h>
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "lathe/core/pages.h"
-#include "lathe/distributed/groups/local_memory.h"
+#include "lathe/distributed/groups/shared_memory_internal.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 
 namespace lathe {
@@ -70,7 +70,8 @@ bool CanRead(pid_t pid, const uint64_t* from, uint64_t expected) {
 
 }  // namespace
 
-std::unique_ptr<LocalReduce> LocalReduce::Connect(int rank, int size, const GatherBytes& gather) {
+std::unique_ptr<SharedMemoryCollectives> SharedMemoryCollectives::Connect(
+    int rank, int size, const GatherBytes& gather) {
   // Where the kernel lets a process read only its descendants' memory, this lets all processes of
   // the same user read this one's.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
@@ -107,17 +108,17 @@ std::unique_ptr<LocalReduce> LocalReduce::Connect(int rank, int size, const Gath
   std::vector<std::byte> answers(static_cast<size_t>(size));
   gather(std::span(&answer, 1), answers);
   if (std::ranges::count(answers, std::byte{0}) > 0) return nullptr;
-  std::unique_ptr<LocalReduce> local(new LocalReduce(rank, size));
+  std::unique_ptr<SharedMemoryCollectives> local(new SharedMemoryCollectives(rank, size));
   auto* const slots = reinterpret_cast<Slot*>(std::exchange(pages, nullptr));  // all zeros at first
   local->slots_ = {slots, static_cast<size_t>(size)};
   local->slots_[static_cast<size_t>(rank)].pid = mine.pid;
   return local;
 }
 
-LocalReduce::~LocalReduce() { munmap(slots_.data(), slots_.size_bytes()); }
+SharedMemoryCollectives::~SharedMemoryCollectives() { munmap(slots_.data(), slots_.size_bytes()); }
 
 // Announces that this rank has reached the next stage. Returns when all ranks have.
-void LocalReduce::WaitForAll(const OnWait& on_wait) {
+void SharedMemoryCollectives::WaitForAll(const OnWait& on_wait) {
   constexpr int kSpins = 2000;  // about 20 microseconds
   const timespec pause = {.tv_sec = 0, .tv_nsec = 50'000'000};
   std::atomic<uint32_t>& mine = slots_[static_cast<size_t>(rank_)].stage;
@@ -146,14 +147,15 @@ void LocalReduce::WaitForAll(const OnWait& on_wait) {
   }
 }
 
-const LocalReduce::Part& LocalReduce::PartOf(int rank) const {
+const SharedMemoryCollectives::Part& SharedMemoryCollectives::PartOf(int rank) const {
   return slots_[static_cast<size_t>(rank)].parts[turn_];
 }
 
 // Begins a call. On return, all ranks are ready for it and have finished the one before. They know
 // where each rank's data is; small data lies in their parts. Throws if the ranks are not in the
 // same call.
-void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait& on_wait) {
+void SharedMemoryCollectives::Begin(Call call, const void* data, size_t bytes,
+                                    const OnWait& on_wait) {
   turn_ ^= 1;
   Part& mine = slots_[static_cast<size_t>(rank_)].parts[turn_];
   mine.data = static_cast<const char*>(data);
@@ -167,15 +169,16 @@ void LocalReduce::Begin(Call call, const void* data, size_t bytes, const OnWait&
 }
 
 // Reads from another rank's data in this call; `at` is an offset in bytes.
-void LocalReduce::Read(int rank, size_t at, void* to, size_t bytes) const {
+void SharedMemoryCollectives::Read(int rank, size_t at, void* to, size_t bytes) const {
   ReadFrom(slots_[static_cast<size_t>(rank)].pid, PartOf(rank).data + at, to, bytes);
 }
 
 // Combines this rank's stripe with the other ranks' values of it, in the order of ranks.
-void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine combine) {
+void SharedMemoryCollectives::ReduceOwn(char* data, size_t n, size_t element_size,
+                                        Combine combine) {
   constexpr size_t kChunkBytes = 256 << 10;  // stays in the level 2 cache
   alignas(64) static thread_local char chunk[kChunkBytes];
-  const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, rank_, size_);
+  const ElementRange stripe = StripeOfRank({0, static_cast<int64_t>(n)}, rank_, size_);
   const size_t end = static_cast<size_t>(stripe.end);
   for (size_t at = static_cast<size_t>(stripe.begin); at < end;) {
     const size_t count = std::min(end - at, kChunkBytes / element_size);
@@ -196,9 +199,9 @@ void LocalReduce::ReduceOwn(char* data, size_t n, size_t element_size, Combine c
 }
 
 // Computes the stripe of rank `owner` from the ranks' parts, with the same bits as ReduceOwn.
-void LocalReduce::CombineSmall(int owner, char* data, size_t n, size_t element_size,
-                               Combine combine) const {
-  const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, owner, size_);
+void SharedMemoryCollectives::CombineSmall(int owner, char* data, size_t n, size_t element_size,
+                                           Combine combine) const {
+  const ElementRange stripe = StripeOfRank({0, static_cast<int64_t>(n)}, owner, size_);
   const size_t at = static_cast<size_t>(stripe.begin) * element_size;
   const size_t count = static_cast<size_t>(stripe.size());
   if (count == 0) return;
@@ -208,8 +211,8 @@ void LocalReduce::CombineSmall(int owner, char* data, size_t n, size_t element_s
   }
 }
 
-void LocalReduce::AllReduce(void* data, size_t n, size_t element_size, Combine combine,
-                            const OnWait& on_wait) {
+void SharedMemoryCollectives::AllReduce(void* data, size_t n, size_t element_size, Combine combine,
+                                        const OnWait& on_wait) {
   char* const bytes = static_cast<char*>(data);
   Begin(Call::kAllReduce, data, n * element_size, on_wait);
   if (n * element_size <= kSmallBytes) {
@@ -220,7 +223,7 @@ void LocalReduce::AllReduce(void* data, size_t n, size_t element_size, Combine c
   ReduceOwn(bytes, n, element_size, combine);
   WaitForAll(on_wait);
   for (int rank = 0; rank < size_; ++rank) {
-    const ElementRange stripe = Stripe({0, static_cast<int64_t>(n)}, rank, size_);
+    const ElementRange stripe = StripeOfRank({0, static_cast<int64_t>(n)}, rank, size_);
     const size_t at = static_cast<size_t>(stripe.begin) * element_size;
     if (rank == rank_ || stripe.size() == 0) continue;
     Read(rank, at, bytes + at, static_cast<size_t>(stripe.size()) * element_size);
@@ -228,8 +231,8 @@ void LocalReduce::AllReduce(void* data, size_t n, size_t element_size, Combine c
   WaitForAll(on_wait);
 }
 
-void LocalReduce::ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
-                                const OnWait& on_wait) {
+void SharedMemoryCollectives::ReduceScatter(void* data, size_t n, size_t element_size,
+                                            Combine combine, const OnWait& on_wait) {
   Begin(Call::kReduceScatter, data, n * element_size, on_wait);
   ReduceOwn(static_cast<char*>(data), n, element_size, combine);
 }
@@ -271,7 +274,7 @@ std::vector<ReadBatch> PlanReads(int self, int size, char* data, size_t element_
     const int rank = (self + i) % size;
     for (const ElementRange& part : parts) {
       char* end_of_last = nullptr;  // the end of the last range of this part
-      for (const ElementRange& range : Intersection(Stripe(part, rank, size), changed)) {
+      for (const ElementRange& range : Intersection(StripeOfRank(part, rank, size), changed)) {
         char* at = data + static_cast<size_t>(range.begin) * element_size;
         char* const end = data + static_cast<size_t>(range.end) * element_size;
         if (end_of_last != nullptr && static_cast<size_t>(at - end_of_last) <= kGapBytes)
@@ -290,9 +293,9 @@ std::vector<ReadBatch> PlanReads(int self, int size, char* data, size_t element_
 
 }  // namespace
 
-void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
-                            const std::vector<ElementRange>& changed, size_t element_size,
-                            const OnWait& on_wait) {
+void SharedMemoryCollectives::AllGather(void* data, const std::vector<ElementRange>& parts,
+                                        const std::vector<ElementRange>& changed,
+                                        size_t element_size, const OnWait& on_wait) {
   const std::vector<ReadBatch> reads =
       PlanReads(rank_, size_, static_cast<char*>(data), element_size, parts, changed);
   Begin(Call::kAllGather, data, kNoBytes, on_wait);
@@ -315,8 +318,8 @@ void LocalReduce::AllGather(void* data, const std::vector<ElementRange>& parts,
   WaitForAll(on_wait);
 }
 
-void LocalReduce::Gather(std::span<const std::byte> mine, std::span<std::byte> all,
-                         const OnWait& on_wait) {
+void SharedMemoryCollectives::Gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                                     const OnWait& on_wait) {
   Begin(Call::kGather, mine.data(), mine.size(), on_wait);
   const bool is_small = mine.size() <= kSmallBytes;
   for (int rank = 0; rank < size_; ++rank) {

@@ -14,7 +14,7 @@ namespace lathe {
 
 // One rank's view of the shards. Ranges count elements of the arena; they are ascending and don't
 // overlap.
-struct UpdateShares {
+struct OptimizerShards {
   std::vector<ElementRange> parts;   // the elements that are sharded; all ranks update the rest
   std::vector<ElementRange> own;     // this rank's elements of the parts
   std::vector<ElementRange> others;  // the other ranks' elements of them
@@ -32,8 +32,8 @@ struct UpdateShares {
 
 // The shards in force. They change when parameters are frozen or unfrozen. Null: the update is not
 // sharded.
-struct PresentShares {
-  std::shared_ptr<const UpdateShares> now;
+struct CurrentShards {
+  std::shared_ptr<const OptimizerShards> now;
 };
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-#include "lathe/distributed/liveness/life_signs.h"
+#include "lathe/distributed/liveness/heartbeat.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -21,7 +21,7 @@ constexpr Milliseconds kAtOnce{0}, kBeforeCall{200}, kBeforeAlarm{1000};
 
 }  // namespace
 
-struct LifeSigns::State {
+struct Heartbeat::State {
   int rank, size;
   std::shared_ptr<Store> store;
   Milliseconds interval;
@@ -56,13 +56,13 @@ struct LifeSigns::State {
     if (over) return {};
     if (const auto gone = store->Get(Store::kGone, kAtOnce)) {
       const int ended = RankOfName(*gone);
-      return RankEnded(ended, PhaseOf(ended));
+      return EndedRankProblem(ended, PhaseOf(ended));
     }
     const int neighbour = (rank + 1) % size;
     std::string now = store->Get(RankKey("sign", neighbour), kAtOnce).value_or("");
     if (std::exchange(last, std::move(now)) != last) missed = 0;
     if (++missed <= rounds) return {};
-    const GroupProblem silent = RankHangs(neighbour, PhaseOf(neighbour));
+    const GroupProblem silent = HangingRankProblem(neighbour, PhaseOf(neighbour));
     store->Set(kSilent, Serialize(silent));
     return silent;
   }
@@ -78,7 +78,7 @@ struct LifeSigns::State {
         found = Look(sign, missed, last, over);
       } catch (const Error& e) {
         const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded;
-        found = hangs ? RankHangs(0, "") : RankEnded(0, "");
+        found = hangs ? HangingRankProblem(0, "") : EndedRankProblem(0, "");
         rank_0 = true;
       }
     }
@@ -96,7 +96,7 @@ struct LifeSigns::State {
   }
 };
 
-LifeSigns::LifeSigns(int rank, int size, std::shared_ptr<Store> store, Milliseconds timeout,
+Heartbeat::Heartbeat(int rank, int size, std::shared_ptr<Store> store, Milliseconds timeout,
                      std::function<void(bool rank_0)> on_lost_rank)
     : state_(std::make_shared<State>()) {
   state_->on_lost_rank = std::move(on_lost_rank);
@@ -110,7 +110,7 @@ LifeSigns::LifeSigns(int rank, int size, std::shared_ptr<Store> store, Milliseco
   std::thread([state = state_] { state->Run(); }).detach();
 }
 
-LifeSigns::~LifeSigns() {
+Heartbeat::~Heartbeat() {
   SetAlarm(nullptr);
   {
     const std::lock_guard lock(state_->mutex);
@@ -119,12 +119,12 @@ LifeSigns::~LifeSigns() {
   state_->changed.notify_all();
 }
 
-GroupProblem LifeSigns::FindLostRank() const {
+GroupProblem Heartbeat::FindLostRank() const {
   const std::lock_guard lock(state_->mutex);
   return state_->lost;
 }
 
-void LifeSigns::SetAlarm(std::function<void(const GroupProblem&)> alarm) {
+void Heartbeat::SetAlarm(std::function<void(const GroupProblem&)> alarm) {
   const std::lock_guard lock(state_->alarm_mutex);
   state_->alarm = std::move(alarm);
 }

@@ -11,6 +11,6 @@ namespace lathe {
 // ends with an error of its own calls this once, and then ends. The first rank, or the only one,
 // gets false after half a second, or after a second if rank 0 hangs. A process that has not joined
 // others gets false, too.
-bool LowerRankReports(const Error& error);
+bool IsReportedByLowerRank(const Error& error);
 
 }  // namespace lathe
