@@ -20,7 +20,7 @@
 #include "lathe/distributed/launch/launch.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/bert/bert.h"
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/sequence_classifier.h"
 #include "lathe/models/weights/load_weights.h"

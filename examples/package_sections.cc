@@ -24,7 +24,7 @@
 #include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/data/utf8.h"
 #include "lathe/examples/train_sentencepiece.h"
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 
 namespace lathe {
 namespace {

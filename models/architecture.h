@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 #include "lathe/models/pass_memory.h"
 #include "lathe/models/sequence_classifier.h"
 #include "lathe/models/weights/load_weights.h"

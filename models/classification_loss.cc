@@ -4,8 +4,8 @@
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/shape.h"
 #include "lathe/data/datasets/device_batch.h"
+#include "lathe/models/config/problem_type.h"
 #include "lathe/models/forward_context.h"
-#include "lathe/models/problem_type.h"
 
 namespace lathe {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "lathe/data/datasets/batch.h"
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 
 namespace lathe {
 

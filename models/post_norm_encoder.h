@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/models/config_reader.h"
+#include "lathe/models/config/config_reader.h"
 #include "lathe/models/encoder.h"
 #include "lathe/models/normed_embeddings.h"
 #include "lathe/models/pass_memory.h"

@@ -4,7 +4,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/models/architecture.h"
-#include "lathe/models/problem_type.h"
+#include "lathe/models/config/problem_type.h"
 
 namespace lathe {
 namespace {

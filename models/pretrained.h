@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lathe/data/tokenizers/tokenizer.h"
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 #include "lathe/models/sequence_classifier.h"
 
 namespace lathe {

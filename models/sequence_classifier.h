@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lathe/data/datasets/batch.h"
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/nn/module.h"
 

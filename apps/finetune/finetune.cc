@@ -30,7 +30,7 @@
 #include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
-#include "lathe/models/problem_type.h"
+#include "lathe/models/config/problem_type.h"
 #include "lathe/train/callbacks/progress_callback.h"
 #include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/evaluation.h"

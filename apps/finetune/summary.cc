@@ -4,6 +4,7 @@
 
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/models/config/problem_type.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -24,7 +25,7 @@ void PrintData(std::ostream& out, const std::string& name, const TaskData& data,
                                          : 0;
   PrintRow(out, name,
            FormatCount(dataset.size()) + " samples, " + FormatNumber("%.1f", mean) +
-               " tokens on average, " + FormatCount(dataset.truncated) + " cut to " +
+               " tokens on average, " + FormatCount(dataset.num_truncated) + " cut to " +
                std::to_string(max_length) + " (" + data.path + ")");
 }
 

@@ -24,9 +24,9 @@
 #include "lathe/core/gemm.h"
 #include "lathe/data/datasets/metrics.h"
 #include "lathe/data/utf8.h"
+#include "lathe/models/config/problem_type.h"
+#include "lathe/models/config/vocabulary_size.h"
 #include "lathe/models/pretrained.h"
-#include "lathe/models/problem_type.h"
-#include "lathe/models/vocabulary_size.h"
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/task/sequence_length.h"
 

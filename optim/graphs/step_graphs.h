@@ -120,7 +120,7 @@ class StepGraphs {
   size_t most_;
   DeviceBackend& backend_;
   GraphRecorder recorder_;
-  std::shared_ptr<DeviceMemory> memory_;  // used inside of recorded work
+  std::shared_ptr<DeviceMemoryPool> memory_;  // used inside of recorded work
   Entries entries_;
   int64_t clock_ = 0;
 };

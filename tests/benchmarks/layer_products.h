@@ -11,7 +11,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/tensor.h"
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 
 namespace lathe {
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "lathe/core/base/error.h"
-#include "lathe/models/problem_type.h"
+#include "lathe/models/config/problem_type.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/task.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "lathe/core/ops/activation.h"
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 #include "lathe/nn/module.h"
 
 namespace lathe {

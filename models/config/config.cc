@@ -1,4 +1,4 @@
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_split.h>

@@ -1,4 +1,4 @@
-#include "lathe/models/vocabulary_size.h"
+#include "lathe/models/config/vocabulary_size.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lathe/models/problem_type.h"
+#include "lathe/models/config/problem_type.h"
 
 namespace lathe {
 namespace {

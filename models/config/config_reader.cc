@@ -1,4 +1,4 @@
-#include "lathe/models/config_reader.h"
+#include "lathe/models/config/config_reader.h"
 
 #include <absl/strings/str_cat.h>
 

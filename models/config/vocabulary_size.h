@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lathe/data/tokenizers/tokenizer.h"
-#include "lathe/models/config.h"
+#include "lathe/models/config/config.h"
 
 namespace lathe {
 
