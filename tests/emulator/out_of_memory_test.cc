@@ -118,7 +118,7 @@ TEST(OutOfMemory, NamesTheOp) {
   };
   for (const auto& [name, op] : cases) {
     const Tensor leaf = Leaf({12, 16});
-    EXPECT_EQ(AskerOf([&] { op(leaf); }), Asker{std::string(name) + " (forward)"});
+    EXPECT_EQ(AskerOf([&, op = op] { op(leaf); }), Asker{std::string(name) + " (forward)"});
     const Tensor y = op(Scale(leaf, 1)), dy = Tensor::Full(y.shape(), 1, y.dtype(), kGpu);
     EXPECT_EQ(AskerOf([&] { Backward(y, dy); }), Asker{std::string(name) + " (backward)"});
   }
