@@ -189,7 +189,7 @@ TEST(EmbeddingLayerNorm, SizesAndTypesOnDevice) {
       for (const double p : {0.0, 0.25}) {
         SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(n) + ", " +
                      ToString(dtype) + ", dropout " + std::to_string(p));
-        const auto run = [&](auto op) {
+        const auto run = [&, rows = rows, n = n](auto op) {
           std::vector<Tensor> x = {wave({11, n}, 0.7), wave({2, n}, 1.3), wave({57, n}, 0.1),
                                    wave({n}, 0.9), wave({n}, 0.3)};
           for (Tensor& leaf : x) (leaf = leaf.To(device)).SetRequiresGrad(true);

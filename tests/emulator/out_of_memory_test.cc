@@ -118,7 +118,7 @@ TEST(OutOfMemory, NamesTheOp) {
   };
   for (const auto& [name, op] : cases) {
     const Tensor leaf = Leaf({12, 16});
-    EXPECT_EQ(AllocationSourceOf([&] { op(leaf); }),
+    EXPECT_EQ(AllocationSourceOf([&, op = op] { op(leaf); }),
               AllocationSource{std::string(name) + " (forward)"});
     const Tensor y = op(Scale(leaf, 1)), dy = Tensor::Full(y.shape(), 1, y.dtype(), kGpu);
     EXPECT_EQ(AllocationSourceOf([&] { Backward(y, dy); }),
