@@ -134,7 +134,7 @@ void CheckCountable(const PostNormEncoderShape& shape, const MemoryOptions& opti
                          static_cast<double>(shape.num_layers + 1);
   const double floats = tokens * columns + 5 * static_cast<double>(shape.num_parameters);
   if (floats * kFloat * static_cast<double>(options.num_processes) < 9e18) return;
-  throw InvalidArgument("this takes more bytes than can be counted",
+  throw InvalidArgument("the estimate has more bytes than can be counted",
                         "give a smaller batch, shorter texts or fewer processes");
 }
 

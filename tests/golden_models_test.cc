@@ -204,7 +204,10 @@ void GoldenModel::CheckNarrow(DType dtype) {
       golden += g[i] * g[i];
     }
   }
-  EXPECT_GT(dot / std::sqrt(own * golden), 0.999);
+  // In the case of DistilBERT a unit of the head has the value 0.002 before ReLU. Rounding may make
+  // it negative. Without that unit's gradient Transformers' own cosine is 0.9971.
+  const bool has_relu_head = model_->config().model_type() == "distilbert";
+  EXPECT_GT(dot / std::sqrt(own * golden), has_relu_head ? 0.997 : 0.999);
   EXPECT_NEAR(std::sqrt(own / golden), 1, 0.03);
 }
 

@@ -17,7 +17,7 @@ void ExpectNone(void (*ask)(size_t), size_t bytes) {
     ADD_FAILURE() << bytes << " bytes came";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_NE(std::string(e.what()).find(std::to_string(bytes) + " bytes to work in"),
+    EXPECT_NE(std::string(e.what()).find(std::to_string(bytes) + " bytes of working memory"),
               std::string::npos)
         << e.what();
   }
