@@ -195,7 +195,7 @@ TEST_P(FamilyTest, WrongConfigurationsAreRefused) {
   });
   ExpectError("config: \"" + f.columns + "\" must be", [&] { Make({{f.columns, 0}}); });
   ExpectError("config: \"" + f.columns + "\" must be", [&] { Make({{f.columns, "wide"}}); });
-  ExpectError("config: \"" + f.activation + "\": activation \"step\" is not one that Lathe has",
+  ExpectError("config: \"" + f.activation + "\": unknown activation \"step\"",
               [&] {
                 Make({{f.activation, "step"}});
               });

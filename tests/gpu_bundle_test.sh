@@ -263,7 +263,7 @@ expect '\| passed \| bf16-dropout-0\.1: with --gradient_checkpointing and --dete
 expect '\| passed \| f32-dropout-0: 2 batches of 16 in place of 1 of 32 ' results/results.md
 expect '\| passed \| bf16-dropout-0: with LATHE_TUNE=1 again \|.*first step after 1\.5 s untuned, 1\.5 s tuning, 1\.5 s with' results/results.md
 expect '\| passed \| bf16-dropout-0: LATHE_ATTENTION=cudnn on the GPU against the CPU ' results/results.md
-expect '\| passed \| lathe predict: GPU against CPU \|.*scores of 128 texts differ by 1\.00e-05 at most' results/results.md
+expect '\| passed \| lathe predict: GPU against CPU \|.*scores of 128 texts differ by at most 1\.00e-05' results/results.md
 expect '\| passed \| lathe test, bf16 \|.*a tiny BERT, 12 steps: test --num_processes 1 --mixed_precision bf16' results/results.md
 expect '\| passed \| lathe estimate-memory, bf16, --no_cuda_graphs \|.*took 0\.50 of the estimate: 1048576 of 2097152 bytes' results/results.md
 expect '\| f32-dropout-0.1: GPU against CPU \|.* differ by 1.43e-05 of them' results/results.md
