@@ -204,13 +204,13 @@ TEST(ProcessEnvironment, ALargerJobOutside) {
   };
   EXPECT_EQ(error_of({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
             "WORLD_SIZE is 1 but OMPI_COMM_WORLD_SIZE is 2: Open MPI has started more processes "
-            "than the job would have");
+            "than the job has");
   EXPECT_EQ(error_of({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}),
             "WORLD_SIZE is 1 but PMI_SIZE is 4: MPICH has started more processes than the job "
-            "would have");
+            "has");
   EXPECT_EQ(error_of({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
             "WORLD_SIZE is 1 but SLURM_STEP_NUM_TASKS is 4: Slurm has started more processes than "
-            "the job would have");
+            "the job has");
   // Unsetting the outer size, as the hint says, makes separate jobs.
   EXPECT_EQ(Read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PMI_RANK", "3"}}).world_size, 1);
 }
@@ -325,7 +325,7 @@ TEST(ProcessEnvironment, SlurmWithPmi2) {
   forgotten.insert({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
   EXPECT_EQ(ErrorOf(forgotten),
             "WORLD_SIZE is 1 but SLURM_STEP_NUM_TASKS is 4: Slurm has started more processes than "
-            "the job would have");
+            "the job has");
 }
 
 // MPICH's variables count in a batch script that runs mpirun. They also count if mpirun starts its

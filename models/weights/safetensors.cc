@@ -231,7 +231,7 @@ struct SafetensorsReader::Impl {
     for (const auto& [name, shard] : shard_of) {
       if (entries.count(name) == 0) {
         throw BrokenSafetensors((dir / shard).string(), name,
-                                "is missing, though " + index + " lists it");
+                                "the file lacks it, though " + index + " lists it");
       }
     }
   }

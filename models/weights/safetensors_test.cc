@@ -285,9 +285,9 @@ TEST_F(ShardTest, RejectsBrokenIndexes) {
   EXPECT_HAS(DirectoryError(), "has neither model.safetensors nor model.safetensors.index.json");
   Shard("s1.safetensors", {{"a", Tensor::FromVector<float>({1})}});
   Index(R"({"a":"s1.safetensors","b":"s2.safetensors"})");
-  EXPECT_HAS(DirectoryError(), "s2.safetensors: missing, though ");
+  EXPECT_HAS(DirectoryError(), "s2.safetensors: the file is missing, though ");
   Index(R"({"a":"s1.safetensors","b":"s1.safetensors"})");
-  EXPECT_HAS(DirectoryError(), "s1.safetensors: tensor \"b\": missing");
+  EXPECT_HAS(DirectoryError(), "s1.safetensors: tensor \"b\": the file lacks it, though ");
   for (const char* shard :
        {"../s1.safetensors", "/s1.safetensors", "x\\\\s1.safetensors", "s1.bin"}) {
     Index(R"({"a":")" + std::string(shard) + "\"}");
