@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "lathe/data/tokenizers/models/subword_model.h"
 
@@ -12,6 +13,10 @@ namespace lathe {
 // Makes the model that tokenizer.json's `model` describes. `path` is the file's, for messages.
 // Throws InvalidArgument for an unknown type.
 std::unique_ptr<SubwordModel> ModelFromJson(const nlohmann::json& json, const std::string& path);
+
+// Returns the tokens of an object from tokens to ids, in id order. Ids that are missing get the
+// empty token. Throws InvalidArgument for an id that makes no sense.
+std::vector<std::string> TokensFromVocab(const nlohmann::json& vocab);
 
 // Returns the types of models, as "A or B".
 std::string ModelTypes();
