@@ -22,7 +22,8 @@ template <typename Check>
 void ForCases(const std::string& kind, Check check) {
   std::ifstream in("tests/golden/tokenizer_parts.json", std::ios::binary);
   int num_cases = 0;
-  for (const Json& entry : Json::parse(in).at(kind)) {
+  const Json file = Json::parse(in);
+  for (const Json& entry : file.at(kind)) {
     SCOPED_TRACE(entry.at("json").dump().substr(0, 300));
     const auto part = check(entry.at("json"));
     for (const Json& one_case : entry.at("cases")) {

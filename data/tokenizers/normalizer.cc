@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/data/tokenizers/byte_level.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/unicode/charsmap.h"
 #include "lathe/data/tokenizers/unicode/regex.h"
 #include "lathe/data/tokenizers/unicode/unicode.h"
+#include "lathe/data/tokenizers/words/byte_level.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {

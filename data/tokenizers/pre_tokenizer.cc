@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/data/tokenizers/byte_level.h"
 #include "lathe/data/tokenizers/kind_table.h"
-#include "lathe/data/tokenizers/split.h"
 #include "lathe/data/tokenizers/unicode/regex.h"
 #include "lathe/data/tokenizers/unicode/unicode.h"
+#include "lathe/data/tokenizers/words/byte_level.h"
+#include "lathe/data/tokenizers/words/split.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -62,6 +62,9 @@ enum class Prepend { kAlways, kFirst, kNever };
 PreTokenizer MakeMetaspace(std::string replacement, Prepend scheme, bool split) {
   Check(!replacement.empty(), "pre_tokenizer", "Metaspace has an empty replacement");
   return [=](std::string_view text, bool at_start, const EmitWord& emit) {
+    if (text.empty()) {
+      return;
+    }
     std::string marked;
     const bool prepend = scheme == Prepend::kAlways || (scheme == Prepend::kFirst && at_start);
     if (prepend && !text.starts_with(' ') && !text.starts_with(replacement)) {
@@ -120,7 +123,7 @@ PreTokenizer ByteLevelFromJson(const Json& json) {
   const bool use_regex = json.value("use_regex", true);
   return [=](std::string_view text, bool, const EmitWord& emit) {
     std::string with_space, word;
-    if (add_prefix_space && !text.starts_with(' ')) {
+    if (add_prefix_space && !text.empty() && !text.starts_with(' ')) {
       with_space.reserve(text.size() + 1);
       text = with_space.append(1, ' ').append(text);
     }
@@ -162,9 +165,32 @@ PreTokenizer Plain(const Json&) {
   return [](std::string_view text, bool, const EmitWord& emit) { split(text, emit); };
 }
 
+struct NamedBehavior {
+  const char* name;
+  SplitBehavior behavior;
+};
+constexpr std::array kBehaviors = {
+    NamedBehavior{"Removed", SplitBehavior::kRemoved},
+    NamedBehavior{"Isolated", SplitBehavior::kIsolated},
+    NamedBehavior{"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+    NamedBehavior{"MergedWithNext", SplitBehavior::kMergedWithNext},
+    NamedBehavior{"Contiguous", SplitBehavior::kContiguous},
+};
+
+// `part` is for messages.
+SplitBehavior BehaviorFromName(const std::string& part, const std::string& name) {
+  for (const NamedBehavior& row : kBehaviors) {
+    if (name == row.name) {
+      return row.behavior;
+    }
+  }
+  throw InvalidArgument(part + " has behavior '" + name + "', which is not supported",
+                        "supported are " + JoinNames(kBehaviors, &NamedBehavior::name));
+}
+
 PreTokenizer PunctuationFromJson(const Json& json) {
   const SplitBehavior behavior =
-      SplitBehaviorFromName("pre_tokenizer Punctuation", json.value("behavior", "Isolated"));
+      BehaviorFromName("pre_tokenizer Punctuation", json.value("behavior", "Isolated"));
   return [=](std::string_view text, bool, const EmitWord& emit) {
     SplitAtCharacters(text, IsPunctuation, behavior, emit);
   };
@@ -180,7 +206,7 @@ PreTokenizer DigitsFromJson(const Json& json) {
 }
 
 PreTokenizer SplitFromJson(const Json& json) {
-  const SplitBehavior behavior = SplitBehaviorFromName("pre_tokenizer Split", json.at("behavior"));
+  const SplitBehavior behavior = BehaviorFromName("pre_tokenizer Split", json.at("behavior"));
   const bool invert = json.value("invert", false);
   const Json& pattern = json.at("pattern");
   if (pattern.contains("String")) {

@@ -132,8 +132,10 @@ Bpe::Bpe(std::vector<std::string> tokens, const Merges& merges, BpeOptions optio
     Check(right.size() >= prefix_size, "bpe", "merge ", rank + 1, ", '", left, " ", right,
           "': its second part is shorter than the prefix '", options_.continuing_subword_prefix,
           "'");
-    merges_.Insert(require(left), require(right), static_cast<uint32_t>(rank),
-                   require(left + right.substr(prefix_size)));
+    const int32_t left_id = require(left);
+    const int32_t right_id = require(right);
+    const int32_t merged_id = require(left + right.substr(prefix_size));
+    merges_.Insert(left_id, right_id, static_cast<uint32_t>(rank), merged_id);
   }
   first_symbols_.assign(kNumFirstSymbols, -1);
   for (size_t id = 0; id < vocabulary_.tokens().size(); ++id) {

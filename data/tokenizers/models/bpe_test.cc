@@ -5,7 +5,6 @@
 #include <string>
 #include <thread>
 
-
 namespace lathe {
 namespace {
 

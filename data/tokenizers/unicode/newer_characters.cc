@@ -1,7 +1,11 @@
 #include "lathe/data/tokenizers/unicode/newer_characters.h"
 
+#include <unicode/uchar.h>
+
 #include <algorithm>
 #include <iterator>
+
+#include "lathe/data/utf8.h"
 
 namespace lathe {
 namespace {
@@ -46,7 +50,44 @@ bool In(const Range (&ranges)[n], char32_t c) {
   return after != std::begin(ranges) && c <= std::prev(after)->last;
 }
 
+// Returns an older character of the class of `c`, or 0 if `c` is no letter, number or mark that is
+// newer than Unicode 14.
+char32_t OlderCharacter(char32_t c) {
+  UVersionInfo age;
+  u_charAge(static_cast<UChar32>(c), age);
+  const uint32_t mask = age[0] == 15 ? U_GET_GC_MASK(static_cast<UChar32>(c)) : 0;
+  const bool longest = c >= 0x10000;  // four bytes; all newer characters have three at least
+  if (IsNewerLetter(c) || (mask & U_GC_L_MASK) != 0) {
+    return longest ? 0x10000 : 0xA500;  // a syllable of Linear B, a syllable of Vai
+  }
+  if ((IsNewerNumber(c) || (mask & U_GC_N_MASK) != 0) && longest) {
+    return 0x104A0;  // a digit of Osmanya
+  }
+  if (IsNewerWordCharacter(c) || (mask & U_GC_M_MASK) != 0) {
+    return longest ? 0x10A01 : 0x816;  // a vowel sign of Kharoshthi, a mark of Samaritan
+  }
+  return 0;
+}
+
 }  // namespace
+
+std::optional<std::string> WithOlderCharacters(std::string_view text) {
+  std::optional<std::string> replaced;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    if (static_cast<unsigned char>(text[pos]) < 0xE0) {
+      pos += Utf8SequenceLength(text[pos]);
+      continue;
+    }
+    const char32_t older = OlderCharacter(DecodeUtf8(text, &pos));
+    std::string bytes;
+    AppendUtf8(older, &bytes);
+    if (older != 0 && bytes.size() == pos - begin) {
+      replaced = replaced.value_or(std::string(text)).replace(begin, bytes.size(), bytes);
+    }
+  }
+  return replaced;
+}
 
 bool IsNewerLetter(char32_t c) { return In(kLetters, c); }
 bool IsNewerNumber(char32_t c) { return In(kNumbers, c); }

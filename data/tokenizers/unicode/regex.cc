@@ -2,7 +2,10 @@
 
 #include <oniguruma.h>
 
+#include <optional>
+
 #include "lathe/core/base/error.h"
+#include "lathe/data/tokenizers/unicode/newer_characters.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -63,6 +66,11 @@ Regex::Regex(const std::string& pattern) {
 
 void Regex::ForEachMatch(std::string_view text,
                          const std::function<void(size_t, size_t)>& on_match) const {
+  if (text.empty()) {
+    return;  // `tokenizers` finds nothing in an empty text
+  }
+  const std::optional<std::string> older = WithOlderCharacters(text);
+  text = older ? *older : text;
   const OnigUChar* const begin = Bytes(text);
   const OnigUChar* const end = begin + text.size();
   Region matched;

@@ -10,8 +10,8 @@
 
 namespace lathe {
 
-// Thread-safe once constructed. Debian's Oniguruma knows the characters of Unicode 14, that of
-// `tokenizers` those of Unicode 16: the classes of younger characters differ.
+// Thread-safe once constructed. Letters, numbers and marks up to Unicode 16 are in their classes,
+// as in `tokenizers`. Younger symbols are not: Debian's Oniguruma knows Unicode 14.
 class Regex {
  public:
   // Throws InvalidArgument if `pattern` is not a regular expression.

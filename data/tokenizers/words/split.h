@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <string>
 #include <string_view>
 
 namespace lathe {
@@ -16,10 +15,6 @@ enum class SplitBehavior {
   kMergedWithNext,      // a match begins the part after it
   kContiguous,          // adjacent matches become one word
 };
-
-// Reads a name such as "MergedWithPrevious". Throws InvalidArgument, naming `part` and the names
-// that there are.
-SplitBehavior SplitBehaviorFromName(const std::string& part, const std::string& name);
 
 using OnMatch = std::function<void(size_t begin, size_t end)>;
 

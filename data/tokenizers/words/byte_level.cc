@@ -1,4 +1,4 @@
-#include "lathe/data/tokenizers/byte_level.h"
+#include "lathe/data/tokenizers/words/byte_level.h"
 
 #include <array>
 #include <cstdint>

@@ -1,27 +1,12 @@
-#include "lathe/data/tokenizers/split.h"
+#include "lathe/data/tokenizers/words/split.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
-#include "lathe/core/base/error.h"
-#include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
 namespace {
-
-struct NamedBehavior {
-  const char* name;
-  SplitBehavior behavior;
-};
-constexpr std::array kBehaviors = {
-    NamedBehavior{"Removed", SplitBehavior::kRemoved},
-    NamedBehavior{"Isolated", SplitBehavior::kIsolated},
-    NamedBehavior{"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
-    NamedBehavior{"MergedWithNext", SplitBehavior::kMergedWithNext},
-    NamedBehavior{"Contiguous", SplitBehavior::kContiguous},
-};
 
 struct Span {
   size_t begin, end;
@@ -57,16 +42,6 @@ std::vector<Span> MergeEqualNeighbours(const std::vector<Span>& spans) {
 }
 
 }  // namespace
-
-SplitBehavior SplitBehaviorFromName(const std::string& part, const std::string& name) {
-  for (const NamedBehavior& row : kBehaviors) {
-    if (name == row.name) {
-      return row.behavior;
-    }
-  }
-  throw InvalidArgument(part + " has behavior '" + name + "', which is not supported",
-                        "supported are " + JoinNames(kBehaviors, &NamedBehavior::name));
-}
 
 void SplitText(std::string_view text, const std::function<void(const OnMatch&)>& for_each_match,
                SplitBehavior behavior, bool invert,
