@@ -72,8 +72,8 @@ void AddedTokenMatcher::Split(std::string_view text,
       on_text(text.substr(done, begin - done));
     }
     on_token(token->id);
+    // White space that this token took may still hold the next one, as in `tokenizers`.
     done = end;
-    pos = std::max(pos, end);
   }
   if (done < text.size()) {
     on_text(text.substr(done));
