@@ -195,10 +195,9 @@ TEST_P(FamilyTest, WrongConfigurationsAreRefused) {
   });
   ExpectError("config: \"" + f.columns + "\" must be", [&] { Make({{f.columns, 0}}); });
   ExpectError("config: \"" + f.columns + "\" must be", [&] { Make({{f.columns, "wide"}}); });
-  ExpectError("config: \"" + f.activation + "\": unknown activation \"step\"",
-              [&] {
-                Make({{f.activation, "step"}});
-              });
+  ExpectError("config: \"" + f.activation + "\": unknown activation \"step\"", [&] {
+    Make({{f.activation, "step"}});
+  });
   ExpectError("config: \"" + f.dropout + "\" must be at least 0 and less than 1 but is 1", [&] {
     Make({{f.dropout, 1.0}});
   });

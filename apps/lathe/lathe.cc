@@ -11,6 +11,7 @@
 #include "lathe/apps/lathe/launch/launch_command.h"
 #include "lathe/apps/lathe/predict.h"
 #include "lathe/apps/lathe/self_test/test_command.h"
+#include "lathe/apps/lathe/tokenize.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/nearest_name.h"
 
@@ -27,6 +28,7 @@ constexpr char kUsage[] =
     "  test             checks that training in several processes or on GPUs works here\n"
     "  env              describes this machine and its set-up, for bug reports\n"
     "  estimate-memory  estimates the memory that training and using a model take\n"
+    "  tokenize         prints the ids and tokens of lines of text\n"
     "\n"
     "`lathe COMMAND --help` describes a command. `finetune --help` says how to train.\n";
 
@@ -35,9 +37,10 @@ struct Command {
   int (*run)(const std::vector<std::string>& args);
 };
 
-constexpr Command kCommands[] = {{"predict", RunPredict}, {"launch", RunLaunch},
-                                 {"config", RunConfig},   {"test", RunTest},
-                                 {"env", RunEnv},         {"estimate-memory", RunEstimateMemory}};
+constexpr Command kCommands[] = {{"predict", RunPredict},  {"launch", RunLaunch},
+                                 {"config", RunConfig},    {"test", RunTest},
+                                 {"env", RunEnv},          {"estimate-memory", RunEstimateMemory},
+                                 {"tokenize", RunTokenize}};
 
 }  // namespace
 }  // namespace lathe

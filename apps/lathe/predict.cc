@@ -1,8 +1,6 @@
 #include "lathe/apps/lathe/predict.h"
 
 #include <omp.h>
-#include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,13 +15,13 @@
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/precision.h"
 #include "lathe/apps/cli/report_error.h"
+#include "lathe/apps/lathe/text_source.h"
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
 #include "lathe/data/datasets/metrics.h"
-#include "lathe/data/utf8.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/models/config/vocabulary_size.h"
 #include "lathe/models/pretrained.h"
@@ -91,48 +89,6 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
   o.texts.erase(o.texts.begin());
   return o;
 }
-
-// The texts, from the command line or from the lines of standard input. Where() names the place of
-// the latest one.
-class TextSource {
- public:
-  explicit TextSource(const PredictOptions& options)
-      : options_(options), from_stdin_(options.texts.empty()) {}
-
-  std::optional<std::string> Next() {
-    std::string text;
-    if (from_stdin_) {
-      if (!std::getline(std::cin, text)) return std::nullopt;
-      if (text.ends_with('\r')) text.pop_back();
-    } else {
-      if (count_ == static_cast<int64_t>(options_.texts.size())) return std::nullopt;
-      text = options_.texts[static_cast<size_t>(count_)];
-    }
-    ++count_;
-    if (ValidateUtf8(text) != std::string_view::npos) {
-      if (options_.invalid_utf8 == "error") {
-        throw InvalidArgument(Where() + ": not valid UTF-8", "pass --invalid_utf8 replace");
-      }
-      text = ReplaceInvalidUtf8(text);
-    }
-    return text;
-  }
-  std::string Where() const {
-    return from_stdin_ ? "standard input:" + std::to_string(count_)
-                       : "text " + std::to_string(count_);
-  }
-  // Returns true if the next line is not there yet. Its writer may wait for our answer first.
-  bool WouldWait() const {
-    if (!from_stdin_ || std::cin.rdbuf()->in_avail() > 0) return false;
-    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-    return poll(&input, 1, 0) == 0;
-  }
-
- private:
-  const PredictOptions& options_;
-  bool from_stdin_;
-  int64_t count_ = 0;
-};
 
 constexpr char kMixedFilesHint[] =
     "the files in the folder belong to different models; copy the model again";
@@ -279,7 +235,7 @@ int Predict(const PredictOptions& options) {
   if (options.deterministic) UseDeterministicGemms(true);
   std::ios::sync_with_stdio(false);  // lets in_avail tell what is buffered
   Predictor predictor(options);
-  TextSource source(options);
+  TextSource source(options.texts, options.invalid_utf8);
   try {
     while (const auto text = source.Next()) {
       predictor.Add(*text, source.Where());

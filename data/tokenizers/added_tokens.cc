@@ -1,7 +1,6 @@
 #include "lathe/data/tokenizers/added_tokens.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "lathe/data/tokenizers/unicode/unicode.h"
@@ -9,10 +8,6 @@
 
 namespace lathe {
 namespace {
-
-unsigned char FirstByte(const AddedToken& token) {
-  return static_cast<unsigned char>(token.content.front());
-}
 
 bool TouchesWord(std::string_view text, size_t begin, size_t end) {
   size_t pos = end;
@@ -24,25 +19,31 @@ bool TouchesWord(std::string_view text, size_t begin, size_t end) {
 
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
-  std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
-    return std::tuple(FirstByte(a), b.content.size()) < std::tuple(FirstByte(b), a.content.size());
-  });
+  // The trie keeps the last of equal contents, but the first one shall count.
+  std::reverse(tokens_.begin(), tokens_.end());
+  std::vector<std::pair<std::string_view, int32_t>> contents;
   for (const AddedToken& token : tokens_) {
-    ++first_[FirstByte(token) + 1];
+    contents.emplace_back(token.content, static_cast<int32_t>(contents.size()));
+    begins_[static_cast<unsigned char>(token.content.front())] = true;
   }
-  for (int b = 0; b < 256; ++b) {
-    first_[b + 1] += first_[b];
-  }
+  trie_ = PieceTrie(std::move(contents));
 }
 
 const AddedToken* AddedTokenMatcher::LongestAt(std::string_view text, size_t pos) const {
-  const auto byte = static_cast<unsigned char>(text[pos]);
-  for (uint32_t i = first_[byte]; i < first_[byte + 1]; ++i) {
-    if (text.substr(pos).starts_with(tokens_[i].content)) {
-      return &tokens_[i];
+  if (!begins_[static_cast<unsigned char>(text[pos])]) {
+    return nullptr;
+  }
+  int32_t longest = -1;
+  for (uint32_t node = PieceTrie::kRoot; pos < text.size(); ++pos) {
+    node = trie_.Child(node, static_cast<uint8_t>(text[pos]));
+    if (node == PieceTrie::kRoot) {
+      break;
+    }
+    if (trie_.id(node) >= 0) {
+      longest = trie_.id(node);
     }
   }
-  return nullptr;
+  return longest < 0 ? nullptr : &tokens_[static_cast<size_t>(longest)];
 }
 
 void AddedTokenMatcher::Split(std::string_view text,
@@ -71,8 +72,8 @@ void AddedTokenMatcher::Split(std::string_view text,
       on_text(text.substr(done, begin - done));
     }
     on_token(token->id);
+    // White space that this token took may still hold the next one, as in `tokenizers`.
     done = end;
-    pos = std::max(pos, end);
   }
   if (done < text.size()) {
     on_text(text.substr(done));

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lathe/data/tokenizers/models/piece_trie.h"
+
 namespace lathe {
 
 struct AddedToken {
@@ -34,8 +36,9 @@ class AddedTokenMatcher {
  private:
   const AddedToken* LongestAt(std::string_view text, size_t pos) const;
 
-  std::vector<AddedToken> tokens_;  // sorted by first byte, then from long to short
-  uint32_t first_[257] = {};        // tokens_ in [first_[b], first_[b + 1]) begin with byte b
+  std::vector<AddedToken> tokens_;
+  PieceTrie trie_;         // of the contents; its ids are places in tokens_
+  bool begins_[256] = {};  // whether a token begins with the byte
 };
 
 }  // namespace lathe

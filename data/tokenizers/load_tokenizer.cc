@@ -10,6 +10,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/data/tokenizers/bpe_files.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/model.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"
@@ -31,8 +32,13 @@ constexpr const char* kBrokenTokenizer =
     "take the tokenizer's files from the model's source again, or name another folder";
 
 constexpr std::array kSentencePieceNames = {"spiece.model", "sentencepiece.bpe.model", "spm.model"};
-constexpr std::array kOtherNames = {"tokenizer.json", "tokenizer_config.json",
-                                    "special_tokens_map.json", "added_tokens.json", "vocab.txt"};
+constexpr std::array kOtherNames = {"tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "added_tokens.json",
+                                    "vocab.txt",
+                                    "vocab.json",
+                                    "merges.txt"};
 
 // Adds the family's special tokens that are in the vocabulary but not among the added tokens yet.
 void AddSpecialTokens(const Source& source, Parts* parts) {
@@ -115,6 +121,13 @@ void SetWordPieceParts(const Source& source, Parts* parts) {
   parts->pre_tokenizer = PreTokenizerFromJson(Json{{"type", "BertPreTokenizer"}});
 }
 
+// RoBERTa's class takes add_prefix_space from the configuration, whatever tokenizer.json says.
+void SetByteLevelParts(const Source& source, Parts* parts) {
+  parts->pre_tokenizer = PreTokenizerFromJson(
+      Json{{"type", "ByteLevel"},
+           {"add_prefix_space", ConfigValue(source.config, "add_prefix_space", false)}});
+}
+
 void SetFamilyTemplates(const Source& source, Parts* parts) {
   const Family& family = *source.family;
   const int32_t cls = RequireToken(source, *parts, "cls_token", family.cls);
@@ -133,6 +146,9 @@ Parts FromTokenizerJson(const Source& source) {
     // The classes of WordPiece families build their normalizer themselves, so the configuration
     // overrides tokenizer.json.
     SetWordPieceParts(source, &parts);
+  }
+  if (source.family != nullptr && source.family->kind == Family::kByteLevelBpe) {
+    SetByteLevelParts(source, &parts);
   }
   for (const Json& token : json.value("added_tokens", Json::array())) {
     parts.added_tokens.push_back(AddedTokenFromJson(token, token.at("id").get<int32_t>()));
@@ -166,13 +182,33 @@ Parts FromVocabTxt(const Source& source) {
   return parts;
 }
 
+Parts FromVocabJson(const Source& source) {
+  Parts parts;
+  parts.vocab_file = source.Path("vocab.json");
+  if (!source.Has("merges.txt")) {
+    throw NotFound(source.Path("merges.txt") + ": no such file",
+                   "copy it from the model's source; vocab.json needs its merges");
+  }
+  parts.model =
+      BpeFromFiles(source.vocab_json, source.files.at("merges.txt"), source.Path("merges.txt"));
+  parts.normalizer = NormalizerFromJson(source.family->normalizer(source.config));
+  SetByteLevelParts(source, &parts);
+  AddConfiguredTokens(source, &parts);
+  AddSpecialTokens(source, &parts);
+  SetFamilyTemplates(source, &parts);
+  return parts;
+}
+
 Parts FromSentencePiece(const Source& source, const std::string& name) {
   Parts parts;
   parts.vocab_file = source.Path(name);
   parts.model =
       MakeSentencePieceModel(source.files.at(name), source.Path(name), source.family->ids);
   parts.normalizer = NormalizerFromJson(source.family->normalizer(source.config));
-  parts.pre_tokenizer = PreTokenizerFromJson(nullptr);
+  // DeBERTa's class may make a word of each punctuation character.
+  const bool split_by_punct = ConfigValue(source.config, "split_by_punct", false);
+  parts.pre_tokenizer =
+      PreTokenizerFromJson(split_by_punct ? Json{{"type", "Punctuation"}} : Json());
   AddConfiguredTokens(source, &parts);
   AddSpecialTokens(source, &parts);
   AddedToken mask = SpecialToken(source, "mask_token", source.family->mask);
@@ -193,6 +229,9 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
     } else if (source.family != nullptr && source.family->kind == Family::kWordPiece &&
                source.Has("vocab.txt")) {
       parts = FromVocabTxt(source);
+    } else if (source.family != nullptr && source.family->kind == Family::kByteLevelBpe &&
+               source.Has("vocab.json")) {
+      parts = FromVocabJson(source);
     } else {
       const auto found = std::find_if(kSentencePieceNames.begin(), kSentencePieceNames.end(),
                                       [&](const char* name) { return source.Has(name); });
@@ -205,7 +244,7 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
         throw NotFound(
             source.dir + ": no tokenizer" +
                 (source.family ? std::string(" for ") + source.family->tokenizer_class : "") +
-                ": looked for tokenizer.json, vocab.txt, " +
+                ": looked for tokenizer.json, vocab.txt, vocab.json, " +
                 JoinNames(kSentencePieceNames, std::identity()) + ", found " +
                 (there.empty() ? "none of their files" : there),
             SupportedTokenizers());

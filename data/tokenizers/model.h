@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "lathe/data/tokenizers/models/subword_model.h"
 
@@ -13,6 +14,10 @@ namespace lathe {
 // Throws InvalidArgument for an unknown type.
 std::unique_ptr<SubwordModel> SubwordModelFromJson(const nlohmann::json& json,
                                                    const std::string& path);
+
+// Returns the tokens of an object from tokens to ids, in id order. Ids that are missing get the
+// empty token. Throws InvalidArgument for an id that makes no sense.
+std::vector<std::string> TokensFromVocab(const nlohmann::json& vocab);
 
 // Returns the types of models, as "A or B".
 std::string SubwordModelTypes();

@@ -10,7 +10,9 @@
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/unicode/charsmap.h"
+#include "lathe/data/tokenizers/unicode/regex.h"
 #include "lathe/data/tokenizers/unicode/unicode.h"
+#include "lathe/data/tokenizers/words/byte_level.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -99,36 +101,38 @@ std::string ReplaceRuns(std::string_view text, size_t min_length, bool only_spac
   return out;
 }
 
-// The only regular expressions that Replace supports: those of published tokenizers. A general
-// regex engine would bring its own Unicode rules.
-struct Regex {
+// Regular expressions of published tokenizers, which ReplaceRuns does faster than a regex engine.
+struct RunPattern {
   const char* text;
   size_t min_length;
   bool only_space;
   bool also_single_breaks;
 };
-constexpr std::array kRegexes = {
-    Regex{" {2,}", 2, true, false},
-    Regex{" +", 1, true, false},
-    Regex{"\\s+", 1, false, false},
-    Regex{"\\s{2,}", 2, false, false},
-    Regex{"\\s{2,}|[\\n\\r\\t]", 2, false, true},
+constexpr std::array kRunPatterns = {
+    RunPattern{" {2,}", 2, true, false},
+    RunPattern{" +", 1, true, false},
+    RunPattern{"\\s+", 1, false, false},
+    RunPattern{"\\s{2,}", 2, false, false},
+    RunPattern{"\\s{2,}|[\\n\\r\\t]", 2, false, true},
 };
 
 Normalizer MakeRegexReplace(const std::string& text, const std::string& content) {
-  for (const Regex& regex : kRegexes) {
-    if (text == regex.text) {
-      return [&regex, content](std::string from) {
-        return ReplaceRuns(from, regex.min_length, regex.only_space, regex.also_single_breaks,
-                           content);
+  for (const RunPattern& run : kRunPatterns) {
+    if (text == run.text) {
+      return [&run, content](std::string from) {
+        return ReplaceRuns(from, run.min_length, run.only_space, run.also_single_breaks, content);
       };
     }
   }
-  throw InvalidArgument(
-      "normalizer Replace has the regular expression '" + text + "', which is not supported",
-      "Lathe supports " + JoinNames(kRegexes, [](const Regex& regex) {
-        return "'" + std::string(regex.text) + "'";
-      }));
+  return [regex = Regex(text), content](std::string from) {
+    std::string out;
+    size_t done = 0;
+    regex.ForEachMatch(from, [&](size_t begin, size_t end) {
+      out.append(from, done, begin - done).append(content);
+      done = end;
+    });
+    return done == 0 && out.empty() ? from : out.append(from, done);
+  };
 }
 
 Normalizer MakeReplace(std::string pattern, std::string content) {
@@ -220,6 +224,35 @@ Normalizer PrecompiledFromJson(const Json& json) {
   return [charsmap](std::string text) { return charsmap->Normalize(text); };
 }
 
+// The rules of NMT: drops control characters, and makes spaces of white space, of characters
+// without width and of U+FFFD.
+Normalizer NmtFromJson(const Json&) {
+  return [](std::string text) {
+    std::string out;
+    out.reserve(text.size());
+    for (size_t pos = 0; pos < text.size();) {
+      const char32_t c = DecodeUtf8(text, &pos);
+      const auto in = [c](char32_t low, char32_t high) { return low <= c && c <= high; };
+      if (in(0x01, 0x08) || in(0x0E, 0x1F) || c == 0x0B || c == 0x7F || c == 0x8F || c == 0x9F) {
+        continue;
+      }
+      const bool space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                         in(0x200B, 0x200F) || in(0x2028, 0x2029) || c == 0x2581 || c == 0xFEFF ||
+                         c == 0xFFFD;
+      AppendUtf8(space ? U' ' : c, &out);
+    }
+    return out;
+  };
+}
+
+Normalizer ByteLevelFromJson(const Json&) {
+  return [](std::string text) {
+    std::string out;
+    AppendByteAlphabet(text, &out);
+    return out;
+  };
+}
+
 Normalizer SequenceFromJson(const Json& json) {
   std::vector<Normalizer> parts;
   for (const Json& part : json.at("normalizers")) {
@@ -245,6 +278,8 @@ constexpr std::array kKinds = {
     Kind<Normalizer>{"Prepend", PrependFromJson},
     Kind<Normalizer>{"Replace", ReplaceFromJson},
     Kind<Normalizer>{"Precompiled", PrecompiledFromJson},
+    Kind<Normalizer>{"Nmt", NmtFromJson},
+    Kind<Normalizer>{"ByteLevel", ByteLevelFromJson},
     Kind<Normalizer>{"Sequence", SequenceFromJson},
 };
 

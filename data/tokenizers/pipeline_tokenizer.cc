@@ -30,13 +30,17 @@ PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
 
 std::vector<int32_t> PipelineTokenizer::EncodeText(std::string_view text) const {
   std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3 + 8);  // tokens of English text have four letters and more
   const auto add = [&](int32_t id) { ids.push_back(id); };
   const EmitWord encode_word = [&](std::string_view word) { parts_.model->Encode(word, &ids); };
-  const auto encode = [&](std::string_view part) { parts_.pre_tokenizer(part, encode_word); };
   raw_tokens_.Split(
       text,
       [&](std::string_view part) {
         const std::string normalized = parts_.normalizer(std::string(part));
+        const auto encode = [&](std::string_view piece) {
+          const bool at_start = part.data() == text.data() && piece.data() == normalized.data();
+          parts_.pre_tokenizer(piece, at_start, encode_word);
+        };
         normalized_tokens_.Split(normalized, encode, add);
       },
       add);

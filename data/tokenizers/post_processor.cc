@@ -3,6 +3,7 @@
 #include <array>
 #include <string>
 
+#include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/kind_table.h"
 
 namespace lathe {
@@ -43,10 +44,33 @@ P::Templates FixedFromJson(const Json& json) {
   return make(cls, sep);
 }
 
+// It only moves offsets, which Lathe doesn't keep.
+P::Templates ByteLevelFromJson(const Json&) { return PostProcessorFromJson(nullptr); }
+
+P::Templates SequenceFromJson(const Json& json) {
+  P::Templates templates = PostProcessorFromJson(nullptr);
+  bool has_one = false;
+  for (const Json& part : json.at("processors")) {
+    if (part.at("type") == "ByteLevel") {
+      continue;
+    }
+    if (has_one) {
+      throw InvalidArgument(
+          "post_processor Sequence adds special tokens twice, which is not supported",
+          "keep one of the processors besides ByteLevel");
+    }
+    templates = PostProcessorFromJson(part);
+    has_one = true;
+  }
+  return templates;
+}
+
 constexpr std::array kKinds = {
     Kind<P::Templates>{"TemplateProcessing", TemplateProcessingFromJson},
     Kind<P::Templates>{"BertProcessing", FixedFromJson<BertTemplates>},
     Kind<P::Templates>{"RobertaProcessing", FixedFromJson<RobertaTemplates>},
+    Kind<P::Templates>{"ByteLevel", ByteLevelFromJson},
+    Kind<P::Templates>{"Sequence", SequenceFromJson},
 };
 
 }  // namespace

@@ -1,12 +1,16 @@
 #include "lathe/data/tokenizers/pre_tokenizer.h"
 
 #include <array>
+#include <functional>
 #include <string>
 #include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/kind_table.h"
+#include "lathe/data/tokenizers/unicode/regex.h"
 #include "lathe/data/tokenizers/unicode/unicode.h"
+#include "lathe/data/tokenizers/words/byte_level.h"
+#include "lathe/data/tokenizers/words/split.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -53,9 +57,16 @@ void WhitespaceSplit(std::string_view text, const EmitWord& emit) {
   }
 }
 
-PreTokenizer MakeMetaspace(std::string replacement, bool prepend, bool split) {
-  return [=](std::string_view text, const EmitWord& emit) {
+enum class Prepend { kAlways, kFirst, kNever };
+
+PreTokenizer MakeMetaspace(std::string replacement, Prepend scheme, bool split) {
+  Check(!replacement.empty(), "pre_tokenizer", "Metaspace has an empty replacement");
+  return [=](std::string_view text, bool at_start, const EmitWord& emit) {
+    if (text.empty()) {
+      return;
+    }
     std::string marked;
+    const bool prepend = scheme == Prepend::kAlways || (scheme == Prepend::kFirst && at_start);
     if (prepend && !text.starts_with(' ') && !text.starts_with(replacement)) {
       marked = replacement;
     }
@@ -86,9 +97,11 @@ PreTokenizer MetaspaceFromJson(const Json& json) {
   // The values of prepend_scheme: whether a text that begins with no space gets a mark.
   struct Scheme {
     const char* name;
-    bool prepend;
+    Prepend prepend;
   };
-  constexpr std::array kSchemes = {Scheme{"always", true}, Scheme{"never", false}};
+  constexpr std::array kSchemes = {Scheme{"always", Prepend::kAlways},
+                                   Scheme{"first", Prepend::kFirst},
+                                   Scheme{"never", Prepend::kNever}};
   // Files from before version 0.19 of `tokenizers` have add_prefix_space instead of prepend_scheme.
   const std::string name =
       json.value("prepend_scheme", json.value("add_prefix_space", true) ? "always" : "never");
@@ -105,6 +118,120 @@ PreTokenizer MetaspaceFromJson(const Json& json) {
       }));
 }
 
+// Writes the bytes of each word in the byte alphabet.
+PreTokenizer ByteLevelFromJson(const Json& json) {
+  const bool add_prefix_space = json.value("add_prefix_space", true);
+  const bool use_regex = json.value("use_regex", true);
+  return [=](std::string_view text, bool, const EmitWord& emit) {
+    std::string with_space, word;
+    if (add_prefix_space && !text.empty() && !text.starts_with(' ')) {
+      with_space.reserve(text.size() + 1);
+      text = with_space.append(1, ' ').append(text);
+    }
+    for (size_t pos = 0; pos < text.size();) {
+      const size_t end = use_regex ? Gpt2WordEnd(text, pos) : text.size();
+      word.clear();
+      AppendByteAlphabet(text.substr(pos, end - pos), &word);
+      emit(word);
+      pos = end;
+    }
+  };
+}
+
+// The pattern `\w+|[^\w\s]+`: splits at white space, and between words and other characters.
+void Whitespace(std::string_view text, const EmitWord& emit) {
+  enum Class { kSpace, kWord, kOther } run = kSpace;
+  size_t begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t at = pos;
+    const char32_t c = DecodeUtf8(text, &pos);
+    const Class next = IsWordCharacter(c) ? kWord : IsWhitespace(c) ? kSpace : kOther;
+    if (next == run) {
+      continue;
+    }
+    if (run != kSpace) {
+      emit(text.substr(begin, at - begin));
+    }
+    begin = at;
+    run = next;
+  }
+  if (run != kSpace) {
+    emit(text.substr(begin));
+  }
+}
+
+// A pre-tokenizer that needs to know only the text.
+template <void (*split)(std::string_view text, const EmitWord& emit)>
+PreTokenizer Plain(const Json&) {
+  return [](std::string_view text, bool, const EmitWord& emit) { split(text, emit); };
+}
+
+struct NamedBehavior {
+  const char* name;
+  SplitBehavior behavior;
+};
+constexpr std::array kBehaviors = {
+    NamedBehavior{"Removed", SplitBehavior::kRemoved},
+    NamedBehavior{"Isolated", SplitBehavior::kIsolated},
+    NamedBehavior{"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+    NamedBehavior{"MergedWithNext", SplitBehavior::kMergedWithNext},
+    NamedBehavior{"Contiguous", SplitBehavior::kContiguous},
+};
+
+// `part` is for messages.
+SplitBehavior BehaviorFromName(const std::string& part, const std::string& name) {
+  for (const NamedBehavior& row : kBehaviors) {
+    if (name == row.name) {
+      return row.behavior;
+    }
+  }
+  throw InvalidArgument(part + " has behavior '" + name + "', which is not supported",
+                        "Lathe supports " + JoinNames(kBehaviors, &NamedBehavior::name));
+}
+
+PreTokenizer PunctuationFromJson(const Json& json) {
+  const SplitBehavior behavior =
+      BehaviorFromName("pre_tokenizer Punctuation", json.value("behavior", "Isolated"));
+  return [=](std::string_view text, bool, const EmitWord& emit) {
+    SplitAtCharacters(text, IsPunctuation, behavior, emit);
+  };
+}
+
+PreTokenizer DigitsFromJson(const Json& json) {
+  const SplitBehavior behavior = json.value("individual_digits", false)
+                                     ? SplitBehavior::kIsolated
+                                     : SplitBehavior::kContiguous;
+  return [=](std::string_view text, bool, const EmitWord& emit) {
+    SplitAtCharacters(text, IsNumeric, behavior, emit);
+  };
+}
+
+PreTokenizer SplitFromJson(const Json& json) {
+  const SplitBehavior behavior = BehaviorFromName("pre_tokenizer Split", json.at("behavior"));
+  const bool invert = json.value("invert", false);
+  const Json& pattern = json.at("pattern");
+  if (pattern.contains("String")) {
+    const std::string delimiter = pattern["String"];
+    Check(!delimiter.empty(), "pre_tokenizer", "Split has an empty pattern");
+    return [=](std::string_view text, bool, const EmitWord& emit) {
+      const auto for_each_match = [&](const OnMatch& on_match) {
+        for (size_t pos = text.find(delimiter); pos != std::string_view::npos;
+             pos = text.find(delimiter, pos + delimiter.size())) {
+          on_match(pos, pos + delimiter.size());
+        }
+      };
+      SplitText(text, for_each_match, behavior, invert, emit);
+    };
+  }
+  return
+      [=, regex = Regex(pattern.at("Regex"))](std::string_view text, bool, const EmitWord& emit) {
+        const auto for_each_match = [&](const OnMatch& on_match) {
+          regex.ForEachMatch(text, on_match);
+        };
+        SplitText(text, for_each_match, behavior, invert, emit);
+      };
+}
+
 PreTokenizer SequenceFromJson(const Json& json) {
   PreTokenizer all;
   for (const Json& part : json.at("pretokenizers")) {
@@ -113,19 +240,31 @@ PreTokenizer SequenceFromJson(const Json& json) {
       all = std::move(next);
       continue;
     }
-    all = [first = std::move(all), second = std::move(next)](std::string_view text,
+    all = [first = std::move(all), second = std::move(next)](std::string_view text, bool at_start,
                                                              const EmitWord& emit) {
-      first(text, [&](std::string_view word) { second(word, emit); });
+      // A word begins the text if it points to the text's begin. Words that were rewritten point
+      // elsewhere; then nothing was dropped, and the first word begins the text.
+      const std::less<const char*> before;
+      const char* const end = text.data() + text.size();
+      bool first_word = true;
+      first(text, at_start, [&](std::string_view word) {
+        const bool rewritten = before(word.data(), text.data()) || !before(word.data(), end);
+        second(word, at_start && (rewritten ? first_word : word.data() == text.data()), emit);
+        first_word = false;
+      });
     };
   }
   return all == nullptr ? PreTokenizerFromJson(nullptr) : all;
 }
 
 constexpr std::array kKinds = {
-    Kind<PreTokenizer>{"BertPreTokenizer",
-                       [](const Json&) -> PreTokenizer { return BertPreTokenize; }},
-    Kind<PreTokenizer>{"WhitespaceSplit",
-                       [](const Json&) -> PreTokenizer { return WhitespaceSplit; }},
+    Kind<PreTokenizer>{"BertPreTokenizer", Plain<BertPreTokenize>},
+    Kind<PreTokenizer>{"ByteLevel", ByteLevelFromJson},
+    Kind<PreTokenizer>{"WhitespaceSplit", Plain<WhitespaceSplit>},
+    Kind<PreTokenizer>{"Whitespace", Plain<Whitespace>},
+    Kind<PreTokenizer>{"Punctuation", PunctuationFromJson},
+    Kind<PreTokenizer>{"Digits", DigitsFromJson},
+    Kind<PreTokenizer>{"Split", SplitFromJson},
     Kind<PreTokenizer>{"Metaspace", MetaspaceFromJson},
     Kind<PreTokenizer>{"Sequence", SequenceFromJson},
 };
@@ -134,7 +273,7 @@ constexpr std::array kKinds = {
 
 PreTokenizer PreTokenizerFromJson(const Json& json) {
   if (json.is_null()) {
-    return [](std::string_view text, const EmitWord& emit) {
+    return [](std::string_view text, bool, const EmitWord& emit) {
       if (!text.empty()) {
         emit(text);
       }

@@ -9,7 +9,9 @@ namespace lathe {
 
 using EmitWord = std::function<void(std::string_view)>;
 // Cuts a normalized text into words and emits them. It may rewrite words and emits no empty ones.
-using PreTokenizer = std::function<void(std::string_view, const EmitWord&)>;
+// `at_start` is true if the text begins where the caller's whole text begins.
+using PreTokenizer =
+    std::function<void(std::string_view text, bool at_start, const EmitWord& emit)>;
 
 // Makes the pre-tokenizer that tokenizer.json's `pre_tokenizer` describes; null emits the text as
 // it is. Throws InvalidArgument for an unknown type.

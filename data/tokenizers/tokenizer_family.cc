@@ -31,6 +31,8 @@ Json LowercaseIfConfigured(const Json& config) {
   return ConfigValue(config, "do_lower_case", false) ? Json{{"type", "Lowercase"}} : Json();
 }
 
+Json NoNormalizer(const Json&) { return Json(); }
+
 const std::vector<Family>& Families() {
   static const auto* const families = new std::vector<Family>{
       {"bert", "BertTokenizer", Family::kWordPiece, true, "[CLS]", "[SEP]", "[UNK]", "[PAD]",
@@ -41,6 +43,8 @@ const std::vector<Family>& Families() {
        "[PAD]", "[MASK]", BertNormalizer, BertTemplates},
       {"mpnet", "MPNetTokenizer", Family::kWordPiece, false, "<s>", "</s>", "[UNK]", "<pad>",
        "<mask>", BertNormalizer, RobertaTemplates, true},
+      {"roberta", "RobertaTokenizer", Family::kByteLevelBpe, false, "<s>", "</s>", "<unk>", "<pad>",
+       "<mask>", NoNormalizer, RobertaTemplates, true},
       {"albert", "AlbertTokenizer", Family::kSentencePiece, false, "[CLS]", "[SEP]", "<unk>",
        "<pad>", "[MASK]", AlbertNormalizer, BertTemplates, false,
        SentencePieceIdMapping{

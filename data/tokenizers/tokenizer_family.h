@@ -13,7 +13,7 @@ namespace lathe {
 struct TokenizerFamily {
   const char* model_type;
   const char* tokenizer_class;
-  enum { kWordPiece, kSentencePiece } kind;
+  enum { kWordPiece, kSentencePiece, kByteLevelBpe } kind;
   bool token_type_ids;
   const char *cls, *sep, *unk, *pad, *mask;
   // Returns the normalizer, as tokenizer.json would describe it. `config` has the keys of

@@ -79,6 +79,9 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
     source.tokenizer_json =
         ParseJson(source.Path("tokenizer.json"), source.files["tokenizer.json"]);
   }
+  if (source.tokenizer_json.is_null() && source.Has("vocab.json")) {
+    source.vocab_json = ParseJson(source.Path("vocab.json"), source.files["vocab.json"]);
+  }
   std::string tokenizer_class = ConfigValue<std::string>(source.config, "tokenizer_class", "");
   // Both are names of the class that takes a tokenizer.json as it is.
   const bool generic =
@@ -90,8 +93,9 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
                           SupportedTokenizers());
   }
   if (source.family == nullptr && source.tokenizer_json.is_null()) {
-    // Without a configuration, only these two files tell their family.
+    // Without a configuration, only these files tell their family.
     source.family = source.Has("vocab.txt")      ? FindTokenizerFamily("", "bert")
+                    : source.Has("merges.txt")   ? FindTokenizerFamily("", "roberta")
                     : source.Has("spiece.model") ? FindTokenizerFamily("", "albert")
                                                  : nullptr;
   }

@@ -169,27 +169,73 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
   EXPECT_EQ(ErrorOf("normalizer", other),
             Pair("normalizer 'Other' is not supported",
                  "Lathe supports BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, "
-                 "Strip, Prepend, Replace, Precompiled and Sequence"));
+                 "Strip, Prepend, Replace, Precompiled, Nmt, ByteLevel and Sequence"));
   EXPECT_EQ(
-      ErrorOf("normalizer", R"({"type": "Replace", "content": "", "pattern": {"Regex": "[a-z]"}})"),
-      Pair("normalizer Replace has the regular expression '[a-z]', which is not supported",
-           R"(Lathe supports ' {2,}', ' +', '\s+', '\s{2,}' and '\s{2,}|[\n\r\t]')"));
+      ErrorOf("normalizer", R"({"type": "Replace", "content": "", "pattern": {"Regex": "[a-z"}})")
+          .first,
+      "'[a-z' is not a regular expression: premature end of char-class");
   EXPECT_EQ(ErrorOf("pre_tokenizer", other),
             Pair("pre_tokenizer 'Other' is not supported",
-                 "Lathe supports BertPreTokenizer, WhitespaceSplit, Metaspace and Sequence"));
-  EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "first"})"),
-            Pair("pre_tokenizer Metaspace has the prepend_scheme 'first', which is not supported",
-                 "Lathe supports 'always' and 'never'"));
+                 "Lathe supports BertPreTokenizer, ByteLevel, WhitespaceSplit, Whitespace, "
+                 "Punctuation, Digits, Split, Metaspace and Sequence"));
+  EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "last"})"),
+            Pair("pre_tokenizer Metaspace has the prepend_scheme 'last', which is not supported",
+                 "Lathe supports 'always', 'first' and 'never'"));
+  EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Punctuation", "behavior": "Other"})"),
+            Pair("pre_tokenizer Punctuation has behavior 'Other', which is not supported",
+                 "Lathe supports Removed, Isolated, MergedWithPrevious, MergedWithNext and "
+                 "Contiguous"));
   EXPECT_EQ(ErrorOf("post_processor", other),
             Pair("post_processor 'Other' is not supported",
-                 "Lathe supports TemplateProcessing, BertProcessing and RobertaProcessing"));
+                 "Lathe supports TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel "
+                 "and Sequence"));
   EXPECT_EQ(ErrorOf("model", other), Pair("dir/tokenizer.json: model 'Other' is not supported",
-                                          "Lathe supports WordPiece and Unigram"));
+                                          "Lathe supports WordPiece, BPE and Unigram"));
   EXPECT_EQ(ErrorOf("normalizer", "null", "OtherTokenizer"),
             Pair("dir/tokenizer_config.json: tokenizer_class 'OtherTokenizer' is not supported",
-                 "Lathe supports the tokenizers of bert, electra, distilbert, mpnet, albert, "
-                 "camembert, xlm-roberta and deberta-v2, and a tokenizer.json with a WordPiece or "
-                 "Unigram model"));
+                 "Lathe supports the tokenizers of bert, electra, distilbert, mpnet, roberta, "
+                 "albert, camembert, xlm-roberta and deberta-v2, and a tokenizer.json with a "
+                 "WordPiece, BPE or Unigram model"));
+}
+
+TEST(TokenizerTest, BrokenBpeModels) {
+  const auto error = [](const std::string& keys) {
+    return ErrorOf("model", R"({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, )" + keys + "}");
+  };
+  EXPECT_EQ(error(R"("merges": ["a b"])").first, "no error");
+  EXPECT_EQ(error(R"("merges": [["a", "b"]], "dropout": 0.0)").first, "no error");
+  EXPECT_EQ(error(R"("merges": [], "dropout": 0.1)").first,
+            "model BPE with dropout 0.1 is not supported");
+  EXPECT_EQ(error(R"("merges": ["a c"])").first,
+            "[bpe] merge 1, 'a c', needs 'c', which is not in the vocabulary");
+  EXPECT_EQ(error(R"("merges": ["b a"])").first,
+            "[bpe] merge 1, 'b a', needs 'ba', which is not in the vocabulary");
+  EXPECT_EQ(error(R"("merges": [["a", "b", "c"]])").first, "[bpe] merge 1 has 3 symbols, not 2");
+  EXPECT_EQ(error(R"("merges": ["ab"])").first,
+            "merge 1: 'ab' is not a merge, which is two symbols with one space between them");
+  EXPECT_EQ(error(R"("merges": [], "unk_token": "?")").first,
+            "[bpe] the vocabulary has no unknown token '?'");
+}
+
+TEST(TokenizerTest, RobertaFromVocabAndMerges) {
+  const std::string vocab = R"({"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "h": 4, "i": 5,
+      "Ġ": 6, "hi": 7, "Ġhi": 8, "<mask>": 9})";
+  std::map<std::string, std::string> files = {{"vocab.json", vocab},
+                                              {"merges.txt", "#version: 0.2\nh i\nĠ hi\n"}};
+  const auto roberta = TokenizerFromContents("dir", files, "");
+  EXPECT_EQ(roberta->Encode("hi hi <mask>").input_ids, (std::vector<int32_t>{0, 7, 8, 9, 2}));
+  EXPECT_EQ(roberta->Encode("hi", "hi").input_ids, (std::vector<int32_t>{0, 7, 2, 2, 7, 2}));
+  EXPECT_EQ(roberta->pad_token_id(), 1);
+  EXPECT_FALSE(roberta->makes_token_type_ids());
+  EXPECT_NE(roberta->files().at("tokenizer_config.json").find("RobertaTokenizer"),
+            std::string::npos);
+  files["tokenizer_config.json"] = R"({"add_prefix_space": true})";
+  EXPECT_EQ(TokenizerFromContents("dir", files, "roberta")->Encode("hi").input_ids,
+            (std::vector<int32_t>{0, 8, 2}));
+  files["merges.txt"] = "h i\nh i i\n";
+  EXPECT_THROW(TokenizerFromContents("dir", files, ""), Error);
+  files.erase("merges.txt");
+  EXPECT_THROW(TokenizerFromContents("dir", files, "roberta"), Error);
 }
 
 TEST(TokenizerTest, StripsWhiteSpaceOfAnyWidth) {

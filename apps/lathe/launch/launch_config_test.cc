@@ -142,7 +142,8 @@ TEST_F(LaunchConfigTest, SaysWhatIsWrongAndWhere) {
          "config");
   thrown("distributed_type: MULTI", ":1: distributed_type must be one of NO, MULTI_CPU", "");
   thrown("debug: true", "distributed_type is missing", "lathe config");
-  for (const char* text : {"", "just text", "- a\n- b\n"}) thrown(text, "must have lines such as", "");
+  for (const char* text : {"", "just text", "- a\n- b\n"})
+    thrown(text, "must have lines such as", "");
   std::string deep(100000, '[');
   thrown("debug: " + deep, "not valid YAML", "");
 }

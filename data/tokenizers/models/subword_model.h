@@ -1,4 +1,4 @@
-// SubwordModel: the part of a tokenizer that turns words into ids. WordPiece, Unigram and
+// SubwordModel: the part of a tokenizer that turns words into ids. WordPiece, Bpe, Unigram and
 // SentencePiece implement it.
 #pragma once
 

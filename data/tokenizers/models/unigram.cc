@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/tokenizers/models/byte_tokens.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -22,7 +23,8 @@ PieceTrie TrieOf(const Vocabulary& vocabulary) {
 
 }  // namespace
 
-Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id)
+Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id,
+                 bool byte_fallback)
     : unk_id_(unk_id) {
   Check(unk_id >= 0 && unk_id < std::ssize(pieces), "unigram", "unk_id is ", unk_id,
         ", but the vocabulary has ", pieces.size(), " pieces");
@@ -36,6 +38,9 @@ Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk
   unk_score_ = min_score - kUnknownPenalty;
   vocabulary_ = Vocabulary(std::move(tokens));
   trie_ = TrieOf(vocabulary_);
+  if (byte_fallback) {
+    byte_ids_ = ByteTokenIds(vocabulary_);
+  }
 }
 
 void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
@@ -82,7 +87,14 @@ void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
         begin = static_cast<size_t>(best[begin].begin);
       }
       // Fused unknowns are looked up once more: together they may be a piece.
-      id = vocabulary_.Find(word.substr(begin, end - begin)).value_or(unk_id_);
+      const std::string_view unknown = word.substr(begin, end - begin);
+      id = vocabulary_.Find(unknown).value_or(unk_id_);
+      if (id == unk_id_ && !byte_ids_.empty() && AppendByteTokens(byte_ids_, unknown, ids)) {
+        // The ids are reversed at the end.
+        std::reverse(ids->end() - std::ssize(unknown), ids->end());
+        end = begin;
+        continue;
+      }
     }
     ids->push_back(id);
     end = begin;

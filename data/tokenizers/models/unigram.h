@@ -15,9 +15,11 @@ class Unigram : public SubwordModel {
  public:
   // `pieces` holds tokens and their scores (log probabilities), in id order. Throws InvalidArgument
   // if `unk_id` is out of range.
-  Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id);
+  Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id,
+          bool byte_fallback = false);
 
-  // Adjacent unknown characters become one unknown token.
+  // Adjacent unknown characters become one unknown token. With byte_fallback they become tokens of
+  // their bytes, such as <0xE2>, if the vocabulary has all of these.
   void Encode(std::string_view word, std::vector<int32_t>* ids) const override;
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
@@ -25,6 +27,7 @@ class Unigram : public SubwordModel {
   Vocabulary vocabulary_;
   std::vector<double> scores_;
   PieceTrie trie_;
+  std::vector<int32_t> byte_ids_;  // ids of <0x00> to <0xFF>, -1: none; empty: no byte_fallback
   double unk_score_ = 0;
   int32_t unk_id_;
 };

@@ -8,6 +8,7 @@
 #include <unicode/unistr.h>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/tokenizers/unicode/newer_characters.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -85,8 +86,19 @@ bool IsWordCharacter(char32_t c) {
   const auto code_point = static_cast<UChar32>(c);
   return u_hasBinaryProperty(code_point, UCHAR_ALPHABETIC) ||
          u_hasBinaryProperty(code_point, UCHAR_JOIN_CONTROL) ||
-         (U_GET_GC_MASK(code_point) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
+         (U_GET_GC_MASK(code_point) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0 ||
+         IsNewerWordCharacter(c);
 }
+
+bool IsLetter(char32_t c) {
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_L_MASK) != 0 || IsNewerLetter(c);
+}
+
+bool IsNumber(char32_t c) {
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_N_MASK) != 0 || IsNewerNumber(c);
+}
+
+bool IsNumeric(char32_t c) { return IsNumber(c) || IsNewerNumeric(c); }
 
 size_t SkipWhitespace(std::string_view text, size_t pos) {
   while (pos < text.size()) {
@@ -158,6 +170,8 @@ std::string LowerCase(std::string_view text) {
       // U+0130 is the only character whose unconditional lower-case mapping has two characters: i,
       // U+0307.
       out += "i\xCC\x87";
+    } else if (const char32_t newer = NewerLowerCase(c); newer != 0) {
+      AppendUtf8(newer, &out);
     } else {
       AppendUtf8(static_cast<char32_t>(u_tolower(static_cast<UChar32>(c))), &out);
     }

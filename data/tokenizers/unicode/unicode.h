@@ -20,6 +20,9 @@ bool IsCjk(char32_t c);
 bool IsNonspacingMark(char32_t c);  // category Mn
 bool IsMark(char32_t c);            // categories M*
 bool IsWordCharacter(char32_t c);   // the regex class `\w`
+bool IsLetter(char32_t c);          // the regex class `\p{L}`
+bool IsNumber(char32_t c);          // the regex class `\p{N}`
+bool IsNumeric(char32_t c);         // `char::is_numeric` of Rust: categories N*
 
 // Returns the end of the white space that begins at `pos`.
 size_t SkipWhitespace(std::string_view text, size_t pos);

@@ -1,0 +1,33 @@
+// TextSource: the texts that a command works on, from its arguments or from standard input.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lathe {
+
+class TextSource {
+ public:
+  // Without `texts`, each line of standard input is a text. `invalid_utf8` is "error" or "replace".
+  TextSource(std::vector<std::string> texts, std::string invalid_utf8)
+      : texts_(std::move(texts)), invalid_utf8_(std::move(invalid_utf8)) {}
+
+  // Returns the next text, or nullopt at the end. Throws InvalidArgument if it is not UTF-8 and
+  // must be.
+  std::optional<std::string> Next();
+  // Names the place of the latest text, such as "standard input:3".
+  std::string Where() const;
+  // Returns true if the next line is not there yet. Its writer may wait for our answer first.
+  // Needs std::ios::sync_with_stdio(false).
+  bool WouldWait() const;
+
+ private:
+  std::vector<std::string> texts_;
+  std::string invalid_utf8_;
+  int64_t count_ = 0;
+};
+
+}  // namespace lathe
