@@ -272,7 +272,8 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& dir, const std::stri
   Files files;
   const auto read = [&](const char* name) {
     const std::string path = dir + "/" + name;
-    if (std::filesystem::exists(path)) {
+    // A folder of that name is not the tokenizer's.
+    if (std::filesystem::exists(path) && !std::filesystem::is_directory(path)) {
       files[name] = ReadFile(path);
     }
   };
