@@ -18,7 +18,7 @@ struct TokenizerSource {
   // The keys of special_tokens_map.json and tokenizer_config.json; if both have one, the latter's.
   nlohmann::json config = nlohmann::json::object();
   nlohmann::json json;        // tokenizer.json, or null
-  nlohmann::json vocab_json;  // vocab.json; null if there is none, or if there is a tokenizer.json
+  nlohmann::json vocab_json;  // vocab.json if the family reads it and there's no tokenizer.json
   const TokenizerFamily* family = nullptr;
 
   std::string Path(const std::string& name) const { return dir + "/" + name; }
