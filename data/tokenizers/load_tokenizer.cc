@@ -32,13 +32,9 @@ constexpr const char* kBrokenTokenizer =
     "take the tokenizer's files from the model's source again, or name another folder";
 
 constexpr std::array kSentencePieceNames = {"spiece.model", "sentencepiece.bpe.model", "spm.model"};
-constexpr std::array kOtherNames = {"tokenizer.json",
-                                    "tokenizer_config.json",
-                                    "special_tokens_map.json",
-                                    "added_tokens.json",
-                                    "vocab.txt",
-                                    "vocab.json",
-                                    "merges.txt"};
+constexpr std::array kOtherNames = {"tokenizer.json", "tokenizer_config.json",
+                                    "special_tokens_map.json", "added_tokens.json", "vocab.txt"};
+constexpr std::array kByteLevelBpeNames = {"vocab.json", "merges.txt"};
 
 // Adds the family's special tokens that are in the vocabulary but not among the added tokens yet.
 void AddSpecialTokens(const Source& source, Parts* parts) {
@@ -279,6 +275,7 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& dir, const std::stri
   };
   std::for_each(kOtherNames.begin(), kOtherNames.end(), read);
   std::for_each(kSentencePieceNames.begin(), kSentencePieceNames.end(), read);
+  std::for_each(kByteLevelBpeNames.begin(), kByteLevelBpeNames.end(), read);
   return TokenizerFromContents(dir, std::move(files), model_type);
 }
 

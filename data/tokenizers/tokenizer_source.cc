@@ -79,9 +79,6 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
     source.tokenizer_json =
         ParseJson(source.Path("tokenizer.json"), source.files["tokenizer.json"]);
   }
-  if (source.tokenizer_json.is_null() && source.Has("vocab.json")) {
-    source.vocab_json = ParseJson(source.Path("vocab.json"), source.files["vocab.json"]);
-  }
   std::string tokenizer_class = ConfigValue<std::string>(source.config, "tokenizer_class", "");
   // Both are names of the class that takes a tokenizer.json as it is.
   const bool generic =
@@ -98,6 +95,11 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
                     : source.Has("merges.txt")   ? FindTokenizerFamily("", "roberta")
                     : source.Has("spiece.model") ? FindTokenizerFamily("", "albert")
                                                  : nullptr;
+  }
+  // Other families don't read this file; it may be left from another tokenizer.
+  if (source.tokenizer_json.is_null() && source.family != nullptr && source.Has("vocab.json") &&
+      source.family->kind == TokenizerFamily::kByteLevelBpe) {
+    source.vocab_json = ParseJson(source.Path("vocab.json"), source.files["vocab.json"]);
   }
   return source;
 }

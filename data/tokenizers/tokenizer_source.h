@@ -18,7 +18,8 @@ struct TokenizerSource {
   // The keys of special_tokens_map.json and tokenizer_config.json; if both have one, the latter's.
   nlohmann::json config = nlohmann::json::object();
   nlohmann::json tokenizer_json;  // null if there is no such file
-  nlohmann::json vocab_json;  // vocab.json; null if there is none, or if there is a tokenizer.json
+  // vocab.json if the family reads it and there is no tokenizer.json.
+  nlohmann::json vocab_json;
   const TokenizerFamily* family = nullptr;
 
   std::string Path(const std::string& name) const { return dir + "/" + name; }
