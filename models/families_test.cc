@@ -51,6 +51,7 @@ std::vector<Family> Families() {
                               {"inner_group_num", 2}})},
       {"bert", kTiny},
       {"camembert", offset},
+      {"data2vec-text", offset},
       {"distilbert",
        {{"vocab_size", 30},
         {"dim", 8},

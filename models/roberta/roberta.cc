@@ -1,6 +1,6 @@
-// RoBERTa (Liu et al. 2019), XLM-RoBERTa and CamemBERT, computed like Transformers'
-// RobertaForSequenceClassification: BERT's encoder with positions behind the padding row, and a
-// head of its own.
+// RoBERTa (Liu et al. 2019), XLM-RoBERTa, CamemBERT and data2vec for text (Baevski et al. 2022),
+// computed like Transformers' RobertaForSequenceClassification: BERT's encoder with positions
+// behind the padding row, and a head of its own.
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -38,29 +38,28 @@ PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
   return options;
 }
 
-// Declares one of the three model types.
+// Declares one of the model types. `encoder` is the name of the encoder in checkpoints.
 Architecture Declare(const std::string& model_type, const std::string& class_name,
-                     int64_t vocab_size) {
+                     int64_t vocab_size, const char* encoder = "roberta") {
   const nlohmann::json defaults = Defaults(vocab_size);
   return {
       .model_type = model_type,
       .class_name = class_name,
       .make =
-          [defaults](const PretrainedConfig& config, uint64_t seed) {
+          [defaults, encoder](const PretrainedConfig& config, uint64_t seed) {
             const ConfigReader reader(config, defaults);
             const double dropout = reader.Probability(
                 config.has("classifier_dropout") ? "classifier_dropout" : "hidden_dropout_prob");
             return std::make_shared<EncoderClassifier>(
-                config, seed, "roberta",
-                std::make_shared<PostNormEncoder>("roberta", reader.Settings(),
-                                                  ReadOptions(reader)),
+                config, seed, encoder,
+                std::make_shared<PostNormEncoder>(encoder, reader.Settings(), ReadOptions(reader)),
                 ClassifierHeadOptions{
                     .activation = ActivationKind::kTanh,
                     .input_dropout = dropout,
                     .dropout = dropout,
                     .initializer_range = reader.NotNegative("initializer_range")});
           },
-      .names = {.base_prefix = "roberta."},
+      .names = {.base_prefix = std::string(encoder) + "."},
       .config_defaults = defaults,
       .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
       .pass_memory =
@@ -77,6 +76,9 @@ const ArchitectureRegistration kXlmRoberta(Declare("xlm-roberta",
                                                    "XLMRobertaForSequenceClassification", 30522));
 const ArchitectureRegistration kCamembert(Declare("camembert", "CamembertForSequenceClassification",
                                                   30522));
+const ArchitectureRegistration kData2VecText(Declare("data2vec-text",
+                                                     "Data2VecTextForSequenceClassification", 30522,
+                                                     "data2vec_text"));
 
 }  // namespace
 }  // namespace lathe
