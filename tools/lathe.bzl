@@ -89,7 +89,7 @@ def lathe_op(name, more_tests = [], host_tests = []):
     (ops/<name>_emulated_test).
 
     Args:
-      name: The op's name.
+      name: The op's name. It may have a folder, as in "norm/rms_norm".
       more_tests: Further tests of it, by the name of their source without `_test.cc`.
       host_tests: The same for tests that run on the host only.
 
