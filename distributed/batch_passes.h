@@ -1,14 +1,13 @@
-// Training passes over packed batches, repeated as CUDA graphs (StepGraphs). Batches of similar
-// shapes share a graph.
+// Runs training passes over packed batches, and repeats them as CUDA graphs (StepGraphs). Batches
+// of similar shapes share a graph.
 //
 //   BatchPasses passes(device);
 //   Tensor loss =
 //       passes.Run(model, batch, 1, [&](const Batch& b) { return model.Forward(b).loss; });
 //
-// Shapes are rounded up to a few: the number of rows, the number of sequences, and the length of
-// the longest sequence. Rows and sequences beyond the batch's (surplus) don't count in any result.
-// Surplus sequences are used only where the loss leaves them out, as a model's own, unchanged loss
-// does.
+// The number of rows, the number of sequences and the length of the longest sequence are rounded
+// up, so that few shapes occur. Rows and sequences beyond the batch's (surplus) don't count in any
+// result. There are surplus sequences only if the loss leaves them out. A model's own loss does.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +46,10 @@ class BatchPasses {
   // loss = forward(batch), followed by its backward pass from `grad_seed` on. Returns the loss, []
   // float32 on the device.
   // `forward` is not called for each batch. Its work must follow from nothing but the batch's
-  // shapes, the numbers in Batch::inputs, the model with its modes, and the settings of products.
-  // It must use no parameters but the model's. Tensors that it keeps are valid until the next Run.
-  // The numbers are those of Backward(forward(batch)) with the same number of rows and sequences.
+  // shapes, the numbers in Batch::on_device, the model with its modes, and the settings of
+  // products. It must use no parameters but the model's. Tensors that it keeps are valid until the
+  // next Run. The numbers are those of Backward(forward(batch)) with the same number of rows and
+  // sequences.
   Tensor Run(const Module& model, const Batch& batch, float grad_seed, const Forward& forward);
 
   const GraphStatistics& statistics() const { return graphs_.statistics(); }

@@ -42,9 +42,10 @@ struct EncoderForwardOptions {
   uint64_t seed = 42;  // seed of the dropout masks
 };
 
-// A layer: hidden_states [N, H] -> [N, H], or [B, H] if first_tokens_only, which only the last
-// layer is asked for. It must keep alive what it uses, since gradient checkpointing calls it again
-// in the backward pass, and use no computed tensor that requires a gradient, for the same reason.
+// A layer: hidden_states [N, H] -> [N, H], or [B, H] if first_tokens_only. Only the last layer is
+// called with first_tokens_only. Gradient checkpointing calls a layer again in the backward pass,
+// so the layer must keep alive what it uses. For the same reason it must use no computed tensor
+// that requires a gradient.
 using LayerFunction = std::function<Tensor(
     const Tensor& hidden_states, const nn::ForwardContext& context, bool first_tokens_only)>;
 

@@ -16,8 +16,11 @@ int64_t RowsOf(const MemoryOptions& options) {
   return options.on_gpu ? NumDeviceRows(tokens) : tokens;
 }
 
-// The bytes that the encoder's passes keep and need. There are T rows, one for each token, B texts,
-// H and I columns, C in the embeddings, and A heads; an element of an activation takes E bytes.
+// Counts the bytes that the encoder's passes keep and need:
+//   B texts with T tokens in all, one row for each token
+//   H columns in a hidden state, I in the feed-forward block, C in the embeddings
+//   A heads of attention
+//   E bytes for an element of an activation
 // Dropout keeps nothing, because its masks are computed again. The token ids are left out.
 struct EncoderActivations {
   EncoderActivations(const PostNormEncoderShape& shape, const MemoryOptions& options)
@@ -102,10 +105,11 @@ struct EncoderActivations {
     return std::max(last, all);
   }
 
-  // The peak without a backward pass. It is in the second half of a layer, which holds the layer's
-  // input and the norm after attention (2). First the inner activation, computed in place, and the
-  // output projection join them. At the end the projection, its sum and its norm do (3). If the
-  // only layer is the last one, the embeddings may be the peak.
+  // The peak without a backward pass. It is in the feed-forward block of a layer, or in the
+  // embeddings if these are larger. The block always holds two hidden states: the layer's input and
+  // the norm after attention. First it also holds the inner activation, which is computed in place,
+  // and the output projection. At its end it holds three more hidden states instead: the
+  // projection, the sum and the norm of that sum. The last layer holds three hidden states at most.
   int64_t Forward() const {
     const int64_t embeddings =
         on_gpu ? T * C * E : 2 * T * C * kFloat + (E < kFloat ? T * C * E : 0);

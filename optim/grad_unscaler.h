@@ -26,14 +26,14 @@ class GradUnscaler {
   // Returns true if DivideOnHost has last found a gradient that is not finite.
   bool found_inf() const { return found_inf_; }
 
-  // The functions below need a scaler, but for the last two.
-  // Records a step on the host. found_inf: the step is skipped.
+  // Records a step on the host, which is skipped if found_inf. Needs a scaler.
   void RecordStep(bool found_inf) { scaler_->RecordStep(found_inf); }
-  // Records a step that was queued on a device, with an outcome that is not known yet.
+  // Records a step that was queued on a device, with an outcome that is not known yet. Needs a
+  // scaler.
   void RecordQueuedStep() { scaler_->RecordQueuedStep(); }
-  // The gradients are zeroed, so that none is divided any more.
+  // Records that the gradients were zeroed: none counts as divided any more.
   void RecordZeroedGradients();
-  // Returns the scaler's state on `device`, to which it moves; null without a scaler.
+  // Moves the scaler's state to `device` and returns it; null without a scaler.
   ScalerState* StateOn(Device device);
 
  private:

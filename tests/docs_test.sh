@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the pages against the repository:
 #   - every relative link leads to a file and, if it names one, to a heading there;
-#   - every program, script, Bazel label and flag in README's code blocks exists, and so does every path that a page names;
+#   - every program, script, Bazel label and flag in a code block exists, and so does every path that a page names;
 #   - a translation has the same code blocks, but for their comments, as the README sections that it translates.
 # Run it as a test, or by hand from anywhere: tests/docs_test.sh
 set -euo pipefail
@@ -88,6 +88,26 @@ has_target() {
   [ "$name" = all ] || grep -qE "(name = |[( ])\"$name\"" "./$package/BUILD.bazel" || [ -e "./$package/$name" ]
 }
 
+# has_test PACKAGE NAME: whether the package has this test, as its BUILD file reads. A test has the name of its source,
+# or comes from an op or a list: "NAME_%s_test" and "WHERE" make NAME_WHERE_test; NAME alone makes a test for each device.
+has_test() {
+  local build=./$1/BUILD.bazel name=$2 head tail
+  has_target "$1" "$name" || [ -e "./$1/$name.cc" ] && return 0
+  tail=${name%_test}
+  while [[ $tail == *_* ]]; do
+    head+=${tail%%_*}_
+    tail=${tail#*_}
+    grep -sqF "\"${head}%s_test\"" "$build" && grep -qF "\"$tail\"" "$build" && return 0
+  done
+  if [[ $name =~ ^(ops/)?(.*)_(gpu|emulated)_test$ ]]; then
+    grep -sqE "(^ *|[[(]|, )\"${BASH_REMATCH[2]}\"[]),]" "$build"
+  elif [[ $name =~ ^(.*_test)_v[2-5]$ ]]; then
+    grep -sqE "^ *\"(:|//[a-z/]+:)?${BASH_REMATCH[1]}\"," "$build"
+  else
+    return 1
+  fi
+}
+
 # check_word WHERE WORD: complains if the word is a script, program, label or path that does not exist. Words with
 # capitals or wildcards stand for many names.
 check_word() {
@@ -96,7 +116,12 @@ check_word() {
   case $word in
     bazel-bin/*/*)
       package=$(dirname "${word#bazel-bin/}")
-      has_target "$package" "$(basename "$word")" || wrong "$where: $word is built by no target"
+      name=$(basename "$word")
+      while [ ! -e "./$package/BUILD.bazel" ] && [[ $package == */* ]]; do
+        name=$(basename "$package")/$name
+        package=$(dirname "$package")
+      done
+      has_target "$package" "$name" || has_test "$package" "$name" || wrong "$where: $word is built by no target"
       ;;
     //... | //*/...)
       package=${word#//}
@@ -108,9 +133,8 @@ check_word() {
       package=${label%%:*}
       name=${label##*:}
       [[ $label == *:* ]] || name=$(basename "$package")
-      # Rules and lists make many tests. Their names can't be looked up, but their package can.
-      if [[ $name == *_test ]]; then
-        [ -f "./$package/BUILD.bazel" ] || wrong "$where: $word: no such package"
+      if [[ $name =~ _test(_v[2-5])?$ ]]; then
+        has_test "$package" "$name" || wrong "$where: $word: no such test"
       else
         has_target "$package" "$name" || wrong "$where: $word: no such target"
       fi
@@ -123,25 +147,28 @@ check_word() {
 
 # words: splits text into words, without the signs around them.
 words() {
-  tr ' \t"`,;()=' '\n' | sed -E "s/^[']+//; s/[.':]+\$//; s,/\$,," | grep -E '^(//|[a-z-]+/)' | LC_ALL=C sort -u || true
+  tr ' \t"`,;()=' '\n' | sed -E "s/^[']+//; s,([^./])[.':]+\$,\\1,; s,/\$,," | grep -E '^(//|[a-z-]+/)' | LC_ALL=C sort -u || true
 }
 
-while IFS= read -r word; do
-  check_word "README.md" "$word"
-done < <(code README.md | sed -E 's, (#|//) .*,,' | words)
 for page in "${pages[@]}"; do
   [ -f "$page" ] || continue
+  while IFS= read -r word; do
+    check_word "$page" "$word"
+  done < <(code "$page" | sed -E 's,(^| +)(#|//) .*,,' | words)
   while IFS= read -r word; do
     check_word "$page" "$word"
   done < <(awk '/^ *```/ { fenced = !fenced; next } !fenced' "$page" | grep -oE '`[^`]+`' | words)
 done
 
 # Flags of Lathe's own programs are literals in their sources.
-while IFS= read -r flag; do
-  grep -rqF --include='*.cc' -e "\"${flag#no_}\"" -e "\"$flag\"" apps ||
-    wrong "README.md: no program has the flag --$flag"
-done < <(code README.md | sed -e ':join' -e '/\\$/{N;s/\\\n//;bjoin' -e '}' |
-  grep -E 'bazel-bin/apps/' | sed -E 's, # .*,,' | grep -oE -- ' --[a-z_0-9]+' | sed 's/ --//' | LC_ALL=C sort -u || true)
+for page in "${pages[@]}"; do
+  [ -f "$page" ] || continue
+  while IFS= read -r flag; do
+    grep -rqF --include='*.cc' -e "\"${flag#no_}\"" -e "\"$flag\"" apps ||
+      wrong "$page: no program has the flag --$flag"
+  done < <(code "$page" | sed -e ':join' -e '/\\$/{N;s/\\\n//;bjoin' -e '}' |
+    grep -E 'bazel-bin/apps/' | sed -E 's, # .*,,' | grep -oE -- ' --[a-z_0-9]+' | sed 's/ --//' | LC_ALL=C sort -u || true)
+done
 
 # --- translations ---
 

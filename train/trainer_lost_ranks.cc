@@ -26,9 +26,9 @@ constexpr char kMainHasSavedKey[] = "the model is saved without the others";
 
 // If a rank other than the main process is lost, the main process saves. Returns true once it has
 // saved, and false if it is lost or ends before.
-bool WaitUntilMainHasSaved(ProcessGroup& group, const Error& lost) {
-  const LostRanks* loss = FindLostRanks(lost);
-  if (loss != nullptr && loss->Includes(0)) return false;
+bool WaitUntilMainHasSaved(ProcessGroup& group, const Error& error) {
+  const LostRanks* lost = FindLostRanks(error);
+  if (lost != nullptr && lost->Includes(0)) return false;
   try {
     while (!group.FindMessage(kMainHasSavedKey, std::chrono::milliseconds(500))) {
     }

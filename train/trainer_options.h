@@ -1,5 +1,5 @@
-// Turns the arguments of a training run into the options of the objects that the Trainer makes, and
-// checks that arguments, inputs and accelerator fit each other. Errors name arguments as flags.
+// Turns the arguments of a training run into the options of the objects that the Trainer makes.
+// Checks that arguments, inputs and accelerator fit each other. Errors name arguments as flags.
 #pragma once
 
 #include <cstdint>

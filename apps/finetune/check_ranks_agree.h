@@ -1,6 +1,6 @@
-// Compares what the ranks of a job were given before anything is computed: options, files, the
-// model's configuration, labels, tokenizer, and the data for evaluation and prediction. The
-// training data and the model's layout are compared later, when they are prepared.
+// Compares what the ranks of a job were given, before anything is computed. These are the options,
+// the files, the model's configuration, labels, tokenizer, and the data for evaluation and
+// prediction. The training data and the model's layout are compared later, when they are prepared.
 #pragma once
 
 #include "lathe/apps/cli/options.h"

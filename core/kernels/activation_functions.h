@@ -5,8 +5,8 @@
 //   Value(x), the function's value;
 //   Derivative(x), its derivative.
 // `Math` supplies Exp, Erf, Tanh and kGeluNewSlope. Each kernel source passes its own type. On the
-// host, the type must be in an unnamed namespace: kernels are compiled for several instruction set
-// levels, and code for one level must not be linked into another.
+// host, kernels are compiled for several instruction set levels, and code for one level must not be
+// linked into another. So the type must be in an unnamed namespace there.
 #pragma once
 
 #include <cmath>

@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// Returns labels for the rows of logits, of which every third is ignored.
+// Returns a label for each row of logits. Every third label is kIgnoreIndex.
 Tensor Labels(const Tensor& logits) {
   const int64_t n = logits.dim(0), classes = logits.dim(1);
   std::vector<int64_t> labels(static_cast<size_t>(n));

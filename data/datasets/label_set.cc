@@ -101,7 +101,10 @@ LabelSet LabelSet::Infer(const std::vector<const std::vector<std::string>*>& col
           "[labels] some labels are arrays and others are not: " + array + " and \"" + plain + "\"",
           "write the labels of all rows as JSON arrays, or those of no row");
     }
-    if (elements.empty()) throw InvalidArgument("[labels] every array of labels is empty");
+    if (elements.empty()) {
+      throw InvalidArgument("[labels] every array of labels is empty",
+                            "check which column holds the labels");
+    }
     return MultiLabel(SortedNames(elements));
   }
   if (unique.empty()) {

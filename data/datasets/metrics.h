@@ -9,9 +9,9 @@
 //                                     "mrpc");  // accuracy, f1, combined_score
 //
 // Predictions and labels must have the same length n, else the function throws lathe::Error. Every
-// metric is defined for every input. If a denominator is zero (n = 0, a constant column, a class
-// that is never predicted), its value is 0, so that no NaN decides which checkpoint is best. Sums
-// are in double. All are pure functions, which any thread may call.
+// metric is defined for every input. Its value is 0 if a denominator is zero: if n = 0, a column is
+// constant, or a class is never predicted. So no NaN decides which checkpoint is best. Sums are in
+// double. All are pure functions, which any thread may call.
 #pragma once
 
 #include <cstdint>

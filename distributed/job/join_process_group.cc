@@ -179,12 +179,14 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
     check();
   }
   const std::string where = AddressText(host, port);
-  throw Error(absl::StatusCode::kUnavailable,
-              before ? "rank 0 of the program that ran before at " + where +
-                           " did not end within " + SecondsText(timeout)
-                     : where + ": rank 0 has ended, and no other rank 0 came within " +
-                           SecondsText(timeout),
-              "look at what that rank 0 does, or choose another port with MASTER_PORT");
+  throw Error(
+      absl::StatusCode::kUnavailable,
+      before
+          ? "rank 0 of the program that ran before at " + where + " did not end within " +
+                SecondsText(timeout)
+          : where + ": rank 0 has ended, and no other rank 0 came within " + SecondsText(timeout),
+      before ? "look at what rank 0 of that program does, or choose another port with MASTER_PORT"
+             : "look at what rank 0 printed last, or choose another port with MASTER_PORT");
 }
 
 void AwaitOthers(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {

@@ -152,8 +152,9 @@ std::string FindProgram(const std::string& name) {
     throw InvalidArgument(path + " is a folder, not a program", "name a program in it");
   }
   if (problem == EACCES) {
-    throw Error(absl::StatusCode::kPermissionDenied, path + " is not executable",
-                "run chmod +x " + path + ", or put the program that runs it first");
+    throw Error(
+        absl::StatusCode::kPermissionDenied, path + " is not executable",
+        "run chmod +x " + path + ", or name its interpreter first, such as bash or python3");
   }
   throw FileError(path, problem);
 }

@@ -54,16 +54,16 @@ std::string Serialize(const GroupProblem& problem) {
 
 GroupProblem ParseGroupProblem(const std::string& value) {
   std::istringstream in(value);
-  std::string lost, phase;
-  std::getline(in, lost);
+  std::string kind_and_ranks, phase;
+  std::getline(in, kind_and_ranks);
   std::getline(in, phase);
   GroupProblem problem;
   problem.text.assign(std::istreambuf_iterator<char>(in), {});
-  std::istringstream numbers(lost);
+  std::istringstream numbers(kind_and_ranks);
   if (int kind = 0; numbers >> kind) {
-    LostRanks loss = {.kind = static_cast<LostRanks::Kind>(kind), .phase = phase};
-    for (int rank = 0; numbers >> rank;) loss.ranks.push_back(rank);
-    problem.lost = std::move(loss);
+    LostRanks lost = {.kind = static_cast<LostRanks::Kind>(kind), .phase = phase};
+    for (int rank = 0; numbers >> rank;) lost.ranks.push_back(rank);
+    problem.lost = std::move(lost);
   }
   return problem;
 }
@@ -80,9 +80,9 @@ Error AddToHint(const Error& error, const std::string& more) {
   const Error result = error.WithHint(error.hint() + more);
   const LostRanks* lost = FindLostRanks(error);
   if (lost == nullptr) return result;
-  LostRanks loss = *lost;
-  loss.hint_was_extended = true;
-  return result.WithDetail(std::move(loss));
+  LostRanks extended = *lost;
+  extended.hint_was_extended = true;
+  return result.WithDetail(std::move(extended));
 }
 
 }  // namespace lathe

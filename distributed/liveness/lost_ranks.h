@@ -2,8 +2,8 @@
 // other ranks through the store. Code that handles the error reads it there; the message is for
 // people alone.
 //
-//   if (const LostRanks* lost = FindLostRanks(error)) ...  // null if the error is about another
-//   thing
+//   // Null if the error is about something else.
+//   if (const LostRanks* lost = FindLostRanks(error)) ...
 #pragma once
 
 #include <optional>
@@ -44,10 +44,11 @@ struct GroupProblem {
   bool IsFaultOf(int rank) const;
 };
 
-// "rank 2 has ended while training", or "rank 2 does not answer" if the phase is "".
+// "rank 2 has ended while training", or "rank 2 has ended" if the phase is "".
 GroupProblem EndedRankProblem(int rank, const std::string& phase);
+// "rank 2 does not answer while training", or "rank 2 does not answer" if the phase is "".
 GroupProblem HangingRankProblem(int rank, const std::string& phase);
-// "rank 2: out of device memory"
+// "rank 2: out of device memory". The rank itself gives the reason.
 GroupProblem FailedRankProblem(int rank, const std::string& reason);
 
 // A problem as a value in the store.

@@ -138,8 +138,8 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
   }
 }
 
-// The number of processes that a list such as "2(x3),1" gives to machine number `node`; 0 if the
-// list has no entry for it.
+// Returns how many processes machine number `node` has by a list such as "2(x3),1": two on each of
+// the first three machines, then one. Returns 0 if the list has no entry for the machine.
 int TasksOnNode(std::string_view list, int node) {
   while (!list.empty()) {
     const size_t comma = std::min(list.find(','), list.size());

@@ -29,8 +29,8 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 //   Open MPI                  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
 //   MPICH, Intel MPI          PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 //   Slurm (srun)              SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID
-// If none has, this process is a job of its own. Slurm's variables go before PMI_RANK and PMI_SIZE
-// that say the same (srun --mpi=pmi2).
+// If none has, this process is a job of its own. If srun --mpi=pmi2 has set both Slurm's variables
+// and PMI_RANK and PMI_SIZE with the same values, Slurm's are read.
 // MASTER_ADDR and MASTER_PORT say where the ranks meet. Slurm can do without: the address then
 // follows from its list of machines, the port from the numbers of the job and its step. The others
 // need MASTER_ADDR unless all ranks run on one machine. If torchrun itself listens at MASTER_PORT

@@ -1,5 +1,5 @@
-// Training passes on a device as CUDA graphs: the forward and the backward pass are recorded once,
-// and then repeated with one call of the host.
+// Runs training passes on a device as CUDA graphs. The forward and the backward pass are recorded
+// once, and then repeated with one call of the host.
 //
 //   StepGraphs graphs(device);
 //   GraphPass pass = {.model = model, .parameters = parameters, .key = {rows}, ...};

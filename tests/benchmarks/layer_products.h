@@ -1,5 +1,5 @@
-// The matrix products of a BERT's dense layers alone, to compare the speed of whole training steps
-// with.
+// Times the matrix products of a BERT's dense layers alone. Benchmarks compare whole training steps
+// with them.
 #pragma once
 
 #include <algorithm>

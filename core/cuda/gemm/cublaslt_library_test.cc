@@ -43,7 +43,7 @@ TEST(CublasLtLibrary, IsNotNeededToStartAndUseTheCpu) {
   EXPECT_FALSE(IsLoaded("libcublas"));
   EXPECT_FALSE(IsLoaded("libcudart"));
   ASSERT_NE(FindDeviceBackend(), nullptr);
-  EXPECT_GE(FindDeviceBackend()->Count(), 0);
+  EXPECT_NO_THROW(FindDeviceBackend()->Count());
   EXPECT_NE(DeviceTable<GemmKernels>::table, nullptr);
   const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2});
   EXPECT_EQ(Matmul(x, x).ToVector<float>(), (std::vector<float>{7, 10, 15, 22}));

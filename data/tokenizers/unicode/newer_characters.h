@@ -15,9 +15,9 @@ bool IsNewerWordCharacter(char32_t c);  // \w of Unicode 16
 // Returns the lower-case letter of `c` in Unicode 17, or 0 if ICU's mapping is right.
 char32_t NewerLowerCase(char32_t c);
 
-// For regular expressions of Debian's Oniguruma, which knows Unicode 14: replaces each letter,
-// number and mark of Unicode 15 and 16 by an older one that is as long in UTF-8. Returns nullopt if
-// `text` has none of them.
+// Returns `text` for regular expressions of Debian's Oniguruma, which knows Unicode 14. Each
+// letter, number and mark of Unicode 15 and 16 is replaced by an older one that is as long in
+// UTF-8. Returns nullopt if `text` has none of them.
 std::optional<std::string> WithOlderCharacters(std::string_view text);
 
 }  // namespace lathe

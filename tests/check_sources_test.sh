@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Tests tools/check_sources.sh: plants one fault after the other in a small tree, each of which it must find.
+set -euo pipefail
+
+script=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../tools/check_sources.sh
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+failed=0
+
+# fresh: an empty repository with the script and a few sources without a fault.
+fresh() {
+  rm -rf "${tree:?}"/* "$tree/.git"
+  git -C "$tree" init -q
+  mkdir -p "$tree/tools" "$tree/core/base" "$tree/nn"
+  cp "$script" "$tree/tools/"
+  header core/base/error.h
+  header core/tensor.h '#include "lathe/core/base/error.h"'
+  header nn/module.h '#include "lathe/core/tensor.h"'
+}
+
+# header PATH LINE...: writes a source with these lines.
+header() {
+  local path=$tree/$1
+  shift
+  mkdir -p "$(dirname "$path")"
+  printf '%s\n' '#pragma once' "$@" >"$path"
+}
+
+# check WHAT EXPECTED: the script finds a fault and says EXPECTED, or finds none if EXPECTED is empty.
+check() {
+  local what=$1 expected=$2 output status=0
+  git -C "$tree" add -A
+  output=$("$tree/tools/check_sources.sh" 2>&1) || status=$?
+  if [ -z "$expected" ]; then
+    [ "$status" -eq 0 ] && return
+  else
+    [ "$status" -eq 1 ] && grep -qF -- "$expected" <<<"$output" && return
+  fi
+  echo "FAILED: $what: exit code $status, \"$expected\" was expected:"
+  echo "$output"
+  failed=1
+}
+
+fresh
+check "a tree without a fault" ""
+
+for line in '#include "lathe/nn/module.h"' '#include <lathe/nn/module.h>' '  #  include "lathe/nn/module.h"'; do
+  fresh
+  header core/ops.h "$line"
+  check "$line in core/" "core/ops.h: includes nn/module.h"
+done
+
+fresh
+header core/ops_test.cc '#include "lathe/nn/module.h"'
+header core/testing/ops.h '#include "lathe/nn/module.h"'
+header tests/ops.h '#include "lathe/nn/module.h"'
+check "tests that include every room" ""
+
+fresh
+header core/base/a.h '#include "lathe/core/base/b.h"'
+header core/base/b.h '#include "lathe/core/base/c.h"'
+header core/base/c.h '#include "lathe/core/base/a.h"'
+check "a circle of headers in one folder" "these headers include each other in a circle: core/base/"
+
+fresh
+header core/base/a.h '#include "lathe/core/tensor.h"'
+check "a circle of folders" "the includes of these folders make a circle: core"
+
+fresh
+for i in {1..25}; do header "nn/layers/layer_$i.h"; done
+header nn/layers/layer_test.cc
+check "a folder with 25 sources and a test" ""
+header nn/layers/layer_26.h
+check "a folder with 26 sources" "nn/layers: 26 sources"
+
+# A folder of programs that has all but tsort and clang-format.
+fresh
+mkdir "$tree/bin"
+for program in bash dirname git awk grep sed sort tr uniq xargs env; do ln -s "$(command -v "$program")" "$tree/bin/"; done
+git -C "$tree" add -A
+output=$(PATH=$tree/bin "$tree/tools/check_sources.sh" 2>&1) && status=0 || status=$?
+if [ "$status" -ne 1 ] || ! grep -q '^no tsort here' <<<"$output"; then
+  echo "FAILED: without tsort: exit code $status"
+  echo "$output"
+  failed=1
+fi
+ln -s "$(command -v tsort)" "$tree/bin/"
+output=$(PATH=$tree/bin "$tree/tools/check_sources.sh" 2>&1) && status=0 || status=$?
+if [ "$status" -ne 0 ] || ! grep -q 'the format was not checked$' <<<"$output"; then
+  echo "FAILED: without clang-format: exit code $status"
+  echo "$output"
+  failed=1
+fi
+
+[ "$failed" -eq 0 ] && echo "every planted fault was found"
+exit "$failed"
