@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ struct Family {
               dropout = "hidden_dropout_prob";
   int64_t max_length = 16;
 };
+
+void PrintTo(const Family& family, std::ostream* out) { *out << family.model_type; }
 
 const Json kTiny = {{"vocab_size", 30},           {"hidden_size", 8},
                     {"num_hidden_layers", 2},     {"num_attention_heads", 2},

@@ -19,7 +19,7 @@ class LabelSet {
  public:
   // Infers the kind and the names from label columns:
   //   JSON arrays                                      multi-label
-  //   numbers, of which one is finite and no integer   regression
+  //   numbers, at least one of them with a fraction    regression
   //   anything else                                    classes
   // "4.0" is written as a float and counts as one. "nan" counts as a number; Tokenize reports it
   // with its line. Names are sorted as run_glue sorts a column's unique values: integers by value,

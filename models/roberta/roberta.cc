@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lathe/core/base/error.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/encoder_classifier.h"
 #include "lathe/models/post_norm_encoder.h"
@@ -62,6 +61,8 @@ Architecture Declare(const std::string& model_type, const std::string& class_nam
       .names = {.base_prefix = std::string(encoder) + "."},
       .config_defaults = defaults,
       .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
+      // data2vec uses RoBERTa's tokenizer; the other families have their own.
+      .tokenizer_model_type = model_type == "data2vec-text" ? "roberta" : "",
       .pass_memory =
           [defaults](const SequenceClassifier& model, const MemoryOptions& options) {
             return PostNormEncoderMemory(model, ReadOptions(ConfigReader(model.config(), defaults)),
