@@ -164,11 +164,12 @@ class StreamQueue : public CopyQueue {
     cudaGetLastError();
     return nullptr;
   }
-  void Copy(void* to, const void* from, int64_t bytes, bool to_device) override {
-    CheckCuda(
-        "cudaMemcpy",
-        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
-                        to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream_()));
+  void Copy(void* to, const void* from, int64_t bytes, Direction direction) override {
+    CheckCuda("cudaMemcpy",
+              cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                              direction == Direction::kToDevice ? cudaMemcpyHostToDevice
+                                                                : cudaMemcpyDeviceToHost,
+                              stream_()));
   }
   Mark NewMark() override {
     cudaEvent_t event = nullptr;
