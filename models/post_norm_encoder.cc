@@ -6,6 +6,25 @@
 
 namespace lathe {
 
+nlohmann::json BertLikeConfigDefaults() {
+  return {{"attention_probs_dropout_prob", 0.1},
+          {"classifier_dropout", nullptr},
+          {"hidden_act", "gelu"},
+          {"hidden_dropout_prob", 0.1},
+          {"hidden_size", 768},
+          {"initializer_range", 0.02},
+          {"intermediate_size", 3072},
+          {"is_decoder", false},
+          {"layer_norm_eps", 1e-12},
+          {"max_position_embeddings", 512},
+          {"num_attention_heads", 12},
+          {"num_hidden_layers", 12},
+          {"pad_token_id", 0},
+          {"position_embedding_type", "absolute"},
+          {"type_vocab_size", 2},
+          {"vocab_size", 30522}};
+}
+
 void CheckHeads(const ConfigReader& reader, const std::string& columns_key,
                 const std::string& heads_key) {
   const int64_t columns = reader.Int(columns_key), heads = reader.Int(heads_key);
