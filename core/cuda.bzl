@@ -4,6 +4,7 @@
 CUDA_SOURCES = [
     "cuda/attention/attention_dispatch.cc",
     "cuda/runtime/device.cc",
+    "cuda/runtime/shared_memory.cc",
 ]
 
 # Sources that call CUDA's libraries, which the emulator hasn't: its own stand for them.

@@ -44,8 +44,9 @@ const Architecture& ArchitectureOf(const PretrainedConfig& config) {
   const std::string model_type = config.model_type();
   const Architecture* const found = FindArchitecture(model_type);
   if (found == nullptr) {
-    throw InvalidArgument(
-        absl::StrCat(config.path(), ": model_type \"", model_type, "\" is not one that Lathe has"),
+    throw WrongConfig(
+        config.path(), {"model_type"},
+        absl::StrCat("model_type \"", model_type, "\" is not one that Lathe has"),
         absl::StrCat("known model types: ", absl::StrJoin(SupportedModelTypes(), ", ")));
   }
   return *found;

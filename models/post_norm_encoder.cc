@@ -4,26 +4,45 @@
 
 #include <utility>
 
-#include "lathe/core/base/error.h"
-
 namespace lathe {
+
+nlohmann::json BertLikeConfigDefaults() {
+  return {{"attention_probs_dropout_prob", 0.1},
+          {"classifier_dropout", nullptr},
+          {"hidden_act", "gelu"},
+          {"hidden_dropout_prob", 0.1},
+          {"hidden_size", 768},
+          {"initializer_range", 0.02},
+          {"intermediate_size", 3072},
+          {"is_decoder", false},
+          {"layer_norm_eps", 1e-12},
+          {"max_position_embeddings", 512},
+          {"num_attention_heads", 12},
+          {"num_hidden_layers", 12},
+          {"pad_token_id", 0},
+          {"position_embedding_type", "absolute"},
+          {"type_vocab_size", 2},
+          {"vocab_size", 30522}};
+}
 
 void CheckHeads(const ConfigReader& reader, const std::string& columns_key,
                 const std::string& heads_key) {
   const int64_t columns = reader.Int(columns_key), heads = reader.Int(heads_key);
   if (columns % heads == 0) return;
-  throw InvalidArgument(absl::StrCat(reader.path(), ": \"", columns_key, "\" ", columns,
-                                     " is not a multiple of \"", heads_key, "\" ", heads),
-                        "correct one of the two");
+  throw WrongConfig(reader.path(), {columns_key, heads_key},
+                    absl::StrCat("\"", columns_key, "\" ", columns, " is not a multiple of \"",
+                                 heads_key, "\" ", heads),
+                    "correct one of the two");
 }
 
 int64_t ReadFirstPosition(const ConfigReader& reader) {
   const int64_t rows = reader.Int("max_position_embeddings");
   const int64_t first = reader.Int("pad_token_id", 0) + 1;
   if (first < rows) return first;
-  throw InvalidArgument(absl::StrCat(reader.path(), ": \"max_position_embeddings\" ", rows,
-                                     " leaves no position behind \"pad_token_id\" ", first - 1),
-                        "correct one of the two");
+  throw WrongConfig(reader.path(), {"max_position_embeddings", "pad_token_id"},
+                    absl::StrCat("\"max_position_embeddings\" ", rows,
+                                 " leaves no position behind \"pad_token_id\" ", first - 1),
+                    "correct one of the two");
 }
 
 PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader) {
@@ -49,15 +68,15 @@ PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader) {
   if (reader.Declares("position_embedding_type")) {
     const std::string positions = reader.String("position_embedding_type");
     if (positions != "absolute") {
-      throw InvalidArgument(absl::StrCat(reader.path(), ": \"position_embedding_type\" \"",
-                                         positions, "\" is not supported; supported: absolute"),
-                            "use a model with absolute positions");
+      throw WrongConfig(reader.path(), {"position_embedding_type"},
+                        absl::StrCat("\"position_embedding_type\" \"", positions,
+                                     "\" is not supported; supported: absolute"),
+                        "use a model with absolute positions");
     }
   }
   if (reader.Declares("is_decoder") && reader.Bool("is_decoder")) {
-    throw InvalidArgument(
-        absl::StrCat(reader.path(), ": \"is_decoder\" is true; Lathe has encoders only"),
-        "use an encoder's model");
+    throw WrongConfig(reader.path(), {"is_decoder"},
+                      "\"is_decoder\" is true; Lathe has encoders only", "use an encoder's model");
   }
   e.hidden_size =
       reader.Declares("embedding_size") ? reader.Int("embedding_size", 1, 32768) : o.hidden_size;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ struct PostNormEncoderOptions {
   // The path of the linear layer from the embeddings' columns to the layers', where these differ.
   std::string projection = "embeddings_project";
 };
+
+// Returns the configuration defaults of BERT. A family whose configuration has the same keys
+// updates those values that differ.
+nlohmann::json BertLikeConfigDefaults();
 
 // Reads the options under the names that BERT's config.json has, and "embedding_size" if the family
 // declares it. Throws for values that make no model, and for a decoder or positions other than

@@ -14,9 +14,9 @@ const Architecture& Find(const PretrainedConfig& config) {
   const Architecture& architecture = ArchitectureOf(config);
   const std::string problem = config.problem_type();
   if (!problem.empty() && !FindLabelKind(problem)) {
-    throw InvalidArgument(absl::StrCat(config.path(), ": \"problem_type\" \"", problem,
-                                       "\" is not one that Lathe has"),
-                          "known: " + KnownProblemTypes());
+    throw WrongConfig(config.path(), {"problem_type"},
+                      absl::StrCat("\"problem_type\" \"", problem, "\" is not one that Lathe has"),
+                      "known: " + KnownProblemTypes());
   }
   return architecture;
 }

@@ -46,6 +46,21 @@ TokenizedDataset MakeData(const DataParallelJob& job) {
   return data;
 }
 
+std::unique_ptr<Optimizer> MakeOptimizer(const DataParallelJob& job, const Module& model) {
+  const auto groups = DecayGroups(model.Parameters(), job.weight_decay);
+  if (job.sgd) return std::make_unique<SGD>(groups, SGDOptions{.lr = 3e-2, .momentum = 0.9});
+  return std::make_unique<AdamW>(groups, AdamWOptions{.lr = 3e-3});
+}
+
+// Freezes the first layer for two steps, if the job wants it.
+void FreezeFirstLayer(const DataParallelJob& job, const Module& model, int64_t step) {
+  const bool frozen = job.freeze_at >= 0 && step >= job.freeze_at && step < job.freeze_at + 2;
+  for (const Parameter& p : model.Parameters()) {
+    Tensor tensor = p.tensor;
+    if (p.name.find("layer.0.") != std::string::npos) tensor.SetRequiresGrad(!frozen);
+  }
+}
+
 uint64_t HashOf(const std::vector<float>& values) {
   return HashName({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
 }
@@ -66,13 +81,7 @@ std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
                            .check_parameters_every = 3});
   const auto model = MakeModel(job);
   DataLoader train(MakeData(job), {.batch_size = job.batch_size, .shuffle = job.shuffle});
-  const auto groups = DecayGroups(model->Parameters(), job.weight_decay);
-  std::unique_ptr<Optimizer> own;
-  if (job.sgd) {
-    own = std::make_unique<SGD>(groups, SGDOptions{.lr = 3e-2, .momentum = 0.9});
-  } else {
-    own = std::make_unique<AdamW>(groups, AdamWOptions{.lr = 3e-3});
-  }
+  const std::unique_ptr<Optimizer> own = MakeOptimizer(job, *model);
   Optimizer& optimizer = *own;
   const auto scheduler = GetScheduler("linear", optimizer, {.num_training_steps = 40});
   accelerator.Prepare(*scheduler, *model, optimizer, train);
@@ -84,12 +93,7 @@ std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
   for (int epoch = 0; epoch < job.epochs; ++epoch) {
     for (const Batch& batch : train) {
       job.before_batch(env.rank, optimizer.step_count());
-      for (const Parameter& p : model->Parameters()) {
-        const int64_t step = optimizer.step_count();
-        const bool frozen = job.freeze_at >= 0 && step >= job.freeze_at && step < job.freeze_at + 2;
-        Tensor tensor = p.tensor;
-        if (p.name.find("layer.0.") != std::string::npos) tensor.SetRequiresGrad(!frozen);
-      }
+      FreezeFirstLayer(job, *model, optimizer.step_count());
       const auto accumulation = accelerator.Accumulate(*model);
       accelerator.Backward(model->Forward(batch).loss);
       if (job.max_grad_norm > 0) accelerator.ClipGradNorm(optimizer, job.max_grad_norm);

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <iostream>
-#include <sstream>
 #include <thread>
 
 #include "lathe/core/ops/elementwise.h"
@@ -46,15 +44,13 @@ TEST_F(OnOneDevice, MoreProcessesThanGpus) {
                                              " would share the GPU "));
   // With "auto" all compute on the CPU, and one line says why.
   const auto results = RunRanks(n, [](const Env& env) {
-    std::ostringstream said;
-    std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
-    AcceleratorOptions options = Options(env);
-    options.device = "auto";
-    const Accelerator accelerator(options);
-    std::cerr.rdbuf(before);
-    EXPECT_TRUE(accelerator.device().is_cpu());
-    EXPECT_EQ(accelerator.distributed_type(), "MULTI_CPU");
-    return said.str();
+    return CaptureStderr([&] {
+      AcceleratorOptions options = Options(env);
+      options.device = "auto";
+      const Accelerator accelerator(options);
+      EXPECT_TRUE(accelerator.device().is_cpu());
+      EXPECT_EQ(accelerator.distributed_type(), "MULTI_CPU");
+    });
   });
   ExpectAllWell(results);
   EXPECT_TRUE(results[0].said.starts_with("note: all processes compute on the CPU: ranks 0 and " +
@@ -89,14 +85,12 @@ TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
   // With "auto" they compute on the CPU. There is no note if no rank has a GPU.
   for (const bool all : {true, false}) {
     const auto results = RunRanks(2, [&](const Env& env) {
-      std::ostringstream notes;
-      std::streambuf* const before = std::cerr.rdbuf(notes.rdbuf());
-      AcceleratorOptions options = Options(env);
-      options.device = "auto";
-      all ? without_devices(options) : without_one(options);
-      EXPECT_TRUE(Accelerator(options).device().is_cpu());
-      std::cerr.rdbuf(before);
-      return notes.str();
+      return CaptureStderr([&] {
+        AcceleratorOptions options = Options(env);
+        options.device = "auto";
+        all ? without_devices(options) : without_one(options);
+        EXPECT_TRUE(Accelerator(options).device().is_cpu());
+      });
     });
     ExpectAllWell(results);
     EXPECT_EQ(results[0].said.empty(), all) << results[0].said;

@@ -1,9 +1,6 @@
 // Several processes with GPUs that they can't use together.
 #include <gtest/gtest.h>
 
-#include <iostream>
-#include <sstream>
-
 #include "lathe/core/device_backend.h"
 #include "lathe/distributed/accelerator_testing.h"
 
@@ -11,14 +8,11 @@ namespace lathe {
 namespace {
 
 std::string OnDevice(const Env& env, const std::string& device) {
-  std::ostringstream said;
-  std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
-  AcceleratorOptions options = Options(env);
-  options.device = device;
-  const Accelerator accelerator(options);
-  std::cerr.rdbuf(before);
-  EXPECT_TRUE(accelerator.device().is_cpu());
-  return said.str();
+  return CaptureStderr([&] {
+    AcceleratorOptions options = Options(env);
+    options.device = device;
+    EXPECT_TRUE(Accelerator(options).device().is_cpu());
+  });
 }
 
 TEST(GpusWithoutNccl, AreMissedAloud) {

@@ -56,18 +56,19 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
           const int64_t rows = Min(kTile, queries - tile);
           const int64_t at = (q_begin + tile) * H + h * d;
           const Elements<M> q_rows = ReadElements(q_tile, q + at, H, rows, d);
-          Product<M>(rows, keys, d, q_rows, kt, ld, p, ld, false);
+          Product<M>(rows, keys, d, q_rows, kt, ld, p, ld, Result::kOverwrite);
           Fetch<false>(q + at + q_next, H, rows, d);
           Softmax(args, {s, h, tile, rows, S}, p, ld, p, ld, lse, (q_begin + tile) * args.heads + h,
                   bits);
           Fetch<true>(out + at + q_next, H, rows, d);
           if constexpr (std::is_same_v<T, M>) {
             if (d == width) {
-              Product<M>(rows, d, S, {p, ld, 1}, values, width, out + at, H, false);
+              Product<M>(rows, d, S, {p, ld, 1}, values, width, out + at, H, Result::kOverwrite);
               continue;
             }
           }
-          Product<M>(rows, width, S, {p, ld, 1}, values, width, out_tile, width, false);
+          Product<M>(rows, width, S, {p, ld, 1}, values, width, out_tile, width,
+                     Result::kOverwrite);
           Write(out + at, H, out_tile, rows, d);
         }
       }
@@ -120,11 +121,12 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
         for (int64_t tile = 0; tile < queries; tile += kTile) {
           const int64_t rows = Min(kTile, queries - tile);
           const int64_t at = (q_begin + tile) * H + h * d;
+          const Result result = tile > 0 ? Result::kAddTo : Result::kOverwrite;  // dK and dV
           Read(q_tile, q + at, H, rows, d);
-          Product<M>(rows, n, d, {q_tile, width, 1}, kt, ld, p, ld, false);
+          Product<M>(rows, n, d, {q_tile, width, 1}, kt, ld, p, ld, Result::kOverwrite);
           Fetch<false>(q + at + q_next, H, rows, d);
           Read(dout_tile, dout + at, H, rows, d);
-          Product<M>(rows, n, d, {dout_tile, width, 1}, vt, ld, ds, ld, false);
+          Product<M>(rows, n, d, {dout_tile, width, 1}, vt, ld, ds, ld, Result::kOverwrite);
           Fetch<false>(dout + at + q_next, H, rows, d);
           const Elements<M> out_rows = ReadElements(out_tile, out + at, H, rows, d);
           Fetch<false>(out + at + q_next, H, rows, d);
@@ -136,17 +138,17 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
           SoftmaxGradients(args, {s, h, tile, rows, S}, p, ds, ld, dot,
                            lse + (q_begin + tile) * args.heads + h, bits);
           Fetch<true>(dv + kv + next, H, tile == 0 ? S : 0, d);
-          Product<M>(S, width, rows, {p, 1, ld}, dout_tile, width, to_dv.data, to_dv.row, tile > 0);
+          Product<M>(S, width, rows, {p, 1, ld}, dout_tile, width, to_dv.data, to_dv.row, result);
           Fetch<true>(dk + kv + next, H, tile == 0 ? S : 0, d);
-          Product<M>(S, width, rows, {ds, 1, ld}, q_tile, width, to_dk.data, to_dk.row, tile > 0);
+          Product<M>(S, width, rows, {ds, 1, ld}, q_tile, width, to_dk.data, to_dk.row, result);
           Fetch<true>(dq + at + q_next, H, rows, d);
           if constexpr (std::is_same_v<T, M>) {
             if (direct) {
-              Product<M>(rows, d, S, {ds, ld, 1}, keys, width, dq + at, H, false);
+              Product<M>(rows, d, S, {ds, ld, 1}, keys, width, dq + at, H, Result::kOverwrite);
               continue;
             }
           }
-          Product<M>(rows, width, S, {ds, ld, 1}, keys, width, dq_tile, width, false);
+          Product<M>(rows, width, S, {ds, ld, 1}, keys, width, dq_tile, width, Result::kOverwrite);
           Write(dq + at, H, dq_tile, rows, d);
         }
         if (gather) {

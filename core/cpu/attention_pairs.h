@@ -44,12 +44,13 @@ void ForwardOfPairs(BFloat16* out, float* lse, const BFloat16* q, const BFloat16
         for (int64_t tile = 0; tile < queries; tile += kTile) {
           const int64_t rows = Min(kTile, queries - tile);
           const int64_t at = (q_begin + tile) * H + h * d;
-          Product(rows, keys, d / 2, PairsOf(q + at, H), kt, ld, scores, ld, false);
+          Product(rows, keys, d / 2, PairsOf(q + at, H), kt, ld, scores, ld, Result::kOverwrite);
           Fetch<false>(q + at + q_next, H, rows, d);
           Softmax(args, {s, h, tile, rows, S}, scores, ld, p, keys, lse,
                   (q_begin + tile) * args.heads + h, bits);
           Fetch<true>(out + at + q_next, H, rows, d);
-          Product(rows, d, (S + 1) / 2, PairsOf(p, keys), values, d, out_tile, d, false);
+          Product(rows, d, (S + 1) / 2, PairsOf(p, keys), values, d, out_tile, d,
+                  Result::kOverwrite);
           Write(out + at, H, out_tile, rows, d);
         }
       }
@@ -102,10 +103,11 @@ void BackwardOfPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* d
         for (int64_t tile = 0; tile < queries; tile += kTile) {
           const int64_t rows = Min(kTile, queries - tile);
           const int64_t at = (q_begin + tile) * H + h * d;
-          Product(rows, keys, d / 2, PairsOf(q + at, H), kt, ld, p, ld, false);
+          const Result result = tile > 0 ? Result::kAddTo : Result::kOverwrite;  // dK and dV
+          Product(rows, keys, d / 2, PairsOf(q + at, H), kt, ld, p, ld, Result::kOverwrite);
           PairRows(q_pairs, q + at, H, rows, d);
           Fetch<false>(q + at + q_next, H, rows, d);
-          Product(rows, keys, d / 2, PairsOf(dout + at, H), vt, ld, ds, ld, false);
+          Product(rows, keys, d / 2, PairsOf(dout + at, H), vt, ld, ds, ld, Result::kOverwrite);
           PairRows(dout_pairs, dout + at, H, rows, d);
           float dot[kTile];
           for (int64_t i = 0; i < rows; ++i) dot[i] = DotOf(out + at + i * H, dout + at + i * H, d);
@@ -116,11 +118,11 @@ void BackwardOfPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* d
           PairRows(p_pairs, ld, p, rows, keys);
           Fetch<true>(dv + kv + next, H, tile == 0 ? S : 0, d);
           Product(S, d, (rows + 1) / 2, Elements<uint32_t>{p_pairs, 1, ld}, dout_pairs, d, dvalues,
-                  d, tile > 0);
+                  d, result);
           PairRows(ds_pairs, ld, ds, rows, keys);
           Fetch<true>(dk + kv + next, H, tile == 0 ? S : 0, d);
           Product(S, d, (rows + 1) / 2, Elements<uint32_t>{ds_pairs, 1, ld}, q_pairs, d, dkeys, d,
-                  tile > 0);
+                  result);
           for (int64_t i = 0; i < rows; ++i) {
             const float* row = ds + i * ld;
             BFloat16* to = ds_rows + i * keys;
@@ -129,7 +131,8 @@ void BackwardOfPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* d
             if (S < keys) to[S] = BFloat16(0.0f);  // the last pair's second element, if S is odd
           }
           Fetch<true>(dq + at + q_next, H, rows, d);
-          Product(rows, d, (S + 1) / 2, PairsOf(ds_rows, keys), key_pairs, d, dq_tile, d, false);
+          Product(rows, d, (S + 1) / 2, PairsOf(ds_rows, keys), key_pairs, d, dq_tile, d,
+                  Result::kOverwrite);
           Write(dq + at, H, dq_tile, rows, d);
         }
         Write(dk + kv, H, dkeys, S, d);

@@ -125,17 +125,20 @@ void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, 
   }
 }
 
-// C: (M, N) = A B, or C += A B if `accumulate`, with B: (K, N); N is a multiple of a line. The part
-// of B that all rows read at a time stays in the nearest cache.
+// What a product does with the old values of its result.
+enum class Result : bool { kOverwrite, kAddTo };
+
+// C: (M, N) = A B, or C += A B, as `result` says, with B: (K, N); N is a multiple of a line. The
+// part of B that all rows read at a time stays in the nearest cache.
 template <typename T, typename C>
 void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c,
-             int64_t ldc, bool accumulate) {
+             int64_t ldc, Result result) {
   constexpr int64_t kColumns = kMostLines * Line<T>::kSize, kDepth = 128;
   for (int64_t k = 0; k < K; k += kDepth) {
     const int64_t depth = Min(kDepth, K - k);
     const Elements<T> ak = {a.data + k * a.column, a.row, a.column};
     const T* bk = b + k * ldb;
-    const bool add = accumulate || k > 0;
+    const bool add = result == Result::kAddTo || k > 0;
     int64_t n = 0;
     for (; n + kColumns <= N; n += kColumns) {
       Panel<kMostLines>(M, depth, ak, bk + n, ldb, c + n, ldc, add);

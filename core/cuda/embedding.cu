@@ -1,5 +1,5 @@
 // The device's embedding look-up, alone or with the layer norm and dropout that follow it.
-// EmbeddingKernels in core/device_kernels.h describes it.
+// EmbeddingKernels in core/kernels/embedding_kernels.h describes it.
 #include "lathe/core/cuda/norm_rows.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/embedding_kernels.h"

@@ -1,4 +1,4 @@
-// Losses and their gradients. LossKernels in core/device_kernels.h describes them.
+// Losses and their gradients. LossKernels in core/kernels/losses_kernels.h describes them.
 #include <limits>
 
 #include "lathe/core/cuda/rows.h"

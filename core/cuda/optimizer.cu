@@ -1,5 +1,5 @@
 // Flat passes over parameters, gradients and moments. DeviceOptimizerKernels in
-// core/device_kernels.h describes them.
+// core/kernels/optimizer_kernels.h describes them.
 #include <algorithm>
 
 #include "lathe/core/cuda/dispatch.h"

@@ -1,5 +1,5 @@
-// Sums over dimensions, softmax and log-softmax. ReduceKernels in core/device_kernels.h describes
-// them.
+// Sums over dimensions, softmax and log-softmax. ReduceKernels in core/kernels/reduce_kernels.h
+// describes them.
 #include <algorithm>
 
 #include "lathe/core/base/round_up.h"

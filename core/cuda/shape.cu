@@ -1,4 +1,4 @@
-// Ops that move elements. ShapeKernels in core/device_kernels.h describes them.
+// Ops that move elements. ShapeKernels in core/kernels/shape_kernels.h describes them.
 #include <algorithm>
 
 #include "lathe/core/base/round_up.h"

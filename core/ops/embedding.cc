@@ -196,6 +196,22 @@ Tensor EmbeddingLayerNormComposed(const std::vector<Tensor>& ids, const std::vec
   return Cast(Dropout(LayerNorm(sum, weight, bias, eps), dropout), dtype);
 }
 
+namespace {
+
+// Checks what the layer norm of rows of n columns takes and returns.
+void CheckNorm(const char* op, int64_t n, Device device, const Tensor& weight, const Tensor& bias,
+               DType dtype) {
+  Check(n >= 1 && n <= 32768, op, "tables must have 1 to 32768 columns but have ", n);
+  Check(weight.shape() == Shape({n}) && bias.shape() == Shape({n}), op,
+        "weight and bias must have shape [", n, "] but have ", weight.shape(), " and ",
+        bias.shape());
+  CheckSameDevice(op, device, {weight, bias});
+  Check(dtype != DType::kF64 && IsFloating(dtype), op,
+        "activations must be float32, bfloat16 or float16 but are ", ToString(dtype));
+}
+
+}  // namespace
+
 Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                           const std::vector<int64_t>& padding_rows, const Tensor& weight,
                           const Tensor& bias, double eps, const DropoutSpec& dropout, DType dtype,
@@ -210,13 +226,7 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
   const AllocationTag allocation_tag = AllocationTag::Op(kOp);
   const std::vector<Tensor> there = CheckedIds(ids, tables, padding_rows, first_rows);
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
-  Check(n >= 1 && n <= 32768, kOp, "tables must have 1 to 32768 columns but have ", n);
-  Check(weight.shape() == Shape({n}) && bias.shape() == Shape({n}), kOp,
-        "weight and bias must have shape [", n, "] but have ", weight.shape(), " and ",
-        bias.shape());
-  CheckSameDevice(kOp, device, {weight, bias});
-  Check(dtype != DType::kF64 && IsFloating(dtype), kOp,
-        "activations must be float32, bfloat16 or float16 but are ", ToString(dtype));
+  CheckNorm(kOp, n, device, weight, bias, dtype);
   const cpu::LayerNormArgs norm = {rows, n, eps, MaskOf(dropout, kOp, rows, device)};
   const Tensor y = Tensor::Empty({rows, n}, dtype, device);
   const Tensor mean = Tensor::Empty({rows}, DType::kF32, device);

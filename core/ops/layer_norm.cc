@@ -9,9 +9,8 @@
 namespace lathe {
 namespace {
 
-// The recorded op's inputs are x, residual (may be undefined), weight and bias, in this order.
-Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor& weight,
-           const Tensor& bias, double eps, const DropoutSpec& dropout) {
+void CheckInputs(const char* op, const Tensor& x, const Tensor& residual, const Tensor& weight,
+                 const Tensor& bias) {
   Check(x.ndim() == 2 && x.dim(1) >= 1 && x.dim(1) <= 32768, op,
         "x must have shape [N, C] with C from 1 to 32768 but has ", x.shape());
   if (residual.defined()) {
@@ -20,11 +19,18 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
     Check(residual.dtype() == x.dtype(), op, "residual must be ", ToString(x.dtype()), " but is ",
           ToString(residual.dtype()));
   }
-  const int64_t rows = x.dim(0), n = x.dim(1);
+  const int64_t n = x.dim(1);
   Check(weight.shape() == Shape({n}), op, "weight must have shape [", n, "] but has ",
         weight.shape());
   Check(bias.shape() == Shape({n}), op, "bias must have shape [", n, "] but has ", bias.shape());
   CheckSameDevice(op, x.device(), {residual, weight, bias});
+}
+
+// The recorded op's inputs are x, residual (may be undefined), weight and bias, in this order.
+Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor& weight,
+           const Tensor& bias, double eps, const DropoutSpec& dropout) {
+  CheckInputs(op, x, residual, weight, bias);
+  const int64_t rows = x.dim(0), n = x.dim(1);
   return DispatchActivations(x, op, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;

@@ -255,10 +255,10 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
     using M = MathType<T>;
     const Tensor pre = Products<T>(x, weights, biases);
     if (activation == ActivationKind::kNone) {
-      return Record(op, pre, inputs, inputs,
-                    [x = x.Detach(), weights, biases](BackwardContext& context) {
-                      OpBackward<T>(context, context.grad_output(), x, weights, biases, false);
-                    });
+      return Record(
+          op, pre, inputs, inputs, [x = x.Detach(), weights, biases](BackwardContext& context) {
+            OpBackward<T>(context, context.grad_output(), x, weights, biases, /*summed=*/false);
+          });
     }
     // Only a backward pass reads `pre` again. Without one the activation may overwrite it.
     Tensor y = GradEnabled() ? Tensor::Empty(pre.shape(), x.dtype(), x.device()) : pre;
@@ -325,11 +325,11 @@ Tensor RecomputedFeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1
           kernels.forward(value.data<T>(), pre.data<T>(), n, activation);
         }
         LinearBackward<T>(context, dy, value.defined() ? value : pre, {w2}, {b2},
-                          {.weight = kW2, .bias = kB2}, false, /*needs_dx=*/false);
+                          {.weight = kW2, .bias = kB2}, /*summed=*/false, /*needs_dx=*/false);
         value = {};
         if (!below) return;
         const Tensor dx = LinearBackward<T>(context, d, x, {w1}, {b1}, {.weight = kW1, .bias = kB1},
-                                            false, context.NeedsInputGrad(kX));
+                                            /*summed=*/false, context.NeedsInputGrad(kX));
         if (dx.defined()) context.SetGrad(kX, dx);
       });
 }

@@ -260,7 +260,8 @@ const std::vector<std::string>& TextTable::column(const std::string& name) const
   auto it = std::find(names.begin(), names.end(), name);
   if (it == names.end()) {
     throw NotFound(path + ": no column " + Quoted(name) + "; it has: " + Join(names),
-                   "name the column to use, or rename the one in the file");
+                   "name the column to use, or rename the one in the file")
+        .WithDetail(MissingColumn{name});
   }
   return columns[it - names.begin()];
 }
@@ -277,7 +278,8 @@ TextTable ParseTextTable(const std::string& path, std::string_view contents, Inv
           At(path, 1 + std::count(contents.begin(), contents.begin() + at, '\n')) +
               ": invalid UTF-8",
           "convert the file, e.g. `iconv -f LATIN1 -t UTF-8`, or have invalid bytes replaced by "
-          "U+FFFD");
+          "U+FFFD")
+          .WithDetail(FoundInvalidUtf8{});
     }
     replaced = ReplaceInvalidUtf8(contents);
     contents = replaced;

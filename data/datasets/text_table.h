@@ -16,6 +16,12 @@ namespace lathe {
 
 enum class InvalidUtf8 { kError, kReplace };
 
+// The details (Error::detail) of two errors that a caller can name a flag against.
+struct FoundInvalidUtf8 {};  // InvalidUtf8::kReplace would avoid the error
+struct MissingColumn {
+  std::string column;
+};
+
 // A whole file: named columns, all of the same length.
 struct TextTable {
   std::string path;

@@ -114,6 +114,7 @@ TEST(Utf8Test, InvalidBytesAreReportedOrReplaced) {
   const std::string contents = "text,label\ngood,0\ncaf\xE9,1\n";
   ExpectError("t.csv", contents, "t.csv:3: invalid UTF-8");
   ExpectError("t.csv", std::string("\xFF\xFE", 2) + "t", "t.csv:1: invalid UTF-8");  // UTF-16
+  EXPECT_NE(Catch([&] { ParseTextTable("t.csv", contents); }).detail<FoundInvalidUtf8>(), nullptr);
   TextTable table = ParseTextTable("t.csv", contents, InvalidUtf8::kReplace);
   EXPECT_EQ(table.column("text"), (Strings{"good", "caf\xEF\xBF\xBD"}));
 }
@@ -173,6 +174,8 @@ TEST(ColumnsTest, AMissingColumnListsThoseThereAre) {
                       Catch([&] { table.column("sentence"); })}) {
     EXPECT_EQ(error.message(), "t.csv: no column \"sentence\"; it has: text, label");
     EXPECT_FALSE(error.hint().empty());
+    ASSERT_NE(error.detail<MissingColumn>(), nullptr);
+    EXPECT_EQ(error.detail<MissingColumn>()->column, "sentence");
   }
   EXPECT_EQ(Catch([&] { ChooseTextColumns(TableWith("label,idx"), {}); }).message(),
             "t.csv: no text column; it has: label, idx");

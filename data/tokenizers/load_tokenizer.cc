@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
@@ -162,14 +163,11 @@ Parts FromVocabTxt(const Source& source) {
   parts.vocab_file = source.Path("vocab.txt");
   WordPieceOptions options;
   options.unk_token = SpecialToken(source, "unk_token", source.family->unk).content;
+  std::vector<std::string> tokens = ParseVocabTxt(source.files.at("vocab.txt"), parts.vocab_file);
   try {
-    parts.model = std::make_unique<WordPiece>(
-        ParseVocabTxt(source.files.at("vocab.txt"), source.Path("vocab.txt")), options);
+    parts.model = std::make_unique<WordPiece>(std::move(tokens), options);
   } catch (const Error& error) {
-    if (error.message().starts_with(source.dir)) {
-      throw;
-    }
-    throw InvalidArgument(source.Path("vocab.txt") + ": " + error.message(), error.hint());
+    throw InvalidArgument(parts.vocab_file + ": " + error.message(), error.hint());
   }
   SetWordPieceParts(source, &parts);
   AddConfiguredTokens(source, &parts);

@@ -3,8 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <iostream>
-#include <sstream>
 #include <thread>
 
 #include "lathe/core/base/error.h"
@@ -222,11 +220,8 @@ TEST(Joining, TwiceTheSameRank) {
 
 // Returns what the rank prints while it waits.
 std::string JoinsInVain(const ProcessEnvironment& env) {
-  std::ostringstream said;
-  std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
-  EXPECT_THROW(JoinProcessGroup(env, {.timeout = milliseconds(10500)}), Error);
-  std::cerr.rdbuf(before);
-  return said.str();
+  return CaptureStderr(
+      [&] { EXPECT_THROW(JoinProcessGroup(env, {.timeout = milliseconds(10500)}), Error); });
 }
 
 TEST(Joining, SaysAfterTenSecondsForWhomItWaits) {
@@ -288,14 +283,11 @@ TEST(Joining, AfterAProgramWhoseRank0DoesNotEnd) {
 // Rank 0 takes the store with it, so it waits for the others, and says so when one doesn't end.
 TEST(Ending, BesideARankThatDoesNot) {
   const auto results = RunRanks(2, [](const ProcessEnvironment& env) {
-    std::ostringstream said;
-    std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
-    auto group = JoinProcessGroup(env, {.timeout = seconds(2)});
-    group->Barrier();
-    if (env.rank == 1) std::this_thread::sleep_for(seconds(5));
-    group.reset();
-    std::cerr.rdbuf(before);
-    return said.str();
+    return CaptureStderr([&] {
+      const auto group = JoinProcessGroup(env, {.timeout = seconds(2)});
+      group->Barrier();
+      if (env.rank == 1) std::this_thread::sleep_for(seconds(5));
+    });
   });
   ExpectAllWell(results);
   EXPECT_EQ(results[0].said,

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <iostream>
+#include <sstream>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/rank_end.h"
@@ -114,6 +115,16 @@ JobStore OpenStore(const ProcessEnvironment& env) {
   }
   result.store = ConnectToStore(env, RankName(env.rank));
   return result;
+}
+
+std::string CaptureStderr(const std::function<void()>& body) {
+  struct Redirection {
+    std::ostringstream said;
+    std::streambuf* const before = std::cerr.rdbuf(said.rdbuf());
+    ~Redirection() { std::cerr.rdbuf(before); }
+  } redirection;
+  body();
+  return redirection.said.str();
 }
 
 void ExpectAllWell(const std::vector<RankResult>& results) {

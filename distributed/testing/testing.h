@@ -42,6 +42,9 @@ JobStore OpenStore(const ProcessEnvironment& env);
 // Opens another connection to that store.
 std::shared_ptr<Store> ConnectToStore(const ProcessEnvironment& env, const std::string& name = "");
 
+// Returns what `body` writes to std::cerr.
+std::string CaptureStderr(const std::function<void()>& body);
+
 // Expects that all have ended with exit code 0.
 void ExpectAllWell(const std::vector<RankResult>& results);
 

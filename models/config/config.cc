@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
@@ -30,7 +31,7 @@ const Json* Find(const Json& object, const std::string& key) {
 constexpr char kCorrectFile[] = "correct the file or take it from the model's source again";
 
 Error Wrong(const std::string& path, const std::string& key, const std::string& must) {
-  return InvalidArgument(path + ": \"" + key + "\" must be " + must, kCorrectFile);
+  return WrongConfig(path, {key}, "\"" + key + "\" must be " + must, kCorrectFile);
 }
 
 // Returns `value` as a whole number; empty if it is none. 12.0 is one, as it is for Transformers.
@@ -101,6 +102,12 @@ Json ParseAs(const std::string& key, const std::string& text, const Json* old) {
 
 }  // namespace
 
+Error WrongConfig(const std::string& path, std::vector<std::string> keys, const std::string& what,
+                  std::string hint, std::source_location location) {
+  return InvalidArgument(path + ": " + what, std::move(hint), location)
+      .WithDetail(WrongConfigValues{std::move(keys), what});
+}
+
 PretrainedConfig PretrainedConfig::FromPretrained(const std::string& dir) {
   const std::string path = (std::filesystem::path(dir) / "config.json").string();
   if (!std::filesystem::exists(path)) {
@@ -143,8 +150,8 @@ PretrainedConfig PretrainedConfig::FromJson(Json value, std::string path) {
 std::string PretrainedConfig::model_type() const {
   const std::string type = GetString("model_type", "");
   if (type.empty()) {
-    throw InvalidArgument(path_ + ": \"model_type\" is missing",
-                          "add it, e.g. \"model_type\": \"bert\"");
+    throw WrongConfig(path_, {"model_type"}, "\"model_type\" is missing",
+                      "add it, e.g. \"model_type\": \"bert\"");
   }
   return type;
 }

@@ -5,10 +5,23 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <vector>
 
+#include "lathe/core/base/error.h"
+
 namespace lathe {
+
+// The detail (Error::detail) of an error in the values of a configuration.
+struct WrongConfigValues {
+  std::vector<std::string> keys;  // whose values are to blame
+  std::string what;               // the message without the configuration's path
+};
+// Returns the error `path: what`, with that detail.
+Error WrongConfig(const std::string& path, std::vector<std::string> keys, const std::string& what,
+                  std::string hint,
+                  std::source_location location = std::source_location::current());
 
 // The file as JSON, with typed access. The defaults belong to the model's class. Unknown keys
 // survive a round trip.

@@ -27,9 +27,9 @@ double ConfigReader::Double(const std::string& key) const {
 double ConfigReader::NotNegative(const std::string& key) const {
   const double value = Double(key);
   if (!(value >= 0)) {
-    throw InvalidArgument(
-        absl::StrCat(config_.path(), ": \"", key, "\" must not be negative but is ", value),
-        "correct the value");
+    throw WrongConfig(path(), {key},
+                      absl::StrCat("\"", key, "\" must not be negative but is ", value),
+                      "correct the value");
   }
   return value;
 }
@@ -37,9 +37,9 @@ double ConfigReader::NotNegative(const std::string& key) const {
 double ConfigReader::Probability(const std::string& key) const {
   const double p = Double(key);
   if (!(p >= 0 && p < 1)) {
-    throw InvalidArgument(absl::StrCat(config_.path(), ": \"", key,
-                                       "\" must be at least 0 and less than 1 but is ", p),
-                          "correct the value");
+    throw WrongConfig(path(), {key},
+                      absl::StrCat("\"", key, "\" must be at least 0 and less than 1 but is ", p),
+                      "correct the value");
   }
   return p;
 }
@@ -56,8 +56,8 @@ ActivationKind ConfigReader::Activation(const std::string& key) const {
   try {
     return ParseActivation(String(key));
   } catch (const Error& error) {
-    throw InvalidArgument(absl::StrCat(config_.path(), ": \"", key, "\": ", error.message()),
-                          error.hint());
+    throw WrongConfig(path(), {key}, absl::StrCat("\"", key, "\": ", error.message()),
+                      error.hint());
   }
 }
 

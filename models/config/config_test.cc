@@ -118,6 +118,11 @@ TEST(ConfigTest, TypedAccess) {
   EXPECT_EQ(Catch([&] { config.GetBool("i", true); }).message(),
             "config: \"i\" must be true or false but is 3");
   EXPECT_EQ(Catch([&] { config.model_type(); }).message(), "config: \"model_type\" is missing");
+
+  const Error wrong = Catch([&] { config.GetInt("x", 1); });
+  ASSERT_NE(wrong.detail<WrongConfigValues>(), nullptr);
+  EXPECT_EQ(wrong.detail<WrongConfigValues>()->keys, std::vector<std::string>{"x"});
+  EXPECT_EQ(wrong.detail<WrongConfigValues>()->what, "\"x\" must be a whole number but is 0.5");
 }
 
 TEST(ConfigTest, Labels) {

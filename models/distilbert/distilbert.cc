@@ -1,12 +1,9 @@
 // DistilBERT (Sanh et al. 2019), computed like Transformers'
 // DistilBertForSequenceClassification: BERT's encoder without token types and without dropout after
 // attention, under other names, and a head of its own.
-#include <absl/strings/str_cat.h>
-
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "lathe/core/base/error.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/encoder_classifier.h"
 #include "lathe/models/post_norm_encoder.h"
@@ -34,10 +31,9 @@ const nlohmann::json& Defaults() {
 PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
   constexpr int64_t kMost = 1 << 30;
   if (reader.Bool("sinusoidal_pos_embds")) {
-    throw InvalidArgument(
-        absl::StrCat(reader.path(),
-                     ": \"sinusoidal_pos_embds\" is true, which Lathe does not have"),
-        "use a model whose positions are learned");
+    throw WrongConfig(reader.path(), {"sinusoidal_pos_embds"},
+                      "\"sinusoidal_pos_embds\" is true, which Lathe does not have",
+                      "use a model whose positions are learned");
   }
   PostNormEncoderOptions options;
   options.layers = "transformer.layer";

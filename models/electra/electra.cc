@@ -11,23 +11,14 @@ namespace lathe {
 namespace {
 
 const nlohmann::json& Defaults() {
-  static const auto* defaults = new nlohmann::json{{"attention_probs_dropout_prob", 0.1},
-                                                   {"classifier_dropout", nullptr},
-                                                   {"embedding_size", 128},
-                                                   {"hidden_act", "gelu"},
-                                                   {"hidden_dropout_prob", 0.1},
-                                                   {"hidden_size", 256},
-                                                   {"initializer_range", 0.02},
-                                                   {"intermediate_size", 1024},
-                                                   {"is_decoder", false},
-                                                   {"layer_norm_eps", 1e-12},
-                                                   {"max_position_embeddings", 512},
-                                                   {"num_attention_heads", 4},
-                                                   {"num_hidden_layers", 12},
-                                                   {"pad_token_id", 0},
-                                                   {"position_embedding_type", "absolute"},
-                                                   {"type_vocab_size", 2},
-                                                   {"vocab_size", 30522}};
+  static const auto* defaults = [] {
+    auto* values = new nlohmann::json(BertLikeConfigDefaults());
+    values->update({{"embedding_size", 128},
+                    {"hidden_size", 256},
+                    {"intermediate_size", 1024},
+                    {"num_attention_heads", 4}});
+    return values;
+  }();
   return *defaults;
 }
 

@@ -5,9 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -21,69 +19,12 @@
 #include "lathe/core/ops/dropout.h"
 #include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/losses.h"
+#include "lathe/tests/benchmarks/ceilings.h"
 
 namespace lathe {
 namespace {
 
 constexpr int64_t kRows = 832;  // tokens of 32 of SST-2's sentences, filled up to 13 * 64
-
-template <typename T>
-Tensor Filled(Shape shape) {
-  return Tensor::Full(std::move(shape), 0.5, DTypeOf<T>::value);
-}
-
-// Returns the least time of several runs.
-template <typename F>
-double Seconds(const F& f) {
-  double least = 1e9;
-  for (int i = 0; i < 7; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    f();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    least = std::min(least, took.count());
-  }
-  return least;
-}
-
-// Copies a multiple of 4096 elements.
-void CopyAll(const Tensor& to, const Tensor& from) {
-  float* const t = to.data<float>();
-  const float* const f = from.data<float>();
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < to.numel(); i += 4096) std::memcpy(t + i, f + i, 4096 * sizeof(float));
-  benchmark::ClobberMemory();
-}
-
-double BytesPerSecond() {
-  static const double rate = [] {
-    const Tensor a = Filled<float>({64 << 20}), b = Filled<float>({64 << 20});
-    return 2.0 * static_cast<double>(a.bytes()) / Seconds([&] { CopyAll(b, a); });
-  }();
-  return rate;
-}
-
-template <typename T>
-double OperationsPerSecond() {
-  static const double rate = [] {
-    constexpr int64_t n = 2048;
-    const Tensor a = Filled<T>({n, n}), b = Filled<T>({n, n}), c = Filled<T>({n, n});
-    return 2.0 * n * n * n / Seconds([&] {
-             Gemm({}, n, n, n, a.data<T>(), n, b.data<T>(), n, 0.0f, c.data<T>(), n);
-           });
-  }();
-  return rate;
-}
-
-void Rate(benchmark::State& state, const char* unit, double amount, double best) {
-  using benchmark::Counter;
-  state.counters[unit] = Counter(amount, Counter::kIsIterationInvariantRate, Counter::kIs1000);
-  state.counters["fraction"] = Counter(amount / best, Counter::kIsIterationInvariantRate);
-}
-void Bytes(benchmark::State& state, double amount) { Rate(state, "B/s", amount, BytesPerSecond()); }
-template <typename T>
-void Operations(benchmark::State& state, double amount) {
-  Rate(state, "FLOP/s", amount, OperationsPerSecond<T>());
-}
 
 template <typename T>
 void Forward(benchmark::State& state) {

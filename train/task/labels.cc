@@ -5,6 +5,7 @@
 #include <set>
 
 #include "lathe/core/base/error.h"
+#include "lathe/models/config/config.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/task.h"
@@ -152,13 +153,14 @@ LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
   Names names = train != nullptr ? InOrderOf(config.label_names(), labels.names()) : labels.names();
   const int64_t found = static_cast<int64_t>(names.size());
   if (found > wanted) {
-    const std::string where = train != nullptr ? train->path : config.path();
-    throw InvalidArgument(
-        where + ": " + std::to_string(found) + " labels (" + Join(names) +
-            ") but --num_labels is " + std::to_string(wanted),
+    const std::string what = std::to_string(found) + " labels (" + Join(names) +
+                             ") but --num_labels is " + std::to_string(wanted);
+    const char* const hint =
         wanted == 1 && labels.kind() != LabelKind::kMultiLabel && AreNumbers(names)
             ? "pass --problem_type regression to fit the numbers themselves"
-            : "leave --num_labels out or raise it");
+            : "leave --num_labels out or raise it";
+    if (train == nullptr) throw WrongConfig(config.path(), {"num_labels"}, what, hint);
+    throw InvalidArgument(train->path + ": " + what, hint);
   }
   if (const Names numbers = NumbersBelow(wanted); Contains(numbers, names)) {
     // The labels are class numbers, and the file happens to lack some of them.

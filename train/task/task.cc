@@ -8,6 +8,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/philox.h"
+#include "lathe/models/config/config.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/models/config/vocabulary_size.h"
 #include "lathe/models/weights/load_weights.h"
@@ -25,11 +26,11 @@ TextTable ReadTextTableFor(const char* flag, const std::string& path,
   try {
     return ReadTextTable(path, replace ? InvalidUtf8::kReplace : InvalidUtf8::kError);
   } catch (const Error& e) {
-    if (e.message().ends_with("invalid UTF-8")) {
-      throw Error(e.code(), e.message(), e.hint() + ": --invalid_utf8 replace");
+    if (e.detail<FoundInvalidUtf8>() != nullptr) {
+      throw e.WithHint(e.hint() + ": --invalid_utf8 replace");
     }
     if (!e.hint().empty()) throw;
-    throw Error(e.code(), e.message(), std::string("check ") + flag);
+    throw e.WithHint(std::string("check ") + flag);
   }
 }
 
@@ -169,22 +170,19 @@ TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& colu
 
 // Rethrows an error in the model's configuration or weights. The new error names the flags that are
 // to blame or can help.
-[[noreturn]] void RethrowWithFlags(const Error& e, const std::string& config_path,
-                                   const std::string& overrides) {
-  const std::string place = config_path + ": ";
-  if (e.message().starts_with(place)) {
+[[noreturn]] void RethrowWithFlags(const Error& e, const std::string& overrides) {
+  if (const auto* wrong = e.detail<WrongConfigValues>(); wrong != nullptr) {
     for (size_t begin = 0; begin < overrides.size();) {
       const size_t end = std::min(overrides.find(',', begin), overrides.size());
       const std::string key = overrides.substr(begin, overrides.find('=', begin) - begin);
-      if (e.message().find(key, place.size()) != std::string::npos) {
-        throw UsageError("--config_overrides: " + e.message().substr(place.size()),
-                         "correct the value or leave it out");
+      if (std::ranges::count(wrong->keys, key) > 0) {
+        throw UsageError("--config_overrides: " + wrong->what, "correct the value or leave it out");
       }
       begin = end + 1;
     }
   }
   std::string hint = e.hint();
-  if (e.message().find(": no column \"") != std::string::npos) {
+  if (e.detail<MissingColumn>() != nullptr) {
     hint = "name another column with --text_columns or --label_column, or rename one in the file";
   }
   if (e.detail<MismatchedSize>() != nullptr) {
@@ -323,7 +321,7 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
   } catch (const UsageError&) {
     throw;
   } catch (const Error& e) {
-    RethrowWithFlags(e, config.path(), options.config_overrides);
+    RethrowWithFlags(e, options.config_overrides);
   }
 }
 

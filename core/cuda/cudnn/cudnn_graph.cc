@@ -54,7 +54,7 @@ void CudnnDescriptors::Finalize(Descriptor descriptor) {
 
 CudnnGraph::Descriptor CudnnGraph::AnyTensor(int64_t id, cudnnDataType_t type, const Sizes& sizes,
                                              const Sizes& strides, Descriptor ragged,
-                                             bool is_virtual, bool by_value) {
+                                             Memory memory) {
   constexpr int64_t kAlignment = 16;  // bytes
   const Descriptor tensor = New(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   Set(tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id);
@@ -62,8 +62,13 @@ CudnnGraph::Descriptor CudnnGraph::AnyTensor(int64_t id, cudnnDataType_t type, c
   Set(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, std::ssize(sizes), sizes.data());
   Set(tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, std::ssize(strides), strides.data());
   Set(tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, kAlignment);
-  if (is_virtual) Set(tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, is_virtual);
-  if (by_value) Set(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, by_value);
+  constexpr bool kTrue = true;
+  if (memory == Memory::kVirtual) {
+    Set(tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kTrue);
+  }
+  if (memory == Memory::kByValue) {
+    Set(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, kTrue);
+  }
   if (ragged != nullptr) Set(tensor, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, ragged);
   CudnnDescriptors::Finalize(tensor);
   return tensor;
@@ -71,16 +76,16 @@ CudnnGraph::Descriptor CudnnGraph::AnyTensor(int64_t id, cudnnDataType_t type, c
 
 CudnnGraph::Descriptor CudnnGraph::Tensor(int64_t id, cudnnDataType_t type, const Sizes& sizes,
                                           const Sizes& strides, Descriptor ragged) {
-  return AnyTensor(id, type, sizes, strides, ragged, false, false);
+  return AnyTensor(id, type, sizes, strides, ragged, Memory::kDevice);
 }
 
 CudnnGraph::Descriptor CudnnGraph::Virtual(cudnnDataType_t type, const Sizes& sizes,
                                            const Sizes& strides, Descriptor ragged) {
-  return AnyTensor(next_virtual_++, type, sizes, strides, ragged, true, false);
+  return AnyTensor(next_virtual_++, type, sizes, strides, ragged, Memory::kVirtual);
 }
 
 CudnnGraph::Descriptor CudnnGraph::Scalar(int64_t id) {
-  return AnyTensor(id, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, nullptr, false, true);
+  return AnyTensor(id, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, nullptr, Memory::kByValue);
 }
 
 void CudnnGraph::Pointwise(cudnnPointwiseMode_t mode, Descriptor x, Descriptor b, Descriptor y,

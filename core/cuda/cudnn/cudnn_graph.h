@@ -97,10 +97,13 @@ class CudnnGraph : public CudnnDescriptors {
   int64_t WorkspaceBytes(Descriptor plan);
 
  private:
+  // Where a tensor's elements are: in the caller's memory on the device, nowhere, or in the call.
+  enum class Memory { kDevice, kVirtual, kByValue };
+
   Descriptor Plan(Descriptor config, const CudnnTarget& target);
   bool IsDeterministic(Descriptor config);
   Descriptor AnyTensor(int64_t id, cudnnDataType_t type, const Sizes& sizes, const Sizes& strides,
-                       Descriptor ragged, bool is_virtual, bool by_value);
+                       Descriptor ragged, Memory memory);
 
   std::vector<Descriptor> operations_;
   Descriptor graph_ = nullptr;

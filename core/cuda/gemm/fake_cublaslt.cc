@@ -209,98 +209,130 @@ const void* At(const void* from, cudaDataType_t type, int64_t elements) {
 float clock_ms = 0;
 const void* last_d = nullptr;
 
+// What a product's descriptors say.
+struct Product {
+  const Operation& o;
+  const Layout &la, &lb, &ld;
+  const bool ta = o.transpose_a == CUBLAS_OP_T, tb = o.transpose_b == CUBLAS_OP_T;
+  const uint64_t k = ta ? la.rows : la.columns;
+  const bool bias = o.epilogue == CUBLASLT_EPILOGUE_BIAS;
+  const bool bias_gradient = o.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+};
+
+void ExpectShapesFit(const Product& p) {
+  Expect((p.ta ? p.la.columns : p.la.rows) == p.ld.rows &&
+             (p.tb ? p.lb.rows : p.lb.columns) == p.ld.columns &&
+             (p.tb ? p.lb.columns : p.lb.rows) == p.k,
+         "shapes don't fit");
+  for (const Layout* layout : {&p.la, &p.lb, &p.ld}) {
+    Expect(layout->rows > 0 && layout->columns > 0, "an empty matrix");
+    Expect(layout->ld >= static_cast<int64_t>(layout->rows), "a stride below the rows");
+  }
+  Expect(p.la.batch == p.lb.batch && p.la.batch == p.ld.batch, "batches of different sizes");
+  Expect(p.la.stride >= 0 && p.lb.stride >= 0 && p.o.bias_stride >= 0, "a negative stride");
+  Expect(p.ld.batch == 1 || p.ld.stride >= static_cast<int64_t>(p.ld.columns - 1) * p.ld.ld +
+                                               static_cast<int64_t>(p.ld.rows),
+         "results of a batch overlap");
+  Expect(p.la.type == p.lb.type && (p.ld.type == p.la.type || p.ld.type == CUDA_R_32F), "types");
+}
+
+void ExpectAligned(const Product& p, const Algorithm& algorithm, const void* a, const void* b,
+                   const void* c, const void* d) {
+  const int32_t last = p.ld.batch - 1;
+  const void* pointers[8] = {a,
+                             b,
+                             c,
+                             d,
+                             At(a, p.la.type, last * p.la.stride),
+                             At(b, p.lb.type, last * p.lb.stride),
+                             At(c, p.ld.type, last * p.ld.stride),
+                             At(d, p.ld.type, last * p.ld.stride)};
+  for (int i = 0; i < 8; ++i) {
+    Expect(AlignmentOf(pointers[i]) >= static_cast<int>(algorithm.alignment[i % 4]),
+           "a matrix is less aligned than was promised");
+  }
+}
+
+void ExpectEpilogueWorks(const Product& p, float beta) {
+  Expect(p.bias || p.bias_gradient || p.o.epilogue == CUBLASLT_EPILOGUE_DEFAULT,
+         "an unknown epilogue");
+  if (p.bias || p.bias_gradient) {
+    const int32_t last = p.ld.batch - 1;
+    Expect(p.o.bias != nullptr && p.o.bias_type == p.ld.type, "a bias must have D's type");
+    Expect(AlignmentOf(p.o.bias) >= 16 &&
+               AlignmentOf(At(p.o.bias, p.ld.type, last * p.o.bias_stride)) >= 16,
+           "a bias must be aligned");
+  }
+  if (p.bias_gradient) {
+    Expect(beta == 0 && p.tb, "not how bias gradients are known to work");
+  }
+}
+
+// Computes one product of a batch, with its epilogue.
+void MultiplyOne(const Product& p, float alpha, float beta, const void* a, const void* b, void* d,
+                 const void* bias) {
+  for (int64_t column = 0; column < static_cast<int64_t>(p.ld.columns); ++column) {
+    for (int64_t row = 0; row < static_cast<int64_t>(p.ld.rows); ++row) {
+      float sum = 0;
+      for (int64_t i = 0; i < static_cast<int64_t>(p.k); ++i) {
+        sum += Read(a, p.la.type, p.ta ? row * p.la.ld + i : i * p.la.ld + row) *
+               Read(b, p.lb.type, p.tb ? i * p.lb.ld + column : column * p.lb.ld + i);
+      }
+      sum *= alpha;
+      const int64_t at = column * p.ld.ld + row;
+      if (beta != 0) sum += beta * Read(d, p.ld.type, at);
+      if (p.bias) sum += Read(bias, p.ld.type, row);
+      Write(d, p.ld.type, at, sum);
+    }
+  }
+  for (int64_t column = 0; p.bias_gradient && column < static_cast<int64_t>(p.ld.columns);
+       ++column) {
+    float sum = 0;
+    for (int64_t i = 0; i < static_cast<int64_t>(p.k); ++i) {
+      sum += Read(b, p.lb.type, p.tb ? i * p.lb.ld + column : column * p.lb.ld + i);
+    }
+    Write(const_cast<void*>(bias), p.ld.type, column, sum);
+  }
+}
+
 cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void* alpha,
                         const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                         cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                         cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                         const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes,
                         cudaStream_t) {
-  const auto& o = As<Operation>(operation);
-  const auto &la = As<Layout>(a_layout), &lb = As<Layout>(b_layout), &ld = As<Layout>(d_layout);
+  const Product p = {.o = As<Operation>(operation),
+                     .la = As<Layout>(a_layout),
+                     .lb = As<Layout>(b_layout),
+                     .ld = As<Layout>(d_layout)};
   Algorithm algorithm;
   std::memcpy(&algorithm, algo, sizeof(algorithm));
-  const bool ta = o.transpose_a == CUBLAS_OP_T, tb = o.transpose_b == CUBLAS_OP_T;
-  const uint64_t k = ta ? la.rows : la.columns;
-  Expect((ta ? la.columns : la.rows) == ld.rows && (tb ? lb.rows : lb.columns) == ld.columns &&
-             (tb ? lb.columns : lb.rows) == k,
-         "shapes don't fit");
-  for (const Layout* layout : {&la, &lb, &ld}) {
-    Expect(layout->rows > 0 && layout->columns > 0, "an empty matrix");
-    Expect(layout->ld >= static_cast<int64_t>(layout->rows), "a stride below the rows");
-  }
+  const float alpha_value = *static_cast<const float*>(alpha);
+  const float beta_value = *static_cast<const float*>(beta);
+  ExpectShapesFit(p);
   Expect(c == d && c_layout == d_layout, "C isn't D");
-  Expect(la.batch == lb.batch && la.batch == ld.batch, "batches of different sizes");
-  Expect(la.stride >= 0 && lb.stride >= 0 && o.bias_stride >= 0, "a negative stride");
-  Expect(ld.batch == 1 || ld.stride >= static_cast<int64_t>(ld.columns - 1) * ld.ld +
-                                           static_cast<int64_t>(ld.rows),
-         "results of a batch overlap");
-  const int32_t last = ld.batch - 1;
-  const void* pointers[8] = {a,
-                             b,
-                             c,
-                             d,
-                             At(a, la.type, last * la.stride),
-                             At(b, lb.type, last * lb.stride),
-                             At(c, ld.type, last * ld.stride),
-                             At(d, ld.type, last * ld.stride)};
-  for (int i = 0; i < 8; ++i) {
-    Expect(AlignmentOf(pointers[i]) >= static_cast<int>(algorithm.alignment[i % 4]),
-           "a matrix is less aligned than was promised");
-  }
+  ExpectAligned(p, algorithm, a, b, c, d);
   Expect(AlignmentOf(workspace) == 256 && workspace_bytes >= algorithm.workspace,
          "the workspace is not what was promised");
-  const bool bias = o.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  const bool bias_gradient = o.epilogue == CUBLASLT_EPILOGUE_BGRADB;
-  Expect(bias || bias_gradient || o.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "an unknown epilogue");
-  if (bias || bias_gradient) {
-    Expect(o.bias != nullptr && o.bias_type == ld.type, "a bias must have D's type");
-    Expect(
-        AlignmentOf(o.bias) >= 16 && AlignmentOf(At(o.bias, ld.type, last * o.bias_stride)) >= 16,
-        "a bias must be aligned");
-  }
-  if (bias_gradient) {
-    Expect(*static_cast<const float*>(beta) == 0 && tb, "not how bias gradients are known to work");
-  }
-  Expect(la.type == lb.type && (ld.type == la.type || ld.type == CUDA_R_32F), "types");
-  Fake().products.push_back({algorithm.index, o.compute, la.type, ld.type, ld.rows, ld.columns, k,
-                             ld.batch, bias, bias_gradient, algorithm.schemes, d == last_d});
+  ExpectEpilogueWorks(p, beta_value);
+  Fake().products.push_back({algorithm.index, p.o.compute, p.la.type, p.ld.type, p.ld.rows,
+                             p.ld.columns, p.k, p.ld.batch, p.bias, p.bias_gradient,
+                             algorithm.schemes, d == last_d});
   last_d = d;
-  if (bias && (Fake().biases_fail || !HasEpilogue(o, la, ld))) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (Fake().failing.contains(algorithm.index) || (bias_gradient && Fake().bias_gradients_fail)) {
+  if (p.bias && (Fake().biases_fail || !HasEpilogue(p.o, p.la, p.ld))) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (Fake().failing.contains(algorithm.index) || (p.bias_gradient && Fake().bias_gradients_fail)) {
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }
   clock_ms += Fake().milliseconds[static_cast<size_t>(algorithm.index)] +
-              (bias_gradient ? Fake().bias_gradient_milliseconds : 0) +
-              (ld.batch > 1 ? Fake().batch_milliseconds : 0);
-  const float alpha_value = *static_cast<const float*>(alpha);
-  const float beta_value = *static_cast<const float*>(beta);
-  const auto one = [&](const void* a_of_one, const void* b_of_one, void* d_of_one,
-                       const void* bias_of_one) {
-    for (int64_t column = 0; column < static_cast<int64_t>(ld.columns); ++column) {
-      for (int64_t row = 0; row < static_cast<int64_t>(ld.rows); ++row) {
-        float sum = 0;
-        for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
-          sum += Read(a_of_one, la.type, ta ? row * la.ld + i : i * la.ld + row) *
-                 Read(b_of_one, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
-        }
-        sum *= alpha_value;
-        const int64_t at = column * ld.ld + row;
-        if (beta_value != 0) sum += beta_value * Read(d_of_one, ld.type, at);
-        if (bias) sum += Read(bias_of_one, ld.type, row);
-        Write(d_of_one, ld.type, at, sum);
-      }
-    }
-    for (int64_t column = 0; bias_gradient && column < static_cast<int64_t>(ld.columns); ++column) {
-      float sum = 0;
-      for (int64_t i = 0; i < static_cast<int64_t>(k); ++i) {
-        sum += Read(b_of_one, lb.type, tb ? i * lb.ld + column : column * lb.ld + i);
-      }
-      Write(const_cast<void*>(bias_of_one), ld.type, column, sum);
-    }
-  };
-  for (int64_t i = 0; i < ld.batch; ++i) {
-    one(At(a, la.type, i * la.stride), At(b, lb.type, i * lb.stride),
-        const_cast<void*>(At(d, ld.type, i * ld.stride)), At(o.bias, ld.type, i * o.bias_stride));
+              (p.bias_gradient ? Fake().bias_gradient_milliseconds : 0) +
+              (p.ld.batch > 1 ? Fake().batch_milliseconds : 0);
+  for (int64_t i = 0; i < p.ld.batch; ++i) {
+    MultiplyOne(p, alpha_value, beta_value, At(a, p.la.type, i * p.la.stride),
+                At(b, p.lb.type, i * p.lb.stride),
+                const_cast<void*>(At(d, p.ld.type, i * p.ld.stride)),
+                At(p.o.bias, p.ld.type, i * p.o.bias_stride));
   }
   // A product destroys the workspace's contents; overwriting the ends stands for that.
   std::memset(workspace, 0xff, 256);

@@ -44,6 +44,43 @@ std::vector<float> Values(int64_t n, float seed) {
   return values;
 }
 
+// Compares the result with the host's product in float64, from the same rounded elements. `c` holds
+// the values before the product.
+void ExpectProduct(const Case& t, const std::vector<float>& is, const Tensor& a, const Tensor& b,
+                   const Tensor& c, const Tensor& bias, double tolerance) {
+  const int64_t lda = (t.transpose_a ? t.M : t.K) + t.pad;
+  const int64_t ldb = (t.transpose_b ? t.K : t.N) + t.pad;
+  const int64_t ldc = t.N + t.pad;
+  const std::vector<double> wide_a = a.To(DType::kF64).ToVector<double>();
+  const std::vector<double> wide_b = b.To(DType::kF64).ToVector<double>();
+  const std::vector<double> wide_bias = bias.To(DType::kF64).ToVector<double>();
+  std::vector<double> expected = c.To(DType::kF64).ToVector<double>();
+  Gemm({.a = t.transpose_a, .b = t.transpose_b}, t.M, t.N, t.K, wide_a.data() + t.shift, lda,
+       wide_b.data() + t.shift, ldb, t.accumulate ? 1 : 0, expected.data() + t.shift, ldc,
+       t.bias ? wide_bias.data() + t.shift : nullptr);
+  double largest = 1;
+  for (double x : expected) largest = std::max(largest, std::abs(x));
+  for (size_t i = 0; i < is.size(); ++i) {
+    const int64_t in_c = static_cast<int64_t>(i) - t.shift;
+    const bool outside = in_c < 0 || in_c % ldc >= t.N;
+    EXPECT_NEAR(is[i], expected[i], outside ? 0 : tolerance * largest) << "element " << i;
+    if (testing::Test::HasFailure()) break;
+  }
+}
+
+// Compares the sums of A's columns as it is stored; `were` holds the values before the product.
+void ExpectSums(const Case& t, const std::vector<float>& are, const std::vector<float>& were,
+                const Tensor& a) {
+  const int64_t lda = t.M + t.pad;
+  const std::vector<double> wide_a = a.To(DType::kF64).ToVector<double>();
+  for (int64_t m = 0; m < t.M; ++m) {
+    double sum = t.accumulate ? were[static_cast<size_t>(m + t.shift)] : 0;
+    for (int64_t k = 0; k < t.K; ++k) sum += wide_a[static_cast<size_t>(t.shift + k * lda + m)];
+    EXPECT_NEAR(are[static_cast<size_t>(m + t.shift)], sum, 1e-5 * (10 + std::abs(sum)))
+        << "sum " << m;
+  }
+}
+
 // Computes the product on the device, with elements of type T and a C of type C. Compares it with
 // the host's product in float64, from the same rounded elements. Returns the device's result.
 template <typename T, typename C>
@@ -85,30 +122,9 @@ std::vector<float> Try(const Case& t, double tolerance) {
       .a_sums = t.sums ? sums_there.data<float>() + t.shift : nullptr,
   });
   const std::vector<float> is = c_there.To(Device{}).To(DType::kF32).ToVector<float>();
-
-  const std::vector<double> wide_a = a.To(DType::kF64).ToVector<double>();
-  const std::vector<double> wide_b = b.To(DType::kF64).ToVector<double>();
-  const std::vector<double> was = c.To(DType::kF64).ToVector<double>();
-  const std::vector<double> wide_bias = bias.To(DType::kF64).ToVector<double>();
-  std::vector<double> expected = was;
-  Gemm({.a = t.transpose_a, .b = t.transpose_b}, t.M, t.N, t.K, wide_a.data() + t.shift, lda,
-       wide_b.data() + t.shift, ldb, t.accumulate ? 1 : 0, expected.data() + t.shift, ldc,
-       t.bias ? wide_bias.data() + t.shift : nullptr);
-  double largest = 1;
-  for (double x : expected) largest = std::max(largest, std::abs(x));
-  for (size_t i = 0; i < is.size(); ++i) {
-    const int64_t in_c = static_cast<int64_t>(i) - t.shift;
-    const bool outside = in_c < 0 || in_c % ldc >= t.N;
-    EXPECT_NEAR(is[i], expected[i], outside ? 0 : tolerance * largest) << "element " << i;
-    if (testing::Test::HasFailure()) break;
-  }
-  const std::vector<float> sums_are = sums_there.To(Device{}).ToVector<float>();
-  std::vector<float> sums_were = sums.ToVector<float>();
-  for (int64_t m = 0; t.sums && m < t.M; ++m) {
-    double sum = t.accumulate ? sums_were[static_cast<size_t>(m + t.shift)] : 0;
-    for (int64_t k = 0; k < t.K; ++k) sum += wide_a[static_cast<size_t>(t.shift + k * lda + m)];
-    EXPECT_NEAR(sums_are[static_cast<size_t>(m + t.shift)], sum, 1e-5 * (10 + std::abs(sum)))
-        << "sum " << m;
+  ExpectProduct(t, is, a, b, c, bias, tolerance);
+  if (t.sums) {
+    ExpectSums(t, sums_there.To(Device{}).ToVector<float>(), sums.ToVector<float>(), a);
   }
   return is;
 }

@@ -120,7 +120,14 @@ void Try(const Case& t) {
 // Returns a product with the sums of A's rows.
 inline Case WithSums(int64_t M, int64_t N, int64_t K, bool accumulate = false, int64_t pad = 0,
                      int64_t shift = 0) {
-  return {M, N, K, true, false, accumulate, false, pad, shift, true};
+  return {.M = M,
+          .N = N,
+          .K = K,
+          .transpose_a = true,
+          .accumulate = accumulate,
+          .pad = pad,
+          .shift = shift,
+          .sums = true};
 }
 
 }  // namespace lathe::cuda

@@ -30,14 +30,16 @@ namespace {
 // The index of the device that this process uses, or -1 before one is chosen.
 std::atomic<int> the_device = -1;
 
-// Makes the process's device current in this thread. CUDA remembers the current device for each
-// thread.
+}  // namespace
+
 void BindThread() {
   thread_local bool bound = false;
   if (bound || the_device < 0) return;
   CheckCuda("cudaSetDevice", cudaSetDevice(the_device));
   bound = true;
 }
+
+namespace {
 
 // The total size of the segments in all PrivateMemoryPool objects, in bytes.
 std::atomic<int64_t> reserved_for_recordings = 0;
@@ -164,11 +166,12 @@ class StreamQueue : public CopyQueue {
     cudaGetLastError();
     return nullptr;
   }
-  void Copy(void* to, const void* from, int64_t bytes, bool to_device) override {
-    CheckCuda(
-        "cudaMemcpy",
-        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
-                        to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream_()));
+  void Copy(void* to, const void* from, int64_t bytes, Direction direction) override {
+    CheckCuda("cudaMemcpy",
+              cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                              direction == Direction::kToDevice ? cudaMemcpyHostToDevice
+                                                                : cudaMemcpyDeviceToHost,
+                              stream_()));
   }
   Mark NewMark() override {
     cudaEvent_t event = nullptr;
@@ -333,29 +336,6 @@ class Backend : public DeviceBackend {
 };
 
 [[maybe_unused]] const bool registered = RegisterDeviceBackend(new Backend);
-
-}  // namespace
-
-size_t SharedMemoryPerBlock() {
-  BindThread();
-  // The value is cached, since a process uses one device only.
-  static const size_t bytes = [] {
-    int device = 0, most = 0;
-    CheckCuda("cudaGetDevice", cudaGetDevice(&device));
-    CheckCuda("cudaDeviceGetAttribute",
-              cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    return static_cast<size_t>(most);
-  }();
-  return bytes;
-}
-
-void AllowSharedMemory(const char* name, const void* kernel, size_t bytes) {
-  Check(bytes <= SharedMemoryPerBlock(), "cuda", name, " needs ", bytes,
-        " bytes of shared memory for a block, but this GPU has ", SharedMemoryPerBlock());
-  RaiseSharedMemoryLimit(name, kernel, bytes);
-}
-
-namespace {
 
 cudaStream_t NewStream() {
   cudaStream_t made = nullptr;

@@ -10,6 +10,9 @@
 
 namespace lathe::cuda {
 
+// Makes the process's device current in this thread. CUDA remembers the current device for each
+// thread.
+void BindThread();
 // Returns the stream that all work of this process goes to. Any thread may call this.
 cudaStream_t Stream();
 // Returns the stream for copies from the host that run ahead of that work.

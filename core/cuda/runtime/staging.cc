@@ -37,7 +37,7 @@ void UploadRing::Copy(void* to, const void* from, int64_t bytes) {
   if (!tried_) ring_ = static_cast<char*>(queue_.AllocatePinned(bytes_));
   tried_ = true;
   if (ring_ == nullptr) {
-    queue_.Copy(to, from, bytes, true);
+    queue_.Copy(to, from, bytes, CopyQueue::Direction::kToDevice);
     queue_.Synchronize();
     return;
   }
@@ -47,7 +47,7 @@ void UploadRing::Copy(void* to, const void* from, int64_t bytes) {
     const int64_t begin = Reserve(now);
     if (marks_.empty()) marks_.push_back(queue_.NewMark());
     std::memcpy(ring_ + begin, static_cast<const char*>(from) + done, static_cast<size_t>(now));
-    queue_.Copy(static_cast<char*>(to) + done, ring_ + begin, now, true);
+    queue_.Copy(static_cast<char*>(to) + done, ring_ + begin, now, CopyQueue::Direction::kToDevice);
     head_ = begin + RoundUp(now, kAlignment);
     pieces_.push_back({begin, head_, marks_.back()});
     marks_.pop_back();
@@ -93,13 +93,14 @@ void DownloadBuffer::Copy(void* to, const void* from, int64_t bytes) {
     }
   }
   if (halves_[0] == nullptr || bytes <= 0) {
-    if (bytes > 0) queue_.Copy(to, from, bytes, false);
+    if (bytes > 0) queue_.Copy(to, from, bytes, CopyQueue::Direction::kToHost);
     queue_.Synchronize();
     return;
   }
   const auto size_at = [&](int64_t at) { return std::min(half_, bytes - at); };
   const auto start = [&](int64_t at, int half) {
-    queue_.Copy(halves_[half], static_cast<const char*>(from) + at, size_at(at), false);
+    queue_.Copy(halves_[half], static_cast<const char*>(from) + at, size_at(at),
+                CopyQueue::Direction::kToHost);
     queue_.Record(marks_[half]);
   };
   start(0, 0);

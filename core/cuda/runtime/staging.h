@@ -13,11 +13,13 @@ namespace lathe::cuda {
 // A device's queue of work.
 class CopyQueue {
  public:
+  enum class Direction { kToDevice, kToHost };
+
   virtual ~CopyQueue() = default;
   // Returns pinned memory, 256-byte aligned, which is never freed. Returns null if there is none.
   virtual void* AllocatePinned(int64_t bytes) = 0;
   // Queues a copy. The memory on the host must not change until the copy has run.
-  virtual void Copy(void* to, const void* from, int64_t bytes, bool to_device) = 0;
+  virtual void Copy(void* to, const void* from, int64_t bytes, Direction direction) = 0;
   // A position in the queue. Record sets it, again and again if needed.
   using Mark = void*;
   virtual Mark NewMark() = 0;

@@ -20,7 +20,7 @@ class LateQueue : public CopyQueue {
     const auto past = reinterpret_cast<uintptr_t>(pinned.data()) % 256;
     return pinned.data() + (256 - past);
   }
-  void Copy(void* to, const void* from, int64_t bytes, bool) override {
+  void Copy(void* to, const void* from, int64_t bytes, Direction) override {
     const std::lock_guard lock(mutex_);
     largest = std::max(largest, bytes);
     queued_.push_back({to, from, bytes});
