@@ -64,6 +64,7 @@ std::vector<Family> Families() {
        "activation",
        "dropout"},
       {"electra", With(kTiny, {{"embedding_size", 6}})},
+      {"ernie", With(kTiny, {{"use_task_id", true}})},
       {"roberta", offset},
       {"xlm-roberta", offset},
   };
@@ -271,6 +272,13 @@ TEST(FamiliesTest, SizesOfKnownCheckpoints) {
                    {"num_attention_heads", 12},
                    {"intermediate_size", 3072}}),
             109483778);
+  EXPECT_EQ(count({{"model_type", "ernie"}}), 109483778);
+  EXPECT_EQ(count({{"model_type", "ernie"},
+                   {"use_task_id", true},
+                   {"vocab_size", 40000},
+                   {"max_position_embeddings", 2048},
+                   {"type_vocab_size", 4}}),
+            117946370);
   EXPECT_EQ(count({{"model_type", "albert"},
                    {"hidden_size", 768},
                    {"num_attention_heads", 12},

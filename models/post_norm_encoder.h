@@ -1,5 +1,5 @@
-// PostNormEncoder: NormedEmbeddings under a stack of PostNormLayers. BERT, RoBERTa, ELECTRA and
-// DistilBERT are such encoders; they differ in names, sizes and heads.
+// PostNormEncoder: NormedEmbeddings under a stack of PostNormLayers. BERT, RoBERTa, ELECTRA,
+// DistilBERT and ERNIE are such encoders; they differ in names, sizes and heads.
 //
 //   const ConfigReader reader(config, defaults);
 //   PostNormEncoder encoder("roberta", reader.Settings(), ReadPostNormEncoderOptions(reader));

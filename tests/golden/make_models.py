@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden model cases beside this file: tiny random BERT classifiers and Transformers' results with them.
+"""Makes the golden model cases beside this file: tiny random classifiers and Transformers' results with them.
 
   python3 tests/golden/make_models.py [CASE ...]          # needs torch, transformers, safetensors
 
@@ -7,7 +7,7 @@ A case is a folder. config.json and model.safetensors are as save_pretrained wri
 and expected values, computed in float64; see tests/golden_models_test.cc for the keys. meta.json holds the names of
 parameters whose exact gradient is 0. All dropout rates are 0. In bert-padding the masked columns lie between the others
 and hold tokens. It also has a batch "left." that is padded on the left, with its last hidden states. The values were
-made with torch 2.15 and transformers 5.23.
+made with torch 2.15 and transformers 5.23, those of ernie with 5.24.
 """
 import json
 import sys
@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import BertConfig, BertForSequenceClassification, get_scheduler
+from transformers import AutoConfig, AutoModelForSequenceClassification, get_scheduler
 
+# Overrides of the config of a "model_type", by default that of BERT. A case's "seed" is by default its place here.
 CASES = {
     "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
@@ -24,6 +25,9 @@ CASES = {
     "bert-padding": dict(num_labels=3, hidden_act="gelu", layer_norm_eps=1e-3),
     # Heads of 32 columns, which have kernels of their own in bfloat16.
     "bert-heads": dict(num_labels=2, hidden_act="gelu", hidden_size=64, num_attention_heads=2),
+    # A table of task types, of which row 0 alone is used.
+    "ernie": dict(model_type="ernie", seed=21, num_labels=3, hidden_act="quick_gelu", use_task_id=True, hidden_size=36,
+                  intermediate_size=19, type_vocab_size=4, layer_norm_eps=1e-5),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
@@ -37,14 +41,15 @@ def columns_of(length, padding, generator):
 
 def random_batch(config, generator, padding="right"):
     lengths = [POSITIONS, 2, 7, 1, 11]
-    ids = torch.zeros(len(lengths), POSITIONS, dtype=torch.int64)
-    types, mask = ids.clone(), ids.clone()
+    ids = torch.full((len(lengths), POSITIONS), config.pad_token_id)
+    types, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+    first = config.pad_token_id + 1  # RoBERTa's siblings count no position for a padding token
     if padding == "middle":  # tokens in masked columns don't count
-        ids = torch.randint(1, VOCAB, ids.shape, generator=generator)
+        ids = torch.randint(first, VOCAB, ids.shape, generator=generator)
     for row, n in enumerate(lengths):
         columns = columns_of(n, padding, generator)
-        ids[row, columns] = torch.randint(1, VOCAB, (n,), generator=generator)
-        types[row, columns[n // 2:]] = row % 2
+        ids[row, columns] = torch.randint(first, VOCAB, (n,), generator=generator)
+        types[row, columns[n // 2:]] = row % config.type_vocab_size
         mask[row, columns] = 1
     b, n = len(lengths), config.num_labels
     if config.problem_type == "multi_label_classification":
@@ -61,14 +66,14 @@ def run(model, batch, **options):
     return model(**{**batch, "labels": labels}, **options)
 
 
-def make(folder, number, overrides):
+def make(folder, seed, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
     sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
                  max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    config = BertConfig(**{**sizes, **overrides})
-    torch.manual_seed(1000 + number)
-    generator = torch.Generator().manual_seed(number)
-    model = BertForSequenceClassification._from_config(config, attn_implementation="eager")
+    config = AutoConfig.for_model(**{"model_type": "bert", **sizes, **overrides})
+    torch.manual_seed(1000 + seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():  # far from the usual start, so that every part of the model shows
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
@@ -122,6 +127,7 @@ def make(folder, number, overrides):
 
 
 if __name__ == "__main__":
-    for number, (name, overrides) in enumerate(CASES.items()):
+    for place, (name, overrides) in enumerate(CASES.items()):
         if len(sys.argv) == 1 or name in sys.argv[1:]:
-            make(Path(__file__).parent / "models" / name, number, overrides)
+            overrides = dict(overrides)
+            make(Path(__file__).parent / "models" / name, overrides.pop("seed", place), overrides)
