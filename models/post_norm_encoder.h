@@ -1,5 +1,5 @@
 // PostNormEncoder: NormedEmbeddings under a stack of PostNormLayers. BERT, RoBERTa, ELECTRA,
-// DistilBERT and ERNIE are such encoders; they differ in names, sizes and heads.
+// DistilBERT, ERNIE and RemBERT are such encoders; they differ in names, sizes and heads.
 //
 //   const ConfigReader reader(config, defaults);
 //   PostNormEncoder encoder("roberta", reader.Settings(), ReadPostNormEncoderOptions(reader));
@@ -25,6 +25,7 @@ struct PostNormEncoderOptions {
   std::string layers = "encoder.layer";  // the path of the layers, which are numbered below it
   // The path of the linear layer from the embeddings' columns to the layers', where these differ.
   std::string projection = "embeddings_project";
+  bool always_projects = false;  // even if the columns are the same
 };
 
 // Reads the options under the names that BERT's config.json has, and "embedding_size" if the family
@@ -60,7 +61,7 @@ class PostNormEncoder : public Encoder {
 
   PostNormEncoderOptions options_;
   std::shared_ptr<NormedEmbeddings> embeddings_;
-  std::shared_ptr<nn::Linear> projection_;  // null if the embeddings have the layers' columns
+  std::shared_ptr<nn::Linear> projection_;  // null if there is none
   std::vector<std::shared_ptr<nn::PostNormLayer>> layers_;
 };
 

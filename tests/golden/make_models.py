@@ -7,7 +7,7 @@ A case is a folder. config.json and model.safetensors are as save_pretrained wri
 and expected values, computed in float64; see tests/golden_models_test.cc for the keys. meta.json holds the names of
 parameters whose exact gradient is 0. All dropout rates are 0. In bert-padding the masked columns lie between the others
 and hold tokens. It also has a batch "left." that is padded on the left, with its last hidden states. The values were
-made with torch 2.15 and transformers 5.23, those of ernie with 5.24.
+made with torch 2.15 and transformers 5.23, those of ernie and rembert with 5.24.
 """
 import json
 import sys
@@ -28,6 +28,9 @@ CASES = {
     # A table of task types, of which row 0 alone is used.
     "ernie": dict(model_type="ernie", seed=21, num_labels=3, hidden_act="quick_gelu", use_task_id=True, hidden_size=36,
                   intermediate_size=19, type_vocab_size=4, layer_norm_eps=1e-5),
+    # Embeddings narrower than the layers.
+    "rembert": dict(model_type="rembert", seed=22, num_labels=3, hidden_act="mish", hidden_size=36, input_embedding_size=20,
+                    intermediate_size=23, classifier_dropout_prob=0.0),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
