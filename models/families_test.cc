@@ -68,6 +68,8 @@ std::vector<Family> Families() {
        "activation",
        "dropout"},
       {"electra", With(kTiny, {{"embedding_size", 6}})},
+      {"ernie", With(kTiny, {{"use_task_id", true}})},
+      {"rembert", With(kTiny, {{"input_embedding_size", 6}})},
       {"roberta", offset},
       {"xlm-roberta", offset},
   };
@@ -275,6 +277,16 @@ TEST(FamiliesTest, SizesOfKnownCheckpoints) {
                    {"num_attention_heads", 12},
                    {"intermediate_size", 3072}}),
             109483778);
+  EXPECT_EQ(count({{"model_type", "ernie"}}), 109483778);
+  EXPECT_EQ(count({{"model_type", "ernie"},
+                   {"use_task_id", true},
+                   {"vocab_size", 40000},
+                   {"max_position_embeddings", 2048},
+                   {"type_vocab_size", 4}}),
+            117946370);
+  EXPECT_EQ(count({{"model_type", "rembert"}}), 575922690);
+  // The linear layer behind the embeddings is there even if these have the layers' columns.
+  EXPECT_EQ(count({{"model_type", "rembert"}, {"input_embedding_size", 1152}}), 801686018);
   EXPECT_EQ(count({{"model_type", "albert"},
                    {"hidden_size", 768},
                    {"num_attention_heads", 12},

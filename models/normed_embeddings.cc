@@ -24,6 +24,10 @@ NormedEmbeddings::NormedEmbeddings(const NormedEmbeddingsOptions& options, const
     token_type_ =
         Register<nn::Embedding>("token_type_embeddings", options.type_vocab_size, H, std_dev);
   }
+  if (options.task_type_vocab_size > 0) {
+    task_type_ =
+        Register<nn::Embedding>("task_type_embeddings", options.task_type_vocab_size, H, std_dev);
+  }
   norm_ = Register<nn::LayerNorm>("LayerNorm", H, options.layer_norm_eps);
 }
 
@@ -56,6 +60,13 @@ Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& c
     tables.insert(tables.begin() + 1, token_type_->weight);
     padding_rows.insert(padding_rows.begin() + 1, -1);
     first_rows.insert(first_rows.begin() + 1, 0);
+  }
+  if (task_type_ != nullptr) {
+    ids.push_back(
+        Tensor::Zeros(context.input_ids.shape(), DType::kI32, context.input_ids.device()));
+    tables.push_back(task_type_->weight);
+    padding_rows.push_back(-1);
+    first_rows.push_back(0);
   }
   return EmbeddingLayerNorm(ids, tables, padding_rows, norm_->weight, norm_->bias, norm_->eps,
                             context.Dropout(options_.hidden_dropout_prob, "embeddings"),

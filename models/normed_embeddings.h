@@ -1,6 +1,7 @@
 // NormedEmbeddings: what enters the first layer of BERT and its siblings.
 //
-//   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[first + pos[t]]))
+//   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[first + pos[t]]
+//                            + task_type[0]))
 //
 //   embeddings_ = Register<NormedEmbeddings>("embeddings", options, "bert");
 //   Tensor hidden_states = embeddings_->Forward(batch, context);   // [T, H]
@@ -17,6 +18,7 @@ namespace lathe {
 struct NormedEmbeddingsOptions {
   int64_t vocab_size = 0, max_position_embeddings = 0;  // rows of the tables
   int64_t type_vocab_size = 0;                          // the same; 0: no table of token types
+  int64_t task_type_vocab_size = 0;                     // the same for task types
   int64_t hidden_size = 0;
   // The row of position 0. RoBERTa's positions follow the row of its padding, pad_token_id + 1.
   int64_t first_position = 0;
@@ -40,7 +42,7 @@ class NormedEmbeddings : public Module {
   NormedEmbeddingsOptions options_;
   const char* model_;
   std::shared_ptr<nn::Embedding> word_, position_;
-  std::shared_ptr<nn::Embedding> token_type_;  // null without token types
+  std::shared_ptr<nn::Embedding> token_type_, task_type_;  // null without such types
   std::shared_ptr<nn::LayerNorm> norm_;
 };
 

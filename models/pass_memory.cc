@@ -36,13 +36,14 @@ struct EncoderActivations {
         hidden(T * H * E),
         inner(T * I * E),
         head(B * shape.head_columns * kFloat),
+        projects(C != H || shape.always_projects),
         on_gpu(options.on_gpu) {}
 
   // The activations between the embeddings and the first layer.
   int64_t Embeddings() const {
     // Embedding, norm and dropout are one op here (core/ops/embedding.h).
     const int64_t normed = T * C * E;
-    const int64_t projected = C == H ? 0 : hidden;
+    const int64_t projected = projects ? hidden : 0;
     if (on_gpu) return 2 * T * kFloat + normed + projected;
     return T * C * kFloat         // the sum of the embeddings
            + 2 * T * kFloat       // its norm's mean and deviation
@@ -118,13 +119,14 @@ struct EncoderActivations {
 
   // The 16-bit copies of the weights in the layers' products.
   int64_t LowPrecisionWeights() const {
-    const int64_t projection = C == H ? 0 : C * H;
+    const int64_t projection = projects ? C * H : 0;
     return E < kFloat ? (different_layers * (4 * H * H + 2 * H * I) + projection) * E : 0;
   }
 
   int64_t layers, different_layers, B, T, H, C, I, A, E;
   int64_t hidden, inner;  // bytes of one [T, H] and of one [T, I]
   int64_t head;           // bytes that the head keeps
+  bool projects;          // a linear layer follows the embeddings
   bool on_gpu;
 };
 

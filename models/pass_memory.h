@@ -39,6 +39,8 @@ struct PostNormEncoderShape {
   int64_t num_different_layers = 0;  // layers with weights of their own
   int64_t vocab_size = 0;
   int64_t embedding_size = 0;  // columns of the embeddings
+  // True if a linear layer follows the embeddings even if these have the layers' columns.
+  bool always_projects = false;
   int64_t num_parameters = 0;  // elements, with the head
   int64_t head_columns = 0;  // float32 elements that the head keeps for a sequence's backward pass
 };

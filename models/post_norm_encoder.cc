@@ -92,7 +92,7 @@ PostNormEncoder::PostNormEncoder(const char* model, NamedSettings settings,
     : Encoder(model, std::move(settings)), options_(options) {
   const int64_t E = options.embeddings.hidden_size, H = options.layer.hidden_size;
   embeddings_ = Register<NormedEmbeddings>("embeddings", options.embeddings, model);
-  if (E != H) {
+  if (E != H || options.always_projects) {
     projection_ = Register<nn::Linear>(options.projection, E, H,
                                        Init::Normal(options.layer.initializer_range));
   }
@@ -123,6 +123,7 @@ PassMemory PostNormEncoderMemory(const Module& classifier, const PostNormEncoder
        .num_different_layers = different_layers == 0 ? encoder.num_hidden_layers : different_layers,
        .vocab_size = encoder.embeddings.vocab_size,
        .embedding_size = encoder.embeddings.hidden_size,
+       .always_projects = encoder.always_projects,
        .num_parameters = classifier.NumParameters(),
        // The head keeps its input, the dense layer's product, and dropout's result.
        .head_columns = 3 * encoder.layer.hidden_size},

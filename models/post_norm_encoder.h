@@ -1,5 +1,5 @@
-// PostNormEncoder: NormedEmbeddings under a stack of PostNormLayers. BERT, RoBERTa, ELECTRA and
-// DistilBERT are such encoders; they differ in names, sizes and heads.
+// PostNormEncoder: NormedEmbeddings under a stack of PostNormLayers. BERT, RoBERTa, ELECTRA,
+// DistilBERT, ERNIE and RemBERT are such encoders; they differ in names, sizes and heads.
 //
 //   const ConfigReader reader(config, defaults);
 //   PostNormEncoder encoder("roberta", reader.Settings(), ReadPostNormEncoderOptions(reader));
@@ -26,6 +26,7 @@ struct PostNormEncoderOptions {
   std::string layers = "encoder.layer";  // the path of the layers, which are numbered below it
   // The path of the linear layer from the embeddings' columns to the layers', where these differ.
   std::string projection = "embeddings_project";
+  bool always_projects = false;  // even if the columns are the same
 };
 
 // Returns the configuration defaults of BERT. A family whose configuration has the same keys
@@ -65,7 +66,7 @@ class PostNormEncoder : public Encoder {
 
   PostNormEncoderOptions options_;
   std::shared_ptr<NormedEmbeddings> embeddings_;
-  std::shared_ptr<nn::Linear> projection_;  // null if the embeddings have the layers' columns
+  std::shared_ptr<nn::Linear> projection_;  // null if there is none
   std::vector<std::shared_ptr<nn::PostNormLayer>> layers_;
 };
 

@@ -53,9 +53,27 @@ void InParts(int64_t n, const Body& body) {
   }
 }
 
-// True if the activation is computed in whole registers: Gelu of float32 and bfloat16.
+// True if the activation is computed in whole registers: Gelu and Gelu10 of float32 and bfloat16.
 template <typename Act, typename T>
-constexpr bool kInLanes = std::is_same_v<Act, Functions::Gelu>&& std::is_same_v<MathType<T>, float>;
+constexpr bool kInLanes = std::is_same_v<MathType<T>, float> &&
+                          (std::is_same_v<Act, Functions::Gelu> ||
+                           std::is_same_v<Act, Functions::Gelu10>);
+
+// Return what Act makes of Gelu's value, or of its derivative at x.
+template <typename Act>
+[[gnu::always_inline]] inline Lanes<float> CutValue(Lanes<float> value) {
+  if constexpr (std::is_same_v<Act, Functions::Gelu10>) {
+    return AtMost(Lanes<float>{} + Act::kMost, value);
+  }
+  return value;
+}
+template <typename Act>
+[[gnu::always_inline]] inline Lanes<float> CutDerivative(Lanes<float> derivative, Lanes<float> x) {
+  if constexpr (std::is_same_v<Act, Functions::Gelu10>) {
+    return x >= Lanes<float>{} + Act::kMost ? Lanes<float>{} : derivative;
+  }
+  return derivative;
+}
 
 template <typename T>
 void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
@@ -67,7 +85,7 @@ void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
             part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
               const Lanes<float> half = LoadLanes(x + begin + i, which) * 0.5f;
               const Lanes<float> erf = Erf(half * 1.41421356f);
-              StoreLanes(y + begin + i, half + half * erf, which);
+              StoreLanes(y + begin + i, CutValue<Act>(half + half * erf), which);
             });
       } else {
 #pragma omp simd
@@ -86,7 +104,9 @@ void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
         ForLanes<float>(
             part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
               Lanes<float> derivative;
-              GeluBoth(LoadLanes(x + begin + i, which), &derivative);
+              const Lanes<float> at = LoadLanes(x + begin + i, which);
+              GeluBoth(at, &derivative);
+              derivative = CutDerivative<Act>(derivative, at);
               StoreLanes(dx + begin + i, LoadLanes(dy + begin + i, which) * derivative, which);
             });
       } else {
@@ -107,7 +127,9 @@ void BackwardAndValue(T* dx, T* y, const T* dy, const T* x, int64_t n, Activatio
         ForLanes<float>(
             part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
               Lanes<float> derivative;
-              const Lanes<float> value = GeluBoth(LoadLanes(x + begin + i, which), &derivative);
+              const Lanes<float> at = LoadLanes(x + begin + i, which);
+              const Lanes<float> value = CutValue<Act>(GeluBoth(at, &derivative));
+              derivative = CutDerivative<Act>(derivative, at);
               const Lanes<float> gradient = LoadLanes(dy + begin + i, which) * derivative;
               StoreLanes(y + begin + i, value, which);
               StoreLanes(dx + begin + i, gradient, which);

@@ -13,7 +13,21 @@
 
 namespace lathe {
 
-enum class ActivationKind { kNone, kGelu, kGeluNew, kRelu, kTanh, kSilu };
+enum class ActivationKind {
+  kNone,
+  kGelu,
+  kGeluNew,
+  kRelu,
+  kTanh,
+  kSilu,
+  kGelu10,
+  kQuickGelu,
+  kMish,
+  kRelu2,
+  kRelu6,
+  kLeakyRelu,
+  kSigmoid
+};
 
 template <typename Math>
 struct ActivationFunctions {
@@ -74,6 +88,93 @@ struct ActivationFunctions {
       return s * (T(1) + x * (T(1) - s));
     }
   };
+  struct Gelu10 {  // min(Gelu, 10); Gelu is never below -1
+    static constexpr float kMost = 10;
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Value(T x) {
+      return x > T(kMost) ? T(kMost) : Gelu::Value(x);
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Derivative(T x) {
+      return x >= T(kMost) ? T(0) : Gelu::Derivative(x);
+    }
+  };
+  struct QuickGelu {  // x * sigmoid(1.702 x)
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Value(T x) {
+      return x / (T(1) + Math::Exp(T(-1.702) * x));
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Derivative(T x) {
+      const T s = T(1) / (T(1) + Math::Exp(T(-1.702) * x));
+      return s * (T(1) + T(1.702) * x * (T(1) - s));
+    }
+  };
+  struct Mish {  // x * t, t = tanh(ln(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2)
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Value(T x) {
+      const T n = N(E(x));
+      return x * (n / (n + T(2)));
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Derivative(T x) {
+      const T e = E(x), n = N(e);
+      const T t = n / (n + T(2));
+      return t + x * (T(1) - t * t) * (e / (T(1) + e));
+    }
+
+   private:
+    // Returns e^x, but no number whose square overflows. From 20 on, t is 1 in any case.
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T E(T x) {
+      return Math::Exp(x > T(20) ? T(20) : x);
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T N(T e) {
+      return e * (e + T(2));
+    }
+  };
+  struct Relu2 {  // Relu^2
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Value(T x) {
+      return x < 0 ? T(0) : x * x;
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Derivative(T x) {
+      return x < 0 ? T(0) : T(2) * x;
+    }
+  };
+  struct Relu6 {  // min(Relu, 6)
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Value(T x) {
+      return x < 0 ? T(0) : x > 6 ? T(6) : x;
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Derivative(T x) {
+      return x > 0 && x < 6 ? T(1) : T(0);
+    }
+  };
+  struct LeakyRelu {  // PyTorch's slope below 0
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Value(T x) {
+      return x > 0 ? x : T(0.01) * x;
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Derivative(T x) {
+      return x > 0 ? T(1) : T(0.01);
+    }
+  };
+  struct Sigmoid {
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Value(T x) {
+      return T(1) / (T(1) + Math::Exp(-x));
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Derivative(T x) {
+      const T s = T(1) / (T(1) + Math::Exp(-x));
+      return s * (T(1) - s);
+    }
+  };
 
   // Calls body(f) with an object of the function's type; does nothing for kNone.
   template <typename Body>
@@ -91,6 +192,20 @@ struct ActivationFunctions {
         return body(Tanh{});
       case ActivationKind::kSilu:
         return body(Silu{});
+      case ActivationKind::kGelu10:
+        return body(Gelu10{});
+      case ActivationKind::kQuickGelu:
+        return body(QuickGelu{});
+      case ActivationKind::kMish:
+        return body(Mish{});
+      case ActivationKind::kRelu2:
+        return body(Relu2{});
+      case ActivationKind::kRelu6:
+        return body(Relu6{});
+      case ActivationKind::kLeakyRelu:
+        return body(LeakyRelu{});
+      case ActivationKind::kSigmoid:
+        return body(Sigmoid{});
     }
   }
 };

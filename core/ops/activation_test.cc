@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/error.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/linear.h"
@@ -82,7 +85,8 @@ TEST(Activation, UnalignedOnDevices) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = 3 * std::sin(static_cast<float>(i));
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Tensor all = Tensor::FromVector(values).To(dtype).To(CheckedDevice());
-    for (const char* name : {"gelu", "gelu_new", "relu", "tanh", "silu"}) {
+    for (const char* name : {"gelu", "gelu_new", "relu", "tanh", "silu", "gelu_10", "quick_gelu",
+                             "mish", "relu2", "relu6", "leaky_relu", "sigmoid"}) {
       const auto run = [&](bool aligned) {
         const auto part = [&](int64_t begin) {
           const Tensor slice = all.Slice(begin, begin + kN);
@@ -139,7 +143,69 @@ TEST(Activation, EachIsItsComposition) {
            .composed = [](const Tensors& x) { return Tanh(x[0]); },
            .shapes = shapes,
            .activations = {0}});
-  EXPECT_THROW(ParseActivation("no_such_activation"), Error);
+}
+
+// The inputs reach beyond the places at which a formula changes.
+TEST(Activation, EachOfTheRarerOnesIsItsComposition) {
+  const auto gelu = [](const Tensor& x) { return Activation(x, ActivationKind::kGelu); };
+  // min(x, most)
+  const auto cut = [](const Tensor& x, double most) { return Sub(x, Relu(AddScalar(x, -most))); };
+  using Composed = std::function<Tensor(const Tensor&)>;
+  const std::vector<std::pair<const char*, Composed>> cases = {
+      {"gelu_fast",
+       [](const Tensor& x) {
+         const Tensor inner = AddScalar(Scale(Mul(x, x), 0.044715), 1);
+         const Tensor tanh = Tanh(Mul(Scale(x, 0.79788456080286535588), inner));
+         return Mul(Scale(x, 0.5), AddScalar(tanh, 1));
+       }},
+      {"gelu_10", [&](const Tensor& x) { return cut(gelu(x), 10); }},
+      {"quick_gelu", [](const Tensor& x) { return Mul(x, Sigmoid(Scale(x, 1.702))); }},
+      {"mish", [](const Tensor& x) { return Mul(x, Tanh(Log(AddScalar(Exp(x), 1)))); }},
+      {"relu2", [](const Tensor& x) { return Mul(Relu(x), Relu(x)); }},
+      {"relu6", [&](const Tensor& x) { return cut(Relu(x), 6); }},
+      {"leaky_relu", [](const Tensor& x) { return Sub(Relu(x), Scale(Relu(Scale(x, -1)), 0.01)); }},
+      {"sigmoid", [](const Tensor& x) { return Sigmoid(x); }}};
+  for (const auto& [name, composed] : cases) {
+    CheckOp(
+        {.name = std::string("activation_") + name,
+         .op = [kind = ParseActivation(name)](const Tensors& x) { return Activation(x[0], kind); },
+         .composed = [&of = composed](const Tensors& x) { return of(x[0]); },
+         .shapes = {{{7}}, {{3, 19}}, {{0, 3}}, {{5, 211}}},
+         .low = -14,
+         .high = 14,
+         .activations = {0}});
+  }
+}
+
+// Where a formula changes, derivatives are those of PyTorch.
+TEST(Activation, DerivativesWhereFormulasChange) {
+  const auto derivatives = [](const char* name, const std::vector<float>& at) {
+    Tensor x = Tensor::FromVector(at).To(CheckedDevice()).SetRequiresGrad(true);
+    Backward(Activation(x, ParseActivation(name)),
+             Tensor::Full(x.shape(), 1, x.dtype(), x.device()));
+    return x.grad().ToVector<float>();
+  };
+  if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+  using Floats = std::vector<float>;
+  // 16 elements and more fill a register, for which GELU's kernels have code of their own.
+  EXPECT_EQ(derivatives("gelu_10", Floats(21, 10)), Floats(21, 0));
+  EXPECT_EQ(derivatives("relu2", {-1, -0.0f, 0, 3}), Floats({0, 0, 0, 6}));
+  EXPECT_EQ(derivatives("relu6", {-1, -0.0f, 0, 3, 6, 7}), Floats({0, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(derivatives("leaky_relu", {-1, -0.0f, 0, 3}), Floats({0.01f, 0.01f, 0.01f, 1}));
+  EXPECT_EQ(derivatives("mish", {20, 21, 1e30f}), Floats({1, 1, 1}));
+}
+
+TEST(Activation, UnknownNamesAreRefused) {
+  try {
+    ParseActivation("step");
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "unknown activation \"step\"");
+    EXPECT_EQ(error.hint(),
+              "known activations: gelu, gelu_python, gelu_new, gelu_pytorch_tanh, "
+              "gelu_python_tanh, gelu_accurate, gelu_fast, gelu_10, quick_gelu, relu, relu2, "
+              "relu6, leaky_relu, mish, sigmoid, tanh, silu, swish, linear");
+  }
 }
 
 }  // namespace

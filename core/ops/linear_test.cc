@@ -285,8 +285,11 @@ TEST(Linear, BackwardAndSumsInOnePassOnDevices) {
       CheckBackwardAndSums<Float16>(rows, n, overwrite);
     }
   }
-  for (const ActivationKind kind : {ActivationKind::kGeluNew, ActivationKind::kRelu,
-                                    ActivationKind::kTanh, ActivationKind::kSilu}) {
+  for (const ActivationKind kind :
+       {ActivationKind::kGeluNew, ActivationKind::kRelu, ActivationKind::kTanh,
+        ActivationKind::kSilu, ActivationKind::kGelu10, ActivationKind::kQuickGelu,
+        ActivationKind::kMish, ActivationKind::kRelu2, ActivationKind::kRelu6,
+        ActivationKind::kLeakyRelu, ActivationKind::kSigmoid}) {
     for (const int64_t n : {3, 16}) {
       CheckBackwardAndSums<float>(33, n, true, kind);
       CheckBackwardAndSums<BFloat16>(33, n, true, kind);

@@ -7,7 +7,7 @@ A case is a folder. config.json and model.safetensors are as save_pretrained wri
 and expected values, computed in float64; see tests/golden_models_test.cc for the keys. meta.json holds the names of
 parameters whose exact gradient is 0. All dropout rates are 0. In bert-padding the masked columns lie between the others
 and hold tokens. It also has a batch "left." that is padded on the left, with its last hidden states. The values were
-made with torch 2.15 and transformers 5.23, those of data2vec-text with 5.24.
+made with torch 2.15 and transformers 5.23, those of data2vec-text, ernie and rembert with 5.24.
 """
 import json
 import sys
@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, get_scheduler
 
-# Overrides of the config of a "model_type", by default that of BERT. Append new cases: a case's place seeds its numbers.
+# Overrides of the config of a "model_type", by default that of BERT. A case's "seed" is by default its place here.
 CASES = {
     "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
@@ -28,6 +28,12 @@ CASES = {
     # One token type, and positions from row pad_token_id + 1 on.
     "data2vec-text": dict(model_type="data2vec-text", num_labels=3, layer_norm_eps=1e-5, type_vocab_size=1,
                           max_position_embeddings=18),
+    # A table of task types, of which row 0 alone is used.
+    "ernie": dict(model_type="ernie", seed=21, num_labels=3, hidden_act="quick_gelu", use_task_id=True, hidden_size=36,
+                  intermediate_size=19, type_vocab_size=4, layer_norm_eps=1e-5),
+    # Embeddings narrower than the layers.
+    "rembert": dict(model_type="rembert", seed=22, num_labels=3, hidden_act="mish", hidden_size=36, input_embedding_size=20,
+                    intermediate_size=23, classifier_dropout_prob=0.0),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
@@ -66,13 +72,13 @@ def run(model, batch, **options):
     return model(**{**batch, "labels": labels}, **options)
 
 
-def make(folder, number, overrides):
+def make(folder, seed, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
     sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
                  max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     config = AutoConfig.for_model(**{"model_type": "bert", **sizes, **overrides})
-    torch.manual_seed(1000 + number)
-    generator = torch.Generator().manual_seed(number)
+    torch.manual_seed(1000 + seed)
+    generator = torch.Generator().manual_seed(seed)
     model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():  # far from the usual start, so that every part of the model shows
@@ -127,6 +133,7 @@ def make(folder, number, overrides):
 
 
 if __name__ == "__main__":
-    for number, (name, overrides) in enumerate(CASES.items()):
+    for place, (name, overrides) in enumerate(CASES.items()):
         if len(sys.argv) == 1 or name in sys.argv[1:]:
-            make(Path(__file__).parent / "models" / name, number, overrides)
+            overrides = dict(overrides)
+            make(Path(__file__).parent / "models" / name, overrides.pop("seed", place), overrides)
