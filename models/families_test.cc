@@ -65,6 +65,7 @@ std::vector<Family> Families() {
        "dropout"},
       {"electra", With(kTiny, {{"embedding_size", 6}})},
       {"roberta", offset},
+      {"roberta-prelayernorm", offset},
       {"xlm-roberta", offset},
   };
 }
@@ -276,6 +277,7 @@ TEST(FamiliesTest, SizesOfKnownCheckpoints) {
                    {"num_attention_heads", 12},
                    {"intermediate_size", 3072}}),
             11685122);
+  EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
 }
 
 }  // namespace

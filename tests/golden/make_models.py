@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the golden model cases beside this file: tiny random BERT classifiers and Transformers' results with them.
+"""Makes the golden model cases beside this file: tiny random classifiers and Transformers' results with them.
 
   python3 tests/golden/make_models.py [CASE ...]          # needs torch, transformers, safetensors
 
 A case is a folder. config.json and model.safetensors are as save_pretrained writes them. golden.safetensors holds inputs
 and expected values, computed in float64; see tests/golden_models_test.cc for the keys. meta.json holds the names of
-parameters whose exact gradient is 0. All dropout rates are 0. In bert-padding the masked columns lie between the others
-and hold tokens. It also has a batch "left." that is padded on the left, with its last hidden states. The values were
-made with torch 2.15 and transformers 5.23.
+parameters whose exact gradient is 0. All dropout rates are 0. Biases and the parameters of norms don't decay. In
+bert-padding the masked columns lie between the others and hold tokens. It also has a batch "left." that is padded on the
+left, with its last hidden states. The values were made with torch 2.15 and transformers 5.23 or 5.24.
 """
 import json
 import sys
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import BertConfig, BertForSequenceClassification, get_scheduler
+from transformers import AutoConfig, AutoModelForSequenceClassification, get_scheduler
 
 CASES = {
     "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
@@ -24,7 +24,11 @@ CASES = {
     "bert-padding": dict(num_labels=3, hidden_act="gelu", layer_norm_eps=1e-3),
     # Heads of 32 columns, which have kernels of their own in bfloat16.
     "bert-heads": dict(num_labels=2, hidden_act="gelu", hidden_size=64, num_attention_heads=2),
+    "roberta-prelayernorm": dict(model_type="roberta-prelayernorm", num_labels=3, hidden_act="gelu", hidden_size=36,
+                                 intermediate_size=50, layer_norm_eps=1e-5),
 }
+# Their positions follow the padding token's row.
+POSITIONS_BEHIND_PADDING = ["roberta-prelayernorm"]
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
@@ -37,14 +41,15 @@ def columns_of(length, padding, generator):
 
 def random_batch(config, generator, padding="right"):
     lengths = [POSITIONS, 2, 7, 1, 11]
-    ids = torch.zeros(len(lengths), POSITIONS, dtype=torch.int64)
-    types, mask = ids.clone(), ids.clone()
+    first_id = config.pad_token_id + 1
+    ids = torch.full((len(lengths), POSITIONS), config.pad_token_id)
+    types, mask = torch.zeros_like(ids), torch.zeros_like(ids)
     if padding == "middle":  # tokens in masked columns don't count
-        ids = torch.randint(1, VOCAB, ids.shape, generator=generator)
+        ids = torch.randint(first_id, VOCAB, ids.shape, generator=generator)
     for row, n in enumerate(lengths):
         columns = columns_of(n, padding, generator)
-        ids[row, columns] = torch.randint(1, VOCAB, (n,), generator=generator)
-        types[row, columns[n // 2:]] = row % 2
+        ids[row, columns] = torch.randint(first_id, VOCAB, (n,), generator=generator)
+        types[row, columns[n // 2:]] = row % config.type_vocab_size
         mask[row, columns] = 1
     b, n = len(lengths), config.num_labels
     if config.problem_type == "multi_label_classification":
@@ -65,10 +70,12 @@ def make(folder, number, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
     sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
                  max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    config = BertConfig(**{**sizes, **overrides})
+    config = AutoConfig.for_model(**{"model_type": "bert", **sizes, **overrides})
+    if config.model_type in POSITIONS_BEHIND_PADDING:
+        config.max_position_embeddings += config.pad_token_id + 1
     torch.manual_seed(1000 + number)
     generator = torch.Generator().manual_seed(number)
-    model = BertForSequenceClassification._from_config(config, attn_implementation="eager")
+    model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():  # far from the usual start, so that every part of the model shows
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
@@ -96,9 +103,12 @@ def make(folder, number, overrides):
         golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
         golden["left.last_hidden_state"] = states.detach().float()
 
-    norms = [p for n, p in model.named_parameters() if "bias" in n or "LayerNorm" in n]
-    others = [p for n, p in model.named_parameters() if not ("bias" in n or "LayerNorm" in n)]
-    optimizer = torch.optim.AdamW([dict(params=others, weight_decay=0.01), dict(params=norms, weight_decay=0.0)], lr=1e-3)
+    norms = {id(p) for m in model.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters()}
+    groups = [[], []]  # parameters that decay, and biases and the parameters of norms
+    for name, parameter in model.named_parameters():
+        groups[name.endswith("bias") or id(parameter) in norms].append(parameter)
+    optimizer = torch.optim.AdamW([dict(params=groups[0], weight_decay=0.01), dict(params=groups[1], weight_decay=0.0)],
+                                  lr=1e-3)
     scheduler = get_scheduler("linear", optimizer, num_warmup_steps=2, num_training_steps=STEPS)
     batches, losses, grad_norms, rates = [], [], [], []
     for _ in range(STEPS):
