@@ -67,6 +67,7 @@ std::vector<Family> Families() {
       {"roberta", offset},
       {"roberta-prelayernorm", offset},
       {"xlm-roberta", offset},
+      {"xlm-roberta-xl", offset},
   };
 }
 
@@ -278,6 +279,7 @@ TEST(FamiliesTest, SizesOfKnownCheckpoints) {
                    {"intermediate_size", 3072}}),
             11685122);
   EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
+  EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
 }
 
 }  // namespace

@@ -26,9 +26,11 @@ CASES = {
     "bert-heads": dict(num_labels=2, hidden_act="gelu", hidden_size=64, num_attention_heads=2),
     "roberta-prelayernorm": dict(model_type="roberta-prelayernorm", num_labels=3, hidden_act="gelu", hidden_size=36,
                                  intermediate_size=50, layer_norm_eps=1e-5),
+    "xlm-roberta-xl": dict(model_type="xlm-roberta-xl", num_labels=3, hidden_act="gelu_new", hidden_size=36,
+                           intermediate_size=50, layer_norm_eps=1e-5),
 }
 # Their positions follow the padding token's row.
-POSITIONS_BEHIND_PADDING = ["roberta-prelayernorm"]
+POSITIONS_BEHIND_PADDING = ["roberta-prelayernorm", "xlm-roberta-xl"]
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
