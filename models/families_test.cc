@@ -30,6 +30,7 @@ struct Family {
   std::string columns = "hidden_size", heads = "num_attention_heads", activation = "hidden_act",
               dropout = "hidden_dropout_prob";
   int64_t max_length = 16;
+  std::string norm_bias = "LayerNorm.bias";  // part of the name of a norm's parameter
 };
 
 const Json kTiny = {{"vocab_size", 30},           {"hidden_size", 8},
@@ -64,6 +65,8 @@ std::vector<Family> Families() {
        "activation",
        "dropout"},
       {"electra", With(kTiny, {{"embedding_size", 6}})},
+      {"megatron-bert", kTiny, "hidden_size", "num_attention_heads", "hidden_act",
+       "hidden_dropout_prob", 16, "ln.bias"},
       {"roberta", offset},
       {"roberta-prelayernorm", offset},
       {"xlm-roberta", offset},
@@ -171,7 +174,7 @@ TEST_P(FamilyTest, ABrokenCheckpointIsRefused) {
               [&] { AutoModelForSequenceClassification::FromPretrained(dir_); });
   std::string missing;
   SaveChanged(*saved, [&](std::string& name, Tensor&) {
-    if (!missing.empty() || name.find("LayerNorm.bias") == std::string::npos) return true;
+    if (!missing.empty() || name.find(GetParam().norm_bias) == std::string::npos) return true;
     missing = name;
     return false;
   });
@@ -278,6 +281,7 @@ TEST(FamiliesTest, SizesOfKnownCheckpoints) {
                    {"num_attention_heads", 12},
                    {"intermediate_size", 3072}}),
             11685122);
+  EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
   EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
   EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
 }

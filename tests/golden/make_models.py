@@ -28,6 +28,8 @@ CASES = {
                                  intermediate_size=50, layer_norm_eps=1e-5),
     "xlm-roberta-xl": dict(model_type="xlm-roberta-xl", num_labels=3, hidden_act="gelu_new", hidden_size=36,
                            intermediate_size=50, layer_norm_eps=1e-5),
+    "megatron-bert": dict(model_type="megatron-bert", num_labels=4, hidden_act="gelu", hidden_size=36,
+                          intermediate_size=50, layer_norm_eps=1e-3),
 }
 # Their positions follow the padding token's row.
 POSITIONS_BEHIND_PADDING = ["roberta-prelayernorm", "xlm-roberta-xl"]
