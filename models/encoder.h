@@ -73,7 +73,8 @@ class Encoder : public Module {
   const char* model() const { return model_; }
 
  private:
-  // Returns what enters the first layer: [N, H] in the compute dtype, for the context's N rows.
+  // Returns what enters the first layer: [N, H] for the context's N rows, in the type of the
+  // layers' hidden states. That is the compute dtype, or float32.
   virtual Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const = 0;
   // Returns layer `i` of num_layers().
   virtual LayerFunction Layer(int64_t i) const = 0;

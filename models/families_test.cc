@@ -31,6 +31,7 @@ struct Family {
   std::string columns = "hidden_size", heads = "num_attention_heads", activation = "hidden_act",
               dropout = "hidden_dropout_prob";
   int64_t max_length = 16;
+  std::string norm_bias = "LayerNorm.bias";  // part of the name of a norm's parameter
 };
 
 void PrintTo(const Family& family, std::ostream* out) { *out << family.model_type; }
@@ -69,9 +70,13 @@ std::vector<Family> Families() {
        "dropout"},
       {"electra", With(kTiny, {{"embedding_size", 6}})},
       {"ernie", With(kTiny, {{"use_task_id", true}})},
+      {"megatron-bert", kTiny, "hidden_size", "num_attention_heads", "hidden_act",
+       "hidden_dropout_prob", 16, "ln.bias"},
       {"rembert", With(kTiny, {{"input_embedding_size", 6}})},
       {"roberta", offset},
+      {"roberta-prelayernorm", offset},
       {"xlm-roberta", offset},
+      {"xlm-roberta-xl", offset},
   };
 }
 
@@ -175,7 +180,7 @@ TEST_P(FamilyTest, ABrokenCheckpointIsRefused) {
               [&] { AutoModelForSequenceClassification::FromPretrained(dir_); });
   std::string missing;
   SaveChanged(*saved, [&](std::string& name, Tensor&) {
-    if (!missing.empty() || name.find("LayerNorm.bias") == std::string::npos) return true;
+    if (!missing.empty() || name.find(GetParam().norm_bias) == std::string::npos) return true;
     missing = name;
     return false;
   });
@@ -292,6 +297,9 @@ TEST(FamiliesTest, SizesOfKnownCheckpoints) {
                    {"num_attention_heads", 12},
                    {"intermediate_size", 3072}}),
             11685122);
+  EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
+  EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
+  EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
 }
 
 }  // namespace

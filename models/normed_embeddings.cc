@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/embedding.h"
 
 namespace lathe {
@@ -28,7 +29,9 @@ NormedEmbeddings::NormedEmbeddings(const NormedEmbeddingsOptions& options, const
     task_type_ =
         Register<nn::Embedding>("task_type_embeddings", options.task_type_vocab_size, H, std_dev);
   }
-  norm_ = Register<nn::LayerNorm>("LayerNorm", H, options.layer_norm_eps);
+  if (options.has_norm) {
+    norm_ = Register<nn::LayerNorm>("LayerNorm", H, options.layer_norm_eps);
+  }
 }
 
 Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& context) const {
@@ -68,9 +71,13 @@ Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& c
     padding_rows.push_back(-1);
     first_rows.push_back(0);
   }
+  const DropoutSpec dropout = context.Dropout(options_.hidden_dropout_prob, "embeddings");
+  const DType dtype = options_.in_float32 ? DType::kF32 : compute_dtype();
+  if (norm_ == nullptr) {
+    return Cast(Dropout(EmbeddingSum(ids, tables, padding_rows, first_rows), dropout), dtype);
+  }
   return EmbeddingLayerNorm(ids, tables, padding_rows, norm_->weight, norm_->bias, norm_->eps,
-                            context.Dropout(options_.hidden_dropout_prob, "embeddings"),
-                            compute_dtype(), first_rows);
+                            dropout, dtype, first_rows);
 }
 
 }  // namespace lathe

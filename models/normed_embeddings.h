@@ -3,6 +3,8 @@
 //   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[first + pos[t]]
 //                            + task_type[0]))
 //
+// The norm is left out where the layers normalise their input themselves.
+//
 //   embeddings_ = Register<NormedEmbeddings>("embeddings", options, "bert");
 //   Tensor hidden_states = embeddings_->Forward(batch, context);   // [T, H]
 #pragma once
@@ -24,6 +26,8 @@ struct NormedEmbeddingsOptions {
   int64_t first_position = 0;
   int64_t pad_token_id = 0;  // its row in the word table starts at 0 and gets no gradient
   double initializer_range = 0.02, layer_norm_eps = 1e-12, hidden_dropout_prob = 0.1;
+  bool has_norm = true;
+  bool in_float32 = false;  // gives float32, whatever the compute dtype is
 };
 
 class NormedEmbeddings : public Module {
@@ -31,9 +35,9 @@ class NormedEmbeddings : public Module {
   // `model` is the tag of errors, as in "[bert] ...".
   NormedEmbeddings(const NormedEmbeddingsOptions& options, const char* model);
 
-  // Returns [N, H] in the compute dtype, for the N rows of `context`. The context belongs to
-  // `batch` (forward_context.h). Throws if a sequence is longer than the position table, or if an
-  // id is outside its table.
+  // Returns [N, H] in the compute dtype or float32, for the N rows of `context`. The context
+  // belongs to `batch` (forward_context.h). Throws if a sequence is longer than the position table,
+  // or if an id is outside its table.
   Tensor Forward(const Batch& batch, const nn::ForwardContext& context) const;
   // The length of the longest sequence that the position table allows.
   int64_t max_length() const { return options_.max_position_embeddings - options_.first_position; }
@@ -43,7 +47,7 @@ class NormedEmbeddings : public Module {
   const char* model_;
   std::shared_ptr<nn::Embedding> word_, position_;
   std::shared_ptr<nn::Embedding> token_type_, task_type_;  // null without such types
-  std::shared_ptr<nn::LayerNorm> norm_;
+  std::shared_ptr<nn::LayerNorm> norm_;                    // null without a norm
 };
 
 }  // namespace lathe

@@ -5,9 +5,9 @@
 
 A case is a folder. config.json and model.safetensors are as save_pretrained writes them. golden.safetensors holds inputs
 and expected values, computed in float64; see tests/golden_models_test.cc for the keys. meta.json holds the names of
-parameters whose exact gradient is 0. All dropout rates are 0. In bert-padding the masked columns lie between the others
-and hold tokens. It also has a batch "left." that is padded on the left, with its last hidden states. The values were
-made with torch 2.15 and transformers 5.23, those of data2vec-text, ernie and rembert with 5.24.
+parameters whose exact gradient is 0. All dropout rates are 0. Biases and the parameters of norms don't decay. In
+bert-padding the masked columns lie between the others and hold tokens. It also has a batch "left." that is padded on the
+left, with its last hidden states. The values were made with torch 2.15 and transformers 5.23 or 5.24.
 """
 import json
 import sys
@@ -34,6 +34,12 @@ CASES = {
     # Embeddings narrower than the layers.
     "rembert": dict(model_type="rembert", seed=22, num_labels=3, hidden_act="mish", hidden_size=36, input_embedding_size=20,
                     intermediate_size=23, classifier_dropout_prob=0.0),
+    "roberta-prelayernorm": dict(model_type="roberta-prelayernorm", seed=5, max_position_embeddings=18, num_labels=3,
+                                 hidden_act="gelu", hidden_size=36, intermediate_size=50, layer_norm_eps=1e-5),
+    "xlm-roberta-xl": dict(model_type="xlm-roberta-xl", seed=6, max_position_embeddings=18, num_labels=3,
+                           hidden_act="gelu_new", hidden_size=36, intermediate_size=50, layer_norm_eps=1e-5),
+    "megatron-bert": dict(model_type="megatron-bert", seed=7, num_labels=4, hidden_act="gelu", hidden_size=36,
+                          intermediate_size=50, layer_norm_eps=1e-3),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
@@ -107,9 +113,12 @@ def make(folder, seed, overrides):
         golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
         golden["left.last_hidden_state"] = states.detach().float()
 
-    norms = [p for n, p in model.named_parameters() if "bias" in n or "LayerNorm" in n]
-    others = [p for n, p in model.named_parameters() if not ("bias" in n or "LayerNorm" in n)]
-    optimizer = torch.optim.AdamW([dict(params=others, weight_decay=0.01), dict(params=norms, weight_decay=0.0)], lr=1e-3)
+    norms = {id(p) for m in model.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters()}
+    groups = [[], []]  # parameters that decay, and biases and the parameters of norms
+    for name, parameter in model.named_parameters():
+        groups[name.endswith("bias") or id(parameter) in norms].append(parameter)
+    optimizer = torch.optim.AdamW([dict(params=groups[0], weight_decay=0.01), dict(params=groups[1], weight_decay=0.0)],
+                                  lr=1e-3)
     scheduler = get_scheduler("linear", optimizer, num_warmup_steps=2, num_training_steps=STEPS)
     batches, losses, grad_norms, rates = [], [], [], []
     for _ in range(STEPS):

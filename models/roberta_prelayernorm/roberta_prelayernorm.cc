@@ -1,0 +1,67 @@
+// RoBERTa-PreLayerNorm, computed like Transformers' RobertaPreLayerNormForSequenceClassification:
+// RoBERTa with layers that normalise first. Checkpoints are those of Wettig et al. 2022.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lathe/models/architecture.h"
+#include "lathe/models/encoder_classifier.h"
+#include "lathe/models/pre_norm_encoder.h"
+
+namespace lathe {
+namespace {
+
+const nlohmann::json& Defaults() {
+  static const auto* defaults = new nlohmann::json{{"attention_probs_dropout_prob", 0.1},
+                                                   {"classifier_dropout", nullptr},
+                                                   {"hidden_act", "gelu"},
+                                                   {"hidden_dropout_prob", 0.1},
+                                                   {"hidden_size", 768},
+                                                   {"initializer_range", 0.02},
+                                                   {"intermediate_size", 3072},
+                                                   {"is_decoder", false},
+                                                   {"layer_norm_eps", 1e-12},
+                                                   {"max_position_embeddings", 512},
+                                                   {"num_attention_heads", 12},
+                                                   {"num_hidden_layers", 12},
+                                                   {"pad_token_id", 1},
+                                                   {"position_embedding_type", "absolute"},
+                                                   {"type_vocab_size", 2},
+                                                   {"vocab_size", 50265}};
+  return *defaults;
+}
+
+PreNormEncoderOptions ReadOptions(const ConfigReader& reader) {
+  PreNormEncoderOptions options = {ReadPostNormEncoderOptions(reader)};
+  options.embeddings.first_position = ReadFirstPosition(reader);
+  options.layer.names.attention_norm = "attention.LayerNorm";
+  options.layer.names.output_norm = "intermediate.LayerNorm";
+  options.final_norm = "LayerNorm";
+  return options;
+}
+
+std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& config, uint64_t seed) {
+  const ConfigReader reader(config, Defaults());
+  const double dropout = reader.Probability(
+      config.has("classifier_dropout") ? "classifier_dropout" : "hidden_dropout_prob");
+  return std::make_shared<EncoderClassifier>(
+      config, seed, "roberta_prelayernorm",
+      std::make_shared<PreNormEncoder>("roberta_prelayernorm", reader.Settings(),
+                                       ReadOptions(reader)),
+      ClassifierHeadOptions{.activation = ActivationKind::kTanh,
+                            .input_dropout = dropout,
+                            .dropout = dropout,
+                            .initializer_range = reader.NotNegative("initializer_range")});
+}
+
+const ArchitectureRegistration kRobertaPreLayerNorm({
+    .model_type = "roberta-prelayernorm",
+    .class_name = "RobertaPreLayerNormForSequenceClassification",
+    .make = Make,
+    .names = {.base_prefix = "roberta_prelayernorm."},
+    .config_defaults = Defaults(),
+    .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
+    .tokenizer_model_type = "roberta",
+});
+
+}  // namespace
+}  // namespace lathe
