@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/models/architecture.h"
-#include "lathe/models/encoder_classifier.h"
-#include "lathe/models/pre_norm_encoder.h"
+#include "lathe/models/encoders/encoder_classifier.h"
+#include "lathe/models/encoders/pre_norm_encoder.h"
 
 namespace lathe {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "lathe/models/architecture.h"
-#include "lathe/models/encoder_classifier.h"
-#include "lathe/models/post_norm_encoder.h"
+#include "lathe/models/encoders/encoder_classifier.h"
+#include "lathe/models/encoders/post_norm_encoder.h"
 
 namespace lathe {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "lathe/models/encoder.h"
+#include "lathe/models/encoders/encoder.h"
 #include "lathe/models/sequence_classifier.h"
 #include "lathe/nn/layers.h"
 

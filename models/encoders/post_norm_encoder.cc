@@ -1,4 +1,4 @@
-#include "lathe/models/post_norm_encoder.h"
+#include "lathe/models/encoders/post_norm_encoder.h"
 
 #include <absl/strings/str_cat.h>
 

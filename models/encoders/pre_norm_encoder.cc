@@ -1,4 +1,4 @@
-#include "lathe/models/pre_norm_encoder.h"
+#include "lathe/models/encoders/pre_norm_encoder.h"
 
 #include <absl/strings/str_cat.h>
 

@@ -1,4 +1,4 @@
-#include "lathe/models/normed_embeddings.h"
+#include "lathe/models/encoders/normed_embeddings.h"
 
 #include <absl/strings/str_cat.h>
 

@@ -1,4 +1,4 @@
-#include "lathe/models/encoder_classifier.h"
+#include "lathe/models/encoders/encoder_classifier.h"
 
 #include <utility>
 

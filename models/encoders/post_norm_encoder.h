@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lathe/models/config/config_reader.h"
-#include "lathe/models/encoder.h"
-#include "lathe/models/normed_embeddings.h"
+#include "lathe/models/encoders/encoder.h"
+#include "lathe/models/encoders/normed_embeddings.h"
 #include "lathe/models/pass_memory.h"
 #include "lathe/nn/post_norm_layer.h"
 

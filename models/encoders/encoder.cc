@@ -1,4 +1,4 @@
-#include "lathe/models/encoder.h"
+#include "lathe/models/encoders/encoder.h"
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/error.h"

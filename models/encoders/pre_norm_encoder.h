@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "lathe/models/config/config_reader.h"
-#include "lathe/models/encoder.h"
-#include "lathe/models/normed_embeddings.h"
-#include "lathe/models/post_norm_encoder.h"
+#include "lathe/models/encoders/encoder.h"
+#include "lathe/models/encoders/normed_embeddings.h"
+#include "lathe/models/encoders/post_norm_encoder.h"
 #include "lathe/nn/pre_norm_layer.h"
 
 namespace lathe {
