@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
+#include <string>
 #include <thread>
 
 #include "lathe/distributed/launch/launch_testing.h"
@@ -15,6 +17,18 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
+// Returns lines of /proc/PID/status, such as "SigIgn:\t0000000080000200", without signals 32
+// and 33. The C library keeps these for itself, and ThreadSanitizer's threads change them.
+std::string WithoutInternalSignals(const std::string& lines) {
+  std::string out;
+  for (const std::string& line : Lines(lines)) {
+    const size_t tab = line.find('\t');
+    const uint64_t signals = std::stoull(line.substr(tab + 1), nullptr, 16);
+    out += line.substr(0, tab) + ' ' + std::to_string(signals & ~(uint64_t{3} << 31)) + '\n';
+  }
+  return out;
+}
+
 TEST(LaunchProgram, LeavesSignalsAsTheyWere) {
   const std::string print = "grep -E '^Sig(Blk|Ign)' /proc/self/status; cat";  // stdin is empty
   signal(SIGUSR1, SIG_IGN);
@@ -24,7 +38,7 @@ TEST(LaunchProgram, LeavesSignalsAsTheyWere) {
   for (const std::string& line : Lines(ReadAll("/proc/self/status"))) {
     if (line.starts_with("SigBlk") || line.starts_with("SigIgn")) mine += line + '\n';
   }
-  EXPECT_EQ(launcher.out(), mine);
+  EXPECT_EQ(WithoutInternalSignals(launcher.out()), WithoutInternalSignals(mine));
   signal(SIGUSR1, SIG_DFL);
 }
 
