@@ -48,7 +48,7 @@ class LateQueue : public CopyQueue {
     return device.data();
   }
   void CopyOnDevice(void* to, const void* from, int64_t bytes) override {
-    Copy(to, from, bytes, true);
+    Copy(to, from, bytes, Direction::kToDevice);
   }
   void WaitOnDevice(Mark mark) override {
     const std::lock_guard lock(mutex_);
