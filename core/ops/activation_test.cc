@@ -148,8 +148,10 @@ TEST(Activation, EachIsItsComposition) {
 // The inputs reach beyond the places at which a formula changes.
 TEST(Activation, EachOfTheRarerOnesIsItsComposition) {
   const auto gelu = [](const Tensor& x) { return Activation(x, ActivationKind::kGelu); };
-  // min(x, most)
-  const auto cut = [](const Tensor& x, double most) { return Sub(x, Relu(AddScalar(x, -most))); };
+  // min(x, most), whose derivative at `most` is 0, as PyTorch's.
+  const auto cut = [](const Tensor& x, double most) {
+    return AddScalar(Scale(Relu(AddScalar(Scale(x, -1), most)), -1), most);
+  };
   using Composed = std::function<Tensor(const Tensor&)>;
   const std::vector<std::pair<const char*, Composed>> cases = {
       {"gelu_fast",
