@@ -170,8 +170,7 @@ class Accelerator {
   LocalGradients NoSync() { return LocalGradients(*this); }
   LocalGradients NoSync(const Module&) { return LocalGradients(*this); }
 
-  // Returns the mean loss over all samples, of all processes, behind the gradients that were
-  // exchanged last.
+  // Returns the mean loss over all ranks' samples, for the gradients that were summed last.
   double last_loss() const;
   // Returns last_loss() of each step since the last call, oldest first, but at most the last 1024.
   // On a device both functions wait for the losses.

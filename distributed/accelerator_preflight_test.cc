@@ -241,7 +241,8 @@ TEST(Preflight, Devices) {
             "[preflight] rank 1 has device cpu but rank 0 has device auto");
 }
 
-// With loaders side by side, nobody can tell to which batch a loss belongs. Nested loops are fine.
+// Loaders side by side are an error if their shares differ, because nobody can tell to which batch
+// a loss belongs. Nested loops are fine.
 TEST(Accelerator, LoadersSideBySide) {
   const auto results = RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Options(env));

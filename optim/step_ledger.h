@@ -1,8 +1,9 @@
 // StepLedger: the learning rates of an optimizer's groups, and the count of its steps.
 //
 // With a GradScaler on a device, only the device knows at first which steps were taken, and so how
-// far the schedule is. The host does not wait for the answer. The ledger keeps what was queued
-// since, and catches up when asked. Functions marked with (*) then wait for the device.
+// far the schedule has advanced. The host does not wait for the answer. The ledger keeps the steps
+// that were queued since then, and catches up when it is asked. Functions marked with (*) then wait
+// for the device.
 #pragma once
 
 #include <cstdint>

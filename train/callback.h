@@ -12,10 +12,10 @@
 // The callbacks of a Trainer run in the order of its list, and each sees what those before it have
 // set in the control.
 //
-// With several processes, each process has the same callbacks, and all events but OnSave come to
-// all processes. A callback that prints or writes files should do so only if
-// state.is_world_process_zero. OnSave comes only to the process that writes the files. The control
-// is that of the whole job: what one process asks for, all of them do, after the same step.
+// With several ranks, each rank has the same callbacks. All events come to all ranks but two:
+// OnSave, and the OnWarning of a snapshot that failed, come only to the rank that writes the files.
+// A callback that prints or writes files should do so only if state.is_world_process_zero. The
+// control is that of the whole job: what one rank asks for, all of them do, after the same step.
 #pragma once
 
 #include <cstdint>

@@ -74,8 +74,8 @@ class Trainer {
   // ReportedElsewhere (train/support/run_errors.h). If other ranks are lost, the ranks that are
   // left save the model after the last step and throw. Without an output folder nothing is saved.
   void Train();
-  // If a number in this evaluation of the trained model is not finite, does what Train does for
-  // such a loss. `data` names the evaluation in the error: "evaluation", "test".
+  // If a number in this evaluation of the trained model is not finite, saves the last good model
+  // and throws, as Train does. `data` names the evaluation in the error: "evaluation", "test".
   void CheckFinite(const Evaluation& evaluation, const std::string& data);
 
   // A signal has ended the training early, on this process or on another one. The process must have

@@ -1,5 +1,5 @@
-// Products on tensor cores, of 16 x 16 by 16 x 8 elements by one warp, and functions that load and
-// pack their operands. T is BFloat16 or Float16, and sums are float32.
+// Products on tensor cores: one warp multiplies 16 x 16 by 16 x 8 elements. Other functions load
+// and pack the operands. T is BFloat16 or Float16, and sums are float32.
 //
 // With g = lane / 4 and t = lane % 4, a lane holds four elements of the 16 x 8 result C. They lie
 // in columns 2 t and 2 t + 1 of row g (c[0], c[1]) and of row g + 8 (c[2], c[3]). All lanes of the

@@ -27,9 +27,9 @@ struct EmbeddingKernels {
   void (*norm_forward)(void* y, DType y_type, float* mean, float* rstd, const float* weight,
                        const float* bias, const EmbeddingArgs& args,
                        const cpu::LayerNormArgs& norm);
-  // dz: (rows, n), the gradient of the sums, or null. dweight, dbias: (n), added to; both or
-  // neither may be null. The sums are computed again. partial: scratch, as for
-  // cpu::LayerNormKernels.
+  // dz: (rows, n), the gradient of the sums, or null. dweight, dbias: (n), to which the
+  // kernel adds; both or neither may be null. It computes the sums of the tables again. partial:
+  // scratch, as for cpu::LayerNormKernels.
   void (*norm_backward)(float* dz, float* dweight, float* dbias, float* partial, const void* dy,
                         DType y_type, const float* mean, const float* rstd, const float* weight,
                         const EmbeddingArgs& args, const cpu::LayerNormArgs& norm);

@@ -145,8 +145,8 @@ double MatthewsCorrelation(std::span<const int64_t> predictions, std::span<const
 
 double Pearson(std::span<const double> predictions, std::span<const double> labels) {
   CheckSameSize("pearson", predictions, labels);
-  // Handles constants first: a constant's rounded mean may differ from it and leave a spurious
-  // spread.
+  // Constants come first, because the rounded mean of a constant may differ from it. That would
+  // look like a spread.
   if (IsConstant(predictions) || IsConstant(labels)) return 0.0;
   const double mean_x = Mean(predictions), mean_y = Mean(labels);
   double xx = 0, yy = 0, xy = 0;

@@ -23,8 +23,8 @@ struct LostRanks {
   std::vector<int> ranks = {};  // never empty in an error
   Kind kind = Kind::kEnded;
   std::string phase = "";  // what the first of them was doing, as "training"; "" if that is unknown
-  bool hint_was_extended =
-      false;  // the error's hint says more than what to do, such as what was saved
+  // True if the error's hint says more than what to do, such as what was saved.
+  bool hint_was_extended = false;
 
   bool hangs() const { return kind == Kind::kHangs; }
   bool Includes(int rank) const;

@@ -117,8 +117,9 @@ Error PeerWatch::Failure(const char* what, const GroupProblem& problem) const {
   return CannotGoOnError(what, rank_, problem);
 }
 
-// Returns what broke the group, as the first rank says that found out. `noticed` is what this rank
-// has seen of it. A rank that goes because another has gone is not missed itself.
+// Returns the problem that all ranks agree on: the first one that a rank recorded in the store.
+// `noticed` is what this rank saw. A rank that leaves because another is lost does not count as
+// lost itself.
 GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& noticed) {
   const bool own_fault = noticed.IsFaultOf(rank_);
   store_->SetPatience(kMoment);

@@ -45,10 +45,10 @@ struct ReducerOptions {
 
 class Reducer {
  public:
-  // Throws on all ranks, naming the first parameter that differs, if the ranks don't have the same
-  // ones. `sharded`: for each arena, true if its update is sharded; Tensor::grad() then refuses to
-  // show its gradients. An empty vector means that none is. `device_group`: for parameters on GPUs;
-  // all parameters lie on this rank's device of the group.
+  // Throws on all ranks if their parameters differ; the error names the first that does. `sharded`:
+  // for each arena, true if its update is sharded; Tensor::grad() then refuses to show its
+  // gradients. An empty vector means that none is. `device_group`: for parameters on GPUs; all
+  // parameters lie on this rank's device of the group.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<std::shared_ptr<ParameterArena>> arenas,
           ReducerOptions options, const std::vector<bool>& sharded = {},
           std::shared_ptr<NcclGroup> device_group = nullptr);

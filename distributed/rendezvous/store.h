@@ -79,8 +79,8 @@ class Store {
   void SetPatience(Timeout patience);
   // Ends the call that another thread is in, and all later ones, as if the server were gone.
   void BreakOff();
-  // Returns this machine's address: the one that the connection to the server uses. If that is the
-  // loopback, it is the one by which other machines have reached the server so far, if any.
+  // Returns this machine's address on the connection to the server. If that is the loopback,
+  // returns the address by which other machines have reached the server, if any has.
   std::string local_host();
 
  private:

@@ -22,7 +22,7 @@ struct CheckpointNames {
   // The prefixes of the head's parameters. A pretrained checkpoint is expected to lack them.
   std::vector<std::string> head_prefixes = {"classifier."};
   // Endings of old names, and the endings that replace them. Checkpoints that were converted from
-  // TensorFlow have its names of a norm's parameters.
+  // TensorFlow call a norm's weight and bias gamma and beta.
   std::vector<std::pair<std::string, std::string>> renamed_endings = {
       {"LayerNorm.gamma", "LayerNorm.weight"}, {"LayerNorm.beta", "LayerNorm.bias"}};
   // The prefixes of pre-training heads. A classifier is expected not to use them.

@@ -65,7 +65,7 @@ class Plan {
   static Descriptor<cublasLtMatrixLayoutOpaque_t> Layout(DType type, int64_t rows, int64_t columns,
                                                          int64_t ld, int64_t batch);
 
-  // Sets the addresses and strides that belong to the descriptors.
+  // Sets the bias's address and the batch strides, which cuBLASLt keeps in its descriptors.
   void SetAddresses(const Operands& operands);
   cublasStatus_t Run(const Operands& operands, const cublasLtMatmulAlgo_t& algorithm);
   // Returns at most `most` algorithms, the library's favourite first.

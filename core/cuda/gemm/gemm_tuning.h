@@ -5,12 +5,12 @@
 //    "systems": {"cuBLASLt 130100, NVIDIA H200, 132 multiprocessors": {
 //      "NT 768x3072x4096, ...": {"algorithm": "0a00...", "milliseconds": 0.031}, ...}}}
 //
-// An algorithm is the 64 bytes of cublasLtMatmulAlgo_t, which NVIDIA allows to keep for the same
+// An algorithm is the 64 bytes of cublasLtMatmulAlgo_t, which programs may keep for the same
 // version of the library. Attention is a separate system in the file (attention_dispatch.h). Its
 // "algorithm" is null where Lathe's own kernels are faster than the library's.
 //
-// Any number of processes may use the file. Each adds its results to those that the file has by
-// then. If two write at once, the last one wins. Problems with the file are never errors. They
+// Any number of processes may use the file. Each adds its results to what the file holds at
+// that time. If two write at once, the last one wins. Problems with the file are never errors. They
 // count as an empty file, and one line on stderr reports the first.
 #pragma once
 

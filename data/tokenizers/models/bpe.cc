@@ -192,7 +192,7 @@ void Bpe::AppendSymbols(std::string_view word, std::vector<int32_t>* symbols) co
     }
     if (options_.byte_fallback) {
       // `tokenizers` looks up the bytes of the prefix and the suffix, too. It puts these tokens
-      // before an unknown token that waits.
+      // before an unknown token that is still to be added.
       std::string token = is_first ? "" : options_.continuing_subword_prefix;
       token += character;
       token += is_last ? options_.end_of_word_suffix : "";
