@@ -12,24 +12,11 @@ namespace lathe {
 namespace {
 
 const nlohmann::json& Defaults() {
-  static const auto* defaults = new nlohmann::json{{"attention_probs_dropout_prob", 0.1},
-                                                   {"classifier_dropout", nullptr},
-                                                   {"hidden_act", "gelu"},
-                                                   {"hidden_dropout_prob", 0.1},
-                                                   {"hidden_size", 768},
-                                                   {"initializer_range", 0.02},
-                                                   {"intermediate_size", 3072},
-                                                   {"is_decoder", false},
-                                                   {"layer_norm_eps", 1e-12},
-                                                   {"max_position_embeddings", 512},
-                                                   {"num_attention_heads", 12},
-                                                   {"num_hidden_layers", 12},
-                                                   {"pad_token_id", 0},
-                                                   {"position_embedding_type", "absolute"},
-                                                   {"task_type_vocab_size", 3},
-                                                   {"type_vocab_size", 2},
-                                                   {"use_task_id", false},
-                                                   {"vocab_size", 30522}};
+  static const auto* defaults = [] {
+    auto* values = new nlohmann::json(BertLikeConfigDefaults());
+    values->update({{"task_type_vocab_size", 3}, {"use_task_id", false}});
+    return values;
+  }();
   return *defaults;
 }
 

@@ -12,22 +12,19 @@ namespace lathe {
 namespace {
 
 const nlohmann::json& Defaults() {
-  static const auto* defaults = new nlohmann::json{{"attention_probs_dropout_prob", 0.1},
-                                                   {"classifier_dropout", nullptr},
-                                                   {"hidden_act", "gelu"},
-                                                   {"hidden_dropout_prob", 0.1},
-                                                   {"hidden_size", 2560},
-                                                   {"initializer_range", 0.02},
-                                                   {"intermediate_size", 10240},
-                                                   {"is_decoder", false},
-                                                   {"layer_norm_eps", 1e-5},
-                                                   {"max_position_embeddings", 514},
-                                                   {"num_attention_heads", 32},
-                                                   {"num_hidden_layers", 36},
-                                                   {"pad_token_id", 1},
-                                                   {"position_embedding_type", "absolute"},
-                                                   {"type_vocab_size", 1},
-                                                   {"vocab_size", 250880}};
+  static const auto* defaults = [] {
+    auto* values = new nlohmann::json(BertLikeConfigDefaults());
+    values->update({{"hidden_size", 2560},
+                    {"intermediate_size", 10240},
+                    {"layer_norm_eps", 1e-5},
+                    {"max_position_embeddings", 514},
+                    {"num_attention_heads", 32},
+                    {"num_hidden_layers", 36},
+                    {"pad_token_id", 1},
+                    {"type_vocab_size", 1},
+                    {"vocab_size", 250880}});
+    return values;
+  }();
   return *defaults;
 }
 
