@@ -122,7 +122,7 @@ Bpe::Bpe(std::vector<std::string> tokens, const Merges& merges, BpeOptions optio
     : vocabulary_(std::move(tokens)), options_(std::move(options)), merges_(merges.size()) {
   const size_t prefix_size = options_.continuing_subword_prefix.size();
   for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto& [left, right] = merges[rank];
+    const std::string &left = merges[rank].first, &right = merges[rank].second;
     const auto require = [&](const std::string& token) {
       const auto id = vocabulary_.Find(token);
       Check(id.has_value(), "bpe", "merge ", rank + 1, ", '", left, " ", right, "', needs '", token,
