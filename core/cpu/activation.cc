@@ -19,7 +19,7 @@ struct HostMath {
     return cpu::Tanh(x);
   }
   template <typename T>
-  static constexpr T kGeluNewSlope = T(3 * 0.044715);
+  static constexpr T kGeluNewSlope = T(3 * kGeluNewCubic);
 };
 using Functions = ActivationFunctions<HostMath>;
 

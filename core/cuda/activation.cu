@@ -28,9 +28,10 @@ struct DeviceMath {
   static constexpr T Tanh(T x) {
     return std::tanh(x);
   }
-  // Its last bit differs from the host's, which rounds once only.
+  // Rounded twice, so the last bit differs from the host's, which is rounded once. To use one of
+  // them on both would change the bits of trained models.
   template <typename T>
-  static constexpr T kGeluNewSlope = 3 * T(0.044715);
+  static constexpr T kGeluNewSlope = 3 * T(kGeluNewCubic);
 };
 using Functions = ActivationFunctions<DeviceMath>;
 

@@ -4,7 +4,7 @@
 // Each has
 //   Value(x), the function's value;
 //   Derivative(x), its derivative.
-// `Math` supplies Exp, Erf, Tanh and kGeluNewSlope. Each kernel source passes its own type. On the
+// `Math` supplies Exp, Erf, Tanh and kGeluNewSlope, which is 3 kGeluNewCubic. Each kernel source passes its own type. On the
 // host, kernels are compiled for several instruction set levels, and code for one level must not be
 // linked into another. So the type must be in an unnamed namespace there.
 #pragma once
@@ -29,6 +29,9 @@ enum class ActivationKind {
   kSigmoid
 };
 
+// The factor of x^3 in gelu_new.
+inline constexpr double kGeluNewCubic = 0.044715;
+
 template <typename Math>
 struct ActivationFunctions {
   struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
@@ -45,12 +48,12 @@ struct ActivationFunctions {
   struct GeluNew {  // x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3)
     template <typename T>
     [[gnu::always_inline]] static constexpr T Value(T x) {
-      const T u = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
+      const T u = T(0.79788456080286536) * (x + T(kGeluNewCubic) * x * x * x);
       return T(0.5) * x * (T(1) + Math::Tanh(u));
     }
     template <typename T>
     [[gnu::always_inline]] static constexpr T Derivative(T x) {
-      const T u = T(0.79788456080286536) * (x + T(0.044715) * x * x * x);
+      const T u = T(0.79788456080286536) * (x + T(kGeluNewCubic) * x * x * x);
       const T t = Math::Tanh(u);
       return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * T(0.79788456080286536) *
                                        (T(1) + Math::template kGeluNewSlope<T> * x * x);
