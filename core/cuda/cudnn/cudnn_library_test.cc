@@ -3,36 +3,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/cuda/attention/attention_library.h"
 #include "lathe/core/device_libraries.h"
+#include "lathe/core/device_libraries_testing.h"
 
 namespace lathe::cuda {
 namespace {
 
-bool IsLoaded(const std::string& library) {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find(library) != std::string::npos) return true;
-  }
-  return false;
-}
-
 std::string WhyNot(const std::vector<std::string>& files) {
-  try {
-    OpenCudnn(files);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_NE(e.hint().find("libcudnn9-cuda-13"), std::string::npos);
-    EXPECT_NE(e.hint().find("LATHE_CUDNN"), std::string::npos);
-    return e.message();
-  }
-  return "";
+  return WhyNotOpened(OpenCudnn, files, {"libcudnn9-cuda-13", "LATHE_CUDNN"});
 }
 
 constexpr char kMissing[] =

@@ -4,37 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/device_libraries_testing.h"
 #include "lathe/core/kernels/gemm_kernels.h"
 #include "lathe/core/ops/linear.h"
 
 namespace lathe::cuda {
 namespace {
 
-bool IsLoaded(const std::string& library) {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find(library) != std::string::npos) return true;
-  }
-  return false;
-}
-
 std::string WhyNot(const std::vector<std::string>& files) {
-  try {
-    OpenCublasLt(files);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_NE(e.hint().find("libcublas-13-0"), std::string::npos);
-    EXPECT_NE(e.hint().find("LATHE_CUBLASLT"), std::string::npos);
-    return e.message();
-  }
-  return "";
+  return WhyNotOpened(OpenCublasLt, files, {"libcublas-13-0", "LATHE_CUBLASLT"});
 }
 
 constexpr char kUnusable[] = "[cuda] matrix products on a GPU need cuBLASLt, which can't be used: ";

@@ -2,22 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/device_libraries_testing.h"
 
 namespace lathe {
 namespace {
 
 std::string WhyNot(const std::vector<std::string>& files) {
-  try {
-    OpenNccl(files);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_NE(e.hint().find("libnccl2"), std::string::npos);
-    return e.message();
-  }
-  return "";
+  return WhyNotOpened(OpenNccl, files, {"libnccl2"});
 }
 
 TEST(NcclLibrary, SaysWhichFilesAreMissing) {
