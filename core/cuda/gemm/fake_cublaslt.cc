@@ -1,18 +1,10 @@
 #include "lathe/core/cuda/gemm/fake_cublaslt.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <map>
 
-#include "lathe/core/cpu/activation.h"
 #include "lathe/core/cuda/gemm/cublaslt_library.h"
 #include "lathe/core/cuda/gemm/gemm_problem.h"
-#include "lathe/core/cuda/runtime/device.h"
-#include "lathe/core/device_kernels.h"
-#include "lathe/core/kernels/tensor_kernels.h"
 
 namespace lathe::cuda {
 namespace {
@@ -187,26 +179,10 @@ cublasStatus_t CheckAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-float Read(const void* from, cudaDataType_t type, int64_t at) {
-  if (type == CUDA_R_16BF) return static_cast<const BFloat16*>(from)[at];
-  if (type == CUDA_R_16F) return static_cast<const Float16*>(from)[at];
-  return static_cast<const float*>(from)[at];
-}
-void Write(void* to, cudaDataType_t type, int64_t at, float value) {
-  if (type == CUDA_R_16BF) {
-    static_cast<BFloat16*>(to)[at] = BFloat16(value);
-  } else if (type == CUDA_R_16F) {
-    static_cast<Float16*>(to)[at] = Float16(value);
-  } else {
-    static_cast<float*>(to)[at] = value;
-  }
-}
-
 const void* At(const void* from, cudaDataType_t type, int64_t elements) {
   return static_cast<const char*>(from) + elements * (type == CUDA_R_32F ? 4 : 2);
 }
 
-float clock_ms = 0;
 const void* last_d = nullptr;
 
 // What a product's descriptors say.
@@ -275,23 +251,23 @@ void MultiplyOne(const Product& p, float alpha, float beta, const void* a, const
     for (int64_t row = 0; row < static_cast<int64_t>(p.ld.rows); ++row) {
       float sum = 0;
       for (int64_t i = 0; i < static_cast<int64_t>(p.k); ++i) {
-        sum += Read(a, p.la.type, p.ta ? row * p.la.ld + i : i * p.la.ld + row) *
-               Read(b, p.lb.type, p.tb ? i * p.lb.ld + column : column * p.lb.ld + i);
+        sum += ReadElement(a, p.la.type, p.ta ? row * p.la.ld + i : i * p.la.ld + row) *
+               ReadElement(b, p.lb.type, p.tb ? i * p.lb.ld + column : column * p.lb.ld + i);
       }
       sum *= alpha;
       const int64_t at = column * p.ld.ld + row;
-      if (beta != 0) sum += beta * Read(d, p.ld.type, at);
-      if (p.bias) sum += Read(bias, p.ld.type, row);
-      Write(d, p.ld.type, at, sum);
+      if (beta != 0) sum += beta * ReadElement(d, p.ld.type, at);
+      if (p.bias) sum += ReadElement(bias, p.ld.type, row);
+      WriteElement(d, p.ld.type, at, sum);
     }
   }
   for (int64_t column = 0; p.bias_gradient && column < static_cast<int64_t>(p.ld.columns);
        ++column) {
     float sum = 0;
     for (int64_t i = 0; i < static_cast<int64_t>(p.k); ++i) {
-      sum += Read(b, p.lb.type, p.tb ? i * p.lb.ld + column : column * p.lb.ld + i);
+      sum += ReadElement(b, p.lb.type, p.tb ? i * p.lb.ld + column : column * p.lb.ld + i);
     }
-    Write(const_cast<void*>(bias), p.ld.type, column, sum);
+    WriteElement(const_cast<void*>(bias), p.ld.type, column, sum);
   }
 }
 
@@ -325,9 +301,9 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
   if (Fake().failing.contains(algorithm.index) || (p.bias_gradient && Fake().bias_gradients_fail)) {
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }
-  clock_ms += Fake().milliseconds[static_cast<size_t>(algorithm.index)] +
-              (p.bias_gradient ? Fake().bias_gradient_milliseconds : 0) +
-              (p.ld.batch > 1 ? Fake().batch_milliseconds : 0);
+  Fake().clock_ms += Fake().milliseconds[static_cast<size_t>(algorithm.index)] +
+                     (p.bias_gradient ? Fake().bias_gradient_milliseconds : 0) +
+                     (p.ld.batch > 1 ? Fake().batch_milliseconds : 0);
   for (int64_t i = 0; i < p.ld.batch; ++i) {
     MultiplyOne(p, alpha_value, beta_value, At(a, p.la.type, i * p.la.stride),
                 At(b, p.lb.type, i * p.lb.stride),
@@ -339,58 +315,7 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const 
   std::memset(static_cast<char*>(workspace) + algorithm.workspace - 256, 0xff, 256);
   return CUBLAS_STATUS_SUCCESS;
 }
-
-cudaDataType_t TypeOf(DType type) {
-  return type == DType::kF32 ? CUDA_R_32F : type == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-void Convert(void* to, DType to_type, const void* from, DType, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    Write(to, TypeOf(to_type), i, static_cast<const float*>(from)[i]);
-  }
-}
-void Fill(void* to, DType, double value, int64_t n) {
-  std::fill_n(static_cast<float*>(to), n, static_cast<float>(value));
-}
-void AddRow(void* to, DType type, const float* row, int64_t rows, int64_t n, int64_t ld) {
-  ++Fake().added_rows;
-  for (int64_t i = 0; i < rows * n; ++i) {
-    const int64_t at = i / n * ld + i % n;
-    Write(to, TypeOf(type), at, Read(to, TypeOf(type), at) + row[i % n]);
-  }
-}
-const TensorKernels tensor_kernels = {Fill, Convert, nullptr, nullptr, nullptr, AddRow};
-
-template <typename T>
-void ColumnSums(float* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
-  ++Fake().column_sums;
-  clock_ms += Fake().column_sums_milliseconds;
-  for (int64_t i = 0; i < rows * n; ++i) sums[i % n] += x[i / n * ld + i % n];
-}
-const cpu::ActivationKernels activation_kernels = {.f32 = {nullptr, nullptr, ColumnSums<float>},
-                                                   .f64 = {},
-                                                   .bf16 = {nullptr, nullptr, ColumnSums<BFloat16>},
-                                                   .f16 = {nullptr, nullptr, ColumnSums<Float16>}};
-
-[[maybe_unused]] const bool registered =
-    RegisterDeviceKernels(tensor_kernels) && RegisterDeviceKernels(activation_kernels);
-
-class HostMemory : public SegmentSource {
- public:
-  void* Allocate(int64_t bytes) override {
-    if (bytes > Fake().free_memory) return nullptr;
-    return std::aligned_alloc(512, static_cast<size_t>(bytes));
-  }
-  void Release(void* segment) override { std::free(segment); }
-  Room Memory() override { return {Fake().free_memory, Fake().free_memory}; }
-};
-
 }  // namespace
-
-FakeCublasLt& Fake() {
-  static FakeCublasLt* fake = new FakeCublasLt;
-  return *fake;
-}
 
 const CublasLtLibrary& CublasLt() {
   static const CublasLtLibrary lt = {
@@ -423,74 +348,4 @@ const CublasLtLibrary& CublasLt() {
   return lt;
 }
 
-cudaStream_t Stream() { return nullptr; }
-bool IsCapturing() { return Fake().capturing; }
-void CheckCuda(const char* call, cudaError_t result) {
-  Check(result == cudaSuccess, "cuda", call, " failed");
-}
-Pool& DevicePool() {
-  static Pool* pool = new Pool(*new HostMemory);
-  return *pool;
-}
-void* Workspace(int64_t bytes) {
-  static void* given = nullptr;
-  static int64_t size = 0;
-  if (bytes > size) {
-    DevicePool().Free(given);
-    given = DevicePool().Allocate(bytes);
-    size = bytes;
-  }
-  return given;
-}
-
 }  // namespace lathe::cuda
-
-// --- the functions of the CUDA runtime that gemm.cc calls ---
-
-using lathe::cuda::Fake;
-
-struct CUevent_st {
-  float at = 0;
-};
-
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {};
-  std::strcpy(properties->name, "Fake GPU");
-  properties->multiProcessorCount = 7;
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                            cudaStream_t) {
-  std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  std::memset(to, value, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  ++Fake().live;
-  *event = new CUevent_st;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->at = lathe::cuda::clock_ms;
-  return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  if (Fake().capturing) Fake().mistakes.push_back("waited while the stream records");
-  return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-  *milliseconds = to->at - from->at;
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  --Fake().live;
-  delete event;
-  return cudaSuccess;
-}

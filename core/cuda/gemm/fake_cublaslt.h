@@ -47,9 +47,14 @@ struct FakeCublasLt {
   int heuristics = 0, requested = 0;  // calls, and algorithms asked for by the last
   int live = 0;                       // descriptors and events that were not destroyed
   std::vector<std::string> mistakes;  // calls that break the library's rules
+  float clock_ms = 0;                 // the device's time, which products and kernels advance
 };
 
 // Returns the one fake of this process.
 FakeCublasLt& Fake();
+
+// Read and write element `at` of a matrix in float32, float16 or bfloat16.
+float ReadElement(const void* from, cudaDataType_t type, int64_t at);
+void WriteElement(void* to, cudaDataType_t type, int64_t at, float value);
 
 }  // namespace lathe::cuda
