@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <iostream>
+#include <optional>
 #include <string>
 
 #include "lathe/core/base/error.h"
@@ -23,5 +25,20 @@ Error UnwrittenOutput();
 // prints nothing. Output that could not be written is an error too, unless the result is a
 // signal's.
 int ReportErrors(int exit_code, const std::function<int()>& body);
+
+// Sets `options` to `parse(args)`. Returns the exit code if the command ends here: after a wrong
+// argument, which this reports, or after --help, whose text this prints. Options has the members
+// `help` and `help_text`.
+template <typename Options, typename Parse, typename Args>
+std::optional<int> ParseOrEnd(Options* options, Parse parse, const Args& args) {
+  const int usage = ReportErrors(kUsageExitCode, [&] {
+    *options = parse(args);
+    return 0;
+  });
+  if (usage != 0) return usage;
+  if (!options->help) return std::nullopt;
+  std::cout << options->help_text;
+  return 0;
+}
 
 }  // namespace lathe

@@ -244,15 +244,7 @@ int EstimateFor(const EstimateFlags& flags) {
 
 int RunEstimateMemory(const std::vector<std::string>& args) {
   EstimateFlags flags;
-  const int usage = ReportErrors(kUsageExitCode, [&] {
-    flags = ParseEstimateFlags(args);
-    return 0;
-  });
-  if (usage != 0) return usage;
-  if (flags.help) {
-    std::cout << flags.help_text;
-    return 0;
-  }
+  if (const auto code = ParseOrEnd(&flags, ParseEstimateFlags, args)) return *code;
   return EstimateFor(flags);
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "lathe/apps/cli/flags.h"
@@ -139,14 +140,7 @@ class Predictor {
   void Add(const std::string& text, const std::string& where) {
     std::optional<std::string_view> second;
     std::string_view first = text;
-    if (options_.pairs) {
-      const size_t tab = text.find('\t');
-      if (tab == std::string::npos)
-        throw InvalidArgument(where + ": no tab between two texts",
-                              "separate them by a tab, or leave --pairs out");
-      first = std::string_view(text).substr(0, tab);
-      second = std::string_view(text).substr(tab + 1);
-    }
+    if (options_.pairs) std::tie(first, second) = SplitPair(text, where);
     Encoding encoding = tokenizer_->Encode(first, second, max_length_);
     for (const int32_t id : encoding.input_ids) {
       if (id < 0 || id >= vocab_size_) {
@@ -253,15 +247,7 @@ int Predict(const PredictOptions& options) {
 
 int RunPredict(const std::vector<std::string>& args) {
   PredictOptions options;
-  const int usage = ReportErrors(kUsageExitCode, [&] {
-    options = ParsePredictOptions(args);
-    return 0;
-  });
-  if (usage != 0) return usage;
-  if (options.help) {
-    std::cout << options.help_text;
-    return 0;
-  }
+  if (const auto code = ParseOrEnd(&options, ParsePredictOptions, args)) return *code;
   return Predict(options);
 }
 

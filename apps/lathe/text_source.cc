@@ -39,4 +39,14 @@ bool TextSource::WouldWait() const {
   return poll(&input, 1, 0) == 0;
 }
 
+std::pair<std::string_view, std::string_view> SplitPair(std::string_view text,
+                                                        const std::string& where) {
+  const size_t tab = text.find('\t');
+  if (tab == std::string_view::npos) {
+    throw InvalidArgument(where + ": no tab between two texts",
+                          "separate them by a tab, or leave --pairs out");
+  }
+  return {text.substr(0, tab), text.substr(tab + 1)};
+}
+
 }  // namespace lathe

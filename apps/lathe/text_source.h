@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,5 +30,10 @@ class TextSource {
   std::string invalid_utf8_;
   int64_t count_ = 0;
 };
+
+// Returns the two texts that a tab separates. Throws InvalidArgument, which names the place
+// `where`, if there is no tab.
+std::pair<std::string_view, std::string_view> SplitPair(std::string_view text,
+                                                        const std::string& where);
 
 }  // namespace lathe

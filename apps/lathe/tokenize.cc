@@ -62,27 +62,15 @@ TokenizeOptions ParseTokenizeOptions(const std::vector<std::string>& args) {
 Encoding EncodeLine(const Tokenizer& tokenizer, const TokenizeOptions& options,
                     std::string_view text, const std::string& where) {
   if (!options.pairs) return tokenizer.Encode(text, std::nullopt, options.max_length);
-  const size_t tab = text.find('\t');
-  if (tab == std::string_view::npos) {
-    throw InvalidArgument(where + ": no tab between two texts",
-                          "separate them by a tab, or leave --pairs out");
-  }
-  return tokenizer.Encode(text.substr(0, tab), text.substr(tab + 1), options.max_length);
+  const auto [first, second] = SplitPair(text, where);
+  return tokenizer.Encode(first, second, options.max_length);
 }
 
 }  // namespace
 
 int RunTokenize(const std::vector<std::string>& args) {
   TokenizeOptions options;
-  const int usage = ReportErrors(kUsageExitCode, [&] {
-    options = ParseTokenizeOptions(args);
-    return 0;
-  });
-  if (usage != 0) return usage;
-  if (options.help) {
-    std::cout << options.help_text;
-    return 0;
-  }
+  if (const auto code = ParseOrEnd(&options, ParseTokenizeOptions, args)) return *code;
   std::ios::sync_with_stdio(false);  // lets WouldWait tell what is buffered
   const std::shared_ptr<Tokenizer> tokenizer = AutoTokenizer::FromPretrained(options.dir);
   TextSource source(options.texts, options.invalid_utf8);

@@ -200,15 +200,7 @@ void Save(const std::string& path, const LaunchConfig& config) {
 
 int RunConfig(const std::vector<std::string>& args) {
   ConfigFlags flags;
-  const int usage = ReportErrors(kUsageExitCode, [&] {
-    flags = ParseConfigFlags(args);
-    return 0;
-  });
-  if (usage != 0) return usage;
-  if (flags.help) {
-    std::cout << flags.help_text;
-    return 0;
-  }
+  if (const auto code = ParseOrEnd(&flags, ParseConfigFlags, args)) return *code;
   std::error_code code;
   const bool there = fs::exists(fs::symlink_status(flags.config_file, code));
   if (flags.use_defaults) {
