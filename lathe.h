@@ -38,5 +38,6 @@
 #include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/support/training_arguments.h"
+#include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
 #include "lathe/train/trainer_state.h"
