@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lathe/core/base/file.h"
+#include "lathe/train/callbacks/progress_callback.h"
+#include "lathe/train/callbacks/state_callback.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+// A training that has begun, and what the callback prints to standard output.
+class ProgressCallbackTest : public testing::Test {
+ protected:
+  ProgressCallbackTest() {
+    arguments_.disable_tqdm = true;
+    state_.max_steps = 8;
+    state_.global_step = 3;
+    state_.epoch = 1.5;
+  }
+
+  template <typename Event>
+  std::string Printed(Event event) {
+    testing::internal::CaptureStdout();
+    event();
+    return testing::internal::GetCapturedStdout();
+  }
+
+  TrainingArguments arguments_;
+  TrainerState state_;
+  TrainerControl control_;
+  ProgressCallback callback_;
+};
+
+TEST_F(ProgressCallbackTest, PrintsALineForEachLog) {
+  callback_.OnTrainBegin(arguments_, state_, control_);
+  state_.grad_norm = 0.25;
+  Json logs = {{"loss", 0.5}, {"learning_rate", 3e-5}};
+  EXPECT_EQ(Printed([&] { callback_.OnLog(arguments_, state_, control_, logs); }),
+            "step 3/8  epoch 1.50  loss 0.5000  grad_norm 0.250  learning_rate 3e-05\n");
+  logs["skipped_steps"] = 2;
+  logs["loss_scale"] = 1024;
+  EXPECT_EQ(Printed([&] { callback_.OnLog(arguments_, state_, control_, logs); }),
+            "step 3/8  epoch 1.50  loss 0.5000  grad_norm 0.250  learning_rate 3e-05"
+            "  loss_scale 1024  skipped_steps 2\n");
+}
+
+TEST_F(ProgressCallbackTest, LeavesEntriesOfEvaluationsToOnEvaluate) {
+  callback_.OnTrainBegin(arguments_, state_, control_);
+  const Json logs = {{"eval_loss", 0.5}};
+  EXPECT_EQ(Printed([&] { callback_.OnLog(arguments_, state_, control_, logs); }), "");
+}
+
+TEST_F(ProgressCallbackTest, PrintsMetricsButNotSpeeds) {
+  callback_.OnTrainBegin(arguments_, state_, control_);
+  callback_.OnEvaluateBegin(arguments_, state_, control_, 4);
+  callback_.OnPredictionStep(arguments_, state_, control_);
+  const Json metrics = {{"eval_accuracy", 0.75},
+                        {"eval_loss", 0.5},
+                        {"eval_runtime", 2.0},
+                        {"eval_samples", 6},
+                        {"eval_samples_per_second", 3.0}};
+  EXPECT_EQ(Printed([&] { callback_.OnEvaluate(arguments_, state_, control_, metrics); }),
+            "eval at step 3  eval_accuracy 0.7500  eval_loss 0.5000\n");
+}
+
+TEST_F(ProgressCallbackTest, PrintsOnTheMainProcessOnly) {
+  for (const bool is_main : {true, false}) {
+    state_.is_world_process_zero = is_main;
+    ProgressCallback callback;
+    const std::string printed = Printed([&] {
+      callback.OnTrainBegin(arguments_, state_, control_);
+      callback.OnStepEnd(arguments_, state_, control_);
+      callback.OnWarning(arguments_, state_, control_, "warning: it is late");
+      callback.OnEvaluateBegin(arguments_, state_, control_, 4);
+      callback.OnPredictionStep(arguments_, state_, control_);
+      callback.OnEvaluate(arguments_, state_, control_, {{"eval_loss", 0.5}});
+      callback.OnLog(arguments_, state_, control_, {{"loss", 0.5}, {"learning_rate", 0.1}});
+      callback.OnTrainEnd(arguments_, state_, control_);
+    });
+    EXPECT_EQ((printed.find("warning: it is late\n") != std::string::npos), is_main) << printed;
+    EXPECT_EQ(printed.empty(), !is_main) << printed;
+  }
+}
+
+TEST_F(ProgressCallbackTest, PrintsNothingAfterTheTraining) {
+  callback_.OnTrainBegin(arguments_, state_, control_);
+  callback_.OnTrainEnd(arguments_, state_, control_);
+  EXPECT_EQ(Printed([&] { callback_.OnWarning(arguments_, state_, control_, "warning: late"); }),
+            "");
+}
+
+TEST_F(ProgressCallbackTest, NeverSetsTheControl) { EXPECT_FALSE(callback_.SetsControl()); }
+
+TEST(StateCallback, WritesTheStateBesideTheModel) {
+  namespace fs = std::filesystem;
+  const std::string dir = testing::TempDir() + "/callbacks_test_" + std::to_string(getpid());
+  fs::create_directories(dir);
+  TrainerState state;
+  state.global_step = 3;
+  state.epoch = 1.5;
+  state.best_metric = 0.75;
+  state.Log({{"loss", 0.5}});
+  TrainerControl control;
+  StateCallback callback;
+  callback.OnSave({}, state, control, dir);
+  const Json saved = Json::parse(ReadFile(dir + "/trainer_state.json"));
+  EXPECT_EQ(saved, state.ToJson());
+  EXPECT_EQ(saved.at("global_step"), 3);
+  EXPECT_EQ(saved.at("best_metric"), 0.75);
+  EXPECT_EQ(saved.at("log_history"), Json({{{"epoch", 1.5}, {"loss", 0.5}, {"step", 3}}}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 1);  // no temporary file is left
+  EXPECT_FALSE(callback.SetsControl());
+  fs::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace lathe
