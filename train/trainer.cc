@@ -115,7 +115,7 @@ void Trainer::CheckMetricName() const {
                           name.ends_with("per_second");
     if (!of_speed) names += (names.empty() ? "" : ", ") + name.substr(5);
   }
-  throw UsageError("--metric_for_best_model must be one of " + names + " but is \"" +
+  throw UsageError("metric_for_best_model must be one of " + names + " but is \"" +
                    arguments_.metric_for_best_model + "\"");
 }
 

@@ -62,7 +62,7 @@ class Trainer {
   // `accelerator` and `inputs.out` must outlive the trainer. The arguments do_train, do_eval,
   // do_predict, num_threads and log_level are for programs; the trainer ignores them. Throws for
   // arguments that are out of range, or don't fit each other, the data or the accelerator. Messages
-  // name them as flags. With several processes, all make their Trainers together.
+  // name their fields. With several processes, all make their Trainers together.
   Trainer(const TrainingArguments& arguments, Accelerator& accelerator, TrainerInputs inputs,
           std::vector<std::shared_ptr<Callback>> callbacks = {});
 

@@ -14,7 +14,7 @@ namespace {
 
 std::string PrecisionOf(const TrainingArguments& arguments) {
   if (arguments.bf16 && arguments.fp16) {
-    throw InvalidArgument("--bf16 and --fp16 contradict each other", "leave one of them out");
+    throw InvalidArgument("bf16 and fp16 contradict each other", "leave one of them out");
   }
   return arguments.bf16 ? "bf16" : arguments.fp16 ? "fp16" : arguments.mixed_precision;
 }
@@ -58,21 +58,21 @@ TrainerInputs CheckedInputs(TrainerInputs inputs, const TrainingArguments& argum
   Check(inputs.evaluation == nullptr || inputs.evaluation->has_labels, "trainer",
         "the evaluation data must have labels");
   Check(arguments.eval_strategy == "no" || inputs.evaluation != nullptr, "trainer",
-        "--eval_strategy ", arguments.eval_strategy, " needs evaluation data");
+        "eval_strategy ", arguments.eval_strategy, " needs evaluation data");
   return inputs;
 }
 
 void CheckAccelerator(const Accelerator& accelerator, const TrainingArguments& arguments) {
   constexpr char kHint[] = "make the Accelerator with AcceleratorOptionsOf(arguments)";
   if (accelerator.gradient_accumulation_steps() != arguments.gradient_accumulation_steps) {
-    throw InvalidArgument("--gradient_accumulation_steps is " +
+    throw InvalidArgument("gradient_accumulation_steps is " +
                               std::to_string(arguments.gradient_accumulation_steps) +
                               " but the Accelerator's is " +
                               std::to_string(accelerator.gradient_accumulation_steps()),
                           kHint);
   }
   if (accelerator.mixed_precision() != PrecisionOf(arguments)) {
-    throw InvalidArgument("--mixed_precision is " + PrecisionOf(arguments) +
+    throw InvalidArgument("mixed_precision is " + PrecisionOf(arguments) +
                               " but the Accelerator's is " + accelerator.mixed_precision(),
                           kHint);
   }
@@ -84,7 +84,7 @@ DataLoaderOptions LoaderOptionsOf(const TrainingArguments& options, const Traine
   if (options.dataloader_drop_last && inputs.train->size() < batch_size) {
     throw InvalidArgument(inputs.train_name + ": " + std::to_string(inputs.train->size()) +
                               " samples do not fill a batch of " + std::to_string(batch_size),
-                          "leave --dataloader_drop_last out or use a smaller batch");
+                          "leave dataloader_drop_last out or use a smaller batch");
   }
   return {.batch_size = batch_size,
           .shuffle = options.shuffle_train,
@@ -108,8 +108,8 @@ std::unique_ptr<Scheduler> MakeScheduler(const TrainingArguments& options, Optim
                         MakeScheduleOptions(options, max_steps));
   } catch (const Error& e) {
     throw UsageError(
-        "--lr_scheduler_type " + options.lr_scheduler_type + ": " + WithoutTag(e.message()),
-        e.hint().empty() ? "set it with --lr_scheduler_kwargs '{\"NAME\": VALUE}'" : e.hint());
+        "lr_scheduler_type " + options.lr_scheduler_type + ": " + WithoutTag(e.message()),
+        e.hint().empty() ? "set it with lr_scheduler_kwargs '{\"NAME\": VALUE}'" : e.hint());
   }
 }
 

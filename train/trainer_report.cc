@@ -92,7 +92,7 @@ void Trainer::WarnOfSmallScale(double scale) {
   if (scale > 1 || std::exchange(warned_of_scale_, true)) return;
   Call(&Callback::OnWarning,
        FormatNumber("warning: gradients overflow float16 even at a loss scale of %g; "
-                    "--mixed_precision bf16 has a larger range",
+                    "mixed_precision bf16 has a larger range",
                     scale));
 }
 
@@ -250,8 +250,8 @@ void Trainer::SaveLastGoodModelAndThrow(int64_t step, const std::string& what, b
   const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
   std::string hint = untouched
                          ? "the weights that training starts from are damaged; use another model"
-                         : "lower --learning_rate or raise --warmup_steps";
-  if (!untouched && accelerator_.scaler() != nullptr) hint += ", or use --mixed_precision bf16";
+                         : "lower learning_rate or raise warmup_steps";
+  if (!untouched && accelerator_.scaler() != nullptr) hint += ", or use mixed_precision bf16";
   if (out_ == nullptr) throw InvalidArgument(message, hint);
   metrics_ = nullptr;  // they don't describe the model that is saved
   Tensor values = optimizer_.arena().values();

@@ -216,16 +216,16 @@ TEST(TrainerTest, RefusesWhatDoesNotFit) {
   TrainingArguments arguments = good;
   arguments.eval_strategy = "epoch";
   EXPECT_EQ(ErrorOf(arguments, {.model = TinyBert(), .train = TinyData(8)}),
-            "[trainer] --eval_strategy epoch needs evaluation data");
+            "[trainer] eval_strategy epoch needs evaluation data");
   arguments.eval_strategy = "never";
-  EXPECT_EQ(ErrorOf(arguments), "--eval_strategy must be one of no, steps, epoch but is \"never\"");
+  EXPECT_EQ(ErrorOf(arguments), "eval_strategy must be one of no, steps, epoch but is \"never\"");
   arguments = good;
   arguments.dataloader_drop_last = true;
   arguments.per_device_train_batch_size = 9;
   EXPECT_EQ(ErrorOf(arguments), "the training data: 8 samples do not fill a batch of 9");
   arguments = good;
   arguments.load_best_model_at_end = true;
-  EXPECT_EQ(ErrorOf(arguments), "--load_best_model_at_end needs evaluations while training");
+  EXPECT_EQ(ErrorOf(arguments), "load_best_model_at_end needs evaluations while training");
   EXPECT_EQ(ErrorOf(good, TinyInputs(), {nullptr}), "[trainer] a callback is null");
 
   const auto asks = std::make_shared<Recorder>(
@@ -240,7 +240,7 @@ TEST(TrainerTest, RefusesWhatDoesNotFit) {
     Trainer trainer(arguments, accelerator, TinyInputs());
     ADD_FAILURE() << "the accelerator accumulates differently";
   } catch (const Error& e) {
-    EXPECT_EQ(e.message(), "--gradient_accumulation_steps is 2 but the Accelerator's is 1");
+    EXPECT_EQ(e.message(), "gradient_accumulation_steps is 2 but the Accelerator's is 1");
   }
 }
 

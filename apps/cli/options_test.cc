@@ -100,7 +100,7 @@ TEST(OptionsTest, WrongValuesAreNamed) {
   EXPECT_EQ(ErrorOf({"--seed", "--do_eval"}), "--seed needs a value|");
   EXPECT_EQ(ErrorOf({"--eval_strategy", "step"}),
             "--eval_strategy must be one of no, steps, epoch but is \"step\"|did you mean steps?");
-  EXPECT_EQ(ErrorOf({"--logging_steps", "0"}), "--logging_steps must be above 0|");
+  EXPECT_EQ(ErrorOf({"--logging_steps", "0"}), "logging_steps must be above 0|");
   EXPECT_EQ(ErrorOf({"stray"}),
             "unexpected argument \"stray\"|a value stands right after its option; --help lists the "
             "options");
@@ -136,8 +136,8 @@ TEST(OptionsTest, OptionsMustFitTogether) {
   EXPECT_EQ(ErrorOf({"--eval_strategy", "epoch"}),
             "--eval_strategy needs --validation_file|" + file);
   EXPECT_EQ(ErrorOf({"--load_best_model_at_end"}),
-            "--load_best_model_at_end needs evaluations while training|"
-            "pass --eval_strategy steps or --eval_strategy epoch");
+            "load_best_model_at_end needs evaluations while training|"
+            "set eval_strategy to steps or epoch");
 }
 
 TEST(OptionsTest, Bf16AndFp16AreShortForMixedPrecision) {
@@ -225,22 +225,22 @@ TEST(ScheduleKwargsTest, ReadsAndChecks) {
   const auto error = [](const std::string& schedule, const std::string& text) {
     return ErrorOf({"--lr_scheduler_type", schedule, "--lr_scheduler_kwargs", text});
   };
-  EXPECT_EQ(error("cosine", "[1]"), "--lr_scheduler_kwargs must be a JSON object but is \"[1]\"|");
+  EXPECT_EQ(error("cosine", "[1]"), "lr_scheduler_kwargs must be a JSON object but is \"[1]\"|");
   EXPECT_EQ(error("cosine", "{\"num_cycle\": 2}"),
-            "--lr_scheduler_kwargs: cosine has no option \"num_cycle\"|did you mean num_cycles?");
+            "lr_scheduler_kwargs: cosine has no option \"num_cycle\"|did you mean num_cycles?");
   EXPECT_EQ(error("polynomial", "{\"num_cycles\": 2}"),
-            "--lr_scheduler_kwargs: polynomial has no option \"num_cycles\"|its options are "
+            "lr_scheduler_kwargs: polynomial has no option \"num_cycles\"|its options are "
             "lr_end, power");
   EXPECT_EQ(error("linear", "{\"power\": 2}"),
-            "--lr_scheduler_kwargs: linear has no option \"power\"|"
-            "leave --lr_scheduler_kwargs out; linear has no options");
+            "lr_scheduler_kwargs: linear has no option \"power\"|"
+            "leave lr_scheduler_kwargs out; linear has no options");
   for (const char* value : {"\"two\"", "true"}) {
     EXPECT_EQ(
         error("cosine", std::string("{\"num_cycles\": ") + value + "}"),
-        std::string("--lr_scheduler_kwargs: \"num_cycles\" has the wrong type: ") + value + "|");
+        std::string("lr_scheduler_kwargs: \"num_cycles\" has the wrong type: ") + value + "|");
   }
   EXPECT_EQ(error("inverse_sqrt", "{\"timescale\": 2.5}"),
-            "--lr_scheduler_kwargs: \"timescale\" has the wrong type: 2.5|");
+            "lr_scheduler_kwargs: \"timescale\" has the wrong type: 2.5|");
 }
 
 }  // namespace

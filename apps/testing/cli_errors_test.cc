@@ -151,7 +151,7 @@ TEST_F(CliErrorTest, SequenceLongerThanMaxPositionEmbeddings) {
 TEST_F(CliErrorTest, OutputFolderIsNotEmpty) {
   std::filesystem::create_directories(Path("out"));
   Write("out/mine", "1");
-  ExpectError(Train({}), "out: --output_dir is not empty");
+  ExpectError(Train({}), "out: output_dir is not empty");
   EXPECT_EQ(Read("out/mine"), "1");
   EXPECT_EQ(Train({"--overwrite_output_dir", "--max_steps", "1"}).exit_code, 0);
   EXPECT_EQ(Read("out/mine"), "1");
@@ -208,7 +208,7 @@ TEST_F(CliErrorTest, FullDiskKeepsTheOldModel) {
 
 TEST_F(CliErrorTest, MetricThatDoesNotExist) {
   const RunResult run = Train({"--eval_strategy", "epoch", "--metric_for_best_model", "acuracy"});
-  ExpectError(run, "--metric_for_best_model must be one of accuracy", 2);
+  ExpectError(run, "metric_for_best_model must be one of accuracy", 2);
   EXPECT_EQ(run.err.find("per_second"), std::string::npos) << run.err;
   ExpectNothingWritten();
 }
@@ -216,7 +216,7 @@ TEST_F(CliErrorTest, MetricThatDoesNotExist) {
 TEST_F(CliErrorTest, ValuesThatOnlyTheModelOrTheDataRefuse) {
   ExpectError(
       Train({"--lr_scheduler_type", "cosine_with_min_lr"}),
-      "--lr_scheduler_type cosine_with_min_lr: expected exactly one of min_lr and min_lr_rate "
+      "lr_scheduler_type cosine_with_min_lr: expected exactly one of min_lr and min_lr_rate "
       "but got neither",
       2);
   ExpectError(Train({"--config_overrides", "hidden_dropout_prob=1.5"}),

@@ -25,7 +25,7 @@ void ThrowIf(const std::error_code& code, const std::string& path) {
 }
 
 Error NotWritable(const Error& e) {
-  return Error(e.code(), e.message(), "--output_dir must be a folder that you may write to");
+  return Error(e.code(), e.message(), "output_dir must be a folder that you may write to");
 }
 
 // The files of one model, which leave together. A loader may prefer another model's file beside the
@@ -57,7 +57,7 @@ constexpr std::string_view kWrittenFiles[] = {
 void CheckNoFolder(const std::string& path) {
   if (!fs::is_directory(path)) return;
   throw InvalidArgument(path + ": is a folder but must be a file of the model",
-                        "rename it or choose another --output_dir");
+                        "rename it or choose another output_dir");
 }
 
 bool IsModelFile(const std::string& name) {
@@ -131,13 +131,13 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
   const fs::file_status status = fs::status(path_, code);
   if (fs::exists(status)) {
     if (!fs::is_directory(status)) {
-      throw InvalidArgument(path_ + ": --output_dir is not a folder", "choose another name");
+      throw InvalidArgument(path_ + ": output_dir is not a folder", "choose another name");
     }
     const bool empty = fs::is_empty(path_, code);
     ThrowIf(code, path_);
     if (!empty && !allow_existing) {
-      throw InvalidArgument(path_ + ": --output_dir is not empty",
-                            "choose another folder or pass --overwrite_output_dir");
+      throw InvalidArgument(path_ + ": output_dir is not empty",
+                            "choose another folder or set overwrite_output_dir");
     }
     for (const std::string_view name : kWrittenFiles) CheckNoFolder(File(std::string(name)));
   } else {

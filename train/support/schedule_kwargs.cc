@@ -62,10 +62,10 @@ void CheckName(const std::string& schedule, const std::string& name) {
   std::string known;
   for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
   const auto nearest = NearestName(name, names);
-  throw InvalidArgument("--lr_scheduler_kwargs: " + schedule + " has no option \"" + name + "\"",
+  throw InvalidArgument("lr_scheduler_kwargs: " + schedule + " has no option \"" + name + "\"",
                         nearest ? "did you mean " + *nearest + "?"
                         : names.empty()
-                            ? "leave --lr_scheduler_kwargs out; " + schedule + " has no options"
+                            ? "leave lr_scheduler_kwargs out; " + schedule + " has no options"
                             : "its options are " + known);
 }
 
@@ -92,7 +92,7 @@ ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::stri
       {"threshold", Into(options.threshold)},
       {"cooldown", Into(options.cooldown)}};
 
-  CheckJsonNesting(text, "--lr_scheduler_kwargs");
+  CheckJsonNesting(text, "lr_scheduler_kwargs");
   Json json;
   std::string problem;  // why parsing failed, e.g. a number that doesn't fit
   try {
@@ -101,13 +101,13 @@ ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::stri
     problem = ": " + WithoutTag(e.what());
   }
   if (!json.is_object()) {
-    throw InvalidArgument("--lr_scheduler_kwargs must be a JSON object but is \"" + text + "\"" +
+    throw InvalidArgument("lr_scheduler_kwargs must be a JSON object but is \"" + text + "\"" +
                           problem);
   }
   for (const auto& [name, value] : json.items()) {
     CheckName(schedule, name);
     if (!setters.at(name)(value)) {
-      throw InvalidArgument("--lr_scheduler_kwargs: \"" + name +
+      throw InvalidArgument("lr_scheduler_kwargs: \"" + name +
                             "\" has the wrong type: " + value.dump());
     }
   }

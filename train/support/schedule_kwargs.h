@@ -1,4 +1,4 @@
-// Reads --lr_scheduler_kwargs: a schedule's own options as JSON, under the names of Transformers'
+// Reads lr_scheduler_kwargs: a schedule's own options as JSON, under the names of Transformers'
 // get_scheduler.
 #pragma once
 

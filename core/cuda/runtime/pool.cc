@@ -36,16 +36,14 @@ const char* OutOfMemoryHint() {
   if (AllocatesState()) {
     return "parameters, gradients and the optimizer's state need the same memory for every batch "
            "(lathe estimate-memory says how much): use a smaller model or a device with more free "
-           "memory; to leave them more room, lower --per_device_train_batch_size or "
-           "--max_seq_length, or use --no_cuda_graphs";
+           "memory; smaller batches, shorter sequences or no CUDA graphs leave them more room";
   }
   if (AllocatesInForwardOp() && !GradEnabled()) {
-    return "use smaller batches for evaluation (--per_device_eval_batch_size; --batch_size of "
-           "lathe predict) or shorter sequences (--max_seq_length)";
+    return "use smaller batches for evaluation and predictions, or shorter sequences";
   }
-  return "use a smaller batch (--per_device_train_batch_size), shorter sequences "
-         "(--max_seq_length), --mixed_precision bf16, --gradient_checkpointing or "
-         "--no_cuda_graphs";
+  return "use a smaller batch, shorter sequences, mixed precision (bf16), gradient checkpointing "
+         "or no "
+         "CUDA graphs";
 }
 
 }  // namespace
