@@ -38,13 +38,13 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
 
-  // The build's CUDA version and GPUs: "CUDA 13.0, kernels for sm_90".
+  // Returns the build's CUDA version and GPUs: "CUDA 13.0, kernels for sm_90".
   virtual std::string DescribeBuild() = 0;
-  // The number of devices that this process can use. Never throws.
+  // Returns the number of devices that this process can use. Never throws.
   virtual int Count() = 0;
-  // Why there is none, in one line: "no NVIDIA driver is installed".
+  // Returns why there is no device, in one line: "no NVIDIA driver is installed".
   virtual std::string UnavailableReason() = 0;
-  // For example "NVIDIA H200, compute capability 9.0, 139.8 GiB".
+  // Describes a device, such as "NVIDIA H200, compute capability 9.0, 139.8 GiB".
   virtual std::string Describe(int index) = 0;
 
   // Called by Storage::Allocate. Throws ResourceExhausted if there is not enough memory.

@@ -31,8 +31,8 @@ void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const BFloat16
           const BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc,
           const float* bias = nullptr);
 
-// The same on any device. On a device other than the host, A and B are float, BFloat16 or Float16;
-// C has their type or float; sums are float.
+// Does the same on any device. On a device other than the host, A and B are float, BFloat16 or
+// Float16; C has their type or float; sums are float.
 template <typename T, typename C>
 void Gemm(Device device, Transposes transposes, int64_t M, int64_t N, int64_t K, const T* a,
           int64_t lda, const T* b, int64_t ldb, double beta, C* c, int64_t ldc,
@@ -68,7 +68,7 @@ void Gemm(Device device, Transposes transposes, int64_t M, int64_t N, int64_t K,
 bool HasFastBFloat16();
 
 // Returns a one-line note if mixed precision ("no", "bf16", "fp16") brings no speed on `device`;
-// else an empty string.
+// returns "" otherwise.
 std::string SlowPrecisionNote(const std::string& precision, Device device);
 
 // Returns the smallest number of rows, `rows` or more, at which products with matrices of `dtype`

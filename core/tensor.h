@@ -66,8 +66,8 @@ class Storage {
   bool is_writable_by_others() const { return sharing_ == Sharing::kOthersReadAndWrite; }
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  // The number of in-place changes. With it the backward pass notices that a saved tensor was
-  // overwritten.
+  // Returns the number of in-place changes. With it the backward pass notices that a saved tensor
+  // was overwritten.
   int64_t version() const { return version_; }
   void BumpVersion() { ++version_; }
 
@@ -97,7 +97,7 @@ struct TensorImpl {
 
   // Returns what is known of the gradient: the defaults of LeafGradient if there is nothing.
   const LeafGradient& gradient() const;
-  // The same for changes. Makes the LeafGradient if there is none.
+  // Does the same for changes. Makes the LeafGradient if there is none.
   LeafGradient& mutable_gradient();
 };
 

@@ -26,7 +26,7 @@ char32_t DecodeUtf8Before(std::string_view text, size_t end);
 
 void AppendUtf8(char32_t code_point, std::string* out);
 
-// The length in bytes of the sequence that `lead` opens in valid UTF-8.
+// Returns the length in bytes of the sequence that `lead` opens in valid UTF-8.
 inline size_t Utf8SequenceLength(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;

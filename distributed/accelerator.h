@@ -216,7 +216,7 @@ class Accelerator {
   }
 
   void WaitForEveryone();
-  // The same, but not a collective: a process may take any time before it calls this.
+  // Does the same, but is not a collective: a process may take any time before it calls this.
   void WaitWithoutTimeout();
   // While the main process holds an object, the others wait where they make theirs. It is for work
   // that one process does and the others then find done. It may take any time.
@@ -302,7 +302,8 @@ class Accelerator {
   int64_t gradient_accumulation_steps() const { return options_.gradient_accumulation_steps; }
   void set_gradient_accumulation_steps(int64_t steps);
   bool split_batches() const { return options_.split_batches; }
-  // The device of prepared models. Batches stay on the host; models fetch what they need from them.
+  // Returns the device of prepared models. Batches stay on the host; models fetch what they need
+  // from them.
   Device device() const { return device_; }
   const ProcessEnvironment& environment() const;
   ProcessGroup& group() const { return *group_; }

@@ -108,7 +108,7 @@ void Accelerator::Backward(const Tensor& loss, double weight) {
   BackwardOfShare(PassOf(loss), weight, total);
 }
 
-// The backward pass of a batch outside of Accumulate, whose gradients are exchanged at once.
+// Runs the backward pass of a batch outside of Accumulate and exchanges its gradients at once.
 void Accelerator::BackwardOfShare(const Pass& pass, double weight, double total) {
   *state_->sync = true;
   state_->weight += weight;

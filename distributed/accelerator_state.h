@@ -22,7 +22,7 @@ namespace lathe {
 std::shared_ptr<const OptimizerShards> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
                                                         std::vector<ElementRange> parts);
 
-// A checksum of 48 bits. It changes if any single bit of the tensor flips.
+// Returns a checksum of 48 bits. It changes if any single bit of the tensor flips.
 uint64_t Checksum(const Tensor& tensor);
 
 struct Accelerator::State {

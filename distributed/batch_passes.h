@@ -25,13 +25,14 @@
 
 namespace lathe {
 
-// The number of rows that stands for up to `tokens` tokens: at most 1/16 more, or the next multiple
-// of 128.
+// Returns the number of rows that stands for up to `tokens` tokens: at most 1/16 more, or the next
+// multiple of 128.
 int64_t GraphRows(int64_t tokens);
-// The length that stands for sequences of up to `max_seqlen` tokens: a power of two, at least 64.
+// Returns the length that stands for sequences of up to `max_seqlen` tokens: a power of two, at
+// least 64.
 int64_t GraphLength(int64_t max_seqlen);
-// The number of sequences that stands for up to `sequences` ones: at most 1/16 more, or the next
-// multiple of 8.
+// Returns the number of sequences that stands for up to `sequences` ones: at most 1/16 more, or the
+// next multiple of 8.
 int64_t GraphSequences(int64_t sequences);
 
 class BatchPasses {

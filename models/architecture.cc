@@ -11,7 +11,8 @@
 namespace lathe {
 namespace {
 
-// A function's static, because families register themselves before main(), in no fixed order.
+// The map is a function's static, because families register themselves before main(), in no fixed
+// order.
 std::map<std::string, Architecture>& Registry() {
   static auto* registry = new std::map<std::string, Architecture>;
   return *registry;

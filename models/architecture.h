@@ -36,8 +36,8 @@ struct Architecture {
   // default null leaves a key unset. ConfigReader reads them.
   nlohmann::json config_defaults = nlohmann::json::object();
   std::vector<std::string> dropout_keys = {};  // the keys of config_defaults that are dropout rates
-  // The model_type whose tokenizer a folder has if the tokenizer's files don't say; empty for the
-  // family's own model_type.
+  // If a folder's tokenizer files don't name their class, the tokenizer is that of this model_type.
+  // Empty: of the family's own model_type.
   std::string tokenizer_model_type = {};
   // Tells `lathe estimate-memory` what the model's passes take. Without it the command refuses.
   std::function<PassMemory(const SequenceClassifier& model, const MemoryOptions& options)>

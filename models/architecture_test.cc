@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The defaults of BERT, and the dropout rate of this family's head.
+// Returns the defaults of BERT, and the dropout rate of this family's head.
 nlohmann::json TwoLayerHeadDefaults() {
   nlohmann::json defaults = BertConfigDefaults();
   defaults["head_dropout"] = 0.25;

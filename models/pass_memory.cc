@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kFloat = 4;
 
-// The rows of activations. On the CPU there may be a few surplus rows, which are left out.
+// Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
 int64_t RowsOf(const MemoryOptions& options) {
   const int64_t tokens = options.batch_size * options.max_seq_length;
   return options.on_gpu ? NumDeviceRows(tokens) : tokens;
@@ -39,7 +39,7 @@ struct EncoderActivations {
         projects(C != H || shape.always_projects),
         on_gpu(options.on_gpu) {}
 
-  // The activations between the embeddings and the first layer.
+  // Returns the bytes of activations between the embeddings and the first layer.
   int64_t Embeddings() const {
     // Embedding, norm and dropout are one op here (core/ops/embedding.h).
     const int64_t normed = T * C * E;
@@ -50,8 +50,8 @@ struct EncoderActivations {
            + normed + projected;  // the input of the first layer, and of the projection before it
   }
 
-  // The activations around the activation function. The CPU keeps only its input and computes its
-  // output again.
+  // Returns the bytes of activations around the activation function. The CPU keeps only its input
+  // and computes its output again.
   int64_t Inner(int64_t bytes) const { return on_gpu ? 2 * bytes : bytes; }
   // The most that the backward pass holds there beside Inner(): the gradient of the activation
   // function's input and, on the CPU, its recomputed output. On a GPU the gradient of that output
@@ -69,7 +69,7 @@ struct EncoderActivations {
            + 4 * T * kFloat;  // the norms' means and deviations
   }
 
-  // The same for the last layer and the head. The layer's queries and all activations after
+  // Returns the same for the last layer and the head. The layer's queries and all activations after
   // attention exist for first tokens only.
   int64_t LastLayer() const {
     const int64_t first = B * H * E;
@@ -106,7 +106,7 @@ struct EncoderActivations {
     return std::max(last, all);
   }
 
-  // The peak without a backward pass. It is in the feed-forward block of a layer, or in the
+  // Returns the peak without a backward pass. It is in the feed-forward block of a layer, or in the
   // embeddings if these are larger. The block always holds two hidden states: the layer's input and
   // the norm after attention. First it also holds the inner activation, which is computed in place,
   // and the output projection. At its end it holds three more hidden states instead: the
@@ -117,7 +117,7 @@ struct EncoderActivations {
     return std::max(embeddings, layers > 1 ? std::max(5 * hidden, 3 * hidden + inner) : 3 * hidden);
   }
 
-  // The 16-bit copies of the weights in the layers' products.
+  // Returns the bytes of the 16-bit copies of the weights in the layers' products.
   int64_t LowPrecisionWeights() const {
     const int64_t projection = projects ? C * H : 0;
     return E < kFloat ? (different_layers * (4 * H * H + 2 * H * I) + projection) * E : 0;

@@ -19,7 +19,7 @@ class Linear : public Module {
   }
   Tensor Forward(const Tensor& x) const { return lathe::Linear(x, weight, bias, activation_); }
 
-  // The activation applied to the product's result; kNone for none.
+  // Returns the activation applied to the product's result; kNone for none.
   ActivationKind activation() const { return activation_; }
 
   Tensor weight, bias;

@@ -17,7 +17,7 @@ PreNormLayerOptions Options() {
           .initializer_range = 0.5};
 }
 
-// The context of two sequences with 3 tokens and 1 token.
+// Returns the context of two sequences with 3 tokens and 1 token.
 ForwardContext Context(bool training) {
   ForwardContext context;
   context.sequences = {.cu_seqlens = Tensor::FromVector<int32_t>({0, 3, 4}),

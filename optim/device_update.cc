@@ -77,7 +77,8 @@ DeviceStepCounts DeviceUpdater::ReadSteps() const {
 }
 
 void DeviceUpdater::Unscale(ParameterArena& arena, ScalerState* scaler) {
-  const Tensor& grads = arena.GradsToRead(/*scaled=*/false);  // rows of zeros stay zero
+  // Rows without a gradient hold zeros, which the division leaves as they are.
+  const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
   waiting_.unscales = true;
   waiting_.unscale = {
       .grads = grads.data<float>(), .n = grads.numel(), .scaler = scaler, .steps = Steps()};

@@ -37,8 +37,8 @@ class GradScaler {
   // a positive float32.
   explicit GradScaler(GradScalerOptions options = {});
 
-  // The scale of the present gradients. It changes only with the first Backward after a Step, so
-  // that all gradients of a step have the same scale.
+  // Returns the scale of the present gradients. It changes only with the first Backward after a
+  // Step, so that all gradients of a step have the same scale.
   float scale() const;
 
   // Runs the backward pass of `factor` times the loss, scaled. Throws if an optimizer has already
@@ -52,9 +52,9 @@ class GradScaler {
   void ScaleLossGradient(Tensor gradient);
   void PrepareFor(Device device);
 
-  // True if the last step of an optimizer that uses this scaler was skipped; the number of skipped
-  // steps.
+  // Returns true if the last step of an optimizer that uses this scaler was skipped.
   bool step_was_skipped() const;
+  // Returns how many steps were skipped so far.
   int64_t num_skipped_steps() const;
 
   // Adapts the scale after a step. found_inf: true if a gradient was not finite. Backward calls

@@ -5,7 +5,8 @@
 namespace lathe {
 
 void GradUnscaler::DivideOnHost(ParameterArena& arena) {
-  const Tensor& grads = arena.GradsToRead(/*scaled=*/false);  // rows of zeros stay zero
+  // Rows without a gradient hold zeros, which the division leaves as they are.
+  const Tensor& grads = arena.GradsToRead(/*scaled=*/false);
   found_inf_ = false;
   const float inverse = 1 / scaler_->scale();
   for (float& g : grads.values<float>()) {

@@ -90,8 +90,8 @@ class Optimizer {
   // while StepOnlyIf holds Step back.
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
   int64_t step_count() const { return ledger_.step_count(); }  // steps that were taken (*)
-  // The settings that decide on the updates besides the gradients: groups, rates, decay, moments.
-  // Accelerator::Prepare throws unless they are the same on all ranks (preflight).
+  // Returns the settings that decide on the updates besides the gradients: groups, rates, decay,
+  // moments. Accelerator::Prepare throws unless they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const;
   ParameterArena& arena() const { return *arena_; }
   const std::shared_ptr<ParameterArena>& shared_arena() const { return arena_; }
@@ -100,7 +100,7 @@ class Optimizer {
   // The update that Step makes. Updates `own` of each range that is trained, calls GatherUpdates
   // and then updates whatever else depends on the values.
   virtual void UpdateParameters() = 0;
-  // The optimizer's buffers of moments. Each is as large as the arena once it is defined.
+  // Returns the optimizer's buffers of moments. Each is as large as the arena once it is defined.
   virtual std::vector<Tensor*> StateBuffers() = 0;
   // Called after `own` of this range has changed. At that time the buffers hold every rank's
   // moments.
@@ -110,7 +110,7 @@ class Optimizer {
   void GatherUpdates(const std::vector<ElementRange>& changed) {
     sharded_update_.Gather(arena_->values(), changed);
   }
-  // The range of all elements of the arena.
+  // Returns the range of all elements of the arena.
   ElementRange AllElements() const { return {0, arena_->values().numel()}; }
   // UpdateParameters for values on a device.
   void UpdateOnDevice(const DeviceMethod& method);
@@ -140,7 +140,7 @@ class Optimizer {
   DeviceUpdater& Updater();
   // UnscaleGrads, but on a device the division waits until the updater queues its work.
   void Unscale();
-  // The scaler's state on the device, or null.
+  // Returns the scaler's state on the device, or null.
   ScalerState* Scaler();
   std::unique_ptr<DeviceUpdater> updater_;
   bool use_graphs_ = false;

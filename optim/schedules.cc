@@ -147,7 +147,7 @@ class LambdaScheduler : public Scheduler {
   std::shared_ptr<RateSchedule> schedule_;
 };
 
-// torch.optim.lr_scheduler.ReduceLROnPlateau with a relative threshold.
+// Follows torch.optim.lr_scheduler.ReduceLROnPlateau with a relative threshold.
 class PlateauScheduler : public Scheduler {
  public:
   PlateauScheduler(Optimizer& optimizer, ScheduleOptions options)

@@ -53,8 +53,8 @@ class Scheduler {
   // Call it with the metric after each evaluation. Only reduce_lr_on_plateau uses it.
   virtual void StepMetric(double) {}
   virtual double last_lr(int group = 0) const = 0;
-  // The settings that decide on the rates, as names and values. Accelerator::Prepare throws unless
-  // they are the same on all ranks (preflight).
+  // Returns the settings that decide on the rates, as names and values. Accelerator::Prepare throws
+  // unless they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const { return {}; }
 };
 

@@ -21,7 +21,7 @@ class ShardedUpdate {
   const OptimizerShards* current() const {
     return source_ == nullptr ? nullptr : source_->now.get();
   }
-  // The shards that the optimizer's buffers correspond to; null: the update is not sharded.
+  // Returns the shards that the optimizer's buffers correspond to; null: the update is not sharded.
   const OptimizerShards* adopted() const { return adopted_.get(); }
   // Makes the current shards the adopted ones. First every rank gets the moments that other ranks
   // have kept for their old parts: `buffers`, each undefined or as large as the arena. Returns

@@ -69,7 +69,7 @@ class StepLedger {
   bool step_was_skipped_ = false;
   // Changes since the last CatchUp:
   bool has_unread_steps_ = false;           // a step with a scaler was queued
-  bool uncounted_ = false;                  // one that clipping may hold back was queued
+  bool uncounted_ = false;                  // a step that clipping may skip was queued
   std::shared_ptr<RateSchedule> schedule_;  // the one that follows the queued steps
   int64_t queued_advances_ = 0;             // its steps that the device knows of
   int64_t next_advances_ = 0;               // and its steps since

@@ -34,7 +34,7 @@ class AcceleratorOnDevice : public testing::Test {
   Device device_;
 };
 
-// The loop of examples/training_loop.cc. Returns the losses of all steps, then that of the
+// Runs the loop of examples/training_loop.cc. Returns the losses of all steps, then that of the
 // evaluation.
 Floats TrainingLoop(Device device, const std::string& precision) {
   Accelerator accelerator({.gradient_accumulation_steps = 1,

@@ -396,7 +396,7 @@ expect '^failed +speed .*nothing was measured: does a case match --only "nothing
 check 2 --stages speed --only '('
 expect '^error: --only must be a regular expression but is "\("$' "$temp/check"
 
-# In little time the most telling cases come first, and the page says how to run the rest. The time is half a minute,
+# If there is little time, the most telling cases come first, and the page says how to run the rest. The time is half a minute,
 # and each run takes 2 s.
 export TAKES=2
 begun=$SECONDS

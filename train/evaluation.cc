@@ -54,7 +54,7 @@ class SharedInterrupt {
   std::chrono::steady_clock::time_point next_look_;  // at first long ago
 };
 
-// The names of all labels that a row of logits predicts, with commas between them.
+// Returns the names of all labels that a row of logits predicts, with commas between them.
 std::string PredictedNames(const float* row, const LabelSet& labels,
                            const std::vector<std::string>& names) {
   std::string out;

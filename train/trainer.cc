@@ -223,8 +223,8 @@ void Trainer::FinishStep() {
   if (state_.global_step == 1) time_to_first_step_ = SecondsSince(process_start);
 }
 
-// Returns true before the first update, and then now and then. The snapshot holds the values that
-// have just given a finite loss and gradient.
+// Returns true before the first update. Later it returns true once enough time has passed since the
+// last snapshot. A snapshot holds the values that have just given a finite loss and gradient.
 bool Trainer::SnapshotIsDue() const {
   if (state_.global_step == 0) return true;
   const Clock::duration since = Clock::now() - good_time_;

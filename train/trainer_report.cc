@@ -22,8 +22,8 @@
 namespace lathe {
 namespace {
 
-// The peak resident memory of this program. getrusage comes second, because it also counts what the
-// process held before it became this program.
+// Returns the peak resident memory of this program. getrusage comes second, because it also counts
+// what the process held before it became this program.
 int64_t PeakRssBytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -255,7 +255,7 @@ void Trainer::SaveLastGoodModelAndThrow(int64_t step, const std::string& what, b
   if (out_ == nullptr) throw InvalidArgument(message, hint);
   metrics_ = nullptr;  // they don't describe the model that is saved
   Tensor values = optimizer_.arena().values();
-  values.impl()->storage->Unshare();  // the other ranks' values stay bad
+  values.impl()->storage->Unshare();  // a write here must not change the other ranks' values
   if (model_is_bad && best_values_.defined()) {
     values.CopyFrom(best_values_);
     step = *state_.best_global_step + 1;

@@ -71,7 +71,7 @@ class Recorder : public Callback {
   void OnTrainEnd(const A&, const S& s, C& c) override { Add("train_end", s, c); }
 
   const std::vector<std::string>& events() const { return events_; }
-  // The model's files that the folder had at the last save.
+  // Returns how many of the model's files the folder had at the last save.
   int saved_files() const { return saved_files_; }
 
  private:

@@ -77,7 +77,8 @@ std::string Wrap(const Values& words, size_t width, size_t indent) {
   return out;
 }
 
-// The words that Help prints for a flag. The default is one word, so that it stays on one line.
+// Returns the words that Help prints for a flag. The default is one word, so that it stays on one
+// line.
 Values HelpWords(const Flag& flag) {
   std::istringstream text(
       flag.help + (flag.choices.empty() ? "" : "; values: " + absl::StrJoin(flag.choices, ", ")));

@@ -118,8 +118,8 @@ TEST_F(CliTest, ThreadsAndAccumulationHardlyMatter) {
   }
 }
 
-// The number of threads changes neither dropout masks nor the order of samples, and losses by 1e-5
-// at most.
+// The number of threads changes neither dropout masks nor the order of samples. It changes losses
+// by 1e-5 at most.
 TEST_F(CliTest, ThreadsChangeNoMask) {
   for (const char* threads : {"1", "2"}) {
     ASSERT_EQ(Train({"--output_dir", Path(threads), "--max_steps", "12", "--num_threads", threads})

@@ -34,8 +34,8 @@ struct RunOptions {
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
                      const RunOptions& options = {});
 
-// The whole standard error of a program that succeeds on the CPU in this precision ("no", "bf16").
-// It is one note if the processor is slow in that precision, else "".
+// Returns the whole standard error of a program that succeeds on the CPU in this precision ("no",
+// "bf16"). It is one note if the processor is slow in that precision, else "".
 std::string ExpectedNotes(const std::string& mixed_precision);
 
 // Gives each test its own folder with model/ (config.json, vocab.txt), train.csv, dev.csv and
@@ -50,13 +50,14 @@ class CliTest : public testing::Test {
   std::string Read(const std::string& name) const;
   nlohmann::json ReadJson(const std::string& name) const;
   bool Exists(const std::string& name) const;
-  // The arguments of finetune for a training with fresh weights and all files into the folder
-  // `out`, and `more`.
+  // Returns the arguments of finetune for a training with fresh weights and all files into the
+  // folder `out`, and `more`.
   std::vector<std::string> TrainingArgs(const std::string& out,
                                         const std::vector<std::string>& more) const;
   // Runs finetune with TrainingArgs("out", ...) in one thread and `more`.
   RunResult Train(const std::vector<std::string>& more, const RunOptions& options = {}) const;
-  // The values that all steps logged under `key`, from trainer_state.json in the folder `out`.
+  // Returns the values that all steps logged under `key`, from trainer_state.json in the folder
+  // `out`.
   std::vector<double> Logged(const std::string& out, const std::string& key) const;
   std::vector<double> Losses(const std::string& out) const { return Logged(out, "loss"); }
   // Changes keys of model/config.json.
@@ -68,7 +69,7 @@ class CliTest : public testing::Test {
 // A port that other tests are unlikely to use, below the range that the kernel hands out.
 int TestPort();
 
-// How often a test tries each fault: $LATHE_FAULT_ROUNDS, or once.
+// Returns how often a test tries each fault: $LATHE_FAULT_ROUNDS, or once.
 int FaultRounds();
 
 using TestClock = std::chrono::steady_clock;
@@ -83,7 +84,7 @@ bool IsReaped(pid_t process);
 // Runs programs in several processes, on the CPU even if the machine has GPUs.
 class LaunchedTest : public CliTest {
  protected:
-  // The command line of finetune with TrainingArgs, without progress bars.
+  // Returns the command line of finetune with TrainingArgs, without progress bars.
   std::vector<std::string> Finetune(const std::string& out,
                                     const std::vector<std::string>& more) const;
   // Runs `lathe launch` with that command line.

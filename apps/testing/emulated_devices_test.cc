@@ -22,7 +22,7 @@ class EmulatedDevicesTest : public LaunchedTest {
   }
   ~EmulatedDevicesTest() override { unsetenv("LATHE_EMULATOR_DEVICES"); }
 
-  // The command line of a training into the folder `out`.
+  // Returns the command line of a training into the folder `out`.
   Args Training(const std::string& out, const Args& more) const {
     Args args = Finetune(out, {"--num_threads", "1", "--learning_rate", "2e-3"});
     args[0] = "apps/finetune/finetune_emulated";

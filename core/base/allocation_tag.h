@@ -14,18 +14,19 @@ namespace lathe {
 
 class AllocationTag {
  public:
-  // The forward function of `op`. Has no effect inside another op or a backward function: that op
-  // keeps the label.
+  // Labels the forward function of `op`. Has no effect inside another op or a backward function:
+  // that op keeps the label.
   static AllocationTag Op(const char* op);
-  // The backward function of `op`.
+  // Labels the backward function of `op`.
   static AllocationTag Backward(const char* op);
-  // A forward pass that a backward function computes again.
+  // Labels a forward pass that a backward function computes again.
   static AllocationTag Recomputation();
-  // Work that is recorded into a CUDA graph instead of being run.
+  // Labels work that is recorded into a CUDA graph instead of being run.
   static AllocationTag Recording();
-  // Memory that a model or an optimizer keeps, which does not depend on the batch: "parameters".
+  // Labels memory that a model or an optimizer keeps, which does not depend on the batch:
+  // "parameters".
   static AllocationTag State(const char* what);
-  // Any other buffer: "batch inputs".
+  // Labels any other buffer: "batch inputs".
   static AllocationTag Buffer(const char* what);
 
   ~AllocationTag();
@@ -33,7 +34,8 @@ class AllocationTag {
   AllocationTag& operator=(const AllocationTag&) = delete;
 
   enum class Pass { kForward, kRecomputed, kBackward };
-  // The current label. Trivial, because every thread holds one in a constinit thread_local.
+  // The current label. The struct is trivial, because every thread holds one in a constinit
+  // thread_local.
   struct AllocationSource {
     const char* what = nullptr;  // null: the op's own tensors
     const char* op = nullptr;    // null: no op runs

@@ -27,7 +27,7 @@ class Error : public std::exception {
   const std::string& message() const { return message_; }
   const std::string& hint() const { return hint_; }
   const std::source_location& location() const { return location_; }
-  // The message, followed by a line `hint: ...` if there is a hint.
+  // Returns the message, followed by a line `hint: ...` if there is a hint.
   const char* what() const noexcept override { return what_.c_str(); }
 
   // Facts for the code that handles the error, so that it need not read them in the text: a value

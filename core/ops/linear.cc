@@ -126,8 +126,8 @@ bool StackGradients(const std::vector<const GradTarget*>& dws,
   return true;
 }
 
-// The numbers of the op's inputs that are the first layer's weight and bias. The other layers'
-// weights follow the first weight, and their biases the first bias.
+// Where the first layer's weight and bias stand among the op's inputs. The other layers' weights
+// follow the first weight, and their biases the first bias.
 struct Places {
   size_t weight, bias;
 };
@@ -269,8 +269,8 @@ Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weigh
                     const Tensor& dy = context.grad_output();
                     Tensor dpre = Tensor::Empty(dy.shape(), dy.dtype(), dy.device());
                     const auto& kernels = KernelsOf<T, cpu::ActivationKernels>(x.device());
-                    // The sums of what is being stored cost no further read. Unlike a product's
-                    // epilogue, this kernel takes any shape and can add to old gradients.
+                    // The kernel can sum dpre for the bias's gradient while it writes dpre. Unlike
+                    // a product's epilogue, it takes any shape and can add to old gradients.
                     const bool sums = kernels.backward_and_sums != nullptr && weights.size() == 1 &&
                                       biases[0].defined() && context.NeedsInputGrad(2);
                     if (sums) {

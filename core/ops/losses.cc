@@ -116,7 +116,7 @@ Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t 
                 });
 }
 
-// A mean over pairs (a_i, b_i), on a device.
+// Returns a mean over pairs (a_i, b_i), on a device.
 Tensor PairLossOnDevice(const char* op, PairLoss kind, const Tensor& a, const Tensor& b,
                         double denominator, const Tensor& num_rows) {
   const AllocationTag allocation_tag = AllocationTag::Op(op);

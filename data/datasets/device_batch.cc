@@ -16,7 +16,7 @@ DType LabelDType(const Tensor& labels) {
   return labels.dtype() == DType::kI32 ? DType::kI64 : labels.dtype();
 }
 
-// The shape of the labels of S sequences.
+// Returns the shape of the labels of S sequences.
 Shape LabelShape(const Tensor& labels, int64_t S) {
   Shape shape = labels.shape();
   shape[0] = S;

@@ -32,7 +32,7 @@ double Accuracy(std::span<const int64_t> predictions, std::span<const int64_t> l
 double F1Binary(std::span<const int64_t> predictions, std::span<const int64_t> labels,
                 int64_t positive = 1);
 
-// The mean F1 of the classes that occur among predictions or labels (scikit-learn's
+// Returns the mean F1 of the classes that occur among predictions or labels (scikit-learn's
 // average="macro").
 double F1Macro(std::span<const int64_t> predictions, std::span<const int64_t> labels);
 
@@ -40,7 +40,7 @@ double F1Macro(std::span<const int64_t> predictions, std::span<const int64_t> la
 // sklearn.metrics.matthews_corrcoef.
 double MatthewsCorrelation(std::span<const int64_t> predictions, std::span<const int64_t> labels);
 
-// The linear correlation, in [-1, 1].
+// Returns the linear correlation, in [-1, 1].
 double Pearson(std::span<const double> predictions, std::span<const double> labels);
 
 // Pearson's correlation of the ranks; equal values share the mean of their ranks.
@@ -81,7 +81,7 @@ using MetricValues = std::map<std::string, double>;
 // no accuracy.
 MetricValues ComputeMetrics(const Predictions& predictions, std::string_view task = "");
 
-// The argmax of each row of `logits` [n, num_labels]; the first of equal ones.
+// Returns the argmax of each row of `logits` [n, num_labels]; the first of equal ones.
 std::vector<int64_t> ArgMax(std::span<const float> logits, int64_t num_labels);
 
 }  // namespace lathe

@@ -70,7 +70,7 @@ Json PostProcessor() {
           {"special_tokens", {{"[CLS]", ids("[CLS]", kClsId)}, {"[SEP]", ids("[SEP]", kSepId)}}}};
 }
 
-// The tokenizer.json.
+// Returns the contents of tokenizer.json.
 Json TokenizerJson(const SentencePieceModelInfo& info, bool do_lower_case, bool keep_accents) {
   Json vocab = Json::array();
   for (const auto& piece : info.pieces) {
@@ -97,7 +97,7 @@ Json TokenizerJson(const SentencePieceModelInfo& info, bool do_lower_case, bool 
       {"model", {{"type", "Unigram"}, {"unk_id", 1}, {"vocab", vocab}, {"byte_fallback", false}}}};
 }
 
-// The tokenizer_config.json.
+// Returns the contents of tokenizer_config.json.
 Json TokenizerConfig(bool do_lower_case, bool keep_accents, int64_t model_max_length) {
   Json config = {{"tokenizer_class", "AlbertTokenizer"},
                  {"do_lower_case", do_lower_case},

@@ -224,8 +224,8 @@ Normalizer PrecompiledFromJson(const Json& json) {
   return [charsmap](std::string text) { return charsmap->Normalize(text); };
 }
 
-// The rules of NMT: drops control characters, and makes spaces of white space, of characters
-// without width and of U+FFFD.
+// Applies the rules of NMT: drops control characters, and makes spaces of white space, of
+// characters without width and of U+FFFD.
 Normalizer NmtFromJson(const Json&) {
   return [](std::string text) {
     std::string out;

@@ -138,7 +138,8 @@ PreTokenizer ByteLevelFromJson(const Json& json) {
   };
 }
 
-// The pattern `\w+|[^\w\s]+`: splits at white space, and between words and other characters.
+// Splits as the pattern `\w+|[^\w\s]+` does: at white space, and between words and other
+// characters.
 void Whitespace(std::string_view text, const EmitWord& emit) {
   enum Class { kSpace, kWord, kOther } run = kSpace;
   size_t begin = 0;

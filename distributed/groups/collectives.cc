@@ -85,7 +85,7 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// The name in "name<tab>value".
+// Returns the name in "name<tab>value".
 std::string NameOf(const std::string& line) { return line.substr(0, line.find('\t')); }
 
 bool HasName(const std::vector<std::string>& lines, const std::string& line) {

@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Collectives,
                                   (std::get<1>(each.param) ? "Local" : "Tcp");
                          });
 
-// A new folder for the files of a reference group.
+// Makes a new folder for the files of a reference group.
 std::string ReferenceFolder(const std::string& name, int n, bool local) {
   const std::string folder =
       testing::TempDir() + "/" + name + std::to_string(n) + (local ? "local" : "tcp");

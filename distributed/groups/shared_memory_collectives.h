@@ -39,9 +39,9 @@ class SharedMemoryCollectives {
 
   // data = the reduction over all ranks, taken in one order, on each rank.
   void AllReduce(void* data, size_t n, size_t element_size, Combine combine, const OnWait& on_wait);
-  // The same for this rank's stripe only (core/base/element_range.h), with the same bits. The rest
-  // of the data stays as it is, and must until the next call returns: other ranks may be late to
-  // read it.
+  // Does the same for this rank's stripe only (core/base/element_range.h), with the same bits. The
+  // rest of the data stays as it is, and must until the next call returns: other ranks may be late
+  // to read it.
   void ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
                      const OnWait& on_wait);
   // In each part of `data`: every rank's stripe = that rank's values, where they are in `changed`.

@@ -132,7 +132,7 @@ TEST_P(SharedMemory, WhatIsShownIsReadWhereItIs) {
       const auto try_all = [&](Tensor& any) {
         ExpectSums(*group, any, 0, part);
         ExpectSums(*group, any, 100, part - 7);
-        ExpectSums(*group, any, 100, size);  // not all of it is shown
+        ExpectSums(*group, any, 100, size);  // the other ranks can see only a part of it
       };
       try_all(tensor);
       // Shows a smaller part a second time, beside the first.

@@ -51,7 +51,7 @@ GroupProblem HangingRankProblem(int rank, const std::string& phase);
 // "rank 2: out of device memory". The rank itself gives the reason.
 GroupProblem FailedRankProblem(int rank, const std::string& reason);
 
-// A problem as a value in the store.
+// Returns a problem as a value in the store.
 std::string Serialize(const GroupProblem& problem);
 GroupProblem ParseGroupProblem(const std::string& value);
 

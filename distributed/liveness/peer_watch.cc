@@ -21,7 +21,7 @@ constexpr char kTrouble[] = "trouble", kWaitsIn[] = "waits";
 // Keys that a rank sets when its work is done, and when it gives up together with others.
 constexpr char kBye[] = "bye", kGivesUp[] = "knows";
 
-// The error to throw inside of Run for this problem.
+// Returns the error to throw inside of Run for this problem.
 Error AsError(const GroupProblem& problem) {
   const Error error(absl::StatusCode::kUnavailable, problem.text);
   return problem.lost ? error.WithDetail(*problem.lost) : error;

@@ -62,7 +62,7 @@ class PeerWatch {
   // more.
   void SetExtraCheck(std::function<void()> check) { extra_check_ = std::move(check); }
 
-  // Returns every rank's `mine`, in the order of ranks. For use inside of Run.
+  // Returns what each rank has passed as `mine`, in the order of ranks. For use inside of Run.
   std::vector<std::string> Exchange(const std::string& key, const std::string& mine,
                                     std::chrono::milliseconds timeout);
 
@@ -89,9 +89,9 @@ class PeerWatch {
   std::string AwaitMessage(const std::string& key, int from);
   std::optional<std::string> FindMessage(const std::string& key, std::chrono::milliseconds time);
 
-  // Keys of the store. kProblem: what is wrong, as the rank says that found out first (a
-  // GroupProblem). kFinishedRank: the name of a rank whose work is done. kPhase: with a rank's
-  // number, what it is doing.
+  // Keys of the store. kProblem holds what is wrong: the GroupProblem of the rank that noticed it
+  // first. kFinishedRank holds the name of a rank whose work is done. kPhase, followed by a rank's
+  // number, holds what that rank is doing.
   static constexpr char kProblem[] = "problem", kFinishedRank[] = "finished", kPhase[] = "phase";
 
   // Sets the store's patience; half a second at most once this rank has given up.

@@ -40,7 +40,7 @@ bool HasReported(const ProcessEnvironment& environment, int rank, std::chrono::m
 
 // Called when this rank ends because another rank hangs, and `ranks` of this machine should end for
 // the same reason. Returns true if none of them does so by itself within 3 s: they hang as well,
-// unless they need longer to end. False if no launcher keeps a record.
+// unless they need longer to end. Returns false if no launcher keeps a record.
 bool AllHang(const ProcessEnvironment& environment, const std::vector<int>& ranks) {
   if (!LauncherKeepsRecord(environment)) return false;
   for (auto waited = kPause * 0; waited < 6 * kMoment; waited += kPause) {

@@ -35,7 +35,7 @@ struct GradientBucket {
   size_t num_sharded_elements = 0;
   size_t waiting = 0;  // number of slots that are not ready
 
-  // The range of the sharded elements in the arena.
+  // Returns the range of the sharded elements in the arena.
   ElementRange ShardedPart() const {
     return {offset, offset + static_cast<int64_t>(num_sharded_elements)};
   }

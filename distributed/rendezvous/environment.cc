@@ -77,7 +77,8 @@ int ParseInt(const char* name, const std::string& text, int low, int high) {
   return value;
 }
 
-// The first name of Slurm's short form for several hosts: "r1n03" of "r[1-2]n[03-07,9],other".
+// Returns the first name of Slurm's short form for several hosts: "r1n03" of
+// "r[1-2]n[03-07,9],other".
 std::string FirstHost(std::string_view list) {
   std::string host;
   for (size_t at = 0; at < list.size() && list[at] != ','; ++at) {
@@ -106,8 +107,8 @@ void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
   }
 }
 
-// The port where the ranks meet. torchrun itself may listen at MASTER_PORT, with its ranks as
-// clients.
+// Returns the port where the ranks meet. torchrun itself may listen at MASTER_PORT, with its ranks
+// as clients.
 int PortBesideTorchrun(const GetVariable& get, int port) {
   constexpr char kRestarts[] = "TORCHELASTIC_RESTART_COUNT";
   if (get("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") return port;

@@ -54,8 +54,8 @@ void CheckOneLauncherPerMachine(int num_machines);  // with this process's varia
 std::string ReadDevice(const GetVariable& get);
 std::string ReadDevice();  // of this process
 
-// The number of batches for each optimizer step: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, or 1.
-// Throws InvalidArgument unless it is a whole number above 0.
+// Returns the number of batches for each optimizer step: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, or
+// 1. Throws InvalidArgument unless it is a whole number above 0.
 int64_t ReadAccumulationSteps(const GetVariable& get);
 int64_t ReadAccumulationSteps();  // of this process
 

@@ -8,7 +8,7 @@ namespace lathe {
 // The number of cores that this process may run on.
 int UsableCores();
 
-// The number of NVIDIA GPUs that the driver lists; 0 without a driver.
+// Returns the number of NVIDIA GPUs that the driver lists; 0 without a driver.
 int InstalledGpus(const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 
 // The number of those GPUs that CUDA_VISIBLE_DEVICES leaves to this process; 0 without a driver.

@@ -10,7 +10,8 @@ namespace lathe {
 std::string RankName(int rank);
 // Returns "rank 2", or "ranks 0, 2".
 std::string RankNames(const std::vector<int>& ranks);
-// The inverse of RankName. Throws InvalidArgument if the text is no rank's name.
+// Returns the rank that has this name, as RankName's inverse. Throws InvalidArgument if the text is
+// no rank's name.
 int RankOfName(const std::string& name);
 // Returns the key in the store of what belongs to one rank: "joined/2".
 std::string RankKey(const std::string& what, int rank);

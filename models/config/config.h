@@ -46,11 +46,12 @@ class PretrainedConfig {
   bool GetBool(const std::string& key, bool default_value) const;
   bool has(const std::string& key) const;
 
-  // The number of labels: the size of id2label, else num_labels, else 2.
+  // Returns the number of labels: the size of id2label, else num_labels, else 2.
   int64_t num_labels() const;
-  // The name that Transformers gives to label `id` if it has no other: LABEL_0, LABEL_1, ...
+  // Returns the name that Transformers gives to label `id` if it has no other: LABEL_0, LABEL_1,
+  // ...
   static std::string DefaultLabelName(int64_t id) { return "LABEL_" + std::to_string(id); }
-  // The names of id2label in the order of their ids; DefaultLabelName for an absent one.
+  // Returns the names of id2label in the order of their ids; DefaultLabelName for an absent one.
   std::vector<std::string> label_names() const;
   void SetLabels(const std::vector<std::string>& names);  // sets id2label and label2id
   void SetNumLabels(int64_t n);  // default names; keeps the old ones if there are n

@@ -26,7 +26,7 @@ class ConfigReader {
 
   // Returns true if the family declares the key.
   bool Declares(const std::string& key) const { return defaults_.contains(key); }
-  // The configuration's path, for messages.
+  // Returns the configuration's path, for messages.
   const std::string& path() const { return config_.path(); }
 
   // Return the value of a key, or the family's default if it is absent or null. Throw `path: "key"

@@ -180,7 +180,7 @@ Tensor StepGraphs::Run(const GraphPass& pass) {
   RefreshNarrowCopies(pass.parameters);
   if (entry.warm && entry.narrow != NarrowPlaces(pass.parameters)) {
     entry.work = nullptr;
-    entry.warm = false;  // recorded work can't make such copies
+    entry.warm = false;  // the next pass makes the new copies, which recorded work can't
   }
   const bool runs_now = !pass.numbers_were_checked || !entry.warm;
   const std::vector<LeafState> before = StatesOf(pass.parameters);

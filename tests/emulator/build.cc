@@ -34,6 +34,7 @@ void OnGivenWorkspace(void* data, int64_t size, int64_t bytes) {
   emulator::MemoryIsUsed(data, static_cast<size_t>(bytes), IsCapturing());
 }
 
-void RaiseSharedMemoryLimit(const char*, const void*, size_t) {}  // there is no lower limit
+// The emulator allows each launch all of the shared memory, so there is no limit to raise first.
+void RaiseSharedMemoryLimit(const char*, const void*, size_t) {}
 
 }  // namespace lathe::cuda

@@ -23,17 +23,17 @@ void SetMemorySize(int64_t bytes);
 size_t SharedMemorySize();
 // Returns `error` and makes cudaGetLastError return it on this thread.
 cudaError_t Fail(cudaError_t error);
-// The number of kernels launched so far, and of those among them that graphs launched.
+// Return the number of kernels launched so far, and of those among them that graphs launched.
 int64_t NumLaunches();
 int64_t NumLaunchesByGraphs();
-// The number of graphs launched so far, and how often the host waited for the device.
+// Return the number of graphs launched so far, and how often the host waited for the device.
 int64_t NumGraphLaunches();
 int64_t NumWaits();
 // The device's clock, which events read. Each kernel launch takes 10 us; stand-ins of libraries'
 // kernels pass the time that they take.
 void PassMicroseconds(int64_t microseconds);
 double Milliseconds();
-// True if work is recorded for a graph instead of being done.
+// Returns true if work is recorded for a graph instead of being done.
 bool IsRecording();
 // Makes the recording invalid: it can't become a graph. Returns the error for the call that is to
 // blame.

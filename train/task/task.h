@@ -42,7 +42,7 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator);
 // Loads the tokenizer that the options name.
 std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options);
 
-// The labels of a kind with these names, which a regression ignores.
+// Returns the set of labels of this kind with these names. A regression ignores the names.
 LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names);
 
 // Decides what the labels of these files mean, in the order of the model's outputs. `train` and

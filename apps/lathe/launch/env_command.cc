@@ -35,7 +35,7 @@ constexpr char kUsage[] =
     "Usage:\n"
     "  lathe env\n";
 
-// The text after "name:" in a file of /proc; "" if there is no such line.
+// Returns the text after "name:" in a file of /proc; "" if there is no such line.
 std::string Field(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

@@ -63,7 +63,7 @@ class Value {
     for (const std::string& name : names) wanted += (wanted.empty() ? "" : ", ") + name;
     throw Bad("one of " + wanted);
   }
-  // The value as YAML on one line.
+  // Returns the value as YAML on one line.
   std::string InYaml() const { return Render(node_); }
   const std::string& key() const { return key_; }
   bool IsEmpty() const { return node_.IsNull() || (!node_.IsScalar() && node_.size() == 0); }

@@ -135,7 +135,8 @@ void Plan::SetAddresses(const Operands& operands) {
     Set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   }
   if (problem_.batch == 1) return;
-  // Strides aren't part of the problem, because the copies of a weight may lie anywhere.
+  // The problem has no strides between the products of a batch, because its weights may lie
+  // anywhere. So each call sets them.
   Set(a_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.a_stride);
   Set(b_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.b_stride);
   Set(d_.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, operands.d_stride);

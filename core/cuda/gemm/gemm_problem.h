@@ -34,7 +34,7 @@ struct GemmProblem {
   int a_alignment = 256, b_alignment = 256, d_alignment = 256;
   bool tf32 = false, deterministic = false;
 
-  // The sizes of the matrices as stored.
+  // Return the sizes of the matrices as stored.
   int64_t a_rows() const { return transpose_a ? k : m; }
   int64_t a_columns() const { return transpose_a ? m : k; }
   int64_t b_rows() const { return transpose_b ? n : k; }

@@ -14,7 +14,7 @@ std::vector<int32_t> Encode(const Bpe& bpe, std::string_view word) {
   return ids;
 }
 
-// The merges a a, aa aa, and so on: each doubles the length.
+// Returns the merges a a, aa aa, and so on: each doubles the length.
 Bpe Doubling(int count) {
   std::vector<std::string> tokens = {"a"};
   Bpe::Merges merges;

@@ -18,7 +18,7 @@ class PieceTrie {
   // id counts. The empty piece matches nothing.
   explicit PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces);
 
-  // The child of `node` for the byte `label`; kRoot if no piece continues so.
+  // Returns the child of `node` for the byte `label`; kRoot if no piece continues so.
   uint32_t Child(uint32_t node, uint8_t label) const;
   // The id of the piece that ends at `node`; -1 if none does.
   int32_t id(uint32_t node) const { return nodes_[node].id; }

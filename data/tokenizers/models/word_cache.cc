@@ -14,7 +14,7 @@ uint64_t Load(const char* from, size_t size) {
   return value;
 }
 
-// A hash of at most 32 bytes: a sum of products of its words, which may overlap.
+// Returns a hash of at most 32 bytes: a sum of products of its words, which may overlap.
 uint64_t Hash(std::string_view word) {
   const char* const data = word.data();
   const size_t size = word.size();

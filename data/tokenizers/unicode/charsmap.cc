@@ -13,7 +13,7 @@
 namespace lathe {
 namespace {
 
-// The fields of a unit of the double array (Darts-clone's layout).
+// These return the fields of a unit of the double array (Darts-clone's layout).
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t Label(uint32_t unit) { return unit & 0x800000FFu; }
 uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFFu; }

@@ -14,8 +14,8 @@ bool IsWhitespace(char32_t c);
 bool IsBertControl(char32_t c);
 // ASCII 33-47, 58-64, 91-96, 123-126 or category P*.
 bool IsPunctuation(char32_t c);
-// The characters that BERT treats as Chinese. The range 2B820-2B91F is missing, as it is in
-// `tokenizers`.
+// Returns true for the characters that BERT treats as Chinese. The range 2B820-2B91F is missing, as
+// it is in `tokenizers`.
 bool IsCjk(char32_t c);
 bool IsNonspacingMark(char32_t c);  // category Mn
 bool IsMark(char32_t c);            // categories M*

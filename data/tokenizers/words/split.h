@@ -24,7 +24,7 @@ void SplitText(std::string_view text, const std::function<void(const OnMatch&)>&
                SplitBehavior behavior, bool invert,
                const std::function<void(std::string_view)>& emit);
 
-// The same with each character that `is_delimiter` accepts as a match.
+// Does the same with each character that `is_delimiter` accepts as a match.
 void SplitAtCharacters(std::string_view text, bool (*is_delimiter)(char32_t c),
                        SplitBehavior behavior, const std::function<void(std::string_view)>& emit);
 

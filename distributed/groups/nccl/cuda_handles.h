@@ -39,7 +39,7 @@ inline CudaStream MakeCudaStream() {
   return CudaStream(stream);
 }
 
-// An event for polling. It records no time.
+// Makes an event for polling. It records no time.
 inline CudaEvent MakeCudaEvent() {
   cudaEvent_t event = nullptr;
   CheckCuda("cudaEventCreate", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));

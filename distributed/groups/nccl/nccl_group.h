@@ -24,7 +24,7 @@ namespace lathe {
 // Each call makes the group's device the current one of the calling thread.
 class NcclGroup : public ProcessGroup {
  public:
-  // The CUDA number of this rank's device.
+  // Returns the CUDA number of this rank's device.
   virtual int device() const = 0;
 
   // The calls below enqueue the collective on `stream`, a cudaStream_t of this rank's device, and
