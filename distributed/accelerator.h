@@ -1,5 +1,5 @@
 // Accelerator trains the same loop in one process or in many, on one machine or several, with the
-// same numbers. N processes share each batch, and all of them get the gradients of the mean loss
+// same numbers. N ranks share each batch, and all of them get the gradients of the mean loss
 // over the whole batch.
 //
 //   Accelerator accelerator;
@@ -53,42 +53,42 @@ struct AcceleratorOptions {
   std::string mixed_precision = "";
   GradScalerOptions grad_scaler = {};  // with "fp16"
   // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it. With
-  // several processes, "cuda" gives each process the GPU with the number of its local rank, and
-  // "cuda:1" is an error. "auto" is then the CPU for all unless each process has a GPU of its own.
+  // several ranks, "cuda" gives each rank the GPU with the number of its local rank, and
+  // "cuda:1" is an error. "auto" is then the CPU for all unless each rank has a GPU of its own.
   // Empty: the environment decides (ReadDevice).
   std::string device = "";
   // False: the main process prints no notes about a slow precision or unused GPUs.
   bool notes = true;
-  // True: a loader's batch_size is that of the batch that all processes share. False: it is that of
-  // each process, so that N processes make batches N times as large.
+  // True: a loader's batch_size is that of the batch that all ranks share. False: it is that of
+  // each rank, so that N ranks make batches N times as large.
   bool split_batches = true;
   // Replaces the environment variables. Takes effect with the first Accelerator of a process.
   std::optional<ProcessEnvironment> environment = {};
-  // The time that another process may be late, to join or to take part in a collective. After that
+  // The time that another rank may be late, to join or to take part in a collective. After that
   // it is an error. 0: the environment decides (ReadTimeout), which means 10 minutes if it says
   // nothing. Takes effect with the first Accelerator of a process.
   std::chrono::milliseconds timeout = {};
   ReducerOptions reducer = {};
-  // Shares the optimizer's work out among the processes (ZeRO, stage 1). Each process sums up and
+  // Shards the optimizer's work over the ranks (ZeRO, stage 1). Each rank sums up and
   // keeps the gradients of its own part of the parameters only. It updates that part and keeps the
-  // moments for it. Then the processes give each other the new values.
+  // moments for it. Then the ranks give each other the new values.
   // The numbers are the same, but for the last bits of the gradients' norm. The gradients of
   // prepared optimizers can't be read then, and Step and GradNorm are collectives. The last table,
-  // of which few rows are used, is shared out only among the processes of one machine. Between
-  // machines each process updates all of it. The option has no effect with one process or, so far,
+  // of which few rows are used, is sharded only over the ranks of one machine. Between
+  // machines each rank updates all of it. The option has no effect with one rank or, so far,
   // on GPUs.
   bool shard_optimizer = false;
   // With shard_optimizer, on one machine: keeps the parameters of prepared optimizers in memory
-  // that all processes have in common. It begins with the first Backward. New values need not be
+  // that all ranks have in common. It begins with the first Backward. New values need not be
   // copied then, and memory holds them once.
   // A loop that changes parameters by Step alone notices nothing. Any other change must be made by
-  // one process for all, or by all processes with the same values. A factor that each process
+  // one rank for all, or by all ranks with the same values. A factor that each rank
   // applies is applied several times. Nothing changes if processes can't read each other's memory.
   bool share_parameters = false;
   // On a GPU: records passes and prepared optimizers' updates as CUDA graphs, where the loop allows
   // it (see Backward).
   bool step_graphs = true;
-  // The processes compare their parameters, bit by bit, every so many steps; 0: never.
+  // The ranks compare their parameters, bit by bit, every so many steps; 0: never.
   int64_t check_parameters_every = 100;
   // On a GPU: computes each product by the same algorithm in every run, so that the same seed gives
   // the same bits. The setting then holds for the whole process (core/base/gemm_options.h). All
@@ -98,26 +98,26 @@ struct AcceleratorOptions {
 
 class Accelerator {
  public:
-  // The first Accelerator of a process waits until all processes of the job have joined. Throws for
+  // The first Accelerator of a process waits until all ranks of the job have joined. Throws for
   // options that are out of range or unknown, and as JoinProcessGroup does.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
   Accelerator(Accelerator&&) noexcept;
 
   // Takes loaders, models, optimizers and schedulers, in any order, in one call or several. Moves
-  // models to the device and sets their compute dtype. Gives all processes the main process's
-  // parameter values. Makes loaders yield this process's shares. Preparing an object twice does no
-  // harm. Throws on all processes if their models, data or settings differ.
+  // models to the device and sets their compute dtype. Gives all ranks the main process's
+  // parameter values. Makes loaders yield this rank's shares. Preparing an object twice does no
+  // harm. Throws on all ranks if their models, data or settings differ.
   template <typename... Objects>
   void Prepare(Objects&... objects) {
     (PrepareOne(objects), ...);
   }
 
-  // Runs the backward pass of a loss that is the mean over this process's share of a batch. The
+  // Runs the backward pass of a loss that is the mean over this rank's share of a batch. The
   // innermost prepared loader has just yielded that batch. Gradients become those of the mean over
   // the whole batch, divided by gradient_accumulation_steps. The weight of a share is the number of
-  // its samples whose label counts. Without a prepared loader, all processes have the same weight.
-  // Throws if prepared loaders are read side by side and this process's shares of their batches
+  // its samples whose label counts. Without a prepared loader, all ranks have the same weight.
+  // Throws if prepared loaders are read side by side and this rank's shares of their batches
   // differ. Under Accumulate, gradients become those of the mean over all samples of the window,
   // once its last batch is there. This also holds for a short last window and for unequal batches.
   void Backward(const Tensor& loss);
@@ -190,20 +190,20 @@ class Accelerator {
   // Returns null unless mixed_precision is "fp16".
   const GradScaler* scaler() const;
 
-  // Collectives; see distributed/groups/collectives.h. With one process they return their argument.
+  // Collectives; see distributed/groups/collectives.h. With one rank they return their argument.
   Tensor Gather(const Tensor& tensor);
   Tensor Reduce(const Tensor& tensor, const std::string& reduction = "sum");
   Tensor PadAcrossProcesses(const Tensor& tensor, int dim = 0, double pad_index = 0,
                             bool pad_first = false);
   std::vector<std::string> GatherObject(const std::string& object);
-  // Takes rows [B, ...] of this process's share of the present batch. Returns the rows of the whole
+  // Takes rows [B, ...] of this rank's share of the present batch. Returns the rows of the whole
   // batch, in its order and with every sample once. Throws outside of a prepared loader's loop or
   // for another B. Throws, too, if prepared loaders are read side by side and this process's
   // samples have different places in their batches.
   Tensor GatherForMetrics(const Tensor& tensor);
 
-  // Returns this process's consecutive part of the elements. If they can't be divided evenly, the
-  // first processes get one more. With `apply_padding` all parts are equally long: a shorter one
+  // Returns this rank's consecutive part of the elements. If they can't be divided evenly, the
+  // first ranks get one more. With `apply_padding` all parts are equally long: a shorter one
   // repeats its last element.
   template <typename T>
   std::vector<T> SplitBetweenProcesses(const std::vector<T>& all,
@@ -219,7 +219,7 @@ class Accelerator {
   // Does the same, but is not a collective: a process may take any time before it calls this.
   void WaitWithoutTimeout();
   // While the main process holds an object, the others wait where they make theirs. It is for work
-  // that one process does and the others then find done. It may take any time.
+  // that one rank does and the others then find done. It may take any time.
   //   { auto first = accelerator.MainProcessFirst(); Download(); }
   class [[nodiscard]] ProcessTurn {
    public:
@@ -237,7 +237,7 @@ class Accelerator {
   ProcessTurn MainProcessFirst();
   ProcessTurn LocalMainProcessFirst();  // on each machine
 
-  // Run `body` on some of the processes only.
+  // Run `body` on some of the ranks only.
   template <typename Body>
   void OnMainProcess(Body body) const {
     if (is_main_process()) body();
@@ -258,18 +258,18 @@ class Accelerator {
   void OnLocalProcess(int local_process_index_of_it, Body body) const {
     if (local_process_index() == local_process_index_of_it) body();
   }
-  // Prints a line on standard output, from one process on each machine.
+  // Prints a line on standard output, from one rank on each machine.
   template <typename... Parts>
   void Print(const Parts&... parts) const {
     if (is_local_main_process()) (std::cout << ... << parts) << std::endl;
   }
 
-  // A flag that any process can raise. CheckTrigger, a collective, returns true on all processes if
+  // A flag that any rank can raise. CheckTrigger, a collective, returns true on all ranks if
   // one has raised the flag since the last check.
   void SetTrigger() { trigger_ = true; }
   bool CheckTrigger();
   // Raises a flag that travels with the next exchange of gradients. After that step
-  // stop_requested() is true on all processes, until the next step.
+  // stop_requested() is true on all ranks, until the next step.
   void RequestStop() { stop_ = true; }
   bool stop_requested() const;
 
@@ -280,14 +280,14 @@ class Accelerator {
   void SetPhase(const std::string& phase);
 
   // Returns a copy of `loader` that begins with batch n of its next epoch. `loader` itself goes on
-  // with the epoch after that. Skipped batches are not read or made. Throws on all processes if
+  // with the epoch after that. Skipped batches are not read or made. Throws on all ranks if
   // they don't pass the same n.
   DataLoader SkipFirstBatches(DataLoader& loader, int64_t n);
 
-  // Throws on all processes, with the first difference, if they don't hold the same values.
+  // Throws on all ranks, with the first difference, if they don't hold the same values.
   void CheckSame(const NamedValues& values);
 
-  // Throws on all processes if their prepared parameters differ in any bit.
+  // Throws on all ranks if their prepared parameters differ in any bit.
   void CheckParametersAgree();
 
   // Returns the model itself: no model is wrapped.
@@ -295,7 +295,7 @@ class Accelerator {
   M& UnwrapModel(M& model) const {
     return model;
   }
-  // Waits for all processes.
+  // Waits for all ranks.
   void EndTraining() { WaitForEveryone(); }
 
   const std::string& mixed_precision() const { return options_.mixed_precision; }
@@ -315,7 +315,7 @@ class Accelerator {
   bool is_local_main_process() const { return local_process_index() == 0; }
   bool is_last_process() const { return process_index() == num_processes() - 1; }
   bool use_distributed() const { return num_processes() > 1; }
-  // "NO" (one process), "MULTI_CPU" or "MULTI_GPU".
+  // "NO" (one rank), "MULTI_CPU" or "MULTI_GPU".
   std::string distributed_type() const {
     return !use_distributed() ? "NO" : device_.is_cpu() ? "MULTI_CPU" : "MULTI_GPU";
   }

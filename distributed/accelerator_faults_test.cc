@@ -79,7 +79,7 @@ TEST(Accelerator, AFunctionMayEndEarlierInSomeRanks) {
   EXPECT_EQ(results[0].said, "0 0");
 }
 
-// Each process waits for its own machine's main process, however early another machine's ends.
+// Each rank waits for its own machine's main process, however early another machine's ends.
 TEST(Accelerator, AMachinesTurnIsNotAnothers) {
   const auto results = RunProcesses(
       [] {

@@ -1,5 +1,5 @@
-// Tests that with several processes gradients are means over batches and windows, whichever
-// parameters each process uses.
+// Tests that with several ranks gradients are means over batches and windows, whichever
+// parameters each rank uses.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -35,7 +35,7 @@ struct Accelerator::State {
   std::vector<Parameter> parameters;  // of prepared models
   // The arenas of prepared optimizers, then those of the remaining parameters.
   std::vector<std::shared_ptr<ParameterArena>> arenas;
-  // Says how the update of each arena is shared out. Null or missing at the end: it is not.
+  // Says how the update of each arena is sharded. Null or missing at the end: it is not.
   std::vector<std::shared_ptr<CurrentShards>> shares;
   std::shared_ptr<bool> sync = std::make_shared<bool>(true);
   bool accumulating = false;
@@ -71,7 +71,7 @@ struct Accelerator::State {
   const LoaderPasses::Entry* pass() const {
     return passes->entries.empty() ? nullptr : passes->entries.back().get();
   }
-  // Returns the weights of this process's share of the present batch and of the whole batch, and
+  // Returns the weights of this rank's share of the present batch and of the whole batch, and
   // the number of batches that follow it.
   Share PresentShare(int world_size) const {
     const LoaderPasses::Entry* entry = pass();
@@ -83,7 +83,7 @@ struct Accelerator::State {
 
   // Throws if it isn't clear to which batch a call belongs. With nested loops, it is the innermost
   // loop's batch. With passes side by side it can't be known, unless `same` finds that it makes no
-  // difference. Each process decides for itself; if only some throw, the others report those as
+  // difference. Each rank decides for itself; if only some throw, the others report those as
   // lost.
   using Entry = LoaderPasses::Entry;
   void CheckOneBatch(const char* what, const char* hint,

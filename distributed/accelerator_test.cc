@@ -1,4 +1,4 @@
-// Tests the Accelerator with several processes. tests/data_parallel_test.cc compares whole training
+// Tests the Accelerator with several ranks. tests/data_parallel_test.cc compares whole training
 // runs.
 #include "lathe/distributed/accelerator.h"
 

@@ -255,7 +255,7 @@ TEST(ShareParameters, AreHeldOnce) {
   }));
 }
 
-// Each process's step would count, so the optimizer refuses.
+// Each rank's step would count, so the optimizer refuses.
 TEST(ShareParameters, AnOptimizerThatIsNotPrepared) {
   ExpectAllWell(RunRanks(2, [](const Env& env) {
     Accelerator accelerator(Sharded(env, /*share=*/true));

@@ -10,18 +10,18 @@
 namespace lathe {
 
 struct MemoryOptions {
-  int64_t batch_size = 8;        // texts in a batch of one process
+  int64_t batch_size = 8;        // texts in a batch of one rank
   int64_t max_seq_length = 128;  // tokens of each text
   DType compute_dtype = DType::kF32;
   bool gradient_checkpointing = false;
   bool on_gpu = false;
   int64_t num_processes = 1;
-  // Means the same as in AcceleratorOptions. The estimate is for processes on one machine: on
-  // several machines, all moments but those of the word table are divided among the processes.
+  // Means the same as in AcceleratorOptions. The estimate is for ranks on one machine: on
+  // several machines, all moments but those of the word table are divided among the ranks.
   bool shard_optimizer = true;
 };
 
-// The bytes of tensors that the passes take in one process, besides parameters and gradients.
+// The bytes of tensors that the passes take on one rank, besides parameters and gradients.
 struct PassMemory {
   int64_t low_precision = 0;  // copies of weights in the compute dtype
   int64_t kept = 0;           // activations kept for the backward pass

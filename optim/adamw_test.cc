@@ -17,7 +17,7 @@
 namespace lathe {
 namespace {
 
-// Threads share out parameters of all sizes together. Each is updated as if it were alone.
+// Threads divide parameters of all sizes among them. Each is updated as if it were alone.
 TEST(AdamW, ManyParametersAreAsEachAlone) {
   const std::vector<int64_t> sizes = {5, 40'000, 1, 33'000, 16'384, 16'385, 700};
   const auto values = [](size_t which, int64_t n, float step) {

@@ -102,7 +102,7 @@ TEST_F(OnDevices, Float16) {
   }
 }
 
-// Devices don't share out the optimizer so far. Asking for it changes nothing.
+// Updates on devices are not sharded so far. Asking for it changes nothing.
 TEST_F(OnDevices, SharedOptimizerHasNoEffect) {
   Job job = {.epochs = 1, .device = "cuda"};
   const TrainingResult whole = TrainInProcesses(2, job);

@@ -28,7 +28,7 @@
 namespace lathe {
 
 // What the Trainer does next. At the end of a step it first sets what the arguments ask for. Then
-// callbacks may ask for more, or take back what is set. With several processes, they all have to
+// callbacks may ask for more, or take back what is set. With several ranks, they all have to
 // take it back.
 //
 // The Trainer looks at the control after OnTrainBegin, OnStepEnd, OnEpochEnd, OnLog, OnEvaluate and
@@ -47,7 +47,7 @@ class Callback {
  public:
   virtual ~Callback() = default;
 
-  // Returns false if this callback never changes the control. A job of several processes in which
+  // Returns false if this callback never changes the control. A job of several ranks in which
   // no callback changes it saves a small collective at each step.
   virtual bool SetsControl() const { return true; }
 
@@ -68,7 +68,7 @@ class Callback {
   virtual void OnLog(const TrainingArguments&, const TrainerState&, TrainerControl&,
                      const nlohmann::json& /*logs*/) {}
 
-  // Called before an evaluation. `num_batches` is the number of batches of each process.
+  // Called before an evaluation. `num_batches` is the number of batches of each rank.
   virtual void OnEvaluateBegin(const TrainingArguments&, const TrainerState&, TrainerControl&,
                                int64_t /*num_batches*/) {}
   // Called after each batch of an evaluation.

@@ -45,8 +45,8 @@ struct TrainerInputs {
   std::shared_ptr<const TokenizedDataset> train = nullptr;       // with labels
   std::shared_ptr<const TokenizedDataset> evaluation = nullptr;  // with labels; null: none
   std::string train_name = "the training data";                  // for errors, such as its file
-  // The tokenizer to save beside the model; null for none. In a job of several processes it may be
-  // null on all but the main process. If another process has to save, it calls `load_tokenizer`.
+  // The tokenizer to save beside the model; null for none. In a job of several ranks it may be
+  // null on all but the main process. If another rank has to save, it calls `load_tokenizer`.
   std::shared_ptr<Tokenizer> tokenizer = nullptr;
   std::function<std::shared_ptr<Tokenizer>()> load_tokenizer = {};
   // arguments.output_dir, if it is open already on the main process. If it is null, the Trainer
@@ -62,7 +62,7 @@ class Trainer {
   // `accelerator` and `inputs.out` must outlive the trainer. The arguments do_train, do_eval,
   // do_predict, num_threads and log_level are for programs; the trainer ignores them. Throws for
   // arguments that are out of range, or don't fit each other, the data or the accelerator. Messages
-  // name their fields. With several processes, all make their Trainers together.
+  // name their fields. With several ranks, all make their Trainers together.
   Trainer(const TrainingArguments& arguments, Accelerator& accelerator, TrainerInputs inputs,
           std::vector<std::shared_ptr<Callback>> callbacks = {});
 
@@ -103,7 +103,7 @@ class Trainer {
   }
   void AfterStep();
   void AfterEpoch();
-  // Makes the control the same on all processes.
+  // Makes the control the same on all ranks.
   void AgreeOnControl();
   // Logs, evaluates and saves as the control asks.
   void FollowControl();
@@ -143,7 +143,7 @@ class Trainer {
   Accelerator& accelerator_;
   TrainerInputs inputs_;
   std::vector<std::shared_ptr<Callback>> callbacks_;
-  bool agrees_on_control_ = false;    // several processes, and callbacks that change the control
+  bool agrees_on_control_ = false;    // several ranks, and callbacks that change the control
   std::optional<OutputDir> own_out_;  // if inputs_.out is null
   OutputDir* out_;                    // null except on the main process
   SequenceClassifier& model_;
@@ -158,7 +158,7 @@ class Trainer {
 
   std::vector<Batch> window_;  // the batches of the present step
   std::optional<Batch> last_batch_;
-  // A step whose loss and norm have not been read yet. On the host, and with several processes,
+  // A step whose loss and norm have not been read yet. On the host, and with several ranks,
   // this is at most the present step. On a single GPU, reading waits for the device, so that more
   // steps may be unread. `guard_` holds back the updates after a bad step.
   struct UnreadStep {

@@ -1,4 +1,4 @@
-// Tests that several processes follow one control, whichever of them sets it.
+// Tests that several ranks follow one control, whichever of them sets it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

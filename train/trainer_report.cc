@@ -220,7 +220,7 @@ std::string Trainer::FindNotFinite() {
   return "";
 }
 
-// With several processes, returns what the lowest rank that found something says.
+// With several ranks, returns what the lowest rank that found something says.
 std::string Trainer::FindNotFiniteOnAnyRank() {
   const std::vector<std::string> all = accelerator_.GatherObject(FindNotFinite());
   for (size_t rank = 0; rank < all.size(); ++rank) {

@@ -1,4 +1,4 @@
-// The facts about a data set by which processes compare what each of them has read.
+// The facts about a data set by which ranks compare what each of them has read.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@
 
 namespace lathe {
 
-// The processes of a job, as one of them sees them until it ends.
+// The ranks of a job, as one of them sees them until it ends.
 struct Job {
   ProcessEnvironment environment;
   std::shared_ptr<ProcessGroup> group;

@@ -1,4 +1,4 @@
-// The choice of a device for each process of a job, and the connection between the devices.
+// The choice of a device for each rank of a job, and the connection between the devices.
 #pragma once
 
 #include <chrono>
@@ -13,15 +13,15 @@ namespace lathe {
 
 struct JobDevice {
   Device device = {};
-  std::shared_ptr<NcclGroup> group = nullptr;  // null: on the host, or with one process
+  std::shared_ptr<NcclGroup> group = nullptr;  // null: on the host, or with one rank
   std::string note = "";  // why existing GPUs stay unused; "" if there is nothing to say
 };
 
-// Chooses the device that `wish` names; all processes must pass the same wish. "cpu": the host.
-// "cuda": each process has a GPU of its own, the one with the number of its local rank
-// (DescribeRankDevice). "auto": as "cuda" if each process can have its own GPU, else "cpu". In a
-// job of one process it does what ChooseDevice does.
-// A collective. Throws on all processes, with the same words, if the wish is another one or the
+// Chooses the device that `wish` names; all ranks must pass the same wish. "cpu": the host.
+// "cuda": each rank has a GPU of its own, the one with the number of its local rank
+// (DescribeRankDevice). "auto": as "cuda" if each rank can have its own GPU, else "cpu". In a
+// job of one rank it does what ChooseDevice does.
+// A collective. Throws on all ranks, with the same words, if the wish is another one or the
 // GPUs can't be had.
 JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
                           std::chrono::milliseconds timeout);

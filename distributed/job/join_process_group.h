@@ -13,7 +13,7 @@ namespace lathe {
 struct ProcessGroupOptions {
   // How long ranks may be late: to join, and to take part in a call.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  // "gloo": TCP, for tensors in host memory. "nccl": one GPU for each process; the group is an
+  // "gloo": TCP, for tensors in host memory. "nccl": one GPU for each rank; the group is an
   // NcclGroup (groups/nccl/nccl_group.h).
   std::string backend = "gloo";
 };

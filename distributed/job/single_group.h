@@ -1,4 +1,4 @@
-// The group of a job of one process. Its collectives copy at most.
+// The group of a job of one rank. Its collectives copy at most.
 #pragma once
 
 #include <memory>

@@ -26,8 +26,8 @@ class GradientTransport {
   virtual std::vector<StepRecord> Finish(const StepRecord& mine) = 0;
 };
 
-// `buckets` must outlive the transport. Sums replace the gradients in place. In a bucket that is
-// shared out, a rank gets its stripe only.
+// `buckets` must outlive the transport. Sums replace the gradients in place. If a bucket's
+// update is sharded, a rank gets its stripe only.
 std::unique_ptr<GradientTransport> MakeHostTransport(std::shared_ptr<ProcessGroup> group,
                                                      GradientBuckets& buckets,
                                                      const ReducerOptions& options);

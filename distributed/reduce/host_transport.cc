@@ -61,8 +61,8 @@ class HostTransport : public GradientTransport {
   }
 
  private:
-  // Moves the gradients that are shared out into memory that the other ranks read directly. They
-  // need not be copied for a reduction then.
+  // Moves the gradients whose update is sharded into memory that the other ranks read directly.
+  // They need not be copied for a reduction then.
   void ExposeGradients() {
     if (compresses_) return;
     // Buckets [begin, end) are those of one arena.

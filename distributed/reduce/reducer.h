@@ -12,9 +12,9 @@
 // zeros. If the last parameter is a table, only the rows travel that some rank has used.
 //
 // Parameters may lie on GPUs, one for each rank. NCCL then sums their gradients there, beside the
-// backward pass. Tables travel whole, and no arena is shared out.
+// backward pass. Tables travel whole, and no update is sharded.
 //
-// If an arena is shared out, each rank updates a stripe of each bucket (core/base/element_range.h)
+// If an update is sharded, each rank updates a stripe of each bucket (core/base/element_range.h)
 // and gets the sums of that stripe only. The exception is the last table or, without one, the end
 // of the last bucket: all ranks get these sums.
 #pragma once

@@ -1,4 +1,4 @@
-// The parameters' bfloat16 copies for products (core/ops/cast.h), for processes of a machine that
+// The parameters' bfloat16 copies for products (core/ops/cast.h), for ranks of a machine that
 // share the parameters: one copy then serves all of them, too.
 #pragma once
 

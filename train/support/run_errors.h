@@ -28,7 +28,7 @@ class LostRankError : public Error {
   explicit LostRankError(const Error& error) : Error(error) {}
 };
 
-// Thrown to end this process silently, because another process of the job tells the user why.
+// Thrown to end this process silently, because another rank of the job tells the user why.
 struct ReportedElsewhere : public std::exception {
   explicit ReportedElsewhere(int code = kErrorExitCode) : exit_code(code) {}
   const char* what() const noexcept override {

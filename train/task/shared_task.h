@@ -1,4 +1,4 @@
-// Passes on what one process of a machine has read and tokenised to the machine's other processes.
+// Passes on what one rank of a machine has read and tokenised to the machine's other ranks.
 #pragma once
 
 #include "lathe/train/task/task.h"

@@ -281,7 +281,7 @@ std::map<std::string, uint64_t> Digests(const Tokenizer& tokenizer) {
   return digests;
 }
 
-// Fills the task with what another process of this machine has read, and loads the model. Returns
+// Fills the task with what another rank of this machine has read, and loads the model. Returns
 // false if this process can't read it.
 bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
                     const FinetuneArguments& options, Task& task) {

@@ -26,7 +26,7 @@ struct Task {
   LabelSet labels = LabelSet::Regression();
   std::vector<std::string> label_names;  // as the model has them; LABEL_0 for regression
   std::shared_ptr<Tokenizer> tokenizer;
-  // With several processes, a digest of each file of the tokenizer, by name. Processes without the
+  // With several ranks, a digest of each file of the tokenizer, by name. Ranks without the
   // tokenizer have the digests, too.
   std::map<std::string, uint64_t> tokenizer_digests;
   std::shared_ptr<SequenceClassifier> model;
@@ -35,8 +35,8 @@ struct Task {
   std::vector<std::string> notes;    // for people: what may differ from what they expect
 };
 
-// Loads the task. On each machine one process reads and tokenises while the others wait, and passes
-// the data on to them. All processes load the model. Only those that read data have the tokenizer.
+// Loads the task. On each machine one rank reads and tokenises while the others wait, and passes
+// the data on to them. All ranks load the model. Only those that read data have the tokenizer.
 Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator);
 
 // Loads the tokenizer that the options name.
