@@ -25,7 +25,7 @@ class BackwardContext {
   BackwardContext(Tensor grad_output, Node& node)
       : grad_output_(std::move(grad_output)), node_(node) {}
 
-  // d loss / d output, with the output's shape and dtype.
+  // Returns d loss / d output, with the output's shape and dtype.
   const Tensor& grad_output() const { return grad_output_; }
   // Returns true if the gradient of input i is wanted. Other gradients need not be computed.
   bool NeedsInputGrad(size_t i) const;
@@ -38,7 +38,7 @@ class BackwardContext {
   // The same for ops that can overwrite as well as add. If `*overwrite` is set to true, the
   // buffer's contents are meaningless and every element must be written.
   Tensor LeafGrad(size_t i, bool* overwrite);
-  // The same for ops that add into the rows `rows` only. All of them must be in range.
+  // Does the same for ops that add into the rows `rows` only. All of them must be in range.
   Tensor LeafGradRows(size_t i, std::span<const int32_t> rows);
 
  private:

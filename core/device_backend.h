@@ -54,14 +54,14 @@ class DeviceBackend {
 
   // Queues a copy. `from`, on the host, may change as soon as the call returns.
   virtual void CopyToDevice(void* to, const void* from, int64_t bytes) = 0;
-  // The same for input of later work, such as the batch of the next step. The copy from the host
-  // starts at once, beside the queued work; only a copy within the device is queued behind it.
+  // Does the same for input of later work, such as the batch of the next step. The copy from the
+  // host starts at once, beside the queued work; only a copy within the device is queued behind it.
   virtual void PrefetchToDevice(void* to, const void* from, int64_t bytes) = 0;
   virtual void CopyOnDevice(void* to, const void* from, int64_t bytes) = 0;
   // Waits for the queued work and for the copy.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes) = 0;
   virtual void Synchronize() = 0;
-  // The queue (a cudaStream_t), for libraries that queue work themselves.
+  // Returns the queue (a cudaStream_t), for libraries that queue work themselves.
   virtual void* WorkQueue() = 0;
 
   virtual std::shared_ptr<DeviceMemoryPool> NewMemoryPool() = 0;

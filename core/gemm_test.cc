@@ -14,7 +14,7 @@
 namespace lathe {
 namespace {
 
-// Small integers: exact in bfloat16, and the sums of their products are exact in float32.
+// Returns small integers: exact in bfloat16, and the sums of their products are exact in float32.
 std::vector<BFloat16> Integers(int64_t n, int64_t seed) {
   std::vector<BFloat16> x;
   for (int64_t i = 0; i < n; ++i) {

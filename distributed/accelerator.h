@@ -315,7 +315,7 @@ class Accelerator {
   bool is_local_main_process() const { return local_process_index() == 0; }
   bool is_last_process() const { return process_index() == num_processes() - 1; }
   bool use_distributed() const { return num_processes() > 1; }
-  // "NO" (one rank), "MULTI_CPU" or "MULTI_GPU".
+  // Returns "NO" (one rank), "MULTI_CPU" or "MULTI_GPU".
   std::string distributed_type() const {
     return !use_distributed() ? "NO" : device_.is_cpu() ? "MULTI_CPU" : "MULTI_GPU";
   }

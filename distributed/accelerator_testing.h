@@ -19,7 +19,7 @@ inline AcceleratorOptions Options(const Env& env) {
   return {.environment = env, .timeout = std::chrono::seconds(20)};
 }
 
-// n sequences. Sequence i has i % 7 + 1 tokens and class i % 2.
+// Returns n sequences. Sequence i has i % 7 + 1 tokens and class i % 2.
 inline TokenizedDataset Data(int64_t n) {
   TokenizedDataset data;
   data.has_labels = true;

@@ -180,7 +180,7 @@ Tensor BatchPasses::Run(const Module& model, const Batch& batch, float grad_seed
   try {
     return RunWith(batch.size(), model, parameters, pass);
   } catch (...) {
-    facts.refuses_surplus = false;  // that was not why
+    facts.refuses_surplus = false;  // surplus rows were not the cause
     throw;
   }
 }

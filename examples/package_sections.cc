@@ -79,7 +79,7 @@ std::vector<Package> ReadPackages(std::istream& in) {
   return packages;
 }
 
-// FNV-1a, 64 bits.
+// Returns the FNV-1a hash of 64 bits.
 uint64_t Hash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;

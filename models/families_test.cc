@@ -1,5 +1,5 @@
 // Every family of models: sizes of known checkpoints, the way to disk and back, gradient
-// checkpointing, and what a broken configuration or checkpoint is answered with.
+// checkpointing, and the errors for broken configurations and checkpoints.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -53,12 +53,12 @@ struct EncoderActivations {
   // Returns the bytes of activations around the activation function. The CPU keeps only its input
   // and computes its output again.
   int64_t Inner(int64_t bytes) const { return on_gpu ? 2 * bytes : bytes; }
-  // The most that the backward pass holds there beside Inner(): the gradient of the activation
-  // function's input and, on the CPU, its recomputed output. On a GPU the gradient of that output
-  // takes the output's place.
+  // Returns the most that the backward pass holds there beside Inner(): the gradient of the
+  // activation function's input and, on the CPU, its recomputed output. On a GPU the gradient of
+  // that output takes the output's place.
   int64_t InnerGradients() const { return on_gpu ? inner : 2 * inner; }
 
-  // The activations that a layer keeps, for all tokens, including its output.
+  // Returns the bytes of activations that a layer keeps, for all tokens, including its output.
   int64_t Layer() const {
     return 3 * hidden         // query, key, value
            + hidden           // attention's result
@@ -86,7 +86,7 @@ struct EncoderActivations {
            (layers - 1) * (checkpointing ? hidden : Layer());
   }
 
-  // The most that the backward pass holds beside Kept().
+  // Returns the most that the backward pass holds beside Kept().
   int64_t BackwardPeak(bool checkpointing) const {
     // The gradients of key and value in the last layer, when all of Kept() is still there.
     const int64_t dkv = 2 * hidden;

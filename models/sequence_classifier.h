@@ -33,7 +33,7 @@ class SequenceClassifier : public Module {
   const PretrainedConfig& config() const { return config_; }
   const LoadReport& load_report() const { return load_report_; }
   void set_load_report(LoadReport report) { load_report_ = std::move(report); }
-  // The length of the longest sequence that the position table allows.
+  // Returns the length of the longest sequence that the position table allows.
   virtual int64_t max_length() const = 0;
 
  protected:

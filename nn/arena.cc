@@ -13,8 +13,8 @@ constexpr int64_t kAlignment = 16;  // elements: a cache line
 
 int64_t Padded(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Returns the buffer of exactly `size` elements in which `get` of each entry lies at that entry's
-// offset; undefined if there is none.
+// Returns the buffer of exactly `size` elements that holds all the tensors `get(entry)`, each at
+// its entry's offset. Returns an undefined tensor if they don't lie so.
 template <typename GetImpl>
 Tensor CommonBuffer(const std::vector<ParameterArena::Entry>& entries, int64_t size, GetImpl get) {
   std::shared_ptr<Storage> storage;

@@ -32,13 +32,14 @@ class ParameterArena {
     FollowMovedParameters();
     return values_;
   }
-  // [n] float32; allocated and zeroed on first use. Throws as Tensor::grad() does.
+  // Returns all gradients, [n] float32; allocated and zeroed on first use. Throws as Tensor::grad()
+  // does.
   const Tensor& grads();
   // Does the same for callers that don't write: what is known of rows without gradient stays known.
   // With `scaled` false, the caller multiplies by each parameter's LeafGradient::scale itself. Does
   // not throw if this rank has only a part of the gradients: see has_partial_grads().
   const Tensor& GradsToRead(bool scaled = true);
-  // The same for callers that handle stale gradients, factors and rows (core/leaf_gradient.h)
+  // Does the same for callers that handle stale gradients, factors and rows (core/leaf_gradient.h)
   // themselves: returns the buffer as it is.
   const Tensor& RawGrads();
   void ZeroGrads();

@@ -10,7 +10,7 @@
 namespace lathe {
 namespace {
 
-// In (0, 1): never 0, so that its logarithm is finite.
+// Returns a number in (0, 1), never 0, so that its logarithm is finite.
 double Unit(uint32_t bits) { return (bits + 0.5) * 0x1p-32; }
 
 // Returns the random numbers of elements 4 * index to 4 * index + 3.

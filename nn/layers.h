@@ -51,7 +51,7 @@ class LayerNorm : public Module {
         bias(RegisterParameter("bias", {n}, Init::Zeros(), /*decays=*/false)),
         eps(eps_value) {}
   Tensor Forward(const Tensor& x) const;
-  // LayerNorm(dropout(x) + residual), fused.
+  // Returns LayerNorm(dropout(x) + residual), fused.
   Tensor Forward(const Tensor& x, const Tensor& residual, const DropoutSpec& dropout) const;
 
   Tensor weight, bias;

@@ -44,10 +44,10 @@ class GradScaler {
   // Runs the backward pass of `factor` times the loss, scaled. Throws if an optimizer has already
   // divided its gradients (by clipping, or GradNorm) and has not made its step since.
   void Backward(const Tensor& loss, double factor = 1);
-  // The same for a backward pass that the caller runs: first BeginPass, then ScaleLossGradient of
-  // the loss's gradient from which the pass starts. A rank without a loss of its own makes both
-  // calls, too. On a device ScaleLossGradient only queues work once PrepareFor was called, so it
-  // may be recorded.
+  // These do the same for a backward pass that the caller runs: first BeginPass, then
+  // ScaleLossGradient of the loss's gradient from which the pass starts. A rank without a loss of
+  // its own makes both calls, too. On a device ScaleLossGradient only queues work once PrepareFor
+  // was called, so it may be recorded.
   void BeginPass();
   void ScaleLossGradient(Tensor gradient);
   void PrepareFor(Device device);

@@ -63,7 +63,7 @@ class Optimizer {
   // Divides the gradients by the scaler's scale, at most once per step. Does nothing without a
   // scaler.
   void UnscaleGrads();
-  // True if the last Step did nothing because a gradient was not finite. (*)
+  // Returns true if the last Step did nothing because a gradient was not finite. (*)
   bool step_was_skipped() const { return ledger_.step_was_skipped(); }
   // From now on each Step updates this rank's part of the parameters and gets the rest from the
   // other ranks. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
@@ -76,15 +76,15 @@ class Optimizer {
   // at first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
   GraphStatistics graph_statistics() const;
-  // True if the last update was sharded and ended with an error. Then some parameters, or parts
-  // of them, may have changed while others have not.
+  // Returns true if the last update was sharded and ended with an error. Then some parameters, or
+  // parts of them, may have changed while others have not.
   bool step_is_half_done() const { return sharded_update_.is_half_done(); }
 
   int num_groups() const { return ledger_.num_groups(); }
   double lr(int group = 0) const { return ledger_.rate(group); }    // (*)
   void SetLr(int group, double lr) { ledger_.SetRate(group, lr); }  // (*)
   double initial_lr(int group = 0) const { return ledger_.initial_rate(group); }
-  // That of the last Step. (*)
+  // Returns the learning rate of the last Step. (*)
   double used_lr(int group = 0) const { return ledger_.used_rate(group); }
   // Makes a step of `schedule` and sets the rates, unless the last Step was skipped. Does nothing
   // while StepOnlyIf holds Step back.
@@ -97,7 +97,7 @@ class Optimizer {
   const std::shared_ptr<ParameterArena>& shared_arena() const { return arena_; }
 
  protected:
-  // The update that Step makes. Updates `own` of each range that is trained, calls GatherUpdates
+  // Makes the update of a Step: updates `own` of each range that is trained, calls GatherUpdates
   // and then updates whatever else depends on the values.
   virtual void UpdateParameters() = 0;
   // Returns the optimizer's buffers of moments. Each is as large as the arena once it is defined.
@@ -112,7 +112,7 @@ class Optimizer {
   }
   // Returns the range of all elements of the arena.
   ElementRange AllElements() const { return {0, arena_->values().numel()}; }
-  // UpdateParameters for values on a device.
+  // Does what UpdateParameters does, for values on a device.
   void UpdateOnDevice(const DeviceMethod& method);
   Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
 
@@ -136,9 +136,10 @@ class Optimizer {
   void AdoptShards();
   void CheckSingleUpdater() const;
   void MakeStep();
-  // The updater for the device on which the values lie.
+  // Returns the updater for the device on which the values lie.
   DeviceUpdater& Updater();
-  // UnscaleGrads, but on a device the division waits until the updater queues its work.
+  // Does what UnscaleGrads does, but on a device the division waits until the updater queues its
+  // work.
   void Unscale();
   // Returns the scaler's state on the device, or null.
   ScalerState* Scaler();
@@ -237,7 +238,7 @@ class StepGuard {
   // Does Clip and the optimizer's Step, queued as one update. During gradient accumulation it does
   // nothing and returns an undefined tensor.
   Tensor ClipAndStep(Optimizer& optimizer, double max_norm, const Tensor& losses);
-  // [] f32 on the device: the loss's scale at the last Clip; 1 without a GradScaler.
+  // Returns [] f32 on the device: the loss's scale at the last Clip; 1 without a GradScaler.
   const Tensor& last_scale() const { return scale_; }
 
  private:

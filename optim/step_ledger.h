@@ -42,7 +42,7 @@ class StepLedger {
   // Catches up on steps with a scaler. (*)
   void CatchUp();
 
-  // A step about which the host decides: BeginStep, then SkipStep or TakeStep; on a device the
+  // For a step about which the host decides: BeginStep, then SkipStep or TakeStep; on a device the
   // latter is RecordDeviceStep.
   void BeginStep();  // (*)
   void SkipStep() { step_was_skipped_ = true; }

@@ -64,7 +64,7 @@ struct OpCase {
 
 void CheckOp(const OpCase& op_case);
 
-// The device on which CheckOp runs ops. One of two small libraries defines this function.
+// Returns the device on which CheckOp runs ops. One of two small libraries defines this function.
 Device CheckedDevice();
 // Returns why that device can't be used; empty if it can.
 std::string WhyNoCheckedDevice();

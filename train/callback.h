@@ -47,8 +47,8 @@ class Callback {
  public:
   virtual ~Callback() = default;
 
-  // Returns false if this callback never changes the control. A job of several ranks in which
-  // no callback changes it saves a small collective at each step.
+  // Returns false if this callback never changes the control. If no callback changes it, several
+  // ranks need one small collective less at each step.
   virtual bool SetsControl() const { return true; }
 
   virtual void OnTrainBegin(const TrainingArguments&, const TrainerState&, TrainerControl&) {}

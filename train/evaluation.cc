@@ -21,7 +21,7 @@ std::string TableCell(std::string text) {
   return text;
 }
 
-// The shortest text that reads back as the same float.
+// Returns the shortest text that reads back as the same float.
 std::string ShortestText(float value) {
   char buffer[32];
   for (int digits = 6; digits <= 9; ++digits) {

@@ -82,7 +82,7 @@ class Trainer {
   // called InstallInterruptHandler (train/support/interrupt.h).
   bool interrupted() const { return interrupted_; }
   const TrainerState& state() const { return state_; }
-  // train_loss, train_runtime and so on; valid after Train.
+  // Returns train_loss, train_runtime and so on; valid after Train.
   const nlohmann::json& metrics() const { return metrics_; }
 
  private:
@@ -179,7 +179,7 @@ class Trainer {
   int64_t good_step_ = 0;
   bool warned_of_snapshot_ = false, warned_of_scale_ = false;
   std::chrono::steady_clock::time_point good_time_;
-  std::chrono::steady_clock::duration good_duration_{};  // how long taking them took
+  std::chrono::steady_clock::duration good_duration_{};  // how long it took to copy them
   Tensor best_values_;  // the arena's values when the metric was best
   bool interrupted_ = false;
   nlohmann::json metrics_;

@@ -262,8 +262,8 @@ void Validate(FinetuneArguments& o) {
           "--eval_strategy needs --validation_file", kFileHint);
 }
 
-// The precision that the environment gives, as `lathe launch --mixed_precision` sets it; else "no".
-// Throws for an unknown one.
+// Returns the precision that the environment gives, as `lathe launch --mixed_precision` sets it;
+// else "no". Throws for an unknown one.
 std::string PrecisionOfEnvironment() {
   constexpr char kName[] = "ACCELERATE_MIXED_PRECISION";
   const char* set = std::getenv(kName);

@@ -11,7 +11,7 @@ namespace lathe {
 
 class Printer {
  public:
-  // `prints`: this process prints. Otherwise what it writes is discarded.
+  // With `prints` false, what this process writes is discarded.
   explicit Printer(bool prints) : prints_(prints) {}
   std::ostream& out() { return prints_ ? std::cout : nowhere_; }
 

@@ -33,7 +33,7 @@ std::string Name(int signal_number) { return signal_number == SIGINT ? "Interrup
 
 class JoiningFaultTest : public LaunchedTest {
  protected:
-  // The process id of the rank's shell, which its program keeps.
+  // Returns the process id of the rank's shell, which its program keeps.
   pid_t PidOf(int rank) const { return Numbers(rank).first; }
   pid_t Launcher() const { return Numbers(0).second; }
 

@@ -28,8 +28,8 @@ struct PhiloxBlock {
   return counter;
 }
 
-// FNV-1a. Gives each parameter and each place that draws random numbers its own number, from its
-// path.
+// Returns the FNV-1a hash. It gives each parameter and each place that draws random numbers its own
+// number, from its path.
 constexpr uint64_t HashName(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;

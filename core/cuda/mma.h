@@ -54,7 +54,7 @@ __device__ inline void LoadMatrices(uint32_t (&to)[4], const void* row) {
                : "r"(at)
                : "memory");
 }
-// The same, but a lane gets rows 2 t and 2 t + 1 of column g of each matrix.
+// Does the same, but a lane gets rows 2 t and 2 t + 1 of column g of each matrix.
 __device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -55,7 +55,7 @@ void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector
   }
 }
 
-// EmbeddingSum on a device, where the ids lie, too.
+// Computes EmbeddingSum on a device, where the ids lie, too.
 Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                    const std::vector<int64_t>& padding_rows,
                    const std::vector<int64_t>& first_rows) {
@@ -118,7 +118,7 @@ std::vector<Tensor> WithFirstRows(std::vector<Tensor> ids, const std::vector<int
   return ids;
 }
 
-// EmbeddingSum on the host.
+// Computes EmbeddingSum on the host.
 Tensor SumOnHost(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                  const std::vector<int64_t>& padding_rows) {
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);

@@ -94,8 +94,8 @@ void CheckLogits(const Tensor& logits, const Tensor& labels) {
   CheckDevices(kCrossEntropy, logits, labels);
 }
 
-// CrossEntropy on a device. Nothing is read back. A label out of range makes the loss and its row's
-// gradient NaN.
+// Computes CrossEntropy on a device. Nothing is read back. A label out of range makes the loss and
+// its row's gradient NaN.
 Tensor CrossEntropyOnDevice(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
                             double denominator) {
   const AllocationTag allocation_tag = AllocationTag::Op(kCrossEntropy);

@@ -16,8 +16,9 @@ Tensor Mean(const Tensor& x);  // -> []; NaN if x is empty, as in PyTorch
 Tensor SumLast(const Tensor& x);
 Tensor MeanLast(const Tensor& x);
 
-// Softmax and its logarithm over the last dimension. x: [..., N] -> [..., N]. The maximum is
-// subtracted first, so large values don't overflow. A row of -inf alone gives NaN, as in PyTorch.
+// Compute softmax and its logarithm over the last dimension. x: [..., N] -> [..., N]. The maximum
+// is subtracted first, so large values don't overflow. A row of -inf alone gives NaN, as in
+// PyTorch.
 Tensor SoftmaxLast(const Tensor& x);
 Tensor LogSoftmaxLast(const Tensor& x);
 

@@ -206,7 +206,7 @@ Tensor Transpose(const Tensor& x) {
 
 namespace {
 
-// GatherRows on a device, where `index` lies, too.
+// Computes GatherRows on a device, where `index` lies, too.
 Tensor GatherRowsOnDevice(const Tensor& x, const Tensor& index, const Shape& shape) {
   Tensor y = Tensor::Empty(shape, x.dtype(), x.device());
   DispatchActivations(x, "gather_rows", [&](auto tag) {

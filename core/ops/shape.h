@@ -8,11 +8,11 @@
 
 namespace lathe {
 
-// Views: they share x's storage.
+// These return views, which share x's storage.
 Tensor ReshapeOp(const Tensor& x, Shape shape);                 // one size may be -1: the rest
 Tensor SliceRows(const Tensor& x, int64_t begin, int64_t end);  // [R, ...] -> [end-begin, ...]
 
-// Copies.
+// These return copies.
 Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end);  // [R, C] -> [R, end-begin]
 Tensor ConcatRows(const std::vector<Tensor>& parts);               // [R_i, ...] -> [sum R_i, ...]
 Tensor ConcatColumns(const std::vector<Tensor>& parts);            // [R, C_i] -> [R, sum C_i]

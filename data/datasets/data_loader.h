@@ -23,9 +23,8 @@ struct DataLoaderOptions {
   // consists of mega-batches of up to 50 batches, each sorted from long to short. The longest
   // sample of all comes first.
   bool group_by_length = false;
-  // The same order in every epoch, in which all batches of the same size have nearly the same
-  // number of tokens. So there are few shapes that products have to be prepared for. Excludes
-  // shuffle and group_by_length.
+  // Keeps one order in all epochs. Batches of the same size have nearly the same number of tokens,
+  // so products have to be prepared for few shapes. Excludes shuffle and group_by_length.
   bool even_tokens = false;
   bool drop_last = false;
   uint64_t seed = 42;

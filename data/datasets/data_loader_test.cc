@@ -124,8 +124,8 @@ TEST(SampleOrderTest, EvenTokens) {
   const Order order = SampleOrder(data, options, 0);
   EXPECT_EQ(Sorted(order), Identity(872));
   EXPECT_EQ(order, SampleOrder(data, options, 1));
-  const double mean =
-      static_cast<double>(data.input_ids.size()) / 872;  // per sample; the short batch has it, too
+  // The mean number of tokens of a sample. The last batch, which is shorter, has it as well.
+  const double mean = static_cast<double>(data.input_ids.size()) / 872;
   for (int64_t begin = 0; begin < 872; begin += kBatch) {
     const int64_t end = std::min<int64_t>(begin + kBatch, 872);
     int64_t tokens = 0;

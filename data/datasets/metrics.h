@@ -25,10 +25,10 @@
 
 namespace lathe {
 
-// The share of predictions that equal their label.
+// Returns the share of predictions that equal their label.
 double Accuracy(std::span<const int64_t> predictions, std::span<const int64_t> labels);
 
-// F1 = 2 tp / (2 tp + fp + fn) of the class `positive` against the rest.
+// Returns F1 = 2 tp / (2 tp + fp + fn) of the class `positive` against the rest.
 double F1Binary(std::span<const int64_t> predictions, std::span<const int64_t> labels,
                 int64_t positive = 1);
 
@@ -36,14 +36,14 @@ double F1Binary(std::span<const int64_t> predictions, std::span<const int64_t> l
 // average="macro").
 double F1Macro(std::span<const int64_t> predictions, std::span<const int64_t> labels);
 
-// Matthews' correlation for any number of classes: Gorodkin (2004), like
+// Returns Matthews' correlation for any number of classes: Gorodkin (2004), like
 // sklearn.metrics.matthews_corrcoef.
 double MatthewsCorrelation(std::span<const int64_t> predictions, std::span<const int64_t> labels);
 
 // Returns the linear correlation, in [-1, 1].
 double Pearson(std::span<const double> predictions, std::span<const double> labels);
 
-// Pearson's correlation of the ranks; equal values share the mean of their ranks.
+// Returns Pearson's correlation of the ranks; equal values share the mean of their ranks.
 double Spearman(std::span<const double> predictions, std::span<const double> labels);
 
 double MeanSquaredError(std::span<const double> predictions, std::span<const double> labels);

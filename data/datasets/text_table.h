@@ -34,7 +34,7 @@ struct TextTable {
   bool has(const std::string& name) const;
   // Throws `path: no column "x"; it has: a, b`.
   const std::vector<std::string>& column(const std::string& name) const;
-  // "path:line", for messages about a row.
+  // Returns "path:line", for messages about a row.
   std::string Where(int64_t row) const;
 };
 

@@ -37,7 +37,7 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;  // ids are in [0, vocab_size)
   virtual std::optional<int32_t> TokenToId(std::string_view token) const = 0;
   virtual std::string IdToToken(int32_t id) const = 0;  // throws if out of range
-  // True if the second text of a pair gets type 1 in the model's input.
+  // Returns true if the second text of a pair gets type 1 in the model's input.
   virtual bool makes_token_type_ids() const = 0;
   int64_t model_max_length() const { return model_max_length_; }  // 0: not set
   int32_t pad_token_id() const { return pad_token_id_; }
@@ -47,7 +47,7 @@ class Tokenizer {
   // Writes the tokenizer's own files into the existing folder `dir`: those it was loaded from, byte
   // for byte, or freshly made ones. Transformers' AutoTokenizer loads them to the same effect.
   virtual void SavePretrained(const std::string& dir) const = 0;
-  // The names and contents of the files that SavePretrained writes.
+  // Returns the names and contents of the files that SavePretrained writes.
   virtual const std::map<std::string, std::string>& files() const = 0;
 
  protected:

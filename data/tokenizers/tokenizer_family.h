@@ -40,7 +40,8 @@ T ConfigValue(const nlohmann::json& config, const char* key, T fallback) {
   return it == config.end() || it->is_null() ? fallback : it->get<T>();
 }
 
-// The normalizer steps that ALBERT's tokenizer takes before SentencePiece's own character map.
+// Returns the normalizer steps that ALBERT's tokenizer takes before SentencePiece's own character
+// map.
 nlohmann::json AlbertNormalizers(bool do_lower_case, bool keep_accents);
 
 }  // namespace lathe

@@ -100,7 +100,8 @@ GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Millisec
                   " did not join within " + SecondsText(timeout)};
 }
 
-// Rank 0 takes the store with it, so it goes when all ranks that have joined have heard why.
+// When rank 0 ends, the store ends too. So rank 0 stays until all ranks that have joined have heard
+// why they must end.
 void ConfirmVerdict(Store& store, const ProcessEnvironment& env) try {
   store.Set(RankKey("heard", env.rank), "");
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);

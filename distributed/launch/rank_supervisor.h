@@ -11,7 +11,8 @@
 // - When a rank fails, the others have `notice` to find out and end by themselves. Then they get
 //   SIGTERM, and SIGKILL `stop` later. While a rank works on, it may be saving, so SIGKILL waits,
 //   but at most until `grace` after SIGTERM. The launcher tells the cause last, after all that the
-//   ranks have printed. It also tells it `patience` after the failure if ranks still run then.
+//   ranks have printed. If ranks still run `patience` after the failure, it tells the cause then,
+//   too.
 // - A rank that ends because it has lost another (who_reports.h) is the cause only if no other rank
 //   here has failed by itself.
 #pragma once
@@ -115,7 +116,7 @@ class RankSupervisor {
   void TellCause();
   void PassOn(int signal_number);
   void KillAll(const std::string& why);
-  // The stage ends after `time`.
+  // Begins a stage that ends after `time`.
   void BeginStage(Stage stage, std::chrono::milliseconds time);
   void EndStage();
   int PollTimeout() const;
@@ -134,7 +135,7 @@ class RankSupervisor {
   bool told_early_ = false;      // true once the cause was told early
   Clock::time_point tell_cause_at_ = Clock::time_point::max();
   Clock::time_point kill_by_ = Clock::time_point::max();  // when all are killed at the latest
-  std::vector<int> passed_on_;                            // signals
+  std::vector<int> passed_on_;                            // signals that the ranks have got
   bool by_signal_ = false;                                // a signal, and no failure, ends the job
   int stop_requests_ = 0;  // the number of signals, with those within a second counted once
   Clock::time_point last_stop_request_;

@@ -97,7 +97,7 @@ void TaggedOutput::WriteSome() {
 }
 
 void TaggedOutput::ReadRest() {
-  // A pipe holds less than this. Later output of a process that outlives its rank is lost.
+  // So many reads empty a full pipe. What a process writes that outlives its rank is lost.
   constexpr int kMostReads = 64;
   for (Source& source : sources_) {
     for (int i = 0; i < kMostReads && Read(source); ++i) {

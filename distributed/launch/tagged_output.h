@@ -32,7 +32,7 @@ class TaggedOutput {
   void Handle(std::span<const pollfd> polled);
   // Reads what the pipes still hold, for when the processes have ended.
   void ReadRest();
-  // True while lines wait to be written.
+  // Returns true while lines wait to be written.
   bool waiting() const { return !queue_.empty(); }
   // Closes what only this process needs. For use in a process that it forked; safe in a signal
   // handler.

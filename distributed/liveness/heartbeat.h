@@ -13,8 +13,8 @@ namespace lathe {
 
 class Heartbeat {
  public:
-  // The key under which the thread that misses a rank says so in the store, as a GroupProblem. It
-  // also reads keys of PeerWatch.
+  // The key in the store where the thread reports a rank that it misses, as a GroupProblem. The
+  // thread also reads keys of PeerWatch.
   static constexpr char kSilent[] = "silent";
 
   // Starts the thread. It uses `store`, a connection of its own.

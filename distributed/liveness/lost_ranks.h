@@ -48,7 +48,7 @@ struct GroupProblem {
 GroupProblem EndedRankProblem(int rank, const std::string& phase);
 // "rank 2 does not answer while training", or "rank 2 does not answer" if the phase is "".
 GroupProblem HangingRankProblem(int rank, const std::string& phase);
-// "rank 2: out of device memory". The rank itself gives the reason.
+// Returns the problem "rank 2: out of device memory". The rank itself gives the reason.
 GroupProblem FailedRankProblem(int rank, const std::string& reason);
 
 // Returns a problem as a value in the store.

@@ -27,7 +27,7 @@ void SetLocalRanks(std::vector<int> ranks);
 // machine have ended, and all of them have reported why. May take seconds if ranks hang.
 bool ShouldReportLostRanks(const LostRanks& lost, const ProcessEnvironment& environment);
 
-// For a job that has lost its main process, rank 0, and perhaps others, as `error` says. Returns
+// Call it when `error` says that the main process, rank 0, is lost, and perhaps others. Returns
 // true if this rank is to save without it: the first rank that is left on each machine does. The
 // launcher learns a moment later which ranks ended together with the main process, so this looks
 // for a while.

@@ -47,10 +47,10 @@ ProcessEnvironment ReadProcessEnvironment();  // of this process
 void CheckOneLauncherPerMachine(const GetVariable& get, int num_machines);
 void CheckOneLauncherPerMachine(int num_machines);  // with this process's variables
 
-// The device for programs that don't name one. It is "cpu" if ACCELERATE_USE_CPU is true. Else it
-// is "cuda" if LATHE_USE_GPU is set, which `lathe launch` does if its user has asked for GPUs. Else
-// it is "auto". ACCELERATE_USE_CPU takes Accelerate's words, in upper or lower case: y, yes, t,
-// true, on, 1, or n, no, f, false, off, 0. Throws InvalidArgument for other words.
+// Returns the device for programs that don't name one. It is "cpu" if ACCELERATE_USE_CPU is true.
+// Else it is "cuda" if LATHE_USE_GPU is set, which `lathe launch` does if its user has asked for
+// GPUs. Else it is "auto". ACCELERATE_USE_CPU takes Accelerate's words, in upper or lower case: y,
+// yes, t, true, on, 1, or n, no, f, false, off, 0. Throws InvalidArgument for other words.
 std::string ReadDevice(const GetVariable& get);
 std::string ReadDevice();  // of this process
 

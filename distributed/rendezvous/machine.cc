@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Counts the entries of a list such as "2,0" that CUDA shows to a program: those before the first
-// that can't be a device.
+// Counts the entries of a list such as "2,0" up to the first one that can't be a device. CUDA shows
+// a program the devices of these entries.
 int CountListed(const std::string& list) {
   std::istringstream in(list);
   int count = 0;

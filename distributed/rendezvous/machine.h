@@ -5,13 +5,14 @@
 
 namespace lathe {
 
-// The number of cores that this process may run on.
+// Returns the number of cores that this process may run on.
 int UsableCores();
 
 // Returns the number of NVIDIA GPUs that the driver lists; 0 without a driver.
 int InstalledGpus(const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 
-// The number of those GPUs that CUDA_VISIBLE_DEVICES leaves to this process; 0 without a driver.
+// Returns the number of those GPUs that CUDA_VISIBLE_DEVICES leaves to this process; 0 without a
+// driver.
 int VisibleGpus(const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 
 }  // namespace lathe

@@ -13,7 +13,7 @@
 
 namespace lathe {
 
-// The keys of config.json that BERT reads, with their defaults.
+// Returns the keys of config.json that BERT reads, with their defaults.
 const nlohmann::json& BertConfigDefaults();
 
 // All outputs are float32, whatever type the model computes in.

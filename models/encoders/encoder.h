@@ -53,7 +53,7 @@ class Encoder : public Module {
  public:
   // Throws if the batch is empty.
   EncoderOutput Forward(const Batch& batch, const EncoderForwardOptions& options) const;
-  // The same, with the context that MakeContext returns for these arguments.
+  // Does the same, with the context that MakeContext returns for these arguments.
   EncoderOutput Forward(const Batch& batch, const nn::ForwardContext& context,
                         const EncoderForwardOptions& options) const;
   // Returns the context that the layers of a forward pass over `batch` share. Heads that drop out
@@ -62,7 +62,7 @@ class Encoder : public Module {
 
   virtual int64_t hidden_size() const = 0;
   virtual int64_t num_layers() const = 0;
-  // The length of the longest sequence that the encoder takes.
+  // Returns the length of the longest sequence that the encoder takes.
   virtual int64_t max_length() const = 0;
 
  protected:

@@ -39,7 +39,7 @@ class NormedEmbeddings : public Module {
   // belongs to `batch` (forward_context.h). Throws if a sequence is longer than the position table,
   // or if an id is outside its table.
   Tensor Forward(const Batch& batch, const nn::ForwardContext& context) const;
-  // The length of the longest sequence that the position table allows.
+  // Returns the length of the longest sequence that the position table allows.
   int64_t max_length() const { return options_.max_position_embeddings - options_.first_position; }
 
  private:

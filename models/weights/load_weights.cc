@@ -28,8 +28,8 @@ bool StartsWithAny(const std::string& name, const std::vector<std::string>& pref
                      [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
-// True for tensors that the user needn't hear about: those of pre-training heads, and buffers that
-// can be computed.
+// Returns true for tensors that the user needn't hear about: those of pre-training heads, and
+// buffers that can be computed.
 bool IsExpectedExtra(const std::string& name, const CheckpointNames& names) {
   if (StartsWithAny(name, names.pretraining_heads)) return true;
   for (const std::string& buffer : names.buffers) {

@@ -26,8 +26,8 @@ class GraphRecorder {
   // Records what `work` queues; see DeviceBackend::Record. `what` describes it in the log.
   std::unique_ptr<RecordedWork> Record(const std::string& what, const std::function<void()>& work);
   void Replay(RecordedWork& work);
-  // To be called for each run without a graph. The log gives each reason once. "" is for runs that
-  // need none, such as the first one.
+  // Call it for each run without a graph. The log gives each reason once. "" is for runs that need
+  // none, such as the first one.
   void CountEager(const std::string& why = "");
   // From now on given_up() returns the reason. The caller records nothing more.
   void GiveUp(const std::string& why) { given_up_ = why; }

@@ -263,7 +263,7 @@ void Embeddings(benchmark::State& state) {
 BENCHMARK(Embeddings<float>)->ArgName("backward")->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(Embeddings<BFloat16>)->ArgName("backward")->Arg(0)->Arg(1)->UseRealTime();
 
-// Dropout by itself in float32, as classification heads use it.
+// Times dropout by itself in float32, as classification heads use it.
 void DropoutAlone(benchmark::State& state) {
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < kRows; ++i) positions.push_back(static_cast<int32_t>(i % 25));

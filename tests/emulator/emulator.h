@@ -29,8 +29,8 @@ int64_t NumLaunchesByGraphs();
 // Return the number of graphs launched so far, and how often the host waited for the device.
 int64_t NumGraphLaunches();
 int64_t NumWaits();
-// The device's clock, which events read. Each kernel launch takes 10 us; stand-ins of libraries'
-// kernels pass the time that they take.
+// Moves the device's clock, which events read. Each kernel launch takes 10 us; stand-ins of
+// libraries' kernels pass the time that they take.
 void PassMicroseconds(int64_t microseconds);
 double Milliseconds();
 // Returns true if work is recorded for a graph instead of being done.

@@ -53,7 +53,8 @@ std::string System() {
   return std::string(name.sysname) + " " + name.release + " " + name.machine;
 }
 
-// The instruction set level that the kernels use, and the instructions for bfloat16 products.
+// Returns the instruction set level that the kernels use, and the instructions for bfloat16
+// products.
 std::string InstructionSet() try {
   const int level = cpu::IsaLevel();
   const std::string text = "x86-64-v" + std::to_string(std::min(level, 4));

@@ -27,8 +27,8 @@ struct LaunchConfig {
 // them.
 bool IsGpuList(const std::string& text);
 
-// $HF_HOME/accelerate/default_config.yaml. If HF_HOME is not set, it is $XDG_CACHE_HOME/huggingface
-// or ~/.cache/huggingface.
+// Returns $HF_HOME/accelerate/default_config.yaml. If HF_HOME is not set, it is
+// $XDG_CACHE_HOME/huggingface or ~/.cache/huggingface.
 std::string DefaultConfigPath();
 
 // Reads the file. All keys that Accelerate writes are understood; those without a meaning here (for

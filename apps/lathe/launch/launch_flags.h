@@ -40,7 +40,7 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags);
 // nullopt.
 std::optional<LaunchConfig> FindLaunchConfig(const LaunchFlags& flags);
 
-// The precision, and whether the job computes on the CPU. The flags override the file.
+// Return the precision, and whether the job computes on the CPU. The flags override the file.
 std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config);  // "": neither says
 bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config);
 

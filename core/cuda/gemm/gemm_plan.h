@@ -49,7 +49,7 @@ class Plan {
 
   // Queues the problem's product. Throws Error if the library refuses.
   void Run(const Operands& operands);
-  // The same, but returns false without doing anything if the library refuses.
+  // Does the same, but returns false without doing anything if the library refuses.
   bool Try(const Operands& operands);
 
   bool tuned = false;

@@ -26,7 +26,8 @@
 namespace lathe::cuda {
 
 struct TunedGemm {
-  bool usable = true;                      // false: faster in parts, or by Lathe's own attention
+  // False: several smaller products, or Lathe's own attention, are faster.
+  bool usable = true;
   std::array<uint64_t, 8> algorithm = {};  // cublasLtMatmulAlgo_t; meaningless if not usable
   float milliseconds = 0;                  // of one run
 

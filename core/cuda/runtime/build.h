@@ -13,7 +13,7 @@ std::string BuildName();
 
 // Returns how many bytes each storage takes beyond its own. Nothing may touch them.
 int64_t GuardBytes();
-// Tell the build of memory as it comes and goes. The GPU's ignores it.
+// Tell the build of memory as it comes and goes. The build for GPUs ignores it.
 void OnNewSegment(void* segment, int64_t bytes);  // that no storage uses yet
 void OnNewBuffer(void* memory, int64_t bytes);    // in use until the program ends
 // Returns true if the storage comes into use in each run of work that is being recorded.

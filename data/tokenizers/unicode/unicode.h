@@ -12,7 +12,7 @@ bool IsWhitespace(char32_t c);
 // Categories Cc, Cf and Co, except tab, line feed and carriage return. Unassigned characters (Cn)
 // are not among them, whatever BERT's own code says.
 bool IsBertControl(char32_t c);
-// ASCII 33-47, 58-64, 91-96, 123-126 or category P*.
+// Returns true for ASCII 33-47, 58-64, 91-96, 123-126 or category P*.
 bool IsPunctuation(char32_t c);
 // Returns true for the characters that BERT treats as Chinese. The range 2B820-2B91F is missing, as
 // it is in `tokenizers`.

@@ -36,7 +36,7 @@ class NcclGroup : public ProcessGroup {
   virtual void AllReduceDevice(BFloat16* data, size_t n, ReduceOp op, void* stream) = 0;
   virtual void BroadcastDevice(void* data, size_t bytes, int root, void* stream) = 0;
 
-  // The group's own stream, a cudaStream_t, for collectives beside the device's other work.
+  // Returns the group's own stream, a cudaStream_t, for collectives beside the device's other work.
   virtual void* stream() const = 0;
   // All work that is put on `later` from now on begins after all that is on `earlier` now.
   virtual void Order(void* earlier, void* later) = 0;
