@@ -35,7 +35,7 @@ class BackwardContext {
   // Returns the gradient buffer of input i if the input is a leaf that needs a gradient; else
   // undefined. An op that uses it *adds* into the buffer and does not call SetGrad for i.
   Tensor LeafGrad(size_t i);
-  // The same for ops that can overwrite as well as add. If `*overwrite` is set to true, the
+  // Does the same for ops that can overwrite as well as add. If `*overwrite` is set to true, the
   // buffer's contents are meaningless and every element must be written.
   Tensor LeafGrad(size_t i, bool* overwrite);
   // Does the same for ops that add into the rows `rows` only. All of them must be in range.

@@ -121,8 +121,8 @@ class Accelerator {
   // differ. Under Accumulate, gradients become those of the mean over all samples of the window,
   // once its last batch is there. This also holds for a short last window and for unequal batches.
   void Backward(const Tensor& loss);
-  // The same for a share of the given weight, such as the number of samples of which the loss is
-  // the mean. An error under Accumulate.
+  // Does the same for a share of the given weight, such as the number of samples of which the loss
+  // is the mean. An error under Accumulate.
   void Backward(const Tensor& loss, double weight);
   // Computes loss = forward(batch), then Backward(loss). Returns the loss, detached:
   //   accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
@@ -132,7 +132,7 @@ class Accelerator {
   // but the model's. Other outputs that it keeps, such as logits, hold stale numbers after a batch
   // that repeats a graph. They may also have rows of surplus sequences after the batch's own. Falls
   // back to eager execution for passes that can't be recorded, and for every batch with several
-  // processes.
+  // ranks.
   Tensor Backward(const Module& model, const Batch& batch,
                   const std::function<Tensor(const Batch&)>& forward);
   GraphStatistics graph_statistics() const;
@@ -198,8 +198,8 @@ class Accelerator {
   std::vector<std::string> GatherObject(const std::string& object);
   // Takes rows [B, ...] of this rank's share of the present batch. Returns the rows of the whole
   // batch, in its order and with every sample once. Throws outside of a prepared loader's loop or
-  // for another B. Throws, too, if prepared loaders are read side by side and this process's
-  // samples have different places in their batches.
+  // for another B. Throws, too, if prepared loaders are read side by side and this rank's samples
+  // have different places in their batches.
   Tensor GatherForMetrics(const Tensor& tensor);
 
   // Returns this rank's consecutive part of the elements. If they can't be divided evenly, the

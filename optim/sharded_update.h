@@ -37,7 +37,7 @@ class ShardedUpdate {
   // have been updated.
   void Gather(const Tensor& values, const std::vector<ElementRange>& changed) const;
   void End() { is_half_done_ = false; }
-  // True from Begin to End, if the update is sharded: it stays true after an error.
+  // Returns true from Begin to End, if the update is sharded: it stays true after an error.
   bool is_half_done() const { return is_half_done_; }
 
  private:

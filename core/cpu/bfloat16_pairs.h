@@ -88,7 +88,8 @@ void PairRows(uint32_t* out, const BFloat16* x, int64_t stride, int64_t rows, in
   return rounded.bits;
 }
 
-// The same for `rows` rows of n float32 elements, which are rounded. Rows of `out` are ld apart.
+// Does the same for `rows` rows of n float32 elements, which are rounded. Rows of `out` are ld
+// apart.
 void PairRows(uint32_t* out, int64_t ld, const float* x, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; r += 2) {
     const float *first = x + r * ld, *second = first + ld;

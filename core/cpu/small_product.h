@@ -101,7 +101,7 @@ template <int kRows, int kLines, typename T>
   }
 }
 
-// The same for at most `kRows` rows.
+// Does the same for at most `kRows` rows.
 template <int kRows, int kLines, typename T, typename C>
 void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
           bool accumulate) {
@@ -112,7 +112,7 @@ void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb
 // Returns the number of blocks that M rows take.
 constexpr int64_t Blocks(int64_t M) { return DivideUp(M, kMostRows); }
 
-// The same for M rows and `kLines` lines of columns.
+// Does the same for M rows and `kLines` lines of columns.
 template <int kLines, typename T, typename C>
 void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
            bool accumulate) {

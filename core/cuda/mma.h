@@ -105,7 +105,7 @@ __device__ inline void LoadRightTransposed(uint32_t (&b)[4], const T* x, int ld,
   const int lane = threadIdx.x % 32;
   LoadMatrices(b, x + (n0 + lane / 16 * 8 + lane % 8) * ld + k0 + lane / 8 % 2 * 8);
 }
-// The same, but from x itself.
+// Does the same, but from x itself.
 template <typename T>
 __device__ inline void LoadRight(uint32_t (&b)[4], const T* x, int ld, int k0, int n0) {
   const int lane = threadIdx.x % 32;

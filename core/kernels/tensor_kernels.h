@@ -16,7 +16,7 @@ struct TensorKernels {
   void (*add)(void* to, const void* x, DType type, int64_t n);
   // to *= factor; f32, bf16 or f16.
   void (*scale)(void* to, DType type, double factor, int64_t n);
-  // The same with a factor that lies on the device.
+  // Does the same with a factor that lies on the device.
   void (*scale_by)(void* to, DType type, const float* factor, int64_t n);
   // Adds row (n) to each row of to: (rows, n) with row stride ld; f32, bf16 or f16.
   void (*add_row)(void* to, DType type, const float* row, int64_t rows, int64_t n, int64_t ld);

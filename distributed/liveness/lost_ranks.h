@@ -44,9 +44,10 @@ struct GroupProblem {
   bool IsFaultOf(int rank) const;
 };
 
-// "rank 2 has ended while training", or "rank 2 has ended" if the phase is "".
+// Returns the problem "rank 2 has ended while training", or "rank 2 has ended" if the phase is "".
 GroupProblem EndedRankProblem(int rank, const std::string& phase);
-// "rank 2 does not answer while training", or "rank 2 does not answer" if the phase is "".
+// Returns the problem "rank 2 does not answer while training", or "rank 2 does not answer" if the
+// phase is "".
 GroupProblem HangingRankProblem(int rank, const std::string& phase);
 // Returns the problem "rank 2: out of device memory". The rank itself gives the reason.
 GroupProblem FailedRankProblem(int rank, const std::string& reason);

@@ -24,8 +24,9 @@
 
 namespace lathe {
 
-// Thrown inside Run when a comparison shows that the ranks' calls differ. Run reports this error if
-// the calls are of one kind: they then differ in size.
+// Thrown inside Run when a comparison shows that the ranks' calls differ. If all ranks make the
+// same kind of call, Run reports this error, which tells how their sizes differ. Otherwise Run
+// reports the kinds.
 class CallsDiffer : public std::runtime_error {
  public:
   CallsDiffer() : runtime_error("the ranks' calls don't match: they give different sizes") {}

@@ -55,8 +55,8 @@ class PretrainedConfig {
   std::vector<std::string> label_names() const;
   void SetLabels(const std::vector<std::string>& names);  // sets id2label and label2id
   void SetNumLabels(int64_t n);  // default names; keeps the old ones if there are n
-  // "single_label_classification", "multi_label_classification", "regression", or "" if it is not
-  // decided yet.
+  // Returns "single_label_classification", "multi_label_classification", "regression", or "" if it
+  // is not decided yet.
   std::string problem_type() const { return GetString("problem_type", ""); }
 
   // Applies "a=b,c=d", in the form of run_glue's --config_overrides. Each key must exist in the

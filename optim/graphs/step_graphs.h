@@ -47,7 +47,7 @@ struct GraphPass {
   // The forward and the backward pass, which read `numbers` on the device. Returns the loss, []
   // float32. A graph repeats its work without calling it.
   std::function<Tensor(const Tensor& numbers)> run;
-  // The same for what can't be recorded; it gets its numbers in its own way.
+  // Does the same for what can't be recorded. It gets its numbers in its own way.
   std::function<Tensor()> run_eagerly;
   // What is recorded, for the log: "128 rows of 8 sequences of up to 64 tokens".
   std::function<std::string()> describe;

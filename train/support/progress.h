@@ -49,9 +49,9 @@ class Progress {
   Clock::time_point start_ = Clock::now(), last_shown_ = start_;
 };
 
-// Returns "1:05" or "2:03:40".
+// Returns minutes and seconds, "1:05", or hours as well, "2:03:40".
 std::string FormatDuration(double seconds);
-// Returns "109,483,778".
+// Returns the number with commas: "109,483,778".
 std::string FormatCount(int64_t n);
 // Formats a number as printf does, for lines of text.
 std::string FormatNumber(const char* format, double value);

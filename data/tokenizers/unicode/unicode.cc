@@ -14,8 +14,8 @@
 namespace lathe {
 namespace {
 
-// True if Unicode `unicode_version` has the character. The Rust libraries' tables are older than
-// ICU's and treat younger characters as unassigned.
+// Returns true if Unicode `unicode_version` has the character. The Rust libraries' tables are older
+// than ICU's and treat younger characters as unassigned.
 bool KnownIn(char32_t c, int unicode_version) {
   UVersionInfo age;
   u_charAge(static_cast<UChar32>(c), age);

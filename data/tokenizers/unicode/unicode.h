@@ -7,7 +7,8 @@
 
 namespace lathe {
 
-// Unicode's White_Space, which is `char::is_whitespace` and the regex class `\s` of Rust.
+// Returns true for Unicode's White_Space, which is `char::is_whitespace` and the regex class `\s`
+// of Rust.
 bool IsWhitespace(char32_t c);
 // Categories Cc, Cf and Co, except tab, line feed and carriage return. Unassigned characters (Cn)
 // are not among them, whatever BERT's own code says.
