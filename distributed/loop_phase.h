@@ -15,8 +15,8 @@ namespace lathe {
 
 class LoopPhase {
  public:
-  // Sends the phase to `groups`, each as long as it exists. `passes` own the result, which follows
-  // them.
+  // Returns an object that sends the phase to those of `groups` that still exist. `passes` own the
+  // object, which follows them.
   static std::shared_ptr<LoopPhase> Watch(std::vector<std::weak_ptr<ProcessGroup>> groups,
                                           LoaderPasses& passes);
 

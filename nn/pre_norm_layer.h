@@ -3,8 +3,8 @@
 //   a = x + dropout(W_o attention(LayerNorm(x)));  y = a + dropout(W_2 act(W_1 LayerNorm(a)))
 //
 // The hidden states x, a and y are float32, whatever type the model computes in. No norm bounds
-// their sum, so a narrow type would lose more with each layer. PyTorch's autocast keeps them so,
-// too.
+// their sum, so a narrow type would lose more with each layer. PyTorch's autocast keeps them in
+// float32, too.
 #pragma once
 
 #include <memory>

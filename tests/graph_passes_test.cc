@@ -18,7 +18,7 @@
 namespace lathe {
 namespace {
 
-// A weight that is trained so that loss = sum(weight * x).
+// A model with one weight, whose loss is sum(weight * x).
 struct Dot : Module {
   explicit Dot(int64_t n) {
     weight = RegisterParameter("weight", {n}, Init::Zeros());

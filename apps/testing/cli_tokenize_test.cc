@@ -1,4 +1,4 @@
-// `lathe tokenize`.
+// Tests `lathe tokenize`.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

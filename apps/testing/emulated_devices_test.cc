@@ -1,4 +1,4 @@
-// Compares programs in several processes with an emulated device each with one process on one
+// Compares several processes, each with an emulated device of its own, with one process on one
 // device.
 #include <signal.h>
 #include <stdlib.h>

@@ -220,7 +220,7 @@ Tensor HardCases(DType dtype) {
   return Tensor::FromVector(integers).To(dtype);  // modulo 2^bits; bool: true unless 0
 }
 
-// Replaces numbers that no integer of type `to` represents by 0: C++ leaves such conversions
+// Sets numbers to 0 that no integer of type `to` represents, because C++ leaves such conversions
 // undefined.
 void ClearOutOfRange(const Tensor& host, DType to) {
   if (!IsFloating(host.dtype()) || IsFloating(to) || to == DType::kBool) return;

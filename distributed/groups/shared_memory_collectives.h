@@ -1,6 +1,6 @@
 // All-reduce, its two halves (reduce-scatter and all-gather), and a gather of small data, among
-// processes of one machine that may read each other's memory. About three times as fast as over
-// TCP.
+// processes of one machine that may read each other's memory. They are about three times as fast as
+// over TCP.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // A small process that kills process groups if this process ends without having removed them, as by
-// SIGKILL. PR_SET_PDEATHSIG reaches a rank, but not what a rank that is a script has started.
+// SIGKILL. PR_SET_PDEATHSIG ends a rank, but not the programs that it has started, as a script
+// does.
 #pragma once
 
 #include <sys/types.h>

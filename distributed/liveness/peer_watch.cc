@@ -184,8 +184,8 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
   return noticed;
 }
 
-// The store was rank 0's, and rank 0's phase is gone with it. All ranks do the same at a time, so
-// the message names this rank's phase.
+// Rank 0 served the store, so the phase of rank 0 is gone with it. The message names this rank's
+// phase, which is that of all ranks.
 GroupProblem PeerWatch::ProblemOfStore(const Error& e) const {
   const std::lock_guard lock(phase_mutex_);
   const GroupProblem lost = FindLostRank();
@@ -202,7 +202,8 @@ std::string PeerWatch::PhaseOf(int rank) {
 }
 
 void PeerWatch::CheckAllLive() {
-  // A rank that hangs is missed from its last sign of life on, not from when this rank needs it.
+  // A rank counts as hanging once its last sign of life is too old, however late this rank needs
+  // it.
   if (const GroupProblem lost = FindLostRank(); !lost.empty()) throw AsError(lost);
   if (FindEndedPeer()) throw std::runtime_error("a process has ended");
 }

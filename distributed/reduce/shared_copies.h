@@ -1,5 +1,5 @@
-// The parameters' bfloat16 copies for products (core/ops/cast.h), for ranks of a machine that
-// share the parameters: one copy then serves all of them, too.
+// Shares the parameters' bfloat16 copies for products (core/ops/cast.h) among ranks of a machine
+// that share the parameters. One copy then serves all of them.
 #pragma once
 
 #include "lathe/distributed/groups/process_group.h"

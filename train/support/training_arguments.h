@@ -76,7 +76,7 @@ struct TrainingArguments {
 
 // Checks the arguments of the Trainer and fills in defaults that follow from others: eval_steps
 // and, if evaluations decide anything, metric_for_best_model. Throws InvalidArgument for values
-// that are out of range or don't fit each other; errors name the arguments as flags.
+// that are out of range or don't fit each other; errors name the arguments.
 void CompleteTrainingArguments(TrainingArguments& arguments);
 
 // All arguments that LoadTask and the Trainer read.

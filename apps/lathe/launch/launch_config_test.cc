@@ -186,7 +186,7 @@ TEST_F(LaunchConfigTest, AsksUntilAnswersFit) {
       RunProgram("lathe", {"launch", "sh", "-c", "test $RANK = 3 && echo $MASTER_ADDR; :"}).out,
       "node0\n");
 
-  // Back on one machine, the file has no place among several machines.
+  // If the job goes back to one machine, the file has no machine_rank any more.
   ASSERT_EQ(Config({}, "\n1\n2\n\n").exit_code, 0);
   config = ReadLaunchConfig(Path(kWritten));
   EXPECT_EQ(config.distributed_type, "MULTI_CPU");
