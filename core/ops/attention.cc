@@ -1,6 +1,9 @@
 #include "lathe/core/ops/attention.h"
 
 #include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <vector>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/attention.h"
@@ -56,6 +59,152 @@ void ClearSurplus(std::vector<Tensor> matrices, int64_t tokens, const Tensor& cu
   DeviceKernels<ShapeKernels>().clear_rows(args);
 }
 
+// Checks the rows of all offsets that sequences of `longest` tokens have.
+void CheckRows(const Tensor& rows, int64_t origin, int64_t longest, int64_t table_rows,
+               bool ordered, const char* op) {
+  const int32_t* row = rows.data<int32_t>() + origin;
+  for (int64_t offset = 1 - longest; offset < longest; ++offset) {
+    Check(row[offset] >= 0 && row[offset] < table_rows, op, "relative.rows has ", row[offset],
+          " for offset ", offset, " but the tables have ", table_rows, " rows");
+    Check(!ordered || offset == 1 - longest || row[offset] >= row[offset - 1], op,
+          "relative.rows decreases from ", row[offset - 1], " to ", row[offset], " at offset ",
+          offset, "; with keys or queries it must not");
+  }
+}
+
+// Returns base(i, j) plus the row of offset i - j, for queries i of [0, Q) and keys j of [0, S).
+template <typename Base>
+Tensor RowIndex(const RelativePositions& relative, int64_t Q, int64_t S, const Base& base) {
+  const std::vector<int32_t> rows = relative.rows.ToVector<int32_t>();
+  const int64_t origin = relative.rows.numel() / 2;
+  std::vector<int64_t> index;
+  for (int64_t i = 0; i < Q; ++i) {
+    for (int64_t j = 0; j < S; ++j)
+      index.push_back(base(i, j) + rows[static_cast<size_t>(i - j + origin)]);
+  }
+  return Tensor::FromVector(index);
+}
+
+// Returns head h's columns of a table with or without columns for each head.
+Tensor OfHead(const Tensor& table, int64_t head, int64_t d) {
+  return table.dim(1) == d ? table : SliceColumns(table, head * d, (head + 1) * d);
+}
+
+// Returns the terms that `relative` describes, without gradients, for q: [.., heads * head_dim] and
+// sequences of at most `longest` tokens. Checks the rows unless they lie on a device.
+cpu::RelativeTerms RelativeTermsOf(const RelativePositions& relative, const Tensor& q,
+                                   int64_t heads, int64_t longest, const char* op) {
+  if (!relative.defined()) return {};
+  const Tensor &rows = relative.rows, &bias = relative.bias;
+  const int64_t H = q.dim(1), d = H / heads;
+  Check(rows.defined() && rows.dtype() == DType::kI32 && rows.ndim() == 1 && rows.numel() % 2 == 1,
+        op, "relative.rows must be int32 of shape [2 L - 1] but is ",
+        rows.defined() ? ToString(rows.dtype()) : "undefined", " of shape ",
+        rows.defined() ? rows.shape() : Shape{});
+  CheckSameDevice(op, q.device(), {rows, bias, relative.keys, relative.queries});
+  const int64_t origin = rows.numel() / 2;
+  Check(origin + 1 >= longest, op, "relative.rows serves sequences of up to ", origin + 1,
+        " tokens but the longest has ", longest);
+  cpu::RelativeTerms terms = {.rows = rows.data<int32_t>(), .origin = origin};
+  terms.table_rows = -1;
+  const auto check_rows = [&](const Tensor& table, const char* name) {
+    Check(table.ndim() == 2 && (terms.table_rows < 0 || table.dim(0) == terms.table_rows), op,
+          "relative.", name, " has shape ", table.shape(), " but the tables must have ",
+          terms.table_rows < 0 ? "two dimensions" : "the same number of rows");
+    terms.table_rows = table.dim(0);
+  };
+  if (bias.defined()) {
+    check_rows(bias, "bias");
+    Check(bias.dim(1) == heads, op, "relative.bias must have a column for each of ", heads,
+          " heads but has shape ", bias.shape());
+    Check(bias.dtype() == MathDType(q.dtype()), op, "relative.bias must be ",
+          ToString(MathDType(q.dtype())), " for ", ToString(q.dtype()), " q but is ",
+          ToString(bias.dtype()));
+    terms.bias = bias.raw_data();
+  }
+  for (const bool of_keys : {true, false}) {
+    const Tensor& table = of_keys ? relative.keys : relative.queries;
+    const char* name = of_keys ? "keys" : "queries";
+    if (!table.defined()) continue;
+    check_rows(table, name);
+    Check(table.dim(1) == H || table.dim(1) == d, op, "relative.", name, " must have ", H,
+          " columns, or ", d, " for all heads, but has shape ", table.shape());
+    Check(table.dtype() == q.dtype(), op, "relative.", name, " is ", ToString(table.dtype()),
+          " but q is ", ToString(q.dtype()));
+    Check(of_keys || terms.keys == nullptr || terms.shared == (table.dim(1) != H), op,
+          "relative.keys has shape ", relative.keys.shape(), " but relative.queries has shape ",
+          table.shape(), "; both need the same width");
+    terms.shared = table.dim(1) != H;
+    (of_keys ? terms.keys : terms.queries) = table.raw_data();
+  }
+  if (q.device().is_cpu()) {
+    const bool ordered = terms.keys != nullptr || terms.queries != nullptr;
+    CheckRows(rows, origin, longest, terms.table_rows, ordered, op);
+  }
+  return terms;
+}
+
+// Composes the terms of `keys` and `queries`, to which the scores' scale applies, for one sequence
+// and head. q: [Q, d], the first Q tokens of the sequence; k: [S, d]. Returns [Q, S], or an
+// undefined tensor if there is no such term.
+Tensor ScaledTermsComposed(const RelativePositions& relative, const Tensor& q, const Tensor& k,
+                           int64_t head) {
+  const int64_t Q = q.dim(0), S = k.dim(0), d = q.dim(1);
+  Tensor sum;
+  // Each product has a column for each row of the table; the index picks one of them for i and j.
+  if (relative.keys.defined()) {
+    const int64_t R = relative.keys.dim(0);
+    const Tensor all = Matmul(q, OfHead(relative.keys, head, d), {.b = true});
+    const Tensor index = RowIndex(relative, Q, S, [=](int64_t i, int64_t) { return i * R; });
+    sum = ReshapeOp(GatherRows(ReshapeOp(all, {Q * R, 1}), index), {Q, S});
+  }
+  if (relative.queries.defined()) {
+    const int64_t R = relative.queries.dim(0);
+    const Tensor all = Matmul(k, OfHead(relative.queries, head, d), {.b = true});
+    const Tensor index = RowIndex(relative, Q, S, [=](int64_t, int64_t j) { return j * R; });
+    const Tensor term = ReshapeOp(GatherRows(ReshapeOp(all, {S * R, 1}), index), {Q, S});
+    sum = sum.defined() ? Add(sum, term) : term;
+  }
+  return sum;
+}
+
+// Composes the bias of those scores.
+Tensor BiasComposed(const RelativePositions& relative, int64_t queries, int64_t keys,
+                    int64_t head) {
+  if (!relative.bias.defined()) return {};
+  const Tensor index = RowIndex(relative, queries, keys, [](int64_t, int64_t) { return 0; });
+  return ReshapeOp(GatherRows(SliceColumns(relative.bias, head, head + 1), index), {queries, keys});
+}
+
+// Returns [Q, S]: minus infinity where query i does not see key j, and 0 elsewhere. Undefined if
+// there is no window.
+Tensor WindowMask(const Tensor& q, int64_t S, int64_t window) {
+  if (window < 0) return {};
+  std::vector<float> mask;
+  for (int64_t i = 0; i < q.dim(0); ++i) {
+    for (int64_t j = 0; j < S; ++j)
+      mask.push_back(std::abs(i - j) <= window ? 0 : -std::numeric_limits<float>::infinity());
+  }
+  return Tensor::FromVector(mask, {q.dim(0), S}).To(q.dtype());
+}
+
+// Allocates the wanted gradients of the defined ones among `tables`: the bias, the keys and the
+// queries. Those are the op's inputs from number 2 on. Lets `terms` point to them.
+std::vector<Tensor> TableGradients(const BackwardContext& context,
+                                   const std::vector<Tensor>& tables, cpu::RelativeTerms& terms) {
+  void** const pointers[] = {&terms.dbias, &terms.dkeys, &terms.dqueries};
+  std::vector<Tensor> gradients;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const Tensor& table = tables[i];
+    if (!table.defined()) continue;
+    const bool wanted = context.NeedsInputGrad(2 + gradients.size());
+    gradients.push_back(wanted ? Tensor::Empty(table.shape(), table.dtype(), table.device())
+                               : Tensor());
+    *pointers[i] = wanted ? gradients.back().raw_data() : nullptr;
+  }
+  return gradients;
+}
+
 }  // namespace
 
 Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
@@ -83,6 +232,13 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
   args.q_rows = q.dim(0);
   args.first_query_only = options.first_query_only;
   args.mask = MaskOf(options.dropout, kOp, -1, q.device());
+  Check(options.scale >= 0 && std::isfinite(options.scale), kOp, "scale is ", options.scale,
+        " but must be positive, or 0 for 1 / sqrt(head size)");
+  Check(options.window >= -1, kOp, "window is ", options.window,
+        " but must be a number of tokens, or -1 for all");
+  args.scale = options.scale;
+  args.window = options.window;
+  args.relative = RelativeTermsOf(options.relative, q, heads, args.max_seqlen, kOp);
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
   const int64_t ids = sequences.sample_ids.defined() ? sequences.sample_ids.numel() : batch;
   Check(ids >= batch, kOp, "there are ", batch, " sequences but only ", ids, " sample_ids");
@@ -92,28 +248,42 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
     Tensor out = Tensor::Empty(q.shape(), q.dtype(), q.device());
     if (!options.first_query_only) ClearSurplus({out}, tokens, sequences.cu_seqlens);
     Tensor lse;
-    if (NeedsRecord({q, kv}) || !q.device().is_cpu())
+    const RelativePositions& relative = options.relative;
+    if (NeedsRecord({q, kv, relative.bias, relative.keys, relative.queries}) ||
+        !q.device().is_cpu())
       lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
     const int64_t keys = options.values_first ? kv_rows * H : 0, values = kv_rows * H - keys;
     KernelsOf<T, cpu::AttentionKernels>(q.device())
         .forward(out.data<T>(), lse.defined() ? lse.data<M>() : nullptr, q.data<T>(),
                  kv.data<T>() + keys, kv.data<T>() + values, args);
     // The capture of `sequences` and the dropout's step keeps alive what `args` points to.
+    std::vector<Tensor> inputs = {q, kv}, tables;
+    for (const Tensor& table : {relative.bias, relative.keys, relative.queries}) {
+      tables.push_back(table.defined() ? table.Detach() : Tensor());
+      if (table.defined()) inputs.push_back(table);
+    }
+    std::vector<Tensor> saved = inputs;
+    saved.push_back(out);
     return Record(
-        kOp, out, {q, kv}, {q, kv, out},
-        [args, sequences, step = options.dropout.device_step, kv_rows, keys, values, lse, tokens,
-         q = q.Detach(), kv = kv.Detach(), out = out.Detach()](BackwardContext& context) {
+        kOp, out, std::move(inputs), std::move(saved),
+        [args, sequences, rows = relative.rows, tables, step = options.dropout.device_step, kv_rows,
+         keys, values, lse, tokens, q = q.Detach(), kv = kv.Detach(),
+         out = out.Detach()](BackwardContext& context) mutable {
           Tensor dq = Tensor::Empty(q.shape(), q.dtype(), q.device());
           Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype(), kv.device());
           std::vector<Tensor> written = {dkv.Slice(0, kv_rows), dkv.Slice(kv_rows, 2 * kv_rows)};
           if (!args.first_query_only) written.push_back(dq);
           ClearSurplus(std::move(written), tokens, sequences.cu_seqlens);
+          const std::vector<Tensor> dtables = TableGradients(context, tables, args.relative);
           KernelsOf<T, cpu::AttentionKernels>(q.device())
               .backward(dq.data<T>(), dkv.data<T>() + keys, dkv.data<T>() + values,
                         context.grad_output().template data<T>(), out.data<T>(), lse.data<M>(),
                         q.data<T>(), kv.data<T>() + keys, kv.data<T>() + values, args);
           context.SetGrad(0, dq);
           context.SetGrad(1, dkv);
+          for (size_t i = 0; i < dtables.size(); ++i) {
+            if (dtables[i].defined()) context.SetGrad(2 + i, dtables[i]);
+          }
         });
   });
 }
@@ -121,6 +291,7 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
 Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                                const AttentionOptions& options) {
   const int64_t H = q.dim(1), d = H / options.num_heads;
+  const double scale = options.scale > 0 ? options.scale : 1 / std::sqrt(static_cast<double>(d));
   const std::vector<int32_t> cu = sequences.cu_seqlens.ToVector<int32_t>();
   std::vector<Tensor> rows;
   for (int64_t b = 0; b < sequences.size(); ++b) {
@@ -129,12 +300,20 @@ Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSe
     const int64_t keys = options.values_first ? kv.dim(0) / 2 : 0, values = kv.dim(0) / 2 - keys;
     const Tensor ks = SliceRows(kv, keys + cu[b], keys + cu[b + 1]);
     const Tensor vs = SliceRows(kv, values + cu[b], values + cu[b + 1]);
+    const Tensor mask = WindowMask(qs, ks.dim(0), options.window);
     std::vector<Tensor> heads;
     for (int64_t h = 0; h < options.num_heads; ++h) {
       const Tensor k = SliceColumns(ks, h * d, (h + 1) * d);
       const Tensor v = SliceColumns(vs, h * d, (h + 1) * d);
-      const Tensor scores = Matmul(SliceColumns(qs, h * d, (h + 1) * d), k, {.b = true});
-      heads.push_back(Matmul(SoftmaxLast(Scale(scores, 1 / std::sqrt(static_cast<double>(d)))), v));
+      const Tensor q_head = SliceColumns(qs, h * d, (h + 1) * d);
+      Tensor scores = Matmul(q_head, k, {.b = true});
+      const Tensor terms = ScaledTermsComposed(options.relative, q_head, k, h);
+      if (terms.defined()) scores = Add(scores, terms);
+      scores = Scale(scores, scale);
+      const Tensor bias = BiasComposed(options.relative, qs.dim(0), ks.dim(0), h);
+      if (bias.defined()) scores = Add(scores, bias);
+      if (mask.defined()) scores = Add(scores, mask);
+      heads.push_back(Matmul(SoftmaxLast(scores), v));
     }
     rows.push_back(ConcatColumns(heads));
   }
