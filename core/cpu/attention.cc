@@ -4,6 +4,7 @@
 
 #include "lathe/core/cpu/attention_pairs.h"
 #include "lathe/core/cpu/attention_tiles.h"
+#include "lathe/core/cpu/attention_variants.h"
 #include "lathe/core/cpu/small_product.h"
 
 namespace lathe::cpu {
@@ -30,6 +31,7 @@ M Dot(const M* a, const M* b, int64_t n) {
 
 template <typename T, typename M>
 void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
+  if (IsVariant(args)) return ForwardOfVariant<T, M>(out, lse, q, k, v, args);
   const int64_t d = args.head_dim, H = args.heads * d;
   const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
   const int64_t chunk = Chunk(args);
@@ -81,6 +83,9 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
 template <typename T, typename M>
 void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
               const T* k, const T* v, const AttentionArgs& args) {
+  if (IsVariant(args)) {
+    return BackwardOfVariant<T, M>(dq, dk, dv, dout, out, lse, q, k, v, args);
+  }
   const int64_t d = args.head_dim, H = args.heads * d;
   const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
   const int64_t chunk = Chunk(args);
@@ -163,14 +168,14 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
 #if LATHE_ISA >= 5 && !defined(__clang__)
 void ForwardOfBFloat16(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
                        const BFloat16* v, const AttentionArgs& args) {
-  const bool pairs = SupportsPairs(args);
+  const bool pairs = SupportsPairs(args) && !IsVariant(args);
   (pairs ? ForwardOfPairs : Forward<BFloat16, float>)(out, lse, q, k, v, args);
 }
 
 void BackwardOfBFloat16(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* dout,
                         const BFloat16* out, const float* lse, const BFloat16* q, const BFloat16* k,
                         const BFloat16* v, const AttentionArgs& args) {
-  const bool pairs = SupportsPairs(args);
+  const bool pairs = SupportsPairs(args) && !IsVariant(args);
   (pairs ? BackwardOfPairs : Backward<BFloat16, float>)(dq, dk, dv, dout, out, lse, q, k, v, args);
 }
 #else

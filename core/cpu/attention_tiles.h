@@ -6,6 +6,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -84,10 +85,19 @@ template <typename M>
 template <typename M>
 constexpr M kNoScore = -std::numeric_limits<M>::infinity();
 
-// The place of a tile: queries [first, first + rows) of a sequence and head with S keys.
+// The place of a tile: queries [first, first + rows) of a sequence and head with S keys. If the
+// tile has only some of a sequence's keys, they begin at key_begin of all_keys.
 struct TilePlace {
   int64_t sequence, head, first, rows, S;
+  int64_t key_begin = 0, all_keys = 0;
 };
+
+// Returns the scale of the scores.
+template <typename M>
+M ScaleOf(const AttentionArgs& args) {
+  return args.scale > 0 ? static_cast<M>(args.scale)
+                        : M(1) / std::sqrt(static_cast<M>(args.head_dim));
+}
 
 constexpr int64_t kLanes = 16;
 
@@ -149,6 +159,35 @@ void TileBits(const AttentionArgs& args, int64_t sequence, int64_t head, int64_t
   }
 }
 
+// Computes the same for the keys of a tile: bits[i * ld + x] belongs to key tile.key_begin + x.
+// Makes no more blocks of words than these keys need.
+void BitsOfTile(const AttentionArgs& args, const TilePlace& tile, uint32_t* bits, int64_t ld) {
+  if (tile.all_keys <= tile.S) {
+    TileBits(args, tile.sequence, tile.head, tile.first, tile.rows, tile.S, bits, ld);
+    return;
+  }
+  const uint32_t key1 = args.mask.key1 + static_cast<uint32_t>(tile.head) * 0x9E3779B9u;
+  const uint32_t sample = static_cast<uint32_t>(args.sample_ids[tile.sequence]);
+  const int64_t blocks = (tile.all_keys + 3) / 4, end = tile.key_begin + tile.S;
+  for (int64_t w = 0; w < 4; ++w) {
+    // Word w of block b belongs to key w * blocks + b.
+    const int64_t first = std::max(tile.key_begin, w * blocks), last = Min(end, (w + 1) * blocks);
+    for (int64_t i = 0; i < tile.rows; ++i) {
+      FullLanes positions[kPhiloxRegisters];
+      for (FullLanes& p : positions) p = FullLanes{} + static_cast<uint32_t>(tile.first + i);
+      for (int64_t key = first; key < last; key += kPhiloxTogether) {
+        FullLanes places[kPhiloxRegisters];
+        for (int r = 0; r < kPhiloxRegisters; ++r)
+          places[r] = Counting(static_cast<uint32_t>(key - w * blocks + r * kPhiloxLanes));
+        const PhiloxWords made =
+            PhiloxAt(places, positions, sample, args.mask.step, args.mask.key0, key1);
+        std::memcpy(bits + i * ld + key - tile.key_begin, made.words[w],
+                    static_cast<size_t>(Min(kPhiloxTogether, last - key)) * 4);
+      }
+    }
+  }
+}
+
 // Knows which columns of a row's last line are below S. Or() returns x with `other` in the columns
 // from S on.
 template <typename M>
@@ -173,10 +212,10 @@ void Softmax(const AttentionArgs& args, const TilePlace& tile, M* scores, int64_
              int64_t to_ld, M* lse, int64_t lse_at, uint32_t* bits) {
   constexpr int64_t kSize = Line<M>::kSize;
   const int64_t rows = tile.rows, S = tile.S, last = WholeLines<M>(S) - kSize;
-  const M scale = M(1) / std::sqrt(static_cast<M>(args.head_dim));
+  const M scale = ScaleOf<M>(args);
   const M keep_scale = static_cast<M>(args.mask.scale);
   const uint32_t threshold = args.mask.threshold;
-  if (threshold > 0) TileBits(args, tile.sequence, tile.head, tile.first, rows, S, bits, ld);
+  if (threshold > 0) BitsOfTile(args, tile, bits, ld);
   const LastLine<M> last_line(S);
   // Each pass has a loop of its own over the rows, so that one row's sums don't wait for another's.
   // It covers as many rows as stay in the nearest cache.
@@ -232,10 +271,10 @@ template <typename M>
 void SoftmaxGradients(const AttentionArgs& args, const TilePlace& tile, M* p, M* ds, int64_t ld,
                       const M* dot, const M* lse, uint32_t* bits) {
   const int64_t rows = tile.rows, n = WholeLines<M>(tile.S);
-  const M scale = M(1) / std::sqrt(static_cast<M>(args.head_dim));
+  const M scale = ScaleOf<M>(args);
   const M keep_scale = static_cast<M>(args.mask.scale);
   const uint32_t threshold = args.mask.threshold;
-  if (threshold > 0) TileBits(args, tile.sequence, tile.head, tile.first, rows, tile.S, bits, ld);
+  if (threshold > 0) BitsOfTile(args, tile, bits, ld);
   for (int64_t i = 0; i < rows; ++i) {
     M* prow = p + i * ld;
     M* dsrow = ds + i * ld;

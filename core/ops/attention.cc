@@ -97,10 +97,10 @@ cpu::RelativeTerms RelativeTermsOf(const RelativePositions& relative, const Tens
   if (!relative.defined()) return {};
   const Tensor &rows = relative.rows, &bias = relative.bias;
   const int64_t H = q.dim(1), d = H / heads;
-  Check(rows.defined() && rows.dtype() == DType::kI32 && rows.ndim() == 1 && rows.numel() % 2 == 1,
-        op, "relative.rows must be int32 of shape [2 L - 1] but is ",
-        rows.defined() ? ToString(rows.dtype()) : "undefined", " of shape ",
-        rows.defined() ? rows.shape() : Shape{});
+  Check(rows.defined(), op, "relative.rows must be int32 of shape [2 L - 1] but is undefined");
+  Check(rows.dtype() == DType::kI32 && rows.ndim() == 1 && rows.numel() % 2 == 1, op,
+        "relative.rows must be int32 of shape [2 L - 1] but is ", ToString(rows.dtype()),
+        " of shape ", rows.shape());
   CheckSameDevice(op, q.device(), {rows, bias, relative.keys, relative.queries});
   const int64_t origin = rows.numel() / 2;
   Check(origin + 1 >= longest, op, "relative.rows serves sequences of up to ", origin + 1,
