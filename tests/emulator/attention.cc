@@ -61,7 +61,7 @@ class Pass {
 
   void Sequence(int64_t b, int64_t h, int64_t n) {
     const int64_t d = p_.head_dim;
-    const double scale = 1 / std::sqrt(static_cast<double>(d));
+    const double scale = o_.scale;
     const double keep = 1 - p_.threshold * 0x1p-32;
     std::seed_seq seeds = {p_.threshold > 0 ? *o_.seed : 0, b, h};
     std::mt19937 random(seeds);

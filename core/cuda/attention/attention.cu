@@ -1,13 +1,19 @@
 // Attention over packed sequences on a device. core/cpu/attention.h declares and describes it.
-#include <cmath>
+#include <algorithm>
 #include <initializer_list>
+#include <limits>
+#include <memory>
 #include <type_traits>
+#include <utility>
 
+#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/cpu/attention.h"
 #include "lathe/core/cuda/attention/attention.h"
 #include "lathe/core/cuda/attention/attention_dispatch.h"
+#include "lathe/core/cuda/attention/terms/attention_terms.h"
 #include "lathe/core/cuda/runtime/device.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/tensor.h"
 
 namespace lathe::cuda {
 namespace {
@@ -41,7 +47,7 @@ AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const 
   for (const void* row : rows) {
     params.aligned = params.aligned && reinterpret_cast<uintptr_t>(row) % 16 == 0;
   }
-  params.scale = 1 / std::sqrt(static_cast<float>(args.head_dim));
+  params.scale = ScaleOf(args);
   params.keep_scale = static_cast<float>(args.mask.scale);
   params.threshold = args.mask.threshold;
   params.key0 = args.mask.key0;
@@ -51,11 +57,79 @@ AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const 
   return params;
 }
 
+// Returns what the kernels with terms need, and checks the limits of a GPU's integers.
+AttentionTerms TermsOf(const AttentionArgs& args) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
+  const cpu::RelativeTerms& relative = args.relative;
+  Check(args.max_seqlen <= kMost && relative.origin <= kMost && relative.table_rows <= kMost,
+        "attention", "sequences have up to ", args.max_seqlen, " tokens, and relative tables have ",
+        relative.table_rows, " rows for ", relative.origin,
+        " offsets to each side, but a GPU takes at most ", kMost, " of each");
+  AttentionTerms terms;
+  terms.window = static_cast<int32_t>(args.window < 0 ? args.max_seqlen
+                                                      : std::min(args.window, args.max_seqlen));
+  terms.rows = relative.rows;
+  terms.origin = static_cast<int32_t>(relative.origin);
+  terms.table_rows = static_cast<int32_t>(relative.table_rows);
+  terms.bias = static_cast<const float*>(relative.bias);
+  terms.keys = relative.keys;
+  terms.queries = relative.queries;
+  terms.table_width = relative.shared ? args.head_dim : args.heads * args.head_dim;
+  return terms;
+}
+
+// Zeroed memory on the device, which is free for other work once it goes out of scope.
+std::shared_ptr<Storage> ZeroedScratch(int64_t bytes) {
+  int device = 0;
+  CheckCuda("cudaGetDevice", cudaGetDevice(&device));
+  const AllocationTag allocation_tag = AllocationTag::Buffer("scratch memory");
+  return Storage::Allocate(bytes, {DeviceType::kCUDA, device}, /*zeroed=*/true);
+}
+
+// The backward pass with terms. It needs scratch memory for the gradients of the tables.
+template <typename T>
+void BackwardWithTerms(T* dq, T* dk, T* dv, float* dots, const T* dout, const T* out,
+                       const float* lse, const T* q, const T* k, const T* v,
+                       const AttentionArgs& args) {
+  const AttentionTerms terms = TermsOf(args);
+  const cpu::RelativeTerms& relative = args.relative;
+  const AttentionParams params =
+      ParamsOf<T>(args, {dq, dk, dv, dout, out, q, k, v, relative.keys, relative.queries});
+  const TableGradients tables = {static_cast<float*>(relative.dbias), relative.dkeys,
+                                 relative.dqueries};
+  const int64_t bias_columns = tables.bias != nullptr ? args.heads : 0;
+  const int64_t keys_columns = tables.keys != nullptr ? params.width : 0;
+  const int64_t queries_columns = tables.queries != nullptr ? params.width : 0;
+  const int64_t columns = bias_columns + keys_columns + queries_columns;
+  OffsetSums sums =
+      ShapeOfOffsetSums(args.max_seqlen, terms.window, args.first_query_only, columns,
+                        QueryTiles(args.batch, args.max_seqlen, args.first_query_only));
+  const int64_t offsets = static_cast<int64_t>(sums.slots) * sums.count;
+  std::shared_ptr<Storage> scratch;
+  if (columns > 0) {
+    scratch = ZeroedScratch(offsets * columns * static_cast<int64_t>(sizeof(float)));
+    float* at = static_cast<float*>(scratch->data());
+    const auto take = [&](int64_t of_columns) {
+      return of_columns == 0 ? nullptr : std::exchange(at, at + offsets * of_columns);
+    };
+    sums.keys = take(keys_columns);
+    sums.queries = take(queries_columns);
+    sums.bias = take(bias_columns);
+  }
+  TermsAttentionBackward(dq, dk, dv, tables, dots, sums, dout, out, lse, q, k, v, terms, params);
+}
+
 template <typename T>
 void Forward(T* out, float* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
   CheckSupported(args);
   if (args.batch == 0) return;
   const auto own = [&] {
+    if (HasTerms(args)) {
+      const cpu::RelativeTerms& relative = args.relative;
+      return TermsAttentionForward(
+          out, lse, q, k, v, TermsOf(args),
+          ParamsOf<T>(args, {out, q, k, v, relative.keys, relative.queries}));
+    }
     const AttentionParams params = ParamsOf<T>(args, {out, q, k, v});
     if constexpr (!std::is_same_v<T, float>) {
       if (ChooseAttentionKernels(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
@@ -76,9 +150,12 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse
   CheckSupported(args);
   if (args.batch == 0) return;
   const auto own = [&] {
-    const AttentionParams params = ParamsOf<T>(args, {dq, dk, dv, dout, out, q, k, v});
     float* dots = static_cast<float*>(
         Workspace(args.q_rows * args.heads * static_cast<int64_t>(sizeof(float))));
+    if (HasTerms(args)) {
+      return BackwardWithTerms(dq, dk, dv, dots, dout, out, lse, q, k, v, args);
+    }
+    const AttentionParams params = ParamsOf<T>(args, {dq, dk, dv, dout, out, q, k, v});
     if constexpr (!std::is_same_v<T, float>) {
       if (ChooseAttentionKernels(args.head_dim, DTypeOf<T>::value, args.max_seqlen).tensor_cores) {
         return TensorCoreAttentionBackward(dq, dk, dv, dots, dout, out, lse, q, k, v, params);

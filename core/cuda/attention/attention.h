@@ -2,9 +2,11 @@
 // formulas.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "lathe/core/base/dtype.h"
+#include "lathe/core/cpu/attention.h"
 
 namespace lathe::cuda {
 
@@ -16,7 +18,7 @@ struct AttentionParams {
   int32_t batch, heads, head_dim, max_seqlen;
   bool first_query_only;
   bool aligned;  // true if each head's rows begin at multiples of 16 bytes
-  float scale;   // 1 / sqrt(head_dim)
+  float scale;   // of the scores
   // Dropout on the probabilities. Threshold 0 means none.
   float keep_scale;
   uint32_t threshold, key0, key1, step;
@@ -50,5 +52,14 @@ struct AttentionChoice {
   const char* why;
 };
 AttentionChoice ChooseAttentionKernels(int64_t head_dim, DType dtype, int64_t max_seqlen);
+// Returns the scale of the scores, 1 / sqrt(head_dim) unless `args` give another.
+inline float ScaleOf(const cpu::AttentionArgs& args) {
+  return args.scale == 0 ? 1 / std::sqrt(static_cast<float>(args.head_dim))
+                         : static_cast<float>(args.scale);
+}
+// Returns true if the scores have relative terms, or a window that may leave out a key.
+inline bool HasTerms(const cpu::AttentionArgs& args) {
+  return args.relative.rows != nullptr || (args.window >= 0 && args.window < args.max_seqlen - 1);
+}
 
 }  // namespace lathe::cuda

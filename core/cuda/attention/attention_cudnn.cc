@@ -6,7 +6,6 @@
 #include <absl/strings/str_cat.h>
 
 #include <array>
-#include <cmath>
 #include <limits>
 
 #include "lathe/core/base/error.h"
@@ -33,12 +32,12 @@ class CudnnPlan : public AttentionPlan {
     }
     keep_ = static_cast<float>(KeepProbability(problem));
     keep_scale_ = static_cast<float>(1 / KeepProbability(problem));
-    scale_ = 1 / std::sqrt(static_cast<float>(problem.head_dim));
   }
 
   int64_t workspace_bytes() const override { return engine_bytes_ + dots_bytes_; }
 
   void Run(const AttentionOperands& o) override {
+    scale_ = o.scale;
     struct Entry {
       int64_t id;
       const void* at;

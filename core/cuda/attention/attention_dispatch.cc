@@ -17,6 +17,7 @@
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/base/log.h"
 #include "lathe/core/base/round_up.h"
+#include "lathe/core/cuda/attention/attention.h"
 #include "lathe/core/cuda/attention/attention_offsets.h"
 #include "lathe/core/cuda/gemm/gemm_tuning.h"
 #include "lathe/core/cuda/runtime/device.h"
@@ -47,6 +48,7 @@ bool IsAligned(const AttentionOperands& o) {
 // Returns why no library may serve the call, or an empty string if one may.
 std::string WhyNotLibrary(const AttentionCall& call) {
   const cpu::AttentionArgs& args = call.args;
+  if (HasTerms(args)) return "only Lathe's own kernels compute windows and relative terms";
   if (call.dtype == DType::kF32) return "only Lathe's own kernels compute float32";
   if (args.first_query_only) return "only Lathe's own kernels compute one query per sequence";
   if (args.head_dim % 8 != 0) {
@@ -91,6 +93,7 @@ void RunLibrary(const AttentionCall& call, const AttentionProblem& problem, Atte
   const auto take = [&at](int64_t bytes) { return std::exchange(at, at + bytes); };
 
   AttentionOperands o = call.operands;
+  o.scale = ScaleOf(args);
   o.workspace = take(plan_bytes);
   AttentionOffsets offsets = {
       .cu_seqlens = args.cu_seqlens,

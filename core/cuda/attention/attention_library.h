@@ -50,6 +50,7 @@ struct AttentionOperands {
   const int32_t* lse_offsets = nullptr;  // [batch + 1]
   const int64_t* seed = nullptr;         // of dropout's random generator
   const int64_t* offset = nullptr;
+  float scale = 1;            // of the scores
   void* workspace = nullptr;  // AttentionPlan::workspace_bytes(), 256-byte aligned
 };
 
