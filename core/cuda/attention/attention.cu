@@ -21,12 +21,6 @@ namespace {
 using cpu::AttentionArgs;
 using cpu::AttentionKernels;
 
-// Throws for variants that the kernels don't compute.
-void CheckSupported(const AttentionArgs& args) {
-  Check(args.scale == 0 && args.window < 0 && args.relative.rows == nullptr, "attention",
-        "a GPU computes no scale, window or relative positions; use the CPU for this model");
-}
-
 template <typename T>
 AttentionParams ParamsOf(const AttentionArgs& args, std::initializer_list<const void*> rows) {
   constexpr int64_t kMostBlocks = 65535;  // the limit of a grid's y and z
@@ -121,7 +115,6 @@ void BackwardWithTerms(T* dq, T* dk, T* dv, float* dots, const T* dout, const T*
 
 template <typename T>
 void Forward(T* out, float* lse, const T* q, const T* k, const T* v, const AttentionArgs& args) {
-  CheckSupported(args);
   if (args.batch == 0) return;
   const auto own = [&] {
     if (HasTerms(args)) {
@@ -147,7 +140,6 @@ void Forward(T* out, float* lse, const T* q, const T* k, const T* v, const Atten
 template <typename T>
 void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const float* lse, const T* q,
               const T* k, const T* v, const AttentionArgs& args) {
-  CheckSupported(args);
   if (args.batch == 0) return;
   const auto own = [&] {
     float* dots = static_cast<float*>(
