@@ -10,7 +10,7 @@
 #include "lathe/core/cpu/attention.h"
 #include "lathe/core/cuda/attention/attention.h"
 #include "lathe/core/cuda/attention/attention_dispatch.h"
-#include "lathe/core/cuda/attention/terms/attention_terms.h"
+#include "lathe/core/cuda/attention/attention_terms.h"
 #include "lathe/core/cuda/runtime/device.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/tensor.h"

@@ -1,5 +1,5 @@
 // Turns the sums by offset of attention with terms into the gradients of the tables.
-#include "lathe/core/cuda/attention/terms/attention_terms.h"
+#include "lathe/core/cuda/attention/attention_terms.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
 

@@ -4,8 +4,8 @@
 // i - j + 63 = t, both counted from the beginning of the tile.
 #pragma once
 
+#include "lathe/core/cuda/attention/attention_terms.h"
 #include "lathe/core/cuda/attention/attention_tile.h"
-#include "lathe/core/cuda/attention/terms/attention_terms.h"
 
 namespace lathe::cuda {
 

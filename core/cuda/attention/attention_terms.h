@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "lathe/core/cuda/attention/attention.h"
-#include "lathe/core/cuda/attention/terms/terms_shape.h"
+#include "lathe/core/cuda/attention/attention_terms_shape.h"
 
 namespace lathe::cuda {
 
