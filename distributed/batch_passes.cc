@@ -48,7 +48,11 @@ BatchPasses::LargestNumbers BatchPasses::LargestNumbers::Of(const Batch& batch) 
   largest.position = Largest(batch.position_ids);
   const auto cu = batch.cu_seqlens.values<int32_t>();
   const auto positions = batch.position_ids.values<int32_t>();
-  for (int64_t b = 0; b < batch.size(); ++b) largest.shifted |= positions[cu[b]] != 0;
+  for (int64_t b = 0; b < batch.size(); ++b) {
+    const int32_t first = cu[b], last = cu[b + 1] - 1;
+    largest.shifted |= positions[first] != 0;
+    largest.has_gaps |= positions[last] - positions[first] != last - first;
+  }
   if (!batch.labels.defined() || IsFloating(batch.labels.dtype())) return largest;
   constexpr int64_t kIgnored = -100;
   const Tensor labels = batch.labels.To(DType::kI64);
@@ -60,7 +64,8 @@ BatchPasses::LargestNumbers BatchPasses::LargestNumbers::Of(const Batch& batch) 
 
 bool BatchPasses::LargestNumbers::Cover(const LargestNumbers& other) const {
   return input_id >= other.input_id && token_type >= other.token_type &&
-         position >= other.position && label >= other.label && shifted >= other.shifted;
+         position >= other.position && label >= other.label && shifted >= other.shifted &&
+         has_gaps >= other.has_gaps;
 }
 
 void BatchPasses::LargestNumbers::Widen(const LargestNumbers& other) {
@@ -69,6 +74,7 @@ void BatchPasses::LargestNumbers::Widen(const LargestNumbers& other) {
   position = std::max(position, other.position);
   label = std::max(label, other.label);
   shifted |= other.shifted;
+  has_gaps |= other.has_gaps;
 }
 
 // One pass over a batch, behind the functions of a GraphPass.

@@ -60,7 +60,8 @@ class BatchPasses {
   struct LargestNumbers {
     int32_t input_id = -1, token_type = -1, position = -1;
     int64_t label = -1;
-    bool shifted = false;  // true if sequences don't start at position 0
+    bool shifted = false;   // true if sequences don't start at position 0
+    bool has_gaps = false;  // true if positions are left out between tokens
     static LargestNumbers Of(const Batch& batch);
     bool Cover(const LargestNumbers& other) const;
     void Widen(const LargestNumbers& other);

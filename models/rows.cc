@@ -36,4 +36,18 @@ void CheckSequencesStartAtZero(const Batch& batch, const char* model) {
   }
 }
 
+void CheckNoGaps(const Batch& batch, const char* model) {
+  const int32_t* cu_seqlens = batch.cu_seqlens.data<int32_t>();
+  const int32_t* positions = batch.position_ids.data<int32_t>();
+  for (int64_t b = 0; b < batch.size(); ++b) {
+    const int32_t first = cu_seqlens[b], last = cu_seqlens[b + 1] - 1;
+    if (positions[last] - positions[first] == last - first) continue;
+    throw InvalidArgument(
+        absl::StrCat("[", model, "] sequence ", b, " has ", last - first + 1,
+                     " tokens at positions ", positions[first], " to ", positions[last],
+                     ", but a model with relative positions takes no padding between tokens"),
+        "pad on the right only");
+  }
+}
+
 }  // namespace lathe

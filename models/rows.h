@@ -26,4 +26,8 @@ Tensor WithoutSurplusRows(const Tensor& hidden_states, int64_t rows);
 // would differ silently.
 void CheckSequencesStartAtZero(const Batch& batch, const char* model);
 
+// Throws `[model] ...` if positions are left out between two tokens of a sequence. Attention takes
+// neighbours in a sequence to be one position apart, but Transformers' counts padding between them.
+void CheckNoGaps(const Batch& batch, const char* model);
+
 }  // namespace lathe

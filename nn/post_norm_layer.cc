@@ -23,6 +23,7 @@ Tensor SelfAttention::Forward(const Tensor& hidden_states, const ForwardContext&
   options.first_query_only = first_tokens_only;
   options.values_first = true;
   options.dropout = context.Dropout(options_.attention_probs_dropout_prob, site);
+  options.relative = context.relative;
   return PackedAttention(q, kv, context.sequences, options);
 }
 

@@ -16,7 +16,17 @@ nn::ForwardContext Encoder::MakeContext(const Batch& batch,
       MakeForwardContext(batch, rows, device(), static_cast<uint32_t>(step));
   context.training = options.training;
   context.seed = options.seed;
+  if (relative_rows_ != nullptr) {
+    CheckNoGaps(batch, model_);
+    context.relative.rows = relative_rows_->On(device());
+    context.relative.bias = relative_bias_;
+  }
   return context;
+}
+
+void Encoder::UseRelativePositions(std::function<int64_t(int64_t distance)> row, Tensor bias) {
+  relative_rows_ = std::make_unique<RelativeRows>(max_length(), std::move(row));
+  relative_bias_ = std::move(bias);
 }
 
 EncoderOutput Encoder::Forward(const Batch& batch, const EncoderForwardOptions& options) const {

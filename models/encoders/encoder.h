@@ -16,11 +16,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lathe/data/datasets/batch.h"
+#include "lathe/models/encoders/relative_rows.h"
 #include "lathe/nn/context.h"
 #include "lathe/nn/module.h"
 
@@ -71,6 +73,11 @@ class Encoder : public Module {
   Encoder(const char* model, NamedSettings settings)
       : model_(model), settings_(std::move(settings)) {}
   const char* model() const { return model_; }
+  // Gives attention the row of each distance between two tokens, and a table of biases that all
+  // layers share: a parameter [R, heads], or undefined. Layers may have other tables with R rows.
+  // The encoder then refuses batches with padding between tokens, where Transformers counts columns
+  // but Lathe has none.
+  void UseRelativePositions(std::function<int64_t(int64_t distance)> row, Tensor bias = {});
 
  private:
   // Returns what enters the first layer: [N, H] for the context's N rows, in the type of the
@@ -82,6 +89,8 @@ class Encoder : public Module {
 
   const char* model_;
   NamedSettings settings_;
+  std::unique_ptr<RelativeRows> relative_rows_;  // null without relative positions
+  Tensor relative_bias_;
   mutable int64_t own_step_ = 0;  // counts training passes over batches that don't say their step
 };
 
