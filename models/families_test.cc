@@ -104,6 +104,21 @@ class FamilyTest : public testing::TestWithParam<Family> {
   static std::vector<float> Logits(SequenceClassifier& model) {
     return model.Forward(Sequences()).logits.ToVector<float>();
   }
+  static std::vector<float> Logits(SequenceClassifier& model, const std::vector<int32_t>& ids) {
+    return model.Forward(Batch::Pack({ids})).logits.ToVector<float>();
+  }
+  // Returns the gradients of the parameters that have one.
+  static std::vector<std::vector<float>> Gradients(const Json& changes, bool checkpointing) {
+    const auto model = Make(changes);
+    model->Train();
+    model->SetGradientCheckpointing(checkpointing);
+    Backward(model->Forward(Sequences()).loss);
+    std::vector<std::vector<float>> all;
+    for (const Parameter& p : model->Parameters()) {
+      if (p.tensor.requires_grad()) all.push_back(p.tensor.grad().ToVector<float>());
+    }
+    return all;
+  }
   static std::string ErrorOf(const std::function<void()>& call) {
     try {
       call();
@@ -220,16 +235,52 @@ TEST_P(FamilyTest, WrongConfigurationsAreRefused) {
 
 // Dropout is on, so that each use of a layer must repeat its own masks.
 TEST_P(FamilyTest, GradientCheckpointingChangesNothing) {
-  const auto gradients = [](bool checkpointing) {
-    const auto model = Make();
-    model->Train();
-    model->SetGradientCheckpointing(checkpointing);
-    Backward(model->Forward(Sequences()).loss);
-    std::vector<std::vector<float>> all;
-    for (const Parameter& p : model->Parameters()) all.push_back(p.tensor.grad().ToVector<float>());
-    return all;
-  };
-  EXPECT_EQ(gradients(true), gradients(false));
+  EXPECT_EQ(Gradients(Json::object(), true), Gradients(Json::object(), false));
+}
+
+// Without its positions a model would not see the order of tokens behind the first one.
+TEST_P(FamilyTest, KnowsTheOrderOfTokens) {
+  const auto model = Make();
+  EXPECT_NE(Logits(*model, {2, 7, 9, 3}), Logits(*model, {2, 9, 7, 3}));
+}
+
+TEST_P(FamilyTest, RelativeKeysReplacePositions) {
+  if (!ArchitectureOf(Config()).config_defaults.contains("position_embedding_type")) GTEST_SKIP();
+  const int64_t positions = GetParam().config.at("max_position_embeddings").get<int64_t>();
+  for (const char* type : {"relative_key", "relative_key_query"}) {
+    SCOPED_TRACE(type);
+    const Json changes = {{"position_embedding_type", type}};
+    const auto saved = Make(changes);
+    EXPECT_NE(Logits(*saved, {2, 7, 9, 3}), Logits(*saved, {2, 9, 7, 3}));
+    int tables = 0;
+    for (const Parameter& p : saved->Parameters()) {
+      if (p.name.find(".distance_embedding.weight") != std::string::npos) {
+        EXPECT_EQ(p.tensor.shape(), Shape({2 * positions - 1, 4})) << p.name;
+        EXPECT_TRUE(p.decays) << p.name;
+        ++tables;
+      }
+      EXPECT_EQ(p.tensor.requires_grad(), p.name.find("position_embeddings") == std::string::npos);
+    }
+    EXPECT_GE(tables, 2);
+    saved->SavePretrained(dir_);
+    const auto model = AutoModelForSequenceClassification::FromPretrained(dir_);
+    EXPECT_EQ(model->load_report().Summary(), "");
+    EXPECT_EQ(Logits(*model), Logits(*saved));
+    EXPECT_EQ(Gradients(changes, true), Gradients(changes, false));
+    EXPECT_EQ(model->max_length(), GetParam().max_length);
+    const std::vector<int32_t> longest(GetParam().max_length, 5);
+    EXPECT_TRUE(std::isfinite(model->Forward(Batch::Pack({longest})).logits.ToVector<float>()[0]));
+    ExpectError("has 2 tokens at positions 0 to 2, but a model with relative positions", [&] {
+      model->Forward(Batch::FromPadded(Tensor::Full({1, 3}, 5, DType::kI32),
+                                       Tensor::FromVector<int32_t>({1, 0, 1}).Reshape({1, 3})));
+    });
+  }
+  ExpectError(
+      "\"position_embedding_type\" \"rotary\" is not supported; supported: absolute, "
+      "relative_key, relative_key_query",
+      [] {
+        Make({{"position_embedding_type", "rotary"}});
+      });
 }
 
 TEST_P(FamilyTest, DropoutIsOnInTrainingOnly) {

@@ -35,6 +35,7 @@ struct EncoderActivations {
         E(SizeOf(options.compute_dtype)),
         hidden(T * H * E),
         inner(T * I * E),
+        distances(E < kFloat ? shape.layer.num_distances * (H / A) * E : 0),
         head(B * shape.head_columns * kFloat),
         projects(C != H || shape.always_projects),
         on_gpu(options.on_gpu) {}
@@ -63,6 +64,7 @@ struct EncoderActivations {
     return 3 * hidden         // query, key, value
            + hidden           // attention's result
            + T * A * kFloat   // attention's log-sums, to compute the probabilities again
+           + distances        // attention's table of distances
            + 2 * hidden       // the sum of its output projection and x, the norm of that sum
            + Inner(inner)     // around the activation function
            + 2 * hidden       // the sum after the output projection, the norm of that sum
@@ -74,6 +76,7 @@ struct EncoderActivations {
   int64_t LastLayer() const {
     const int64_t first = B * H * E;
     return 2 * hidden              // key, value
+           + distances             // as in Layer()
            + first                 // rows of first tokens
            + 6 * first             // query, attention, and two times sum and norm
            + Inner(B * I * E)      // around the activation function
@@ -125,6 +128,7 @@ struct EncoderActivations {
 
   int64_t layers, different_layers, B, T, H, C, I, A, E;
   int64_t hidden, inner;  // bytes of one [T, H] and of one [T, I]
+  int64_t distances;      // bytes of a layer's 16-bit copy of its table of distances
   int64_t head;           // bytes that the head keeps
   bool projects;          // a linear layer follows the embeddings
   bool on_gpu;

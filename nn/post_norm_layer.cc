@@ -1,5 +1,7 @@
 #include "lathe/nn/post_norm_layer.h"
 
+#include "lathe/core/ops/cast.h"
+
 namespace lathe::nn {
 
 SelfAttention::SelfAttention(const PostNormLayerOptions& options) : options_(options) {
@@ -8,6 +10,11 @@ SelfAttention::SelfAttention(const PostNormLayerOptions& options) : options_(opt
   query_ = Register<Linear>(options.names.query, H, H, init);
   key_ = Register<Linear>(options.names.key, H, H, init);
   value_ = Register<Linear>(options.names.value, H, H, init);
+  if (options.num_distances > 0) {
+    distance_embedding_ =
+        RegisterParameter("distance_embedding.weight",
+                          {options.num_distances, H / options.num_attention_heads}, init);
+  }
 }
 
 Tensor SelfAttention::Forward(const Tensor& hidden_states, const ForwardContext& context,
@@ -24,6 +31,10 @@ Tensor SelfAttention::Forward(const Tensor& hidden_states, const ForwardContext&
   options.values_first = true;
   options.dropout = context.Dropout(options_.attention_probs_dropout_prob, site);
   options.relative = context.relative;
+  if (distance_embedding_.defined()) {
+    options.relative.keys = Cast(distance_embedding_, q.dtype());
+    if (options_.multiplies_keys) options.relative.queries = options.relative.keys;
+  }
   return PackedAttention(q, kv, context.sequences, options);
 }
 

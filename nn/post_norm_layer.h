@@ -31,6 +31,11 @@ struct PostNormLayerOptions {
   double layer_norm_eps = 1e-12;
   double initializer_range = 0.02;
   bool drops_attention_output = true, drops_output = true;  // with hidden_dropout_prob
+  // The rows of the table distance_embedding below self_attention (Shaw et al. 2018); 0: there is
+  // none. ForwardContext::relative says which row belongs to the distance of a query and a key.
+  // The score of the two gets the row's product with the query, before the scores are scaled.
+  int64_t num_distances = 0;
+  bool multiplies_keys = false;  // scores get the row's product with the key, too
   PostNormLayerNames names = {};
 };
 
@@ -46,6 +51,7 @@ class SelfAttention : public Module {
  private:
   PostNormLayerOptions options_;
   std::shared_ptr<Linear> query_, key_, value_;
+  Tensor distance_embedding_;  // [num_distances, H / heads]; undefined if there is none
 };
 
 class PostNormLayer : public Module {

@@ -31,6 +31,13 @@ TEST(EstimateMemory, OtherShapes) {
   }
 }
 
+TEST(EstimateMemory, RelativePositions) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Compare({.batch_size = 16, .compute_dtype = dtype},
+            {{"position_embedding_type", "relative_key_query"}});
+  }
+}
+
 TEST(EstimateMemory, ProcessesExchangeRowsOfTheWordTable) {
   const auto model = MakeModel();
   const auto exchange = [&](int64_t num_processes, int64_t batch_size) {

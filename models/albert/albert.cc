@@ -65,6 +65,7 @@ class AlbertModel : public Encoder {
       : Encoder("albert", reader.Settings()), options_(ReadOptions(reader)) {
     const PostNormEncoderOptions& o = options_.encoder;
     embeddings_ = Register<NormedEmbeddings>("embeddings", o.embeddings, "albert");
+    if (o.relative_row) UseRelativePositions(o.relative_row);
     projection_ =
         Register<nn::Linear>("encoder.embedding_hidden_mapping_in", o.embeddings.hidden_size,
                              o.layer.hidden_size, Init::Normal(o.layer.initializer_range));

@@ -21,6 +21,7 @@ NormedEmbeddings::NormedEmbeddings(const NormedEmbeddingsOptions& options, const
   position_ =
       Register<nn::Embedding>("position_embeddings", options.max_position_embeddings, H, std_dev,
                               options.first_position > 0 ? options.first_position - 1 : -1);
+  if (!options.adds_positions) position_->weight.SetRequiresGrad(false);
   if (options.type_vocab_size > 0) {
     token_type_ =
         Register<nn::Embedding>("token_type_embeddings", options.type_vocab_size, H, std_dev);
@@ -54,22 +55,20 @@ Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& c
       CheckEmbeddingIds(batch.token_type_ids, options_.type_vocab_size, 1);
     }
   }
-  std::vector<Tensor> ids = {context.input_ids, context.row_positions};
-  std::vector<Tensor> tables = {word_->weight, position_->weight};
-  std::vector<int64_t> padding_rows = {word_->padding_row, position_->padding_row};
-  std::vector<int64_t> first_rows = {0, options_.first_position};
-  if (token_type_ != nullptr) {
-    ids.insert(ids.begin() + 1, context.token_type_ids);
-    tables.insert(tables.begin() + 1, token_type_->weight);
-    padding_rows.insert(padding_rows.begin() + 1, -1);
-    first_rows.insert(first_rows.begin() + 1, 0);
-  }
+  std::vector<Tensor> ids, tables;
+  std::vector<int64_t> padding_rows, first_rows;
+  const auto add = [&](const Tensor& rows, const nn::Embedding& embedding, int64_t first_row) {
+    ids.push_back(rows);
+    tables.push_back(embedding.weight);
+    padding_rows.push_back(embedding.padding_row);
+    first_rows.push_back(first_row);
+  };
+  add(context.input_ids, *word_, 0);
+  if (token_type_ != nullptr) add(context.token_type_ids, *token_type_, 0);
+  if (options_.adds_positions) add(context.row_positions, *position_, options_.first_position);
   if (task_type_ != nullptr) {
-    ids.push_back(
-        Tensor::Zeros(context.input_ids.shape(), DType::kI32, context.input_ids.device()));
-    tables.push_back(task_type_->weight);
-    padding_rows.push_back(-1);
-    first_rows.push_back(0);
+    add(Tensor::Zeros(context.input_ids.shape(), DType::kI32, context.input_ids.device()),
+        *task_type_, 0);
   }
   const DropoutSpec dropout = context.Dropout(options_.hidden_dropout_prob, "embeddings");
   const DType dtype = options_.in_float32 ? DType::kF32 : compute_dtype();

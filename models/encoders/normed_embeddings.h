@@ -3,7 +3,8 @@
 //   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[first + pos[t]]
 //                            + task_type[0]))
 //
-// The norm is left out where the layers normalise their input themselves.
+// The norm is left out where the layers normalise their input themselves, and the positions where
+// attention knows distances instead.
 //
 //   embeddings_ = Register<NormedEmbeddings>("embeddings", options, "bert");
 //   Tensor hidden_states = embeddings_->Forward(batch, context);   // [T, H]
@@ -27,7 +28,8 @@ struct NormedEmbeddingsOptions {
   int64_t pad_token_id = 0;  // its row in the word table starts at 0 and gets no gradient
   double initializer_range = 0.02, layer_norm_eps = 1e-12, hidden_dropout_prob = 0.1;
   bool has_norm = true;
-  bool in_float32 = false;  // gives float32, whatever the compute dtype is
+  bool adds_positions = true;  // false: the position table exists, but is neither read nor trained
+  bool in_float32 = false;     // gives float32, whatever the compute dtype is
 };
 
 class NormedEmbeddings : public Module {

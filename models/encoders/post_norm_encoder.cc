@@ -45,6 +45,28 @@ int64_t ReadFirstPosition(const ConfigReader& reader) {
                     "correct one of the two");
 }
 
+namespace {
+
+// Reads "position_embedding_type" after the sizes have been read.
+void ReadPositionType(const ConfigReader& reader, PostNormEncoderOptions& options) {
+  const std::string type = reader.String("position_embedding_type");
+  if (type == "absolute") return;
+  if (type != "relative_key" && type != "relative_key_query") {
+    throw WrongConfig(reader.path(), {"position_embedding_type"},
+                      absl::StrCat("\"position_embedding_type\" \"", type,
+                                   "\" is not supported; supported: absolute, relative_key, "
+                                   "relative_key_query"),
+                      "use a model with one of these");
+  }
+  const int64_t positions = options.embeddings.max_position_embeddings;
+  options.embeddings.adds_positions = false;
+  options.layer.num_distances = 2 * positions - 1;
+  options.layer.multiplies_keys = type == "relative_key_query";
+  options.relative_row = [positions](int64_t distance) { return distance + positions - 1; };
+}
+
+}  // namespace
+
 PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader) {
   constexpr int64_t kMost = 1 << 30;
   PostNormEncoderOptions options;
@@ -65,15 +87,7 @@ PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader) {
   }
   options.num_hidden_layers = reader.Int("num_hidden_layers", 1, 1024);
   CheckHeads(reader, "hidden_size", "num_attention_heads");
-  if (reader.Declares("position_embedding_type")) {
-    const std::string positions = reader.String("position_embedding_type");
-    if (positions != "absolute") {
-      throw WrongConfig(reader.path(), {"position_embedding_type"},
-                        absl::StrCat("\"position_embedding_type\" \"", positions,
-                                     "\" is not supported; supported: absolute"),
-                        "use a model with absolute positions");
-    }
-  }
+  if (reader.Declares("position_embedding_type")) ReadPositionType(reader, options);
   if (reader.Declares("is_decoder") && reader.Bool("is_decoder")) {
     throw WrongConfig(reader.path(), {"is_decoder"},
                       "\"is_decoder\" is true; Lathe has encoders only", "use an encoder's model");
@@ -96,6 +110,7 @@ PostNormEncoder::PostNormEncoder(const char* model, NamedSettings settings,
     projection_ = Register<nn::Linear>(options.projection, E, H,
                                        Init::Normal(options.layer.initializer_range));
   }
+  if (options.relative_row) UseRelativePositions(options.relative_row);
   for (int64_t i = 0; i < options.num_hidden_layers; ++i) {
     layers_.push_back(
         Register<nn::PostNormLayer>(absl::StrCat(options.layers, ".", i), options.layer));

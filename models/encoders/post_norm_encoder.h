@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,6 +28,9 @@ struct PostNormEncoderOptions {
   // The path of the linear layer from the embeddings' columns to the layers', where these differ.
   std::string projection = "embeddings_project";
   bool always_projects = false;  // even if the columns are the same
+  // The row of attention's tables for the distance of a query and a key; null: there are no such
+  // tables (Encoder::UseRelativePositions).
+  std::function<int64_t(int64_t distance)> relative_row = {};
 };
 
 // Returns the configuration defaults of BERT. A family whose configuration has the same keys
@@ -34,8 +38,11 @@ struct PostNormEncoderOptions {
 nlohmann::json BertLikeConfigDefaults();
 
 // Reads the options under the names that BERT's config.json has, and "embedding_size" if the family
-// declares it. Throws for values that make no model, and for a decoder or positions other than
-// absolute ones, if the family declares these keys.
+// declares it. Throws for values that make no model, and for a decoder, if the family declares that
+// key. If it declares "position_embedding_type", the value "relative_key" replaces the positions of
+// the embeddings by a table of distances in each layer (Shaw et al. 2018), and "relative_key_query"
+// by one that keys are multiplied by, too (Huang et al. 2020). Transformers has neither since
+// version 5.
 PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader);
 
 // Returns the row of position 0 in a family whose positions follow the row of the padding token.

@@ -16,6 +16,7 @@ PreNormEncoder::PreNormEncoder(const char* model, NamedSettings settings,
         options.embeddings.hidden_size, " columns but the layers ", H);
   options_.embeddings.in_float32 = true;
   embeddings_ = Register<NormedEmbeddings>("embeddings", options_.embeddings, model);
+  if (options.relative_row) UseRelativePositions(options.relative_row);
   for (int64_t i = 0; i < options.num_hidden_layers; ++i) {
     layers_.push_back(
         Register<nn::PreNormLayer>(absl::StrCat(options.layers, ".", i), options.layer));

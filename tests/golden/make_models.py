@@ -5,7 +5,7 @@
 
 A case is a folder. config.json and model.safetensors are as save_pretrained writes them. golden.safetensors holds inputs
 and expected values, computed in float64; see tests/golden_models_test.cc for the keys. meta.json holds the names of
-parameters whose exact gradient is 0. All dropout rates are 0. Biases and the parameters of norms don't decay. In
+parameters whose exact gradient is 0. All dropout rates are 0. Parameters with "bias" in their names and those of norms don't decay. In
 bert-padding the masked columns lie between the others and hold tokens. It also has a batch "left." that is padded on the
 left, with its last hidden states. The values were made with torch 2.15 and transformers 5.23 or 5.24.
 """
@@ -17,7 +17,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, get_scheduler
 
-# Overrides of the config of a "model_type", by default that of BERT. A case's "seed" is by default its place here.
+from relative_keys import use_relative_keys
+
+# Overrides of the config of a "model_type", by default that of BERT. A case's "seed" is by default its place here. The
+# longest text has "tokens" tokens, by default POSITIONS.
 CASES = {
     "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
@@ -40,28 +43,41 @@ CASES = {
                            hidden_act="gelu_new", hidden_size=36, intermediate_size=50, layer_norm_eps=1e-5),
     "megatron-bert": dict(model_type="megatron-bert", seed=7, num_labels=4, hidden_act="gelu", hidden_size=36,
                           intermediate_size=50, layer_norm_eps=1e-3),
+    "bert-relative-key": dict(seed=32, position_embedding_type="relative_key", num_labels=3, hidden_act="gelu",
+                              hidden_size=36, intermediate_size=50),
+    "bert-relative-key-query": dict(seed=33, position_embedding_type="relative_key_query", num_labels=3, tokens=37,
+                                    max_position_embeddings=40, hidden_size=21, intermediate_size=17),
+    "roberta-relative-key-query": dict(model_type="roberta", seed=34, position_embedding_type="relative_key_query",
+                                       type_vocab_size=1, max_position_embeddings=18, num_labels=2),
+    "megatron-bert-relative-key-query": dict(model_type="megatron-bert", seed=35, num_labels=4,
+                                             position_embedding_type="relative_key_query", hidden_size=36,
+                                             intermediate_size=50),
+    # One table of distances for both layers.
+    "albert-relative-key": dict(model_type="albert", seed=36, position_embedding_type="relative_key", num_labels=3,
+                                embedding_size=10, classifier_dropout_prob=0.0),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
-def columns_of(length, padding, generator):
+def columns_of(length, tokens, padding, generator):
     """Returns the columns of a row's tokens: at its start, at its end, or anywhere from column 0 on."""
     if padding == "middle":
-        return [0] + sorted((torch.randperm(POSITIONS - 1, generator=generator)[:length - 1] + 1).tolist())
-    return list(range(length) if padding == "right" else range(POSITIONS - length, POSITIONS))
+        return [0] + sorted((torch.randperm(tokens - 1, generator=generator)[:length - 1] + 1).tolist())
+    return list(range(length) if padding == "right" else range(tokens - length, tokens))
 
 
-def random_batch(config, generator, padding="right"):
-    lengths = [POSITIONS, 2, 7, 1, 11]
-    ids = torch.full((len(lengths), POSITIONS), config.pad_token_id)
+def random_batch(config, tokens, generator, padding="right"):
+    lengths = [tokens, 2, 7, 1, min(11, tokens - 1)]
+    ids = torch.full((len(lengths), tokens), config.pad_token_id)
     types, mask = torch.zeros_like(ids), torch.zeros_like(ids)
     first = config.pad_token_id + 1  # RoBERTa's siblings count no position for a padding token
     if padding == "middle":  # tokens in masked columns don't count
         ids = torch.randint(first, VOCAB, ids.shape, generator=generator)
+    has_types = hasattr(config, "type_vocab_size")
     for row, n in enumerate(lengths):
-        columns = columns_of(n, padding, generator)
+        columns = columns_of(n, tokens, padding, generator)
         ids[row, columns] = torch.randint(first, VOCAB, (n,), generator=generator)
-        types[row, columns[n // 2:]] = row % config.type_vocab_size
+        types[row, columns[n // 2:]] = row % config.type_vocab_size if has_types else 0
         mask[row, columns] = 1
     b, n = len(lengths), config.num_labels
     if config.problem_type == "multi_label_classification":
@@ -70,7 +86,10 @@ def random_batch(config, generator, padding="right"):
         labels = torch.rand(b, generator=generator) * 5
     else:
         labels = torch.randint(0, n, (b,), generator=generator)
-    return dict(input_ids=ids, token_type_ids=types, attention_mask=mask, labels=labels)
+    batch = dict(input_ids=ids, token_type_ids=types, attention_mask=mask, labels=labels)
+    if not has_types:
+        del batch["token_type_ids"]
+    return batch
 
 
 def run(model, batch, **options):
@@ -78,7 +97,7 @@ def run(model, batch, **options):
     return model(**{**batch, "labels": labels}, **options)
 
 
-def make(folder, seed, overrides):
+def make(folder, seed, tokens, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
     sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
                  max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -86,6 +105,7 @@ def make(folder, seed, overrides):
     torch.manual_seed(1000 + seed)
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
+    use_relative_keys(model)
     with torch.no_grad():
         for parameter in model.parameters():  # far from the usual start, so that every part of the model shows
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
@@ -94,7 +114,8 @@ def make(folder, seed, overrides):
     model = model.double().train()
 
     golden = {}
-    batch = random_batch(config, generator, padding)
+    multiplies_keys = getattr(config, "position_embedding_type", "") == "relative_key_query"
+    batch = random_batch(config, tokens, generator, padding)
     out = run(model, batch, output_hidden_states=True)
     out.loss.backward()
     golden.update(batch)
@@ -103,12 +124,15 @@ def make(folder, seed, overrides):
         golden[f"hidden_states.{i}"] = (states.detach() * batch["attention_mask"][..., None]).float()
     zero = []
     for name, parameter in model.named_parameters():
+        if parameter.grad is None:  # not read
+            continue
         golden["grad." + name] = parameter.grad.float()
-        if name.endswith("attention.self.key.bias"):
-            zero.append(name)  # softmax ignores a number that is added to all scores of a query
+        # Softmax ignores a number that is added to all scores of a query.
+        if name.endswith(("attention.self.key.bias", "attention.key.bias", "attn.k.bias")) and not multiplies_keys:
+            zero.append(name)
     model.zero_grad()
     if padding == "middle":
-        left = random_batch(config, generator, "left")
+        left = random_batch(config, tokens, generator, "left")
         states = run(model, left, output_hidden_states=True).hidden_states[-1]
         golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
         golden["left.last_hidden_state"] = states.detach().float()
@@ -116,13 +140,13 @@ def make(folder, seed, overrides):
     norms = {id(p) for m in model.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters()}
     groups = [[], []]  # parameters that decay, and biases and the parameters of norms
     for name, parameter in model.named_parameters():
-        groups[name.endswith("bias") or id(parameter) in norms].append(parameter)
+        groups["bias" in name or id(parameter) in norms].append(parameter)
     optimizer = torch.optim.AdamW([dict(params=groups[0], weight_decay=0.01), dict(params=groups[1], weight_decay=0.0)],
                                   lr=1e-3)
     scheduler = get_scheduler("linear", optimizer, num_warmup_steps=2, num_training_steps=STEPS)
     batches, losses, grad_norms, rates = [], [], [], []
     for _ in range(STEPS):
-        batches.append(random_batch(config, generator, padding))
+        batches.append(random_batch(config, tokens, generator, padding))
         loss = run(model, batches[-1]).loss
         loss.backward()
         losses.append(loss.detach())
@@ -145,4 +169,5 @@ if __name__ == "__main__":
     for place, (name, overrides) in enumerate(CASES.items()):
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             overrides = dict(overrides)
-            make(Path(__file__).parent / "models" / name, overrides.pop("seed", place), overrides)
+            make(Path(__file__).parent / "models" / name, overrides.pop("seed", place),
+                 overrides.pop("tokens", POSITIONS), overrides)
