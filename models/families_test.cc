@@ -72,6 +72,7 @@ std::vector<Family> Families() {
       {"ernie", With(kTiny, {{"use_task_id", true}})},
       {"megatron-bert", kTiny, "hidden_size", "num_attention_heads", "hidden_act",
        "hidden_dropout_prob", 16, "ln.bias"},
+      {"mpnet", With(kTiny, {{"max_position_embeddings", 18}})},
       {"rembert", With(kTiny, {{"input_embedding_size", 6}})},
       {"roberta", offset},
       {"roberta-prelayernorm", offset},
@@ -299,6 +300,36 @@ std::string Name(const testing::TestParamInfo<Family>& info) {
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyTest, testing::ValuesIn(Families()), Name);
 
+// MPNet's table of biases belongs to all layers. By its name Trainer's rule takes it for a bias.
+TEST(FamiliesTest, MpNetHasOneTableOfBiases) {
+  const Json config = With(kTiny, {{"model_type", "mpnet"}, {"max_position_embeddings", 18}});
+  const auto make = [&](const Json& changes) {
+    return AutoModelForSequenceClassification::FromConfig(
+        PretrainedConfig::FromJson(With(config, changes)), {.num_labels = 3});
+  };
+  int tables = 0;
+  const std::vector<Parameter> parameters = make(Json::object())->Parameters();
+  for (const Parameter& p : parameters) {
+    if (p.name.find("relative") == std::string::npos) continue;
+    EXPECT_EQ(p.name, "mpnet.encoder.relative_attention_bias.weight");
+    EXPECT_EQ(p.tensor.shape(), Shape({32, 2}));
+    EXPECT_FALSE(p.decays);
+    // Fresh biases are drawn: 64 of standard deviation 0.02.
+    double squares = 0;
+    for (const float value : p.tensor.ToVector<float>()) squares += value * value;
+    EXPECT_NEAR(std::sqrt(squares / 64), 0.02, 0.006);
+    ++tables;
+  }
+  EXPECT_EQ(tables, 1);
+  try {
+    make({{"relative_attention_num_buckets", 31}});
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("\"relative_attention_num_buckets\" must be"), std::string::npos)
+        << error.message();
+  }
+}
+
 TEST(FamiliesTest, EachHasItsCases) {
   std::vector<std::string> tested;
   for (const Family& family : Families()) tested.push_back(family.model_type);
@@ -349,6 +380,7 @@ TEST(FamiliesTest, SizesOfKnownCheckpoints) {
                    {"intermediate_size", 3072}}),
             11685122);
   EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
+  EXPECT_EQ(count({{"model_type", "mpnet"}, {"max_position_embeddings", 514}}), 109488002);
   EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
   EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
 }

@@ -32,6 +32,7 @@ TEST(EstimateMemory, OtherShapes) {
 }
 
 TEST(EstimateMemory, RelativePositions) {
+  Compare({.batch_size = 16}, {{"model_type", "mpnet"}});
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Compare({.batch_size = 16, .compute_dtype = dtype},
             {{"position_embedding_type", "relative_key_query"}});

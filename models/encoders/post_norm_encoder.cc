@@ -110,7 +110,14 @@ PostNormEncoder::PostNormEncoder(const char* model, NamedSettings settings,
     projection_ = Register<nn::Linear>(options.projection, E, H,
                                        Init::Normal(options.layer.initializer_range));
   }
-  if (options.relative_row) UseRelativePositions(options.relative_row);
+  Tensor bias;
+  if (options.num_relative_biases > 0) {
+    bias = RegisterParameter(options.relative_bias + ".weight",
+                             {options.num_relative_biases, options.layer.num_attention_heads},
+                             Init::Normal(options.layer.initializer_range),
+                             /*decays=*/false);  // Trainer's rule takes its name for a bias
+  }
+  if (options.relative_row) UseRelativePositions(options.relative_row, bias);
   for (int64_t i = 0; i < options.num_hidden_layers; ++i) {
     layers_.push_back(
         Register<nn::PostNormLayer>(absl::StrCat(options.layers, ".", i), options.layer));

@@ -1,5 +1,5 @@
 // PostNormEncoder: NormedEmbeddings under a stack of PostNormLayers. BERT, RoBERTa, ELECTRA,
-// DistilBERT, ERNIE and RemBERT are such encoders; they differ in names, sizes and heads.
+// DistilBERT, ERNIE, MPNet and RemBERT are such encoders; they differ in names, sizes and heads.
 //
 //   const ConfigReader reader(config, defaults);
 //   PostNormEncoder encoder("roberta", reader.Settings(), ReadPostNormEncoderOptions(reader));
@@ -31,6 +31,9 @@ struct PostNormEncoderOptions {
   // The row of attention's tables for the distance of a query and a key; null: there are no such
   // tables (Encoder::UseRelativePositions).
   std::function<int64_t(int64_t distance)> relative_row = {};
+  // The path of the table of biases that all layers share, and its rows; 0: there is none.
+  std::string relative_bias = "encoder.relative_attention_bias";
+  int64_t num_relative_biases = 0;
 };
 
 // Returns the configuration defaults of BERT. A family whose configuration has the same keys

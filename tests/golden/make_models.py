@@ -43,6 +43,12 @@ CASES = {
                            hidden_act="gelu_new", hidden_size=36, intermediate_size=50, layer_norm_eps=1e-5),
     "megatron-bert": dict(model_type="megatron-bert", seed=7, num_labels=4, hidden_act="gelu", hidden_size=36,
                           intermediate_size=50, layer_norm_eps=1e-3),
+    # Distances up to 100, which reach every bucket.
+    "mpnet": dict(model_type="mpnet", seed=30, tokens=101, max_position_embeddings=103, num_labels=3, hidden_act="gelu",
+                  hidden_size=36, intermediate_size=50, layer_norm_eps=1e-5),
+    # More buckets than are used.
+    "mpnet-short": dict(model_type="mpnet", seed=31, tokens=9, max_position_embeddings=11, num_labels=2, hidden_act="relu",
+                        hidden_size=21, intermediate_size=17, relative_attention_num_buckets=40),
     "bert-relative-key": dict(seed=32, position_embedding_type="relative_key", num_labels=3, hidden_act="gelu",
                               hidden_size=36, intermediate_size=50),
     "bert-relative-key-query": dict(seed=33, position_embedding_type="relative_key_query", num_labels=3, tokens=37,
