@@ -19,7 +19,8 @@ namespace {
 
 std::shared_ptr<SequenceClassifier> MakeModel(const DataParallelJob& job) {
   std::ostringstream json;
-  json << R"({"model_type":"bert","vocab_size":)" << job.vocab
+  json << R"({"model_type":")" << job.model_type << R"(","position_embedding_type":")"
+       << job.position_embedding_type << R"(","vocab_size":)" << job.vocab
        << R"(,"hidden_size":32,"num_hidden_layers":2,"num_attention_heads":4,)"
        << R"("intermediate_size":64,"max_position_embeddings":32,"hidden_dropout_prob":)"
        << job.dropout << R"(,"attention_probs_dropout_prob":)" << job.dropout << "}";

@@ -13,6 +13,7 @@
 namespace lathe {
 
 struct DataParallelJob {
+  std::string model_type = "bert", position_embedding_type = "absolute";
   double dropout = 0;
   int64_t num_samples = 45, batch_size = 8;  // the last batch is short
   int64_t accumulation = 1;

@@ -35,6 +35,20 @@ TEST(DataParallel, GradientCheckpointing) {
   CompareWithOne({.dropout = 0.1, .checkpointing = true}, kLimit, 2);
 }
 
+// All layers add to the gradient of MPNet's table of biases. With checkpoints each of them does so
+// in a backward pass of its own.
+TEST(DataParallel, ATableOfAllLayers) {
+  for (const bool checkpointing : {false, true}) {
+    CompareWithOne({.model_type = "mpnet", .dropout = 0.1, .checkpointing = checkpointing}, kLimit,
+                   2);
+  }
+}
+
+// The position table gets no gradient.
+TEST(DataParallel, RelativePositions) {
+  CompareWithOne({.position_embedding_type = "relative_key_query", .dropout = 0.1}, kLimit, 2);
+}
+
 TEST(DataParallel, WithoutOverlap) {
   CompareWithOne({.reducer = {.first_bucket_bytes = 4, .bucket_bytes = 4, .overlap = false}},
                  kLimit, 2);
@@ -134,6 +148,11 @@ TEST(ShardedOptimizer, OverTcp) { CompareSharded({.dropout = 0.1, .tcp = true});
 TEST(ShardedOptimizer, ParametersFrozenForAWhile) {
   CompareSharded({.max_grad_norm = 0, .freeze_at = 3});
   CompareSharded({.max_grad_norm = 0, .reducer = {}, .sgd = true, .vocab = 100, .freeze_at = 4});
+}
+
+TEST(ShardedOptimizer, RelativePositions) {
+  CompareSharded({.model_type = "mpnet", .dropout = 0.1, .max_grad_norm = 0});
+  CompareSharded({.position_embedding_type = "relative_key", .dropout = 0.1, .max_grad_norm = 0});
 }
 
 TEST(ShardedOptimizer, AsOneProcess) {
