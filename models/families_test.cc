@@ -56,6 +56,16 @@ std::vector<Family> Families() {
       {"bert", kTiny},
       {"camembert", offset},
       {"data2vec-text", offset},
+      {"deberta", With(kTiny, {{"relative_attention", true},
+                               {"pos_att_type", "c2p|p2c"},
+                               {"position_biased_input", false}})},
+      {"deberta-v2", With(kTiny, {{"relative_attention", true},
+                                  {"pos_att_type", {"p2c", "c2p"}},
+                                  {"position_buckets", 4},
+                                  {"share_att_key", true},
+                                  {"norm_rel_ebd", "layer_norm"},
+                                  {"position_biased_input", false},
+                                  {"embedding_size", 6}})},
       {"distilbert",
        {{"vocab_size", 30},
         {"dim", 8},
@@ -379,6 +389,18 @@ TEST(FamiliesTest, SizesOfKnownCheckpoints) {
                    {"num_attention_heads", 12},
                    {"intermediate_size", 3072}}),
             11685122);
+  EXPECT_EQ(count({{"model_type", "deberta-v2"},
+                   {"hidden_size", 768},
+                   {"num_hidden_layers", 12},
+                   {"num_attention_heads", 12},
+                   {"intermediate_size", 3072},
+                   {"relative_attention", true},
+                   {"position_buckets", 256},
+                   {"norm_rel_ebd", "layer_norm"},
+                   {"share_att_key", true},
+                   {"pos_att_type", "p2c|c2p"},
+                   {"position_biased_input", false}}),
+            184423682);
   EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
   EXPECT_EQ(count({{"model_type", "mpnet"}, {"max_position_embeddings", 514}}), 109488002);
   EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);

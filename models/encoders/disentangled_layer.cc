@@ -1,0 +1,119 @@
+#include "lathe/models/encoders/disentangled_layer.h"
+
+#include <cmath>
+
+#include "lathe/core/ops/cast.h"
+#include "lathe/core/ops/linear.h"
+#include "lathe/core/ops/shape.h"
+
+namespace lathe {
+
+DisentangledAttention::DisentangledAttention(const DisentangledLayerOptions& options)
+    : options_(options) {
+  const int64_t H = options.layer.hidden_size;
+  const Init init = Init::Normal(options.layer.initializer_range);
+  const auto linear = [&](const char* name, bool with_bias = true) {
+    return Register<nn::Linear>(name, H, H, init, ActivationKind::kNone, with_bias);
+  };
+  const bool c2p = options.has_distances && options.content_to_position;
+  const bool p2c = options.has_distances && options.position_to_content;
+  if (options.fused_projections) {
+    in_proj_ = RegisterParameter("in_proj.weight", {3 * H, H}, init);
+    q_bias_ = RegisterParameter("q_bias", {H}, Init::Zeros(), /*decays=*/false);
+    v_bias_ = RegisterParameter("v_bias", {H}, Init::Zeros(), /*decays=*/false);
+    if (c2p) distance_key_ = linear("pos_proj", /*with_bias=*/false);
+    if (p2c) distance_query_ = linear("pos_q_proj");
+    return;
+  }
+  query_ = linear("query_proj");
+  key_ = linear("key_proj");
+  value_ = linear("value_proj");
+  if (options.shares_projections) {
+    if (c2p) distance_key_ = key_;
+    if (p2c) distance_query_ = query_;
+  } else {
+    if (c2p) distance_key_ = linear("pos_key_proj");
+    if (p2c) distance_query_ = linear("pos_query_proj");
+  }
+}
+
+DisentangledAttention::Weights DisentangledAttention::WeightsOf() const {
+  if (!options_.fused_projections) {
+    return {query_->weight, key_->weight, value_->weight, query_->bias, key_->bias, value_->bias};
+  }
+  // in_proj holds a query's, a key's and a value's rows for each head in turn.
+  const int64_t H = options_.layer.hidden_size, heads = options_.layer.num_attention_heads;
+  const Tensor of_heads = ReshapeOp(in_proj_, {heads, 3 * (H / heads) * H});
+  const auto part = [&](int64_t i) {
+    const int64_t columns = (H / heads) * H;
+    return ReshapeOp(SliceColumns(of_heads, i * columns, (i + 1) * columns), {H, H});
+  };
+  return {part(0), part(1), part(2), q_bias_, Tensor(), v_bias_};
+}
+
+Tensor DisentangledAttention::Forward(const Tensor& hidden_states,
+                                      const nn::ForwardContext& context, const Distances& distances,
+                                      bool first_tokens_only, const std::string& site) const {
+  const Weights w = WeightsOf();
+  const Tensor q =
+      lathe::Linear(first_tokens_only ? nn::FirstTokens(hidden_states, context.sequences.cu_seqlens)
+                                      : hidden_states,
+                    w.query, w.query_bias);
+  // LinearStack takes biases of all its layers.
+  const Tensor kv = w.key_bias.defined()
+                        ? LinearStack(hidden_states, {w.value, w.key}, {w.value_bias, w.key_bias})
+                        : ConcatRows({lathe::Linear(hidden_states, w.value, w.value_bias),
+                                      lathe::Linear(hidden_states, w.key, Tensor())});
+  AttentionOptions options;
+  options.num_heads = options_.layer.num_attention_heads;
+  options.first_query_only = first_tokens_only;
+  options.values_first = true;
+  options.dropout = context.Dropout(options_.layer.attention_probs_dropout_prob, site);
+  const int terms = 1 + options_.content_to_position + options_.position_to_content;
+  options.scale = 1 / std::sqrt(static_cast<double>(q.dim(1) / options.num_heads) * terms);
+  if (distance_key_ != nullptr || distance_query_ != nullptr) {
+    Tensor table = SliceRows(distances.table, distances.begin, distances.end);
+    if (distances.norm != nullptr) table = distances.norm->Forward(table);
+    DropoutSpec dropout =
+        context.Dropout(options_.layer.hidden_dropout_prob, site + ".pos_dropout");
+    dropout.row_samples = distances.samples;
+    dropout.row_positions = distances.places;
+    table = Cast(Dropout(table, dropout), q.dtype());
+    options.relative.rows = distances.rows;
+    if (distance_key_ != nullptr) options.relative.keys = distance_key_->Forward(table);
+    if (distance_query_ != nullptr) options.relative.queries = distance_query_->Forward(table);
+  }
+  return PackedAttention(q, kv, context.sequences, options);
+}
+
+DisentangledLayer::DisentangledLayer(const DisentangledLayerOptions& options)
+    : dropout_(options.layer.hidden_dropout_prob) {
+  const int64_t H = options.layer.hidden_size, I = options.layer.intermediate_size;
+  const Init init = Init::Normal(options.layer.initializer_range);
+  const double eps = options.layer.layer_norm_eps;
+  self_ = Register<DisentangledAttention>("attention.self", options);
+  attention_output_ = Register<nn::Linear>("attention.output.dense", H, H, init);
+  attention_norm_ = Register<nn::LayerNorm>("attention.output.LayerNorm", H, eps);
+  intermediate_ = Register<nn::Linear>("intermediate.dense", H, I, init, options.layer.hidden_act);
+  output_ = Register<nn::Linear>("output.dense", I, H, init);
+  output_norm_ = Register<nn::LayerNorm>("output.LayerNorm", H, eps);
+}
+
+Tensor DisentangledLayer::Forward(const Tensor& hidden_states, const nn::ForwardContext& context,
+                                  const Distances& distances, bool first_tokens_only,
+                                  const std::string& site) const {
+  const Tensor residual = first_tokens_only
+                              ? nn::FirstTokens(hidden_states, context.sequences.cu_seqlens)
+                              : hidden_states;
+  // Intermediate results have no names here, so that each is freed as soon as the next op is done.
+  const Tensor a = attention_norm_->Forward(
+      attention_output_->Forward(self_->Forward(hidden_states, context, distances,
+                                                first_tokens_only, site + ".attention.self")),
+      residual, context.Dropout(dropout_, site + ".attention.output", first_tokens_only));
+  return output_norm_->Forward(
+      FeedForward(a, intermediate_->weight, intermediate_->bias, intermediate_->activation(),
+                  output_->weight, output_->bias),
+      a, context.Dropout(dropout_, site + ".output", first_tokens_only));
+}
+
+}  // namespace lathe
