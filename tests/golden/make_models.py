@@ -61,6 +61,20 @@ CASES = {
     # One table of distances for both layers.
     "albert-relative-key": dict(model_type="albert", seed=36, position_embedding_type="relative_key", num_labels=3,
                                 embedding_size=10, classifier_dropout_prob=0.0),
+    # Fewer buckets than distances, one projection for tokens and distances, and narrow embeddings.
+    "deberta-v2-shared": dict(model_type="deberta-v2", seed=60, tokens=41, max_position_embeddings=41, num_labels=3,
+                              hidden_size=36, intermediate_size=50, embedding_size=20, relative_attention=True,
+                              pos_att_type=["p2c", "c2p"], position_buckets=10, share_att_key=True,
+                              norm_rel_ebd="layer_norm", position_biased_input=False, layer_norm_eps=1e-5),
+    # Each distance has a row, and the farthest ones share one. Positions and token types are added, too.
+    "deberta-v2-own": dict(model_type="deberta-v2", seed=61, num_labels=4, hidden_size=21, intermediate_size=17,
+                           relative_attention=True, pos_att_type="c2p", max_relative_positions=9, type_vocab_size=2,
+                           layer_norm_eps=1e-5),
+    "deberta-v2-absolute": dict(model_type="deberta-v2", seed=62, num_labels=2, pos_att_type="p2c"),
+    "deberta": dict(model_type="deberta", seed=63, num_labels=3, hidden_size=36, intermediate_size=50,
+                    relative_attention=True, pos_att_type="c2p|p2c", position_biased_input=False, layer_norm_eps=1e-5),
+    "deberta-p2c": dict(model_type="deberta", seed=64, num_labels=1, hidden_size=21, intermediate_size=17,
+                        relative_attention=True, pos_att_type="p2c", max_relative_positions=6, embedding_size=10),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
@@ -83,7 +97,7 @@ def random_batch(config, tokens, generator, padding="right"):
     for row, n in enumerate(lengths):
         columns = columns_of(n, tokens, padding, generator)
         ids[row, columns] = torch.randint(first, VOCAB, (n,), generator=generator)
-        types[row, columns[n // 2:]] = row % config.type_vocab_size if has_types else 0
+        types[row, columns[n // 2:]] = row % max(1, config.type_vocab_size) if has_types else 0
         mask[row, columns] = 1
     b, n = len(lengths), config.num_labels
     if config.problem_type == "multi_label_classification":
@@ -100,7 +114,10 @@ def random_batch(config, tokens, generator, padding="right"):
 
 def run(model, batch, **options):
     labels = batch["labels"].double() if batch["labels"].is_floating_point() else batch["labels"]
-    return model(**{**batch, "labels": labels}, **options)
+    out = model(**{**batch, "labels": labels}, **options)
+    if out.loss.dtype == torch.float32:  # DeBERTa narrows the logits for it
+        out.loss = torch.nn.functional.cross_entropy(out.logits, labels)
+    return out
 
 
 def make(folder, seed, tokens, overrides):
@@ -118,6 +135,10 @@ def make(folder, seed, tokens, overrides):
     folder.mkdir(parents=True, exist_ok=True)
     model.float().save_pretrained(folder)
     model = model.double().train()
+    for norm in model.modules():
+        if type(norm).__name__ == "DebertaLayerNorm":  # it computes in float32
+            norm.forward = lambda x, m=norm: torch.nn.functional.layer_norm(x, x.shape[-1:], m.weight, m.bias,
+                                                                            m.variance_epsilon)
 
     golden = {}
     multiplies_keys = getattr(config, "position_embedding_type", "") == "relative_key_query"
@@ -136,6 +157,8 @@ def make(folder, seed, tokens, overrides):
         # Softmax ignores a number that is added to all scores of a query.
         if name.endswith(("attention.self.key.bias", "attention.key.bias", "attn.k.bias")) and not multiplies_keys:
             zero.append(name)
+        if name.endswith(("key_proj.bias", "pos_key_proj.bias")) and parameter.grad.abs().max() < 1e-12:
+            zero.append(name)
     model.zero_grad()
     if padding == "middle":
         left = random_batch(config, tokens, generator, "left")
@@ -143,7 +166,7 @@ def make(folder, seed, tokens, overrides):
         golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
         golden["left.last_hidden_state"] = states.detach().float()
 
-    norms = {id(p) for m in model.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters()}
+    norms = {id(p) for m in model.modules() if "LayerNorm" in type(m).__name__ for p in m.parameters()}
     groups = [[], []]  # parameters that decay, and biases and the parameters of norms
     for name, parameter in model.named_parameters():
         groups["bias" in name or id(parameter) in norms].append(parameter)
