@@ -32,7 +32,10 @@ const ArchitectureRegistration kDeberta({
     .model_type = "deberta",
     .class_name = "DebertaForSequenceClassification",
     .make = Make,
-    .names = {.base_prefix = "deberta.", .head_prefixes = {"pooler.", "classifier."}},
+    .names = {.base_prefix = "deberta.",
+              .head_prefixes = {"pooler.", "classifier."},
+              // Checkpoints may hold positions that "position_biased_input" leaves out.
+              .buffers = {"position_ids", "position_embeddings.weight"}},
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "cls_dropout",
                      "pooler_dropout"},

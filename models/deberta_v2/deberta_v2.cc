@@ -53,7 +53,10 @@ const ArchitectureRegistration kDebertaV2({
     .model_type = "deberta-v2",
     .class_name = "DebertaV2ForSequenceClassification",
     .make = Make,
-    .names = {.base_prefix = "deberta.", .head_prefixes = {"pooler.", "classifier."}},
+    .names = {.base_prefix = "deberta.",
+              .head_prefixes = {"pooler.", "classifier."},
+              // Checkpoints may hold positions that "position_biased_input" leaves out.
+              .buffers = {"position_ids", "position_embeddings.weight"}},
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "cls_dropout",
                      "pooler_dropout"},

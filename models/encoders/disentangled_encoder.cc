@@ -310,7 +310,7 @@ Distances DisentangledEncoder::DistancesFor(int64_t max_seqlen) const {
 
 LayerFunction DisentangledEncoder::Layer(int64_t i) const {
   return
-      [this, layer = layers_[i], norm = norm_, site = absl::StrCat("encoder.layer.", i)](
+      [this, layer = layers_[i], site = absl::StrCat("encoder.layer.", i)](
           const Tensor& hidden_states, const nn::ForwardContext& context, bool first_tokens_only) {
         return layer->Forward(hidden_states, context, DistancesFor(context.sequences.max_seqlen),
                               first_tokens_only, site);
