@@ -308,13 +308,17 @@ Distances DisentangledEncoder::DistancesFor(int64_t max_seqlen) const {
   return distances;
 }
 
+// Gradient checkpointing may call the function when the encoder is gone. By then it has its
+// distances from the first call.
 LayerFunction DisentangledEncoder::Layer(int64_t i) const {
-  return
-      [this, layer = layers_[i], site = absl::StrCat("encoder.layer.", i)](
-          const Tensor& hidden_states, const nn::ForwardContext& context, bool first_tokens_only) {
-        return layer->Forward(hidden_states, context, DistancesFor(context.sequences.max_seqlen),
-                              first_tokens_only, site);
-      };
+  return [this, layer = layers_[i], norm = norm_, known = std::make_shared<Distances>(),
+          site = absl::StrCat("encoder.layer.", i)](
+             const Tensor& hidden_states, const nn::ForwardContext& context, bool first_only) {
+    if (!known->rows.defined() && layer->has_distances()) {
+      *known = DistancesFor(context.sequences.max_seqlen);
+    }
+    return layer->Forward(hidden_states, context, *known, first_only, site);
+  };
 }
 
 }  // namespace lathe

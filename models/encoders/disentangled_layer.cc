@@ -87,7 +87,7 @@ Tensor DisentangledAttention::Forward(const Tensor& hidden_states,
 }
 
 DisentangledLayer::DisentangledLayer(const DisentangledLayerOptions& options)
-    : dropout_(options.layer.hidden_dropout_prob) {
+    : dropout_(options.layer.hidden_dropout_prob), has_distances_(options.has_distances) {
   const int64_t H = options.layer.hidden_size, I = options.layer.intermediate_size;
   const Init init = Init::Normal(options.layer.initializer_range);
   const double eps = options.layer.layer_norm_eps;

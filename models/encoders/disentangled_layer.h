@@ -58,6 +58,7 @@ class DisentangledAttention : public Module {
 class DisentangledLayer : public Module {
  public:
   explicit DisentangledLayer(const DisentangledLayerOptions& options);
+  bool has_distances() const { return has_distances_; }
   // hidden_states: [T, H] -> [T, H], or [B, H] if first_tokens_only: the rows of first tokens.
   // `site` selects the dropout masks.
   Tensor Forward(const Tensor& hidden_states, const nn::ForwardContext& context,
@@ -65,6 +66,7 @@ class DisentangledLayer : public Module {
 
  private:
   double dropout_;
+  bool has_distances_;
   std::shared_ptr<DisentangledAttention> self_;
   std::shared_ptr<nn::Linear> attention_output_, intermediate_, output_;
   std::shared_ptr<nn::LayerNorm> attention_norm_, output_norm_;
