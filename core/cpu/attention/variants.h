@@ -10,7 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "lathe/core/cpu/attention_relative.h"
+#include "lathe/core/cpu/attention/relative.h"
 #include "lathe/core/cpu/attention_tiles.h"
 
 namespace lathe::cpu {
