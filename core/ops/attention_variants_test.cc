@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -134,10 +135,10 @@ TEST(AttentionVariants, Dropout) {
 }
 
 // Returns the output and the gradients of q, kv and the tables for random numbers.
-std::vector<std::vector<double>> Run(const Variant& v, const std::vector<int32_t>& lengths,
-                                     int64_t d, const std::vector<int32_t>& row_of,
-                                     int32_t table_rows, DType dtype, bool composed,
-                                     bool table_gradients = true) {
+std::vector<std::vector<double>> RunVariant(const Variant& v, const std::vector<int32_t>& lengths,
+                                            int64_t d, const std::vector<int32_t>& row_of,
+                                            int32_t table_rows, DType dtype, bool composed,
+                                            bool table_gradients = true) {
   const PackedSequences packed = Packed(WithLengths(lengths));
   const int64_t T = packed.cu_seqlens.ToVector<int32_t>().back(), H = kHeads * d;
   std::mt19937 random(3);
@@ -201,8 +202,8 @@ TEST(AttentionVariants, LongSequences) {
       const std::vector<int32_t> lengths = {1, 200, 64, 65, 17, 130};
       for (const bool of_buckets : {true, false}) {
         const auto run = [&](DType dtype, bool composed) {
-          return of_buckets ? Run(v, lengths, d, buckets, bucket_rows, dtype, composed)
-                            : Run(v, lengths, d, clamped, clamped_rows, dtype, composed);
+          return of_buckets ? RunVariant(v, lengths, d, buckets, bucket_rows, dtype, composed)
+                            : RunVariant(v, lengths, d, clamped, clamped_rows, dtype, composed);
         };
         const auto expected = run(DType::kF64, true);
         ExpectResults(run(DType::kF64, false), expected, 1e-12);
@@ -220,9 +221,11 @@ TEST(AttentionVariants, EveryLength) {
     SCOPED_TRACE(length);
     for (const int64_t window : {-1, 7}) {
       const Variant v = {.window = window, .bias = true, .keys = true, .queries = true};
-      const auto expected = Run(v, {length}, 8, rows, table_rows, DType::kF64, true);
-      ExpectResults(Run(v, {length}, 8, rows, table_rows, DType::kF64, false), expected, 1e-12);
-      ExpectResults(Run(v, {length}, 8, rows, table_rows, DType::kF32, false), expected, 1e-4);
+      const auto expected = RunVariant(v, {length}, 8, rows, table_rows, DType::kF64, true);
+      ExpectResults(RunVariant(v, {length}, 8, rows, table_rows, DType::kF64, false), expected,
+                    1e-12);
+      ExpectResults(RunVariant(v, {length}, 8, rows, table_rows, DType::kF32, false), expected,
+                    1e-4);
     }
   }
 }
@@ -231,8 +234,8 @@ TEST(AttentionVariants, TablesWithoutGradients) {
   int32_t table_rows = 0;
   const std::vector<int32_t> rows = Buckets(70, &table_rows);
   const Variant v = {.bias = true, .keys = true, .queries = true};
-  const auto all = Run(v, {70, 3}, 16, rows, table_rows, DType::kF32, false);
-  const auto some = Run(v, {70, 3}, 16, rows, table_rows, DType::kF32, false, false);
+  const auto all = RunVariant(v, {70, 3}, 16, rows, table_rows, DType::kF32, false);
+  const auto some = RunVariant(v, {70, 3}, 16, rows, table_rows, DType::kF32, false, false);
   ASSERT_EQ(some.size(), 3);
   for (size_t i = 0; i < some.size(); ++i) EXPECT_EQ(some[i], all[i]) << i;
 }
@@ -246,9 +249,9 @@ TEST(AttentionVariants, ThreadsDontChangeBits) {
   for (Variant v : kVariants) {
     v.dropout = 0.2;
     omp_set_num_threads(1);
-    const auto one = Run(v, lengths, 16, rows, table_rows, DType::kF32, false);
+    const auto one = RunVariant(v, lengths, 16, rows, table_rows, DType::kF32, false);
     omp_set_num_threads(3);
-    const auto three = Run(v, lengths, 16, rows, table_rows, DType::kF32, false);
+    const auto three = RunVariant(v, lengths, 16, rows, table_rows, DType::kF32, false);
     EXPECT_TRUE(one == three) << Describe(v);
   }
   omp_set_num_threads(threads);

@@ -13,7 +13,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "lathe/core/cpu/attention_tiles.h"
+#include "lathe/core/cpu/attention/tiles.h"
 #include "lathe/core/cpu/small_product.h"
 
 namespace lathe::cpu {

@@ -11,7 +11,7 @@
 #include <type_traits>
 
 #include "lathe/core/cpu/attention/relative.h"
-#include "lathe/core/cpu/attention_tiles.h"
+#include "lathe/core/cpu/attention/tiles.h"
 
 namespace lathe::cpu {
 namespace {

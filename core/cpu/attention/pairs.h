@@ -6,7 +6,7 @@
 // Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
 
-#include "lathe/core/cpu/attention_tiles.h"
+#include "lathe/core/cpu/attention/tiles.h"
 #include "lathe/core/cpu/bfloat16_pairs.h"
 
 namespace lathe::cpu {

@@ -2,9 +2,9 @@
 
 #include <type_traits>
 
+#include "lathe/core/cpu/attention/pairs.h"
+#include "lathe/core/cpu/attention/tiles.h"
 #include "lathe/core/cpu/attention/variants.h"
-#include "lathe/core/cpu/attention_pairs.h"
-#include "lathe/core/cpu/attention_tiles.h"
 #include "lathe/core/cpu/small_product.h"
 
 namespace lathe::cpu {
