@@ -86,7 +86,8 @@ TEST_P(Processes, SumsCountOnce) {
   }));
 }
 
-// They also count once if another model is prepared in between, which makes a new reducer.
+// Sums of gradients also count once if another model is prepared in between, which makes a new
+// reducer.
 TEST_P(Processes, SumsCountOnceForTheNextReducer) {
   for (const bool shard : {false, true}) {
     ExpectAllWell(RunRanks(n, [this, shard](const Env& env) {

@@ -66,7 +66,7 @@ struct EncoderActivations {
            + T * A * kFloat   // attention's log-sums, to compute the probabilities again
            + distances        // attention's table of distances
            + 2 * hidden       // the sum of its output projection and x, the norm of that sum
-           + Inner(inner)     // around the activation function
+           + Inner(inner)     // the activation function's input and output
            + 2 * hidden       // the sum after the output projection, the norm of that sum
            + 4 * T * kFloat;  // the norms' means and deviations
   }

@@ -34,8 +34,8 @@ class GraphPassesTest : public testing::Test {
   }
 
   // Trains with graphs. The weight's expected values are kept on the host.
-  struct Line {
-    explicit Line(int64_t n, std::shared_ptr<StepGraphs> shared = nullptr)
+  struct TrainingWithGraphs {
+    explicit TrainingWithGraphs(int64_t n, std::shared_ptr<StepGraphs> shared = nullptr)
         : model(n), graphs(std::move(shared)), expected(static_cast<size_t>(n), 0) {
       if (graphs == nullptr) graphs = std::make_shared<StepGraphs>(CheckedDevice());
       model.To(CheckedDevice());
@@ -88,7 +88,7 @@ class GraphPassesTest : public testing::Test {
 };
 
 TEST_F(GraphPassesTest, RepeatWithNewNumbers) {
-  Line line(4);
+  TrainingWithGraphs line(4);
   EXPECT_EQ(line.Step(1), 'e');  // its gradients are fresh, unlike in other passes
   EXPECT_EQ(line.Step(2), 'e');
   EXPECT_EQ(line.Step(3), 'r');
@@ -98,21 +98,21 @@ TEST_F(GraphPassesTest, RepeatWithNewNumbers) {
 }
 
 TEST_F(GraphPassesTest, OneModelsGraphIsNotAnothers) {
-  Line line(4), other(5, line.graphs);
+  TrainingWithGraphs line(4), other(5, line.graphs);
   for (int i = 0; i < 4; ++i) line.Step(1), other.Step(2);
   EXPECT_EQ(line.Step(3), 'p');
   EXPECT_EQ(other.Step(3), 'p');
 }
 
 TEST_F(GraphPassesTest, WhatReadsTheDeviceRunsEagerly) {
-  Line line(4);
+  TrainingWithGraphs line(4);
   line.before_loss = [&] { line.model.weight.ToVector<float>(); };
   for (int i = 0; i < 4; ++i) EXPECT_EQ(line.Step(1), 'e');
   EXPECT_EQ(line.graphs->statistics().eager, 4);
 }
 
 TEST_F(GraphPassesTest, AFailedFirstPassLeavesNoTrace) {
-  Line line(4);
+  TrainingWithGraphs line(4);
   EXPECT_EQ(line.Step(1), 'e');
   line.before_loss = [] { throw InvalidArgument("[test] a bad number"); };
   EXPECT_THROW(line.Step(2), Error);
@@ -126,7 +126,7 @@ TEST_F(GraphPassesTest, AFailedFirstPassLeavesNoTrace) {
 }
 
 TEST_F(GraphPassesTest, NumbersOfAnotherSizeAreAnError) {
-  Line line(4);
+  TrainingWithGraphs line(4);
   line.Step(1);
   line.Step(1);
   const std::vector<Parameter> parameters = line.model.Parameters();

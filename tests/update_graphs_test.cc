@@ -221,8 +221,8 @@ TEST_F(UpdateGraphsTest, ClipAndStepWaitsWhileGradientsAccumulate) {
   EXPECT_NE(net.first.ToVector<float>(), before);
 }
 
-// A few different updates that take turns each get a graph. Of many updates, only those used last
-// have one.
+// A few different updates that take turns each get a graph. If there are many, only those used last
+// keep one.
 TEST_F(UpdateGraphsTest, ManyUpdatesThatDiffer) {
   TwoLayers net(DType::kF32);
   net.To(CheckedDevice());

@@ -77,7 +77,7 @@ void AdamW(const AdamWPart* parts, int64_t count) {
   for (int64_t i = 0; i < count; ++i) ends[i] = chunks += DivideUp(parts[i].n, kChunk);
 #pragma omp parallel for schedule(dynamic, 2) if (chunks > 1)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    int64_t first = 0, last = count - 1;  // the chunk's part is one of these
+    int64_t first = 0, last = count - 1;  // the chunk lies in one of the parts first..last
     while (first < last) {
       const int64_t middle = (first + last) / 2;
       if (ends[middle] > chunk) {

@@ -105,7 +105,7 @@ Reference PlainAttention(const std::vector<double>& q, const std::vector<double>
 
 TEST(AttentionDropout, EqualsPlainLoopsWithTheMaskOfPhilox) {
   if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
-  PackedSequences packed = Packed({0, 3, 4, 9, 86});  // the last has more queries than one tile
+  PackedSequences packed = Packed({0, 3, 4, 9, 86});  // the last sequence has more than one tile
   packed.sample_ids = Tensor::FromVector<int32_t>({5, 0, 7, 2});
   std::mt19937 random(1);
   std::normal_distribution<float> normal;

@@ -268,8 +268,8 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
   const std::string program = FindProgram(command[0]);
   CStrings arguments(command);
   RankSupervisor supervisor(options.supervisor);
-  // A child that becomes the program closes its end of the pipe (O_CLOEXEC). A child that can't
-  // writes the reason into it.
+  // If exec succeeds, the child's end of the pipe closes (O_CLOEXEC). If it fails, the child writes
+  // errno into the pipe.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw FileError("pipe", errno);
   const FileDescriptor in(ends[0]);

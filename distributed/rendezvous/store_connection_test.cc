@@ -102,8 +102,8 @@ Socket AcceptBefore(const Socket& listener, Deadline deadline) {
   return Socket(fd);
 }
 
-// What listens at the port may be no store. It answers with something else, possibly shorter than
-// any reply of a store.
+// Something other than a store may listen at the port. Its answer may be shorter than any reply of
+// a store.
 TEST(Store, WhatAnswersIsNoStore) {
   const Socket listener = Listen(kHost, 0);
   const std::vector<std::string> answers = {"HTTP/1.1 400 Bad Request\r\n\r\n", "220 hi\r\n", "no",

@@ -250,7 +250,7 @@ TEST(RecordedWork, KeepsItsMemoryWhereItIsShort) {
   {
     const DeviceMemoryPoolScope scope(backend, memory);
     EXPECT_THROW(OfMiB(50), Error);
-    // While work is recorded, nothing can be given back, either.
+    // While work is recorded, the pool can't give memory back, so this fails, too.
     EXPECT_THROW(backend.Record([] { OfMiB(50); }), Error);
   }
   Tensor other = OfMiB(20);

@@ -153,7 +153,7 @@ void GemmTuning::SaveLocked() {
     json& algorithms = tuning["systems"][system_];
     if (!algorithms.is_object() || algorithms.size() >= kMostKept) algorithms = json::object();
     for (const auto& [key, tuned] : added) algorithms[key] = ToJson(tuned);
-    std::error_code ignored;  // writing reports it better
+    std::error_code ignored;  // if it fails, the writing below gives the better error
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
     WriteFileAtomically(path_, tuning.dump(1) + "\n");
   } catch (const Error& e) {

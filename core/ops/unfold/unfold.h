@@ -5,8 +5,9 @@
 
 namespace lathe {
 
-// Returns [T, taps * H] for x [T, H]. Columns [t H, (t + 1) H) of a row hold the row of x that lies
-// t - (taps - 1) / 2 places further in the same sequence, or zeros if the sequence has no such row.
+// Returns [T, taps * H] for x [T, H]. Columns [t H, (t + 1) H) of a row hold another row of x: the
+// one that lies t - (taps - 1) / 2 places further. They hold zeros if the same sequence has no such
+// row.
 // So a linear layer with a weight [O, taps * H] is a convolution that never reads another sequence.
 // Rows beyond the last sequence give 0 and get no gradient.
 //

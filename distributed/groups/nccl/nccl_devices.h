@@ -23,7 +23,7 @@ std::string Serialize(const RankDevice& device);
 RankDevice ParseRankDevice(const std::string& text);
 
 // Throws FailedPrecondition, with the same words on every rank, unless each rank has a device of
-// its own. `devices`: those of ranks 0, 1, ...
+// its own. devices[i] is that of rank i.
 void CheckRankDevices(std::span<const RankDevice> devices);
 
 }  // namespace lathe
