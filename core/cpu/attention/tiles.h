@@ -169,8 +169,9 @@ void BitsOfTile(const AttentionArgs& args, const TilePlace& tile, uint32_t* bits
   const uint32_t key1 = args.mask.key1 + static_cast<uint32_t>(tile.head) * 0x9E3779B9u;
   const uint32_t sample = static_cast<uint32_t>(args.sample_ids[tile.sequence]);
   const int64_t blocks = (tile.all_keys + 3) / 4, end = tile.key_begin + tile.S;
-  for (int64_t w = 0; w < 4; ++w) {
-    // Word w of block b belongs to key w * blocks + b.
+  // Word w of block b belongs to key w * blocks + b. The compiler knows w, so words stay in
+  // registers.
+  const auto words = [&]<int64_t w>() __attribute__((always_inline)) {
     const int64_t first = std::max(tile.key_begin, w * blocks), last = Min(end, (w + 1) * blocks);
     for (int64_t i = 0; i < tile.rows; ++i) {
       FullLanes positions[kPhiloxRegisters];
@@ -185,7 +186,11 @@ void BitsOfTile(const AttentionArgs& args, const TilePlace& tile, uint32_t* bits
                     static_cast<size_t>(Min(kPhiloxTogether, last - key)) * 4);
       }
     }
-  }
+  };
+  words.template operator()<0>();
+  words.template operator()<1>();
+  words.template operator()<2>();
+  words.template operator()<3>();
 }
 
 // Knows which columns of a row's last line are below S. Or() returns x with `other` in the columns
