@@ -48,6 +48,13 @@ TEST_F(CliDataErrorTest, PairsForAModelWithOneTokenType) {
   ExpectNothingWritten();
 }
 
+// A model without token types ignores them. DeBERTa is one.
+TEST_F(CliDataErrorTest, PairsForAModelWithoutTokenTypes) {
+  SetConfig({{"model_type", "deberta-v2"}, {"relative_attention", true}, {"type_vocab_size", 0}});
+  Write("train.csv", "sentence1,sentence2,label\na,b,x\nb,c,y\n");
+  EXPECT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+}
+
 TEST_F(CliDataErrorTest, ImpossibleNumbers) {
   ExpectError(Train({"--num_threads", "100000"}), "--num_threads must be at most 1024", 2);
   ExpectError(Train({"--config_overrides", "layer_norm_eps=-1"}),

@@ -129,6 +129,7 @@ void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
                     const FinetuneArguments& options) {
   const int64_t limit = model.max_length();
   const int64_t vocab_size = model.config().GetInt("vocab_size", tokenizer.vocab_size());
+  // Without token types (0) the model ignores them, as DeBERTa does.
   const int64_t type_vocab_size = model.config().GetInt("type_vocab_size", 2);
   for (int64_t i = 0; i < dataset.size(); ++i) {
     if (dataset.length(i) > limit) {
@@ -138,7 +139,7 @@ void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
                             "pass --max_seq_length " + std::to_string(limit));
     }
     for (int64_t t = dataset.offsets[i]; t < dataset.offsets[i + 1]; ++t) {
-      if (dataset.token_type_ids[t] >= type_vocab_size) {
+      if (type_vocab_size > 0 && dataset.token_type_ids[t] >= type_vocab_size) {
         throw InvalidArgument(table.Where(i) +
                                   ": a second text needs two token types but the model's "
                                   "type_vocab_size is " +
