@@ -50,9 +50,15 @@ TEST_F(CliDataErrorTest, PairsForAModelWithOneTokenType) {
 
 // A model without token types ignores them. DeBERTa is one.
 TEST_F(CliDataErrorTest, PairsForAModelWithoutTokenTypes) {
-  SetConfig({{"model_type", "deberta-v2"}, {"relative_attention", true}, {"type_vocab_size", 0}});
-  Write("train.csv", "sentence1,sentence2,label\na,b,x\nb,c,y\n");
-  EXPECT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  SetConfig({{"model_type", "deberta-v2"},
+             {"relative_attention", true},
+             {"pos_att_type", "p2c|c2p"},
+             {"type_vocab_size", 0}});
+  Write("model/tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer"})");
+  for (const char* file : {"train.csv", "dev.csv", "test.csv"})
+    Write(file, "sentence1,sentence2,label\na,b,x\nb,c,y\n");
+  const RunResult run = Train({"--max_steps", "1"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
 }
 
 TEST_F(CliDataErrorTest, ImpossibleNumbers) {
