@@ -30,6 +30,7 @@
 #include "lathe/nn/layers.h"
 #include "lathe/nn/module.h"
 #include "lathe/nn/post_norm_layer.h"
+#include "lathe/nn/pre_norm_layer.h"
 #include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"

@@ -3,6 +3,7 @@
 //
 //   training_loop MODEL_DIR TRAIN_FILE VALIDATION_FILE OUTPUT_DIR
 //   lathe launch --num_processes 2 training_loop MODEL_DIR TRAIN_FILE VALIDATION_FILE OUTPUT_DIR
+#include <cstdint>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -31,9 +32,8 @@ void Train(const std::string& checkpoint, const std::string& train_file,
   lathe::AdamW optimizer(model->Parameters(), {.lr = 3e-5});
   lathe::DataLoader train(train_set, {.batch_size = 32, .shuffle = true});
   lathe::DataLoader eval(eval_set, {.batch_size = 32});
-  auto scheduler =
-      lathe::GetScheduler("linear", optimizer,
-                          {.num_warmup_steps = 0, .num_training_steps = num_epochs * train.size()});
+  const int64_t steps = num_epochs * train.size();
+  auto scheduler = lathe::GetScheduler("linear", optimizer, {.num_training_steps = steps});
 
   accelerator.Prepare(train, eval, *model, optimizer, *scheduler);
   for (int epoch = 0; epoch < num_epochs; ++epoch) {

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Checks the pages against the repository:
 #   - every relative link leads to a file and, if it names one, to a heading there;
-#   - every program, script, Bazel label and flag in a code block exists, and so does every path that a page names;
+#   - every program, script and Bazel label in a code block exists, and so does every path that a page names;
+#   - every flag that a page gives to a script or a program is one that it takes;
+#   - the C++ loop of README and its translations is that of examples/training_loop.cc;
 #   - a translation has the same code blocks, but for their comments, as the README sections that it translates.
-# Run it as a test, or by hand from anywhere: tests/docs_test.sh
+# Run it as a test, or by hand from anywhere: tests/docs_test.sh [ROOT], where ROOT is another tree to check.
 set -euo pipefail
 
 # In Bazel's sandbox this script is a link to the source tree, all of which it reads.
-cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+cd "${1:-$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/..}"
 
 failed=0
 wrong() {
@@ -160,14 +162,74 @@ for page in "${pages[@]}"; do
   done < <(awk '/^ *```/ { fenced = !fenced; next } !fenced' "$page" | grep -oE '`[^`]+`' | words)
 done
 
-# Flags of Lathe's own programs are literals in their sources.
+# takes SCRIPT FLAG: whether the script has --FLAG, as a label of `case` or as an argument of Python's parser. A script that
+# hands its arguments to a benchmark takes the flags of Google's library, too.
+takes() {
+  case $1 in
+    *.py) grep -qF -- "add_argument(\"--$2\"" "./$1" ;;
+    *) grep -qE "^ *(-[a-z_-]+ \| )*--$2( \| (-[a-z_-]+|''))*\)" "./$1" || { [[ $2 == benchmark_* ]] && grep -qF '"$@"' "./$1"; } ;;
+  esac
+}
+
+# check_flags WHERE COMMAND: complains of flags that the command's script or program lacks. Those of Lathe's own programs are
+# literals in the sources of the room. A program that starts another one counts as one with it.
+check_flags() {
+  local where=$1 command=$2 flag script room
+  if [[ $command =~ (^|[ /])((tools|tests)/[a-z_/]+\.(sh|py))(.*) ]]; then
+    script=${BASH_REMATCH[2]}
+    command=${BASH_REMATCH[5]}
+    [ -f "./$script" ] || return 0  # check_word has said so
+  elif [[ $command =~ bazel-bin/([a-z]+)/(.*) ]]; then
+    room=${BASH_REMATCH[1]}
+    command=${BASH_REMATCH[2]}
+    [ -d "./$room" ] || return 0
+  else
+    return 0
+  fi
+  while IFS= read -r flag; do
+    if [ -n "${script:-}" ]; then
+      takes "$script" "$flag" || wrong "$where: $script does not take --$flag"
+    else
+      grep -rqF --include='*.cc' -e "\"${flag#no_}\"" -e "\"$flag\"" -e "\"--$flag\"" "./$room" ||
+        wrong "$where: no program in $room/ has the flag --$flag"
+    fi
+  done < <(grep -oE -- ' --[a-z_0-9]+' <<<"$command" | sed 's/ --//' | LC_ALL=C sort -u || true)
+}
+
+# commands: the commands that it reads, one line each, without comments, quoted words and what follows the command.
+commands() {
+  sed -e ':join' -e '/\\$/{N;s/\\\n//;bjoin' -e '}' | sed -E "s, # .*,,; s/'[^']*'|\"[^\"]*\"//g; s/ *(\\||;|&&).*//"
+}
+
 for page in "${pages[@]}"; do
   [ -f "$page" ] || continue
-  while IFS= read -r flag; do
-    grep -rqF --include='*.cc' -e "\"${flag#no_}\"" -e "\"$flag\"" apps ||
-      wrong "$page: no program has the flag --$flag"
-  done < <(code "$page" | sed -e ':join' -e '/\\$/{N;s/\\\n//;bjoin' -e '}' |
-    grep -E 'bazel-bin/apps/' | sed -E 's, # .*,,' | grep -oE -- ' --[a-z_0-9]+' | sed 's/ --//' | LC_ALL=C sort -u || true)
+  while IFS= read -r command; do
+    check_flags "$page" "$command"
+  done < <(code "$page" | commands; awk '/^ *```/ { fenced = !fenced; next } !fenced' "$page" | grep -oE '`[^`]+`' | tr -d '`' | commands)
+done
+
+# --- the training loop ---
+
+# loop FILE: the lines of the page's blocks of C++ that hold statements, without comments and blanks. A line of braces alone
+# says nothing, and neither does the brace that opens a block.
+loop() {
+  awk '/^ *```/ { fenced = /^ *```cpp/; next } fenced' "$1" | sed -E 's,(^|[[:blank:]]+)//.*$,,; s/[[:blank:]]+//g; s/\{$//' | grep -vE '^\}*$' || true
+}
+
+# The page's statements must occur in the example in the same order. The example may have others between them.
+for page in README.md docs/{ja,hi,zh}.md; do
+  [ -f "$page" ] || continue
+  rest=$(sed -E 's,^ *//.*,,' examples/training_loop.cc | tr -d '[:space:]')
+  statements=0
+  while IFS= read -r line; do
+    statements=$((statements + 1))
+    if [[ $rest != *"$line"* ]]; then
+      wrong "$page: the loop's \"$line\" is not in examples/training_loop.cc, or at another place there"
+      break
+    fi
+    rest=${rest#*"$line"}
+  done < <(loop "$page")
+  [ "$statements" -gt 0 ] || wrong "$page shows no training loop in C++"
 done
 
 # --- translations ---

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Tests docs_test.sh: plants one fault after the other in copies of the pages and the example, each of which it must find.
+set -euo pipefail
+
+script=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/docs_test.sh")
+root=$(dirname "$(dirname "$script")")
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+failed=0
+
+# fresh: a tree of links to the repository's, but for what a fault may change.
+fresh() {
+  rm -rf "${tree:?}"/*
+  ln -s "$root"/* "$tree"
+  rm "$tree"/{docs,README.md,CONTRIBUTING.md,examples}
+  cp -r "$root"/{docs,README.md,CONTRIBUTING.md,examples} "$tree"
+}
+
+# check WHAT EXPECTED: the script finds a fault and says EXPECTED, or finds none if EXPECTED is empty.
+check() {
+  local what=$1 expected=$2 output status=0
+  output=$("$script" "$tree" 2>&1) || status=$?
+  if [ -z "$expected" ]; then
+    [ "$status" -eq 0 ] && return
+  else
+    [ "$status" -eq 1 ] && grep -qF -- "$expected" <<<"$output" && return
+  fi
+  echo "FAILED: $what: exit code $status, \"$expected\" was expected:"
+  echo "$output"
+  failed=1
+}
+
+# fault FILE SED-SCRIPT EXPECTED: the sed script, which must change the file, plants the fault.
+fault() {
+  fresh
+  sed -i -E "$2" "$tree/$1"
+  if cmp -s "$root/$1" "$tree/$1"; then
+    echo "FAILED: $2 changes nothing in $1"
+    failed=1
+    return
+  fi
+  check "$2 in $1" "$3"
+}
+
+fresh
+check "the repository's own pages" ""
+
+fault README.md 's,\(docs/gpus\.md\),(docs/gpu.md),' "a link to docs/gpu.md, which is not there"
+fault README.md 's,docs/training\.md#use-from-c,docs/training.md#from-c,' "which has no such heading"
+fault CONTRIBUTING.md 's,//core:ops/losses_test,//core:ops/loss_test,' "//core:ops/loss_test: no such test"
+fault CONTRIBUTING.md 's,tests/emulator,tests/emulators,' "tests/emulators does not exist"
+fault README.md 's,--num_train_epochs,--train_epochs,' "no program in apps/ has the flag --train_epochs"
+
+# Flags of scripts: in a line of prose, in a block, on a continued line, of a script in Python.
+fault README.md 's,quickstart\.sh --model,quickstart.sh --models,' "README.md: tools/quickstart.sh does not take --models"
+fault docs/hi.md 's,test\.sh --levels,test.sh --level,' "docs/hi.md: tools/test.sh does not take --level"
+fault CONTRIBUTING.md 's,test\.sh --sanitizers,test.sh --sanitizer,' "tools/test.sh does not take --sanitizer"
+fault docs/gpu_results.md 's,^( +)--with ,\1--along ,' "tools/bundle.sh does not take --along"
+fault docs/performance.md 's,--tokenizer DIR,--tokenizers DIR,' "compare_tokenizers.py does not take --tokenizers"
+fault docs/performance.md 's,(bench\.sh +)--benchmark_filter,\1--filter,' "tools/bench.sh does not take --filter"
+
+# The loop: a page that goes its own way, an example that does, and another order.
+fault README.md 's,scheduler->Step\(\);,scheduler.Step();,' "README.md: the loop's \"scheduler.Step();\" is not in examples/training_loop.cc"
+fault docs/zh.md 's,lr = 3e-5,lr = 3e-4,' "docs/zh.md: the loop's \"lathe::AdamWoptimizer(model->Parameters(),{.lr=3e-4});\""
+fault examples/training_loop.cc 's,Backward\(outputs\.loss\),Backward(outputs.loss.Sum()),' "docs/ja.md: the loop's \"accelerator.Backward(outputs.loss);\""
+fault examples/training_loop.cc '/ZeroGrad/d; s,^( *)optimizer\.Step\(\);,\1optimizer.ZeroGrad();\n&,' "README.md: the loop's \"optimizer.ZeroGrad();\""
+fault docs/ja.md '/^```cpp/,/^```$/d' "docs/ja.md shows no training loop in C++"
+fault docs/hi.md 's,optimizer\.Step\(\);,optimizer.Step(1);,' "docs/hi.md: its code differs from README.md's"
+
+[ "$failed" -eq 0 ] && echo "every planted fault was found"
+exit "$failed"
