@@ -33,7 +33,14 @@ void RegisterArchitecture(Architecture architecture) {
     check(architecture.config_defaults.contains(key), "has the dropout key \"", key,
           "\" but no default for it");
   }
-  check(Registry().emplace(model_type, std::move(architecture)).second, "is registered twice");
+  check(!architecture.tokenizer.has_value() || architecture.tokenizer_model_type.empty(),
+        "has a tokenizer of its own and that of another model_type");
+  check(!Registry().contains(model_type), "is registered twice");
+  if (architecture.tokenizer.has_value()) {
+    architecture.tokenizer->model_type = model_type;
+    RegisterTokenizerFamily(*architecture.tokenizer);
+  }
+  Registry().emplace(model_type, std::move(architecture));
 }
 
 const Architecture* FindArchitecture(const std::string& model_type) {

@@ -14,10 +14,12 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lathe/data/tokenizers/tokenizer_family.h"
 #include "lathe/models/config/config.h"
 #include "lathe/models/pass_memory.h"
 #include "lathe/models/sequence_classifier.h"
@@ -39,6 +41,8 @@ struct Architecture {
   // If a folder's tokenizer files don't name their class, the tokenizer is that of this model_type.
   // Empty: of the family's own model_type.
   std::string tokenizer_model_type = {};
+  // The family's own tokenizer, if data/ lacks it. A checkpoint of any family may name its class.
+  std::optional<TokenizerFamily> tokenizer = {};
   // Tells `lathe estimate-memory` what the model's passes take. Without it the command refuses.
   std::function<PassMemory(const SequenceClassifier& model, const MemoryOptions& options)>
       pass_memory = {};

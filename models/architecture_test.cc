@@ -206,6 +206,15 @@ TEST_F(ArchitectureTest, AnIncompleteDeclarationIsRefused) {
   EXPECT_EQ(refused([](Architecture& a) { a.dropout_keys = {"dropuot"}; }),
             "[architecture] model_type \"new\" has the dropout key \"dropuot\" but no default for "
             "it");
+  EXPECT_EQ(
+      refused([](Architecture& a) { a.tokenizer = TokenizerFamily{.tokenizer_class = "New"}; }),
+      "[architecture] model_type \"new\" has a tokenizer of its own and that of another "
+      "model_type");
+  EXPECT_EQ(refused([](Architecture& a) {
+              a.tokenizer_model_type = "";
+              a.tokenizer = TokenizerFamily{.tokenizer_class = "BertTokenizer"};
+            }),
+            "[tokenizer] the class \"BertTokenizer\" is registered twice");
   EXPECT_EQ(FindArchitecture("new"), nullptr);
 }
 

@@ -1,23 +1,17 @@
 #include "lathe/data/tokenizers/tokenizer_family.h"
 
-#include <vector>
+#include <map>
+#include <utility>
 
+#include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/model.h"
-#include "lathe/data/tokenizers/post_processor.h"
 
 namespace lathe {
 namespace {
 
 using Json = nlohmann::json;
 using Family = TokenizerFamily;
-
-Json BertNormalizer(const Json& config) {
-  return {{"type", "BertNormalizer"},
-          {"handle_chinese_chars", ConfigValue(config, "tokenize_chinese_chars", true)},
-          {"strip_accents", config.value("strip_accents", Json())},
-          {"lowercase", ConfigValue(config, "do_lower_case", true)}};
-}
 
 // Follows Transformers' slow tokenizer step by step.
 Json AlbertNormalizer(const Json& config) {
@@ -27,46 +21,59 @@ Json AlbertNormalizer(const Json& config) {
   return {{"type", "Sequence"}, {"normalizers", steps}};
 }
 
-Json LowercaseIfConfigured(const Json& config) {
-  return ConfigValue(config, "do_lower_case", false) ? Json{{"type", "Lowercase"}} : Json();
-}
-
 Json NoNormalizer(const Json&) { return Json(); }
 
-const std::vector<Family>& Families() {
-  static const auto* const families = new std::vector<Family>{
-      {"bert", "BertTokenizer", Family::kWordPiece, true, "[CLS]", "[SEP]", "[UNK]", "[PAD]",
-       "[MASK]", BertNormalizer, BertTemplates},
-      {"electra", "ElectraTokenizer", Family::kWordPiece, true, "[CLS]", "[SEP]", "[UNK]", "[PAD]",
-       "[MASK]", BertNormalizer, BertTemplates},
-      {"distilbert", "DistilBertTokenizer", Family::kWordPiece, false, "[CLS]", "[SEP]", "[UNK]",
-       "[PAD]", "[MASK]", BertNormalizer, BertTemplates},
-      {"mpnet", "MPNetTokenizer", Family::kWordPiece, false, "<s>", "</s>", "[UNK]", "<pad>",
-       "<mask>", BertNormalizer, RobertaTemplates, true},
-      {"roberta", "RobertaTokenizer", Family::kByteLevelBpe, false, "<s>", "</s>", "<unk>", "<pad>",
-       "<mask>", NoNormalizer, RobertaTemplates, true},
-      {"albert", "AlbertTokenizer", Family::kSentencePiece, false, "[CLS]", "[SEP]", "<unk>",
-       "<pad>", "[MASK]", AlbertNormalizer, BertTemplates, false,
-       SentencePieceIdMapping{
-           .first_tokens = {}, .offset = 0, .unk_id = 1, .split_digit_comma = true}},
-      {"camembert", "CamembertTokenizer", Family::kSentencePiece, false, "<s>", "</s>", "<unk>",
-       "<pad>", "<mask>", LowercaseIfConfigured, RobertaTemplates, true,
-       SentencePieceIdMapping{
-           .first_tokens = {"<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"},
-           .offset = 4,
-           .unk_id = 3}},
-      {"xlm-roberta", "XLMRobertaTokenizer", Family::kSentencePiece, false, "<s>", "</s>", "<unk>",
-       "<pad>", "<mask>", LowercaseIfConfigured, RobertaTemplates, true,
-       SentencePieceIdMapping{
-           .first_tokens = {"<s>", "<pad>", "</s>", "<unk>"}, .offset = 1, .unk_id = 3}},
-      {"deberta-v2", "DebertaV2Tokenizer", Family::kSentencePiece, true, "[CLS]", "[SEP]", "[UNK]",
-       "[PAD]", "[MASK]", LowercaseIfConfigured, BertTemplates, false,
-       SentencePieceIdMapping{.first_tokens = {}, .offset = 0, .unk_id = 3}},
+// A map by model_type. It is a function's static, because families are registered before main(), in
+// no fixed order.
+std::map<std::string, Family>& Families() {
+  static auto* const families = new std::map<std::string, Family>{
+      {"albert",
+       {.model_type = "albert",
+        .tokenizer_class = "AlbertTokenizer",
+        .kind = Family::kSentencePiece,
+        .unk = "<unk>",
+        .pad = "<pad>",
+        .normalizer = AlbertNormalizer,
+        .ids = {.first_tokens = {}, .offset = 0, .unk_id = 1, .split_digit_comma = true}}},
+      {"bert", {.model_type = "bert", .tokenizer_class = "BertTokenizer", .token_type_ids = true}},
+      {"roberta",
+       {.model_type = "roberta",
+        .tokenizer_class = "RobertaTokenizer",
+        .kind = Family::kByteLevelBpe,
+        .cls = "<s>",
+        .sep = "</s>",
+        .unk = "<unk>",
+        .pad = "<pad>",
+        .mask = "<mask>",
+        .normalizer = NoNormalizer,
+        .templates = RobertaTemplates,
+        .mask_lstrip = true}},
   };
   return *families;
 }
 
 }  // namespace
+
+Json BertNormalizer(const Json& config) {
+  return {{"type", "BertNormalizer"},
+          {"handle_chinese_chars", ConfigValue(config, "tokenize_chinese_chars", true)},
+          {"strip_accents", config.value("strip_accents", Json())},
+          {"lowercase", ConfigValue(config, "do_lower_case", true)}};
+}
+
+Json LowercaseIfConfigured(const Json& config) {
+  return ConfigValue(config, "do_lower_case", false) ? Json{{"type", "Lowercase"}} : Json();
+}
+
+void RegisterTokenizerFamily(Family family) {
+  const std::string model_type = family.model_type, tokenizer_class = family.tokenizer_class;
+  Check(!model_type.empty() && !tokenizer_class.empty(), "tokenizer", "the family of model_type \"",
+        model_type, "\" and class \"", tokenizer_class, "\" needs both names");
+  Check(FindTokenizerFamily(tokenizer_class, "") == nullptr, "tokenizer", "the class \"",
+        tokenizer_class, "\" is registered twice");
+  Check(Families().emplace(model_type, std::move(family)).second, "tokenizer",
+        "the family of model_type \"", model_type, "\" is registered twice");
+}
 
 const Family* FindTokenizerFamily(const std::string& tokenizer_class,
                                   const std::string& model_type) {
@@ -74,8 +81,8 @@ const Family* FindTokenizerFamily(const std::string& tokenizer_class,
   if (name.ends_with("Fast")) {
     name.resize(name.size() - 4);
   }
-  for (const Family& family : Families()) {
-    if (name.empty() ? model_type == family.model_type : name == family.tokenizer_class) {
+  for (const auto& [type, family] : Families()) {
+    if (name.empty() ? model_type == type : name == family.tokenizer_class) {
       return &family;
     }
   }
@@ -83,7 +90,8 @@ const Family* FindTokenizerFamily(const std::string& tokenizer_class,
 }
 
 std::string SupportedTokenizers() {
-  return "Lathe supports the tokenizers of " + JoinNames(Families(), &Family::model_type) +
+  return "Lathe supports the tokenizers of " +
+         JoinNames(Families(), [](const auto& row) { return row.first; }) +
          ", and a tokenizer.json with a " + SubwordModelTypes() + " model";
 }
 

@@ -9,6 +9,7 @@
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/unigram.h"
 #include "lathe/data/tokenizers/normalizer.h"
+#include "lathe/data/tokenizers/tokenizer_family.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -193,9 +194,8 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
                                           "Lathe supports WordPiece, BPE and Unigram"));
   EXPECT_EQ(ErrorOf("normalizer", "null", "OtherTokenizer"),
             Pair("dir/tokenizer_config.json: tokenizer_class 'OtherTokenizer' is not supported",
-                 "Lathe supports the tokenizers of bert, electra, distilbert, mpnet, roberta, "
-                 "albert, camembert, xlm-roberta and deberta-v2, and a tokenizer.json with a "
-                 "WordPiece, BPE or Unigram model"));
+                 "Lathe supports the tokenizers of albert, bert and roberta, and a tokenizer.json "
+                 "with a WordPiece, BPE or Unigram model"));
 }
 
 TEST(TokenizerTest, BrokenBpeModels) {
@@ -270,6 +270,22 @@ TEST(Utf8Test, FindsAndReplacesInvalid) {
   EXPECT_EQ(ValidateUtf8("ab\xED\xA0\x80"), 2u);
   EXPECT_EQ(ValidateUtf8("\xF4\x90\x80\x80"), 0u);
   EXPECT_EQ(ReplaceInvalidUtf8("a\xE6\x88z"), "a\uFFFDz");
+}
+
+TEST(TokenizerFamilyTest, AFamilyIsFoundByItsModelTypeAndByItsClass) {
+  ASSERT_EQ(FindTokenizerFamily("", "new"), nullptr);
+  RegisterTokenizerFamily({.model_type = "new", .tokenizer_class = "NewTokenizer", .pad = "<p>"});
+  const TokenizerFamily* const family = FindTokenizerFamily("", "new");
+  ASSERT_NE(family, nullptr);
+  EXPECT_EQ(FindTokenizerFamily("NewTokenizerFast", "bert"), family);
+  EXPECT_STREQ(family->pad, "<p>");
+  EXPECT_NE(SupportedTokenizers().find("albert, bert, new and roberta,"), std::string::npos);
+
+  EXPECT_THROW(RegisterTokenizerFamily({.model_type = "new", .tokenizer_class = "Other"}), Error);
+  EXPECT_THROW(RegisterTokenizerFamily({.model_type = "other", .tokenizer_class = "BertTokenizer"}),
+               Error);
+  EXPECT_THROW(RegisterTokenizerFamily({.model_type = "other"}), Error);
+  EXPECT_EQ(FindTokenizerFamily("", "other"), nullptr);
 }
 
 }  // namespace

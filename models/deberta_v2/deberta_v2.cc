@@ -60,6 +60,11 @@ const ArchitectureRegistration kDebertaV2({
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "cls_dropout",
                      "pooler_dropout"},
+    .tokenizer = TokenizerFamily{.tokenizer_class = "DebertaV2Tokenizer",
+                                 .kind = TokenizerFamily::kSentencePiece,
+                                 .token_type_ids = true,
+                                 .normalizer = LowercaseIfConfigured,
+                                 .ids = {.first_tokens = {}, .offset = 0, .unk_id = 3}},
     .pass_memory = Memory,
 });
 

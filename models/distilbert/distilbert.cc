@@ -93,6 +93,7 @@ const ArchitectureRegistration kDistilBert({
     .names = {.base_prefix = "distilbert.", .head_prefixes = {"pre_classifier.", "classifier."}},
     .config_defaults = Defaults(),
     .dropout_keys = {"dropout", "attention_dropout", "seq_classif_dropout"},
+    .tokenizer = TokenizerFamily{.tokenizer_class = "DistilBertTokenizer"},
     .pass_memory = Memory,
 });
 

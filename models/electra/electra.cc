@@ -48,6 +48,7 @@ const ArchitectureRegistration kElectra({
     .names = {.base_prefix = "electra."},
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
+    .tokenizer = TokenizerFamily{.tokenizer_class = "ElectraTokenizer", .token_type_ids = true},
     .pass_memory = Memory,
 });
 

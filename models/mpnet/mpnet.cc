@@ -88,6 +88,13 @@ const ArchitectureRegistration kMpNet({
     .names = {.base_prefix = "mpnet."},
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob"},
+    .tokenizer = TokenizerFamily{.tokenizer_class = "MPNetTokenizer",
+                                 .cls = "<s>",
+                                 .sep = "</s>",
+                                 .pad = "<pad>",
+                                 .mask = "<mask>",
+                                 .templates = RobertaTemplates,
+                                 .mask_lstrip = true},
     .pass_memory = Memory,
 });
 

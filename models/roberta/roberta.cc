@@ -3,7 +3,9 @@
 // behind the padding row, and a head of its own.
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "lathe/models/architecture.h"
 #include "lathe/models/encoders/encoder_classifier.h"
@@ -24,9 +26,27 @@ PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
   return options;
 }
 
+// Returns the tokenizers of XLM-RoBERTa and CamemBERT, which differ in where SentencePiece's ids
+// lie.
+TokenizerFamily SentencePieceTokenizer(const std::string& tokenizer_class,
+                                       SentencePieceIdMapping ids) {
+  return {.tokenizer_class = tokenizer_class,
+          .kind = TokenizerFamily::kSentencePiece,
+          .cls = "<s>",
+          .sep = "</s>",
+          .unk = "<unk>",
+          .pad = "<pad>",
+          .mask = "<mask>",
+          .normalizer = LowercaseIfConfigured,
+          .templates = RobertaTemplates,
+          .mask_lstrip = true,
+          .ids = std::move(ids)};
+}
+
 // Declares one of the model types. `encoder` is the name of the encoder in checkpoints.
 Architecture Declare(const std::string& model_type, const std::string& class_name,
-                     int64_t vocab_size, const char* encoder = "roberta") {
+                     int64_t vocab_size, const char* encoder = "roberta",
+                     std::optional<TokenizerFamily> tokenizer = {}) {
   const nlohmann::json defaults = Defaults(vocab_size);
   return {
       .model_type = model_type,
@@ -48,8 +68,8 @@ Architecture Declare(const std::string& model_type, const std::string& class_nam
       .names = {.base_prefix = std::string(encoder) + "."},
       .config_defaults = defaults,
       .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
-      // data2vec uses RoBERTa's tokenizer; the other families have their own.
-      .tokenizer_model_type = model_type == "data2vec-text" ? "roberta" : "",
+      .tokenizer_model_type = tokenizer.has_value() ? "" : "roberta",
+      .tokenizer = tokenizer,
       .pass_memory =
           [defaults](const SequenceClassifier& model, const MemoryOptions& options) {
             return PostNormEncoderMemory(model, ReadOptions(ConfigReader(model.config(), defaults)),
@@ -60,10 +80,18 @@ Architecture Declare(const std::string& model_type, const std::string& class_nam
 
 const ArchitectureRegistration kRoberta(Declare("roberta", "RobertaForSequenceClassification",
                                                 50265));
-const ArchitectureRegistration kXlmRoberta(Declare("xlm-roberta",
-                                                   "XLMRobertaForSequenceClassification", 30522));
-const ArchitectureRegistration kCamembert(Declare("camembert", "CamembertForSequenceClassification",
-                                                  30522));
+const ArchitectureRegistration kXlmRoberta(
+    Declare("xlm-roberta", "XLMRobertaForSequenceClassification", 30522, "roberta",
+            SentencePieceTokenizer(
+                "XLMRobertaTokenizer",
+                {.first_tokens = {"<s>", "<pad>", "</s>", "<unk>"}, .offset = 1, .unk_id = 3})));
+const ArchitectureRegistration kCamembert(
+    Declare("camembert", "CamembertForSequenceClassification", 30522, "roberta",
+            SentencePieceTokenizer("CamembertTokenizer",
+                                   {.first_tokens = {"<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>",
+                                                     "<unk>NOTUSED"},
+                                    .offset = 4,
+                                    .unk_id = 3})));
 const ArchitectureRegistration kData2VecText(Declare("data2vec-text",
                                                      "Data2VecTextForSequenceClassification", 30522,
                                                      "data2vec_text"));
