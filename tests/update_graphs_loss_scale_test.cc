@@ -1,5 +1,5 @@
-// Optimizers' updates as CUDA graphs with a loss scale, some of which are skipped, compared with
-// the same launches one by one and with the host.
+// Compares optimizers' updates as CUDA graphs with the same launches one by one, and with the host.
+// There is a loss scale, and some of the updates are skipped.
 #include <gtest/gtest.h>
 
 #include <functional>

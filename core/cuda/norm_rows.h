@@ -1,7 +1,7 @@
 // Rows that layer norm kernels hold in registers. A warp holds a row of up to 1,024 columns, a
-// block a longer one. A row's columns form nb = ceil(n / 4) groups {b, nb + b, 2 nb + b, 3 nb + b},
-// each of which shares a block of dropout's random bits. A thread holds whole groups, V consecutive
-// ones at a time, and so V columns in each quarter of the row.
+// block a longer one. A row's columns form nb = ceil(n / 4) groups {b, nb + b, 2 nb + b, 3 nb + b}.
+// The columns of a group share a block of dropout's random bits. A thread holds whole groups, V
+// consecutive ones at a time, and so V columns in each quarter of the row.
 #pragma once
 
 #include "lathe/core/cpu/layer_norm.h"

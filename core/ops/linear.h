@@ -29,8 +29,8 @@ Tensor LinearStack(const Tensor& x, const std::vector<Tensor>& weights,
 // float64 (on the host) or float16 (on a device). Weights and biases are as for Linear. On the host
 // the activation's input is saved but not its output: the backward pass computes that again,
 // together with the gradient. In float32 the two ways to compute GELU differ by less than 1e-6 of
-// the values, and so does W2's gradient from that of two Linear. Throws InvalidArgument for shapes,
-// dtypes and devices that do not fit.
+// the values. W2's gradient differs as much from that of two Linear. Throws InvalidArgument for
+// shapes, dtypes and devices that do not fit.
 Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, ActivationKind activation,
                    const Tensor& w2, const Tensor& b2);
 

@@ -14,8 +14,8 @@ struct DeviceBatch;  // data/datasets/device_batch.h
 
 // What a forward pass tells the code that runs it.
 struct PassNotes {
-  // The last loss of the pass that leaves surplus sequences (DeviceBatch) out; null if there is
-  // none. ClassificationLoss sets it, and BatchPasses compares the loss that it gets with it.
+  // The last loss that ClassificationLoss has returned in the pass, or null. It does not count
+  // surplus sequences (DeviceBatch). BatchPasses checks whether the pass's loss is this one.
   std::weak_ptr<const TensorImpl> loss_without_surplus;
 };
 

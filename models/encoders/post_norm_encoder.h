@@ -43,9 +43,9 @@ nlohmann::json BertLikeConfigDefaults();
 // Reads the options under the names that BERT's config.json has, and "embedding_size" if the family
 // declares it. Throws for values that make no model, and for a decoder, if the family declares that
 // key. If it declares "position_embedding_type", the value "relative_key" replaces the positions of
-// the embeddings by a table of distances in each layer (Shaw et al. 2018), and "relative_key_query"
-// by one that keys are multiplied by, too (Huang et al. 2020). Transformers has neither since
-// version 5.
+// the embeddings by a table of distances in each layer (Shaw et al. 2018). With
+// "relative_key_query", keys are multiplied by that table, too (Huang et al. 2020). Transformers
+// has neither since version 5.
 PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader);
 
 // Returns the row of position 0 in a family whose positions follow the row of the padding token.

@@ -150,8 +150,8 @@ class SpreadTable {
   std::unique_ptr<M[]> rows_, transposed_, partial_;
 };
 
-// The bias, spread out in the order of rising j - i and divided by the scores' scale, so that it
-// can be added before the scores are scaled.
+// The bias, spread out in the order of rising j - i. It is divided by the scores' scale, because it
+// is added before the scores are scaled.
 template <typename M>
 class SpreadBias {
  public:

@@ -143,8 +143,8 @@ __device__ inline uint32_t DroppedOfQueries(const AttentionParams& params, const
   return dropped;
 }
 
-// Returns true if this thread's score [n][i] in the tile at b0 has a key, that of column 8 n + 2 t
-// + i % 2 with t = lane % 4.
+// Returns true if this thread's score [n][i] in the tile at b0 has a key. The score's column is
+// 8 n + 2 (lane % 4) + i % 2.
 __device__ inline bool IsKey(const Sequence& s, int b0, int n, int i) {
   return KeyAt(s, b0, 8 * n + 2 * (threadIdx.x % 4) + i % 2) >= 0;
 }

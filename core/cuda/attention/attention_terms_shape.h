@@ -17,15 +17,15 @@ constexpr int kManyQueries = 64, kFewQueries = kSide;  // the values of kQ; few:
 template <int kQ>
 constexpr int kOffsets = kQ + kKeys - 1;
 
-// The shared memory of a block: two tiles of rows and one of scores, the bias and the table row of
-// each offset, and the rows of a table if there are `keys` or `queries`.
+// The shared memory of a block, in bytes. It holds two tiles of rows and one of scores. For each
+// offset it holds the bias and the number of the table row; if `table`, that row, too.
 constexpr size_t TermsBytes(int queries, bool table) {
   const int rows = 2 * queries + kKeys + (table ? queries + kKeys - 1 : 0);
   return sizeof(float) * (rows * kLd<kColumns> + 2 * (queries + kKeys));
 }
 
-// The sums from which the gradients of the tables are made. Each slot has sums over a part of the
-// queries, for each offset. One block for each head adds to a slot, in a fixed order. So the sums
+// Partial sums for the gradients of the tables. Each slot has the sums over a part of the queries,
+// one for each offset. In each slot, one block adds up a head's sums in a fixed order, so they
 // don't depend on timing.
 struct OffsetSums {
   int32_t first = 0;  // the lowest offset
