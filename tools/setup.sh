@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that Lathe builds with; with --tests also those that only its tests use. It is
-# safe to run again: it installs only what is missing.
+# Installs the Debian packages that Lathe builds with. It is safe to run again: it installs only what is missing.
+#   tools/setup.sh --tests   # also those that only the tests use
+#   tools/setup.sh --docs    # only those that tools/docs.sh uses
+#   tools/setup.sh --clang   # only those of bazel build --config=clang
 set -euo pipefail
 
 packages=(
@@ -12,6 +14,9 @@ packages=(
 case "${1:-}" in
   --tests) packages+=(clang-format iproute2 openmpi-bin) ;;
   --docs) packages=(doxygen mkdocs) ;;
+  --clang) packages=(clang-16 libclang-rt-16-dev libomp-16-dev) ;;
+  '') ;;
+  *) echo "error: unknown argument \"$1\"; hint: tools/setup.sh [--tests | --docs | --clang]" >&2; exit 2 ;;
 esac
 
 missing=()

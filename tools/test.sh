@@ -3,7 +3,8 @@
 # cases. Exits with 1 if a test failed or none ran.
 #   tools/test.sh --levels       # then runs all tests again as on processors of each lower level that this
 #                                # one has (2, 3 and 4): without AVX2, without AVX-512, without AVX512-BF16
-#   tools/test.sh --sanitizers   # also runs the tests that suit UBSan and TSan with these; see CONTRIBUTING.md
+#   tools/test.sh --sanitizers   # also builds with clang, and runs the tests that suit UBSan and TSan with
+#                                # these; see CONTRIBUTING.md
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -120,6 +121,13 @@ run_sanitizer() {
 if [ -n "$sanitizers" ]; then
   run_sanitizer ubsan 'tests(//core/... + //data/... + //nn/... + //optim/...) except filter("_gpu_test$|_emulated_test$|cuda|inner_loops", //core/...)'
   run_sanitizer tsan "attr(tags, '\btsan\b', tests(//...))"
+  if tools/setup.sh --clang && bazel build "${quiet[@]}" --config=clang --config=cpu //...; then
+    passed=$((passed + 1))
+  else
+    echo "FAILED: bazel build --config=clang"
+    failed=$((failed + 1))
+  fi
+  took "building with clang"
 fi
 
 # If a part does not build, it counts as one failed case, because the number of its cases is unknown.
