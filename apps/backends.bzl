@@ -1,6 +1,7 @@
 """What the programs compute with."""
 
-# (suffix of a program's name, libraries): GPUs where there are any; for tests without a GPU, emulated ones.
+# Each program is built once for each of these: (the suffix of its name, the libraries that it links). The first can use
+# GPUs. The second has the emulated device, for tests without a GPU.
 PROGRAM_BACKENDS = [
     ("", [
         "//core:cuda",

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 thread_local OpProfile* op_profile = nullptr;
 thread_local Clock::time_point last_event;
 
-// Returns the seconds since the last event. This call is the next one.
+// Returns the seconds since the last call on this thread, or since SetOpProfile.
 double Lap() {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - last_event).count();
@@ -180,7 +180,8 @@ Tensor BackwardContext::LeafGradRows(size_t i, std::span<const int32_t> rows) {
   now.erase(std::unique(now.begin(), now.end()), now.end());
   std::set_difference(now.begin(), now.end(), written->begin(), written->end(),
                       std::back_inserter(fresh));
-  // They are 0 already. But reading a fresh page before writing it would map it twice.
+  // New rows are 0 already. They are written all the same, because a page that is read before it is
+  // written is mapped twice.
   for (const int32_t row : fresh) grad.Slice(row, row + 1).Fill(0);
   const auto middle = written->insert(written->end(), fresh.begin(), fresh.end());
   std::inplace_merge(written->begin(), middle, written->end());

@@ -7,7 +7,7 @@ CUDA_SOURCES = [
     "cuda/runtime/shared_memory.cc",
 ]
 
-# Sources that call CUDA's libraries, which the emulator hasn't: its own stand for them.
+# Sources that call CUDA's libraries. The emulator has sources of its own instead.
 CUDA_LIBRARY_SOURCES = [
     "cuda/gemm/gemm.cc",
     "cuda/gemm/gemm_plan.cc",

@@ -63,7 +63,7 @@ TEST_P(Processes, GradientsAreNotShownInParts) {
   }));
 }
 
-// Gradients that are summed, not zeroed, and summed again with more count once.
+// Gradients that were summed and not zeroed count once when they are summed again with new ones.
 TEST_P(Processes, SumsCountOnce) {
   ExpectAllWell(RunRanks(n, [this](const Env& env) {
     Accelerator accelerator(Sharded(env, share));

@@ -180,7 +180,7 @@ void UpdateCopies(const Env& env, bool adamw) {
     accelerator.WaitForEveryone();
     if (env.rank != 1 || adamw) expect_copy(expected);
   }
-  // One rank writes, the others only say so, and one rank makes no pass.
+  // Rank 2 writes to the parameters, and the other ranks bump their version.
   accelerator.WaitForEveryone();
   if (env.rank == 2) model.weight.Fill(4);
   if (env.rank != 2) weight.storage->BumpVersion();

@@ -18,7 +18,7 @@ namespace lathe {
 // labels that are not kIgnoreIndex. multi_label_classification uses the binary cross-entropy with
 // logits, its mean over batch and labels.
 //
-// The loss leaves out the surplus sequences of Batch::on_device, and is noted so in Batch::notes.
+// The loss leaves out the surplus sequences of Batch::on_device, and Batch::notes records that.
 Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config);
 
 }  // namespace lathe

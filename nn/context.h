@@ -17,8 +17,9 @@ struct ForwardContext {
   Tensor row_samples;
   Tensor row_positions;    // [T] i32: the token's position in its sequence
   Tensor first_positions;  // [B] i32, zeros: the positions of first tokens
-  // What depends on how far a query is from a key, as far as all layers share it. A layer may have
-  // tables of its own besides. Its tensors are parameters, or they require no gradient.
+  // The terms of attention's scores that depend on the distance of query and key and that all
+  // layers share. A layer may have other tables besides. The tensors here are parameters, or they
+  // require no gradient.
   RelativePositions relative;
   bool training = false;
   uint64_t seed = 0;

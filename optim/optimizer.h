@@ -56,14 +56,14 @@ class Optimizer {
   // From now on gradients are those of losses that `scaler` has multiplied. They are divided by its
   // scale before Step, GradNorm or clipping use them. Step does nothing if one of them is not
   // finite. Such a step doesn't count, and schedules of this optimizer skip theirs. On a device the
-  // host doesn't wait to learn which steps were skipped; functions marked with (*) wait when
+  // host doesn't wait to learn which steps were skipped; functions marked "may wait" wait when
   // called.
   void UseGradScaler(std::shared_ptr<GradScaler> scaler);
   const std::shared_ptr<GradScaler>& grad_scaler() const { return unscaler_.scaler(); }
   // Divides the gradients by the scaler's scale, at most once per step. Does nothing without a
   // scaler.
   void UnscaleGrads();
-  // Returns true if the last Step did nothing because a gradient was not finite. (*)
+  // Returns true if the last Step did nothing because a gradient was not finite. May wait.
   bool step_was_skipped() const { return ledger_.step_was_skipped(); }
   // From now on each Step updates this rank's part of the parameters and gets the rest from the
   // other ranks. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
@@ -81,15 +81,16 @@ class Optimizer {
   bool step_is_half_done() const { return sharded_update_.is_half_done(); }
 
   int num_groups() const { return ledger_.num_groups(); }
-  double lr(int group = 0) const { return ledger_.rate(group); }    // (*)
-  void SetLr(int group, double lr) { ledger_.SetRate(group, lr); }  // (*)
+  double lr(int group = 0) const { return ledger_.rate(group); }    // may wait
+  void SetLr(int group, double lr) { ledger_.SetRate(group, lr); }  // may wait
   double initial_lr(int group = 0) const { return ledger_.initial_rate(group); }
-  // Returns the learning rate of the last Step. (*)
+  // Returns the learning rate of the last Step. May wait.
   double used_lr(int group = 0) const { return ledger_.used_rate(group); }
   // Makes a step of `schedule` and sets the rates, unless the last Step was skipped. Does nothing
   // while StepOnlyIf holds Step back.
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
-  int64_t step_count() const { return ledger_.step_count(); }  // steps that were taken (*)
+  // Returns the number of steps that were taken. May wait.
+  int64_t step_count() const { return ledger_.step_count(); }
   // Returns the settings that decide on the updates besides the gradients: groups, rates, decay,
   // moments. Accelerator::Prepare throws unless they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const;

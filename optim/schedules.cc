@@ -127,8 +127,8 @@ class LambdaScheduler : public Scheduler {
     for (int group = 0; group < optimizer.num_groups(); ++group) {
       initial.push_back(optimizer.initial_lr(group));
     }
-    // All groups have the factor that follows from the first group's rate. get_scheduler takes one
-    // rate for all, too: the optimizer's.
+    // The factor depends on the initial rate in some schedules. All groups use the factor of the
+    // first group's rate, as Transformers' get_scheduler uses that of the optimizer's default rate.
     schedule_->rate = [name = std::move(name), initial = std::move(initial),
                        options = std::move(options)](int group, int64_t step) {
       return initial[group] * ScheduleMultiplier(name, step, initial[0], options);

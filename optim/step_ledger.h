@@ -2,8 +2,8 @@
 //
 // With a GradScaler on a device, only the device knows at first which steps were taken, and so how
 // far the schedule has advanced. The host does not wait for the answer. The ledger keeps the steps
-// that were queued since then, and catches up when it is asked. Functions marked with (*) then wait
-// for the device.
+// that were queued since then, and catches up when it is asked. Functions marked "may wait" then
+// wait for the device.
 #pragma once
 
 #include <cstdint>
@@ -32,19 +32,19 @@ class StepLedger {
 
   int num_groups() const { return static_cast<int>(initial_rates_.size()); }
   double initial_rate(int group) const { return initial_rates_[static_cast<size_t>(group)]; }
-  double rate(int group);                // (*)
-  double used_rate(int group);           // that of the last step (*)
-  void SetRate(int group, double rate);  // (*)
-  int64_t step_count();                  // steps that were taken (*)
-  bool step_was_skipped();               // true if the last step was (*)
+  double rate(int group);                // may wait
+  double used_rate(int group);           // the rate of the last step; may wait
+  void SetRate(int group, double rate);  // may wait
+  int64_t step_count();                  // the number of steps that were taken; may wait
+  bool step_was_skipped();               // true if the last step was skipped; may wait
   // Makes a step of `schedule` and sets the rates, unless the last step was skipped.
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
-  // Catches up on steps with a scaler. (*)
+  // Catches up on steps with a scaler. May wait.
   void CatchUp();
 
   // For a step about which the host decides: BeginStep, then SkipStep or TakeStep; on a device the
   // latter is RecordDeviceStep.
-  void BeginStep();  // (*)
+  void BeginStep();  // may wait
   void SkipStep() { step_was_skipped_ = true; }
   void TakeStep() { ++step_count_; }
   // Returns the rates of a step on a device without a scaler.
@@ -70,9 +70,9 @@ class StepLedger {
   // Changes since the last CatchUp:
   bool has_unread_steps_ = false;           // a step with a scaler was queued
   bool uncounted_ = false;                  // a step that clipping may skip was queued
-  std::shared_ptr<RateSchedule> schedule_;  // the one that follows the queued steps
-  int64_t queued_advances_ = 0;             // its steps that the device knows of
-  int64_t next_advances_ = 0;               // and its steps since
+  std::shared_ptr<RateSchedule> schedule_;  // the schedule that follows the queued steps
+  int64_t queued_advances_ = 0;             // steps of schedule_ that the device knows of
+  int64_t next_advances_ = 0;               // later steps of schedule_
   const DeviceUpdater* device_ = nullptr;
   DeviceStepCounts last_read_;  // the device's counts when last read
 };

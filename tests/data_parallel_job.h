@@ -37,7 +37,7 @@ struct DataParallelJob {
 struct TrainingResult {
   std::vector<double> losses;  // one for each step
   std::string rate, steps;     // the last learning rate, the number of steps
-  std::string skipped;         // the number of steps that overflew in float16
+  std::string skipped;         // the number of steps that overflowed in float16
   std::string hash;            // hash of the final parameters
   std::vector<double> weights;
 };

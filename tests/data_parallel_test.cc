@@ -122,7 +122,8 @@ TEST(ShardedOptimizer, BFloat16) {
   CompareSharded({.max_grad_norm = 0, .reducer = {.compression = "bf16"}, .vocab = 100});
 }
 
-// The table has several lots of rows for each rank. Only rows that ever had a gradient are sent.
+// The table is cut into several lots of rows, and each rank has a stripe of every lot. Only rows
+// that ever had a gradient are sent.
 TEST(ShardedOptimizer, RowsOfATable) {
   CompareSharded({.dropout = 0.1, .max_grad_norm = 0, .weight_decay = 0, .vocab = 2500});
   CompareSharded({.accumulation = 4, .weight_decay = 0, .ignore_every = 3, .vocab = 2500});

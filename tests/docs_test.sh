@@ -172,7 +172,8 @@ takes() {
 }
 
 # check_flags WHERE COMMAND: complains of flags that the command's script or program lacks. Those of Lathe's own programs are
-# literals in the sources of the room. A program that starts another one counts as one with it.
+# literals in the sources of the room. If a program starts another one, each flag is looked up
+# as if it were a flag of either.
 check_flags() {
   local where=$1 command=$2 flag script room
   if [[ $command =~ (^|[ /])((tools|tests)/[a-z_/]+\.(sh|py))(.*) ]]; then
@@ -210,8 +211,8 @@ done
 
 # --- the training loop ---
 
-# loop FILE: the lines of the page's blocks of C++ that hold statements, without comments and blanks. A line of braces alone
-# says nothing, and neither does the brace that opens a block.
+# loop FILE: the lines of the page's blocks of C++ that hold statements, without comments and blanks. It leaves out lines of
+# braces alone, and the brace that opens a block.
 loop() {
   awk '/^ *```/ { fenced = /^ *```cpp/; next } fenced' "$1" | sed -E 's,(^|[[:blank:]]+)//.*$,,; s/[[:blank:]]+//g; s/\{$//' | grep -vE '^\}*$' || true
 }

@@ -1,7 +1,7 @@
 """Rules for Lathe's own C++ targets: warnings, OpenMP and the `lathe/` include prefix in one place."""
 
 _COPTS = ["-Wall", "-Wextra", "-Wshadow", "-Werror", "-fopenmp"]
-# By the build id the ranks of a job check that they run the same program.
+# The ranks of a job compare their build ids to check that they run the same program.
 _LINKOPTS = ["-fopenmp", "-Wl,--build-id=sha1"]
 
 def lathe_cc_library(name, copts = [], **kwargs):

@@ -98,6 +98,7 @@ void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
       "allow an --output_dir that is not empty (to train) or holds another model (to evaluate)");
 }
 
+// It is long because it is a table: one statement for each flag.
 void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Training");
   flags

@@ -303,8 +303,8 @@ int Finetune(const ParsedOptions& parsed) {
 
 // Returns true if another rank reports this mistake on the command line, which was found before the
 // ranks knew of each other. Most ranks have the same mistake, and the first rank of a machine
-// reports it and ends. `lathe launch` knows whether a rank has ended; under other launchers it is
-// taken to have.
+// reports it and ends. `lathe launch` knows whether a rank has ended. Under other launchers this
+// assumes that the first rank has.
 bool LocalMainReportsUsage() {
   const ProcessEnvironment environment = ReadProcessEnvironment();
   if (std::getenv(kEndedRanksVariable) == nullptr) return environment.local_rank > 0;

@@ -129,7 +129,7 @@ TEST_F(EstimateMemoryCommand, PrintsATable) {
   for (const char* part : {"of 512 tokens in each process, on the CPU\n", "all 4 processes",
                            "training, checkpointing, per process", "inference, per process",
                            "exchange of gradients", "AdamW's moments, its share",
-                           // The moments: 2 x a quarter of 417.6.
+                           // The moments take twice a quarter of the 417.6 MiB of parameters.
                            "208.8 MiB"}) {
     EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
   }

@@ -48,7 +48,7 @@ class JoiningFaultTest : public LaunchedTest {
     RunResult run;
     std::thread job([&] { run = Launch(num_processes, {"sh", "-c", script}, {}, launch_options); });
     EXPECT_TRUE(WaitUntil([&] { return HandlesSigterm(PidOf(rank)); }));
-    Pause();  // until it waits
+    Pause();  // by its end the rank waits
     const TestClock::time_point start = TestClock::now();
     fault();
     job.join();

@@ -16,7 +16,7 @@ struct Block {
   bool Reserve(size_t wanted) {
     if (bytes >= wanted) return true;
     std::free(data);
-    // Rounding up must not make a small size of an absurd one.
+    // Rounding up an absurd size would overflow and give a small one.
     data = wanted > SIZE_MAX - 64 ? nullptr : std::aligned_alloc(64, (wanted + 63) / 64 * 64);
     bytes = data == nullptr ? 0 : wanted;
     return data != nullptr;

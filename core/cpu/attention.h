@@ -16,7 +16,7 @@ namespace lathe::cpu {
 // r = rows[i - j + origin] of each table that is given counts for them:
 //   score = scale * (q_i . k_j + q_i . keys[r] + k_j . queries[r]) + bias[r]
 // With keys or queries, rows never decrease with the offset. Tables have the dtypes of
-// RelativePositions (core/ops/relative/relative_positions.h).
+// RelativePositions (core/ops/attention.h).
 struct RelativeTerms {
   const int32_t* rows =
       nullptr;                 // (2 origin + 1): a row for each offset; null if there are no terms

@@ -28,8 +28,8 @@ struct DeviceMath {
   static constexpr T Tanh(T x) {
     return std::tanh(x);
   }
-  // Rounded twice, so the last bit differs from the host's, which is rounded once. To use one of
-  // them on both would change the bits of trained models.
+  // The device's slope is rounded twice, the host's once, so their last bits differ. Making them
+  // equal would change the bits of trained models.
   template <typename T>
   static constexpr T kGeluNewSlope = 3 * T(kGeluNewCubic);
 };

@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-// Sums are formed in a fixed order; f32, bf16 or f16.
+// Sums are formed in a fixed order. Elements are f32, bf16 or f16.
 struct ReduceKernels {
   // Sums x (operand a of `dims`) over the dimensions along which y (operand b) has stride 0. Writes
   // all of y.

@@ -52,7 +52,8 @@ TEST(Attention, ValuesFirst) {
   const Tensor all = Tensor::FromVector(numbers, {3 * kRows, kH});
   const auto part = [&](int64_t i) { return all.Slice(i * kRows, (i + 1) * kRows); };
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    if (dtype == DType::kF16 && CheckedDevice().is_cpu()) continue;  // the host has no kernels
+    if (dtype == DType::kF16 && CheckedDevice().is_cpu())
+      continue;  // the host has no kernels for it
     const auto run = [&](bool values_first) {
       const Tensor kv =
           ConcatRows(values_first ? Tensors{part(2), part(1)} : Tensors{part(1), part(2)})

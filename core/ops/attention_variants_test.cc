@@ -267,7 +267,7 @@ TEST(AttentionVariants, WindowKeepsDropoutMasks) {
     options.window = window;
     const std::vector<bool> kept = Kept(mask, packed, options, DType::kF32, Device{});
     const std::vector<int32_t> cu = packed.cu_seqlens.ToVector<int32_t>();
-    size_t at = 0;  // of the output's elements, which come first
+    size_t at = 0;  // the output's elements come first in `kept` and `all`
     for (int64_t s = 0; s < packed.size(); ++s) {
       for (int64_t i = 0; i < cu[s + 1] - cu[s]; ++i) {
         for (int64_t c = 0; c < 2 * 128; ++c, ++at) {

@@ -16,7 +16,7 @@ namespace lathe {
 
 enum class InvalidUtf8 { kError, kReplace };
 
-// The details (Error::detail) of two errors that a caller can name a flag against.
+// Details of two errors (Error::detail). They tell a caller which flag would avoid the error.
 struct FoundInvalidUtf8 {};  // InvalidUtf8::kReplace would avoid the error
 struct MissingColumn {
   std::string column;

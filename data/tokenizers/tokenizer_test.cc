@@ -9,6 +9,7 @@
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/unigram.h"
 #include "lathe/data/tokenizers/normalizer.h"
+#include "lathe/data/tokenizers/tokenizer_family.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {

@@ -28,12 +28,12 @@ class ProcessGroup {
   int size() const { return size_; }
 
   // All calls throw Unavailable when a rank has died, hangs for longer than the timeout or can't be
-  // reached. The error names the rank that is to blame, as far as it can be told. The group can't
-  // be used then, and what the call was to fill holds anything.
+  // reached. The error names the rank that is to blame, as far as it can be told. After that the
+  // group can't be used, and the memory that the call was to fill has undefined contents.
 
-  // data = the sum (or other reduction) over all ranks, elementwise, with the same bits on each. In
-  // a sum, a NaN stays one. A maximum or minimum may lose a NaN (NCCL's may pass over it). Backends
-  // differ there, so look for NaNs before.
+  // data = the sum (or other reduction) over all ranks, elementwise, with the same bits on each. A
+  // sum with a NaN is NaN. A maximum or a minimum may pass over a NaN, and backends differ there.
+  // So look for NaNs before.
   virtual void AllReduce(std::span<float> data, ReduceOp op = ReduceOp::kSum) = 0;
   virtual void AllReduce(std::span<double> data, ReduceOp op = ReduceOp::kSum) = 0;
   virtual void AllReduce(std::span<int64_t> data, ReduceOp op = ReduceOp::kSum) = 0;
@@ -41,8 +41,8 @@ class ProcessGroup {
   virtual void AllReduce(std::span<BFloat16> data, ReduceOp op = ReduceOp::kSum) = 0;
   // The halves of an all-reduce: ReduceScatter and AllGatherStripes.
   // After ReduceScatter, this rank's stripe of `data` (core/base/element_range.h) = the sum over
-  // all ranks. The rest holds anything. It must be left alone until the group's next call: others
-  // may be late to read it.
+  // all ranks. The rest has undefined contents. It must be left alone until the group's next call:
+  // others may be late to read it.
   virtual void ReduceScatter(std::span<float> data) { AllReduce(data); }
   virtual void ReduceScatter(std::span<BFloat16> data) { AllReduce(data); }
   // In each part of `data`: every rank's stripe = that rank's values. Elements outside of `changed`
@@ -65,8 +65,8 @@ class ProcessGroup {
   virtual bool reads_memory() const { return false; }
   // From now on the storage's bytes are rank 0's, in memory that all ranks have in common: what one
   // rank writes, all have. Every rank gives the same number of bytes. Nothing changes, on any rank,
-  // if ranks don't read each other's memory or if the storage doesn't have pages of its own
-  // (Storage::is_writable_by_others).
+  // if ranks don't read each other's memory or if the storage doesn't have pages of its own.
+  // Storage::is_writable_by_others tells whether the memory is shared.
   virtual void ShareMemory(Storage& /*storage*/) {}
   // Moves the storage's first `bytes`, the same number on each rank, into memory that the other
   // ranks read directly. They do so as long as the returned object lives; what is reduced there

@@ -36,8 +36,8 @@ void SharedMemoryCollectives::PublishLocation(Part& part, const char* data, size
     const std::shared_ptr<const ExposedMemory> exposed = one.lock();
     const std::shared_ptr<Storage> storage = exposed == nullptr ? nullptr : exposed->storage.lock();
     if (storage == nullptr || storage->sharing() != Storage::Sharing::kOthersRead) continue;
-    // In numbers, since the data may lie anywhere, and `bytes` may be kNoBytes. An address before
-    // the storage's gives an offset that is too large.
+    // Addresses are subtracted as numbers, since the data may lie anywhere, and `bytes` may be
+    // kNoBytes. An address before the storage's gives an offset that is too large.
     const uintptr_t begin =
         reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(storage->data());
     if (begin > exposed->bytes || bytes > exposed->bytes - begin) continue;

@@ -23,7 +23,7 @@ bool IsReportedByLowerRank(const Error& error) {
   try {
     const auto group = JoinedGroup();
     if (group == nullptr || group->size() == 1) return false;
-    group->Abandon();  // or an answer of rank 0 would be waited for as long as ever
+    group->Abandon();  // limits the wait for each answer of rank 0
     const Clock::time_point deadline = Clock::now() + Milliseconds(500);
     const auto find = [&](const std::string& key) {
       return group->FindMessage(key, TimeLeft(deadline));

@@ -1,6 +1,6 @@
-// A small process that kills process groups if this process ends without having removed them, as by
-// SIGKILL. PR_SET_PDEATHSIG ends a rank, but not the programs that it has started, as a script
-// does.
+// A small process that kills process groups if this process ends without having removed them, for
+// example by SIGKILL. PR_SET_PDEATHSIG ends a rank. If the rank is a script, it does not end the
+// programs that the script has started.
 #pragma once
 
 #include <sys/types.h>

@@ -43,7 +43,7 @@ Activity ActivityOf(pid_t leader) {
     std::ifstream file(entry.path() / "stat");
     std::string text;
     std::getline(file, text);
-    const size_t end = text.rfind(") ");  // of the name, which may hold anything
+    const size_t end = text.rfind(") ");  // the end of the program's name, which may hold anything
     if (end == std::string::npos) continue;
     std::istringstream fields(text.substr(end + 2));
     char state = 0;

@@ -201,7 +201,8 @@ std::vector<ElementRange> Reducer::ShardedParts(size_t arena) const {
     parts.push_back({end - static_cast<int64_t>(impl_->layout.TailOf(last)), end});
     return parts;
   }
-  // The table is divided by lots of rows: tokens that come up often are neighbours.
+  // Frequent tokens are neighbours in the table. So the table is cut into lots, which are short
+  // parts of its rows, and each rank gets a stripe of every lot.
   const TensorImpl& table = impl_->layout.last_tensor();
   const int64_t end = last.offset + NumElements(table.shape);
   const int64_t lot = 256 * impl_->group->size() * table.shape[1];

@@ -106,8 +106,8 @@ struct StoreServer::Impl {
   void Accept() {
     const int fd = accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) clients.emplace_back().socket = Socket(fd);
-    // Too many files are open, perhaps. A client that wants to be accepted is still there
-    // afterwards.
+    // Perhaps too many files are open. A client that wants to be accepted is still there after the
+    // pause.
     if (fd < 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 

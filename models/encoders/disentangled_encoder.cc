@@ -247,7 +247,7 @@ Tensor DisentangledEmbeddings::Forward(const Batch& batch,
                               dropout, compute_dtype());
   }
   const Tensor sum = Cast(EmbeddingSum(ids, tables, padding_rows), compute_dtype());
-  // The host drops out of float32 only.
+  // The host has dropout for float32 only.
   const Tensor normed = Cast(norm_->Forward(projection_->Forward(sum)), DType::kF32);
   return Cast(Dropout(normed, dropout), compute_dtype());
 }

@@ -50,9 +50,10 @@ class DisentangledAttention : public Module {
   Weights WeightsOf() const;
 
   DisentangledLayerOptions options_;
-  std::shared_ptr<nn::Linear> query_, key_, value_;            // null with in_proj
-  Tensor in_proj_, q_bias_, v_bias_;                           // undefined without
-  std::shared_ptr<nn::Linear> distance_key_, distance_query_;  // null without a term of their own
+  std::shared_ptr<nn::Linear> query_, key_, value_;  // null with in_proj
+  Tensor in_proj_, q_bias_, v_bias_;                 // undefined without in_proj
+  std::shared_ptr<nn::Linear> distance_key_,
+      distance_query_;  // null unless their terms have projections of their own
 };
 
 class DisentangledLayer : public Module {

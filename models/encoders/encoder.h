@@ -58,7 +58,7 @@ class Encoder : public Module {
   // Does the same, with the context that MakeContext returns for these arguments.
   EncoderOutput Forward(const Batch& batch, const nn::ForwardContext& context,
                         const EncoderForwardOptions& options) const;
-  // Returns the context that the layers of a forward pass over `batch` share. Heads that drop out
+  // Returns the context that the layers of a forward pass over `batch` share. Heads with dropout
   // need it, too. It may have more rows than the batch has tokens; the tokens' rows come first.
   nn::ForwardContext MakeContext(const Batch& batch, const EncoderForwardOptions& options) const;
 

@@ -36,7 +36,8 @@ NormedEmbeddings::NormedEmbeddings(const NormedEmbeddingsOptions& options, const
 }
 
 Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& context) const {
-  // Messages name the table's rows, but for a table that starts with rows of no position.
+  // Messages name the number of the table's rows. If the first rows belong to no position, they
+  // also name the number of positions.
   const int64_t num_positions = max_length();
   const auto table = [&] {
     std::string text =

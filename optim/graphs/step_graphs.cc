@@ -101,7 +101,7 @@ StepGraphs::Entries::iterator StepGraphs::EntryOf(const GraphPass& pass) {
   const auto found = entries_.find(key);
   if (found != entries_.end()) {
     const auto& leaves = found->second.leaves;
-    // Another parameter may lie where one was that is gone.
+    // A new parameter may lie at the address of one that is gone.
     if (std::none_of(leaves.begin(), leaves.end(), [](const auto& p) { return p.expired(); })) {
       return found;
     }

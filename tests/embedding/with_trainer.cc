@@ -20,7 +20,7 @@ class StopAtLoss : public lathe::Callback {
   double loss_;
 };
 
-// n sequences of two tokens; the first one is the class.
+// Returns n sequences of two tokens. The first token is the class.
 std::shared_ptr<lathe::TokenizedDataset> MakeData(int32_t n) {
   auto data = std::make_shared<lathe::TokenizedDataset>();
   data->has_labels = true;

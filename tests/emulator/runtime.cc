@@ -23,7 +23,7 @@ struct Memory {
   size_t top = kGap;  // the end of what was ever handed out
   size_t size = size_t{16} << 30, used = 0;
   int open = 0;                // the number of living DeviceAccess objects
-  std::recursive_mutex mutex;  // held by the thread that has them
+  std::recursive_mutex mutex;  // held by the thread that has such objects
   struct Part {
     size_t begin, bytes;
   };

@@ -54,8 +54,9 @@ int RunLaunch(const std::vector<std::string>& args) {
     return 0;
   }
   LaunchOptions options = MakeLaunchOptions(flags, FindLaunchConfig(flags));
-  // At a terminal neither is needed. srun --pty may start several launchers, but only one runs at
-  // the terminal. And a terminal's input reaches only one process group, which is the launcher's.
+  // At a terminal neither the check nor the input is needed. srun --pty may start several
+  // launchers, but only one runs at the terminal. And a terminal's input reaches only one process
+  // group, which is the launcher's.
   if (isatty(STDIN_FILENO) == 0) {
     CheckOneLauncherPerMachine(options.num_machines);
     const int flags_of_input = fcntl(STDIN_FILENO, F_GETFL);  // write-only under nohup

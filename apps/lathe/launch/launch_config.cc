@@ -52,8 +52,8 @@ class Value {
     throw Bad("true or false");
   }
   std::string Text() const { return Scalar("text"); }
-  // Returns the value if it is one of `names`. Otherwise throws; the error for `refused` says that
-  // Lathe does not support this, any other one that the value is wrong.
+  // Returns the value if it is one of `names`, else throws. For a value in `refused` the error says
+  // that Lathe does not support it, for any other one that it is wrong.
   std::string Choice(std::initializer_list<std::string> names,
                      std::initializer_list<std::string> refused) const {
     const std::string text = Text();

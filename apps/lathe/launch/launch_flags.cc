@@ -12,6 +12,7 @@
 
 namespace lathe {
 
+// It is long because it is a table: one statement for each flag.
 void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
   LaunchFlags& o = flags;
   table.Group("Options");

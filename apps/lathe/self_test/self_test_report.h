@@ -24,7 +24,7 @@ struct SelfTestReport {
   std::vector<double> losses;        // of each step, over the samples of all processes
   std::vector<std::string> weights;  // a digest of each rank's weights after the last step
   std::vector<int64_t> evaluated;    // the samples, in the order in which the evaluation met them
-  std::vector<double> logits;        // of these samples, equally many for each
+  std::vector<double> logits;        // of these samples, as many for each sample
   std::vector<SelfTestCheck> collectives;
   bool operator==(const SelfTestReport&) const = default;
 };

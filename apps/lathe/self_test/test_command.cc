@@ -101,7 +101,7 @@ class TemporaryFolder {
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  // Makes a folder in it.
+  // Makes a folder inside the temporary one, and returns its path.
   std::string Make(const std::string& name) const {
     fs::create_directory(path_ / name);
     return (path_ / name).string();

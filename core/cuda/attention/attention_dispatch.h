@@ -6,7 +6,8 @@
 //   own    Lathe's own kernels always.
 //   plain  Lathe's own kernels, without those for tensor cores.
 //   cudnn  The library's wherever it can serve. Its dropout masks differ from the CPU's.
-// Calls with a window or relative terms run the float32 kernels in terms/, whatever it says.
+// Calls with a window or relative terms run the float32 kernels in terms/, whatever the variable
+// says.
 // Measurements are kept in the file of tuned products (gemm_tuning.h), under a separate system
 // name. If the library can't serve a call for which LATHE_ATTENTION or tuning wants it, Lathe's own
 // kernels run. LogDebug then gives the reason, once for each reason.

@@ -4,6 +4,44 @@
 namespace lathe::cuda {
 namespace {
 
+// Turns the scores p of the tile of keys at b0 into exponentials relative to the largest score so
+// far. Adds them to `sum`, and rescales `sum` and `result` if `top` rises. Then writes them to
+// p_tile, with 0 where an element is dropped. `first` is the block's first query.
+template <int kR, int kC>
+__device__ void AddToSums(float (&top)[kR], float (&sum)[kR], float (&result)[kR][kC],
+                          float (&p)[kR][4], float* p_tile, const AttentionParams& params,
+                          const Sequence& s, int first, int b0) {
+  const int head = blockIdx.y, x = threadIdx.x, y = threadIdx.y;
+  LATHE_UNROLL
+  for (int i = 0; i < kR; ++i) {
+    float largest = top[i];
+    LATHE_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      if (KeyAt(s, b0, x + kSide * w) >= 0) largest = fmaxf(largest, p[i][w]);
+    }
+    largest = MaxOverX(largest);
+    float part = 0;
+    LATHE_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      const bool there = KeyAt(s, b0, x + kSide * w) >= 0;
+      p[i][w] = there ? expf((p[i][w] - largest) * params.scale) : 0;
+      part += p[i][w];
+    }
+    const float shrink = expf((top[i] - largest) * params.scale);
+    sum[i] = sum[i] * shrink + SumOverX(part);
+    top[i] = largest;
+    LATHE_UNROLL
+    for (int c = 0; c < kC; ++c) result[i][c] *= shrink;
+    if (params.threshold > 0) {
+      const PhiloxBlock bits = AttentionBits(params, s, head, first + y + kSide * i, b0 + x);
+      LATHE_UNROLL
+      for (int w = 0; w < 4; ++w) p[i][w] = bits.v[w] < params.threshold ? 0 : p[i][w];
+    }
+    LATHE_UNROLL
+    for (int w = 0; w < 4; ++w) p_tile[(y + kSide * i) * kKeysLd + x + kSide * w] = p[i][w];
+  }
+}
+
 // A block takes kQ queries of a head and has PlainForwardBytes of shared memory. It goes through
 // the tiles of keys. For each of its rows, a thread keeps the largest score so far. It also keeps
 // the sum of exponentials relative to that score, and the output before the division.
@@ -35,34 +73,7 @@ __global__ void __launch_bounds__(kSide* kSide)
     __syncthreads();
     float p[kR][4] = {};
     RowsTimesRows(p, q_tile, kv_tile, kLd<kD>, params.head_dim);
-    LATHE_UNROLL
-    for (int i = 0; i < kR; ++i) {
-      float largest = top[i];
-      LATHE_UNROLL
-      for (int w = 0; w < 4; ++w) {
-        if (KeyAt(s, b0, x + kSide * w) >= 0) largest = fmaxf(largest, p[i][w]);
-      }
-      largest = MaxOverX(largest);
-      float part = 0;
-      LATHE_UNROLL
-      for (int w = 0; w < 4; ++w) {
-        const bool there = KeyAt(s, b0, x + kSide * w) >= 0;
-        p[i][w] = there ? expf((p[i][w] - largest) * params.scale) : 0;
-        part += p[i][w];
-      }
-      const float shrink = expf((top[i] - largest) * params.scale);
-      sum[i] = sum[i] * shrink + SumOverX(part);
-      top[i] = largest;
-      LATHE_UNROLL
-      for (int c = 0; c < kC; ++c) result[i][c] *= shrink;
-      if (params.threshold > 0) {
-        const PhiloxBlock bits = AttentionBits(params, s, head, first + y + kSide * i, b0 + x);
-        LATHE_UNROLL
-        for (int w = 0; w < 4; ++w) p[i][w] = bits.v[w] < params.threshold ? 0 : p[i][w];
-      }
-      LATHE_UNROLL
-      for (int w = 0; w < 4; ++w) p_tile[(y + kSide * i) * kKeysLd + x + kSide * w] = p[i][w];
-    }
+    AddToSums(top, sum, result, p, p_tile, params, s, first, b0);
     __syncthreads();
     LoadTile<kD>(kv_tile, kKeys, v + from, params, key_at);
     __syncthreads();

@@ -69,7 +69,7 @@ class AttentionLibrary {
   virtual ~AttentionLibrary() = default;
   // Returns the library's name and version, like "cuDNN 9.19.0".
   virtual std::string Name() const = 0;
-  // Returns null and sets *why if the library can't serve the problem. Takes up to seconds, so
+  // Returns null and sets *why if the library can't serve the problem. It may take seconds, so
   // nobody calls it while work is recorded.
   virtual std::unique_ptr<AttentionPlan> Build(const AttentionProblem& problem,
                                                std::string* why) = 0;

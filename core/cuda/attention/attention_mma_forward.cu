@@ -11,6 +11,60 @@ size_t ForwardBytes(int stages) {
   return sizeof(uint16_t) * (1 + 2 * stages) * kTileRows * kNarrowLd<kD>;
 }
 
+// Returns a mask whose bit 2 n + e tells whether scores [n][e] and [n][2 + e] of the tile at b0
+// have a key.
+template <int kN>
+__device__ uint32_t KeysInTile(const Sequence& s, int b0) {
+  uint32_t there = 0;
+  LATHE_UNROLL
+  for (int n = 0; n < kN; ++n) {
+    LATHE_UNROLL
+    for (int e = 0; e < 2; ++e) there |= uint32_t{IsKey(s, b0, n, e)} << (2 * n + e);
+  }
+  return there;
+}
+
+// Turns the scores p of a tile of keys into exponentials relative to the largest score so far, with
+// 0 where an element is dropped. Adds them to `sum`, which covers this thread's columns only, and
+// rescales `sum` and `result` if `top` rises. `there` is what KeysInTile returns, and bit 4 n + i
+// of `dropped` is for score [n][i].
+template <int kN, int kC>
+__device__ void AddToSums(float (&top)[2], float (&sum)[2], float (&result)[kC][4],
+                          float (&p)[kN][4], uint32_t there, uint32_t dropped, float scale2) {
+  LATHE_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    float largest = top[r];
+    LATHE_UNROLL
+    for (int n = 0; n < kN; ++n) {
+      LATHE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        if (there >> (2 * n + e) & 1) largest = fmaxf(largest, p[n][2 * r + e]);
+      }
+    }
+    for (int by = 1; by <= 2; by *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, by));
+    }
+    const float shrink = exp2f((top[r] - largest) * scale2);
+    top[r] = largest;
+    sum[r] *= shrink;
+    LATHE_UNROLL
+    for (int n = 0; n < kC; ++n) {
+      result[n][2 * r] *= shrink;
+      result[n][2 * r + 1] *= shrink;
+    }
+    LATHE_UNROLL
+    for (int n = 0; n < kN; ++n) {
+      LATHE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        float& x = p[n][2 * r + e];
+        x = there >> (2 * n + e) & 1 ? exp2f((x - largest) * scale2) : 0;
+        sum[r] += x;
+        if (dropped >> (4 * n + 2 * r + e) & 1) x = 0;
+      }
+    }
+  }
+}
+
 // A block takes 64 queries of a head, 16 a warp. The running sums are those of
 // attention_forward.cu.
 template <typename T, int kD>
@@ -52,44 +106,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     float p[kN][4];
     Scores<kKeys, kD>(p, q_rows, k_tile);
     const uint32_t dropped = DroppedOfQueries(params, s, head, query, b0);
-    uint32_t there = 0;
-    LATHE_UNROLL
-    for (int n = 0; n < kN; ++n) {
-      LATHE_UNROLL
-      for (int e = 0; e < 2; ++e) there |= uint32_t{IsKey(s, b0, n, e)} << (2 * n + e);
-    }
-    LATHE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      float largest = top[r];
-      LATHE_UNROLL
-      for (int n = 0; n < kN; ++n) {
-        LATHE_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          if (there >> (2 * n + e) & 1) largest = fmaxf(largest, p[n][2 * r + e]);
-        }
-      }
-      for (int by = 1; by <= 2; by *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, by));
-      }
-      const float shrink = exp2f((top[r] - largest) * scale2);
-      top[r] = largest;
-      sum[r] *= shrink;  // the sum over this thread's columns only
-      LATHE_UNROLL
-      for (int n = 0; n < kD / 8; ++n) {
-        result[n][2 * r] *= shrink;
-        result[n][2 * r + 1] *= shrink;
-      }
-      LATHE_UNROLL
-      for (int n = 0; n < kN; ++n) {
-        LATHE_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          float& x = p[n][2 * r + e];
-          x = there >> (2 * n + e) & 1 ? exp2f((x - largest) * scale2) : 0;
-          sum[r] += x;
-          if (dropped >> (4 * n + 2 * r + e) & 1) x = 0;
-        }
-      }
-    }
+    AddToSums(top, sum, result, p, KeysInTile<kN>(s, b0), dropped, scale2);
     AddProduct<kKeys, kD>(result, p, v_tile);
   }
   if (warp_first >= s.queries) return;

@@ -1,7 +1,7 @@
 // The graph functions of cuDNN, which are found when they are first needed.
 //
-// Programs don't link libcudnn.so.9. Lathe has its own attention kernels, so a machine without
-// cuDNN lacks only the choice.
+// Programs don't link libcudnn.so.9. A machine without cuDNN can still use Lathe's own
+// attention kernels.
 #pragma once
 
 #include <cudnn_graph.h>

@@ -21,13 +21,13 @@ struct FakeCublasLt {
   // There is no epilogue that adds a bias if m, n or k is 1. There is none either if A, B or D is
   // less aligned than this.
   uint32_t least_bias_alignment = 1;
-  bool biases_fail = false;              // when they are computed
-  bool has_bias_gradients = true;        // the epilogue
-  bool bias_gradients_fail = false;      // when they are computed
-  float bias_gradient_milliseconds = 0;  // added by that epilogue
+  bool biases_fail = false;              // products that add a bias fail when they run
+  bool has_bias_gradients = true;        // there is an epilogue for the gradient of a bias
+  bool bias_gradients_fail = false;      // products with that epilogue fail when they run
+  float bias_gradient_milliseconds = 0;  // that epilogue adds so much time
   float column_sums_milliseconds = 1;
   bool has_batches = true;
-  float batch_milliseconds = 0;  // added by a batch of products
+  float batch_milliseconds = 0;  // a batch of products adds so much time
   int64_t free_memory = int64_t{1} << 30;
   // Records of the calls.
   struct Product {
@@ -36,15 +36,16 @@ struct FakeCublasLt {
     cudaDataType_t type, d_type;
     uint64_t m, n, k;
     int32_t batch;
-    bool bias, bias_gradient;  // the epilogue
+    bool bias, bias_gradient;  // whether the product had these epilogues
     uint32_t reduction_schemes;
-    bool in_place;  // on the D of the call before
+    bool in_place;  // true if its D is that of the call before
   };
   std::vector<Product> products;
-  int column_sums = 0;                // calls of that kernel
+  int column_sums = 0;                // calls of the kernel that sums columns
   int added_rows = 0;                 // calls of the kernel that adds a bias
-  int checks = 0;                     // of algorithms kept by an earlier process
-  int heuristics = 0, requested = 0;  // calls, and algorithms asked for by the last
+  int checks = 0;                     // calls that check an algorithm kept by an earlier process
+  int heuristics = 0;                 // calls that ask for algorithms
+  int requested = 0;                  // the number of algorithms that the last such call asked for
   int live = 0;                       // descriptors and events that were not destroyed
   std::vector<std::string> mistakes;  // calls that break the library's rules
   float clock_ms = 0;                 // the device's time, which products and kernels advance

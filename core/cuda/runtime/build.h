@@ -14,8 +14,8 @@ std::string BuildName();
 // Returns how many bytes each storage takes beyond its own. Nothing may touch them.
 int64_t GuardBytes();
 // Tell the build of memory as it comes and goes. The build for GPUs ignores it.
-void OnNewSegment(void* segment, int64_t bytes);  // that no storage uses yet
-void OnNewBuffer(void* memory, int64_t bytes);    // in use until the program ends
+void OnNewSegment(void* segment, int64_t bytes);  // no storage uses it yet
+void OnNewBuffer(void* memory, int64_t bytes);    // it is in use until the program ends
 // Returns true if the storage comes into use in each run of work that is being recorded.
 // `own_memory`: the storage doesn't lie in the shared pool.
 bool OnNewStorage(void* data, int64_t bytes, bool own_memory);

@@ -14,8 +14,8 @@ struct FakeNccl {
   bool library_is_missing = false;
   bool out_of_memory = false;
   int polls_to_settle = 0;               // how many polls report a call as in progress
-  bool collectives_hang = false;         // on the device
-  bool abort_hangs = false;              // for longer than any test
+  bool collectives_hang = false;         // collectives never end on the device
+  bool abort_hangs = false;              // an abort takes longer than any test
   ncclResult_t error = ncclSuccess;      // reported asynchronously once a collective was started
   cudaError_t last_error = cudaSuccess;  // returned by the next cudaGetLastError
   // Counts of the calls that were made.

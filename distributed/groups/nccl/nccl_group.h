@@ -1,6 +1,6 @@
 // NCCL's collectives among processes that each have a GPU of their own.
 //
-// A program gets them if it links //distributed:nccl_group beside //core:cuda.
+// A program gets them if it links //distributed/groups/nccl:nccl_group beside //core:cuda.
 #pragma once
 
 #include <chrono>

@@ -8,7 +8,8 @@
 
 namespace lathe::cuda {
 
-// The offsets of a thread when it sums by offset: kOffsetsEach<kR> * y + g.
+// The number of offsets that a thread sums for. Thread row y has those from kOffsetsEach<kR> * y
+// on.
 template <int kR>
 constexpr int kOffsetsEach = kR + 4;
 
@@ -35,7 +36,7 @@ __device__ void KeysToQueries(float (&sums)[kR][4], const float* ds, const float
   }
 }
 
-// Adds to each of a thread's rows: by(r) times columns x + 16 c of `from`.
+// Adds by(r) times columns x + 16 c of `from` to row r of the thread's sums.
 template <int kRows, typename By>
 __device__ void AddProducts(float (&sums)[kRows][4], const float* from, By by) {
   float four[4];
