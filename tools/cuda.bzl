@@ -8,7 +8,8 @@ def _cuda_objects_impl(ctx):
     arguments = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "--extended-lambda", "-Xcompiler=-fPIC,-Wall,-Wno-unknown-pragmas", "-DNDEBUG"]
 
     if ctx.attr.only_device_code_for:
-        arguments += ["-cubin", "-arch=sm_" + ctx.attr.only_device_code_for]
+        # Nothing runs this code, and it compiles in a quarter of the time without optimization.
+        arguments += ["-cubin", "-arch=sm_" + ctx.attr.only_device_code_for, "-Xcicc=-O0"]
     else:
         # Device code for each architecture, and code that the driver can compile for later ones.
         for arch in ARCHS:

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/base/isa.h"
 
 namespace lathe {
 namespace {
@@ -203,20 +204,25 @@ TEST_F(CliTest, PredictsInBFloat16) {
 
 TEST_F(CliTest, SaysWhereBFloat16IsNoFaster) {
   const char* const cap = std::getenv("LATHE_MAX_ISA");
-  const std::string level = cap == nullptr ? "" : cap;
-  ASSERT_EQ(setenv("LATHE_MAX_ISA", level == "2" ? "2" : "3", 1), 0);
-  const std::string slow =
-      "note: this processor has no bfloat16 products, so mixed precision bf16 is no faster than "
-      "float32\n";
-  const RunResult run = Train({"--max_steps", "1", "--bf16"});
-  const RunResult predict = RunProgram("lathe", {"predict", Path("out"), "the film", "--bf16"});
-  ASSERT_EQ(level.empty() ? unsetenv("LATHE_MAX_ISA") : setenv("LATHE_MAX_ISA", level.c_str(), 1),
-            0);
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(run.err, slow);
-  ASSERT_EQ(predict.exit_code, 0) << predict.err;
-  EXPECT_EQ(predict.err, slow);
-  EXPECT_TRUE(Json::accept(predict.out)) << predict.out;
+  const std::string cap_before = cap == nullptr ? "" : cap;
+  for (const int highest : {3, 4}) {
+    const int level = std::min(highest, cpu::IsaLevel());
+    ASSERT_EQ(setenv("LATHE_MAX_ISA", std::to_string(level).c_str(), 1), 0);
+    const RunResult run = Train({"--max_steps", "1", "--bf16", "--overwrite_output_dir"});
+    const RunResult predict = RunProgram("lathe", {"predict", Path("out"), "the film", "--bf16"});
+    ASSERT_EQ(
+        cap == nullptr ? unsetenv("LATHE_MAX_ISA") : setenv("LATHE_MAX_ISA", cap_before.c_str(), 1),
+        0);
+    // Up to AVX2 the products of Lathe's own keep float32's speed. oneDNN's are slow in AVX-512.
+    const std::string note =
+        std::string("note: this processor has no bfloat16 products, so mixed ") +
+        "precision bf16 is " + (level == 4 ? "slow" : "no faster than float32") + "\n";
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.err, note);
+    ASSERT_EQ(predict.exit_code, 0) << predict.err;
+    EXPECT_EQ(predict.err, note);
+    EXPECT_TRUE(Json::accept(predict.out)) << predict.out;
+  }
 }
 
 TEST_F(CliTest, GradientCheckpointingChangesNoBit) {
