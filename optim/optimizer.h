@@ -188,7 +188,7 @@ class AdamW : public Optimizer {
   // If updates are sharded, for each range of a table: the rows that ever had a gradient on some
   // rank.
   std::vector<std::vector<bool>> rows_;
-  // For each range: true if it is unknown which rows had one, so that every row may have.
+  // For each range: true if it is unknown which rows had one, so every row may have.
   std::vector<bool> any_row_;
 };
 

@@ -114,7 +114,7 @@ class Trainer {
   // Reading results and writing files (trainer_report.cc).
   //
   // Reads the losses and norms of the steps since the last call. Returns false if the last step's
-  // gradients in float16 have overflowed, so that its update is skipped.
+  // gradients in float16 have overflowed, so its update is skipped.
   bool ReadStepResults();
   void WarnOfSmallScale(double scale);
   void Log(nlohmann::json entry);

@@ -95,7 +95,7 @@ TEST_F(EmulatedDeviceTest, GroupsByLengthAndKeepsTheBestAsOnTheCpu) {
 
 TEST_F(EmulatedDeviceTest, BFloat16AsOnTheCpu) { ExpectSameOnBoth({"--bf16"}, 2e-2, 5e-2, "bf16"); }
 
-// float16 has 11 bits, so that losses are only near those of float32.
+// float16 has 11 bits, so losses are only near those of float32.
 TEST_F(EmulatedDeviceTest, Float16) {
   const Args args = {"--max_steps", "12", "--do_eval", "--gradient_accumulation_steps", "2"};
   Args half = args;
