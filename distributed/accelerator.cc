@@ -162,7 +162,7 @@ void Accelerator::PrepareModel(Module& model) {
   if (!use_distributed()) return;
   CheckSame(layout);
   CheckSame(model.Settings());
-  // Usually all ranks have read the same file, so that nothing needs to be sent. Checksums compare
+  // Usually all ranks have read the same file, so nothing needs to be sent. Checksums compare
   // bits, so NaN and infinity compare like any number.
   uint64_t sum = 0;
   for (const Parameter& p : parameters) sum = sum * 31 + Checksum(p.tensor);

@@ -1,4 +1,4 @@
-// A PreNormLayer with dropout, which golden models don't have.
+// Tests PreNormLayer with dropout. The golden models have none.
 #include "lathe/nn/pre_norm_layer.h"
 
 #include <gtest/gtest.h>

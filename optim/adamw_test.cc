@@ -56,8 +56,8 @@ TEST(AdamW, ManyParametersAreAsEachAlone) {
   omp_set_num_threads(threads);
 }
 
-// A step writes a parameter's bfloat16 copy together with its values, so that it needs no
-// conversion.
+// A step writes a parameter's bfloat16 copy together with its values, so products
+// need not convert them.
 TEST(AdamW, WritesTheLowPrecisionCopy) {
   const Parameter with = MakeParameter("with", {1, -2, 3.3f}, {3});
   const Parameter without = MakeParameter("without", {5, 6}, {2});

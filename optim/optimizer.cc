@@ -291,7 +291,7 @@ Tensor ClipGradNorm(Optimizer& optimizer, double max_norm) {
   const float norm = NormOf(optimizer);
   const float ratio = static_cast<float>(max_norm) / (norm + 1e-6f);
   // Only records the factor: whoever reads the gradients multiplies by it. A NaN factor makes all
-  // gradients NaN, so that nobody takes them for clipped.
+  // gradients NaN, so nobody takes them for clipped.
   if (!(ratio >= 1)) {
     for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
       entry.parameter.tensor.impl()->mutable_gradient().scale = ratio;

@@ -127,7 +127,8 @@ class Optimizer {
   std::shared_ptr<ParameterArena> arena_;
   std::vector<Range> ranges_;
   std::vector<double> weight_decay_;  // of each group
-  // [ranges] i64, where the values lie: the number of each range's updates, fewer if it was frozen.
+  // [ranges] i64 on the values' device: the number of updates of each range. Steps while it was
+  // frozen don't count.
   Tensor steps_;
   ShardedUpdate sharded_update_;  // `own` and the buffers correspond to its adopted shards
 
@@ -187,7 +188,7 @@ class AdamW : public Optimizer {
   // If updates are sharded, for each range of a table: the rows that ever had a gradient on some
   // rank.
   std::vector<std::vector<bool>> rows_;
-  // For each range: true if it is unknown which rows had one, so that every row may have.
+  // For each range: true if it is unknown which rows had one, so every row may have.
   std::vector<bool> any_row_;
 };
 

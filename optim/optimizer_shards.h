@@ -30,7 +30,7 @@ struct OptimizerShards {
   std::function<double(double)> sum;
 };
 
-// The shards in force. They change when parameters are frozen or unfrozen. Null: the update is not
+// The shards in force. They change when parameters are frozen or thawed. Null: the update is not
 // sharded.
 struct CurrentShards {
   std::shared_ptr<const OptimizerShards> now;

@@ -183,7 +183,7 @@ class PlateauScheduler : public Scheduler {
 
  private:
   void Reduce() {
-    constexpr double kEps = 1e-8;  // PyTorch keeps a rate that would change by no more
+    constexpr double kEps = 1e-8;  // a smaller change is not made, as in PyTorch
     for (int group = 0; group < optimizer_.num_groups(); ++group) {
       const double old_lr = optimizer_.lr(group);
       const double new_lr = std::max(old_lr * options_.factor, options_.min_lr.value_or(0));

@@ -18,7 +18,7 @@ namespace lathe {
 struct ScheduleOptions {
   int64_t num_warmup_steps = 0;
   int64_t num_training_steps = 0;
-  std::optional<double> num_cycles = {};  // cosine 0.5, cosine_with_restarts 1
+  std::optional<double> num_cycles = {};  // default: 0.5 for cosine, 1 for cosine_with_restarts
   double power = 1.0;                     // polynomial
   double lr_end = 1e-7;                   // polynomial
   std::optional<double> min_lr = {};      // cosine_with_min_lr: this or min_lr_rate; plateau

@@ -42,8 +42,8 @@ class StepLedger {
   // Catches up on steps with a scaler. May wait.
   void CatchUp();
 
-  // For a step about which the host decides: BeginStep, then SkipStep or TakeStep; on a device the
-  // latter is RecordDeviceStep.
+  // If the host decides about a step, call BeginStep, then SkipStep or TakeStep. If the step is
+  // made on a device, call RecordDeviceStep instead of TakeStep.
   void BeginStep();  // may wait
   void SkipStep() { step_was_skipped_ = true; }
   void TakeStep() { ++step_count_; }

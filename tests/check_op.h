@@ -17,8 +17,9 @@
 //   - NaN in gives NaN out, at the same places as in the composed formula;
 //   - the inputs are left as they were;
 //   - values and gradients are right in bfloat16, too, if the case names its activations.
-// If a test links :check_op_on_device instead, the op runs on cuda:0. It runs in float32
-// and, with activations named, in bfloat16 and float16, and is compared with the host's float64.
+// If a test links :check_op_on_device instead of :check_op, the op runs on cuda:0. It runs in
+// float32 and, with activations named, in bfloat16 and float16. It is compared with the host's
+// float64.
 // Without a device the test is skipped. `op` must move what it captures to its inputs' device:
 // `ids.To(x[0].device())`. The inputs are drawn from Philox under the case's name, so a failure
 // repeats itself.

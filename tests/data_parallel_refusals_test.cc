@@ -106,7 +106,7 @@ TEST_F(OnDevices, ARankWithoutAWayToNcclsStoreIsNamed) {
     JoinJobOnce(options.environment, options.timeout);
     DescribeRankDevice(options.environment->rank);
     if (options.environment->rank != 1) return;
-    const rlimit limit = {3, 3};  // open files stay open
+    const rlimit limit = {3, 3};  // files that are open already stay open
     setrlimit(RLIMIT_NOFILE, &limit);
   };
   const std::string said = Refusal(2, "cuda", without_files);

@@ -115,7 +115,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
     unread.clear();
   };
   SharedInterrupt interrupt(accelerator.group());
-  // Reading waits for the device, so that on a GPU it is done only now and then.
+  // Reading waits for the device, so on a GPU it is done only now and then.
   const size_t most_unread = accelerator.device().is_cpu() ? 1 : 32;
   for (const Batch& batch : loader) {
     SequenceClassifierOutput outputs = model.Forward(batch);

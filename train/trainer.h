@@ -114,7 +114,7 @@ class Trainer {
   // Reading results and writing files (trainer_report.cc).
   //
   // Reads the losses and norms of the steps since the last call. Returns false if the last step's
-  // gradients in float16 have overflowed, so that its update is skipped.
+  // gradients in float16 have overflowed, so its update is skipped.
   bool ReadStepResults();
   void WarnOfSmallScale(double scale);
   void Log(nlohmann::json entry);
@@ -159,8 +159,9 @@ class Trainer {
   std::vector<Batch> window_;  // the batches of the present step
   std::optional<Batch> last_batch_;
   // A step whose loss and norm have not been read yet. On the host, and with several ranks,
-  // this is at most the present step. On a single GPU, reading waits for the device, so that more
-  // steps may be unread. `guard_` holds back the updates after a bad step.
+  // this is at most the present step. On a single GPU, reading waits for the device. So it is done
+  // only now and then, and more steps may be unread. `guard_` holds back the updates after a bad
+  // step.
   struct UnreadStep {
     std::vector<Batch> window;
     Tensor grad_norm;

@@ -115,7 +115,7 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
                (lock->has_waited() && !ShouldSaveForMain(lost, ReadProcessEnvironment()))))
     throw lost;
   try {
-    // A rank that comes back from where it hung would go on to change the parameters, so that this
+    // A rank that comes back from where it hung would go on to change the parameters, so this
     // rank needs its own copy.
     optimizer_.arena().values().impl()->storage->Unshare();
   } catch (const Error& e) {

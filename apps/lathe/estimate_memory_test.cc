@@ -144,7 +144,7 @@ TEST_F(EstimateMemoryCommand, PrintsATable) {
                            "What CUDA and NCCL themselves take"}) {
     EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
   }
-  // Rows are filled up to 128, so that 100 tokens take as much as 128.
+  // Rows are filled up to 128, so 100 tokens take as much as 128.
   EXPECT_EQ(run.out.substr(run.out.find("\n\n")), [&] {
     const RunResult full = Estimate(
         {Path("model"), "--device", "cuda", "--max_seq_length", "128", "--batch_size", "1"});

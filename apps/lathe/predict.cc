@@ -98,8 +98,8 @@ std::shared_ptr<SequenceClassifier> LoadClassifier(const std::string& dir) {
   try {
     return AutoModelForSequenceClassification::FromPretrained(dir);
   } catch (const Error& e) {
-    // Only a training program could let a parameter of another shape start fresh, so that hint
-    // would mislead here.
+    // Only a training program could let a parameter of another shape start fresh, so the
+    // error's own hint would mislead here.
     if (e.detail<MismatchedSize>() == nullptr) throw;
     throw e.WithHint(kMixedFilesHint);
   }

@@ -95,7 +95,7 @@ TEST_F(EmulatedDeviceTest, GroupsByLengthAndKeepsTheBestAsOnTheCpu) {
 
 TEST_F(EmulatedDeviceTest, BFloat16AsOnTheCpu) { ExpectSameOnBoth({"--bf16"}, 2e-2, 5e-2, "bf16"); }
 
-// float16 has 11 bits, so that losses are only near those of float32.
+// float16 has 11 bits, so losses are only near those of float32.
 TEST_F(EmulatedDeviceTest, Float16) {
   const Args args = {"--max_steps", "12", "--do_eval", "--gradient_accumulation_steps", "2"};
   Args half = args;
@@ -122,8 +122,8 @@ TEST_F(EmulatedDeviceTest, Float16RecoversFromOverflows) {
   ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
   EXPECT_EQ(run.err, "");
   const int64_t skipped = ReadJson("out/train_results.json")["skipped_steps"];
-  EXPECT_GT(skipped,
-            40);  // each skip halves the scale, and 1e20 is 2^50 times float16's largest number
+  // Each skip halves the scale, and 1e20 is 2^50 times float16's largest number.
+  EXPECT_GT(skipped, 40);
   EXPECT_LT(skipped, 60);
   EXPECT_NE(run.out.find("  skipped_steps " + std::to_string(skipped)), std::string::npos);
   // The schedule skipped the same steps, and norms of gradients are logged only for steps that were

@@ -17,8 +17,8 @@ void TwoMachines::SetUp() {
   LaunchedTest::SetUp();
   const std::string a = NameOf(0), b = NameOf(1);
   // The addresses are above 127.0.0.1. Gloo lets the rank with the higher address connect to the
-  // other one. With lower addresses, a rank that wrongly gives the loopback address would connect
-  // itself, and nobody would notice.
+  // other one. With lower addresses, a rank that wrongly gives the loopback address would be the
+  // one that connects, and nobody would notice.
   has_network_ = Shell("ip netns add " + a + " && ip netns add " + b +
                        " && ip link add card netns " + a + " type veth peer name card netns " + b +
                        " && ip -n " + a + " addr add 192.168.77.1/24 dev card && ip -n " + b +

@@ -111,7 +111,7 @@ TEST_F(DeviceOptimizer, RatesOfStepsThatAreSkipped) {
     const ScalerState state = get(scaler, ScalerState());
     EXPECT_EQ(state.num_skipped, static_cast<int64_t>(i) + 1 - taken);
     EXPECT_EQ(state.stepped, 1);
-    // No other pass has begun, so the state is skipped as soon as one of the steps is.
+    // No other pass has begun, so the state says "skipped" from the first skipped step on.
     EXPECT_EQ(state.skipped, taken < static_cast<int64_t>(i) + 1);
   }
 }

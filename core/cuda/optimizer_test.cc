@@ -11,9 +11,10 @@
 namespace lathe {
 namespace {
 
-// Returns slices of an arena of kSize elements. There are gaps between them, odd lengths and
-// beginnings, one slice that is empty, and some that are longer than a chunk.
-constexpr int64_t kSize = 12000;
+constexpr int64_t kSize = 12000;  // elements of the arena
+
+// Returns slices of the arena. There are gaps between them, odd lengths and beginnings, one slice
+// that is empty, and some that are longer than a chunk.
 std::vector<DeviceRange> Ranges() {
   return {{.begin = 0, .n = 1},       {.begin = 16, .n = 4103}, {.begin = 4128, .n = 0},
           {.begin = 4128, .n = 4096}, {.begin = 8225, .n = 37}, {.begin = 8288, .n = 3702}};

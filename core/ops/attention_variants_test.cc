@@ -257,7 +257,7 @@ TEST(AttentionVariants, ThreadsDontChangeBits) {
   omp_set_num_threads(threads);
 }
 
-// A window drops the same keys as attention to all keys does.
+// With a window, dropout takes the same keys among those that a query sees as without one.
 TEST(AttentionVariants, WindowKeepsDropoutMasks) {
   const PackedSequences packed = Packed(WithLengths({1, 5, 64, 127, 128}));
   AttentionOptions options = Options(2, false, 0.4);

@@ -107,7 +107,7 @@ TEST(SampleOrderTest, LengthGroupedAsTrainer) {
 }
 
 TEST(SampleOrderTest, AFewSamplesAreGroupedBatchByBatch) {
-  // 7 / (4 * 3) is 0, so that a mega-batch is one batch.
+  // 7 / (4 * 3) is 0, so a mega-batch is one batch.
   const TokenizedDataset data = DatasetOf({1, 2, 3, 4, 5, 6, 7});
   const Order order = SampleOrder(data, {.batch_size = 3, .group_by_length = true}, 0);
   EXPECT_EQ(order[0], 6);

@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SharedMemory,
                                   (std::get<1>(each.param) ? "Local" : "Tcp");
                          });
 
-// In floats: a block from the pool, one from its heap, and a large one.
+// Sizes in floats: of a block from the pool, of one from its heap, and of a large one.
 #ifdef __SANITIZE_THREAD__
 constexpr int64_t kMostSize = (int64_t{1} << 20) + 1;  // because each access takes long
 #else

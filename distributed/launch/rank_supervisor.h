@@ -1,13 +1,13 @@
 // Forks the ranks of a job on this machine and makes sure that they end together.
 //
 // - A rank is the leader of a process group (setpgid) and finds standard input empty (but see
-//   pass_input). It dies with the thread that started it, however that ends, and so does what it
-//   has started in its group. When it ends, what it leaves in its group is killed.
+//   pass_input). It dies with the thread that started it, however that thread ends. So do the
+//   processes that it has started in its group. When it ends, those that are left are killed.
 // - SIGINT, SIGTERM and SIGHUP are passed on to the ranks, each as often as it comes, unless they
 //   are ignored as under nohup. Ranks that have not ended `grace` after the first signal are
 //   killed. If a rank ends because it has lost another, the rest are killed `stop` after that,
-//   unless one of them works on. A third signal kills them at once. Signals within a second of one
-//   count as one with it.
+//   unless one of them works on. A third signal kills them at once. Signals within a second count
+//   as one.
 // - When a rank fails, the others have `notice` to find out and end by themselves. Then they get
 //   SIGTERM, and SIGKILL `stop` later. While a rank works on, it may be saving, so SIGKILL waits,
 //   but at most until `grace` after SIGTERM. The launcher tells the cause last, after all that the

@@ -34,7 +34,7 @@ bool ShouldReportLostRanks(const LostRanks& lost, const ProcessEnvironment& envi
 bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment);
 
 // For an error before the ranks have found each other, which most ranks have alike. Returns true if
-// this machine's local main process has failed with its own error, so that it is reported already.
+// this machine's local main process has failed with its own error, so it is reported already.
 // Waits up to one and a half seconds for the launcher to record it. False in the local main process
 // itself, and if no launcher keeps a record.
 bool IsReportedByLocalMain(const ProcessEnvironment& environment);

@@ -171,8 +171,8 @@ TEST(ProcessEnvironment, OpenMpiAndMpich) {
   EXPECT_EQ(pmi.local_rank, 1);
 }
 
-// Inside an mpirun or srun, RANK and WORLD_SIZE take precedence if that has started as many
-// processes, or one launcher on each machine.
+// Inside an mpirun or srun, RANK and WORLD_SIZE take precedence if the mpirun or srun has started
+// WORLD_SIZE processes, or one launcher on each machine.
 TEST(ProcessEnvironment, ALauncherInsideAnother) {
   const Variables inner = {{"RANK", "5"},
                            {"WORLD_SIZE", "8"},

@@ -27,8 +27,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// More than a slow machine needs for a call with a timeout below a second, under ThreadSanitizer,
-// too. Less than the 30 s for which a store waits for answers by default.
+// A slow machine needs less than this for a call with a timeout below a second, even under
+// ThreadSanitizer. A store waits longer for answers by default: 30 s.
 constexpr seconds kShort(10);
 
 TEST(Store, TheServerMayComeLater) {

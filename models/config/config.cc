@@ -273,7 +273,7 @@ void PretrainedConfig::SetNumLabels(int64_t n) {
 
 void PretrainedConfig::Override(const std::string& overrides,
                                 const std::vector<std::string>& known_keys) {
-  Json changed = json_;  // an error changes nothing
+  Json changed = json_;  // json_ stays as it is if there is an error
   for (const std::string& part :
        std::vector<std::string>(absl::StrSplit(overrides, ',', absl::SkipWhitespace()))) {
     const size_t equals = part.find('=');

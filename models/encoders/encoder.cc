@@ -56,8 +56,8 @@ EncoderOutput Encoder::Forward(const Batch& batch, const nn::ForwardContext& con
   } else {
     const Tensor all = Cast(hidden_states, DType::kF32);
     out.last_hidden_state = WithoutSurplusRows(all, rows);
-    // FirstTokens reads all rows. Recorded work is repeated for batches with more tokens, and with
-    // surplus sequences.
+    // FirstTokens gets all rows, not the batch's alone: recorded work is repeated for batches with
+    // more tokens, and with surplus sequences.
     out.first_tokens = nn::FirstTokens(all, context.sequences.cu_seqlens);
   }
   if (options.output_hidden_states) out.hidden_states.push_back(out.last_hidden_state);

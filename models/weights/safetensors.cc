@@ -106,8 +106,8 @@ bool ConvertIntegers(const char* in, To* out, int64_t n) {
   return fits;
 }
 
-// Calls `body(T{})` with the C++ type of an integer dtype of the file. Returns false for other
-// dtypes.
+// Calls `body(T{})` with the C++ type of an integer dtype of the file; BOOL counts as one. Returns
+// false for other dtypes.
 template <typename Body>
 bool DispatchInteger(std::string_view dtype, Body&& body) {
   if (dtype == "BOOL" || dtype == "U8") return body(uint8_t{}), true;

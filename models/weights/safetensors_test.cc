@@ -276,7 +276,7 @@ TEST_F(ShardTest, ReadsAcrossShards) {
   const SafetensorsReader reader = SafetensorsReader::FromDirectory(dir_.string());
   EXPECT_EQ(reader.Read("a").Item(), 1);
   EXPECT_EQ(reader.Read("b").Item(), 2);
-  // A single file comes first, as in Transformers.
+  // If there are both, the single file is read, not the shards. Transformers does the same.
   WriteSafetensors(file_, {{"c", Tensor::FromVector<float>({3})}});
   EXPECT_EQ(SafetensorsReader::FromDirectory(dir_.string()).entries().size(), 1u);
 }

@@ -39,7 +39,7 @@ class GraphRecorder {
   DeviceBackend& backend_;
   std::string kind_;
   std::string given_up_;
-  std::set<std::string> told_;  // reasons
+  std::set<std::string> told_;  // the reasons that the log has given
   GraphStatistics statistics_;
 };
 

@@ -40,7 +40,7 @@
 #define __constant__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-// One block runs at a time, so that its threads share a static variable. The tag in the variable's
+// One block runs at a time, so its threads share a static variable. The tag in the variable's
 // name lets the emulator find it and fill it with NaN before each block.
 #define __shared__ static __attribute__((abi_tag("lathe_shared")))
 #define __align__(n) alignas(n)

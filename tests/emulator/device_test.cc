@@ -298,7 +298,7 @@ TEST(DeviceMemory, OfOnePurposeIsApartAndGoesWithItsLastTensor) {
   EXPECT_EQ(TensorMemory(kGpu).now, before + 30 * kMiB);
   kept = Tensor();
   EXPECT_EQ(TensorMemory(kGpu).now, before);
-  // Memory that all share is released if memory of one purpose needs it.
+  // The common pool gives back free memory if another pool needs it.
   OfMiB(60);
   emulator::SetMemorySize(cuda::DevicePool().Statistics().reserved + 20 * kMiB);
   const DeviceMemoryPoolScope scope(backend, backend.NewMemoryPool());

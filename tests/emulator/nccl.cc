@@ -34,7 +34,7 @@ struct ncclComm {
 namespace lathe {
 namespace {
 
-// A deadline that is longer than any test.
+// Returns a deadline that no test reaches.
 Deadline Never() { return std::chrono::steady_clock::now() + std::chrono::minutes(10); }
 
 // A rank's call of a collective. Rank 0 compares the calls; NCCL itself would hang or worse if they

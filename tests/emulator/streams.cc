@@ -135,7 +135,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
   return cudaSuccess;
 }
 // A recorded copy from or to the host would use the host's memory as it is when the graph is
-// launched. No caller means that, so it is an error.
+// launched. No caller wants that, so it is an error.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (IsRecording() && kind != cudaMemcpyDeviceToDevice) {

@@ -10,7 +10,7 @@
 namespace lathe::cpu {
 namespace {
 
-// The place where a product stores its result, and the distance of its rows.
+// The place where a product stores its result, and the distance between its rows.
 template <typename M>
 struct Operand {
   M* data;

@@ -37,8 +37,8 @@ struct OffsetSums {
 };
 
 // Returns the offsets of sequences of up to max_seqlen tokens, and the number of slots for `items`
-// tiles of queries. `slot_columns` are the columns of all wanted sums together. The slots take at
-// most 128 MiB if one slot does.
+// tiles of queries. `slot_columns` are the columns of all wanted sums together. All slots
+// together take at most 128 MiB, unless a single one takes more.
 inline OffsetSums ShapeOfOffsetSums(int64_t max_seqlen, int64_t window, bool first_query_only,
                                     int64_t slot_columns, int64_t items) {
   constexpr int64_t kMostSlots = 64, kMostBytes = int64_t{128} << 20;

@@ -24,10 +24,10 @@ struct FakeCublasLt {
   bool biases_fail = false;              // products that add a bias fail when they run
   bool has_bias_gradients = true;        // there is an epilogue for the gradient of a bias
   bool bias_gradients_fail = false;      // products with that epilogue fail when they run
-  float bias_gradient_milliseconds = 0;  // that epilogue adds so much time
+  float bias_gradient_milliseconds = 0;  // what that epilogue takes in addition
   float column_sums_milliseconds = 1;
   bool has_batches = true;
-  float batch_milliseconds = 0;  // a batch of products adds so much time
+  float batch_milliseconds = 0;  // what a batch of products takes in addition
   int64_t free_memory = int64_t{1} << 30;
   // Records of the calls.
   struct Product {

@@ -34,7 +34,7 @@ TEST_F(Gemms, TakeTheFastestAlgorithmWhenTuned) {
   EXPECT_EQ(Fake().products.back().algorithm, 0);
   Try<BFloat16, float>({12, 7, 9});
   EXPECT_EQ(Fake().products.back().algorithm, 4);
-  // A problem that has a plan is tuned once that is asked for.
+  // A problem that has a plan already is tuned as soon as tuning is asked for.
   TuneGemms(true);
   Try<BFloat16, float>({13, 7, 9});
   EXPECT_EQ(Fake().products.back().algorithm, 4);
@@ -55,7 +55,7 @@ TEST_F(Gemms, SumRowsOfAAsIsFasterWhenTuned) {
   Fake().column_sums_milliseconds = 2;
   Try<BFloat16, float>(WithSums(12, 8, 10));
   EXPECT_FALSE(Fake().products.back().bias_gradient);
-  // Both are known now.
+  // Both problems are tuned now, so nothing is tried again.
   const int sums = Fake().column_sums;
   const size_t products = Fake().products.size();
   Try<BFloat16, float>(WithSums(12, 8, 9));

@@ -67,7 +67,7 @@ TEST(BpeTest, ThreadsEncodeAtTheSameTime) {
 }
 
 TEST(BpeTest, LaterMergesOfAPairReplaceEarlierOnes) {
-  // ("a", "b") then comes after ("b", "c").
+  // Only the second ("a", "b") counts, so ("b", "c") is merged first.
   const Bpe bpe({"a", "b", "c", "ab", "bc"}, {{"a", "b"}, {"b", "c"}, {"a", "b"}});
   EXPECT_EQ(Encode(bpe, "abc"), (std::vector<int32_t>{0, 4}));
 }

@@ -13,7 +13,8 @@ struct Span {
   bool is_match;
 };
 
-// Merges each match into the part before it, unless a match is there. Works on reversed spans, too.
+// Merges each match into the span before it, unless that is a match, too. Works on reversed spans
+// as well.
 std::vector<Span> MergeMatches(const std::vector<Span>& spans) {
   std::vector<Span> merged;
   bool after_match = false;

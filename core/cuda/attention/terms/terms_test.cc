@@ -21,8 +21,8 @@ struct Variant {
   int64_t heads = 2, head_dim = 8;
 };
 
-// Rows of up to L - 1 offsets to each side: neighbours have rows of their own, others share them.
-// `mixed` also lets a row have offsets of both signs.
+// Returns the table row of each offset from 1 - length to length - 1. Near offsets have rows of
+// their own; far ones share rows. With `mixed`, offsets of both signs share rows, too.
 Tensor Rows(int64_t length, int64_t table_rows, bool mixed) {
   std::vector<int32_t> rows;
   const int64_t middle = table_rows / 2;
