@@ -1,13 +1,13 @@
-// Every family of models: sizes of known checkpoints, the way to disk and back, gradient
-// checkpointing, and the errors for broken configurations and checkpoints.
+// Every family of models: the way to disk and back, gradient checkpointing, and the errors for
+// broken configurations and checkpoints.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +15,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/error.h"
 #include "lathe/models/architecture.h"
+#include "lathe/models/families_testing.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/weights/safetensors.h"
 
@@ -23,73 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-struct Family {
-  std::string model_type;
-  Json config;  // of a tiny model
-  // The keys of config.json for what every family has.
-  std::string columns = "hidden_size", heads = "num_attention_heads", activation = "hidden_act",
-              dropout = "hidden_dropout_prob";
-  int64_t max_length = 16;
-  std::string norm_bias = "LayerNorm.bias";  // part of the name of a norm's parameter
-};
-
-void PrintTo(const Family& family, std::ostream* out) { *out << family.model_type; }
-
-const Json kTiny = {{"vocab_size", 30},           {"hidden_size", 8},
-                    {"num_hidden_layers", 2},     {"num_attention_heads", 2},
-                    {"intermediate_size", 12},    {"max_position_embeddings", 16},
-                    {"hidden_dropout_prob", 0.2}, {"attention_probs_dropout_prob", 0.1}};
-
-Json With(Json config, const Json& changes) {
-  config.update(changes);
-  return config;
-}
-
-std::vector<Family> Families() {
-  const Json offset = With(kTiny, {{"max_position_embeddings", 18}, {"type_vocab_size", 1}});
-  return {
-      {"albert", With(kTiny, {{"embedding_size", 6},
-                              {"num_hidden_layers", 4},
-                              {"num_hidden_groups", 2},
-                              {"inner_group_num", 2}})},
-      {"bert", kTiny},
-      {"camembert", offset},
-      {"data2vec-text", offset},
-      {"deberta", With(kTiny, {{"relative_attention", true},
-                               {"pos_att_type", "c2p|p2c"},
-                               {"position_biased_input", false}})},
-      {"deberta-v2", With(kTiny, {{"relative_attention", true},
-                                  {"pos_att_type", {"p2c", "c2p"}},
-                                  {"position_buckets", 4},
-                                  {"share_att_key", true},
-                                  {"norm_rel_ebd", "layer_norm"},
-                                  {"position_biased_input", false},
-                                  {"embedding_size", 6}})},
-      {"distilbert",
-       {{"vocab_size", 30},
-        {"dim", 8},
-        {"n_layers", 2},
-        {"n_heads", 2},
-        {"hidden_dim", 12},
-        {"dropout", 0.2},
-        {"max_position_embeddings", 16}},
-       "dim",
-       "n_heads",
-       "activation",
-       "dropout"},
-      {"electra", With(kTiny, {{"embedding_size", 6}})},
-      {"ernie", With(kTiny, {{"use_task_id", true}})},
-      {"megatron-bert", kTiny, "hidden_size", "num_attention_heads", "hidden_act",
-       "hidden_dropout_prob", 16, "ln.bias"},
-      {"mpnet", With(kTiny, {{"max_position_embeddings", 18}})},
-      {"rembert", With(kTiny, {{"input_embedding_size", 6}})},
-      {"roberta", offset},
-      {"roberta-prelayernorm", offset},
-      {"xlm-roberta", offset},
-      {"xlm-roberta-xl", offset},
-  };
-}
 
 class FamilyTest : public testing::TestWithParam<Family> {
  protected:
@@ -312,7 +246,8 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyTest, testing::ValuesIn(Families()), Name);
 
 // MPNet's table of biases belongs to all layers. By its name Trainer's rule takes it for a bias.
 TEST(FamiliesTest, MpNetHasOneTableOfBiases) {
-  const Json config = With(kTiny, {{"model_type", "mpnet"}, {"max_position_embeddings", 18}});
+  const Json config =
+      With(TinyConfig(), {{"model_type", "mpnet"}, {"max_position_embeddings", 18}});
   const auto make = [&](const Json& changes) {
     return AutoModelForSequenceClassification::FromConfig(
         PretrainedConfig::FromJson(With(config, changes)), {.num_labels = 3});
@@ -344,67 +279,6 @@ TEST(FamiliesTest, EachHasItsCases) {
   std::vector<std::string> tested;
   for (const Family& family : Families()) tested.push_back(family.model_type);
   EXPECT_EQ(tested, SupportedModelTypes());
-}
-
-// The numbers of parameters that the checkpoints have in Transformers, with two labels.
-TEST(FamiliesTest, SizesOfKnownCheckpoints) {
-  const auto count = [](const Json& config) {
-    return AutoModelForSequenceClassification::WithoutValues(PretrainedConfig::FromJson(config),
-                                                             {.num_labels = 2})
-        ->NumParameters();
-  };
-  EXPECT_EQ(count({{"model_type", "bert"}}), 109483778);
-  EXPECT_EQ(count({{"model_type", "bert"},
-                   {"hidden_size", 1024},
-                   {"num_hidden_layers", 24},
-                   {"num_attention_heads", 16},
-                   {"intermediate_size", 4096}}),
-            335143938);
-  const Json positions = {{"max_position_embeddings", 514}, {"type_vocab_size", 1}};
-  EXPECT_EQ(count(With({{"model_type", "roberta"}}, positions)), 124647170);
-  EXPECT_EQ(count(With({{"model_type", "xlm-roberta"}, {"vocab_size", 250002}}, positions)),
-            278045186);
-  EXPECT_EQ(count(With({{"model_type", "camembert"}, {"vocab_size", 32005}}, positions)),
-            110623490);
-  EXPECT_EQ(count({{"model_type", "distilbert"}}), 66955010);
-  EXPECT_EQ(count({{"model_type", "electra"}}), 13549314);
-  EXPECT_EQ(count({{"model_type", "electra"},
-                   {"embedding_size", 768},
-                   {"hidden_size", 768},
-                   {"num_attention_heads", 12},
-                   {"intermediate_size", 3072}}),
-            109483778);
-  EXPECT_EQ(count({{"model_type", "ernie"}}), 109483778);
-  EXPECT_EQ(count({{"model_type", "ernie"},
-                   {"use_task_id", true},
-                   {"vocab_size", 40000},
-                   {"max_position_embeddings", 2048},
-                   {"type_vocab_size", 4}}),
-            117946370);
-  EXPECT_EQ(count({{"model_type", "rembert"}}), 575922690);
-  // The linear layer behind the embeddings is there even if these have the layers' columns.
-  EXPECT_EQ(count({{"model_type", "rembert"}, {"input_embedding_size", 1152}}), 801686018);
-  EXPECT_EQ(count({{"model_type", "albert"},
-                   {"hidden_size", 768},
-                   {"num_attention_heads", 12},
-                   {"intermediate_size", 3072}}),
-            11685122);
-  EXPECT_EQ(count({{"model_type", "deberta-v2"},
-                   {"hidden_size", 768},
-                   {"num_hidden_layers", 12},
-                   {"num_attention_heads", 12},
-                   {"intermediate_size", 3072},
-                   {"relative_attention", true},
-                   {"position_buckets", 256},
-                   {"norm_rel_ebd", "layer_norm"},
-                   {"share_att_key", true},
-                   {"pos_att_type", "p2c|c2p"},
-                   {"position_biased_input", false}}),
-            184423682);
-  EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
-  EXPECT_EQ(count({{"model_type", "mpnet"}, {"max_position_embeddings", 514}}), 109488002);
-  EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
-  EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
 }
 
 }  // namespace

@@ -1,0 +1,65 @@
+#include "lathe/models/families_testing.h"
+
+namespace lathe {
+
+using Json = nlohmann::json;
+
+Json TinyConfig() {
+  return {{"vocab_size", 30},           {"hidden_size", 8},
+          {"num_hidden_layers", 2},     {"num_attention_heads", 2},
+          {"intermediate_size", 12},    {"max_position_embeddings", 16},
+          {"hidden_dropout_prob", 0.2}, {"attention_probs_dropout_prob", 0.1}};
+}
+
+Json With(Json config, const Json& changes) {
+  config.update(changes);
+  return config;
+}
+
+std::vector<Family> Families() {
+  const Json tiny = TinyConfig();
+  const Json offset = With(tiny, {{"max_position_embeddings", 18}, {"type_vocab_size", 1}});
+  return {
+      {"albert", With(tiny, {{"embedding_size", 6},
+                             {"num_hidden_layers", 4},
+                             {"num_hidden_groups", 2},
+                             {"inner_group_num", 2}})},
+      {"bert", tiny},
+      {"camembert", offset},
+      {"data2vec-text", offset},
+      {"deberta", With(tiny, {{"relative_attention", true},
+                              {"pos_att_type", "c2p|p2c"},
+                              {"position_biased_input", false}})},
+      {"deberta-v2", With(tiny, {{"relative_attention", true},
+                                 {"pos_att_type", {"p2c", "c2p"}},
+                                 {"position_buckets", 4},
+                                 {"share_att_key", true},
+                                 {"norm_rel_ebd", "layer_norm"},
+                                 {"position_biased_input", false},
+                                 {"embedding_size", 6}})},
+      {"distilbert",
+       {{"vocab_size", 30},
+        {"dim", 8},
+        {"n_layers", 2},
+        {"n_heads", 2},
+        {"hidden_dim", 12},
+        {"dropout", 0.2},
+        {"max_position_embeddings", 16}},
+       "dim",
+       "n_heads",
+       "activation",
+       "dropout"},
+      {"electra", With(tiny, {{"embedding_size", 6}})},
+      {"ernie", With(tiny, {{"use_task_id", true}})},
+      {"megatron-bert", tiny, "hidden_size", "num_attention_heads", "hidden_act",
+       "hidden_dropout_prob", 16, "ln.bias"},
+      {"mpnet", With(tiny, {{"max_position_embeddings", 18}})},
+      {"rembert", With(tiny, {{"input_embedding_size", 6}})},
+      {"roberta", offset},
+      {"roberta-prelayernorm", offset},
+      {"xlm-roberta", offset},
+      {"xlm-roberta-xl", offset},
+  };
+}
+
+}  // namespace lathe

@@ -1,0 +1,75 @@
+// The numbers of parameters that known checkpoints have in Transformers, with two labels.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lathe/models/families_testing.h"
+#include "lathe/models/pretrained.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST(KnownCheckpoints, Sizes) {
+  const auto count = [](const Json& config) {
+    return AutoModelForSequenceClassification::WithoutValues(PretrainedConfig::FromJson(config),
+                                                             {.num_labels = 2})
+        ->NumParameters();
+  };
+  EXPECT_EQ(count({{"model_type", "bert"}}), 109483778);
+  EXPECT_EQ(count({{"model_type", "bert"},
+                   {"hidden_size", 1024},
+                   {"num_hidden_layers", 24},
+                   {"num_attention_heads", 16},
+                   {"intermediate_size", 4096}}),
+            335143938);
+  const Json positions = {{"max_position_embeddings", 514}, {"type_vocab_size", 1}};
+  EXPECT_EQ(count(With({{"model_type", "roberta"}}, positions)), 124647170);
+  EXPECT_EQ(count(With({{"model_type", "xlm-roberta"}, {"vocab_size", 250002}}, positions)),
+            278045186);
+  EXPECT_EQ(count(With({{"model_type", "camembert"}, {"vocab_size", 32005}}, positions)),
+            110623490);
+  EXPECT_EQ(count({{"model_type", "distilbert"}}), 66955010);
+  EXPECT_EQ(count({{"model_type", "electra"}}), 13549314);
+  EXPECT_EQ(count({{"model_type", "electra"},
+                   {"embedding_size", 768},
+                   {"hidden_size", 768},
+                   {"num_attention_heads", 12},
+                   {"intermediate_size", 3072}}),
+            109483778);
+  EXPECT_EQ(count({{"model_type", "ernie"}}), 109483778);
+  EXPECT_EQ(count({{"model_type", "ernie"},
+                   {"use_task_id", true},
+                   {"vocab_size", 40000},
+                   {"max_position_embeddings", 2048},
+                   {"type_vocab_size", 4}}),
+            117946370);
+  EXPECT_EQ(count({{"model_type", "rembert"}}), 575922690);
+  // The linear layer behind the embeddings is there even if these have the layers' columns.
+  EXPECT_EQ(count({{"model_type", "rembert"}, {"input_embedding_size", 1152}}), 801686018);
+  EXPECT_EQ(count({{"model_type", "albert"},
+                   {"hidden_size", 768},
+                   {"num_attention_heads", 12},
+                   {"intermediate_size", 3072}}),
+            11685122);
+  EXPECT_EQ(count({{"model_type", "deberta-v2"},
+                   {"hidden_size", 768},
+                   {"num_hidden_layers", 12},
+                   {"num_attention_heads", 12},
+                   {"intermediate_size", 3072},
+                   {"relative_attention", true},
+                   {"position_buckets", 256},
+                   {"norm_rel_ebd", "layer_norm"},
+                   {"share_att_key", true},
+                   {"pos_att_type", "p2c|c2p"},
+                   {"position_biased_input", false}}),
+            184423682);
+  EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
+  EXPECT_EQ(count({{"model_type", "mpnet"}, {"max_position_embeddings", 514}}), 109488002);
+  EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
+  EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
+}
+
+}  // namespace
+}  // namespace lathe
