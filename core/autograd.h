@@ -48,6 +48,20 @@ class BackwardContext {
   std::vector<Tensor> grads_;
 };
 
+// The buffer into which the gradient of input i is written: the leaf's own or, for other inputs, a
+// fresh one that becomes the gradient. `like` is the input.
+struct GradTarget {
+  GradTarget(BackwardContext& context, size_t i, const Tensor& like)
+      : tensor(context.LeafGrad(i, &overwrite)) {
+    if (tensor.defined()) return;
+    overwrite = true;
+    tensor = Tensor::Empty(like.shape(), like.dtype(), like.device());
+    context.SetGrad(i, tensor);
+  }
+  bool overwrite = false;  // the buffer's contents are void; if false, add to them
+  Tensor tensor;
+};
+
 using BackwardFunction = std::function<void(BackwardContext&)>;
 
 // Marks `output` as computed by `op` from `inputs` and returns it. Keeps `saved` for the backward

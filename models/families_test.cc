@@ -275,6 +275,42 @@ TEST(FamiliesTest, MpNetHasOneTableOfBiases) {
   }
 }
 
+TEST(FamiliesTest, SqueezeBertHasGroups) {
+  const auto make = [](const Json& changes) {
+    return AutoModelForSequenceClassification::FromConfig(
+        PretrainedConfig::FromJson(
+            With(With(kTiny, {{"model_type", "squeezebert"}, {"embedding_size", 8}}), changes)),
+        {.num_labels = 3});
+  };
+  const auto shape = [](const SequenceClassifier& model, const std::string& name) {
+    for (const Parameter& p : model.Parameters()) {
+      if (p.name == "transformer.encoder.layers.1." + name) return p.tensor.shape();
+    }
+    return Shape();
+  };
+  const auto model = make({{"q_groups", 2}, {"output_groups", 1}});
+  EXPECT_EQ(shape(*model, "attention.query.weight"), Shape({8, 4, 1}));
+  EXPECT_EQ(shape(*model, "attention.key.weight"), Shape({8, 2, 1}));
+  EXPECT_EQ(shape(*model, "post_attention.conv1d.weight"), Shape({8, 8, 1}));
+  EXPECT_EQ(shape(*model, "output.conv1d.weight"), Shape({8, 12, 1}));
+  const auto error = [&](const Json& changes) {
+    try {
+      make(changes);
+    } catch (const Error& e) {
+      return std::string(e.message());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error({{"v_groups", 3}}),
+            "config: \"hidden_size\" 8 is not a multiple of \"v_groups\" 3");
+  EXPECT_EQ(error({{"intermediate_groups", 8}}),
+            "config: \"intermediate_size\" 12 is not a multiple of \"intermediate_groups\" 8");
+  EXPECT_EQ(error({{"embedding_size", 6}}),
+            "config: \"embedding_size\" 6 is not \"hidden_size\" 8, and this family has no layer "
+            "between the two");
+  EXPECT_NE(error({{"q_groups", 0}}).find("\"q_groups\" must be"), std::string::npos);
+}
+
 TEST(FamiliesTest, EachHasItsCases) {
   std::vector<std::string> tested;
   for (const Family& family : Families()) tested.push_back(family.model_type);

@@ -37,7 +37,10 @@ struct EncoderActivations {
         inner(T * I * E),
         distances(E < kFloat ? shape.layer.num_distances * (H / A) * E : 0),
         head(B * shape.head_columns * kFloat),
+        layer_weights(shape.layer_weights != 0 ? shape.layer_weights : 4 * H * H + 2 * H * I),
+        activated(shape.keeps_activated ? inner : 0),
         projects(C != H || shape.always_projects),
+        keeps_activated(options.on_gpu || shape.keeps_activated),
         on_gpu(options.on_gpu) {}
 
   // Returns the bytes of activations between the embeddings and the first layer.
@@ -51,13 +54,13 @@ struct EncoderActivations {
            + normed + projected;  // the input of the first layer, and of the projection before it
   }
 
-  // Returns the bytes of activations around the activation function. The CPU keeps only its input
-  // and computes its output again.
-  int64_t Inner(int64_t bytes) const { return on_gpu ? 2 * bytes : bytes; }
+  // Returns the bytes of activations around the activation function. FeedForward on the CPU keeps
+  // only its input and computes its output again.
+  int64_t Inner(int64_t bytes) const { return keeps_activated ? 2 * bytes : bytes; }
   // Returns the most that the backward pass holds there beside Inner(): the gradient of the
-  // activation function's input and, on the CPU, its recomputed output. On a GPU the gradient of
-  // that output takes the output's place.
-  int64_t InnerGradients() const { return on_gpu ? inner : 2 * inner; }
+  // activation function's input and, if need be, its recomputed output. A kept output makes room
+  // for its own gradient.
+  int64_t InnerGradients() const { return keeps_activated ? inner : 2 * inner; }
 
   // Returns the bytes of activations that a layer keeps, for all tokens, including its output.
   int64_t Layer() const {
@@ -111,26 +114,30 @@ struct EncoderActivations {
 
   // Returns the peak without a backward pass. It is in the feed-forward block of a layer, or in the
   // embeddings if these are larger. The block always holds two hidden states: the layer's input and
-  // the norm after attention. First it also holds the inner activation, which is computed in place,
-  // and the output projection. At its end it holds three more hidden states instead: the
+  // the norm after attention. First it also holds the inner activation, which may be computed in
+  // place, and the output projection. At its end it holds three more hidden states instead: the
   // projection, the sum and the norm of that sum. The last layer holds three hidden states at most.
   int64_t Forward() const {
     const int64_t embeddings =
         on_gpu ? T * C * E : 2 * T * C * kFloat + (E < kFloat ? T * C * E : 0);
-    return std::max(embeddings, layers > 1 ? std::max(5 * hidden, 3 * hidden + inner) : 3 * hidden);
+    return std::max(embeddings,
+                    layers > 1 ? std::max(5 * hidden, 3 * hidden + inner + activated) : 3 * hidden);
   }
 
   // Returns the bytes of the 16-bit copies of the weights in the layers' products.
   int64_t LowPrecisionWeights() const {
     const int64_t projection = projects ? C * H : 0;
-    return E < kFloat ? (different_layers * (4 * H * H + 2 * H * I) + projection) * E : 0;
+    return E < kFloat ? (different_layers * layer_weights + projection) * E : 0;
   }
 
   int64_t layers, different_layers, B, T, H, C, I, A, E;
   int64_t hidden, inner;  // bytes of one [T, H] and of one [T, I]
   int64_t distances;      // bytes of a layer's 16-bit copy of its table of distances
   int64_t head;           // bytes that the head keeps
+  int64_t layer_weights;  // elements of a layer's matrices
+  int64_t activated;      // bytes that the activation function takes without a backward pass
   bool projects;          // a linear layer follows the embeddings
+  bool keeps_activated;   // the backward pass finds the activation function's output
   bool on_gpu;
 };
 

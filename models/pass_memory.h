@@ -41,6 +41,10 @@ struct PostNormEncoderShape {
   int64_t embedding_size = 0;  // columns of the embeddings
   // True if a linear layer follows the embeddings even if these have the layers' columns.
   bool always_projects = false;
+  // True if the feed-forward block keeps the activation function's output on the CPU, too, where
+  // FeedForward computes it again (core/ops/linear.h).
+  bool keeps_activated = false;
+  int64_t layer_weights = 0;   // elements of the matrices of a layer's products; 0: those of BERT
   int64_t num_parameters = 0;  // elements, with the head
   int64_t head_columns = 0;  // float32 elements that the head keeps for a sequence's backward pass
 };

@@ -5,6 +5,17 @@
 
 namespace lathe::nn {
 
+GroupedLinear::GroupedLinear(int64_t in, int64_t out, int64_t groups, Init init,
+                             GroupedWeight layout) {
+  const bool out_in = layout == GroupedWeight::kOutIn;
+  const Shape shape =
+      out_in ? Shape{out, in / groups, 1} : Shape{groups, in / groups, out / groups};
+  layer.weight = RegisterParameter("weight", shape, init);
+  layer.bias = RegisterParameter("bias", {out}, Init::Zeros(), /*decays=*/false);
+  layer.groups = groups;
+  layer.layout = layout;
+}
+
 Tensor Embedding::Forward(const Tensor& ids) const {
   return EmbeddingSum({ids}, {weight}, {padding_row});
 }

@@ -3,6 +3,7 @@
 //   nn::Linear dense(768, 2, Init::Normal(0.02));   // dense.weight [2, 768], dense.bias [2]
 #pragma once
 
+#include "lathe/core/ops/grouped/grouped_linear.h"
 #include "lathe/core/ops/linear.h"
 #include "lathe/nn/context.h"
 #include "lathe/nn/module.h"
@@ -26,6 +27,17 @@ class Linear : public Module {
 
  private:
   ActivationKind activation_;
+};
+
+// A linear layer in groups of columns: [N, in] -> [N, out], with `groups` dividing both. The weight
+// is [out, in / groups, 1], as Conv1d has it, or with kInOut [groups, in / groups, out / groups].
+class GroupedLinear : public Module {
+ public:
+  GroupedLinear(int64_t in, int64_t out, int64_t groups, Init init,
+                GroupedWeight layout = GroupedWeight::kOutIn);
+  Tensor Forward(const Tensor& x) const { return lathe::GroupedLinear(x, layer); }
+
+  GroupedLayer layer;
 };
 
 // A table of rows. The padding row, if there is one, starts at 0 and gets no gradient.

@@ -39,6 +39,17 @@ TEST(EstimateMemory, RelativePositions) {
   }
 }
 
+TEST(EstimateMemory, GroupedLayers) {
+  const nlohmann::json config = {{"model_type", "squeezebert"}, {"embedding_size", 256}};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool checkpointing : {false, true}) {
+      SCOPED_TRACE(testing::Message() << ToString(dtype) << " " << checkpointing);
+      Compare({.batch_size = 16, .compute_dtype = dtype, .gradient_checkpointing = checkpointing},
+              config);
+    }
+  }
+}
+
 TEST(EstimateMemory, ProcessesExchangeRowsOfTheWordTable) {
   const auto model = MakeModel();
   const auto exchange = [&](int64_t num_processes, int64_t batch_size) {

@@ -31,26 +31,30 @@ __device__ RowRange SequenceOf(const UnfoldArgs& args, int64_t row) {
 // A block takes a row of x at a time, so that its threads search for the sequence together.
 template <typename T>
 __global__ void UnfoldKernel(T* y, const T* x, UnfoldArgs args) {
-  const int64_t before = (args.taps - 1) / 2, width = args.taps * args.columns;
+  const int64_t width = args.taps * args.columns;
+  const bool by_columns = args.order == UnfoldOrder::kColumns;
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
     const RowRange sequence = SequenceOf(args, row);
     for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
-      const int64_t from = row + i / args.columns - before;
-      y[row * width + i] = sequence.Has(from) ? x[from * args.columns + i % args.columns] : T{};
+      int64_t t = by_columns ? i % args.taps : i / args.columns;
+      const int64_t c = by_columns ? i / args.taps : i % args.columns;
+      if (args.order == UnfoldOrder::kTapsReversed) t = args.taps - 1 - t;
+      const int64_t from = row + t - args.before();
+      y[row * width + i] = sequence.Has(from) ? x[from * args.columns + c] : T{};
     }
   }
 }
 
 template <typename T>
 __global__ void UnfoldGradKernel(T* dx, const T* dy, UnfoldArgs args) {
-  const int64_t before = (args.taps - 1) / 2;
+  const int64_t width = args.taps * args.columns;
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
     const RowRange sequence = SequenceOf(args, row);
     for (int64_t c = threadIdx.x; c < args.columns; c += blockDim.x) {
       float sum = 0;
       for (int64_t t = 0; t < args.taps; ++t) {
-        const int64_t from = row - t + before;  // the row whose tap t holds this row
-        if (sequence.Has(from)) sum += Load(dy[(from * args.taps + t) * args.columns + c]);
+        const int64_t from = row - t + args.before();  // the row whose tap t holds this row
+        if (sequence.Has(from)) sum += Load(dy[from * width + args.Place(t, c)]);
       }
       Store(dx[row * args.columns + c], sum);
     }

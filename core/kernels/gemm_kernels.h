@@ -25,7 +25,7 @@ struct GemmArgs {
   float* a_sums = nullptr;
   // The number of products of this shape. The strides, in elements and not negative, lead from the
   // matrices of one product to those of the next; bias_stride also applies to a_sums. The Cs must
-  // not overlap.
+  // not overlap: they lie one behind the other, or side by side in the same rows.
   int64_t batch = 1;
   int64_t a_stride = 0, b_stride = 0, c_stride = 0, bias_stride = 0;
 };

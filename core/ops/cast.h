@@ -2,6 +2,9 @@
 // dtype.
 #pragma once
 
+#include <type_traits>
+
+#include "lathe/core/cpu/convert.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
@@ -13,5 +16,15 @@ Tensor Cast(const Tensor& x, DType dtype);
 // when the leaf's values have changed; an optimizer's step may write both at once. The copy is not
 // differentiable: it is for ops that give the leaf its gradient themselves.
 Tensor LowPrecisionCopy(const Tensor& leaf, DType dtype);
+
+// Returns the values of a weight as products of T read them: the weight's own, or its copy in T.
+template <typename T>
+const T* WeightData(const Tensor& weight) {
+  if constexpr (!std::is_same_v<T, cpu::MathType<T>>) {
+    return LowPrecisionCopy(weight, DTypeOf<T>::value).template data<T>();
+  } else {
+    return weight.data<T>();
+  }
+}
 
 }  // namespace lathe

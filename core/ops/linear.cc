@@ -15,30 +15,6 @@
 namespace lathe {
 namespace {
 
-// The buffer into which input i's gradient is written: the leaf's own or, for other inputs, a fresh
-// one that becomes the gradient.
-struct GradTarget {
-  GradTarget(BackwardContext& context, size_t i, const Tensor& like)
-      : tensor(context.LeafGrad(i, &overwrite)) {
-    if (tensor.defined()) return;
-    overwrite = true;
-    tensor = Tensor::Empty(like.shape(), like.dtype(), like.device());
-    context.SetGrad(i, tensor);
-  }
-  bool overwrite = false;  // the buffer's contents are void; if false, add to them
-  Tensor tensor;
-};
-
-// Returns the weight as products read it: itself, or its copy in T.
-template <typename T>
-const T* WeightData(const Tensor& weight) {
-  if constexpr (!std::is_same_v<T, MathType<T>>) {
-    return LowPrecisionCopy(weight, DTypeOf<T>::value).template data<T>();
-  } else {
-    return weight.data<T>();
-  }
-}
-
 // Returns the distance from each pointer to the next, in elements. Returns nothing if it varies or
 // is less than `least`.
 template <typename T>

@@ -62,17 +62,17 @@ class Encoder : public Module {
   // need it, too. It may have more rows than the batch has tokens; the tokens' rows come first.
   nn::ForwardContext MakeContext(const Batch& batch, const EncoderForwardOptions& options) const;
 
+  const char* model() const { return model_; }  // the tag of errors, as in "[bert] ..."
   virtual int64_t hidden_size() const = 0;
   virtual int64_t num_layers() const = 0;
   // Returns the length of the longest sequence that the encoder takes.
   virtual int64_t max_length() const = 0;
 
  protected:
-  // `model` is the tag of errors, as in "[bert] ...". `settings` are the configuration's keys that
+  // `model` is the tag of errors. `settings` are the configuration's keys that
   // the encoder reads, with their values (ConfigReader::Settings).
   Encoder(const char* model, NamedSettings settings)
       : model_(model), settings_(std::move(settings)) {}
-  const char* model() const { return model_; }
   // Gives attention the row of each distance between two tokens, and a table of biases that all
   // layers share: a parameter [R, heads], or undefined. Layers may have other tables with R rows.
   // The encoder then refuses batches with padding between tokens, where Transformers counts columns

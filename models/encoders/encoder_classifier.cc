@@ -11,10 +11,7 @@ namespace lathe {
 EncoderClassifier::EncoderClassifier(PretrainedConfig config, uint64_t seed, const char* name,
                                      std::shared_ptr<Encoder> encoder,
                                      const ClassifierHeadOptions& head)
-    : SequenceClassifier(std::move(config)),
-      seed_(seed),
-      name_(name),
-      encoder_(std::move(encoder)) {
+    : SequenceClassifier(std::move(config)), seed_(seed), encoder_(std::move(encoder)) {
   RegisterModule(name, encoder_);
   const int64_t H = encoder_->hidden_size();
   const Init init = Init::Normal(head.initializer_range);
@@ -37,8 +34,8 @@ SequenceClassifierOutput EncoderClassifier::Forward(const Batch& batch,
       .first_tokens_only = true,
       .training = training(),
       .seed = seed_};
-  Check(batch.size() >= 1, name_, "the batch is empty");
-  CheckSequencesStartAtZero(batch, name_);
+  Check(batch.size() >= 1, encoder_->model(), "the batch is empty");
+  CheckSequencesStartAtZero(batch, encoder_->model());
   const nn::ForwardContext context = encoder_->MakeContext(batch, encoder_options);
   EncoderOutput encoded = encoder_->Forward(batch, context, encoder_options);
   const Tensor input =

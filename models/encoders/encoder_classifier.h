@@ -25,8 +25,7 @@ struct ClassifierHeadOptions {
 
 class EncoderClassifier : public SequenceClassifier {
  public:
-  // Registers the encoder as `name`, which is also the tag of errors. `seed` is that of the dropout
-  // masks.
+  // Registers the encoder as `name`. `seed` is that of the dropout masks.
   EncoderClassifier(PretrainedConfig config, uint64_t seed, const char* name,
                     std::shared_ptr<Encoder> encoder, const ClassifierHeadOptions& head);
 
@@ -39,7 +38,6 @@ class EncoderClassifier : public SequenceClassifier {
   NamedSettings OwnSettings() const override;
 
   uint64_t seed_;
-  const char* name_;
   std::shared_ptr<Encoder> encoder_;
   std::shared_ptr<nn::Dropout> input_dropout_, dropout_;
   std::shared_ptr<nn::Linear> dense_, output_;

@@ -137,19 +137,24 @@ LayerFunction PostNormEncoder::Layer(int64_t i) const {
       };
 }
 
+PostNormEncoderShape PostNormEncoderShapeOf(const Module& classifier,
+                                            const PostNormEncoderOptions& encoder) {
+  return {.layer = encoder.layer,
+          .num_layers = encoder.num_hidden_layers,
+          .num_different_layers = encoder.num_hidden_layers,
+          .vocab_size = encoder.embeddings.vocab_size,
+          .embedding_size = encoder.embeddings.hidden_size,
+          .always_projects = encoder.always_projects,
+          .num_parameters = classifier.NumParameters(),
+          // The head keeps its input, the dense layer's product, and dropout's result.
+          .head_columns = 3 * encoder.layer.hidden_size};
+}
+
 PassMemory PostNormEncoderMemory(const Module& classifier, const PostNormEncoderOptions& encoder,
                                  const MemoryOptions& options, int64_t different_layers) {
-  return PostNormEncoderMemory(
-      {.layer = encoder.layer,
-       .num_layers = encoder.num_hidden_layers,
-       .num_different_layers = different_layers == 0 ? encoder.num_hidden_layers : different_layers,
-       .vocab_size = encoder.embeddings.vocab_size,
-       .embedding_size = encoder.embeddings.hidden_size,
-       .always_projects = encoder.always_projects,
-       .num_parameters = classifier.NumParameters(),
-       // The head keeps its input, the dense layer's product, and dropout's result.
-       .head_columns = 3 * encoder.layer.hidden_size},
-      options);
+  PostNormEncoderShape shape = PostNormEncoderShapeOf(classifier, encoder);
+  if (different_layers != 0) shape.num_different_layers = different_layers;
+  return PostNormEncoderMemory(shape, options);
 }
 
 }  // namespace lathe

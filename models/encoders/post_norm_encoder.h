@@ -61,6 +61,10 @@ void CheckHeads(const ConfigReader& reader, const std::string& columns_key,
 PassMemory PostNormEncoderMemory(const Module& classifier, const PostNormEncoderOptions& encoder,
                                  const MemoryOptions& options, int64_t different_layers = 0);
 
+// Returns the shape that this estimate is for, for families that change a part of it.
+PostNormEncoderShape PostNormEncoderShapeOf(const Module& classifier,
+                                            const PostNormEncoderOptions& encoder);
+
 class PostNormEncoder : public Encoder {
  public:
   PostNormEncoder(const char* model, NamedSettings settings, const PostNormEncoderOptions& options);

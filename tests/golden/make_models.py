@@ -75,6 +75,12 @@ CASES = {
                     relative_attention=True, pos_att_type="c2p|p2c", position_biased_input=False, layer_norm_eps=1e-5),
     "deberta-p2c": dict(model_type="deberta", seed=64, num_labels=1, hidden_size=21, intermediate_size=17,
                         relative_attention=True, pos_att_type="p2c", max_relative_positions=6, embedding_size=10),
+    # Other groups in each layer.
+    "squeezebert": dict(model_type="squeezebert", seed=80, num_labels=3, hidden_act="gelu", hidden_size=36,
+                        embedding_size=36, intermediate_size=20, q_groups=2, k_groups=3, v_groups=6,
+                        post_attention_groups=9, intermediate_groups=4, output_groups=2, layer_norm_eps=1e-3),
+    "squeezebert-default": dict(model_type="squeezebert", seed=81, num_labels=2, hidden_act="gelu_new",
+                                embedding_size=24),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
@@ -166,7 +172,7 @@ def make(folder, seed, tokens, overrides):
         golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
         golden["left.last_hidden_state"] = states.detach().float()
 
-    norms = {id(p) for m in model.modules() if "LayerNorm" in type(m).__name__ for p in m.parameters()}
+    norms = {id(p) for m in model.modules() if "LayerNorm" in type(m).__name__ for p in m.parameters(recurse=False)}
     groups = [[], []]  # parameters that decay, and biases and the parameters of norms
     for name, parameter in model.named_parameters():
         groups["bias" in name or id(parameter) in norms].append(parameter)

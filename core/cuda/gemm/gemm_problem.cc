@@ -77,7 +77,10 @@ GemmProblem ToColumnMajor(const GemmArgs& args, const GemmOptions& options) {
         "a product with sums of A's rows must have a transposed A, a float32 C and no bias");
   Check(args.batch >= 1 && args.a_stride >= 0 && args.b_stride >= 0 && args.bias_stride >= 0,
         "gemm", "a batch must have at least one product, and no stride may be negative");
-  Check(args.batch == 1 || args.M == 0 || args.c_stride >= (args.M - 1) * args.ldc + args.N, "gemm",
+  const bool apart = args.c_stride >= (args.M - 1) * args.ldc + args.N;
+  const bool side_by_side =
+      args.c_stride >= args.N && (args.batch - 1) * args.c_stride + args.N <= args.ldc;
+  Check(args.batch == 1 || args.M == 0 || apart || side_by_side, "gemm",
         "a batch's results overlap");
   Check(args.batch == 1 || args.a_sums == nullptr || args.bias_stride >= args.M, "gemm",
         "a batch's sums overlap");

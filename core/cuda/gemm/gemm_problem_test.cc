@@ -104,11 +104,24 @@ TEST(GemmProblem, RefusesWhatCannotBe) {
   refuses([&](GemmArgs& g) { g.a_sums = bias; });
   refuses([](GemmArgs& g) { g.batch = 0; });
   refuses([](GemmArgs& g) { g.batch = 2, g.c_stride = 5; });
+  refuses([](GemmArgs& g) { g.batch = 2, g.c_stride = 3, g.ldc = 5; });
+  refuses([](GemmArgs& g) { g.batch = 2, g.c_stride = 2, g.ldc = 6; });
   refuses([](GemmArgs& g) { g.batch = 2, g.c_stride = 6, g.a_stride = -8; });
   refuses([&](GemmArgs& g) { g.bias = g.a_sums = bias, g.transpose_a = true; });
   refuses([&](GemmArgs& g) {
     g.a_sums = bias, g.transpose_a = true, g.type = g.c_type = DType::kBF16;
   });
+}
+
+// The results of a batch may lie side by side, as those of a grouped layer do.
+TEST(GemmProblem, TakesABatchSideBySide) {
+  GemmArgs args = Args(2, 3, 4);
+  args.batch = 3;
+  args.c_stride = 3;
+  args.ldc = 9;
+  const GemmProblem p = ToColumnMajor(args, {});
+  EXPECT_EQ(p.ldd, 9);
+  EXPECT_EQ(p.batch, 3);
 }
 
 TEST(GemmProblem, AlignmentIsTheAddresss) {

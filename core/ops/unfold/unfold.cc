@@ -47,13 +47,18 @@ void ForRows(const UnfoldArgs& args, Body body) {
 template <typename T>
 void Unfold(T* y, const T* x, const UnfoldArgs& args) {
   ForRows(args, [&](int64_t row, int64_t begin, int64_t end) {
+    T* const to = y + row * args.taps * args.columns;
     for (int64_t t = 0; t < args.taps; ++t) {
-      T* to = y + (row * args.taps + t) * args.columns;
       const int64_t from = row + t - args.before();
-      if (from >= begin && from < end) {
-        std::copy_n(x + from * args.columns, args.columns, to);
+      const T* const read = from >= begin && from < end ? x + from * args.columns : nullptr;
+      if (args.order == UnfoldOrder::kColumns) {
+        for (int64_t c = 0; c < args.columns; ++c) {
+          to[c * args.taps + t] = read == nullptr ? T{} : read[c];
+        }
+      } else if (read != nullptr) {
+        std::copy_n(read, args.columns, to + args.Place(t, 0));
       } else {
-        std::fill_n(to, args.columns, T{});
+        std::fill_n(to + args.Place(t, 0), args.columns, T{});
       }
     }
   });
@@ -67,7 +72,7 @@ void UnfoldGrad(T* dx, const T* dy, const UnfoldArgs& args) {
       for (int64_t t = 0; t < args.taps; ++t) {
         const int64_t from = row - t + args.before();  // the row whose tap t holds this row
         if (from < begin || from >= end) continue;
-        sum += cpu::Load(dy[(from * args.taps + t) * args.columns + c]);
+        sum += cpu::Load(dy[from * args.taps * args.columns + args.Place(t, c)]);
       }
       cpu::Store(dx[row * args.columns + c], sum);
     }
@@ -77,7 +82,8 @@ void UnfoldGrad(T* dx, const T* dy, const UnfoldArgs& args) {
 }  // namespace
 
 // y[r, t] = x[r + t - before];  dx[r] = sum_t dy[r - t + before, t]
-Tensor PackedUnfold(const Tensor& x, const PackedSequences& sequences, int64_t taps) {
+Tensor PackedUnfold(const Tensor& x, const PackedSequences& sequences, int64_t taps,
+                    UnfoldOrder order) {
   Check(x.ndim() == 2, kOp, "expected shape [T, H] but got ", x.shape());
   Check(taps >= 1, kOp, "expected at least one tap but got ", taps);
   CheckSequences(x, sequences);
@@ -87,6 +93,7 @@ Tensor PackedUnfold(const Tensor& x, const PackedSequences& sequences, int64_t t
   args.rows = x.dim(0);
   args.columns = x.dim(1);
   args.taps = taps;
+  args.order = order;
   return DispatchActivations(x, kOp, [&](auto tag) {
     using T = decltype(tag);
     Tensor y = Tensor::Empty({x.dim(0), taps * x.dim(1)}, x.dtype(), x.device());
@@ -111,7 +118,8 @@ Tensor PackedUnfold(const Tensor& x, const PackedSequences& sequences, int64_t t
   });
 }
 
-Tensor PackedUnfoldComposed(const Tensor& x, const PackedSequences& sequences, int64_t taps) {
+Tensor PackedUnfoldComposed(const Tensor& x, const PackedSequences& sequences, int64_t taps,
+                            UnfoldOrder order) {
   const std::vector<int32_t> cu = sequences.cu_seqlens.ToVector<int32_t>();
   const auto zeros = [&](int64_t rows) {
     return Tensor::Zeros({rows, x.dim(1)}, x.dtype(), x.device());
@@ -131,7 +139,10 @@ Tensor PackedUnfoldComposed(const Tensor& x, const PackedSequences& sequences, i
     rows.push_back(zeros(x.dim(0) - cu.back()));
     columns.push_back(ConcatRows(rows));
   }
-  return ConcatColumns(columns);
+  if (order == UnfoldOrder::kTapsReversed) std::ranges::reverse(columns);
+  if (order != UnfoldOrder::kColumns) return ConcatColumns(columns);
+  for (Tensor& tap : columns) tap = ReshapeOp(tap, {tap.numel(), 1});
+  return ReshapeOp(ConcatColumns(columns), {x.dim(0), taps * x.dim(1)});
 }
 
 }  // namespace lathe

@@ -17,12 +17,18 @@ namespace {
 // The last shapes have more rows than the sequences, and more columns than a block has threads.
 TEST(Unfold, Op) {
   const PackedSequences packed = Packed({0, 3, 4, 9});
-  for (const int64_t taps : {1, 2, 3, 4, 9, 30}) {
-    CheckOp({.name = "unfold",
-             .op = [=](const Tensors& x) { return PackedUnfold(x[0], At(x[0], packed), taps); },
-             .composed = [=](const Tensors& x) { return PackedUnfoldComposed(x[0], packed, taps); },
-             .shapes = {{{9, 1}}, {{9, 5}}, {{9, 0}}, {{11, 4}}, {{9, 300}}},
-             .activations = {0}});
+  for (const UnfoldOrder order :
+       {UnfoldOrder::kTaps, UnfoldOrder::kTapsReversed, UnfoldOrder::kColumns}) {
+    for (const int64_t taps : {1, 2, 3, 4, 9, 30}) {
+      CheckOp(
+          {.name = "unfold",
+           .op =
+               [=](const Tensors& x) { return PackedUnfold(x[0], At(x[0], packed), taps, order); },
+           .composed =
+               [=](const Tensors& x) { return PackedUnfoldComposed(x[0], packed, taps, order); },
+           .shapes = {{{9, 1}}, {{9, 5}}, {{9, 0}}, {{11, 4}}, {{9, 300}}},
+           .activations = {0}});
+    }
   }
 }
 
@@ -53,6 +59,20 @@ TEST(Unfold, Values) {
                                                      0, 0, 0}));
   Backward(y, Tensor::Full({6, 3}, 1));
   EXPECT_EQ(x.grad().ToVector<float>(), (std::vector<float>{2, 2, 2, 3, 2, 0}));
+}
+
+// Row 0 of each column's taps is the row before, row 1 the row itself, row 2 the row behind.
+TEST(Unfold, Orders) {
+  const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2});
+  const auto unfolded = [&](UnfoldOrder order) {
+    return PackedUnfold(x, Packed({0, 2}), 3, order).ToVector<float>();
+  };
+  EXPECT_EQ(unfolded(UnfoldOrder::kTaps), (std::vector<float>{0, 0, 1, 2, 3, 4,  //
+                                                              1, 2, 3, 4, 0, 0}));
+  EXPECT_EQ(unfolded(UnfoldOrder::kTapsReversed), (std::vector<float>{3, 4, 1, 2, 0, 0,  //
+                                                                      0, 0, 3, 4, 1, 2}));
+  EXPECT_EQ(unfolded(UnfoldOrder::kColumns), (std::vector<float>{0, 1, 3, 0, 2, 4,  //
+                                                                 1, 3, 0, 2, 4, 0}));
 }
 
 // A NaN stays in its own sequence, and one in a surplus row reaches nothing.
