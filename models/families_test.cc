@@ -278,8 +278,8 @@ TEST(FamiliesTest, MpNetHasOneTableOfBiases) {
 TEST(FamiliesTest, SqueezeBertHasGroups) {
   const auto make = [](const Json& changes) {
     return AutoModelForSequenceClassification::FromConfig(
-        PretrainedConfig::FromJson(
-            With(With(kTiny, {{"model_type", "squeezebert"}, {"embedding_size", 8}}), changes)),
+        PretrainedConfig::FromJson(With(
+            With(TinyConfig(), {{"model_type", "squeezebert"}, {"embedding_size", 8}}), changes)),
         {.num_labels = 3});
   };
   const auto shape = [](const SequenceClassifier& model, const std::string& name) {

@@ -57,7 +57,7 @@ std::vector<Family> Families() {
       {"rembert", With(tiny, {{"input_embedding_size", 6}})},
       {"roberta", offset},
       {"roberta-prelayernorm", offset},
-      {"squeezebert", With(kTiny, {{"embedding_size", 8}, {"k_groups", 2}})},
+      {"squeezebert", With(tiny, {{"embedding_size", 8}, {"k_groups", 2}})},
       {"xlm-roberta", offset},
       {"xlm-roberta-xl", offset},
   };
