@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/models/architecture.h"
-#include "lathe/models/encoders/disentangled_encoder.h"
+#include "lathe/models/encoders/disentangled_classifier.h"
 
 namespace lathe {
 namespace {

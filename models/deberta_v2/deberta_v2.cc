@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lathe/models/architecture.h"
-#include "lathe/models/encoders/disentangled_encoder.h"
+#include "lathe/models/encoders/disentangled_classifier.h"
 
 namespace lathe {
 namespace {
