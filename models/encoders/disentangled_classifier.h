@@ -1,24 +1,26 @@
-// What the versions of DeBERTa share: a classifier on a DisentangledEncoder, and the memory that it
-// takes.
+// What the versions of DeBERTa share: a classifier on a DisentangledEncoder, and the declaration of
+// a family.
 #pragma once
 
-#include <cstdint>
-#include <memory>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
 
+#include "lathe/models/architecture.h"
 #include "lathe/models/encoders/disentangled_options.h"
-#include "lathe/models/pass_memory.h"
-#include "lathe/models/sequence_classifier.h"
 
 namespace lathe {
 
-// Makes a classifier: the encoder under DeBERTa's pooler.
-std::shared_ptr<SequenceClassifier> MakeDisentangledClassifier(const PretrainedConfig& config,
-                                                               uint64_t seed,
-                                                               const ConfigReader& reader,
-                                                               const DisentangledOptions& options);
+// Reads a version's options with a reader for its defaults.
+using ReadDisentangled =
+    std::function<DisentangledOptions(const PretrainedConfig& config, const ConfigReader& reader)>;
 
-// Tells `lathe estimate-memory` what the passes of such a classifier take.
-PassMemory DisentangledMemory(const Module& classifier, const DisentangledOptions& encoder,
-                              const MemoryOptions& options);
+// Returns the declaration of a version of DeBERTa: the encoder under DeBERTa's pooler, with the
+// loss of SoftClassificationLoss. `defaults` are kept by reference.
+//
+//   const ArchitectureRegistration kMine(DisentangledArchitecture(
+//       "deberta-mine", "MineForSequenceClassification", Defaults(), ReadDisentangledOptions));
+Architecture DisentangledArchitecture(const std::string& model_type, const std::string& class_name,
+                                      const nlohmann::json& defaults, ReadDisentangled read);
 
 }  // namespace lathe

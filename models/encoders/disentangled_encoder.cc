@@ -7,8 +7,11 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/ops/activation.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/embedding.h"
+#include "lathe/core/ops/grouped/grouped_linear.h"
+#include "lathe/core/ops/unfold/unfold.h"
 #include "lathe/models/rows.h"
 
 namespace lathe {
@@ -78,6 +81,33 @@ Tensor DisentangledEmbeddings::Forward(const Batch& batch,
   return Cast(Dropout(normed, dropout), compute_dtype());
 }
 
+DisentangledConvolution::DisentangledConvolution(const DisentangledOptions& options)
+    : options_(options) {
+  const int64_t H = options.layer.layer.hidden_size;
+  conv_.groups = options.conv_groups;
+  conv_.weight =
+      RegisterParameter("conv.weight", {H, H / options.conv_groups, options.conv_kernel_size},
+                        Init::Normal(options.layer.layer.initializer_range));
+  conv_.bias = RegisterParameter("conv.bias", {H}, Init::Zeros(), /*decays=*/false);
+  norm_ = Register<nn::LayerNorm>("LayerNorm", H, options.layer.layer.layer_norm_eps);
+}
+
+Tensor DisentangledConvolution::Forward(const Tensor& embedded, const Tensor& layer,
+                                        const nn::ForwardContext& context,
+                                        bool first_tokens_only) const {
+  const auto neighbours = [&] {
+    const Tensor rows =
+        PackedUnfold(embedded, context.sequences, options_.conv_kernel_size, UnfoldOrder::kColumns);
+    return first_tokens_only ? nn::FirstTokens(rows, context.sequences.cu_seqlens) : rows;
+  };
+  Tensor y = GroupedLinear(neighbours(), conv_);
+  const DropoutSpec dropout =
+      context.Dropout(options_.layer.layer.hidden_dropout_prob, "encoder.conv", first_tokens_only);
+  // The host drops out of float32 only.
+  if (dropout.p > 0) y = Cast(Dropout(Cast(y, DType::kF32), dropout), compute_dtype());
+  return norm_->Forward(Activation(y, options_.conv_act), layer, {});
+}
+
 DisentangledEncoder::DisentangledEncoder(NamedSettings settings, const DisentangledOptions& options)
     : Encoder(kModel, std::move(settings)), options_(options) {
   const nn::PostNormLayerOptions& o = options.layer.layer;
@@ -97,6 +127,9 @@ DisentangledEncoder::DisentangledEncoder(NamedSettings settings, const Disentang
   for (int64_t i = 0; i < options.num_hidden_layers; ++i) {
     layers_.push_back(
         Register<DisentangledLayer>(absl::StrCat("encoder.layer.", i), options.layer));
+    if (i == 0 && options.conv_kernel_size > 0) {
+      convolution_ = Register<DisentangledConvolution>("encoder.conv", options);
+    }
   }
 }
 
@@ -137,13 +170,14 @@ Distances DisentangledEncoder::DistancesFor(int64_t max_seqlen) const {
 // Gradient checkpointing may call the function when the encoder is gone. By then it has its
 // distances from the first call.
 LayerFunction DisentangledEncoder::Layer(int64_t i) const {
-  return [this, layer = layers_[i], norm = norm_, known = std::make_shared<Distances>(),
-          site = absl::StrCat("encoder.layer.", i)](
+  return [this, layer = layers_[i], convolution = i == 0 ? convolution_ : nullptr, norm = norm_,
+          known = std::make_shared<Distances>(), site = absl::StrCat("encoder.layer.", i)](
              const Tensor& hidden_states, const nn::ForwardContext& context, bool first_only) {
     if (!known->rows.defined() && layer->has_distances()) {
       *known = DistancesFor(context.sequences.max_seqlen);
     }
-    return layer->Forward(hidden_states, context, *known, first_only, site);
+    const Tensor y = layer->Forward(hidden_states, context, *known, first_only, site);
+    return convolution == nullptr ? y : convolution->Forward(hidden_states, y, context, first_only);
   };
 }
 

@@ -28,6 +28,25 @@ class DisentangledEmbeddings : public Module {
   std::shared_ptr<nn::LayerNorm> norm_;
 };
 
+// The convolution beside the first layer:
+//
+//   y = LayerNorm(layer + act(dropout(conv(embedded))))
+//
+// conv reads no token of another sequence.
+class DisentangledConvolution : public Module {
+ public:
+  explicit DisentangledConvolution(const DisentangledOptions& options);
+  // embedded: [T, H], what enters the layer; layer: [T, H], what it gives. Returns [T, H]. With
+  // first_tokens_only `layer` and the result have the rows of first tokens.
+  Tensor Forward(const Tensor& embedded, const Tensor& layer, const nn::ForwardContext& context,
+                 bool first_tokens_only) const;
+
+ private:
+  DisentangledOptions options_;
+  GroupedLayer conv_;
+  std::shared_ptr<nn::LayerNorm> norm_;
+};
+
 class DisentangledEncoder : public Encoder {
  public:
   DisentangledEncoder(NamedSettings settings, const DisentangledOptions& options);
@@ -50,8 +69,9 @@ class DisentangledEncoder : public Encoder {
 
   DisentangledOptions options_;
   std::shared_ptr<DisentangledEmbeddings> embeddings_;
-  Tensor distances_;                     // undefined without relative attention
-  std::shared_ptr<nn::LayerNorm> norm_;  // of the distances; null for none
+  Tensor distances_;                                      // undefined without relative attention
+  std::shared_ptr<nn::LayerNorm> norm_;                   // of the distances; null for none
+  std::shared_ptr<DisentangledConvolution> convolution_;  // null for none
   std::vector<std::shared_ptr<DisentangledLayer>> layers_;
   mutable std::mutex mutex_;
   mutable std::vector<Made> made_;

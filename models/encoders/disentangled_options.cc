@@ -48,6 +48,22 @@ void Refuse(const ConfigReader& reader, const std::string& key, const std::strin
                     "use a model without it");
 }
 
+// A convolution has an odd number of taps, so that it gives a row for each token.
+void ReadConvolution(const ConfigReader& reader, DisentangledOptions& options) {
+  options.conv_kernel_size = std::max<int64_t>(0, reader.Int("conv_kernel_size"));
+  if (options.conv_kernel_size == 0) return;
+  options.conv_kernel_size = reader.Int("conv_kernel_size", 1, 1023);
+  if (options.conv_kernel_size % 2 == 0) {
+    throw WrongConfig(
+        reader.path(), {"conv_kernel_size"},
+        absl::StrCat("\"conv_kernel_size\" must be odd but is ", options.conv_kernel_size),
+        "correct the value");
+  }
+  options.conv_groups = reader.Int("conv_groups", 1, 32768);
+  CheckHeads(reader, "hidden_size", "conv_groups");
+  options.conv_act = reader.Activation("conv_act");
+}
+
 }  // namespace
 
 nlohmann::json DisentangledConfigDefaults() {
@@ -111,9 +127,7 @@ DisentangledOptions ReadDisentangledOptions(const PretrainedConfig& config,
     Refuse(reader, "pooler_hidden_size", "is not the hidden_size");
   }
   if (config.GetBool("talking_head", false)) Refuse(reader, "talking_head", "is not supported");
-  if (config.GetInt("conv_kernel_size", 0) > 0) {
-    Refuse(reader, "conv_kernel_size", "asks for a convolution, which is not supported");
-  }
+  if (reader.Declares("conv_kernel_size")) ReadConvolution(reader, options);
   if (reader.Declares("position_buckets")) {
     options.position_buckets = reader.Int("position_buckets", -1, kMost);
     const int64_t middle = options.position_buckets / 2;

@@ -19,6 +19,9 @@ struct DisentangledOptions {
   int64_t position_buckets = -1;       // not positive: each distance has a row of its own
   int64_t max_relative_positions = 0;  // the greatest distance, and the span without buckets
   bool norms_distances = false;        // the table of distances has a layer norm
+  int64_t conv_kernel_size = 0;        // 0: there is no convolution (DisentangledConvolution)
+  int64_t conv_groups = 1;
+  ActivationKind conv_act = ActivationKind::kTanh;
   // The table of distances has 2 * span() rows; the row of distance 0 is row span().
   int64_t span() const { return position_buckets > 0 ? position_buckets : max_relative_positions; }
 };
@@ -26,8 +29,9 @@ struct DisentangledOptions {
 // Returns the configuration defaults that both families share.
 nlohmann::json DisentangledConfigDefaults();
 
-// Reads the options under the names that DeBERTa's config.json has. Throws for values that make no
-// model, and for a convolution or talking heads, which Lathe doesn't have.
+// Reads the options under the names that DeBERTa's config.json has. A family that declares
+// "conv_kernel_size" may have a convolution. Throws for values that make no model, and for talking
+// heads, which Lathe doesn't have.
 DisentangledOptions ReadDisentangledOptions(const PretrainedConfig& config,
                                             const ConfigReader& reader);
 
