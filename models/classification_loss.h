@@ -21,4 +21,13 @@ namespace lathe {
 // The loss leaves out the surplus sequences of Batch::on_device, and Batch::notes records that.
 Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config);
 
+// Does the same if the config has a problem_type. If it has none, the labels of each batch decide,
+// and the config stays as it is. One label means regression. Integer labels [B] are classes:
+// negative ones are ignored, and if all are, the loss is 0. Labels [B, num_labels] are weights of
+// the classes, for SoftCrossEntropy. Transformers' DeBERTa has these rules.
+Tensor SoftClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config);
+
+// Either of them.
+using LossFunction = Tensor (*)(const Tensor& logits, const Batch& batch, PretrainedConfig& config);
+
 }  // namespace lathe

@@ -10,12 +10,6 @@ namespace {
 
 constexpr int64_t kFloat = 4;
 
-// Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
-int64_t RowsOf(const MemoryOptions& options) {
-  const int64_t tokens = options.batch_size * options.max_seq_length;
-  return options.on_gpu ? NumDeviceRows(tokens) : tokens;
-}
-
 // Counts the bytes that the encoder's passes keep and need:
 //   B texts with T tokens in all, one row for each token
 //   H columns in a hidden state, I in the feed-forward block, C in the embeddings
@@ -27,7 +21,7 @@ struct EncoderActivations {
       : layers(shape.num_layers),
         different_layers(shape.num_different_layers),
         B(options.batch_size),
-        T(RowsOf(options)),
+        T(NumPassRows(options)),
         H(shape.layer.hidden_size),
         C(shape.embedding_size),
         I(shape.layer.intermediate_size),
@@ -147,7 +141,7 @@ void CheckCountable(const PostNormEncoderShape& shape, const MemoryOptions& opti
   const double tokens =
       static_cast<double>(options.batch_size) * static_cast<double>(options.max_seq_length);
   const double columns = static_cast<double>(20 * layer.hidden_size + 4 * layer.intermediate_size +
-                                             2 * layer.num_attention_heads) *
+                                             2 * layer.num_attention_heads + shape.more_columns) *
                          static_cast<double>(shape.num_layers + 1);
   const double floats = tokens * columns + 5 * static_cast<double>(shape.num_parameters);
   if (floats * kFloat * static_cast<double>(options.num_processes) < 9e18) return;
@@ -156,6 +150,11 @@ void CheckCountable(const PostNormEncoderShape& shape, const MemoryOptions& opti
 }
 
 }  // namespace
+
+int64_t NumPassRows(const MemoryOptions& options) {
+  const int64_t tokens = options.batch_size * options.max_seq_length;
+  return options.on_gpu ? NumDeviceRows(tokens) : tokens;
+}
 
 PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options) {
   CheckCountable(shape, options);

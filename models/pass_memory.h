@@ -21,6 +21,9 @@ struct MemoryOptions {
   bool shard_optimizer = true;
 };
 
+// Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
+int64_t NumPassRows(const MemoryOptions& options);
+
 // The bytes of tensors that the passes take on one rank, besides parameters and gradients.
 struct PassMemory {
   int64_t low_precision = 0;  // copies of weights in the compute dtype
@@ -45,6 +48,7 @@ struct PostNormEncoderShape {
   // FeedForward computes it again (core/ops/linear.h).
   bool keeps_activated = false;
   int64_t layer_weights = 0;   // elements of the matrices of a layer's products; 0: those of BERT
+  int64_t more_columns = 0;    // columns of what else a layer may hold, so that no sum overflows
   int64_t num_parameters = 0;  // elements, with the head
   int64_t head_columns = 0;  // float32 elements that the head keeps for a sequence's backward pass
 };

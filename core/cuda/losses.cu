@@ -28,9 +28,9 @@ __device__ void StorePartial(Partial* to, double sum, double count) {
 }
 
 // Runs as one block. Computes loss = sum / divisor. The divisor is `denominator` or, if that is 0,
-// the count. divisor_out may be null.
+// the count, but not less than `least`. divisor_out may be null.
 __global__ void FinishLoss(float* loss, float* divisor_out, const Partial* partials, int64_t n,
-                           double denominator) {
+                           double denominator, double least) {
   __shared__ double scratch[32];
   double sum = 0, count = 0;
   for (int64_t i = threadIdx.x; i < n; i += kBlock) {
@@ -40,7 +40,7 @@ __global__ void FinishLoss(float* loss, float* divisor_out, const Partial* parti
   sum = BlockSum(sum, scratch);
   count = BlockSum(count, scratch);
   if (threadIdx.x != 0) return;
-  const double divisor = denominator != 0 ? denominator : count;
+  const double divisor = denominator != 0 ? denominator : count < least ? least : count;
   *loss = static_cast<float>(sum / divisor);
   if (divisor_out != nullptr) *divisor_out = static_cast<float>(divisor);
 }
@@ -56,7 +56,7 @@ __global__ void CrossEntropyRows(Partial* partials, float* saved, const float* l
   double sum = 0, count = 0;  // of the group's rows, in its first thread
   for (int64_t r = Group::First(); r < rows; r += Group::Count()) {
     const int64_t label = labels[r];
-    if (label == ignore_index) continue;
+    if (IsIgnored(label, ignore_index)) continue;
     const float* row = logits + r * classes;
     float max = -INFINITY;
     for (int64_t c = Group::Rank(); c < classes; c += Group::kThreads) {
@@ -84,7 +84,7 @@ __global__ void CrossEntropyGradRows(float* dlogits, const float* dloss, const f
   const float scale = *dloss / saved[2 * rows];
   for (int64_t r = Group::First(); r < rows; r += Group::Count()) {
     const int64_t label = labels[r];
-    const bool ignored = label == ignore_index, valid = label >= 0 && label < classes;
+    const bool ignored = IsIgnored(label, ignore_index), valid = label >= 0 && label < classes;
     const float max = ignored ? 0 : saved[2 * r], log_sum = ignored ? 0 : saved[2 * r + 1];
     for (int64_t c = Group::Rank(); c < classes; c += Group::kThreads) {
       const int64_t i = r * classes + c;
@@ -104,7 +104,7 @@ void CrossEntropy(float* loss, float* saved, const float* logits, const int64_t*
     LATHE_LAUNCH(CrossEntropyRows<Group>, grid, kBlock, 0, partials, saved, logits, labels, rows,
                  classes, ignore_index);
     LATHE_LAUNCH(FinishLoss, dim3(1), kBlock, 0, loss, saved + 2 * rows, partials, grid.x,
-                 denominator);
+                 denominator, IsIgnored(-1, ignore_index) ? 1.0 : 0.0);
   });
 }
 
@@ -137,9 +137,16 @@ struct BceWithLogits {
   static __device__ float BySecond(float x, float) { return -x; }
 };
 
+struct NegativeProduct {
+  static __device__ double Value(float a, float b) { return -static_cast<double>(a) * b; }
+  static __device__ float ByFirst(float, float b) { return -b; }
+  static __device__ float BySecond(float a, float) { return -a; }
+};
+
 template <typename Body>
 void WithLoss(PairLoss loss, Body body) {
   if (loss == PairLoss::kMse) return body(Mse{});
+  if (loss == PairLoss::kNegativeProduct) return body(NegativeProduct{});
   body(BceWithLogits{});
 }
 
@@ -178,8 +185,8 @@ void Pairs(PairLoss kind, float* loss, const float* a, const float* b, const Pai
     dim3 grid = GridFor(count.n);
     if (grid.x > kMaxPartials) grid.x = kMaxPartials;
     LATHE_LAUNCH(PairSums<Loss>, grid, kBlock, 0, partials, a, b, count);
-    LATHE_LAUNCH(FinishLoss, dim3(1), kBlock, 0, loss, nullptr, partials, grid.x,
-                 count.denominator);
+    LATHE_LAUNCH(FinishLoss, dim3(1), kBlock, 0, loss, nullptr, partials, grid.x, count.denominator,
+                 0.0);
   });
 }
 

@@ -6,7 +6,13 @@
 namespace lathe {
 
 // Losses in float32. loss, dloss: one element, on the device. Sums are double, in a fixed order.
-enum class PairLoss { kMse, kBceWithLogits };
+// kNegativeProduct is -a b.
+enum class PairLoss { kMse, kBceWithLogits, kNegativeProduct };
+// Labels that count nowhere: those equal to `ignore_index` or, if that is the least number, all
+// negative ones.
+constexpr bool IsIgnored(int64_t label, int64_t ignore_index) {
+  return label == ignore_index || (ignore_index == INT64_MIN && label < 0);
+}
 // The pairs of a loss that count: those of the first *rows rows of `columns` pairs; all n pairs if
 // rows is null.
 struct PairCount {
@@ -16,7 +22,8 @@ struct PairCount {
 };
 struct LossKernels {
   // logits: (rows, classes), labels: (rows). saved: (2 rows + 1), for the gradient. A `denominator`
-  // of 0 means the number of labels that are not ignored. A label outside [0, classes) gives NaN.
+  // of 0 means the number of labels that are not ignored, but at least 1 if the least number is
+  // `ignore_index`. A label outside [0, classes) gives NaN.
   void (*cross_entropy)(float* loss, float* saved, const float* logits, const int64_t* labels,
                         int64_t rows, int64_t classes, int64_t ignore_index, double denominator);
   // dlogits: (rows, classes); 0 for ignored rows, NaN for rows whose label is out of range.

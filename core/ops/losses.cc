@@ -84,6 +84,11 @@ double DenominatorOf(double denominator, int64_t count) {
 
 constexpr const char* kCrossEntropy = "cross_entropy";
 
+// Returns what divides a mean over `count` labels. See kIgnoreNegative.
+int64_t LabelsThatCount(int64_t count, int64_t ignore_index) {
+  return ignore_index == kIgnoreNegative ? std::max<int64_t>(count, 1) : count;
+}
+
 void CheckLogits(const Tensor& logits, const Tensor& labels) {
   Check(logits.ndim() == 2, kCrossEntropy, "logits must have shape [N, C] but have ",
         logits.shape());
@@ -155,7 +160,7 @@ int64_t CheckLabels(const Tensor& labels, int64_t classes, int64_t ignore_index)
   int64_t count = 0, row = -1;
   for (const int64_t label : labels.values<int64_t>()) {
     ++row;
-    if (label == ignore_index) continue;
+    if (IsIgnored(label, ignore_index)) continue;
     Check(label >= 0 && label < classes, kCrossEntropy, "the label of row ", row, " is ", label,
           " but there are ", classes, " classes");
     ++count;
@@ -171,7 +176,7 @@ Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_i
   CheckLogits(logits, labels);
   if (!OnHost(logits)) return CrossEntropyOnDevice(logits, labels, ignore_index, denominator);
   const int64_t count = CheckLabels(labels, logits.dim(1), ignore_index);
-  const double divisor = DenominatorOf(denominator, count);
+  const double divisor = DenominatorOf(denominator, LabelsThatCount(count, ignore_index));
   const int64_t rows = logits.dim(0), classes = logits.dim(1);
   Tensor loss = Tensor::Empty({}, logits.dtype(), logits.device());
   Tensor max_and_log_sum = Tensor::Empty({rows, 2}, DType::kF64, logits.device());
@@ -183,7 +188,7 @@ Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_i
     std::vector<double> row_loss(static_cast<size_t>(rows), 0.0);
 #pragma omp parallel for schedule(static) if (rows * classes > kParallelSize)
     for (int64_t i = 0; i < rows; ++i) {
-      if (label[i] == ignore_index) continue;
+      if (IsIgnored(label[i], ignore_index)) continue;
       const T* row = z + i * classes;
       T max = -std::numeric_limits<T>::infinity();
       // A NaN in the row may not become the maximum, but it makes the sum below NaN.
@@ -213,7 +218,7 @@ Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_i
                     const T scale = static_cast<T>(factor);
 #pragma omp parallel for schedule(static) if (n * width > kParallelSize)
                     for (int64_t i = 0; i < n; ++i) {
-                      if (label[i] == ignore_index) continue;
+                      if (IsIgnored(label[i], ignore_index)) continue;
                       const T max = static_cast<T>(saved[2 * i]);
                       const T log_sum = static_cast<T>(saved[2 * i + 1]);
                       T* row = dz + i * width;
@@ -234,13 +239,56 @@ Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels, int64_t 
   std::vector<int64_t> taken;
   for (int64_t i = 0; i < labels.numel(); ++i) {
     const int64_t label = labels.data<int64_t>()[i];
-    if (label != ignore_index) taken.push_back(i * classes + label);
+    if (!IsIgnored(label, ignore_index)) taken.push_back(i * classes + label);
   }
   const Tensor log_probabilities = ReshapeOp(LogSoftmaxLast(logits), {logits.numel(), 1});
   const Tensor of_labels = GatherRows(log_probabilities, Tensor::FromVector(taken));
-  return Scale(Div(Sum(of_labels), Tensor::Full({}, DenominatorOf(denominator, count),
-                                                logits.dtype(), logits.device())),
-               -1);
+  return Scale(
+      Div(Sum(of_labels),
+          Tensor::Full({}, DenominatorOf(denominator, LabelsThatCount(count, ignore_index)),
+                       logits.dtype(), logits.device())),
+      -1);
+}
+
+namespace {
+
+// loss = -sum_i a_i b_i / n;  da_i = -dloss / n b_i,  db_i = -dloss / n a_i
+Tensor NegativeMeanProduct(const Tensor& a, const Tensor& b, double denominator,
+                           const Tensor& num_rows) {
+  constexpr const char* kOp = "soft_cross_entropy";
+  if (!OnHost(a)) {
+    return PairLossOnDevice(kOp, PairLoss::kNegativeProduct, a, b, denominator, num_rows);
+  }
+  if (num_rows.defined()) {
+    return NegativeMeanProduct(Counted(kOp, a, num_rows), Counted(kOp, b, num_rows), denominator,
+                               {});
+  }
+  const double divisor = DenominatorOf(denominator, a.numel());
+  const Tensor loss = MeanOfPairs(kOp, a, b, divisor, [](double u, double v) { return -u * v; });
+  return Record(kOp, loss, {a, b}, {a, b},
+                [a = a.Detach(), b = b.Detach(), divisor](BackwardContext& context) {
+                  const double factor = -context.grad_output().Item() / divisor;
+                  if (context.NeedsInputGrad(0)) context.SetGrad(0, Scale(b, factor));
+                  if (context.NeedsInputGrad(1)) context.SetGrad(1, Scale(a, factor));
+                });
+}
+
+}  // namespace
+
+// A mean over all elements times their number in a row is the mean over rows.
+Tensor SoftCrossEntropy(const Tensor& logits, const Tensor& targets, double denominator,
+                        const Tensor& num_rows) {
+  Check(logits.ndim() == 2, "soft_cross_entropy", "logits must have shape [N, C] but have ",
+        logits.shape());
+  CheckPair("soft_cross_entropy", logits, targets);
+  const Tensor mean = NegativeMeanProduct(LogSoftmaxLast(logits), targets, denominator, num_rows);
+  return denominator != 0 ? mean : Scale(mean, static_cast<double>(logits.dim(1)));
+}
+
+Tensor SoftCrossEntropyComposed(const Tensor& logits, const Tensor& targets, double denominator) {
+  const Tensor sum = Sum(Mul(LogSoftmaxLast(logits), targets));
+  return Div(sum, Tensor::Full({}, -DenominatorOf(denominator, logits.dim(0)), logits.dtype(),
+                               logits.device()));
 }
 
 // loss = sum_i (p_i - t_i)^2 / n;  dp_i = 2 dloss / n (p_i - t_i),  dt_i = -dp_i

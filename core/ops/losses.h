@@ -10,11 +10,16 @@
 // undefined, all rows count. The rows behind may hold any finite numbers and get a gradient of 0.
 #pragma once
 
+#include <cstdint>
+#include <limits>
+
 #include "lathe/core/tensor.h"
 
 namespace lathe {
 
 constexpr int64_t kIgnoreIndex = -100;  // PyTorch's default
+// As an ignore_index: all negative labels are ignored, and if all labels are, the mean is 0.
+constexpr int64_t kIgnoreNegative = std::numeric_limits<int64_t>::min();
 
 // Returns -1/n sum_i log softmax(logits_i)[labels_i] over the n labels that are not ignored.
 // logits: [N, C], labels: [N] int64 -> []. If all labels are ignored, the mean is NaN and the
@@ -27,6 +32,13 @@ Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_i
 int64_t CheckLabels(const Tensor& labels, int64_t classes, int64_t ignore_index = kIgnoreIndex);
 Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels,
                             int64_t ignore_index = kIgnoreIndex, double denominator = 0);
+
+// Returns -1/N sum_i sum_c t_ic log softmax(z_i)_c, the cross-entropy with weights t_ic of the
+// classes. Both have shape [N, C].
+Tensor SoftCrossEntropy(const Tensor& logits, const Tensor& targets, double denominator = 0,
+                        const Tensor& num_rows = {});
+Tensor SoftCrossEntropyComposed(const Tensor& logits, const Tensor& targets,
+                                double denominator = 0);
 
 // Returns 1/n sum (pred - target)^2 over all n elements. Both have one shape.
 Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator = 0,

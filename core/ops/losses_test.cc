@@ -76,6 +76,31 @@ TEST(Losses, CrossEntropyAllIgnoredOnDevice) {
   EXPECT_EQ(CrossEntropy(logits, labels, kIgnoreIndex, 4).Item(), 0);
 }
 
+// Every third label is negative, and not always kIgnoreIndex.
+TEST(Losses, CrossEntropyIgnoresNegativeLabels) {
+  const auto labels = [](const Tensor& logits) {
+    std::vector<int64_t> values = Labels(logits.Detach().To(Device{})).ToVector<int64_t>();
+    for (size_t i = 2; i < values.size(); i += 6) values[i] = -1;
+    return Tensor::FromVector(values).To(logits.device());
+  };
+  CheckOp(
+      {.name = "cross_entropy_ignoring_negatives",
+       .op = [=](const Tensors& x) { return CrossEntropy(x[0], labels(x[0]), kIgnoreNegative); },
+       .composed =
+           [=](const Tensors& x) {
+             return CrossEntropyComposed(x[0], labels(x[0]), kIgnoreNegative);
+           },
+       .shapes = {{{5, 3}}, {{9, 2}}, {{0, 3}}, {{90, 200}}, {{3, 1100}}},
+       .nan_check = false});
+  if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+  Tensor logits = Tensor::Full({2, 3}, 1.5, DType::kF32, CheckedDevice()).SetRequiresGrad(true);
+  const Tensor loss =
+      CrossEntropy(logits, Tensor::Full({2}, -1, DType::kI64, CheckedDevice()), kIgnoreNegative);
+  EXPECT_EQ(loss.Item(), 0);
+  Backward(loss);
+  EXPECT_EQ(logits.grad().ToVector<float>(), std::vector<float>(6, 0));
+}
+
 TEST(Losses, CrossEntropyLabelOutOfRangeOnDevice) {
   if (!HasDevice()) GTEST_SKIP() << "no device";
   for (const int64_t wrong : {int64_t{3}, int64_t{-1}, int64_t{1} << 40}) {
@@ -168,6 +193,18 @@ TEST(Losses, OfTheFirstRows) {
                    },
                .shapes = {shapes},
                .nan_check = false});
+      CheckOp({.name = "soft_cross_entropy_of_first_rows",
+               .op =
+                   [&](const Tensors& x) {
+                     return SoftCrossEntropy(x[0], x[1], denominator, count(rows, x[0].device()));
+                   },
+               .composed =
+                   [&](const Tensors& x) {
+                     return SoftCrossEntropyComposed(first(x[0], there), first(x[1], there),
+                                                     denominator);
+                   },
+               .shapes = {shapes},
+               .nan_check = false});
     }
   }
   // num_rows may be negative or above the number of rows. Rows that don't count get gradient 0.
@@ -205,6 +242,26 @@ TEST(Losses, Mse) {
            .composed = [](const Tensors& x) { return MseLossComposed(x[0], x[1], 8); },
            .shapes = shapes});
   EXPECT_THROW(MseLoss(Tensor::Zeros({2, 1}), Tensor::Zeros({2})), Error);
+}
+
+TEST(Losses, SoftCrossEntropy) {
+  const std::vector<std::vector<Shape>> shapes = {
+      {{5, 3}, {5, 3}}, {{1, 1}, {1, 1}}, {{0, 3}, {0, 3}}, {{40, 130}, {40, 130}}};
+  for (const double denominator : {0.0, 8.0}) {
+    CheckOp(
+        {.name = "soft_cross_entropy",
+         .op = [=](const Tensors& x) { return SoftCrossEntropy(x[0], x[1], denominator); },
+         .composed =
+             [=](const Tensors& x) { return SoftCrossEntropyComposed(x[0], x[1], denominator); },
+         .shapes = shapes});
+  }
+  // With all weight on one class it is the cross-entropy of that class.
+  const Tensor logits = Tensor::FromVector<double>({1, 2, 3, 0, -1, 2}, {2, 3});
+  EXPECT_NEAR(
+      SoftCrossEntropy(logits, Tensor::FromVector<double>({0, 0, 1, 1, 0, 0}, {2, 3})).Item(),
+      CrossEntropy(logits, Tensor::FromVector<int64_t>({2, 0})).Item(), 1e-12);
+  EXPECT_THROW(SoftCrossEntropy(Tensor::Zeros({2}), Tensor::Zeros({2})), Error);
+  EXPECT_THROW(SoftCrossEntropy(Tensor::Zeros({2, 1}), Tensor::Zeros({1, 2})), Error);
 }
 
 TEST(Losses, BceWithLogits) {

@@ -1,14 +1,13 @@
 // The second and third version of DeBERTa (He et al. 2020 and 2021), computed like Transformers'
-// DebertaV2ForSequenceClassification. Far distances share rows, and the rows may have a norm.
+// DebertaV2ForSequenceClassification. Far distances share rows, the rows may have a norm, and the
+// first layer may have a convolution.
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_split.h>
 
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lathe/models/architecture.h"
-#include "lathe/models/encoders/disentangled_encoder.h"
+#include "lathe/models/encoders/disentangled_classifier.h"
 
 namespace lathe {
 namespace {
@@ -16,7 +15,10 @@ namespace {
 const nlohmann::json& Defaults() {
   static const auto* defaults = [] {
     auto* json = new nlohmann::json(DisentangledConfigDefaults());
-    json->update({{"hidden_size", 1536},
+    json->update({{"conv_act", "tanh"},
+                  {"conv_groups", 1},
+                  {"conv_kernel_size", 0},
+                  {"hidden_size", 1536},
                   {"intermediate_size", 6144},
                   {"norm_rel_ebd", "none"},
                   {"num_attention_heads", 24},
@@ -29,8 +31,7 @@ const nlohmann::json& Defaults() {
   return *defaults;
 }
 
-DisentangledOptions ReadOptions(const PretrainedConfig& config) {
-  const ConfigReader reader(config, Defaults());
+DisentangledOptions ReadOptions(const PretrainedConfig& config, const ConfigReader& reader) {
   DisentangledOptions options = ReadDisentangledOptions(config, reader);
   options.layer.shares_projections = reader.Bool("share_att_key");
   const std::string norms = absl::AsciiStrToLower(reader.String("norm_rel_ebd"));
@@ -40,33 +41,18 @@ DisentangledOptions ReadOptions(const PretrainedConfig& config) {
   return options;
 }
 
-std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& config, uint64_t seed) {
-  return MakeDisentangledClassifier(config, seed, ConfigReader(config, Defaults()),
-                                    ReadOptions(config));
+Architecture Declare() {
+  Architecture architecture = DisentangledArchitecture(
+      "deberta-v2", "DebertaV2ForSequenceClassification", Defaults(), ReadOptions);
+  architecture.tokenizer = TokenizerFamily{.tokenizer_class = "DebertaV2Tokenizer",
+                                           .kind = TokenizerFamily::kSentencePiece,
+                                           .token_type_ids = true,
+                                           .normalizer = LowercaseIfConfigured,
+                                           .ids = {.first_tokens = {}, .offset = 0, .unk_id = 3}};
+  return architecture;
 }
 
-PassMemory Memory(const SequenceClassifier& model, const MemoryOptions& options) {
-  return DisentangledMemory(model, ReadOptions(model.config()), options);
-}
-
-const ArchitectureRegistration kDebertaV2({
-    .model_type = "deberta-v2",
-    .class_name = "DebertaV2ForSequenceClassification",
-    .make = Make,
-    .names = {.base_prefix = "deberta.",
-              .head_prefixes = {"pooler.", "classifier."},
-              // Checkpoints may hold positions that "position_biased_input" leaves out.
-              .buffers = {"position_ids", "position_embeddings.weight"}},
-    .config_defaults = Defaults(),
-    .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "cls_dropout",
-                     "pooler_dropout"},
-    .tokenizer = TokenizerFamily{.tokenizer_class = "DebertaV2Tokenizer",
-                                 .kind = TokenizerFamily::kSentencePiece,
-                                 .token_type_ids = true,
-                                 .normalizer = LowercaseIfConfigured,
-                                 .ids = {.first_tokens = {}, .offset = 0, .unk_id = 3}},
-    .pass_memory = Memory,
-});
+const ArchitectureRegistration kDebertaV2(Declare());
 
 }  // namespace
 }  // namespace lathe

@@ -8,52 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <vector>
 
-#include "lathe/models/config/config_reader.h"
-#include "lathe/models/encoders/disentangled_layer.h"
+#include "lathe/models/encoders/disentangled_options.h"
 #include "lathe/models/encoders/encoder.h"
-#include "lathe/models/pass_memory.h"
-#include "lathe/models/sequence_classifier.h"
 
 namespace lathe {
-
-struct DisentangledOptions {
-  DisentangledLayerOptions layer;
-  int64_t num_hidden_layers = 0;
-  int64_t vocab_size = 0, max_position_embeddings = 0, type_vocab_size = 0;
-  int64_t embedding_size = 0;  // columns of the embeddings' tables
-  int64_t pad_token_id = 0;
-  bool adds_positions = true;
-  int64_t position_buckets = -1;       // not positive: each distance has a row of its own
-  int64_t max_relative_positions = 0;  // the greatest distance, and the span without buckets
-  bool norms_distances = false;        // the table of distances has a layer norm
-  // The table of distances has 2 * span() rows; the row of distance 0 is row span().
-  int64_t span() const { return position_buckets > 0 ? position_buckets : max_relative_positions; }
-};
-
-// Returns the configuration defaults that both families share.
-nlohmann::json DisentangledConfigDefaults();
-
-// Reads the options under the names that DeBERTa's config.json has. Throws for values that make no
-// model, and for a convolution or talking heads, which Lathe doesn't have.
-DisentangledOptions ReadDisentangledOptions(const PretrainedConfig& config,
-                                            const ConfigReader& reader);
-
-// Returns the row for the distance of a query and a key. Transformers computes the logarithmic
-// buckets with the same float32 formula.
-int64_t DistanceRow(const DisentangledOptions& options, int64_t distance);
-
-// Makes a classifier: the encoder under DeBERTa's pooler.
-std::shared_ptr<SequenceClassifier> MakeDisentangledClassifier(const PretrainedConfig& config,
-                                                               uint64_t seed,
-                                                               const ConfigReader& reader,
-                                                               const DisentangledOptions& options);
-
-// Tells `lathe estimate-memory` what the passes of such a classifier take.
-PassMemory DisentangledMemory(const Module& classifier, const DisentangledOptions& encoder,
-                              const MemoryOptions& options);
 
 class DisentangledEmbeddings : public Module {
  public:
@@ -65,6 +25,25 @@ class DisentangledEmbeddings : public Module {
   DisentangledOptions options_;
   std::shared_ptr<nn::Embedding> word_, position_, token_type_;  // null if there is none
   std::shared_ptr<nn::Linear> projection_;                       // null if there is none
+  std::shared_ptr<nn::LayerNorm> norm_;
+};
+
+// The convolution beside the first layer:
+//
+//   y = LayerNorm(layer + act(dropout(conv(embedded))))
+//
+// conv reads no token of another sequence.
+class DisentangledConvolution : public Module {
+ public:
+  explicit DisentangledConvolution(const DisentangledOptions& options);
+  // embedded: [T, H], what enters the layer; layer: [T, H], what it gives. Returns [T, H]. With
+  // first_tokens_only `layer` and the result have the rows of first tokens.
+  Tensor Forward(const Tensor& embedded, const Tensor& layer, const nn::ForwardContext& context,
+                 bool first_tokens_only) const;
+
+ private:
+  DisentangledOptions options_;
+  GroupedLayer conv_;
   std::shared_ptr<nn::LayerNorm> norm_;
 };
 
@@ -90,8 +69,9 @@ class DisentangledEncoder : public Encoder {
 
   DisentangledOptions options_;
   std::shared_ptr<DisentangledEmbeddings> embeddings_;
-  Tensor distances_;                     // undefined without relative attention
-  std::shared_ptr<nn::LayerNorm> norm_;  // of the distances; null for none
+  Tensor distances_;                                      // undefined without relative attention
+  std::shared_ptr<nn::LayerNorm> norm_;                   // of the distances; null for none
+  std::shared_ptr<DisentangledConvolution> convolution_;  // null for none
   std::vector<std::shared_ptr<DisentangledLayer>> layers_;
   mutable std::mutex mutex_;
   mutable std::vector<Made> made_;

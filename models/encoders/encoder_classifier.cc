@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/models/classification_loss.h"
 #include "lathe/models/rows.h"
 
 namespace lathe {
@@ -11,7 +10,10 @@ namespace lathe {
 EncoderClassifier::EncoderClassifier(PretrainedConfig config, uint64_t seed, const char* name,
                                      std::shared_ptr<Encoder> encoder,
                                      const ClassifierHeadOptions& head)
-    : SequenceClassifier(std::move(config)), seed_(seed), encoder_(std::move(encoder)) {
+    : SequenceClassifier(std::move(config)),
+      seed_(seed),
+      loss_(head.loss),
+      encoder_(std::move(encoder)) {
   RegisterModule(name, encoder_);
   const int64_t H = encoder_->hidden_size();
   const Init init = Init::Normal(head.initializer_range);
@@ -44,7 +46,7 @@ SequenceClassifierOutput EncoderClassifier::Forward(const Batch& batch,
   SequenceClassifierOutput out;
   out.logits = output_->Forward(dense);
   out.hidden_states = std::move(encoded.hidden_states);
-  if (batch.labels.defined()) out.loss = ClassificationLoss(out.logits, batch, config_);
+  if (batch.labels.defined()) out.loss = loss_(out.logits, batch, config_);
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "lathe/models/classification_loss.h"
 #include "lathe/models/encoders/encoder.h"
 #include "lathe/models/sequence_classifier.h"
 #include "lathe/nn/layers.h"
@@ -21,6 +22,7 @@ struct ClassifierHeadOptions {
   ActivationKind activation = ActivationKind::kTanh;
   double input_dropout = 0, dropout = 0;
   double initializer_range = 0.02;
+  LossFunction loss = ClassificationLoss;
 };
 
 class EncoderClassifier : public SequenceClassifier {
@@ -38,6 +40,7 @@ class EncoderClassifier : public SequenceClassifier {
   NamedSettings OwnSettings() const override;
 
   uint64_t seed_;
+  LossFunction loss_;
   std::shared_ptr<Encoder> encoder_;
   std::shared_ptr<nn::Dropout> input_dropout_, dropout_;
   std::shared_ptr<nn::Linear> dense_, output_;

@@ -20,7 +20,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, get_sch
 from relative_keys import use_relative_keys
 
 # Overrides of the config of a "model_type", by default that of BERT. A case's "seed" is by default its place here. The
-# longest text has "tokens" tokens, by default POSITIONS.
+# longest text has "tokens" tokens, by default POSITIONS. "labels" may be "soft", weights of the classes, or "negative",
+# classes of which some are negative; both for models without a problem_type.
 CASES = {
     "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
@@ -81,6 +82,16 @@ CASES = {
                         post_attention_groups=9, intermediate_groups=4, output_groups=2, layer_norm_eps=1e-3),
     "squeezebert-default": dict(model_type="squeezebert", seed=81, num_labels=2, hidden_act="gelu_new",
                                 embedding_size=24),
+    # A convolution in groups beside the first layer. Labels are weights of the classes.
+    "deberta-v2-conv": dict(model_type="deberta-v2", seed=82, labels="soft", num_labels=4, hidden_size=36,
+                            intermediate_size=50, relative_attention=True, pos_att_type="c2p|p2c", position_buckets=6,
+                            share_att_key=True, norm_rel_ebd="layer_norm", position_biased_input=False,
+                            layer_norm_eps=1e-5, conv_kernel_size=3, conv_groups=3, conv_act="gelu"),
+    # A single layer, which computes first tokens alone. Some labels are negative.
+    "deberta-v2-conv-only": dict(model_type="deberta-v2", seed=83, labels="negative", num_labels=3, hidden_size=21,
+                                 num_hidden_layers=1, intermediate_size=17, conv_kernel_size=5, layer_norm_eps=1e-5),
+    "deberta-soft": dict(model_type="deberta", seed=84, labels="soft", num_labels=3, hidden_size=21, intermediate_size=17,
+                         relative_attention=True, pos_att_type="c2p", layer_norm_eps=1e-5),
 }
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
@@ -92,7 +103,21 @@ def columns_of(length, tokens, padding, generator):
     return list(range(length) if padding == "right" else range(tokens - length, tokens))
 
 
-def random_batch(config, tokens, generator, padding="right"):
+def random_labels(config, rows, kind, generator):
+    n = config.num_labels
+    if kind == "soft":
+        return torch.rand(rows, n, generator=generator)
+    if config.problem_type == "multi_label_classification":
+        return torch.randint(0, 2, (rows, n), generator=generator).float()
+    if n == 1:
+        return torch.rand(rows, generator=generator) * 5
+    labels = torch.randint(0, n, (rows,), generator=generator)
+    if kind == "negative":
+        labels[1], labels[3] = -1, -100
+    return labels
+
+
+def random_batch(config, tokens, generator, padding="right", labels=None):
     lengths = [tokens, 2, 7, 1, min(11, tokens - 1)]
     ids = torch.full((len(lengths), tokens), config.pad_token_id)
     types, mask = torch.zeros_like(ids), torch.zeros_like(ids)
@@ -105,13 +130,7 @@ def random_batch(config, tokens, generator, padding="right"):
         ids[row, columns] = torch.randint(first, VOCAB, (n,), generator=generator)
         types[row, columns[n // 2:]] = row % max(1, config.type_vocab_size) if has_types else 0
         mask[row, columns] = 1
-    b, n = len(lengths), config.num_labels
-    if config.problem_type == "multi_label_classification":
-        labels = torch.randint(0, 2, (b, n), generator=generator).float()
-    elif n == 1:
-        labels = torch.rand(b, generator=generator) * 5
-    else:
-        labels = torch.randint(0, n, (b,), generator=generator)
+    labels = random_labels(config, len(lengths), labels, generator)
     batch = dict(input_ids=ids, token_type_ids=types, attention_mask=mask, labels=labels)
     if not has_types:
         del batch["token_type_ids"]
@@ -122,11 +141,11 @@ def run(model, batch, **options):
     labels = batch["labels"].double() if batch["labels"].is_floating_point() else batch["labels"]
     out = model(**{**batch, "labels": labels}, **options)
     if out.loss.dtype == torch.float32:  # DeBERTa narrows the logits for it
-        out.loss = torch.nn.functional.cross_entropy(out.logits, labels)
+        out.loss = torch.nn.functional.cross_entropy(out.logits[labels >= 0], labels[labels >= 0])
     return out
 
 
-def make(folder, seed, tokens, overrides):
+def make(folder, seed, tokens, labels, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
     sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
                  max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -148,7 +167,7 @@ def make(folder, seed, tokens, overrides):
 
     golden = {}
     multiplies_keys = getattr(config, "position_embedding_type", "") == "relative_key_query"
-    batch = random_batch(config, tokens, generator, padding)
+    batch = random_batch(config, tokens, generator, padding, labels)
     out = run(model, batch, output_hidden_states=True)
     out.loss.backward()
     golden.update(batch)
@@ -181,7 +200,7 @@ def make(folder, seed, tokens, overrides):
     scheduler = get_scheduler("linear", optimizer, num_warmup_steps=2, num_training_steps=STEPS)
     batches, losses, grad_norms, rates = [], [], [], []
     for _ in range(STEPS):
-        batches.append(random_batch(config, tokens, generator, padding))
+        batches.append(random_batch(config, tokens, generator, padding, labels))
         loss = run(model, batches[-1]).loss
         loss.backward()
         losses.append(loss.detach())
@@ -205,4 +224,4 @@ if __name__ == "__main__":
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             overrides = dict(overrides)
             make(Path(__file__).parent / "models" / name, overrides.pop("seed", place),
-                 overrides.pop("tokens", POSITIONS), overrides)
+                 overrides.pop("tokens", POSITIONS), overrides.pop("labels", None), overrides)
