@@ -44,8 +44,10 @@ class GroupedLinear : public Module {
 class Embedding : public Module {
  public:
   Embedding(int64_t rows, int64_t columns, double std_dev, int64_t padding_row_index = -1)
-      : weight(RegisterParameter("weight", {rows, columns},
-                                 Init::Normal(std_dev, padding_row_index),
+      : Embedding(rows, columns, Init::Normal(std_dev, padding_row_index), padding_row_index) {}
+  // The padding row has the initialiser's values.
+  Embedding(int64_t rows, int64_t columns, Init init, int64_t padding_row_index)
+      : weight(RegisterParameter("weight", {rows, columns}, init,
                                  /*decays=*/true, /*is_table=*/true)),
         padding_row(padding_row_index) {}
   // ids: [T] i32 -> [T, C].
@@ -58,10 +60,10 @@ class Embedding : public Module {
 // Normalises over the last dimension. Neither parameter has weight decay.
 class LayerNorm : public Module {
  public:
-  LayerNorm(int64_t n, double eps_value)
-      : weight(RegisterParameter("weight", {n}, Init::Ones(), /*decays=*/false)),
-        bias(RegisterParameter("bias", {n}, Init::Zeros(), /*decays=*/false)),
-        eps(eps_value) {}
+  LayerNorm(int64_t n, double eps_value, bool with_bias = true)
+      : weight(RegisterParameter("weight", {n}, Init::Ones(), /*decays=*/false)), eps(eps_value) {
+    if (with_bias) bias = RegisterParameter("bias", {n}, Init::Zeros(), /*decays=*/false);
+  }
   Tensor Forward(const Tensor& x) const;
   // Returns LayerNorm(dropout(x) + residual), fused.
   Tensor Forward(const Tensor& x, const Tensor& residual, const DropoutSpec& dropout) const;

@@ -1,9 +1,9 @@
 // The device's activations and column sums. core/cpu/activation.h declares and describes them.
 #include <algorithm>
-#include <cmath>
 
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/cpu/activation.h"
+#include "lathe/core/cuda/activation_math.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/pack.h"
@@ -15,25 +15,7 @@ namespace {
 
 using cpu::ActivationKernels;
 
-struct DeviceMath {
-  template <typename T>
-  static constexpr T Exp(T x) {
-    return std::exp(x);
-  }
-  template <typename T>
-  static constexpr T Erf(T x) {
-    return std::erf(x);
-  }
-  template <typename T>
-  static constexpr T Tanh(T x) {
-    return std::tanh(x);
-  }
-  // The device's slope is rounded twice, the host's once, so their last bits differ. Making them
-  // equal would change the bits of trained models.
-  template <typename T>
-  static constexpr T kGeluNewSlope = 3 * T(kGeluNewCubic);
-};
-using Functions = ActivationFunctions<DeviceMath>;
+using Functions = DeviceFunctions;
 
 template <int N, typename T, typename Act>
 __global__ void ForwardKernel(T* y, const T* x, int64_t n) {

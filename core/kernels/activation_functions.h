@@ -35,6 +35,16 @@ inline constexpr double kGeluNewCubic = 0.044715;
 
 template <typename Math>
 struct ActivationFunctions {
+  struct Identity {  // x, what kNone means
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Value(T x) {
+      return x;
+    }
+    template <typename T>
+    [[gnu::always_inline]] static constexpr T Derivative(T) {
+      return T(1);
+    }
+  };
   struct Gelu {  // x/2 (1 + erf(x / sqrt 2))
     template <typename T>
     [[gnu::always_inline]] static constexpr T Value(T x) {

@@ -189,15 +189,15 @@ Tensor WindowMask(const Tensor& q, int64_t S, int64_t window) {
 }
 
 // Allocates the wanted gradients of the defined ones among `tables`: the bias, the keys and the
-// queries. Those are the op's inputs from number 2 on. Lets `terms` point to them.
-std::vector<Tensor> TableGradients(const BackwardContext& context,
+// queries. Those are the op's inputs from number `first` on. Lets `terms` point to them.
+std::vector<Tensor> TableGradients(const BackwardContext& context, size_t first,
                                    const std::vector<Tensor>& tables, cpu::RelativeTerms& terms) {
   void** const pointers[] = {&terms.dbias, &terms.dkeys, &terms.dqueries};
   std::vector<Tensor> gradients;
   for (size_t i = 0; i < tables.size(); ++i) {
     const Tensor& table = tables[i];
     if (!table.defined()) continue;
-    const bool wanted = context.NeedsInputGrad(2 + gradients.size());
+    const bool wanted = context.NeedsInputGrad(first + gradients.size());
     gradients.push_back(wanted ? Tensor::Empty(table.shape(), table.dtype(), table.device())
                                : Tensor());
     *pointers[i] = wanted ? gradients.back().raw_data() : nullptr;
@@ -205,11 +205,12 @@ std::vector<Tensor> TableGradients(const BackwardContext& context,
   return gradients;
 }
 
-}  // namespace
+constexpr const char* kOp = "attention";
 
-Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
-                       const AttentionOptions& options) {
-  constexpr const char* kOp = "attention";
+// Computes PackedAttention of q and kv. Records it as an op of `sources`: these are q and kv, or
+// one tensor that has the rows of both.
+Tensor Attend(const Tensor& q, const Tensor& kv, const std::vector<Tensor>& sources,
+              const PackedSequences& sequences, const AttentionOptions& options) {
   Check(q.ndim() == 2 && kv.ndim() == 2 && kv.dim(1) == q.dim(1) && kv.dim(0) % 2 == 0, kOp,
         "kv must have shape [2 T, H] for q [T, H] but they have ", kv.shape(), " and ", q.shape());
   const int64_t heads = options.num_heads, H = q.dim(1), batch = sequences.size();
@@ -249,7 +250,8 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
     if (!options.first_query_only) ClearSurplus({out}, tokens, sequences.cu_seqlens);
     Tensor lse;
     const RelativePositions& relative = options.relative;
-    if (NeedsRecord({q, kv, relative.bias, relative.keys, relative.queries}) ||
+    if (NeedsRecord(
+            {sources.front(), sources.back(), relative.bias, relative.keys, relative.queries}) ||
         !q.device().is_cpu())
       lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
     const int64_t keys = options.values_first ? kv_rows * H : 0, values = kv_rows * H - keys;
@@ -257,7 +259,7 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
         .forward(out.data<T>(), lse.defined() ? lse.data<M>() : nullptr, q.data<T>(),
                  kv.data<T>() + keys, kv.data<T>() + values, args);
     // The capture of `sequences` and the dropout's step keeps alive what `args` points to.
-    std::vector<Tensor> inputs = {q, kv}, tables;
+    std::vector<Tensor> inputs = sources, tables;
     for (const Tensor& table : {relative.bias, relative.keys, relative.queries}) {
       tables.push_back(table.defined() ? table.Detach() : Tensor());
       if (table.defined()) inputs.push_back(table);
@@ -267,25 +269,47 @@ Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences&
     return Record(
         kOp, out, std::move(inputs), std::move(saved),
         [args, sequences, rows = relative.rows, tables, step = options.dropout.device_step, kv_rows,
-         keys, values, lse, tokens, q = q.Detach(), kv = kv.Detach(),
+         keys, values, lse, tokens, q = q.Detach(), kv = kv.Detach(), first_table = sources.size(),
          out = out.Detach()](BackwardContext& context) mutable {
-          Tensor dq = Tensor::Empty(q.shape(), q.dtype(), q.device());
-          Tensor dkv = Tensor::Empty(kv.shape(), kv.dtype(), kv.device());
+          const auto fresh = [&](const Shape& shape) {
+            return Tensor::Empty(shape, q.dtype(), q.device());
+          };
+          const bool stacked = first_table == 1;
+          const Tensor all = stacked ? fresh({3 * kv_rows, q.dim(1)}) : Tensor();
+          Tensor dq = stacked ? all.Slice(0, kv_rows) : fresh(q.shape());
+          Tensor dkv = stacked ? all.Slice(kv_rows, 3 * kv_rows) : fresh(kv.shape());
           std::vector<Tensor> written = {dkv.Slice(0, kv_rows), dkv.Slice(kv_rows, 2 * kv_rows)};
           if (!args.first_query_only) written.push_back(dq);
           ClearSurplus(std::move(written), tokens, sequences.cu_seqlens);
-          const std::vector<Tensor> dtables = TableGradients(context, tables, args.relative);
+          const std::vector<Tensor> dtables =
+              TableGradients(context, first_table, tables, args.relative);
           KernelsOf<T, cpu::AttentionKernels>(q.device())
               .backward(dq.data<T>(), dkv.data<T>() + keys, dkv.data<T>() + values,
                         context.grad_output().template data<T>(), out.data<T>(), lse.data<M>(),
                         q.data<T>(), kv.data<T>() + keys, kv.data<T>() + values, args);
-          context.SetGrad(0, dq);
-          context.SetGrad(1, dkv);
+          context.SetGrad(0, stacked ? all : dq);
+          if (!stacked) context.SetGrad(1, dkv);
           for (size_t i = 0; i < dtables.size(); ++i) {
-            if (dtables[i].defined()) context.SetGrad(2 + i, dtables[i]);
+            if (dtables[i].defined()) context.SetGrad(first_table + i, dtables[i]);
           }
         });
   });
+}
+
+}  // namespace
+
+Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
+                       const AttentionOptions& options) {
+  return Attend(q, kv, {q, kv}, sequences, options);
+}
+
+Tensor PackedSelfAttention(const Tensor& qkv, const PackedSequences& sequences,
+                           const AttentionOptions& options) {
+  Check(qkv.ndim() == 2 && qkv.dim(0) % 3 == 0, kOp, "qkv must have shape [3 T, H] but has ",
+        qkv.shape());
+  Check(!options.first_query_only, kOp, "first queries alone don't lie above keys and values");
+  const int64_t rows = qkv.dim(0) / 3;
+  return Attend(qkv.Slice(0, rows), qkv.Slice(rows, 3 * rows), {qkv}, sequences, options);
 }
 
 Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,

@@ -55,7 +55,12 @@ struct AttentionOptions {
 Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                        const AttentionOptions& options);
 
-// Composes the same of single ops, without dropout: documentation and test oracle.
+// Does the same for queries that lie above the keys and values: qkv is [3 T, H]. The gradient is
+// one tensor, too. There is no first_query_only.
+Tensor PackedSelfAttention(const Tensor& qkv, const PackedSequences& sequences,
+                           const AttentionOptions& options);
+
+// Composes the first of the two of single ops, without dropout: documentation and test oracle.
 Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                                const AttentionOptions& options);
 

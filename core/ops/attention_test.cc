@@ -42,6 +42,28 @@ TEST(Attention, Packed) {
   }
 }
 
+// Queries above keys and values give what they give on their own.
+TEST(Attention, Stacked) {
+  const PackedSequences packed = Packed({0, 3, 4, 9});
+  for (const int64_t window : {-1, 1}) {
+    AttentionOptions options;
+    options.num_heads = 2;
+    options.window = window;
+    CheckOp(
+        {.name = "attention_stacked",
+         .op =
+             [=](const Tensors& x) { return PackedSelfAttention(x[0], At(x[0], packed), options); },
+         .composed =
+             [=](const Tensors& x) {
+               return PackedAttentionComposed(SliceRows(x[0], 0, 9), SliceRows(x[0], 9, 27), packed,
+                                              options);
+             },
+         .shapes = {{{27, 8}}, {{27, 32}}},
+         .nan_check = false,  // see the header for what a window does to NaN
+         .activations = {0}});
+  }
+}
+
 // Values above keys give the same numbers as keys above values.
 TEST(Attention, ValuesFirst) {
   if (const std::string why = WhyNoDevice(); !why.empty()) GTEST_SKIP() << why;
@@ -148,6 +170,21 @@ TEST(Attention, SaysWhatDoesNotFit) {
   packed.cu_seqlens = Tensor::Empty({0}, DType::kI32);
   EXPECT_EQ(error(packed, 0),
             "[attention] cu_seqlens is empty; it must hold 0 and the end of each sequence");
+  const auto error_of_stack = [](const Tensor& qkv, bool first) -> std::string {
+    AttentionOptions options;
+    options.first_query_only = first;
+    try {
+      PackedSelfAttention(qkv, Packed({0, 2}), options);
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of_stack(Tensor::Zeros({6, 2}), false), "");
+  EXPECT_EQ(error_of_stack(Tensor::Zeros({4, 2}), false),
+            "[attention] qkv must have shape [3 T, H] but has [4, 2]");
+  EXPECT_EQ(error_of_stack(Tensor::Zeros({6, 2}), true),
+            "[attention] first queries alone don't lie above keys and values");
   // max_seqlen is only an upper limit and may be huge.
   packed = Packed({0, 4});
   packed.max_seqlen = int64_t{1} << 61;

@@ -202,9 +202,9 @@ namespace {
 void CheckNorm(const char* op, int64_t n, Device device, const Tensor& weight, const Tensor& bias,
                DType dtype) {
   Check(n >= 1 && n <= 32768, op, "tables must have 1 to 32768 columns but have ", n);
-  Check(weight.shape() == Shape({n}) && bias.shape() == Shape({n}), op,
+  Check(weight.shape() == Shape({n}) && (!bias.defined() || bias.shape() == Shape({n})), op,
         "weight and bias must have shape [", n, "] but have ", weight.shape(), " and ",
-        bias.shape());
+        bias.defined() ? bias.shape() : Shape());
   CheckSameDevice(op, device, {weight, bias});
   Check(dtype != DType::kF64 && IsFloating(dtype), op,
         "activations must be float32, bfloat16 or float16 but are ", ToString(dtype));
@@ -231,9 +231,10 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
   const Tensor y = Tensor::Empty({rows, n}, dtype, device);
   const Tensor mean = Tensor::Empty({rows}, DType::kF32, device);
   const Tensor rstd = Tensor::Empty({rows}, DType::kF32, device);
+  const Tensor added = bias.defined() ? bias : Tensor::Zeros({n}, DType::kF32, device);
   const EmbeddingKernels& kernels = DeviceKernels<EmbeddingKernels>();
   kernels.norm_forward(y.raw_data(), dtype, mean.data<float>(), rstd.data<float>(),
-                       weight.data<float>(), bias.data<float>(), ArgsOf(there, tables, first_rows),
+                       weight.data<float>(), added.data<float>(), ArgsOf(there, tables, first_rows),
                        norm);
   std::vector<Tensor> inputs = tables, saved = tables;
   inputs.insert(inputs.end(), {weight, bias});
@@ -263,7 +264,9 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
                           ArgsOf(there, tables, first_rows), norm);
     if (table_needs) SetTableGrads(context, dz, there, tables, padding_rows, first_rows);
     if (norm_needs && !context.LeafGrad(k).defined()) context.SetGrad(k, dw);
-    if (norm_needs && !context.LeafGrad(k + 1).defined()) context.SetGrad(k + 1, db);
+    if (norm_needs && context.NeedsInputGrad(k + 1) && !context.LeafGrad(k + 1).defined()) {
+      context.SetGrad(k + 1, db);
+    }
   };
   return Record(kOp, y, std::move(inputs), std::move(saved), backward);
 }

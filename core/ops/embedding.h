@@ -16,9 +16,10 @@ Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& t
                     const std::vector<int64_t>& padding_rows = {},
                     const std::vector<int64_t>& first_rows = {});
 
-// Returns Dropout(LayerNorm(EmbeddingSum(...))) in `dtype`: [T, C]. weight, bias: [C] float32. On a
-// device one kernel computes it by the same formulas. It saves only a mean and a deviation for each
-// row. The backward pass reads the tables again, so they must not change before it.
+// Returns Dropout(LayerNorm(EmbeddingSum(...))) in `dtype`: [T, C]. weight, bias: [C] float32; the
+// bias may be undefined. On a device one kernel computes it by the same formulas. It saves only a
+// mean and a deviation for each row. The backward pass reads the tables again, so they must not
+// change before it.
 Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                           const std::vector<int64_t>& padding_rows, const Tensor& weight,
                           const Tensor& bias, double eps, const DropoutSpec& dropout, DType dtype,

@@ -151,6 +151,18 @@ TEST(EmbeddingLayerNorm, Op) {
                                                    kEps, {}, x[0].dtype());
                },
            .shapes = {{{4, 8}, {4, 8}, {8}, {8}}}});
+  CheckOp({.name = "embedding_layer_norm_without_bias",
+           .op =
+               [&](const Tensors& x) {
+                 return EmbeddingLayerNorm({words.To(x[0].device())}, {x[0]}, {}, x[1], {}, kEps,
+                                           {}, x[0].dtype());
+               },
+           .composed =
+               [&](const Tensors& x) {
+                 return EmbeddingLayerNormComposed({words}, {x[0]}, {}, x[1], {}, kEps, {},
+                                                   x[0].dtype());
+               },
+           .shapes = {{{4, 8}, {8}}, {{5, 33}, {33}}}});
   const Tensor none = Tensor::Empty({0}, DType::kI32);
   CheckOp({.name = "embedding_layer_norm_of_nothing",
            .op =

@@ -22,11 +22,14 @@ void CheckInputs(const char* op, const Tensor& x, const Tensor& residual, const 
   const int64_t n = x.dim(1);
   Check(weight.shape() == Shape({n}), op, "weight must have shape [", n, "] but has ",
         weight.shape());
-  Check(bias.shape() == Shape({n}), op, "bias must have shape [", n, "] but has ", bias.shape());
+  if (bias.defined()) {
+    Check(bias.shape() == Shape({n}), op, "bias must have shape [", n, "] but has ", bias.shape());
+  }
   CheckSameDevice(op, x.device(), {residual, weight, bias});
 }
 
-// The recorded op's inputs are x, residual (may be undefined), weight and bias, in this order.
+// The recorded op's inputs are x, residual, weight and bias, in this order. The residual and the
+// bias may be undefined.
 Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor& weight,
            const Tensor& bias, double eps, const DropoutSpec& dropout) {
   CheckInputs(op, x, residual, weight, bias);
@@ -41,10 +44,11 @@ Tensor Run(const char* op, const Tensor& x, const Tensor& residual, const Tensor
     Tensor z = plain ? x.Detach() : Tensor::Empty(x.shape(), x.dtype(), x.device());
     Tensor mean = Tensor::Empty({rows}, math, x.device());
     Tensor rstd = Tensor::Empty({rows}, math, x.device());
+    const Tensor added = bias.defined() ? bias : Tensor::Zeros({n}, math, x.device());
     KernelsOf<T, cpu::LayerNormKernels>(z.device())
         .forward(y.data<T>(), z.data<T>(), mean.data<M>(), rstd.data<M>(), x.data<T>(),
                  residual.defined() ? residual.data<T>() : nullptr, weight.data<M>(),
-                 bias.data<M>(), args);
+                 added.data<M>(), args);
     return Record(op, y, {x, residual, weight, bias}, {z, weight},
                   [=, weight = weight.Detach()](BackwardContext& context) {
                     const int64_t chunks =
@@ -94,7 +98,8 @@ Tensor DropoutAddLayerNormComposed(const Tensor& x, const Tensor& residual, cons
   const Tensor z = Add(Dropout(x, dropout), residual);
   const Tensor centred = Sub(z, MeanLast(z));
   const Tensor deviation = Sqrt(AddScalar(MeanLast(Mul(centred, centred)), eps));
-  return Add(Mul(Div(centred, deviation), weight), bias);
+  const Tensor scaled = Mul(Div(centred, deviation), weight);
+  return bias.defined() ? Add(scaled, bias) : scaled;
 }
 
 }  // namespace lathe

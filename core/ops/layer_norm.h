@@ -10,10 +10,10 @@
 namespace lathe {
 
 // Returns (x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last
-// dimension. x: [N, C], weight, bias: [C].
+// dimension. x: [N, C], weight, bias: [C]; the bias may be undefined.
 Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
 
-// Returns LayerNorm(Dropout(x) + residual). x, residual: [N, C].
+// Returns LayerNorm(Dropout(x) + residual). x, residual: [N, C]; the bias may be undefined.
 Tensor DropoutAddLayerNorm(const Tensor& x, const Tensor& residual, const Tensor& weight,
                            const Tensor& bias, double eps, const DropoutSpec& dropout);
 

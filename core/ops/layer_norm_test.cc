@@ -55,6 +55,32 @@ TEST(LayerNorm, Plain) {
            .activations = {0}});
 }
 
+TEST(LayerNorm, WithoutBias) {
+  CheckOp({.name = "layer_norm_without_bias",
+           .op = [](const Tensors& x) { return LayerNorm(x[0], x[1], {}, kEps); },
+           .composed =
+               [](const Tensors& x) {
+                 const Tensor centred = Sub(x[0], MeanLast(x[0]));
+                 const Tensor variance = MeanLast(Mul(centred, centred));
+                 return Mul(Div(centred, Sqrt(AddScalar(variance, kEps))), x[1]);
+               },
+           .shapes = {{{3, 8}, {8}}, {{5, 33}, {33}}, {{0, 8}, {8}}},
+           .activations = {0}});
+  CheckOp({.name = "dropout_add_layer_norm_without_bias",
+           .op =
+               [](const Tensors& x) {
+                 return DropoutAddLayerNorm(x[0], x[1], x[2], {}, kEps,
+                                            Spec(0.4, x[0].dim(0), x[0].device()));
+               },
+           .composed =
+               [](const Tensors& x) {
+                 return DropoutAddLayerNormComposed(x[0], x[1], x[2], {}, kEps,
+                                                    Spec(0.4, x[0].dim(0), x[0].device()));
+               },
+           .shapes = {{{4, 16}, {4, 16}, {16}}},
+           .activations = {0, 1}});
+}
+
 TEST(LayerNorm, WithDropoutAndResidual) {
   for (double p : {0.0, 0.4}) {
     CheckOp({.name = "dropout_add_layer_norm",

@@ -1,0 +1,82 @@
+#include "lathe/core/cpu/gated/gated.h"
+
+#include "lathe/core/cpu/activation_lanes.h"
+
+namespace lathe::cpu {
+namespace {
+
+// Calls body(act, row) for each row; threads share the rows.
+template <typename Body>
+void ForRows(const GatedArgs& args, const Body& body) {
+  const auto for_all = [&](auto act) {
+#pragma omp parallel for schedule(static) if (args.rows * args.n > 16384)
+    for (int64_t r = 0; r < args.rows; ++r) body(act, r);
+  };
+  if (args.kind == ActivationKind::kNone) return for_all(Functions::Identity{});
+  Functions::With(args.kind, for_all);
+}
+
+template <typename T>
+void Forward(T* y, const T* a, const T* b, const GatedArgs& args) {
+  ForRows(args, [&](auto act, int64_t r) {
+    using Act = decltype(act);
+    T* const to = y + r * args.n;
+    const T *const ar = a + r * args.stride, *const br = b + r * args.stride;
+    if constexpr (kInLanes<Act, T>) {
+      ForLanes<float>(
+          args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+            const Lanes<float> half = LoadLanes(ar + c, which) * 0.5f;
+            const Lanes<float> erf = Erf(half * 1.41421356f);
+            const Lanes<float> value = CutValue<Act>(half + half * erf);
+            StoreLanes(to + c, value * LoadLanes(br + c, which), which);
+          });
+    } else {
+#pragma omp simd
+      for (int64_t c = 0; c < args.n; ++c) Store(to[c], Act::Value(Load(ar[c])) * Load(br[c]));
+    }
+  });
+}
+
+template <typename T>
+void Backward(T* da, T* db, const T* dy, const T* a, const T* b, const GatedArgs& args) {
+  ForRows(args, [&](auto act, int64_t r) {
+    using Act = decltype(act);
+    const T* const dyr = dy + r * args.n;
+    const T *const ar = a + r * args.stride, *const br = b + r * args.stride;
+    T *const dar = da + r * args.stride, *const dbr = db + r * args.stride;
+    if constexpr (kInLanes<Act, T>) {
+      ForLanes<float>(
+          args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+            Lanes<float> derivative;
+            const Lanes<float> at = LoadLanes(ar + c, which), d = LoadLanes(dyr + c, which);
+            const Lanes<float> value = CutValue<Act>(GeluBoth(at, &derivative));
+            derivative = CutDerivative<Act>(derivative, at);
+            StoreLanes(dar + c, d * LoadLanes(br + c, which) * derivative, which);
+            StoreLanes(dbr + c, d * value, which);
+          });
+    } else {
+#pragma omp simd
+      for (int64_t c = 0; c < args.n; ++c) {
+        const MathType<T> at = Load(ar[c]), d = Load(dyr[c]);
+        Store(dar[c], d * Load(br[c]) * Act::Derivative(at));
+        Store(dbr[c], d * Act::Value(at));
+      }
+    }
+  });
+}
+
+template <typename T>
+constexpr GatedKernels::ForType<T> TableFor() {
+  return {Forward<T>, Backward<T>};
+}
+
+}  // namespace
+
+template <>
+const GatedKernels& TableOf<GatedKernels, LATHE_ISA>() {
+  static constexpr GatedKernels table = {TableFor<float>(), TableFor<double>(),
+                                         TableFor<BFloat16>()};
+  return table;
+}
+
+}  // namespace lathe::cpu
