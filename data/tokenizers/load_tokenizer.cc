@@ -32,7 +32,8 @@ using Source = TokenizerSource;
 constexpr const char* kBrokenTokenizer =
     "take the tokenizer's files from the model's source again, or name another folder";
 
-constexpr std::array kSentencePieceNames = {"spiece.model", "sentencepiece.bpe.model", "spm.model"};
+constexpr std::array kSentencePieceNames = {"spiece.model", "sentencepiece.bpe.model", "spm.model",
+                                            "sentencepiece.model"};
 constexpr std::array kOtherNames = {"tokenizer.json", "tokenizer_config.json",
                                     "special_tokens_map.json", "added_tokens.json", "vocab.txt"};
 constexpr std::array kByteLevelBpeNames = {"vocab.json", "merges.txt"};
