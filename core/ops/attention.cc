@@ -131,9 +131,11 @@ cpu::RelativeTerms RelativeTermsOf(const RelativePositions& relative, const Tens
           " columns, or ", d, " for all heads, but has shape ", table.shape());
     Check(table.dtype() == q.dtype(), op, "relative.", name, " is ", ToString(table.dtype()),
           " but q is ", ToString(q.dtype()));
-    Check(of_keys || terms.keys == nullptr || terms.shared == (table.dim(1) != H), op,
-          "relative.keys has shape ", relative.keys.shape(), " but relative.queries has shape ",
-          table.shape(), "; both need the same width");
+    if (!of_keys && relative.keys.defined()) {
+      Check(terms.shared == (table.dim(1) != H), op, "relative.keys has shape ",
+            relative.keys.shape(), " but relative.queries has shape ", table.shape(),
+            "; both need the same width");
+    }
     terms.shared = table.dim(1) != H;
     (of_keys ? terms.keys : terms.queries) = table.raw_data();
   }

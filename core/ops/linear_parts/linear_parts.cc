@@ -49,17 +49,12 @@ Sizes CheckedSizes(const Tensor& x, const Tensor& weight, const Tensor& bias,
 // Returns the first of the weights that the call reads, in T.
 template <typename T>
 const T* WeightData(const Tensor& weight, const Sizes& sizes) {
-  const int64_t skipped = sizes.begin * sizes.in;
-  if constexpr (!std::is_same_v<T, MathType<T>>) {
-    return LowPrecisionCopy(weight, DTypeOf<T>::value).template data<T>() + skipped;
-  } else {
-    return weight.data<T>() + skipped;
-  }
+  return lathe::WeightData<T>(weight) + sizes.begin * sizes.in;
 }
 
 // The buffer of input i's gradient, of which the call writes the part that it read.
-struct GradTarget {
-  GradTarget(BackwardContext& context, size_t i, const Shape& shape, const Tensor& like, bool whole)
+struct PartTarget {
+  PartTarget(BackwardContext& context, size_t i, const Shape& shape, const Tensor& like, bool whole)
       : tensor(whole ? context.LeafGrad(i, &overwrite) : context.LeafGrad(i)) {
     if (tensor.defined()) return;
     tensor = Tensor::Zeros(shape, MathDType(like.dtype()), like.device());
@@ -110,7 +105,7 @@ Tensor Products(const Tensor& x, const Tensor& weight, const Tensor& bias, const
 // Adds the weight's and the bias's gradients to their targets, or overwrites these. Null targets
 // want none.
 template <typename T>
-void AddGradients(const GradTarget* dw, const GradTarget* db, const Tensor& dy, const Tensor& x,
+void AddGradients(const PartTarget* dw, const PartTarget* db, const Tensor& dy, const Tensor& x,
                   const Sizes& s) {
   using M = MathType<T>;
   M* const to = dw == nullptr ? nullptr : dw->tensor.data<M>() + s.begin * s.in;
@@ -170,7 +165,7 @@ Tensor LinearParts(const Tensor& x, const Tensor& weight, const Tensor& bias,
         [sizes, weight, has_bias = bias.defined(), x = x.Detach()](BackwardContext& context) {
           const Tensor& dy = context.grad_output();
           if (context.NeedsInputGrad(1) || (has_bias && context.NeedsInputGrad(2))) {
-            std::optional<GradTarget> dw, db;
+            std::optional<PartTarget> dw, db;
             if (context.NeedsInputGrad(1)) {
               dw.emplace(context, 1, weight.shape(), x, sizes.whole());
             }
