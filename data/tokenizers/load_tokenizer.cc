@@ -156,6 +156,14 @@ Parts FromTokenizerJson(const Source& source) {
     AddSpecialTokens(source, &parts);
   }
   parts.templates = PostProcessorFromJson(json.value("post_processor", Json()));
+  const PipelineTokenizer::Template& single = parts.templates.single;
+  const bool adds_tokens = std::any_of(single.begin(), single.end(), [](const auto& item) {
+    return item.kind == PipelineTokenizer::Item::Kind::kSpecial;
+  });
+  // The classes add special tokens themselves. Transformers 5 saves RemBERT's file without them.
+  if (!adds_tokens && source.family != nullptr) {
+    SetFamilyTemplates(source, &parts);
+  }
   return parts;
 }
 
