@@ -42,8 +42,16 @@ struct PostNormEncoderShape {
   // True if a linear layer follows the embeddings even if these have the layers' columns.
   bool always_projects = false;
   int64_t num_parameters = 0;  // elements, with the head
+  int64_t table_bytes = 0;     // of rotary positions that are no parameters
   int64_t head_columns = 0;  // float32 elements that the head keeps for a sequence's backward pass
 };
+
+// Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
+int64_t ActivationRows(const MemoryOptions& options);
+
+// Throws if a sum of bytes could overflow int64_t: that of `columns` float32 elements for each
+// token and that of five times the parameters, over all processes.
+void CheckCountable(double columns, int64_t num_parameters, const MemoryOptions& options);
 
 // Returns what the passes of such a model take. Throws if a sum of bytes could overflow.
 PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options);
