@@ -57,6 +57,7 @@ std::vector<Family> Families() {
       {"rembert", With(tiny, {{"input_embedding_size", 6}})},
       {"roberta", offset},
       {"roberta-prelayernorm", offset},
+      {"roformer", With(tiny, {{"embedding_size", 6}})},
       {"xlm-roberta", offset},
       {"xlm-roberta-xl", offset},
   };

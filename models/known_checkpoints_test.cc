@@ -69,6 +69,7 @@ TEST(KnownCheckpoints, Sizes) {
   EXPECT_EQ(count({{"model_type", "mpnet"}, {"max_position_embeddings", 514}}), 109488002);
   EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
   EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
+  EXPECT_EQ(count({{"model_type", "roformer"}}), 124147970);
 }
 
 }  // namespace

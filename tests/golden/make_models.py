@@ -9,12 +9,14 @@ parameters whose exact gradient is 0. All dropout rates are 0. Parameters with "
 bert-padding the masked columns lie between the others and hold tokens. It also has a batch "left." that is padded on the
 left, with its last hidden states. The values were made with torch 2.15 and transformers 5.23 or 5.24.
 """
+import contextlib
 import json
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForSequenceClassification, get_scheduler
 
 from relative_keys import use_relative_keys
@@ -75,7 +77,14 @@ CASES = {
                     relative_attention=True, pos_att_type="c2p|p2c", position_biased_input=False, layer_norm_eps=1e-5),
     "deberta-p2c": dict(model_type="deberta", seed=64, num_labels=1, hidden_size=21, intermediate_size=17,
                         relative_attention=True, pos_att_type="p2c", max_relative_positions=6, embedding_size=10),
+    # Heads of 12 and 8 columns. The table of sines and cosines is far from its usual start, too.
+    "roformer": dict(model_type="roformer", seed=80, num_labels=3, hidden_act="gelu", hidden_size=36, intermediate_size=50,
+                     layer_norm_eps=1e-5),
+    "roformer-values": dict(model_type="roformer", seed=81, tokens=37, max_position_embeddings=40, num_labels=4,
+                            hidden_act="relu", embedding_size=10, rotary_value=True),
 }
+# Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
+ROTARY = ["roformer"]
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
@@ -112,9 +121,20 @@ def random_batch(config, tokens, generator, padding="right"):
     return batch
 
 
+class WithoutFloat32(TorchFunctionMode):
+    """Computes in float64 what models with rotary positions always compute in float32: angles, norms and softmax."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        def widened(value):
+            return torch.float64 if value is torch.float32 else value
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return func(*[widened(a) for a in args], **{key: widened(value) for key, value in (kwargs or {}).items()})
+
+
 def run(model, batch, **options):
     labels = batch["labels"].double() if batch["labels"].is_floating_point() else batch["labels"]
-    out = model(**{**batch, "labels": labels}, **options)
+    with WithoutFloat32() if model.config.model_type in ROTARY else contextlib.nullcontext():
+        out = model(**{**batch, "labels": labels}, **options)
     if out.loss.dtype == torch.float32:  # DeBERTa narrows the logits for it
         out.loss = torch.nn.functional.cross_entropy(out.logits, labels)
     return out
@@ -141,7 +161,8 @@ def make(folder, seed, tokens, overrides):
                                                                             m.variance_epsilon)
 
     golden = {}
-    multiplies_keys = getattr(config, "position_embedding_type", "") == "relative_key_query"
+    multiplies_keys = (getattr(config, "position_embedding_type", "") == "relative_key_query" or
+                       config.model_type in ROTARY)
     batch = random_batch(config, tokens, generator, padding)
     out = run(model, batch, output_hidden_states=True)
     out.loss.backward()
@@ -150,10 +171,11 @@ def make(folder, seed, tokens, overrides):
     for i, states in enumerate(out.hidden_states):
         golden[f"hidden_states.{i}"] = (states.detach() * batch["attention_mask"][..., None]).float()
     zero = []
+    read = {name: parameter.grad.float() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    golden.update({"grad." + name: grad for name, grad in read.items()})
     for name, parameter in model.named_parameters():
-        if parameter.grad is None:  # not read
+        if parameter.grad is None:
             continue
-        golden["grad." + name] = parameter.grad.float()
         # Softmax ignores a number that is added to all scores of a query.
         if name.endswith(("attention.self.key.bias", "attention.key.bias", "attn.k.bias")) and not multiplies_keys:
             zero.append(name)
@@ -188,8 +210,8 @@ def make(folder, seed, tokens, overrides):
         golden["train." + key] = torch.stack([b[key] for b in batches])
     golden["train.loss"], golden["train.grad_norm"] = torch.stack(losses), torch.stack(grad_norms)
     golden["train.lr"] = torch.tensor(rates, dtype=torch.float64)
-    for name, parameter in model.named_parameters():
-        golden["train.final." + name] = parameter.detach().float()
+    final = {name: parameter.detach().float() for name, parameter in model.named_parameters()}
+    golden.update({"train.final." + name: value for name, value in final.items()})
     save_file({k: v.detach().contiguous() for k, v in golden.items()}, folder / "golden.safetensors")
     (folder / "meta.json").write_text(json.dumps({"gradients": {"zero": zero}}, indent=1) + "\n")
 
