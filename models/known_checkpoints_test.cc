@@ -66,6 +66,7 @@ TEST(KnownCheckpoints, Sizes) {
                    {"position_biased_input", false}}),
             184423682);
   EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
+  EXPECT_EQ(count({{"model_type", "modernbert"}}), 149606402);
   EXPECT_EQ(count({{"model_type", "mpnet"}, {"max_position_embeddings", 514}}), 109488002);
   EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
   EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);

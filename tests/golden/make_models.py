@@ -82,9 +82,17 @@ CASES = {
                      layer_norm_eps=1e-5),
     "roformer-values": dict(model_type="roformer", seed=81, tokens=37, max_position_embeddings=40, num_labels=4,
                             hidden_act="relu", embedding_size=10, rotary_value=True),
+    # All biases, and kinds of layers in no regular order.
+    "modernbert-biases": dict(model_type="modernbert", seed=82, tokens=29, max_position_embeddings=30, num_labels=3,
+                              hidden_activation="silu", hidden_size=36, intermediate_size=22, num_hidden_layers=4,
+                              pad_token_id=0, attention_bias=True, mlp_bias=True, norm_bias=True, classifier_bias=True,
+                              classifier_activation="tanh", classifier_pooling="mean", local_attention=7,
+                              layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+                              rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=500.0, factor=2.0),
+                                                   sliding_attention=dict(rope_type="default", rope_theta=30.0))),
 }
 # Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
-ROTARY = ["roformer"]
+ROTARY = ["roformer", "modernbert"]
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
