@@ -74,6 +74,8 @@ std::vector<Family> Families() {
        "norm.weight",
        "tok_embeddings.weight"},
       {"mpnet", With(tiny, {{"max_position_embeddings", 18}})},
+      {"nomic_bert", tiny, "hidden_size", "num_attention_heads", "hidden_act",
+       "hidden_dropout_prob", 16, "norm1.bias"},
       {"rembert", With(tiny, {{"input_embedding_size", 6}})},
       {"roberta", offset},
       {"roberta-prelayernorm", offset},

@@ -45,6 +45,7 @@ TEST(KnownCheckpoints, Sizes) {
                    {"max_position_embeddings", 2048},
                    {"type_vocab_size", 4}}),
             117946370);
+  EXPECT_EQ(count({{"model_type", "nomic_bert"}}), 137323778);
   EXPECT_EQ(count({{"model_type", "rembert"}}), 575922690);
   // The linear layer behind the embeddings is there even if these have the layers' columns.
   EXPECT_EQ(count({{"model_type", "rembert"}, {"input_embedding_size", 1152}}), 801686018);

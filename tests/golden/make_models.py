@@ -10,12 +10,14 @@ bert-padding the masked columns lie between the others and hold tokens. It also 
 left, with its last hidden states. The values were made with torch 2.15 and transformers 5.23 or 5.24.
 """
 import contextlib
+import copy
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForSequenceClassification, get_scheduler
 
@@ -90,9 +92,11 @@ CASES = {
                               layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
                               rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=500.0, factor=2.0),
                                                    sliding_attention=dict(rope_type="default", rope_theta=30.0))),
+    "nomic-bert": dict(model_type="nomic_bert", seed=83, tokens=23, max_position_embeddings=30, num_labels=3,
+                       hidden_size=36, intermediate_size=50, layer_norm_eps=1e-5),
 }
 # Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
-ROTARY = ["roformer", "modernbert"]
+ROTARY = ["roformer", "modernbert", "nomic_bert"]
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
@@ -148,6 +152,18 @@ def run(model, batch, **options):
     return out
 
 
+def by_file_names(model, values):
+    """Returns the values of parameters under the names of a checkpoint, which are not always the parameters'."""
+    if model.config.model_type != "nomic_bert":
+        return values
+    other = copy.deepcopy(model)
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        for name, parameter in other.named_parameters():
+            parameter.copy_(values[name])
+        other.float().save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
+
+
 def make(folder, seed, tokens, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
     sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
@@ -180,7 +196,7 @@ def make(folder, seed, tokens, overrides):
         golden[f"hidden_states.{i}"] = (states.detach() * batch["attention_mask"][..., None]).float()
     zero = []
     read = {name: parameter.grad.float() for name, parameter in model.named_parameters() if parameter.grad is not None}
-    golden.update({"grad." + name: grad for name, grad in read.items()})
+    golden.update({"grad." + name: grad for name, grad in by_file_names(model, read).items()})
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
             continue
@@ -219,7 +235,7 @@ def make(folder, seed, tokens, overrides):
     golden["train.loss"], golden["train.grad_norm"] = torch.stack(losses), torch.stack(grad_norms)
     golden["train.lr"] = torch.tensor(rates, dtype=torch.float64)
     final = {name: parameter.detach().float() for name, parameter in model.named_parameters()}
-    golden.update({"train.final." + name: value for name, value in final.items()})
+    golden.update({"train.final." + name: value for name, value in by_file_names(model, final).items()})
     save_file({k: v.detach().contiguous() for k, v in golden.items()}, folder / "golden.safetensors")
     (folder / "meta.json").write_text(json.dumps({"gradients": {"zero": zero}}, indent=1) + "\n")
 
