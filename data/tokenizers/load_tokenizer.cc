@@ -32,7 +32,8 @@ using Source = TokenizerSource;
 constexpr const char* kBrokenTokenizer =
     "take the tokenizer's files from the model's source again, or name another folder";
 
-constexpr std::array kSentencePieceNames = {"spiece.model", "sentencepiece.bpe.model", "spm.model"};
+constexpr std::array kSentencePieceNames = {"spiece.model", "sentencepiece.bpe.model", "spm.model",
+                                            "sentencepiece.model"};
 constexpr std::array kOtherNames = {"tokenizer.json", "tokenizer_config.json",
                                     "special_tokens_map.json", "added_tokens.json", "vocab.txt"};
 constexpr std::array kByteLevelBpeNames = {"vocab.json", "merges.txt"};
@@ -155,6 +156,14 @@ Parts FromTokenizerJson(const Source& source) {
     AddSpecialTokens(source, &parts);
   }
   parts.templates = PostProcessorFromJson(json.value("post_processor", Json()));
+  const PipelineTokenizer::Template& single = parts.templates.single;
+  const bool adds_tokens = std::any_of(single.begin(), single.end(), [](const auto& item) {
+    return item.kind == PipelineTokenizer::Item::Kind::kSpecial;
+  });
+  // The classes add special tokens themselves. Transformers 5 saves RemBERT's file without them.
+  if (!adds_tokens && source.family != nullptr) {
+    SetFamilyTemplates(source, &parts);
+  }
   return parts;
 }
 

@@ -1,6 +1,9 @@
 #include "lathe/data/tokenizers/tokenizer_family.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "lathe/core/base/error.h"
@@ -22,6 +25,10 @@ Json AlbertNormalizer(const Json& config) {
 }
 
 Json NoNormalizer(const Json&) { return Json(); }
+
+// Classes of Transformers 4 that are BERT's under another name.
+constexpr std::array<std::string_view, 3> kNamesOfBert = {
+    "ConvBertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"};
 
 // A map by model_type. It is a function's static, because families are registered before main(), in
 // no fixed order.
@@ -80,6 +87,9 @@ const Family* FindTokenizerFamily(const std::string& tokenizer_class,
   std::string name = tokenizer_class;
   if (name.ends_with("Fast")) {
     name.resize(name.size() - 4);
+  }
+  if (std::find(kNamesOfBert.begin(), kNamesOfBert.end(), name) != kNamesOfBert.end()) {
+    name = "BertTokenizer";
   }
   for (const auto& [type, family] : Families()) {
     if (name.empty() ? model_type == type : name == family.tokenizer_class) {

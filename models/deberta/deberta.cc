@@ -17,9 +17,20 @@ DisentangledOptions ReadOptions(const PretrainedConfig& config, const ConfigRead
   return options;
 }
 
-const ArchitectureRegistration kDeberta(DisentangledArchitecture("deberta",
-                                                                 "DebertaForSequenceClassification",
-                                                                 Defaults(), ReadOptions));
+nlohmann::json NoNormalizer(const nlohmann::json&) { return nlohmann::json(); }
+
+Architecture Declare() {
+  Architecture architecture = DisentangledArchitecture(
+      "deberta", "DebertaForSequenceClassification", Defaults(), ReadOptions);
+  architecture.tokenizer = TokenizerFamily{.tokenizer_class = "DebertaTokenizer",
+                                           .kind = TokenizerFamily::kByteLevelBpe,
+                                           .token_type_ids = true,
+                                           .normalizer = NoNormalizer,
+                                           .mask_lstrip = true};
+  return architecture;
+}
+
+const ArchitectureRegistration kDeberta(Declare());
 
 }  // namespace
 }  // namespace lathe

@@ -63,6 +63,12 @@ const ArchitectureRegistration kRemBert({
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob",
                      "classifier_dropout_prob"},
+    .tokenizer = TokenizerFamily{.tokenizer_class = "RemBertTokenizer",
+                                 .kind = TokenizerFamily::kSentencePiece,
+                                 .unk = "<unk>",
+                                 .pad = "<pad>",
+                                 .normalizer = LowercaseIfConfigured,
+                                 .ids = {.first_tokens = {}, .offset = 0, .unk_id = 1}},
     .pass_memory = Memory,
 });
 

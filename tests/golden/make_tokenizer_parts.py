@@ -3,15 +3,19 @@
 
     python3 tests/golden/make_tokenizer_parts.py [OUT]
 
-Needs the package tokenizers. Each entry has the part's JSON and its cases. Small models are trained on the texts of
-make_tokenizers.py or written down here, so nothing is downloaded.
+Needs the packages tokenizers, sentencepiece and protobuf. Each entry has the part's JSON and its cases. Small models are
+trained on the texts of make_tokenizers.py or written down here, so nothing is downloaded.
 """
+import io
 import json
 import pathlib
 import random
 import re
 import sys
+import tempfile
 
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = pathlib.Path(__file__).parent
@@ -23,7 +27,27 @@ TEXTS = [
     "😀😃 👩‍👩‍👧 🇩🇪", "ﬁne ﬂow ｆｕｌｌ ™", "नमस्ते हिन्दी ไทย 한국어", "a\u200bb\u200dc\u00add\ufffde\u0001f\u007fg\u009fh",
     "▁ already ▁▁ marked", "_snake_case-and-dashes", "x1y22z333 ٣٤٥", "\U00010d4a\U00010d40 \ua7cb \u1c89 \U0002ebf0",
     "tab\tnew\nline\r\nend", "!!! ??? ...", "   a", "a   ", "a\n\n b", "'s 't ''s", "``quoted'' \"x\"", "\u0300\u0301a\u0302",
+    # Marks of Unicode 10 and 11, whose combining class `tokenizers` doesn't know, beside older ones.
+    "a\u1df6\u0334 \u0301\u1df6\U00010f46\u0323 e\U00011a34\u0301",
+    # Marks of Unicode 16 and 17, which join the letter before them.
+    "\u017f\u0897x \u017f\u1acf \u017f\u1aeb\u017f", "\u0105\u1ada\u0105 \u017f\u0301",
 ]
+
+
+def small_charsmap():
+    """Returns the normalizer that SentencePiece compiles of three rules."""
+    model = io.BytesIO()
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+        print("17F\t73", "105\t61", "FB01\t66 69", sep="\n", file=rules, flush=True)
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXT.splitlines()), model_writer=model, vocab_size=100, num_threads=1, minloglevel=2,
+            normalization_rule_tsv=rules.name)
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(model.getvalue())
+    return normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+
+
+
 NORMALIZERS = [
     normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.Lowercase(),
     normalizers.StripAccents(), normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
@@ -32,6 +56,7 @@ NORMALIZERS = [
     normalizers.Replace(Regex(r"\s+"), " "), normalizers.Replace(Regex(r"[aeiou](?=[a-z])"), "*"),
     normalizers.Replace(Regex("(?i)HELLO|w(or)ld"), "<$1>"), normalizers.Replace(Regex("x*"), "-"),
     normalizers.BertNormalizer(lowercase=False), normalizers.BertNormalizer(), normalizers.ByteLevel(),
+    small_charsmap(),
 ]
 BEHAVIORS = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
 GPT4 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"

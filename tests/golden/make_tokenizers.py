@@ -50,15 +50,17 @@ LIBRARY_DIFFERS = ("\n\t ", "nbsp", "▁ already", "$1.25", "ﬁne")
 # For DeBERTa Transformers 5 composes accents, which this model doesn't. With split_by_punct it makes a token of a space
 # before punctuation, which the library drops.
 DEBERTA_DIFFERS = (*LIBRARY_DIFFERS, "a café, a cafe", "[mask] [Cls]", "``quoted", "##ing", "9, 99")
+# Transformers 4's [MASK] takes the spaces before it.
+MASK_DIFFERS = (" [MASK]",)
 PAIRS = [("The ferry leaves", "at seven."), ("one", ""), ("", "two"), ("a [SEP] b", "c")]
 CUTS = [(TEXTS[1], None, 6), (TEXTS[1], None, 2), (TEXTS[0], TEXTS[1], 9), (TEXTS[0], TEXTS[1], 10),
         (TEXTS[1], TEXTS[0], 12), (TEXTS[0], TEXTS[0], 8), (TEXTS[0], "two", 7), ("two", TEXTS[0], 7)]
 
 
-def lines(tokenizer, leave_out=()):
+def lines(tokenizer, leave_out=(), pairs=True):
     rows = [(t, None, None) for t in TEXTS] + [(a, b, None) for a, b in PAIRS] + CUTS
     for text, pair, length in rows:
-        if leave_out and text.startswith(leave_out):
+        if leave_out and text.startswith(leave_out) or pair is not None and not pairs:
             continue
         cut = {"truncation": "longest_first", "max_length": length} if length else {}
         e = tokenizer(text, pair, **cut)
@@ -98,14 +100,40 @@ def train_bare(folder, model_type, file, text, **options):
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}, indent=2) + "\n")
 
 
-def train_roberta(folder):
+def train_byte_level(folder, model_type, special_tokens):
+    """Makes a folder of vocab.json, merges.txt and config.json. Returns the tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.train_from_iterator(TEXT.splitlines(), trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False,
+        vocab_size=400, special_tokens=special_tokens, show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     tokenizer.model.save(str(folder))
-    (folder / "config.json").write_text(json.dumps({"model_type": "roberta"}, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}, indent=2) + "\n")
+    return tokenizer
+
+
+def train_roberta(folder):
+    train_byte_level(folder, "roberta", ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+
+
+def train_deberta_v1(folder):
+    train_byte_level(folder, "deberta", ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"])
+
+
+def save_deberta_v1(folder):
+    """Makes a folder as Transformers 5 saves it, with tokenizer.json."""
+    train_deberta_v1(folder)
+    tokenizer = transformers.DebertaTokenizer.from_pretrained(folder)
+    for file in folder.iterdir():
+        file.unlink()
+    tokenizer.save_pretrained(folder)
+
+
+def save_rembert(folder):
+    model = train_sentencepiece(folder / "sentencepiece.model", TEXT, **ALBERT)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    vocab = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(len(processor))]
+    transformers.RemBertTokenizer(vocab=vocab).save_pretrained(folder)
 
 
 DEBERTA = dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]",
@@ -134,7 +162,8 @@ def main():
              "bert-cased": lambda d: train_wordpiece(d, False), "albert": train_albert,
              "albert-bare": lambda d: train_bare(d, "albert", "spiece.model", TEXT.lower(), **ALBERT),
              "xlm-roberta-bare": lambda d: train_bare(d, "xlm-roberta", "sentencepiece.bpe.model", TEXT),
-             "roberta-bare": train_roberta, "deberta-v2-bare": train_deberta,
+             "roberta-bare": train_roberta, "deberta-bare": train_deberta_v1, "deberta": save_deberta_v1,
+             "rembert": save_rembert, "deberta-v2-bare": train_deberta,
              "deberta-v2-punct-bare": lambda d: train_deberta(d, split_by_punct=True, do_lower_case=True),
              "camembert-bare": lambda d: train_bare(d, "camembert", "sentencepiece.bpe.model", TEXT,
                                                    normalization_rule_name="identity")}
@@ -147,8 +176,11 @@ def main():
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         with open(folder / "golden.jsonl", "w", encoding="utf-8", newline="\n") as f:
             differs = (() if name == "roberta-bare" or not name.endswith("-bare") else
+                       MASK_DIFFERS if name == "deberta-bare" else
                        DEBERTA_DIFFERS if name.startswith("deberta") else LIBRARY_DIFFERS)
-            for line in lines(tokenizer, differs):
+            # From vocab.json Transformers 5 gives a pair of DeBERTa two [SEP] between its texts. Transformers 4 gives one,
+            # as DeBERTa was trained.
+            for line in lines(tokenizer, differs, pairs=name != "deberta-bare"):
                 f.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/tokenizers/unicode/newer_characters.h"
 #include "lathe/data/utf8.h"
 
 namespace lathe {
@@ -99,9 +100,11 @@ std::string Charsmap::Normalize(std::string_view text) const {
     }
     return out;
   }
+  const std::optional<std::string> older = WithOlderMarks(text);  // in as many bytes
+  const std::string_view clusters = older ? std::string_view(*older) : text;
   UErrorCode status = U_ZERO_ERROR;
   UText utext = UTEXT_INITIALIZER;
-  utext_openUTF8(&utext, text.data(), static_cast<int64_t>(text.size()), &status);
+  utext_openUTF8(&utext, clusters.data(), static_cast<int64_t>(clusters.size()), &status);
   icu::BreakIterator& graphemes = GraphemeIterator();
   graphemes.setText(&utext, status);
   if (U_FAILURE(status)) {

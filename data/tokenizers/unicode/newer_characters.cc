@@ -69,9 +69,15 @@ char32_t OlderCharacter(char32_t c) {
   return 0;
 }
 
-}  // namespace
+// Returns an older mark of as many bytes, or 0 if `c` is not among these marks.
+char32_t OlderMark(char32_t c) {
+  const bool newer = c == 0x897 || (c >= 0x1ACF && c <= 0x1ADD) || (c >= 0x1AE0 && c <= 0x1AEB);
+  return newer ? 0x1AB0 : 0;
+}
 
-std::optional<std::string> WithOlderCharacters(std::string_view text) {
+// Replaces each character of three bytes or more for which `older` returns another one that is as
+// long.
+std::optional<std::string> Replaced(std::string_view text, char32_t (*older)(char32_t)) {
   std::optional<std::string> replaced;
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
@@ -79,14 +85,25 @@ std::optional<std::string> WithOlderCharacters(std::string_view text) {
       pos += Utf8SequenceLength(text[pos]);
       continue;
     }
-    const char32_t older = OlderCharacter(DecodeUtf8(text, &pos));
+    const char32_t c = older(DecodeUtf8(text, &pos));
     std::string bytes;
-    AppendUtf8(older, &bytes);
-    if (older != 0 && bytes.size() == pos - begin) {
-      replaced = replaced.value_or(std::string(text)).replace(begin, bytes.size(), bytes);
+    AppendUtf8(c, &bytes);
+    if (c != 0 && bytes.size() == pos - begin) {
+      if (!replaced) replaced.emplace(text);
+      replaced->replace(begin, bytes.size(), bytes);
     }
   }
   return replaced;
+}
+
+}  // namespace
+
+std::optional<std::string> WithOlderCharacters(std::string_view text) {
+  return Replaced(text, OlderCharacter);
+}
+
+std::optional<std::string> WithOlderMarks(std::string_view text) {
+  return Replaced(text, OlderMark);
 }
 
 bool IsNewerLetter(char32_t c) { return In(kLetters, c); }

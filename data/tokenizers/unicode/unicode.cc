@@ -23,6 +23,7 @@ bool KnownIn(char32_t c, int unicode_version) {
 }
 constexpr int kCategoriesVersion = 8;      // crate unicode_categories
 constexpr int kCombiningMarkVersion = 9;   // crate unicode-normalization-alignments
+constexpr int kCombiningClassVersion = 9;  // the same crate
 constexpr int kDecompositionVersion = 11;  // the same crate
 
 }  // namespace
@@ -137,10 +138,13 @@ std::string NormalizeUnicode(std::string_view text, NormalizationForm form) {
       normalizer = icu::Normalizer2::getNFKDInstance(status);
       break;
   }
-  // Made once and never destroyed: other threads may still normalize at exit.
+  // Marks whose combining class the library doesn't know stay where they are. The set is made once
+  // and never destroyed: other threads may still normalize at exit.
   static const icu::UnicodeSet* const known = [] {
     UErrorCode set_status = U_ZERO_ERROR;
-    const std::string pattern = "[:Age=" + std::to_string(kDecompositionVersion) + ".0:]";
+    const std::string pattern = "[[:Age=" + std::to_string(kDecompositionVersion) +
+                                ".0:]-[[:^ccc=0:]-[:Age=" + std::to_string(kCombiningClassVersion) +
+                                ".0:]]]";
     auto* set = new icu::UnicodeSet(icu::UnicodeString::fromUTF8(pattern), set_status);
     set->freeze();
     return set;
