@@ -45,6 +45,10 @@ TEST(KnownCheckpoints, Sizes) {
                    {"max_position_embeddings", 2048},
                    {"type_vocab_size", 4}}),
             117946370);
+  EXPECT_EQ(count({{"model_type", "eurobert"}}), 212358146);
+  EXPECT_EQ(
+      count({{"model_type", "eurobert"}, {"num_key_value_heads", 4}, {"attention_bias", true}}),
+      202945538);
   EXPECT_EQ(count({{"model_type", "nomic_bert"}}), 137323778);
   EXPECT_EQ(count({{"model_type", "rembert"}}), 575922690);
   // The linear layer behind the embeddings is there even if these have the layers' columns.

@@ -154,9 +154,10 @@ Tensor PostNormEncoder::Embed(const Batch& batch, const nn::ForwardContext& cont
 
 void PostNormEncoder::ExtendContext(nn::ForwardContext& context) const {
   const bool is_computed = rotary_table_ != nullptr;
-  context.rotary = {.table = is_computed ? rotary_table_->On(device()) : rotary_parameter_,
-                    .pairs = options_.rotary.pairs,
-                    .turns_values = options_.rotary.turns_values};
+  context.rotary = {
+      .table = is_computed ? rotary_table_->On(context.row_positions.device()) : rotary_parameter_,
+      .pairs = options_.rotary.pairs,
+      .turns_values = options_.rotary.turns_values};
 }
 
 LayerFunction PostNormEncoder::Layer(int64_t i) const {

@@ -152,10 +152,8 @@ class ModernBertEncoder : public Encoder {
   ModernBertEncoder(NamedSettings settings, const ModernBertOptions& options)
       : Encoder(kModel, std::move(settings)),
         options_(options),
-        global_table_([n = options.embeddings.max_position_embeddings,
-                       f = options.global_frequencies] { return RotaryTable(n, f); }),
-        local_table_([n = options.embeddings.max_position_embeddings,
-                      f = options.local_frequencies] { return RotaryTable(n, f); }) {
+        global_table_(MakeTable(options, options.global_frequencies)),
+        local_table_(MakeTable(options, options.local_frequencies)) {
     embeddings_ = Register<NormedEmbeddings>("embeddings", options.embeddings, kModel);
     for (int64_t i = 0; i < num_layers(); ++i) {
       ModernBertLayerOptions layer = options.layer;
@@ -173,6 +171,12 @@ class ModernBertEncoder : public Encoder {
   int64_t max_length() const override { return embeddings_->max_length(); }
 
  private:
+  static std::shared_ptr<DeviceConstant> MakeTable(const ModernBertOptions& options,
+                                                   const std::vector<float>& frequencies) {
+    return std::make_shared<DeviceConstant>([n = options.embeddings.max_position_embeddings,
+                                             frequencies] { return RotaryTable(n, frequencies); });
+  }
+
   bool IsLocal(int64_t i) const { return options_.is_local[static_cast<size_t>(i)]; }
 
   Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const override {
@@ -180,26 +184,25 @@ class ModernBertEncoder : public Encoder {
   }
 
   void ExtendContext(nn::ForwardContext& context) const override {
-    context.rotary.table = global_table_.On(device());
+    context.rotary.table = global_table_->On(context.row_positions.device());
   }
 
   // The last layer applies the final norm, too.
   LayerFunction Layer(int64_t i) const override {
-    return [layer = layers_[static_cast<size_t>(i)],
-            local_table = IsLocal(i) ? local_table_.On(device()) : Tensor(),
-            norm = i + 1 == num_layers() ? final_norm_ : nullptr,
-            site = absl::StrCat("layers.", i)](const Tensor& hidden_states,
-                                               const nn::ForwardContext& context,
-                                               bool first_tokens_only) {
-      nn::ForwardContext own = context;
-      if (local_table.defined()) own.rotary.table = local_table;
-      const Tensor y = layer->Forward(hidden_states, own, first_tokens_only, site);
-      return norm == nullptr ? y : norm->Forward(y);
-    };
+    return
+        [layer = layers_[static_cast<size_t>(i)], local_table = IsLocal(i) ? local_table_ : nullptr,
+         norm = i + 1 == num_layers() ? final_norm_ : nullptr, site = absl::StrCat("layers.", i)](
+            const Tensor& hidden_states, const nn::ForwardContext& context,
+            bool first_tokens_only) {
+          nn::ForwardContext own = context;
+          if (local_table != nullptr) own.rotary.table = local_table->On(hidden_states.device());
+          const Tensor y = layer->Forward(hidden_states, own, first_tokens_only, site);
+          return norm == nullptr ? y : norm->Forward(y);
+        };
   }
 
   ModernBertOptions options_;
-  mutable DeviceConstant global_table_, local_table_;
+  std::shared_ptr<DeviceConstant> global_table_, local_table_;  // of rotary positions
   std::shared_ptr<NormedEmbeddings> embeddings_;
   std::vector<std::shared_ptr<ModernBertLayer>> layers_;
   std::shared_ptr<nn::LayerNorm> final_norm_;

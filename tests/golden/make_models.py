@@ -111,9 +111,17 @@ CASES = {
                                                    sliding_attention=dict(rope_type="default", rope_theta=30.0))),
     "nomic-bert": dict(model_type="nomic_bert", seed=83, tokens=23, max_position_embeddings=30, num_labels=3,
                        hidden_size=36, intermediate_size=50, layer_norm_eps=1e-5),
+    # Heads that share keys and values, and are wider than usual; all biases.
+    "eurobert": dict(model_type="eurobert", seed=84, num_labels=3, hidden_size=36, intermediate_size=50, pad_token_id=0,
+                     num_attention_heads=6, num_key_value_heads=2, head_dim=10, attention_bias=True, mlp_bias=True,
+                     rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    "eurobert-mean": dict(model_type="eurobert", seed=85, tokens=21, max_position_embeddings=24, num_labels=2, pad_token_id=0,
+                          hidden_act="gelu", classifier_pooling="mean"),
+    "eurobert-first": dict(model_type="eurobert", seed=86, num_labels=4, pad_token_id=0, classifier_pooling="bos",
+                           num_key_value_heads=1),
 }
 # Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
-ROTARY = ["roformer", "modernbert", "nomic_bert"]
+ROTARY = ["roformer", "modernbert", "nomic_bert", "eurobert"]
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
@@ -237,7 +245,8 @@ def make(folder, seed, tokens, labels, overrides):
         golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
         golden["left.last_hidden_state"] = states.detach().float()
 
-    norms = {id(p) for m in model.modules() if "LayerNorm" in type(m).__name__ for p in m.parameters(recurse=False)}
+    norms = {id(p) for m in model.modules() if "LayerNorm" in type(m).__name__ or "RMSNorm" in type(m).__name__
+             for p in m.parameters(recurse=False)}
     groups = [[], []]  # parameters that decay, and biases and the parameters of norms
     for name, parameter in model.named_parameters():
         groups["bias" in name or id(parameter) in norms].append(parameter)
