@@ -218,8 +218,8 @@ class Accelerator {
   void WaitForEveryone();
   // Does the same, but is not a collective: a process may take any time before it calls this.
   void WaitWithoutTimeout();
-  // While the main process holds an object, the others wait where they make theirs. It is for work
-  // that one rank does and the others then find done. It may take any time.
+  // While the main process holds an object, the others wait where they make theirs. Use it for work
+  // that one rank does and the others reuse. The work may take any time.
   //   { auto first = accelerator.MainProcessFirst(); Download(); }
   class [[nodiscard]] ProcessTurn {
    public:
