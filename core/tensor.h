@@ -166,7 +166,7 @@ class Tensor {
   bool is_leaf() const { return impl_->producer == nullptr; }
   // Returns the gradient, for reading; undefined if there is none or if it was zeroed. Changes
   // nothing about the leaf. While a factor of ClipGradNorm is not applied, this is a copy that is
-  // multiplied by it: if reading applied the factor to the buffer, the last bits of a GPU's next
+  // multiplied by it. If reading applied the factor to the buffer, the last bits of a GPU's next
   // update could change. MaterializeGrad() applies it without a copy. The handle is valid until
   // the next backward pass, ZeroGrad or ClipGradNorm.
   // Throws if ranks divide the optimizer's work and this rank holds only a part of the gradient

@@ -198,13 +198,13 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   });
   const size_t index = static_cast<size_t>(known - arenas.begin());
   if (known == arenas.end()) arenas.push_back(arena);
-  state_->shares.resize(arenas.size());
-  auto& shares = state_->shares[index];
+  state_->shards.resize(arenas.size());
+  auto& shards = state_->shards[index];
   const bool shard = options_.shard_optimizer && use_distributed() && device_.is_cpu();
-  if (shard && shares == nullptr) {
-    shares = std::make_shared<CurrentShards>();
+  if (shard && shards == nullptr) {
+    shards = std::make_shared<CurrentShards>();
   }
-  optimizer.ShardUpdates(shares);
+  optimizer.ShardUpdates(shards);
   state_->renew_reducer = true;
   CheckSame(optimizer.Settings());
 }
@@ -212,26 +212,26 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
 // Nothing needs to be set up: the scheduler skips its step whenever its optimizer skips one.
 void Accelerator::PrepareScheduler(Scheduler& scheduler) { CheckSame(scheduler.Settings()); }
 
-std::shared_ptr<const OptimizerShards> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
+std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
                                                         std::vector<ElementRange> parts) {
-  auto shares = std::make_shared<OptimizerShards>();
-  shares->rank = group->rank();
-  shares->size = group->size();
+  auto shards = std::make_shared<OptimizerShards>();
+  shards->rank = group->rank();
+  shards->size = group->size();
   for (const ElementRange& part : parts) {
     const ElementRange own = StripeOfRank(part, group->rank(), group->size());
-    shares->own.push_back(own);
-    for (const ElementRange& other : Difference(part, {own})) shares->others.push_back(other);
+    shards->own.push_back(own);
+    for (const ElementRange& other : Difference(part, {own})) shards->others.push_back(other);
   }
-  shares->gather = [group, parts](std::span<float> data, const std::vector<ElementRange>& changed) {
+  shards->gather = [group, parts](std::span<float> data, const std::vector<ElementRange>& changed) {
     group->AllGatherStripes(data, parts, changed);
   };
-  shares->barrier = [group] { group->Barrier(); };
-  shares->sum = [group](double mine) {
+  shards->barrier = [group] { group->Barrier(); };
+  shards->sum = [group](double mine) {
     group->AllReduce(std::span(&mine, 1));
     return mine;
   };
-  shares->parts = std::move(parts);
-  return shares;
+  shards->parts = std::move(parts);
+  return shards;
 }
 
 void Accelerator::CheckSame(const NamedValues& values) {

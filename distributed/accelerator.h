@@ -70,8 +70,8 @@ struct AcceleratorOptions {
   std::chrono::milliseconds timeout = {};
   ReducerOptions reducer = {};
   // Shards the optimizer's work over the ranks (ZeRO, stage 1). Each rank sums up and
-  // keeps the gradients of its own part of the parameters only. It updates that part and keeps the
-  // moments for it. Then the ranks give each other the new values.
+  // keeps the gradients of its own stripes of the parameters only. It updates those and keeps
+  // their moments. Then the ranks give each other the new values.
   // The numbers are the same, but for the last bits of the gradients' norm. The gradients of
   // prepared optimizers can't be read then, and Step and GradNorm are collectives. The last table,
   // of which few rows are used, is sharded only over the ranks of one machine. Between
@@ -218,8 +218,8 @@ class Accelerator {
   void WaitForEveryone();
   // Does the same, but is not a collective: a process may take any time before it calls this.
   void WaitWithoutTimeout();
-  // While the main process holds an object, the others wait where they make theirs. It is for work
-  // that one rank does and the others then find done. It may take any time.
+  // While the main process holds an object, the others wait where they make theirs. Use it for work
+  // that one rank does and the others reuse. The work may take any time.
   //   { auto first = accelerator.MainProcessFirst(); Download(); }
   class [[nodiscard]] ProcessTurn {
    public:

@@ -19,7 +19,7 @@
 namespace lathe {
 
 // Each rank updates its stripe of each of the parts (core/base/element_range.h).
-std::shared_ptr<const OptimizerShards> MakeUpdateShares(std::shared_ptr<ProcessGroup> group,
+std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
                                                         std::vector<ElementRange> parts);
 
 // Returns a checksum of 48 bits. It changes if any single bit of the tensor flips.
@@ -36,7 +36,7 @@ struct Accelerator::State {
   // The arenas of prepared optimizers, then those of the remaining parameters.
   std::vector<std::shared_ptr<ParameterArena>> arenas;
   // Says how the update of each arena is sharded. Null or missing at the end: it is not.
-  std::vector<std::shared_ptr<CurrentShards>> shares;
+  std::vector<std::shared_ptr<CurrentShards>> shards;
   std::shared_ptr<bool> sync = std::make_shared<bool>(true);
   bool accumulating = false;
   bool no_sync = false;  // true while a LocalGradients lives
@@ -133,18 +133,18 @@ struct Accelerator::State {
     reducer = nullptr;  // removes its hooks first
     CoverParameters();
     Check(!arenas.empty(), "backward", "Prepare the model and its optimizer first");
-    shares.resize(arenas.size());
+    shards.resize(arenas.size());
     std::vector<bool> sharded;
-    for (const auto& present : shares) sharded.push_back(present != nullptr);
+    for (const auto& present : shards) sharded.push_back(present != nullptr);
     reducer = std::make_unique<Reducer>(group, arenas, options, sharded, device_group);
     trained = std::move(now);
     renew_reducer = false;
     for (size_t i = 0; i < arenas.size(); ++i) {
-      if (shares[i] == nullptr) continue;
+      if (shards[i] == nullptr) continue;
       std::vector<ElementRange> parts = reducer->ShardedParts(i);
-      std::shared_ptr<const OptimizerShards>& present = shares[i]->now;
+      std::shared_ptr<const OptimizerShards>& present = shards[i]->now;
       if (present == nullptr ? !parts.empty() : present->parts != parts)
-        present = MakeUpdateShares(group, parts);
+        present = MakeUpdateShards(group, parts);
       if (!share_parameters || present == nullptr) continue;
       Storage& storage = *arenas[i]->values().impl()->storage;
       if (!storage.is_writable_by_others()) group->ShareMemory(storage);

@@ -52,7 +52,7 @@ struct Layer : Module {
   }
 };
 
-// Options that share the optimizer's work out, and with `share` keep the parameters in common.
+// Options that shard the optimizer's update, and with `share` keep the parameters in common.
 inline AcceleratorOptions Sharded(const Env& env, bool share = false) {
   AcceleratorOptions options = Options(env);
   options.shard_optimizer = true;

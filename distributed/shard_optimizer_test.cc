@@ -113,7 +113,7 @@ TEST_P(Processes, SumsCountOnceForTheNextReducer) {
   }
 }
 
-// A gradient that is set by hand counts as this rank's part of the sum.
+// A gradient that is set by hand counts as this rank's stripes of the sum.
 TEST_P(Processes, GradientsSetByHand) {
   ExpectAllWell(RunRanks(n, [this](const Env& env) {
     Accelerator accelerator(Sharded(env, share));

@@ -112,8 +112,8 @@ TEST(ShareParameters, AParameterThatIsThawedTooLate) {
   }));
 }
 
-// A rank is stopped before its update, is missed, and updates its part when it goes on. A rank that
-// has its own copy by then keeps its values.
+// A rank is stopped before its update, is missed, and updates its stripes when it goes on. A rank
+// that has its own copy by then keeps its values.
 TEST(ShareParameters, WhoIsMissedAndGoesOnDoesNoHarm) {
   const auto results = RunRanks(2, [](const Env& env) {
     AcceleratorOptions options = Sharded(env, /*share=*/true);
@@ -208,7 +208,8 @@ void UpdateCopies(const Env& env, bool adamw) {
   if (env.rank != 1) expect_copy(expected);
 }
 
-// Each rank writes its part of the bfloat16 copies for products, whichever rank makes the copies.
+// Each rank writes its stripes of the bfloat16 copies for products, whichever rank makes the
+// copies.
 TEST(ShareParameters, CopiesForProducts) {
   for (const bool adamw : {true, false}) {
     ExpectAllWell(RunRanks(3, [adamw](const Env& env) {

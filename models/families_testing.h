@@ -17,7 +17,8 @@ struct Family {
   std::string columns = "hidden_size", heads = "num_attention_heads", activation = "hidden_act",
               dropout = "hidden_dropout_prob";
   int64_t max_length = 16;
-  std::string norm_bias = "LayerNorm.bias";  // part of the name of a norm's parameter
+  std::string norm = "LayerNorm.bias";                // part of the name of a norm's parameter
+  std::string word_table = "word_embeddings.weight";  // the end of its name
 };
 
 inline void PrintTo(const Family& family, std::ostream* out) { *out << family.model_type; }

@@ -45,6 +45,11 @@ TEST(KnownCheckpoints, Sizes) {
                    {"max_position_embeddings", 2048},
                    {"type_vocab_size", 4}}),
             117946370);
+  EXPECT_EQ(count({{"model_type", "eurobert"}}), 212358146);
+  EXPECT_EQ(
+      count({{"model_type", "eurobert"}, {"num_key_value_heads", 4}, {"attention_bias", true}}),
+      202945538);
+  EXPECT_EQ(count({{"model_type", "nomic_bert"}}), 137323778);
   EXPECT_EQ(count({{"model_type", "rembert"}}), 575922690);
   // The linear layer behind the embeddings is there even if these have the layers' columns.
   EXPECT_EQ(count({{"model_type", "rembert"}, {"input_embedding_size", 1152}}), 801686018);
@@ -66,10 +71,12 @@ TEST(KnownCheckpoints, Sizes) {
                    {"position_biased_input", false}}),
             184423682);
   EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
+  EXPECT_EQ(count({{"model_type", "modernbert"}}), 149606402);
   EXPECT_EQ(count({{"model_type", "mpnet"}, {"max_position_embeddings", 514}}), 109488002);
   EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
   EXPECT_EQ(count({{"model_type", "squeezebert"}}), 51091202);
   EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
+  EXPECT_EQ(count({{"model_type", "roformer"}}), 124147970);
 }
 
 }  // namespace

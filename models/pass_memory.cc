@@ -21,7 +21,7 @@ struct EncoderActivations {
       : layers(shape.num_layers),
         different_layers(shape.num_different_layers),
         B(options.batch_size),
-        T(NumPassRows(options)),
+        T(ActivationRows(options)),
         H(shape.layer.hidden_size),
         C(shape.embedding_size),
         I(shape.layer.intermediate_size),
@@ -31,10 +31,13 @@ struct EncoderActivations {
         inner(T * I * E),
         distances(E < kFloat ? shape.layer.num_distances * (H / A) * E : 0),
         head(B * shape.head_columns * kFloat),
-        layer_weights(shape.layer_weights != 0 ? shape.layer_weights : 4 * H * H + 2 * H * I),
+        layer_weights(shape.layer_weights != 0
+                          ? shape.layer_weights
+                          : 4 * H * H + (shape.layer.names.gate.empty() ? 2 : 3) * H * I),
         activated(shape.keeps_activated ? inner : 0),
         projects(C != H || shape.always_projects),
         keeps_activated(options.on_gpu || shape.keeps_activated),
+        gated(!shape.layer.names.gate.empty()),
         on_gpu(options.on_gpu) {}
 
   // Returns the bytes of activations between the embeddings and the first layer.
@@ -49,12 +52,16 @@ struct EncoderActivations {
   }
 
   // Returns the bytes of activations around the activation function. FeedForward on the CPU keeps
-  // only its input and computes its output again.
-  int64_t Inner(int64_t bytes) const { return keeps_activated ? 2 * bytes : bytes; }
+  // only its input and computes its output again. A gated one has two inputs, and its output is
+  // kept.
+  int64_t Inner(int64_t bytes) const {
+    if (gated) return 3 * bytes;
+    return keeps_activated ? 2 * bytes : bytes;
+  }
   // Returns the most that the backward pass holds there beside Inner(): the gradient of the
   // activation function's input and, if need be, its recomputed output. A kept output makes room
-  // for its own gradient.
-  int64_t InnerGradients() const { return keeps_activated ? inner : 2 * inner; }
+  // for its own gradient, but a gate has two inputs.
+  int64_t InnerGradients() const { return keeps_activated && !gated ? inner : 2 * inner; }
 
   // Returns the bytes of activations that a layer keeps, for all tokens, including its output.
   int64_t Layer() const {
@@ -114,8 +121,9 @@ struct EncoderActivations {
   int64_t Forward() const {
     const int64_t embeddings =
         on_gpu ? T * C * E : 2 * T * C * kFloat + (E < kFloat ? T * C * E : 0);
-    return std::max(embeddings,
-                    layers > 1 ? std::max(5 * hidden, 3 * hidden + inner + activated) : 3 * hidden);
+    if (layers == 1) return std::max(embeddings, 3 * hidden);
+    const int64_t block = gated ? 2 * hidden + 3 * inner : 3 * hidden + inner + activated;
+    return std::max({embeddings, 5 * hidden, block});
   }
 
   // Returns the bytes of the 16-bit copies of the weights in the layers' products.
@@ -132,38 +140,39 @@ struct EncoderActivations {
   int64_t activated;      // bytes that the activation function takes without a backward pass
   bool projects;          // a linear layer follows the embeddings
   bool keeps_activated;   // the backward pass finds the activation function's output
+  bool gated;             // the feed-forward blocks have gates
   bool on_gpu;
 };
 
-// Throws if a sum of bytes could overflow int64_t.
-void CheckCountable(const PostNormEncoderShape& shape, const MemoryOptions& options) {
-  const nn::PostNormLayerOptions& layer = shape.layer;
+}  // namespace
+
+int64_t ActivationRows(const MemoryOptions& options) {
+  const int64_t tokens = options.batch_size * options.max_seq_length;
+  return options.on_gpu ? NumDeviceRows(tokens) : tokens;
+}
+
+void CheckCountable(double columns, int64_t num_parameters, const MemoryOptions& options) {
   const double tokens =
       static_cast<double>(options.batch_size) * static_cast<double>(options.max_seq_length);
-  const double columns = static_cast<double>(20 * layer.hidden_size + 4 * layer.intermediate_size +
-                                             2 * layer.num_attention_heads + shape.more_columns) *
-                         static_cast<double>(shape.num_layers + 1);
-  const double floats = tokens * columns + 5 * static_cast<double>(shape.num_parameters);
+  const double floats = tokens * columns + 5 * static_cast<double>(num_parameters);
   if (floats * kFloat * static_cast<double>(options.num_processes) < 9e18) return;
   throw InvalidArgument("the estimate has more bytes than can be counted",
                         "give a smaller batch, shorter texts or fewer processes");
 }
 
-}  // namespace
-
-int64_t NumPassRows(const MemoryOptions& options) {
-  const int64_t tokens = options.batch_size * options.max_seq_length;
-  return options.on_gpu ? NumDeviceRows(tokens) : tokens;
-}
-
 PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options) {
-  CheckCountable(shape, options);
+  const nn::PostNormLayerOptions& layer = shape.layer;
+  const int64_t inner = (layer.names.gate.empty() ? 4 : 8) * layer.intermediate_size;
+  CheckCountable(static_cast<double>(20 * layer.hidden_size + inner +
+                                     2 * layer.num_attention_heads + shape.more_columns) *
+                     static_cast<double>(shape.num_layers + 1),
+                 shape.num_parameters, options);
   const EncoderActivations activations(shape, options);
   PassMemory memory;
   memory.low_precision = activations.LowPrecisionWeights();
-  memory.kept = activations.Kept(options.gradient_checkpointing);
+  memory.kept = activations.Kept(options.gradient_checkpointing) + shape.table_bytes;
   memory.temporary = activations.BackwardPeak(options.gradient_checkpointing);
-  memory.inference = activations.Forward();
+  memory.inference = activations.Forward() + shape.table_bytes;
   memory.word_rows = shape.vocab_size;
   memory.word_columns = shape.embedding_size;
   return memory;

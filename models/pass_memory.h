@@ -21,9 +21,6 @@ struct MemoryOptions {
   bool shard_optimizer = true;
 };
 
-// Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
-int64_t NumPassRows(const MemoryOptions& options);
-
 // The bytes of tensors that the passes take on one rank, besides parameters and gradients.
 struct PassMemory {
   int64_t low_precision = 0;  // copies of weights in the compute dtype
@@ -50,8 +47,16 @@ struct PostNormEncoderShape {
   int64_t layer_weights = 0;   // elements of the matrices of a layer's products; 0: those of BERT
   int64_t more_columns = 0;    // columns of what else a layer may hold, so that no sum overflows
   int64_t num_parameters = 0;  // elements, with the head
+  int64_t table_bytes = 0;     // of rotary positions that are no parameters
   int64_t head_columns = 0;  // float32 elements that the head keeps for a sequence's backward pass
 };
+
+// Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
+int64_t ActivationRows(const MemoryOptions& options);
+
+// Throws if a sum of bytes could overflow int64_t: that of `columns` float32 elements for each
+// token and that of five times the parameters, over all processes.
+void CheckCountable(double columns, int64_t num_parameters, const MemoryOptions& options);
 
 // Returns what the passes of such a model take. Throws if a sum of bytes could overflow.
 PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options);

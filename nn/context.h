@@ -6,8 +6,16 @@
 
 #include "lathe/core/ops/attention.h"
 #include "lathe/core/ops/dropout.h"
+#include "lathe/core/ops/rotary/rotary_embedding.h"
 
 namespace lathe::nn {
+
+// Positions by which attention turns queries and keys (core/ops/rotary/rotary_embedding.h).
+struct RotaryPositions {
+  Tensor table;  // [positions, columns of a head] f32; undefined: nothing is turned
+  RotaryPairs pairs = RotaryPairs::kHalves;
+  bool turns_values = false;  // values are turned, too
+};
 
 struct ForwardContext {
   Tensor input_ids, token_type_ids;  // [T] i32
@@ -21,6 +29,7 @@ struct ForwardContext {
   // layers share. A layer may have other tables besides. The tensors here are parameters, or they
   // require no gradient.
   RelativePositions relative;
+  RotaryPositions rotary;
   bool training = false;
   uint64_t seed = 0;
   uint32_t step = 0;

@@ -33,6 +33,20 @@ double TruncatedNormal(double value, double cutoff, int64_t element, uint32_t ke
 
 constexpr int64_t kAtATime = 1024;  // elements
 
+template <typename T>
+void FillSinusoids(T* out, int64_t rows, int64_t columns) {
+  const int64_t n = columns / 2;
+  for (int64_t p = 0; p < rows; ++p) {
+    T* const row = out + p * columns;
+    for (int64_t i = 0; i < n; ++i) {
+      const double exponent = static_cast<double>(i) / static_cast<double>(n);
+      const double angle = static_cast<double>(p) / std::pow(10000.0, exponent);
+      row[i] = static_cast<T>(std::sin(angle));
+      row[n + i] = static_cast<T>(std::cos(angle));
+    }
+  }
+}
+
 }  // namespace
 
 void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name) {
@@ -53,6 +67,11 @@ void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name
     using T = decltype(tag);
     T* out = tensor.data<T>();
     const int64_t n = tensor.numel();
+    if (init.kind == Init::Kind::kSinusoids) {
+      Check(tensor.ndim() == 2 && tensor.dim(1) % 2 == 0, "init",
+            "sinusoids need shape [P, 2 n] but got ", tensor.shape());
+      return FillSinusoids(out, tensor.dim(0), tensor.dim(1));
+    }
 #pragma omp parallel for schedule(static) if (n > 16384)
     for (int64_t first = 0; first < n; first += kAtATime) {
       double values[kAtATime];

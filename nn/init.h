@@ -9,7 +9,7 @@
 namespace lathe {
 
 struct Init {
-  enum class Kind { kZeros, kOnes, kNormal, kTruncatedNormal, kUniform };
+  enum class Kind { kZeros, kOnes, kNormal, kTruncatedNormal, kUniform, kSinusoids };
   Kind kind = Kind::kZeros;
   double a = 0;  // standard deviation; lower bound for kUniform
   double b = 0;  // cut-off in standard deviations for kTruncatedNormal; upper bound for kUniform
@@ -26,6 +26,9 @@ struct Init {
   static Init Uniform(double low, double high) {
     return {.kind = Kind::kUniform, .a = low, .b = high};
   }
+  // For a table [P, 2 n]: row p has the sines of p * 10000^(-i / n) for i from 0 to n - 1, then
+  // their cosines (Vaswani et al. 2017).
+  static Init Sinusoids() { return {.kind = Kind::kSinusoids}; }
 };
 
 // Fills `tensor` (float32 or float64) with values that depend only on the seed, the name and the

@@ -2,6 +2,7 @@
 
 #include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/layer_norm.h"
+#include "lathe/core/ops/norm/rms_norm.h"
 
 namespace lathe::nn {
 
@@ -19,6 +20,8 @@ GroupedLinear::GroupedLinear(int64_t in, int64_t out, int64_t groups, Init init,
 Tensor Embedding::Forward(const Tensor& ids) const {
   return EmbeddingSum({ids}, {weight}, {padding_row});
 }
+
+Tensor RmsNorm::Forward(const Tensor& x) const { return lathe::RmsNorm(x, weight, eps_); }
 
 Tensor LayerNorm::Forward(const Tensor& x) const { return lathe::LayerNorm(x, weight, bias, eps); }
 

@@ -72,6 +72,19 @@ class LayerNorm : public Module {
   double eps;
 };
 
+// Divides by the root mean square over the last dimension. The weight has no weight decay.
+class RmsNorm : public Module {
+ public:
+  RmsNorm(int64_t n, double eps)
+      : weight(RegisterParameter("weight", {n}, Init::Ones(), /*decays=*/false)), eps_(eps) {}
+  Tensor Forward(const Tensor& x) const;
+
+  Tensor weight;
+
+ private:
+  double eps_;
+};
+
 // Drops elements in training only. `site` names the place, so that each place has its own masks.
 class Dropout : public Module {
  public:

@@ -16,14 +16,28 @@ Tensor Module::RegisterParameter(std::string name, Shape shape, Init init, bool 
   return tensor;
 }
 
+Tensor Module::RegisterConstant(std::string name, Shape shape, Init init) {
+  Tensor tensor = RegisterParameter(std::move(name), std::move(shape), init, /*decays=*/false);
+  return tensor.SetRequiresGrad(false);
+}
+
 void Module::RegisterModule(std::string name, std::shared_ptr<Module> module) {
   entries_.push_back({std::move(name), {}, std::move(module)});
 }
 
+namespace {
+
+// Returns the prefix of the paths below a module.
+std::string Below(const std::string& prefix, const std::string& name) {
+  return name.empty() ? prefix : prefix + name + ".";
+}
+
+}  // namespace
+
 void Module::Collect(const std::string& prefix, std::vector<Parameter>& out) const {
   for (const Entry& entry : entries_) {
     if (entry.module != nullptr) {
-      entry.module->Collect(prefix + entry.name + ".", out);
+      entry.module->Collect(Below(prefix, entry.name), out);
     } else {
       out.push_back(entry.parameter);
       out.back().name = prefix + entry.name;
@@ -125,7 +139,7 @@ std::string ExactText(double value) {
 void Module::CollectSettings(const std::string& prefix, NamedSettings& out) const {
   for (auto& [name, value] : OwnSettings()) out.emplace_back(prefix + name, std::move(value));
   for (const Entry& entry : entries_) {
-    if (entry.module != nullptr) entry.module->CollectSettings(prefix + entry.name + ".", out);
+    if (entry.module != nullptr) entry.module->CollectSettings(Below(prefix, entry.name), out);
   }
 }
 

@@ -88,6 +88,9 @@ class Module {
   virtual NamedSettings OwnSettings() const { return {}; }
   Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true,
                            bool is_table = false);
+  // Registers numbers that belong to a checkpoint but are not trained.
+  Tensor RegisterConstant(std::string name, Shape shape, Init init);
+  // An empty name adds nothing to the paths of the module's parameters.
   template <typename M, typename... Args>
   std::shared_ptr<M> Register(std::string name, Args&&... args) {
     auto module = std::make_shared<M>(std::forward<Args>(args)...);

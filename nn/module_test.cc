@@ -301,5 +301,52 @@ TEST(Init, ElementsAreIndependentOfTheSize) {
   EXPECT_EQ(small.ToVector<float>(), large.Slice(0, 5).ToVector<float>());
 }
 
+class WithConstant : public Module {
+ public:
+  WithConstant()
+      : table(RegisterConstant("table", {3, 4}, Init::Sinusoids())),
+        weight(RegisterParameter("weight", {2}, Init::Ones())) {}
+  Tensor table, weight;
+};
+
+// A constant has its place among the parameters, but no gradient.
+TEST(Module, ConstantsAreNotTrained) {
+  WithConstant module;
+  module.Initialize(1);
+  EXPECT_EQ(module.NumParameters(), 14);
+  const std::vector<Parameter> parameters = module.Parameters();
+  ASSERT_EQ(parameters.size(), 2u);
+  EXPECT_FALSE(parameters[0].tensor.requires_grad());
+  EXPECT_FALSE(parameters[0].decays);
+  EXPECT_TRUE(parameters[1].tensor.requires_grad());
+  const std::vector<float> table = module.table.ToVector<float>();
+  for (int p = 0; p < 3; ++p) {
+    EXPECT_FLOAT_EQ(table[p * 4], std::sin(static_cast<float>(p)));
+    EXPECT_FLOAT_EQ(table[p * 4 + 1], std::sin(static_cast<float>(p) / 100));
+    EXPECT_FLOAT_EQ(table[p * 4 + 2], std::cos(static_cast<float>(p)));
+    EXPECT_FLOAT_EQ(table[p * 4 + 3], std::cos(static_cast<float>(p) / 100));
+  }
+}
+
+class Unnamed : public Module {
+ public:
+  Unnamed() { dense_ = Register<Dense>("", 2, 3); }
+
+ private:
+  std::shared_ptr<Dense> dense_;
+};
+
+TEST(Module, AnEmptyNameAddsNothingToPaths) {
+  const std::vector<Parameter> parameters = Unnamed().Parameters();
+  ASSERT_EQ(parameters.size(), 2u);
+  EXPECT_EQ(parameters[0].name, "weight");
+  EXPECT_EQ(parameters[1].name, "bias");
+}
+
+TEST(Init, SinusoidsNeedPairsOfColumns) {
+  Tensor odd = Tensor::Empty({2, 3});
+  EXPECT_THROW(Fill(odd, Init::Sinusoids(), 1, "odd"), Error);
+}
+
 }  // namespace
 }  // namespace lathe

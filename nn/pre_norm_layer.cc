@@ -1,5 +1,6 @@
 #include "lathe/nn/pre_norm_layer.h"
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/elementwise.h"
 
@@ -9,6 +10,8 @@ PreNormLayer::PreNormLayer(const PreNormLayerOptions& options) : options_(option
   const int64_t H = options.hidden_size, I = options.intermediate_size;
   const Init init = Init::Normal(options.initializer_range);
   const PreNormLayerNames& names = options.names;
+  Check(names.gate.empty() && options.has_biases, "pre_norm_layer",
+        "there is no layer of this kind with a gate, or without biases");
   attention_norm_ = Register<LayerNorm>(names.attention_norm, H, options.layer_norm_eps);
   self_ = Register<SelfAttention>(names.self_attention, options);
   attention_output_ = Register<Linear>(names.attention_output, H, H, init);

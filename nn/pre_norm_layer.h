@@ -15,7 +15,8 @@
 namespace lathe::nn {
 
 // The layer has the parts of a PostNormLayer, so it has the same options. Here attention_norm is
-// the norm before attention, and output_norm is the norm before the feed-forward block.
+// the norm before attention, and output_norm is the norm before the feed-forward block. There is no
+// gate, and linear layers have biases.
 using PreNormLayerOptions = PostNormLayerOptions;
 using PreNormLayerNames = PostNormLayerNames;
 

@@ -76,7 +76,7 @@ NamedSettings AdamW::Settings() const {
   return settings;
 }
 
-// Marks all blocks as active: the new part may come from other ranks, with any moments.
+// Marks all blocks as active: the new stripes may come from other ranks, with any moments.
 void AdamW::OnOwnRangesChanged(size_t range) {
   if (!exp_avg_.defined()) return;
   active_[range].assign(Blocks(ranges_[range].own), 1);
@@ -192,7 +192,7 @@ void AdamW::UpdateParameters() {
     }
     BFloat16* narrow = nullptr;
     if (parameter.low_precision != nullptr && parameter.low_precision->dtype == DType::kBF16) {
-      // Other ranks may rely on this rank to write its part of a shared copy.
+      // Other ranks may rely on this rank to write its stripes of a shared copy.
       if (is_current || parameter.low_precision->storage->is_writable_by_others())
         narrow = Tensor(parameter.low_precision).data<BFloat16>();
       if (is_current) narrowed.push_back(&ranges_[i]);

@@ -49,8 +49,8 @@ class DeviceUpdater {
   Tensor Clip(ParameterArena& arena, double max_norm, const Tensor& losses, const Tensor& latch,
               const ScalerState* scaler);
   // Updates `ranges` of the arena. counters: [n] int64, one for each parameter. scaler: null for
-  // none. Returns true if only ReadSteps can tell whether the step was taken. This holds with a
-  // scaler, and for a step that clipping may hold back.
+  // none. Returns true if only ReadSteps can tell whether the step was taken. This is so with a
+  // scaler, and after Clip: the device may skip the step (see DeviceOptimizerKernels::clip).
   bool Step(ParameterArena& arena, const DeviceMethod& method, std::vector<DeviceRange> ranges,
             DType narrow_type, const Tensor& counters, const StepRates& rates, ScalerState* scaler);
   void Queue();

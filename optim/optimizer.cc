@@ -38,7 +38,7 @@ std::vector<double> RatesOf(const std::vector<ParameterGroup>& groups, double de
   return rates;
 }
 
-// Throws if this rank has only a part of the gradients and the optimizer doesn't shard its
+// Throws if this rank has only its stripes of the gradients and the optimizer doesn't shard its
 // update.
 void CheckHasGrads(Optimizer& optimizer) {
   if (optimizer.shards() == nullptr && optimizer.arena().has_partial_grads()) {
@@ -207,7 +207,7 @@ void Optimizer::AdoptShards() {
   if (!sharded_update_.Adopt(StateBuffers())) return;
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const std::vector<ElementRange> own =
-        sharded_update_.OwnPartOf({ranges_[i].begin, ranges_[i].end});
+        sharded_update_.OwnRangesOf({ranges_[i].begin, ranges_[i].end});
     if (std::exchange(ranges_[i].own, own) != own) OnOwnRangesChanged(i);
   }
 }

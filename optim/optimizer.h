@@ -65,8 +65,8 @@ class Optimizer {
   void UnscaleGrads();
   // Returns true if the last Step did nothing because a gradient was not finite. May wait.
   bool step_was_skipped() const { return ledger_.step_was_skipped(); }
-  // From now on each Step updates this rank's part of the parameters and gets the rest from the
-  // other ranks. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
+  // From now on each Step updates this rank's stripes of the parameters and gets those of the
+  // other ranks from them. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
   void ShardUpdates(std::shared_ptr<const CurrentShards> shards) {
     sharded_update_.Use(std::move(shards));
   }
@@ -106,8 +106,8 @@ class Optimizer {
   // Called after `own` of this range has changed. At that time the buffers hold every rank's
   // moments.
   virtual void OnOwnRangesChanged(size_t /*range*/) {}
-  // Gets the other ranks' parts of the values. Only elements in `changed` (see OptimizerShards) can
-  // have been updated.
+  // Gets the other ranks' stripes of the values. Only elements in `changed` (see OptimizerShards)
+  // can have been updated.
   void GatherUpdates(const std::vector<ElementRange>& changed) {
     sharded_update_.Gather(arena_->values(), changed);
   }
@@ -214,7 +214,8 @@ class SGD : public Optimizer {
 };
 
 // Returns the L2 norm over all gradients of the arena as a [] f32 tensor. Nothing is read back to
-// the host. If each rank has only its part of the gradients, this and ClipGradNorm are collectives.
+// the host. If each rank has only its stripes of the gradients, this and ClipGradNorm are
+// collectives.
 Tensor GradNorm(Optimizer& optimizer);
 
 // Scales the gradients by min(1, max_norm / (norm + 1e-6)) (PyTorch's clip_grad_norm_). Returns the

@@ -1,5 +1,5 @@
 // How an optimizer's update is sharded over ranks (the first stage of ZeRO, Rajbhandari et al.
-// 2020). Each rank updates its own part of the arena and keeps the moments of that part only.
+// 2020). Each rank updates its own stripes of the arena and keeps the moments of those only.
 // Afterwards it gets the other ranks' new values.
 #pragma once
 
@@ -16,8 +16,8 @@ namespace lathe {
 // overlap.
 struct OptimizerShards {
   std::vector<ElementRange> parts;   // the elements that are sharded; all ranks update the rest
-  std::vector<ElementRange> own;     // this rank's elements of the parts
-  std::vector<ElementRange> others;  // the other ranks' elements of them
+  std::vector<ElementRange> own;     // this rank's stripes of the parts
+  std::vector<ElementRange> others;  // the other ranks' stripes of them
   int rank = 0, size = 1;
   // The functions below are collectives.
   // Sets `others` in data, which is as large as the arena, to the values that those ranks have

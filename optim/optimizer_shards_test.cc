@@ -100,7 +100,7 @@ Result Train(const MakeOptimizer& make, Meeting* meeting, int rank) {
         grad[i] = (i + static_cast<size_t>(step)) % 5 == 0 ? 0 : std::sin(static_cast<float>(i));
     }
     if (present->now != nullptr) {
-      // This rank must not use the gradients of the other ranks' parts.
+      // This rank must not use the gradients of the other ranks' stripes.
       float* grads = optimizer->arena().RawGrads().data<float>();
       for (const auto& entry : optimizer->arena().entries()) {
         const ElementRange all = {entry.offset, entry.offset + entry.parameter.tensor.numel()};

@@ -14,7 +14,7 @@ bool ShardedUpdate::Adopt(std::span<Tensor* const> buffers) {
   return true;
 }
 
-std::vector<ElementRange> ShardedUpdate::OwnPartOf(ElementRange whole) const {
+std::vector<ElementRange> ShardedUpdate::OwnRangesOf(ElementRange whole) const {
   if (adopted_ == nullptr) return {whole};
   return Difference(whole, adopted_->others);
 }

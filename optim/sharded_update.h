@@ -24,17 +24,17 @@ class ShardedUpdate {
   // Returns the shards that the optimizer's buffers correspond to; null: the update is not sharded.
   const OptimizerShards* adopted() const { return adopted_.get(); }
   // Makes the current shards the adopted ones. First every rank gets the moments that other ranks
-  // have kept for their old parts: `buffers`, each undefined or as large as the arena. Returns
+  // have kept for their old stripes: `buffers`, each undefined or as large as the arena. Returns
   // false if there was nothing to do.
   bool Adopt(std::span<Tensor* const> buffers);
   // Returns which elements of `whole` this rank updates.
-  std::vector<ElementRange> OwnPartOf(ElementRange whole) const;
+  std::vector<ElementRange> OwnRangesOf(ElementRange whole) const;
 
   // Begins an update of the arena's values. If they lie in shared memory, waits for all ranks:
   // ranks change each other's parameters there.
   void Begin(const Tensor& values);
-  // Gets the other ranks' parts of the values. Only elements in `changed` (see OptimizerShards) can
-  // have been updated.
+  // Gets the other ranks' stripes of the values. Only elements in `changed` (see OptimizerShards)
+  // can have been updated.
   void Gather(const Tensor& values, const std::vector<ElementRange>& changed) const;
   void End() { is_half_done_ = false; }
   // Returns true from Begin to End, if the update is sharded: it stays true after an error.

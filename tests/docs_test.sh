@@ -91,7 +91,8 @@ has_target() {
 }
 
 # has_test PACKAGE NAME: whether the package has this test, as its BUILD file reads. A test has the name of its source,
-# or comes from an op or a list: "NAME_%s_test" and "WHERE" make NAME_WHERE_test; NAME alone makes a test for each device.
+# or comes from an op or a list: "NAME_%s_test" and "WHERE" make NAME_WHERE_test; NAME alone makes a test for each device,
+# and an op with `levels` one for each instruction set level.
 has_test() {
   local build=./$1/BUILD.bazel name=$2 head tail
   has_target "$1" "$name" || [ -e "./$1/$name.cc" ] && return 0
@@ -103,6 +104,8 @@ has_test() {
   done
   if [[ $name =~ ^(ops/)?(.*)_(gpu|emulated)_test$ ]]; then
     grep -sqE "(^ *|[[(]|, )\"${BASH_REMATCH[2]}\"[]),]" "$build"
+  elif [[ $name =~ ^ops/(.*)_test_v[2-5]$ ]]; then
+    grep -sqE "lathe_op\\(.*\"${BASH_REMATCH[1]}\".*levels = True" "$build"
   elif [[ $name =~ ^(.*_test)_v[2-5]$ ]]; then
     grep -sqE "^ *\"(:|//[a-z/]+:)?${BASH_REMATCH[1]}\"," "$build"
   else

@@ -145,7 +145,7 @@ TEST_F(StepGraphShapesTest, NumbersOfSequencesShareAGraph) {
   }
 }
 
-// Surplus sequences need rows of their own if tokens fill all rows.
+// If tokens fill all rows of a batch, its surplus sequences get further rows.
 TEST_F(StepGraphShapesTest, SurplusSequencesBesideFullRows) {
   const auto batches = [] {
     std::vector<Batch> all;

@@ -9,11 +9,14 @@ if [ "$1" = --settings ]; then
   shift
 fi
 export LATHE_MAX_ISA=$1
+# The flags that core/base/isa.cc asks for, as the system names them (LZCNT is "abm" there).
+level3=(avx2 fma bmi1 bmi2 f16c movbe abm)
+level4=("${level3[@]}" avx512f avx512bw avx512cd avx512dq avx512vl)
 case $1 in
   2) export ONEDNN_MAX_CPU_ISA=SSE41; needed=() ;;
-  3) export ONEDNN_MAX_CPU_ISA=AVX2; needed=(avx2 fma bmi2) ;;
-  4) export ONEDNN_MAX_CPU_ISA=AVX512_CORE; needed=(avx512f avx512bw avx512cd avx512dq avx512vl) ;;
-  5) export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16; needed=(avx512_bf16) ;;
+  3) export ONEDNN_MAX_CPU_ISA=AVX2; needed=("${level3[@]}") ;;
+  4) export ONEDNN_MAX_CPU_ISA=AVX512_CORE; needed=("${level4[@]}") ;;
+  5) export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16; needed=("${level4[@]}" avx512_bf16) ;;
   *) echo "error: level $1" >&2; exit 2 ;;
 esac
 flags=" $(sed -n '/^flags/{s/^[^:]*: *//p;q}' /proc/cpuinfo) "

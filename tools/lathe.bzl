@@ -80,7 +80,23 @@ def lathe_cpu_kernels(name, srcs, hdrs, deps):
         deps = [name + "_headers"] + ["%s_v%d" % (name, level) for level in _ISA],
     )
 
-def lathe_op(name, more_tests = [], host_tests = []):
+def lathe_level_tests(name, test):
+    """Runs a test as on other processors: <name>_v2 for x86-64-v2, _v3 for AVX2, _v4 for AVX-512, _v5 for AVX512-BF16.
+
+    Kernels and products are then those of the level. A level that this processor lacks is skipped.
+    """
+    for level in CPU_LEVELS:
+        native.sh_test(
+            name = "%s_v%d" % (name, level),
+            srcs = [Label("//tests:with_isa.sh")],
+            args = [
+                str(level),
+                "$(rootpath %s)" % test,
+            ],
+            data = [test],
+        )
+
+def lathe_op(name, more_tests = [], host_tests = [], levels = False):
     """A differentiable op, for the list in lathe_ops.
 
     The op is ops/<name>.h and ops/<name>.cc; ops/<name>_test.cc tests it. Its kernels are found where they are:
@@ -92,6 +108,8 @@ def lathe_op(name, more_tests = [], host_tests = []):
       name: The op's name. It may have a folder, as in "norm/rms_norm".
       more_tests: Further tests of it, by the name of their source without `_test.cc`.
       host_tests: The same for tests that run on the host only.
+      levels: True for an op with kernels or products of the CPU. Then its tests on the host run at each instruction
+        set level, too: ops/<name>_test_v2 and so on (lathe_level_tests).
 
     Returns:
       The name.
@@ -106,6 +124,8 @@ def lathe_op(name, more_tests = [], host_tests = []):
                 Label("//tests:check_op"),
             ],
         )
+        if levels:
+            lathe_level_tests(name = "ops/%s_test" % test, test = ":ops/%s_test" % test)
     for test in [name] + more_tests:
         for where, backend in [("gpu", ":cuda"), ("emulated", Label("//tests/emulator:cuda"))]:
             lathe_cc_test(

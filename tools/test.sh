@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test. The last line is "N passed, N failed, N skipped", counted in test
 # cases. Exits with 1 if a test failed or none ran.
-#   tools/test.sh --levels       # then runs all tests again as on processors of each lower level that this
-#                                # one has (2, 3 and 4): without AVX2, without AVX-512, without AVX512-BF16
+#   tools/test.sh --levels       # then runs all tests again as on processors of each level (2, 3 and 4) below
+#                                # this one's: without AVX2, without AVX-512, without AVX512-BF16
 #   tools/test.sh --sanitizers   # also builds with clang, and runs the tests that suit UBSan and TSan with
 #                                # these; see CONTRIBUTING.md
 set -euo pipefail
@@ -184,6 +184,10 @@ for level in ${levels[@]+"${levels[@]}"}; do
   if [ -z "$settings" ]; then
     echo "this processor lacks level $level, so the tests are not run at it"
     skipped=$((skipped + 1))
+    continue
+  fi
+  if [ -z "$(tests/with_isa.sh --settings $((level + 1)))" ]; then
+    echo "level $level is this processor's own, so the tests have run at it"
     continue
   fi
   echo "== as a processor of level $level: ${settings//$'\n'/, }"

@@ -12,9 +12,9 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-// Returns the part of `range` that belongs to `rank` of `count` ranks. The parts follow each other,
-// and their sizes differ by at most 32 elements. Each begins at a multiple of 32 elements from
-// range.begin, so that ranks share no cache line of elements of 2 bytes or more.
+// Returns the stripe of `range` that belongs to `rank` of `count` ranks. The stripes follow each
+// other, and their sizes differ by at most 32 elements. Each begins at a multiple of 32 elements
+// from range.begin, so that ranks share no cache line of elements of 2 bytes or more.
 ElementRange StripeOfRank(ElementRange range, int rank, int count);
 
 // Intersection returns the parts of `range` that lie in `others`, Difference those that don't, in

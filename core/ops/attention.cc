@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/autograd.h"
@@ -209,10 +210,22 @@ std::vector<Tensor> TableGradients(const BackwardContext& context, size_t first,
 
 constexpr const char* kOp = "attention";
 
-// Computes PackedAttention of q and kv. Records it as an op of `sources`: these are q and kv, or
-// one tensor that has the rows of both.
-Tensor Attend(const Tensor& q, const Tensor& kv, const std::vector<Tensor>& sources,
-              const PackedSequences& sequences, const AttentionOptions& options) {
+// What both passes of one call work on. The members after `args` keep alive what it points to.
+struct Attention {
+  cpu::AttentionArgs args;
+  PackedSequences sequences;
+  Tensor rows, step;           // of the relative terms and of dropout
+  std::vector<Tensor> tables;  // the relative terms' bias, keys and queries, detached
+  int64_t tokens = 0;          // of all sequences, or -1 if only the device knows it
+  int64_t kv_rows = 0;
+  int64_t keys = 0, values = 0;  // where they begin in kv, in elements
+  size_t num_sources = 0;        // the tables are inputs of the op from this number on
+  Tensor q, kv, out, lse;
+};
+
+// Checks the arguments of Attend and returns what they say, without any output.
+Attention CheckedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
+                           const AttentionOptions& options) {
   Check(q.ndim() == 2 && kv.ndim() == 2 && kv.dim(1) == q.dim(1) && kv.dim(0) % 2 == 0, kOp,
         "kv must have shape [2 T, H] for q [T, H] but they have ", kv.shape(), " and ", q.shape());
   const int64_t heads = options.num_heads, H = q.dim(1), batch = sequences.size();
@@ -245,56 +258,81 @@ Tensor Attend(const Tensor& q, const Tensor& kv, const std::vector<Tensor>& sour
   Check(args.mask.threshold == 0 || args.sample_ids != nullptr, kOp, "dropout needs sample_ids");
   const int64_t ids = sequences.sample_ids.defined() ? sequences.sample_ids.numel() : batch;
   Check(ids >= batch, kOp, "there are ", batch, " sequences but only ", ids, " sample_ids");
+  const int64_t keys = options.values_first ? kv_rows * H : 0;
+  return {.args = args,
+          .sequences = sequences,
+          .rows = options.relative.rows,
+          .step = options.dropout.device_step,
+          .tables = {},
+          .tokens = tokens,
+          .kv_rows = kv_rows,
+          .keys = keys,
+          .values = kv_rows * H - keys,
+          .num_sources = 0,
+          .q = q.Detach(),
+          .kv = kv.Detach(),
+          .out = {},
+          .lse = {}};
+}
+
+// Sets the gradients of q and kv, or of the one tensor that has the rows of both, and of the
+// tables.
+template <typename T>
+void AttendBackward(Attention& a, BackwardContext& context) {
+  const auto fresh = [&](const Shape& shape) {
+    return Tensor::Empty(shape, a.q.dtype(), a.q.device());
+  };
+  const bool stacked = a.num_sources == 1;
+  const Tensor all = stacked ? fresh({3 * a.kv_rows, a.q.dim(1)}) : Tensor();
+  Tensor dq = stacked ? all.Slice(0, a.kv_rows) : fresh(a.q.shape());
+  Tensor dkv = stacked ? all.Slice(a.kv_rows, 3 * a.kv_rows) : fresh(a.kv.shape());
+  std::vector<Tensor> written = {dkv.Slice(0, a.kv_rows), dkv.Slice(a.kv_rows, 2 * a.kv_rows)};
+  if (!a.args.first_query_only) written.push_back(dq);
+  ClearSurplus(std::move(written), a.tokens, a.sequences.cu_seqlens);
+  const std::vector<Tensor> dtables =
+      TableGradients(context, a.num_sources, a.tables, a.args.relative);
+  KernelsOf<T, cpu::AttentionKernels>(a.q.device())
+      .backward(dq.data<T>(), dkv.data<T>() + a.keys, dkv.data<T>() + a.values,
+                context.grad_output().template data<T>(), a.out.data<T>(),
+                a.lse.data<MathType<T>>(), a.q.data<T>(), a.kv.data<T>() + a.keys,
+                a.kv.data<T>() + a.values, a.args);
+  context.SetGrad(0, stacked ? all : dq);
+  if (!stacked) context.SetGrad(1, dkv);
+  for (size_t i = 0; i < dtables.size(); ++i) {
+    if (dtables[i].defined()) context.SetGrad(a.num_sources + i, dtables[i]);
+  }
+}
+
+// Computes PackedAttention of q and kv. Records it as an op of `sources`: these are q and kv, or
+// one tensor that has the rows of both.
+Tensor Attend(const Tensor& q, const Tensor& kv, const std::vector<Tensor>& sources,
+              const PackedSequences& sequences, const AttentionOptions& options) {
+  Attention a = CheckedAttention(q, kv, sequences, options);
+  a.num_sources = sources.size();
   return DispatchActivations(q, kOp, [&](auto tag) {
     using T = decltype(tag);
     using M = MathType<T>;
     Tensor out = Tensor::Empty(q.shape(), q.dtype(), q.device());
-    if (!options.first_query_only) ClearSurplus({out}, tokens, sequences.cu_seqlens);
-    Tensor lse;
+    if (!options.first_query_only) ClearSurplus({out}, a.tokens, sequences.cu_seqlens);
     const RelativePositions& relative = options.relative;
     if (NeedsRecord(
             {sources.front(), sources.back(), relative.bias, relative.keys, relative.queries}) ||
         !q.device().is_cpu())
-      lse = Tensor::Empty({q.dim(0), heads}, MathDType(q.dtype()), q.device());
-    const int64_t keys = options.values_first ? kv_rows * H : 0, values = kv_rows * H - keys;
+      a.lse = Tensor::Empty({q.dim(0), options.num_heads}, MathDType(q.dtype()), q.device());
     KernelsOf<T, cpu::AttentionKernels>(q.device())
-        .forward(out.data<T>(), lse.defined() ? lse.data<M>() : nullptr, q.data<T>(),
-                 kv.data<T>() + keys, kv.data<T>() + values, args);
-    // The capture of `sequences` and the dropout's step keeps alive what `args` points to.
-    std::vector<Tensor> inputs = sources, tables;
+        .forward(out.data<T>(), a.lse.defined() ? a.lse.data<M>() : nullptr, q.data<T>(),
+                 kv.data<T>() + a.keys, kv.data<T>() + a.values, a.args);
+    std::vector<Tensor> inputs = sources;
     for (const Tensor& table : {relative.bias, relative.keys, relative.queries}) {
-      tables.push_back(table.defined() ? table.Detach() : Tensor());
+      a.tables.push_back(table.defined() ? table.Detach() : Tensor());
       if (table.defined()) inputs.push_back(table);
     }
     std::vector<Tensor> saved = inputs;
     saved.push_back(out);
+    a.out = out.Detach();
     return Record(
         kOp, out, std::move(inputs), std::move(saved),
-        [args, sequences, rows = relative.rows, tables, step = options.dropout.device_step, kv_rows,
-         keys, values, lse, tokens, q = q.Detach(), kv = kv.Detach(), first_table = sources.size(),
-         out = out.Detach()](BackwardContext& context) mutable {
-          const auto fresh = [&](const Shape& shape) {
-            return Tensor::Empty(shape, q.dtype(), q.device());
-          };
-          const bool stacked = first_table == 1;
-          const Tensor all = stacked ? fresh({3 * kv_rows, q.dim(1)}) : Tensor();
-          Tensor dq = stacked ? all.Slice(0, kv_rows) : fresh(q.shape());
-          Tensor dkv = stacked ? all.Slice(kv_rows, 3 * kv_rows) : fresh(kv.shape());
-          std::vector<Tensor> written = {dkv.Slice(0, kv_rows), dkv.Slice(kv_rows, 2 * kv_rows)};
-          if (!args.first_query_only) written.push_back(dq);
-          ClearSurplus(std::move(written), tokens, sequences.cu_seqlens);
-          const std::vector<Tensor> dtables =
-              TableGradients(context, first_table, tables, args.relative);
-          KernelsOf<T, cpu::AttentionKernels>(q.device())
-              .backward(dq.data<T>(), dkv.data<T>() + keys, dkv.data<T>() + values,
-                        context.grad_output().template data<T>(), out.data<T>(), lse.data<M>(),
-                        q.data<T>(), kv.data<T>() + keys, kv.data<T>() + values, args);
-          context.SetGrad(0, stacked ? all : dq);
-          if (!stacked) context.SetGrad(1, dkv);
-          for (size_t i = 0; i < dtables.size(); ++i) {
-            if (dtables[i].defined()) context.SetGrad(first_table + i, dtables[i]);
-          }
-        });
+        [a = std::move(a)](BackwardContext& context) mutable { AttendBackward<T>(a, context); });
   });
 }
 

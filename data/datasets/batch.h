@@ -47,7 +47,8 @@ struct Batch {
   // The same batch on the device where the model computes. If it is null, the model copies this
   // one.
   std::shared_ptr<const DeviceBatch> on_device = {};
-  // Where the pass over this batch leaves its notes; null if nobody reads them.
+  // Where the pass over this batch leaves its notes; null if nobody reads them. A pass takes the
+  // batch as const and writes to `notes` all the same.
   std::shared_ptr<PassNotes> notes = {};
 
   // Writes the sample_ids of the T rows to `rows`: each row gets that of its sequence.

@@ -37,8 +37,8 @@ GroupProblem FailedRankProblem(int rank, const std::string& reason) {
   return ProblemOfRank(rank, LostRanks::Kind::kFailed, ": " + reason, "");
 }
 
-// The text has three parts: a line "kind rank rank ..." (empty if no rank is lost), a line with the
-// phase, and the text, which may have any number of lines.
+// The text has three parts. The first line is "kind rank rank ...", or empty if no rank is lost.
+// The second line is the phase. The message follows, which may have any number of lines.
 std::string Serialize(const GroupProblem& problem) {
   std::ostringstream value;
   std::string phase;

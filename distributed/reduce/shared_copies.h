@@ -9,8 +9,8 @@ namespace lathe {
 
 // A collective, to be called when no rank writes to the parameters. The arena's values lie in
 // memory that all ranks have in common (ProcessGroup::ShareMemory). The copies that some rank has
-// of them move into such memory. From then on each rank's Optimizer::Step writes its part. Copies
-// that can't be shared stay as they are.
+// of them move into such memory. From then on each rank's Optimizer::Step writes its stripes.
+// Copies that can't be shared stay as they are.
 void ShareLowPrecisionCopies(ProcessGroup& group, ParameterArena& arena);
 
 }  // namespace lathe

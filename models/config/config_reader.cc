@@ -14,8 +14,14 @@ const nlohmann::json& ConfigReader::Default(const std::string& key) const {
   return *found;
 }
 
+bool ConfigReader::IsNull(const std::string& key) const {
+  return Default(key).is_null() && !config_.has(key);
+}
+
 int64_t ConfigReader::Int(const std::string& key, int64_t low, int64_t high) const {
-  return config_.GetInt(key, Default(key).get<int64_t>(), low, high);
+  Check(!IsNull(key), "config", "there is no value for the key \"", key, "\"");
+  const nlohmann::json& default_value = Default(key);
+  return config_.GetInt(key, default_value.is_null() ? 0 : default_value.get<int64_t>(), low, high);
 }
 
 double ConfigReader::Double(const std::string& key) const {
@@ -29,6 +35,15 @@ double ConfigReader::NotNegative(const std::string& key) const {
   if (!(value >= 0)) {
     throw WrongConfig(path(), {key},
                       absl::StrCat("\"", key, "\" must not be negative but is ", value),
+                      "correct the value");
+  }
+  return value;
+}
+
+double ConfigReader::Positive(const std::string& key) const {
+  const double value = Double(key);
+  if (!(value > 0)) {
+    throw WrongConfig(path(), {key}, absl::StrCat("\"", key, "\" must be positive but is ", value),
                       "correct the value");
   }
   return value;

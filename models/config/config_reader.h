@@ -26,14 +26,17 @@ class ConfigReader {
 
   // Returns true if the family declares the key.
   bool Declares(const std::string& key) const { return defaults_.contains(key); }
+  // Returns true if neither the configuration nor the family's default has a value.
+  bool IsNull(const std::string& key) const;
   // Returns the configuration's path, for messages.
   const std::string& path() const { return config_.path(); }
 
   // Return the value of a key, or the family's default if it is absent or null. Throw `path: "key"
-  // must be ...` for a wrong type, or a value outside [low, high], below 0 or outside [0, 1). Throw
-  // for a key that the family doesn't declare.
+  // must be ...` for a wrong type, or a value outside [low, high], below 0, not above 0 or outside
+  // [0, 1). Throw for a key that the family doesn't declare.
   int64_t Int(const std::string& key, int64_t low = INT64_MIN, int64_t high = INT64_MAX) const;
   double NotNegative(const std::string& key) const;
+  double Positive(const std::string& key) const;
   double Probability(const std::string& key) const;
   bool Bool(const std::string& key) const;
   std::string String(const std::string& key) const;

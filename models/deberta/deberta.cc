@@ -1,7 +1,7 @@
 // DeBERTa (He et al. 2020), computed like Transformers' DebertaForSequenceClassification.
 #include <nlohmann/json.hpp>
 
-#include "lathe/models/encoders/disentangled_classifier.h"
+#include "lathe/models/encoders/disentangled/disentangled_classifier.h"
 
 namespace lathe {
 namespace {

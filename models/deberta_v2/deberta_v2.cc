@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lathe/models/encoders/disentangled_classifier.h"
+#include "lathe/models/encoders/disentangled/disentangled_classifier.h"
 
 namespace lathe {
 namespace {

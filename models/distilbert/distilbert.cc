@@ -1,6 +1,6 @@
-// DistilBERT (Sanh et al. 2019), computed like Transformers'
-// DistilBertForSequenceClassification: BERT's encoder without token types and without dropout after
-// attention, under other names, and a head of its own.
+// DistilBERT (Sanh et al. 2019), computed like Transformers' DistilBertForSequenceClassification.
+// This is BERT's encoder without token types and without dropout after attention. Its parameters
+// have other names, and it has a head of its own.
 #include <memory>
 #include <nlohmann/json.hpp>
 

@@ -16,10 +16,15 @@ nn::ForwardContext Encoder::MakeContext(const Batch& batch,
       MakeForwardContext(batch, rows, device(), static_cast<uint32_t>(step));
   context.training = options.training;
   context.seed = options.seed;
+  if (relative_rows_ != nullptr || refuses_gaps_) CheckNoGaps(batch, model_);
   if (relative_rows_ != nullptr) {
-    CheckNoGaps(batch, model_);
     context.relative.rows = relative_rows_->On(device());
     context.relative.bias = relative_bias_;
+  }
+  ExtendContext(context);
+  // Attention turns the queries of first tokens by position 0.
+  if (context.rotary.table.defined() && options.first_tokens_only) {
+    CheckSequencesStartAtZero(batch, model_);
   }
   return context;
 }
@@ -55,6 +60,7 @@ EncoderOutput Encoder::Forward(const Batch& batch, const nn::ForwardContext& con
     out.first_tokens = Cast(hidden_states, DType::kF32);
   } else {
     const Tensor all = Cast(hidden_states, DType::kF32);
+    out.all_rows = all;
     out.last_hidden_state = WithoutSurplusRows(all, rows);
     // FirstTokens gets all rows, not the batch's alone: recorded work is repeated for batches with
     // more tokens, and with surplus sequences.

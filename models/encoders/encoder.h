@@ -33,6 +33,9 @@ struct EncoderOutput {
   Tensor last_hidden_state;           // [T, H]; undefined if only first tokens were computed
   Tensor first_tokens;                // [B, H]: the last layer's rows of the first tokens
   std::vector<Tensor> hidden_states;  // [T, H] each, if asked for; [0] enters the first layer
+  // [N, H]: last_hidden_state with the surplus rows of the context, for heads that pool by
+  // cu_seqlens; undefined as that is.
+  Tensor all_rows;
 };
 
 struct EncoderForwardOptions {
@@ -78,8 +81,12 @@ class Encoder : public Module {
   // The encoder then refuses batches with padding between tokens, where Transformers counts columns
   // but Lathe has none.
   void UseRelativePositions(std::function<int64_t(int64_t distance)> row, Tensor bias = {});
+  // Refuses batches with padding between tokens for another reason, such as windows of attention.
+  void RefuseGaps() { refuses_gaps_ = true; }
 
  private:
+  // Adds what the family's layers need besides, such as rotary positions.
+  virtual void ExtendContext(nn::ForwardContext& /*context*/) const {}
   // Returns what enters the first layer: [N, H] for the context's N rows, in the type of the
   // layers' hidden states. That is the compute dtype, or float32.
   virtual Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const = 0;
@@ -91,6 +98,7 @@ class Encoder : public Module {
   NamedSettings settings_;
   std::unique_ptr<RelativeRows> relative_rows_;  // null without relative positions
   Tensor relative_bias_;
+  bool refuses_gaps_ = false;
   mutable int64_t own_step_ = 0;  // counts training passes over batches that don't say their step
 };
 

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/ops/cast.h"
+#include "lathe/core/ops/segment/segment_mean.h"
 #include "lathe/models/rows.h"
 
 namespace lathe {
@@ -13,14 +15,21 @@ EncoderClassifier::EncoderClassifier(PretrainedConfig config, uint64_t seed, con
     : SequenceClassifier(std::move(config)),
       seed_(seed),
       loss_(head.loss),
+      name_(name),
+      pooling_(head.pooling),
       encoder_(std::move(encoder)) {
-  RegisterModule(name, encoder_);
+  RegisterModule(head.encoder.empty() ? name : head.encoder, encoder_);
   const int64_t H = encoder_->hidden_size();
   const Init init = Init::Normal(head.initializer_range);
-  dense_ = Register<nn::Linear>(head.dense, H, H, init, head.activation);
+  dense_ = Register<nn::Linear>(head.dense, H, H, head.dense_init.value_or(init), head.activation,
+                                head.dense_has_bias);
+  if (!head.norm.empty()) {
+    norm_ = Register<nn::LayerNorm>(head.norm, H, head.norm_eps, head.norm_has_bias);
+  }
   input_dropout_ = Register<nn::Dropout>("input_dropout", head.input_dropout, "classifier.input");
   dropout_ = Register<nn::Dropout>("dropout", head.dropout, "classifier");
-  output_ = Register<nn::Linear>(head.output, H, config_.num_labels(), init);
+  output_ =
+      Register<nn::Linear>(head.output, H, config_.num_labels(), head.output_init.value_or(init));
 }
 
 NamedSettings EncoderClassifier::OwnSettings() const {
@@ -29,22 +38,40 @@ NamedSettings EncoderClassifier::OwnSettings() const {
   return settings;
 }
 
+Tensor EncoderClassifier::Head(const Tensor& pooled, const nn::ForwardContext& context,
+                               bool first_tokens) const {
+  const Tensor dense = dense_->Forward(input_dropout_->Forward(pooled, context, first_tokens));
+  const Tensor normed = norm_ == nullptr ? dense : norm_->Forward(dense);
+  return output_->Forward(dropout_->Forward(normed, context, first_tokens));
+}
+
 SequenceClassifierOutput EncoderClassifier::Forward(const Batch& batch,
                                                     const ForwardOptions& options) {
   const EncoderForwardOptions encoder_options = {
       .output_hidden_states = options.output_hidden_states,
-      .first_tokens_only = true,
+      .first_tokens_only = pooling_ == Pooling::kFirstToken,
       .training = training(),
       .seed = seed_};
-  Check(batch.size() >= 1, encoder_->model(), "the batch is empty");
-  CheckSequencesStartAtZero(batch, encoder_->model());
+  Check(batch.size() >= 1, name_, "the batch is empty");
+  if (pooling_ == Pooling::kFirstToken) CheckSequencesStartAtZero(batch, name_);
   const nn::ForwardContext context = encoder_->MakeContext(batch, encoder_options);
   EncoderOutput encoded = encoder_->Forward(batch, context, encoder_options);
-  const Tensor input =
-      input_dropout_->Forward(encoded.first_tokens, context, /*first_tokens=*/true);
-  const Tensor dense = dropout_->Forward(dense_->Forward(input), context, /*first_tokens=*/true);
+  const Tensor& cu_seqlens = context.sequences.cu_seqlens;
   SequenceClassifierOutput out;
-  out.logits = output_->Forward(dense);
+  switch (pooling_) {
+    case Pooling::kFirstToken:
+      out.logits = Head(encoded.first_tokens, context, /*first_tokens=*/true);
+      break;
+    case Pooling::kMean:
+      out.logits = Head(SegmentMean(encoded.all_rows, cu_seqlens), context, /*first_tokens=*/true);
+      break;
+    case Pooling::kMeanLogits:  // products of all rows are worth the narrow type
+      out.logits = SegmentMean(
+          Cast(Head(Cast(encoded.all_rows, compute_dtype()), context, /*first_tokens=*/false),
+               DType::kF32),
+          cu_seqlens);
+      break;
+  }
   out.hidden_states = std::move(encoded.hidden_states);
   if (batch.labels.defined()) out.loss = loss_(out.logits, batch, config_);
   return out;

@@ -16,22 +16,25 @@ NormedEmbeddings::NormedEmbeddings(const NormedEmbeddingsOptions& options, const
     : options_(options), model_(model) {
   const int64_t H = options.hidden_size;
   const double std_dev = options.initializer_range;
-  word_ = Register<nn::Embedding>("word_embeddings", options.vocab_size, H, std_dev,
-                                  options.pad_token_id);
-  position_ =
-      Register<nn::Embedding>("position_embeddings", options.max_position_embeddings, H, std_dev,
-                              options.first_position > 0 ? options.first_position - 1 : -1);
-  if (!options.adds_positions) position_->weight.SetRequiresGrad(false);
+  word_ = Register<nn::Embedding>(
+      options.word, options.vocab_size, H,
+      options.word_init.value_or(Init::Normal(std_dev, options.pad_token_id)),
+      options.pad_token_id);
+  if (options.has_positions) {
+    position_ =
+        Register<nn::Embedding>("position_embeddings", options.max_position_embeddings, H, std_dev,
+                                options.first_position > 0 ? options.first_position - 1 : -1);
+    if (!options.adds_positions) position_->weight.SetRequiresGrad(false);
+  }
   if (options.type_vocab_size > 0) {
-    token_type_ =
-        Register<nn::Embedding>("token_type_embeddings", options.type_vocab_size, H, std_dev);
+    token_type_ = Register<nn::Embedding>(options.types, options.type_vocab_size, H, std_dev);
   }
   if (options.task_type_vocab_size > 0) {
     task_type_ =
         Register<nn::Embedding>("task_type_embeddings", options.task_type_vocab_size, H, std_dev);
   }
   if (options.has_norm) {
-    norm_ = Register<nn::LayerNorm>("LayerNorm", H, options.layer_norm_eps);
+    norm_ = Register<nn::LayerNorm>(options.norm, H, options.layer_norm_eps, options.norm_has_bias);
   }
 }
 
@@ -66,7 +69,8 @@ Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& c
   };
   add(context.input_ids, *word_, 0);
   if (token_type_ != nullptr) add(context.token_type_ids, *token_type_, 0);
-  if (options_.adds_positions) add(context.row_positions, *position_, options_.first_position);
+  if (position_ != nullptr && options_.adds_positions)
+    add(context.row_positions, *position_, options_.first_position);
   if (task_type_ != nullptr) {
     add(Tensor::Zeros(context.input_ids.shape(), DType::kI32, context.input_ids.device()),
         *task_type_, 0);

@@ -6,12 +6,16 @@
 // The norm is left out where the layers normalise their input themselves, and the positions where
 // attention knows distances instead.
 //
+// A model with rotary positions has no table of positions.
+//
 //   embeddings_ = Register<NormedEmbeddings>("embeddings", options, "bert");
 //   Tensor hidden_states = embeddings_->Forward(batch, context);   // [T, H]
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "lathe/data/datasets/batch.h"
 #include "lathe/nn/layers.h"
@@ -27,7 +31,11 @@ struct NormedEmbeddingsOptions {
   int64_t first_position = 0;
   int64_t pad_token_id = 0;  // its row in the word table starts at 0 and gets no gradient
   double initializer_range = 0.02, layer_norm_eps = 1e-12, hidden_dropout_prob = 0.1;
-  bool has_norm = true;
+  // Paths of the word table, the table of token types and the norm.
+  std::string word = "word_embeddings", types = "token_type_embeddings", norm = "LayerNorm";
+  std::optional<Init> word_init = {};  // replaces normal numbers of initializer_range
+  bool has_norm = true, norm_has_bias = true;
+  bool has_positions = true;   // false: there is no position table, but its length still counts
   bool adds_positions = true;  // false: the position table exists, but is neither read nor trained
   bool in_float32 = false;     // gives float32, whatever the compute dtype is
 };
@@ -41,15 +49,15 @@ class NormedEmbeddings : public Module {
   // belongs to `batch` (forward_context.h). Throws if a sequence is longer than the position table,
   // or if an id is outside its table.
   Tensor Forward(const Batch& batch, const nn::ForwardContext& context) const;
-  // Returns the length of the longest sequence that the position table allows.
+  // Returns the length of the longest sequence that max_position_embeddings allows.
   int64_t max_length() const { return options_.max_position_embeddings - options_.first_position; }
 
  private:
   NormedEmbeddingsOptions options_;
   const char* model_;
-  std::shared_ptr<nn::Embedding> word_, position_;
-  std::shared_ptr<nn::Embedding> token_type_, task_type_;  // null without such types
-  std::shared_ptr<nn::LayerNorm> norm_;                    // null without a norm
+  std::shared_ptr<nn::Embedding> word_;
+  std::shared_ptr<nn::Embedding> position_, token_type_, task_type_;  // null without such a table
+  std::shared_ptr<nn::LayerNorm> norm_;                               // null without a norm
 };
 
 }  // namespace lathe

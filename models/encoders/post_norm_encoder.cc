@@ -35,6 +35,17 @@ void CheckHeads(const ConfigReader& reader, const std::string& columns_key,
                     "correct one of the two");
 }
 
+void CheckRotaryHeads(const ConfigReader& reader, const std::string& columns_key,
+                      const std::string& heads_key) {
+  const int64_t columns = reader.Int(columns_key), heads = reader.Int(heads_key);
+  if (columns / heads % 2 == 0) return;
+  throw WrongConfig(reader.path(), {columns_key, heads_key},
+                    absl::StrCat("\"", columns_key, "\" ", columns, " and \"", heads_key, "\" ",
+                                 heads, " make heads of ", columns / heads,
+                                 " columns, but rotary positions need an even number"),
+                    "correct one of the two");
+}
+
 int64_t ReadFirstPosition(const ConfigReader& reader) {
   const int64_t rows = reader.Int("max_position_embeddings");
   const int64_t first = reader.Int("pad_token_id", 0) + 1;
@@ -92,8 +103,9 @@ PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader) {
     throw WrongConfig(reader.path(), {"is_decoder"},
                       "\"is_decoder\" is true; Lathe has encoders only", "use an encoder's model");
   }
-  e.hidden_size =
-      reader.Declares("embedding_size") ? reader.Int("embedding_size", 1, 32768) : o.hidden_size;
+  e.hidden_size = reader.Declares("embedding_size") && !reader.IsNull("embedding_size")
+                      ? reader.Int("embedding_size", 1, 32768)
+                      : o.hidden_size;
   e.pad_token_id = reader.Int("pad_token_id");
   e.initializer_range = o.initializer_range;
   e.layer_norm_eps = o.layer_norm_eps;
@@ -105,7 +117,7 @@ PostNormEncoder::PostNormEncoder(const char* model, NamedSettings settings,
                                  const PostNormEncoderOptions& options)
     : Encoder(model, std::move(settings)), options_(options) {
   const int64_t E = options.embeddings.hidden_size, H = options.layer.hidden_size;
-  embeddings_ = Register<NormedEmbeddings>("embeddings", options.embeddings, model);
+  embeddings_ = Register<NormedEmbeddings>(options.embeddings_path, options.embeddings, model);
   if (E != H || options.always_projects) {
     projection_ = Register<nn::Linear>(options.projection, E, H,
                                        Init::Normal(options.layer.initializer_range));
@@ -118,6 +130,17 @@ PostNormEncoder::PostNormEncoder(const char* model, NamedSettings settings,
                              /*decays=*/false);  // Trainer's rule takes its name for a bias
   }
   if (options.relative_row) UseRelativePositions(options.relative_row, bias);
+  const int64_t positions = options.embeddings.max_position_embeddings;
+  if (!options.rotary.table.empty()) {
+    rotary_parameter_ =
+        RegisterConstant(options.rotary.table, {positions, H / options.layer.num_attention_heads},
+                         Init::Sinusoids());
+  } else if (!options.rotary.frequencies.empty()) {
+    rotary_table_ =
+        std::make_unique<DeviceConstant>([positions, frequencies = options.rotary.frequencies] {
+          return RotaryTable(positions, frequencies);
+        });
+  }
   for (int64_t i = 0; i < options.num_hidden_layers; ++i) {
     layers_.push_back(
         Register<nn::PostNormLayer>(absl::StrCat(options.layers, ".", i), options.layer));
@@ -127,6 +150,14 @@ PostNormEncoder::PostNormEncoder(const char* model, NamedSettings settings,
 Tensor PostNormEncoder::Embed(const Batch& batch, const nn::ForwardContext& context) const {
   const Tensor embedded = embeddings_->Forward(batch, context);
   return projection_ == nullptr ? embedded : projection_->Forward(embedded);
+}
+
+void PostNormEncoder::ExtendContext(nn::ForwardContext& context) const {
+  const bool is_computed = rotary_table_ != nullptr;
+  context.rotary = {
+      .table = is_computed ? rotary_table_->On(context.row_positions.device()) : rotary_parameter_,
+      .pairs = options_.rotary.pairs,
+      .turns_values = options_.rotary.turns_values};
 }
 
 LayerFunction PostNormEncoder::Layer(int64_t i) const {
@@ -146,6 +177,8 @@ PostNormEncoderShape PostNormEncoderShapeOf(const Module& classifier,
           .embedding_size = encoder.embeddings.hidden_size,
           .always_projects = encoder.always_projects,
           .num_parameters = classifier.NumParameters(),
+          .table_bytes = std::ssize(encoder.rotary.frequencies) * 2 *
+                         encoder.embeddings.max_position_embeddings * SizeOf(DType::kF32),
           // The head keeps its input, the dense layer's product, and dropout's result.
           .head_columns = 3 * encoder.layer.hidden_size};
 }

@@ -1,5 +1,6 @@
 // PostNormEncoder: NormedEmbeddings under a stack of PostNormLayers. BERT, RoBERTa, ELECTRA,
-// DistilBERT, ERNIE, MPNet and RemBERT are such encoders; they differ in names, sizes and heads.
+// DistilBERT, ERNIE, MPNet, RemBERT, RoFormer and NomicBERT are such encoders. They differ in
+// names, sizes, positions and heads.
 //
 //   const ConfigReader reader(config, defaults);
 //   PostNormEncoder encoder("roberta", reader.Settings(), ReadPostNormEncoderOptions(reader));
@@ -12,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/ops/rotary/rotary_embedding.h"
 #include "lathe/models/config/config_reader.h"
+#include "lathe/models/encoders/device_constant.h"
 #include "lathe/models/encoders/encoder.h"
 #include "lathe/models/encoders/normed_embeddings.h"
 #include "lathe/models/pass_memory.h"
@@ -20,10 +23,22 @@
 
 namespace lathe {
 
+// Rotary positions (core/ops/rotary/rotary_embedding.h). Their table is computed from frequencies,
+// or it is a part of the checkpoint. If both are absent, there are no such positions.
+struct RotaryEncoderOptions {
+  RotaryPairs pairs = RotaryPairs::kHalves;
+  bool turns_values = false;            // as queries and keys
+  std::vector<float> frequencies = {};  // one for each pair of a head's columns
+  // The path of a table that is loaded and saved, but not trained. Fresh values are the sines and
+  // cosines of theta = 10,000.
+  std::string table = "";
+};
+
 struct PostNormEncoderOptions {
   NormedEmbeddingsOptions embeddings;
   nn::PostNormLayerOptions layer;
   int64_t num_hidden_layers = 0;
+  std::string embeddings_path = "embeddings";
   std::string layers = "encoder.layer";  // the path of the layers, which are numbered below it
   // The path of the linear layer from the embeddings' columns to the layers', where these differ.
   std::string projection = "embeddings_project";
@@ -34,6 +49,7 @@ struct PostNormEncoderOptions {
   // The path of the table of biases that all layers share, and its rows; 0: there is none.
   std::string relative_bias = "encoder.relative_attention_bias";
   int64_t num_relative_biases = 0;
+  RotaryEncoderOptions rotary = {};
 };
 
 // Returns the configuration defaults of BERT. A family whose configuration has the same keys
@@ -56,6 +72,10 @@ int64_t ReadFirstPosition(const ConfigReader& reader);
 void CheckHeads(const ConfigReader& reader, const std::string& columns_key,
                 const std::string& heads_key);
 
+// Throws `path: ...` if heads have an odd number of columns, which make no pairs.
+void CheckRotaryHeads(const ConfigReader& reader, const std::string& columns_key,
+                      const std::string& heads_key);
+
 // Tells `lathe estimate-memory` what the passes of a classifier on such an encoder take.
 // `different_layers` is the number of layers with weights of their own; 0: all.
 PassMemory PostNormEncoderMemory(const Module& classifier, const PostNormEncoderOptions& encoder,
@@ -77,10 +97,14 @@ class PostNormEncoder : public Encoder {
  private:
   Tensor Embed(const Batch& batch, const nn::ForwardContext& context) const override;
   LayerFunction Layer(int64_t i) const override;
+  void ExtendContext(nn::ForwardContext& context) const override;
 
   PostNormEncoderOptions options_;
   std::shared_ptr<NormedEmbeddings> embeddings_;
   std::shared_ptr<nn::Linear> projection_;  // null if there is none
+  // At most one of these is set: the table of rotary positions.
+  Tensor rotary_parameter_;
+  std::unique_ptr<DeviceConstant> rotary_table_;
   std::vector<std::shared_ptr<nn::PostNormLayer>> layers_;
 };
 

@@ -7,10 +7,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
-#include <vector>
 
 #include "lathe/core/tensor.h"
+#include "lathe/models/encoders/device_constant.h"
 
 namespace lathe {
 
@@ -24,13 +23,10 @@ class RelativeRows {
   // is max_length rounded up as GPUs round the length of a batch (BatchPasses). Greater distances
   // than those of max_length have the rows of the greatest ones. The first call for a device makes
   // the table there, later calls return the same. Threads may call it at the same time.
-  Tensor On(Device device);
+  Tensor On(Device device) { return rows_.On(device); }
 
  private:
-  int64_t max_length_;
-  std::function<int64_t(int64_t distance)> row_;
-  std::mutex mutex_;
-  std::vector<Tensor> tables_;  // one for each device that asked
+  DeviceConstant rows_;
 };
 
 }  // namespace lathe

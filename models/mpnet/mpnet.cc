@@ -1,6 +1,6 @@
-// MPNet (Song et al. 2020), computed like Transformers' MPNetForSequenceClassification: RoBERTa's
-// encoder without token types, under other names, with a bias of attention for each range of
-// distances. All layers share the biases.
+// MPNet (Song et al. 2020), computed like Transformers' MPNetForSequenceClassification. This is
+// RoBERTa's encoder without token types, and its parameters have other names. Attention has a bias
+// for each range of distances. All layers share the biases.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>

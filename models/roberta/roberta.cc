@@ -1,6 +1,6 @@
-// RoBERTa (Liu et al. 2019), XLM-RoBERTa, CamemBERT and data2vec for text (Baevski et al. 2022),
-// computed like Transformers' RobertaForSequenceClassification: BERT's encoder with positions
-// behind the padding row, and a head of its own.
+// RoBERTa (Liu et al. 2019), XLM-RoBERTa, CamemBERT and data2vec for text (Baevski et al. 2022).
+// They are computed like Transformers' RobertaForSequenceClassification. This is BERT's encoder
+// with positions behind the padding row, and a head of its own.
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>

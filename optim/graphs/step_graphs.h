@@ -100,8 +100,8 @@ class StepGraphs {
   static std::vector<LeafState> StatesOf(const std::vector<Parameter>& parameters);
   static void Restore(const std::vector<Parameter>& parameters,
                       const std::vector<LeafState>& states);
-  // Returns true if a pass that found gradients in these states may run once more. What it has
-  // written may be written again, but sums in gradients must not be added twice.
+  // Returns true if all gradients were stale before the pass. Then a second run overwrites what the
+  // first one wrote. Otherwise it would add to sums twice.
   static bool MayRunAgain(const std::vector<LeafState>& before);
   static Key KeyOf(const GraphPass& pass);
   Entries::iterator EntryOf(const GraphPass& pass);

@@ -3,7 +3,7 @@
 
   python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune/finetune --model DIR --train FILE [--eval FILE]
                                       [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N] [--best_steps N]
-                                      [--compile] [--lathe bazel-bin/apps/lathe/lathe]
+                                      [--compile] [--lathe bazel-bin/apps/lathe/lathe] [--batch N] [--length N]
 
 Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. With --fresh the weights are
 random, for the model's config.json.
@@ -13,9 +13,11 @@ peer with the fused AdamW, Lathe. With --compile the grouped runs are repeated w
 dynamic shapes). With --lathe and --eval each of Lathe's runs ends with `lathe predict` on the training texts, which is
 compared with the peer's evaluation. Ratios are of runs next to each other.
 
-Both sides take the same batches of 32 texts of at most 128 tokens, in the same order. Grouping sorts pools of 50 batches
-from long to short, so only whole pools are like a whole epoch. Rates count real tokens, without each side's first steps.
-"first" is the time from a process's start to the end of its first step, in seconds. "memory" is the process's peak.
+Both sides take the same batches of 32 texts of at most 128 tokens (--batch N: of N texts), in the same order. With --length N
+training texts are joined until they have N tokens, and are cut there. Each then has the label of its first text. Evaluation
+cuts its texts at N tokens. Grouping sorts pools of 50 batches from long to short, so only whole pools are like a whole epoch.
+Rates count real tokens, without each side's first steps. "first" is the time from a process's start to the end of its first
+step, in seconds. "memory" is the process's peak.
 """
 import argparse
 import csv
@@ -28,7 +30,7 @@ import tempfile
 import time
 
 WARM_UP = 4  # steps that no rate counts
-BATCH, POOL = 32, 50 * 32  # Trainer's pool
+POOL = 50  # batches; as Trainer has it
 
 
 def arguments():
@@ -43,10 +45,30 @@ def arguments():
     p.add_argument("--steps", type=int, default=200)
     p.add_argument("--peer_steps", type=int, default=40)
     p.add_argument("--best_steps", type=int, default=50 + WARM_UP, help="of both sides where batches are grouped")
+    p.add_argument("--batch", type=int, default=32)
+    p.add_argument("--length", type=int)
     p.add_argument("--compile", action="store_true", help="beside the compiled peer, too")
     p.add_argument("--side", choices=["files", "default", "best", "compiled"], help=argparse.SUPPRESS)  # a part in a process of its own
     p.add_argument("--folder", help=argparse.SUPPRESS)
     return p.parse_args()
+
+
+def most_tokens(a):
+    return a.length or 128
+
+
+def joined(lines, column, tokenizer, length):
+    """Joins the texts of successive lines until each has `length` tokens."""
+    result, words, tokens, first = [], [], 2, None  # two special tokens
+    for line in lines:
+        fields = line.split("\t")
+        first = first or fields
+        words.append(fields[column])
+        tokens += len(tokenizer(fields[column], add_special_tokens=False)["input_ids"])
+        if tokens >= length:
+            result.append("\t".join([*first[:column], " ".join(words), *first[column + 1:]]))
+            words, tokens, first = [], 2, None
+    return result
 
 
 def write_training_files(a, folder):
@@ -57,15 +79,18 @@ def write_training_files(a, folder):
         header, *lines = file.read().splitlines()
     random.Random(1).shuffle(lines)
     column = header.split("\t").index("sentence")
+    if a.length:
+        lines = joined(lines, column, tokenizer, a.length)
     lengths = dict(zip(lines, map(len, tokenizer([line.split("\t")[column] for line in lines], truncation=True,
-                                                 max_length=128)["input_ids"])))
-    grouped = [line for at in range(0, len(lines), POOL)
-               for line in sorted(lines[at:at + POOL], key=lambda line: -lengths[line])]
+                                                 max_length=most_tokens(a))["input_ids"])))
+    pool = POOL * a.batch
+    grouped = [line for at in range(0, len(lines), pool)
+               for line in sorted(lines[at:at + pool], key=lambda line: -lengths[line])]
     tokens = {}
     for name, order in (("random", lines), ("grouped", grouped)):
         with open(f"{folder}/{name}.tsv", "w", encoding="utf-8") as file:
             print(header, *order, sep="\n", file=file)
-        tokens[name] = [sum(lengths[line] for line in order[at:at + BATCH]) for at in range(0, len(order), BATCH)]
+        tokens[name] = [sum(lengths[line] for line in order[at:at + a.batch]) for at in range(0, len(order), a.batch)]
     print(json.dumps(tokens))
 
 
@@ -87,8 +112,8 @@ def lathe(a, folder, order, steps, batch_tokens):
         fresh = ["--config_name", a.model, "--tokenizer_name", a.model]
         model = fresh if a.fresh else ["--model_name_or_path", a.model]
         command = [a.finetune, *model, "--train_file", f"{folder}/{order}.tsv", "--do_train", "--output_dir", out,
-                   "--max_steps", str(steps), "--per_device_train_batch_size", str(BATCH), "--shuffle_train", "false",
-                   "--learning_rate", "3e-5", "--max_seq_length", "128", "--mixed_precision", a.precision,
+                   "--max_steps", str(steps), "--per_device_train_batch_size", str(a.batch), "--shuffle_train", "false",
+                   "--learning_rate", "3e-5", "--max_seq_length", str(most_tokens(a)), "--mixed_precision", a.precision,
                    "--logging_steps", "1", "--disable_tqdm"]
         if a.eval:
             command += ["--do_eval", "--validation_file", a.eval, "--per_device_eval_batch_size", "64"]
@@ -132,14 +157,14 @@ def run_peer(a, start):
     def read(path):
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-        encoded = tokenizer([row["sentence"] for row in rows], truncation=True, max_length=128)
+        encoded = tokenizer([row["sentence"] for row in rows], truncation=True, max_length=most_tokens(a))
         return [{**{key: encoded[key][i] for key in encoded}, "labels": int(row["label"])}
                 for i, row in enumerate(rows)]
 
     best = a.side != "default"
     steps = a.best_steps if best else a.peer_steps
     collate = DataCollatorWithPadding(tokenizer)
-    loader = torch.utils.data.DataLoader(read(f"{a.folder}/{'grouped' if best else 'random'}.tsv"), batch_size=BATCH,
+    loader = torch.utils.data.DataLoader(read(f"{a.folder}/{'grouped' if best else 'random'}.tsv"), batch_size=a.batch,
                                          collate_fn=collate)
     accelerator = Accelerator(mixed_precision=a.precision, cpu=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, weight_decay=0.0, fused=best or None)

@@ -15,10 +15,11 @@ out=${TEST_TMPDIR:?}/out
 number='[0-9]+(\.[0-9]+)?'
 
 $bin/kernels --benchmark_min_time=0.001 >"$out" 2>&1
-for kernel in Forward InputGradient WeightGradient GeluForward GeluBackward ColumnSums NormForward NormBackward Attention Embeddings; do
+for kernel in Forward InputGradient WeightGradient GeluForward GeluBackward ColumnSums NormForward NormBackward Attention Embeddings \
+  AddTo GatedForward GatedBackward Rotary; do
   for type in float BFloat16; do expect "^$kernel<$type>.* fraction=" "$out"; done
 done
-for kernel in Copy CrossEntropyLoss DropoutAlone AdamW SumOfSquares; do expect "^$kernel/.* fraction=" "$out"; done
+for kernel in ConvertToBFloat16 ConvertToFloat32 Copy CrossEntropyLoss DropoutAlone AdamW SumOfSquares; do expect "^$kernel/.* fraction=" "$out"; done
 ! grep -E 'ERROR|fraction=(0 |-|inf|nan)' "$out" >&2 || fail "a kernel has no fraction"
 
 for precision in no bf16; do

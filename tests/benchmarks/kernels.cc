@@ -24,8 +24,6 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kRows = 832;  // tokens of 32 of SST-2's sentences, filled up to 13 * 64
-
 template <typename T>
 void Forward(benchmark::State& state) {
   const int64_t in = state.range(0), out = state.range(1);

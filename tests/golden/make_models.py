@@ -9,12 +9,16 @@ parameters whose exact gradient is 0. All dropout rates are 0. Parameters with "
 bert-padding the masked columns lie between the others and hold tokens. It also has a batch "left." that is padded on the
 left, with its last hidden states. The values were made with torch 2.15 and transformers 5.23 or 5.24.
 """
+import contextlib
+import copy
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForSequenceClassification, get_scheduler
 
 from relative_keys import use_relative_keys
@@ -92,7 +96,32 @@ CASES = {
                                  num_hidden_layers=1, intermediate_size=17, conv_kernel_size=5, layer_norm_eps=1e-5),
     "deberta-soft": dict(model_type="deberta", seed=84, labels="soft", num_labels=3, hidden_size=21, intermediate_size=17,
                          relative_attention=True, pos_att_type="c2p", layer_norm_eps=1e-5),
+    # Heads of 12 and 8 columns. The table of sines and cosines is far from its usual start, too.
+    "roformer": dict(model_type="roformer", seed=80, num_labels=3, hidden_act="gelu", hidden_size=36, intermediate_size=50,
+                     layer_norm_eps=1e-5),
+    "roformer-values": dict(model_type="roformer", seed=81, tokens=37, max_position_embeddings=40, num_labels=4,
+                            hidden_act="relu", embedding_size=10, rotary_value=True),
+    # All biases, and kinds of layers in no regular order.
+    "modernbert-biases": dict(model_type="modernbert", seed=82, tokens=29, max_position_embeddings=30, num_labels=3,
+                              hidden_activation="silu", hidden_size=36, intermediate_size=22, num_hidden_layers=4,
+                              pad_token_id=0, attention_bias=True, mlp_bias=True, norm_bias=True, classifier_bias=True,
+                              classifier_activation="tanh", classifier_pooling="mean", local_attention=7,
+                              layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+                              rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=500.0, factor=2.0),
+                                                   sliding_attention=dict(rope_type="default", rope_theta=30.0))),
+    "nomic-bert": dict(model_type="nomic_bert", seed=83, tokens=23, max_position_embeddings=30, num_labels=3,
+                       hidden_size=36, intermediate_size=50, layer_norm_eps=1e-5),
+    # Heads that share keys and values, and are wider than usual; all biases.
+    "eurobert": dict(model_type="eurobert", seed=84, num_labels=3, hidden_size=36, intermediate_size=50, pad_token_id=0,
+                     num_attention_heads=6, num_key_value_heads=2, head_dim=10, attention_bias=True, mlp_bias=True,
+                     rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    "eurobert-mean": dict(model_type="eurobert", seed=85, tokens=21, max_position_embeddings=24, num_labels=2, pad_token_id=0,
+                          hidden_act="gelu", classifier_pooling="mean"),
+    "eurobert-first": dict(model_type="eurobert", seed=86, num_labels=4, pad_token_id=0, classifier_pooling="bos",
+                           num_key_value_heads=1),
 }
+# Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
+ROTARY = ["roformer", "modernbert", "nomic_bert", "eurobert"]
 VOCAB, POSITIONS, STEPS = 61, 16, 10
 
 
@@ -137,12 +166,35 @@ def random_batch(config, tokens, generator, padding="right", labels=None):
     return batch
 
 
+class WithoutFloat32(TorchFunctionMode):
+    """Computes in float64 what models with rotary positions always compute in float32: angles, norms and softmax."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        def widened(value):
+            return torch.float64 if value is torch.float32 else value
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return func(*[widened(a) for a in args], **{key: widened(value) for key, value in (kwargs or {}).items()})
+
+
 def run(model, batch, **options):
     labels = batch["labels"].double() if batch["labels"].is_floating_point() else batch["labels"]
-    out = model(**{**batch, "labels": labels}, **options)
+    with WithoutFloat32() if model.config.model_type in ROTARY else contextlib.nullcontext():
+        out = model(**{**batch, "labels": labels}, **options)
     if out.loss.dtype == torch.float32:  # DeBERTa narrows the logits for it
         out.loss = torch.nn.functional.cross_entropy(out.logits[labels >= 0], labels[labels >= 0])
     return out
+
+
+def by_file_names(model, values):
+    """Returns the values of parameters under the names of a checkpoint, which are not always the parameters'."""
+    if model.config.model_type != "nomic_bert":
+        return values
+    other = copy.deepcopy(model)
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        for name, parameter in other.named_parameters():
+            parameter.copy_(values[name])
+        other.float().save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
 
 
 def make(folder, seed, tokens, labels, overrides):
@@ -166,7 +218,8 @@ def make(folder, seed, tokens, labels, overrides):
                                                                             m.variance_epsilon)
 
     golden = {}
-    multiplies_keys = getattr(config, "position_embedding_type", "") == "relative_key_query"
+    multiplies_keys = (getattr(config, "position_embedding_type", "") == "relative_key_query" or
+                       config.model_type in ROTARY)
     batch = random_batch(config, tokens, generator, padding, labels)
     out = run(model, batch, output_hidden_states=True)
     out.loss.backward()
@@ -175,10 +228,11 @@ def make(folder, seed, tokens, labels, overrides):
     for i, states in enumerate(out.hidden_states):
         golden[f"hidden_states.{i}"] = (states.detach() * batch["attention_mask"][..., None]).float()
     zero = []
+    read = {name: parameter.grad.float() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    golden.update({"grad." + name: grad for name, grad in by_file_names(model, read).items()})
     for name, parameter in model.named_parameters():
-        if parameter.grad is None:  # not read
+        if parameter.grad is None:
             continue
-        golden["grad." + name] = parameter.grad.float()
         # Softmax ignores a number that is added to all scores of a query.
         if name.endswith(("attention.self.key.bias", "attention.key.bias", "attn.k.bias")) and not multiplies_keys:
             zero.append(name)
@@ -191,7 +245,8 @@ def make(folder, seed, tokens, labels, overrides):
         golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
         golden["left.last_hidden_state"] = states.detach().float()
 
-    norms = {id(p) for m in model.modules() if "LayerNorm" in type(m).__name__ for p in m.parameters(recurse=False)}
+    norms = {id(p) for m in model.modules() if "LayerNorm" in type(m).__name__ or "RMSNorm" in type(m).__name__
+             for p in m.parameters(recurse=False)}
     groups = [[], []]  # parameters that decay, and biases and the parameters of norms
     for name, parameter in model.named_parameters():
         groups["bias" in name or id(parameter) in norms].append(parameter)
@@ -213,8 +268,8 @@ def make(folder, seed, tokens, labels, overrides):
         golden["train." + key] = torch.stack([b[key] for b in batches])
     golden["train.loss"], golden["train.grad_norm"] = torch.stack(losses), torch.stack(grad_norms)
     golden["train.lr"] = torch.tensor(rates, dtype=torch.float64)
-    for name, parameter in model.named_parameters():
-        golden["train.final." + name] = parameter.detach().float()
+    final = {name: parameter.detach().float() for name, parameter in model.named_parameters()}
+    golden.update({"train.final." + name: value for name, value in by_file_names(model, final).items()})
     save_file({k: v.detach().contiguous() for k, v in golden.items()}, folder / "golden.safetensors")
     (folder / "meta.json").write_text(json.dumps({"gradients": {"zero": zero}}, indent=1) + "\n")
 

@@ -59,8 +59,8 @@ TestedJobs ChooseJobs(LaunchFlags flags) {
   const int64_t machines = flags.num_machines.value_or(config.num_machines);
   const std::optional<int64_t> said =
       flags.num_processes ? flags.num_processes : config.num_processes;
-  // A GPU serves one process. So more processes than GPUs use the CPU, unless a file says
-  // otherwise. All machines are taken to have the same number of GPUs.
+  // A GPU serves one process. So more processes than GPUs use the CPU, unless a flag or the
+  // configuration file chooses. All machines are taken to have the same number of GPUs.
   if (!flags.cpu && !file && !flags.AsksForGpus() &&
       (gpus == 0 || said.value_or(0) > gpus * machines))
     flags.cpu = true;

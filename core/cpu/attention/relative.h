@@ -2,7 +2,7 @@
 //
 // A term's table is spread out first: it gets a row for each offset that a sequence can have. The
 // score of row r and column x takes the table's row x - r + shift. So all scores of a row lie in
-// one row of the product with the table, and begin one element earlier than in the row before. A
+// one row of the product with the table. They begin one element earlier than in the row before. A
 // product whose result has such a stride adds them to the scores.
 //
 // Only kernel sources include this header; they are compiled once for each instruction set level.

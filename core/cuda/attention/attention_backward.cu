@@ -35,7 +35,8 @@ __device__ void Probabilities(float (&p)[kR][4], float (&ds)[kR][4], const float
   }
 }
 
-// A block takes kQ queries of a head. It computes dots and dQ = dS K.
+// A block takes kQ queries of a head. It computes dots and dQ = dS K. It is one function because
+// its accumulators stay in registers, and its tiles in shared memory, through all steps.
 template <typename T, int kD, int kQ, bool kInTurns>
 __global__ void __launch_bounds__(kSide* kSide)
     QueriesKernel(T* dq, float* dots, const T* dout, const T* out, const float* lse, const T* q,
@@ -116,7 +117,8 @@ __global__ void __launch_bounds__(kSide* kSide)
 }
 
 // A block takes 64 keys of a head. It computes dV = P'^T dO and dK = dS^T Q, where P' is P after
-// dropout. The threads with threadIdx.y = y have rows 4 y to 4 y + 3.
+// dropout. The threads with threadIdx.y = y have rows 4 y to 4 y + 3. It is one function because
+// its accumulators stay in registers, and its tiles in shared memory, through all steps.
 template <typename T, int kD, int kQ, bool kInTurns>
 __global__ void __launch_bounds__(kSide* kSide)
     KeysKernel(T* dk, T* dv, const float* dots, const T* dout, const float* lse, const T* q,

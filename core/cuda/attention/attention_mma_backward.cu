@@ -38,7 +38,8 @@ __device__ inline void Gradient(float& p, float& dp, bool there, bool dropped, f
 }
 
 // A block takes 64 queries of a head. It computes dots and dQ = dS K. Without two stages, the next
-// tile of keys is loaded only when this one is done.
+// tile of keys is loaded only when this one is done. It is one function because its accumulators
+// stay in registers, and its tiles in shared memory, through all steps.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
     QueriesKernel(T* dq, float* dots, const T* dout, const T* out, const float* lse, const T* q,
@@ -162,7 +163,8 @@ __device__ uint32_t DroppedOfKeys(const AttentionParams& params, const Sequence&
 }
 
 // A block takes 64 keys of a head. It computes dV = P'^T dO and dK = dS^T Q, where P' is P after
-// dropout.
+// dropout. It is one function because its accumulators stay in registers, and its tiles in shared
+// memory, through all steps.
 template <typename T, int kD>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks<kD>)
     KeysKernel(T* dk, T* dv, const float* dots, const T* dout, const float* lse, const T* q,

@@ -6,10 +6,10 @@
 namespace lathe::cuda {
 namespace {
 
-// The oldest version that is used, and the first that is too new. Versions 9.10.0 and 9.10.1 are
-// broken. 9.12 gives NaN in the backward pass. Before 9.13.1 there are accesses out of bounds. Up
-// to 9.15.0, CUDA graphs give wrong results at some lengths. The source is TransformerEngine's and
-// cudnn-frontend's lists of known errors.
+// Lathe uses versions from kOldest on and below kNext. Older ones have errors, which
+// TransformerEngine and cudnn-frontend list. Versions 9.10.0 and 9.10.1 are broken, and 9.12 gives
+// NaN in the backward pass. Versions before 9.13.1 access memory out of bounds. Up to 9.15.0, CUDA
+// graphs give wrong results at some lengths.
 constexpr size_t kOldest = 91501, kNext = 100000;
 
 Error Unusable(const std::string& problem) {

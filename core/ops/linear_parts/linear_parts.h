@@ -12,11 +12,11 @@ struct LinearPartsOptions {
   int64_t parts = 1;
 };
 
-// Returns the outputs x W^T + b from options.begin to options.end, cut into parts of one size that
-// lie one below the other: [parts * N, (end - begin) / parts]. x: [N, in], weight: [out, in],
-// bias: [out] or undefined, with the dtypes of Linear (core/ops/linear.h). A device computes all
-// parts in one product. The backward pass adds the gradients of weight and bias straight into
-// leaves' buffers and assigns dx, which is summed from the last part to the first.
+// Returns the outputs x W^T + b from options.begin to options.end. They are cut into parts of one
+// size, which lie one below the other: [parts * N, (end - begin) / parts]. x: [N, in],
+// weight: [out, in], bias: [out] or undefined, with the dtypes of Linear (core/ops/linear.h). A
+// device computes all parts in one product. The backward pass adds the gradients of weight and bias
+// straight into leaves' buffers. It assigns dx, which is summed from the last part to the first.
 //
 //   // Queries, keys and values, one below the other: [3 * T, H].
 //   const Tensor qkv = LinearParts(hidden_states, weight, bias, {.parts = 3});

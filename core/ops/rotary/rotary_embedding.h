@@ -1,5 +1,5 @@
-// Rotary positions (Su et al. 2021, "RoFormer"): queries and keys are turned by angles that grow
-// with their positions, so that their products depend on the distance of the two alone.
+// Rotary positions (Su et al. 2021, "RoFormer"). Queries and keys are turned by angles that grow
+// with their positions. So the product of a query and a key depends on their distance alone.
 //
 //   const Tensor table = RotaryTable(512, RotaryFrequencies(64, 10000));
 //   q = RotaryEmbedding(std::move(q), table, positions, {.num_heads = 12});
@@ -38,11 +38,12 @@ Tensor RotaryTable(int64_t num_positions, const std::vector<float>& frequencies)
 
 // Returns x with the rows from options.begin to options.end turned: for columns a and b of pair i,
 //   y_a = x_a cos - x_b sin;  y_b = x_b cos + x_a sin
-// x: [N, H], float32 or bfloat16, on the host also float64, on a device also float16. positions:
-// [P] i32; the r-th of the turned rows has position positions[r % P], and P divides the number of
-// turned rows. table: [R, H / num_heads] f32, as RotaryTable returns it, without a gradient. It may
-// also hold trained numbers: nothing relies on sin^2 + cos^2 = 1. Computes in float32, or in
-// float64 if x is that.
+// x: [N, H], float32 or bfloat16, on the host also float64, on a device also float16.
+// positions: [P] i32. The r-th of the turned rows has position positions[r % P], and P divides the
+// number of turned rows.
+// table: [R, H / num_heads] f32, as RotaryTable returns it, without a gradient. It may also hold
+// trained numbers: nothing relies on sin^2 + cos^2 = 1.
+// Computes in float32, or in float64 if x is that.
 //
 // The result takes the place of x if the caller moves x in and nothing else holds its memory. So
 // does the gradient. Throws for shapes, dtypes and devices that do not fit, and for a position

@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(kSide* kSide)
 
 // A block takes 64 keys of a head. It computes, with P' for P after dropout,
 //   dV = P'^T dO;  dK = scale (dS^T Q + sum_i dS_ij queries[row])
-// A thread has keys 4 y to 4 y + 3.
+// A thread has keys 4 y to 4 y + 3. It is one function because its accumulators stay in registers,
+// and its tiles in shared memory, through all steps.
 template <typename T, int kD, int kQ>
 __global__ void __launch_bounds__(kSide* kSide)
     TermsKeysKernel(T* dk, T* dv, const float* dots, const T* dout, const float* lse, const T* q,

@@ -6,7 +6,8 @@ namespace {
 
 // A block takes kQ queries of a head, and goes through the tiles of keys that they see. For each of
 // its rows, a thread keeps the largest score so far and the sum of exponentials relative to it. It
-// also keeps the output before the division.
+// also keeps the output before the division. It is one function because its accumulators stay in
+// registers, and its tiles in shared memory, through all steps.
 template <typename T, int kD, int kQ>
 __global__ void __launch_bounds__(kSide* kSide)
     TermsForwardKernel(T* out, float* lse, const T* q, const T* k, const T* v, AttentionTerms terms,

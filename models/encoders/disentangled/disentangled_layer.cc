@@ -1,4 +1,4 @@
-#include "lathe/models/encoders/disentangled_layer.h"
+#include "lathe/models/encoders/disentangled/disentangled_layer.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "lathe/models/encoders/disentangled_encoder.h"
+#include "lathe/models/encoders/disentangled/disentangled_encoder.h"
 
 #include <absl/strings/str_cat.h>
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/models/config/config_reader.h"
-#include "lathe/models/encoders/disentangled_layer.h"
+#include "lathe/models/encoders/disentangled/disentangled_layer.h"
 
 namespace lathe {
 

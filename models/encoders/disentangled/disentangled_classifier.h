@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lathe/models/architecture.h"
-#include "lathe/models/encoders/disentangled_options.h"
+#include "lathe/models/encoders/disentangled/disentangled_options.h"
 
 namespace lathe {
 

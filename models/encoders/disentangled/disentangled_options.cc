@@ -1,4 +1,4 @@
-#include "lathe/models/encoders/disentangled_options.h"
+#include "lathe/models/encoders/disentangled/disentangled_options.h"
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_cat.h>

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "lathe/models/encoders/disentangled_options.h"
+#include "lathe/models/encoders/disentangled/disentangled_options.h"
 #include "lathe/models/encoders/encoder.h"
 
 namespace lathe {

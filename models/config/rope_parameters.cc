@@ -1,0 +1,101 @@
+#include "lathe/models/config/rope_parameters.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/ops/rotary/rotary_embedding.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+// Returns the value of a key, or null if the object lacks it.
+const Json& At(const Json& object, const std::string& key) {
+  static const auto* const null = new Json();
+  const auto found = object.find(key);
+  return found == object.end() ? *null : *found;
+}
+
+Error Wrong(const PretrainedConfig& config, const std::string& key, const std::string& what,
+            const std::string& hint = "correct the value") {
+  return WrongConfig(config.path(), {key}, absl::StrCat("\"", key, "\"", what), hint);
+}
+
+// Returns a positive number from `object`, the value of `key` or the configuration itself.
+double Positive(const PretrainedConfig& config, const std::string& key, const Json& value,
+                const std::string& name) {
+  if (value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>())) {
+    return value.get<double>();
+  }
+  throw Wrong(config, key,
+              absl::StrCat(name.empty() ? "" : ": \"" + name + "\"",
+                           " must be a positive number but is ", value.dump()));
+}
+
+// Returns the object of a key, or an empty one if the configuration lacks it.
+Json ObjectOf(const PretrainedConfig& config, const std::string& key) {
+  const Json& value = At(config.json(), key);
+  if (value.is_null()) return Json::object();
+  if (!value.is_object()) {
+    throw Wrong(config, key, " must be an object but is " + value.dump());
+  }
+  return value;
+}
+
+// The parameters of one kind of layers, and the key from which they come.
+struct Parameters {
+  std::string key = "rope_parameters";
+  Json values = Json::object();
+};
+
+Parameters ParametersOf(const PretrainedConfig& config, const std::string& layer_type) {
+  Parameters found;
+  found.values = ObjectOf(config, found.key);
+  if (!layer_type.empty() && found.values.contains(layer_type)) {
+    Json of_type = found.values[layer_type];
+    if (!of_type.is_object() && !of_type.is_null()) {
+      throw Wrong(config, found.key,
+                  absl::StrCat(": \"", layer_type, "\" must be an object but is ", of_type.dump()));
+    }
+    found.values = of_type.is_null() ? Json::object() : of_type;
+  }
+  const Json scaling = ObjectOf(config, "rope_scaling");
+  if (!scaling.empty()) {
+    found.key = "rope_scaling";
+    found.values.update(scaling);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<float> ReadRotaryFrequencies(const PretrainedConfig& config, int64_t head_dim,
+                                         const RopeKeys& keys) {
+  const Parameters parameters = ParametersOf(config, keys.layer_type);
+  const Json& own_theta = At(parameters.values, "rope_theta");
+  const Json& older_theta = At(config.json(), keys.theta);
+  double theta = keys.default_theta;
+  if (!own_theta.is_null()) {
+    theta = Positive(config, parameters.key, own_theta, "rope_theta");
+  } else if (!older_theta.is_null()) {
+    theta = Positive(config, keys.theta, older_theta, "");
+  }
+  std::vector<float> frequencies = RotaryFrequencies(head_dim, theta);
+  const Json& given = At(parameters.values, "rope_type");
+  const Json& type = given.is_null() ? At(parameters.values, "type") : given;  // its older name
+  if (type.is_null() || type == "default") return frequencies;
+  if (type != "linear") {
+    throw Wrong(
+        config, parameters.key,
+        absl::StrCat(": rope_type ", type.dump(), " is not supported; supported: default, linear"),
+        "use a model with one of these");
+  }
+  const double factor = Positive(config, parameters.key, At(parameters.values, "factor"), "factor");
+  for (float& frequency : frequencies) frequency /= static_cast<float>(factor);
+  return frequencies;
+}
+
+}  // namespace lathe

@@ -1,0 +1,81 @@
+#include "lathe/models/config/rope_parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/ops/rotary/rotary_embedding.h"
+
+namespace lathe {
+namespace {
+
+using nlohmann::json;
+
+std::vector<float> Read(const json& config, const RopeKeys& keys = {}) {
+  return ReadRotaryFrequencies(PretrainedConfig::FromJson(config), 8, keys);
+}
+
+std::string ErrorOf(const json& config, const RopeKeys& keys = {}) {
+  try {
+    Read(config, keys);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "nothing was thrown";
+}
+
+TEST(RopeParameters, Theta) {
+  EXPECT_EQ(Read(json::object()), RotaryFrequencies(8, 10000));
+  EXPECT_EQ(Read(json::object(), {.default_theta = 1000}), RotaryFrequencies(8, 1000));
+  EXPECT_EQ(Read({{"rope_theta", 7}}), RotaryFrequencies(8, 7));
+  EXPECT_EQ(Read({{"rope_theta", nullptr}, {"rope_parameters", nullptr}}),
+            RotaryFrequencies(8, 10000));
+  EXPECT_EQ(Read({{"rope_theta", 7}, {"rope_parameters", {{"rope_theta", 9.5}}}}),
+            RotaryFrequencies(8, 9.5));
+  EXPECT_EQ(Read({{"local_theta", 7}}, {.theta = "local_theta"}), RotaryFrequencies(8, 7));
+}
+
+TEST(RopeParameters, KindsOfLayers) {
+  const json config = {{"rope_parameters",
+                        {{"full_attention", {{"rope_theta", 9}, {"rope_type", "default"}}},
+                         {"sliding_attention", nullptr}}},
+                       {"global_theta", 5},
+                       {"local_theta", 6}};
+  EXPECT_EQ(Read(config, {.theta = "global_theta", .layer_type = "full_attention"}),
+            RotaryFrequencies(8, 9));
+  EXPECT_EQ(Read(config, {.theta = "local_theta", .layer_type = "sliding_attention"}),
+            RotaryFrequencies(8, 6));
+  EXPECT_EQ(Read({{"rope_parameters", {{"rope_theta", 11}}}}, {.layer_type = "full_attention"}),
+            RotaryFrequencies(8, 11));
+}
+
+TEST(RopeParameters, Linear) {
+  std::vector<float> expected = RotaryFrequencies(8, 50);
+  for (float& frequency : expected) frequency /= 4;
+  EXPECT_EQ(
+      Read({{"rope_parameters", {{"rope_type", "linear"}, {"rope_theta", 50}, {"factor", 4.0}}}}),
+      expected);
+  EXPECT_EQ(Read({{"rope_theta", 50}, {"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}),
+            expected);
+}
+
+TEST(RopeParameters, Errors) {
+  EXPECT_EQ(ErrorOf({{"rope_theta", -1}}),
+            "config: \"rope_theta\" must be a positive number but is -1");
+  EXPECT_EQ(ErrorOf({{"rope_parameters", {{"rope_theta", "x"}}}}),
+            "config: \"rope_parameters\": \"rope_theta\" must be a positive number but is \"x\"");
+  EXPECT_EQ(ErrorOf({{"rope_parameters", 3}}),
+            "config: \"rope_parameters\" must be an object but is 3");
+  EXPECT_EQ(
+      ErrorOf({{"rope_parameters", {{"full_attention", 3}}}}, {.layer_type = "full_attention"}),
+      "config: \"rope_parameters\": \"full_attention\" must be an object but is 3");
+  EXPECT_EQ(ErrorOf({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}}}}),
+            "config: \"rope_scaling\": rope_type \"yarn\" is not supported; supported: default, "
+            "linear");
+  EXPECT_EQ(ErrorOf({{"rope_parameters", {{"rope_type", "linear"}}}}),
+            "config: \"rope_parameters\": \"factor\" must be a positive number but is null");
+}
+
+}  // namespace
+}  // namespace lathe
