@@ -198,6 +198,29 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
                  "with a WordPiece, BPE or Unigram model"));
 }
 
+// Transformers 4 saves a folder of SqueezeBERT with this class.
+TEST(TokenizerTest, OtherNamesOfBert) {
+  for (const char* name : {"SqueezeBertTokenizer", "ConvBertTokenizerFast"}) {
+    const auto tokenizer = TokenizerFromContents(
+        "dir",
+        {{"vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\n##b\n"},
+         {"tokenizer_config.json", "{\"tokenizer_class\": \""s + name + "\"}"}},
+        "");
+    EXPECT_EQ(tokenizer->Encode("AB").input_ids, (std::vector<int32_t>{1, 3, 4, 2})) << name;
+    EXPECT_TRUE(tokenizer->makes_token_type_ids()) << name;
+  }
+}
+
+// A copy of the text for each of these letters, which are newer than Oniguruma's tables, would
+// exceed the test's time.
+TEST(TokenizerTest, ManyNewerLetters) {
+  const Normalizer normalizer = NormalizerFromJson(nlohmann::json::parse(
+      R"({"type": "Replace", "pattern": {"Regex": "\\p{L}+"}, "content": "x"})"));
+  std::string text;
+  for (int i = 0; i < 1'000'000; ++i) text += "\U00010D50";
+  EXPECT_EQ(normalizer(text), "x");
+}
+
 TEST(TokenizerTest, BrokenBpeModels) {
   const auto error = [](const std::string& keys) {
     return ErrorOf("model", R"({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, )" + keys + "}");
