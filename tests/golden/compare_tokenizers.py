@@ -43,7 +43,7 @@ def groups_of(texts):
     for place, (text, pair) in enumerate(texts):
         lengths = LENGTHS[pair is not None]
         # The package tokenizers keeps what it cuts, in space that grows with the square of a text's length.
-        length = lengths[place // 7 % len(lengths)] if len(text) + len(pair or "") < 2000 else 0
+        length = lengths[place // 7 % len(lengths)] if len(text) + len(pair or "") < 400 else 0
         groups.setdefault((pair is not None, length), []).append((text, pair))
     return groups
 
