@@ -77,6 +77,7 @@ class GoldenModel : public testing::TestWithParam<fs::path> {
         model_(AutoModelForSequenceClassification::FromPretrained(GetParam())) {
     const nlohmann::json meta = nlohmann::json::parse(ReadFile(GetParam() / "meta.json"));
     for (const auto& name : meta["gradients"]["zero"]) zero_.push_back(name);
+    other_seed_ = meta.value("seed", 1) != 1 || meta.value("scale", "small") != "small";
     model_->Train();
   }
 
@@ -108,11 +109,21 @@ class GoldenModel : public testing::TestWithParam<fs::path> {
                              get("labels"));
   }
 
+  // The least cosine between narrow and golden gradients. Rounding may move a unit across ReLU's
+  // kink, and its gradient is then missing.
+  double LeastCosine() const {
+    // A unit of the head has the value 0.002. Without it Transformers' own cosine is 0.9971.
+    if (model_->config().model_type() == "distilbert") return 0.997;
+    // At three other seeds of odd sizes, Transformers' own cosines are 0.9933, 0.9944 and 0.9996.
+    const bool has_relu = model_->config().json().value("hidden_act", "") == "relu";
+    return has_relu && other_seed_ ? 0.99 : 0.999;
+  }
   void CheckNarrow(DType dtype);
 
   SafetensorsReader golden_;
   std::shared_ptr<SequenceClassifier> model_;
   std::vector<std::string> zero_;
+  bool other_seed_ = false;  // the case is none of those that all runs compare
 };
 
 TEST_P(GoldenModel, EveryWeightIsLoaded) {
@@ -205,10 +216,7 @@ void GoldenModel::CheckNarrow(DType dtype) {
       golden += g[i] * g[i];
     }
   }
-  // In the case of DistilBERT a unit of the head has the value 0.002 before ReLU. Rounding may make
-  // it negative. Without that unit's gradient Transformers' own cosine is 0.9971.
-  const bool has_relu_head = model_->config().model_type() == "distilbert";
-  EXPECT_GT(dot / std::sqrt(own * golden), has_relu_head ? 0.997 : 0.999);
+  EXPECT_GT(dot / std::sqrt(own * golden), LeastCosine());
   EXPECT_NEAR(std::sqrt(own / golden), 1, 0.03);
 }
 

@@ -42,7 +42,9 @@ def groups_of(texts):
     groups = {}
     for place, (text, pair) in enumerate(texts):
         lengths = LENGTHS[pair is not None]
-        groups.setdefault((pair is not None, lengths[place // 7 % len(lengths)]), []).append((text, pair))
+        # The package tokenizers keeps what it cuts, in space that grows with the square of a text's length.
+        length = lengths[place // 7 % len(lengths)] if len(text) + len(pair or "") < 2000 else 0
+        groups.setdefault((pair is not None, length), []).append((text, pair))
     return groups
 
 
