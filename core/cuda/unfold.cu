@@ -6,27 +6,11 @@
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/packed_rows.h"
 #include "lathe/core/kernels/unfold_kernels.h"
 
 namespace lathe::cuda {
 namespace {
-
-// The rows [begin, end) of a row's sequence; none for a row beyond the last sequence.
-struct RowRange {
-  int64_t begin = 0, end = 0;
-  __device__ bool Has(int64_t row) const { return row >= begin && row < end; }
-};
-
-__device__ RowRange SequenceOf(const UnfoldArgs& args, int64_t row) {
-  // cu_seqlens[below] <= row, and row < cu_seqlens[above] if above <= batch
-  int64_t below = 0, above = args.batch + 1;
-  while (above - below > 1) {
-    const int64_t middle = (below + above) / 2;
-    (args.cu_seqlens[middle] <= row ? below : above) = middle;
-  }
-  if (above > args.batch) return {};
-  return {args.cu_seqlens[below], args.cu_seqlens[above]};
-}
 
 // A block takes a row of x at a time, so that its threads search for the sequence together.
 template <typename T>
@@ -34,7 +18,7 @@ __global__ void UnfoldKernel(T* y, const T* x, UnfoldArgs args) {
   const int64_t width = args.taps * args.columns;
   const bool by_columns = args.order == UnfoldOrder::kColumns;
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
-    const RowRange sequence = SequenceOf(args, row);
+    const RowRange sequence = SequenceOf(args.cu_seqlens, args.batch, row);
     for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
       int64_t t = by_columns ? i % args.taps : i / args.columns;
       const int64_t c = by_columns ? i / args.taps : i % args.columns;
@@ -49,7 +33,7 @@ template <typename T>
 __global__ void UnfoldGradKernel(T* dx, const T* dy, UnfoldArgs args) {
   const int64_t width = args.taps * args.columns;
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
-    const RowRange sequence = SequenceOf(args, row);
+    const RowRange sequence = SequenceOf(args.cu_seqlens, args.batch, row);
     for (int64_t c = threadIdx.x; c < args.columns; c += blockDim.x) {
       float sum = 0;
       for (int64_t t = 0; t < args.taps; ++t) {
