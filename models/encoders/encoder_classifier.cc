@@ -17,7 +17,7 @@ EncoderClassifier::EncoderClassifier(PretrainedConfig config, uint64_t seed, con
   RegisterModule(name, encoder_);
   const int64_t H = encoder_->hidden_size();
   const Init init = Init::Normal(head.initializer_range);
-  dense_ = Register<nn::Linear>(head.dense, H, H, init, head.activation);
+  if (head.has_dense) dense_ = Register<nn::Linear>(head.dense, H, H, init, head.activation);
   input_dropout_ = Register<nn::Dropout>("input_dropout", head.input_dropout, "classifier.input");
   dropout_ = Register<nn::Dropout>("dropout", head.dropout, "classifier");
   output_ = Register<nn::Linear>(head.output, H, config_.num_labels(), init);
@@ -42,7 +42,9 @@ SequenceClassifierOutput EncoderClassifier::Forward(const Batch& batch,
   EncoderOutput encoded = encoder_->Forward(batch, context, encoder_options);
   const Tensor input =
       input_dropout_->Forward(encoded.first_tokens, context, /*first_tokens=*/true);
-  const Tensor dense = dropout_->Forward(dense_->Forward(input), context, /*first_tokens=*/true);
+  const Tensor dense =
+      dropout_->Forward(dense_ == nullptr ? input : dense_->Forward(input), context,
+                        /*first_tokens=*/true);
   SequenceClassifierOutput out;
   out.logits = output_->Forward(dense);
   out.hidden_states = std::move(encoded.hidden_states);
