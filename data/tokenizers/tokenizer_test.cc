@@ -193,9 +193,13 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
                                           "Lathe supports WordPiece, BPE and Unigram"));
   EXPECT_EQ(ErrorOf("normalizer", "null", "OtherTokenizer"),
             Pair("dir/tokenizer_config.json: tokenizer_class 'OtherTokenizer' is not supported",
-                 "Lathe supports the tokenizers of bert, electra, distilbert, mpnet, roberta, "
-                 "albert, camembert, xlm-roberta and deberta-v2, and a tokenizer.json with a "
-                 "WordPiece, BPE or Unigram model"));
+                 "Lathe supports the tokenizers of bert, electra, convbert, mobilebert, "
+                 "squeezebert, distilbert, mpnet, roberta, albert, camembert, xlm-roberta and "
+                 "deberta-v2, and a tokenizer.json with a WordPiece, BPE or Unigram model"));
+  for (const char* name :
+       {"ConvBertTokenizer", "MobileBertTokenizerFast", "SqueezeBertTokenizer"}) {
+    EXPECT_EQ(ErrorOf("normalizer", "null", name).first, "no error") << name;
+  }
 }
 
 TEST(TokenizerTest, BrokenBpeModels) {
