@@ -39,38 +39,6 @@ TEST(EstimateMemory, RelativePositions) {
   }
 }
 
-TEST(EstimateMemory, GroupedLayers) {
-  const nlohmann::json config = {{"model_type", "squeezebert"}, {"embedding_size", 256}};
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const bool checkpointing : {false, true}) {
-      SCOPED_TRACE(testing::Message() << ToString(dtype) << " " << checkpointing);
-      Compare({.batch_size = 16, .compute_dtype = dtype, .gradient_checkpointing = checkpointing},
-              config);
-    }
-  }
-}
-
-// Each version, with its tables of distances, and with a convolution.
-TEST(EstimateMemory, Disentangled) {
-  const nlohmann::json first = {
-      {"model_type", "deberta"}, {"relative_attention", true}, {"pos_att_type", "c2p|p2c"}};
-  const nlohmann::json second = {{"model_type", "deberta-v2"}, {"relative_attention", true},
-                                 {"pos_att_type", "c2p|p2c"},  {"position_buckets", 64},
-                                 {"share_att_key", true},      {"norm_rel_ebd", "layer_norm"}};
-  nlohmann::json own = second, convolution = second;
-  own["share_att_key"] = false;
-  convolution["conv_kernel_size"] = 3;
-  for (const nlohmann::json& config : {first, second, own, convolution}) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const bool checkpointing : {false, true}) {
-        SCOPED_TRACE(testing::Message() << config << ToString(dtype) << checkpointing);
-        Compare({.batch_size = 16, .compute_dtype = dtype, .gradient_checkpointing = checkpointing},
-                config);
-      }
-    }
-  }
-}
-
 TEST(EstimateMemory, ProcessesExchangeRowsOfTheWordTable) {
   const auto model = MakeModel();
   const auto exchange = [&](int64_t num_processes, int64_t batch_size) {
