@@ -57,6 +57,10 @@ struct EncoderActivations {
   // that output takes the output's place. So it does with a gate, which has two inputs.
   int64_t InnerGradients() const { return on_gpu && !gated ? inner : 2 * inner; }
 
+  // Returns the bytes of the gradients that then lie before and after the residual addition. With a
+  // gate, the product behind the activation has used up one of the two.
+  int64_t AroundAddition() const { return gated ? hidden : 2 * hidden; }
+
   // Returns the bytes of activations that a layer keeps, for all tokens, including its output.
   int64_t Layer() const {
     return 3 * hidden         // query, key, value
@@ -93,17 +97,18 @@ struct EncoderActivations {
     const int64_t dkv = 2 * hidden;
     if (!checkpointing) {
       // The peak is in the layer before the last, at its activation function. InnerGradients() and
-      // the gradients before and after the residual addition (2) come on top. Freed by then are the
-      // last layer's key and value, and this layer's output and sum (4).
-      return std::max(dkv, layers > 1 ? InnerGradients() + 2 * hidden - 4 * hidden : 0);
+      // those around the residual addition come on top. Freed by then are the last layer's key and
+      // value, and this layer's output and sum (4).
+      return std::max(dkv, layers > 1 ? InnerGradients() + AroundAddition() - 4 * hidden : 0);
     }
     // The last layer is computed again, and its backward pass adds dkv.
     const int64_t last = LastLayer() + dkv;
     if (layers == 1) return last;
     // An earlier layer is computed again. Its output then exists twice: as kept and as recomputed.
-    // Gradients of its output and of the addition (2) come on top, and those at the activation
-    // function. The sum has been freed (1).
-    const int64_t all = Layer() - hidden + std::max(3 * hidden, InnerGradients() + 2 * hidden);
+    // Gradients around the addition come on top, and those at the activation function. The sum has
+    // been freed (1).
+    const int64_t all =
+        Layer() - hidden + std::max(3 * hidden, InnerGradients() + AroundAddition());
     return std::max(last, all);
   }
 
