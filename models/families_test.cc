@@ -315,7 +315,7 @@ TEST(FamiliesTest, SqueezeBertHasGroups) {
 std::string ErrorOfTiny(const std::string& model_type, const Json& changes) {
   try {
     AutoModelForSequenceClassification::FromConfig(
-        PretrainedConfig::FromJson(With(With(kTiny, {{"model_type", model_type}}), changes)),
+        PretrainedConfig::FromJson(With(With(TinyConfig(), {{"model_type", model_type}}), changes)),
         {.num_labels = 3});
   } catch (const Error& e) {
     return e.message();
@@ -365,7 +365,7 @@ TEST(FamiliesTest, ConvolutionsReadOneSequence) {
     SCOPED_TRACE(model_type);
     const auto model = AutoModelForSequenceClassification::FromConfig(
         PretrainedConfig::FromJson(
-            With(kTiny, {{"model_type", model_type}, {"initializer_range", 0.3}})),
+            With(TinyConfig(), {{"model_type", model_type}, {"initializer_range", 0.3}})),
         {.num_labels = 3});
     const std::vector<float> all = model->Forward(Batch::Pack(texts)).logits.ToVector<float>();
     for (size_t i = 0; i < texts.size(); ++i) {

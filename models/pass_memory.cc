@@ -63,6 +63,10 @@ struct EncoderActivations {
   // for its own gradient, but a gate has two inputs.
   int64_t InnerGradients() const { return keeps_activated && !gated ? inner : 2 * inner; }
 
+  // Returns the bytes of the gradients that then lie before and after the residual addition. With a
+  // gate, the product behind the activation has used up one of the two.
+  int64_t AroundAddition() const { return gated ? hidden : 2 * hidden; }
+
   // Returns the bytes of activations that a layer keeps, for all tokens, including its output.
   int64_t Layer() const {
     return 3 * hidden         // query, key, value
@@ -96,10 +100,9 @@ struct EncoderActivations {
     bytes.embeddings_forward =
         on_gpu ? T * C * E : 2 * T * C * kFloat + (E < kFloat ? T * C * E : 0);
     bytes.kept = Layer();
-    // The peak is at the activation function. The gradients before and after the residual addition
-    // (2) come on top. Freed by then are the last layer's key and value, and this layer's output
-    // and sum (4).
-    bytes.gradients = InnerGradients() + 2 * hidden;
+    // The peak is at the activation function. The gradients around the residual addition come on
+    // top. Freed by then are the last layer's key and value, and this layer's output and sum (4).
+    bytes.gradients = InnerGradients() + AroundAddition();
     bytes.freed = 4 * hidden;
     // The output exists as kept and as recomputed, and so do the gradients of both and of the
     // addition. The sum has been freed (1).

@@ -39,6 +39,36 @@ TEST(EstimateMemory, RelativePositions) {
   }
 }
 
+TEST(EstimateMemory, RotaryPositions) {
+  Compare({.batch_size = 16}, {{"model_type", "roformer"}, {"max_position_embeddings", 128}});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Compare({.batch_size = 16, .compute_dtype = dtype}, {{"model_type", "nomic_bert"}});
+    Compare(
+        {.batch_size = 16, .compute_dtype = dtype},
+        {{"model_type", "eurobert"}, {"num_key_value_heads", 2}, {"classifier_pooling", "bos"}});
+    for (const char* pooling : {"mean", "late"}) {
+      SCOPED_TRACE(pooling);
+      Compare({.batch_size = 16, .compute_dtype = dtype},
+              {{"model_type", "eurobert"}, {"classifier_pooling", pooling}});
+    }
+    for (const char* pooling : {"cls", "mean"}) {
+      SCOPED_TRACE(pooling);
+      Compare({.batch_size = 16, .compute_dtype = dtype},
+              {{"model_type", "modernbert"}, {"classifier_pooling", pooling}});
+    }
+  }
+}
+
+TEST(EstimateMemory, RotaryPositionsAndGradientCheckpointing) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const char* type : {"nomic_bert", "eurobert", "modernbert"}) {
+      SCOPED_TRACE(type);
+      Compare({.batch_size = 16, .compute_dtype = dtype, .gradient_checkpointing = true},
+              {{"model_type", type}});
+    }
+  }
+}
+
 TEST(EstimateMemory, ProcessesExchangeRowsOfTheWordTable) {
   const auto model = MakeModel();
   const auto exchange = [&](int64_t num_processes, int64_t batch_size) {
