@@ -198,7 +198,8 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
                  "with a WordPiece, BPE or Unigram model"));
   for (const char* name :
        {"ConvBertTokenizer", "MobileBertTokenizerFast", "SqueezeBertTokenizer"}) {
-    EXPECT_EQ(ErrorOf("normalizer", "null", name).first, "no error") << name;
+    EXPECT_EQ(ErrorOf("normalizer", "null", name).first.find("not supported"), std::string::npos)
+        << name;
   }
 }
 
