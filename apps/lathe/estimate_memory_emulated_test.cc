@@ -27,29 +27,6 @@ TEST(EstimateMemoryOnDevice, RowsAreFilledUp) {
   Compare({.batch_size = 10, .max_seq_length = 30, .on_gpu = true}, kSmall);
 }
 
-// Other families count what a GPU keeps for themselves.
-TEST(EstimateMemoryOnDevice, OtherFamilies) {
-  const nlohmann::json pre_norm = {{"model_type", "megatron-bert"}, {"hidden_size", 64}},
-                       squeezed = {{"model_type", "squeezebert"}, {"embedding_size", 64}},
-                       conv = {{"model_type", "convbert"}, {"embedding_size", 64}},
-                       mobile = {{"model_type", "mobilebert"}, {"intra_bottleneck_size", 32}},
-                       deberta = {{"model_type", "deberta-v2"}, {"conv_kernel_size", 3}};
-  for (nlohmann::json config : {pre_norm, squeezed, conv, mobile, deberta}) {
-    config.update({{"hidden_size", 64}, {"intermediate_size", 256}});
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const bool checkpointing : {false, true}) {
-        SCOPED_TRACE(testing::Message() << config << ToString(dtype) << " " << checkpointing);
-        Compare({.batch_size = 16,
-                 .max_seq_length = 32,
-                 .compute_dtype = dtype,
-                 .gradient_checkpointing = checkpointing,
-                 .on_gpu = true},
-                config);
-      }
-    }
-  }
-}
-
 TEST(EstimateMemoryOnDevice, RotaryPositions) {
   for (const char* type : {"roformer", "nomic_bert", "eurobert", "modernbert"}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
