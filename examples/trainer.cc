@@ -15,9 +15,8 @@ class StopWhenAccurate : public lathe::Callback {
 int main(int argc, char** argv) try {
   if (argc != 5)
     throw lathe::InvalidArgument("expected MODEL_DIR TRAIN_FILE VALIDATION_FILE OUTPUT_DIR");
-  const lathe::TextTable train = lathe::ReadTextTable(argv[2]),
-                         eval = lathe::ReadTextTable(argv[3]);
-  const lathe::TextColumns columns = lathe::ChooseTextColumns(train, {});
+  const auto train = lathe::ReadTextTable(argv[2]), eval = lathe::ReadTextTable(argv[3]);
+  const auto columns = lathe::ChooseTextColumns(train, {});
   const lathe::LabelSet labels = lathe::LabelSet::Infer({&train.column("label")});
   const auto tokenizer = lathe::AutoTokenizer::FromPretrained(argv[1]);
   const auto tokenize = [&](const lathe::TextTable& table) {

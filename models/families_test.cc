@@ -311,6 +311,78 @@ TEST(FamiliesTest, SqueezeBertHasGroups) {
   EXPECT_NE(error({{"q_groups", 0}}).find("\"q_groups\" must be"), std::string::npos);
 }
 
+// Returns the error of a tiny configuration with these changes, or nothing.
+std::string ErrorOfTiny(const std::string& model_type, const Json& changes) {
+  try {
+    AutoModelForSequenceClassification::FromConfig(
+        PretrainedConfig::FromJson(With(With(TinyConfig(), {{"model_type", model_type}}), changes)),
+        {.num_labels = 3});
+  } catch (const Error& e) {
+    return e.message();
+  }
+  return "";
+}
+
+TEST(FamiliesTest, WrongConvBertsAreRefused) {
+  const auto error = [](const Json& changes) {
+    return ErrorOfTiny("convbert", With({{"embedding_size", 8}}, changes));
+  };
+  EXPECT_EQ(error(Json::object()), "");
+  EXPECT_EQ(error({{"conv_kernel_size", 4}}), "config: \"conv_kernel_size\" must be odd but is 4");
+  EXPECT_EQ(error({{"num_groups", 3}}),
+            "config: \"hidden_size\" 8 is not a multiple of \"num_groups\" 3");
+  EXPECT_EQ(error({{"num_groups", 8}}),
+            "config: \"intermediate_size\" 12 is not a multiple of \"num_groups\" 8");
+  // Only the heads that are left must divide the columns.
+  EXPECT_EQ(error({{"num_attention_heads", 6}, {"head_ratio", 3}}), "");
+  EXPECT_EQ(error({{"num_attention_heads", 9}, {"head_ratio", 3}}),
+            "config: \"hidden_size\" 8 is not a multiple of 6, two for each head that "
+            "\"num_attention_heads\" 9 and \"head_ratio\" 3 leave");
+  EXPECT_NE(error({{"is_decoder", true}}).find("\"is_decoder\" is true"), std::string::npos);
+}
+
+TEST(FamiliesTest, WrongMobileBertsAreRefused) {
+  const auto error = [](const Json& changes) {
+    return ErrorOfTiny("mobilebert", With({{"intra_bottleneck_size", 4}}, changes));
+  };
+  EXPECT_EQ(error(Json::object()), "");
+  EXPECT_EQ(error({{"normalization_type", "batch_norm"}}),
+            "config: \"normalization_type\" \"batch_norm\" is unknown; known: no_norm, layer_norm");
+  EXPECT_EQ(error({{"key_query_shared_bottleneck", false}}),
+            "config: without \"use_bottleneck_attention\" and \"key_query_shared_bottleneck\", "
+            "\"intra_bottleneck_size\" 4 must be \"hidden_size\" 8");
+  EXPECT_EQ(error({{"key_query_shared_bottleneck", false}, {"use_bottleneck_attention", true}}),
+            "");
+  EXPECT_EQ(error({{"use_bottleneck", false}, {"num_attention_heads", 3}}),
+            "config: \"hidden_size\" 8 is not a multiple of \"num_attention_heads\" 3");
+}
+
+// Their results for a text don't depend on what else is in the batch, and padding that lies between
+// tokens is refused.
+TEST(FamiliesTest, ConvolutionsReadOneSequence) {
+  const std::vector<std::vector<int32_t>> texts = {{2, 7, 9, 3}, {5}, {2, 8, 3}};
+  for (const char* model_type : {"convbert", "mobilebert"}) {
+    SCOPED_TRACE(model_type);
+    const auto model = AutoModelForSequenceClassification::FromConfig(
+        PretrainedConfig::FromJson(
+            With(TinyConfig(), {{"model_type", model_type}, {"initializer_range", 0.3}})),
+        {.num_labels = 3});
+    const std::vector<float> all = model->Forward(Batch::Pack(texts)).logits.ToVector<float>();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::vector<float> alone =
+          model->Forward(Batch::Pack({texts[i]})).logits.ToVector<float>();
+      for (size_t c = 0; c < 3; ++c) EXPECT_NEAR(alone[c], all[3 * i + c], 1e-5) << i;
+    }
+    try {
+      model->Forward(Batch::FromPadded(Tensor::Full({1, 3}, 5, DType::kI32),
+                                       Tensor::FromVector<int32_t>({1, 0, 1}).Reshape({1, 3})));
+      FAIL() << "nothing was thrown";
+    } catch (const Error& e) {
+      EXPECT_NE(e.message().find("takes no padding between tokens"), std::string::npos);
+    }
+  }
+}
+
 TEST(FamiliesTest, EachHasItsCases) {
   std::vector<std::string> tested;
   for (const Family& family : Families()) tested.push_back(family.model_type);

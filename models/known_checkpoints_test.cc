@@ -31,6 +31,14 @@ TEST(KnownCheckpoints, Sizes) {
   EXPECT_EQ(count(With({{"model_type", "camembert"}, {"vocab_size", 32005}}, positions)),
             110623490);
   EXPECT_EQ(count({{"model_type", "distilbert"}}), 66955010);
+  EXPECT_EQ(count({{"model_type", "convbert"}}), 106272650);
+  EXPECT_EQ(count({{"model_type", "convbert"},
+                   {"embedding_size", 128},
+                   {"hidden_size", 384},
+                   {"num_attention_heads", 8},
+                   {"intermediate_size", 1536},
+                   {"num_groups", 2}}),
+            17624498);
   EXPECT_EQ(count({{"model_type", "electra"}}), 13549314);
   EXPECT_EQ(count({{"model_type", "electra"},
                    {"embedding_size", 768},
@@ -72,6 +80,8 @@ TEST(KnownCheckpoints, Sizes) {
             184423682);
   EXPECT_EQ(count({{"model_type", "megatron-bert"}}), 333642754);
   EXPECT_EQ(count({{"model_type", "modernbert"}}), 149606402);
+  EXPECT_EQ(count({{"model_type", "mobilebert"}}), 24845570);
+  EXPECT_EQ(count({{"model_type", "mobilebert"}, {"classifier_activation", false}}), 24582914);
   EXPECT_EQ(count({{"model_type", "mpnet"}, {"max_position_embeddings", 514}}), 109488002);
   EXPECT_EQ(count(With({{"model_type", "roberta-prelayernorm"}}, positions)), 124648706);
   EXPECT_EQ(count({{"model_type", "squeezebert"}}), 51091202);

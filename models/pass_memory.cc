@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kFloat = 4;
 
-// Counts the bytes that the encoder's passes keep and need:
+// Counts the bytes that the passes of a PostNormEncoder keep and need:
 //   B texts with T tokens in all, one row for each token
 //   H columns in a hidden state, I in the feed-forward block, C in the embeddings
 //   A heads of attention
@@ -21,7 +21,7 @@ struct EncoderActivations {
       : layers(shape.num_layers),
         different_layers(shape.num_different_layers),
         B(options.batch_size),
-        T(ActivationRows(options)),
+        T(NumPassRows(options)),
         H(shape.layer.hidden_size),
         C(shape.embedding_size),
         I(shape.layer.intermediate_size),
@@ -63,6 +63,10 @@ struct EncoderActivations {
   // for its own gradient, but a gate has two inputs.
   int64_t InnerGradients() const { return keeps_activated && !gated ? inner : 2 * inner; }
 
+  // Returns the bytes of the gradients that then lie before and after the residual addition. With a
+  // gate, the product behind the activation has used up one of the two.
+  int64_t AroundAddition() const { return gated ? hidden : 2 * hidden; }
+
   // Returns the bytes of activations that a layer keeps, for all tokens, including its output.
   int64_t Layer() const {
     return 3 * hidden         // query, key, value
@@ -88,42 +92,36 @@ struct EncoderActivations {
            + head;
   }
 
-  int64_t Kept(bool checkpointing) const {
-    return Embeddings() + LastLayer() - (checkpointing ? LastLayer() : 0) +
-           (layers - 1) * (checkpointing ? hidden : Layer());
-  }
-
-  // Returns the most that the backward pass holds beside Kept().
-  int64_t BackwardPeak(bool checkpointing) const {
-    // The gradients of key and value in the last layer, when all of Kept() is still there.
-    const int64_t dkv = 2 * hidden;
-    if (!checkpointing) {
-      // The peak is in the layer before the last, at its activation function. InnerGradients() and
-      // the gradients before and after the residual addition (2) come on top. Freed by then are the
-      // last layer's key and value, and this layer's output and sum (4).
-      return std::max(dkv, layers > 1 ? InnerGradients() + 2 * hidden - 4 * hidden : 0);
-    }
-    // The last layer is computed again, and its backward pass adds dkv.
-    const int64_t last = LastLayer() + dkv;
-    if (layers == 1) return last;
-    // An earlier layer is computed again. Its output then exists twice: as kept and as recomputed.
-    // Gradients of its output and of the addition (2) come on top, and those at the activation
-    // function. The sum has been freed (1).
-    const int64_t all = Layer() - hidden + std::max(3 * hidden, InnerGradients() + 2 * hidden);
-    return std::max(last, all);
-  }
-
-  // Returns the peak without a backward pass. It is in the feed-forward block of a layer, or in the
-  // embeddings if these are larger. The block always holds two hidden states: the layer's input and
-  // the norm after attention. First it also holds the inner activation, which may be computed in
-  // place, and the output projection. At its end it holds three more hidden states instead: the
-  // projection, the sum and the norm of that sum. The last layer holds three hidden states at most.
-  int64_t Forward() const {
-    const int64_t embeddings =
+  StackBytes Stack() const {
+    StackBytes bytes;
+    bytes.layers = layers;
+    bytes.hidden = hidden;
+    bytes.embeddings = Embeddings();
+    bytes.embeddings_forward =
         on_gpu ? T * C * E : 2 * T * C * kFloat + (E < kFloat ? T * C * E : 0);
-    if (layers == 1) return std::max(embeddings, 3 * hidden);
+    bytes.kept = Layer();
+    // The peak is at the activation function. The gradients around the residual addition come on
+    // top. Freed by then are the last layer's key and value, and this layer's output and sum (4).
+    bytes.gradients = InnerGradients() + AroundAddition();
+    bytes.freed = 4 * hidden;
+    // The output exists as kept and as recomputed, and so do the gradients of both and of the
+    // addition. The sum has been freed (1).
+    bytes.gradients_of_output = 3 * hidden;
+    bytes.last_kept = LastLayer();
+    bytes.last_gradients = 2 * hidden;  // of key and value
+    bytes.forward = Forward();
+    bytes.last_forward = 3 * hidden;
+    return bytes;
+  }
+
+  // Returns the peak of a layer without a backward pass. It is in the feed-forward block. The block
+  // always holds two hidden states: the layer's input and the norm after attention. First it also
+  // holds the inner activation, which may be computed in place, and the output projection. At its
+  // end it holds three more hidden states instead: the projection, the sum and the norm of that
+  // sum.
+  int64_t Forward() const {
     const int64_t block = gated ? 2 * hidden + 3 * inner : 3 * hidden + inner + activated;
-    return std::max({embeddings, 5 * hidden, block});
+    return std::max(5 * hidden, block);
   }
 
   // Returns the bytes of the 16-bit copies of the weights in the layers' products.
@@ -146,36 +144,63 @@ struct EncoderActivations {
 
 }  // namespace
 
-int64_t ActivationRows(const MemoryOptions& options) {
+int64_t NumPassRows(const MemoryOptions& options) {
   const int64_t tokens = options.batch_size * options.max_seq_length;
   return options.on_gpu ? NumDeviceRows(tokens) : tokens;
 }
 
-void CheckCountable(double columns, int64_t num_parameters, const MemoryOptions& options) {
+void CheckCountable(const MemoryOptions& options, int64_t layers, int64_t columns,
+                    int64_t num_parameters) {
   const double tokens =
       static_cast<double>(options.batch_size) * static_cast<double>(options.max_seq_length);
-  const double floats = tokens * columns + 5 * static_cast<double>(num_parameters);
+  const double floats = tokens * static_cast<double>(columns) * static_cast<double>(layers + 1) +
+                        5 * static_cast<double>(num_parameters);
   if (floats * kFloat * static_cast<double>(options.num_processes) < 9e18) return;
   throw InvalidArgument("the estimate has more bytes than can be counted",
                         "give a smaller batch, shorter texts or fewer processes");
 }
 
-PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options) {
-  const nn::PostNormLayerOptions& layer = shape.layer;
-  const int64_t inner = (layer.names.gate.empty() ? 4 : 8) * layer.intermediate_size;
-  CheckCountable(static_cast<double>(20 * layer.hidden_size + inner +
-                                     2 * layer.num_attention_heads + shape.more_columns) *
-                     static_cast<double>(shape.num_layers + 1),
-                 shape.num_parameters, options);
-  const EncoderActivations activations(shape, options);
+PassMemory MemoryOfStack(const StackBytes& b, bool gradient_checkpointing) {
   PassMemory memory;
-  memory.low_precision = activations.LowPrecisionWeights();
-  memory.kept = activations.Kept(options.gradient_checkpointing) + shape.table_bytes;
-  memory.temporary = activations.BackwardPeak(options.gradient_checkpointing);
-  memory.inference = activations.Forward() + shape.table_bytes;
+  const bool several = b.layers > 1;
+  memory.inference = std::max(b.embeddings_forward, several ? b.forward : b.last_forward);
+  if (!gradient_checkpointing) {
+    memory.kept = b.embeddings + (b.layers - 1) * b.kept + b.last_kept;
+    // All is kept when the last layer's backward pass runs. The layer before it may need more.
+    memory.temporary = std::max(b.last_gradients, several ? b.gradients - b.freed : 0);
+    return memory;
+  }
+  memory.kept = b.embeddings + (b.layers - 1) * b.hidden;
+  // The last layer is computed again, and so is each earlier one, whose output then exists twice.
+  const int64_t last = b.last_kept + b.last_gradients;
+  const int64_t earlier = b.kept - b.hidden + std::max(b.gradients_of_output, b.gradients);
+  memory.temporary = several ? std::max(last, earlier) : last;
+  return memory;
+}
+
+StackBytes PostNormEncoderStack(const PostNormEncoderShape& shape, const MemoryOptions& options) {
+  const nn::PostNormLayerOptions& layer = shape.layer;
+  CheckCountable(options, shape.num_layers,
+                 20 * layer.hidden_size +
+                     (layer.names.gate.empty() ? 4 : 8) * layer.intermediate_size +
+                     2 * layer.num_attention_heads + shape.more_columns,
+                 shape.num_parameters);
+  return EncoderActivations(shape, options).Stack();
+}
+
+PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options,
+                                 const StackBytes& stack) {
+  PassMemory memory = MemoryOfStack(stack, options.gradient_checkpointing);
+  memory.kept += shape.table_bytes;
+  memory.inference += shape.table_bytes;
+  memory.low_precision = EncoderActivations(shape, options).LowPrecisionWeights();
   memory.word_rows = shape.vocab_size;
   memory.word_columns = shape.embedding_size;
   return memory;
+}
+
+PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options) {
+  return PostNormEncoderMemory(shape, options, PostNormEncoderStack(shape, options));
 }
 
 }  // namespace lathe

@@ -21,6 +21,9 @@ struct MemoryOptions {
   bool shard_optimizer = true;
 };
 
+// Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
+int64_t NumPassRows(const MemoryOptions& options);
+
 // The bytes of tensors that the passes take on one rank, besides parameters and gradients.
 struct PassMemory {
   int64_t low_precision = 0;  // copies of weights in the compute dtype
@@ -30,6 +33,32 @@ struct PassMemory {
   // The word table's shape. Processes exchange the rows of its gradient that they used.
   int64_t word_rows = 0, word_columns = 0;
 };
+
+// The bytes of activations that the parts of an encoder under a classifier keep and need. A family
+// counts those of its layers, and MemoryOfStack works out the whole.
+struct StackBytes {
+  int64_t layers = 0;
+  int64_t hidden = 0;              // of a hidden state between two layers
+  int64_t embeddings = 0;          // kept by the embeddings, with what enters the first layer
+  int64_t embeddings_forward = 0;  // the most that they hold without a backward pass
+  int64_t kept = 0;                // by a layer, for all tokens, with its output
+  // The most that a layer's backward pass holds beside `kept`, and what is freed by then of `kept`
+  // and of what the last layer keeps.
+  int64_t gradients = 0, freed = 0;
+  // The least that it holds beside `kept` if the layer was computed again, with its output twice.
+  int64_t gradients_of_output = 0;
+  // The same for the last layer, which computes first tokens, with the head.
+  int64_t last_kept = 0, last_gradients = 0;
+  int64_t forward = 0, last_forward = 0;  // the most that a layer holds without a backward pass
+};
+
+// Sets the bytes of activations. Copies of weights and the word table's shape are the caller's.
+PassMemory MemoryOfStack(const StackBytes& bytes, bool gradient_checkpointing);
+
+// Throws if a sum of bytes could overflow: of `layers` layers that hold up to `columns` float32
+// numbers for each token, in a model of so many parameters.
+void CheckCountable(const MemoryOptions& options, int64_t layers, int64_t columns,
+                    int64_t num_parameters);
 
 // The shape of an encoder with NormedEmbeddings and PostNormLayers, under a classifier that reads
 // first tokens.
@@ -51,14 +80,12 @@ struct PostNormEncoderShape {
   int64_t head_columns = 0;  // float32 elements that the head keeps for a sequence's backward pass
 };
 
-// Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
-int64_t ActivationRows(const MemoryOptions& options);
-
-// Throws if a sum of bytes could overflow int64_t: that of `columns` float32 elements for each
-// token and that of five times the parameters, over all processes.
-void CheckCountable(double columns, int64_t num_parameters, const MemoryOptions& options);
-
 // Returns what the passes of such a model take. Throws if a sum of bytes could overflow.
 PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options);
+
+// The same in two steps, for layers that differ from a PostNormLayer in what they keep.
+StackBytes PostNormEncoderStack(const PostNormEncoderShape& shape, const MemoryOptions& options);
+PassMemory PostNormEncoderMemory(const PostNormEncoderShape& shape, const MemoryOptions& options,
+                                 const StackBytes& stack);
 
 }  // namespace lathe

@@ -2,6 +2,8 @@
 
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
+
 #include "lathe/core/base/error.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/ops/cast.h"
@@ -36,7 +38,16 @@ void CheckSequencesStartAtZero(const Batch& batch, const char* model) {
   }
 }
 
-void CheckNoGaps(const Batch& batch, const char* model) {
+void CheckPositions(const Batch& batch, const char* model, int64_t max_position_embeddings) {
+  Check(batch.max_seqlen <= max_position_embeddings, model, "a sequence has ", batch.max_seqlen,
+        " tokens but the model's max_position_embeddings is ", max_position_embeddings);
+  const auto positions = batch.position_ids.values<int32_t>();
+  const int32_t last = *std::max_element(positions.begin(), positions.end());
+  Check(last < max_position_embeddings, model, "a sequence reaches position ", last,
+        " but the model's max_position_embeddings is ", max_position_embeddings);
+}
+
+void CheckNoGaps(const Batch& batch, const char* model, const char* parts) {
   const int32_t* cu_seqlens = batch.cu_seqlens.data<int32_t>();
   const int32_t* positions = batch.position_ids.data<int32_t>();
   for (int64_t b = 0; b < batch.size(); ++b) {
@@ -45,7 +56,7 @@ void CheckNoGaps(const Batch& batch, const char* model) {
     throw InvalidArgument(
         absl::StrCat("[", model, "] sequence ", b, " has ", last - first + 1,
                      " tokens at positions ", positions[first], " to ", positions[last],
-                     ", but a model with relative positions takes no padding between tokens"),
+                     ", but a model with ", parts, " takes no padding between tokens"),
         "pad on the right only");
   }
 }

@@ -26,8 +26,13 @@ Tensor WithoutSurplusRows(const Tensor& hidden_states, int64_t rows);
 // would differ silently.
 void CheckSequencesStartAtZero(const Batch& batch, const char* model);
 
+// Throws `[model] ...` if a sequence is longer, or reaches a later position, than a table of
+// `max_position_embeddings` rows has.
+void CheckPositions(const Batch& batch, const char* model, int64_t max_position_embeddings);
+
 // Throws `[model] ...` if positions are left out between two tokens of a sequence. Attention takes
 // neighbours in a sequence to be one position apart, but Transformers' counts padding between them.
-void CheckNoGaps(const Batch& batch, const char* model);
+// `parts` of the model need this, for the error.
+void CheckNoGaps(const Batch& batch, const char* model, const char* parts = "relative positions");
 
 }  // namespace lathe

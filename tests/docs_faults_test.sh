@@ -52,6 +52,8 @@ fault docs/extending/op.md 's,losses_test_v2,reduce_test_v2,' "//core:ops/reduce
 fault CONTRIBUTING.md 's,tests/emulator,tests/emulators,' "tests/emulators does not exist"
 fault README.md 's,--num_train_epochs,--train_epochs,' "no program in apps/ has the flag --train_epochs"
 
+fault README.md 's,$, and so on and so forth,' "bytes, more than 7168"
+
 # Flags of scripts: in a line of prose, in a block, on a continued line, of a script in Python.
 fault README.md 's,quickstart\.sh --model,quickstart.sh --models,' "README.md: tools/quickstart.sh does not take --models"
 fault docs/hi.md 's,test\.sh --levels,test.sh --level,' "docs/hi.md: tools/test.sh does not take --level"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Checks the pages against the repository:
+#   - README.md, which grows with each family, has at most 7,168 bytes;
 #   - every relative link leads to a file and, if it names one, to a heading there;
 #   - every program, script and Bazel label in a code block exists, and so does every path that a page names;
 #   - every flag that a page gives to a script or a program is one that it takes;
@@ -20,6 +21,10 @@ wrong() {
 mapfile -t pages < <(find docs -name '*.md' | LC_ALL=C sort)
 pages=(README.md CONTRIBUTING.md "${pages[@]}")
 [ "${#pages[@]}" -gt 2 ] || wrong "no pages in docs/"
+
+most=7168
+size=$(wc -c <README.md)
+[ "$size" -le "$most" ] || wrong "README.md has $size bytes, more than $most; move details into docs/"
 
 # prose FILE: the page's lines outside of code blocks, as "LINE-NUMBER:TEXT", without code in backticks.
 prose() {

@@ -235,8 +235,10 @@ bool Trainer::SnapshotIsDue() const {
 void Trainer::TakeSnapshot() {
   const Clock::time_point start = Clock::now();
   // A parameter may be bad although no loss depends on it so far.
-  if (!ParametersAreFinite())
-    SaveLastGoodModelAndThrow(state_.global_step, "a parameter is not finite", true, true);
+  if (!ParametersAreFinite()) {
+    SaveLastGoodModelAndThrow(
+        {.step = state_.global_step, .what = "a parameter is not finite", .only_on_main = true});
+  }
   const Tensor values = optimizer_.arena().values().To(Device{});
   const int problem = good_values_->Take(values.values<float>());
   if (problem != 0 && !std::exchange(warned_of_snapshot_, true)) {

@@ -122,11 +122,15 @@ class Trainer {
   void EvaluateNow();
   // Saves a model that training goes on with.
   void SaveNow();
-  // Restores and saves the last good model if there is one, and throws. `model_is_bad`: the
-  // parameters as they are now gave the bad number. All ranks call it together; with `alone`, only
-  // the main process does.
-  [[noreturn]] void SaveLastGoodModelAndThrow(int64_t step, const std::string& what,
-                                              bool model_is_bad, bool alone = false);
+  struct BadNumber {
+    int64_t step;
+    std::string what;           // such as "the loss is nan"
+    bool model_is_bad = true;   // the parameters as they are now gave the number
+    bool only_on_main = false;  // the other ranks have not seen it
+  };
+  // Restores and saves the last good model if there is one, and throws. All ranks call it together;
+  // with bad.only_on_main, only the main process does.
+  [[noreturn]] void SaveLastGoodModelAndThrow(const BadNumber& bad);
   std::string FindNotFinite();
   std::string FindNotFiniteOnAnyRank();
   // Checks the result of the last update, which no loss has shown yet.

@@ -69,7 +69,7 @@ bool Trainer::ReadStepResults() {
       state_.epoch -= static_cast<double>(state_.global_step - (step - 1)) /
                       static_cast<double>(steps_per_epoch_);
       state_.global_step = step - 1;  // the guard has held back all later updates
-      SaveLastGoodModelAndThrow(step, what, model_is_bad);
+      SaveLastGoodModelAndThrow({.step = step, .what = what, .model_is_bad = model_is_bad});
     };
     if (!std::isfinite(loss)) bad("the loss is " + NumberText(loss), true);
     state_.grad_norm = steps[i].grad_norm.Item();
@@ -167,12 +167,12 @@ void Trainer::SaveNow() {
 
 void Trainer::CheckFinite(const Evaluation& evaluation, const std::string& data) {
   const std::string problem = FirstNotFinite(evaluation, inputs_.train->num_labels, data);
-  if (!problem.empty()) SaveLastGoodModelAndThrow(state_.global_step, problem, true);
+  if (!problem.empty()) SaveLastGoodModelAndThrow({.step = state_.global_step, .what = problem});
 }
 
 void Trainer::CheckLastUpdate() {
   if (!ParametersAreFinite())
-    SaveLastGoodModelAndThrow(state_.global_step, "a parameter is not finite", true);
+    SaveLastGoodModelAndThrow({.step = state_.global_step, .what = "a parameter is not finite"});
   if (!last_batch_) return;
   // Finite parameters may still be so large that nothing can be computed with them.
   model_.Eval();
@@ -184,13 +184,14 @@ void Trainer::CheckLastUpdate() {
     accelerator_.SetTrigger();
   }
   if (accelerator_.CheckTrigger()) {
-    SaveLastGoodModelAndThrow(state_.global_step, "the logits after this step are not finite",
-                              true);
+    SaveLastGoodModelAndThrow(
+        {.step = state_.global_step, .what = "the logits after this step are not finite"});
   }
   const double loss = outputs.loss.Item();
   if (!std::isfinite(loss)) accelerator_.SetTrigger();
   if (accelerator_.CheckTrigger()) {
-    SaveLastGoodModelAndThrow(state_.global_step, "the loss after this step is not finite", true);
+    SaveLastGoodModelAndThrow(
+        {.step = state_.global_step, .what = "the loss after this step is not finite"});
   }
 }
 
@@ -230,14 +231,14 @@ std::string Trainer::FindNotFiniteOnAnyRank() {
   return "";
 }
 
-void Trainer::SaveLastGoodModelAndThrow(int64_t step, const std::string& what, bool model_is_bad,
-                                        bool alone) {
-  std::string cause = alone ? FindNotFinite() : FindNotFiniteOnAnyRank();
+void Trainer::SaveLastGoodModelAndThrow(const BadNumber& bad) {
+  int64_t step = bad.step;
+  std::string cause = bad.only_on_main ? FindNotFinite() : FindNotFiniteOnAnyRank();
   if (cause.empty()) {
     cause = window_.empty() ? "all parameters are finite"
                             : "each parameter and each gradient by itself is finite";
   }
-  const std::string message = "step " + std::to_string(step) + ": " + what + "; " + cause;
+  const std::string message = "step " + std::to_string(step) + ": " + bad.what + "; " + cause;
   if (!accelerator_.is_main_process()) {
     // The main process is saving. Wait for its end, because a launcher ends a job soon after its
     // first process ends.
@@ -256,15 +257,15 @@ void Trainer::SaveLastGoodModelAndThrow(int64_t step, const std::string& what, b
   metrics_ = nullptr;  // they don't describe the model that is saved
   Tensor values = optimizer_.arena().values();
   values.impl()->storage->Unshare();  // a write here must not change the other ranks' values
-  if (model_is_bad && best_values_.defined()) {
+  if (bad.model_is_bad && best_values_.defined()) {
     values.CopyFrom(best_values_);
     step = *state_.best_global_step + 1;
-  } else if (model_is_bad && HasGoodValues()) {
+  } else if (bad.model_is_bad && HasGoodValues()) {
     Tensor good = values.To(Device{});
     good_values_->Restore(good.values<float>());
     values.CopyFrom(good);
     step = good_step_;
-  } else if (model_is_bad) {
+  } else if (bad.model_is_bad) {
     throw InvalidArgument(message, hint);
   }
   Save();

@@ -27,5 +27,17 @@ TEST(EstimateMemoryOnDevice, RowsAreFilledUp) {
   Compare({.batch_size = 10, .max_seq_length = 30, .on_gpu = true}, kSmall);
 }
 
+TEST(EstimateMemoryOnDevice, RotaryPositions) {
+  for (const char* type : {"roformer", "nomic_bert", "eurobert", "modernbert"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(type);
+      nlohmann::json config = kSmall;
+      config.update({{"model_type", type}, {"max_position_embeddings", 64}});
+      Compare({.batch_size = 12, .max_seq_length = 32, .compute_dtype = dtype, .on_gpu = true},
+              config);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe

@@ -39,34 +39,32 @@ TEST(EstimateMemory, RelativePositions) {
   }
 }
 
-TEST(EstimateMemory, GroupedLayers) {
-  const nlohmann::json config = {{"model_type", "squeezebert"}, {"embedding_size", 256}};
+TEST(EstimateMemory, RotaryPositions) {
+  Compare({.batch_size = 16}, {{"model_type", "roformer"}, {"max_position_embeddings", 128}});
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const bool checkpointing : {false, true}) {
-      SCOPED_TRACE(testing::Message() << ToString(dtype) << " " << checkpointing);
-      Compare({.batch_size = 16, .compute_dtype = dtype, .gradient_checkpointing = checkpointing},
-              config);
+    Compare({.batch_size = 16, .compute_dtype = dtype}, {{"model_type", "nomic_bert"}});
+    Compare(
+        {.batch_size = 16, .compute_dtype = dtype},
+        {{"model_type", "eurobert"}, {"num_key_value_heads", 2}, {"classifier_pooling", "bos"}});
+    for (const char* pooling : {"mean", "late"}) {
+      SCOPED_TRACE(pooling);
+      Compare({.batch_size = 16, .compute_dtype = dtype},
+              {{"model_type", "eurobert"}, {"classifier_pooling", pooling}});
+    }
+    for (const char* pooling : {"cls", "mean"}) {
+      SCOPED_TRACE(pooling);
+      Compare({.batch_size = 16, .compute_dtype = dtype},
+              {{"model_type", "modernbert"}, {"classifier_pooling", pooling}});
     }
   }
 }
 
-// Each version, with its tables of distances, and with a convolution.
-TEST(EstimateMemory, Disentangled) {
-  const nlohmann::json first = {
-      {"model_type", "deberta"}, {"relative_attention", true}, {"pos_att_type", "c2p|p2c"}};
-  const nlohmann::json second = {{"model_type", "deberta-v2"}, {"relative_attention", true},
-                                 {"pos_att_type", "c2p|p2c"},  {"position_buckets", 64},
-                                 {"share_att_key", true},      {"norm_rel_ebd", "layer_norm"}};
-  nlohmann::json own = second, convolution = second;
-  own["share_att_key"] = false;
-  convolution["conv_kernel_size"] = 3;
-  for (const nlohmann::json& config : {first, second, own, convolution}) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const bool checkpointing : {false, true}) {
-        SCOPED_TRACE(testing::Message() << config << ToString(dtype) << checkpointing);
-        Compare({.batch_size = 16, .compute_dtype = dtype, .gradient_checkpointing = checkpointing},
-                config);
-      }
+TEST(EstimateMemory, RotaryPositionsAndGradientCheckpointing) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const char* type : {"nomic_bert", "eurobert", "modernbert"}) {
+      SCOPED_TRACE(type);
+      Compare({.batch_size = 16, .compute_dtype = dtype, .gradient_checkpointing = true},
+              {{"model_type", type}});
     }
   }
 }

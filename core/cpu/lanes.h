@@ -159,5 +159,25 @@ template <typename M, typename F>
   if (i < n) f(i, 0, FirstLanes{n - i});
 }
 
+// A single element instead of a register, of type M instead of Lanes<M>.
+struct OneLane {};
+template <typename T>
+[[gnu::always_inline]] inline MathType<T> LoadLanes(const T* x, OneLane) {
+  return Load(*x);
+}
+template <typename T>
+[[gnu::always_inline]] inline void StoreLanes(T* to, MathType<T> x, OneLane) {
+  Store(*to, x);
+}
+
+// Calls f(i, AllLanes{}) for each register of n elements, and f(i, OneLane{}) for each element that
+// is left. Unlike ForLanes it suits an f with a loop of its own.
+template <typename M, typename F>
+[[gnu::always_inline]] inline void ForLanesAndRest(int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + kLanesOf<M> <= n; i += kLanesOf<M>) f(i, AllLanes{});
+  for (; i < n; ++i) f(i, OneLane{});
+}
+
 }  // namespace
 }  // namespace lathe::cpu

@@ -196,6 +196,11 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
             Pair("dir/tokenizer_config.json: tokenizer_class 'OtherTokenizer' is not supported",
                  "Lathe supports the tokenizers of albert, bert and roberta, and a tokenizer.json "
                  "with a WordPiece, BPE or Unigram model"));
+  for (const char* name :
+       {"ConvBertTokenizer", "MobileBertTokenizerFast", "SqueezeBertTokenizer"}) {
+    EXPECT_EQ(ErrorOf("normalizer", "null", name).first.find("not supported"), std::string::npos)
+        << name;
+  }
 }
 
 // Transformers 4 saves a folder of SqueezeBERT with this class.

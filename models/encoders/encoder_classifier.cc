@@ -21,8 +21,10 @@ EncoderClassifier::EncoderClassifier(PretrainedConfig config, uint64_t seed, con
   RegisterModule(head.encoder.empty() ? name : head.encoder, encoder_);
   const int64_t H = encoder_->hidden_size();
   const Init init = Init::Normal(head.initializer_range);
-  dense_ = Register<nn::Linear>(head.dense, H, H, head.dense_init.value_or(init), head.activation,
-                                head.dense_has_bias);
+  if (head.has_dense) {
+    dense_ = Register<nn::Linear>(head.dense, H, H, head.dense_init.value_or(init), head.activation,
+                                  head.dense_has_bias);
+  }
   if (!head.norm.empty()) {
     norm_ = Register<nn::LayerNorm>(head.norm, H, head.norm_eps, head.norm_has_bias);
   }
@@ -40,7 +42,8 @@ NamedSettings EncoderClassifier::OwnSettings() const {
 
 Tensor EncoderClassifier::Head(const Tensor& pooled, const nn::ForwardContext& context,
                                bool first_tokens) const {
-  const Tensor dense = dense_->Forward(input_dropout_->Forward(pooled, context, first_tokens));
+  const Tensor input = input_dropout_->Forward(pooled, context, first_tokens);
+  const Tensor dense = dense_ == nullptr ? input : dense_->Forward(input);
   const Tensor normed = norm_ == nullptr ? dense : norm_->Forward(dense);
   return output_->Forward(dropout_->Forward(normed, context, first_tokens));
 }

@@ -31,6 +31,7 @@ struct ClassifierHeadOptions {
   std::string encoder = "";                    // the encoder's path; empty: the model's name
   std::string dense = "classifier.dense";      // the paths of the two linear layers
   std::string output = "classifier.out_proj";  // [num_labels, H]
+  bool has_dense = true;  // false: dropout and `output` follow the input dropout
   ActivationKind activation = ActivationKind::kTanh;
   double input_dropout = 0, dropout = 0;
   double initializer_range = 0.02;
@@ -67,7 +68,8 @@ class EncoderClassifier : public SequenceClassifier {
   Pooling pooling_;
   std::shared_ptr<Encoder> encoder_;
   std::shared_ptr<nn::Dropout> input_dropout_, dropout_;
-  std::shared_ptr<nn::Linear> dense_, output_;
+  std::shared_ptr<nn::Linear> dense_;  // null if there is none
+  std::shared_ptr<nn::Linear> output_;
   std::shared_ptr<nn::LayerNorm> norm_;  // null if there is none
 };
 

@@ -17,7 +17,7 @@ struct GatedActivations {
   GatedActivations(const GatedEncoderShape& encoder, const MemoryOptions& options)
       : shape(encoder),
         B(options.batch_size),
-        T(ActivationRows(options)),
+        T(NumPassRows(options)),
         H(encoder.hidden_size),
         I(encoder.intermediate_size),
         A(encoder.query_columns),
@@ -121,10 +121,10 @@ struct GatedActivations {
 }  // namespace
 
 PassMemory GatedEncoderMemory(const GatedEncoderShape& shape, const MemoryOptions& options) {
-  CheckCountable(static_cast<double>(16 * shape.hidden_size + 8 * shape.intermediate_size +
-                                     6 * shape.query_columns + 2 * shape.num_heads) *
-                     static_cast<double>(shape.num_layers + 1),
-                 shape.num_parameters, options);
+  CheckCountable(options, shape.num_layers,
+                 16 * shape.hidden_size + 8 * shape.intermediate_size + 6 * shape.query_columns +
+                     2 * shape.num_heads,
+                 shape.num_parameters);
   const GatedActivations activations(shape, options);
   PassMemory memory;
   memory.low_precision = activations.LowPrecisionWeights();

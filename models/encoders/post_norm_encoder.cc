@@ -78,7 +78,7 @@ void ReadPositionType(const ConfigReader& reader, PostNormEncoderOptions& option
 
 }  // namespace
 
-PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader) {
+PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader, bool check_heads) {
   constexpr int64_t kMost = 1 << 30;
   PostNormEncoderOptions options;
   nn::PostNormLayerOptions& o = options.layer;
@@ -97,7 +97,7 @@ PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader) {
     e.type_vocab_size = reader.Int("type_vocab_size", 1, kMost);
   }
   options.num_hidden_layers = reader.Int("num_hidden_layers", 1, 1024);
-  CheckHeads(reader, "hidden_size", "num_attention_heads");
+  if (check_heads) CheckHeads(reader, "hidden_size", "num_attention_heads");
   if (reader.Declares("position_embedding_type")) ReadPositionType(reader, options);
   if (reader.Declares("is_decoder") && reader.Bool("is_decoder")) {
     throw WrongConfig(reader.path(), {"is_decoder"},

@@ -62,7 +62,10 @@ nlohmann::json BertLikeConfigDefaults();
 // the embeddings by a table of distances in each layer (Shaw et al. 2018). With
 // "relative_key_query", keys are multiplied by that table, too (Huang et al. 2020). Transformers
 // has neither since version 5.
-PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader);
+//
+// Without `check_heads`, the number of heads need not divide the number of columns.
+PostNormEncoderOptions ReadPostNormEncoderOptions(const ConfigReader& reader,
+                                                  bool check_heads = true);
 
 // Returns the row of position 0 in a family whose positions follow the row of the padding token.
 // Throws if no row is left for a token.

@@ -2,6 +2,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lathe/core/base/error.h"
@@ -36,6 +37,39 @@ LayerFunction PreNormEncoder::Layer(int64_t i) const {
         const Tensor y = layer->Forward(hidden_states, context, first_tokens_only, site);
         return norm == nullptr ? y : norm->Forward(y);
       };
+}
+
+PassMemory PreNormEncoderMemory(const Module& classifier, const PreNormEncoderOptions& encoder,
+                                const MemoryOptions& options) {
+  const PostNormEncoderShape shape = PostNormEncoderShapeOf(classifier, encoder);
+  StackBytes bytes = PostNormEncoderStack(shape, options);
+  constexpr int64_t kFloat = 4;
+  const int64_t H = encoder.layer.hidden_size, E = SizeOf(options.compute_dtype);
+  const int64_t rows = NumPassRows(options);
+  const int64_t narrow = rows * H * E, wide = rows * H * kFloat;  // activations, hidden states
+  const int64_t inner = rows * encoder.layer.intermediate_size * E;
+  const int64_t copy = E < kFloat ? wide : 0;  // a float32 result before it is narrowed
+  bytes.hidden = wide;
+  // What enters the first layer, and with a norm the sum before it.
+  bytes.embeddings = wide;
+  if (encoder.embeddings.has_norm)
+    bytes.embeddings += 2 * rows * kFloat + (options.on_gpu ? 0 : wide);
+  bytes.embeddings_forward = 2 * wide;
+  // A post-norm layer keeps two sums and two norms of them, a pre-norm layer the sums in float32.
+  bytes.kept += 2 * (wide - narrow);
+  // Beside the activation function's gradients there is that of the sum, and that of the block's
+  // result if it is another. Freed by then are the last layer's norm, key and value, and this
+  // layer's output.
+  const bool own_gradient = E < kFloat || encoder.layer.drops_output;
+  bytes.gradients += wide + (own_gradient ? narrow : 0) - 2 * narrow;
+  bytes.freed = 3 * narrow + wide;
+  bytes.gradients_of_output = 3 * wide;
+  bytes.last_kept += narrow;
+  bytes.last_gradients = 3 * narrow + 2 * wide;
+  bytes.forward =
+      std::max(wide + copy + 5 * narrow, 2 * wide + std::max(copy + 2 * narrow + inner, 3 * wide));
+  bytes.last_forward = wide + copy + 3 * narrow;
+  return PostNormEncoderMemory(shape, options, bytes);
 }
 
 }  // namespace lathe

@@ -28,6 +28,10 @@ struct PreNormEncoderOptions : PostNormEncoderOptions {
   std::string final_norm = "encoder.LayerNorm";
 };
 
+// Tells `lathe estimate-memory` what the passes of a classifier on such an encoder take.
+PassMemory PreNormEncoderMemory(const Module& classifier, const PreNormEncoderOptions& encoder,
+                                const MemoryOptions& options);
+
 class PreNormEncoder : public Encoder {
  public:
   // Throws if the embeddings have another number of columns than the layers.

@@ -51,6 +51,11 @@ std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& config, uint64_
                             .initializer_range = reader.NotNegative("initializer_range")});
 }
 
+PassMemory Memory(const SequenceClassifier& model, const MemoryOptions& options) {
+  return PreNormEncoderMemory(model, ReadOptions(ConfigReader(model.config(), Defaults())),
+                              options);
+}
+
 const ArchitectureRegistration kMegatronBert({
     .model_type = "megatron-bert",
     .class_name = "MegatronBertForSequenceClassification",
@@ -59,6 +64,7 @@ const ArchitectureRegistration kMegatronBert({
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob"},
     .tokenizer_model_type = "bert",
+    .pass_memory = Memory,
 });
 
 }  // namespace

@@ -42,6 +42,11 @@ std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& config, uint64_
                             .initializer_range = reader.NotNegative("initializer_range")});
 }
 
+PassMemory Memory(const SequenceClassifier& model, const MemoryOptions& options) {
+  return PreNormEncoderMemory(model, ReadOptions(ConfigReader(model.config(), Defaults())),
+                              options);
+}
+
 const ArchitectureRegistration kRobertaPreLayerNorm({
     .model_type = "roberta-prelayernorm",
     .class_name = "RobertaPreLayerNormForSequenceClassification",
@@ -50,6 +55,7 @@ const ArchitectureRegistration kRobertaPreLayerNorm({
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
     .tokenizer_model_type = "roberta",
+    .pass_memory = Memory,
 });
 
 }  // namespace

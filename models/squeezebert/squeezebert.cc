@@ -188,7 +188,6 @@ const ArchitectureRegistration kSqueezeBert({
     .names = {.base_prefix = "transformer."},
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob"},
-    .tokenizer_model_type = "bert",
     .pass_memory = Memory,
 });
 

@@ -52,6 +52,11 @@ std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& config, uint64_
                             .initializer_range = reader.NotNegative("initializer_range")});
 }
 
+PassMemory Memory(const SequenceClassifier& model, const MemoryOptions& options) {
+  return PreNormEncoderMemory(model, ReadOptions(ConfigReader(model.config(), Defaults())),
+                              options);
+}
+
 const ArchitectureRegistration kXlmRobertaXl({
     .model_type = "xlm-roberta-xl",
     .class_name = "XLMRobertaXLForSequenceClassification",
@@ -60,6 +65,7 @@ const ArchitectureRegistration kXlmRobertaXl({
     .config_defaults = Defaults(),
     .dropout_keys = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"},
     .tokenizer_model_type = "xlm-roberta",
+    .pass_memory = Memory,
 });
 
 }  // namespace

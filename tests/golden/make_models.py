@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,7 +26,7 @@ from relative_keys import use_relative_keys
 
 # Overrides of the config of a "model_type", by default that of BERT. A case's "seed" is by default its place here. The
 # longest text has "tokens" tokens, by default POSITIONS. "labels" may be "soft", weights of the classes, or "negative",
-# classes of which some are negative; both for models without a problem_type.
+# classes of which some are negative; both for models without a problem_type. "noise", by default 0.2, moves the weights.
 CASES = {
     "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
@@ -119,10 +120,32 @@ CASES = {
                           hidden_act="gelu", classifier_pooling="mean"),
     "eurobert-first": dict(model_type="eurobert", seed=86, num_labels=4, pad_token_id=0, classifier_pooling="bos",
                            num_key_value_heads=1),
+    # Half of the heads, and narrow embeddings. The rows of a batch are run alone.
+    "convbert": dict(model_type="convbert", seed=85, num_labels=3, hidden_size=36, num_attention_heads=6,
+                     intermediate_size=50, embedding_size=20, conv_kernel_size=5, layer_norm_eps=1e-5),
+    # One head is left. The feed-forward block has groups, and there are more taps than tokens.
+    "convbert-groups": dict(model_type="convbert", seed=86, num_labels=4, hidden_size=36, num_attention_heads=3,
+                            head_ratio=4, num_groups=3, intermediate_size=27, embedding_size=36, conv_kernel_size=33,
+                            hidden_act="gelu_new", layer_norm_eps=1e-3, pad_token_id=0),
+    # Trigrams, bottlenecks, and scales and shifts in place of norms. The rows of a batch are run alone.
+    "mobilebert": dict(model_type="mobilebert", seed=87, noise=0.1, num_labels=3, hidden_size=36, intra_bottleneck_size=21,
+                       embedding_size=10, intermediate_size=17, num_feedforward_networks=3),
+    # Attention reads the bottleneck. Nothing reads the bottleneck that queries and keys would share.
+    "mobilebert-layer-norm": dict(model_type="mobilebert", seed=88, num_labels=4, hidden_size=36, intra_bottleneck_size=21,
+                                  embedding_size=36, trigram_input=False, intermediate_size=17, hidden_act="gelu",
+                                  normalization_type="layer_norm", use_bottleneck_attention=True,
+                                  num_feedforward_networks=2, layer_norm_eps=1e-3),
+    "mobilebert-plain": dict(model_type="mobilebert", seed=89, num_labels=1, hidden_size=24, embedding_size=10,
+                             trigram_input=False, use_bottleneck=False, num_feedforward_networks=1,
+                             classifier_activation=False),
+    "mobilebert-unshared": dict(model_type="mobilebert", seed=90, noise=0.1, num_labels=2, hidden_size=24,
+                                intra_bottleneck_size=24, embedding_size=8, hidden_act="gelu",
+                                key_query_shared_bottleneck=False, num_feedforward_networks=2),
 }
 # Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
 ROTARY = ["roformer", "modernbert", "nomic_bert", "eurobert"]
 VOCAB, POSITIONS, STEPS = 61, 16, 10
+ALONE = ("convbert", "mobilebert")  # families whose results for a text depend on its padding
 
 
 def columns_of(length, tokens, padding, generator):
@@ -176,8 +199,29 @@ class WithoutFloat32(TorchFunctionMode):
         return func(*[widened(a) for a in args], **{key: widened(value) for key, value in (kwargs or {}).items()})
 
 
+def run_alone(model, batch, labels, **options):
+    """Runs each row without its padding, which convolutions would read. Hidden states are padded with zeros."""
+    outs = []
+    for row, n in enumerate(batch["attention_mask"].sum(1).tolist()):
+        inputs = {key: value[row:row + 1, :n] for key, value in batch.items() if key != "labels"}
+        outs.append(model(**inputs, **options))
+    logits = torch.cat([out.logits for out in outs])
+    if labels.is_floating_point():
+        loss = (logits.squeeze(-1) - labels).square().mean() if logits.shape[1] == 1 else \
+            torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+    else:
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+    tokens = batch["input_ids"].shape[1]
+    states = zip(*[out.hidden_states for out in outs]) if outs[0].hidden_states else []
+    pad = torch.nn.functional.pad
+    return SimpleNamespace(logits=logits, loss=loss, hidden_states=[
+        torch.cat([pad(x, (0, 0, 0, tokens - x.shape[1])) for x in layer]) for layer in states])
+
+
 def run(model, batch, **options):
     labels = batch["labels"].double() if batch["labels"].is_floating_point() else batch["labels"]
+    if model.config.model_type in ALONE:
+        return run_alone(model, batch, labels, **options)
     with WithoutFloat32() if model.config.model_type in ROTARY else contextlib.nullcontext():
         out = model(**{**batch, "labels": labels}, **options)
     if out.loss.dtype == torch.float32:  # DeBERTa narrows the logits for it
@@ -197,7 +241,7 @@ def by_file_names(model, values):
         return load_file(Path(folder) / "model.safetensors")
 
 
-def make(folder, seed, tokens, labels, overrides):
+def make(folder, seed, tokens, labels, noise, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
     sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
                  max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -208,7 +252,7 @@ def make(folder, seed, tokens, labels, overrides):
     use_relative_keys(model)
     with torch.no_grad():
         for parameter in model.parameters():  # far from the usual start, so that every part of the model shows
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * noise)
     folder.mkdir(parents=True, exist_ok=True)
     model.float().save_pretrained(folder)
     model = model.double().train()
@@ -245,7 +289,8 @@ def make(folder, seed, tokens, labels, overrides):
         golden.update({"left." + key: value for key, value in left.items() if key != "labels"})
         golden["left.last_hidden_state"] = states.detach().float()
 
-    norms = {id(p) for m in model.modules() if "LayerNorm" in type(m).__name__ or "RMSNorm" in type(m).__name__
+    names = ("LayerNorm", "RMSNorm", "NoNorm")
+    norms = {id(p) for m in model.modules() if any(name in type(m).__name__ for name in names)
              for p in m.parameters(recurse=False)}
     groups = [[], []]  # parameters that decay, and biases and the parameters of norms
     for name, parameter in model.named_parameters():
@@ -279,4 +324,4 @@ if __name__ == "__main__":
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             overrides = dict(overrides)
             make(Path(__file__).parent / "models" / name, overrides.pop("seed", place),
-                 overrides.pop("tokens", POSITIONS), overrides.pop("labels", None), overrides)
+                 overrides.pop("tokens", POSITIONS), overrides.pop("labels", None), overrides.pop("noise", 0.2), overrides)

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/kernels/packed_rows.h"
 #include "lathe/core/kernels/unfold_kernels.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/shape.h"
@@ -31,16 +32,10 @@ void CheckSequences(const Tensor& x, const PackedSequences& sequences) {
 // are 0 for a row beyond the last sequence.
 template <typename Body>
 void ForRows(const UnfoldArgs& args, Body body) {
-  const int32_t* const cu = args.cu_seqlens;
-  const int32_t* const last = cu + args.batch + 1;
 #pragma omp parallel for schedule(static) if (args.rows * args.columns * args.taps > kParallelSize)
   for (int64_t row = 0; row < args.rows; ++row) {
-    const int32_t* end = std::upper_bound(cu, last, row);
-    if (end == last) {
-      body(row, 0, 0);
-    } else {
-      body(row, end[-1], *end);
-    }
+    const RowRange sequence = SequenceOf(args.cu_seqlens, args.batch, row);
+    body(row, sequence.begin, sequence.end);
   }
 }
 

@@ -66,7 +66,7 @@ void AddConvolution(const DisentangledOptions& encoder, const MemoryOptions& opt
                     PassMemory& memory) {
   const nn::PostNormLayerOptions& layer = encoder.layer.layer;
   const int64_t taps = encoder.conv_kernel_size;
-  const int64_t row = ActivationRows(options) * SizeOf(options.compute_dtype);
+  const int64_t row = NumPassRows(options) * SizeOf(options.compute_dtype);
   const int64_t hidden = row * layer.hidden_size, inner = row * layer.intermediate_size;
   // The neighbours of each token, the activation function's input, and the sum before the norm.
   const int64_t kept = (taps + 2) * hidden;
@@ -94,7 +94,7 @@ PassMemory MemoryOf(const Module& classifier, const DisentangledOptions& encoder
                                              .num_parameters = classifier.NumParameters(),
                                              .head_columns = 3 * H},
                                             options);
-  const int64_t E = SizeOf(options.compute_dtype), hidden = ActivationRows(options) * H * E;
+  const int64_t E = SizeOf(options.compute_dtype), hidden = NumPassRows(options) * H * E;
   const int64_t extras = AttentionExtras(encoder, options);
   if (options.gradient_checkpointing) {
     memory.temporary += extras;

@@ -45,14 +45,8 @@ DisentangledEmbeddings::DisentangledEmbeddings(const DisentangledOptions& option
 
 Tensor DisentangledEmbeddings::Forward(const Batch& batch,
                                        const nn::ForwardContext& context) const {
-  Check(batch.max_seqlen <= options_.max_position_embeddings, kModel, "a sequence has ",
-        batch.max_seqlen, " tokens but the model's max_position_embeddings is ",
-        options_.max_position_embeddings);
+  CheckPositions(batch, kModel, options_.max_position_embeddings);
   CheckNoGaps(batch, kModel);
-  const auto positions = batch.position_ids.values<int32_t>();
-  const int32_t last = *std::max_element(positions.begin(), positions.end());
-  Check(last < options_.max_position_embeddings, kModel, "a sequence reaches position ", last,
-        " but the model's max_position_embeddings is ", options_.max_position_embeddings);
   if (!device().is_cpu()) {  // a device's kernels don't check ids
     CheckEmbeddingIds(batch.input_ids, options_.vocab_size, 0);
     if (token_type_ != nullptr) {
