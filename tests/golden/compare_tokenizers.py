@@ -34,7 +34,6 @@ from tokenizer_texts import all_texts
 
 # Lengths that single texts (False) and pairs (True) are cut to; 0 is no cut.
 LENGTHS = {False: [0, 0, 0, 0, 0, 0, 0, 5, 16, 64], True: [0, 0, 0, 0, 0, 7, 8, 13, 16, 48]}
-CHUNK = 2000  # texts that are encoded together
 
 
 def groups_of(texts):
@@ -42,8 +41,8 @@ def groups_of(texts):
     groups = {}
     for place, (text, pair) in enumerate(texts):
         lengths = LENGTHS[pair is not None]
-        # The package tokenizers keeps what it cuts, in space that grows with the square of a text's length.
-        length = lengths[place // 7 % len(lengths)] if len(text) + len(pair or "") < 400 else 0
+        # The package tokenizers keeps what it cuts, in space that grows with the square of a text's length: no long ones.
+        length = lengths[place // 7 % len(lengths)] if len(text) + len(pair or "") < 200 else 0
         groups.setdefault((pair is not None, length), []).append((text, pair))
     return groups
 
@@ -151,8 +150,9 @@ def compare(a, name, folder, case, groups):
         options = ["--max_length", str(length), *(["--pairs"] if is_pair else [])]
         lines = lines_of(texts)
         lathe = run_lathe(a.lathe, str(folder), options, lines) if texts else iter(())
-        for begin in range(0, len(texts), CHUNK):
-            chunk = lines[begin:begin + CHUNK]
+        size = 200 if length else 2000  # of texts that are encoded together
+        for begin in range(0, len(texts), size):
+            chunk = lines[begin:begin + size]
             firsts = [line.split("\t", 1)[0] for line in chunk] if is_pair else chunk
             seconds = [line.split("\t", 1)[1] for line in chunk] if is_pair else None
             ids, types = encode(firsts, seconds, length)
