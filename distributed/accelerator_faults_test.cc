@@ -12,7 +12,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/distributed/accelerator_testing.h"
-#include "lathe/distributed/job/duplicate_errors.h"
+#include "lathe/distributed/job/error_report.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/launch/launch.h"
 
@@ -97,7 +97,7 @@ TEST(Accelerator, AMachinesTurnIsNotAnothers) {
 }
 
 // If several ranks fail with the same error, the lowest rank reports it.
-TEST(IsReportedByLowerRank, TheLowestReports) {
+TEST(ShouldReport, TheLowestRankReportsTheSameError) {
   const auto told = [](int n, const std::function<std::string(int rank)>& error) {
     std::vector<std::string> all;
     for (const RankResult& result : RunRanks(n, [&](const Env& env) {
@@ -105,7 +105,7 @@ TEST(IsReportedByLowerRank, TheLowestReports) {
            const std::string mine = error(env.rank);
            if (mine.empty()) std::this_thread::sleep_for(std::chrono::seconds(2));
            if (mine.empty()) return mine;
-           return IsReportedByLowerRank(InvalidArgument(mine)) ? std::string("silent") : mine;
+           return ShouldReport(InvalidArgument(mine)) ? mine : std::string("silent");
          })) {
       all.push_back(result.said);
     }

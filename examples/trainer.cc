@@ -1,5 +1,4 @@
 // Trains a classifier with Trainer and a callback of its own, which stops once the model is good.
-//
 //   trainer MODEL_DIR TRAIN_FILE VALIDATION_FILE OUTPUT_DIR
 #include <iostream>
 

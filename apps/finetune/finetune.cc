@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -12,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "lathe/apps/cli/options.h"
@@ -25,9 +23,8 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/log.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/distributed/job/duplicate_errors.h"
+#include "lathe/distributed/job/error_report.h"
 #include "lathe/distributed/job/job.h"
-#include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/models/config/problem_type.h"
@@ -301,44 +298,21 @@ int Finetune(const ParsedOptions& parsed) {
   return FinetuneRun(parsed).Run();
 }
 
-// Returns true if another rank reports this mistake on the command line, which was found before the
-// ranks knew of each other. Most ranks have the same mistake, and the first rank of a machine
-// reports it and ends. `lathe launch` knows whether a rank has ended. Under other launchers this
-// assumes that the first rank has.
-bool LocalMainReportsUsage() {
-  const ProcessEnvironment environment = ReadProcessEnvironment();
-  if (std::getenv(kEndedRanksVariable) == nullptr) return environment.local_rank > 0;
-  for (int look = 0; environment.local_rank > 0 && look < 20; ++look) {
-    if (FindFirstEndedRank(environment)) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(25));
-  }
-  SetRankPrefix();
-  return false;
-}
-
-// If several ranks fail with the same error, the lowest rank reports it. If a rank is lost, one
-// rank on each machine reports that.
+// If several ranks fail with the same error, one reports it. If a rank is lost, one rank on each
+// machine reports that.
 int WithErrorsReportedOnce(const std::function<int()>& body) {
   try {
     return body();
   } catch (const UsageError& e) {
-    if (JoinedGroup() == nullptr ? LocalMainReportsUsage() : IsReportedByLowerRank(e))
-      throw ReportedElsewhere{kUsageExitCode};
+    if (!ShouldReport(e, ErrorSource::kCommandLine)) throw ReportedElsewhere{kUsageExitCode};
+    SetRankPrefix();
     throw;
   } catch (const LostRankError& e) {
     return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
   } catch (const Error& e) {
-    const LostRanks* lost = FindLostRanks(e);
-    if (lost == nullptr) {
-      const bool elsewhere = JoinedGroup() == nullptr
-                                 ? IsReportedByLocalMain(ReadProcessEnvironment())
-                                 : IsReportedByLowerRank(e);
-      if (elsewhere) throw ReportedElsewhere{};
-      throw;
-    }
-    if (!ShouldReportLostRanks(*lost, ReadProcessEnvironment()))
-      throw ReportedElsewhere{kLostRankExitCode};
-    return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
+    const int exit_code = FindLostRanks(e) == nullptr ? kErrorExitCode : kLostRankExitCode;
+    if (!ShouldReport(e)) throw ReportedElsewhere{exit_code};
+    return ReportErrors(exit_code, [&]() -> int { throw e; });
   }
 }
 

@@ -116,8 +116,9 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
   return lost != nullptr && lost->hangs() && AllHang(environment, before);
 }
 
-bool IsReportedByLocalMain(const ProcessEnvironment& environment) {
+bool IsReportedByLocalMain(const ProcessEnvironment& environment, bool without_record) {
   if (environment.local_rank == 0) return false;
+  if (!LauncherKeepsRecord(environment)) return without_record;
   // Only `lathe launch` keeps a record, so the assumption holds wherever the answer matters.
   return HasReported(environment, ConsecutiveRanks(environment).front(), 3 * kMoment);
 }

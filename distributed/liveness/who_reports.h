@@ -2,8 +2,8 @@
 //
 // All ranks that have lost another one end with the same exit code and nearly the same error. On
 // each machine one of them reports it. The launcher looks for the cause elsewhere (see
-// rank_supervisor.h). For errors that are not about lost ranks see also
-// distributed/job/duplicate_errors.h.
+// rank_supervisor.h). A program asks ShouldReport of
+// distributed/job/error_report.h, which covers errors of all kinds.
 #pragma once
 
 #include <vector>
@@ -36,7 +36,7 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
 // For an error before the ranks have found each other, which most ranks have alike. Returns true if
 // this machine's local main process has failed with its own error, so it is reported already.
 // Waits up to one and a half seconds for the launcher to record it. False in the local main process
-// itself, and if no launcher keeps a record.
-bool IsReportedByLocalMain(const ProcessEnvironment& environment);
+// itself. Elsewhere returns `without_record` if no launcher keeps a record.
+bool IsReportedByLocalMain(const ProcessEnvironment& environment, bool without_record);
 
 }  // namespace lathe

@@ -78,5 +78,29 @@ TEST(WhoReports, TheFirstRankLeftSavesForTheMainProcess) {
                                  environment));
 }
 
+// Rank 3 of the second machine asks. Its ranks have not joined the others.
+TEST(WhoReports, TheLocalMainProcessReportsWhatAllRanksHave) {
+  ProcessEnvironment environment;
+  environment.rank = 3;
+  environment.local_rank = 1;
+  environment.local_world_size = 2;
+  environment.master_port = 1234;
+  const auto is_reported = [&](std::optional<EndedRank> recorded) {
+    EndedRanksRecord ended;
+    if (recorded) ended.Add(recorded->rank, recorded->exit_code);
+    setenv(kEndedRanksVariable, ended.Variable(1234).c_str(), 1);
+    return IsReportedByLocalMain(environment, true);
+  };
+  EXPECT_TRUE(is_reported(EndedRank{2, 1}));
+  EXPECT_FALSE(is_reported(EndedRank{2, 128 + SIGKILL}));  // it had no time to report
+  EXPECT_FALSE(is_reported(EndedRank{0, 1}));              // it is on the other machine
+  EXPECT_FALSE(is_reported(std::nullopt));
+  unsetenv(kEndedRanksVariable);
+  EXPECT_TRUE(IsReportedByLocalMain(environment, true));
+  EXPECT_FALSE(IsReportedByLocalMain(environment, false));
+  environment.local_rank = 0;
+  EXPECT_FALSE(IsReportedByLocalMain(environment, true));
+}
+
 }  // namespace
 }  // namespace lathe

@@ -1,9 +1,12 @@
-#include "lathe/distributed/job/duplicate_errors.h"
+#include "lathe/distributed/job/error_report.h"
 
 #include <chrono>
 #include <string>
 
 #include "lathe/distributed/job/job.h"
+#include "lathe/distributed/liveness/lost_ranks.h"
+#include "lathe/distributed/liveness/who_reports.h"
+#include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/wait_time.h"
 
@@ -16,13 +19,12 @@ using Milliseconds = std::chrono::milliseconds;
 // Messages that a rank posts: its error's message, and that it has read the others'.
 constexpr char kError[] = "error", kErrorRead[] = "error read";
 
-}  // namespace
-
+// Returns true if a lower rank of the joined group reports the same error.
 bool IsReportedByLowerRank(const Error& error) {
   bool same = false;
   try {
     const auto group = JoinedGroup();
-    if (group == nullptr || group->size() == 1) return false;
+    if (group->size() == 1) return false;
     group->Abandon();  // limits the wait for each answer of rank 0
     const Clock::time_point deadline = Clock::now() + Milliseconds(500);
     const auto find = [&](const std::string& key) {
@@ -43,6 +45,16 @@ bool IsReportedByLowerRank(const Error& error) {
     // Rank 0 has ended, maybe because it has seen that this rank has read.
   }
   return same;
+}
+
+}  // namespace
+
+bool ShouldReport(const Error& error, ErrorSource source) {
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  if (const LostRanks* lost = FindLostRanks(error))
+    return ShouldReportLostRanks(*lost, environment);
+  if (JoinedGroup() != nullptr) return !IsReportedByLowerRank(error);
+  return !IsReportedByLocalMain(environment, source == ErrorSource::kCommandLine);
 }
 
 }  // namespace lathe
