@@ -3,8 +3,8 @@
 # cases. Exits with 1 if a test failed or none ran.
 #   tools/test.sh --levels       # then runs all tests again as on processors of each level (2, 3 and 4) below
 #                                # this one's: without AVX2, without AVX-512, without AVX512-BF16
-#   tools/test.sh --sanitizers   # also builds with clang, and runs the tests that suit UBSan and TSan with
-#                                # these; see CONTRIBUTING.md
+#   tools/test.sh --sanitizers   # also builds with clang, and runs the tests that suit AddressSanitizer, UBSan
+#                                # and TSan with these; see CONTRIBUTING.md
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -84,7 +84,9 @@ took "kernels for sm_80"
 # blocks and threads. So they run in reverse order under AddressSanitizer, shuffled in the default build, and
 # forward among all tests below. Each test counts as one case for each order.
 emulated=$(bazel query "${quiet[@]}" \
-  'filter("_emulated_test$", tests(//core/...)) union //tests/emulator:checks_test union //tests/emulator:device_test union //tests:training_on_device_emulated_test union //tests:accelerator_on_device_emulated_test' 2>/dev/null) || true
+  'filter("_emulated_test$", tests(//core/...)) union //tests/emulator:checks_test union //tests/emulator:device_test' 2>/dev/null) || true
+# Training needs nearly all of Lathe, so it runs under AddressSanitizer only with --sanitizers.
+emulated_training="//tests:training_on_device_emulated_test //tests:accelerator_on_device_emulated_test"
 if [ -z "$emulated" ]; then
   echo "FAILED: bazel query of the emulated tests"
   failed=$((failed + 1))
@@ -103,7 +105,9 @@ run_each() {
     fi
   done
 }
-[ -z "$emulated" ] || run_each "$emulated" --config=asan --test_env=LATHE_EMULATOR_ORDER=reverse
+# Kernels of the CPU only compute what is expected here, and compile faster without checks.
+[ -z "$emulated" ] || run_each "$emulated" --config=asan --per_file_copt='core/cpu/.*@-fno-sanitize=address' \
+  --test_env=LATHE_EMULATOR_ORDER=reverse
 took "emulated kernels under AddressSanitizer"
 
 # run_sanitizer NAME QUERY: runs the tests that QUERY finds with --config=NAME.
@@ -119,6 +123,7 @@ run_sanitizer() {
   took "tests with --config=$1"
 }
 if [ -n "$sanitizers" ]; then
+  run_each "$emulated_training" --config=asan --test_env=LATHE_EMULATOR_ORDER=reverse
   run_sanitizer ubsan 'tests(//core/... + //data/... + //nn/... + //optim/...) except filter("_gpu_test$|_emulated_test$|cuda|inner_loops", //core/...)'
   run_sanitizer tsan "attr(tags, '\btsan\b', tests(//...))"
   if tools/setup.sh --clang && bazel build "${quiet[@]}" --config=clang --config=cpu //...; then
@@ -175,7 +180,7 @@ run_tests() {
 }
 
 took "building everything"
-[ -z "$emulated" ] || run_each "$emulated" --test_env=LATHE_EMULATOR_ORDER=7
+[ -z "$emulated" ] || run_each "$emulated $emulated_training" --test_env=LATHE_EMULATOR_ORDER=7
 took "emulated kernels in another order"
 run_tests
 took "all tests"
