@@ -1,5 +1,6 @@
 #include "lathe/core/device_libraries.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,6 +1,7 @@
 // Helpers for tests of the libraries that are opened on demand (device_libraries.h).
 #pragma once
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,4 +1,5 @@
 // Host storage with a pool, because a training step requests the same sizes again and again.
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 #include <sys/mman.h>
 

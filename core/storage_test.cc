@@ -1,3 +1,4 @@
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

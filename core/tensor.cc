@@ -1,5 +1,6 @@
 #include "lathe/core/tensor.h"
 
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 

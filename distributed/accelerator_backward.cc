@@ -1,4 +1,6 @@
 // Backward passes, and the exchange of gradients at the end of a step.
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -1,6 +1,8 @@
 // The state of an Accelerator, for its source files.
 #pragma once
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <exception>
 #include <functional>

@@ -1,5 +1,6 @@
 #include "lathe/distributed/batch_passes.h"
 
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>

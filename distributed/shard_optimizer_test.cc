@@ -1,5 +1,6 @@
 // Tests of AcceleratorOptions::shard_optimizer beside those in tests/data_parallel_test.cc, which
 // compare trainings.
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,5 +1,7 @@
 #include "lathe/optim/optimizer.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -1,5 +1,6 @@
 // Training steps on the emulated device. The host waits for nothing, and graphs that can't be made
 // change nothing.
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

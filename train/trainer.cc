@@ -1,5 +1,7 @@
 #include "lathe/train/trainer.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -1,5 +1,7 @@
 #include "lathe/apps/cli/report_error.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <exception>
 #include <iostream>

@@ -1,5 +1,7 @@
 #include "lathe/apps/finetune/check_ranks_agree.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,7 @@
 #include "lathe/apps/lathe/estimate_memory.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 
 #include "lathe/core/base/error.h"

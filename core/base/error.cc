@@ -1,5 +1,7 @@
 #include "lathe/core/base/error.h"
 
+#include <absl/status/status.h>
+
 #include <utility>
 
 namespace lathe {

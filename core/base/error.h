@@ -5,7 +5,7 @@
 // expected 2 columns (text, label) but got 3` for files. Only `main` catches and prints.
 #pragma once
 
-#include <absl/status/status.h>
+#include <absl/base/config.h>
 
 #include <any>
 #include <exception>
@@ -14,6 +14,14 @@
 #include <sstream>
 #include <string>
 #include <utility>
+
+// Declared here, because its header <absl/status/status.h> compiles for longer than all else that
+// this header includes. A source that names a code includes it.
+namespace absl {
+ABSL_NAMESPACE_BEGIN
+enum class StatusCode : int;
+ABSL_NAMESPACE_END
+}  // namespace absl
 
 namespace lathe {
 

@@ -1,5 +1,6 @@
 #include "lathe/core/base/file.h"
 
+#include <absl/status/status.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

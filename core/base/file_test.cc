@@ -1,5 +1,6 @@
 #include "lathe/core/base/file.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>

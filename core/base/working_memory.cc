@@ -1,5 +1,7 @@
 #include "lathe/core/base/working_memory.h"
 
+#include <absl/status/status.h>
+
 #include <cstdlib>
 
 #include "lathe/core/base/error.h"

@@ -1,5 +1,6 @@
 #include "lathe/core/base/working_memory.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include "lathe/data/datasets/text_table.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,5 +1,7 @@
 #include "lathe/distributed/groups/collectives.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -1,5 +1,7 @@
 #include "lathe/distributed/job/job_device.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>

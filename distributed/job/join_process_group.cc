@@ -1,5 +1,7 @@
 #include "lathe/distributed/job/join_process_group.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <iostream>
 #include <optional>

@@ -1,5 +1,6 @@
 #include "lathe/distributed/launch/launch.h"
 
+#include <absl/status/status.h>
 #include <fcntl.h>
 #include <omp.h>
 #include <sys/stat.h>

@@ -1,4 +1,5 @@
 // Tests of Launch with a function, of tagged output, and of what LaunchProgram refuses.
+#include <absl/status/status.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <omp.h>

@@ -1,5 +1,6 @@
 #include "lathe/distributed/launch/rank_supervisor.h"
 
+#include <absl/status/status.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>

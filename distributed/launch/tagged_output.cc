@@ -1,5 +1,6 @@
 #include "lathe/distributed/launch/tagged_output.h"
 
+#include <absl/status/status.h>
 #include <fcntl.h>
 #include <unistd.h>
 

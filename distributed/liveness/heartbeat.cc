@@ -1,5 +1,7 @@
 #include "lathe/distributed/liveness/heartbeat.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>

@@ -1,5 +1,7 @@
 #include "lathe/distributed/liveness/lost_ranks.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <sstream>
 #include <utility>

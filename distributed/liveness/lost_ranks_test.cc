@@ -1,5 +1,6 @@
 #include "lathe/distributed/liveness/lost_ranks.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,7 @@
 #include "lathe/distributed/liveness/peer_watch.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <iostream>
 #include <thread>

@@ -1,5 +1,7 @@
 #include "lathe/distributed/reduce/reducer.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <sstream>
 #include <utility>

@@ -1,5 +1,6 @@
 #include "lathe/distributed/rendezvous/socket.h"
 
+#include <absl/status/status.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>

@@ -1,5 +1,6 @@
 #include "lathe/distributed/rendezvous/store.h"
 
+#include <absl/status/status.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>

@@ -1,5 +1,6 @@
 // Tests how the store and its clients cope with servers that are late, hang or end, and with
 // programs that are not Lathe's.
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
 #include <netinet/in.h>

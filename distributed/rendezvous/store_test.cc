@@ -1,5 +1,6 @@
 #include "lathe/distributed/rendezvous/store.h"
 
+#include <absl/status/status.h>
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>

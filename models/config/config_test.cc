@@ -1,5 +1,6 @@
 #include "lathe/models/config/config.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

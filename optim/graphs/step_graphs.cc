@@ -1,6 +1,7 @@
 #include "lathe/optim/graphs/step_graphs.h"
 
 #include <absl/hash/hash.h>
+#include <absl/status/status.h>
 
 #include <algorithm>
 #include <utility>

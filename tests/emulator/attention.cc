@@ -1,5 +1,6 @@
 #include "lathe/tests/emulator/attention.h"
 
+#include <absl/status/status.h>
 #include <cuda_runtime.h>
 
 #include <cmath>

@@ -1,6 +1,7 @@
 // Tests of the backend's memory, copies and recorded work, on the emulated device.
 #include "lathe/core/cuda/runtime/device.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+#include <absl/status/status.h>
 #include <nccl.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -1,6 +1,8 @@
 // Errors that carry more than their text: how the program ends (apps/cli/report_error.h).
 #pragma once
 
+#include <absl/status/status.h>
+
 #include <exception>
 #include <string>
 #include <utility>

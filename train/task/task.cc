@@ -1,5 +1,7 @@
 #include "lathe/train/task/task.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>

@@ -1,5 +1,7 @@
 #include "lathe/apps/lathe/launch/config_command.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>

@@ -1,5 +1,7 @@
 #include "lathe/apps/lathe/self_test/self_test.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <cmath>
 #include <memory>

@@ -1,5 +1,6 @@
 #include "lathe/apps/lathe/self_test/self_test_report.h"
 
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>

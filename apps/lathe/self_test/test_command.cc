@@ -1,5 +1,6 @@
 #include "lathe/apps/lathe/self_test/test_command.h"
 
+#include <absl/status/status.h>
 #include <stdlib.h>
 
 #include <algorithm>

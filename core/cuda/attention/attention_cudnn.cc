@@ -3,6 +3,7 @@
 // A plan is compiled for its problem when it is built, which takes up to a second.
 // attention_dispatch.cc rounds up the number and length of sequences first, so that a training run
 // needs few plans.
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
 #include <array>

@@ -1,5 +1,6 @@
 #include "lathe/core/cuda/cudnn/cudnn_graph.h"
 
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>

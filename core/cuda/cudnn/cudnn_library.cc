@@ -1,5 +1,7 @@
 #include "lathe/core/cuda/cudnn/cudnn_library.h"
 
+#include <absl/status/status.h>
+
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_libraries.h"
 

@@ -1,5 +1,6 @@
 #include "lathe/core/cuda/gemm/gemm_plan.h"
 
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
 #include <array>

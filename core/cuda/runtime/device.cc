@@ -1,6 +1,7 @@
 // The device with its stream, its memory, and its copies from and to the host.
 #include "lathe/core/cuda/runtime/device.h"
 
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "lathe/core/cuda/runtime/pool.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "lathe/data/tokenizers/unicode/charsmap.h"
 
+#include <absl/status/status.h>
 #include <absl/strings/escaping.h>
 #include <unicode/brkiter.h>
 #include <unicode/utext.h>

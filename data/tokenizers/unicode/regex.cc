@@ -1,5 +1,6 @@
 #include "lathe/data/tokenizers/unicode/regex.h"
 
+#include <absl/status/status.h>
 #include <oniguruma.h>
 
 #include <optional>

@@ -1,5 +1,6 @@
 #include "lathe/data/tokenizers/unicode/unicode.h"
 
+#include <absl/status/status.h>
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/stringpiece.h>

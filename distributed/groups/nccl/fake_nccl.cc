@@ -1,5 +1,6 @@
 #include "lathe/distributed/groups/nccl/fake_nccl.h"
 
+#include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
 #include <chrono>

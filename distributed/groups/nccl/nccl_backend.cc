@@ -1,4 +1,6 @@
 // The part of NCCL's groups that is in every program, whether it links the groups or not.
+#include <absl/status/status.h>
+
 #include <utility>
 
 #include "lathe/core/base/error.h"

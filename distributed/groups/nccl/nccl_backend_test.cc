@@ -1,4 +1,5 @@
 // Shows what a program says that was built without CUDA.
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,5 +1,7 @@
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>

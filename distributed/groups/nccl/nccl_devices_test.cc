@@ -1,5 +1,6 @@
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include "lathe/core/base/error.h"

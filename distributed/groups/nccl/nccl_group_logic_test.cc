@@ -1,5 +1,6 @@
 // Tests what an NcclGroup does around NCCL: stages, waits, errors, and its end. The device and NCCL
 // are fakes.
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 

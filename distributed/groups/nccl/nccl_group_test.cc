@@ -2,6 +2,7 @@
 // nccl_gpu_test.cc has more for machines with a GPU.
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
