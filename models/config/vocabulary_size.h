@@ -12,9 +12,11 @@ namespace lathe {
 // the tokenizer's, unless the table of embeddings is padded. Otherwise a model would train silently
 // with a vocabulary that is cut off or of another model.
 //
-// A padded table has surplus rows, because kernels are faster with multiples of a power of two. Its
-// size is the tokenizer's, rounded up to a multiple of 8, 16, 32, 64 or 128, with less than 1 % of
-// padding. For such a table this returns a note for the user, otherwise "".
+// A padded table has surplus rows, less than 1 % of it. They make room for more tokens, as in
+// DeBERTa-v3 (128,100 rows for 128,001 tokens), or round the size up, because kernels are faster
+// with multiples of a power of two. For such a table this returns a note for the user, otherwise
+// "". A vocab.txt may be cut off at the end of a line. So its table must be rounded up, to a
+// multiple of 8, 16, 32, 64 or 128.
 //
 // A vocab_size that is smaller than the tokenizer's passes here, as in Transformers. The model
 // throws later if a text has an id that the table lacks.

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
 
@@ -63,6 +64,26 @@ TEST_F(VocabularyTest, CutOffVocabulariesAreRefused) {
   EXPECT_TRUE(Refuses(30522, 30532));  // a multiple of 4 is no padding
   EXPECT_TRUE(Refuses(31, 32));        // more than 1 % of padding
   EXPECT_TRUE(Refuses(98, 99));
+}
+
+// A file that can't be cut off unnoticed.
+TEST_F(VocabularyTest, ATokenizerJsonMayHaveAFewTokensLess) {
+  nlohmann::json vocab = {{"[UNK]", 0}, {"[PAD]", 1}, {"[CLS]", 2}, {"[SEP]", 3}, {"[MASK]", 4}};
+  for (int i = 5; i < 1000; ++i) vocab["token" + std::to_string(i)] = i;
+  std::filesystem::create_directories(dir_ + "/json");
+  std::ofstream(dir_ + "/json/tokenizer.json") << nlohmann::json{
+      {"model", {{"type", "WordPiece"}, {"vocab", vocab}, {"unk_token", "[UNK]"}}}};
+  const auto tokenizer = LoadTokenizer(dir_ + "/json", "bert");
+  const auto check = [&](int64_t vocab_size) {
+    return CheckVocabularySize(*tokenizer,
+                               PretrainedConfig::FromJson({{"vocab_size", vocab_size}}, "c.json"));
+  };
+  EXPECT_EQ(check(1000), "");
+  EXPECT_EQ(check(1001), dir_ +
+                             "/json/tokenizer.json: the tokenizer has 1000 tokens but vocab_size "
+                             "is 1001 in c.json; Lathe takes the surplus rows for padding");
+  EXPECT_NE(check(1010), "");
+  EXPECT_THROW(check(1011), Error);  // more than 1 %
 }
 
 }  // namespace
