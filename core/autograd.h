@@ -100,8 +100,8 @@ struct OpProfile {
 // Starts to add to `profile` on this thread; nullptr stops it.
 void SetOpProfile(OpProfile* profile);
 
-// Calls `after_op` whenever an op of this thread calls Record, also under NoGradGuard. An exception
-// from it leaves that op. An empty function ends the calls.
+// Calls `after_op` whenever an op of this thread calls Record, also under NoGradGuard. If it
+// throws, that op throws the same exception. An empty function ends the calls.
 void SetAfterOpHook(std::function<void()> after_op);
 
 // While one exists, nothing is recorded on this thread.

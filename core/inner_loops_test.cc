@@ -113,8 +113,8 @@ std::vector<Loop> InnerLoops(const std::vector<Instruction>& function) {
 }
 
 // A few values without a register cost little beside many others. So an eighth of a loop's vector
-// instructions, and in any case four, may store on the stack. Three eighths may read from there: a
-// value that was stored before the loop, such as a polynomial's constant, is an operand of the
+// instructions, and in any case four, may store on the stack. Three eighths may read from there.
+// Such a value was stored before the loop, as a polynomial's constant is. It is an operand of the
 // instruction that uses it. It takes no instruction of its own and waits for no store, and
 // processors load two such operands a cycle. A third of GELU's gradient with AVX2 are such.
 bool IsBad(const Loop& loop) {

@@ -220,8 +220,8 @@ TEST(ModernBert, LongTexts) {
             "8192");
 }
 
-// Where all tokens count, positions count only as distances, so padding on the left changes
-// nothing.
+// A head that reads all tokens depends only on distances between positions. So padding on the left
+// changes nothing.
 TEST(RotaryFamilies, PaddingOnTheLeft) {
   const std::vector<int32_t> text = {2, 7, 9, 3, 11};
   for (const char* pooling : {"mean", "late"}) {

@@ -40,8 +40,8 @@ Tensor SelfAttention::Queries(const Tensor& x, const RotaryPositions& rotary,
 }
 
 Tensor SelfAttention::KeysAndValues(const Tensor& x, const ForwardContext& context) const {
-  // Of separate layers, values come before keys. In this order the arena holds them, and so a GPU
-  // computes both in one product (LinearStack).
+  // If the layers are separate, values come before keys. The arena holds them in this order, so a
+  // GPU computes both in one product (LinearStack).
   const bool values_first = qkv_ == nullptr;
   Tensor kv =
       values_first

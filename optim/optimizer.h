@@ -70,7 +70,7 @@ class Optimizer {
   void ShardUpdates(std::shared_ptr<const CurrentShards> shards) {
     sharded_update_.Use(std::move(shards));
   }
-  // The shards in force; null unless the update is sharded.
+  // The division in force; null unless the update is sharded.
   const OptimizerShards* shards() const { return sharded_update_.current(); }
   // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off
   // at first. An Accelerator sets it from AcceleratorOptions::step_graphs.

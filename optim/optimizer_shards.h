@@ -12,8 +12,8 @@
 
 namespace lathe {
 
-// One rank's view of the shards. Ranges count elements of the arena; they are ascending and don't
-// overlap.
+// How the ranks divide the update: one rank's view. Ranges count elements of the arena; they are
+// ascending and don't overlap.
 struct OptimizerShards {
   std::vector<ElementRange> parts;   // the elements that are sharded; all ranks update the rest
   std::vector<ElementRange> own;     // this rank's stripes of the parts
@@ -30,7 +30,7 @@ struct OptimizerShards {
   std::function<double(double)> sum;
 };
 
-// The shards in force. They change when parameters are frozen or thawed. Null: the update is not
+// The division in force. It changes when parameters are frozen or thawed. Null: the update is not
 // sharded.
 struct CurrentShards {
   std::shared_ptr<const OptimizerShards> now;

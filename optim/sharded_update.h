@@ -15,15 +15,16 @@ namespace lathe {
 
 class ShardedUpdate {
  public:
-  // Sets where the current shards are found. The next Adopt adopts them.
+  // Sets where the division in force is found. The next Adopt adopts it.
   void Use(std::shared_ptr<const CurrentShards> shards) { source_ = std::move(shards); }
-  // The shards in force; null unless the update is sharded.
+  // The division in force; null unless the update is sharded.
   const OptimizerShards* current() const {
     return source_ == nullptr ? nullptr : source_->now.get();
   }
-  // Returns the shards that the optimizer's buffers correspond to; null: the update is not sharded.
+  // Returns the division that the optimizer's buffers correspond to; null: the update is not
+  // sharded.
   const OptimizerShards* adopted() const { return adopted_.get(); }
-  // Makes the current shards the adopted ones. First every rank gets the moments that other ranks
+  // Adopts the division in force. First every rank gets the moments that other ranks
   // have kept for their old stripes: `buffers`, each undefined or as large as the arena. Returns
   // false if there was nothing to do.
   bool Adopt(std::span<Tensor* const> buffers);

@@ -38,8 +38,8 @@ class Error : public std::exception {
   // Returns the message, followed by a line `hint: ...` if there is a hint.
   const char* what() const noexcept override { return what_.c_str(); }
 
-  // Facts for the code that handles the error, so that it need not read them in the text: a value
-  // of any type, such as LostRanks of distributed/. Returns null if the error carries no T.
+  // Returns the fact that the error carries for the code that handles it, such as LostRanks of
+  // distributed/. Then that code need not read the text. Returns null if the error carries no T.
   template <typename T>
   const T* detail() const {
     return std::any_cast<T>(detail_.get());

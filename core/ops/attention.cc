@@ -171,7 +171,8 @@ Tensor ScaledTermsComposed(const RelativePositions& relative, const Tensor& q, c
   return sum;
 }
 
-// Composes the bias of those scores.
+// Returns the bias that `relative.bias` adds to the scores of a head: [queries, keys]. Undefined if
+// there is none.
 Tensor BiasComposed(const RelativePositions& relative, int64_t queries, int64_t keys,
                     int64_t head) {
   if (!relative.bias.defined()) return {};

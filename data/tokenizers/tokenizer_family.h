@@ -1,6 +1,6 @@
 // Tokenizer families: what Transformers' tokenizer class of a model type fixes. A model's family
 // declares the one that it brings (models/architecture.h). tokenizer_family.cc has those of
-// "albert", "bert" and "roberta", which Lathe also takes where only the names of the files tell the
+// "albert", "bert" and "roberta". Lathe also takes them if only the names of the files tell the
 // family.
 #pragma once
 

@@ -7,8 +7,8 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-// Returns RanksOnSameMachine for each rank. `hosts`: each rank's host, with a * after a local main
-// process's.
+// Returns RanksOnSameMachine for each rank. `hosts`: each rank's host. A `*` follows the host
+// of a local main process.
 std::vector<Ranks> Beside(std::vector<std::string> hosts) {
   std::vector<bool> mains;
   for (std::string& host : hosts) {

@@ -62,7 +62,7 @@ struct GatedActivations {
     return each_row_has_logits ? T * shape.head_columns * E : B * shape.head_columns * kFloat;
   }
 
-  // Returns what the first layer keeps less than the others.
+  // Returns how many bytes fewer the first layer keeps than each of the others.
   int64_t MissingNorm() const {
     if (shape.norms_first_input) return 0;
     return Norm(T) + (E == kFloat ? T * H * E : 0);  // its input is counted as the embeddings'

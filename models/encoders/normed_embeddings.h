@@ -3,8 +3,8 @@
 //   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[first + pos[t]]
 //                            + task_type[0]))
 //
-// The norm is left out where the layers normalise their input themselves, and the positions where
-// attention knows distances instead.
+// There is no norm if the layers normalise their input themselves. There are no positions if
+// attention uses distances.
 //
 // A model with rotary positions has no table of positions.
 //

@@ -127,7 +127,7 @@ PostNormEncoder::PostNormEncoder(const char* model, NamedSettings settings,
     bias = RegisterParameter(options.relative_bias + ".weight",
                              {options.num_relative_biases, options.layer.num_attention_heads},
                              Init::Normal(options.layer.initializer_range),
-                             /*decays=*/false);  // Trainer's rule takes its name for a bias
+                             /*decays=*/false);  // as in Trainer: its name contains "bias"
   }
   if (options.relative_row) UseRelativePositions(options.relative_row, bias);
   const int64_t positions = options.embeddings.max_position_embeddings;

@@ -240,7 +240,8 @@ StackBytes Stack(const MobileBertOptions& o, const MemoryOptions& options) {
   const bool drops = !o.use_bottleneck && o.hidden_dropout_prob > 0;
   const int64_t inner = (options.on_gpu ? I : 2 * I) + (drops ? 2 * A : A);
   if (o.use_bottleneck) {
-    // Either behind the last bottleneck, or with its sum and its output freed at the activation.
+    // The peak is after the last bottleneck, or at the activation. There the bottleneck's sum and
+    // output are freed already.
     bytes.freed = last + H;
     bytes.gradients = std::max(2 * H + A, inner);
   } else {

@@ -22,9 +22,9 @@ struct MobileBertOptions {
   int64_t intermediate_size = 0;
   int64_t num_feedforward_networks = 1;
   bool use_bottleneck = true;
-  // Where queries and keys come from, and values, if there are bottlenecks: all from the input's
-  // bottleneck; or queries and keys from one of their own and values from the input; or all from
-  // the input.
+  // These two matter if there are bottlenecks. With use_bottleneck_attention, queries, keys and
+  // values come from the input's bottleneck. Else values come from the input. Queries and keys then
+  // come from a bottleneck of their own if it is shared, or also from the input.
   bool use_bottleneck_attention = false, key_query_shared_bottleneck = true;
   bool has_layer_norms = false;  // false: a scale and a shift
   ActivationKind hidden_act = ActivationKind::kRelu;

@@ -14,7 +14,8 @@
 
 namespace lathe {
 
-// The rows that the CPU's kernels have: tokens of 32 of SST-2's sentences, filled up to 13 * 64.
+// The number of rows in the CPU's benchmarks: the tokens of 32 sentences of SST-2, rounded up to
+// 13 * 64.
 inline constexpr int64_t kRows = 832;
 
 template <typename T>

@@ -43,7 +43,7 @@ struct DeviceSide {
   CudaEvent order = MakeCudaEvent();  // orders the work of two streams
   DeviceMemory device = MakeDeviceMemory(kStagingBytes);
   // Copies between the device and pinned memory don't block. Other copies from a device that waits
-  // for a dead rank would block for ever.
+  // for a lost rank would block for ever.
   PinnedMemory host = MakePinnedMemory(kStagingBytes);
 };
 

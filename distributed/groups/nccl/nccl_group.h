@@ -43,7 +43,7 @@ class NcclGroup : public ProcessGroup {
 
   // Returns when all that is on the stream now is done. Throws as collectives do if a rank is late
   // for longer than the timeout. Use only this call to wait for a stream that may wait for other
-  // ranks: CUDA's own calls wait for a dead rank without end.
+  // ranks: CUDA's own calls wait for a lost rank without end.
   virtual void WaitFor(void* stream) = 0;
 
   // From now on waits also end when that group's CheckPeers throws. A rank that hangs is then
