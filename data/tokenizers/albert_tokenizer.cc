@@ -100,6 +100,7 @@ Json TokenizerJson(const SentencePieceModelInfo& info, bool do_lower_case, bool 
 // Returns the contents of tokenizer_config.json.
 Json TokenizerConfig(bool do_lower_case, bool keep_accents, int64_t model_max_length) {
   Json config = {{"tokenizer_class", "AlbertTokenizer"},
+                 {"backend", "tokenizers"},  // as Transformers 5 writes
                  {"do_lower_case", do_lower_case},
                  {"keep_accents", keep_accents},
                  {"bos_token", "[CLS]"},

@@ -1,6 +1,9 @@
 #include "lathe/data/tokenizers/tokenizer_source.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/json_nesting.h"
@@ -35,6 +38,54 @@ AddedToken ReadAddedToken(const Json& json) {
   token.lstrip = json.value("lstrip", false);
   token.rstrip = json.value("rstrip", false);
   return token;
+}
+
+// Returns what `tokenizers` reads where the file says `value`. Its library serde_json reads all
+// digits as an integer and then multiplies by a power of ten or divides by it. Both steps round, so
+// the last bit may differ from the nearest double's.
+double AsTokenizersReads(double value) {
+  char text[32];
+  const std::to_chars_result all =
+      std::to_chars(text, text + sizeof(text), value, std::chars_format::scientific);
+  const char* const exponent_mark = std::find<const char*>(text, all.ptr, 'e');
+  const std::string_view mantissa(text, static_cast<size_t>(exponent_mark - text));
+  uint64_t digits = 0;
+  int exponent = 0;
+  for (size_t i = 0; i < mantissa.size(); ++i) {
+    if (mantissa[i] >= '0' && mantissa[i] <= '9') {
+      digits = 10 * digits + static_cast<uint64_t>(mantissa[i] - '0');
+      exponent -= mantissa.find('.') < i ? 1 : 0;
+    }
+  }
+  int written = 0;
+  std::from_chars(exponent_mark + (exponent_mark[1] == '+' ? 2 : 1), all.ptr, written);
+  exponent += written;
+  if (std::abs(exponent) > 308) return value;
+  const double power = std::strtod(("1e" + std::to_string(std::abs(exponent))).c_str(), nullptr);
+  const double magnitude =
+      exponent < 0 ? static_cast<double>(digits) / power : static_cast<double>(digits) * power;
+  return value < 0 ? -magnitude : magnitude;
+}
+
+// Whether Transformers 5 saved the folder for a class that it knows. It reads the scores of such a
+// tokenizer.json itself, to the nearest double. Everywhere else `tokenizers` reads them.
+bool TransformersReadsScores(const TokenizerSource& source) {
+  return source.family != nullptr && source.config.contains("backend");
+}
+
+// Gives the pieces of a unigram model the scores that `tokenizers` reads. Segmentations of the same
+// score are told apart by them.
+void RoundScores(Json* tokenizer_json) {
+  const auto model = tokenizer_json->find("model");
+  if (model == tokenizer_json->end() || !model->is_object() ||
+      model->value("type", Json()) != Json("Unigram") || !model->contains("vocab")) {
+    return;
+  }
+  for (Json& piece : (*model)["vocab"]) {
+    if (piece.is_array() && piece.size() > 1 && piece[1].is_number_float()) {
+      piece[1] = AsTokenizersReads(piece[1].get<double>());
+    }
+  }
 }
 
 }  // namespace
@@ -95,6 +146,9 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
                     : source.Has("merges.txt")   ? FindTokenizerFamily("", "roberta")
                     : source.Has("spiece.model") ? FindTokenizerFamily("", "albert")
                                                  : nullptr;
+  }
+  if (source.tokenizer_json.is_object() && !TransformersReadsScores(source)) {
+    RoundScores(&source.tokenizer_json);
   }
   // Other families don't read this file; it may be left from another tokenizer.
   if (source.tokenizer_json.is_null() && source.family != nullptr && source.Has("vocab.json") &&

@@ -127,6 +127,26 @@ TEST(TokenizerTest, UnigramFusesUnknowns) {
   EXPECT_EQ(encode("▁zz"), (std::vector<int32_t>{4, 3}));
 }
 
+// x, a, aa and x, aa, a have the same score. As `tokenizers` reads the scores, the sums differ in
+// their last bit. The ids are those of `tokenizers`, of its file and of its Unigram model.
+TEST(TokenizerTest, ScoresAreReadAsTransformersReadsThem) {
+  const std::string json = R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0],
+      ["[CLS]", 0.0], ["[SEP]", 0.0], ["x", -10.259105682373047], ["a", -9.120443344116211],
+      ["aa", -10.245549201965332], ["b", 1e-7], ["c", -2.5e+20], ["d", -3]]}})";
+  const auto ids = [&](const std::string& config) {
+    return TokenizerFromContents("dir",
+                                 {{"tokenizer.json", json}, {"tokenizer_config.json", config}}, "")
+        ->Encode("xaaa")
+        .input_ids;
+  };
+  EXPECT_EQ(ids("{}"), (std::vector<int32_t>{3, 5, 4}));
+  EXPECT_EQ(ids(R"({"backend": "tokenizers"})"), (std::vector<int32_t>{3, 5, 4}));
+  EXPECT_EQ(ids(R"({"tokenizer_class": "AlbertTokenizer"})"),
+            (std::vector<int32_t>{1, 3, 5, 4, 2}));
+  EXPECT_EQ(ids(R"({"tokenizer_class": "AlbertTokenizer", "backend": "tokenizers"})"),
+            (std::vector<int32_t>{1, 3, 4, 5, 2}));
+}
+
 TEST(TokenizerTest, ErrorsNameTheFile) {
   const auto message = [](std::map<std::string, std::string> files) -> std::string {
     try {

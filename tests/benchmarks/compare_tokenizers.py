@@ -3,18 +3,37 @@
 
   python3 tests/benchmarks/compare_tokenizers.py --tokenizer DIR... --program bazel-bin/tests/benchmarks/tokenizers
                                                  --file train.tsv [--threads N] [--rounds N]
+  python3 tests/benchmarks/compare_tokenizers.py --train TEXTS... --work DIR --program ... --file train.tsv
 
 It measures in turn, on the same texts with as many threads. Each round prints the texts a second of Lathe, of
 encode_batch, and of encode_batch_fast, which keeps no offsets, like Lathe. It also prints the ratios. Each rate is the best
 of several passes. DIR must hold a tokenizer.json.
 
-Needs the package tokenizers. The file is a .tsv with a column sentence.
+--train makes tokenizers of RoBERTa's and ModernBERT's kind in --work and measures them. Their vocabularies have 50,000
+tokens, as the published ones, and are trained on the lines of the files TEXTS.
+
+Needs the package tokenizers, for --train also transformers and sentencepiece. The file is a .tsv with a column sentence.
 """
 import argparse
 import os
+import pathlib
 import subprocess
+import sys
 import tempfile
 import time
+
+
+def train(root, files):
+    """Makes RoBERTa's and ModernBERT's kind of tokenizer in `root`, unless they are there, and returns their folders."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "golden"))
+    from tokenizer_folders import CASES, Folders
+    lines = [line for name in files for line in pathlib.Path(name).read_text(encoding="utf-8", errors="replace").splitlines() if line]
+    folders = Folders(root, lines, size=50_000)
+    for name in ("roberta", "modernbert"):
+        if not (root / name / "tokenizer.json").exists():
+            (root / name).mkdir(parents=True, exist_ok=True)
+            CASES[name].make(folders, root / name)
+    return [root / "roberta", root / "modernbert"]
 
 
 def compare_speed(a, folder, texts):
@@ -45,18 +64,23 @@ def compare_speed(a, folder, texts):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--tokenizer", required=True, nargs="+")
+    p.add_argument("--tokenizer", nargs="+", default=[])
+    p.add_argument("--train", nargs="+", default=[], help="text files to train tokenizers on")
+    p.add_argument("--work", type=pathlib.Path, help="folder for these tokenizers")
     p.add_argument("--program", required=True)
     p.add_argument("--file", required=True)
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()
+    if bool(a.train) != bool(a.work) or not (a.train or a.tokenizer):
+        p.error("name folders with --tokenizer, or texts and a folder with --train and --work")
     os.environ["RAYON_NUM_THREADS"] = str(a.threads)
     with open(a.file, encoding="utf-8") as file:
         header, *lines = file.read().splitlines()
     column = header.split("\t").index("sentence")
     texts = [line.split("\t")[column] for line in lines]
-    for folder in a.tokenizer:
+    trained = train(a.work, a.train) if a.train else []
+    for folder in [*a.tokenizer, *trained]:
         compare_speed(a, folder, texts)
 
 

@@ -60,8 +60,8 @@ class Folders:
         path = self.root / f"{name}.{kind}.model"
         with path.open("wb") as out:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(self.lines), model_writer=out, vocab_size=self.size, model_type=kind, num_threads=1,
-                minloglevel=2, character_coverage=0.9995, hard_vocab_limit=False, **options)
+                sentence_iterator=iter(self.lines), model_writer=out, vocab_size=2 * self.size, model_type=kind, num_threads=1,
+                minloglevel=2, character_coverage=0.98, hard_vocab_limit=False, **options)
         return path
 
     def fairseq(self, kind="unigram"):
