@@ -7,6 +7,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/gemm_options.h"
+#include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/core/ops/ops.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/tensor.h"
