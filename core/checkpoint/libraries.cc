@@ -40,6 +40,7 @@ class Library {
 Hdf5Library OpenHdf5() {
   const Library library("libhdf5_serial.so.103", "libhdf5-103-1");
   Hdf5Library h;
+  library.Find("H5dont_atexit", h.dont_atexit);
   library.Find("H5open", h.open);
   library.Find("H5Eset_auto2", h.Eset_auto2);
   library.Find("H5Ewalk2", h.Ewalk2);
@@ -81,6 +82,9 @@ Hdf5Library OpenHdf5() {
   library.Find("H5Tget_class", h.Tget_class);
   library.Find("H5Tget_size", h.Tget_size);
   library.Find("H5Tclose", h.Tclose);
+  // A file that couldn't be written stays open inside of the library, which would crash when it
+  // tidies up at the end of the process.
+  h.dont_atexit();
   if (h.open() < 0) throw Error(absl::StatusCode::kInternal, "HDF5 can't be initialized");
   const auto id = [&](const char* name) { return *static_cast<hid_t*>(library.Address(name)); };
   h.native_float = id("H5T_NATIVE_FLOAT_g");

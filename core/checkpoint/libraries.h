@@ -9,6 +9,7 @@ namespace lathe {
 
 // Members have the names of HDF5's functions without "H5".
 struct Hdf5Library {
+  decltype(&::H5dont_atexit) dont_atexit;
   decltype(&::H5open) open;
   decltype(&::H5Eset_auto2) Eset_auto2;
   decltype(&::H5Ewalk2) Ewalk2;
