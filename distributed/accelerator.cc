@@ -143,6 +143,7 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 // --- Prepare ---
 
 void Accelerator::PrepareModel(Module& model) {
+  State::Remember(state_->models, model);
   model.To(device_);
   model.SetComputeDType(mixed_precision() == "bf16"   ? DType::kBF16
                         : mixed_precision() == "fp16" ? DType::kF16
@@ -187,6 +188,7 @@ void Accelerator::PrepareLoader(DataLoader& loader) {
 }
 
 void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
+  State::Remember(state_->optimizers, optimizer);
   optimizer.StepOnlyIf(state_->sync);
   if (state_->scaler != nullptr) optimizer.UseGradScaler(state_->scaler);
   optimizer.UseGraphs(options_.step_graphs);
@@ -209,8 +211,11 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   CheckSame(optimizer.Settings());
 }
 
-// Nothing needs to be set up: the scheduler skips its step whenever its optimizer skips one.
-void Accelerator::PrepareScheduler(Scheduler& scheduler) { CheckSame(scheduler.Settings()); }
+// No more needs to be set up: the scheduler skips its step whenever its optimizer skips one.
+void Accelerator::PrepareScheduler(Scheduler& scheduler) {
+  State::Remember(state_->schedulers, scheduler);
+  CheckSame(scheduler.Settings());
+}
 
 std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
                                                         std::vector<ElementRange> parts) {

@@ -32,6 +32,7 @@
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/project_configuration.h"
 #include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/nn/module.h"
@@ -94,6 +95,7 @@ struct AcceleratorOptions {
   // the same bits. The setting then holds for the whole process (core/base/gemm_options.h). All
   // other work is deterministic anyway, as is everything on the CPU.
   bool deterministic = false;
+  ProjectConfiguration project = {};
 };
 
 class Accelerator {
@@ -284,6 +286,27 @@ class Accelerator {
   // they don't pass the same n.
   DataLoader SkipFirstBatches(DataLoader& loader, int64_t n);
 
+  // Saves all prepared and registered objects, which must still live, in the new folder `dir`,
+  // which all ranks see. It is there as a whole or not at all. Empty: the next automatic name
+  // (ProjectConfiguration). Returns the folder. Throws on all ranks if one of them fails.
+  std::string SaveState(const std::string& dir = "");
+  // Goes on from such a folder, with any number of ranks, if the same objects were prepared and
+  // registered in the same order. Empty: from the newest one of an automatic name. Returns the
+  // folder, or "" if there is none yet.
+  std::string LoadState(const std::string& dir = "");
+  // Adds an object with StateDict() and LoadStateDict(), which must outlive the Accelerator. Rank 0
+  // saves it.
+  template <typename Object>
+  void RegisterForCheckpointing(Object& object) {
+    Register({[&object] { return object.StateDict(); },
+              [&object](const StateDict& state) { object.LoadStateDict(state); }});
+  }
+  // The hook of a save runs on rank 0 and may add files to the folder; that of a load, on all
+  // ranks.
+  void RegisterSaveStatePreHook(StateHook hook);
+  void RegisterLoadStatePreHook(StateHook hook);
+  int64_t save_iteration() const { return options_.project.iteration; }
+
   // Throws on all ranks, with the first difference, if they don't hold the same values.
   void CheckSame(const NamedValues& values);
 
@@ -350,6 +373,11 @@ class Accelerator {
   void PrepareOptimizer(Optimizer& optimizer);
   void PrepareScheduler(Scheduler& scheduler);
   Part PartOf(int64_t n) const;
+  void Register(CheckpointedObject object);
+  void WriteState(const std::string& parent, const std::string& name);
+  void ReadState(const std::string& dir);
+  // Runs `body` on this rank and throws on all ranks if it throws on one of them.
+  void TryTogether(const std::function<void()>& body);
   void CheckForLostRanksInLoops();
   void CheckSameSettings();
   // Runs one backward pass from `seed`, the gradient of the loss, and returns the loss.

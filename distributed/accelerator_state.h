@@ -35,6 +35,12 @@ struct Accelerator::State {
   std::shared_ptr<LoaderPasses> passes = std::make_shared<LoaderPasses>();
   std::shared_ptr<LoopPhase> phase;
   std::vector<Parameter> parameters;  // of prepared models
+  // What SaveState saves, in the order of Prepare. `passes` knows the loaders.
+  std::vector<Module*> models;
+  std::vector<Optimizer*> optimizers;
+  std::vector<Scheduler*> schedulers;
+  std::vector<CheckpointedObject> registered;
+  std::vector<StateHook> save_hooks, load_hooks;
   // The arenas of prepared optimizers, then those of the remaining parameters.
   std::vector<std::shared_ptr<ParameterArena>> arenas;
   // Says how the update of each arena is sharded. Null or missing at the end: it is not.
@@ -64,6 +70,13 @@ struct Accelerator::State {
     if (!std::exchange(exchanged, false)) return;
     losses.CloseStep();
     weight = window_weight = 0;
+  }
+
+  // Adds a prepared object unless it is there already.
+  template <typename Object>
+  static void Remember(std::vector<Object*>& objects, Object& object) {
+    if (std::find(objects.begin(), objects.end(), &object) == objects.end())
+      objects.push_back(&object);
   }
 
   struct Share {

@@ -12,9 +12,9 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/safetensors/safetensors.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/models/pretrained.h"
-#include "lathe/models/weights/safetensors.h"
 #include "lathe/nn/layers.h"
 
 namespace lathe {

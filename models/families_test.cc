@@ -14,10 +14,10 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/error.h"
+#include "lathe/core/safetensors/safetensors.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/families_testing.h"
 #include "lathe/models/pretrained.h"
-#include "lathe/models/weights/safetensors.h"
 
 namespace lathe {
 namespace {

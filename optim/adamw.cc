@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "lathe/core/cpu/optimizer.h"
@@ -114,6 +116,46 @@ void AdamW::AllocateState() {
   for (const Range& range : ranges_) active_.emplace_back(Blocks(range.own));
   any_row_.assign(ranges_.size(), false);
   rows_.resize(ranges_.size());
+}
+
+namespace {
+
+// Returns true if one of the n numbers has a bit set. A moment of -0 counts.
+bool HasBits(const float* x, int64_t n) {
+  return std::any_of(x, x + n, [](float v) { return std::bit_cast<uint32_t>(v) != 0; });
+}
+
+}  // namespace
+
+// Finds out again which blocks are active and which rows ever had a gradient: those whose moments
+// are not all 0. The others would stay as they are in any case.
+void AdamW::OnStateLoaded() {
+  if (!exp_avg_.device().is_cpu()) {
+    for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
+    any_row_.assign(ranges_.size(), true);
+    return;
+  }
+  const float* const m = exp_avg_.data<float>();
+  const float* const v = exp_avg_sq_.data<float>();
+  const auto has_moments = [&](int64_t begin, int64_t end) {
+    return HasBits(m + begin, end - begin) || HasBits(v + begin, end - begin);
+  };
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const Range& range = ranges_[i];
+    active_[i].clear();
+    for (const ElementRange& own : range.own) {
+      for (int64_t begin = own.begin; begin < own.end; begin += cpu::kAdamWBlock)
+        active_[i].push_back(has_moments(begin, std::min(begin + cpu::kAdamWBlock, own.end)));
+    }
+    any_row_[i] = !arena_->entries()[i].parameter.is_table;
+    rows_[i].clear();
+    if (any_row_[i]) continue;
+    const int64_t rows = range.parameter.dim(0), width = range.parameter.numel() / rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t begin = range.begin + row * width;
+      rows_[i].push_back(has_moments(begin, begin + width));
+    }
+  }
 }
 
 void AdamW::UpdateDeviceValues() {

@@ -8,6 +8,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
+#include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
@@ -40,6 +41,27 @@ bool GradScaler::step_was_skipped() const {
 int64_t GradScaler::num_skipped_steps() const {
   Read();
   return num_skipped_steps_;
+}
+
+lathe::StateDict GradScaler::StateDict() const {
+  Read();
+  lathe::StateDict state;
+  state.values = {{"scale", scale_},
+                  {"growth_tracker", growth_tracker_},
+                  {"stepped", stepped_},
+                  {"step_was_skipped", step_was_skipped_},
+                  {"num_skipped_steps", num_skipped_steps_}};
+  return state;
+}
+
+void GradScaler::LoadStateDict(const lathe::StateDict& state) {
+  MoveToHost();
+  scale_ = state.Get<float>("grad_scaler", "scale");
+  growth_tracker_ = state.Get<int64_t>("grad_scaler", "growth_tracker");
+  stepped_ = state.Get<bool>("grad_scaler", "stepped");
+  step_was_skipped_ = state.Get<bool>("grad_scaler", "step_was_skipped");
+  num_skipped_steps_ = state.Get<int64_t>("grad_scaler", "num_skipped_steps");
+  Check(scale_ > 0 && std::isfinite(scale_), "grad_scaler", "the state's scale is ", scale_);
 }
 
 // DeviceOptimizerKernels::begin_pass does the same on a device.

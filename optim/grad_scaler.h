@@ -20,6 +20,7 @@
 namespace lathe {
 
 struct ScalerState;
+struct StateDict;
 
 struct GradScalerOptions {
   double init_scale = 65536;
@@ -56,6 +57,11 @@ class GradScaler {
   bool step_was_skipped() const;
   // Returns how many steps were skipped so far.
   int64_t num_skipped_steps() const;
+
+  // Return the scale and what decides about its next change (core/checkpoint/state_dict.h), and go
+  // on from there. May wait for the device.
+  lathe::StateDict StateDict() const;
+  void LoadStateDict(const lathe::StateDict& state);
 
   // Adapts the scale after a step. found_inf: true if a gradient was not finite. Backward calls
   // this.

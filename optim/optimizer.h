@@ -26,6 +26,7 @@ struct AdamWPart;
 class DeviceUpdater;
 struct DeviceMethod;
 struct GraphStatistics;
+struct StateDict;
 
 // A set of parameters with their own learning rate and weight decay.
 struct ParameterGroup {
@@ -94,6 +95,14 @@ class Optimizer {
   // Returns the settings that decide on the updates besides the gradients: groups, rates, decay,
   // moments. Accelerator::Prepare throws unless they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const;
+  // Returns the rates, the numbers of steps and the moments (core/checkpoint/state_dict.h). The
+  // tensors are views that change with the next Step. If the update is sharded, they are this
+  // rank's elements; the states of all ranks together hold all. May wait.
+  lathe::StateDict StateDict();
+  // Goes on from such a state: the next Step gives the same bits as it would have there. The
+  // moments of each parameter must be whole; merge the tensors of several ranks' states before.
+  // Throws, and names the parameter, if the state has other parameters or shapes.
+  void LoadStateDict(const lathe::StateDict& state);
   ParameterArena& arena() const { return *arena_; }
   const std::shared_ptr<ParameterArena>& shared_arena() const { return arena_; }
 
@@ -103,6 +112,12 @@ class Optimizer {
   virtual void UpdateParameters() = 0;
   // Returns the optimizer's buffers of moments. Each is as large as the arena once it is defined.
   virtual std::vector<Tensor*> StateBuffers() = 0;
+  // Returns the names of these buffers in a StateDict, those of PyTorch.
+  virtual std::vector<std::string> StateNames() const = 0;
+  // Defines those buffers that this optimizer needs.
+  virtual void AllocateState() = 0;
+  // Called after the buffers were filled.
+  virtual void OnStateLoaded() {}
   // Called after `own` of this range has changed. At that time the buffers hold every rank's
   // moments.
   virtual void OnOwnRangesChanged(size_t /*range*/) {}
@@ -136,6 +151,8 @@ class Optimizer {
   friend class StepGuard;
   friend Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
   void AdoptShards();
+  // Fills a buffer's part of range i from the state's tensors of that name.
+  void LoadBuffer(const lathe::StateDict& state, const std::string& name, size_t i, Tensor& buffer);
   void CheckSingleUpdater() const;
   void MakeStep();
   // Returns the updater for the device on which the values lie.
@@ -173,8 +190,10 @@ class AdamW : public Optimizer {
  private:
   void UpdateParameters() override;
   std::vector<Tensor*> StateBuffers() override { return {&exp_avg_, &exp_avg_sq_}; }
+  std::vector<std::string> StateNames() const override { return {"exp_avg", "exp_avg_sq"}; }
+  void AllocateState() override;
+  void OnStateLoaded() override;
   void OnOwnRangesChanged(size_t range) override;
-  void AllocateState();
   void UpdateDeviceValues();  // for values on a device
   void AddParts(size_t i, const float* grads, BFloat16* narrow, std::vector<cpu::AdamWPart>& parts,
                 std::vector<ElementRange>& changed);
@@ -209,6 +228,8 @@ class SGD : public Optimizer {
  private:
   void UpdateParameters() override;
   std::vector<Tensor*> StateBuffers() override { return {&momentum_}; }
+  std::vector<std::string> StateNames() const override { return {"momentum_buffer"}; }
+  void AllocateState() override;
   SGDOptions options_;
   Tensor momentum_;
 };

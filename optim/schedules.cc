@@ -6,6 +6,8 @@
 #include <numbers>
 #include <utility>
 
+#include "lathe/core/checkpoint/state_dict.h"
+
 namespace lathe {
 namespace {
 
@@ -140,6 +142,17 @@ class LambdaScheduler : public Scheduler {
   void Step() override { optimizer_.Advance(schedule_); }
   double last_lr(int group) const override { return optimizer_.lr(group); }
   NamedSettings Settings() const override { return settings_; }
+  lathe::StateDict StateDict() const override {
+    optimizer_.lr();  // catches up with the device
+    lathe::StateDict state;
+    state.values["step"] = schedule_->step;
+    return state;
+  }
+  void LoadStateDict(const lathe::StateDict& state) override {
+    schedule_->step = state.Get<int64_t>("scheduler", "step");
+    for (int group = 0; group < optimizer_.num_groups(); ++group)
+      optimizer_.SetLr(group, schedule_->rate(group, schedule_->step));
+  }
 
  private:
   Optimizer& optimizer_;
@@ -180,6 +193,19 @@ class PlateauScheduler : public Scheduler {
   }
   double last_lr(int group) const override { return optimizer_.lr(group); }
   NamedSettings Settings() const override { return SettingsOf(kPlateau, options_); }
+  lathe::StateDict StateDict() const override {
+    lathe::StateDict state;
+    state.values = {{"num_bad_epochs", num_bad_}, {"cooldown_counter", cooldown_left_}};
+    // JSON has no infinity, the value before the first metric.
+    state.values["best"] = std::isfinite(best_) ? nlohmann::json(best_) : nlohmann::json();
+    return state;
+  }
+  void LoadStateDict(const lathe::StateDict& state) override {
+    num_bad_ = state.Get<int64_t>("scheduler", "num_bad_epochs");
+    cooldown_left_ = state.Get<int64_t>("scheduler", "cooldown_counter");
+    if (!state.values.value("best", nlohmann::json()).is_null())
+      best_ = state.Get<double>("scheduler", "best");
+  }
 
  private:
   void Reduce() {
@@ -202,6 +228,9 @@ class PlateauScheduler : public Scheduler {
 };
 
 }  // namespace
+
+lathe::StateDict Scheduler::StateDict() const { return {}; }
+void Scheduler::LoadStateDict(const lathe::StateDict&) {}
 
 const std::vector<std::string>& ScheduleNames() {
   static const std::vector<std::string> names = {"linear",

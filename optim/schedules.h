@@ -56,6 +56,12 @@ class Scheduler {
   // Returns the settings that decide on the rates, as names and values. Accelerator::Prepare throws
   // unless they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const { return {}; }
+  // Returns how far the schedule has advanced (core/checkpoint/state_dict.h). May wait for the
+  // device.
+  virtual lathe::StateDict StateDict() const;
+  // Goes on from there, and sets the optimizer's rates if they are a function of the step. Load the
+  // optimizer's state, too.
+  virtual void LoadStateDict(const lathe::StateDict& state);
 };
 
 // Sets the optimizer's rates for step 0 at once, as LambdaLR does. The optimizer must outlive the

@@ -55,11 +55,15 @@ NamedSettings SGD::Settings() const {
   return settings;
 }
 
-void SGD::UpdateParameters() {
-  const Tensor& values = arena_->values();
+void SGD::AllocateState() {
   if (options_.momentum != 0 && !momentum_.defined()) {
     momentum_ = arena_->NewBuffer();
   }
+}
+
+void SGD::UpdateParameters() {
+  const Tensor& values = arena_->values();
+  AllocateState();
   if (!values.device().is_cpu()) {
     return UpdateOnDevice(
         {.rule = {.dampening = options_.dampening},

@@ -34,6 +34,15 @@ bool StepLedger::step_was_skipped() {
   return step_was_skipped_;
 }
 
+void StepLedger::Restore(int64_t step_count, std::vector<double> rates,
+                         std::vector<double> used_rates) {
+  CountSteps();
+  step_count_ = step_count;
+  rates_ = std::move(rates);
+  used_rates_ = std::move(used_rates);
+  step_was_skipped_ = false;
+}
+
 void StepLedger::Advance(const std::shared_ptr<RateSchedule>& schedule) {
   if (schedule_ != nullptr && schedule_ != schedule) CatchUp();
   if (has_unread_steps_) {

@@ -37,6 +37,8 @@ class StepLedger {
   void SetRate(int group, double rate);  // may wait
   int64_t step_count();                  // the number of steps that were taken; may wait
   bool step_was_skipped();               // true if the last step was skipped; may wait
+  // Goes on from another ledger's numbers; rates have one element for each group. May wait.
+  void Restore(int64_t step_count, std::vector<double> rates, std::vector<double> used_rates);
   // Makes a step of `schedule` and sets the rates, unless the last step was skipped.
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
   // Catches up on steps with a scaler. May wait.

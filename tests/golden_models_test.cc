@@ -12,10 +12,10 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/safetensors/safetensors.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/models/pretrained.h"
-#include "lathe/models/weights/safetensors.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/tests/check_op.h"

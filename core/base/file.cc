@@ -177,6 +177,8 @@ void WriteFileAtomically(const std::string& path,
   Sync(FolderOf(path), O_RDONLY | O_DIRECTORY, path);
 }
 
+void SyncFile(const std::string& path) { Sync(path, O_RDONLY, path); }
+
 void SyncFolder(const std::string& dir) { Sync(dir, O_RDONLY | O_DIRECTORY, dir); }
 
 void WriteFileAtomically(const std::string& path, std::string_view contents) {

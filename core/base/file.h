@@ -21,6 +21,8 @@ void WriteFileAtomically(const std::string& path,
                          const std::function<void(const std::string&)>& write);
 void WriteFileAtomically(const std::string& path, std::string_view contents);
 
+// Makes what was written to the file survive a power cut. Throws FileError.
+void SyncFile(const std::string& path);
 // Makes earlier renames and removals in the folder survive a power cut.
 void SyncFolder(const std::string& dir);
 

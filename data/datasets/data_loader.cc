@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lathe/core/base/philox.h"
+#include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/core/ops/losses.h"
 
 namespace lathe {
@@ -282,10 +283,11 @@ void DataLoader::Iterator::Take() {
   if (epoch_ == nullptr) return;
   if (epoch_->passes != nullptr && epoch_->passes->before_batch) epoch_->passes->before_batch();
   batch_ = epoch_->Next();
+  if (batch_ != nullptr) ++epoch_->yielded;
   if (epoch_->entry == nullptr) return;
   epoch_->entry->batch = batch_;
   if (epoch_->passes != nullptr) epoch_->entry->last_batch_at = ++epoch_->passes->clock;
-  epoch_->entry->batches_left = epoch_->num_batches - ++epoch_->yielded;
+  epoch_->entry->batches_left = epoch_->num_batches - epoch_->yielded;
   if (batch_ == nullptr) epoch_->Withdraw();
 }
 
@@ -311,7 +313,9 @@ DataLoader::DataLoader(std::shared_ptr<const TokenizedDataset> dataset, DataLoad
 DataLoader::DataLoader(TokenizedDataset dataset, DataLoaderOptions options)
     : DataLoader(std::make_shared<const TokenizedDataset>(std::move(dataset)), options) {}
 
-DataLoader::~DataLoader() = default;
+DataLoader::~DataLoader() {
+  if (passes_ != nullptr) std::erase(passes_->loaders, this);
+}
 
 void DataLoader::Shard(int rank, int world_size, bool split_batches,
                        std::shared_ptr<LoaderPasses> passes) {
@@ -325,12 +329,36 @@ void DataLoader::Shard(int rank, int world_size, bool split_batches,
   rank_ = rank;
   world_size_ = world_size;
   global_batch_size_ = global_batch_size;
+  if (passes_ != nullptr) std::erase(passes_->loaders, this);
   passes_ = std::move(passes);
+  if (passes_ != nullptr) passes_->loaders.push_back(this);
 }
 
 void DataLoader::SkipFirstBatches(int64_t n) {
   Check(n >= 0 && n <= size(), "data_loader", "cannot skip ", n, " of ", size(), " batches");
   skip_ = n;
+}
+
+lathe::StateDict DataLoader::StateDict() const {
+  int64_t epoch = epoch_, batches = skip_;
+  if (const auto pass = pass_.lock(); pass != nullptr && pass->yielded < pass->num_batches) {
+    epoch = pass->first_step / std::max<int64_t>(1, pass->num_batches);
+    batches = pass->yielded;
+  }
+  lathe::StateDict state;
+  state.values = {
+      {"epoch", epoch}, {"batches", batches}, {"samples", batches * global_batch_size_}};
+  return state;
+}
+
+void DataLoader::LoadStateDict(const lathe::StateDict& state) {
+  const int64_t epoch = state.Get<int64_t>("data_loader", "epoch");
+  const int64_t samples = state.Get<int64_t>("data_loader", "samples");
+  Check(epoch >= 0 && samples >= 0, "data_loader", "the state's place is negative");
+  Check(samples % global_batch_size_ == 0, "data_loader", "the state's place is after ", samples,
+        " samples, which are no whole number of batches of ", global_batch_size_);
+  SkipFirstBatches(samples / global_batch_size_);
+  SetEpoch(epoch);
 }
 
 int64_t DataLoader::size() const {
@@ -360,6 +388,7 @@ DataLoader::Iterator DataLoader::begin() {
   }
   epoch->prefetch = static_cast<size_t>(options_.prefetch);
   if (epoch->prefetch > 0) epoch->thread = std::thread([&p = *epoch] { p.Run(); });
+  pass_ = epoch;
   Iterator iterator;
   iterator.epoch_ = std::move(epoch);
   iterator.Take();

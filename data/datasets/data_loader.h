@@ -31,6 +31,8 @@ struct DataLoaderOptions {
   int prefetch = 2;  // batches prepared ahead on a thread; 0: no thread
 };
 
+struct StateDict;
+
 // The order in which samples are visited in `epoch`. It is a function of the dataset's lengths, of
 // (seed, epoch) and, with group_by_length or even_tokens, of batch_size.
 std::vector<int64_t> SampleOrder(const TokenizedDataset& dataset, const DataLoaderOptions& options,
@@ -43,6 +45,8 @@ Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indic
 // Returns each sample's share. If there are fewer samples than parts, some shares are empty.
 std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts);
 
+class DataLoader;
+
 // The passes over a rank's loaders that are under way, the innermost last. A pass over a loader is
 // one epoch. From the passes an Accelerator knows which batch a loss belongs to.
 struct LoaderPasses {
@@ -54,6 +58,7 @@ struct LoaderPasses {
   };
   int64_t clock = 0;
   std::vector<std::shared_ptr<Entry>> entries;
+  std::vector<DataLoader*> loaders;  // that live, in the order in which they came here
   // Called when a pass has begun or ended, unless an exception ended it. Must not throw.
   std::function<void()> changed = {};
   // Called before a pass gives a batch. An exception from it leaves begin() or ++.
@@ -83,6 +88,12 @@ class DataLoader {
   // Makes the next pass begin with batch n, without making those before it. Throws if there are
   // fewer than n.
   void SkipFirstBatches(int64_t n);
+  // Returns the place of the next batch (core/checkpoint/state_dict.h). In a pass, that is the one
+  // after the batch that the pass has given; batches that are prepared ahead don't count.
+  lathe::StateDict StateDict() const;
+  // The next pass begins at that place, without making the batches before it. Throws if the place
+  // lies between two of this loader's batches, or behind the last one.
+  void LoadStateDict(const lathe::StateDict& state);
 
   // A single-pass iterator: its copies share one epoch. ++ rethrows what went wrong while the batch
   // was made. It may be destroyed at any time and may outlive the loader.
@@ -113,6 +124,7 @@ class DataLoader {
   int rank_ = 0, world_size_ = 1;
   int64_t global_batch_size_;
   std::shared_ptr<LoaderPasses> passes_;
+  std::weak_ptr<const Iterator::Epoch> pass_;  // the pass that began last
 };
 
 }  // namespace lathe

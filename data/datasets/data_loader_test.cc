@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/core/ops/losses.h"
 
 namespace lathe {
@@ -303,6 +304,49 @@ TEST(ShardTest, IgnoredLabelsHaveNoWeight) {
   std::vector<double> weights;
   for (const Batch& batch : loader) weights.push_back(batch.share->weight);
   EXPECT_EQ(weights, (std::vector<double>{2, 2}));
+}
+
+TEST(DataLoaderTest, GoesOnFromItsState) {
+  const auto make = [] {
+    return DataLoader(DatasetOfSize(10), {.batch_size = 4, .shuffle = true, .seed = 7});
+  };
+  std::vector<Order> whole;
+  std::vector<nlohmann::json> states;  // after each batch
+  DataLoader loader = make();
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (const Batch& batch : loader) {
+      whole.push_back(batch.indices);
+      states.push_back(loader.StateDict().values);
+    }
+    EXPECT_EQ(states.back(), loader.StateDict().values);
+  }
+  ASSERT_EQ(whole.size(), 6u);
+  EXPECT_EQ(states[1], (nlohmann::json{{"epoch", 0}, {"batches", 2}, {"samples", 8}}));
+  EXPECT_EQ(states[2], (nlohmann::json{{"epoch", 1}, {"batches", 0}, {"samples", 0}}));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    DataLoader resumed = make();
+    StateDict state;
+    state.values = states[i];
+    resumed.LoadStateDict(state);
+    EXPECT_EQ(resumed.StateDict().values, states[i]);
+    std::vector<Order> rest(whole.begin(), whole.begin() + static_cast<int64_t>(i) + 1);
+    int64_t step = static_cast<int64_t>(i) + 1;
+    while (resumed.epoch() < 2) {
+      for (const Batch& batch : resumed) {
+        EXPECT_EQ(batch.step, step++);
+        rest.push_back(batch.indices);
+      }
+    }
+    EXPECT_EQ(rest, whole) << i;
+  }
+  // A loader with other batches begins at the same sample, if one of its batches begins there.
+  DataLoader halves(DatasetOfSize(10), {.batch_size = 2});
+  StateDict state;
+  state.values = states[0];
+  halves.LoadStateDict(state);
+  EXPECT_EQ((*halves.begin()).indices, (Order{4, 5}));
+  DataLoader threes(DatasetOfSize(10), {.batch_size = 3});
+  EXPECT_THROW(threes.LoadStateDict(state), Error);
 }
 
 }  // namespace

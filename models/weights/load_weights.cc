@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lathe/core/base/file.h"
-#include "lathe/models/weights/safetensors.h"
+#include "lathe/core/safetensors/safetensors.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {

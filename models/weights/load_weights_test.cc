@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "lathe/models/weights/safetensors.h"
+#include "lathe/core/safetensors/safetensors.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {

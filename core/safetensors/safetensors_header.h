@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "lathe/core/base/error.h"
-#include "lathe/models/weights/safetensors.h"
+#include "lathe/core/safetensors/safetensors.h"
 
 namespace lathe {
 

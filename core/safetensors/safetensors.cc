@@ -1,4 +1,4 @@
-#include "lathe/models/weights/safetensors.h"
+#include "lathe/core/safetensors/safetensors.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
-#include "lathe/models/weights/safetensors_header.h"
+#include "lathe/core/safetensors/safetensors_header.h"
 
 namespace lathe {
 namespace {

@@ -1,4 +1,4 @@
-#include "lathe/models/weights/safetensors_header.h"
+#include "lathe/core/safetensors/safetensors_header.h"
 
 #include <absl/container/flat_hash_set.h>
 

@@ -1,4 +1,4 @@
-#include "lathe/models/weights/safetensors.h"
+#include "lathe/core/safetensors/safetensors.h"
 
 #include <gtest/gtest.h>
 

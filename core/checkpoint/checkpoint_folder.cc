@@ -1,0 +1,221 @@
+#include "lathe/core/checkpoint/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "checkpoint-";
+constexpr std::string_view kDraft = ".checkpoint.tmp.", kTrash = ".checkpoint.trash.";
+
+// Returns the step in the name of a checkpoint's folder; -1 for other names.
+int64_t StepOf(const std::string& name) {
+  int64_t step = -1;
+  if (!name.starts_with(kPrefix)) return -1;
+  const char* const end = name.data() + name.size();
+  const auto [at, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  return error == std::errc() && at == end && CheckpointName(step) == name ? step : -1;
+}
+
+struct Named {
+  int64_t step;
+  std::string path;
+};
+
+// Returns the folders with a checkpoint's name, fewest steps first.
+std::vector<Named> ListCheckpoints(const std::string& parent) {
+  std::vector<Named> found;
+  std::error_code code;
+  for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code)) {
+    const int64_t step = StepOf(at->path().filename());
+    std::error_code ignored;
+    if (step >= 0 && at->is_directory(ignored) && !at->is_symlink(ignored))
+      found.push_back({step, parent + "/" + at->path().filename().string()});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Named& a, const Named& b) { return a.step < b.step; });
+  return found;
+}
+
+std::string HiddenName(const std::string& parent, std::string_view prefix,
+                       const std::string& name) {
+  return parent + "/" + std::string(prefix) + name + "." + std::to_string(getpid());
+}
+
+// Renames first, so that no half of a checkpoint keeps its name. Errors don't matter: the remains
+// are swept later.
+void Remove(const std::string& path) {
+  const fs::path whole(path);
+  const std::string trash =
+      HiddenName(whole.parent_path().string(), kTrash, whole.filename().string());
+  std::error_code ignored;
+  fs::remove_all(trash, ignored);
+  if (rename(path.c_str(), trash.c_str()) == 0) fs::remove_all(trash, ignored);
+}
+
+// Puts `from` in the place of `to`. Afterwards `from` is what lay there before, or nothing.
+void Exchange(const std::string& from, const std::string& to) {
+  const auto rename2 = [&](unsigned int flags) {
+    return renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0;
+  };
+  if (rename2(RENAME_NOREPLACE)) return;
+  if (errno == EEXIST && rename2(RENAME_EXCHANGE)) return;
+  if (errno != EINVAL && errno != ENOSYS) throw FileError(to, errno);
+  // This file system can't exchange two folders in one step.
+  std::error_code ignored;
+  if (fs::exists(to, ignored)) Remove(to);
+  if (rename(from.c_str(), to.c_str()) != 0) throw FileError(to, errno);
+}
+
+}  // namespace
+
+std::string CheckpointName(int64_t step) { return std::string(kPrefix) + std::to_string(step); }
+
+CheckpointDraft::CheckpointDraft(std::string parent, std::string name)
+    : parent_(std::move(parent)),
+      name_(std::move(name)),
+      path_(HiddenName(parent_, kDraft, name_)) {
+  std::error_code code;
+  fs::remove_all(path_, code);
+  fs::create_directory(path_, code);
+  if (code) throw FileError(target(), code.value());
+}
+
+CheckpointDraft::~CheckpointDraft() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(path_, ignored);
+}
+
+void CheckpointDraft::Commit(const CheckpointManifest& manifest) {
+  try {
+    WriteManifest(path_, manifest);
+    SyncFolder(path_);
+    Exchange(path_, target());
+    SyncFolder(parent_);
+  } catch (const Error& e) {
+    throw Shown(e);
+  }
+  committed_ = true;
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);  // the older one of the same name
+}
+
+Error CheckpointDraft::Shown(const Error& e) const {
+  std::string message = e.message();
+  if (!message.starts_with(path_)) return e;
+  return Error(e.code(), message.replace(0, path_.size(), target()), e.hint(), e.location());
+}
+
+FoundCheckpoint OpenCheckpoint(const std::string& path) {
+  FoundCheckpoint found{path, {}};
+  std::error_code code;
+  if (!fs::is_directory(path, code)) {
+    throw NotFound(path + ": there is no such checkpoint",
+                   "name a folder checkpoint-STEP that a training has saved");
+  }
+  if (!fs::exists(path + "/" + kManifestFile, code)) {
+    throw NotFound(path + ": is no whole checkpoint: it has no " + kManifestFile,
+                   "name a folder checkpoint-STEP that a training has saved");
+  }
+  found.manifest = ReadManifest(path);
+  if (!found.manifest.resumable) {
+    throw InvalidArgument(path + ": holds the model alone (save_only_model)",
+                          "name a checkpoint that was saved without save_only_model");
+  }
+  VerifyFiles(path, found.manifest);
+  return found;
+}
+
+CheckpointSearch FindNewestCheckpoint(const std::string& parent) {
+  struct Candidate {
+    int64_t run, step;
+    std::string path;
+  };
+  std::vector<Candidate> candidates;
+  CheckpointSearch search;
+  const auto leave_out = [&](const std::string& path, const Error& e) {
+    const std::string name = fs::path(path).filename().string();
+    std::string reason = e.message();
+    if (reason.starts_with(path)) reason.erase(0, path.size());
+    while (reason.starts_with("/") || reason.starts_with(":") || reason.starts_with(" "))
+      reason.erase(0, 1);
+    search.left_out.push_back(name + ": " + reason);
+  };
+  for (const Named& named : ListCheckpoints(parent)) {
+    try {
+      candidates.push_back({ReadManifest(named.path).run, named.step, named.path});
+    } catch (const Error& e) {
+      leave_out(named.path, e);
+    }
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.run, a.step) > std::tie(b.run, b.step);
+  });
+  for (const Candidate& candidate : candidates) {
+    try {
+      search.newest = OpenCheckpoint(candidate.path);
+      break;
+    } catch (const Error& e) {
+      leave_out(candidate.path, e);
+    }
+  }
+  return search;
+}
+
+int64_t NextRun(const std::string& parent) {
+  int64_t last = 0;
+  for (const Named& named : ListCheckpoints(parent)) {
+    try {
+      last = std::max(last, ReadManifest(named.path).run);
+    } catch (const Error&) {
+      // A damaged one is never resumed, so its number doesn't matter.
+    }
+  }
+  return last + 1;
+}
+
+void RotateCheckpoints(const std::string& parent, int64_t run, int64_t limit,
+                       const std::function<bool(const std::string&)>& keep) {
+  std::vector<std::string> own;
+  for (const Named& named : ListCheckpoints(parent)) {
+    try {
+      if (ReadManifest(named.path).run == run) own.push_back(named.path);
+    } catch (const Error&) {
+      // A damaged one may not be this training's.
+    }
+  }
+  auto left = std::ssize(own);
+  for (size_t i = 0; i + 1 < own.size() && left > limit; ++i) {
+    if (keep(own[i])) continue;
+    Remove(own[i]);
+    --left;
+  }
+}
+
+void SweepDrafts(const std::string& parent) {
+  std::vector<fs::path> remains;
+  std::error_code code;
+  for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code)) {
+    const std::string name = at->path().filename();
+    if (name.starts_with(kDraft) || name.starts_with(kTrash)) remains.push_back(at->path());
+  }
+  for (const fs::path& path : remains) fs::remove_all(path, code);
+}
+
+}  // namespace lathe

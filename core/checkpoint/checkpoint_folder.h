@@ -1,0 +1,75 @@
+// Checkpoints in a folder: each is a folder `checkpoint-<step>` that is there as a whole or not at
+// all.
+//
+//   CheckpointDraft draft("out", "checkpoint-500");
+//   ... write files into draft.path() ...
+//   draft.Commit({.step = 500});  // syncs, writes the manifest, renames, syncs the parent
+//   if (auto newest = FindNewestCheckpoint("out")) ... newest->path ...
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/checkpoint/manifest.h"
+
+namespace lathe {
+
+std::string CheckpointName(int64_t step);  // "checkpoint-500"
+
+// A checkpoint that is being written, in a hidden folder beside its place.
+class CheckpointDraft {
+ public:
+  // Makes the hidden folder. Throws FileError if that fails.
+  CheckpointDraft(std::string parent, std::string name);
+  // Removes the hidden folder unless Commit was called.
+  ~CheckpointDraft();
+  CheckpointDraft(const CheckpointDraft&) = delete;
+  CheckpointDraft& operator=(const CheckpointDraft&) = delete;
+
+  const std::string& path() const { return path_; }  // of the hidden folder
+  std::string target() const { return parent_ + "/" + name_; }
+  // Puts the checkpoint in its place, where it replaces an older one of the same name. If it
+  // returns, the checkpoint survives a power cut. If it throws FileError, the older one or the new
+  // one is there as a whole.
+  void Commit(const CheckpointManifest& manifest);
+  // Returns the error with the place of the checkpoint instead of the hidden folder.
+  Error Shown(const Error& e) const;
+
+ private:
+  std::string parent_, name_, path_;
+  bool committed_ = false;
+};
+
+struct FoundCheckpoint {
+  std::string path;
+  CheckpointManifest manifest;
+};
+
+// Reads and verifies the checkpoint `path`. Throws if it isn't whole, or holds the model alone.
+FoundCheckpoint OpenCheckpoint(const std::string& path);
+
+// What lies in a folder.
+struct CheckpointSearch {
+  std::optional<FoundCheckpoint> newest;  // the newest one that is whole and can be resumed
+  std::vector<std::string> left_out;      // for people: the newer ones, each with the reason
+};
+// The newest is the one of the last training, and there the one with the most steps. A folder that
+// doesn't exist holds none.
+CheckpointSearch FindNewestCheckpoint(const std::string& parent);
+
+// Returns a number for a new training in this folder: above those of all manifests there.
+int64_t NextRun(const std::string& parent);
+
+// Deletes the oldest checkpoints of the training `run` until `limit` are left. Those that `keep`
+// returns true for stay, and the newest one does. Those of other trainings are left alone.
+void RotateCheckpoints(const std::string& parent, int64_t run, int64_t limit,
+                       const std::function<bool(const std::string& path)>& keep);
+
+// Removes hidden folders that a killed process left.
+void SweepDrafts(const std::string& parent);
+
+}  // namespace lathe

@@ -1,0 +1,154 @@
+#include "lathe/core/checkpoint/checkpoint_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "lathe/core/base/file.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Doesn't sync, which would take long.
+void Overwrite(const std::string& path, const std::string& text) {
+  FileWriter file(path, path);
+  file.Write(text.data(), text.size());
+  file.Close();
+}
+
+class CheckpointFolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = testing::TempDir() + "checkpoint_folder_test";
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+  ~CheckpointFolderTest() override { fs::remove_all(root_); }
+
+  void Save(int64_t step, int64_t run = 1, const std::string& text = "weights") const {
+    CheckpointDraft draft(root_, CheckpointName(step));
+    WriteFileAtomically(draft.path() + "/model", text);
+    WriteFileAtomically(draft.path() + "/state.json", "{}");
+    draft.Commit({.step = step, .run = run, .settings = {{"seed", "42"}, {"rate", "0.1"}}});
+  }
+  std::string Path(int64_t step) const { return root_ + "/" + CheckpointName(step); }
+  std::string Newest() const {
+    const CheckpointSearch search = FindNewestCheckpoint(root_);
+    return search.newest ? fs::path(search.newest->path).filename().string() : "none";
+  }
+  int CountEntries() const {
+    return static_cast<int>(std::distance(fs::directory_iterator(root_), {}));
+  }
+
+  std::string root_;
+};
+
+TEST_F(CheckpointFolderTest, IsThereAsAWhole) {
+  Save(6);
+  EXPECT_EQ(CountEntries(), 1);
+  const FoundCheckpoint found = OpenCheckpoint(Path(6));
+  EXPECT_EQ(found.manifest.step, 6);
+  EXPECT_EQ(found.manifest.files.size(), 2u);
+  EXPECT_EQ(found.manifest.files.at("model").size, 7);
+  // The digest of FIPS 180-4 as sha256sum prints it.
+  EXPECT_EQ(found.manifest.files.at("state.json").sha256,
+            "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a");
+  EXPECT_EQ(found.manifest.settings[1].second, "0.1");
+}
+
+TEST_F(CheckpointFolderTest, ADraftThatIsNotCommittedVanishes) {
+  {
+    CheckpointDraft draft(root_, CheckpointName(3));
+    WriteFileAtomically(draft.path() + "/model", "weights");
+    EXPECT_EQ(Newest(), "none");
+  }
+  EXPECT_EQ(CountEntries(), 0);
+}
+
+TEST_F(CheckpointFolderTest, ReplacesOneOfTheSameName) {
+  Save(3, 1, "old");
+  Save(3, 1, "new");
+  EXPECT_EQ(ReadFile(Path(3) + "/model"), "new");
+  EXPECT_EQ(CountEntries(), 1);
+}
+
+TEST_F(CheckpointFolderTest, EachChangeOfEachFileIsFound) {
+  Save(3);
+  for (const char* name : {"model", "state.json", kManifestFile}) {
+    const std::string file = Path(3) + "/" + name;
+    const std::string whole = ReadFile(file);
+    for (size_t size = 0; size < whole.size(); ++size) {
+      // The manifest without its last newline still is the manifest.
+      if (name == std::string(kManifestFile) && size + 1 == whole.size()) continue;
+      Overwrite(file, whole.substr(0, size));
+      EXPECT_THROW(OpenCheckpoint(Path(3)), Error) << name << " cut to " << size;
+      std::string flipped = whole;
+      flipped[size] = static_cast<char>(flipped[size] ^ 4);
+      Overwrite(file, flipped);
+      EXPECT_THROW(OpenCheckpoint(Path(3)), Error) << name << " changed at " << size;
+    }
+    Overwrite(file, whole);
+    EXPECT_NO_THROW(OpenCheckpoint(Path(3)));
+    fs::remove(file);
+    EXPECT_THROW(OpenCheckpoint(Path(3)), Error) << name << " is missing";
+    Overwrite(file, whole);
+  }
+}
+
+TEST_F(CheckpointFolderTest, FindsTheNewestWholeOne) {
+  EXPECT_EQ(Newest(), "none");
+  for (const int64_t step : {3, 9, 12}) Save(step);
+  fs::create_directory(root_ + "/checkpoint-20");    // not Lathe's
+  fs::create_directory(root_ + "/checkpoint-0030");  // no name of ours
+  fs::create_directory_symlink(Path(3), root_ + "/checkpoint-40");
+  EXPECT_EQ(Newest(), "checkpoint-12");
+  fs::resize_file(Path(12) + "/model", 3);
+  fs::remove(Path(9) + "/state.json");
+  const CheckpointSearch search = FindNewestCheckpoint(root_);
+  EXPECT_EQ(search.newest->path, Path(3));
+  EXPECT_EQ(search.left_out,
+            (std::vector<std::string>{"checkpoint-20: manifest.json: No such file or directory",
+                                      "checkpoint-12: model: has 3 bytes, but its manifest says 7",
+                                      "checkpoint-9: state.json: No such file or directory"}));
+}
+
+TEST_F(CheckpointFolderTest, ALaterTrainingCountsMoreThanMoreSteps) {
+  EXPECT_EQ(NextRun(root_), 1);
+  Save(1000, 1);
+  EXPECT_EQ(NextRun(root_), 2);
+  Save(10, 2);
+  EXPECT_EQ(Newest(), "checkpoint-10");
+}
+
+TEST_F(CheckpointFolderTest, RotationKeepsTheBestTheNewestAndThoseOfOthers) {
+  Save(1000, 1);
+  for (const int64_t step : {1, 2, 3, 4, 5}) Save(step, 2);
+  RotateCheckpoints(root_, 2, 2, [&](const std::string& path) { return path == Path(2); });
+  for (const int64_t step : {1, 3, 4}) EXPECT_FALSE(fs::exists(Path(step))) << step;
+  for (const int64_t step : {2, 5, 1000}) EXPECT_TRUE(fs::exists(Path(step))) << step;
+  RotateCheckpoints(root_, 2, 0, [](const std::string&) { return false; });
+  EXPECT_FALSE(fs::exists(Path(2)));
+  EXPECT_TRUE(fs::exists(Path(5)));
+  EXPECT_EQ(CountEntries(), 2);
+}
+
+TEST_F(CheckpointFolderTest, SweepsWhatAKilledProcessLeft) {
+  fs::create_directory(root_ + "/.checkpoint.tmp.checkpoint-3.77");
+  WriteFileAtomically(root_ + "/.checkpoint.tmp.checkpoint-3.77/model", "half");
+  Save(2);
+  SweepDrafts(root_);
+  EXPECT_EQ(CountEntries(), 1);
+}
+
+TEST_F(CheckpointFolderTest, AModelAloneIsNotResumed) {
+  CheckpointDraft draft(root_, CheckpointName(4));
+  WriteFileAtomically(draft.path() + "/model", "weights");
+  draft.Commit({.step = 4, .resumable = false});
+  EXPECT_EQ(Newest(), "none");
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,108 @@
+#include "lathe/core/checkpoint/state_file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lathe/core/base/file.h"
+
+namespace lathe {
+namespace {
+
+std::string Path(const std::string& name) {
+  const std::string dir = testing::TempDir() + "state_file_test";
+  std::filesystem::create_directories(dir);
+  return dir + "/" + name;
+}
+
+StateDict SomeState() {
+  StateDict state;
+  state.values = {{"rate", 0.1}, {"third", 1.0 / 3}, {"steps", int64_t{1} << 60}};
+  std::vector<float> large(600000);  // more than two chunks
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<float>(i) / 7;
+  state.Add("m/layer.0.weight", Tensor::FromVector(large, {3000, 200}));
+  state.Add("m/layer.0.bias", Tensor::FromVector<float>({1, -0.0f, 3}));
+  state.Add("scalar", Tensor::Full({}, 2.5));
+  state.Add("counts", Tensor::FromVector<int64_t>({-1, int64_t{1} << 62}));
+  state.tensors.push_back({"v/layer.0.weight", Tensor::FromVector<float>({5, 6, 7}), {4, 3}, 6});
+  return state;
+}
+
+TEST(StateFileTest, KeepsEveryBit) {
+  const StateDict state = SomeState();
+  WriteStateFile(Path("state.h5"), state);
+  const StateDict read = ReadStateFile(Path("state.h5"));
+  EXPECT_EQ(read.values, state.values);
+  ASSERT_EQ(read.tensors.size(), state.tensors.size());
+  for (const StateTensor& expected : state.tensors) {
+    const auto found = std::find_if(read.tensors.begin(), read.tensors.end(),
+                                    [&](const auto& t) { return t.name == expected.name; });
+    ASSERT_NE(found, read.tensors.end()) << expected.name;
+    EXPECT_EQ(found->shape, expected.shape) << expected.name;
+    EXPECT_EQ(found->begin, expected.begin);
+    ASSERT_EQ(found->values.dtype(), expected.values.dtype());
+    ASSERT_EQ(found->values.numel(), expected.values.numel());
+    EXPECT_EQ(std::memcmp(found->values.raw_data(), expected.values.raw_data(),
+                          static_cast<size_t>(expected.values.bytes())),
+              0)
+        << expected.name;
+  }
+}
+
+TEST(StateFileTest, TheSameStateGivesTheSameBytes) {
+  WriteStateFile(Path("first.h5"), SomeState());
+  WriteStateFile(Path("second.h5"), SomeState());
+  EXPECT_EQ(ReadFile(Path("first.h5")), ReadFile(Path("second.h5")));
+}
+
+TEST(StateFileTest, NoticesChangedNumbers) {
+  WriteStateFile(Path("changed.h5"), SomeState());
+  std::string bytes = ReadFile(Path("changed.h5"));
+  bytes[bytes.size() / 2] ^= 1;  // in the middle of the large tensor
+  WriteFileAtomically(Path("changed.h5"), bytes);
+  EXPECT_THROW(ReadStateFile(Path("changed.h5")), Error);
+}
+
+TEST(StateFileTest, ErrorsNameTheFile) {
+  const auto message = [](auto call) -> std::string {
+    try {
+      call();
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(message([] { ReadStateFile(Path("missing.h5")); }),
+            Path("missing.h5") + ": No such file or directory");
+  EXPECT_EQ(message([] { WriteStateFile(Path("no/folder.h5"), {}); }),
+            Path("no/folder.h5") + ": No such file or directory");
+  WriteFileAtomically(Path("text.h5"), "no HDF5");
+  EXPECT_NE(message([] { ReadStateFile(Path("text.h5")); }).find("text.h5: is damaged"),
+            std::string::npos);
+  EXPECT_EQ(message([] { WriteStateFile("/dev/full", SomeState()); }),
+            "/dev/full: No space left on device");
+}
+
+TEST(StateDictTest, CopiesUseTheirMemoryAgain) {
+  StateDict state = SomeState(), copy;
+  CopyState(state, copy);
+  const void* const address = copy.tensors[0].values.raw_data();
+  state.tensors[0].values.Fill(3);
+  EXPECT_NE(copy.tensors[0].values.ToVector<float>()[1], 3);
+  CopyState(state, copy);
+  EXPECT_EQ(copy.tensors[0].values.ToVector<float>()[1], 3);
+  EXPECT_EQ(copy.tensors[0].values.raw_data(), address);
+  EXPECT_EQ(copy.tensors[4].begin, 6);
+}
+
+TEST(StateDictTest, MissingAndWrongValuesAreErrors) {
+  const StateDict state = SomeState();
+  EXPECT_EQ(state.Get<double>("optimizer", "rate"), 0.1);
+  EXPECT_THROW(state.Get<double>("optimizer", "other"), Error);
+  EXPECT_THROW(state.Get<std::string>("optimizer", "rate"), Error);
+}
+
+}  // namespace
+}  // namespace lathe

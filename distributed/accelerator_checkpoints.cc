@@ -1,0 +1,248 @@
+// States of a whole loop on the disk.
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "lathe/core/base/file.h"
+#include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/checkpoint/state_file.h"
+#include "lathe/core/safetensors/safetensors.h"
+#include "lathe/core/version.h"
+#include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/accelerator_state.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSchedulers[] = "scheduler", kLoaders[] = "data_loader", kScaler[] = "scaler";
+
+// Returns "model.safetensors", "model_1.safetensors" and so on.
+std::string Numbered(const std::string& stem, size_t number, const std::string& ending) {
+  return stem + (number == 0 ? "" : "_" + std::to_string(number)) + ending;
+}
+
+// The states of all objects of a kind in one, each under its number. They have no tensors.
+template <typename Objects>
+StateDict StatesOf(const Objects& objects) {
+  StateDict all;
+  for (size_t i = 0; i < objects.size(); ++i)
+    all.values[std::to_string(i)] = objects[i]->StateDict().values;
+  return all;
+}
+
+template <typename Objects>
+void LoadStates(const Objects& objects, const std::string& file, const char* kind) {
+  const StateDict all = ReadStateFile(file);
+  Check(all.values.size() == objects.size(), "load_state", "the state has ", all.values.size(), " ",
+        kind, "s but ", objects.size(), " are prepared");
+  for (size_t i = 0; i < objects.size(); ++i) {
+    StateDict state;
+    state.values = all.Get<nlohmann::json>("load_state", std::to_string(i));
+    objects[i]->LoadStateDict(state);
+  }
+}
+
+// Where a state lies: SaveState's argument, in two parts.
+std::pair<std::string, std::string> Split(const std::string& dir) {
+  const fs::path path = fs::path(dir).lexically_normal();
+  const fs::path whole = path.has_filename() ? path : path.parent_path();
+  Check(whole.has_filename(), "save_state", "\"", dir, "\" is no name of a folder");
+  const std::string parent = whole.parent_path().string();
+  return {parent.empty() ? "." : parent, whole.filename().string()};
+}
+
+std::string AutomaticParent(const ProjectConfiguration& project, const char* what) {
+  Check(project.automatic_checkpoint_naming && !project.project_dir.empty(), what,
+        "name a folder, or set automatic_checkpoint_naming and project_dir of "
+        "AcceleratorOptions::project");
+  return project.project_dir + "/checkpoints";
+}
+
+std::string AutomaticName(int64_t iteration) { return "checkpoint_" + std::to_string(iteration); }
+
+// Returns the numbers of the automatic names in the folder, lowest first.
+std::vector<int64_t> AutomaticNumbers(const std::string& parent) {
+  std::vector<int64_t> numbers;
+  std::error_code code;
+  for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code)) {
+    const std::string name = at->path().filename().string();
+    const size_t prefix = AutomaticName(0).size() - 1;
+    const int64_t number =
+        name.size() > prefix ? std::strtoll(name.c_str() + prefix, nullptr, 10) : -1;
+    if (number >= 0 && AutomaticName(number) == name) numbers.push_back(number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+}  // namespace
+
+void Accelerator::Register(CheckpointedObject object) {
+  state_->registered.push_back(std::move(object));
+}
+void Accelerator::RegisterSaveStatePreHook(StateHook hook) {
+  state_->save_hooks.push_back(std::move(hook));
+}
+void Accelerator::RegisterLoadStatePreHook(StateHook hook) {
+  state_->load_hooks.push_back(std::move(hook));
+}
+
+void Accelerator::TryTogether(const std::function<void()>& body) {
+  std::string problem, hint;
+  try {
+    body();
+  } catch (const Error& e) {
+    if (!use_distributed()) throw;
+    problem = e.message().empty() ? "unknown error" : e.message();
+    hint = e.hint();
+  }
+  if (!use_distributed()) return;
+  const std::vector<std::string> problems = GatherObject(problem), hints = GatherObject(hint);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    const std::string of = rank == 0 ? "" : "rank " + std::to_string(rank) + ": ";
+    throw InvalidArgument(of + problems[rank], hints[rank]);
+  }
+}
+
+std::string Accelerator::SaveState(const std::string& dir) {
+  ProjectConfiguration& project = options_.project;
+  const bool automatic = dir.empty();
+  const auto [parent, name] = automatic ? std::pair(AutomaticParent(project, "save_state"),
+                                                    AutomaticName(project.iteration))
+                                        : Split(dir);
+  std::string path = parent;
+  path += "/" + name;
+  TryTogether([&, &folder = parent] {
+    if (!is_main_process()) return;
+    std::error_code code;
+    fs::create_directories(folder, code);
+    if (code) throw FileError(folder, code.value());
+    if (fs::exists(path))
+      throw InvalidArgument("[save_state] " + path + " is there already", "choose another name");
+  });
+  WriteState(parent, name);
+  ++project.iteration;
+  if (!automatic || !project.total_limit || !is_main_process()) return path;
+  const std::vector<int64_t> numbers = AutomaticNumbers(parent);
+  for (size_t i = 0; i + 1 < numbers.size() &&
+                     std::ssize(numbers) - static_cast<int64_t>(i) > *project.total_limit;
+       ++i) {
+    std::error_code ignored;
+    fs::remove_all(parent + "/" + AutomaticName(numbers[i]), ignored);
+  }
+  return path;
+}
+
+void Accelerator::WriteState(const std::string& parent, const std::string& name) {
+  State& s = *state_;
+  std::optional<CheckpointDraft> draft;
+  std::string folder;
+  TryTogether([&] {
+    if (!is_main_process()) return;
+    draft.emplace(parent, name);
+    folder = draft->path();
+  });
+  folder = GatherObject(folder)[0];
+  TryTogether([&] {
+    for (size_t i = 0; i < s.optimizers.size(); ++i) {
+      const bool parts = s.optimizers[i]->shards() != nullptr;
+      const std::string file =
+          folder + "/" +
+          Numbered("optimizer", i,
+                   parts ? "-of-rank-" + std::to_string(process_index()) + ".h5" : ".h5");
+      if (!parts && !is_main_process()) continue;
+      WriteStateFile(file, s.optimizers[i]->StateDict());
+      SyncFile(file);
+    }
+    if (!is_main_process()) return;
+    for (const StateHook& hook : s.save_hooks) hook(folder);
+    for (size_t i = 0; i < s.models.size(); ++i) {
+      std::vector<std::pair<std::string, Tensor>> tensors;
+      for (const Parameter& p : s.models[i]->Parameters()) tensors.emplace_back(p.name, p.tensor);
+      WriteSafetensors(folder + "/" + Numbered("model", i, ".safetensors"), tensors);
+    }
+    WriteStateFile(folder + "/" + kSchedulers + ".h5", StatesOf(s.schedulers));
+    WriteStateFile(folder + "/" + kLoaders + ".h5", StatesOf(s.passes->loaders));
+    if (s.scaler != nullptr) WriteStateFile(folder + "/" + kScaler + ".h5", s.scaler->StateDict());
+    for (size_t i = 0; i < s.registered.size(); ++i) {
+      WriteStateFile(folder + "/custom_checkpoint_" + std::to_string(i) + ".h5",
+                     s.registered[i].state());
+    }
+  });
+  TryTogether([&] {
+    if (!draft) return;
+    draft->Commit(
+        {.step = s.step,
+         .world_size = num_processes(),
+         .about = {{"lathe_version", kVersion}, {"registered_objects", s.registered.size()}}});
+  });
+}
+
+std::string Accelerator::LoadState(const std::string& dir) {
+  std::string path = dir;
+  TryTogether([&] {
+    if (!is_main_process()) return;
+    if (!dir.empty()) return static_cast<void>(OpenCheckpoint(dir));
+    const std::string parent = AutomaticParent(options_.project, "load_state");
+    std::vector<int64_t> numbers = AutomaticNumbers(parent);
+    const bool none = numbers.empty();
+    for (; path.empty() && !numbers.empty(); numbers.pop_back()) {
+      const std::string candidate = parent + "/" + AutomaticName(numbers.back());
+      try {
+        OpenCheckpoint(candidate);
+        path = candidate;
+      } catch (const Error& e) {
+        std::cerr << "note: left out " << e.message() << std::endl;
+      }
+    }
+    if (path.empty() && !none) throw NotFound(parent + ": holds no whole state");
+  });
+  path = GatherObject(path)[0];
+  if (path.empty()) return path;
+  TryTogether([&] { ReadState(path); });
+  if (dir.empty()) {
+    const std::string name = fs::path(path).filename().string();
+    options_.project.iteration = 1 + std::stoll(name.substr(name.rfind('_') + 1));
+  }
+  return path;
+}
+
+void Accelerator::ReadState(const std::string& dir) {
+  State& s = *state_;
+  const CheckpointManifest manifest = ReadManifest(dir);
+  for (const StateHook& hook : s.load_hooks) hook(dir);
+  Check(manifest.about.value("registered_objects", size_t{0}) == s.registered.size(), "load_state",
+        "the state has ", manifest.about.value("registered_objects", size_t{0}),
+        " registered objects but ", s.registered.size(), " are registered");
+  for (size_t i = 0; i < s.models.size(); ++i) {
+    const SafetensorsReader reader(dir + "/" + Numbered("model", i, ".safetensors"));
+    for (const Parameter& p : s.models[i]->Parameters()) {
+      Tensor tensor = p.tensor;
+      reader.Read(p.name, tensor);
+    }
+  }
+  LoadStates(s.schedulers, dir + "/" + kSchedulers + ".h5", "scheduler");
+  LoadStates(s.passes->loaders, dir + "/" + kLoaders + ".h5", "loader");
+  for (size_t i = 0; i < s.optimizers.size(); ++i) {
+    StateDict state;
+    const std::string whole = Numbered("optimizer", i, ".h5");
+    const std::string part = Numbered("optimizer", i, "-of-rank-");
+    for (const auto& [file, digest] : manifest.files) {
+      if (file != whole && !file.starts_with(part)) continue;
+      StateDict read = ReadStateFile(dir + "/" + file);
+      if (state.values.empty()) state.values = std::move(read.values);
+      std::move(read.tensors.begin(), read.tensors.end(), std::back_inserter(state.tensors));
+    }
+    s.optimizers[i]->LoadStateDict(state);
+  }
+  if (s.scaler != nullptr) s.scaler->LoadStateDict(ReadStateFile(dir + "/" + kScaler + ".h5"));
+  for (size_t i = 0; i < s.registered.size(); ++i) {
+    s.registered[i].load(ReadStateFile(dir + "/custom_checkpoint_" + std::to_string(i) + ".h5"));
+  }
+  s.step = manifest.step;
+}
+
+}  // namespace lathe

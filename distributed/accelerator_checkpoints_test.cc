@@ -1,0 +1,160 @@
+// Tests that a loop of a program's own goes on from a saved state with the same bits.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "lathe/core/base/file.h"
+#include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/distributed/accelerator_testing.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Folder(const std::string& name) {
+  return testing::TempDir() + "accelerator_checkpoints_test/" + name;
+}
+
+// The program's own state.
+struct Losses {
+  std::vector<double> values;
+  lathe::StateDict StateDict() const {
+    lathe::StateDict state;
+    state.values["losses"] = values;
+    return state;
+  }
+  void LoadStateDict(const lathe::StateDict& state) {
+    values = state.Get<std::vector<double>>("losses", "losses");
+  }
+};
+
+struct LoopOptions {
+  int ranks = 1;
+  std::string save_to = {};  // after step `save_at`
+  int save_at = 0;
+  std::string load_from = {};
+  ProjectConfiguration project = {};
+};
+
+// Trains for 3 epochs of 4 batches, or fewer after a load. Returns the losses and the parameters.
+std::string Loop(const LoopOptions& options) {
+  const auto results = RunRanks(options.ranks, [&](const Env& env) {
+    AcceleratorOptions accelerator_options = Sharded(env);
+    accelerator_options.project = options.project;
+    Accelerator accelerator(accelerator_options);
+    Wide model;
+    AdamW optimizer(model.Parameters(), {.lr = 1e-2});
+    auto scheduler = GetScheduler("linear", optimizer, {.num_training_steps = 12});
+    DataLoader train(Data(16), {.batch_size = 4, .shuffle = true});
+    Losses losses;
+    accelerator.Prepare(train, model, optimizer, *scheduler);
+    accelerator.RegisterForCheckpointing(losses);
+    if (!options.load_from.empty()) accelerator.LoadState(options.load_from);
+    while (train.epoch() < 3) {
+      for (const Batch& batch : train) {
+        accelerator.Backward(model.Loss(static_cast<double>(batch.indices[0] + 1) / 16));
+        optimizer.Step();
+        scheduler->Step();
+        optimizer.ZeroGrad();
+        losses.values.push_back(accelerator.last_loss());
+        if (std::ssize(losses.values) == options.save_at) accelerator.SaveState(options.save_to);
+      }
+    }
+    std::string text = nlohmann::json(losses.values).dump();
+    for (const float w : model.weight.ToVector<float>()) text += " " + ExactText(w);
+    return text;
+  });
+  ExpectAllWell(results);
+  return results[0].said;
+}
+
+TEST(AcceleratorStateTest, GoesOnWithTheSameBits) {
+  for (const int ranks : {1, 2}) {
+    const std::string whole = Loop({.ranks = ranks});
+    for (const int step : {1, 4, 6}) {
+      fs::remove_all(Folder("state"));
+      EXPECT_EQ(Loop({.ranks = ranks, .save_to = Folder("state"), .save_at = step}), whole);
+      EXPECT_NO_THROW(OpenCheckpoint(Folder("state")));
+      EXPECT_EQ(Loop({.ranks = ranks, .load_from = Folder("state")}), whole)
+          << step << " of " << ranks;
+    }
+  }
+}
+
+TEST(AcceleratorStateTest, AnyNumberOfRanksReadsIt) {
+  fs::remove_all(Folder("state"));
+  Loop({.ranks = 2, .save_to = Folder("state"), .save_at = 6});
+  const std::string one = Loop({.ranks = 1, .load_from = Folder("state")});
+  const std::string three = Loop({.ranks = 3, .load_from = Folder("state")});
+  const auto losses = [](const std::string& said) {
+    return nlohmann::json::parse(said.substr(0, said.find(']') + 1)).get<std::vector<double>>();
+  };
+  ASSERT_EQ(losses(one).size(), 12u);
+  ASSERT_EQ(losses(three).size(), 12u);
+}
+
+TEST(AcceleratorStateTest, AutomaticNamesLimitsAndHooks) {
+  fs::remove_all(Folder("project"));
+  const ProjectConfiguration project = {
+      .project_dir = Folder("project"), .automatic_checkpoint_naming = true, .total_limit = 2};
+  const auto results = RunRanks(2, [&](const Env& env) {
+    AcceleratorOptions options = Options(env);
+    options.project = project;
+    Accelerator accelerator(options);
+    Wide model;
+    AdamW optimizer(model.Parameters(), {});
+    accelerator.Prepare(model, optimizer);
+    std::string loaded;
+    accelerator.RegisterSaveStatePreHook(
+        [](const std::string& dir) { WriteFileAtomically(dir + "/own.txt", "mine"); });
+    accelerator.RegisterLoadStatePreHook(
+        [&](const std::string& dir) { loaded = ReadFile(dir + "/own.txt"); });
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(accelerator.SaveState(),
+                Folder("project") + "/checkpoints/checkpoint_" + std::to_string(i));
+    }
+    EXPECT_EQ(accelerator.save_iteration(), 4);
+    accelerator.WaitForEveryone();
+    accelerator.OnMainProcess([] {
+      EXPECT_FALSE(fs::exists(Folder("project") + "/checkpoints/checkpoint_1"));
+      EXPECT_TRUE(fs::exists(Folder("project") + "/checkpoints/checkpoint_2"));
+      fs::resize_file(Folder("project") + "/checkpoints/checkpoint_3/optimizer.h5", 10);
+    });
+    accelerator.WaitForEveryone();
+    EXPECT_EQ(accelerator.LoadState(), Folder("project") + "/checkpoints/checkpoint_2");
+    EXPECT_EQ(loaded, "mine");
+    EXPECT_EQ(accelerator.save_iteration(), 3);
+    return std::string();
+  });
+  ExpectAllWell(results);
+}
+
+TEST(AcceleratorStateTest, AllRanksThrowTheSame) {
+  fs::remove_all(Folder("state"));
+  fs::create_directories(Folder("state"));
+  const auto results = RunRanks(2, [&](const Env& env) {
+    Accelerator accelerator(Options(env));
+    std::string said;
+    const auto say = [&](const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const Error& e) {
+        said += e.message() + "|";
+      }
+    };
+    say([&] { accelerator.SaveState(Folder("state")); });
+    say([&] { accelerator.LoadState(Folder("nowhere")); });
+    say([&] { accelerator.SaveState(); });
+    return said;
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.said,
+              "[save_state] " + Folder("state") + " is there already|" + Folder("nowhere") +
+                  ": there is no such checkpoint|[save_state] name a folder, or set "
+                  "automatic_checkpoint_naming and project_dir of AcceleratorOptions::project|");
+  }
+}
+
+}  // namespace
+}  // namespace lathe
