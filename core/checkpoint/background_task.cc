@@ -1,5 +1,6 @@
 #include "lathe/core/checkpoint/background_task.h"
 
+#include <absl/status/status.h>
 #include <pthread.h>
 #include <signal.h>
 

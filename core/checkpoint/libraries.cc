@@ -1,5 +1,6 @@
 #include "lathe/core/checkpoint/libraries.h"
 
+#include <absl/status/status.h>
 #include <dlfcn.h>
 
 #include <string>

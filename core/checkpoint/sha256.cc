@@ -1,5 +1,6 @@
 #include "lathe/core/checkpoint/sha256.h"
 
+#include <absl/status/status.h>
 #include <fcntl.h>
 #include <unistd.h>
 

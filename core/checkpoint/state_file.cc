@@ -1,5 +1,7 @@
 #include "lathe/core/checkpoint/state_file.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
