@@ -52,15 +52,19 @@ template <bool drops, bool adds, typename T, typename M>
   alignas(64) uint32_t bits[drops ? kMaxColumns : 1];
   if constexpr (drops) MaskBits(bits, row, args);
   Lanes<M> sums[kChains] = {};
-  ForLanes<M>(
-      args.n, [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
-        Lanes<M> value = LoadLanes(x + c, which);
-        if constexpr (drops) value = Kept<M>(value, bits + c, threshold, scale, which);
-        if constexpr (adds) value += LoadLanes(residual + c, which);
-        StoreLanes(z + c, value, which);
-        if (stored != x) StoreLanes(stored + c, value, which);
-        sums[chain] += value;
-      });
+  const auto value = [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
+    Lanes<M> made = LoadLanes(x + c, which);
+    if constexpr (drops) made = Kept<M>(made, bits + c, threshold, scale, which);
+    if constexpr (adds) made += LoadLanes(residual + c, which);
+    StoreLanes(z + c, made, which);
+    sums[chain] += made;
+    return made;
+  };
+  if (stored == x) {
+    ForLanes<M>(args.n, value);
+  } else {
+    StoreEachLanes(stored, args.n, value);
+  }
   return SumOfChains<M>(sums);
 }
 
@@ -68,10 +72,10 @@ template <bool drops, bool adds, typename T, typename M>
 template <typename T, typename M>
 [[gnu::always_inline]] inline void Normalize(T* y, const M* z, M mean, M rstd, const M* weight,
                                              const M* bias, int64_t n) {
-  ForLanes<M>(
-      n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+  StoreEachLanes(
+      y, n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
         const Lanes<M> xhat = (LoadLanes(z + c, which) - mean) * rstd;
-        StoreLanes(y + c, xhat * LoadLanes(weight + c, which) + LoadLanes(bias + c, which), which);
+        return xhat * LoadLanes(weight + c, which) + LoadLanes(bias + c, which);
       });
 }
 
@@ -142,11 +146,10 @@ template <typename T, typename M>
 [[gnu::always_inline]] inline void InputGradients(T* dz, const T* dy, const T* z, M mean, M rstd,
                                                   const M* weight, RowMeans<M> means, int64_t n) {
   const M from_z = -rstd * (rstd * means.gx), from_all = -rstd * means.g;
-  ForLanes<M>(
-      n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+  StoreEachLanes(
+      dz, n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
         const Lanes<M> g = LoadLanes(dy + c, which) * LoadLanes(weight + c, which);
-        const Lanes<M> gradient = g * rstd + ((LoadLanes(z + c, which) - mean) * from_z + from_all);
-        StoreLanes(dz + c, gradient, which);
+        return g * rstd + ((LoadLanes(z + c, which) - mean) * from_z + from_all);
       });
 }
 
@@ -162,10 +165,9 @@ template <typename T, typename M>
   }
   alignas(64) uint32_t bits[kMaxColumns];
   MaskBits(bits, row, args);
-  ForLanes<M>(
-      args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
-        const Lanes<M> value = LoadLanes(dz + c, which);
-        StoreLanes(dx + c, Kept<M>(value, bits + c, threshold, scale, which), which);
+  StoreEachLanes(
+      dx, args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+        return Kept<M>(LoadLanes(dz + c, which), bits + c, threshold, scale, which);
       });
 }
 
