@@ -1,6 +1,6 @@
 #include "lathe/core/cpu/activation.h"
 
-#include "lathe/core/cpu/activation_lanes.h"
+#include "lathe/core/cpu/activation_tables.h"
 
 namespace lathe::cpu {
 namespace {
@@ -8,10 +8,9 @@ namespace {
 // Calls body(begin, n) for consecutive parts of all `n` elements; threads share the parts.
 template <typename Body>
 void InParts(int64_t n, const Body& body) {
-  constexpr int64_t kPart = 1024;
 #pragma omp parallel for schedule(static)
-  for (int64_t begin = 0; begin < n; begin += kPart) {
-    body(begin, n - begin < kPart ? n - begin : kPart);
+  for (int64_t begin = 0; begin < n; begin += kActivationPart) {
+    body(begin, n - begin < kActivationPart ? n - begin : kActivationPart);
   }
 }
 
@@ -19,19 +18,12 @@ template <typename T>
 void Forward(T* y, const T* x, int64_t n, ActivationKind kind) {
   Functions::With(kind, [&](auto act) {
     using Act = decltype(act);
-    InParts(n, [&](int64_t begin, int64_t part) {
-      if constexpr (kInLanes<Act, T>) {
-        ForLanes<float>(
-            part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
-              const Lanes<float> half = LoadLanes(x + begin + i, which) * 0.5f;
-              const Lanes<float> erf = Erf(half * 1.41421356f);
-              StoreLanes(y + begin + i, CutValue<Act>(half + half * erf), which);
-            });
-      } else {
-#pragma omp simd
-        for (int64_t i = begin; i < begin + part; ++i) Store(y[i], Act::Value(Load(x[i])));
-      }
-    });
+    if constexpr (kLooksUp<Act, T>) {
+      const auto& table = ActivationValues<Act>::Get();
+      InParts(n, [&](int64_t begin, int64_t part) { table.Values(y + begin, x + begin, part); });
+    } else {
+      InParts(n, [&](int64_t begin, int64_t part) { Values<Act>(y + begin, x + begin, part); });
+    }
   });
 }
 
@@ -39,22 +31,16 @@ template <typename T>
 void Backward(T* dx, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   Functions::With(kind, [&](auto act) {
     using Act = decltype(act);
-    InParts(n, [&](int64_t begin, int64_t part) {
-      if constexpr (kInLanes<Act, T>) {
-        ForLanes<float>(
-            part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
-              Lanes<float> derivative;
-              const Lanes<float> at = LoadLanes(x + begin + i, which);
-              GeluBoth(at, &derivative);
-              derivative = CutDerivative<Act>(derivative, at);
-              StoreLanes(dx + begin + i, LoadLanes(dy + begin + i, which) * derivative, which);
-            });
-      } else {
-#pragma omp simd
-        for (int64_t i = begin; i < begin + part; ++i)
-          Store(dx[i], Load(dy[i]) * Act::Derivative(Load(x[i])));
-      }
-    });
+    if constexpr (kLooksUp<Act, T>) {
+      const auto& table = ActivationDerivatives<Act>::Get();
+      InParts(n, [&](int64_t begin, int64_t part) {
+        table.Gradients(dx + begin, dy + begin, x + begin, part);
+      });
+    } else {
+      InParts(n, [&](int64_t begin, int64_t part) {
+        Gradients<Act>(dx + begin, dy + begin, x + begin, part);
+      });
+    }
   });
 }
 
@@ -62,27 +48,16 @@ template <typename T>
 void BackwardAndValue(T* dx, T* y, const T* dy, const T* x, int64_t n, ActivationKind kind) {
   Functions::With(kind, [&](auto act) {
     using Act = decltype(act);
-    InParts(n, [&](int64_t begin, int64_t part) {
-      if constexpr (kInLanes<Act, T>) {
-        ForLanes<float>(
-            part, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
-              Lanes<float> derivative;
-              const Lanes<float> at = LoadLanes(x + begin + i, which);
-              const Lanes<float> value = CutValue<Act>(GeluBoth(at, &derivative));
-              derivative = CutDerivative<Act>(derivative, at);
-              const Lanes<float> gradient = LoadLanes(dy + begin + i, which) * derivative;
-              StoreLanes(y + begin + i, value, which);
-              StoreLanes(dx + begin + i, gradient, which);
-            });
-      } else {
-#pragma omp simd
-        for (int64_t i = begin; i < begin + part; ++i) {
-          const MathType<T> at = Load(x[i]);
-          Store(y[i], Act::Value(at));
-          Store(dx[i], Load(dy[i]) * Act::Derivative(at));
-        }
-      }
-    });
+    if constexpr (kLooksUp<Act, T>) {
+      const auto& table = ActivationDerivatives<Act>::Get();
+      InParts(n, [&](int64_t begin, int64_t part) {
+        table.GradientsAndValues(dx + begin, y + begin, dy + begin, x + begin, part);
+      });
+    } else {
+      InParts(n, [&](int64_t begin, int64_t part) {
+        GradientsAndValues<Act>(dx + begin, y + begin, dy + begin, x + begin, part);
+      });
+    }
   });
 }
 

@@ -1,4 +1,5 @@
-// Activation functions for the host's kernels: of single numbers, and GELU of whole registers.
+// Activation functions for the host's kernels: of single numbers, of arrays, and GELU of whole
+// registers.
 //
 // Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
@@ -69,6 +70,67 @@ template <typename Act>
     return x >= Lanes<float>{} + Act::kMost ? Lanes<float>{} : derivative;
   }
   return derivative;
+}
+
+constexpr int64_t kActivationPart = 1024;  // the most elements that a thread takes at a time
+
+// y: (n) = act(x); y may be x.
+template <typename Act, typename T>
+[[gnu::always_inline]] inline void Values(T* y, const T* x, int64_t n) {
+  if constexpr (kInLanes<Act, T>) {
+    ForLanes<float>(
+        n, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+          const Lanes<float> half = LoadLanes(x + i, which) * 0.5f;
+          const Lanes<float> erf = Erf(half * 1.41421356f);
+          StoreLanes(y + i, CutValue<Act>(half + half * erf), which);
+        });
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) Store(y[i], Act::Value(Load(x[i])));
+  }
+}
+
+// dx: (n) = dy * act'(x); dx may be dy.
+template <typename Act, typename T>
+[[gnu::always_inline]] inline void Gradients(T* dx, const T* dy, const T* x, int64_t n) {
+  if constexpr (kInLanes<Act, T>) {
+    ForLanes<float>(
+        n, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+          Lanes<float> derivative;
+          const Lanes<float> at = LoadLanes(x + i, which);
+          GeluBoth(at, &derivative);
+          derivative = CutDerivative<Act>(derivative, at);
+          StoreLanes(dx + i, LoadLanes(dy + i, which) * derivative, which);
+        });
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) Store(dx[i], Load(dy[i]) * Act::Derivative(Load(x[i])));
+  }
+}
+
+// Does both.
+template <typename Act, typename T>
+[[gnu::always_inline]] inline void GradientsAndValues(T* dx, T* y, const T* dy, const T* x,
+                                                      int64_t n) {
+  if constexpr (kInLanes<Act, T>) {
+    ForLanes<float>(
+        n, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+          Lanes<float> derivative;
+          const Lanes<float> at = LoadLanes(x + i, which);
+          const Lanes<float> value = CutValue<Act>(GeluBoth(at, &derivative));
+          derivative = CutDerivative<Act>(derivative, at);
+          const Lanes<float> gradient = LoadLanes(dy + i, which) * derivative;
+          StoreLanes(y + i, value, which);
+          StoreLanes(dx + i, gradient, which);
+        });
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      const MathType<T> at = Load(x[i]);
+      Store(y[i], Act::Value(at));
+      Store(dx[i], Load(dy[i]) * Act::Derivative(at));
+    }
+  }
 }
 
 }  // namespace

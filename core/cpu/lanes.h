@@ -94,6 +94,45 @@ template <typename T>
   for (int64_t i = 0; i < first.n; ++i) Store(to[i], x[i]);
 }
 
+// Stores two registers, one after the other.
+template <typename T>
+[[gnu::always_inline]] inline void StoreTwoLanes(T* to, Lanes<MathType<T>> first,
+                                                 Lanes<MathType<T>> second) {
+  StoreLanes(to, first, AllLanes{});
+  StoreLanes(to + kLanesOf<MathType<T>>, second, AllLanes{});
+}
+#if LATHE_ISA <= 3
+// Is not inlined, because loops are better without rare code.
+[[gnu::cold, gnu::noinline]] inline void StoreLanesWithNan(BFloat16* to, Lanes<float> first,
+                                                           Lanes<float> second) {
+  StoreLanes(to, first, AllLanes{});
+  StoreLanes(to + kLanesOf<float>, second, AllLanes{});
+}
+// Rounds as StoreLanes does. Both registers are narrowed together, and one comparison finds NaN in
+// either, which must not be rounded like a number.
+[[gnu::always_inline]] inline void StoreTwoLanes(BFloat16* to, Lanes<float> first,
+                                                 Lanes<float> second) {
+  typedef uint32_t Words __attribute__((vector_size(kRegisterBytes)));
+  const auto upper = [](Lanes<float> x) __attribute__((always_inline)) {
+    const Words u = (Words)x;
+    return (u + 0x7fff + (u >> 16 & 1)) >> 16;
+  };
+#if LATHE_ISA == 3
+  const int nan = _mm256_movemask_ps(_mm256_cmp_ps((__m256)first, (__m256)second, _CMP_UNORD_Q));
+#else
+  const int nan = _mm_movemask_ps(_mm_cmpunord_ps((__m128)first, (__m128)second));
+#endif
+  if (nan != 0) return StoreLanesWithNan(to, first, second);
+#if LATHE_ISA == 3
+  const __m256i halves = _mm256_packus_epi32((__m256i)upper(first), (__m256i)upper(second));
+  _mm256_storeu_si256((__m256i_u*)to, _mm256_permute4x64_epi64(halves, 0b11011000));
+#else
+  const __m128i halves = _mm_packus_epi32((__m128i)upper(first), (__m128i)upper(second));
+  _mm_storeu_si128((__m128i_u*)to, halves);
+#endif
+}
+#endif
+
 // max(least, x) and min(most, x); NaN stays NaN. The compiler would make two instructions of `x <
 // least ? least : x` for a register.
 [[gnu::always_inline]] inline float AtLeast(float least, float x) { return x < least ? least : x; }
@@ -157,6 +196,22 @@ template <typename M, typename F>
   }
   for (; i + kStep <= n; i += kStep) f(i, 0, AllLanes{});
   if (i < n) f(i, 0, FirstLanes{n - i});
+}
+
+// Does the same with an f that returns the register, which is stored at to + i. Both registers of a
+// pair are computed before they are stored.
+template <typename T, typename F>
+[[gnu::always_inline]] inline void StoreEachLanes(T* to, int64_t n, const F& f) {
+  static_assert(kChains == 2);
+  using M = MathType<T>;
+  constexpr int64_t kStep = kLanesOf<M>;
+  int64_t i = 0;
+  for (; i + 2 * kStep <= n; i += 2 * kStep) {
+    const Lanes<M> first = f(i, 0, AllLanes{}), second = f(i + kStep, 1, AllLanes{});
+    StoreTwoLanes(to + i, first, second);
+  }
+  for (; i + kStep <= n; i += kStep) StoreLanes(to + i, f(i, 0, AllLanes{}), AllLanes{});
+  if (i < n) StoreLanes(to + i, f(i, 0, FirstLanes{n - i}), FirstLanes{n - i});
 }
 
 // A single element instead of a register, of type M instead of Lanes<M>.

@@ -52,16 +52,31 @@ template <bool drops, bool adds, typename T, typename M>
   alignas(64) uint32_t bits[drops ? kMaxColumns : 1];
   if constexpr (drops) MaskBits(bits, row, args);
   Lanes<M> sums[kChains] = {};
-  ForLanes<M>(
-      args.n, [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
-        Lanes<M> value = LoadLanes(x + c, which);
-        if constexpr (drops) value = Kept<M>(value, bits + c, threshold, scale, which);
-        if constexpr (adds) value += LoadLanes(residual + c, which);
-        StoreLanes(z + c, value, which);
-        if (stored != x) StoreLanes(stored + c, value, which);
-        sums[chain] += value;
-      });
+  const auto value = [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
+    Lanes<M> made = LoadLanes(x + c, which);
+    if constexpr (drops) made = Kept<M>(made, bits + c, threshold, scale, which);
+    if constexpr (adds) made += LoadLanes(residual + c, which);
+    StoreLanes(z + c, made, which);
+    sums[chain] += made;
+    return made;
+  };
+  if (stored == x) {
+    ForLanes<M>(args.n, value);
+  } else {
+    StoreEachLanes(stored, args.n, value);
+  }
   return SumOfChains<M>(sums);
+}
+
+// Computes a row of y.
+template <typename T, typename M>
+[[gnu::always_inline]] inline void Normalize(T* y, const M* z, M mean, M rstd, const M* weight,
+                                             const M* bias, int64_t n) {
+  StoreEachLanes(
+      y, n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+        const Lanes<M> xhat = (LoadLanes(z + c, which) - mean) * rstd;
+        return xhat * LoadLanes(weight + c, which) + LoadLanes(bias + c, which);
+      });
 }
 
 template <bool drops, bool adds, typename T, typename M>
@@ -87,13 +102,7 @@ void ForwardRows(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, co
     const M s = M(1) / std::sqrt(sum / static_cast<M>(n) + static_cast<M>(args.eps));
     mean[r] = m;
     rstd[r] = s;
-    T* const yr = y + r * n;
-    ForLanes<M>(
-        n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
-          const Lanes<M> xhat = (LoadLanes(row + c, which) - m) * s;
-          StoreLanes(yr + c, xhat * LoadLanes(weight + c, which) + LoadLanes(bias + c, which),
-                     which);
-        });
+    Normalize(y + r * n, row, m, s, weight, bias, n);
   }
 }
 
@@ -108,6 +117,60 @@ void Forward(T* y, T* z, M* mean, M* rstd, const T* x, const T* residual, const 
   forward(y, z, mean, rstd, x, residual, weight, bias, args);
 }
 
+// The mean of g and of g * xhat over a row (see Backward).
+template <typename M>
+struct RowMeans {
+  M g, gx;
+};
+
+// Adds what a row adds to the gradients of the weight and the bias, and returns the row's means.
+template <typename T, typename M>
+[[gnu::always_inline]] inline RowMeans<M> AddParameterGradients(M* dweight, M* dbias, const T* dy,
+                                                                const T* z, M mean, M rstd,
+                                                                const M* weight, int64_t n) {
+  Lanes<M> gs[kChains] = {}, gxs[kChains] = {};
+  ForLanes<M>(
+      n, [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
+        const Lanes<M> xhat = (LoadLanes(z + c, which) - mean) * rstd, d = LoadLanes(dy + c, which);
+        const Lanes<M> g = d * LoadLanes(weight + c, which);
+        gs[chain] += g;
+        gxs[chain] += g * xhat;
+        StoreLanes(dweight + c, LoadLanes(dweight + c, which) + d * xhat, which);
+        StoreLanes(dbias + c, LoadLanes(dbias + c, which) + d, which);
+      });
+  return {SumOfChains<M>(gs) / static_cast<M>(n), SumOfChains<M>(gxs) / static_cast<M>(n)};
+}
+
+// Computes a row of dz.
+template <typename T, typename M>
+[[gnu::always_inline]] inline void InputGradients(T* dz, const T* dy, const T* z, M mean, M rstd,
+                                                  const M* weight, RowMeans<M> means, int64_t n) {
+  const M from_z = -rstd * (rstd * means.gx), from_all = -rstd * means.g;
+  StoreEachLanes(
+      dz, n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+        const Lanes<M> g = LoadLanes(dy + c, which) * LoadLanes(weight + c, which);
+        return g * rstd + ((LoadLanes(z + c, which) - mean) * from_z + from_all);
+      });
+}
+
+// Computes a row of dx = dz * mask * scale.
+template <typename T, typename M>
+[[gnu::always_inline]] inline void DropGradients(T* dx, const T* dz, int64_t row,
+                                                 const LayerNormArgs& args) {
+  const M scale = static_cast<M>(args.mask.scale);
+  const uint32_t threshold = args.mask.threshold;
+  if (threshold == 0) {
+    std::memcpy(dx, dz, static_cast<size_t>(args.n) * sizeof(T));
+    return;
+  }
+  alignas(64) uint32_t bits[kMaxColumns];
+  MaskBits(bits, row, args);
+  StoreEachLanes(
+      dx, args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+        return Kept<M>(LoadLanes(dz + c, which), bits + c, threshold, scale, which);
+      });
+}
+
 // With g = dy * weight and xhat = (z - mean) * rstd:
 //   dz = rstd * (g - mean(g) - xhat * mean(g * xhat)); dweight = sum dy * xhat; dbias = sum dy.
 template <typename T, typename M>
@@ -115,53 +178,18 @@ void Backward(T* dz, T* dx, M* dweight, M* dbias, M* partial, const T* dy, const
               const M* mean, const M* rstd, const M* weight, const LayerNormArgs& args) {
   const int64_t n = args.n;
   const int64_t chunks = Chunks(args.rows, n);
-  const M scale = static_cast<M>(args.mask.scale);
-  const uint32_t threshold = args.mask.threshold;
 #pragma omp parallel for schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    M* dw = partial + chunk * 2 * n;
-    M* db = dw + n;
+    M* const dw = partial + chunk * 2 * n;
+    M* const db = dw + n;
     for (int64_t c = 0; c < 2 * n; ++c) dw[c] = 0;
     const int64_t end =
         (chunk + 1) * kLayerNormChunk < args.rows ? (chunk + 1) * kLayerNormChunk : args.rows;
     for (int64_t r = chunk * kLayerNormChunk; r < end; ++r) {
       const T *const dyr = dy + r * n, *const zr = z + r * n;
-      const M m = mean[r], s = rstd[r];
-      Lanes<M> gs[kChains] = {}, gxs[kChains] = {};
-      ForLanes<M>(
-          n, [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
-            const Lanes<M> xhat = (LoadLanes(zr + c, which) - m) * s, d = LoadLanes(dyr + c, which);
-            const Lanes<M> g = d * LoadLanes(weight + c, which);
-            gs[chain] += g;
-            gxs[chain] += g * xhat;
-            StoreLanes(dw + c, LoadLanes(dw + c, which) + d * xhat, which);
-            StoreLanes(db + c, LoadLanes(db + c, which) + d, which);
-          });
-      const M mean_g = SumOfChains<M>(gs) / static_cast<M>(n);
-      const M mean_gx = SumOfChains<M>(gxs) / static_cast<M>(n);
-      const M from_z = -s * (s * mean_gx), from_all = -s * mean_g;
-      const auto gradient = [&](int64_t c, auto which) __attribute__((always_inline)) {
-        const Lanes<M> g = LoadLanes(dyr + c, which) * LoadLanes(weight + c, which);
-        return g * s + ((LoadLanes(zr + c, which) - m) * from_z + from_all);
-      };
-      T* const dzr = dz + r * n;
-      ForLanes<M>(
-          n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
-            StoreLanes(dzr + c, gradient(c, which), which);
-          });
-      if (dx == nullptr) continue;
-      T* const dxr = dx + r * n;
-      if (threshold == 0) {
-        std::memcpy(dxr, dzr, static_cast<size_t>(n) * sizeof(T));
-        continue;
-      }
-      alignas(64) uint32_t bits[kMaxColumns];
-      MaskBits(bits, r, args);
-      ForLanes<M>(
-          n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
-            const Lanes<M> value = LoadLanes(dzr + c, which);
-            StoreLanes(dxr + c, Kept<M>(value, bits + c, threshold, scale, which), which);
-          });
+      const RowMeans<M> means = AddParameterGradients(dw, db, dyr, zr, mean[r], rstd[r], weight, n);
+      InputGradients(dz + r * n, dyr, zr, mean[r], rstd[r], weight, means, n);
+      if (dx != nullptr) DropGradients<T, M>(dx + r * n, dz + r * n, r, args);
     }
   }
   if (dweight == nullptr) return;

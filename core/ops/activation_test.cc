@@ -77,6 +77,51 @@ TEST(Activation, GeluIsThatOfTheLibrary) {
   }
 }
 
+// In bfloat16, values and gradients are those of float32, rounded: for all numbers, in place and
+// not.
+TEST(Activation, BFloat16IsFloat32Rounded) {
+  const auto& all = cpu::Kernels<cpu::ActivationKernels>();
+  constexpr int64_t kN = (1 << 16) + 3;  // all values, and some left over
+  std::vector<BFloat16> x(kN), dy(kN), narrow(kN), narrow_dx(kN);
+  std::vector<float> wide_x(kN), wide_dy(kN), wide(kN), wide_dx(kN);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i].bits = static_cast<uint16_t>(i);
+    wide_x[i] = static_cast<float>(x[i]);
+    dy[i] = BFloat16(wide_dy[i] = static_cast<float>(i % 64) / 16 - 2);
+  }
+  dy[77] = BFloat16(wide_dy[77] = std::nanf(""));
+  const auto expect_same = [&](const std::vector<BFloat16>& is, const std::vector<float>& of) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float a = static_cast<float>(is[i]), b = static_cast<float>(BFloat16(of[i]));
+      const float limit = std::isfinite(b) ? 0x1p-126f + std::fabs(b) / 128 : 0;
+      ASSERT_TRUE(a == b || std::fabs(a - b) <= limit || (std::isnan(a) && std::isnan(b)))
+          << wide_x[i] << ": " << a << " instead of " << b;
+    }
+  };
+  for (int k = 1; k <= static_cast<int>(ActivationKind::kSigmoid); ++k) {
+    SCOPED_TRACE("kind " + std::to_string(k));
+    const auto kind = static_cast<ActivationKind>(k);
+    for (const bool in_place : {false, true}) {
+      narrow = x;
+      all.bf16.forward(narrow.data(), in_place ? narrow.data() : x.data(), kN, kind);
+      all.f32.forward(wide.data(), wide_x.data(), kN, kind);
+      expect_same(narrow, wide);
+      narrow_dx = dy;
+      all.bf16.backward(narrow_dx.data(), in_place ? narrow_dx.data() : dy.data(), x.data(), kN,
+                        kind);
+      all.f32.backward(wide_dx.data(), wide_dy.data(), wide_x.data(), kN, kind);
+      expect_same(narrow_dx, wide_dx);
+      narrow_dx = dy;
+      all.bf16.backward_and_value(narrow_dx.data(), narrow.data(),
+                                  in_place ? narrow_dx.data() : dy.data(), x.data(), kN, kind);
+      all.f32.backward_and_value(wide_dx.data(), wide.data(), wide_dy.data(), wide_x.data(), kN,
+                                 kind);
+      expect_same(narrow, wide);
+      expect_same(narrow_dx, wide_dx);
+    }
+  }
+}
+
 // Activations and their gradients are the same at addresses that don't allow 16-byte loads.
 TEST(Activation, UnalignedOnDevices) {
   if (!HasCheckedDevice()) GTEST_SKIP() << "no device";

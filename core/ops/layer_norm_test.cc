@@ -127,12 +127,12 @@ TEST(LayerNorm, SumsAreRoundedAsBFloat16) {
   // A NaN that would become 0 if it were rounded like a number stays NaN.
   const float all_ones = std::bit_cast<float>(0x7fffffff);
   std::vector<float> spoilt = bias;
-  spoilt[3] = spoilt[118] = all_ones;
+  spoilt[3] = spoilt[13] = spoilt[118] = all_ones;
   const std::vector<BFloat16> plain(kColumns, BFloat16(1)), none(kColumns, BFloat16(0));
   cpu::Kernels<cpu::LayerNormKernels>().bf16.forward(
       y.data(), z.data(), &mean, &rstd, plain.data(), none.data(), weight.data(), spoilt.data(),
       {.rows = 1, .n = kColumns, .eps = kEps, .mask = {}});
-  for (const size_t i : {3, 118}) EXPECT_TRUE(std::isnan(static_cast<float>(y[i]))) << i;
+  for (const size_t i : {3, 13, 118}) EXPECT_TRUE(std::isnan(static_cast<float>(y[i]))) << i;
   EXPECT_EQ(static_cast<float>(y[4]), 0);
 }
 

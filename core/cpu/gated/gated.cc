@@ -23,12 +23,11 @@ void Forward(T* y, const T* a, const T* b, const GatedArgs& args) {
     T* const to = y + r * args.n;
     const T *const ar = a + r * args.stride, *const br = b + r * args.stride;
     if constexpr (kInLanes<Act, T>) {
-      ForLanes<float>(
-          args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+      StoreEachLanes(
+          to, args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
             const Lanes<float> half = LoadLanes(ar + c, which) * 0.5f;
             const Lanes<float> erf = Erf(half * 1.41421356f);
-            const Lanes<float> value = CutValue<Act>(half + half * erf);
-            StoreLanes(to + c, value * LoadLanes(br + c, which), which);
+            return CutValue<Act>(half + half * erf) * LoadLanes(br + c, which);
           });
     } else {
 #pragma omp simd

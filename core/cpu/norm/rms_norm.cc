@@ -18,7 +18,6 @@ void Forward(T* y, M* rstd, const T* x, const M* weight, const RmsNormArgs& args
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < args.rows; ++r) {
     const T* const xr = x + r * n;
-    T* const yr = y + r * n;
     Lanes<M> squares[kChains] = {};
     ForLanes<M>(
         n, [&](int64_t c, int chain, auto which) __attribute__((always_inline)) {
@@ -28,9 +27,9 @@ void Forward(T* y, M* rstd, const T* x, const M* weight, const RmsNormArgs& args
     const M mean = SumOfChains<M>(squares) / static_cast<M>(n);
     const M s = M(1) / std::sqrt(mean + static_cast<M>(args.eps));
     rstd[r] = s;
-    ForLanes<M>(
-        n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
-          StoreLanes(yr + c, LoadLanes(xr + c, which) * s * LoadLanes(weight + c, which), which);
+    StoreEachLanes(
+        y + r * n, n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+          return LoadLanes(xr + c, which) * s * LoadLanes(weight + c, which);
         });
   }
 }
@@ -48,7 +47,6 @@ void Backward(T* dx, M* dweight, M* partial, const T* dy, const T* x, const M* r
     const int64_t end = (chunk + 1) * kChunk < args.rows ? (chunk + 1) * kChunk : args.rows;
     for (int64_t r = chunk * kChunk; r < end; ++r) {
       const T *const dyr = dy + r * n, *const xr = x + r * n;
-      T* const dxr = dx + r * n;
       const M s = rstd[r];
       Lanes<M> sums[kChains] = {};
       ForLanes<M>(
@@ -58,10 +56,10 @@ void Backward(T* dx, M* dweight, M* partial, const T* dy, const T* x, const M* r
             StoreLanes(dw + c, LoadLanes(dw + c, which) + d * xhat, which);
           });
       const M from_x = -s * s * (SumOfChains<M>(sums) / static_cast<M>(n));
-      ForLanes<M>(
-          n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
+      StoreEachLanes(
+          dx + r * n, n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
             const Lanes<M> g = LoadLanes(dyr + c, which) * LoadLanes(weight + c, which);
-            StoreLanes(dxr + c, g * s + LoadLanes(xr + c, which) * from_x, which);
+            return g * s + LoadLanes(xr + c, which) * from_x;
           });
     }
   }
