@@ -15,6 +15,10 @@ NamedSettings SequenceClassifier::OwnSettings() const {
 
 void SequenceClassifier::SavePretrained(const std::string& dir) const {
   SaveWeights(*this, dir);
+  SaveConfig(dir);
+}
+
+void SequenceClassifier::SaveConfig(const std::string& dir) const {
   PretrainedConfig config = config_;
   for (const char* key : {"dtype", "torch_dtype"}) {  // Transformers loads weights in this dtype
     if (config.has(key)) config.json()[key] = "float32";

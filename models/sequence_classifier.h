@@ -29,6 +29,8 @@ class SequenceClassifier : public Module {
                                            const ForwardOptions& options = {}) = 0;
   // Writes config.json (with problem_type as decided) and model.safetensors.
   void SavePretrained(const std::string& dir) const;
+  // Writes config.json alone, as SavePretrained does.
+  void SaveConfig(const std::string& dir) const;
   PretrainedConfig& config() { return config_; }
   const PretrainedConfig& config() const { return config_; }
   const LoadReport& load_report() const { return load_report_; }

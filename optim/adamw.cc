@@ -78,13 +78,6 @@ NamedSettings AdamW::Settings() const {
   return settings;
 }
 
-// Marks all blocks as active: the new stripes may come from other ranks, with any moments.
-void AdamW::OnOwnRangesChanged(size_t range) {
-  if (!exp_avg_.defined()) return;
-  active_[range].assign(Blocks(ranges_[range].own), 1);
-  any_row_[range] = true;
-}
-
 // Appends the elements of range i that can differ from the step before. For a table these are the
 // rows that ever had a gradient, as long as those rows are known. All ranks append the same.
 void AdamW::AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed) {
@@ -127,12 +120,14 @@ bool HasBits(const float* x, int64_t n) {
 
 }  // namespace
 
-// Finds out again which blocks are active and which rows ever had a gradient: those whose moments
-// are not all 0. The others would stay as they are in any case.
-void AdamW::OnStateLoaded() {
+// Finds out again which blocks of range i are active and which rows ever had a gradient: those
+// whose moments are not all 0. The others would stay as they are in any case.
+void AdamW::FindActive(size_t i) {
+  const Range& range = ranges_[i];
+  active_[i].clear();
   if (!exp_avg_.device().is_cpu()) {
-    for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
-    any_row_.assign(ranges_.size(), true);
+    active_[i].assign(Blocks(range.own), 1);
+    any_row_[i] = true;
     return;
   }
   const float* const m = exp_avg_.data<float>();
@@ -140,22 +135,27 @@ void AdamW::OnStateLoaded() {
   const auto has_moments = [&](int64_t begin, int64_t end) {
     return HasBits(m + begin, end - begin) || HasBits(v + begin, end - begin);
   };
-  for (size_t i = 0; i < ranges_.size(); ++i) {
-    const Range& range = ranges_[i];
-    active_[i].clear();
-    for (const ElementRange& own : range.own) {
-      for (int64_t begin = own.begin; begin < own.end; begin += cpu::kAdamWBlock)
-        active_[i].push_back(has_moments(begin, std::min(begin + cpu::kAdamWBlock, own.end)));
-    }
-    any_row_[i] = !arena_->entries()[i].parameter.is_table;
-    rows_[i].clear();
-    if (any_row_[i]) continue;
-    const int64_t rows = range.parameter.dim(0), width = range.parameter.numel() / rows;
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t begin = range.begin + row * width;
-      rows_[i].push_back(has_moments(begin, begin + width));
-    }
+  for (const ElementRange& own : range.own) {
+    for (int64_t begin = own.begin; begin < own.end; begin += cpu::kAdamWBlock)
+      active_[i].push_back(has_moments(begin, std::min(begin + cpu::kAdamWBlock, own.end)));
   }
+  any_row_[i] = !arena_->entries()[i].parameter.is_table;
+  rows_[i].clear();
+  if (any_row_[i]) return;
+  const int64_t rows = range.parameter.dim(0), width = range.parameter.numel() / rows;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t begin = range.begin + row * width;
+    rows_[i].push_back(has_moments(begin, begin + width));
+  }
+}
+
+void AdamW::OnStateLoaded() {
+  for (size_t i = 0; i < ranges_.size(); ++i) FindActive(i);
+}
+
+// The new stripes may come from other ranks, with any moments.
+void AdamW::OnOwnRangesChanged(size_t range) {
+  if (exp_avg_.defined()) FindActive(range);
 }
 
 void AdamW::UpdateDeviceValues() {

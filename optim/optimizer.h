@@ -193,6 +193,7 @@ class AdamW : public Optimizer {
   std::vector<std::string> StateNames() const override { return {"exp_avg", "exp_avg_sq"}; }
   void AllocateState() override;
   void OnStateLoaded() override;
+  void FindActive(size_t i);
   void OnOwnRangesChanged(size_t range) override;
   void UpdateDeviceValues();  // for values on a device
   void AddParts(size_t i, const float* grads, BFloat16* narrow, std::vector<cpu::AdamWPart>& parts,

@@ -12,8 +12,9 @@
 // The callbacks of a Trainer run in the order of its list, and each sees what those before it have
 // set in the control.
 //
-// With several ranks, each rank has the same callbacks. All events come to all ranks but two:
-// OnSave, and the OnWarning of a snapshot that failed, come only to the rank that writes the files.
+// With several ranks, each rank has the same callbacks. All events come to all ranks but three:
+// OnSave, OnCheckpoint, and the OnWarning of a snapshot or a checkpoint that failed, come only to
+// the rank that writes the files.
 // A callback that prints or writes files should do so only if state.is_world_process_zero. The
 // control is that of the whole job: what one rank asks for, all of them do, after the same step.
 #pragma once
@@ -39,7 +40,9 @@ struct TrainerControl {
   bool should_training_stop = false;  // the Trainer then saves the model as after the last step
   bool should_log = false;
   bool should_evaluate = false;  // an error if the Trainer has no evaluation data
-  bool should_save = false;      // has no effect without an output folder
+  // Saves a checkpoint or, with save_strategy "no", the model in the output folder. It has no
+  // effect without an output folder.
+  bool should_save = false;
 };
 
 // An exception that an event throws ends the training, as an error of the Trainer's own does.
@@ -78,12 +81,17 @@ class Callback {
   virtual void OnEvaluate(const TrainingArguments&, const TrainerState&, TrainerControl&,
                           const nlohmann::json& /*metrics*/) {}
 
-  // Called while the model is saved, on the process that writes it. `dir` is a temporary folder
-  // that holds the model and the tokenizer. Files that the callback adds there become part of the
-  // output folder together with them (OutputDir::Replace). The callback must sync them, as
-  // WriteFileAtomically does.
+  // Called while the model is saved, on the process that writes it. `dir` is a temporary folder.
+  // Files that the callback adds there become part of the output folder, or of a checkpoint,
+  // together with the model and the tokenizer. It has these already, unless a checkpoint is saved.
+  // The callback must sync its files, as WriteFileAtomically does.
   virtual void OnSave(const TrainingArguments&, const TrainerState&, TrainerControl&,
                       const std::string& /*dir*/) {}
+
+  // Called once a checkpoint is on the disk, some steps after OnSave, on the process that wrote it.
+  // `checkpoint` is its folder.
+  virtual void OnCheckpoint(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                            const std::string& /*checkpoint*/) {}
 
   // Called for a problem that people should know of but that does not end the training. `text`
   // begins with "warning: ".

@@ -12,6 +12,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
@@ -63,7 +64,8 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
       callbacks_(std::move(callbacks)),
       out_(inputs_.out),
       model_(*inputs_.model),
-      loader_(inputs_.train, LoaderOptionsOf(arguments_, inputs_, accelerator.num_processes())),
+      loader_(inputs_.train, LoaderOptionsOf(arguments_, inputs_,
+                                             ReadBatchProcesses(accelerator.num_processes()))),
       optimizer_(DecayGroups(model_.Parameters(), arguments_.weight_decay),
                  AdamWOptionsOf(arguments_)),
       metric_name_(MetricName(arguments_.metric_for_best_model)),
@@ -72,7 +74,7 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
   CheckAccelerator(accelerator_, arguments_);
   if (arguments_.eval_strategy != "no") CheckMetricName();
   if (out_ == nullptr && saves() && accelerator_.is_main_process()) {
-    own_out_.emplace(arguments_.output_dir, arguments_.overwrite_output_dir);
+    own_out_.emplace(arguments_.output_dir, MayUseFilledOutputDir(arguments_));
     out_ = &*own_out_;
   }
   if (out_ != nullptr) good_values_.emplace(out_->path());
@@ -84,12 +86,15 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
   state_.num_train_epochs = DivideUp(state_.max_steps, steps_per_epoch_);
   state_.logging_steps = StepsOf(arguments_.logging_steps, state_.max_steps);
   state_.eval_steps = StepsOf(arguments_.eval_steps, state_.max_steps);
+  if (arguments_.save_strategy == "steps")
+    state_.save_steps = StepsOf(arguments_.save_steps, state_.max_steps);
   state_.train_batch_size = arguments_.per_device_train_batch_size;
   state_.is_world_process_zero = accelerator_.is_main_process();
   scheduler_ = MakeScheduler(arguments_, optimizer_, state_.max_steps);
   model_.SetGradientCheckpointing(arguments_.gradient_checkpointing);
   accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
   CheckCallbacks();
+  if (!arguments_.resume_from_checkpoint.empty() || ReadRestarts() > 0) Resume();
 }
 
 void Trainer::CheckCallbacks() {
@@ -97,10 +102,14 @@ void Trainer::CheckCallbacks() {
     Check(callback != nullptr, "trainer", "a callback is null");
   const auto setters = std::ranges::count_if(
       callbacks_, [](const auto& callback) { return callback->SetsControl(); });
-  agrees_on_control_ = accelerator_.use_distributed() && setters > 0;
+  const bool main_decides = keeps_checkpoints() && arguments_.save_seconds > 0;  // by its clock
+  agrees_on_control_ = accelerator_.use_distributed() && (setters > 0 || main_decides);
   if (!accelerator_.use_distributed()) return;
   accelerator_.CheckSame({{"number of callbacks that set the control", std::to_string(setters)},
                           {"output folder", saves() ? "given" : "none"},
+                          {"save_strategy", arguments_.save_strategy},
+                          {"save_steps", std::to_string(state_.save_steps)},
+                          {"resume_from_checkpoint", arguments_.resume_from_checkpoint},
                           {"evaluation data", inputs_.evaluation != nullptr ? "given" : "none"}});
 }
 
@@ -142,18 +151,20 @@ void Trainer::Train() {
   try {
     Call(&Callback::OnTrainBegin);
     AgreeOnControl();
+    if (!resumed_from_.empty()) FinishResumedStep();
     while (state_.global_step < state_.max_steps && !ends()) TrainEpoch();
     ReadStepResults();
     CheckLastUpdate();
     accelerator_.CheckParametersAgree();
+    if (interrupted_) SaveInterrupted();
+    FinishSaving(/*wait=*/true);
+    if (keeps_checkpoints()) accelerator_.WaitWithoutTimeout();  // a disk may be slow
+    StopIfSavingFailed();
   } catch (const Error& e) {
     if (e.code() != absl::StatusCode::kUnavailable || state_.global_step == 0) throw;
     SaveWithoutTheOthers(e);
   }
-  if (arguments_.load_best_model_at_end && best_values_.defined()) {
-    Tensor values = optimizer_.arena().values();
-    values.CopyFrom(best_values_);
-  }
+  if (arguments_.load_best_model_at_end) LoadBestModel();
   metrics_ = TrainMetrics(SecondsSince(start));
   Log(metrics_);
   Save();
@@ -167,7 +178,9 @@ void Trainer::Train() {
 
 void Trainer::TrainEpoch() {
   const int64_t epoch = loader_.epoch();
-  int64_t place = 0;
+  // After a resume the first batches of the epoch are left out.
+  int64_t place = loader_.StateDict().Get<int64_t>("trainer", "batches");
+  epoch_is_open_ = true;
   Call(&Callback::OnEpochBegin);
   for (const Batch& batch : loader_) {
     if (window_.empty()) Call(&Callback::OnStepBegin);
@@ -222,13 +235,15 @@ void Trainer::FinishStep() {
   last_batch_ = window_.back();
   window_.clear();
   ++state_.global_step;
-  if (state_.global_step == 1) time_to_first_step_ = SecondsSince(process_start);
+  place_ = loader_.StateDict();
+  tokens_of_steps_ = state_.num_input_tokens_seen;
+  if (state_.global_step == steps_before_ + 1) time_to_first_step_ = SecondsSince(process_start);
 }
 
 // Returns true before the first update. Later it returns true once enough time has passed since the
 // last snapshot. A snapshot holds the values that have just given a finite loss and gradient.
 bool Trainer::SnapshotIsDue() const {
-  if (state_.global_step == 0) return true;
+  if (state_.global_step == steps_before_) return true;
   const Clock::duration since = Clock::now() - good_time_;
   return since >= kSnapshotShare * good_duration_ &&
          (reads_each_step_ || since >= kMinSnapshotInterval);
@@ -261,12 +276,19 @@ void Trainer::AfterStep() {
   if (arguments_.eval_strategy == "steps" && step % state_.eval_steps == 0) {
     control_.should_evaluate = true;
   }
+  if (keeps_checkpoints()) {
+    FinishSaving(/*wait=*/false);
+    StopIfSavingFailed();
+    if (SaveIsDue()) control_.should_save = true;
+  }
   Call(&Callback::OnStepEnd);
   FollowControl();
 }
 
 void Trainer::AfterEpoch() {
+  epoch_is_open_ = false;
   if (arguments_.eval_strategy == "epoch") control_.should_evaluate = true;
+  if (arguments_.save_strategy == "epoch") control_.should_save = true;
   Call(&Callback::OnEpochEnd);
   FollowControl();
 }
@@ -294,8 +316,10 @@ void Trainer::FollowControl() {
                  (!accelerator_.use_distributed() && Interrupted());
   if (interrupted_) return;
   if (std::exchange(control_.should_evaluate, false)) {
+    is_evaluating_ = true;
     EvaluateNow();
     if (interrupted_) return;
+    is_evaluating_ = false;
     AgreeOnControl();
   }
   if (std::exchange(control_.should_save, false) && saves()) {

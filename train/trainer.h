@@ -31,6 +31,7 @@
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/train/callback.h"
+#include "lathe/train/checkpoint/checkpoint_saver.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/snapshot.h"
@@ -82,6 +83,12 @@ class Trainer {
   // called InstallInterruptHandler (train/support/interrupt.h).
   bool interrupted() const { return interrupted_; }
   const TrainerState& state() const { return state_; }
+  // The checkpoint from which this training goes on; empty if it begins anew.
+  const std::string& resumed_from() const { return resumed_from_; }
+  // The checkpoint of the last step that was saved and is on the disk; empty if there is none.
+  const std::string& last_checkpoint() const { return last_checkpoint_; }
+  // For people: checkpoints that were left out, and what may differ after a resume.
+  const std::vector<std::string>& notes() const { return notes_; }
   // Returns train_loss, train_runtime and so on; valid after Train.
   const nlohmann::json& metrics() const { return metrics_; }
 
@@ -122,6 +129,37 @@ class Trainer {
   void EvaluateNow();
   // Saves a model that training goes on with.
   void SaveNow();
+
+  // Checkpoints (trainer_checkpoint.cc).
+  //
+  bool keeps_checkpoints() const { return arguments_.save_strategy != "no" && saves(); }
+  // Returns true if a checkpoint is due after this step, or because of the time.
+  bool SaveIsDue() const;
+  // Begins to write a checkpoint of the last step; `beside`: on a thread, while training goes on.
+  void SaveCheckpoint(bool beside);
+  CheckpointJob MakeCheckpointJob(CheckpointSaver& saver, bool writes_model);
+  void WriteCheckpointFiles(const std::string& dir);
+  // Takes the result of a checkpoint that was written. `wait`: waits until there is one.
+  void FinishSaving(bool wait);
+  // If save_failure is "stop" and a checkpoint has failed, throws on all ranks.
+  void StopIfSavingFailed();
+  // Saves where the training stops before its end, and waits until that is on the disk.
+  void SaveInterrupted();
+  CheckpointSaver& Saver();
+  const NamedSettings& Settings();
+  nlohmann::json ResumeState();
+  // Goes on from the checkpoint that the arguments name. A job that its launcher has started again
+  // goes on from its own newest one.
+  void Resume();
+  std::optional<FoundCheckpoint> FindCheckpoint();
+  void LoadCheckpoint(const FoundCheckpoint& checkpoint);
+  // Does what was still to be done after the step of the checkpoint.
+  void FinishResumedStep();
+  // Saves a checkpoint without the ranks that are lost, if this rank has the optimizer's whole
+  // state. Returns words for a message that say from where the training can go on; "" if it can't.
+  std::string SaveCheckpointAlone(bool complete);
+  // Gives the model the values of the best checkpoint, or of the copy in memory.
+  void LoadBestModel();
   struct BadNumber {
     int64_t step;
     std::string what;           // such as "the loss is nan"
@@ -131,6 +169,8 @@ class Trainer {
   // Restores and saves the last good model if there is one, and throws. All ranks call it together;
   // with bad.only_on_main, only the main process does.
   [[noreturn]] void SaveLastGoodModelAndThrow(const BadNumber& bad);
+  // On ranks other than the main process: ends silently, once the main process has ended.
+  [[noreturn]] void LeaveReportToMain();
   std::string FindNotFinite();
   std::string FindNotFiniteOnAnyRank();
   // Checks the result of the last update, which no loss has shown yet.
@@ -185,8 +225,23 @@ class Trainer {
   bool warned_of_snapshot_ = false, warned_of_scale_ = false;
   std::chrono::steady_clock::time_point good_time_;
   std::chrono::steady_clock::duration good_duration_{};  // how long it took to copy them
-  Tensor best_values_;  // the arena's values when the metric was best
+  Tensor best_values_;  // the arena's values when the metric was best, unless a checkpoint has them
   bool interrupted_ = false;
+
+  std::optional<CheckpointSaver> saver_;
+  NamedSettings settings_;  // see SettingsThatMatter; empty until they are needed
+  int64_t run_ = 0;         // the number of this training in the output folder; 0: not known yet
+  std::string resumed_from_, last_checkpoint_;
+  std::string checkpoint_before_best_;  // state_.best_model_checkpoint before the present one
+  std::vector<std::string> notes_;
+  std::chrono::steady_clock::time_point saved_time_ = std::chrono::steady_clock::now();
+  std::optional<Error> save_error_;  // on the main process, if save_failure is "stop"
+  // The place in the data, and the tokens seen, after the last complete step.
+  StateDict place_;
+  int64_t tokens_of_steps_ = 0;
+  bool is_evaluating_ = false;  // true from the beginning of an evaluation to its end
+  bool epoch_is_open_ = false;  // AfterEpoch is still to come
+  int64_t tokens_before_ = 0, steps_before_ = 0;  // of earlier processes of this training
   nlohmann::json metrics_;
 };
 

@@ -92,7 +92,8 @@ bool HoldsModelOf(int64_t step, const OutputDir& out) {
 
 void Trainer::SaveWithoutTheOthers(const Error& lost) {
   if (!saves()) throw lost;
-  std::string caveat;
+  std::string caveat, words;
+  bool goes_back = false;
   std::optional<OutputDir> own;
   std::optional<FolderLock> lock;
   const bool is_main = out_ != nullptr;
@@ -124,12 +125,16 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   // A step changes the parameters only after all ranks have summed up their gradients. So the
   // parameters are those of the last complete step, unless a rank was lost while each updated its
   // part.
-  if (optimizer_.step_is_half_done()) caveat = RestoreSnapshotIfAny();
+  if (optimizer_.step_is_half_done()) {
+    caveat = RestoreSnapshotIfAny();
+    goes_back = true;
+  }
   if (!ParametersAreFinite()) {
     // Only the main process has a snapshot, which may be from before the values went bad. Without
     // the main process nothing is saved: it may have ended because of these values.
     if (!HasGoodValues() || good_step_ == 1) throw lost;
     caveat = RestoreSnapshotIfAny();
+    goes_back = true;
   }
   try {
     if (!is_main) {
@@ -137,13 +142,15 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
       if (inputs_.load_tokenizer) inputs_.tokenizer = inputs_.load_tokenizer();
     }
     if (is_main || !HoldsModelOf(state_.global_step, *out_)) Save();
+    // A snapshot has no moments of the optimizer.
+    words = SaveCheckpointAlone(/*complete=*/!goes_back);
   } catch (const Error& e) {
     throw failed(e);
   }
   if (is_main) TellThatMainHasSaved(accelerator_.group());
   throw LostRankError(AddToHint(lost, "; the model after step " +
                                           std::to_string(state_.global_step) + caveat + " is in " +
-                                          out_->path()));
+                                          out_->path() + words));
 }
 
 // Goes back to the last snapshot of the parameters, which only the main process has, and returns

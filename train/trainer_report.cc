@@ -148,7 +148,11 @@ void Trainer::EvaluateNow() {
     state_.best_metric = metric;
     state_.best_global_step = state_.global_step;
   }
-  if (better && arguments_.load_best_model_at_end) {
+  if (better && keeps_checkpoints() &&
+      (arguments_.save_strategy == "best" || arguments_.load_best_model_at_end)) {
+    control_.should_save = true;
+    best_values_ = {};
+  } else if (better && arguments_.load_best_model_at_end) {
     const AllocationTag allocation_tag = AllocationTag::State("the best parameters so far");
     best_values_ = optimizer_.arena().values().Clone();
   }
@@ -157,6 +161,7 @@ void Trainer::EvaluateNow() {
 }
 
 void Trainer::SaveNow() {
+  if (keeps_checkpoints()) return SaveCheckpoint(/*beside=*/true);
   ReadStepResults();
   CheckLastUpdate();
   model_.Train();
@@ -231,6 +236,16 @@ std::string Trainer::FindNotFiniteOnAnyRank() {
   return "";
 }
 
+void Trainer::LeaveReportToMain() {
+  // The main process is saving. Wait for its end, because a launcher ends a job soon after its
+  // first process ends.
+  try {
+    accelerator_.group().AwaitMessage("nothing but the main process's end", 0);
+  } catch (const Error&) {
+  }
+  throw ReportedElsewhere{};
+}
+
 void Trainer::SaveLastGoodModelAndThrow(const BadNumber& bad) {
   int64_t step = bad.step;
   std::string cause = bad.only_on_main ? FindNotFinite() : FindNotFiniteOnAnyRank();
@@ -239,15 +254,7 @@ void Trainer::SaveLastGoodModelAndThrow(const BadNumber& bad) {
                             : "each parameter and each gradient by itself is finite";
   }
   const std::string message = "step " + std::to_string(step) + ": " + bad.what + "; " + cause;
-  if (!accelerator_.is_main_process()) {
-    // The main process is saving. Wait for its end, because a launcher ends a job soon after its
-    // first process ends.
-    try {
-      accelerator_.group().AwaitMessage("nothing but the main process's end", 0);
-    } catch (const Error&) {
-    }
-    throw ReportedElsewhere{};
-  }
+  if (!accelerator_.is_main_process()) LeaveReportToMain();
   const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
   std::string hint = untouched
                          ? "the weights that training starts from are damaged; use another model"
@@ -294,8 +301,9 @@ nlohmann::json Trainer::TrainMetrics(double seconds) const {
       {"train_runtime", seconds},
       {"train_samples", loader_.num_samples()},
       {"train_samples_per_second", static_cast<double>(samples_seen_) / seconds},
-      {"train_steps_per_second", steps / seconds},
-      {"train_tokens_per_second", static_cast<double>(state_.num_input_tokens_seen) / seconds},
+      {"train_steps_per_second", (steps - static_cast<double>(steps_before_)) / seconds},
+      {"train_tokens_per_second",
+       static_cast<double>(state_.num_input_tokens_seen - tokens_before_) / seconds},
       {"time_to_first_step", time_to_first_step_},
       {"peak_rss_bytes", PeakRssBytes()}};
   if (const Device device = accelerator_.device(); !device.is_cpu()) {

@@ -12,11 +12,16 @@ struct TrainerState {
   int64_t global_step = 0, max_steps = 0;
   int64_t num_train_epochs = 0;
   int64_t logging_steps = 0, eval_steps = 0;
+  int64_t save_steps = 0;  // 0: there are no checkpoints every so many steps
   int64_t train_batch_size = 0;
   int64_t num_input_tokens_seen = 0;
   std::optional<double> best_metric;
   std::optional<int64_t> best_global_step;
+  std::string best_model_checkpoint;  // the folder; empty if there is none
   nlohmann::json log_history = nlohmann::json::array();
+  // What objects besides this one need to go on, by their names. In a checkpoint "Lathe" has what
+  // the Trainer needs. Transformers passes over names that it doesn't know.
+  nlohmann::json stateful_callbacks = nlohmann::json::object();
 
   // These are not part of trainer_state.json.
   //
@@ -32,6 +37,9 @@ struct TrainerState {
   // Returns trainer_state.json. It has only the keys that Transformers' TrainerState knows, because
   // that refuses others. It is the main process's, whichever process writes it.
   nlohmann::json ToJson() const;
+  // Goes on from a trainer_state.json: takes what has been done so far from it, but not the plan
+  // (max_steps, logging_steps and so on). Throws DataLoss, naming the file, for anything else.
+  void LoadJson(const nlohmann::json& json, const std::string& file);
 };
 
 }  // namespace lathe

@@ -248,6 +248,7 @@ Values FlagTable::Parse(const Values& given) {
              !is_option(args[i + 1])) {
         values.push_back(args[++i]);
       }
+      if (values.empty() && !flag->implied_value.empty()) values = {flag->implied_value};
       if (values.empty()) throw InvalidArgument("--" + written + " needs a value");
     }
     flag->set(*flag, values);

@@ -36,7 +36,8 @@ class FlagTable {
     double min = -std::numeric_limits<double>::infinity();
     double max = std::numeric_limits<double>::infinity();
     std::vector<std::string> choices;
-    bool given = false;  // set by Parse or ApplyJson
+    std::string implied_value;  // of the option without a value; empty: it needs one
+    bool given = false;         // set by Parse or ApplyJson
     std::string given_value;
     bool command_line_only = false;
     std::function<void(const Flag&, const std::vector<std::string>&)> set;
@@ -45,6 +46,7 @@ class FlagTable {
     Flag& Max(double value) { return max = value, *this; }
     Flag& Choices(std::vector<std::string> names) { return choices = std::move(names), *this; }
     Flag& CommandLineOnly() { return command_line_only = true, *this; }
+    Flag& ImpliedValue(std::string value) { return implied_value = std::move(value), *this; }
     Flag& ValueName(std::string name_in_help) {
       return value_name = std::move(name_in_help), *this;
     }

@@ -213,6 +213,47 @@ void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
       .Choices({"debug", "info"});
 }
 
+void AddCheckpointFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("Checkpoints (Ctrl-C and SIGTERM save one, too)");
+  flags
+      .Add("save_strategy", &o.save_strategy,
+           "when to save a checkpoint, with all that is needed to go on, in "
+           "--output_dir/checkpoint-STEP")
+      .Choices({"no", "steps", "epoch", "best"});
+  flags
+      .Add("save_steps", &o.save_steps,
+           "with --save_strategy steps, save every X steps; below 1: a share of all steps")
+      .Min(0)
+      .Max(kMostSteps);
+  flags
+      .Add("save_seconds", &o.save_seconds,
+           "with any --save_strategy but no, save X seconds after the last time, too; 0: never")
+      .Min(0)
+      .Max(1e9);
+  flags
+      .Add("save_total_limit", &o.save_total_limit,
+           "keep the N newest checkpoints and the best one (default: all)")
+      .Min(1);
+  flags.Add(
+      "save_only_model", &o.save_only_model,
+      "save the model alone, which takes a third of the space; no training can go on from it");
+  flags
+      .Add("save_failure", &o.save_failure,
+           "what happens if a checkpoint can't be written: continue warns and goes on training")
+      .Choices({"continue", "stop"});
+  flags
+      .Add("resume_from_checkpoint", &o.resume_from_checkpoint,
+           "go on from this checkpoint; true or nothing: from the newest one in --output_dir that "
+           "is "
+           "whole")
+      .ValueName("DIR")
+      .ImpliedValue("true");
+  flags.Add("resume_anyway", &o.resume_anyway,
+            "go on although data or options that decide on the results have changed");
+  flags.Add("ignore_data_skip", &o.ignore_data_skip,
+            "accepted and without effect, since no time is spent on data that were passed");
+}
+
 void AddGeneralFlags(FlagTable& flags, FinetuneArguments& o, bool& help, std::string& json_config) {
   flags.Group("General");
   flags.Add("num_threads", &o.num_threads, "number of CPU threads; 0: all cores").Min(0).Max(1024);
@@ -294,6 +335,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddTaskFlags(flags, o);
   AddTrainingFlags(flags, o);
   AddLoggingFlags(flags, o);
+  AddCheckpointFlags(flags, o);
   AddGeneralFlags(flags, o, help, json_config);
 
   const std::string help_text = flags.Help();  // before parsing, because it shows the defaults
@@ -314,8 +356,8 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   const auto in = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  const std::vector<std::string> own = {"output_dir", "num_threads", "overwrite_output_dir",
-                                        "disable_tqdm", "json_config"};
+  const std::vector<std::string> own = {"output_dir",   "num_threads", "overwrite_output_dir",
+                                        "disable_tqdm", "json_config", "resume_from_checkpoint"};
   const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
                                           "train_file",         "test_file",   "validation_file"};
   for (const auto& [name, value] : flags.GivenValues()) {

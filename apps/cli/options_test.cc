@@ -165,6 +165,25 @@ TEST(OptionsTest, Bf16AndFp16AreShortForMixedPrecision) {
             "--fp16 and --mixed_precision contradict each other|leave one of them out");
 }
 
+TEST(OptionsTest, Checkpoints) {
+  const FinetuneArguments o = Parse({});
+  EXPECT_EQ(o.save_strategy, "no");
+  EXPECT_EQ(o.save_steps, 500);
+  EXPECT_EQ(o.save_total_limit, std::nullopt);
+  EXPECT_EQ(o.resume_from_checkpoint, "");
+  EXPECT_EQ(Parse({"--resume_from_checkpoint"}).resume_from_checkpoint, "true");
+  EXPECT_EQ(Parse({"--resume_from_checkpoint", "--seed", "1"}).resume_from_checkpoint, "true");
+  EXPECT_EQ(Parse({"--resume_from_checkpoint", "True"}).resume_from_checkpoint, "true");
+  EXPECT_EQ(Parse({"--resume_from_checkpoint", "false"}).resume_from_checkpoint, "");
+  EXPECT_EQ(Parse({"--resume_from_checkpoint", "o/c/"}).resume_from_checkpoint, "o/c");
+  EXPECT_EQ(
+      Parse({"--save_strategy", "best", "--validation_file", "v.csv", "--eval_strategy", "epoch"})
+          .metric_for_best_model,
+      "loss");
+  EXPECT_EQ(ErrorOf({"--save_total_limit", "0"}).substr(0, 18), "--save_total_limit");
+  EXPECT_EQ(ErrorOf({"--save_steps", "0"}), "save_steps must be above 0|");
+}
+
 TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {
   const std::string help = *ParseOptions({"--help"}).help;
   for (const char* part :

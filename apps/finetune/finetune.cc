@@ -18,6 +18,7 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
+#include "lathe/apps/finetune/resume_command.h"
 #include "lathe/apps/finetune/summary.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
@@ -29,6 +30,7 @@
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/train/callbacks/callbacks.h"
+#include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
@@ -162,7 +164,7 @@ class FinetuneRun {
 
 void FinetuneRun::OpenOutput() {
   if (!accelerator_.is_main_process()) return;
-  out_.emplace(options_.output_dir, !options_.do_train || options_.overwrite_output_dir);
+  out_.emplace(options_.output_dir, !options_.do_train || MayUseFilledOutputDir(options_));
   CheckNoOtherModel(*out_, options_);
 }
 
@@ -201,6 +203,10 @@ std::optional<int> FinetuneRun::Train() {
   printer_.out() << "interrupted after step " << trainer_->state().global_step << "; the "
                  << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
                  << " is in " << options_.output_dir << std::endl;
+  if (!trainer_->last_checkpoint().empty()) {
+    printer_.out() << "to go on, run: " << CommandToResume(trainer_->last_checkpoint())
+                   << std::endl;
+  }
   return EndInterrupted(accelerator_);
 }
 

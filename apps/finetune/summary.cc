@@ -50,6 +50,11 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   PrintData(out, "validation", task.validation, task.max_length);
   PrintData(out, "test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow(out, "steps", trainer->Plan());
+  if (trainer != nullptr && !trainer->resumed_from().empty()) {
+    PrintRow(out, "goes on",
+             "after step " + FormatCount(trainer->state().global_step) + ", from " +
+                 trainer->resumed_from());
+  }
   if (!device.is_cpu()) {
     PrintRow(out, "device",
              BackendOf(device).Describe(device.index) +
@@ -62,6 +67,9 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   if (options.mixed_precision != "no") PrintRow(out, "precision", options.mixed_precision);
   PrintRow(out, "output", options.output_dir);
   for (const std::string& note : task.notes) PrintRow(out, "note", note);
+  if (trainer != nullptr) {
+    for (const std::string& note : trainer->notes()) PrintRow(out, "note", note);
+  }
   out << std::flush;
 }
 

@@ -29,6 +29,7 @@ MemoryEstimate EstimateMemory(const SequenceClassifier& model, const MemoryOptio
   estimate.weights = estimate.gradients = model.NumParameters() * kFloat;
   const int64_t n = options.shard_optimizer && !options.on_gpu ? options.num_processes : 1;
   estimate.moments = 2 * ((estimate.weights + n - 1) / n);
+  estimate.checkpoint_copy = options.on_gpu ? 0 : estimate.weights + estimate.moments;
   estimate.workspace = options.on_gpu ? kGpuWorkspace : 0;
   estimate.low_precision = passes.low_precision;
   estimate.kept = passes.kept;

@@ -20,6 +20,9 @@ struct MemoryEstimate {
   int64_t exchange = 0;       // buffers to exchange gradients between processes
   int64_t inference = 0;      // activations without a backward pass
   int64_t workspace = 0;      // a GPU's workspace for products
+  // The copy of weights and moments that is being written to a checkpoint; 0 on a GPU, whose copy
+  // lies in the host's memory. Training() leaves it out.
+  int64_t checkpoint_copy = 0;
 
   int64_t Training() const {
     return weights + gradients + moments + low_precision + kept + temporary + exchange + workspace;

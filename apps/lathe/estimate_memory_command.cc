@@ -160,6 +160,10 @@ void PrintTraining(const Estimates& estimates, const MemoryOptions& options) {
   table.Row("exchange of gradients", [](const Estimate& e) { return e.exchange; });
   table.Row("workspace of products", [](const Estimate& e) { return e.workspace; });
   table.Row("together", [](const Estimate& e) { return e.Training(); });
+  if (!options.on_gpu) {
+    table.Row("with a --save_strategy",
+              [](const Estimate& e) { return e.Training() + e.checkpoint_copy; });
+  }
   if (options.gradient_checkpointing) return;
   Table(estimates.with_checkpointing).Row("with --gradient_checkpointing", [](const Estimate& e) {
     return e.Training();
@@ -214,7 +218,7 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
                            "has come up.\n"
                            "The program with its libraries takes about 100 MiB more, and the "
                            "data comes on top.\n")
-      << "--load_best_model_at_end keeps another copy of the weights.\n";
+      << "--load_best_model_at_end without a --save_strategy keeps another copy of the weights.\n";
 }
 
 int EstimateFor(const EstimateFlags& flags) {

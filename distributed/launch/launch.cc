@@ -240,6 +240,11 @@ void CheckLaunchOptions(const LaunchOptions& options) {
   check("num_machines", options.num_machines, 1, kMostProcesses);
   check("main_process_port", options.main_process_port, 0, kLargestPort);
   check("num_threads_per_process", options.num_threads_per_process, 0, kMostProcesses);
+  check("max_restarts", options.max_restarts, 0, 1 << 20);
+  if (options.restart_with_ranks_left && options.num_machines > 1) {
+    throw InvalidArgument("restart_processes any works on one machine only",
+                          "leave it out: each machine then starts all of its processes again");
+  }
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
     throw InvalidArgument("machine_rank must be from 0 to " +
                               std::to_string(options.num_machines - 1) + " but is " +
@@ -263,12 +268,11 @@ void CheckLaunchOptions(const LaunchOptions& options) {
   }
 }
 
-int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& options) {
-  CheckLaunchOptions(options);
-  if (command.empty()) throw InvalidArgument("[launch] the command is empty");
-  const std::string program = FindProgram(command[0]);
-  CStrings arguments(command);
-  RankSupervisor supervisor(options.supervisor);
+namespace {
+
+// Runs the program once on each rank of this machine, and waits for the ends.
+int RunOnce(const std::string& program, CStrings& arguments, const LaunchOptions& options,
+            RankSupervisor& supervisor) {
   // If exec succeeds, the child's end of the pipe closes (O_CLOEXEC). If it fails, the child writes
   // errno into the pipe.
   int ends[2];
@@ -295,6 +299,52 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
                                     : "");
   }
   return supervisor.Wait();
+}
+
+// Decides whether a job that has failed is started again.
+class RestartPolicy {
+ public:
+  explicit RestartPolicy(int max_restarts) : max_restarts_(max_restarts) {}
+  bool StartsAgain(int exit_code, bool by_signal) {
+    constexpr int kUsageCode = 2, kOwnErrorCode = 1, kMostOwnErrors = 3;
+    own_errors_ = exit_code == kOwnErrorCode ? own_errors_ + 1 : 0;
+    if (exit_code == 0 || exit_code == kUsageCode || by_signal) return false;
+    return own_errors_ < kMostOwnErrors && restarts_++ < max_restarts_;
+  }
+  int restarts() const { return restarts_; }
+
+ private:
+  const int max_restarts_;
+  int restarts_ = 0, own_errors_ = 0;
+};
+
+}  // namespace
+
+int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& given) {
+  CheckLaunchOptions(given);
+  if (command.empty()) throw InvalidArgument("[launch] the command is empty");
+  const std::string program = FindProgram(command[0]);
+  CStrings arguments(command);
+  LaunchOptions options = given;
+  // The job keeps its name, by which it knows its own checkpoints again.
+  if (options.max_restarts > 0 && options.num_machines == 1)
+    options.environment.emplace_back("LATHE_JOB_ID", RandomId());
+  RestartPolicy policy(options.max_restarts);
+  for (;;) {
+    RankSupervisor supervisor(options.supervisor);
+    const int exit_code = RunOnce(program, arguments, options, supervisor);
+    if (!policy.StartsAgain(exit_code, supervisor.ended_by_signal())) return exit_code;
+    if (options.restart_with_ranks_left) {
+      options.num_processes =
+          std::max(1, options.num_processes - std::max(1, supervisor.CountFailedAlone()));
+      options.environment.emplace_back(kBatchProcessesVariable,
+                                       std::to_string(given.num_processes));
+    }
+    options.environment.emplace_back(kRestartsVariable, std::to_string(policy.restarts()));
+    std::cerr << "lathe launch: starting the job again with " << options.num_processes
+              << (options.num_processes == 1 ? " process" : " processes") << ", restart "
+              << policy.restarts() << " of " << options.max_restarts << std::endl;
+  }
 }
 
 int Launch(const std::function<void()>& function, int num_processes, LaunchOptions options) {

@@ -36,6 +36,12 @@ struct LaunchOptions {
   // no limit: the ranks use the CPU if ACCELERATE_USE_CPU in `environment` says so, or else decide
   // for themselves.
   int num_gpus = VisibleGpus();
+  // How often LaunchProgram starts the job again if it fails. It doesn't after a wrong option (exit
+  // code 2), a signal to the launcher, or the third error in a row that a rank has reported itself.
+  int max_restarts = 0;
+  // True: a restarted job has only as many ranks as had not failed by themselves, at least 1. They
+  // train with the batches of the whole job. One machine only.
+  bool restart_with_ranks_left = false;
   // More variables for each rank; they override this process's.
   std::vector<std::pair<std::string, std::string>> environment = {};
   SupervisorOptions supervisor = {};
@@ -45,7 +51,8 @@ struct LaunchOptions {
 // another.
 void CheckLaunchOptions(const LaunchOptions& options);
 
-// Runs the program, looked up in PATH, once for each rank of this machine. Returns the job's exit
+// Runs the program, looked up in PATH, once for each rank of this machine. A rank finds the number
+// of restarts before in TORCHELASTIC_RESTART_COUNT, as under torchrun. Returns the job's exit
 // code (see RankSupervisor::Wait). Before it starts anything, it throws what CheckLaunchOptions
 // throws; NotFound, PermissionDenied or InvalidArgument if the program can't be run; and
 // Unavailable `port 29500 is taken by process 123 (python3)`.

@@ -77,7 +77,7 @@ WatchedSignals::WatchedSignals() {
   sigset_t watched;
   sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD);
-  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     struct sigaction action {};
     sigaction(signal_number, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&watched, signal_number);
@@ -191,6 +191,9 @@ void RankSupervisor::Reap() {
     rank.running = false;
     ended_.Add(rank.rank, ExitCode(rank.status));
     if (ExitCode(rank.status) != 0) failed.push_back(&rank);
+    // Once the ranks were told to end, they end with that signal.
+    rank.failed_alone =
+        ExitCode(rank.status) != 0 && (stage_ == Stage::kRunning || stage_ == Stage::kRankFailed);
   }
   if (!AnyRuns()) output_.ReadRest();
   if (!AnyRuns() && told_to_end_) stage_end_ = std::min(stage_end_, Clock::now() + options_.stop);
@@ -207,6 +210,12 @@ bool RankSupervisor::FollowedASignal(const Rank& rank) const {
   const int code = ExitCode(rank.status);
   return code == kLostRankExitCode ||
          std::ranges::any_of(passed_on_, [&](int s) { return code == kSignalExitCode + s; });
+}
+
+int RankSupervisor::CountFailedAlone() const {
+  return static_cast<int>(std::ranges::count_if(ranks_, [](const Rank& rank) {
+    return rank.failed_alone && ExitCode(rank.status) != kLostRankExitCode;
+  }));
 }
 
 void RankSupervisor::NoteFailure(const Rank& rank) {
@@ -243,7 +252,7 @@ std::string RankSupervisor::Describe(const Rank& rank) const {
   const int code = ExitCode(rank.status), signal_number = code - kSignalExitCode;
   std::string why;
   if (code == kLostRankExitCode) why = ", because it has lost another rank";
-  for (const int passed_on : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int passed_on : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     if (signal_number == passed_on) why = ", as told by " + with_name(signal_number);
   }
   return text + "ended with exit code " + std::to_string(code) + why;

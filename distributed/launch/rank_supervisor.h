@@ -3,7 +3,8 @@
 // - A rank is the leader of a process group (setpgid) and finds standard input empty (but see
 //   pass_input). It dies with the thread that started it, however that thread ends. So do the
 //   processes that it has started in its group. When it ends, those that are left are killed.
-// - SIGINT, SIGTERM and SIGHUP are passed on to the ranks, each as often as it comes, unless they
+// - SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the ranks, each as often as it comes,
+// unless they
 //   are ignored as under nohup. Ranks that have not ended `grace` after the first signal are
 //   killed. If a rank ends because it has lost another, the rest are killed `stop` after that,
 //   unless one of them works on. A third signal kills them at once. Signals within a second count
@@ -86,6 +87,11 @@ class RankSupervisor {
   int Wait();
 
   const EndedRanksRecord& ended() const { return ended_; }
+  // Returns true if a signal that came here has ended the job.
+  bool ended_by_signal() const { return told_to_end_; }
+  // Returns how many ranks have failed by themselves: not because another was lost, and not because
+  // they were told to end. Valid after Wait.
+  int CountFailedAlone() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -100,8 +106,9 @@ class RankSupervisor {
     int rank;
     pid_t process;
     bool running = true;
-    int status = 0;     // from waitpid
-    int64_t ticks = 0;  // of processor time, at the last RecordProcessorTimes
+    int status = 0;             // from waitpid
+    bool failed_alone = false;  // it has failed before the launcher ended others
+    int64_t ticks = 0;          // of processor time, at the last RecordProcessorTimes
   };
 
   bool AnyRuns() const;

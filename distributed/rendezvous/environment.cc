@@ -296,4 +296,18 @@ std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
 
 std::chrono::milliseconds ReadTimeout() { return ReadTimeout(OwnVariable); }
 
+int64_t ReadRestarts(const GetVariable& get) {
+  return ParseInt(kRestartsVariable, get(kRestartsVariable).value_or("0"), 0, INT32_MAX);
+}
+
+int64_t ReadRestarts() { return ReadRestarts(OwnVariable); }
+
+int ReadBatchProcesses(const GetVariable& get, int num_processes) {
+  const std::optional<std::string> set = get(kBatchProcessesVariable);
+  if (!set) return num_processes;
+  return static_cast<int>(ParseInt(kBatchProcessesVariable, *set, 1, kMostProcesses));
+}
+
+int ReadBatchProcesses(int num_processes) { return ReadBatchProcesses(OwnVariable, num_processes); }
+
 }  // namespace lathe

@@ -64,4 +64,17 @@ int64_t ReadAccumulationSteps();  // of this process
 std::chrono::milliseconds ReadTimeout(const GetVariable& get);
 std::chrono::milliseconds ReadTimeout();  // of this process
 
+// The number of times that the launcher has started this job again: 0, unless `lathe launch
+// --max_restarts` or torchrun set the variable. Throws InvalidArgument unless it is a whole number.
+inline constexpr char kRestartsVariable[] = "TORCHELASTIC_RESTART_COUNT";
+int64_t ReadRestarts(const GetVariable& get);
+int64_t ReadRestarts();  // of this process
+
+// The number of processes whose batches make the batch of the whole job. If a job was started again
+// with fewer processes, `lathe launch` sets the variable to the first number. Otherwise it is
+// `num_processes`. Throws InvalidArgument unless it is a whole number above 0.
+inline constexpr char kBatchProcessesVariable[] = "LATHE_BATCH_PROCESSES";
+int ReadBatchProcesses(const GetVariable& get, int num_processes);
+int ReadBatchProcesses(int num_processes);  // of this process
+
 }  // namespace lathe

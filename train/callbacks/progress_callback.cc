@@ -7,8 +7,10 @@ namespace lathe {
 void ProgressCallback::OnTrainBegin(const TrainingArguments& arguments, const TrainerState& state,
                                     TrainerControl&) {
   if (!state.is_world_process_zero) return;
-  train_.emplace(Progress::Options{
-      .title = "train", .total = state.max_steps, .enabled = !arguments.disable_tqdm});
+  train_.emplace(Progress::Options{.title = "train",
+                                   .begin = state.global_step,
+                                   .total = state.max_steps,
+                                   .enabled = !arguments.disable_tqdm});
 }
 
 void ProgressCallback::OnStepEnd(const TrainingArguments&, const TrainerState& state,
@@ -55,6 +57,11 @@ void ProgressCallback::OnEvaluate(const TrainingArguments&, const TrainerState& 
     line += "  " + name + FormatNumber(" %.4f", value.get<double>());
   }
   train_->Print(line);
+}
+
+void ProgressCallback::OnCheckpoint(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                                    const std::string& checkpoint) {
+  if (train_) train_->Print("saved " + checkpoint);
 }
 
 void ProgressCallback::OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,

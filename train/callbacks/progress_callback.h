@@ -26,6 +26,8 @@ class ProgressCallback : public Callback {
                         TrainerControl& control) override;
   void OnEvaluate(const TrainingArguments& arguments, const TrainerState& state,
                   TrainerControl& control, const nlohmann::json& metrics) override;
+  void OnCheckpoint(const TrainingArguments& arguments, const TrainerState& state,
+                    TrainerControl& control, const std::string& checkpoint) override;
   void OnWarning(const TrainingArguments& arguments, const TrainerState& state,
                  TrainerControl& control, const std::string& text) override;
   void OnTrainEnd(const TrainingArguments& arguments, const TrainerState& state,

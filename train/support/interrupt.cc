@@ -53,7 +53,7 @@ void InstallInterruptHandler() {
   alignas(64) static char handler_stack[64 << 10];
   const stack_t stack = {.ss_sp = handler_stack, .ss_flags = 0, .ss_size = sizeof handler_stack};
   sigaltstack(&stack, nullptr);
-  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     struct sigaction action {};
     sigaction(signal_number, nullptr, &action);
     if (action.sa_handler == SIG_IGN) continue;  // nohup and a shell's background jobs want this

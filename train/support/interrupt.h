@@ -1,5 +1,5 @@
-// Turns SIGINT (Ctrl-C), SIGTERM (from batch systems) and SIGHUP (a lost terminal) into a question
-// that loops ask. The first signal asks to stop; a later one kills as usual.
+// Turns SIGINT (Ctrl-C), SIGTERM and SIGUSR1 (from batch systems) and SIGHUP (a lost terminal) into
+// a question that loops ask. The first signal asks to stop; a later one kills as usual.
 #pragma once
 
 #include <atomic>

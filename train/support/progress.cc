@@ -49,7 +49,7 @@ std::string FormatNumber(const char* format, double value) {
 }
 
 Progress::Progress(Options options)
-    : options_(std::move(options)), terminal_(isatty(STDERR_FILENO)) {
+    : options_(std::move(options)), terminal_(isatty(STDERR_FILENO)), done_(options_.begin) {
   options_.enabled = options_.enabled && options_.prints;
 }
 
@@ -57,7 +57,7 @@ Progress::~Progress() { Clear(); }
 
 std::string Progress::Line(bool with_bar) const {
   const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
-  const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0;
+  const double rate = elapsed > 0 ? static_cast<double>(done_ - options_.begin) / elapsed : 0;
   const double share =
       options_.total > 0 ? static_cast<double>(done_) / static_cast<double>(options_.total) : 1;
   std::string tail = " " + std::to_string(done_) + "/" + std::to_string(options_.total);

@@ -19,6 +19,7 @@ class Progress {
  public:
   struct Options {
     std::string title = "";
+    int64_t begin = 0;  // units that were done before, which don't count for the rate
     int64_t total = 0;
     std::string unit = "step";
     bool enabled = true;  // shows the bar or the plain lines

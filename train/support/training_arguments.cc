@@ -1,6 +1,8 @@
 #include "lathe/train/support/training_arguments.h"
 
 #include <cmath>
+#include <initializer_list>
+#include <string>
 
 #include "lathe/core/base/error.h"
 #include "lathe/train/support/schedule_kwargs.h"
@@ -10,6 +12,30 @@ namespace {
 
 void Require(bool ok, const char* message) {
   if (!ok) throw InvalidArgument(message);
+}
+
+void CheckSaving(TrainingArguments& o) {
+  const auto check_name = [](const char* name, const std::string& value,
+                             std::initializer_list<const char*> names) {
+    std::string list;
+    for (const char* each : names) {
+      if (value == each) return;
+      list += (list.empty() ? "" : ", ") + std::string(each);
+    }
+    throw InvalidArgument(std::string(name) + " must be one of " + list + " but is \"" + value +
+                          "\"");
+  };
+  check_name("save_strategy", o.save_strategy, {"no", "steps", "epoch", "best"});
+  check_name("save_failure", o.save_failure, {"continue", "stop"});
+  Require(o.save_steps > 0, "save_steps must be above 0");
+  Require(o.save_steps < 1 || o.save_steps == std::floor(o.save_steps),
+          "save_steps must be a whole number or below 1");
+  Require(o.save_seconds >= 0, "save_seconds must be at least 0");
+  Require(!o.save_total_limit || *o.save_total_limit > 0, "save_total_limit must be above 0");
+  std::string& resume = o.resume_from_checkpoint;
+  if (resume == "True") resume = "true";
+  if (resume == "false" || resume == "False") resume.clear();
+  while (resume.size() > 1 && resume.ends_with('/')) resume.pop_back();
 }
 
 }  // namespace
@@ -31,10 +57,13 @@ void CompleteTrainingArguments(TrainingArguments& o) {
                           o.eval_strategy + "\"");
   }
 
+  CheckSaving(o);
   const bool plateau = o.lr_scheduler_type == "reduce_lr_on_plateau";
-  if (o.do_train && (o.load_best_model_at_end || plateau)) {
-    const char* wish =
-        plateau ? "lr_scheduler_type reduce_lr_on_plateau" : "load_best_model_at_end";
+  const bool saves_best = o.save_strategy == "best";
+  if (o.do_train && (o.load_best_model_at_end || plateau || saves_best)) {
+    const char* wish = plateau      ? "lr_scheduler_type reduce_lr_on_plateau"
+                       : saves_best ? "save_strategy best"
+                                    : "load_best_model_at_end";
     if (o.eval_strategy == "no") {
       throw InvalidArgument(std::string(wish) + " needs evaluations while training",
                             "set eval_strategy to steps or epoch");

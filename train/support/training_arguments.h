@@ -67,6 +67,20 @@ struct TrainingArguments {
   bool disable_tqdm = false;
   std::string log_level = "info";
 
+  // Checkpoints.
+  //
+  // "no", "steps", "epoch" or "best". Trainer's default is "steps"; here a training writes no more
+  // than its model unless it is asked to, as it always has.
+  std::string save_strategy = "no";
+  double save_steps = 500;  // below 1: a share of all steps
+  double save_seconds = 0;  // above 0: also as soon as so much time has passed since the last one
+  std::optional<int64_t> save_total_limit;
+  bool save_only_model = false;
+  std::string save_failure = "continue";  // or "stop"
+  std::string resume_from_checkpoint;     // "true", "false" or a folder
+  bool resume_anyway = false;             // with other data, another batch size and so on
+  bool ignore_data_skip = false;          // has no effect: data are skipped at no cost
+
   // Machine.
   int64_t num_threads = 0;  // 0: all cores
   double ddp_timeout = 0;   // seconds that a rank may be late; 0: as the environment says

@@ -48,6 +48,16 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
            "before they end with an error (default: 600)")
       .Min(1)
       .Max(1e6);
+  table
+      .Add("max_restarts", &o.max_restarts,
+           "how often to start the job again if a process is lost; finetune then goes on from its "
+           "newest checkpoint")
+      .Min(0)
+      .Max(1 << 20);
+  table
+      .Add("restart_processes", &o.restart_processes,
+           "with any, a restarted job has only the processes that had not failed")
+      .Choices({"same", "any"});
   table.Add("tag_output", &o.tag_output,
             "put the rank in brackets, such as [0], before each line that a process prints");
   table.Add("debug", &o.debug,
@@ -194,6 +204,8 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   SetMachines(flags, config, options);
   options.num_threads_per_process = static_cast<int>(flags.num_threads_per_process);
   options.supervisor.tag_output = flags.tag_output;
+  options.max_restarts = static_cast<int>(flags.max_restarts);
+  options.restart_with_ranks_left = flags.restart_processes == "any";
   if (flags.timeout)
     options.environment.emplace_back("LATHE_TIMEOUT", std::to_string(*flags.timeout));
   SetDevices(flags, config, num_gpus, installed_gpus, options);

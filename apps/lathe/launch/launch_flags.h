@@ -25,6 +25,8 @@ struct LaunchFlags {
   bool multi_gpu = false, debug = false;
   int64_t num_threads_per_process = 0;
   std::optional<int64_t> timeout;  // seconds
+  int64_t max_restarts = 0;
+  std::string restart_processes = "same";
   bool tag_output = false, help = false;
   // Accelerate's options that have no effect here.
   std::string rdzv_backend, dynamo_backend;

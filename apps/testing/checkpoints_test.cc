@@ -1,0 +1,253 @@
+// Tests that nothing is lost: trainings that are killed, interrupted or meet a failing disk.
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <sstream>
+
+#include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/checkpoint/checkpoint_folder.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kTimeout[] = "/usr/bin/timeout";
+
+// Returns the checkpoints that the program says are saved.
+std::vector<std::string> Acknowledged(const std::string& out) {
+  std::vector<std::string> paths;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    // A killed program may leave half a line at the end.
+    if (line.starts_with("saved ") && !lines.eof()) paths.push_back(line.substr(6));
+  }
+  return paths;
+}
+
+// Returns how many kills a test makes: $LATHE_KILLS, or 50.
+int Kills() {
+  const char* kills = std::getenv("LATHE_KILLS");
+  return kills == nullptr ? 50 : std::atoi(kills);
+}
+
+class CheckpointsTest : public LaunchedTest {
+ protected:
+  std::vector<std::string> Options(const std::string& out,
+                                   const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> args =
+        TrainingArgs(out, {"--num_threads", "1", "--disable_tqdm", "--save_strategy", "steps",
+                           "--save_steps", "3", "--max_steps", "96"});
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  // Returns the log without what depends on the clock.
+  nlohmann::json LogOf(const std::string& out) const {
+    nlohmann::json log = ReadJson(out + "/trainer_state.json").at("log_history");
+    log.erase(log.size() - 1);
+    return log;
+  }
+  // Returns the command line of the program, of which the rank ends by itself once the checkpoint
+  // of step 100 is there. It doesn't after a restart.
+  std::vector<std::string> LosesARank(int rank, const std::vector<std::string>& program) const {
+    Write("lost.sh",
+          "#!/bin/bash\n"
+          "if [ \"$RANK\" = " +
+              std::to_string(rank) +
+              " ] && [ -z \"${TORCHELASTIC_RESTART_COUNT:-}\" ]; then\n"
+              "  me=$$\n"
+              "  (until [ -d " +
+              Path("out") +
+              "/checkpoint-100 ]; do sleep 0.01; done; kill -9 $me) &\n"
+              "fi\n"
+              "exec \"$@\"\n");
+    std::vector<std::string> command = {"/bin/bash", Path("lost.sh")};
+    command.insert(command.end(), program.begin(), program.end());
+    return command;
+  }
+  void ExpectSameEnd(const std::string& a, const std::string& b) const {
+    EXPECT_EQ(Read(a + "/model.safetensors"), Read(b + "/model.safetensors"));
+    EXPECT_EQ(Read(a + "/checkpoint-96/optimizer.h5"), Read(b + "/checkpoint-96/optimizer.h5"));
+    EXPECT_EQ(LogOf(a), LogOf(b));
+  }
+};
+
+TEST_F(CheckpointsTest, NothingIsLostToKills) {
+  ASSERT_EQ(RunProgram("finetune", Options("whole")).exit_code, 0);
+  const TestClock::time_point start = TestClock::now();
+  ASSERT_EQ(RunProgram("finetune", Options("timed")).exit_code, 0);
+  const double whole_time = SecondsSince(start);
+  std::mt19937 random(42);
+  int kills = 0, ends = 0;
+  for (int run = 0; kills < Kills(); ++run) {
+    const bool resumes = FindNewestCheckpoint(Path("out")).newest.has_value();
+    std::vector<std::string> args = {
+        "-s", "KILL",
+        std::to_string(std::uniform_real_distribution<double>(0.05, whole_time)(random)),
+        "apps/finetune/finetune"};
+    const std::vector<std::string> options =
+        Options("out", {resumes ? "--resume_from_checkpoint" : "--overwrite_output_dir", "true"});
+    args.insert(args.end(), options.begin(), options.end());
+    const RunResult result = RunProgram(kTimeout, args);
+    for (const std::string& path : Acknowledged(result.out))
+      EXPECT_NO_THROW(OpenCheckpoint(path)) << path << " of run " << run;
+    if (result.exit_code == 0) {
+      ExpectSameEnd("whole", "out");
+      fs::remove_all(Path("out"));
+      ++ends;
+      continue;
+    }
+    ASSERT_EQ(result.exit_code, 137) << result.out << result.err;
+    ++kills;
+  }
+  ASSERT_EQ(RunProgram("finetune", Options("out", {"--overwrite_output_dir"})).exit_code, 0);
+  ExpectSameEnd("whole", "out");
+  std::cout << kills << " kills, " << ends << " trainings came to their end" << std::endl;
+}
+
+// So many steps that a signal comes before the last one.
+const std::vector<std::string> kLong = {"--save_strategy", "no", "--do_eval", "--max_steps", "400"};
+
+TEST_F(CheckpointsTest, ASignalSavesAndThePrintedCommandGoesOn) {
+  ASSERT_EQ(RunProgram("finetune", Options("whole", kLong)).exit_code, 0);
+  for (const int signal_number : {SIGINT, SIGTERM, SIGUSR1}) {
+    fs::remove_all(Path("out"));
+    const RunResult stopped =
+        RunProgram("finetune", Options("out", kLong),
+                   {.interrupt_after = "step 5/", .interrupt_signal = signal_number});
+    ASSERT_EQ(stopped.exit_code, 128 + signal_number) << stopped.out << stopped.err;
+    EXPECT_EQ(stopped.err, "");
+    constexpr char kSays[] = "\nto go on, run: ";
+    const size_t at = stopped.out.find(kSays);
+    ASSERT_NE(at, std::string::npos) << stopped.out;
+    std::string command = stopped.out.substr(at + sizeof kSays - 1);
+    command.resize(command.find('\n'));
+    EXPECT_NE(command.find(" --resume_from_checkpoint " + Path("out") + "/checkpoint-"),
+              std::string::npos)
+        << command;
+    const RunResult resumed = RunProgram("/bin/sh", {"-c", command});
+    ASSERT_EQ(resumed.exit_code, 0) << command << resumed.out << resumed.err;
+    EXPECT_NE(resumed.out.find("goes on"), std::string::npos) << resumed.out;
+    EXPECT_EQ(Read("whole/model.safetensors"), Read("out/model.safetensors"));
+    EXPECT_EQ(LogOf("whole"), LogOf("out"));
+  }
+}
+
+TEST_F(CheckpointsTest, AFailingDiskCostsOneCheckpoint) {
+  setenv("LD_PRELOAD", "apps/testing/libfault_shim.so", 1);
+  setenv("LATHE_FAULT_PATH", "checkpoint-6", 1);
+  setenv("LATHE_FAULT_MARK", Path("mark").c_str(), 1);
+  const std::vector<std::string> options =
+      Options("out", {"--max_steps", "9", "--overwrite_output_dir"});
+  int faults = 0;
+  for (const char* function : {"write", "fsync", "rename"}) {
+    for (const int error : {EIO, ENOSPC}) {
+      // There are many writes, which fail alike, so some will do unless all are asked for.
+      const int stride = FaultRounds() > 1 || function != std::string("write") ? 1 : 9;
+      for (int call = 1;; call += stride) {
+        fs::remove(Path("mark"));
+        fs::remove_all(Path("out"));
+        setenv("LATHE_FAULT",
+               (std::string(function) + ":" + std::to_string(call) + ":" + std::to_string(error))
+                   .c_str(),
+               1);
+        const RunResult result = RunProgram("finetune", options);
+        if (!Exists("mark")) break;
+        ++faults;
+        const std::string of = std::string(function) + " " + std::to_string(call);
+        EXPECT_EQ(result.exit_code, 0) << of << result.out << result.err;
+        EXPECT_NE(result.out.find("warning: no checkpoint was saved after step 6: " + Path("out") +
+                                  "/checkpoint-6"),
+                  std::string::npos)
+            << of << result.out;
+        EXPECT_NE(result.out.find("; the newest one is " + Path("out") + "/checkpoint-3\n"),
+                  std::string::npos)
+            << of << result.out;
+        EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-3"))) << of;
+        EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-9"))) << of;
+        EXPECT_FALSE(Exists("out/checkpoint-6")) << of;
+      }
+    }
+  }
+  EXPECT_GT(faults, 30);
+  setenv("LATHE_FAULT", "fsync:1:28", 1);
+  fs::remove_all(Path("out"));
+  const RunResult stopped =
+      RunProgram("finetune", Options("out", {"--max_steps", "9", "--save_failure", "stop"}));
+  ExpectError(stopped, "no checkpoint was saved after step 6: " + Path("out") + "/checkpoint-6");
+  EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-3")));
+  for (const char* name : {"LD_PRELOAD", "LATHE_FAULT", "LATHE_FAULT_PATH", "LATHE_FAULT_MARK"})
+    unsetenv(name);
+}
+
+TEST_F(CheckpointsTest, TheLauncherStartsALostJobAgain) {
+  ASSERT_EQ(Launch(2, Finetune("whole", {"--save_strategy", "steps", "--save_steps", "100",
+                                         "--max_steps", "400"}))
+                .exit_code,
+            0);
+  const std::vector<std::string> command = LosesARank(
+      1,
+      Finetune("out", {"--save_strategy", "steps", "--save_steps", "100", "--max_steps", "400"}));
+  const RunResult restarted = Launch(2, command, {}, {"--max_restarts", "3"});
+  ASSERT_EQ(restarted.exit_code, 0) << restarted.out << restarted.err;
+  EXPECT_NE(restarted.err.find("starting the job again with 2 processes, restart 1 of 3"),
+            std::string::npos)
+      << restarted.err;
+  EXPECT_EQ(Read("whole/model.safetensors"), Read("out/model.safetensors"));
+  fs::remove_all(Path("out"));
+  const RunResult fewer =
+      Launch(2, command, {}, {"--max_restarts", "3", "--restart_processes", "any"});
+  ASSERT_EQ(fewer.exit_code, 0) << fewer.out << fewer.err;
+  EXPECT_NE(fewer.err.find("starting the job again with 1 process, restart 1 of 3"),
+            std::string::npos)
+      << fewer.err;
+  const std::vector<double> losses = Losses("whole"), after = Losses("out");
+  ASSERT_EQ(losses.size(), after.size());
+  for (size_t i = 0; i < 110; ++i) EXPECT_NEAR(losses[i], after[i], 2e-6) << i;
+  fs::remove_all(Path("out"));
+  EXPECT_NE(Launch(2, command).exit_code, 0);
+}
+
+// With all moments, whichever rank is left saves a checkpoint.
+TEST_F(CheckpointsTest, ALostRankCostsNoStep) {
+  const std::vector<std::string> options = {
+      "--save_strategy",      "steps",       "--save_steps", "100",
+      "--no_shard_optimizer", "--max_steps", "400"};
+  ASSERT_EQ(Launch(2, Finetune("whole", options)).exit_code, 0);
+  for (const int rank : {0, 1}) {
+    fs::remove_all(Path("out"));
+    const RunResult lost = Launch(2, LosesARank(rank, Finetune("out", options)));
+    ASSERT_NE(lost.exit_code, 0);
+    constexpr char kSays[] = "; training can go on from ";
+    const size_t at = lost.err.find(kSays);
+    ASSERT_NE(at, std::string::npos) << lost.err;
+    std::string checkpoint = lost.err.substr(at + sizeof kSays - 1);
+    checkpoint.resize(checkpoint.find('\n'));
+    EXPECT_NO_THROW(OpenCheckpoint(checkpoint));
+    EXPECT_NE(checkpoint, Path("out/checkpoint-100"));
+    std::vector<std::string> resumed = options;
+    resumed.insert(resumed.end(), {"--resume_from_checkpoint", checkpoint});
+    const RunResult end = Launch(2, Finetune("out", resumed));
+    ASSERT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_EQ(Read("whole/model.safetensors"), Read("out/model.safetensors")) << rank;
+    EXPECT_EQ(LogOf("whole"), LogOf("out")) << rank;
+  }
+}
+
+TEST_F(CheckpointsTest, MistakesGetOneLine) {
+  ExpectError(RunProgram("finetune", Options("out", {"--save_strategy", "sometimes"})),
+              "--save_strategy must be one of no, steps, epoch, best but is \"sometimes\"", 2);
+  ExpectError(RunProgram("finetune", Options("out", {"--save_steps", "2.5"})),
+              "save_steps must be a whole number or below 1", 2);
+  ExpectError(RunProgram("finetune", Options("out", {"--save_strategy", "best"})),
+              "save_strategy best needs evaluations while training", 2);
+  ExpectError(RunProgram("finetune", Options("out", {"--resume_from_checkpoint"})),
+              Path("out") + ": has no checkpoint to go on from");
+  ExpectError(RunProgram("finetune", Options("out", {"--resume_from_checkpoint", "nowhere"})),
+              "nowhere: there is no such checkpoint");
+}
+
+}  // namespace
+}  // namespace lathe

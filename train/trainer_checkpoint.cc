@@ -1,0 +1,356 @@
+// The part of the trainer that saves checkpoints and goes on from them.
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/safetensors/safetensors.h"
+#include "lathe/core/version.h"
+#include "lathe/distributed/groups/collectives.h"
+#include "lathe/train/checkpoint/resume_settings.h"
+#include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/run_errors.h"
+#include "lathe/train/trainer.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr char kStateFile[] = "trainer_state.json";
+// The best model so far, if it is not a checkpoint of its own.
+constexpr char kBestFile[] = "best_model.safetensors";
+constexpr char kOwnState[] = "Lathe";  // in stateful_callbacks
+
+StateDict WithValues(const json& values) {
+  StateDict state;
+  state.values = values;
+  return state;
+}
+
+json ReadJsonFile(const std::string& path) {
+  const std::string text = ReadFile(path);
+  CheckJsonNesting(text, path);
+  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_object()) throw DataLoss(path + ": is no JSON object");
+  return value;
+}
+
+// Gives the parameters the values in the folder's model.safetensors.
+void ReadParameters(const std::vector<Parameter>& parameters, const std::string& dir) {
+  const SafetensorsReader reader(dir + "/model.safetensors");
+  for (const Parameter& parameter : parameters) {
+    Tensor tensor = parameter.tensor;
+    reader.Read(parameter.name, tensor);
+  }
+}
+
+}  // namespace
+
+// --- saving ---
+
+bool Trainer::SaveIsDue() const {
+  const int64_t step = state_.global_step;
+  if (arguments_.save_strategy == "steps" &&
+      (step % state_.save_steps == 0 || step == state_.max_steps))
+    return true;
+  return arguments_.save_seconds > 0 && accelerator_.is_main_process() &&
+         std::chrono::steady_clock::now() - saved_time_ >=
+             std::chrono::duration<double>(arguments_.save_seconds);
+}
+
+const NamedSettings& Trainer::Settings() {
+  if (settings_.empty()) {
+    settings_ =
+        SettingsThatMatter(arguments_, *inputs_.train, model_, inputs_.tokenizer.get(),
+                           ReadBatchProcesses(accelerator_.num_processes()), state_.max_steps);
+  }
+  return settings_;
+}
+
+CheckpointSaver& Trainer::Saver() {
+  if (!saver_) {
+    saver_.emplace(arguments_.output_dir.empty() ? out_->path() : arguments_.output_dir,
+                   &accelerator_.group());
+    if (accelerator_.is_main_process()) {
+      SweepDrafts(saver_->parent());
+      if (run_ == 0) run_ = NextRun(saver_->parent());
+    }
+  }
+  return *saver_;
+}
+
+nlohmann::json Trainer::ResumeState() {
+  json state = {{"loader", place_.values},
+                {"scheduler", scheduler_->StateDict().values},
+                {"loss_since_log", loss_since_log_},
+                {"loss_total", loss_total_},
+                {"logged_step", logged_step_},
+                {"epoch_is_open", epoch_is_open_},
+                {"should_evaluate", control_.should_evaluate || is_evaluating_},
+                {"should_save", control_.should_save}};
+  if (state_.loss) state["loss"] = *state_.loss;
+  if (std::isfinite(state_.grad_norm)) state["grad_norm"] = state_.grad_norm;
+  if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr)
+    state["scaler"] = scaler->StateDict().values;
+  return state;
+}
+
+void Trainer::WriteCheckpointFiles(const std::string& dir) {
+  model_.SaveConfig(dir);
+  if (inputs_.tokenizer != nullptr) inputs_.tokenizer->SavePretrained(dir);
+  if (best_values_.defined()) {
+    std::vector<std::pair<std::string, Tensor>> best;
+    for (const auto& [parameter, offset] : optimizer_.arena().entries()) {
+      const Tensor values = best_values_.Slice(offset, offset + parameter.tensor.numel());
+      best.emplace_back(parameter.name, values.Reshape(parameter.tensor.shape()));
+    }
+    WriteSafetensors(dir + "/" + kBestFile, best);
+  }
+  Call(&Callback::OnSave, dir);
+  state_.stateful_callbacks[kOwnState] = {{"args", json::object()}, {"attributes", ResumeState()}};
+  WriteFileAtomically(dir + "/" + kStateFile, state_.ToJson().dump(2) + "\n");
+  state_.stateful_callbacks.erase(kOwnState);
+}
+
+CheckpointJob Trainer::MakeCheckpointJob(CheckpointSaver& saver, bool writes_model) {
+  CheckpointJob job{.name = CheckpointName(state_.global_step),
+                    .with_optimizer = !arguments_.save_only_model,
+                    .every_rank_writes = optimizer_.shards() != nullptr,
+                    .write_files = [this](const std::string& dir) { WriteCheckpointFiles(dir); },
+                    .on_saved = {}};
+  if (job.with_optimizer) job.optimizer = optimizer_.StateDict();
+  if (!writes_model) return job;
+  for (const Parameter& parameter : model_.Parameters())
+    job.model.Add(parameter.name, parameter.tensor);
+  job.manifest = {.step = state_.global_step,
+                  .run = run_,
+                  .world_size = accelerator_.num_processes(),
+                  .resumable = !arguments_.save_only_model,
+                  .settings = Settings(),
+                  .about = {{"lathe_version", kVersion},
+                            {"epoch", state_.epoch},
+                            {"seed", arguments_.seed},
+                            {"job", accelerator_.environment().job},
+                            {"device", accelerator_.device().is_cpu() ? "cpu" : "cuda"}}};
+  if (arguments_.save_total_limit) {
+    job.on_saved = [parent = saver.parent(), run = run_, limit = *arguments_.save_total_limit,
+                    best = state_.best_model_checkpoint] {
+      RotateCheckpoints(parent, run, limit, [&](const std::string& path) { return path == best; });
+    };
+  }
+  return job;
+}
+
+void Trainer::SaveCheckpoint(bool beside) {
+  ReadStepResults();
+  CheckLastUpdate();
+  model_.Train();
+  accelerator_.SetPhase("saving");
+  FinishSaving(/*wait=*/true);
+  CheckpointSaver& saver = Saver();
+  const std::string path = saver.parent() + "/" + CheckpointName(state_.global_step);
+  checkpoint_before_best_ = state_.best_model_checkpoint;
+  if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = path;
+  saver.Start(MakeCheckpointJob(saver, accelerator_.is_main_process()), beside);
+  saved_time_ = std::chrono::steady_clock::now();
+  accelerator_.SetPhase("training");
+}
+
+void Trainer::FinishSaving(bool wait) {
+  while (saver_ && saver_->active()) {
+    const std::optional<SavedCheckpoint> saved = saver_->Poll();
+    if (!saved && !wait) return;
+    if (!saved) {
+      accelerator_.group().CheckPeers();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      continue;
+    }
+    if (!accelerator_.is_main_process()) return;
+    if (!saved->error) {
+      last_checkpoint_ = saved->path;
+      Call(&Callback::OnCheckpoint, saved->path);
+      return;
+    }
+    if (state_.best_model_checkpoint == saved->path)
+      state_.best_model_checkpoint = checkpoint_before_best_;
+    if (arguments_.save_failure == "stop" && keeps_checkpoints()) {
+      save_error_ = Error(absl::StatusCode::kInternal,
+                          "no checkpoint was saved after step " + std::to_string(saved->step) +
+                              ": " + saved->error->message(),
+                          saved->error->hint());
+      return;
+    }
+    Call(&Callback::OnWarning,
+         "warning: no checkpoint was saved after step " + std::to_string(saved->step) + ": " +
+             saved->error->message() +
+             (last_checkpoint_.empty() ? "" : "; the newest one is " + last_checkpoint_));
+  }
+}
+
+void Trainer::StopIfSavingFailed() {
+  if (arguments_.save_failure != "stop" || !keeps_checkpoints()) return;
+  if (save_error_) accelerator_.SetTrigger();
+  if (!accelerator_.CheckTrigger()) return;
+  if (!save_error_) LeaveReportToMain();
+  throw *save_error_;
+}
+
+void Trainer::SaveInterrupted() {
+  if (!saves() || state_.global_step == steps_before_) return;
+  const InterruptShield shield;
+  SaveCheckpoint(/*beside=*/false);
+  FinishSaving(/*wait=*/true);
+  accelerator_.WaitWithoutTimeout();  // a disk may be slow
+}
+
+std::string Trainer::SaveCheckpointAlone(bool complete) {
+  if (!complete || optimizer_.shards() != nullptr) {
+    // The lost rank has taken its part of the moments with it.
+    const CheckpointSearch search = FindNewestCheckpoint(out_->path());
+    return search.newest ? "; training can go on from " + search.newest->path : "";
+  }
+  // This rank writes alone, so what it has begun to write comes to its end.
+  while (saver_ && saver_->active() && !saver_->Poll())
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  state_.num_input_tokens_seen = tokens_of_steps_;
+  CheckpointSaver saver(out_->path(), nullptr);
+  if (run_ == 0) run_ = NextRun(saver.parent());
+  saver.Start(MakeCheckpointJob(saver, /*writes_model=*/true), /*beside=*/false);
+  const std::optional<SavedCheckpoint> saved = saver.Poll();
+  if (saved->error) return "; no checkpoint was saved: " + saved->error->message();
+  return "; training can go on from " + saved->path;
+}
+
+void Trainer::LoadBestModel() {
+  if (best_values_.defined()) {
+    Tensor values = optimizer_.arena().values();
+    values.CopyFrom(best_values_);
+    return;
+  }
+  // The main process knows whether the best checkpoint has reached the disk.
+  const std::string best = accelerator_.GatherObject(state_.best_model_checkpoint)[0];
+  if (best.empty()) return;
+  ReadParameters(model_.Parameters(), best);
+}
+
+// --- resuming ---
+
+std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
+  const std::string& wish = arguments_.resume_from_checkpoint;
+  std::optional<FoundCheckpoint> found;
+  CheckpointSearch search;
+  const std::string folder = out_ == nullptr ? "" : out_->path();
+  if (!folder.empty()) search = FindNewestCheckpoint(folder);
+  // A job that was started again goes on from its own checkpoint, whatever it began with.
+  const bool is_own =
+      ReadRestarts() > 0 && search.newest &&
+      search.newest->manifest.about.value("job", json()) == json(accelerator_.environment().job);
+  if (is_own || wish == "true") {
+    for (const std::string& reason : search.left_out) notes_.push_back("left out " + reason);
+    found = search.newest;
+  } else if (!wish.empty()) {
+    found = OpenCheckpoint(wish);
+  }
+  if (!found) {
+    if (ReadRestarts() > 0) return found;  // the job was lost before its first checkpoint
+    if (folder.empty()) {
+      throw InvalidArgument("resume_from_checkpoint true needs output_dir",
+                            "name the folder that holds the checkpoints");
+    }
+    std::string reasons;
+    for (const std::string& reason : search.left_out) reasons += "; " + reason;
+    throw NotFound(folder + ": has no checkpoint to go on from" + reasons,
+                   "leave out resume_from_checkpoint to begin anew, or name another folder");
+  }
+  // Another branch of the training, or one from another folder, is a training of its own.
+  const bool goes_on = search.newest && fs::equivalent(found->path, search.newest->path);
+  run_ = goes_on ? found->manifest.run : folder.empty() ? 1 : NextRun(folder);
+  if (const auto difference = FirstDifference(found->manifest.settings, Settings())) {
+    if (!arguments_.resume_anyway) {
+      throw InvalidArgument(
+          found->path + ": " + *difference,
+          "go on with the data and options of the checkpoint, or set resume_anyway");
+    }
+    notes_.push_back("resumed anyway: " + *difference);
+  }
+  return found;
+}
+
+void Trainer::Resume() {
+  // The main process chooses for all. If it can't, all of them know why.
+  json choice = json::object();
+  if (accelerator_.is_main_process()) {
+    try {
+      if (const auto found = FindCheckpoint()) choice = {{"path", found->path}};
+    } catch (const Error& e) {
+      choice = {{"error", e.message()}, {"hint", e.hint()}};
+    }
+  }
+  choice = json::parse(
+      accelerator_.GatherObject(choice.dump(-1, ' ', false, json::error_handler_t::replace))[0]);
+  if (choice.contains("error"))
+    throw InvalidArgument(choice.at("error").get<std::string>(), choice.at("hint"));
+  if (!choice.contains("path")) return;
+  const std::string path = choice.at("path");
+  FoundCheckpoint checkpoint{path, ReadManifest(path)};
+  LoadCheckpoint(checkpoint);
+  const int before = checkpoint.manifest.world_size, now = accelerator_.num_processes();
+  if (before != now) {
+    notes_.push_back("the checkpoint is that of " + std::to_string(before) +
+                     (before == 1 ? " process" : " processes") +
+                     "; with another number, the last digits of sums differ");
+  }
+}
+
+void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
+  const std::string file = checkpoint.path + "/" + kStateFile;
+  const json saved = ReadJsonFile(file);
+  const json callbacks = saved.value("stateful_callbacks", json::object());
+  if (!callbacks.contains(kOwnState) || !callbacks[kOwnState].contains("attributes"))
+    throw DataLoss(file + ": has no \"" + kOwnState + "\" in \"stateful_callbacks\"");
+  const StateDict own = WithValues(callbacks[kOwnState]["attributes"]);
+  constexpr char kOwner[] = "trainer";
+  ReadParameters(model_.Parameters(), checkpoint.path);
+  scheduler_->LoadStateDict(WithValues(own.Get<json>(kOwner, "scheduler")));
+  optimizer_.LoadStateDict(ReadOptimizerState(checkpoint));
+  if (optimizer_.grad_scaler() != nullptr && own.values.contains("scaler"))
+    optimizer_.grad_scaler()->LoadStateDict(WithValues(own.values["scaler"]));
+  if (checkpoint.manifest.files.contains(kBestFile)) {
+    const SafetensorsReader best(checkpoint.path + "/" + kBestFile);
+    best_values_ = optimizer_.arena().values().Clone();
+    for (const auto& [parameter, offset] : optimizer_.arena().entries()) {
+      Tensor values = best_values_.Slice(offset, offset + parameter.tensor.numel())
+                          .Reshape(parameter.tensor.shape());
+      best.Read(parameter.name, values);
+    }
+  }
+  place_ = WithValues(own.Get<json>(kOwner, "loader"));
+  loader_.LoadStateDict(place_);
+  state_.LoadJson(saved, file);
+  loss_since_log_ = own.Get<double>(kOwner, "loss_since_log");
+  loss_total_ = own.Get<double>(kOwner, "loss_total");
+  logged_step_ = own.Get<int64_t>(kOwner, "logged_step");
+  if (own.values.contains("loss")) state_.loss = own.Get<double>(kOwner, "loss");
+  if (own.values.contains("grad_norm")) state_.grad_norm = own.Get<double>(kOwner, "grad_norm");
+  epoch_is_open_ = own.Get<bool>(kOwner, "epoch_is_open");
+  control_.should_evaluate = own.Get<bool>(kOwner, "should_evaluate");
+  control_.should_save = own.Get<bool>(kOwner, "should_save");
+  steps_read_ = steps_before_ = state_.global_step;
+  tokens_before_ = tokens_of_steps_ = state_.num_input_tokens_seen;
+  resumed_from_ = last_checkpoint_ = checkpoint.path;
+}
+
+void Trainer::FinishResumedStep() {
+  FollowControl();
+  const bool at_end =
+      place_.Get<int64_t>("trainer", "batches") == 0 || state_.global_step == state_.max_steps;
+  if (epoch_is_open_ && at_end && !ends()) AfterEpoch();
+}
+
+}  // namespace lathe

@@ -1,0 +1,368 @@
+// Tests that a training that goes on from a checkpoint gives the bits of one that never stopped:
+// its model, its optimizer's state and its log.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <random>
+
+#include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/safetensors/safetensors.h"
+#include "lathe/distributed/testing/testing.h"
+#include "lathe/train/callbacks/state_callback.h"
+#include "lathe/train/trainer_testing.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+using Change = std::function<void(TrainingArguments&)>;
+
+std::string Folder(const std::string& name) {
+  return testing::TempDir() + "trainer_resume_test/" + name;
+}
+
+// Arguments for 2 epochs of 8 batches, with a checkpoint after each step.
+TrainingArguments Arguments(const std::string& folder, const Change& change = {}) {
+  TrainingArguments arguments = TinyArguments();
+  arguments.output_dir = Folder(folder);
+  arguments.logging_steps = 3;
+  arguments.weight_decay = 0.01;
+  arguments.save_strategy = "steps";
+  arguments.save_steps = 1;
+  if (change) change(arguments);
+  return arguments;
+}
+
+TrainerInputs Inputs() {
+  return {.model = TinyBert(), .train = TinyData(16), .evaluation = TinyData(6)};
+}
+
+void Remove(const std::string& folder) { fs::remove_all(Folder(folder)); }
+
+using Look = std::function<std::string(const Trainer&)>;
+
+// Trains in processes of their own. Returns what `look` says on rank 0, or the error's message.
+std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Look& look) {
+  const std::vector<RankResult> results = RunRanks(ranks, [&](const ProcessEnvironment& env) {
+    AcceleratorOptions options = AcceleratorOptionsOf(arguments);
+    options.environment = env;
+    options.timeout = std::chrono::seconds(20);
+    Accelerator accelerator(options);
+    Trainer trainer(arguments, accelerator, Inputs(), {std::make_shared<StateCallback>()});
+    trainer.Train();
+    return look ? look(trainer) : "";
+  });
+  return results[0].said;
+}
+
+void Train(const TrainingArguments& arguments, int ranks = 1, const std::string& expected = "",
+           const Look& look = {}) {
+  EXPECT_EQ(TrainAndLook(arguments, ranks, look), expected);
+}
+
+std::string ErrorOf(const TrainingArguments& arguments) { return TrainAndLook(arguments, 1, {}); }
+
+// Returns the log without what depends on the clock.
+nlohmann::json LogOf(const std::string& dir) {
+  auto state = nlohmann::json::parse(ReadFile(dir + "/trainer_state.json"));
+  nlohmann::json log = nlohmann::json::array();
+  for (nlohmann::json entry : state.at("log_history")) {
+    if (entry.contains("train_runtime")) {
+      entry = {{"epoch", entry["epoch"]}, {"train_loss", entry["train_loss"]}};
+    }
+    for (const char* key : {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second"}) {
+      entry.erase(key);
+    }
+    log.push_back(entry);
+  }
+  return {log, state.at("best_metric"), state.at("best_global_step"), state.at("epoch")};
+}
+
+void ExpectSameEnd(const std::string& a, const std::string& b, int64_t last_step,
+                   const std::string& of) {
+  EXPECT_EQ(ReadFile(Folder(a) + "/model.safetensors"), ReadFile(Folder(b) + "/model.safetensors"))
+      << of;
+  EXPECT_EQ(LogOf(Folder(a)), LogOf(Folder(b))) << of;
+  const std::string last = "/" + CheckpointName(last_step);
+  int compared = 0;
+  for (const auto& entry : fs::directory_iterator(Folder(a) + last)) {
+    const std::string name = entry.path().filename();
+    if (!name.ends_with(".h5")) continue;
+    EXPECT_EQ(ReadFile(entry.path()), ReadFile(Folder(b) + last + "/" + name)) << of << name;
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
+}
+
+struct Case {
+  const char* name;
+  Change change;
+  std::vector<int64_t> cuts = {3, 8};
+  int64_t last_step = 16;
+  int ranks = 1;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class TrainerResumeTest : public testing::TestWithParam<Case> {};
+
+TEST_P(TrainerResumeTest, GivesTheSameBits) {
+  const Case& c = GetParam();
+  Remove("whole");
+  Train(Arguments("whole", c.change), c.ranks);
+  for (const int64_t cut : c.cuts) {
+    Remove("resumed");
+    TrainingArguments arguments = Arguments("resumed", c.change);
+    arguments.resume_from_checkpoint = Folder("whole") + "/" + CheckpointName(cut);
+    Train(arguments, c.ranks, arguments.resume_from_checkpoint,
+          [](const Trainer& trainer) { return trainer.resumed_from(); });
+    ExpectSameEnd("whole", "resumed", c.last_step, " after step " + std::to_string(cut));
+  }
+}
+
+void Accumulate(TrainingArguments& a) { a.gradient_accumulation_steps = 3; }
+void BFloat16s(TrainingArguments& a) { a.bf16 = true; }
+void EvaluateEachEpoch(TrainingArguments& a) {
+  a.eval_strategy = "epoch";
+  a.metric_for_best_model = "loss";
+}
+void KeepTheBest(TrainingArguments& a) {
+  a.eval_strategy = "steps";
+  a.eval_steps = 2;
+  a.load_best_model_at_end = true;
+  a.learning_rate = 3e-2;
+}
+void Group(TrainingArguments& a) { a.group_by_length = true; }
+void Plateau(TrainingArguments& a) {
+  a.lr_scheduler_type = "reduce_lr_on_plateau";
+  a.lr_scheduler_kwargs = R"({"patience":0,"factor":0.5})";
+  a.eval_strategy = "steps";
+  a.eval_steps = 1;
+  a.learning_rate = 3e-2;
+}
+void NoDecay(TrainingArguments& a) { a.weight_decay = 0; }
+void HalfBatches(TrainingArguments& a) { a.per_device_train_batch_size = 1; }
+void HalfBatchesAccumulate(TrainingArguments& a) {
+  HalfBatches(a);
+  Accumulate(a);
+  BFloat16s(a);
+}
+void HalfBatchesUnsharded(TrainingArguments& a) {
+  HalfBatches(a);
+  NoDecay(a);
+  a.shard_optimizer = false;
+}
+void HalfBatchesNoDecay(TrainingArguments& a) {
+  HalfBatches(a);
+  NoDecay(a);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, TrainerResumeTest,
+    testing::Values(Case{"float32", {}, {1, 3, 7, 8, 11, 15}},
+                    Case{"accumulation", Accumulate, {1, 3, 4}, 6}, Case{"bfloat16", BFloat16s},
+                    Case{"evaluation", EvaluateEachEpoch}, Case{"best", KeepTheBest},
+                    Case{"lengths", Group}, Case{"plateau", Plateau}, Case{"no_decay", NoDecay},
+                    Case{"two_ranks", HalfBatches, {3, 8}, 16, 2},
+                    Case{"two_ranks_accumulation", HalfBatchesAccumulate, {3, 4}, 6, 2},
+                    Case{"two_ranks_unsharded", HalfBatchesUnsharded, {3}, 16, 2},
+                    Case{"two_ranks_no_decay", HalfBatchesNoDecay, {3}, 16, 2}),
+    [](const auto& each) { return each.param.name; });
+
+// $LATHE_RESUME_CUTS random cuts for each number of ranks, accumulation and precision; 0 if it
+// isn't set.
+TEST(TrainerResumeManyTest, RandomCutsGiveTheSameBits) {
+  const char* cuts = std::getenv("LATHE_RESUME_CUTS");
+  if (cuts == nullptr) GTEST_SKIP() << "set LATHE_RESUME_CUTS to a number of cuts";
+  std::mt19937 random(42);
+  for (const int ranks : {1, 2, 3}) {
+    for (const int64_t accumulation : {1, 3}) {
+      for (const bool bf16 : {false, true}) {
+        const auto change = [&](TrainingArguments& a) {
+          a.per_device_train_batch_size = 1;
+          a.num_train_epochs = 6;
+          a.gradient_accumulation_steps = accumulation;
+          a.bf16 = bf16;
+        };
+        Remove("whole");
+        Train(Arguments("whole", change), ranks);
+        const int64_t batches = (16 + ranks - 1) / ranks;
+        const int64_t steps = 6 * ((batches + accumulation - 1) / accumulation);
+        for (int i = 0; i < std::atoi(cuts); ++i) {
+          const int64_t cut = std::uniform_int_distribution<int64_t>(1, steps - 1)(random);
+          Remove("resumed");
+          TrainingArguments arguments = Arguments("resumed", change);
+          arguments.resume_from_checkpoint = Folder("whole") + "/" + CheckpointName(cut);
+          Train(arguments, ranks);
+          ExpectSameEnd("whole", "resumed", steps,
+                        " after step " + std::to_string(cut) + " of " + std::to_string(ranks) +
+                            " ranks, accumulation " + std::to_string(accumulation));
+        }
+      }
+    }
+  }
+}
+
+std::vector<float> ModelOf(const std::string& folder) {
+  const SafetensorsReader reader(Folder(folder) + "/model.safetensors");
+  std::vector<float> all;
+  for (const auto& [name, entry] : reader.entries()) {
+    const std::vector<float> values = reader.Read(name).ToVector<float>();
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+// The losses of another number of ranks differ in their last digits only.
+TEST(TrainerResumeRanksTest, AnyNumberOfRanksGoesOn) {
+  Remove("whole");
+  Train(Arguments("whole"));
+  for (const auto& [before, after] : {std::pair(1, 2), std::pair(2, 1)}) {
+    Remove("first");
+    Remove("second");
+    Train(Arguments("first", before == 2 ? Change(HalfBatches) : Change()), before);
+    TrainingArguments arguments = Arguments("second", after == 2 ? Change(HalfBatches) : Change());
+    arguments.resume_from_checkpoint = Folder("first") + "/checkpoint-5";
+    Train(arguments, after);
+    const auto whole = nlohmann::json::parse(ReadFile(Folder("whole") + "/trainer_state.json"));
+    const auto resumed = nlohmann::json::parse(ReadFile(Folder("second") + "/trainer_state.json"));
+    ASSERT_EQ(whole["log_history"].size(), resumed["log_history"].size());
+    for (size_t i = 0; i + 1 < whole["log_history"].size(); ++i) {
+      EXPECT_NEAR(whole["log_history"][i]["loss"].get<double>(),
+                  resumed["log_history"][i]["loss"].get<double>(), 2e-6);
+    }
+    const std::vector<float> a = ModelOf("whole"), b = ModelOf("second");
+    double largest = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+    EXPECT_LT(largest, 1e-4);
+  }
+}
+
+// --- the newest whole checkpoint ---
+
+TEST(TrainerResumeNewestTest, LeavesOutDamagedOnesAndSaysSo) {
+  Remove("newest");
+  const TrainingArguments first = Arguments("newest");
+  Train(first);
+  fs::resize_file(Folder("newest") + "/checkpoint-16/optimizer.h5", 100);
+  fs::remove(Folder("newest") + "/checkpoint-15/model.safetensors");
+  TrainingArguments again = first;
+  again.resume_from_checkpoint = "true";
+  const std::string said = TrainAndLook(again, 1, [](const Trainer& trainer) {
+    return trainer.resumed_from() + "|" + trainer.notes().at(0) + "|" + trainer.notes().at(1);
+  });
+  EXPECT_TRUE(said.starts_with(Folder("newest") +
+                               "/checkpoint-14|left out checkpoint-16: optimizer.h5: has 100 "
+                               "bytes, but its manifest says "))
+      << said;
+  EXPECT_TRUE(
+      said.ends_with("|left out checkpoint-15: model.safetensors: No such file or directory"))
+      << said;
+  EXPECT_NO_THROW(OpenCheckpoint(Folder("newest") + "/checkpoint-16"));
+}
+
+TEST(TrainerResumeNewestTest, MistakesGetOneLine) {
+  Remove("mistakes");
+  TrainingArguments arguments = Arguments("mistakes");
+  arguments.resume_from_checkpoint = "true";
+  EXPECT_EQ(ErrorOf(arguments), Folder("mistakes") + ": has no checkpoint to go on from");
+  arguments.resume_from_checkpoint = Folder("nowhere");
+  EXPECT_EQ(ErrorOf(arguments), Folder("nowhere") + ": there is no such checkpoint");
+  arguments.resume_from_checkpoint = "";
+  Train(arguments);
+  EXPECT_EQ(ErrorOf(arguments), Folder("mistakes") + ": output_dir is not empty");
+  arguments.resume_from_checkpoint = Folder("mistakes") + "/checkpoint-3";
+  const std::vector<std::pair<Change, std::string>> changes = {
+      {[](auto& a) { a.learning_rate = 1; }, "learning_rate was 0.001 and is 1.0"},
+      {[](auto& a) { a.seed = 1; }, "seed was 42 and is 1"},
+      {[](auto& a) { a.per_device_train_batch_size = 4; },
+       "per_device_train_batch_size times processes was 2 and is 4"},
+      {[](auto& a) { a.num_train_epochs = 3; }, "number of steps was 16 and is 24"}};
+  for (const auto& [change, difference] : changes) {
+    TrainingArguments changed = arguments;
+    change(changed);
+    EXPECT_EQ(ErrorOf(changed), Folder("mistakes") + "/checkpoint-3: " + difference);
+  }
+  TrainingArguments anyway = arguments;
+  anyway.learning_rate = 2e-3;
+  anyway.resume_anyway = true;
+  anyway.output_dir = Folder("anyway");
+  Remove("anyway");
+  Train(anyway);
+  // Options that change nothing are taken.
+  TrainingArguments harmless = arguments;
+  harmless.logging_steps = 1;
+  harmless.save_steps = 4;
+  harmless.gradient_checkpointing = true;
+  harmless.ignore_data_skip = true;
+  Train(harmless);
+  arguments.save_only_model = true;
+  arguments.output_dir = Folder("model_only");
+  arguments.resume_from_checkpoint = "";
+  Remove("model_only");
+  Train(arguments);
+  arguments.resume_from_checkpoint = arguments.output_dir + "/checkpoint-3";
+  EXPECT_EQ(ErrorOf(arguments),
+            arguments.output_dir + "/checkpoint-3: holds the model alone (save_only_model)");
+}
+
+std::vector<std::string> CheckpointsIn(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(Folder(folder))) {
+    const std::string name = entry.path().filename();
+    if (name.find("checkpoint") != std::string::npos) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(TrainerCheckpointsTest, StrategiesAndLimits) {
+  const std::vector<std::pair<Change, std::vector<std::string>>> cases = {
+      {[](auto& a) { a.save_steps = 6; }, {"checkpoint-12", "checkpoint-16", "checkpoint-6"}},
+      {[](auto& a) { a.save_steps = 0.25; },
+       {"checkpoint-12", "checkpoint-16", "checkpoint-4", "checkpoint-8"}},
+      {[](auto& a) { a.save_strategy = "epoch"; }, {"checkpoint-16", "checkpoint-8"}},
+      {[](auto& a) { a.save_total_limit = 2; }, {"checkpoint-15", "checkpoint-16"}},
+      {[](auto& a) { a.save_strategy = "no"; }, {}},
+      {[](auto& a) {
+         a.save_strategy = "epoch";
+         a.save_seconds = 1e-9;
+       },
+       {"checkpoint-1", "checkpoint-10", "checkpoint-11", "checkpoint-12", "checkpoint-13",
+        "checkpoint-14", "checkpoint-15", "checkpoint-16", "checkpoint-2", "checkpoint-3",
+        "checkpoint-4", "checkpoint-5", "checkpoint-6", "checkpoint-7", "checkpoint-8",
+        "checkpoint-9"}}};
+  for (const auto& [change, expected] : cases) {
+    Remove("strategies");
+    Train(Arguments("strategies", change));
+    EXPECT_EQ(CheckpointsIn("strategies"), expected);
+  }
+}
+
+TEST(TrainerCheckpointsTest, TheBestStaysAndIsLoadedWithoutACopyInMemory) {
+  Remove("best");
+  TrainingArguments arguments = Arguments("best", KeepTheBest);
+  arguments.save_total_limit = 1;
+  arguments.greater_is_better = true;  // the highest loss, which is not that of the last step
+  const std::string said = TrainAndLook(arguments, 1, [](const Trainer& trainer) {
+    return std::to_string(*trainer.state().best_global_step) + " " +
+           trainer.state().best_model_checkpoint;
+  });
+  const int64_t best = std::stoll(said);
+  EXPECT_EQ(said.substr(said.find(' ') + 1), Folder("best") + "/" + CheckpointName(best));
+  ASSERT_LT(best, 16);
+  std::vector<std::string> expected = {CheckpointName(best), "checkpoint-16"};
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(CheckpointsIn("best"), expected);
+  EXPECT_EQ(ReadFile(Folder("best") + "/model.safetensors"),
+            ReadFile(Folder("best") + "/" + CheckpointName(best) + "/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace lathe
