@@ -1,4 +1,6 @@
 // The part of the trainer that saves checkpoints and goes on from them.
+#include <absl/status/status.h>
+
 #include <chrono>
 #include <cmath>
 #include <filesystem>

@@ -1,5 +1,7 @@
 #include "lathe/train/checkpoint/checkpoint_saver.h"
 
+#include <absl/status/status.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
