@@ -243,6 +243,7 @@ std::string Name(const testing::TestParamInfo<Family>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyTest, testing::ValuesIn(Families()), Name);
+INSTANTIATE_TEST_SUITE_P(RareParts, FamilyTest, testing::ValuesIn(RareParts()), Name);
 
 // MPNet's table of biases belongs to all layers. By its name Trainer's rule takes it for a bias.
 TEST(FamiliesTest, MpNetHasOneTableOfBiases) {

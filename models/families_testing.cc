@@ -107,4 +107,17 @@ std::vector<Family> Families() {
   };
 }
 
+std::vector<Family> RareParts() {
+  const auto changed = [](const std::string& model_type, const Json& changes) {
+    for (Family family : Families()) {
+      if (family.model_type != model_type) continue;
+      family.config.update(changes);
+      return family;
+    }
+    return Family();
+  };
+  return {changed("deberta", {{"talking_head", true}}),
+          changed("deberta-v2", {{"conv_kernel_size", 3}, {"conv_groups", 2}})};
+}
+
 }  // namespace lathe

@@ -32,4 +32,7 @@ nlohmann::json With(nlohmann::json config, const nlohmann::json& changes);
 // Returns a case for each family that Lathe has.
 std::vector<Family> Families();
 
+// Returns cases for parts that few configurations of a family have. Each family occurs once.
+std::vector<Family> RareParts();
+
 }  // namespace lathe

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/kernels/attention_offset_sums.h"
 #include "lathe/models/rows.h"
 
 namespace lathe {
@@ -35,10 +36,19 @@ struct EncoderActivations {
                           ? shape.layer_weights
                           : 4 * H * H + (shape.layer.names.gate.empty() ? 2 : 3) * H * I),
         activated(shape.keeps_activated ? inner : 0),
+        scratch(RelativeScratchBytes(options, RelativeColumns(shape), false)),
+        last_scratch(RelativeScratchBytes(options, RelativeColumns(shape), true)),
         projects(C != H || shape.always_projects),
         keeps_activated(options.on_gpu || shape.keeps_activated),
         gated(!shape.layer.names.gate.empty()),
         on_gpu(options.on_gpu) {}
+
+  // Returns the columns of all tables of relative positions that a layer's attention reads.
+  static int64_t RelativeColumns(const PostNormEncoderShape& shape) {
+    const bool own = shape.layer.num_distances > 0;
+    return shape.relative_columns +
+           (own ? shape.layer.hidden_size * (shape.layer.multiplies_keys ? 2 : 1) : 0);
+  }
 
   // Returns the bytes of activations between the embeddings and the first layer.
   int64_t Embeddings() const {
@@ -66,6 +76,10 @@ struct EncoderActivations {
   // Returns the bytes of the gradients that then lie before and after the residual addition. With a
   // gate, the product behind the activation has used up one of the two.
   int64_t AroundAddition() const { return gated ? hidden : 2 * hidden; }
+
+  // Returns the same for attention's backward pass: the gradients of the residual, of the result,
+  // and of query, key and value. The feed-forward block and the norm before it are freed by then.
+  int64_t AttentionGradients() const { return 5 * hidden + scratch - Inner(inner) - 2 * hidden; }
 
   // Returns the bytes of activations that a layer keeps, for all tokens, including its output.
   int64_t Layer() const {
@@ -102,13 +116,13 @@ struct EncoderActivations {
     bytes.kept = Layer();
     // The peak is at the activation function. The gradients around the residual addition come on
     // top. Freed by then are the last layer's key and value, and this layer's output and sum (4).
-    bytes.gradients = InnerGradients() + AroundAddition();
+    bytes.gradients = std::max(InnerGradients() + AroundAddition(), AttentionGradients());
     bytes.freed = 4 * hidden;
     // The output exists as kept and as recomputed, and so do the gradients of both and of the
     // addition. The sum has been freed (1).
     bytes.gradients_of_output = 3 * hidden;
     bytes.last_kept = LastLayer();
-    bytes.last_gradients = 2 * hidden;  // of key and value
+    bytes.last_gradients = 2 * hidden + last_scratch;  // of key and value
     bytes.forward = Forward();
     bytes.last_forward = 3 * hidden;
     return bytes;
@@ -136,9 +150,10 @@ struct EncoderActivations {
   int64_t head;           // bytes that the head keeps
   int64_t layer_weights;  // elements of a layer's matrices
   int64_t activated;      // bytes that the activation function takes without a backward pass
-  bool projects;          // a linear layer follows the embeddings
-  bool keeps_activated;   // the backward pass finds the activation function's output
-  bool gated;             // the feed-forward blocks have gates
+  int64_t scratch, last_scratch;  // RelativeScratchBytes of a layer, and of the last layer
+  bool projects;                  // a linear layer follows the embeddings
+  bool keeps_activated;           // the backward pass finds the activation function's output
+  bool gated;                     // the feed-forward blocks have gates
   bool on_gpu;
 };
 
@@ -147,6 +162,16 @@ struct EncoderActivations {
 int64_t NumPassRows(const MemoryOptions& options) {
   const int64_t tokens = options.batch_size * options.max_seq_length;
   return options.on_gpu ? NumDeviceRows(tokens) : tokens;
+}
+
+int64_t RelativeScratchBytes(const MemoryOptions& options, int64_t columns,
+                             bool first_tokens_only) {
+  if (!options.on_gpu || columns == 0) return 0;
+  const int64_t length = options.max_seq_length;
+  const OffsetSums sums =
+      ShapeOfOffsetSums(length, /*window=*/length, first_tokens_only, columns,
+                        QueryTiles(options.batch_size, length, first_tokens_only));
+  return int64_t{sums.slots} * sums.count * columns * kFloat;
 }
 
 void CheckCountable(const MemoryOptions& options, int64_t layers, int64_t columns,

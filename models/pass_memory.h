@@ -24,6 +24,10 @@ struct MemoryOptions {
 // Returns the rows of activations. On the CPU there may be a few surplus rows, which are left out.
 int64_t NumPassRows(const MemoryOptions& options);
 
+// Returns the bytes in which a GPU sums the gradients of attention's tables of relative positions,
+// during a layer's backward pass. `columns` are those of all tables with gradients.
+int64_t RelativeScratchBytes(const MemoryOptions& options, int64_t columns, bool first_tokens_only);
+
 // The bytes of tensors that the passes take on one rank, besides parameters and gradients.
 struct PassMemory {
   int64_t low_precision = 0;  // copies of weights in the compute dtype
@@ -73,10 +77,11 @@ struct PostNormEncoderShape {
   // True if the feed-forward block keeps the activation function's output on the CPU, too, where
   // FeedForward computes it again (core/ops/linear.h).
   bool keeps_activated = false;
-  int64_t layer_weights = 0;   // elements of the matrices of a layer's products; 0: those of BERT
-  int64_t more_columns = 0;    // columns of what else a layer may hold, so that no sum overflows
-  int64_t num_parameters = 0;  // elements, with the head
-  int64_t table_bytes = 0;     // of rotary positions that are no parameters
+  int64_t layer_weights = 0;     // elements of the matrices of a layer's products; 0: those of BERT
+  int64_t more_columns = 0;      // columns of what else a layer may hold, so that no sum overflows
+  int64_t relative_columns = 0;  // of tables of relative positions that layers share
+  int64_t num_parameters = 0;    // elements, with the head
+  int64_t table_bytes = 0;       // of rotary positions that are no parameters
   int64_t head_columns = 0;  // float32 elements that the head keeps for a sequence's backward pass
 };
 

@@ -1,5 +1,7 @@
 #include "lathe/nn/pre_norm_layer.h"
 
+#include <utility>
+
 #include "lathe/core/base/error.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/elementwise.h"
@@ -25,24 +27,27 @@ Tensor PreNormLayer::Forward(const Tensor& hidden_states, const ForwardContext& 
   const double p = options_.hidden_dropout_prob;
   const double attention_p = options_.drops_attention_output ? p : 0;
   const double output_p = options_.drops_output ? p : 0;
+  const auto normed = [&](const LayerNorm& norm, const Tensor& x) {
+    return Cast(norm.Forward(x), compute_dtype());
+  };
   // Returns residual + dropout(x).
-  const auto add = [&](const Tensor& residual, const Tensor& x, double rate, const char* place) {
-    const DropoutSpec dropout = context.Dropout(rate, site + place, first_tokens_only);
-    return Add(residual, lathe::Dropout(Cast(x, residual.dtype()), dropout));
+  const auto add = [&](const Tensor& residual, Tensor x, double rate, const char* place) {
+    x = Cast(x, residual.dtype());
+    x = lathe::Dropout(x, context.Dropout(rate, site + place, first_tokens_only));
+    return Add(residual, x);
   };
   const Tensor residual =
       first_tokens_only ? FirstTokens(hidden_states, context.sequences.cu_seqlens) : hidden_states;
-  // Intermediate results have no names here, so that each is freed as soon as the next op is done.
-  const Tensor a = add(residual,
-                       attention_output_->Forward(self_->Forward(
-                           Cast(attention_norm_->Forward(hidden_states), compute_dtype()), context,
-                           first_tokens_only, site + ".attention.self")),
-                       attention_p, ".attention.output");
-  return add(
-      a,
-      FeedForward(Cast(output_norm_->Forward(a), compute_dtype()), intermediate_->weight,
-                  intermediate_->bias, intermediate_->activation(), output_->weight, output_->bias),
-      output_p, ".output");
+  // Each intermediate result replaces the one before it, which is freed unless it is kept for the
+  // backward pass.
+  Tensor x = normed(*attention_norm_, hidden_states);
+  x = self_->Forward(x, context, first_tokens_only, site + ".attention.self");
+  x = attention_output_->Forward(x);
+  const Tensor a = add(residual, std::move(x), attention_p, ".attention.output");
+  x = normed(*output_norm_, a);
+  x = FeedForward(x, intermediate_->weight, intermediate_->bias, intermediate_->activation(),
+                  output_->weight, output_->bias);
+  return add(a, std::move(x), output_p, ".output");
 }
 
 }  // namespace lathe::nn

@@ -27,6 +27,50 @@ TEST(EstimateMemoryOnDevice, RowsAreFilledUp) {
   Compare({.batch_size = 10, .max_seq_length = 30, .on_gpu = true}, kSmall);
 }
 
+void CompareOthers(nlohmann::json config, DType dtype, bool checkpointing) {
+  config.update({{"hidden_size", 64}, {"intermediate_size", 256}});
+  SCOPED_TRACE(testing::Message() << config << ToString(dtype) << " " << checkpointing);
+  Compare({.batch_size = 16,
+           .max_seq_length = 32,
+           .compute_dtype = dtype,
+           .gradient_checkpointing = checkpointing,
+           .on_gpu = true},
+          config);
+}
+
+// Other families count what a GPU keeps for themselves.
+TEST(EstimateMemoryOnDevice, OtherFamilies) {
+  const nlohmann::json megatron = {{"model_type", "megatron-bert"}},
+                       pre_norm = {{"model_type", "roberta-prelayernorm"}},
+                       xlm = {{"model_type", "xlm-roberta-xl"}},
+                       squeezed = {{"model_type", "squeezebert"}, {"embedding_size", 64}},
+                       conv = {{"model_type", "convbert"}, {"embedding_size", 64}},
+                       mobile = {{"model_type", "mobilebert"}, {"intra_bottleneck_size", 32}},
+                       deberta = {{"model_type", "deberta-v2"}, {"conv_kernel_size", 3}};
+  for (const nlohmann::json& config : {megatron, pre_norm, xlm, squeezed, conv, mobile, deberta}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const bool checkpointing : {false, true}) CompareOthers(config, dtype, checkpointing);
+    }
+  }
+}
+
+// A GPU sums the gradients of tables of relative positions in memory of its own.
+TEST(EstimateMemoryOnDevice, RelativePositions) {
+  const nlohmann::json bert = {{"position_embedding_type", "relative_key_query"},
+                               {"max_position_embeddings", 32}},
+                       first = {{"model_type", "deberta"},
+                                {"relative_attention", true},
+                                {"pos_att_type", "c2p|p2c"}};
+  nlohmann::json second = first, talking = first;
+  second.update({{"model_type", "deberta-v2"}, {"position_buckets", 16}, {"share_att_key", true}});
+  talking.update({{"talking_head", true}, {"num_attention_heads", 2}});
+  for (nlohmann::json config : {bert, first, second, talking}) {
+    config["num_hidden_layers"] = 2;
+    CompareOthers(config, DType::kF32, true);
+    CompareOthers(config, DType::kBF16, false);
+  }
+}
+
 TEST(EstimateMemoryOnDevice, RotaryPositions) {
   for (const char* type : {"roformer", "nomic_bert", "eurobert", "modernbert"}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {

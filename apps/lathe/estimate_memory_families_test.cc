@@ -46,10 +46,12 @@ TEST(EstimateMemory, Disentangled) {
   const nlohmann::json second = {{"model_type", "deberta-v2"}, {"relative_attention", true},
                                  {"pos_att_type", "c2p|p2c"},  {"position_buckets", 64},
                                  {"share_att_key", true},      {"norm_rel_ebd", "layer_norm"}};
-  nlohmann::json own = second, convolution = second;
+  nlohmann::json talking = first, own = second, convolution = second;
+  talking["talking_head"] = true;
   own["share_att_key"] = false;
   convolution["conv_kernel_size"] = 3;
-  for (const nlohmann::json& config : {first, second, own, convolution}) CompareAll(config);
+  for (const nlohmann::json& config : {first, talking, second, own, convolution})
+    CompareAll(config);
 }
 
 }  // namespace

@@ -295,11 +295,11 @@ PassMemory Memory(const SequenceClassifier& model, const MemoryOptions& options)
   // layer and of the output projection (4), the product, and the values of the convolution (2) are
   // there, too.
   bytes.kept += (4 + 2 - 4) * half + factors + kernels - log_sums;
-  // In the last layer, key and value are half as wide (2 less). The input of the pointwise layer
-  // and the values of the convolution are for all tokens (3).
-  bytes.last_kept += (3 - 2) * half;
-  bytes.last_gradients = 6 * half;
-  bytes.freed += (3 - 2) * half;
+  // In the last layer, key and value are half as wide (2 less), and the values of the convolution
+  // are for all tokens. They are freed when three gradients of hidden states meet.
+  bytes.last_kept += (1 - 2) * half;
+  bytes.last_gradients = (6 - 1) * half;
+  bytes.freed += (1 - 2) * half;
   return PostNormEncoderMemory(shape, options, bytes);
 }
 

@@ -7,7 +7,11 @@ namespace lathe {
 namespace {
 
 const nlohmann::json& Defaults() {
-  static const auto* defaults = new nlohmann::json(DisentangledConfigDefaults());
+  static const auto* defaults = [] {
+    auto* json = new nlohmann::json(DisentangledConfigDefaults());
+    json->update({{"talking_head", false}});
+    return json;
+  }();
   return *defaults;
 }
 

@@ -170,17 +170,19 @@ LayerFunction PostNormEncoder::Layer(int64_t i) const {
 
 PostNormEncoderShape PostNormEncoderShapeOf(const Module& classifier,
                                             const PostNormEncoderOptions& encoder) {
-  return {.layer = encoder.layer,
-          .num_layers = encoder.num_hidden_layers,
-          .num_different_layers = encoder.num_hidden_layers,
-          .vocab_size = encoder.embeddings.vocab_size,
-          .embedding_size = encoder.embeddings.hidden_size,
-          .always_projects = encoder.always_projects,
-          .num_parameters = classifier.NumParameters(),
-          .table_bytes = std::ssize(encoder.rotary.frequencies) * 2 *
-                         encoder.embeddings.max_position_embeddings * SizeOf(DType::kF32),
-          // The head keeps its input, the dense layer's product, and dropout's result.
-          .head_columns = 3 * encoder.layer.hidden_size};
+  return {
+      .layer = encoder.layer,
+      .num_layers = encoder.num_hidden_layers,
+      .num_different_layers = encoder.num_hidden_layers,
+      .vocab_size = encoder.embeddings.vocab_size,
+      .embedding_size = encoder.embeddings.hidden_size,
+      .always_projects = encoder.always_projects,
+      .relative_columns = encoder.num_relative_biases > 0 ? encoder.layer.num_attention_heads : 0,
+      .num_parameters = classifier.NumParameters(),
+      .table_bytes = std::ssize(encoder.rotary.frequencies) * 2 *
+                     encoder.embeddings.max_position_embeddings * SizeOf(DType::kF32),
+      // The head keeps its input, the dense layer's product, and dropout's result.
+      .head_columns = 3 * encoder.layer.hidden_size};
 }
 
 PassMemory PostNormEncoderMemory(const Module& classifier, const PostNormEncoderOptions& encoder,

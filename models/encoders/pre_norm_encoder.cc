@@ -48,7 +48,6 @@ PassMemory PreNormEncoderMemory(const Module& classifier, const PreNormEncoderOp
   const int64_t rows = NumPassRows(options);
   const int64_t narrow = rows * H * E, wide = rows * H * kFloat;  // activations, hidden states
   const int64_t inner = rows * encoder.layer.intermediate_size * E;
-  const int64_t copy = E < kFloat ? wide : 0;  // a float32 result before it is narrowed
   bytes.hidden = wide;
   // What enters the first layer, and with a norm the sum before it.
   bytes.embeddings = wide;
@@ -58,17 +57,18 @@ PassMemory PreNormEncoderMemory(const Module& classifier, const PreNormEncoderOp
   // A post-norm layer keeps two sums and two norms of them, a pre-norm layer the sums in float32.
   bytes.kept += 2 * (wide - narrow);
   // Beside the activation function's gradients there is that of the sum, and that of the block's
-  // result if it is another. Freed by then are the last layer's norm, key and value, and this
-  // layer's output.
-  const bool own_gradient = E < kFloat || encoder.layer.drops_output;
+  // result if it is another. A GPU has that of the block's input instead. Freed by then are the
+  // last layer's norm, key and value, and this layer's output.
+  const bool own_gradient = E < kFloat || encoder.layer.drops_output || options.on_gpu;
   bytes.gradients += wide + (own_gradient ? narrow : 0) - 2 * narrow;
   bytes.freed = 3 * narrow + wide;
   bytes.gradients_of_output = 3 * wide;
   bytes.last_kept += narrow;
-  bytes.last_gradients = 3 * narrow + 2 * wide;
-  bytes.forward =
-      std::max(wide + copy + 5 * narrow, 2 * wide + std::max(copy + 2 * narrow + inner, 3 * wide));
-  bytes.last_forward = wide + copy + 3 * narrow;
+  bytes.last_gradients = 2 * narrow;  // of key and value
+  // Two hidden states come before the feed-forward block: the layer's input and its sum with
+  // attention's result. Two more come last: the block's result and the layer's output.
+  bytes.forward = std::max(wide + 5 * narrow, 2 * wide + std::max(2 * narrow + inner, 2 * wide));
+  bytes.last_forward = wide + std::max(3 * narrow, wide + narrow);
   return PostNormEncoderMemory(shape, options, bytes);
 }
 

@@ -141,6 +141,10 @@ CASES = {
     "mobilebert-unshared": dict(model_type="mobilebert", seed=90, noise=0.1, num_labels=2, hidden_size=24,
                                 intra_bottleneck_size=24, embedding_size=8, hidden_act="gelu",
                                 key_query_shared_bottleneck=False, num_feedforward_networks=2),
+    # Talking heads, with both terms of distances.
+    "deberta-talking": dict(model_type="deberta", seed=91, talking_head=True, num_labels=3, hidden_size=36,
+                            intermediate_size=50, relative_attention=True, pos_att_type="c2p|p2c",
+                            position_biased_input=False, layer_norm_eps=1e-5),
 }
 # Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
 ROTARY = ["roformer", "modernbert", "nomic_bert", "eurobert"]

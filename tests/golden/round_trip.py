@@ -87,6 +87,8 @@ FAMILIES = {
                               even=dict(**DEBERTA, conv_kernel_size=3, conv_act="gelu", share_att_key=True),
                               odd=dict(**DEBERTA, conv_kernel_size=5, conv_groups=2, conv_act="tanh")),
     "deberta": Family("deberta", tokenizer="deberta", even=DEBERTA, odd=dict(**DEBERTA, embedding_size=20)),
+    "deberta-talking": Family("deberta", tokenizer="deberta", even=dict(**DEBERTA, talking_head=True),
+                              odd=dict(talking_head=True)),
     "ernie": Family("ernie", even=dict(use_task_id=True), odd=dict(use_task_id=False)),
     "megatron-bert": Family("megatron-bert"),
     "rembert": Family("rembert", tokenizer="rembert", **both(input_embedding_size=20)),

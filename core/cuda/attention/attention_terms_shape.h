@@ -1,18 +1,16 @@
-// The shared memory and the scratch memory of attention with terms. These functions need no CUDA.
+// The shared memory of attention with terms. These functions need no CUDA.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
-#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/attention/attention_shape.h"
+#include "lathe/core/kernels/attention_offset_sums.h"
 
 namespace lathe::cuda {
 
 // A block works on kQ queries and 64 keys, and on 64 columns at a time.
 constexpr int kColumns = 64;
-constexpr int kManyQueries = 64, kFewQueries = kSide;  // the values of kQ; few: first_query_only
+constexpr int kFewQueries = kSide;  // kQ with first_query_only, kManyQueries without
 // The offsets between the queries and the keys of a tile.
 template <int kQ>
 constexpr int kOffsets = kQ + kKeys - 1;
@@ -22,39 +20,6 @@ constexpr int kOffsets = kQ + kKeys - 1;
 constexpr size_t TermsBytes(int queries, bool table) {
   const int rows = 2 * queries + kKeys + (table ? queries + kKeys - 1 : 0);
   return sizeof(float) * (rows * kLd<kColumns> + 2 * (queries + kKeys));
-}
-
-// Partial sums for the gradients of the tables. Each slot has the sums over a part of the queries,
-// one for each offset. In each slot, one block adds up a head's sums in a fixed order, so they
-// don't depend on timing.
-struct OffsetSums {
-  int32_t first = 0;  // the lowest offset
-  int32_t count = 0;  // the number of offsets
-  int32_t slots = 0;
-  float* bias = nullptr;     // [slots, count, heads], or null if the gradient is not wanted
-  float* keys = nullptr;     // [slots, count, heads * head_dim], or null
-  float* queries = nullptr;  // the same
-};
-
-// Returns the offsets of sequences of up to max_seqlen tokens, and the number of slots for `items`
-// tiles of queries. `slot_columns` are the columns of all wanted sums together. All slots
-// together take at most 128 MiB, unless a single one takes more.
-inline OffsetSums ShapeOfOffsetSums(int64_t max_seqlen, int64_t window, bool first_query_only,
-                                    int64_t slot_columns, int64_t items) {
-  constexpr int64_t kMostSlots = 64, kMostBytes = int64_t{128} << 20;
-  OffsetSums sums;
-  const int64_t farthest = std::min(window, max_seqlen - 1);
-  sums.first = static_cast<int32_t>(-farthest);
-  sums.count = static_cast<int32_t>(first_query_only ? farthest + 1 : 2 * farthest + 1);
-  const int64_t bytes = sums.count * slot_columns * static_cast<int64_t>(sizeof(float));
-  const int64_t slots = bytes == 0 ? items : std::clamp<int64_t>(kMostBytes / bytes, 1, kMostSlots);
-  sums.slots = static_cast<int32_t>(std::min(slots, items));
-  return sums;
-}
-
-// Returns the number of tiles of queries of all sequences.
-inline int64_t QueryTiles(int64_t batch, int64_t max_seqlen, bool first_query_only) {
-  return first_query_only ? batch : batch * DivideUp(max_seqlen, int64_t{kManyQueries});
 }
 
 }  // namespace lathe::cuda

@@ -27,23 +27,70 @@ std::shared_ptr<SequenceClassifier> MakeClassifier(const PretrainedConfig& confi
           .loss = SoftClassificationLoss});
 }
 
-// Bytes of what DeBERTa's attention takes beside BERT's, in one layer.
+constexpr int64_t kFloat = 4;
+
+// Returns the columns of the tables of distances, each of which talking heads have several times.
+int64_t RelativeColumns(const DisentangledOptions& encoder) {
+  const DisentangledLayerOptions& layer = encoder.layer;
+  if (!layer.has_distances) return 0;
+  const int64_t terms = layer.content_to_position + layer.position_to_content;
+  return terms * layer.layer.hidden_size *
+         (layer.talking_heads ? layer.layer.num_attention_heads : 1);
+}
+
+// Bytes of what DeBERTa's attention takes beside BERT's in one layer, whatever the tokens.
 int64_t AttentionExtras(const DisentangledOptions& encoder, const MemoryOptions& options) {
-  const int64_t H = encoder.layer.layer.hidden_size, E = SizeOf(options.compute_dtype);
-  constexpr int64_t kFloat = 4;
+  const DisentangledLayerOptions& layer = encoder.layer;
+  const int64_t H = layer.layer.hidden_size, E = SizeOf(options.compute_dtype);
   int64_t bytes = 0;
-  if (encoder.layer.fused_projections) {
+  if (layer.fused_projections) {
     // The three projections are taken apart in each pass, and copied if activations are narrow.
     bytes += 3 * H * H * (kFloat + (E < kFloat ? E : 0));
   }
-  if (encoder.layer.has_distances) {
+  if (layer.has_distances) {
     const int64_t length = std::min(options.max_seq_length, encoder.max_position_embeddings);
     const int64_t rows = DistanceRow(encoder, length - 1) - DistanceRow(encoder, 1 - length) + 1;
-    const int64_t terms = encoder.layer.content_to_position + encoder.layer.position_to_content;
-    // The normed rows in float32, the same in the compute dtype, and their projections.
-    bytes += rows * H * (kFloat + (1 + terms) * E);
+    const int64_t terms = layer.content_to_position + layer.position_to_content;
+    const int64_t copies = layer.talking_heads ? layer.layer.num_attention_heads : 1;
+    // The normed rows in float32, the same in the compute dtype, and their projections. Talking
+    // heads multiply those of queries in float32.
+    bytes += rows * H * (kFloat + (1 + terms * copies) * E);
+    if (layer.talking_heads && layer.position_to_content) bytes += rows * H * kFloat;
   }
   return bytes;
+}
+
+// Bytes of activations around attention without a backward pass: the layer's input, queries, keys,
+// values and the result. Talking heads have the last four once for each head, too, and multiply
+// queries in float32.
+int64_t AttentionForward(const DisentangledOptions& encoder, const MemoryOptions& options) {
+  const nn::PostNormLayerOptions& layer = encoder.layer.layer;
+  const int64_t E = SizeOf(options.compute_dtype);
+  const int64_t hidden = NumPassRows(options) * layer.hidden_size * E;
+  if (!encoder.layer.talking_heads) return 5 * hidden;
+  const int64_t wide = E < kFloat ? NumPassRows(options) * layer.hidden_size * kFloat : 0;
+  return (4 + 4 * layer.num_attention_heads) * hidden + wide;
+}
+
+// Adds what talking heads take. Their attention has all columns in each of its n heads.
+void AddTalkingHeads(const DisentangledOptions& encoder, const MemoryOptions& options,
+                     StackBytes& bytes) {
+  const nn::PostNormLayerOptions& layer = encoder.layer.layer;
+  const int64_t n = layer.num_attention_heads, hidden = bytes.hidden;
+  const int64_t wide = NumPassRows(options) * layer.hidden_size * kFloat;
+  const int64_t inner = NumPassRows(options) * layer.intermediate_size *
+                        SizeOf(options.compute_dtype) * (options.on_gpu ? 2 : 1);
+  // BERT keeps queries, keys, values and the result (4). Here these four exist in each head, and
+  // the mixed result beside them. The factors of the mixes are float32: a result in each head, and
+  // the queries.
+  bytes.kept += (4 * n + 1 - 4) * hidden + (n + 1) * wide;
+  // The last layer has keys and values of all tokens. Their gradients are as large.
+  bytes.last_kept += 2 * (n - 1) * hidden;
+  bytes.last_gradients += 2 * (n - 1) * hidden;
+  bytes.freed += 2 * (n - 1) * hidden;
+  // The other peak is at attention: its result's gradient and three more, and the residual's. The
+  // feed-forward block, the norm before it and the parts of the result are freed by then.
+  bytes.gradients = std::max(bytes.gradients, (4 * n + 1) * hidden - inner - 3 * hidden - n * wide);
 }
 
 // Bytes of narrow copies of weights, more or less than BERT has.
@@ -84,27 +131,33 @@ void AddConvolution(const DisentangledOptions& encoder, const MemoryOptions& opt
 
 PassMemory MemoryOf(const Module& classifier, const DisentangledOptions& encoder,
                     const MemoryOptions& options) {
-  const int64_t H = encoder.layer.layer.hidden_size, layers = encoder.num_hidden_layers;
-  PassMemory memory = PostNormEncoderMemory({.layer = encoder.layer.layer,
-                                             .num_layers = layers,
-                                             .num_different_layers = layers,
-                                             .vocab_size = encoder.vocab_size,
-                                             .embedding_size = encoder.embedding_size,
-                                             .more_columns = 2 * encoder.conv_kernel_size * H,
-                                             .num_parameters = classifier.NumParameters(),
-                                             .head_columns = 3 * H},
-                                            options);
-  const int64_t E = SizeOf(options.compute_dtype), hidden = NumPassRows(options) * H * E;
+  const nn::PostNormLayerOptions& layer = encoder.layer.layer;
+  const int64_t H = layer.hidden_size, layers = encoder.num_hidden_layers;
+  const bool talking = encoder.layer.talking_heads;
+  const int64_t copies = talking ? 9 * layer.num_attention_heads : 0;
+  const PostNormEncoderShape shape = {.layer = layer,
+                                      .num_layers = layers,
+                                      .num_different_layers = layers,
+                                      .vocab_size = encoder.vocab_size,
+                                      .embedding_size = encoder.embedding_size,
+                                      .more_columns = (2 * encoder.conv_kernel_size + copies) * H,
+                                      .relative_columns = RelativeColumns(encoder),
+                                      .num_parameters = classifier.NumParameters(),
+                                      .head_columns = 3 * H};
+  StackBytes bytes = PostNormEncoderStack(shape, options);
+  if (talking) AddTalkingHeads(encoder, options, bytes);
+  PassMemory memory = PostNormEncoderMemory(shape, options, bytes);
   const int64_t extras = AttentionExtras(encoder, options);
   if (options.gradient_checkpointing) {
     memory.temporary += extras;
   } else {
-    // At the peak, in the layer before the last, those of the last one are freed.
-    memory.kept += std::max<int64_t>(1, layers - 1) * extras;
+    // The peak is in the layer before the last, where those of the last one are freed. With talking
+    // heads it is in the last one.
+    memory.kept += (talking ? layers : std::max<int64_t>(1, layers - 1)) * extras;
   }
-  memory.inference = std::max(memory.inference, 5 * hidden + extras);
+  memory.inference = std::max(memory.inference, AttentionForward(encoder, options) + extras);
   if (encoder.conv_kernel_size > 0) AddConvolution(encoder, options, memory);
-  if (E < SizeOf(DType::kF32)) memory.low_precision += NarrowExtras(encoder);
+  if (options.compute_dtype != DType::kF32) memory.low_precision += NarrowExtras(encoder);
   return memory;
 }
 

@@ -72,8 +72,11 @@ TEST(Disentangled, WrongConfigurationsAreRefused) {
             "config: \"conv_act\": unknown activation \"step\"");
   // Without a convolution the other two keys mean nothing.
   EXPECT_EQ(ErrorOf({{"conv_kernel_size", 0}, {"conv_groups", 3}, {"conv_act", "step"}}), "");
-  // The first DeBERTa has no such layer.
+  // The first DeBERTa has no such layer, and the second no talking heads.
   EXPECT_EQ(ErrorOf({{"model_type", "deberta"}, {"conv_kernel_size", 4}}), "");
+  EXPECT_EQ(ErrorOf({{"talking_head", "yes"}}), "");
+  EXPECT_EQ(ErrorOf({{"model_type", "deberta"}, {"talking_head", "yes"}}),
+            "config: \"talking_head\" must be true or false but is \"yes\"");
 }
 
 TEST(Disentangled, WrongBatchesAreRefused) {

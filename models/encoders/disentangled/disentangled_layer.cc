@@ -1,8 +1,13 @@
 #include "lathe/models/encoders/disentangled/disentangled_layer.h"
 
-#include <cmath>
+#include <absl/strings/str_cat.h>
 
+#include <cmath>
+#include <vector>
+
+#include "lathe/core/base/error.h"
 #include "lathe/core/ops/cast.h"
+#include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/linear.h"
 #include "lathe/core/ops/shape.h"
 
@@ -21,6 +26,11 @@ DisentangledAttention::DisentangledAttention(const DisentangledLayerOptions& opt
     in_proj_ = RegisterParameter("in_proj.weight", {3 * H, H}, init);
     q_bias_ = RegisterParameter("q_bias", {H}, Init::Zeros(), /*decays=*/false);
     v_bias_ = RegisterParameter("v_bias", {H}, Init::Zeros(), /*decays=*/false);
+    if (options.talking_heads) {
+      const int64_t heads = options.layer.num_attention_heads;
+      mix_scores_ = RegisterParameter("head_logits_proj.weight", {heads, heads}, init);
+      mix_probabilities_ = RegisterParameter("head_weights_proj.weight", {heads, heads}, init);
+    }
     if (c2p) distance_key_ = linear("pos_proj", /*with_bias=*/false);
     if (p2c) distance_query_ = linear("pos_q_proj");
     return;
@@ -83,7 +93,68 @@ Tensor DisentangledAttention::Forward(const Tensor& hidden_states,
     if (distance_key_ != nullptr) options.relative.keys = distance_key_->Forward(table);
     if (distance_query_ != nullptr) options.relative.queries = distance_query_->Forward(table);
   }
-  return PackedAttention(q, kv, context.sequences, options);
+  return Attend(q, kv, context, options);
+}
+
+namespace {
+
+constexpr int64_t kMostOnGpu = 256;  // columns of a head in attention's kernels for devices
+
+// Returns mix [n, n] with each column repeated for a head's columns: [n, H].
+Tensor Spread(const Tensor& mix, int64_t columns) {
+  const int64_t n = mix.dim(0), d = columns / n;
+  const Tensor ones = Tensor::Full({1, 1, d}, 1, mix.dtype(), mix.device());
+  return ReshapeOp(Mul(ReshapeOp(mix, {n, n, 1}), ones), {n, columns});
+}
+
+// Returns x [N, H] once for each row of `by` [n, H], multiplied by it: [N, n H].
+Tensor Multiplied(const Tensor& x, const Tensor& by) {
+  const Tensor wide = Cast(x, DType::kF32);  // the host multiplies float32 only
+  std::vector<Tensor> parts;
+  for (int64_t i = 0; i < by.dim(0); ++i) {
+    parts.push_back(Cast(Mul(wide, SliceRows(by, i, i + 1)), x.dtype()));
+  }
+  return ConcatColumns(parts);
+}
+
+Tensor Repeated(const Tensor& x, int64_t times) {
+  return ConcatColumns(std::vector<Tensor>(static_cast<size_t>(times), x));
+}
+
+}  // namespace
+
+// Head g's mixed score is sum_h mix[g, h] q_h . k_h, the product of all columns of k with those of
+// q, multiplied by mix[g, h]. So the heads of PackedAttention have all H columns here. Each gives
+// its probabilities times all columns of the values, and these are mixed at the end.
+Tensor DisentangledAttention::Attend(const Tensor& q, const Tensor& kv,
+                                     const nn::ForwardContext& context,
+                                     AttentionOptions options) const {
+  if (!mix_scores_.defined()) return PackedAttention(q, kv, context.sequences, options);
+  const int64_t heads = options.num_heads, H = q.dim(1);
+  if (!q.device().is_cpu() && H > kMostOnGpu) {
+    throw InvalidArgument(
+        absl::StrCat("[deberta] hidden_size is ", H, ", but a GPU takes talking heads up to ",
+                     kMostOnGpu, " only"),
+        "use the CPU for this model");
+  }
+  const Tensor scores = Spread(mix_scores_, H);
+  if (options.relative.keys.defined()) {
+    options.relative.keys = Repeated(options.relative.keys, heads);
+  }
+  if (options.relative.queries.defined()) {
+    options.relative.queries = Multiplied(options.relative.queries, scores);
+  }
+  const Tensor all =
+      PackedAttention(Multiplied(q, scores), Repeated(kv, heads), context.sequences, options);
+  // Columns of head g get sum_h mix[g, h] of what head h gives for them.
+  const Tensor probabilities = Spread(Transpose(mix_probabilities_), H);
+  Tensor sum;
+  for (int64_t h = 0; h < heads; ++h) {
+    const Tensor of_head = Cast(SliceColumns(all, h * H, (h + 1) * H), DType::kF32);
+    const Tensor part = Mul(of_head, SliceRows(probabilities, h, h + 1));
+    sum = h == 0 ? part : Add(sum, part);
+  }
+  return Cast(sum, q.dtype());
 }
 
 DisentangledLayer::DisentangledLayer(const DisentangledLayerOptions& options)

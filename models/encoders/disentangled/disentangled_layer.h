@@ -25,6 +25,10 @@ struct DisentangledLayerOptions {
   bool has_distances = false;       // false: neither term is added, but both count in the scale
   bool shares_projections = false;  // distances have the queries' and keys' projections
   bool fused_projections = false;   // the first DeBERTa's parameters: in_proj, q_bias and v_bias
+  // Scores of all heads are mixed before the softmax, and probabilities behind it (Shazeer et al.
+  // 2020). This takes as many times the memory of attention as there are heads, and a GPU takes at
+  // most 256 columns.
+  bool talking_heads = false;
 };
 
 // The distances that occur in a batch. All layers read the same ones.
@@ -48,12 +52,16 @@ class DisentangledAttention : public Module {
     Tensor query, key, value, query_bias, key_bias, value_bias;
   };
   Weights WeightsOf() const;
+  // Attention, with mixed heads if they talk. q: [T, H] or [B, H], kv: [2 T, H].
+  Tensor Attend(const Tensor& q, const Tensor& kv, const nn::ForwardContext& context,
+                AttentionOptions options) const;
 
   DisentangledLayerOptions options_;
   std::shared_ptr<nn::Linear> query_, key_, value_;  // null with in_proj
   Tensor in_proj_, q_bias_, v_bias_;                 // undefined without in_proj
   std::shared_ptr<nn::Linear> distance_key_,
-      distance_query_;  // null unless their terms have projections of their own
+      distance_query_;                     // null unless their terms have projections of their own
+  Tensor mix_scores_, mix_probabilities_;  // [heads, heads]; undefined unless heads talk
 };
 
 class DisentangledLayer : public Module {

@@ -126,7 +126,7 @@ DisentangledOptions ReadDisentangledOptions(const PretrainedConfig& config,
   if (config.GetInt("pooler_hidden_size", o.hidden_size) != o.hidden_size) {
     Refuse(reader, "pooler_hidden_size", "is not the hidden_size");
   }
-  if (config.GetBool("talking_head", false)) Refuse(reader, "talking_head", "is not supported");
+  options.layer.talking_heads = reader.Declares("talking_head") && reader.Bool("talking_head");
   if (reader.Declares("conv_kernel_size")) ReadConvolution(reader, options);
   if (reader.Declares("position_buckets")) {
     options.position_buckets = reader.Int("position_buckets", -1, kMost);

@@ -30,8 +30,8 @@ struct DisentangledOptions {
 nlohmann::json DisentangledConfigDefaults();
 
 // Reads the options under the names that DeBERTa's config.json has. A family that declares
-// "conv_kernel_size" may have a convolution. Throws for values that make no model, and for talking
-// heads, which Lathe doesn't have.
+// "conv_kernel_size" may have a convolution, one that declares "talking_head" talking heads. Throws
+// for values that make no model.
 DisentangledOptions ReadDisentangledOptions(const PretrainedConfig& config,
                                             const ConfigReader& reader);
 
