@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -77,8 +78,9 @@ const NamedSettings& Trainer::Settings() {
 
 CheckpointSaver& Trainer::Saver() {
   if (!saver_) {
-    saver_.emplace(arguments_.output_dir.empty() ? out_->path() : arguments_.output_dir,
-                   &accelerator_.group());
+    std::string folder = out_ != nullptr ? out_->path() : arguments_.output_dir;
+    while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+    saver_.emplace(std::move(folder), &accelerator_.group());
     if (accelerator_.is_main_process()) {
       SweepDrafts(saver_->parent());
       if (run_ == 0) run_ = NextRun(saver_->parent());
@@ -143,7 +145,10 @@ CheckpointJob Trainer::MakeCheckpointJob(CheckpointSaver& saver, bool writes_mod
   if (arguments_.save_total_limit) {
     job.on_saved = [parent = saver.parent(), run = run_, limit = *arguments_.save_total_limit,
                     best = state_.best_model_checkpoint] {
-      RotateCheckpoints(parent, run, limit, [&](const std::string& path) { return path == best; });
+      // Names are compared, because the folder may be written in another way after a resume.
+      RotateCheckpoints(parent, run, limit, [&](const std::string& path) {
+        return fs::path(path).filename() == fs::path(best).filename();
+      });
     };
   }
   return job;
@@ -175,7 +180,7 @@ void Trainer::FinishSaving(bool wait) {
     }
     if (!accelerator_.is_main_process()) return;
     if (!saved->error) {
-      last_checkpoint_ = saved->path;
+      if (!arguments_.save_only_model) last_checkpoint_ = saved->path;
       Call(&Callback::OnCheckpoint, saved->path);
       return;
     }
@@ -212,7 +217,7 @@ void Trainer::SaveInterrupted() {
 }
 
 std::string Trainer::SaveCheckpointAlone(bool complete) {
-  if (!complete || optimizer_.shards() != nullptr) {
+  if (!complete || optimizer_.shards() != nullptr || arguments_.save_only_model) {
     // The lost rank has taken its part of the moments with it.
     const CheckpointSearch search = FindNewestCheckpoint(out_->path());
     return search.newest ? "; training can go on from " + search.newest->path : "";
@@ -236,7 +241,15 @@ void Trainer::LoadBestModel() {
     return;
   }
   // The main process knows whether the best checkpoint has reached the disk.
-  const std::string best = accelerator_.GatherObject(state_.best_model_checkpoint)[0];
+  std::string best = state_.best_model_checkpoint;
+  if (std::error_code code; accelerator_.is_main_process() && !best.empty() &&
+                            !fs::exists(best + "/model.safetensors", code)) {
+    Call(&Callback::OnWarning, "warning: " + best +
+                                   " with the best model is gone; the model is "
+                                   "that of the last step");
+    best.clear();
+  }
+  best = accelerator_.GatherObject(best)[0];
   if (best.empty()) return;
   ReadParameters(model_.Parameters(), best);
 }
@@ -335,6 +348,13 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   place_ = WithValues(own.Get<json>(kOwner, "loader"));
   loader_.LoadStateDict(place_);
   state_.LoadJson(saved, file);
+  if (std::error_code code; !fs::exists(state_.best_model_checkpoint, code)) {
+    // The folder may have moved as a whole.
+    const fs::path best =
+        fs::path(checkpoint.path).parent_path() / fs::path(state_.best_model_checkpoint).filename();
+    if (!state_.best_model_checkpoint.empty() && fs::exists(best, code))
+      state_.best_model_checkpoint = best.string();
+  }
   loss_since_log_ = own.Get<double>(kOwner, "loss_since_log");
   loss_total_ = own.Get<double>(kOwner, "loss_total");
   logged_step_ = own.Get<int64_t>(kOwner, "logged_step");

@@ -364,5 +364,31 @@ TEST(TrainerCheckpointsTest, TheBestStaysAndIsLoadedWithoutACopyInMemory) {
             ReadFile(Folder("best") + "/" + CheckpointName(best) + "/model.safetensors"));
 }
 
+// A resumed training keeps and loads a best checkpoint of before, even if the folder has moved.
+TEST(TrainerCheckpointsTest, TheBestOfBeforeStaysAfterAMove) {
+  const auto change = [](TrainingArguments& a) {
+    KeepTheBest(a);
+    a.greater_is_better = true;
+    a.save_total_limit = 1;
+  };
+  for (const char* folder : {"best", "moved"}) Remove(folder);
+  const auto best = [](const Trainer& trainer) {
+    return std::to_string(*trainer.state().best_global_step);
+  };
+  const std::string step = TrainAndLook(Arguments("best", change), 1, best);
+  fs::rename(Folder("best"), Folder("moved"));
+  TrainingArguments arguments = Arguments("moved", change);
+  arguments.output_dir += "/";
+  arguments.num_train_epochs = 3;
+  arguments.resume_anyway = true;
+  arguments.resume_from_checkpoint = "true";
+  EXPECT_EQ(TrainAndLook(arguments, 1, best), step);
+  std::vector<std::string> expected = {"checkpoint-" + step, "checkpoint-24"};
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(CheckpointsIn("moved"), expected);
+  EXPECT_EQ(ReadFile(Folder("moved") + "/model.safetensors"),
+            ReadFile(Folder("moved") + "/checkpoint-" + step + "/model.safetensors"));
+}
+
 }  // namespace
 }  // namespace lathe

@@ -117,6 +117,29 @@ TEST_F(LostRankOfTheOther, AKilledOneEndsBothAtOnce) {
   }
 }
 
+TEST_F(LostRankOfTheOther, BothLaunchersStartTheJobAgain) {
+  const Args options = {"--max_steps", "300", "--save_strategy", "steps", "--save_steps", "5"};
+  ASSERT_EQ(RunOnBoth(Finetune("whole", options)), (std::vector<int>{0, 0}))
+      << Read("err.0") << Read("err.1");
+  std::string script =
+      "[ -e " + Path("pid.$RANK") + " ] || echo $$ > " + Path("pid.$RANK") + "; exec";
+  for (const std::string& arg : Finetune("out", options)) script += " '" + arg + "'";
+  Write("rank.sh", script);
+  Write("out.0", "");
+  const Args program = {"--max_restarts", "2", "sh", Path("rank.sh")};
+  const std::vector<int> codes = RunOnBoth(program, [&] {
+    EXPECT_TRUE(WaitUntil([&] { return Exists("out/checkpoint-10"); }, 120));
+    kill(std::stoi(Read("pid.3")), SIGKILL);
+  });
+  EXPECT_EQ(codes, (std::vector<int>{0, 0})) << Read("err.0") << Read("err.1");
+  for (const char* errors : {"err.0", "err.1"}) {
+    EXPECT_NE(Read(errors).find("starting the job again with 4 processes, restart 1 of 2\n"),
+              std::string::npos)
+        << Read(errors);
+  }
+  EXPECT_EQ(Read("whole/model.safetensors"), Read("out/model.safetensors"));
+}
+
 // If the whole main machine is lost, the first rank of the other machine saves.
 TEST_F(LostRankOfTheOther, TheWholeMainMachineMayBeLost) {
   for (int round = 0; round < FaultRounds(); ++round) {

@@ -3,10 +3,12 @@
 #include <absl/status/status.h>
 #include <fcntl.h>
 #include <omp.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -308,7 +310,10 @@ class RestartPolicy {
   bool StartsAgain(int exit_code, bool by_signal) {
     constexpr int kUsageCode = 2, kOwnErrorCode = 1, kMostOwnErrors = 3;
     own_errors_ = exit_code == kOwnErrorCode ? own_errors_ + 1 : 0;
-    if (exit_code == 0 || exit_code == kUsageCode || by_signal) return false;
+    // A signal to one rank, or to another machine's launcher, stops the whole job, too.
+    const bool stopped = std::ranges::any_of(std::array{SIGINT, SIGTERM, SIGHUP, SIGUSR1},
+                                             [&](int s) { return exit_code == 128 + s; });
+    if (exit_code == 0 || exit_code == kUsageCode || by_signal || stopped) return false;
     return own_errors_ < kMostOwnErrors && restarts_++ < max_restarts_;
   }
   int restarts() const { return restarts_; }
