@@ -255,6 +255,21 @@ TEST_F(EmulatedDeviceTest, ControlCSavesTheModel) {
   EXPECT_EQ(RunProgram(kLathe, {"predict", Path("out"), "the film"}).exit_code, 0);
 }
 
+TEST_F(EmulatedDeviceTest, GoesOnFromACheckpointWithTheSameBits) {
+  for (const std::string precision : {"no", "fp16"}) {
+    const std::string whole = "whole_" + precision, resumed = "resumed_" + precision;
+    Args args = {"--max_steps",  "9", "--save_strategy",   "steps",
+                 "--save_steps", "4", "--mixed_precision", precision};
+    RunResult run = TrainOn("cuda", whole, args);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    args.insert(args.end(), {"--resume_from_checkpoint", Path(whole + "/checkpoint-4")});
+    run = TrainOn("cuda", resumed, args);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(Read(whole + "/model.safetensors"), Read(resumed + "/model.safetensors"));
+    EXPECT_EQ(Losses(whole), Losses(resumed)) << precision;
+  }
+}
+
 TEST_F(EmulatedDeviceTest, KeepsTheLastGoodModel) {
   for (const std::string device : {"cpu", "cuda"}) {
     const RunResult run = TrainOn(device, device, {"--learning_rate", "1e30", "--max_steps", "6"});
