@@ -73,10 +73,11 @@ struct Elements {
   int64_t row, column;
 };
 
-// C = A B, or C += A B if `accumulate`, for `kRows` rows and `kLines` lines of columns.
-template <int kRows, int kLines, typename T>
+// C = A B, or C += A B if `accumulate`, for `kRows` rows and `kLines` lines of columns. Sums are
+// rounded if C is bfloat16; then they aren't accumulated.
+template <int kRows, int kLines, typename T, typename C>
 [[gnu::always_inline]] inline void Block(int64_t K, const Elements<T>& a, const T* b, int64_t ldb,
-                                         T* c, int64_t ldc, bool accumulate) {
+                                         C* c, int64_t ldc, bool accumulate) {
   using Vector = typename Line<T>::Vector;
   constexpr int64_t kSize = Line<T>::kSize;
   Vector sums[kRows][kLines] = {};
@@ -93,10 +94,19 @@ template <int kRows, int kLines, typename T>
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+    if constexpr (std::is_same_v<C, BFloat16>) {
+      static_assert(kLines <= 2);
+      if constexpr (kLines == 2) {
+        StoreTwoLanes(c + r * ldc, sums[r][0], sums[r][1]);
+      } else {
+        StoreLanes(c + r * ldc, sums[r][0], AllLanes{});
+      }
+    } else {
 #pragma GCC unroll 8
-    for (int l = 0; l < kLines; ++l) {
-      Vector* to = (Vector*)(c + r * ldc + l * kSize);
-      *to = accumulate ? *to + sums[r][l] : sums[r][l];
+      for (int l = 0; l < kLines; ++l) {
+        Vector* to = (Vector*)(c + r * ldc + l * kSize);
+        *to = accumulate ? *to + sums[r][l] : sums[r][l];
+      }
     }
   }
 }
@@ -128,14 +138,17 @@ void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, 
 // What a product does with the old values of its result.
 enum class Result : bool { kOverwrite, kAddTo };
 
+constexpr int64_t kProductDepth = 128;  // the most that is summed before sums are stored
+
 // C: (M, N) = A B, or C += A B, as `result` says, with B: (K, N); N is a multiple of a line. The
-// part of B that all rows read at a time stays in the nearest cache.
+// part of B that all rows read at a time stays in the nearest cache. C may be bfloat16 where A and
+// B are float32, if it is overwritten and K is at most kProductDepth.
 template <typename T, typename C>
 void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c,
              int64_t ldc, Result result) {
-  constexpr int64_t kColumns = kMostLines * Line<T>::kSize, kDepth = 128;
-  for (int64_t k = 0; k < K; k += kDepth) {
-    const int64_t depth = Min(kDepth, K - k);
+  constexpr int64_t kColumns = kMostLines * Line<T>::kSize;
+  for (int64_t k = 0; k < K; k += kProductDepth) {
+    const int64_t depth = Min(kProductDepth, K - k);
     const Elements<T> ak = {a.data + k * a.column, a.row, a.column};
     const T* bk = b + k * ldb;
     const bool add = result == Result::kAddTo || k > 0;
@@ -276,10 +289,8 @@ void Read(M* out, const T* x, int64_t stride, int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* from = x + r * stride;
     M* to = out + r * width;
-    for (int64_t c = 0; c < lines; c += kSize) {
-#pragma omp simd
-      for (int64_t l = 0; l < kSize; ++l) to[c + l] = Load(from[c + l]);
-    }
+    for (int64_t c = 0; c < lines; c += kSize)
+      StoreLanes(to + c, LoadLanes(from + c, AllLanes{}), AllLanes{});
     for (int64_t c = lines; c < width; ++c) to[c] = c < d ? M(Load(from[c])) : M(0);
   }
 }

@@ -10,23 +10,35 @@
 namespace lathe::cpu {
 namespace {
 
-// The place where a product stores its result, and the distance between its rows.
-template <typename M>
-struct Operand {
-  M* data;
-  int64_t row;
-};
-
 // Returns the dot product of n elements.
-template <typename M>
-M Dot(const M* a, const M* b, int64_t n) {
+template <typename T, typename M>
+M Dot(const T* a, const M* b, int64_t n) {
   constexpr int64_t kSize = Line<M>::kSize;
-  typename Line<M>::Vector sums = {};
+  Lanes<M> sums = {};
   int64_t i = 0;
-  for (; i + kSize <= n; i += kSize) sums += LineAt(a + i) * LineAt(b + i);
+  for (; i + kSize <= n; i += kSize)
+    sums += LoadLanes(a + i, AllLanes{}) * LoadLanes(b + i, AllLanes{});
   M sum = Sum<M>(sums);
-  for (; i < n; ++i) sum += a[i] * b[i];
+  for (; i < n; ++i) sum += Load(a[i]) * b[i];
   return sum;
+}
+
+// Assigns A B to rows of d activations of one head, with A: (rows, K) and B: (K, WholeLines(d)).
+// The product stores its sums there if they are whole lines. It can round them, too, if it stores
+// them once. Otherwise they are gathered in `tile` first.
+template <typename T, typename M>
+[[gnu::always_inline]] inline void ProductTo(T* to, int64_t stride, M* tile, int64_t rows,
+                                             int64_t d, int64_t K, const Elements<M>& a,
+                                             const M* b) {
+  constexpr bool kSame = std::is_same_v<T, M>;
+  const int64_t width = WholeLines<M>(d);
+  // At level 5 registers are rounded by an instruction that makes tiny numbers 0; Write keeps them.
+  if constexpr (kSame || LATHE_ISA <= 4) {
+    if (d == width && (kSame || K <= kProductDepth))
+      return Product<M>(rows, d, K, a, b, width, to, stride, Result::kOverwrite);
+  }
+  Product<M>(rows, width, K, a, b, width, tile, width, Result::kOverwrite);
+  Write(to, stride, tile, rows, d);
 }
 
 template <typename T, typename M>
@@ -63,15 +75,7 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
           Softmax(args, {s, h, tile, rows, S}, p, ld, p, ld, lse, (q_begin + tile) * args.heads + h,
                   bits);
           Fetch<true>(out + at + q_next, H, rows, d);
-          if constexpr (std::is_same_v<T, M>) {
-            if (d == width) {
-              Product<M>(rows, d, S, {p, ld, 1}, values, width, out + at, H, Result::kOverwrite);
-              continue;
-            }
-          }
-          Product<M>(rows, width, S, {p, ld, 1}, values, width, out_tile, width,
-                     Result::kOverwrite);
-          Write(out + at, H, out_tile, rows, d);
+          ProductTo<T, M>(out + at, H, out_tile, rows, d, S, {p, ld, 1}, values);
         }
       }
     }
@@ -91,7 +95,7 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
   const int64_t d = args.head_dim, H = args.heads * d;
   const int64_t width = WholeLines<M>(d), most_keys = RowStride<M>(args.max_seqlen);
   const int64_t chunk = Chunk(args);
-  const int64_t working = (2 * d + 3 * width + 3 * kTile) * most_keys + 4 * kTile * width + 256;
+  const int64_t working = (2 * d + 3 * width + 3 * kTile) * most_keys + 3 * kTile * width + 256;
   Scratch<M>::Reserve(working);
 #pragma omp parallel
   {
@@ -105,26 +109,18 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
     M* dvalues = scratch.Take(width * most_keys);
     M* q_tile = scratch.Take(kTile * width);
     M* dout_tile = scratch.Take(kTile * width);
-    M* out_tile = scratch.Take(kTile * width);
     M* dq_tile = scratch.Take(kTile * width);
     uint32_t* bits = reinterpret_cast<uint32_t*>(scratch.Take(kTile * most_keys + kLanes));
 #pragma omp for collapse(2) schedule(dynamic, chunk)
     for (int64_t s = 0; s < args.batch; ++s) {
       for (int64_t h = 0; h < args.heads; ++h) {
         const auto [S, n, ld, q_begin, queries, kv, next, q_next] = StripsOf<M>(args, s, h);
-        const bool direct = std::is_same_v<T, M> && d == width;
         TransposeTo(kt, ld, k + kv, H, S, d);
         Fetch<false>(k + kv + next, H, S, d);
         TransposeTo(vt, ld, v + kv, H, S, d);
         Fetch<false>(v + kv + next, H, S, d);
         Read(keys, k + kv, H, S, d);
-        // The sums of a single tile go directly to dk and dv, unless they must be converted. The
-        // sums of several tiles are gathered in dkeys and dvalues first.
-        const bool gather = !direct || queries > kTile;
-        Operand<M> to_dk = {dkeys, width}, to_dv = {dvalues, width};
-        if constexpr (std::is_same_v<T, M>) {
-          if (!gather) to_dk = {dk + kv, H}, to_dv = {dv + kv, H};
-        }
+        const bool gather = queries > kTile;  // dK and dV are sums over tiles
         for (int64_t tile = 0; tile < queries; tile += kTile) {
           const int64_t rows = Min(kTile, queries - tile);
           const int64_t at = (q_begin + tile) * H + h * d;
@@ -135,28 +131,28 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
           Read(dout_tile, dout + at, H, rows, d);
           Product<M>(rows, n, d, {dout_tile, width, 1}, vt, ld, ds, ld, Result::kOverwrite);
           Fetch<false>(dout + at + q_next, H, rows, d);
-          const Elements<M> out_rows = ReadElements(out_tile, out + at, H, rows, d);
-          Fetch<false>(out + at + q_next, H, rows, d);
           M dot[kTile];
-          for (int64_t i = 0; i < rows; ++i) {
-            dot[i] = Dot(out_rows.data + i * out_rows.row, dout_tile + i * width, d);
-          }
+          for (int64_t i = 0; i < rows; ++i)
+            dot[i] = Dot(out + at + i * H, dout_tile + i * width, d);
+          Fetch<false>(out + at + q_next, H, rows, d);
           // No product reads the columns from S on.
           SoftmaxGradients(args, {s, h, tile, rows, S}, p, ds, ld, dot,
                            lse + (q_begin + tile) * args.heads + h, bits);
           Fetch<true>(dv + kv + next, H, tile == 0 ? S : 0, d);
-          Product<M>(S, width, rows, {p, 1, ld}, dout_tile, width, to_dv.data, to_dv.row, result);
-          Fetch<true>(dk + kv + next, H, tile == 0 ? S : 0, d);
-          Product<M>(S, width, rows, {ds, 1, ld}, q_tile, width, to_dk.data, to_dk.row, result);
-          Fetch<true>(dq + at + q_next, H, rows, d);
-          if constexpr (std::is_same_v<T, M>) {
-            if (direct) {
-              Product<M>(rows, d, S, {ds, ld, 1}, keys, width, dq + at, H, Result::kOverwrite);
-              continue;
-            }
+          const Elements<M> p_columns = {p, 1, ld}, ds_columns = {ds, 1, ld};
+          if (gather) {
+            Product<M>(S, width, rows, p_columns, dout_tile, width, dvalues, width, result);
+          } else {
+            ProductTo(dv + kv, H, dvalues, S, d, rows, p_columns, dout_tile);
           }
-          Product<M>(rows, width, S, {ds, ld, 1}, keys, width, dq_tile, width, Result::kOverwrite);
-          Write(dq + at, H, dq_tile, rows, d);
+          Fetch<true>(dk + kv + next, H, tile == 0 ? S : 0, d);
+          if (gather) {
+            Product<M>(S, width, rows, ds_columns, q_tile, width, dkeys, width, result);
+          } else {
+            ProductTo(dk + kv, H, dkeys, S, d, rows, ds_columns, q_tile);
+          }
+          Fetch<true>(dq + at + q_next, H, rows, d);
+          ProductTo<T, M>(dq + at, H, dq_tile, rows, d, S, {ds, ld, 1}, keys);
         }
         if (gather) {
           Write(dk + kv, H, dkeys, S, d);
