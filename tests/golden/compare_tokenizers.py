@@ -130,7 +130,8 @@ def is_tie(folder, case, first, second):
     scores = dict(zip(case.reader(processor)(range(len(processor)))[1:-1],
                       (processor.get_score(i) for i in range(len(processor)))))
     totals = [sum(scores[i] for i in ids[1:-1]) for ids in (first, second)]
-    return abs(totals[0] - totals[1]) < 1e-4 - 1e-6 * totals[0]  # the library adds in float32
+    # The library adds the scores in float32, so what a long text's sum lacks grows with the number of pieces.
+    return abs(totals[0] - totals[1]) < 1e-4 - 1e-7 * totals[0] * len(first) ** 0.5
 
 
 def suits(case, text, pair, length):

@@ -268,6 +268,8 @@ CASES = {
                                               BERT_SPECIALS),
     "deberta-v2-model": model_alone(bracketed_ids, "deberta-v2", "deberta_model", "spm.model"),
     "sentencepiece-bpe-model": model_alone(xlm_roberta_ids, "xlm-roberta", "fairseq", BPE_MODEL, "bpe"),
+    "sentencepiece-bpe-bytes-model": model_alone(xlm_roberta_ids, "xlm-roberta", "byte_model", BPE_MODEL, "bpe"),
+    "sentencepiece-unigram-bytes-model": model_alone(xlm_roberta_ids, "xlm-roberta", "byte_model", BPE_MODEL, "unigram"),
     "sentencepiece-bpe-bytes": Case(lambda f, d: f.as_library(d, "bpe")),
     "sentencepiece-unigram-bytes": Case(lambda f, d: f.as_library(d, "unigram")),
     "llama": Case(lambda f, d: f.as_library(d, "bpe", like_llama=True)),
