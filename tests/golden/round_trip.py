@@ -189,6 +189,8 @@ def reference_losses(family, folder, rows, labels):
     """Returns the losses of a PyTorch loop over the rows in order."""
     model, tokenizer = load(folder, []), AutoTokenizer.from_pretrained(folder)
     model.train()
+    if family.model_type == "roformer":  # from_pretrained lets the constant sinusoids be trained
+        model.roformer.encoder.embed_positions.weight.requires_grad_(False)
     named = dict(model.named_parameters())
     decay = set(Trainer.get_decay_parameter_names(None, model)) if family.trainer_decay else {
         name for name in named if not re.search("bias|layernorm", name.removeprefix(model.base_model_prefix), re.I)}
