@@ -133,8 +133,7 @@ PassMemory MemoryOf(const Module& classifier, const DisentangledOptions& encoder
                     const MemoryOptions& options) {
   const nn::PostNormLayerOptions& layer = encoder.layer.layer;
   const int64_t H = layer.hidden_size, layers = encoder.num_hidden_layers;
-  const bool talking = encoder.layer.talking_heads;
-  const int64_t copies = talking ? 9 * layer.num_attention_heads : 0;
+  const int64_t copies = encoder.layer.talking_heads ? 9 * layer.num_attention_heads : 0;
   const PostNormEncoderShape shape = {.layer = layer,
                                       .num_layers = layers,
                                       .num_different_layers = layers,
@@ -145,16 +144,13 @@ PassMemory MemoryOf(const Module& classifier, const DisentangledOptions& encoder
                                       .num_parameters = classifier.NumParameters(),
                                       .head_columns = 3 * H};
   StackBytes bytes = PostNormEncoderStack(shape, options);
-  if (talking) AddTalkingHeads(encoder, options, bytes);
-  PassMemory memory = PostNormEncoderMemory(shape, options, bytes);
+  if (encoder.layer.talking_heads) AddTalkingHeads(encoder, options, bytes);
+  // Each layer has extras of its own. Those of the last one are freed with it.
   const int64_t extras = AttentionExtras(encoder, options);
-  if (options.gradient_checkpointing) {
-    memory.temporary += extras;
-  } else {
-    // The peak is in the layer before the last, where those of the last one are freed. With talking
-    // heads it is in the last one.
-    memory.kept += (talking ? layers : std::max<int64_t>(1, layers - 1)) * extras;
-  }
+  bytes.kept += extras;
+  bytes.last_kept += extras;
+  bytes.freed += extras;
+  PassMemory memory = PostNormEncoderMemory(shape, options, bytes);
   memory.inference = std::max(memory.inference, AttentionForward(encoder, options) + extras);
   if (encoder.conv_kernel_size > 0) AddConvolution(encoder, options, memory);
   if (options.compute_dtype != DType::kF32) memory.low_precision += NarrowExtras(encoder);
