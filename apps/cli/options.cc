@@ -243,9 +243,8 @@ void AddCheckpointFlags(FlagTable& flags, FinetuneArguments& o) {
       .Choices({"continue", "stop"});
   flags
       .Add("resume_from_checkpoint", &o.resume_from_checkpoint,
-           "go on from this checkpoint; true or nothing: from the newest one in --output_dir that "
-           "is "
-           "whole")
+           "go on from this checkpoint; true or nothing: from the newest whole one in "
+           "--output_dir")
       .ValueName("DIR")
       .ImpliedValue("true");
   flags.Add("resume_anyway", &o.resume_anyway,

@@ -64,8 +64,8 @@ struct CryptoLibrary {
   decltype(&::EVP_DigestFinal_ex) EVP_DigestFinal_ex;
 };
 
-// Open the library if that is still to be done. Throw Unavailable if it isn't there, and say how to
-// get it. Several threads may call them.
+// Open the library if that is still to be done. Throw FailedPrecondition if it isn't there,
+// and say how to get it. Several threads may call them.
 const Hdf5Library& Hdf5();
 const CryptoLibrary& Crypto();
 

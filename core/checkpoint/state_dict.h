@@ -1,8 +1,8 @@
 // StateDict: what an object must keep to go on later exactly where it is: numbers and texts in
 // JSON, and tensors. Optimizer, Scheduler, GradScaler and DataLoader have
 //
-//   StateDict state() const;               // named StateDict() there
-//   void LoadStateDict(const StateDict&);  // throws if the state doesn't fit
+//   StateDict optimizer_state = optimizer.StateDict();
+//   optimizer.LoadStateDict(optimizer_state);  // throws if the state doesn't fit
 //
 // core/checkpoint/state_file.h writes one to a file.
 #pragma once

@@ -4,11 +4,10 @@
 //   pass_input). It dies with the thread that started it, however that thread ends. So do the
 //   processes that it has started in its group. When it ends, those that are left are killed.
 // - SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the ranks, each as often as it comes,
-// unless they
-//   are ignored as under nohup. Ranks that have not ended `grace` after the first signal are
-//   killed. If a rank ends because it has lost another, the rest are killed `stop` after that,
-//   unless one of them works on. A third signal kills them at once. Signals within a second count
-//   as one.
+//   unless they are ignored as under nohup. Ranks that have not ended `grace` after the first
+//   signal are killed. If a rank ends because it has lost another, the rest are killed `stop`
+//   after that, unless one of them works on. A third signal kills them at once. Signals within a
+//   second count as one.
 // - When a rank fails, the others have `notice` to find out and end by themselves. Then they get
 //   SIGTERM, and SIGKILL `stop` later. While a rank works on, it may be saving, so SIGKILL waits,
 //   but at most until `grace` after SIGTERM. The launcher tells the cause last, after all that the

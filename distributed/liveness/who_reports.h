@@ -2,8 +2,8 @@
 //
 // All ranks that have lost another one end with the same exit code and nearly the same error. On
 // each machine one of them reports it. The launcher looks for the cause elsewhere (see
-// rank_supervisor.h). A program asks ShouldReport of
-// distributed/job/error_report.h, which covers errors of all kinds.
+// rank_supervisor.h). A program asks ShouldReport of distributed/job/error_report.h, which covers
+// errors of all kinds.
 #pragma once
 
 #include <vector>

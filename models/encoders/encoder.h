@@ -72,8 +72,8 @@ class Encoder : public Module {
   virtual int64_t max_length() const = 0;
 
  protected:
-  // `model` is the tag of errors. `settings` are the configuration's keys that
-  // the encoder reads, with their values (ConfigReader::Settings).
+  // `model` is the tag of errors. `settings` are the configuration's keys that the encoder reads,
+  // with their values (ConfigReader::Settings).
   Encoder(const char* model, NamedSettings settings)
       : model_(model), settings_(std::move(settings)) {}
   // Gives attention the row of each distance between two tokens, and a table of biases that all

@@ -1,7 +1,7 @@
 // Tiles of attention with terms: attention_tile.h's, except that the 64 keys of a tile are
 // neighbours. The offsets between kQ queries and these keys are then kOffsets<kQ> numbers, and a
-// thread's scores need few rows of a table. Query i and key j, both counted
-// from the beginning of the tile, have offset t = i - j + 63.
+// thread's scores need few rows of a table. Query i and key j, both counted from the beginning of
+// the tile, have offset t = i - j + 63.
 #pragma once
 
 #include "lathe/core/cuda/attention/attention_terms.h"
