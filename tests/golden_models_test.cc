@@ -112,10 +112,14 @@ class GoldenModel : public testing::TestWithParam<fs::path> {
   // The least cosine between narrow and golden gradients. Rounding may move a unit across ReLU's
   // kink, and its gradient is then missing.
   double LeastCosine() const {
-    // A unit of the head has the value 0.002. Without it Transformers' own cosine is 0.9971.
-    if (model_->config().model_type() == "distilbert") return 0.997;
+    // A unit of DistilBERT's head has the value 0.002. Without it Transformers' own cosine is
+    // 0.9971.
+    const bool is_distilbert = model_->config().model_type() == "distilbert";
+    if (is_distilbert && !other_seed_) return 0.997;
     // At three other seeds of odd sizes, Transformers' own cosines are 0.9933, 0.9944 and 0.9996.
-    const bool has_relu = model_->config().json().value("hidden_act", "") == "relu";
+    // At another one, DistilBERT's is 0.9968 without a unit of 0.0026.
+    const bool has_relu =
+        is_distilbert || model_->config().json().value("hidden_act", "") == "relu";
     return has_relu && other_seed_ ? 0.99 : 0.999;
   }
   void CheckNarrow(DType dtype);
