@@ -143,10 +143,10 @@ CheckpointJob Trainer::MakeCheckpointJob(CheckpointSaver& saver, bool writes_mod
                             {"job", accelerator_.environment().job},
                             {"device", accelerator_.device().is_cpu() ? "cpu" : "cuda"}}};
   if (arguments_.save_total_limit) {
-    job.on_saved = [parent = saver.parent(), run = run_, limit = *arguments_.save_total_limit,
-                    best = state_.best_model_checkpoint] {
+    job.on_saved = [parent = saver.parent(), run = run_, step = state_.global_step,
+                    limit = *arguments_.save_total_limit, best = state_.best_model_checkpoint] {
       // Names are compared, because the folder may be written in another way after a resume.
-      RotateCheckpoints(parent, run, limit, [&](const std::string& path) {
+      RotateCheckpoints(parent, run, step, limit, [&](const std::string& path) {
         return fs::path(path).filename() == fs::path(best).filename();
       });
     };

@@ -24,49 +24,23 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kDraft = ".checkpoint.tmp.", kTrash = ".checkpoint.trash.";
 
-// Returns the step in the name of a checkpoint's folder; -1 for other names.
-int64_t StepOf(const std::string& name) {
-  int64_t step = -1;
-  if (!name.starts_with(kPrefix)) return -1;
-  const char* const end = name.data() + name.size();
-  const auto [at, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return error == std::errc() && at == end && CheckpointName(step) == name ? step : -1;
+// Returns the number at the end of a name that begins with `prefix`; -1 for other names.
+int64_t NumberOf(const std::string& name, std::string_view prefix) {
+  int64_t number = -1;
+  if (!name.starts_with(prefix)) return -1;
+  const std::string_view digits = std::string_view(name).substr(prefix.size());
+  const char* const end = digits.data() + digits.size();
+  const auto [at, error] = std::from_chars(digits.data(), end, number);
+  return error == std::errc() && at == end && std::to_string(number) == digits ? number : -1;
 }
 
-struct Named {
-  int64_t step;
-  std::string path;
-};
-
-// Returns the folders with a checkpoint's name, fewest steps first.
-std::vector<Named> ListCheckpoints(const std::string& parent) {
-  std::vector<Named> found;
-  std::error_code code;
-  for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code)) {
-    const int64_t step = StepOf(at->path().filename());
-    std::error_code ignored;
-    if (step >= 0 && at->is_directory(ignored) && !at->is_symlink(ignored))
-      found.push_back({step, parent + "/" + at->path().filename().string()});
-  }
-  std::sort(found.begin(), found.end(),
-            [](const Named& a, const Named& b) { return a.step < b.step; });
-  return found;
+std::vector<NumberedFolder> ListCheckpoints(const std::string& parent) {
+  return ListNumberedFolders(parent, kPrefix);
 }
 
 std::string HiddenName(const std::string& parent, std::string_view prefix,
                        const std::string& name) {
   return parent + "/" + std::string(prefix) + name + "." + std::to_string(getpid());
-}
-
-// Renames first, so that no half of a checkpoint keeps its name. Errors don't matter: the remains
-// are swept later.
-void Remove(const std::string& path) {
-  const fs::path whole(path);
-  const std::string trash =
-      HiddenName(whole.parent_path().string(), kTrash, whole.filename().string());
-  std::error_code ignored;
-  fs::remove_all(trash, ignored);
-  if (rename(path.c_str(), trash.c_str()) == 0) fs::remove_all(trash, ignored);
 }
 
 // Puts `from` in the place of `to`. Afterwards `from` is what lay there before, or nothing.
@@ -79,13 +53,38 @@ void Exchange(const std::string& from, const std::string& to) {
   if (errno != EINVAL && errno != ENOSYS) throw FileError(to, errno);
   // This file system can't exchange two folders in one step.
   std::error_code ignored;
-  if (fs::exists(to, ignored)) Remove(to);
+  if (fs::exists(to, ignored)) RemoveCheckpoint(to);
   if (rename(from.c_str(), to.c_str()) != 0) throw FileError(to, errno);
 }
 
 }  // namespace
 
 std::string CheckpointName(int64_t step) { return std::string(kPrefix) + std::to_string(step); }
+
+std::vector<NumberedFolder> ListNumberedFolders(const std::string& parent,
+                                                std::string_view prefix) {
+  std::vector<NumberedFolder> found;
+  std::error_code code;
+  for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code)) {
+    const std::string name = at->path().filename();
+    const int64_t number = NumberOf(name, prefix);
+    std::error_code ignored;
+    if (number >= 0 && at->is_directory(ignored) && !at->is_symlink(ignored))
+      found.push_back({number, parent + "/" + name});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const NumberedFolder& a, const NumberedFolder& b) { return a.number < b.number; });
+  return found;
+}
+
+void RemoveCheckpoint(const std::string& path) {
+  const fs::path whole(path);
+  const std::string trash =
+      HiddenName(whole.parent_path().string(), kTrash, whole.filename().string());
+  std::error_code ignored;
+  fs::remove_all(trash, ignored);
+  if (rename(path.c_str(), trash.c_str()) == 0) fs::remove_all(trash, ignored);
+}
 
 CheckpointDraft::CheckpointDraft(std::string parent, std::string name)
     : parent_(std::move(parent)),
@@ -107,11 +106,13 @@ void CheckpointDraft::Commit(const CheckpointManifest& manifest) {
     WriteManifest(path_, manifest);
     SyncFolder(path_);
     Exchange(path_, target());
+    // If the next call fails, a power cut may undo the exchange. So an older one of the same name
+    // must stay in the hidden folder.
+    committed_ = true;
     SyncFolder(parent_);
   } catch (const Error& e) {
     throw Shown(e);
   }
-  committed_ = true;
   std::error_code ignored;
   fs::remove_all(path_, ignored);  // the older one of the same name
 }
@@ -157,9 +158,9 @@ CheckpointSearch FindNewestCheckpoint(const std::string& parent) {
       reason.erase(0, 1);
     search.left_out.push_back(name + ": " + reason);
   };
-  for (const Named& named : ListCheckpoints(parent)) {
+  for (const NumberedFolder& named : ListCheckpoints(parent)) {
     try {
-      candidates.push_back({ReadManifest(named.path).run, named.step, named.path});
+      candidates.push_back({ReadManifest(named.path).run, named.number, named.path});
     } catch (const Error& e) {
       leave_out(named.path, e);
     }
@@ -180,7 +181,7 @@ CheckpointSearch FindNewestCheckpoint(const std::string& parent) {
 
 int64_t NextRun(const std::string& parent) {
   int64_t last = 0;
-  for (const Named& named : ListCheckpoints(parent)) {
+  for (const NumberedFolder& named : ListCheckpoints(parent)) {
     try {
       last = std::max(last, ReadManifest(named.path).run);
     } catch (const Error&) {
@@ -190,12 +191,12 @@ int64_t NextRun(const std::string& parent) {
   return last + 1;
 }
 
-void RotateCheckpoints(const std::string& parent, int64_t run, int64_t limit,
+void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, int64_t limit,
                        const std::function<bool(const std::string&)>& keep) {
   std::vector<std::string> own;
-  for (const Named& named : ListCheckpoints(parent)) {
+  for (const NumberedFolder& named : ListCheckpoints(parent)) {
     try {
-      if (ReadManifest(named.path).run == run) own.push_back(named.path);
+      if (named.number <= newest && ReadManifest(named.path).run == run) own.push_back(named.path);
     } catch (const Error&) {
       // A damaged one may not be this training's.
     }
@@ -203,7 +204,7 @@ void RotateCheckpoints(const std::string& parent, int64_t run, int64_t limit,
   auto left = std::ssize(own);
   for (size_t i = 0; i + 1 < own.size() && left > limit; ++i) {
     if (keep(own[i])) continue;
-    Remove(own[i]);
+    RemoveCheckpoint(own[i]);
     --left;
   }
 }

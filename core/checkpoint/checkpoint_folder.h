@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lathe/core/base/error.h"
@@ -64,9 +65,24 @@ CheckpointSearch FindNewestCheckpoint(const std::string& parent);
 // Returns a number for a new training in this folder: above those of all manifests there.
 int64_t NextRun(const std::string& parent);
 
-// Deletes the oldest checkpoints of the training `run` until `limit` are left. Those that `keep`
-// returns true for stay, and the newest one does. Those of other trainings are left alone.
-void RotateCheckpoints(const std::string& parent, int64_t run, int64_t limit,
+// A folder whose name ends with a number, such as "checkpoint-500".
+struct NumberedFolder {
+  int64_t number;
+  std::string path;
+};
+// Returns the folders in `parent` whose names are `prefix` and a number, lowest number first. Links
+// to folders are left out. A parent that doesn't exist holds none.
+std::vector<NumberedFolder> ListNumberedFolders(const std::string& parent, std::string_view prefix);
+
+// Removes a checkpoint, so that no half of it ever has its name. An error leaves hidden remains,
+// which SweepDrafts removes.
+void RemoveCheckpoint(const std::string& path);
+
+// Deletes the oldest checkpoints of the training `run` until `limit` are left, after that of step
+// `newest` was saved, which stays. Those that `keep` returns true for stay, too. Those of other
+// trainings are left alone. So are those with more steps: they were not whole when the training
+// went on from an earlier one.
+void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, int64_t limit,
                        const std::function<bool(const std::string& path)>& keep);
 
 // Removes hidden folders that a killed process left.

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "lathe/core/base/file.h"
 
@@ -126,13 +127,36 @@ TEST_F(CheckpointFolderTest, ALaterTrainingCountsMoreThanMoreSteps) {
 TEST_F(CheckpointFolderTest, RotationKeepsTheBestTheNewestAndThoseOfOthers) {
   Save(1000, 1);
   for (const int64_t step : {1, 2, 3, 4, 5}) Save(step, 2);
-  RotateCheckpoints(root_, 2, 2, [&](const std::string& path) { return path == Path(2); });
+  RotateCheckpoints(root_, 2, 5, 2, [&](const std::string& path) { return path == Path(2); });
   for (const int64_t step : {1, 3, 4}) EXPECT_FALSE(fs::exists(Path(step))) << step;
   for (const int64_t step : {2, 5, 1000}) EXPECT_TRUE(fs::exists(Path(step))) << step;
-  RotateCheckpoints(root_, 2, 0, [](const std::string&) { return false; });
+  RotateCheckpoints(root_, 2, 5, 0, [](const std::string&) { return false; });
   EXPECT_FALSE(fs::exists(Path(2)));
   EXPECT_TRUE(fs::exists(Path(5)));
   EXPECT_EQ(CountEntries(), 2);
+}
+
+// A training that went on before a damaged checkpoint must not lose its only whole one to it.
+TEST_F(CheckpointFolderTest, RotationCountsNoLaterOne) {
+  for (const int64_t step : {3, 9, 12}) Save(step);
+  for (const int64_t step : {9, 12}) fs::resize_file(Path(step) + "/model", 3);
+  Save(6);
+  RotateCheckpoints(root_, 1, 6, 1, [](const std::string&) { return false; });
+  EXPECT_FALSE(fs::exists(Path(3)));
+  EXPECT_EQ(Newest(), "checkpoint-6");
+  for (const int64_t step : {9, 12}) EXPECT_TRUE(fs::exists(Path(step))) << step;
+}
+
+TEST_F(CheckpointFolderTest, NumbersAreWrittenInOneWay) {
+  for (const char* name : {"state_0", "state_12", "state_3", "state_03", "state_", "state_4x",
+                           "state_-5", "state_+6", "state_99999999999999999999", "other_7"})
+    fs::create_directory(root_ + "/" + name);
+  Overwrite(root_ + "/state_8", "no folder");
+  std::vector<int64_t> numbers;
+  for (const NumberedFolder& folder : ListNumberedFolders(root_, "state_"))
+    numbers.push_back(folder.number);
+  EXPECT_EQ(numbers, (std::vector<int64_t>{0, 3, 12}));
+  EXPECT_TRUE(ListNumberedFolders(root_ + "/nowhere", "state_").empty());
 }
 
 TEST_F(CheckpointFolderTest, SweepsWhatAKilledProcessLeft) {
