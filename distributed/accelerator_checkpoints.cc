@@ -1,7 +1,15 @@
 // States of a whole loop on the disk.
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
@@ -17,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSchedulers[] = "scheduler", kLoaders[] = "data_loader", kScaler[] = "scaler";
+constexpr char kAutomatic[] = "checkpoint_";  // before the number of an automatic name
 
 // Returns "model.safetensors", "model_1.safetensors" and so on.
 std::string Numbered(const std::string& stem, size_t number, const std::string& ending) {
@@ -60,21 +69,12 @@ std::string AutomaticParent(const ProjectConfiguration& project, const char* wha
   return project.project_dir + "/checkpoints";
 }
 
-std::string AutomaticName(int64_t iteration) { return "checkpoint_" + std::to_string(iteration); }
-
-// Returns the numbers of the automatic names in the folder, lowest first.
-std::vector<int64_t> AutomaticNumbers(const std::string& parent) {
-  std::vector<int64_t> numbers;
-  std::error_code code;
-  for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code)) {
-    const std::string name = at->path().filename().string();
-    const size_t prefix = AutomaticName(0).size() - 1;
-    const int64_t number =
-        name.size() > prefix ? std::strtoll(name.c_str() + prefix, nullptr, 10) : -1;
-    if (number >= 0 && AutomaticName(number) == name) numbers.push_back(number);
-  }
-  std::sort(numbers.begin(), numbers.end());
-  return numbers;
+// Returns true if the folder holds a whole state.
+bool IsWhole(const std::string& path) try {
+  OpenCheckpoint(path);
+  return true;
+} catch (const Error&) {
+  return false;
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ std::string Accelerator::SaveState(const std::string& dir) {
   ProjectConfiguration& project = options_.project;
   const bool automatic = dir.empty();
   const auto [parent, name] = automatic ? std::pair(AutomaticParent(project, "save_state"),
-                                                    AutomaticName(project.iteration))
+                                                    kAutomatic + std::to_string(project.iteration))
                                         : Split(dir);
   std::string path = parent;
   path += "/" + name;
@@ -120,19 +120,20 @@ std::string Accelerator::SaveState(const std::string& dir) {
     std::error_code code;
     fs::create_directories(folder, code);
     if (code) throw FileError(folder, code.value());
-    if (fs::exists(path))
+    if (automatic) SweepDrafts(folder);
+    // LoadState may have passed a damaged state, in whose place the next one with a number comes.
+    if (fs::exists(path) && !(automatic && !IsWhole(path)))
       throw InvalidArgument("[save_state] " + path + " is there already", "choose another name");
   });
   WriteState(parent, name);
   ++project.iteration;
   if (!automatic || !project.total_limit || !is_main_process()) return path;
-  const std::vector<int64_t> numbers = AutomaticNumbers(parent);
-  for (size_t i = 0; i + 1 < numbers.size() &&
-                     std::ssize(numbers) - static_cast<int64_t>(i) > *project.total_limit;
-       ++i) {
-    std::error_code ignored;
-    fs::remove_all(parent + "/" + AutomaticName(numbers[i]), ignored);
-  }
+  std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
+  std::erase_if(states, [&](const NumberedFolder& s) { return s.number >= project.iteration; });
+  for (size_t i = 0;
+       i + 1 < states.size() && std::ssize(states) - static_cast<int64_t>(i) > *project.total_limit;
+       ++i)
+    RemoveCheckpoint(states[i].path);
   return path;
 }
 
@@ -187,10 +188,10 @@ std::string Accelerator::LoadState(const std::string& dir) {
     if (!is_main_process()) return;
     if (!dir.empty()) return static_cast<void>(OpenCheckpoint(dir));
     const std::string parent = AutomaticParent(options_.project, "load_state");
-    std::vector<int64_t> numbers = AutomaticNumbers(parent);
-    const bool none = numbers.empty();
-    for (; path.empty() && !numbers.empty(); numbers.pop_back()) {
-      const std::string candidate = parent + "/" + AutomaticName(numbers.back());
+    std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
+    const bool none = states.empty();
+    for (; path.empty() && !states.empty(); states.pop_back()) {
+      const std::string& candidate = states.back().path;
       try {
         OpenCheckpoint(candidate);
         path = candidate;

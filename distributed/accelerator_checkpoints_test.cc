@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <iterator>
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
@@ -125,6 +126,15 @@ TEST(AcceleratorStateTest, AutomaticNamesLimitsAndHooks) {
     EXPECT_EQ(accelerator.LoadState(), Folder("project") + "/checkpoints/checkpoint_2");
     EXPECT_EQ(loaded, "mine");
     EXPECT_EQ(accelerator.save_iteration(), 3);
+    // The damaged state gives way, and so does what a killed process left.
+    accelerator.OnMainProcess([] {
+      fs::create_directory(Folder("project") + "/checkpoints/.checkpoint.tmp.checkpoint_3.77");
+    });
+    EXPECT_EQ(accelerator.SaveState(), Folder("project") + "/checkpoints/checkpoint_3");
+    accelerator.OnMainProcess([] {
+      EXPECT_NO_THROW(OpenCheckpoint(Folder("project") + "/checkpoints/checkpoint_3"));
+      EXPECT_EQ(std::distance(fs::directory_iterator(Folder("project") + "/checkpoints"), {}), 2);
+    });
     return std::string();
   });
   ExpectAllWell(results);
