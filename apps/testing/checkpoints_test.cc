@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
@@ -178,6 +179,40 @@ TEST_F(CheckpointsTest, AFailingDiskCostsOneCheckpoint) {
       RunProgram("finetune", Options("out", {"--max_steps", "9", "--save_failure", "stop"}));
   ExpectError(stopped, "no checkpoint was saved after step 6: " + Path("out") + "/checkpoint-6");
   EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-3")));
+  for (const char* name : {"LD_PRELOAD", "LATHE_FAULT", "LATHE_FAULT_PATH", "LATHE_FAULT_MARK"})
+    unsetenv(name);
+}
+
+// The sync of the folder itself may fail, before or after a checkpoint has its name there.
+TEST_F(CheckpointsTest, AFolderThatFailsToSyncCostsNoOtherCheckpoint) {
+  setenv("LD_PRELOAD", "apps/testing/libfault_shim.so", 1);
+  setenv("LATHE_FAULT_PATH", "/out$", 1);
+  setenv("LATHE_FAULT_MARK", Path("mark").c_str(), 1);
+  std::set<int> warned_of;
+  int errors = 0;
+  for (int call = 1;; ++call) {
+    fs::remove(Path("mark"));
+    fs::remove_all(Path("out"));
+    setenv("LATHE_FAULT", ("fsync:" + std::to_string(call) + ":" + std::to_string(EIO)).c_str(), 1);
+    const RunResult result = RunProgram("finetune", Options("out", {"--max_steps", "9"}));
+    if (!Exists("mark")) break;
+    for (const std::string& path : Acknowledged(result.out)) EXPECT_NO_THROW(OpenCheckpoint(path));
+    EXPECT_EQ(FindNewestCheckpoint(Path("out")).left_out, std::vector<std::string>()) << call;
+    if (result.exit_code != 0) {
+      ExpectError(result, ": Input/output error");
+      ++errors;
+      continue;
+    }
+    for (const int step : {3, 6, 9}) {
+      const std::string warning = "warning: no checkpoint was saved after step " +
+                                  std::to_string(step) + ": " + Path("out") +
+                                  ": Input/output error";
+      if (result.out.find(warning) != std::string::npos) warned_of.insert(step);
+    }
+    EXPECT_EQ(Acknowledged(result.out).size(), 2u) << call << result.out;
+  }
+  EXPECT_EQ(warned_of, (std::set<int>{3, 6, 9}));
+  EXPECT_GT(errors, 0);  // of the model and other files
   for (const char* name : {"LD_PRELOAD", "LATHE_FAULT", "LATHE_FAULT_PATH", "LATHE_FAULT_MARK"})
     unsetenv(name);
 }

@@ -1,6 +1,7 @@
 // A library to preload (LD_PRELOAD), which makes one call fail:
 //   LATHE_FAULT=fsync:3:5   the third fsync fails with errno 5 (EIO)
-//   LATHE_FAULT_PATH=TEXT   only calls on files whose path holds TEXT count
+//   LATHE_FAULT_PATH=TEXT   only calls on files whose path holds TEXT count; TEXT$: whose path ends
+//                           with TEXT
 //   LATHE_FAULT_MARK=FILE   the file that is made once the call has failed
 // The functions are write (and pwrite), fsync and rename (and renameat2).
 #include <dlfcn.h>
@@ -20,7 +21,10 @@ std::atomic<int> calls{0};
 
 bool Names(const char* path) {
   const char* const wanted = getenv("LATHE_FAULT_PATH");
-  return wanted != nullptr && strstr(path, wanted) != nullptr;
+  if (wanted == nullptr) return false;
+  const size_t length = strlen(wanted), size = strlen(path);
+  if (length == 0 || wanted[length - 1] != '$') return strstr(path, wanted) != nullptr;
+  return size >= length - 1 && strncmp(path + size - (length - 1), wanted, length - 1) == 0;
 }
 
 // Returns true, and sets errno, if this call is the one that fails.
