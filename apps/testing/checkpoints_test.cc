@@ -217,6 +217,48 @@ TEST_F(CheckpointsTest, AFolderThatFailsToSyncCostsNoOtherCheckpoint) {
     unsetenv(name);
 }
 
+// A file that is cut off anywhere gets one line, and the checkpoint before is taken.
+TEST_F(CheckpointsTest, EveryPrefixOfEachSmallFileIsFound) {
+  const std::vector<std::string> options = Options("out", {"--max_steps", "6"});
+  ASSERT_EQ(RunProgram("finetune", options).exit_code, 0);
+  std::vector<std::string> resumed = options, by_name = options;
+  resumed.insert(resumed.end(), {"--resume_from_checkpoint", "true"});
+  by_name.insert(by_name.end(), {"--resume_from_checkpoint", Path("out/checkpoint-6")});
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(Path("out/checkpoint-6")))
+    names.push_back(entry.path().filename());
+  for (const char* name : {"config.json", "manifest.json", "model.safetensors", "optimizer.h5",
+                           "tokenizer_config.json", "trainer_state.json", "vocab.txt"})
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  for (const std::string& name : names) {
+    const std::string file = "out/checkpoint-6/" + name, whole = Read(file);
+    // Each size of the small ones, and some of the others.
+    const size_t stride = whole.size() <= 8192 ? 1 : whole.size() / 500;
+    // The manifest without its last newline still is the manifest.
+    const size_t end = whole.size() - (name == kManifestFile ? 1 : 0);
+    std::vector<size_t> sizes;
+    for (size_t size = 0; size < end; size += stride) sizes.push_back(size);
+    for (size_t i = sizes.size(); i-- > 0;) {
+      fs::resize_file(Path(file), sizes[i]);
+      const CheckpointSearch search = FindNewestCheckpoint(Path("out"));
+      ASSERT_TRUE(search.newest) << name << " cut to " << sizes[i];
+      ASSERT_EQ(search.newest->path, Path("out/checkpoint-3")) << name << " cut to " << sizes[i];
+      ASSERT_EQ(search.left_out.size(), 1u) << name << " cut to " << sizes[i];
+      ASSERT_TRUE(search.left_out[0].starts_with("checkpoint-6: " + name + ": "))
+          << search.left_out[0];
+    }
+    Write(file, whole.substr(0, sizes[sizes.size() / 2]));
+    ExpectError(RunProgram("finetune", by_name), Path(file) + ": ");
+    const RunResult run = RunProgram("finetune", resumed);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_NE(run.out.find("left out checkpoint-6: " + name + ": "), std::string::npos) << run.out;
+    EXPECT_NE(run.out.find("after step 3, from " + Path("out") + "/checkpoint-3"),
+              std::string::npos)
+        << run.out;
+    EXPECT_EQ(Read(file), whole);
+  }
+}
+
 TEST_F(CheckpointsTest, TheLauncherStartsALostJobAgain) {
   ASSERT_EQ(Launch(2, Finetune("whole", {"--save_strategy", "steps", "--save_steps", "100",
                                          "--max_steps", "400"}))
