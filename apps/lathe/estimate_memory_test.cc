@@ -111,6 +111,25 @@ TEST(EstimateMemory, ProcessesShareMomentsOut) {
   }
 }
 
+TEST(EstimateMemory, ACheckpointCopiesWeightsAndMoments) {
+  const auto model = MakeModel();
+  const MemoryEstimate estimate = EstimateMemory(*model, {});
+  model->Initialize(1);
+  AdamW optimizer(model->Parameters(), {});
+  model->Train();
+  Backward(model->Forward(MakeBatch({.batch_size = 1, .max_seq_length = 8})).loss);
+  optimizer.Step();
+  StateDict weights, weights_copy, moments_copy;
+  for (const Parameter& p : model->Parameters()) weights.Add(p.name, p.tensor);
+  const int64_t before = TensorMemory().now;
+  CopyState(weights, weights_copy);
+  CopyState(optimizer.StateDict(), moments_copy);
+  const int64_t copied = TensorMemory().now - before;
+  EXPECT_NEAR(static_cast<double>(estimate.checkpoint_copy) / static_cast<double>(copied), 1, 0.01)
+      << copied;
+  EXPECT_EQ(EstimateMemory(*model, {.on_gpu = true}).checkpoint_copy, 0);
+}
+
 TEST(EstimateMemory, AFamilyMayDeclareNoPassMemory) {
   Architecture architecture = *FindArchitecture("bert");
   architecture.model_type = "bert-unknown-memory";
@@ -148,7 +167,8 @@ TEST_F(EstimateMemoryCommand, PrintsATable) {
         "float32     bfloat16\n",
         "  weights                                     417.6 MiB    417.6 MiB\n",
         "  16-bit copies of weights                            -    162.0 MiB\n",
-        "with --gradient_checkpointing", "inference", "shorter texts take"}) {
+        "  with a --save_strategy                       ", "with --gradient_checkpointing",
+        "inference", "shorter texts take"}) {
     EXPECT_TRUE(Contains(run.out, part)) << part << " is missing in\n" << run.out;
   }
   EXPECT_FALSE(Contains(run.out, "processes")) << run.out;

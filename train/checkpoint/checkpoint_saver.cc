@@ -5,11 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <new>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,6 +14,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/state_file.h"
 #include "lathe/core/safetensors/safetensors.h"
+#include "lathe/train/checkpoint/available_memory.h"
 
 namespace lathe {
 namespace {
@@ -33,40 +31,10 @@ std::vector<std::pair<std::string, Tensor>> NamedTensors(const StateDict& state)
   return named;
 }
 
-// Returns the bytes of memory that the system could still give; the largest number if it doesn't
-// say.
-int64_t AvailableMemory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
-    constexpr std::string_view kAvailable = "MemAvailable:";
-    if (line.starts_with(kAvailable))
-      return std::strtoll(line.c_str() + kAvailable.size(), nullptr, 10) * 1024;
-  }
-  return INT64_MAX;
-}
-
 int64_t BytesOf(const StateDict& state) {
   int64_t bytes = 0;
   for (const StateTensor& tensor : state.tensors) bytes += tensor.values.bytes();
   return bytes;
-}
-
-// Makes a copy of the state in `copy`. Returns false, and frees it, if there is no memory for it.
-bool TryCopy(const StateDict& state, StateDict& copy) try {
-  constexpr int64_t kReserve = int64_t{64} << 20;
-  if (BytesOf(state) - BytesOf(copy) > AvailableMemory() - kReserve) {
-    copy = {};
-    return false;
-  }
-  CopyState(state, copy);
-  return true;
-} catch (const std::bad_alloc&) {
-  copy = {};
-  return false;
-} catch (const Error& e) {
-  if (e.code() != absl::StatusCode::kResourceExhausted) throw;
-  copy = {};
-  return false;
 }
 
 }  // namespace
@@ -101,9 +69,7 @@ void CheckpointSaver::Start(CheckpointJob job, bool beside) {
     if (parts) group_->PostMessage(key, "");
     return;
   }
-  beside = beside && (!is_main() || TryCopy(job.model, model_copy_)) &&
-           (!job.with_optimizer || TryCopy(job.optimizer, optimizer_copy_));
-  if (!beside) {
+  if (!beside || !TryCopy(job)) {
     try {
       Write(job, job.model, job.optimizer, key, draft.get());
     } catch (const Error& e) {
@@ -116,6 +82,28 @@ void CheckpointSaver::Start(CheckpointJob job, bool beside) {
   task_.Start([this, job = std::move(job), key, draft] {
     Write(job, model_copy_, optimizer_copy_, key, draft.get());
   });
+}
+
+bool CheckpointSaver::TryCopy(const CheckpointJob& job) {
+  constexpr int64_t kReserve = int64_t{64} << 20;
+  const StateDict none;
+  const StateDict& model = is_main() ? job.model : none;
+  const StateDict& optimizer = job.with_optimizer ? job.optimizer : none;
+  try {
+    const int64_t held = BytesOf(model_copy_) + BytesOf(optimizer_copy_);
+    const int64_t more = BytesOf(model) + BytesOf(optimizer) - held;
+    if (more <= AvailableMemory() - kReserve) {
+      CopyState(model, model_copy_);
+      CopyState(optimizer, optimizer_copy_);
+      return true;
+    }
+  } catch (const std::bad_alloc&) {
+    // as below
+  } catch (const Error& e) {
+    if (e.code() != absl::StatusCode::kResourceExhausted) throw;
+  }
+  model_copy_ = optimizer_copy_ = {};
+  return false;
 }
 
 std::optional<SavedCheckpoint> CheckpointSaver::Poll() {

@@ -1,5 +1,6 @@
 // CheckpointSaver: writes the checkpoints of a training, on a thread beside it. A step only pays
-// for a copy of what is written.
+// for a copy of what is written. Where memory is too short for a copy, the step waits while the
+// tensors themselves are written: on the host without any copy, from a device one after another.
 //
 //   CheckpointSaver saver("out", group);
 //   saver.Start({.name = "checkpoint-500", ...});  // on all ranks
@@ -55,7 +56,7 @@ class CheckpointSaver {
 
   // Begins to write a checkpoint. All ranks call it together, after Poll has returned the result of
   // the one before. `beside` false: writes at once, without a copy, and returns when this rank is
-  // done. That also happens if memory for a copy is lacking. Errors are for Poll.
+  // done. That also happens where memory is too short for a copy. Errors are for Poll.
   void Start(CheckpointJob job, bool beside = true);
   // Returns true while this rank writes and until Poll has returned the result.
   bool active() const { return task_.active() || result_.has_value(); }
@@ -65,6 +66,8 @@ class CheckpointSaver {
 
  private:
   bool is_main() const { return group_ == nullptr || group_->rank() == 0; }
+  // Copies what this rank writes. Returns false, and keeps no copy, if there is no memory for it.
+  bool TryCopy(const CheckpointJob& job);
   void Write(const CheckpointJob& job, const StateDict& model, const StateDict& optimizer,
              const std::string& key, CheckpointDraft* draft);
   void WritePart(const CheckpointJob& job, const StateDict& optimizer, const std::string& key);
