@@ -50,7 +50,8 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   PrintData(out, "validation", task.validation, task.max_length);
   PrintData(out, "test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow(out, "steps", trainer->Plan());
-  if (trainer != nullptr && !trainer->resumed_from().empty()) {
+  const bool goes_on = trainer != nullptr && !trainer->resumed_from().empty();
+  if (goes_on) {
     PrintRow(out, "goes on",
              "after step " + FormatCount(trainer->state().global_step) + ", from " +
                  trainer->resumed_from());
@@ -66,6 +67,7 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   if (num_processes > 1) PrintRow(out, "processes", std::to_string(num_processes));
   if (options.mixed_precision != "no") PrintRow(out, "precision", options.mixed_precision);
   PrintRow(out, "output", options.output_dir);
+  if (!goes_on && !task.weights_note.empty()) PrintRow(out, "note", task.weights_note);
   for (const std::string& note : task.notes) PrintRow(out, "note", note);
   if (trainer != nullptr) {
     for (const std::string& note : trainer->notes()) PrintRow(out, "note", note);

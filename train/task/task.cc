@@ -205,14 +205,12 @@ void LoadModel(const PretrainedConfig& config, const FinetuneArguments& options,
                                          .seed = static_cast<uint64_t>(options.seed)};
   if (options.model_name_or_path.empty()) {
     task.model = AutoModelForSequenceClassification::FromConfig(config, model_options);
-    task.notes.push_back("fresh weights");
+    task.weights_note = "fresh weights";
   } else {
     model_options.config = config;
     task.model = AutoModelForSequenceClassification::FromPretrained(options.model_name_or_path,
                                                                     model_options);
-    if (const std::string summary = task.model->load_report().Summary(); !summary.empty()) {
-      task.notes.push_back(summary);
-    }
+    task.weights_note = task.model->load_report().Summary();
   }
   task.label_names = task.model->config().label_names();
 }
