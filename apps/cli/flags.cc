@@ -192,8 +192,7 @@ std::vector<std::pair<std::string, std::string>> FlagTable::GivenValues() const 
 }
 
 std::string FlagTable::HintFor(const std::string& name) const {
-  Values names;
-  for (const Flag& flag : flags_) names.push_back(flag.name);
+  const Values names = Names();
   const auto nearest = NearestName(name, names);
   return nearest ? "did you mean --" + *nearest + "?" : "--help lists the options";
 }
@@ -309,6 +308,12 @@ void FlagTable::ApplyJson(const std::string& path) {
   }
 }
 
+std::vector<std::string> FlagTable::Names() const {
+  std::vector<std::string> names;
+  for (const Flag& flag : flags_) names.push_back(flag.name);
+  return names;
+}
+
 std::string FlagTable::Help() const {
   constexpr size_t kIndent = 35, kWidth = 80;
   std::string out = usage_;
@@ -324,6 +329,22 @@ std::string FlagTable::Help() const {
     }
   }
   return out;
+}
+
+std::string WithFlags(std::string text, const std::vector<std::string>& names) {
+  constexpr std::string_view kBefore = " (", kBehind = " ,;:.)";
+  for (const std::string& name : names) {
+    if (name.find('_') == std::string::npos) continue;
+    for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+      const size_t end = at + name.size();
+      const bool begins = at == 0 || kBefore.find(text[at - 1]) != std::string_view::npos;
+      const bool ends = end == text.size() || kBehind.find(text[end]) != std::string_view::npos;
+      if (!begins || !ends) continue;
+      text.insert(at, "--");
+      at += 2;
+    }
+  }
+  return text;
 }
 
 }  // namespace lathe

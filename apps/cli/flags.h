@@ -77,6 +77,7 @@ class FlagTable {
   bool given(const std::string& name) const;
   // The names and values of the options that were given, as they were written.
   std::vector<std::pair<std::string, std::string>> GivenValues() const;
+  std::vector<std::string> Names() const;  // of all options
   std::string Help() const;
 
  private:
@@ -90,5 +91,10 @@ class FlagTable {
   std::vector<std::string> groups_;
   std::deque<Flag> flags_;  // a deque keeps references to its elements valid
 };
+
+// Returns the text of a library, which names its fields ("set resume_anyway"), as the command line
+// writes them ("set --resume_anyway"). `names` are those of all options; only names with an
+// underscore are sought, because others are words.
+std::string WithFlags(std::string text, const std::vector<std::string>& names);
 
 }  // namespace lathe

@@ -337,6 +337,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddCheckpointFlags(flags, o);
   AddGeneralFlags(flags, o, help, json_config);
 
+  parsed.names = flags.Names();
   const std::string help_text = flags.Help();  // before parsing, because it shows the defaults
   const std::vector<std::string> positional = flags.Parse(args);
   if (help) {

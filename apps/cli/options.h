@@ -21,6 +21,7 @@ struct ParsedOptions {
   std::vector<std::pair<std::string, std::string>> shared;
   // The given files and folders, as absolute paths. They must agree on the ranks of one machine.
   std::vector<std::pair<std::string, std::string>> files;
+  std::vector<std::string> names;   // of all options
   std::optional<std::string> help;  // if --help was given: the text to print instead of running
 };
 

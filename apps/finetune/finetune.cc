@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/options.h"
 #include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
@@ -301,7 +302,15 @@ int Finetune(const ParsedOptions& parsed) {
   signal(SIGPIPE, SIG_IGN);
   SetRankPrefix();
   ShowDebugLog(parsed.options.log_level == "debug");
-  return FinetuneRun(parsed).Run();
+  try {
+    return FinetuneRun(parsed).Run();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const LostRankError&) {
+    throw;
+  } catch (const Error& e) {
+    throw e.WithHint(WithFlags(e.hint(), parsed.names));
+  }
 }
 
 // If several ranks fail with the same error, one reports it. If a rank is lost, one rank on each
