@@ -131,6 +131,9 @@ TEST_F(CheckpointsTest, ASignalSavesAndThePrintedCommandGoesOn) {
     const RunResult resumed = RunProgram("/bin/sh", {"-c", command});
     ASSERT_EQ(resumed.exit_code, 0) << command << resumed.out << resumed.err;
     EXPECT_NE(resumed.out.find("goes on"), std::string::npos) << resumed.out;
+    // All weights are those of the checkpoint.
+    EXPECT_NE(stopped.out.find("fresh weights"), std::string::npos) << stopped.out;
+    EXPECT_EQ(resumed.out.find("fresh weights"), std::string::npos) << resumed.out;
     EXPECT_EQ(Read("whole/model.safetensors"), Read("out/model.safetensors"));
     EXPECT_EQ(LogOf("whole"), LogOf("out"));
   }
@@ -324,6 +327,40 @@ TEST_F(CheckpointsTest, MistakesGetOneLine) {
               Path("out") + ": has no checkpoint to go on from");
   ExpectError(RunProgram("finetune", Options("out", {"--resume_from_checkpoint", "nowhere"})),
               "nowhere: there is no such checkpoint");
+}
+
+// The first difference of what decides on the results is named, and the flag that takes it.
+TEST_F(CheckpointsTest, ChangesThatMatterAreRefused) {
+  ASSERT_EQ(RunProgram("finetune", Options("out", {"--max_steps", "6"})).exit_code, 0);
+  const auto expect_refused = [&](const std::string& difference,
+                                  const std::vector<std::string>& more = {}) {
+    std::vector<std::string> options = {"--max_steps", "6", "--resume_from_checkpoint"};
+    options.insert(options.end(), more.begin(), more.end());
+    const RunResult run = RunProgram("finetune", Options("out", options));
+    ExpectError(run, Path("out") + "/checkpoint-6: " + difference);
+    EXPECT_NE(run.err.find("\nhint: go on with the data and options of the checkpoint, or set "
+                           "--resume_anyway\n"),
+              std::string::npos)
+        << run.err;
+  };
+  expect_refused("the model's seed was 42 and is 7", {"--seed", "7"});
+  expect_refused("mixed_precision was no and is bf16", {"--bf16"});
+  expect_refused("the model's config hidden_dropout_prob was ",
+                 {"--config_overrides", "hidden_dropout_prob=0.25"});
+  const std::string vocabulary = Read("model/vocab.txt"), data = Read("train.csv");
+  const size_t word = vocabulary.rfind('\n', vocabulary.size() - 2) + 1;
+  std::string changed = vocabulary;
+  changed[word] = changed[word] == 'x' ? 'y' : 'x';
+  Write("model/vocab.txt", changed);
+  expect_refused("the ");
+  Write("model/vocab.txt", vocabulary);
+  Write("train.csv", data.substr(0, data.rfind('\n', data.size() - 2) + 1));
+  expect_refused("the ");
+  const RunResult anyway = RunProgram(
+      "finetune",
+      Options("out", {"--max_steps", "9", "--resume_from_checkpoint", "true", "--resume_anyway"}));
+  EXPECT_EQ(anyway.exit_code, 0) << anyway.err;
+  EXPECT_NE(anyway.out.find("resumed anyway: the "), std::string::npos) << anyway.out;
 }
 
 }  // namespace
