@@ -95,6 +95,34 @@ TEST(AcceleratorStateTest, AnyNumberOfRanksReadsIt) {
   ASSERT_EQ(losses(three).size(), 12u);
 }
 
+TEST(AcceleratorStateTest, EveryPrefixOfEachSmallFileIsFound) {
+  fs::remove_all(Folder("state"));
+  Loop({.save_to = Folder("state"), .save_at = 6});
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(Folder("state"))) {
+    const std::string path = entry.path(), whole = ReadFile(path);
+    // Each size of the small ones, and some of the others.
+    const size_t stride = whole.size() <= 8192 ? 1 : whole.size() / 500;
+    // The manifest without its last newline still is the manifest.
+    const size_t end = whole.size() - (path.ends_with(kManifestFile) ? 1 : 0);
+    std::vector<size_t> sizes;
+    for (size_t size = 0; size < end; size += stride) sizes.push_back(size);
+    for (size_t i = sizes.size(); i-- > 0;) {
+      fs::resize_file(path, sizes[i]);
+      try {
+        OpenCheckpoint(Folder("state"));
+        FAIL() << path << " cut to " << sizes[i] << " is taken";
+      } catch (const Error& e) {
+        ASSERT_TRUE(e.message().starts_with(path + ": ")) << e.message();
+      }
+    }
+    WriteFileAtomically(path, whole);
+    ++files;
+  }
+  EXPECT_NO_THROW(OpenCheckpoint(Folder("state")));
+  EXPECT_GE(files, 6);  // model, optimizer, scheduler, loader, the program's own, manifest
+}
+
 TEST(AcceleratorStateTest, AutomaticNamesLimitsAndHooks) {
   fs::remove_all(Folder("project"));
   const ProjectConfiguration project = {
