@@ -1,0 +1,167 @@
+// Tests what users choose about checkpoints: when to save, which to keep, how to go on. Loops of
+// their own and other launchers' restarts are among it.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/checkpoint/checkpoint_folder.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+using Args = std::vector<std::string>;
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class ResumeTest : public LaunchedTest {
+ protected:
+  // Returns the command line of finetune in one thread for 12 steps into `out`, with `more`.
+  Args Command(const std::string& out, const Args& more) const {
+    Args args = Finetune(out, {"--num_threads", "1", "--max_steps", "12"});
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  RunResult Run(const Args& command, const RunOptions& options = {}) const {
+    return RunProgram(command[0], {command.begin() + 1, command.end()}, options);
+  }
+  // Returns the steps of the checkpoints in `out`, lowest first.
+  std::vector<int64_t> StepsIn(const std::string& out) const {
+    std::vector<int64_t> steps;
+    for (const NumberedFolder& folder : ListNumberedFolders(Path(out), "checkpoint-"))
+      steps.push_back(folder.number);
+    return steps;
+  }
+};
+
+TEST_F(ResumeTest, SavesWhenAskedTo) {
+  const std::vector<std::pair<Args, std::vector<int64_t>>> cases = {
+      {{"--save_strategy", "steps", "--save_steps", "0.5"}, {6, 12}},
+      {{"--save_strategy", "steps", "--save_steps", "5", "--save_total_limit", "2"}, {10, 12}},
+      {{"--save_strategy", "no"}, {}},
+      {{"--save_strategy", "epoch", "--save_seconds", "1e-9", "--save_total_limit", "1"}, {12}}};
+  for (const auto& [more, steps] : cases) {
+    fs::remove_all(Path("out"));
+    const RunResult run = Run(Command("out", more));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(StepsIn("out"), steps) << more[1];
+  }
+}
+
+// With `best`, each evaluation that is the best so far saves, and the last one to do so is loaded.
+TEST_F(ResumeTest, SavesEachBestModel) {
+  const Args best = {"--save_strategy", "best", "--eval_strategy",          "steps",
+                     "--eval_steps",    "8",    "--load_best_model_at_end", "--do_eval",
+                     "--max_steps",     "40",   "--learning_rate",          "1e-3"};
+  const RunResult run = Run(Command("out", best));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const nlohmann::json state = ReadJson("out/trainer_state.json");
+  std::vector<int64_t> improved;
+  double lowest = 1e9;
+  for (const nlohmann::json& entry : state.at("log_history")) {
+    if (!entry.contains("eval_loss") || entry["eval_loss"].get<double>() >= lowest) continue;
+    lowest = entry["eval_loss"];
+    improved.push_back(entry["step"]);
+  }
+  EXPECT_GT(improved.size(), 1u);
+  EXPECT_EQ(StepsIn("out"), improved);
+  const std::string last = "out/" + CheckpointName(improved.back());
+  EXPECT_EQ(state.at("best_model_checkpoint"), Path(last));
+  EXPECT_EQ(Read("out/model.safetensors"), Read(last + "/model.safetensors"));
+  EXPECT_EQ(ReadJson("out/eval_results.json").at("eval_loss"), lowest);
+}
+
+// A second and a third signal come while the first is obeyed. No half of a checkpoint is left.
+TEST_F(ResumeTest, MoreSignalsLoseNothing) {
+  const Args options = {"--max_steps", "400", "--save_strategy", "steps", "--save_steps", "3"};
+  const RunResult run =
+      Run(Command("out", options),
+          {.interrupt_after = "saved " + Path("out") + "/checkpoint-6\n", .interrupts = 3});
+  EXPECT_EQ(run.exit_code, 130) << run.out << run.err;
+  const CheckpointSearch search = FindNewestCheckpoint(Path("out"));
+  ASSERT_TRUE(search.newest);
+  EXPECT_GE(search.newest->manifest.step, 6);
+  EXPECT_EQ(search.left_out, Args());
+  Args resumed = options;
+  resumed.push_back("--resume_from_checkpoint");
+  const RunResult end = Run(Command("out", resumed));
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_TRUE(Contains(end.out, "after step " + std::to_string(search.newest->manifest.step) +
+                                    ", from " + search.newest->path))
+      << end.out;
+}
+
+// torchrun starts the same command again. It goes on from its own job's checkpoint, and from no
+// other's.
+TEST_F(ResumeTest, TorchrunsRestartGoesOnByItself) {
+  const Args options = {"--max_steps", "200", "--save_strategy", "steps", "--save_steps", "5"};
+  ASSERT_EQ(Run(Command("whole", options)).exit_code, 0);
+  std::map<std::string, std::string> variables = {{"RANK", "0"},
+                                                  {"WORLD_SIZE", "1"},
+                                                  {"LOCAL_RANK", "0"},
+                                                  {"LOCAL_WORLD_SIZE", "1"},
+                                                  {"GROUP_RANK", "0"},
+                                                  {"MASTER_ADDR", "127.0.0.1"},
+                                                  {"MASTER_PORT", std::to_string(TestPort())},
+                                                  {"TORCHELASTIC_RUN_ID", "job-7"},
+                                                  {"TORCHELASTIC_RESTART_COUNT", "0"}};
+  const auto run = [&](const RunOptions& run_options) {
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    const RunResult result = Run(Command("out", options), run_options);
+    for (const auto& [name, value] : variables) unsetenv(name.c_str());
+    return result;
+  };
+  const RunResult killed = run({.interrupt_after = "saved " + Path("out") + "/checkpoint-20\n",
+                                .interrupt_signal = SIGKILL});
+  ASSERT_EQ(killed.exit_code, 128 + SIGKILL) << killed.out << killed.err;
+  ExpectError(run({}), "output_dir is not empty");
+  variables["TORCHELASTIC_RESTART_COUNT"] = "1";
+  const RunResult restarted = run({});
+  ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
+  EXPECT_TRUE(Contains(restarted.out, "goes on")) << restarted.out;
+  EXPECT_EQ(Read("out/model.safetensors"), Read("whole/model.safetensors"));
+  variables["TORCHELASTIC_RUN_ID"] = "job-8";
+  const RunResult another = run({});
+  ASSERT_EQ(another.exit_code, 0) << another.err;
+  EXPECT_FALSE(Contains(another.out, "goes on")) << another.out;
+}
+
+// The example is killed twice, and goes on with the bits of one that never was.
+TEST_F(ResumeTest, TheExampleLoopGoesOnAfterKills) {
+  ASSERT_EQ(Run(Command("start", {})).exit_code, 0);
+  const std::string rows = Read("train.csv");
+  const size_t header = rows.find('\n') + 1;
+  std::string many = rows.substr(0, header);
+  while (std::count(many.begin(), many.end(), '\n') < 2000) many += rows.substr(header);
+  Write("many.csv", many);
+  const auto loop = [&](const std::string& out) {
+    return Args{"examples/resumable_loop", Path("start"), Path("many.csv"), Path("dev.csv"),
+                Path(out)};
+  };
+  ASSERT_EQ(Launch(2, loop("whole")).exit_code, 0);
+  for (const int state : {2, 7}) {
+    const std::string kill = "\"$@\" & until [ -d " + Path("out") + "/checkpoints/checkpoint_" +
+                             std::to_string(state) +
+                             " ] || ! kill -0 $!; do sleep 0.002; done; kill -9 $!; wait";
+    Args args = {"-c", kill, "sh", "apps/lathe/lathe", "launch", "--cpu", "--num_processes", "2"};
+    const Args program = loop("out");
+    args.insert(args.end(), program.begin(), program.end());
+    RunProgram("/bin/bash", args);
+    EXPECT_FALSE(Exists("out/model.safetensors")) << "it came to its end";
+  }
+  fs::copy(Path("out"), Path("alone"), fs::copy_options::recursive);
+  const RunResult end = Launch(2, loop("out"));
+  ASSERT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_TRUE(Contains(end.out, "goes on after step ")) << end.out;
+  EXPECT_EQ(Read("out/model.safetensors"), Read("whole/model.safetensors"));
+  const RunResult alone = Launch(1, loop("alone"));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_TRUE(Contains(alone.out, "goes on after step ")) << alone.out;
+}
+
+}  // namespace
+}  // namespace lathe
