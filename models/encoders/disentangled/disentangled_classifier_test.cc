@@ -58,6 +58,9 @@ TEST(Disentangled, WrongConfigurationsAreRefused) {
             "config: \"relative_attention\" is true but \"pos_att_type\" names no term");
   EXPECT_EQ(ErrorOf({{"pooler_hidden_size", 4}}),
             "config: \"pooler_hidden_size\" is not the hidden_size");
+  EXPECT_EQ(ErrorOf({{"attention_head_size", 3}}),
+            "config: \"attention_head_size\" is not hidden_size / num_attention_heads");
+  EXPECT_EQ(ErrorOf({{"attention_head_size", 4}}), "");
   EXPECT_EQ(ErrorOf({{"position_buckets", 1}}),
             "config: \"position_buckets\" 1 does not fit \"max_relative_positions\" 16");
   EXPECT_EQ(ErrorOf({{"position_buckets", 10}, {"max_relative_positions", 5}}),

@@ -126,6 +126,10 @@ DisentangledOptions ReadDisentangledOptions(const PretrainedConfig& config,
   if (config.GetInt("pooler_hidden_size", o.hidden_size) != o.hidden_size) {
     Refuse(reader, "pooler_hidden_size", "is not the hidden_size");
   }
+  const int64_t head_size = o.hidden_size / o.num_attention_heads;
+  if (config.GetInt("attention_head_size", head_size) != head_size) {
+    Refuse(reader, "attention_head_size", "is not hidden_size / num_attention_heads");
+  }
   options.layer.talking_heads = reader.Declares("talking_head") && reader.Bool("talking_head");
   if (reader.Declares("conv_kernel_size")) ReadConvolution(reader, options);
   if (reader.Declares("position_buckets")) {
