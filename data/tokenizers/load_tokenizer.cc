@@ -133,13 +133,30 @@ void SetFamilyTemplates(const Source& source, Parts* parts) {
   parts->templates = family.templates(cls, sep);
 }
 
+// Calls `read`, and adds to the error for a value of another kind which part of tokenizer.json has
+// it.
+template <typename Read>
+auto ReadPart(const Source& source, const char* part, const Read& read) {
+  try {
+    return read();
+  } catch (const Json::exception& error) {
+    throw InvalidArgument(
+        source.Path("tokenizer.json") + ": " + part + ": " + WithoutTag(error.what()),
+        kBrokenTokenizer);
+  }
+}
+
 Parts FromTokenizerJson(const Source& source) {
   Parts parts;
   const Json& json = source.tokenizer_json;
   parts.vocab_file = source.Path("tokenizer.json");
-  parts.model = SubwordModelFromJson(json.at("model"), parts.vocab_file);
-  parts.normalizer = NormalizerFromJson(json.value("normalizer", Json()));
-  parts.pre_tokenizer = PreTokenizerFromJson(json.value("pre_tokenizer", Json()));
+  parts.model = ReadPart(source, "model",
+                         [&] { return SubwordModelFromJson(json.at("model"), parts.vocab_file); });
+  parts.normalizer = ReadPart(source, "normalizer",
+                              [&] { return NormalizerFromJson(json.value("normalizer", Json())); });
+  parts.pre_tokenizer = ReadPart(source, "pre_tokenizer", [&] {
+    return PreTokenizerFromJson(json.value("pre_tokenizer", Json()));
+  });
   if (source.family != nullptr && source.family->kind == Family::kWordPiece) {
     // The classes of WordPiece families build their normalizer themselves, so the configuration
     // overrides tokenizer.json.
@@ -148,14 +165,18 @@ Parts FromTokenizerJson(const Source& source) {
   if (source.family != nullptr && source.family->kind == Family::kByteLevelBpe) {
     SetByteLevelParts(source, &parts);
   }
-  for (const Json& token : json.value("added_tokens", Json::array())) {
-    parts.added_tokens.push_back(AddedTokenFromJson(token, token.at("id").get<int32_t>()));
-  }
+  ReadPart(source, "added_tokens", [&] {
+    for (const Json& token : json.value("added_tokens", Json::array())) {
+      parts.added_tokens.push_back(AddedTokenFromJson(token, token.at("id").get<int32_t>()));
+    }
+  });
   AddConfiguredTokens(source, &parts);
   if (source.family != nullptr) {
     AddSpecialTokens(source, &parts);
   }
-  parts.templates = PostProcessorFromJson(json.value("post_processor", Json()));
+  parts.templates = ReadPart(source, "post_processor", [&] {
+    return PostProcessorFromJson(json.value("post_processor", Json()));
+  });
   const PipelineTokenizer::Template& single = parts.templates.single;
   const bool adds_tokens = std::any_of(single.begin(), single.end(), [](const auto& item) {
     return item.kind == PipelineTokenizer::Item::Kind::kSpecial;

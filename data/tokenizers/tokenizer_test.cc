@@ -183,6 +183,20 @@ std::pair<std::string, std::string> ErrorOf(const std::string& key, const std::s
   return {"no error", ""};
 }
 
+// The JSON library's own messages say neither where the value is nor whose it is.
+TEST(TokenizerTest, ErrorsNameThePart) {
+  const auto starts = [](const char* part, const char* value) {
+    const std::string error = ErrorOf(part, value).first;
+    EXPECT_TRUE(error.starts_with(std::string("dir/tokenizer.json: ") + part + ": ")) << error;
+  };
+  starts("model", R"({"type": "Unigram", "unk_id": null, "vocab": [["a", 0]]})");
+  starts("model", R"({"type": "BPE", "vocab": {"a": 0}, "merges": [1]})");
+  starts("normalizer", R"({"type": "Prepend"})");
+  starts("pre_tokenizer", "[1]");
+  starts("post_processor", R"({"type": "BertProcessing", "sep": ["[SEP]"], "cls": ["[CLS]", 2]})");
+  starts("added_tokens", R"(["x"])");
+}
+
 TEST(TokenizerTest, HintsListWhatIsSupported) {
   using Pair = std::pair<std::string, std::string>;
   const std::string other = R"({"type": "Other"})";
