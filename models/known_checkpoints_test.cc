@@ -1,7 +1,10 @@
-// The numbers of parameters that known checkpoints have in Transformers, with two labels.
+// What known checkpoints have in Transformers: numbers of parameters, with two labels, and
+// DistilBERT's sinusoids.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "lathe/models/families_testing.h"
 #include "lathe/models/pretrained.h"
@@ -87,6 +90,32 @@ TEST(KnownCheckpoints, Sizes) {
   EXPECT_EQ(count({{"model_type", "squeezebert"}}), 51091202);
   EXPECT_EQ(count({{"model_type", "xlm-roberta-xl"}}), 3482490882);
   EXPECT_EQ(count({{"model_type", "roformer"}}), 124147970);
+}
+
+// The values are those of numpy's formula in Transformers' create_sinusoidal_embeddings.
+TEST(KnownCheckpoints, DistilBertMayStartFromSinusoids) {
+  const auto model = AutoModelForSequenceClassification::FromConfig(
+      PretrainedConfig::FromJson({{"model_type", "distilbert"},
+                                  {"vocab_size", 30},
+                                  {"dim", 8},
+                                  {"n_layers", 1},
+                                  {"n_heads", 2},
+                                  {"hidden_dim", 12},
+                                  {"max_position_embeddings", 16},
+                                  {"sinusoidal_pos_embds", true}}));
+  bool found = false;
+  for (const Parameter& p : model->Parameters()) {
+    if (p.name != "distilbert.embeddings.position_embeddings.weight") continue;
+    found = true;
+    EXPECT_TRUE(p.tensor.requires_grad());
+    const std::vector<float> row = p.tensor.Slice(3, 4).ToVector<float>();
+    for (int i = 0; i < 4; ++i) {
+      const double angle = 3 / std::pow(10, i);
+      EXPECT_FLOAT_EQ(row[2 * i], static_cast<float>(std::sin(angle))) << i;
+      EXPECT_FLOAT_EQ(row[2 * i + 1], static_cast<float>(std::cos(angle))) << i;
+    }
+  }
+  EXPECT_TRUE(found);
 }
 
 }  // namespace

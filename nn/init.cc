@@ -47,6 +47,17 @@ void FillSinusoids(T* out, int64_t rows, int64_t columns) {
   }
 }
 
+template <typename T>
+void FillSinusoidPairs(T* out, int64_t rows, int64_t columns) {
+  for (int64_t p = 0; p < rows; ++p) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const double exponent = static_cast<double>(c / 2 * 2) / static_cast<double>(columns);
+      const double angle = static_cast<double>(p) / std::pow(10000.0, exponent);
+      out[p * columns + c] = static_cast<T>(c % 2 == 0 ? std::sin(angle) : std::cos(angle));
+    }
+  }
+}
+
 }  // namespace
 
 void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name) {
@@ -71,6 +82,10 @@ void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name
       Check(tensor.ndim() == 2 && tensor.dim(1) % 2 == 0, "init",
             "sinusoids need shape [P, 2 n] but got ", tensor.shape());
       return FillSinusoids(out, tensor.dim(0), tensor.dim(1));
+    }
+    if (init.kind == Init::Kind::kSinusoidPairs) {
+      Check(tensor.ndim() == 2, "init", "sinusoids need shape [P, C] but got ", tensor.shape());
+      return FillSinusoidPairs(out, tensor.dim(0), tensor.dim(1));
     }
 #pragma omp parallel for schedule(static) if (n > 16384)
     for (int64_t first = 0; first < n; first += kAtATime) {

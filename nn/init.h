@@ -9,7 +9,15 @@
 namespace lathe {
 
 struct Init {
-  enum class Kind { kZeros, kOnes, kNormal, kTruncatedNormal, kUniform, kSinusoids };
+  enum class Kind {
+    kZeros,
+    kOnes,
+    kNormal,
+    kTruncatedNormal,
+    kUniform,
+    kSinusoids,
+    kSinusoidPairs
+  };
   Kind kind = Kind::kZeros;
   double a = 0;  // standard deviation; lower bound for kUniform
   double b = 0;  // cut-off in standard deviations for kTruncatedNormal; upper bound for kUniform
@@ -29,6 +37,9 @@ struct Init {
   // For a table [P, 2 n]: row p has the sines of p * 10000^(-i / n) for i from 0 to n - 1, then
   // their cosines (Vaswani et al. 2017).
   static Init Sinusoids() { return {.kind = Kind::kSinusoids}; }
+  // The same for a table [P, C], but each sine is followed by its cosine: sin(p * r), cos(p * r)
+  // with r = 10000^(-2 i / C) in columns 2 i and 2 i + 1.
+  static Init SinusoidPairs() { return {.kind = Kind::kSinusoidPairs}; }
 };
 
 // Fills `tensor` (float32 or float64) with values that depend only on the seed, the name and the

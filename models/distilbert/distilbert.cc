@@ -30,11 +30,6 @@ const nlohmann::json& Defaults() {
 
 PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
   constexpr int64_t kMost = 1 << 30;
-  if (reader.Bool("sinusoidal_pos_embds")) {
-    throw WrongConfig(reader.path(), {"sinusoidal_pos_embds"},
-                      "\"sinusoidal_pos_embds\" is true, which Lathe does not have",
-                      "use a model whose positions are learned");
-  }
   PostNormEncoderOptions options;
   options.layers = "transformer.layer";
   options.num_hidden_layers = reader.Int("n_layers", 1, 1024);
@@ -63,6 +58,8 @@ PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
   e.max_position_embeddings = reader.Int("max_position_embeddings", 1, kMost);
   e.hidden_size = o.hidden_size;
   e.pad_token_id = reader.Int("pad_token_id");
+  // Fresh positions are sinusoids. They are trained like others, as in Transformers 5.
+  if (reader.Bool("sinusoidal_pos_embds")) e.position_init = Init::SinusoidPairs();
   e.initializer_range = o.initializer_range;
   e.layer_norm_eps = o.layer_norm_eps;
   e.hidden_dropout_prob = o.hidden_dropout_prob;

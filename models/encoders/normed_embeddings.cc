@@ -21,9 +21,10 @@ NormedEmbeddings::NormedEmbeddings(const NormedEmbeddingsOptions& options, const
       options.word_init.value_or(Init::Normal(std_dev, options.pad_token_id)),
       options.pad_token_id);
   if (options.has_positions) {
-    position_ =
-        Register<nn::Embedding>("position_embeddings", options.max_position_embeddings, H, std_dev,
-                                options.first_position > 0 ? options.first_position - 1 : -1);
+    const int64_t padding_row = options.first_position > 0 ? options.first_position - 1 : -1;
+    position_ = Register<nn::Embedding>(
+        "position_embeddings", options.max_position_embeddings, H,
+        options.position_init.value_or(Init::Normal(std_dev, padding_row)), padding_row);
     if (!options.adds_positions) position_->weight.SetRequiresGrad(false);
   }
   if (options.type_vocab_size > 0) {

@@ -33,7 +33,8 @@ struct NormedEmbeddingsOptions {
   double initializer_range = 0.02, layer_norm_eps = 1e-12, hidden_dropout_prob = 0.1;
   // Paths of the word table, the table of token types and the norm.
   std::string word = "word_embeddings", types = "token_type_embeddings", norm = "LayerNorm";
-  std::optional<Init> word_init = {};  // replaces normal numbers of initializer_range
+  std::optional<Init> word_init = {};      // replaces normal numbers of initializer_range
+  std::optional<Init> position_init = {};  // the same for the position table
   bool has_norm = true, norm_has_bias = true;
   bool has_positions = true;   // false: there is no position table, but its length still counts
   bool adds_positions = true;  // false: the position table exists, but is neither read nor trained
