@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -18,10 +19,22 @@ namespace lathe {
 // 13 * 64.
 inline constexpr int64_t kRows = 832;
 
+// Returns values that look random, even in [-1, 1). Kernels that branch or look results up are as
+// fast as on real values only then.
 template <typename T>
 Tensor Filled(Shape shape) {
-  return Tensor::Full(std::move(shape), 0.5, DTypeOf<T>::value);
+  const Tensor tensor = Tensor::Empty(std::move(shape), DTypeOf<T>::value);
+  T* const values = tensor.data<T>();
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    uint32_t bits = static_cast<uint32_t>(i) * 2654435761u;
+    bits = (bits ^ bits >> 16) * 2246822519u;
+    values[i] = static_cast<T>(static_cast<float>(bits >> 8) * 0x1p-23f - 1.0f);
+  }
+  return tensor;
 }
+// For variances and the like.
+inline Tensor FilledPositive(Shape shape) { return Tensor::Full(std::move(shape), 0.5); }
 
 // Returns the least time of several runs.
 template <typename F>
