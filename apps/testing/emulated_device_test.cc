@@ -146,7 +146,7 @@ TEST_F(EmulatedDeviceTest, Float16KeepsTheLastGoodModel) {
   const RunResult run =
       TrainOn("cuda", "out", {"--fp16", "--learning_rate", "1e30", "--max_steps", "6"});
   ExpectError(run, "error: step 2: the loss is NaN; ");
-  EXPECT_NE(run.err.find("or use mixed_precision bf16; the last good model"), std::string::npos)
+  EXPECT_NE(run.err.find("or use --mixed_precision bf16; the last good model"), std::string::npos)
       << run.err;
   EXPECT_EQ(RunProgram(kLathe, {"predict", Path("out"), "the film"}).exit_code, 0);
 }
