@@ -121,7 +121,7 @@ std::string Accelerator::SaveState(const std::string& dir) {
     fs::create_directories(folder, code);
     if (code) throw FileError(folder, code.value());
     if (automatic) SweepDrafts(folder);
-    // LoadState may have passed a damaged state, in whose place the next one with a number comes.
+    // LoadState may have passed over a damaged state. The new one takes its place.
     if (fs::exists(path) && !(automatic && !IsWhole(path)))
       throw InvalidArgument("[save_state] " + path + " is there already", "choose another name");
   });

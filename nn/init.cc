@@ -34,26 +34,16 @@ double TruncatedNormal(double value, double cutoff, int64_t element, uint32_t ke
 constexpr int64_t kAtATime = 1024;  // elements
 
 template <typename T>
-void FillSinusoids(T* out, int64_t rows, int64_t columns) {
-  const int64_t n = columns / 2;
+void FillSinusoids(T* out, int64_t rows, int64_t columns, bool in_pairs) {
+  const int64_t half = (columns + 1) / 2;
   for (int64_t p = 0; p < rows; ++p) {
     T* const row = out + p * columns;
-    for (int64_t i = 0; i < n; ++i) {
-      const double exponent = static_cast<double>(i) / static_cast<double>(n);
+    for (int64_t i = 0; i < half; ++i) {
+      const double exponent = static_cast<double>(2 * i) / static_cast<double>(columns);
       const double angle = static_cast<double>(p) / std::pow(10000.0, exponent);
-      row[i] = static_cast<T>(std::sin(angle));
-      row[n + i] = static_cast<T>(std::cos(angle));
-    }
-  }
-}
-
-template <typename T>
-void FillSinusoidPairs(T* out, int64_t rows, int64_t columns) {
-  for (int64_t p = 0; p < rows; ++p) {
-    for (int64_t c = 0; c < columns; ++c) {
-      const double exponent = static_cast<double>(c / 2 * 2) / static_cast<double>(columns);
-      const double angle = static_cast<double>(p) / std::pow(10000.0, exponent);
-      out[p * columns + c] = static_cast<T>(c % 2 == 0 ? std::sin(angle) : std::cos(angle));
+      const int64_t sine = in_pairs ? 2 * i : i, cosine = in_pairs ? 2 * i + 1 : half + i;
+      row[sine] = static_cast<T>(std::sin(angle));
+      if (cosine < columns) row[cosine] = static_cast<T>(std::cos(angle));
     }
   }
 }
@@ -81,11 +71,11 @@ void Fill(Tensor& tensor, const Init& init, uint64_t seed, std::string_view name
     if (init.kind == Init::Kind::kSinusoids) {
       Check(tensor.ndim() == 2 && tensor.dim(1) % 2 == 0, "init",
             "sinusoids need shape [P, 2 n] but got ", tensor.shape());
-      return FillSinusoids(out, tensor.dim(0), tensor.dim(1));
+      return FillSinusoids(out, tensor.dim(0), tensor.dim(1), /*in_pairs=*/false);
     }
     if (init.kind == Init::Kind::kSinusoidPairs) {
       Check(tensor.ndim() == 2, "init", "sinusoids need shape [P, C] but got ", tensor.shape());
-      return FillSinusoidPairs(out, tensor.dim(0), tensor.dim(1));
+      return FillSinusoids(out, tensor.dim(0), tensor.dim(1), /*in_pairs=*/true);
     }
 #pragma omp parallel for schedule(static) if (n > 16384)
     for (int64_t first = 0; first < n; first += kAtATime) {

@@ -343,6 +343,16 @@ TEST(Module, AnEmptyNameAddsNothingToPaths) {
   EXPECT_EQ(parameters[1].name, "bias");
 }
 
+// The last of an odd number of columns has a sine without its cosine.
+TEST(Init, SinusoidPairsOfAnOddNumberOfColumns) {
+  Tensor table = Tensor::Zeros({2, 3});
+  Fill(table, Init::SinusoidPairs(), 1, "table");
+  const std::vector<float> row = table.Slice(1, 2).ToVector<float>();
+  EXPECT_FLOAT_EQ(row[0], static_cast<float>(std::sin(1.0)));
+  EXPECT_FLOAT_EQ(row[1], static_cast<float>(std::cos(1.0)));
+  EXPECT_FLOAT_EQ(row[2], static_cast<float>(std::sin(std::pow(10000.0, -2.0 / 3))));
+}
+
 TEST(Init, SinusoidsNeedPairsOfColumns) {
   Tensor odd = Tensor::Empty({2, 3});
   EXPECT_THROW(Fill(odd, Init::Sinusoids(), 1, "odd"), Error);

@@ -305,7 +305,7 @@ int Finetune(const ParsedOptions& parsed) {
   try {
     return FinetuneRun(parsed).Run();
   } catch (const UsageError&) {
-    throw;
+    throw;  // WithHint makes a plain Error, and these two are told apart by their type
   } catch (const LostRankError&) {
     throw;
   } catch (const Error& e) {

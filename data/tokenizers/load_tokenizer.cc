@@ -133,8 +133,7 @@ void SetFamilyTemplates(const Source& source, Parts* parts) {
   parts->templates = family.templates(cls, sep);
 }
 
-// Calls `read`, and adds to the error for a value of another kind which part of tokenizer.json has
-// it.
+// Calls `read`. The error for a value of another kind then names the part of tokenizer.json.
 template <typename Read>
 auto ReadPart(const Source& source, const char* part, const Read& read) {
   try {
