@@ -148,7 +148,7 @@ TEST_F(CheckpointsTest, AFailingDiskCostsOneCheckpoint) {
   int faults = 0;
   for (const char* function : {"write", "fsync", "rename"}) {
     for (const int error : {EIO, ENOSPC}) {
-      // There are many writes, which fail alike, so some will do unless all are asked for.
+      // All of the many writes fail in the same way. So only each ninth is tried by default.
       const int stride = FaultRounds() > 1 || function != std::string("write") ? 1 : 9;
       for (int call = 1;; call += stride) {
         fs::remove(Path("mark"));

@@ -94,7 +94,7 @@ class ProcessGroup {
   virtual void SetAlarm(const std::function<void(const Error&)>& /*alarm*/) {}
 
   // Call this when the rank ends with an error. It then doesn't wait for the other ranks, and waits
-  // at most half a second for each answer of rank 0. The others will miss it.
+  // at most half a second for each answer of rank 0. The other ranks will see it as lost.
   virtual void Abandon() {}
   // Sets what this rank is doing from now on, for the others' error messages: "training".
   virtual void SetPhase(const std::string& phase) = 0;

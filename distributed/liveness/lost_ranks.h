@@ -63,7 +63,8 @@ inline constexpr char kLostRankHint[] = "look at what that rank printed last";
 // error carries the problem's LostRanks, unless that includes `self`.
 Error CannotGoOnError(const char* what, int self, const GroupProblem& problem,
                       const char* hint = kLostRankHint);
-// Returns the error with `more` at the end of its hint. Its LostRanks, if there is one, says so.
+// Returns the error with `more` at the end of its hint. Sets hint_was_extended in the LostRanks
+// that it carries, if any.
 Error AddToHint(const Error& error, const std::string& more);
 
 }  // namespace lathe

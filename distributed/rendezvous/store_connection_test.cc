@@ -76,8 +76,8 @@ TEST(Store, AnotherJob) {
   Store(kHost, server.port(), "job", seconds(5)).Set("k", "v");
 }
 
-// Garbage, a client that stops in the middle, and one that asks before it greets are cut off and do
-// no harm.
+// The server cuts off clients that send garbage or that ask before they greet. A client that stops
+// in the middle of its greeting does no harm.
 TEST(Store, StrangersDoNoHarm) {
   StoreServer server(kHost, 0, "job");
   Store store(kHost, server.port(), "job", seconds(5));

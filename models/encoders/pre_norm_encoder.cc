@@ -49,7 +49,7 @@ PassMemory PreNormEncoderMemory(const Module& classifier, const PreNormEncoderOp
   const int64_t narrow = rows * H * E, wide = rows * H * kFloat;  // activations, hidden states
   const int64_t inner = rows * encoder.layer.intermediate_size * E;
   bytes.hidden = wide;
-  // What enters the first layer, and with a norm the sum before it.
+  // The first layer's input is kept. If a norm makes it, the norm's input is kept as well.
   bytes.embeddings = wide;
   if (encoder.embeddings.has_norm)
     bytes.embeddings += 2 * rows * kFloat + (options.on_gpu ? 0 : wide);
