@@ -37,9 +37,11 @@ failed=0
 skipped=0
 
 # took WHAT: prints the seconds since the last call.
+total=0
 SECONDS=0
 took() {
   echo "-- $1: $SECONDS s"
+  total=$((total + SECONDS))
   SECONDS=0
 }
 
@@ -221,5 +223,6 @@ fi
 (cd tests/embedding && bazel shutdown >/dev/null 2>&1) || true
 took "the workspace that embeds Lathe"
 
+echo "-- all together: $total s"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
