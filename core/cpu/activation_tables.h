@@ -1,5 +1,5 @@
-// Tables of activation functions of bfloat16. It has only 65,536 values, so without AVX-512 looking
-// up a result takes a fraction of the time of computing and rounding it.
+// Tables of activation functions of bfloat16. It has only 65,536 values, so without AVX512-BF16
+// looking up a result takes a fraction of the time of computing and rounding it.
 //
 // Each table is made by the functions that it replaces, when it is first used. So its results are
 // theirs, bit for bit (NaN stays NaN, but may have other bits). What a layer looks up lies mostly
@@ -16,9 +16,10 @@ namespace {
 // True if results of Act are looked up. ReLU and its variants take less time to compute.
 template <typename Act, typename T>
 constexpr bool kLooksUp =
-    LATHE_ISA <= 3 && std::is_same_v<T, BFloat16> &&
-    !(std::is_same_v<Act, Functions::Relu> || std::is_same_v<Act, Functions::Relu2> ||
-      std::is_same_v<Act, Functions::Relu6> || std::is_same_v<Act, Functions::LeakyRelu>);
+    LATHE_ISA <= 4 && std::is_same_v<T, BFloat16> &&
+    !(std::is_same_v<Act, Functions::Identity> || std::is_same_v<Act, Functions::Relu> ||
+      std::is_same_v<Act, Functions::Relu2> || std::is_same_v<Act, Functions::Relu6> ||
+      std::is_same_v<Act, Functions::LeakyRelu>);
 
 constexpr int64_t kBFloat16Values = 1 << 16;
 
@@ -33,7 +34,17 @@ void ForAllValues(const F& f) {
   }
 }
 
-template <typename Act>
+// y: (n) = a * b; y may be b. A template, since not every level uses it.
+template <typename T>
+[[gnu::always_inline]] inline void Multiply(T* y, const float* a, const T* b, int64_t n) {
+  StoreEachLanes(
+      y, n, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+        return LoadLanes(a + i, which) * LoadLanes(b + i, which);
+      });
+}
+
+// The values as V: BFloat16, or float for what computes on with them.
+template <typename Act, typename V = BFloat16>
 class ActivationValues {
  public:
   static const ActivationValues& Get() {
@@ -42,7 +53,7 @@ class ActivationValues {
   }
 
   // y: (n) = act(x); y may be x.
-  void Values(BFloat16* y, const BFloat16* x, int64_t n) const {
+  void Values(V* y, const BFloat16* x, int64_t n) const {
 #pragma GCC unroll 8
     for (int64_t i = 0; i < n; ++i) y[i] = values_[x[i].bits];
   }
@@ -50,15 +61,17 @@ class ActivationValues {
  private:
   ActivationValues() {
     ForAllValues([&](int64_t begin, const BFloat16* x) {
-      cpu::Values<Act>(values_ + begin, x, kActivationPart);
+      V wide[kActivationPart];
+      for (int64_t i = 0; i < kActivationPart; ++i) Store(wide[i], Load(x[i]));
+      cpu::Values<Act>(values_ + begin, wide, kActivationPart);
     });
   }
 
-  BFloat16 values_[kBFloat16Values];
+  V values_[kBFloat16Values];
 };
 
-// The derivatives, and the values that are computed with them.
-template <typename Act>
+// The derivatives, and the values that are computed with them, as V.
+template <typename Act, typename V = BFloat16>
 class ActivationDerivatives {
  public:
   static const ActivationDerivatives& Get() {
@@ -71,20 +84,25 @@ class ActivationDerivatives {
     float derivatives[kActivationPart];
 #pragma GCC unroll 8
     for (int64_t i = 0; i < n; ++i) derivatives[i] = derivatives_[x[i].bits];
-    Multiply(dx, dy, derivatives, n);
+    Multiply(dx, derivatives, dy, n);
   }
 
   // Also sets y: (n) = act(x).
   void GradientsAndValues(BFloat16* dx, BFloat16* y, const BFloat16* dy, const BFloat16* x,
                           int64_t n) const {
     float derivatives[kActivationPart];
+    Both(derivatives, y, x, n);
+    Multiply(dx, derivatives, dy, n);
+  }
+
+  // derivatives: (n) = act'(x) and y: (n) = act(x).
+  void Both(float* derivatives, V* y, const BFloat16* x, int64_t n) const {
 #pragma GCC unroll 8
     for (int64_t i = 0; i < n; ++i) {
       const uint16_t bits = x[i].bits;
       derivatives[i] = derivatives_[bits];
       y[i] = values_[bits];
     }
-    Multiply(dx, dy, derivatives, n);
   }
 
  private:
@@ -100,15 +118,8 @@ class ActivationDerivatives {
     });
   }
 
-  static void Multiply(BFloat16* dx, const BFloat16* dy, const float* derivatives, int64_t n) {
-    StoreEachLanes(
-        dx, n, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
-          return LoadLanes(dy + i, which) * LoadLanes(derivatives + i, which);
-        });
-  }
-
   float derivatives_[kBFloat16Values];
-  BFloat16 values_[kBFloat16Values];
+  V values_[kBFloat16Values];
 };
 
 }  // namespace

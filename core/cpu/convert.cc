@@ -1,5 +1,10 @@
 #include "lathe/core/cpu/convert.h"
 
+#include <algorithm>
+#include <type_traits>
+
+#include "lathe/core/cpu/lanes.h"
+
 namespace lathe::cpu {
 namespace {
 
@@ -11,8 +16,24 @@ void Convert(To* to, const From* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) Store(to[i], Load(from[i]));
 }
 
+// Where the processor has no instruction that rounds, two registers are narrowed together.
+template <typename T>
+constexpr bool kAddsInLanes = LATHE_ISA <= 3 && std::is_same_v<T, BFloat16>;
+
 template <typename T>
 void Add(T* to, const T* x, int64_t n) {
+  if constexpr (kAddsInLanes<T>) {
+    constexpr int64_t kPart = 1024;
+#pragma omp parallel for schedule(static) if (n > kParallelSize)
+    for (int64_t begin = 0; begin < n; begin += kPart) {
+      StoreEachLanes(
+          to + begin, std::min(kPart, n - begin),
+          [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+            return LoadLanes(to + begin + i, which) + LoadLanes(x + begin + i, which);
+          });
+    }
+    return;
+  }
 #pragma omp parallel for simd schedule(static) if (parallel : n > kParallelSize)
   for (int64_t i = 0; i < n; ++i) Store(to[i], Load(to[i]) + Load(x[i]));
 }

@@ -1,6 +1,6 @@
 #include "lathe/core/cpu/gated/gated.h"
 
-#include "lathe/core/cpu/activation_lanes.h"
+#include "lathe/core/cpu/activation_tables.h"
 
 namespace lathe::cpu {
 namespace {
@@ -16,13 +16,27 @@ void ForRows(const GatedArgs& args, const Body& body) {
   Functions::With(args.kind, for_all);
 }
 
+// Calls body(begin, n) for consecutive parts of a row of n elements.
+template <typename Body>
+void ForParts(int64_t n, const Body& body) {
+  for (int64_t begin = 0; begin < n; begin += kActivationPart)
+    body(begin, n - begin < kActivationPart ? n - begin : kActivationPart);
+}
+
 template <typename T>
 void Forward(T* y, const T* a, const T* b, const GatedArgs& args) {
   ForRows(args, [&](auto act, int64_t r) {
     using Act = decltype(act);
     T* const to = y + r * args.n;
     const T *const ar = a + r * args.stride, *const br = b + r * args.stride;
-    if constexpr (kInLanes<Act, T>) {
+    if constexpr (kLooksUp<Act, T>) {
+      const auto& table = ActivationValues<Act, float>::Get();
+      ForParts(args.n, [&](int64_t c, int64_t n) {
+        float values[kActivationPart];
+        table.Values(values, ar + c, n);
+        Multiply(to + c, values, br + c, n);
+      });
+    } else if constexpr (kInLanes<Act, T>) {
       StoreEachLanes(
           to, args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
             const Lanes<float> half = LoadLanes(ar + c, which) * 0.5f;
@@ -43,7 +57,19 @@ void Backward(T* da, T* db, const T* dy, const T* a, const T* b, const GatedArgs
     const T* const dyr = dy + r * args.n;
     const T *const ar = a + r * args.stride, *const br = b + r * args.stride;
     T *const dar = da + r * args.stride, *const dbr = db + r * args.stride;
-    if constexpr (kInLanes<Act, T>) {
+    if constexpr (kLooksUp<Act, T>) {
+      const auto& table = ActivationDerivatives<Act, float>::Get();
+      ForParts(args.n, [&](int64_t c, int64_t n) {
+        float derivatives[kActivationPart], values[kActivationPart];
+        table.Both(derivatives, values, ar + c, n);
+        StoreEachLanes(
+            dar + c, n, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
+              return LoadLanes(dyr + c + i, which) * LoadLanes(br + c + i, which) *
+                     LoadLanes(derivatives + i, which);
+            });
+        Multiply(dbr + c, values, dyr + c, n);
+      });
+    } else if constexpr (kInLanes<Act, T>) {
       ForLanes<float>(
           args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
             Lanes<float> derivative;

@@ -40,6 +40,19 @@ int64_t TurnHalves(T* y, const T* x, const float* sines, const RotaryArgs& args)
   const float* const cosines = sines + half;
   const float sign = args.back ? -1.0f : 1.0f;
   int64_t c = 0;
+  for (; c + 2 * kStep <= half; c += 2 * kStep) {
+    const Lanes<float> sin0 = LoadLanes(sines + c, kAll) * sign,
+                       sin1 = LoadLanes(sines + c + kStep, kAll) * sign,
+                       cos0 = LoadLanes(cosines + c, kAll),
+                       cos1 = LoadLanes(cosines + c + kStep, kAll);
+    for (int64_t at = c; at < args.heads * d; at += d) {
+      const Lanes<float> a0 = LoadLanes(x + at, kAll), b0 = LoadLanes(x + at + half, kAll),
+                         a1 = LoadLanes(x + at + kStep, kAll),
+                         b1 = LoadLanes(x + at + half + kStep, kAll);
+      StoreTwoLanes(y + at, a0 * cos0 - b0 * sin0, a1 * cos1 - b1 * sin1);
+      StoreTwoLanes(y + at + half, b0 * cos0 + a0 * sin0, b1 * cos1 + a1 * sin1);
+    }
+  }
   for (; c + kStep <= half; c += kStep) {
     const Lanes<float> sin = LoadLanes(sines + c, kAll) * sign, cos = LoadLanes(cosines + c, kAll);
     for (int64_t at = c; at < args.heads * d; at += d) {
