@@ -52,6 +52,11 @@ fault docs/extending/op.md 's,losses_test_v2,reduce_test_v2,' "//core:ops/reduce
 fault CONTRIBUTING.md 's,tests/emulator,tests/emulators,' "tests/emulators does not exist"
 fault README.md 's,--num_train_epochs,--train_epochs,' "no program in apps/ has the flag --train_epochs"
 
+fault README.md 's,^(.*finetune .*)--save_strategy,\1--save_strategies,' "no program in apps/ has the flag --save_strategies"
+fault docs/training.md 's,^(\| `--)logging_steps,\1loging_steps,' "no program in apps/ has the flag --loging_steps"
+fault docs/environment.md 's,LATHE_JOB_ID,LATHE_JOB_IDS,' "docs/environment.md: nothing reads LATHE_JOB_IDS"
+fault docs/architecture.md 's,^(\| op \|.*),\1\n\1,' "the glossary has 31 terms, more than 30"
+
 fault README.md 's,$, and so on and so forth,' "bytes, more than 7168"
 
 # Flags of scripts: in a line of prose, in a block, on a continued line, of a script in Python.

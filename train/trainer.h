@@ -181,6 +181,7 @@ class Trainer {
 
   // Saving when other ranks are lost (trainer_lost_ranks.cc).
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
+  std::optional<std::string> GoBackIfNeeded(const Error& lost);
   std::string RestoreSnapshotIfAny();
 
   TrainingArguments arguments_;

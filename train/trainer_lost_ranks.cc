@@ -92,8 +92,7 @@ bool HoldsModelOf(int64_t step, const OutputDir& out) {
 
 void Trainer::SaveWithoutTheOthers(const Error& lost) {
   if (!saves()) throw lost;
-  std::string caveat, words;
-  bool goes_back = false;
+  std::string words;
   std::optional<OutputDir> own;
   std::optional<FolderLock> lock;
   const bool is_main = out_ != nullptr;
@@ -122,20 +121,7 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
   } catch (const Error& e) {
     throw failed(e);
   }
-  // A step changes the parameters only after all ranks have summed up their gradients. So the
-  // parameters are those of the last complete step, unless a rank was lost while each updated its
-  // part.
-  if (optimizer_.step_is_half_done()) {
-    caveat = RestoreSnapshotIfAny();
-    goes_back = true;
-  }
-  if (!ParametersAreFinite()) {
-    // Only the main process has a snapshot, which may be from before the values went bad. Without
-    // the main process nothing is saved: it may have ended because of these values.
-    if (!HasGoodValues() || good_step_ == 1) throw lost;
-    caveat = RestoreSnapshotIfAny();
-    goes_back = true;
-  }
+  const std::optional<std::string> went_back = GoBackIfNeeded(lost);
   try {
     if (!is_main) {
       out_ = &*own;
@@ -143,14 +129,32 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
     }
     if (is_main || !HoldsModelOf(state_.global_step, *out_)) Save();
     // A snapshot has no moments of the optimizer.
-    words = SaveCheckpointAlone(/*complete=*/!goes_back);
+    words = SaveCheckpointAlone(/*complete=*/!went_back);
   } catch (const Error& e) {
     throw failed(e);
   }
   if (is_main) TellThatMainHasSaved(accelerator_.group());
-  throw LostRankError(AddToHint(lost, "; the model after step " +
-                                          std::to_string(state_.global_step) + caveat + " is in " +
-                                          out_->path() + words));
+  throw LostRankError(
+      AddToHint(lost, "; the model after step " + std::to_string(state_.global_step) +
+                          went_back.value_or("") + " is in " + out_->path() + words));
+}
+
+// Goes back to the last snapshot if the parameters are those of no complete step, or not finite.
+// Returns RestoreSnapshotIfAny's words then, and nothing if there was no need. Throws `lost` if
+// there is nothing that is worth saving.
+std::optional<std::string> Trainer::GoBackIfNeeded(const Error& lost) {
+  std::optional<std::string> words;
+  // A step changes the parameters only after all ranks have summed up their gradients. So the
+  // parameters are those of the last complete step, unless a rank was lost while each updated its
+  // part.
+  if (optimizer_.step_is_half_done()) words = RestoreSnapshotIfAny();
+  if (!ParametersAreFinite()) {
+    // Only the main process has a snapshot, which may be from before the values went bad. Without
+    // the main process nothing is saved: it may have ended because of these values.
+    if (!HasGoodValues() || good_step_ == 1) throw lost;
+    words = RestoreSnapshotIfAny();
+  }
+  return words;
 }
 
 // Goes back to the last snapshot of the parameters, which only the main process has, and returns

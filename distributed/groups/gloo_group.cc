@@ -101,7 +101,7 @@ class GlooGroup : public ProcessGroup {
         timeout_(timeout),
         watch_(rank, size, std::move(server), std::move(store)) {
     watch_.store().SetPatience(timeout);
-    signal(SIGPIPE, SIG_IGN);  // a dead peer is reported by the call that needed it
+    signal(SIGPIPE, SIG_IGN);  // a lost rank is reported by the call that needed it
     watch_.Run("connecting", [&] {
       life->SetPatience(timeout);
       const std::string host = watch_.store().local_host();  // needs all ranks to have joined

@@ -27,8 +27,8 @@ class ProcessGroup {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // All calls throw Unavailable when a rank has died, hangs for longer than the timeout or can't be
-  // reached. The error names the rank that is to blame, as far as it can be told. After that the
+  // All calls throw Unavailable when a rank has ended, hangs for longer than the timeout or can't
+  // be reached. The error names the rank that is to blame, as far as it can be told. After that the
   // group can't be used, and the memory that the call was to fill has undefined contents.
 
   // data = the sum (or other reduction) over all ranks, elementwise, with the same bits on each. A

@@ -224,8 +224,8 @@ StackBytes Stack(const MobileBertOptions& o, const MemoryOptions& options) {
   bytes.hidden = H;
   bytes.embeddings = (o.trigram_input ? kTrigram : 1) * words + 2 * H;
   bytes.embeddings_forward = std::max({4 * H, 2 * H + wide, (kTrigram + 1) * words + H});
-  // The bottleneck of keys keeps the input and the output of its norm. That of the input has no use
-  // for its output unless attention reads it.
+  // The bottleneck of keys keeps the input and the output of its norm. The input's bottleneck keeps
+  // its norm's output only if attention reads it.
   const bool own_bottleneck = o.use_bottleneck && o.key_query_shared_bottleneck;
   const int64_t of_keys = !o.use_bottleneck                              ? 0
                           : o.use_bottleneck_attention || own_bottleneck ? 2 * A

@@ -32,8 +32,9 @@ const nlohmann::json& Defaults() {
 
 constexpr int64_t kBuckets = 32;  // rows of the table that are used, whatever the config says
 
-// Returns the bucket of the distance i - j of query i and key j (Raffel et al. 2020). Either
-// direction has 16: one for each of the distances 0 to 7, and from 8 on two for each power of two.
+// Returns the bucket of the distance i - j of query i and key j (Raffel et al. 2020). Each
+// direction has 16 buckets: one for each of the distances 0 to 7, and from 8 on two for each power
+// of two.
 int64_t Bucket(int64_t distance) {
   constexpr int64_t kEach = kBuckets / 2, kExact = kEach / 2;
   const int64_t m = std::abs(distance);

@@ -1,6 +1,7 @@
 // CheckpointSaver: writes the checkpoints of a training, on a thread beside it. A step only pays
 // for a copy of what is written. Where memory is too short for a copy, the step waits while the
-// tensors themselves are written: on the host without any copy, from a device one after another.
+// tensors themselves are written. Those on the host need no copy then; those on a device are copied
+// one after another.
 //
 //   CheckpointSaver saver("out", group);
 //   saver.Start({.name = "checkpoint-500", ...});  // on all ranks

@@ -136,7 +136,7 @@ Tensor RotaryEmbeddingComposed(const Tensor& x, const Tensor& table, const Tenso
   const int64_t d = H / options.num_heads, half = d / 2;
   const std::vector<float> values = table.ToVector<float>();
   const std::vector<int32_t> at = positions.ToVector<int32_t>();
-  // For each column of a head: its pair, the other column of the pair, and the sine's sign.
+  // Each column of a head has a pair, another column of that pair, and a sign for the sine.
   std::vector<double> sines, cosines;
   std::vector<int64_t> other;
   const auto is_first = [&](int64_t c) {
