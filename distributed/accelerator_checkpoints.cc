@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/checkpoint/state_file.h"
 #include "lathe/core/safetensors/safetensors.h"
@@ -215,9 +216,9 @@ void Accelerator::ReadState(const std::string& dir) {
   State& s = *state_;
   const CheckpointManifest manifest = ReadManifest(dir);
   for (const StateHook& hook : s.load_hooks) hook(dir);
-  Check(manifest.about.value("registered_objects", size_t{0}) == s.registered.size(), "load_state",
-        "the state has ", manifest.about.value("registered_objects", size_t{0}),
-        " registered objects but ", s.registered.size(), " are registered");
+  const nlohmann::json registered = manifest.about.value("registered_objects", nlohmann::json(0));
+  Check(WholeNumber(registered, 0) == std::ssize(s.registered), "load_state", "the state has ",
+        registered.dump(), " registered objects but ", s.registered.size(), " are registered");
   for (size_t i = 0; i < s.models.size(); ++i) {
     const SafetensorsReader reader(dir + "/" + Numbered("model", i, ".safetensors"));
     for (const Parameter& p : s.models[i]->Parameters()) {

@@ -1,10 +1,12 @@
 // What an optimizer keeps in a checkpoint.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/optim/device_update.h"
 #include "lathe/optim/optimizer.h"
@@ -59,7 +61,7 @@ lathe::StateDict Optimizer::StateDict() {
 void Optimizer::LoadStateDict(const lathe::StateDict& state) {
   auto rates = state.Get<std::vector<double>>(kOwner, "rates");
   auto used_rates = state.Get<std::vector<double>>(kOwner, "used_rates");
-  const auto steps = state.Get<std::map<std::string, int64_t>>(kOwner, "steps");
+  const auto steps = state.Get<std::map<std::string, nlohmann::json>>(kOwner, "steps");
   const auto step_count = state.Get<int64_t>(kOwner, "step_count");
   const auto groups = static_cast<size_t>(num_groups());
   Check(rates.size() == groups && used_rates.size() == groups, kOwner, "expected the state of ",
@@ -68,7 +70,10 @@ void Optimizer::LoadStateDict(const lathe::StateDict& state) {
   for (const ParameterArena::Entry& entry : arena_->entries()) {
     const auto found = steps.find(entry.parameter.name);
     Check(found != steps.end(), kOwner, "the state has no parameter ", entry.parameter.name);
-    counts.push_back(found->second);
+    const std::optional<int64_t> count = WholeNumber(found->second, 0);
+    Check(count.has_value(), kOwner, "the state's step of ", entry.parameter.name, " is ",
+          found->second.dump());
+    counts.push_back(*count);
   }
   Check(steps.size() == counts.size(), kOwner, "expected the state of ", counts.size(),
         " parameters but got that of ", steps.size());

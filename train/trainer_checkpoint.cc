@@ -10,7 +10,6 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/groups/collectives.h"
@@ -28,20 +27,11 @@ using nlohmann::json;
 constexpr char kStateFile[] = "trainer_state.json";
 // The best model so far, if it is not a checkpoint of its own.
 constexpr char kBestFile[] = "best_model.safetensors";
-constexpr char kOwnState[] = "Lathe";  // in stateful_callbacks
 
 StateDict WithValues(const json& values) {
   StateDict state;
   state.values = values;
   return state;
-}
-
-json ReadJsonFile(const std::string& path) {
-  const std::string text = ReadFile(path);
-  CheckJsonNesting(text, path);
-  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object()) throw DataLoss(path + ": is no JSON object");
-  return value;
 }
 
 // Gives the parameters the values in the folder's model.safetensors.
@@ -325,11 +315,8 @@ void Trainer::Resume() {
 
 void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   const std::string file = checkpoint.path + "/" + kStateFile;
-  const json saved = ReadJsonFile(file);
-  const json callbacks = saved.value("stateful_callbacks", json::object());
-  if (!callbacks.contains(kOwnState) || !callbacks[kOwnState].contains("attributes"))
-    throw DataLoss(file + ": has no \"" + kOwnState + "\" in \"stateful_callbacks\"");
-  const StateDict own = WithValues(callbacks[kOwnState]["attributes"]);
+  const json saved = ReadTrainerState(file);
+  const StateDict own = OwnState(saved, file);
   constexpr char kOwner[] = "trainer";
   ReadParameters(model_.Parameters(), checkpoint.path);
   scheduler_->LoadStateDict(WithValues(own.Get<json>(kOwner, "scheduler")));

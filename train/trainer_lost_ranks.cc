@@ -12,6 +12,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/base/json_number.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/train/support/run_errors.h"
@@ -82,7 +83,8 @@ bool HoldsModelOf(int64_t step, const OutputDir& out) {
   if (code || written < program_start) return false;
   try {
     const auto state = nlohmann::json::parse(ReadFile(file), nullptr, false);
-    return state.is_object() && state.value("global_step", int64_t{-1}) == step;
+    return state.is_object() && state.contains("global_step") &&
+           WholeNumber(state["global_step"]) == step;
   } catch (const Error&) {
     return false;
   }

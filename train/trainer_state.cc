@@ -1,8 +1,12 @@
 #include "lathe/train/trainer_state.h"
 
+#include <optional>
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/base/json_number.h"
 
 namespace lathe {
 
@@ -41,17 +45,42 @@ nlohmann::json TrainerState::ToJson() const {
 }
 
 void TrainerState::LoadJson(const nlohmann::json& json, const std::string& file) try {
-  global_step = json.at("global_step").get<int64_t>();
+  const auto number = [&](const char* key) {
+    const std::optional<int64_t> value = WholeNumber(json.at(key), 0);
+    if (!value) {
+      throw DataLoss(file + ": \"" + key + "\" must be a whole number but is " +
+                     json.at(key).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    }
+    return *value;
+  };
+  global_step = number("global_step");
   epoch = json.at("epoch").get<double>();
-  num_input_tokens_seen = json.at("num_input_tokens_seen").get<int64_t>();
+  num_input_tokens_seen = number("num_input_tokens_seen");
   log_history = json.at("log_history");
+  if (!log_history.is_array()) throw DataLoss(file + ": \"log_history\" must be an array");
   if (const auto& best = json.at("best_metric"); !best.is_null()) best_metric = best.get<double>();
-  if (const auto& best = json.at("best_global_step"); !best.is_null())
-    best_global_step = best.get<int64_t>();
+  if (!json.at("best_global_step").is_null()) best_global_step = number("best_global_step");
   if (const auto& best = json.at("best_model_checkpoint"); !best.is_null())
     best_model_checkpoint = best.get<std::string>();
 } catch (const nlohmann::json::exception& e) {
   throw DataLoss(file + ": " + WithoutTag(e.what()));
+}
+
+nlohmann::json ReadTrainerState(const std::string& file) {
+  const std::string text = ReadFile(file);
+  CheckJsonNesting(text, file);
+  nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_object()) throw DataLoss(file + ": is no JSON object");
+  return value;
+}
+
+StateDict OwnState(const nlohmann::json& json, const std::string& file) {
+  const auto callbacks = json.value("stateful_callbacks", nlohmann::json());
+  if (!callbacks.contains(kOwnState) || !callbacks[kOwnState].contains("attributes"))
+    throw DataLoss(file + ": has no \"" + kOwnState + "\" in \"stateful_callbacks\"");
+  StateDict own;
+  own.values = callbacks[kOwnState]["attributes"];
+  return own;
 }
 
 }  // namespace lathe

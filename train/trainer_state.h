@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+
+#include "lathe/core/checkpoint/state_dict.h"
 
 namespace lathe {
 
@@ -41,5 +44,14 @@ struct TrainerState {
   // (max_steps, logging_steps and so on). Throws DataLoss, naming the file, for anything else.
   void LoadJson(const nlohmann::json& json, const std::string& file);
 };
+
+// The name in stateful_callbacks of what the Trainer itself needs.
+inline constexpr char kOwnState[] = "Lathe";
+
+// Returns the JSON object in a trainer_state.json. Throws DataLoss if there is none.
+nlohmann::json ReadTrainerState(const std::string& file);
+// Returns what the Trainer has put under kOwnState. Throws DataLoss, naming the file, if it is not
+// there.
+StateDict OwnState(const nlohmann::json& json, const std::string& file);
 
 }  // namespace lathe

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/checkpoint/sha256.h"
 
 namespace lathe {
 namespace {
@@ -165,6 +168,32 @@ TEST_F(CheckpointFolderTest, SweepsWhatAKilledProcessLeft) {
   Save(2);
   SweepDrafts(root_);
   EXPECT_EQ(CountEntries(), 1);
+}
+
+// A manifest can be well-formed, with a digest that is right, and yet make no sense.
+TEST_F(CheckpointFolderTest, ManifestsThatMakeNoSenseAreErrors) {
+  Save(1);
+  const auto reason = [&](const char* key, const nlohmann::json& value) {
+    const std::string path = Path(1) + "/manifest.json";
+    nlohmann::json manifest = nlohmann::json::parse(ReadFile(path));
+    const nlohmann::json before = manifest;
+    manifest[key] = value;
+    manifest.erase("manifest_sha256");
+    manifest["manifest_sha256"] = Sha256(manifest.dump());
+    Overwrite(path, manifest.dump());
+    const std::string message = FindNewestCheckpoint(root_).left_out.at(0);
+    EXPECT_EQ(NextRun(root_), 1);
+    Overwrite(path, before.dump());
+    return message;
+  };
+  EXPECT_EQ(reason("about", {1}), "checkpoint-1: manifest.json: \"about\" must be an object");
+  EXPECT_EQ(reason("run", INT64_MAX),
+            "checkpoint-1: manifest.json: \"run\" must be a whole number from 0 to "
+            "9007199254740992 but is 9223372036854775807");
+  EXPECT_EQ(reason("world_size", int64_t{1} << 40),
+            "checkpoint-1: manifest.json: \"world_size\" must be a whole number from 1 to 1048576 "
+            "but is 1099511627776");
+  EXPECT_EQ(Newest(), "checkpoint-1");
 }
 
 TEST_F(CheckpointFolderTest, AModelAloneIsNotResumed) {

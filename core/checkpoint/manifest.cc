@@ -1,11 +1,13 @@
 #include "lathe/core/checkpoint/manifest.h"
 
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
+#include "lathe/core/base/json_number.h"
 
 namespace lathe {
 namespace {
@@ -35,20 +37,35 @@ json ToJson(const CheckpointManifest& manifest) {
           {"files", std::move(files)}};
 }
 
-// Throws json::exception if something is missing or has a wrong type.
+// Returns a whole number from `low` to `high`. Throws DataLoss for another value, and
+// json::exception if it is missing.
+int64_t NumberOf(const json& value, const char* key, int64_t low, int64_t high) {
+  const std::optional<int64_t> number = WholeNumber(value.at(key), low, high);
+  if (!number) {
+    throw DataLoss("\"" + std::string(key) + "\" must be a whole number from " +
+                   std::to_string(low) + " to " + std::to_string(high) + " but is " +
+                   Dump(value.at(key)));
+  }
+  return *number;
+}
+
+// Throws json::exception if something is missing or has a wrong type, and DataLoss for a number
+// that is out of range.
 CheckpointManifest FromJson(const json& value) {
+  constexpr int64_t kMostSteps = int64_t{1} << 53, kMostProcesses = 1 << 20;
   CheckpointManifest manifest;
-  manifest.step = value.at("step").get<int64_t>();
-  manifest.run = value.at("run").get<int64_t>();
-  manifest.world_size = value.at("world_size").get<int>();
+  manifest.step = NumberOf(value, "step", 0, kMostSteps);
+  manifest.run = NumberOf(value, "run", 0, kMostSteps);
+  manifest.world_size = static_cast<int>(NumberOf(value, "world_size", 1, kMostProcesses));
   manifest.resumable = value.at("resumable").get<bool>();
   manifest.about = value.at("about");
+  if (!manifest.about.is_object()) throw DataLoss("\"about\" must be an object");
   for (const json& setting : value.at("settings")) {
     manifest.settings.emplace_back(setting.at(0).get<std::string>(),
                                    setting.at(1).get<std::string>());
   }
   for (const auto& [name, digest] : value.at("files").items()) {
-    manifest.files[name] = {digest.at("size").get<int64_t>(),
+    manifest.files[name] = {NumberOf(digest, "size", 0, INT64_MAX),
                             digest.at("sha256").get<std::string>()};
   }
   return manifest;
@@ -98,15 +115,18 @@ CheckpointManifest ReadManifest(const std::string& dir) {
   const json digest = value[kDigestKey];
   value.erase(kDigestKey);
   if (digest != Sha256(Dump(value))) throw broken("is damaged: its own digest differs");
+  CheckpointManifest manifest;
   try {
-    CheckpointManifest manifest = FromJson(value);
-    for (const auto& [name, file] : manifest.files) {
-      if (!StaysInside(name)) throw broken("names a file outside of the checkpoint");
-    }
-    return manifest;
+    manifest = FromJson(value);
   } catch (const json::exception& e) {
     throw broken(WithoutTag(e.what()));
+  } catch (const Error& e) {
+    throw broken(e.message());
   }
+  for (const auto& [name, file] : manifest.files) {
+    if (!StaysInside(name)) throw broken("names a file outside of the checkpoint");
+  }
+  return manifest;
 }
 
 void VerifyFiles(const std::string& dir, const CheckpointManifest& manifest) {

@@ -9,10 +9,13 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/json_number.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {
@@ -31,17 +34,27 @@ struct StateDict {
   std::vector<StateTensor> tensors;
 
   // Returns the value of `key`. Throws DataLoss, with the name of the object that wants it, if
-  // there is none or if it has another type.
+  // there is none or if it has another type, such as a number that doesn't fit.
   template <typename T>
   T Get(const char* owner, const std::string& key) const {
     const auto found = values.find(key);
     if (found == values.end()) {
       throw DataLoss(std::string("[") + owner + "] the state has no \"" + key + "\"");
     }
-    try {
-      return found->template get<T>();
-    } catch (const nlohmann::json::exception&) {
-      throw DataLoss(std::string("[") + owner + "] \"" + key + "\" of the state has a wrong type");
+    const auto wrong = [&] {
+      return DataLoss(std::string("[") + owner + "] \"" + key + "\" of the state has a wrong type");
+    };
+    if constexpr (std::is_same_v<T, int64_t>) {
+      const std::optional<int64_t> number = WholeNumber(*found);
+      if (!number) throw wrong();
+      return *number;
+    } else {
+      static_assert(!std::is_integral_v<T> || std::is_same_v<T, bool>, "ask for an int64_t");
+      try {
+        return found->template get<T>();
+      } catch (const nlohmann::json::exception&) {
+        throw wrong();
+      }
     }
   }
 

@@ -1,0 +1,28 @@
+#include "lathe/core/base/json_number.h"
+
+#include <gtest/gtest.h>
+
+namespace lathe {
+namespace {
+
+using nlohmann::json;
+
+TEST(JsonNumberTest, TakesOnlyWholeNumbersThatFit) {
+  EXPECT_EQ(WholeNumber(json::parse("-3")), -3);
+  EXPECT_EQ(WholeNumber(json::parse("9223372036854775807")), INT64_MAX);
+  EXPECT_EQ(WholeNumber(json::parse("-9223372036854775808")), INT64_MIN);
+  for (const char* text : {"9223372036854775808", "18446744073709551615", "1e300", "-1e300", "1.0",
+                           "0.5", "true", "null", "\"1\"", "[1]"}) {
+    EXPECT_EQ(WholeNumber(json::parse(text)), std::nullopt) << text;
+  }
+}
+
+TEST(JsonNumberTest, TakesOnlyNumbersInTheRange) {
+  EXPECT_EQ(WholeNumber(json(0), 0, 5), 0);
+  EXPECT_EQ(WholeNumber(json(5u), 0, 5), 5);
+  EXPECT_EQ(WholeNumber(json(-1), 0, 5), std::nullopt);
+  EXPECT_EQ(WholeNumber(json(6u), 0, 5), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lathe
