@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -75,7 +76,15 @@ void AddConfiguredTokens(const Source& source, Parts* parts) {
     return;
   }
   for (const auto& [key, value] : it->items()) {
-    const AddedToken token = AddedTokenFromJson(value, std::stoi(key));
+    int32_t id = -1;
+    const char* const end = key.data() + key.size();
+    const auto [stop, code] = std::from_chars(key.data(), end, id);
+    if (code != std::errc{} || stop != end || id < 0) {
+      throw InvalidArgument(source.Path("tokenizer_config.json") + ": added_tokens_decoder has '" +
+                                key + "' where an id must be",
+                            kBrokenTokenizer);
+    }
+    const AddedToken token = AddedTokenFromJson(value, TokenIdFromJson(id, key));
     std::erase_if(parts->added_tokens, [&](const AddedToken& t) { return t.id == token.id; });
     parts->added_tokens.push_back(token);
   }
@@ -84,7 +93,8 @@ void AddConfiguredTokens(const Source& source, Parts* parts) {
 void SetCommonParts(const Source& source, Parts* parts) {
   const auto length = source.config.find("model_max_length");
   // Transformers writes 1e30 for "not set".
-  if (length != source.config.end() && length->is_number() && length->get<double>() < 1e9) {
+  if (length != source.config.end() && length->is_number() && length->get<double>() > 0 &&
+      length->get<double>() < 1e9) {
     parts->model_max_length = length->get<int64_t>();
   }
   const char* pad = source.family != nullptr ? source.family->pad : "[PAD]";
@@ -166,7 +176,9 @@ Parts FromTokenizerJson(const Source& source) {
   }
   ReadPart(source, "added_tokens", [&] {
     for (const Json& token : json.value("added_tokens", Json::array())) {
-      parts.added_tokens.push_back(AddedTokenFromJson(token, token.at("id").get<int32_t>()));
+      const std::string content = token.at("content").get<std::string>();
+      parts.added_tokens.push_back(
+          AddedTokenFromJson(token, TokenIdFromJson(token.at("id"), content)));
     }
   });
   AddConfiguredTokens(source, &parts);

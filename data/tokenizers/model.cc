@@ -1,10 +1,13 @@
 #include "lathe/data/tokenizers/model.h"
 
 #include <array>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/json_number.h"
 #include "lathe/data/tokenizers/bpe_files.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/models/unigram.h"
@@ -20,7 +23,10 @@ Model WordPieceFromJson(const Json& json) {
   WordPieceOptions options;
   options.unk_token = json.value("unk_token", "[UNK]");
   options.continuing_subword_prefix = json.value("continuing_subword_prefix", "##");
-  options.max_input_chars_per_word = json.value("max_input_chars_per_word", int64_t{100});
+  if (const auto most = json.find("max_input_chars_per_word"); most != json.end()) {
+    options.max_input_chars_per_word =
+        IntegerFromJson(*most, "max_input_chars_per_word", 0, std::numeric_limits<int64_t>::max());
+  }
   return std::make_unique<WordPiece>(TokensFromVocab(json.at("vocab")), options);
 }
 
@@ -29,7 +35,7 @@ Model UnigramFromJson(const Json& json) {
   for (const Json& piece : json.at("vocab")) {
     pieces.emplace_back(piece.at(0).get<std::string>(), piece.at(1).get<double>());
   }
-  return std::make_unique<Unigram>(std::move(pieces), json.at("unk_id").get<int32_t>(),
+  return std::make_unique<Unigram>(std::move(pieces), TokenIdFromJson(json.at("unk_id"), "unk_id"),
                                    json.value("byte_fallback", false));
 }
 
@@ -41,16 +47,27 @@ constexpr std::array kKinds = {
 
 }  // namespace
 
+int64_t IntegerFromJson(const Json& number, const std::string& what, int64_t low, int64_t high) {
+  if (!number.is_number()) number.get<double>();  // throws, and says which type it has
+  const std::optional<int64_t> integer = WholeNumber(number, low, high);
+  Check(integer.has_value(), "tokenizer", what, " must be a whole number from ", low, " to ", high,
+        " but is ", number.dump());
+  return *integer;
+}
+
+int32_t TokenIdFromJson(const Json& id, const std::string& token) {
+  // Ids may have gaps, but an absurdly large one must not cause a huge allocation.
+  constexpr int64_t kLargestId = 10'000'000 - 1;
+  return static_cast<int32_t>(
+      IntegerFromJson(id, "the id of token '" + token + "'", 0, kLargestId));
+}
+
 std::vector<std::string> TokensFromVocab(const Json& vocab) {
-  constexpr int64_t kMaxTokens = 10'000'000;
   std::vector<std::string> tokens(vocab.size());
   for (const auto& [token, id_json] : vocab.items()) {
-    const auto id = id_json.get<int64_t>();
-    // Ids may have gaps, but an absurdly large one must not cause a huge allocation.
-    Check(id >= 0 && id < kMaxTokens, "tokenizer", "the id of token '", token, "' must be in [0, ",
-          kMaxTokens, ") but is ", id);
+    const int32_t id = TokenIdFromJson(id_json, token);
     if (id >= std::ssize(tokens)) {
-      tokens.resize(id + 1);
+      tokens.resize(static_cast<size_t>(id) + 1);
     }
     tokens[id] = token;
   }

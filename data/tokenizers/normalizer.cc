@@ -64,6 +64,14 @@ std::string DropCharacters(std::string_view text, Drop drop) {
   return out;
 }
 
+// A text may grow to this size. No language needs a tenth of it, but a damaged file could ask for
+// more than all memory.
+size_t MostBytes(size_t before) { return (size_t{1} << 16) + 32 * before; }
+void CheckGrowth(size_t bytes, size_t most) {
+  Check(bytes <= most, "normalizer", "the rules of tokenizer.json make a text longer than ", most,
+        " bytes");
+}
+
 // Replaces each run of at least `min_length` white-space characters by `content`. With
 // `only_space`, only U+0020 counts as white space. With `also_single_breaks`, a single \n, \r or \t
 // is replaced, too.
@@ -90,6 +98,7 @@ std::string ReplaceRuns(std::string_view text, size_t min_length, bool only_spac
         also_single_breaks && length == 1 && (last == '\n' || last == '\r' || last == '\t');
     if (length > 0 && (length >= min_length || single_break)) {
       out += content;
+      CheckGrowth(out.size(), MostBytes(text.size()));
     } else {
       if (length == 0) {
         DecodeUtf8(text, &next);
@@ -129,6 +138,7 @@ Normalizer MakeRegexReplace(const std::string& text, const std::string& content)
     size_t done = 0;
     regex.ForEachMatch(from, [&](size_t begin, size_t end) {
       out.append(from, done, begin - done).append(content);
+      CheckGrowth(out.size(), MostBytes(from.size()));
       done = end;
     });
     return done == 0 && out.empty() ? from : out.append(from, done);
@@ -146,6 +156,7 @@ Normalizer MakeReplace(std::string pattern, std::string content) {
     size_t begin = 0;
     for (; pos != std::string::npos; pos = text.find(pattern, begin)) {
       out.append(text, begin, pos - begin).append(content);
+      CheckGrowth(out.size(), MostBytes(text.size()));
       begin = pos + pattern.size();
     }
     return out.append(text, begin);
@@ -253,14 +264,25 @@ Normalizer ByteLevelFromJson(const Json&) {
   };
 }
 
+// Appends the parts of a Sequence, and those of a Sequence in it, in order.
+void AppendParts(const Json& json, std::vector<Normalizer>* parts) {
+  for (const Json& part : json.at("normalizers")) {
+    if (part.is_object() && part.value("type", Json()) == "Sequence") {
+      AppendParts(part, parts);
+    } else {
+      parts->push_back(NormalizerFromJson(part));
+    }
+  }
+}
+
 Normalizer SequenceFromJson(const Json& json) {
   std::vector<Normalizer> parts;
-  for (const Json& part : json.at("normalizers")) {
-    parts.push_back(NormalizerFromJson(part));
-  }
+  AppendParts(json, &parts);
   return [parts = std::move(parts)](std::string text) {
+    const size_t most = MostBytes(text.size());
     for (const Normalizer& part : parts) {
       text = part(std::move(text));
+      CheckGrowth(text.size(), most);
     }
     return text;
   };

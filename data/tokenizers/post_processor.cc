@@ -5,6 +5,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/kind_table.h"
+#include "lathe/data/tokenizers/model.h"
 
 namespace lathe {
 namespace {
@@ -12,19 +13,26 @@ namespace {
 using Json = nlohmann::json;
 using P = PipelineTokenizer;
 
+int32_t TypeIdOf(const Json& item) {
+  constexpr int64_t kLargestTypeId = 1 << 20;
+  return static_cast<int32_t>(
+      IntegerFromJson(item.value("type_id", Json(0)), "type_id", 0, kLargestTypeId));
+}
+
 P::Template TemplateFromJson(const Json& items, const Json& special_tokens) {
   P::Template result;
   for (const Json& item : items) {
     if (item.contains("Sequence")) {
       const Json& sequence = item["Sequence"];
       P::Item place = sequence.at("id") == "A" ? P::First() : P::Second(0);
-      place.type_id = sequence.value("type_id", 0);
+      place.type_id = TypeIdOf(sequence);
       result.push_back(place);
       continue;
     }
     const Json& special = item.at("SpecialToken");
-    for (const Json& id : special_tokens.at(special.at("id").get<std::string>()).at("ids")) {
-      result.push_back(P::Special(id.get<int32_t>(), special.value("type_id", 0)));
+    const std::string token = special.at("id").get<std::string>();
+    for (const Json& id : special_tokens.at(token).at("ids")) {
+      result.push_back(P::Special(TokenIdFromJson(id, token), TypeIdOf(special)));
     }
   }
   return result;
@@ -39,8 +47,8 @@ P::Templates TemplateProcessingFromJson(const Json& json) {
 
 template <P::Templates (*make)(int32_t cls, int32_t sep)>
 P::Templates FixedFromJson(const Json& json) {
-  const int32_t cls = json.at("cls").at(1);
-  const int32_t sep = json.at("sep").at(1);
+  const int32_t cls = TokenIdFromJson(json.at("cls").at(1), "cls");
+  const int32_t sep = TokenIdFromJson(json.at("sep").at(1), "sep");
   return make(cls, sep);
 }
 

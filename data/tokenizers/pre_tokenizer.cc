@@ -60,7 +60,9 @@ void WhitespaceSplit(std::string_view text, const EmitWord& emit) {
 enum class Prepend { kAlways, kFirst, kNever };
 
 PreTokenizer MakeMetaspace(std::string replacement, Prepend scheme, bool split) {
-  Check(!replacement.empty(), "pre_tokenizer", "Metaspace has an empty replacement");
+  Check(!replacement.empty() && Utf8SequenceLength(replacement[0]) == replacement.size(),
+        "pre_tokenizer", "Metaspace has the replacement '", replacement,
+        "', which is not one character");
   return [=](std::string_view text, bool at_start, const EmitWord& emit) {
     if (text.empty()) {
       return;
@@ -233,7 +235,21 @@ PreTokenizer SplitFromJson(const Json& json) {
       };
 }
 
+// Returns the number of ByteLevel among the parts, and the parts of a Sequence in it.
+int64_t CountByteLevels(const Json& json) {
+  const std::string type = json.at("type");
+  if (type != "Sequence") return type == "ByteLevel" ? 1 : 0;
+  int64_t count = 0;
+  for (const Json& part : json.at("pretokenizers")) count += CountByteLevels(part);
+  return count;
+}
+
 PreTokenizer SequenceFromJson(const Json& json) {
+  // Each may make two or more bytes of one, so many of them would fill the memory.
+  constexpr int64_t kMostByteLevels = 2;
+  const int64_t byte_levels = CountByteLevels(json);
+  Check(byte_levels <= kMostByteLevels, "pre_tokenizer", "Sequence has ByteLevel ", byte_levels,
+        " times, which is not supported; it may have ", kMostByteLevels);
   PreTokenizer all;
   for (const Json& part : json.at("pretokenizers")) {
     PreTokenizer next = PreTokenizerFromJson(part);

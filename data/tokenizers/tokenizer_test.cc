@@ -7,6 +7,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
+#include "lathe/data/tokenizers/models/sentencepiece_model.h"
 #include "lathe/data/tokenizers/models/unigram.h"
 #include "lathe/data/tokenizers/normalizer.h"
 #include "lathe/data/tokenizers/tokenizer_family.h"
@@ -164,6 +165,13 @@ TEST(TokenizerTest, ErrorsNameTheFile) {
   EXPECT_TRUE(
       message({{"tokenizer.json", "{\n,"}}).starts_with("dir/tokenizer.json:2: not valid JSON"));
   EXPECT_THROW(Toy(true)->Encode("a", std::nullopt, 1), Error);
+  for (const char* key : {"x", "12x", "-1", "99999999999999999999"}) {
+    const std::string config =
+        std::string(R"({"added_tokens_decoder": {")") + key + R"(": {"content": "new"}}})";
+    EXPECT_EQ(message({{"vocab.txt", "[UNK]\n[CLS]\n[SEP]\n"}, {"tokenizer_config.json", config}}),
+              std::string("dir/tokenizer_config.json: added_tokens_decoder has '") + key +
+                  "' where an id must be");
+  }
 }
 
 // Loads a tokenizer.json that is right but for one key, and returns the error's message and hint.
@@ -181,6 +189,36 @@ std::pair<std::string, std::string> ErrorOf(const std::string& key, const std::s
     return {error.message(), error.hint()};
   }
   return {"no error", ""};
+}
+
+// Ids that an int32_t can't hold must not become others, and rules must not fill the memory.
+TEST(TokenizerTest, RefusesAbsurdNumbersAndGrowth) {
+  const auto starts = [](const char* part, const std::string& value, const char* start) {
+    const std::string error = ErrorOf(part, value).first;
+    EXPECT_TRUE(error.starts_with(start)) << error;
+  };
+  starts(
+      "added_tokens", R"([{"id": 4294967296, "content": "x"}])",
+      "[tokenizer] the id of token 'x' must be a whole number from 0 to 9999999 but is 4294967296");
+  starts("post_processor", R"({"type": "BertProcessing", "sep": ["", 1], "cls": ["", -1]})",
+         "[tokenizer] the id of token 'cls' must be a whole number from 0");
+  starts("pre_tokenizer", R"({"type": "Metaspace", "replacement": "ab"})",
+         "[pre_tokenizer] Metaspace has the replacement 'ab', which is not one character");
+  std::string doublings, byte_levels;
+  for (int i = 0; i < 40; ++i) {
+    const std::string comma = i == 0 ? "" : ",";
+    doublings += comma + R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+    byte_levels += comma + R"({"type": "ByteLevel"})";
+  }
+  starts("pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [)" + byte_levels + "]}",
+         "[pre_tokenizer] Sequence has ByteLevel 40 times");
+  const auto tokenizer = TokenizerFromContents(
+      "dir",
+      {{"tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}},
+                              "normalizer": {"type": "Sequence", "normalizers": [)" +
+                              doublings + "]}}"}},
+      "");
+  EXPECT_THROW(tokenizer->Encode("a"), Error);
 }
 
 // The JSON library's own messages say neither where the value is nor whose it is.
@@ -324,6 +362,11 @@ TEST(TokenizerTest, BrokenSentencePieceModel) {
     }
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   }
+}
+
+TEST(TokenizerTest, PiecesThatAreNotUtf8) {
+  const std::string bytes = "\x0A\x03\x0A\x01\xFF";  // a piece with one byte of text
+  EXPECT_THROW(ParseSentencePieceModel(bytes, "spiece.model"), Error);
 }
 
 TEST(Utf8Test, FindsAndReplacesInvalid) {

@@ -7,6 +7,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/models/sentencepiece_library.h"
+#include "lathe/data/utf8.h"
 
 namespace lathe {
 namespace {
@@ -44,7 +45,7 @@ class WireReader {
       case 5: {
         const std::string_view four = Take(4);
         uint32_t value = 0;
-        std::memcpy(&value, four.data(), four.size());
+        if (ok_) std::memcpy(&value, four.data(), sizeof(value));
         field.integer = value;
         break;
       }
@@ -98,7 +99,7 @@ class SentencePieceModel : public SubwordModel {
     vocabulary_ = Vocabulary(std::move(tokens));
   }
 
-  void Encode(std::string_view word, std::vector<int32_t>* ids) const override {
+  void Encode(std::string_view word, std::vector<int32_t>* ids) const override try {
     for (const std::string& piece : library_.Encode(word)) {
       const size_t n = piece.size();
       if (ids_.split_digit_comma && n > 1 && piece[n - 1] == ',' && piece[n - 2] >= '0' &&
@@ -109,6 +110,8 @@ class SentencePieceModel : public SubwordModel {
         Append(piece, ids);
       }
     }
+  } catch (const std::runtime_error& error) {
+    throw DataLoss(error.what(), kDamagedHint);
   }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
@@ -185,6 +188,11 @@ SentencePieceModelInfo ParseSentencePieceModel(const std::string& bytes, const s
   });
   if (!ok || info.pieces.empty()) {
     throw DataLoss(path + ": not a SentencePiece model", kDamagedHint);
+  }
+  for (size_t id = 0; id < info.pieces.size(); ++id) {
+    if (ValidateUtf8(info.pieces[id].text) != std::string_view::npos) {
+      throw DataLoss(path + ": piece " + std::to_string(id) + " is not valid UTF-8", kDamagedHint);
+    }
   }
   return info;
 }

@@ -92,12 +92,19 @@ void Charsmap::AppendCluster(std::string_view cluster, std::string* out) const {
 }
 
 std::string Charsmap::Normalize(std::string_view text) const {
+  // No text grows so much, but a damaged map could ask for more than all memory.
+  const size_t most = (size_t{1} << 16) + 32 * text.size();
+  const auto append = [&](std::string_view cluster, std::string* to) {
+    AppendCluster(cluster, to);
+    Check(to->size() <= most, "charsmap", "the precompiled map makes a text longer than ", most,
+          " bytes");
+  };
   std::string out;
   out.reserve(text.size());
   // In ASCII, CR LF is the only cluster of two characters.
   if (IsAscii(text) && text.find('\r') == std::string_view::npos) {
     for (size_t i = 0; i < text.size(); ++i) {
-      AppendCluster(text.substr(i, 1), &out);
+      append(text.substr(i, 1), &out);
     }
     return out;
   }
@@ -115,7 +122,7 @@ std::string Charsmap::Normalize(std::string_view text) const {
   }
   int32_t begin = graphemes.first();
   for (int32_t end = graphemes.next(); end != icu::BreakIterator::DONE; end = graphemes.next()) {
-    AppendCluster(text.substr(begin, end - begin), &out);
+    append(text.substr(begin, end - begin), &out);
     begin = end;
   }
   utext_close(&utext);

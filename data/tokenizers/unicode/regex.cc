@@ -27,7 +27,10 @@ std::string OnigMessage(int code, OnigErrorInfo* info) {
 void InitializeOnce() {
   static const int status = [] {
     OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
-    return onig_initialize(encodings, 1);
+    // The library limits the steps back of one match, but not of a search, which tries many.
+    constexpr unsigned long kMostSteps = 50'000'000;  // about a second
+    const int started = onig_initialize(encodings, 1);
+    return started == ONIG_NORMAL ? onig_set_retry_limit_in_search(kMostSteps) : started;
   }();
   if (status != ONIG_NORMAL) {
     throw Error(absl::StatusCode::kInternal, "[regex] Oniguruma can't start");
