@@ -64,7 +64,12 @@ class Value {
     throw Bad("one of " + wanted);
   }
   // Returns the value as YAML on one line.
-  std::string InYaml() const { return Render(node_); }
+  // Throws if it has so many parts that it can't be meant: with aliases a few lines make billions,
+  // or a value that contains itself.
+  std::string InYaml() const {
+    int parts = 0;
+    return Render(node_, parts);
+  }
   const std::string& key() const { return key_; }
   bool IsEmpty() const { return node_.IsNull() || (!node_.IsScalar() && node_.size() == 0); }
 
@@ -81,7 +86,13 @@ class Value {
   }
 
  private:
-  static std::string Render(const YAML::Node& node) {
+  std::string Render(const YAML::Node& node, int& parts) const {
+    constexpr int kMostParts = 1000;  // each a call
+    if (++parts > kMostParts) {
+      throw InvalidArgument(Where() + key_ + " has more than " + std::to_string(kMostParts) +
+                                " parts, or contains itself by an alias",
+                            kHint);
+    }
     if (node.IsNull()) return "null";
     if (node.IsScalar()) {
       const std::string& text = node.Scalar();
@@ -94,7 +105,8 @@ class Value {
     std::string inside;
     for (const auto& item : node) {
       if (!inside.empty()) inside += ", ";
-      inside += node.IsMap() ? Render(item.first) + ": " + Render(item.second) : Render(item);
+      inside += node.IsMap() ? Render(item.first, parts) + ": " + Render(item.second, parts)
+                             : Render(item, parts);
     }
     return node.IsMap() ? "{" + inside + "}" : "[" + inside + "]";
   }

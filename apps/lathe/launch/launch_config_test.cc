@@ -148,6 +148,30 @@ TEST_F(LaunchConfigTest, SaysWhatIsWrongAndWhere) {
   thrown("debug: " + deep, "not valid YAML", "");
 }
 
+// With aliases, a few lines make billions of parts, or a value that contains itself.
+TEST_F(LaunchConfigTest, RefusesAliasesWithoutEnd) {
+  std::string multiplied = "distributed_type: NO\ntpu_env: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n";
+  const char *before = "a", *const keys[][2] = {
+                                {"commands", "b"}, {"tpu_vm", "c"}, {"ipex_config", "d"}};
+  for (const auto& [key, name] : keys) {
+    multiplied += std::string(key) + ": &" + name + " [";
+    for (int i = 0; i < 10; ++i) multiplied += (i == 0 ? "*" : ", *") + std::string(before);
+    multiplied += "]\n";
+    before = name;
+  }
+  for (const std::string& text :
+       {std::string("distributed_type: NO\ncommands: &c [*c]\n"), multiplied}) {
+    try {
+      Parse(text);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& e) {
+      EXPECT_NE(e.message().find("has more than 1000 parts, or contains itself by an alias"),
+                std::string::npos)
+          << e.message();
+    }
+  }
+}
+
 TEST_F(LaunchConfigTest, ReadsHowPrecisionWasWrittenFirst) {
   const std::string type = "distributed_type: 'NO'\n";
   EXPECT_EQ(Parse(type + "fp16: true").mixed_precision, "fp16");
