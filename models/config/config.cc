@@ -28,6 +28,9 @@ const Json* Find(const Json& object, const std::string& key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+// No task has so many, and each gets a name.
+constexpr int64_t kMostLabels = 1'000'000;
+
 constexpr char kCorrectFile[] = "correct the file or take it from the model's source again";
 
 Error Wrong(const std::string& path, const std::string& key, const std::string& must) {
@@ -223,7 +226,7 @@ int64_t PretrainedConfig::num_labels() const {
     }
     return static_cast<int64_t>(id2label->size());
   }
-  return GetInt("num_labels", 2, 1);
+  return GetInt("num_labels", 2, 1, kMostLabels);
 }
 
 std::vector<std::string> PretrainedConfig::label_names() const {
@@ -260,7 +263,8 @@ void PretrainedConfig::SetLabels(const std::vector<std::string>& names) {
 }
 
 void PretrainedConfig::SetNumLabels(int64_t n) {
-  Check(n >= 1, "SetNumLabels", "expected at least 1 label but got ", n);
+  Check(n >= 1 && n <= kMostLabels, "SetNumLabels", "expected 1 to ", kMostLabels,
+        " labels but got ", n);
   if (Find(json_, "id2label") != nullptr && num_labels() == n) {
     return;
   }

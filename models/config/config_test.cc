@@ -146,6 +146,8 @@ TEST(ConfigTest, Labels) {
   EXPECT_EQ(config.json()["id2label"]["1"], "yes");
   EXPECT_THROW(config.SetLabels({"a", "a"}), Error);
   EXPECT_THROW(config.SetNumLabels(0), Error);
+  EXPECT_THROW(config.SetNumLabels(int64_t{1} << 40), Error);
+  EXPECT_THROW(Parse(R"({"num_labels": 1099511627776})").label_names(), Error);
   EXPECT_THROW(Parse(R"({"id2label": {"x": "a"}})").label_names(), Error);
   EXPECT_THROW(Parse(R"({"id2label": {"0": "a", "5": "b"}})").label_names(), Error);
   EXPECT_THROW(Parse(R"({"id2label": ["a"]})").num_labels(), Error);
