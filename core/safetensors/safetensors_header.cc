@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/core/base/json_nesting.h"
+
 namespace lathe {
 namespace {
 
@@ -215,6 +217,7 @@ std::map<std::string, SafetensorsEntry> ParseSafetensorsHeader(std::string_view 
   if (text.empty() || text[0] != '{') {
     throw BrokenSafetensors(file, "the header must start with {");
   }
+  CheckJsonNesting(text, file);
   const json header = ParseStrictly(text, file);
   std::map<std::string, SafetensorsEntry> result;
   for (const auto& [name, value] : header.items()) {

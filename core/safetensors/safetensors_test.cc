@@ -224,6 +224,16 @@ TEST_F(SafetensorsTest, RejectsBrokenHeaders) {
              "F32 of shape [2] needs 8 bytes but has 4");
 }
 
+// The message for a wrong shape shows it. Without a limit its depth would fill the stack.
+TEST_F(SafetensorsTest, RejectsDeepHeaders) {
+  constexpr int kLevels = 1'000'000;
+  WriteRaw(R"({"a":{"dtype":"F32","shape":)" + std::string(kLevels, '[') +
+               std::string(kLevels, ']') + R"(,"data_offsets":[0,0]}})",
+           "");
+  EXPECT_EQ(MessageOf([&] { SafetensorsReader reader(file_); }),
+            file_ + ": the JSON is nested more than 200 levels deep");
+}
+
 TEST_F(SafetensorsTest, RejectsHolesOverlapsAndWrongLengths) {
   const auto header = [](int a0, int a1, int b0, int b1) {
     const auto entry = [](int begin, int end) {
