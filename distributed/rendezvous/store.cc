@@ -28,7 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 // A message is a header and two texts, in the byte order of x86. Client and server are of one
 // build; a sender of another magic number is not Lathe's.
-constexpr uint32_t kMagic = 0x4c544831;  // "LTH1"
+constexpr uint32_t kMagic = 0x4c544831;                            // "LTH1"
+constexpr int64_t kLongestWait = int64_t{1000} * 3600 * 24 * 365;  // milliseconds
 enum class Op : uint32_t { kHello = 1, kSet, kGet, kAdd, kBye };
 struct Request {
   uint32_t magic = kMagic;
@@ -160,10 +161,14 @@ struct StoreServer::Impl {
         return Answer(client, Status::kOk);
       case Op::kGet:
         client.waits_for = key;
-        client.deadline = Clock::now() + std::chrono::milliseconds(request.number);
+        client.deadline = Clock::now() + std::chrono::milliseconds(
+                                             std::clamp<int64_t>(request.number, 0, kLongestWait));
         return;
       case Op::kAdd:
-        return Answer(client, Status::kOk, counters[key] += request.number);
+        // A client's mistake must not end the server, so a sum that is too large wraps.
+        return Answer(client, Status::kOk,
+                      counters[key] = static_cast<int64_t>(static_cast<uint64_t>(counters[key]) +
+                                                           static_cast<uint64_t>(request.number)));
       case Op::kBye:
         client.name.clear();
         return Answer(client, Status::kOk);

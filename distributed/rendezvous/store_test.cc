@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <set>
 #include <thread>
 #include <vector>
@@ -72,6 +73,15 @@ TEST(Store, NoTwoCallersGetTheSameCount) {
   for (const auto& mine : counts) all.insert(mine.begin(), mine.end());
   EXPECT_EQ(all.size(), 200u);
   EXPECT_EQ(*all.rbegin(), 200);
+}
+
+TEST(Store, SumsAndWaitsAtTheLimitsHarmNobody) {
+  StoreServer server(kHost, 0, "job");
+  Store store(kHost, server.port(), "job", seconds(5));
+  EXPECT_EQ(store.Add("sum", INT64_MAX), INT64_MAX);
+  EXPECT_EQ(store.Add("sum", 1), INT64_MIN);
+  EXPECT_EQ(store.Get("missing", milliseconds(-1)), std::nullopt);
+  EXPECT_EQ(store.Add("sum", -1), INT64_MAX);
 }
 
 TEST(Store, PortTakenSaysByWhom) {
