@@ -182,16 +182,27 @@ DType DTypeOf(const Session& session, hid_t dataset) {
   throw session.Broken("a tensor is neither float32 nor int64");
 }
 
+// Returns the number of elements of a tensor of these sizes. Throws for more than a file can hold.
+int64_t CountElements(const Session& session, const std::string& name,
+                      const std::vector<int64_t>& sizes) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  int64_t elements = 1;
+  for (const int64_t size : sizes) {
+    if (size < 0 || __builtin_mul_overflow(elements, size, &elements) || elements > kMost)
+      throw session.Broken("\"" + name + "\" has an impossible shape");
+  }
+  return elements;
+}
+
 StateTensor ReadTensor(const Session& session, hid_t tensors, std::string name) {
   const Handle dataset =
       session.Own(Hdf5().Dopen2(tensors, name.c_str(), H5P_DEFAULT), Hdf5().Dclose);
   std::vector<int64_t> read;
-  int64_t elements = 1;
   for (const hsize_t dim : DimsOf(session, dataset.get())) {
-    if (dim > hsize_t{1} << 40 || (elements *= static_cast<int64_t>(dim)) > int64_t{1} << 40)
-      throw session.Broken("\"" + name + "\" is too large");
+    if (dim > hsize_t{1} << 40) throw session.Broken("\"" + name + "\" is too large");
     read.push_back(static_cast<int64_t>(dim));
   }
+  const int64_t elements = CountElements(session, name, read);
   std::vector<int64_t> whole = ShapeAttribute(session, dataset.get());
   int64_t begin = 0;
   if (whole.empty()) {
@@ -205,7 +216,7 @@ StateTensor ReadTensor(const Session& session, hid_t tensors, std::string name) 
     name.resize(at);
   }
   const Shape shape(whole.begin(), whole.end());
-  const int64_t most = NumElements(shape);
+  const int64_t most = CountElements(session, name, whole);
   if (begin < 0 || begin > most || elements > most - begin)
     throw session.Broken("\"" + name + "\" has elements outside of its shape");
   const DType dtype = DTypeOf(session, dataset.get());

@@ -21,8 +21,8 @@ namespace lathe {
 void WriteStateFile(const std::string& path, const StateDict& state);
 
 // Reads what WriteStateFile has written. Throws DataLoss for anything else, as far as HDF5 notices.
-// HDF5 is not safe against malicious files. So compare the file's SHA-256 first, as OpenCheckpoint
-// (checkpoint_folder.h) does.
+// HDF5 is not safe against damaged or malicious files. So compare the file's SHA-256 first, as
+// OpenCheckpoint (checkpoint_folder.h) does.
 StateDict ReadStateFile(const std::string& path);
 
 }  // namespace lathe

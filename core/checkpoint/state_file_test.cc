@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -65,6 +66,28 @@ TEST(StateFileTest, NoticesChangedNumbers) {
   bytes[bytes.size() / 2] ^= 1;  // in the middle of the large tensor
   WriteFileAtomically(Path("changed.h5"), bytes);
   EXPECT_THROW(ReadStateFile(Path("changed.h5")), Error);
+}
+
+// The sizes of a part's whole tensor are numbers in the file, which can be any.
+TEST(StateFileTest, RefusesShapesThatMakeNoSense) {
+  const auto reason = [](const Shape& shape, int64_t begin) -> std::string {
+    StateDict state;
+    state.tensors.push_back({"part", Tensor::FromVector<float>({1, 2}), shape, begin});
+    WriteStateFile(Path("shape.h5"), state);
+    try {
+      ReadStateFile(Path("shape.h5"));
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  const std::string damaged = Path("shape.h5") + ": is damaged or no file of a state: ";
+  EXPECT_EQ(reason({4}, 2), "no error");
+  EXPECT_EQ(reason({4}, 3), damaged + "\"part\" has elements outside of its shape");
+  EXPECT_EQ(reason({4}, INT64_MAX), damaged + "\"part\" has elements outside of its shape");
+  EXPECT_EQ(reason({4}, -1), damaged + "\"part\" has elements outside of its shape");
+  EXPECT_EQ(reason({int64_t{1} << 41, 4}, 0), damaged + "\"part\" has an impossible shape");
+  EXPECT_EQ(reason({-4, -4}, 0), damaged + "\"part\" has an impossible shape");
 }
 
 TEST(StateFileTest, ErrorsNameTheFile) {
