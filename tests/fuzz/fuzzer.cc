@@ -1,0 +1,67 @@
+#include "lathe/tests/fuzz/fuzzer.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+
+namespace lathe::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() {
+    const char* const given = std::getenv("TEST_TMPDIR");
+    std::error_code ignored;
+    path_ = given != nullptr ? given : fs::is_directory("/dev/shm", ignored) ? "/dev/shm" : "/tmp";
+    path_ += "/lathe_fuzz.XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) throw FileError(path_, errno);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+const std::string& ScratchFolder() {
+  static const Folder folder;
+  return folder.path();
+}
+
+std::string ScratchFile(const std::string& name, std::string_view contents) {
+  const std::string path = ScratchFolder() + "/" + name;
+  FileWriter writer(path, path);
+  writer.Write(contents.data(), contents.size());
+  writer.Close();
+  return path;
+}
+
+void CallAll(std::initializer_list<std::function<void()>> readers) {
+  std::optional<Error> first;
+  for (const auto& reader : readers) {
+    try {
+      reader();
+    } catch (const Error& e) {
+      if (!first) first = e;
+    }
+  }
+  if (first) throw *first;
+}
+
+}  // namespace lathe::fuzz

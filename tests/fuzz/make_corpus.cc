@@ -1,0 +1,202 @@
+// Writes the binary files of the corpus, by Lathe's own writers where it has one:
+//
+//   bazel run //tests/fuzz:make_corpus -- $PWD/tests/fuzz/corpus
+//
+// The other files of the corpus are texts, which an editor changes.
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <initializer_list>
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/checkpoint/state_file.h"
+#include "lathe/core/safetensors/safetensors.h"
+#include "lathe/core/tensor.h"
+#include "lathe/tests/fuzz/states.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns the file `name` of the format, whose folder is made if it is missing.
+std::string FileOf(const std::string& corpus, const std::string& format, const std::string& name) {
+  fs::create_directories(corpus + "/" + format);
+  return corpus + "/" + format + "/" + name;
+}
+
+Tensor Ramp(const Shape& shape, DType dtype) {
+  Tensor ramp = Tensor::Empty(shape, DType::kF32);
+  for (int64_t i = 0; i < ramp.numel(); ++i) ramp.data<float>()[i] = static_cast<float>(i);
+  if (dtype == DType::kF32) return ramp;
+  Tensor converted = Tensor::Empty(shape, dtype);
+  if (dtype == DType::kI64) {
+    for (int64_t i = 0; i < ramp.numel(); ++i) converted.data<int64_t>()[i] = i;
+  } else {
+    std::memset(converted.raw_data(), 0, static_cast<size_t>(converted.bytes()));
+  }
+  return converted;
+}
+
+void WriteSafetensorsFiles(const std::string& corpus) {
+  WriteSafetensors(FileOf(corpus, "safetensors", "ok_all_dtypes"),
+                   {{"weight", Ramp({2, 3}, DType::kF32)},
+                    {"ids", Ramp({3}, DType::kI64)},
+                    {"half", Ramp({2}, DType::kF16)},
+                    {"brain", Ramp({1, 2}, DType::kBF16)},
+                    {"scalar", Ramp({}, DType::kF32)},
+                    {"empty", Ramp({0, 4}, DType::kF32)}});
+  WriteSafetensors(FileOf(corpus, "safetensors", "ok_no_tensors"), {});
+}
+
+void WriteStateFiles(const std::string& corpus) {
+  WriteStateFile(FileOf(corpus, "state_file", "ok_state"), fuzz::SomeState());
+  WriteStateFile(FileOf(corpus, "checkpoint", "ok_as_saved"), fuzz::SomeState());
+  WriteStateFile(FileOf(corpus, "checkpoint", "bad_another_state"), StateDict());
+}
+
+// --- SentencePiece: a protocol buffer ---
+
+std::string Varint(uint64_t value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
+  return bytes + static_cast<char>(value);
+}
+std::string IntegerField(int number, uint64_t value) {
+  return Varint(static_cast<uint64_t>(number) << 3) + Varint(value);
+}
+std::string BytesField(int number, const std::string& bytes) {
+  return Varint(static_cast<uint64_t>(number) << 3 | 2) + Varint(bytes.size()) + bytes;
+}
+std::string FloatField(int number, float value) {
+  std::string bytes(sizeof value, '\0');
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return Varint(static_cast<uint64_t>(number) << 3 | 5) + bytes;
+}
+
+// Returns a character map that makes "a" of "A", and nothing else: the size of a double array, the
+// array, and the texts that its leaves point to. See Charsmap for the array's fields.
+std::string Charsmap() {
+  std::vector<uint32_t> units(256);
+  constexpr uint32_t kRootOffset = 1, kLeafOffset = 0x80, kHasLeaf = 1 << 8, kIsLeaf = 1u << 31;
+  const uint32_t node = kRootOffset ^ 'A';
+  units[0] = kRootOffset << 10;
+  units[node] = 'A' | kHasLeaf | kLeafOffset << 10;
+  units[node ^ kLeafOffset] = kIsLeaf | 0;  // the text begins at byte 0
+  std::string bytes(sizeof(uint32_t) * (1 + units.size()), '\0');
+  const auto size = static_cast<uint32_t>(sizeof(uint32_t) * units.size());
+  std::memcpy(bytes.data(), &size, sizeof size);
+  std::memcpy(bytes.data() + sizeof size, units.data(), size);
+  return bytes + "a" + '\0';
+}
+
+// Returns a unigram model whose first pieces are ALBERT's.
+std::string SentencePieceModel(const std::string& charsmap) {
+  enum Type { kNormal = 1, kUnknown, kControl, kUserDefined };
+  struct Piece {
+    const char* text;
+    Type type;
+  };
+  std::string model;
+  for (const Piece& piece : std::initializer_list<Piece>{{"<pad>", kControl},
+                                                         {"<unk>", kUnknown},
+                                                         {"[CLS]", kControl},
+                                                         {"[SEP]", kControl},
+                                                         {"[MASK]", kUserDefined},
+                                                         {"\u2581", kNormal},
+                                                         {"\u2581hell", kNormal},
+                                                         {"a", kNormal},
+                                                         {"o", kNormal},
+                                                         {"9", kNormal},
+                                                         {",", kNormal},
+                                                         {"9,", kNormal}}) {
+    model += BytesField(1, BytesField(1, piece.text) + FloatField(2, -1.5f) +
+                               IntegerField(3, static_cast<uint64_t>(piece.type)));
+  }
+  constexpr uint64_t kUnigram = 1;
+  // The trainer's ids of the unknown token, of the two sentence marks (none) and of padding.
+  model += BytesField(2, IntegerField(3, kUnigram) + IntegerField(40, 1) +
+                             IntegerField(41, ~uint64_t{0}) + IntegerField(42, ~uint64_t{0}) +
+                             IntegerField(43, 0));
+  return model + BytesField(3, BytesField(1, "some rule") + BytesField(2, charsmap));
+}
+
+void WriteSentencePieceFiles(const std::string& corpus) {
+  WriteFileAtomically(FileOf(corpus, "sentencepiece", "ok_unigram"), SentencePieceModel(""));
+  WriteFileAtomically(FileOf(corpus, "sentencepiece", "ok_charsmap"),
+                      SentencePieceModel(Charsmap()));
+  WriteFileAtomically(FileOf(corpus, "sentencepiece", "bad_charsmap"),
+                      SentencePieceModel("\x7F\0\0\0damaged"));
+}
+
+// --- the store's messages, as store.cc lays them out ---
+
+enum Op : uint32_t { kHello = 1, kSet, kGet, kAdd, kBye };
+constexpr uint32_t kMagic = 0x4c544831;
+
+std::string Request(Op op, const std::string& key, const std::string& value, int64_t number = 0) {
+  const uint32_t head[] = {kMagic, op, static_cast<uint32_t>(key.size()),
+                           static_cast<uint32_t>(value.size())};
+  std::string bytes(sizeof head + sizeof number, '\0');
+  std::memcpy(bytes.data(), head, sizeof head);
+  std::memcpy(bytes.data() + sizeof head, &number, sizeof number);
+  return bytes + key + value;
+}
+
+std::string Reply(uint32_t status, int64_t number, const std::string& value) {
+  const uint32_t head[] = {kMagic, status}, tail[] = {static_cast<uint32_t>(value.size()), 0};
+  std::string bytes(sizeof head + sizeof number + sizeof tail, '\0');
+  std::memcpy(bytes.data(), head, sizeof head);
+  std::memcpy(bytes.data() + sizeof head, &number, sizeof number);
+  std::memcpy(bytes.data() + sizeof head + sizeof number, tail, sizeof tail);
+  return bytes + value;
+}
+
+void WriteStoreFiles(const std::string& corpus) {
+  const std::string hello = Request(kHello, "rank 1", "job");
+  const auto write = [&](const char* format, const char* name, const std::string& bytes) {
+    WriteFileAtomically(FileOf(corpus, format, name), bytes);
+  };
+  write("store_server", "ok_all_requests",
+        hello + Request(kSet, "key", "value") + Request(kGet, "key", "", 100) +
+            Request(kAdd, "counter", "", 2) + Request(kAdd, "counter", "", -1) +
+            Request(kBye, "", ""));
+  write("store_server", "ok_waits_for_ever", hello + Request(kGet, "no such key", "", INT64_MAX));
+  write("store_server", "ok_waits_for_less_than_nothing",
+        hello + Request(kGet, "no such key", "", INT64_MIN));
+  write("store_server", "ok_sums_that_overflow",
+        hello + Request(kAdd, "sum", "", INT64_MAX) + Request(kAdd, "sum", "", INT64_MAX));
+  write("store_server", "bad_other_job", Request(kHello, "rank 1", "another job"));
+  write("store_server", "bad_no_hello", Request(kSet, "key", "value"));
+  write("store_server", "bad_http", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  std::string replies = Reply(1, 0, "") + Reply(1, 0, "") + Reply(1, 0, "value");
+  for (int i = 0; i < 3; ++i) replies += Reply(1, 1, "");
+  write("store_client", "ok_all_replies", replies);
+  write("store_client", "bad_other_job", Reply(3, 0, ""));
+  write("store_client", "bad_ends_early", Reply(1, 0, ""));
+  write("store_client", "bad_http", "HTTP/1.1 400 Bad Request\r\n\r\n");
+}
+
+}  // namespace
+}  // namespace lathe
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: make_corpus FOLDER\n";
+    return 2;
+  }
+  try {
+    lathe::WriteSafetensorsFiles(argv[1]);
+    lathe::WriteStateFiles(argv[1]);
+    lathe::WriteSentencePieceFiles(argv[1]);
+    lathe::WriteStoreFiles(argv[1]);
+  } catch (const std::exception& e) {
+    std::cerr << "error: " << e.what() << '\n';
+    return 1;
+  }
+}
