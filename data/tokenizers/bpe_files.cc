@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/model.h"
@@ -47,6 +48,20 @@ std::string TextOf(const Json& json, const char* key) {
   return it == json.end() || it->is_null() ? "" : it->get<std::string>();
 }
 
+// Calls `make`. An error then names the file.
+template <typename Make>
+auto NamingFile(const std::string& path, const Make& make) {
+  constexpr char kTakeAgain[] = "take the file from the model's source again";
+  try {
+    return make();
+  } catch (const Json::exception& error) {
+    throw InvalidArgument(path + ": " + WithoutTag(error.what()), kTakeAgain);
+  } catch (const Error& error) {
+    throw InvalidArgument(path + ": " + error.message(),
+                          error.hint().empty() ? kTakeAgain : error.hint());
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<SubwordModel> BpeFromJson(const Json& json) {
@@ -68,7 +83,8 @@ std::unique_ptr<SubwordModel> BpeFromJson(const Json& json) {
                                std::move(options));
 }
 
-std::unique_ptr<SubwordModel> BpeFromFiles(const Json& vocab, const std::string& merges,
+std::unique_ptr<SubwordModel> BpeFromFiles(const Json& vocab, const std::string& vocab_path,
+                                           const std::string& merges,
                                            const std::string& merges_path) {
   Bpe::Merges parsed;
   size_t line_number = 0;
@@ -88,11 +104,9 @@ std::unique_ptr<SubwordModel> BpeFromFiles(const Json& vocab, const std::string&
       AppendMerge(line, where, &parsed);
     }
   }
-  try {
-    return std::make_unique<Bpe>(TokensFromVocab(vocab), parsed);
-  } catch (const Error& error) {
-    throw InvalidArgument(merges_path + ": " + error.message(), error.hint());
-  }
+  std::vector<std::string> tokens = NamingFile(vocab_path, [&] { return TokensFromVocab(vocab); });
+  return NamingFile(merges_path,
+                    [&] { return std::make_unique<Bpe>(std::move(tokens), std::move(parsed)); });
 }
 
 }  // namespace lathe

@@ -14,8 +14,9 @@ namespace lathe {
 std::unique_ptr<SubwordModel> BpeFromJson(const nlohmann::json& json);
 
 // Makes RoBERTa's model. `vocab` is the contents of vocab.json, an object from tokens to ids.
-// `merges` is the text of merges.txt, two symbols a line. `merges_path` is for messages.
-std::unique_ptr<SubwordModel> BpeFromFiles(const nlohmann::json& vocab, const std::string& merges,
+// `merges` is the text of merges.txt, two symbols a line. The paths of both are for messages.
+std::unique_ptr<SubwordModel> BpeFromFiles(const nlohmann::json& vocab,
+                                           const std::string& vocab_path, const std::string& merges,
                                            const std::string& merges_path);
 
 }  // namespace lathe

@@ -224,8 +224,8 @@ Parts FromVocabJson(const Source& source) {
     throw NotFound(source.Path("merges.txt") + ": no such file",
                    "copy it from the model's source; vocab.json needs its merges");
   }
-  parts.model =
-      BpeFromFiles(source.vocab_json, source.files.at("merges.txt"), source.Path("merges.txt"));
+  parts.model = BpeFromFiles(source.vocab_json, parts.vocab_file, source.files.at("merges.txt"),
+                             source.Path("merges.txt"));
   parts.normalizer = NormalizerFromJson(source.family->normalizer(source.config));
   SetByteLevelParts(source, &parts);
   AddConfiguredTokens(source, &parts);

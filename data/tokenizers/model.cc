@@ -63,6 +63,8 @@ int32_t TokenIdFromJson(const Json& id, const std::string& token) {
 }
 
 std::vector<std::string> TokensFromVocab(const Json& vocab) {
+  Check(vocab.is_object(), "tokenizer",
+        "the vocabulary must be an object of tokens and ids but is ", vocab.type_name());
   std::vector<std::string> tokens(vocab.size());
   for (const auto& [token, id_json] : vocab.items()) {
     const int32_t id = TokenIdFromJson(id_json, token);

@@ -204,6 +204,8 @@ TEST(TokenizerTest, RefusesAbsurdNumbersAndGrowth) {
          "[tokenizer] the id of token 'cls' must be a whole number from 0");
   starts("pre_tokenizer", R"({"type": "Metaspace", "replacement": "ab"})",
          "[pre_tokenizer] Metaspace has the replacement 'ab', which is not one character");
+  starts("model", R"({"type": "WordPiece", "vocab": [0, 1]})",
+         "[tokenizer] the vocabulary must be an object of tokens and ids but is array");
   std::string doublings, byte_levels;
   for (int i = 0; i < 40; ++i) {
     const std::string comma = i == 0 ? "" : ",";
@@ -332,8 +334,25 @@ TEST(TokenizerTest, RobertaFromVocabAndMerges) {
   files["tokenizer_config.json"] = R"({"add_prefix_space": true})";
   EXPECT_EQ(TokenizerFromContents("dir", files, "roberta")->Encode("hi").input_ids,
             (std::vector<int32_t>{0, 8, 2}));
-  files["merges.txt"] = "h i\nh i i\n";
-  EXPECT_THROW(TokenizerFromContents("dir", files, ""), Error);
+  const auto reason = [&](const char* name, const std::string& contents) -> std::string {
+    std::map<std::string, std::string> damaged = files;
+    damaged[name] = contents;
+    try {
+      TokenizerFromContents("dir", damaged, "");
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  EXPECT_TRUE(reason("merges.txt", "h i\nh i i\n").starts_with("dir/merges.txt:2: 'h i i'"));
+  EXPECT_TRUE(reason("merges.txt", "h q\n").starts_with("dir/merges.txt: [bpe] "));
+  EXPECT_EQ(reason("vocab.json", "[0, 1]"),
+            "dir/vocab.json: [tokenizer] the vocabulary must be an object of tokens and ids but is "
+            "array");
+  EXPECT_EQ(reason("vocab.json", "[\"h\"]"), reason("vocab.json", "[0]"));
+  EXPECT_TRUE(reason("vocab.json", R"({"h": 1e99})").starts_with("dir/vocab.json: [tokenizer] "));
+  EXPECT_EQ(reason("vocab.json", R"({"h": "0"})"),
+            "dir/vocab.json: type must be number, but is string");
   files.erase("merges.txt");
   EXPECT_THROW(TokenizerFromContents("dir", files, "roberta"), Error);
 }
