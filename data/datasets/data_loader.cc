@@ -355,9 +355,8 @@ void DataLoader::LoadStateDict(const lathe::StateDict& state) {
   const int64_t epoch = state.Get<int64_t>("data_loader", "epoch");
   const int64_t samples = state.Get<int64_t>("data_loader", "samples");
   constexpr int64_t kMost = int64_t{1} << 40;  // so that no product overflows
-  Check(epoch >= 0 && samples >= 0, "data_loader", "the state's place is negative");
-  Check(epoch <= kMost && samples <= kMost, "data_loader", "the state's place is after ", epoch,
-        " epochs and ", samples, " samples, which are too many");
+  Check(epoch >= 0 && epoch <= kMost && samples >= 0 && samples <= kMost, "data_loader",
+        "the state's place is after ", epoch, " epochs and ", samples, " samples");
   Check(samples % global_batch_size_ == 0, "data_loader", "the state's place is after ", samples,
         " samples, which are no whole number of batches of ", global_batch_size_);
   SkipFirstBatches(samples / global_batch_size_);
