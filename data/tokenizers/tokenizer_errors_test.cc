@@ -1,0 +1,159 @@
+// Messages for tokenizers that are damaged, make no sense or have unknown parts.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "lathe/core/base/error.h"
+#include "lathe/data/tokenizers/load_tokenizer.h"
+#include "lathe/data/tokenizers/models/sentencepiece_model.h"
+
+namespace lathe {
+namespace {
+
+using namespace std::string_literals;
+
+// Loads a tokenizer.json that is right but for one key, and returns the error's message and hint.
+std::pair<std::string, std::string> ErrorOf(const std::string& key, const std::string& value,
+                                            const std::string& tokenizer_class = "") {
+  std::string json = R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}})";
+  json = key == "model" ? R"({"model": )" + value : json + ", \"" + key + "\": " + value;
+  try {
+    TokenizerFromContents(
+        "dir",
+        {{"tokenizer.json", json + "}"},
+         {"tokenizer_config.json", "{\"tokenizer_class\": \"" + tokenizer_class + "\"}"}},
+        "");
+  } catch (const Error& error) {
+    return {error.message(), error.hint()};
+  }
+  return {"no error", ""};
+}
+
+// Ids that an int32_t can't hold must not become others, and rules must not fill the memory.
+TEST(TokenizerTest, RefusesAbsurdNumbersAndGrowth) {
+  const auto starts = [](const char* part, const std::string& value, const char* start) {
+    const std::string error = ErrorOf(part, value).first;
+    EXPECT_TRUE(error.starts_with(start)) << error;
+  };
+  starts(
+      "added_tokens", R"([{"id": 4294967296, "content": "x"}])",
+      "[tokenizer] the id of token 'x' must be a whole number from 0 to 9999999 but is 4294967296");
+  starts("post_processor", R"({"type": "BertProcessing", "sep": ["", 1], "cls": ["", -1]})",
+         "[tokenizer] the id of token 'cls' must be a whole number from 0");
+  starts("pre_tokenizer", R"({"type": "Metaspace", "replacement": "ab"})",
+         "[pre_tokenizer] Metaspace has the replacement 'ab', which is not one character");
+  starts("model", R"({"type": "WordPiece", "vocab": [0, 1]})",
+         "[tokenizer] the vocabulary must be an object of tokens and ids but is array");
+  std::string doublings, byte_levels;
+  for (int i = 0; i < 40; ++i) {
+    const std::string comma = i == 0 ? "" : ",";
+    doublings += comma + R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+    byte_levels += comma + R"({"type": "ByteLevel"})";
+  }
+  starts("pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [)" + byte_levels + "]}",
+         "[pre_tokenizer] Sequence has ByteLevel 40 times");
+  const auto tokenizer = TokenizerFromContents(
+      "dir",
+      {{"tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}},
+                              "normalizer": {"type": "Sequence", "normalizers": [)" +
+                              doublings + "]}}"}},
+      "");
+  EXPECT_THROW(tokenizer->Encode("a"), Error);
+}
+
+// The JSON library's own messages say neither where the value is nor whose it is.
+TEST(TokenizerTest, ErrorsNameThePart) {
+  const auto starts = [](const char* part, const char* value) {
+    const std::string error = ErrorOf(part, value).first;
+    EXPECT_TRUE(error.starts_with(std::string("dir/tokenizer.json: ") + part + ": ")) << error;
+  };
+  starts("model", R"({"type": "Unigram", "unk_id": null, "vocab": [["a", 0]]})");
+  starts("model", R"({"type": "BPE", "vocab": {"a": 0}, "merges": [1]})");
+  starts("normalizer", R"({"type": "Prepend"})");
+  starts("pre_tokenizer", "[1]");
+  starts("post_processor", R"({"type": "BertProcessing", "sep": ["[SEP]"], "cls": ["[CLS]", 2]})");
+  starts("added_tokens", R"(["x"])");
+}
+
+TEST(TokenizerTest, HintsListWhatIsSupported) {
+  using Pair = std::pair<std::string, std::string>;
+  const std::string other = R"({"type": "Other"})";
+  EXPECT_EQ(ErrorOf("normalizer", "null").first, "no error");
+  EXPECT_EQ(ErrorOf("normalizer", other),
+            Pair("normalizer 'Other' is not supported",
+                 "Lathe supports BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, "
+                 "Strip, Prepend, Replace, Precompiled, Nmt, ByteLevel and Sequence"));
+  EXPECT_EQ(
+      ErrorOf("normalizer", R"({"type": "Replace", "content": "", "pattern": {"Regex": "[a-z"}})")
+          .first,
+      "'[a-z' is not a regular expression: premature end of char-class");
+  EXPECT_EQ(ErrorOf("pre_tokenizer", other),
+            Pair("pre_tokenizer 'Other' is not supported",
+                 "Lathe supports BertPreTokenizer, ByteLevel, WhitespaceSplit, Whitespace, "
+                 "Punctuation, Digits, Split, Metaspace and Sequence"));
+  EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "last"})"),
+            Pair("pre_tokenizer Metaspace has the prepend_scheme 'last', which is not supported",
+                 "Lathe supports 'always', 'first' and 'never'"));
+  EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Punctuation", "behavior": "Other"})"),
+            Pair("pre_tokenizer Punctuation has behavior 'Other', which is not supported",
+                 "Lathe supports Removed, Isolated, MergedWithPrevious, MergedWithNext and "
+                 "Contiguous"));
+  EXPECT_EQ(ErrorOf("post_processor", other),
+            Pair("post_processor 'Other' is not supported",
+                 "Lathe supports TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel "
+                 "and Sequence"));
+  EXPECT_EQ(ErrorOf("model", other), Pair("dir/tokenizer.json: model 'Other' is not supported",
+                                          "Lathe supports WordPiece, BPE and Unigram"));
+  EXPECT_EQ(ErrorOf("normalizer", "null", "OtherTokenizer"),
+            Pair("dir/tokenizer_config.json: tokenizer_class 'OtherTokenizer' is not supported",
+                 "Lathe supports the tokenizers of albert, bert and roberta, and a tokenizer.json "
+                 "with a WordPiece, BPE or Unigram model"));
+  for (const char* name :
+       {"ConvBertTokenizer", "MobileBertTokenizerFast", "SqueezeBertTokenizer"}) {
+    EXPECT_EQ(ErrorOf("normalizer", "null", name).first.find("not supported"), std::string::npos)
+        << name;
+  }
+}
+
+TEST(TokenizerTest, BrokenBpeModels) {
+  const auto error = [](const std::string& keys) {
+    return ErrorOf("model", R"({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, )" + keys + "}");
+  };
+  EXPECT_EQ(error(R"("merges": ["a b"])").first, "no error");
+  EXPECT_EQ(error(R"("merges": [["a", "b"]], "dropout": 0.0)").first, "no error");
+  EXPECT_EQ(error(R"("merges": [], "dropout": 0.1)").first,
+            "model BPE with dropout 0.1 is not supported");
+  EXPECT_EQ(error(R"("merges": ["a c"])").first,
+            "[bpe] merge 1, 'a c', needs 'c', which is not in the vocabulary");
+  EXPECT_EQ(error(R"("merges": ["b a"])").first,
+            "[bpe] merge 1, 'b a', needs 'ba', which is not in the vocabulary");
+  EXPECT_EQ(error(R"("merges": [["a", "b", "c"]])").first, "[bpe] merge 1 has 3 symbols, not 2");
+  EXPECT_EQ(error(R"("merges": ["ab"])").first,
+            "merge 1: 'ab' is not a merge, which is two symbols with one space between them");
+  EXPECT_EQ(error(R"("merges": [], "unk_token": "?")").first,
+            "[bpe] the vocabulary has no unknown token '?'");
+}
+
+TEST(TokenizerTest, BrokenSentencePieceModel) {
+  // The cases: noise, an empty file, a model that is cut off, and one without pieces.
+  for (const std::string& bytes : {"not a model"s, ""s, "\x0A\x40\x0A\x03"s, "\x12\x02\x18\x01"s}) {
+    testing::internal::CaptureStderr();
+    try {
+      TokenizerFromContents("dir", {{"spiece.model", bytes}}, "albert");
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), "dir/spiece.model: not a SentencePiece model");
+      EXPECT_NE(error.hint(), "");
+    }
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  }
+}
+
+TEST(TokenizerTest, PiecesThatAreNotUtf8) {
+  const std::string bytes = "\x0A\x03\x0A\x01\xFF";  // a piece with one byte of text
+  EXPECT_THROW(ParseSentencePieceModel(bytes, "spiece.model"), Error);
+}
+
+}  // namespace
+}  // namespace lathe
