@@ -2,6 +2,8 @@
 
 #include <omp.h>
 
+#include <sstream>
+
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/models/config/problem_type.h"
@@ -67,7 +69,10 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   if (num_processes > 1) PrintRow(out, "processes", std::to_string(num_processes));
   if (options.mixed_precision != "no") PrintRow(out, "precision", options.mixed_precision);
   PrintRow(out, "output", options.output_dir);
-  if (!goes_on && !task.weights_note.empty()) PrintRow(out, "note", task.weights_note);
+  if (!goes_on) {
+    std::istringstream lines(task.weights_note);
+    for (std::string line; std::getline(lines, line);) PrintRow(out, "note", line);
+  }
   for (const std::string& note : task.notes) PrintRow(out, "note", note);
   if (trainer != nullptr) {
     for (const std::string& note : trainer->notes()) PrintRow(out, "note", note);

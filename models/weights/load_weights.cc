@@ -28,15 +28,17 @@ bool StartsWithAny(const std::string& name, const std::vector<std::string>& pref
                      [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
-// Returns true for tensors that the user needn't hear about: those of pre-training heads, and
-// buffers that can be computed.
-bool IsExpectedExtra(const std::string& name, const CheckpointNames& names) {
-  if (StartsWithAny(name, names.pretraining_heads)) return true;
-  for (const std::string& buffer : names.buffers) {
-    if (name == buffer || name.ends_with("." + buffer)) return true;
-  }
-  // The file may have a pooler that the model doesn't use.
-  return name.starts_with(names.base_prefix + "pooler.");
+// Returns true for tensors that a model computes itself.
+bool IsBuffer(const std::string& name, const CheckpointNames& names) {
+  return std::any_of(names.buffers.begin(), names.buffers.end(), [&](const std::string& buffer) {
+    return name == buffer || name.ends_with("." + buffer);
+  });
+}
+
+// Returns true for tensors that pre-training needed and the model may not have.
+bool IsOfPretraining(const std::string& name, const CheckpointNames& names) {
+  return StartsWithAny(name, names.pretraining_heads) ||
+         name.starts_with(names.base_prefix + "pooler.");
 }
 
 // Maps each tensor's name in the model, a parameter's path, to its name in the file.
@@ -50,7 +52,8 @@ std::map<std::string, std::string> FileNames(const SafetensorsReader& reader,
   for (const auto& [file_name, entry] : reader.entries()) {
     std::string name = Renamed(file_name, names);
     // A head's tensor keeps its name even if the encoder's names get the prefix.
-    if (bare && parameters.count(name) == 0 && !IsExpectedExtra(name, names)) {
+    if (bare && parameters.count(name) == 0 && !IsBuffer(name, names) &&
+        !IsOfPretraining(name, names)) {
       name = names.base_prefix + name;
     }
     const auto [at, is_new] = file_names.emplace(name, file_name);
@@ -118,10 +121,11 @@ LoadPlan PlanLoad(const SafetensorsReader& reader, const std::vector<Parameter>&
     file_names.erase(found);
   }
   for (const auto& [name, file_name] : file_names) {
-    if (paths.count(name) == 0) {
-      (IsExpectedExtra(name, names) ? report.unused_pretraining : report.unexpected)
-          .push_back(name);
-    }
+    if (paths.count(name) > 0) continue;
+    (IsBuffer(name, names)          ? report.unused_buffers
+     : IsOfPretraining(name, names) ? report.unused_pretraining
+                                    : report.unexpected)
+        .push_back(name);
   }
   return plan;
 }
@@ -135,6 +139,8 @@ std::string LoadReport::Summary() const {
   AppendList(out, "parameters of another shape in the checkpoint that get fresh values",
              mismatched);
   AppendList(out, "tensors of the checkpoint that the model does not have", unexpected);
+  AppendList(out, "tensors of pre-training heads in the checkpoint that are not used",
+             unused_pretraining);
   return out;
 }
 

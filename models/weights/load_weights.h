@@ -59,12 +59,14 @@ struct LoadReport {
   std::vector<std::string> loaded;
   std::vector<std::string> fresh_head;  // parameters of the head that the file lacks: expected
   std::vector<std::string> missing;     // other parameters that the file lacks
+  // Tensors of pre-training heads in the file, and of a pooler that the model lacks: expected.
+  std::vector<std::string> unused_pretraining;
+  std::vector<std::string> unused_buffers;  // buffers in the file: expected
+  std::vector<std::string> unexpected;      // other tensors in the file
   std::vector<std::string>
-      unused_pretraining;               // pre-training heads and buffers in the file: expected
-  std::vector<std::string> unexpected;  // other tensors in the file
-  std::vector<std::string>
-      mismatched;               // "name: file has [3, 8], model [2, 8]", fresh values instead
-  std::string Summary() const;  // a few lines for people; empty if every parameter was found
+      mismatched;  // "name: file has [3, 8], model [2, 8]", fresh values instead
+  // Returns a few lines for people. Empty if every parameter was found and no weight is left over.
+  std::string Summary() const;
 };
 
 // Fills `module` from the directory's safetensors. Old names get their new endings. If no tensor's

@@ -90,11 +90,13 @@ TEST_F(LoadWeightsTest, PretrainingCheckpointWithOldNames) {
   ExpectEncoderLoaded(model);
   EXPECT_EQ(report.loaded.size(), 4u);
   EXPECT_EQ(report.fresh_head, (Names{"classifier.weight", "classifier.bias"}));
-  EXPECT_EQ(report.unused_pretraining, (Names{"bert.embeddings.position_ids",
-                                              "bert.pooler.dense.bias", "cls.predictions.bias"}));
+  EXPECT_EQ(report.unused_pretraining, (Names{"bert.pooler.dense.bias", "cls.predictions.bias"}));
+  EXPECT_EQ(report.unused_buffers, (Names{"bert.embeddings.position_ids"}));
   EXPECT_EQ(
       report.Summary(),
-      "parameters of the new head that get fresh values (2): classifier.weight, classifier.bias\n");
+      "parameters of the new head that get fresh values (2): classifier.weight, classifier.bias\n"
+      "tensors of pre-training heads in the checkpoint that are not used (2): "
+      "bert.pooler.dense.bias, cls.predictions.bias\n");
 
   // The fresh head has the values that Initialize draws with the same seed.
   Model fresh;

@@ -33,8 +33,8 @@ struct Task {
   int64_t max_length = 0;            // texts are cut to this many tokens
   TaskData train, validation, test;  // without a dataset if it isn't needed
   std::vector<std::string> notes;    // for people: what may differ from what they expect
-  // For people: which parameters have fresh values, and what the model's file has beyond them; ""
-  // if neither. A training that goes on has all values from its checkpoint instead.
+  // For people, in lines: which parameters have fresh values, and what the model's file has beyond
+  // them; "" if neither. A training that goes on has all values from its checkpoint instead.
   std::string weights_note;
 };
 
