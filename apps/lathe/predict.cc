@@ -8,9 +8,6 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "lathe/apps/cli/flags.h"
@@ -138,10 +135,7 @@ class Predictor {
   }
 
   void Add(const std::string& text, const std::string& where) {
-    std::optional<std::string_view> second;
-    std::string_view first = text;
-    if (options_.pairs) std::tie(first, second) = SplitPair(text, where);
-    Encoding encoding = tokenizer_->Encode(first, second, max_length_);
+    Encoding encoding = EncodeAt(where, *tokenizer_, text, options_.pairs, max_length_);
     for (const int32_t id : encoding.input_ids) {
       if (id < 0 || id >= vocab_size_) {
         throw InvalidArgument(where + ": token \"" + tokenizer_->IdToToken(id) + "\" has id " +

@@ -39,14 +39,23 @@ bool TextSource::WouldWait() const {
   return poll(&input, 1, 0) == 0;
 }
 
-std::pair<std::string_view, std::string_view> SplitPair(std::string_view text,
-                                                        const std::string& where) {
-  const size_t tab = text.find('\t');
-  if (tab == std::string_view::npos) {
-    throw InvalidArgument(where + ": no tab between two texts",
-                          "separate them by a tab, or leave --pairs out");
+Encoding EncodeAt(const std::string& where, const Tokenizer& tokenizer, std::string_view text,
+                  bool pairs, int64_t max_length) {
+  std::optional<std::string_view> second;
+  if (pairs) {
+    const size_t tab = text.find('\t');
+    if (tab == std::string_view::npos) {
+      throw InvalidArgument(where + ": no tab between two texts",
+                            "separate them by a tab, or leave --pairs out");
+    }
+    second = text.substr(tab + 1);
+    text = text.substr(0, tab);
   }
-  return {text.substr(0, tab), text.substr(tab + 1)};
+  try {
+    return tokenizer.Encode(text, second, max_length);
+  } catch (const Error& error) {
+    throw Error(error.code(), where + ": " + WithoutTag(error.message()), error.hint());
+  }
 }
 
 }  // namespace lathe

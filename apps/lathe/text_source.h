@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/data/tokenizers/tokenizer.h"
+
 namespace lathe {
 
 class TextSource {
@@ -31,9 +33,9 @@ class TextSource {
   int64_t count_ = 0;
 };
 
-// Returns the two texts that a tab separates. Throws InvalidArgument, which names the place
-// `where`, if there is no tab.
-std::pair<std::string_view, std::string_view> SplitPair(std::string_view text,
-                                                        const std::string& where);
+// Encodes a text, or with `pairs` two texts with a tab between them. Errors name the place `where`.
+// Throws InvalidArgument if the tab is missing or the tokenizer refuses the text.
+Encoding EncodeAt(const std::string& where, const Tokenizer& tokenizer, std::string_view text,
+                  bool pairs, int64_t max_length);
 
 }  // namespace lathe

@@ -4,8 +4,6 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string_view>
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
@@ -59,13 +57,6 @@ TokenizeOptions ParseTokenizeOptions(const std::vector<std::string>& args) {
   return o;
 }
 
-Encoding EncodeLine(const Tokenizer& tokenizer, const TokenizeOptions& options,
-                    std::string_view text, const std::string& where) {
-  if (!options.pairs) return tokenizer.Encode(text, std::nullopt, options.max_length);
-  const auto [first, second] = SplitPair(text, where);
-  return tokenizer.Encode(first, second, options.max_length);
-}
-
 }  // namespace
 
 int RunTokenize(const std::vector<std::string>& args) {
@@ -75,7 +66,8 @@ int RunTokenize(const std::vector<std::string>& args) {
   const std::shared_ptr<Tokenizer> tokenizer = AutoTokenizer::FromPretrained(options.dir);
   TextSource source(options.texts, options.invalid_utf8);
   while (const auto text = source.Next()) {
-    const Encoding encoding = EncodeLine(*tokenizer, options, *text, source.Where());
+    const Encoding encoding =
+        EncodeAt(source.Where(), *tokenizer, *text, options.pairs, options.max_length);
     nlohmann::ordered_json line = {{"input_ids", encoding.input_ids},
                                    {"tokens", nlohmann::ordered_json::array()},
                                    {"token_type_ids", encoding.token_type_ids}};

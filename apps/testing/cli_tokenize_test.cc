@@ -49,6 +49,9 @@ TEST_F(CliTokenizeTest, Errors) {
   EXPECT_EQ(no_tab.exit_code, 1);
   EXPECT_NE(no_tab.err.find("standard input:2: no tab between two texts"), std::string::npos);
   EXPECT_EQ(Json::parse(no_tab.out)["input_ids"].size(), 5u);  // the line before it
+  EXPECT_NE(Tokenize({"--max_length", "1"}, "a\n")
+                .err.find("standard input:1: max_length must be at least 2"),
+            std::string::npos);
   const RunResult no_dir = RunProgram("lathe", {"tokenize"});
   EXPECT_EQ(no_dir.exit_code, 2);
   EXPECT_NE(no_dir.err.find("DIR is missing"), std::string::npos);

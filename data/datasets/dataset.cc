@@ -94,13 +94,25 @@ void AddLabel(const TextTable& table, int64_t row, const std::string& label, con
   }
 }
 
-Chunk EncodeRows(const std::vector<std::string>& first, const std::vector<std::string>* second,
-                 const Tokenizer& tokenizer, int64_t max_length, int64_t begin, int64_t end) {
+// Encodes a row. An error, such as a text that the tokenizer has no tokens for, names the row.
+Encoding EncodeRow(const TextTable& table, const std::vector<std::string>& first,
+                   const std::vector<std::string>* second, const Tokenizer& tokenizer,
+                   int64_t max_length, int64_t row) {
+  std::optional<std::string_view> pair;
+  if (second != nullptr) pair = (*second)[row];
+  try {
+    return tokenizer.Encode(first[row], pair, max_length);
+  } catch (const Error& error) {
+    throw Error(error.code(), table.Where(row) + ": " + error.message(), error.hint());
+  }
+}
+
+Chunk EncodeRows(const TextTable& table, const std::vector<std::string>& first,
+                 const std::vector<std::string>* second, const Tokenizer& tokenizer,
+                 int64_t max_length, int64_t begin, int64_t end) {
   Chunk chunk;
   for (int64_t row = begin; row < end; ++row) {
-    std::optional<std::string_view> pair;
-    if (second != nullptr) pair = (*second)[row];
-    Encoding encoding = tokenizer.Encode(first[row], pair, max_length);
+    Encoding encoding = EncodeRow(table, first, second, tokenizer, max_length, row);
     chunk.num_truncated += encoding.truncated;
     chunk.input_ids.insert(chunk.input_ids.end(), encoding.input_ids.begin(),
                            encoding.input_ids.end());
@@ -115,7 +127,7 @@ Chunk EncodeRows(const std::vector<std::string>& first, const std::vector<std::s
 // Encodes all rows on `num_threads` threads; 0 means all cores. Each thread takes a new chunk when
 // it is done with one. Every chunk's result has its own place, so neither the dataset nor the
 // reported error depends on the number of threads.
-std::vector<Chunk> EncodeAllRows(const std::vector<std::string>& first,
+std::vector<Chunk> EncodeAllRows(const TextTable& table, const std::vector<std::string>& first,
                                  const std::vector<std::string>* second, const Tokenizer& tokenizer,
                                  int64_t max_length, int num_threads) {
   const int64_t rows = std::ssize(first);
@@ -126,7 +138,7 @@ std::vector<Chunk> EncodeAllRows(const std::vector<std::string>& first,
       const int64_t begin = static_cast<int64_t>(c) * kRowsPerChunk;
       const int64_t end = std::min(begin + kRowsPerChunk, rows);
       try {
-        chunks[c] = EncodeRows(first, second, tokenizer, max_length, begin, end);
+        chunks[c] = EncodeRows(table, first, second, tokenizer, max_length, begin, end);
       } catch (...) {
         chunks[c].error = std::current_exception();
         return;
@@ -173,7 +185,7 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
   }
 
   std::vector<Chunk> chunks =
-      EncodeAllRows(first, second, tokenizer, options.max_length, options.num_threads);
+      EncodeAllRows(table, first, second, tokenizer, options.max_length, options.num_threads);
   dataset.offsets.reserve(table.rows() + 1);
   for (Chunk& chunk : chunks) {
     if (chunk.error) std::rethrow_exception(chunk.error);

@@ -161,6 +161,7 @@ TEST(TokenizeTest, TheFirstErrorReachesTheCaller) {
       Make(csv, kClasses, {.num_threads = threads});
       FAIL() << "nothing was thrown";
     } catch (const Error& error) {
+      EXPECT_TRUE(error.message().starts_with("t.csv:701: ")) << error.message();
       EXPECT_TRUE(error.message().ends_with("699!")) << error.message();
     }
   }

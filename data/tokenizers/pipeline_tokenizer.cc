@@ -6,6 +6,21 @@
 #include "lathe/core/base/file.h"
 
 namespace lathe {
+namespace {
+
+// Calls `encode`. An error of a part, such as a regular expression that takes too many steps, gets
+// the tokenizer's file in front.
+template <typename Encode>
+auto NamingFile(const std::string& file, const Encode& encode) {
+  try {
+    return encode();
+  } catch (const Error& error) {
+    if (file.empty()) throw;
+    throw Error(error.code(), file + ": " + error.message(), error.hint());
+  }
+}
+
+}  // namespace
 
 PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
   single_template_ = parts_.templates.single;
@@ -19,7 +34,8 @@ PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
     vocab_size_ = std::max<int64_t>(vocab_size_, int64_t{token.id} + 1);
     if (token.normalized) {
       normalized.push_back(token);
-      normalized.back().content = parts_.normalizer(token.content);
+      normalized.back().content =
+          NamingFile(vocab_file_, [&] { return parts_.normalizer(token.content); });
     } else {
       raw.push_back(token);
     }
@@ -33,17 +49,15 @@ std::vector<int32_t> PipelineTokenizer::EncodeText(std::string_view text) const 
   ids.reserve(text.size() / 3 + 8);  // tokens of English text have four letters and more
   const auto add = [&](int32_t id) { ids.push_back(id); };
   const EmitWord encode_word = [&](std::string_view word) { parts_.model->Encode(word, &ids); };
-  raw_tokens_.Split(
-      text,
-      [&](std::string_view part) {
-        const std::string normalized = parts_.normalizer(std::string(part));
-        const auto encode = [&](std::string_view piece) {
-          const bool at_start = part.data() == text.data() && piece.data() == normalized.data();
-          parts_.pre_tokenizer(piece, at_start, encode_word);
-        };
-        normalized_tokens_.Split(normalized, encode, add);
-      },
-      add);
+  const auto encode_part = [&](std::string_view part) {
+    const std::string normalized = parts_.normalizer(std::string(part));
+    const auto encode = [&](std::string_view piece) {
+      const bool at_start = part.data() == text.data() && piece.data() == normalized.data();
+      parts_.pre_tokenizer(piece, at_start, encode_word);
+    };
+    normalized_tokens_.Split(normalized, encode, add);
+  };
+  NamingFile(vocab_file_, [&] { raw_tokens_.Split(text, encode_part, add); });
   return ids;
 }
 
