@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/model.h"
 #include "lathe/data/tokenizers/normalizer.h"
@@ -61,6 +62,11 @@ TEST(TokenizerPartsTest, Models) {
       // Each word comes from the model the first time, and from its cache the second time.
       for (int repeat = 0; repeat < 2; ++repeat) {
         std::vector<int32_t> ids;
+        if (one_case[1].is_null()) {  // `tokenizers` refuses the word
+          EXPECT_THROW(model->Encode(one_case[0].get<std::string>(), &ids), Error)
+              << one_case.dump();
+          continue;
+        }
         model->Encode(one_case[0].get<std::string>(), &ids);
         EXPECT_EQ(ids, one_case[1].get<std::vector<int32_t>>()) << one_case.dump();
       }

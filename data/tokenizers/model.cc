@@ -35,8 +35,10 @@ Model UnigramFromJson(const Json& json) {
   for (const Json& piece : json.at("vocab")) {
     pieces.emplace_back(piece.at(0).get<std::string>(), piece.at(1).get<double>());
   }
-  return std::make_unique<Unigram>(std::move(pieces), TokenIdFromJson(json.at("unk_id"), "unk_id"),
-                                   json.value("byte_fallback", false));
+  std::optional<int32_t> unk_id;
+  if (const Json id = json.value("unk_id", Json()); !id.is_null())
+    unk_id = TokenIdFromJson(id, "unk_id");
+  return std::make_unique<Unigram>(std::move(pieces), unk_id, json.value("byte_fallback", false));
 }
 
 constexpr std::array kKinds = {

@@ -68,7 +68,7 @@ TEST(TokenizerTest, ErrorsNameThePart) {
     const std::string error = ErrorOf(part, value).first;
     EXPECT_TRUE(error.starts_with(std::string("dir/tokenizer.json: ") + part + ": ")) << error;
   };
-  starts("model", R"({"type": "Unigram", "unk_id": null, "vocab": [["a", 0]]})");
+  starts("model", R"({"type": "Unigram", "unk_id": "a", "vocab": [["a", 0]]})");
   starts("model", R"({"type": "BPE", "vocab": {"a": 0}, "merges": [1]})");
   starts("normalizer", R"({"type": "Prepend"})");
   starts("pre_tokenizer", "[1]");

@@ -115,6 +115,11 @@ def unigram_models():
               ["he", -4.5], ["<0xC3>", -9.0], ["<0xA9>", -9.0], ["<0x5A>", -9.0]]
     for fallback in (False, True):
         yield {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": fallback}
+    # Unknown characters are errors, unless a longer piece that ends there scores better.
+    letters = [[c, -5.0] for c in "nadsrio"]
+    for fallback in (False, True):
+        yield {"type": "Unigram", "unk_id": None, "vocab": [*pieces, *letters, ["hé", -4.0], ["ZéZ", -3.0]],
+               "byte_fallback": fallback}
 
 
 def words():
@@ -128,7 +133,15 @@ def words():
 
 def run_model(model):
     tokenizer = Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
-    return {"json": model, "cases": [[w, [t.id for t in tokenizer.model.tokenize(w)]] for w in words()]}
+
+    def ids(word):
+        """Returns the word's ids, or None if the model refuses it."""
+        try:
+            return [t.id for t in tokenizer.model.tokenize(word)]
+        except Exception:
+            return None
+
+    return {"json": model, "cases": [[w, ids(w)] for w in words()]}
 
 
 def whole_tokenizers():

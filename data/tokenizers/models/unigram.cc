@@ -13,6 +13,12 @@ namespace {
 // An unknown character's score is this much below that of the worst piece.
 constexpr double kUnknownPenalty = 10.0;
 
+Error NoPieceFor(std::string_view character) {
+  return InvalidArgument(
+      "the Unigram model has no piece for '" + std::string(character) + "' and no unk_id",
+      "set unk_id to the id of an unknown token, or take the character out");
+}
+
 PieceTrie TrieOf(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string_view, int32_t>> pieces;
   for (const std::string& token : vocabulary.tokens()) {
@@ -23,10 +29,10 @@ PieceTrie TrieOf(const Vocabulary& vocabulary) {
 
 }  // namespace
 
-Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id,
+Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, std::optional<int32_t> unk_id,
                  bool byte_fallback)
-    : unk_id_(unk_id) {
-  Check(unk_id >= 0 && unk_id < std::ssize(pieces), "unigram", "unk_id is ", unk_id,
+    : unk_id_(unk_id.value_or(-1)) {
+  Check(!unk_id || (*unk_id >= 0 && *unk_id < std::ssize(pieces)), "unigram", "unk_id is ", unk_id_,
         ", but the vocabulary has ", pieces.size(), " pieces");
   std::vector<std::string> tokens;
   double min_score = std::numeric_limits<double>::infinity();
@@ -52,8 +58,11 @@ void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
   };
   static thread_local std::vector<Best> best;
   best.assign(word.size() + 1, Best{});
+  const auto improves = [&](size_t end, double score) {
+    return best[end].begin < 0 || score > best[end].score;
+  };
   const auto relax = [&](size_t begin, size_t end, double score, int32_t id) {
-    if (best[end].begin < 0 || score > best[end].score) {
+    if (improves(end, score)) {
       best[end] = {score, static_cast<int64_t>(begin), id};
     }
   };
@@ -73,6 +82,10 @@ void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
       }
     }
     if (!has_single) {
+      // `tokenizers` fails here, too, even if a longer piece would cover the character later.
+      if (unk_id_ < 0 && improves(begin + character, score + unk_score_)) {
+        throw NoPieceFor(word.substr(begin, character));
+      }
       relax(begin, begin + character, score + unk_score_, unk_id_);
     }
     begin += character;

@@ -2,7 +2,10 @@
 // Rust library `tokenizers` does.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,11 +18,12 @@ class Unigram : public SubwordModel {
  public:
   // `pieces` holds tokens and their scores (log probabilities), in id order. Throws InvalidArgument
   // if `unk_id` is out of range.
-  Unigram(std::vector<std::pair<std::string, double>> pieces, int32_t unk_id,
+  Unigram(std::vector<std::pair<std::string, double>> pieces, std::optional<int32_t> unk_id,
           bool byte_fallback = false);
 
   // Adjacent unknown characters become one unknown token. With byte_fallback they become tokens of
-  // their bytes, such as <0xE2>, if the vocabulary has all of these.
+  // their bytes, such as <0xE2>, if the vocabulary has all of these. Without an unk_id an unknown
+  // character is an error, InvalidArgument, even with byte_fallback.
   void Encode(std::string_view word, std::vector<int32_t>* ids) const override;
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
@@ -29,7 +33,7 @@ class Unigram : public SubwordModel {
   PieceTrie trie_;
   std::vector<int32_t> byte_ids_;  // ids of <0x00> to <0xFF>, -1: none; empty: no byte_fallback
   double unk_score_ = 0;
-  int32_t unk_id_;
+  int32_t unk_id_;  // -1: none
 };
 
 }  // namespace lathe
