@@ -58,7 +58,7 @@ TEST(TokenizerPartsTest, PreTokenizers) {
 
 TEST(TokenizerPartsTest, Models) {
   ForCases("models", [](const Json& json) {
-    return [model = SubwordModelFromJson(json, "tokenizer.json")](const Json& one_case) {
+    return [model = SubwordModelFromJson(json)](const Json& one_case) {
       // Each word comes from the model the first time, and from its cache the second time.
       for (int repeat = 0; repeat < 2; ++repeat) {
         std::vector<int32_t> ids;

@@ -143,15 +143,20 @@ void SetFamilyTemplates(const Source& source, Parts* parts) {
   parts->templates = family.templates(cls, sep);
 }
 
-// Calls `read`. The error for a value of another kind then names the part of tokenizer.json.
+// Calls `read`. An error names the file and the part of tokenizer.json then.
 template <typename Read>
-auto ReadPart(const Source& source, const char* part, const Read& read) {
+auto ReadPart(const Source& source, const std::string& part, const Read& read) {
+  const auto in_file = [&](const std::string& message, const std::string& hint) {
+    const std::string place = message.starts_with(part) ? "" : part + ": ";
+    return InvalidArgument(source.Path("tokenizer.json") + ": " + place + message,
+                           hint.empty() ? kBrokenTokenizer : hint);
+  };
   try {
     return read();
   } catch (const Json::exception& error) {
-    throw InvalidArgument(
-        source.Path("tokenizer.json") + ": " + part + ": " + WithoutTag(error.what()),
-        kBrokenTokenizer);
+    throw in_file(WithoutTag(error.what()), "");
+  } catch (const Error& error) {
+    throw in_file(WithoutTag(error.message()), error.hint());
   }
 }
 
@@ -159,8 +164,7 @@ Parts FromTokenizerJson(const Source& source) {
   Parts parts;
   const Json& json = source.tokenizer_json;
   parts.vocab_file = source.Path("tokenizer.json");
-  parts.model = ReadPart(source, "model",
-                         [&] { return SubwordModelFromJson(json.at("model"), parts.vocab_file); });
+  parts.model = ReadPart(source, "model", [&] { return SubwordModelFromJson(json.at("model")); });
   parts.normalizer = ReadPart(source, "normalizer",
                               [&] { return NormalizerFromJson(json.value("normalizer", Json())); });
   parts.pre_tokenizer = ReadPart(source, "pre_tokenizer", [&] {
@@ -288,10 +292,9 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
     }
     SetCommonParts(source, &parts);
   } catch (const Json::exception& error) {
-    throw InvalidArgument(
-        source.Path(source.tokenizer_json.is_null() ? "tokenizer_config.json" : "tokenizer.json") +
-            ": " + WithoutTag(error.what()),
-        kBrokenTokenizer);
+    // The parts of the other files are read with ReadPart.
+    throw InvalidArgument(source.Path("tokenizer_config.json") + ": " + WithoutTag(error.what()),
+                          kBrokenTokenizer);
   }
   // Writes down the class, which Transformers would otherwise have to guess from the folder.
   if (!source.Has("tokenizer_config.json") && source.family != nullptr) {

@@ -78,11 +78,11 @@ std::vector<std::string> TokensFromVocab(const Json& vocab) {
   return tokens;
 }
 
-Model SubwordModelFromJson(const Json& json, const std::string& path) {
+Model SubwordModelFromJson(const Json& json) {
   // Old WordPiece files have no type.
   const std::string type =
       json.value("type", json.contains("max_input_chars_per_word") ? "WordPiece" : "");
-  return MakePart(path + ": model", kKinds, type, json);
+  return MakePart("model", kKinds, type, json);
 }
 
 std::string SubwordModelTypes() { return JoinNames(kKinds, &Kind<Model>::type, " or "); }

@@ -11,10 +11,9 @@
 
 namespace lathe {
 
-// Makes the model that tokenizer.json's `model` describes. `path` is the file's, for messages.
-// Throws InvalidArgument for an unknown type.
-std::unique_ptr<SubwordModel> SubwordModelFromJson(const nlohmann::json& json,
-                                                   const std::string& path);
+// Makes the model that tokenizer.json's `model` describes. Throws InvalidArgument for an unknown
+// type.
+std::unique_ptr<SubwordModel> SubwordModelFromJson(const nlohmann::json& json);
 
 // Returns the tokens of an object from tokens to ids, in id order. Ids that are missing get the
 // empty token. Throws InvalidArgument for an id that makes no sense.

@@ -81,26 +81,29 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
   const std::string other = R"({"type": "Other"})";
   EXPECT_EQ(ErrorOf("normalizer", "null").first, "no error");
   EXPECT_EQ(ErrorOf("normalizer", other),
-            Pair("normalizer 'Other' is not supported",
+            Pair("dir/tokenizer.json: normalizer 'Other' is not supported",
                  "Lathe supports BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, "
                  "Strip, Prepend, Replace, Precompiled, Nmt, ByteLevel and Sequence"));
   EXPECT_EQ(
       ErrorOf("normalizer", R"({"type": "Replace", "content": "", "pattern": {"Regex": "[a-z"}})")
           .first,
-      "'[a-z' is not a regular expression: premature end of char-class");
+      "dir/tokenizer.json: normalizer: '[a-z' is not a regular expression: premature end of "
+      "char-class");
   EXPECT_EQ(ErrorOf("pre_tokenizer", other),
-            Pair("pre_tokenizer 'Other' is not supported",
+            Pair("dir/tokenizer.json: pre_tokenizer 'Other' is not supported",
                  "Lathe supports BertPreTokenizer, ByteLevel, WhitespaceSplit, Whitespace, "
                  "Punctuation, Digits, Split, Metaspace and Sequence"));
   EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "last"})"),
-            Pair("pre_tokenizer Metaspace has the prepend_scheme 'last', which is not supported",
+            Pair("dir/tokenizer.json: pre_tokenizer Metaspace has the prepend_scheme 'last', which "
+                 "is not supported",
                  "Lathe supports 'always', 'first' and 'never'"));
   EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Punctuation", "behavior": "Other"})"),
-            Pair("pre_tokenizer Punctuation has behavior 'Other', which is not supported",
+            Pair("dir/tokenizer.json: pre_tokenizer Punctuation has behavior 'Other', which is not "
+                 "supported",
                  "Lathe supports Removed, Isolated, MergedWithPrevious, MergedWithNext and "
                  "Contiguous"));
   EXPECT_EQ(ErrorOf("post_processor", other),
-            Pair("post_processor 'Other' is not supported",
+            Pair("dir/tokenizer.json: post_processor 'Other' is not supported",
                  "Lathe supports TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel "
                  "and Sequence"));
   EXPECT_EQ(ErrorOf("model", other), Pair("dir/tokenizer.json: model 'Other' is not supported",
@@ -123,16 +126,19 @@ TEST(TokenizerTest, BrokenBpeModels) {
   EXPECT_EQ(error(R"("merges": ["a b"])").first, "no error");
   EXPECT_EQ(error(R"("merges": [["a", "b"]], "dropout": 0.0)").first, "no error");
   EXPECT_EQ(error(R"("merges": [], "dropout": 0.1)").first,
-            "model BPE with dropout 0.1 is not supported");
+            "dir/tokenizer.json: model BPE with dropout 0.1 is not supported");
   EXPECT_EQ(error(R"("merges": ["a c"])").first,
-            "[bpe] merge 1, 'a c', needs 'c', which is not in the vocabulary");
-  EXPECT_EQ(error(R"("merges": ["b a"])").first,
-            "[bpe] merge 1, 'b a', needs 'ba', which is not in the vocabulary");
-  EXPECT_EQ(error(R"("merges": [["a", "b", "c"]])").first, "[bpe] merge 1 has 3 symbols, not 2");
+            "dir/tokenizer.json: model: merge 1, 'a c', needs 'c', which is not in the vocabulary");
+  EXPECT_EQ(
+      error(R"("merges": ["b a"])").first,
+      "dir/tokenizer.json: model: merge 1, 'b a', needs 'ba', which is not in the vocabulary");
+  EXPECT_EQ(error(R"("merges": [["a", "b", "c"]])").first,
+            "dir/tokenizer.json: model: merge 1 has 3 symbols, not 2");
   EXPECT_EQ(error(R"("merges": ["ab"])").first,
-            "merge 1: 'ab' is not a merge, which is two symbols with one space between them");
+            "dir/tokenizer.json: model: merge 1: 'ab' is not a merge, which is two symbols with "
+            "one space between them");
   EXPECT_EQ(error(R"("merges": [], "unk_token": "?")").first,
-            "[bpe] the vocabulary has no unknown token '?'");
+            "dir/tokenizer.json: model: the vocabulary has no unknown token '?'");
 }
 
 TEST(TokenizerTest, BrokenSentencePieceModel) {

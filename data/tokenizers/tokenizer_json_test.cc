@@ -1,7 +1,9 @@
 // What a tokenizer.json may hold, and the errors about what it may not.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
+#include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
@@ -10,6 +12,17 @@ namespace lathe {
 namespace {
 
 using namespace std::string_literals;
+using Files = std::map<std::string, std::string>;
+
+std::string ErrorOf(Files files) {
+  try {
+    TokenizerFromContents("dir", std::move(files), "");
+  } catch (const Error& error) {
+    EXPECT_NE(error.hint(), "") << error.message();
+    return error.message();
+  }
+  return "no error";
+}
 
 // `tokenizers` takes a model without unk_id, and refuses texts that need one.
 TEST(TokenizerJsonTest, UnigramWithoutUnknownToken) {
@@ -28,6 +41,60 @@ TEST(TokenizerJsonTest, UnigramWithoutUnknownToken) {
                 "dir/tokenizer.json: the Unigram model has no piece for '爱' and no unk_id");
       EXPECT_NE(error.hint(), "");
     }
+  }
+}
+
+// The functions that refuse a part know neither the file nor, in part, whose value it is.
+TEST(TokenizerJsonTest, EachErrorNamesTheFileAndThePart) {
+  const auto error = [](const std::string& part, const std::string& value) {
+    const std::string model =
+        part == "model" ? "" : R"(, "model": {"type": "WordPiece", "vocab": {"[UNK]": 0}})";
+    return ErrorOf({{"tokenizer.json", "{\"" + part + "\": " + value + model + "}"}});
+  };
+  EXPECT_EQ(error("model", R"({"type": "Unigram", "unk_id": 1, "vocab": [["a", 0]]})"),
+            "dir/tokenizer.json: model: unk_id is 1, but the vocabulary has 1 pieces");
+  EXPECT_EQ(error("model", R"({"type": "WordPiece", "vocab": {"a": 0}})"),
+            "dir/tokenizer.json: model: the vocabulary has no unknown token '[UNK]'");
+  EXPECT_TRUE(error("model", R"({"type": "WordPiece", "vocab": {"[UNK]": -1}})")
+                  .starts_with("dir/tokenizer.json: model: the id of token '[UNK]' must be "));
+  EXPECT_EQ(error("normalizer", R"({"type": "Replace", "pattern": {"String": ""}, "content": ""})"),
+            "dir/tokenizer.json: normalizer: Replace has an empty pattern");
+  EXPECT_EQ(error("normalizer", R"({"type": "Sequence", "normalizers": [{"type": "Other"}]})"),
+            "dir/tokenizer.json: normalizer 'Other' is not supported");
+  EXPECT_EQ(error("pre_tokenizer",
+                  R"({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"})"),
+            "dir/tokenizer.json: pre_tokenizer: '(' is not a regular expression: end pattern with "
+            "unmatched parenthesis");
+  EXPECT_TRUE(error("added_tokens", R"([{"content": "a", "id": "b"}])")
+                  .starts_with("dir/tokenizer.json: added_tokens: "));
+}
+
+TEST(TokenizerJsonTest, ErrorsNameTheFileThatIsWrong) {
+  EXPECT_EQ(ErrorOf({{"tokenizer.json", "[1]"}}), "dir/tokenizer.json: must hold a JSON object");
+  EXPECT_TRUE(ErrorOf({{"vocab.json", R"({"a": "b"})"},
+                       {"merges.txt", ""},
+                       {"tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer"})"}})
+                  .starts_with("dir/vocab.json: "));
+  EXPECT_TRUE(ErrorOf({{"tokenizer.json", R"({"model": {"type": "WordPiece", "vocab":
+                                              {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2}}})"},
+                       {"tokenizer_config.json", R"({"pad_token": 7})"}})
+                  .starts_with("dir/tokenizer_config.json: "));
+}
+
+// A search that takes too many steps fails with the text that causes it.
+TEST(TokenizerJsonTest, ASearchThatTakesTooLongNamesTheFile) {
+  const auto tokenizer = TokenizerFromContents(
+      "dir", {{"tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}},
+          "normalizer": {"type": "Replace", "content": "", "pattern": {"Regex": "(a|aa)+$"}}})"}},
+      "");
+  EXPECT_EQ(tokenizer->Encode("aa").input_ids.size(), 0u);
+  try {
+    tokenizer->Encode(std::string(40, 'a') + "b");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.message().starts_with(
+        "dir/tokenizer.json: the regular expression '(a|aa)+$' can't be searched for in a text: "))
+        << error.message();
   }
 }
 

@@ -129,6 +129,10 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
   if (source.Has("tokenizer.json")) {
     source.tokenizer_json =
         ParseJson(source.Path("tokenizer.json"), source.files["tokenizer.json"]);
+    if (!source.tokenizer_json.is_object()) {
+      throw InvalidArgument(source.Path("tokenizer.json") + ": must hold a JSON object",
+                            kTakeAgain);
+    }
   }
   std::string tokenizer_class = ConfigValue<std::string>(source.config, "tokenizer_class", "");
   // Both are names of the class that takes a tokenizer.json as it is.

@@ -68,8 +68,9 @@ std::string ConfigReader::String(const std::string& key) const {
 }
 
 ActivationKind ConfigReader::Activation(const std::string& key) const {
+  const std::string name = String(key);
   try {
-    return ParseActivation(String(key));
+    return ParseActivation(name);
   } catch (const Error& error) {
     throw WrongConfig(path(), {key}, absl::StrCat("\"", key, "\": ", error.message()),
                       error.hint());
