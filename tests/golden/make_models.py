@@ -145,6 +145,12 @@ CASES = {
     "deberta-talking": dict(model_type="deberta", seed=91, talking_head=True, num_labels=3, hidden_size=36,
                             intermediate_size=50, relative_attention=True, pos_att_type="c2p|p2c",
                             position_biased_input=False, layer_norm_eps=1e-5),
+    # A table of distances that no term reads.
+    "deberta-v2-no-terms": dict(model_type="deberta-v2", seed=92, num_labels=3, hidden_size=21, intermediate_size=17,
+                                relative_attention=True, pos_att_type=[], position_buckets=6, share_att_key=True,
+                                norm_rel_ebd="layer_norm", layer_norm_eps=1e-5),
+    "deberta-no-terms": dict(model_type="deberta", seed=93, num_labels=2, hidden_size=21, intermediate_size=17,
+                             relative_attention=True, layer_norm_eps=1e-5),
 }
 # Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
 ROTARY = ["roformer", "modernbert", "nomic_bert", "eurobert"]

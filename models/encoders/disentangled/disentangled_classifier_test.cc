@@ -54,8 +54,7 @@ TEST(Disentangled, WrongConfigurationsAreRefused) {
             "config: \"pos_att_type\" has \"C2P\"; known: c2p, p2c");
   EXPECT_EQ(ErrorOf({{"pos_att_type", 7}}), "config: \"pos_att_type\" has \"7\"; known: c2p, p2c");
   EXPECT_EQ(ErrorOf({{"pos_att_type", "c2p| C2P"}}), "config: \"pos_att_type\" has \"c2p\" twice");
-  EXPECT_EQ(ErrorOf({{"relative_attention", true}}),
-            "config: \"relative_attention\" is true but \"pos_att_type\" names no term");
+  EXPECT_EQ(ErrorOf({{"pos_att_type", ""}}), "config: \"pos_att_type\" has \"\"; known: c2p, p2c");
   EXPECT_EQ(ErrorOf({{"pooler_hidden_size", 4}}),
             "config: \"pooler_hidden_size\" is not the hidden_size");
   EXPECT_EQ(ErrorOf({{"attention_head_size", 3}}),
@@ -99,6 +98,33 @@ TEST(Disentangled, WrongBatchesAreRefused) {
             "[deberta] sequence 0 starts at position 1, but the classifier reads position 0");
   EXPECT_EQ(error(std::vector<int32_t>(17, 1)),
             "[deberta] a sequence has 17 tokens but the model's max_position_embeddings is 16");
+}
+
+// The table of distances is in the file, but nothing reads it. So it gets no gradient, and no
+// weight decay.
+TEST(Disentangled, RelativeAttentionWithoutTermsReadsNoDistance) {
+  for (const char* model_type : {"deberta", "deberta-v2"}) {
+    for (const Json& none : {Json(), Json::array()}) {
+      const Json changes = {
+          {"model_type", model_type}, {"pos_att_type", none}, {"norm_rel_ebd", "layer_norm"}};
+      const auto absolute = Make(changes);
+      Json relative_changes = changes;
+      relative_changes["relative_attention"] = true;
+      const auto relative = Make(relative_changes);
+      int64_t num_tables = 0;
+      for (const Parameter& p : relative->Parameters()) {
+        if (!p.name.ends_with("encoder.rel_embeddings.weight")) continue;
+        EXPECT_FALSE(p.tensor.requires_grad());
+        EXPECT_EQ(p.tensor.shape(), (Shape{32, 8}));
+        ++num_tables;
+      }
+      EXPECT_EQ(num_tables, 1);
+      EXPECT_EQ(relative->NumParameters(), absolute->NumParameters() + 32 * 8);
+      const Batch batch = Batch::Pack({{2, 7, 9, 3}, {5}, {2, 8, 3}});
+      EXPECT_EQ(relative->Forward(batch).logits.ToVector<float>(),
+                absolute->Forward(batch).logits.ToVector<float>());
+    }
+  }
 }
 
 // A sequence gets the same logits alone and between others, wherever the convolution ends.

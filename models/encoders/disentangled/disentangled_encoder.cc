@@ -106,14 +106,17 @@ DisentangledEncoder::DisentangledEncoder(NamedSettings settings, const Disentang
     : Encoder(kModel, std::move(settings)), options_(options) {
   const nn::PostNormLayerOptions& o = options.layer.layer;
   embeddings_ = Register<DisentangledEmbeddings>("embeddings", options);
-  if (options.layer.has_distances) {
+  if (options.has_distance_table) {
     distances_ =
         RegisterParameter("encoder.rel_embeddings.weight", {2 * options.span(), o.hidden_size},
                           Init::Normal(o.initializer_range));
   }
   if (options.norms_distances) {
     norm_ = Register<nn::LayerNorm>("encoder.LayerNorm", o.hidden_size, o.layer_norm_eps);
-    if (!options.layer.has_distances) {  // nothing reads it
+  }
+  if (!options.layer.has_distances) {  // nothing reads the table or its norm
+    if (distances_.defined()) distances_.SetRequiresGrad(false);
+    if (norm_ != nullptr) {
       norm_->weight.SetRequiresGrad(false);
       norm_->bias.SetRequiresGrad(false);
     }

@@ -113,12 +113,8 @@ DisentangledOptions ReadDisentangledOptions(const PretrainedConfig& config,
   options.adds_positions = reader.Bool("position_biased_input");
   ReadTerms(config, options.layer);
   const bool has_terms = options.layer.content_to_position || options.layer.position_to_content;
-  options.layer.has_distances = reader.Bool("relative_attention");
-  if (options.layer.has_distances && !has_terms) {
-    throw WrongConfig(reader.path(), {"relative_attention", "pos_att_type"},
-                      "\"relative_attention\" is true but \"pos_att_type\" names no term",
-                      "name c2p or p2c there");
-  }
+  options.has_distance_table = reader.Bool("relative_attention");
+  options.layer.has_distances = options.has_distance_table && has_terms;
   options.max_relative_positions = reader.Int("max_relative_positions", -1, kMost);
   if (options.max_relative_positions < 1) {
     options.max_relative_positions = options.max_position_embeddings;

@@ -18,8 +18,10 @@ struct DisentangledOptions {
   bool adds_positions = true;
   int64_t position_buckets = -1;       // not positive: each distance has a row of its own
   int64_t max_relative_positions = 0;  // the greatest distance, and the span without buckets
-  bool norms_distances = false;        // the table of distances has a layer norm
-  int64_t conv_kernel_size = 0;        // 0: there is no convolution (DisentangledConvolution)
+  // Transformers keeps the table of distances even if no term reads it (layer.has_distances).
+  bool has_distance_table = false;
+  bool norms_distances = false;  // the table of distances has a layer norm
+  int64_t conv_kernel_size = 0;  // 0: there is no convolution (DisentangledConvolution)
   int64_t conv_groups = 1;
   ActivationKind conv_act = ActivationKind::kTanh;
   // The table of distances has 2 * span() rows; the row of distance 0 is row span().
