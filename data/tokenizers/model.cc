@@ -11,6 +11,7 @@
 #include "lathe/data/tokenizers/bpe_files.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/models/unigram.h"
+#include "lathe/data/tokenizers/models/word_level.h"
 #include "lathe/data/tokenizers/models/wordpiece.h"
 
 namespace lathe {
@@ -41,10 +42,16 @@ Model UnigramFromJson(const Json& json) {
   return std::make_unique<Unigram>(std::move(pieces), unk_id, json.value("byte_fallback", false));
 }
 
+Model WordLevelFromJson(const Json& json) {
+  return std::make_unique<WordLevel>(TokensFromVocab(json.at("vocab")),
+                                     json.at("unk_token").get<std::string>());
+}
+
 constexpr std::array kKinds = {
     Kind<Model>{"WordPiece", WordPieceFromJson},
     Kind<Model>{"BPE", BpeFromJson},
     Kind<Model>{"Unigram", UnigramFromJson},
+    Kind<Model>{"WordLevel", WordLevelFromJson},
 };
 
 }  // namespace

@@ -209,6 +209,25 @@ PreTokenizer DigitsFromJson(const Json& json) {
   };
 }
 
+PreTokenizer SplitAtText(const std::string& delimiter, SplitBehavior behavior, bool invert) {
+  return [=](std::string_view text, bool, const EmitWord& emit) {
+    const auto for_each_match = [&](const OnMatch& on_match) {
+      for (size_t pos = text.find(delimiter); pos != std::string_view::npos;
+           pos = text.find(delimiter, pos + delimiter.size())) {
+        on_match(pos, pos + delimiter.size());
+      }
+    };
+    SplitText(text, for_each_match, behavior, invert, emit);
+  };
+}
+
+PreTokenizer CharDelimiterSplitFromJson(const Json& json) {
+  const std::string delimiter = json.at("delimiter");
+  Check(!delimiter.empty() && Utf8SequenceLength(delimiter[0]) == delimiter.size(), "pre_tokenizer",
+        "CharDelimiterSplit has the delimiter '", delimiter, "', which is not one character");
+  return SplitAtText(delimiter, SplitBehavior::kRemoved, /*invert=*/false);
+}
+
 PreTokenizer SplitFromJson(const Json& json) {
   const SplitBehavior behavior = BehaviorFromName("pre_tokenizer Split", json.at("behavior"));
   const bool invert = json.value("invert", false);
@@ -216,15 +235,7 @@ PreTokenizer SplitFromJson(const Json& json) {
   if (pattern.contains("String")) {
     const std::string delimiter = pattern["String"];
     Check(!delimiter.empty(), "pre_tokenizer", "Split has an empty pattern");
-    return [=](std::string_view text, bool, const EmitWord& emit) {
-      const auto for_each_match = [&](const OnMatch& on_match) {
-        for (size_t pos = text.find(delimiter); pos != std::string_view::npos;
-             pos = text.find(delimiter, pos + delimiter.size())) {
-          on_match(pos, pos + delimiter.size());
-        }
-      };
-      SplitText(text, for_each_match, behavior, invert, emit);
-    };
+    return SplitAtText(delimiter, behavior, invert);
   }
   return
       [=, regex = Regex(pattern.at("Regex"))](std::string_view text, bool, const EmitWord& emit) {
@@ -242,6 +253,44 @@ int64_t CountByteLevels(const Json& json) {
   int64_t count = 0;
   for (const Json& part : json.at("pretokenizers")) count += CountByteLevels(part);
   return count;
+}
+
+// Makes words of `length` characters. The last one may be shorter.
+PreTokenizer FixedLengthFromJson(const Json& json) {
+  constexpr uint64_t kDefaultLength = 5;
+  const Json length = json.value("length", Json(kDefaultLength));
+  Check(length.is_number_unsigned() && length.get<uint64_t>() > 0, "pre_tokenizer",
+        "FixedLength has the length ", length.dump(), ", which is not a positive whole number");
+  return [most = length.get<uint64_t>()](std::string_view text, bool, const EmitWord& emit) {
+    for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+      for (uint64_t i = 0; i < most && end < text.size(); ++i) {
+        end += Utf8SequenceLength(text[end]);
+      }
+      emit(text.substr(begin, end - begin));
+    }
+  };
+}
+
+// Begins a word where the script changes. Characters without a script belong to the word before
+// them; those at the text's begin are dropped, as in `tokenizers`.
+void UnicodeScripts(std::string_view text, const EmitWord& emit) {
+  int32_t run = kNoScript;
+  size_t begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t at = pos;
+    const int32_t script = ScriptOf(DecodeUtf8(text, &pos));
+    if (script == kNoScript || script == run) {
+      continue;
+    }
+    if (run != kNoScript) {
+      emit(text.substr(begin, at - begin));
+    }
+    begin = at;
+    run = script;
+  }
+  if (run != kNoScript) {
+    emit(text.substr(begin));
+  }
 }
 
 PreTokenizer SequenceFromJson(const Json& json) {
@@ -282,6 +331,9 @@ constexpr std::array kKinds = {
     Kind<PreTokenizer>{"Punctuation", PunctuationFromJson},
     Kind<PreTokenizer>{"Digits", DigitsFromJson},
     Kind<PreTokenizer>{"Split", SplitFromJson},
+    Kind<PreTokenizer>{"CharDelimiterSplit", CharDelimiterSplitFromJson},
+    Kind<PreTokenizer>{"FixedLength", FixedLengthFromJson},
+    Kind<PreTokenizer>{"UnicodeScripts", Plain<UnicodeScripts>},
     Kind<PreTokenizer>{"Metaspace", MetaspaceFromJson},
     Kind<PreTokenizer>{"Sequence", SequenceFromJson},
 };

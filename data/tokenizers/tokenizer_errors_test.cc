@@ -92,7 +92,8 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
   EXPECT_EQ(ErrorOf("pre_tokenizer", other),
             Pair("dir/tokenizer.json: pre_tokenizer 'Other' is not supported",
                  "Lathe supports BertPreTokenizer, ByteLevel, WhitespaceSplit, Whitespace, "
-                 "Punctuation, Digits, Split, Metaspace and Sequence"));
+                 "Punctuation, Digits, Split, CharDelimiterSplit, FixedLength, UnicodeScripts, "
+                 "Metaspace and Sequence"));
   EXPECT_EQ(ErrorOf("pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "last"})"),
             Pair("dir/tokenizer.json: pre_tokenizer Metaspace has the prepend_scheme 'last', which "
                  "is not supported",
@@ -107,11 +108,11 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
                  "Lathe supports TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel "
                  "and Sequence"));
   EXPECT_EQ(ErrorOf("model", other), Pair("dir/tokenizer.json: model 'Other' is not supported",
-                                          "Lathe supports WordPiece, BPE and Unigram"));
+                                          "Lathe supports WordPiece, BPE, Unigram and WordLevel"));
   EXPECT_EQ(ErrorOf("normalizer", "null", "OtherTokenizer"),
             Pair("dir/tokenizer_config.json: tokenizer_class 'OtherTokenizer' is not supported",
                  "Lathe supports the tokenizers of albert, bert and roberta, and a tokenizer.json "
-                 "with a WordPiece, BPE or Unigram model"));
+                 "with a WordPiece, BPE, Unigram or WordLevel model"));
   for (const char* name :
        {"ConvBertTokenizer", "MobileBertTokenizerFast", "SqueezeBertTokenizer"}) {
     EXPECT_EQ(ErrorOf("normalizer", "null", name).first.find("not supported"), std::string::npos)

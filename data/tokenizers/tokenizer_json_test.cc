@@ -44,6 +44,28 @@ TEST(TokenizerJsonTest, UnigramWithoutUnknownToken) {
   }
 }
 
+TEST(TokenizerJsonTest, WordLevelRefusesAWordWithoutUnknownToken) {
+  const auto tokenizer = TokenizerFromContents(
+      "dir",
+      {{"tokenizer.json", R"({"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"a": 3}},
+                              "pre_tokenizer": {"type": "WhitespaceSplit"}})"}},
+      "");
+  EXPECT_EQ(tokenizer->Encode("a a").input_ids, (std::vector<int32_t>{3, 3}));
+  std::string long_word, start;
+  for (int i = 0; i < 50; ++i) long_word += "爱";
+  for (int i = 0; i < 40; ++i) start += "爱";
+  for (const auto& [word, shown] : {std::pair("b"s, "b"s), std::pair(long_word, start + "...")}) {
+    try {
+      tokenizer->Encode("a " + word);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), "dir/tokenizer.json: the WordLevel model has neither '" + shown +
+                                     "' nor its unk_token '?' in the vocabulary");
+      EXPECT_NE(error.hint(), "");
+    }
+  }
+}
+
 // The functions that refuse a part know neither the file nor, in part, whose value it is.
 TEST(TokenizerJsonTest, EachErrorNamesTheFileAndThePart) {
   const auto error = [](const std::string& part, const std::string& value) {
@@ -65,6 +87,17 @@ TEST(TokenizerJsonTest, EachErrorNamesTheFileAndThePart) {
                   R"({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"})"),
             "dir/tokenizer.json: pre_tokenizer: '(' is not a regular expression: end pattern with "
             "unmatched parenthesis");
+  EXPECT_EQ(
+      error("pre_tokenizer", R"({"type": "CharDelimiterSplit", "delimiter": "--"})"),
+      "dir/tokenizer.json: pre_tokenizer: CharDelimiterSplit has the delimiter '--', which is "
+      "not one character");
+  for (const char* length : {"0", "-1", "2.5", "null", "\"5\""}) {
+    EXPECT_EQ(error("pre_tokenizer", R"({"type": "FixedLength", "length": )"s + length + "}"),
+              "dir/tokenizer.json: pre_tokenizer: FixedLength has the length "s + length +
+                  ", which is not a positive whole number");
+  }
+  EXPECT_TRUE(error("model", R"({"type": "WordLevel", "vocab": {"a": 0}})")
+                  .starts_with("dir/tokenizer.json: model: "));
   EXPECT_TRUE(error("added_tokens", R"([{"content": "a", "id": "b"}])")
                   .starts_with("dir/tokenizer.json: added_tokens: "));
 }

@@ -76,6 +76,17 @@ PRE_TOKENIZERS = [
     pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)]),
     pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False), pre_tokenizers.Metaspace(
         prepend_scheme="first")]),
+    pre_tokenizers.CharDelimiterSplit("-"), pre_tokenizers.CharDelimiterSplit("界"), pre_tokenizers.FixedLength(1),
+    pre_tokenizers.FixedLength(3), pre_tokenizers.FixedLength(10**19), pre_tokenizers.UnicodeScripts(),
+    pre_tokenizers.Sequence([pre_tokenizers.CharDelimiterSplit(" "), pre_tokenizers.Metaspace(prepend_scheme="first")]),
+    pre_tokenizers.Sequence([pre_tokenizers.UnicodeScripts(), pre_tokenizers.FixedLength(4)]),
+]
+# More texts for UnicodeScripts: neighbours of each two scripts, characters younger than Unicode 9, and those whose script
+# has changed since.
+SCRIPT_TEXTS = [
+    "どこで生れ。Yes カーーbーa ー", " 界 a  b界-- c ", "aбαאبअ১ਅઅଅஅఅಅഅඅกກཀကაᄀአᎠᐁᚁᚠកᠠ⠁ꀀ", "a1б2α_ß", "аҥcс\ua78b\ua7caꭦ",
+    "\u1c90a\u10d0 \u0860\u0710", "a\U0001f9c1b\U0001f600c \U00030000界\U00031350", "a\ue000б\U000f0000α\u0378",
+    "\u0589a\u0531 \u061c\u0627 \u0953\u0904\u0954\u0301", "\U0001b000a\U0001b002b",
 ]
 
 
@@ -120,6 +131,12 @@ def unigram_models():
     for fallback in (False, True):
         yield {"type": "Unigram", "unk_id": None, "vocab": [*pieces, *letters, ["hé", -4.0], ["ZéZ", -3.0]],
                "byte_fallback": fallback}
+
+
+def word_level_models():
+    vocab = {"the": 0, "a": 7, "é": 3, "<unk>": 2, "我": 4, "lighthouse": 5}
+    yield {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}
+    yield {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"}  # refuses what it doesn't know
 
 
 def words():
@@ -191,15 +208,19 @@ def of_part(kind, part):
     return json.loads(tokenizer.to_str())[kind]
 
 
+def run_pre_tokenizer(part):
+    texts = TEXTS + (SCRIPT_TEXTS if isinstance(part, pre_tokenizers.UnicodeScripts) else [])
+    return {"json": of_part("pre_tokenizer", part),
+            "cases": [[t, [w for w, _ in part.pre_tokenize_str(t)]] for t in texts]}
+
+
 def main():
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "tokenizer_parts.json"
     entries = {
         "normalizers": [{"json": of_part("normalizer", n), "cases": [[t, n.normalize_str(t)] for t in TEXTS]}
                         for n in NORMALIZERS],
-        "pre_tokenizers": [{"json": of_part("pre_tokenizer", p),
-                            "cases": [[t, [w for w, _ in p.pre_tokenize_str(t)]] for t in TEXTS]}
-                           for p in PRE_TOKENIZERS],
-        "models": [run_model(model) for model in [*bpe_models(), *unigram_models()]],
+        "pre_tokenizers": [run_pre_tokenizer(p) for p in PRE_TOKENIZERS],
+        "models": [run_model(model) for model in [*bpe_models(), *unigram_models(), *word_level_models()]],
         "tokenizers": [run_tokenizer(tokenizer) for tokenizer in whole_tokenizers()],
     }
     with open(out, "w", encoding="utf-8", newline="\n") as f:

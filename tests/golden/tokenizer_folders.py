@@ -133,6 +133,16 @@ class Folders:
             special_tokens=[(s, tokenizer.token_to_id(s)) for s in (bos, eos)])
         self.generic(folder, tokenizer, bos_token=bos, eos_token=eos, pad_token=eos)
 
+    def word_level(self, folder):
+        """Words of at most three characters of one script, by the parts that no published tokenizer above has."""
+        tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.CharDelimiterSplit("-"), pre_tokenizers.UnicodeScripts(), pre_tokenizers.FixedLength(3)])
+        tokenizer.train_from_iterator(self.lines, trainers.WordLevelTrainer(
+            vocab_size=self.size, special_tokens=BERT_SPECIALS, show_progress=False))
+        self.generic(folder, tokenizer, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]",
+                     mask_token="[MASK]")
+
     def from_model(self, folder, name, model, file, **options):
         """Saves what the class of Transformers 5 makes of a folder with the SentencePiece model alone."""
         bare = self.root / f"bare-{folder.name}"
@@ -272,6 +282,7 @@ CASES = {
     "sentencepiece-unigram-bytes-model": model_alone(xlm_roberta_ids, "xlm-roberta", "byte_model", BPE_MODEL, "unigram"),
     "sentencepiece-bpe-bytes": Case(lambda f, d: f.as_library(d, "bpe")),
     "sentencepiece-unigram-bytes": Case(lambda f, d: f.as_library(d, "unigram")),
+    "word-level": Case(lambda f, d: f.word_level(d)),
     "llama": Case(lambda f, d: f.as_library(d, "bpe", like_llama=True)),
 }
 

@@ -1,5 +1,5 @@
-// SubwordModel: the part of a tokenizer that turns words into ids. WordPiece, Bpe, Unigram and
-// SentencePiece implement it.
+// SubwordModel: the part of a tokenizer that turns words into ids. WordPiece, Bpe, Unigram,
+// WordLevel and SentencePiece implement it.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>

@@ -7,6 +7,7 @@
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
 #include <unicode/unistr.h>
+#include <unicode/uscript.h>
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/unicode/newer_characters.h"
@@ -26,6 +27,7 @@ constexpr int kCategoriesVersion = 8;      // crate unicode_categories
 constexpr int kCombiningMarkVersion = 9;   // crate unicode-normalization-alignments
 constexpr int kCombiningClassVersion = 9;  // the same crate
 constexpr int kDecompositionVersion = 11;  // the same crate
+constexpr int kScriptsVersion = 9;         // crate tokenizers
 
 }  // namespace
 
@@ -101,6 +103,37 @@ bool IsNumber(char32_t c) {
 }
 
 bool IsNumeric(char32_t c) { return IsNumber(c) || IsNewerNumeric(c); }
+
+int32_t ScriptOf(char32_t c) {
+  if (c == ' ' || !KnownIn(c, kScriptsVersion)) {
+    return kNoScript;
+  }
+  // The scripts of the first four changed after Unicode 9.
+  switch (c) {
+    case 0x589:
+    case 0x61C:
+      return USCRIPT_COMMON;
+    case 0x953:
+    case 0x954:
+      return USCRIPT_DEVANAGARI;
+    case 0x30FC:
+      return USCRIPT_HAN;
+    default:
+      break;
+  }
+  UErrorCode status = U_ZERO_ERROR;
+  const UScriptCode script = uscript_getScript(static_cast<UChar32>(c), &status);
+  switch (script) {
+    case USCRIPT_HIRAGANA:
+    case USCRIPT_KATAKANA:
+      return USCRIPT_HAN;
+    case USCRIPT_UNKNOWN:
+    case USCRIPT_INVALID_CODE:
+      return kNoScript;
+    default:
+      return script;
+  }
+}
 
 size_t SkipWhitespace(std::string_view text, size_t pos) {
   while (pos < text.size()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,11 @@ bool IsWordCharacter(char32_t c);   // the regex class `\w`
 bool IsLetter(char32_t c);          // the regex class `\p{L}`
 bool IsNumber(char32_t c);          // the regex class `\p{N}`
 bool IsNumeric(char32_t c);         // `char::is_numeric` of Rust: categories N*
+
+// Returns a number for the character's script as the pre-tokenizer UnicodeScripts has it: kana and
+// U+30FC count as Han. Returns kNoScript for a space and for characters younger than Unicode 9.
+constexpr int32_t kNoScript = -1;
+int32_t ScriptOf(char32_t c);
 
 // Returns the end of the white space that begins at `pos`.
 size_t SkipWhitespace(std::string_view text, size_t pos);
