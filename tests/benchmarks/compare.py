@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Compares Lathe with its peer, PyTorch with Transformers and Accelerate, on the same work in turn.
 
-  python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune/finetune --model DIR --train FILE [--eval FILE]
+  python3 tests/benchmarks/compare.py --finetune bazel-bin/apps/finetune/finetune --model DIR... --train FILE [--eval FILE]
                                       [--fresh] [--precision no|bf16] [--steps N] [--peer_steps N] [--best_steps N]
                                       [--compile] [--lathe bazel-bin/apps/lathe/lathe] [--batch N] [--length N]
 
 Needs torch, transformers and accelerate. FILE is a .tsv with the columns sentence and label. With --fresh the weights are
-random, for the model's config.json.
+random, for the model's config.json. With several models each is measured in turn, and a table of all comes last.
 
 The runs come in this order: Lathe, the peer's default, Lathe. Then, with batches grouped by length on both sides: Lathe, the
 peer with the fused AdamW, Lathe. With --compile the grouped runs are repeated with the peer's model compiled (torch.compile,
@@ -37,7 +37,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--finetune", help="Lathe's program")
     p.add_argument("--lathe", help="Lathe's other program, to predict with")
-    p.add_argument("--model", required=True)
+    p.add_argument("--model", required=True, nargs="+")
     p.add_argument("--train", required=True)
     p.add_argument("--eval")
     p.add_argument("--fresh", action="store_true")
@@ -131,8 +131,8 @@ def lathe(a, folder, order, steps, batch_tokens):
                 predict=predicted)
 
 
-def peer(folder, side):
-    said = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", folder],
+def peer(a, folder, side):
+    said = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--model", a.model, "--side", side, "--folder", folder],
                           stdout=subprocess.PIPE, text=True)
     if said.returncode != 0:
         sys.exit(f"the part \"{side}\" failed")
@@ -203,34 +203,90 @@ def run_peer(a, start):
     print(json.dumps(result))
 
 
+def number(value):
+    return f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def name_of(model):
+    return os.path.basename(os.path.normpath(model))
+
+
+def ratios(runs, key, beside):
+    """Returns the lower and the higher ratio of Lathe's runs to the peer's between them, or None if one wasn't measured."""
+    if runs[0].get(key) and runs[1].get(beside):
+        return sorted(runs[k][key] / runs[1][beside] for k in (0, 2))
+    return None
+
+
+def measure(a):
+    """Measures one model. Returns the three runs beside each of the peer's sides."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = peer(a, folder, "files")  # this process stays small: its children's peaks include its memory
+        sides = [("default", "random", a.steps), ("best", "grouped", a.best_steps)]
+        if a.compile:
+            sides.append(("compiled", "grouped", a.best_steps))
+        measured = {}
+        for side, order, steps in sides:
+            runs = measured[side] = []
+            for who in ("lathe", side, "lathe"):
+                runs.append(peer(a, folder, side) if who == side else lathe(a, folder, order, steps, tokens[order]))
+                said = (f"{key} {number(value)}" for key, value in runs[-1].items() if value is not None)
+                print(f"{order:8}{who:9}", ", ".join(said), flush=True)
+            for key, beside, unit in (("tokens", "tokens", "tokens/s"), ("evaluation", "evaluation", "evaluation"),
+                                      ("predict", "evaluation", "predictions"), ("memory", "memory", "memory")):
+                if found := ratios(runs, key, beside):
+                    print(f"{name_of(a.model)} {a.precision}: {unit} {found[0]:.2f} to {found[1]:.2f} of the peer's {side}",
+                          flush=True)
+    return measured
+
+
+def table(precision, results):
+    """Returns a table in Markdown. `results` holds each model's name with what measure() returned."""
+    sides = list(results[0][1])
+    header = ["model, precision"]
+    for side in sides:
+        header += ["Lathe" if side == "default" else "Lathe, grouped", f"peer's {side}", "ratio"]
+    more = [(f"{what}, Lathe over {' / '.join(sides)}", key) for what, key in (("evaluation", "evaluation"), ("memory", "memory"))
+            if all(ratios(runs, key, key) for _, measured in results for runs in measured.values())]
+    rows = [header + [title for title, _ in more]]
+    for name, measured in results:
+        row = [f"{name} {'f32' if precision == 'no' else precision}"]
+        for runs in measured.values():
+            low, high = (f"{ratio:.2f}" for ratio in ratios(runs, "tokens", "tokens"))
+            row += [f"{number(runs[0]['tokens'])}, {number(runs[2]['tokens'])}", number(runs[1]["tokens"]),
+                    low if low == high else f"{low} to {high}"]
+        row += [" / ".join(f"{ratios(runs, key, key)[0]:.2f}" for runs in measured.values()) for _, key in more]
+        rows.append(row)
+    rows.insert(1, ["---"] * len(rows[0]))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 def main():
     start = time.perf_counter()
     a = arguments()
+    models = a.model
+    a.model = models[0]
     if a.side == "files":
         return write_training_files(a, a.folder)
     if a.side:
         return run_peer(a, start)
     if not a.finetune:
         sys.exit("which program? --finetune bazel-bin/apps/finetune/finetune")
-    with tempfile.TemporaryDirectory() as folder:
-        tokens = peer(folder, "files")  # this process stays small: its children's peaks include its memory
-        sides = [("default", "random", a.steps), ("best", "grouped", a.best_steps)]
-        if a.compile:
-            sides.append(("compiled", "grouped", a.best_steps))
-        for side, order, steps in sides:
-            runs = []
-            for who in ("lathe", side, "lathe"):
-                runs.append(peer(folder, side) if who == side else lathe(a, folder, order, steps, tokens[order]))
-                said = (f"{key} {value:,.3g}" if value < 100 else f"{key} {value:,.0f}"
-                        for key, value in runs[-1].items() if value is not None)
-                print(f"{order:8}{who:9}", ", ".join(said), flush=True)
-            for key, beside, unit in (("tokens", "tokens", "tokens/s"), ("evaluation", "evaluation", "evaluation"),
-                                      ("predict", "evaluation", "predictions"), ("memory", "memory", "memory")):
-                if runs[0].get(key) and runs[1].get(beside):
-                    ratios = sorted(runs[k][key] / runs[1][beside] for k in (0, 2))
-                    print(f"{os.path.basename(os.path.normpath(a.model))} {a.precision}: {unit} {ratios[0]:.2f} to "
-                          f"{ratios[1]:.2f} of the peer's {side}", flush=True)
+    if len(models) == 1:
+        measure(a)
+        return None
+    results, failed = [], []
+    for model in models:
+        a.model = model
+        try:
+            results.append((name_of(model), measure(a)))
+        except SystemExit as error:  # the others' measurements shall not be lost
+            print(f"{name_of(model)}: {error}", flush=True)
+            failed.append(model)
+    if results:
+        print("\n" + table(a.precision, results))
+    return f"not measured: {', '.join(failed)}" if failed else None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
