@@ -126,7 +126,7 @@ run_sanitizer() {
 }
 if [ -n "$sanitizers" ]; then
   run_each "$emulated_training" --config=asan --test_env=LATHE_EMULATOR_ORDER=reverse
-  run_sanitizer ubsan 'filter("(//core|//data|//nn|//optim|//models|//distributed|//train)(/|:)", tests(//...)) except filter("_gpu_test$|_emulated|cuda|nccl|inner_loops", tests(//...))'
+  run_sanitizer ubsan 'tests(//core/... + //data/... + //nn/... + //optim/... + //models/... + //distributed/... + //train/...) except filter("_gpu_test$|_emulated|cuda|nccl|inner_loops", tests(//...))'
   run_sanitizer tsan "attr(tags, '\btsan\b', tests(//...))"
   if tools/setup.sh --clang && bazel build "${quiet[@]}" --config=clang --config=cpu //...; then
     passed=$((passed + 1))
