@@ -1,91 +1,19 @@
 #include "lathe/core/checkpoint/state_file.h"
 
-#include <absl/status/status.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
-#include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
+#include "lathe/core/checkpoint/hdf5_session.h"
 #include "lathe/core/checkpoint/libraries.h"
 
 namespace lathe {
 namespace {
 
-// H5F_ACC_TRUNC and H5F_ACC_RDONLY, whose macros call functions of the library.
-constexpr unsigned int kTruncate = 2, kReadOnly = 0;
+// H5F_ACC_RDONLY, whose macro calls a function of the library.
+constexpr unsigned int kReadOnly = 0;
 constexpr hsize_t kChunkElements = 1 << 18;  // 1 MiB of float32
-
-// Closes an object of HDF5 on every way out.
-class Handle {
- public:
-  using Close = herr_t (*)(hid_t);
-  Handle(hid_t id, Close close) : id_(id), close_(close) {}
-  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  ~Handle() {
-    if (id_ >= 0) close_(id_);
-  }
-  hid_t get() const { return id_; }
-  // Closes now. Returns false if that fails: what was written may be lost.
-  bool Release() { return close_(std::exchange(id_, -1)) >= 0; }
-
- private:
-  hid_t id_;
-  Close close_;
-};
-
-// What the stack of HDF5's errors tells of the system's error.
-struct SystemError {
-  int number = 0;  // 0: HDF5 knows of none
-  std::string text;
-};
-
-herr_t FindSystemError(unsigned, const H5E_error2_t* error, void* found) {
-  auto& result = *static_cast<SystemError*>(found);
-  const char* const text = error->desc == nullptr ? "" : error->desc;
-  if (result.text.empty()) result.text = text;
-  constexpr char kNumber[] = "errno = ";
-  if (const char* at = std::strstr(text, kNumber); at != nullptr && result.number == 0)
-    result.number = std::atoi(at + sizeof kNumber - 1);
-  return 0;
-}
-
-// Calls of HDF5 on one file. Failed calls become errors that name the file.
-class Session {
- public:
-  Session(std::string path, bool writes) : path_(std::move(path)), writes_(writes) {
-    Hdf5().Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // prints nothing, in this thread
-  }
-
-  // Returns `result` unless it is negative.
-  template <typename Result>
-  Result Checked(Result result) const {
-    if (result < 0) Fail();
-    return result;
-  }
-  Handle Own(hid_t id, Handle::Close close) const { return Handle(Checked(id), close); }
-
-  [[noreturn]] void Fail() const {
-    SystemError error;
-    Hdf5().Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, FindSystemError, &error);
-    Hdf5().Eclear2(H5E_DEFAULT);
-    if (error.number != 0) throw FileError(path_, error.number);
-    if (writes_) throw Error(absl::StatusCode::kInternal, path_ + ": HDF5: " + error.text);
-    throw Broken(error.text.empty() ? "HDF5 can't read it" : "HDF5: " + error.text);
-  }
-  Error Broken(const std::string& what) const {
-    return DataLoss(path_ + ": is damaged or no file of a state: " + what);
-  }
-
- private:
-  std::string path_;
-  bool writes_;
-};
 
 // --- writing ---
 
@@ -106,29 +34,30 @@ std::vector<hsize_t> ChunkOf(const std::vector<hsize_t>& dims) {
   return chunk;
 }
 
-void WriteDataset(const Session& session, hid_t parent, const std::string& name, hid_t type,
+void WriteDataset(const Hdf5Session& session, hid_t parent, const std::string& name, hid_t type,
                   const std::vector<hsize_t>& dims, const void* data,
                   const std::vector<int64_t>& shape) {
-  const Handle space = session.Own(
+  const Hdf5Handle space = session.Own(
       Hdf5().Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), Hdf5().Sclose);
-  const Handle options = session.Own(Hdf5().Pcreate(Hdf5().dataset_creation), Hdf5().Pclose);
+  const Hdf5Handle options = session.Own(Hdf5().Pcreate(Hdf5().dataset_creation), Hdf5().Pclose);
   session.Checked(Hdf5().Pset_obj_track_times(options.get(), false));
   if (std::find(dims.begin(), dims.end(), hsize_t{0}) == dims.end()) {
     const std::vector<hsize_t> chunk = ChunkOf(dims);
     session.Checked(Hdf5().Pset_chunk(options.get(), static_cast<int>(chunk.size()), chunk.data()));
     session.Checked(Hdf5().Pset_fletcher32(options.get()));
   }
-  const Handle links = session.Own(Hdf5().Pcreate(Hdf5().link_creation), Hdf5().Pclose);
+  const Hdf5Handle links = session.Own(Hdf5().Pcreate(Hdf5().link_creation), Hdf5().Pclose);
   session.Checked(Hdf5().Pset_create_intermediate_group(links.get(), 1));
-  Handle dataset = session.Own(Hdf5().Dcreate2(parent, name.c_str(), type, space.get(), links.get(),
-                                               options.get(), H5P_DEFAULT),
-                               Hdf5().Dclose);
+  Hdf5Handle dataset = session.Own(Hdf5().Dcreate2(parent, name.c_str(), type, space.get(),
+                                                   links.get(), options.get(), H5P_DEFAULT),
+                                   Hdf5().Dclose);
   if (!shape.empty()) {
     const hsize_t rank = shape.size();
-    const Handle of_shape = session.Own(Hdf5().Screate_simple(1, &rank, nullptr), Hdf5().Sclose);
-    Handle attribute = session.Own(Hdf5().Acreate2(dataset.get(), "shape", Hdf5().native_int64,
-                                                   of_shape.get(), H5P_DEFAULT, H5P_DEFAULT),
-                                   Hdf5().Aclose);
+    const Hdf5Handle of_shape =
+        session.Own(Hdf5().Screate_simple(1, &rank, nullptr), Hdf5().Sclose);
+    Hdf5Handle attribute = session.Own(Hdf5().Acreate2(dataset.get(), "shape", Hdf5().native_int64,
+                                                       of_shape.get(), H5P_DEFAULT, H5P_DEFAULT),
+                                       Hdf5().Aclose);
     session.Checked(Hdf5().Awrite(attribute.get(), Hdf5().native_int64, shape.data()));
     if (!attribute.Release()) session.Fail();
   }
@@ -136,7 +65,7 @@ void WriteDataset(const Session& session, hid_t parent, const std::string& name,
   if (!dataset.Release()) session.Fail();
 }
 
-void WriteTensor(const Session& session, hid_t file, const StateTensor& tensor) {
+void WriteTensor(const Hdf5Session& session, hid_t file, const StateTensor& tensor) {
   const Tensor on_host = tensor.values.To(Device{});
   std::string name = "tensors/" + tensor.name;
   std::vector<hsize_t> dims;
@@ -154,8 +83,8 @@ void WriteTensor(const Session& session, hid_t file, const StateTensor& tensor) 
 
 // --- reading ---
 
-std::vector<hsize_t> DimsOf(const Session& session, hid_t dataset) {
-  const Handle space = session.Own(Hdf5().Dget_space(dataset), Hdf5().Sclose);
+std::vector<hsize_t> DimsOf(const Hdf5Session& session, hid_t dataset) {
+  const Hdf5Handle space = session.Own(Hdf5().Dget_space(dataset), Hdf5().Sclose);
   const int rank = session.Checked(Hdf5().Sget_simple_extent_ndims(space.get()));
   std::vector<hsize_t> dims(static_cast<size_t>(rank));
   session.Checked(Hdf5().Sget_simple_extent_dims(space.get(), dims.data(), nullptr));
@@ -163,10 +92,11 @@ std::vector<hsize_t> DimsOf(const Session& session, hid_t dataset) {
 }
 
 // Returns the attribute "shape"; empty if there is none.
-std::vector<int64_t> ShapeAttribute(const Session& session, hid_t dataset) {
+std::vector<int64_t> ShapeAttribute(const Hdf5Session& session, hid_t dataset) {
   if (session.Checked(Hdf5().Aexists(dataset, "shape")) == 0) return {};
-  const Handle attribute = session.Own(Hdf5().Aopen(dataset, "shape", H5P_DEFAULT), Hdf5().Aclose);
-  const Handle space = session.Own(Hdf5().Aget_space(attribute.get()), Hdf5().Sclose);
+  const Hdf5Handle attribute =
+      session.Own(Hdf5().Aopen(dataset, "shape", H5P_DEFAULT), Hdf5().Aclose);
+  const Hdf5Handle space = session.Own(Hdf5().Aget_space(attribute.get()), Hdf5().Sclose);
   const hssize_t n = session.Checked(Hdf5().Sget_simple_extent_npoints(space.get()));
   if (n > 16) throw session.Broken("a tensor has " + std::to_string(n) + " dimensions");
   std::vector<int64_t> shape(static_cast<size_t>(n));
@@ -174,8 +104,8 @@ std::vector<int64_t> ShapeAttribute(const Session& session, hid_t dataset) {
   return shape;
 }
 
-DType DTypeOf(const Session& session, hid_t dataset) {
-  const Handle type = session.Own(Hdf5().Dget_type(dataset), Hdf5().Tclose);
+DType DTypeOf(const Hdf5Session& session, hid_t dataset) {
+  const Hdf5Handle type = session.Own(Hdf5().Dget_type(dataset), Hdf5().Tclose);
   const H5T_class_t kind = Hdf5().Tget_class(type.get());
   if (kind == H5T_FLOAT && Hdf5().Tget_size(type.get()) == 4) return DType::kF32;
   if (kind == H5T_INTEGER && Hdf5().Tget_size(type.get()) == 8) return DType::kI64;
@@ -183,7 +113,7 @@ DType DTypeOf(const Session& session, hid_t dataset) {
 }
 
 // Returns the number of elements of a tensor of these sizes. Throws for more than a file can hold.
-int64_t CountElements(const Session& session, const std::string& name,
+int64_t CountElements(const Hdf5Session& session, const std::string& name,
                       const std::vector<int64_t>& sizes) {
   constexpr int64_t kMost = int64_t{1} << 40;
   int64_t elements = 1;
@@ -194,8 +124,8 @@ int64_t CountElements(const Session& session, const std::string& name,
   return elements;
 }
 
-StateTensor ReadTensor(const Session& session, hid_t tensors, std::string name) {
-  const Handle dataset =
+StateTensor ReadTensor(const Hdf5Session& session, hid_t tensors, std::string name) {
+  const Hdf5Handle dataset =
       session.Own(Hdf5().Dopen2(tensors, name.c_str(), H5P_DEFAULT), Hdf5().Dclose);
   std::vector<int64_t> read;
   for (const hsize_t dim : DimsOf(session, dataset.get())) {
@@ -235,29 +165,24 @@ herr_t AddDataset(hid_t, const char* name, const H5O_info_t* info, void* names) 
 }  // namespace
 
 void WriteStateFile(const std::string& path, const StateDict& state) {
-  const Session session(path, /*writes=*/true);
-  const Handle access = session.Own(Hdf5().Pcreate(Hdf5().file_access), Hdf5().Pclose);
-  // Some network file systems have no locks, and nobody else opens a file that isn't ready.
-  session.Checked(Hdf5().Pset_file_locking(access.get(), false, true));
-  Handle file = session.Own(Hdf5().Fcreate(path.c_str(), kTruncate, H5P_DEFAULT, access.get()),
-                            Hdf5().Fclose);
+  const Hdf5Session session(path, /*writes=*/true);
+  Hdf5Handle file = session.CreateFile(path);
   const std::string values = state.values.dump();
   WriteDataset(session, file.get(), "values", Hdf5().native_uint8, {values.size()}, values.data(),
                {});
   for (const StateTensor& tensor : state.tensors) WriteTensor(session, file.get(), tensor);
-  session.Checked(Hdf5().Fflush(file.get(), H5F_SCOPE_GLOBAL));
-  if (!file.Release()) session.Fail();
+  session.CloseFile(file);
 }
 
 StateDict ReadStateFile(const std::string& path) {
-  const Session session(path, /*writes=*/false);
-  const Handle access = session.Own(Hdf5().Pcreate(Hdf5().file_access), Hdf5().Pclose);
+  const Hdf5Session session(path, /*writes=*/false);
+  const Hdf5Handle access = session.Own(Hdf5().Pcreate(Hdf5().file_access), Hdf5().Pclose);
   session.Checked(Hdf5().Pset_file_locking(access.get(), false, true));
-  const Handle file =
+  const Hdf5Handle file =
       session.Own(Hdf5().Fopen(path.c_str(), kReadOnly, access.get()), Hdf5().Fclose);
   StateDict state;
   {
-    const Handle dataset =
+    const Hdf5Handle dataset =
         session.Own(Hdf5().Dopen2(file.get(), "values", H5P_DEFAULT), Hdf5().Dclose);
     const std::vector<hsize_t> dims = DimsOf(session, dataset.get());
     if (dims.size() != 1 || dims[0] > hsize_t{1} << 30) throw session.Broken("\"values\"");
@@ -270,7 +195,7 @@ StateDict ReadStateFile(const std::string& path) {
   }
   const htri_t has_tensors = session.Checked(Hdf5().Lexists(file.get(), "tensors", H5P_DEFAULT));
   if (has_tensors == 0) return state;
-  const Handle tensors =
+  const Hdf5Handle tensors =
       session.Own(Hdf5().Gopen2(file.get(), "tensors", H5P_DEFAULT), Hdf5().Gclose);
   std::vector<std::string> names;
   session.Checked(Hdf5().Ovisit_by_name2(file.get(), "tensors", H5_INDEX_NAME, H5_ITER_INC,
