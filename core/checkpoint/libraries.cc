@@ -72,6 +72,9 @@ Hdf5Library OpenHdf5() {
   library.Find("H5Dread", h.Dread);
   library.Find("H5Dget_space", h.Dget_space);
   library.Find("H5Dget_type", h.Dget_type);
+  library.Find("H5Dset_extent", h.Dset_extent);
+  library.Find("H5Dwrite_chunk", h.Dwrite_chunk);
+  library.Find("H5Dget_chunk_info_by_coord", h.Dget_chunk_info_by_coord);
   library.Find("H5Dclose", h.Dclose);
   library.Find("H5Acreate2", h.Acreate2);
   library.Find("H5Aopen", h.Aopen);
@@ -91,6 +94,8 @@ Hdf5Library OpenHdf5() {
   h.native_float = id("H5T_NATIVE_FLOAT_g");
   h.native_int64 = id("H5T_NATIVE_INT64_g");
   h.native_uint8 = id("H5T_NATIVE_UINT8_g");
+  h.native_uint16 = id("H5T_NATIVE_UINT16_g");
+  h.native_uint32 = id("H5T_NATIVE_UINT32_g");
   h.dataset_creation = id("H5P_CLS_DATASET_CREATE_ID_g");
   h.link_creation = id("H5P_CLS_LINK_CREATE_ID_g");
   h.file_access = id("H5P_CLS_FILE_ACCESS_ID_g");

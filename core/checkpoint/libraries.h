@@ -1,5 +1,6 @@
-// The functions of HDF5 and OpenSSL that checkpoints need. The libraries are opened when they are
-// needed first: loading them takes 5 ms, which programs without checkpoints need not spend.
+// The functions of HDF5 and OpenSSL that checkpoints and cached datasets need. The libraries are
+// opened when they are needed first: loading them takes 5 ms, which programs without checkpoints
+// need not spend.
 #pragma once
 
 #include <hdf5/serial/hdf5.h>
@@ -40,6 +41,9 @@ struct Hdf5Library {
   decltype(&::H5Dread) Dread;
   decltype(&::H5Dget_space) Dget_space;
   decltype(&::H5Dget_type) Dget_type;
+  decltype(&::H5Dset_extent) Dset_extent;
+  decltype(&::H5Dwrite_chunk) Dwrite_chunk;
+  decltype(&::H5Dget_chunk_info_by_coord) Dget_chunk_info_by_coord;
   decltype(&::H5Dclose) Dclose;
   decltype(&::H5Acreate2) Acreate2;
   decltype(&::H5Aopen) Aopen;
@@ -51,7 +55,8 @@ struct Hdf5Library {
   decltype(&::H5Tget_class) Tget_class;
   decltype(&::H5Tget_size) Tget_size;
   decltype(&::H5Tclose) Tclose;
-  hid_t native_float, native_int64, native_uint8;      // types
+  // Types.
+  hid_t native_float, native_int64, native_uint8, native_uint16, native_uint32;
   hid_t dataset_creation, link_creation, file_access;  // classes of properties
 };
 
