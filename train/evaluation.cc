@@ -155,11 +155,12 @@ nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset&
       {"eval_runtime", evaluation.seconds},
       {"eval_samples_per_second", static_cast<double>(dataset.size()) / evaluation.seconds},
       {"eval_steps_per_second", static_cast<double>(evaluation.batches) / evaluation.seconds}};
+  const std::vector<float> scores = dataset.AllScores();
   const MetricValues values = ComputeMetrics({.kind = dataset.kind,
                                               .num_labels = dataset.num_labels,
                                               .logits = evaluation.logits,
                                               .classes = dataset.classes,
-                                              .scores = dataset.scores});
+                                              .scores = scores});
   for (const auto& [name, value] : values) json["eval_" + name] = value;
   return json;
 }

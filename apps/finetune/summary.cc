@@ -22,7 +22,7 @@ void PrintData(std::ostream& out, const std::string& name, const TaskData& data,
                int64_t max_length) {
   if (data.dataset == nullptr) return;
   const TokenizedDataset& dataset = *data.dataset;
-  const double mean = dataset.size() > 0 ? static_cast<double>(dataset.input_ids.size()) /
+  const double mean = dataset.size() > 0 ? static_cast<double>(dataset.num_tokens()) /
                                                static_cast<double>(dataset.size())
                                          : 0;
   PrintRow(out, name,

@@ -112,16 +112,14 @@ Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indic
   for (int64_t i : indices) {
     Check(i >= 0 && i < dataset.size(), "collate", "sample ", i,
           " does not exist; the dataset has ", dataset.size(), " samples");
-    const int64_t begin = dataset.offsets[i], end = dataset.offsets[i + 1];
-    sequences.emplace_back(dataset.input_ids.begin() + begin, dataset.input_ids.begin() + end);
-    token_types.emplace_back(dataset.token_type_ids.begin() + begin,
-                             dataset.token_type_ids.begin() + end);
+    TokenizedRow row = dataset.Row(i);
+    sequences.push_back(std::move(row.input_ids));
+    token_types.push_back(std::move(row.token_type_ids));
     if (!dataset.has_labels) continue;
     if (dataset.kind == LabelKind::kSingleLabel) {
       classes.push_back(dataset.classes[i]);
     } else {
-      scores.insert(scores.end(), dataset.scores.begin() + i * width,
-                    dataset.scores.begin() + (i + 1) * width);
+      scores.insert(scores.end(), row.scores.begin(), row.scores.end());
     }
   }
   Tensor labels;

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/datasets/row_file.h"
 
 namespace lathe {
 namespace {
@@ -156,9 +158,38 @@ std::vector<Chunk> EncodeAllRows(const TextTable& table, const std::vector<std::
 
 }  // namespace
 
+TokenizedRow TokenizedDataset::Row(int64_t i) const {
+  const int64_t begin = offsets[i], end = offsets[i + 1];
+  if (file != nullptr) {
+    RowData data = file->Read(i, begin, end);
+    TokenizedRow row{.input_ids = std::move(data.input_ids),
+                     .token_type_ids = {data.token_type_ids.begin(), data.token_type_ids.end()},
+                     .scores = {data.label_flags.begin(), data.label_flags.end()}};
+    if (has_labels && kind == LabelKind::kRegression) row.scores = {scores[i]};
+    return row;
+  }
+  TokenizedRow row{.input_ids = {input_ids.begin() + begin, input_ids.begin() + end},
+                   .token_type_ids = {token_type_ids.begin() + begin, token_type_ids.begin() + end},
+                   .scores = {}};
+  if (has_labels && kind != LabelKind::kSingleLabel) {
+    const int64_t width = kind == LabelKind::kMultiLabel ? num_labels : 1;
+    row.scores = {scores.begin() + i * width, scores.begin() + (i + 1) * width};
+  }
+  return row;
+}
+
+std::vector<float> TokenizedDataset::AllScores() const {
+  if (file == nullptr || kind != LabelKind::kMultiLabel || !has_labels) return scores;
+  std::vector<float> all;
+  for (int64_t i = 0; i < size(); ++i) {
+    const std::vector<float> row = Row(i).scores;
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
 Error EmptyLabel(const TextTable& table, int64_t row) {
-  return InvalidArgument(table.Where(row) + ": the label is empty",
-                         "give the row a label or remove it");
+  return InvalidArgument(table.Where(row) + ": the label is empty", "give the row a label or remove it");
 }
 
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,20 @@
 
 namespace lathe {
 
-// A tokenized dataset: one flat array of ids, and the offsets of the samples in it.
+class RowFile;
+
+// One sample of a dataset. Its class is in TokenizedDataset::classes.
+struct TokenizedRow {
+  std::vector<int32_t> input_ids, token_type_ids;
+  std::vector<float> scores;  // one score, or 0/1 for each of several labels; else empty
+};
+
+// A tokenized dataset: one flat array of ids, and the offsets of the samples in it. The ids may lie
+// in a file instead (OpenDatasetFile in dataset_file.h).
 struct TokenizedDataset {
+  // If it is not null, the rows are read from it. Then input_ids and token_type_ids are empty, and
+  // so are the scores of several labels at once.
+  std::shared_ptr<const RowFile> file = {};
   std::vector<int32_t> input_ids;       // all sequences, one after another
   std::vector<uint8_t> token_type_ids;  // same length
   std::vector<int64_t> offsets{0};      // [n+1]; sample i begins at offsets[i]
@@ -30,7 +43,12 @@ struct TokenizedDataset {
   int64_t num_truncated = 0;  // samples that lost tokens to max_length
 
   int64_t size() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  int64_t num_tokens() const { return offsets.back(); }
   int64_t length(int64_t i) const { return offsets[i + 1] - offsets[i]; }
+  // Returns sample i. Several threads may call it. Throws DataLoss if a file is damaged there.
+  TokenizedRow Row(int64_t i) const;
+  // Returns the scores of all samples, from memory or from the file.
+  std::vector<float> AllScores() const;
 };
 
 struct TokenizeOptions {

@@ -1,6 +1,7 @@
 #include "lathe/distributed/job/dataset_digests.h"
 
 #include "lathe/core/base/philox.h"
+#include "lathe/data/datasets/row_file.h"
 
 namespace lathe {
 namespace {
@@ -16,11 +17,19 @@ std::string Digest(const std::vector<T>& values) {
 NamedValues DatasetDigests(const TokenizedDataset& data, const std::string& name) {
   const std::string space = name.empty() ? "" : " ";
   const std::string digest = "digest of " + name + space;
-  return {{name + space + "dataset of size", std::to_string(data.size())},
-          {digest + "token ids", Digest(data.input_ids)},
-          {digest + "token type ids", Digest(data.token_type_ids)},
-          {digest + "lengths", Digest(data.offsets)},
-          {digest + "labels", Digest(data.classes) + Digest(data.scores)}};
+  // A file holds the digests that the same rows would have in memory.
+  const RowFile* file = data.file.get();
+  const bool scores_in_file = file != nullptr && data.kind == LabelKind::kMultiLabel;
+  return {
+      {name + space + "dataset of size", std::to_string(data.size())},
+      {digest + "token ids",
+       file != nullptr ? std::to_string(file->input_ids_digest()) : Digest(data.input_ids)},
+      {digest + "token type ids", file != nullptr ? std::to_string(file->token_type_ids_digest())
+                                                  : Digest(data.token_type_ids)},
+      {digest + "lengths", Digest(data.offsets)},
+      {digest + "labels",
+       Digest(data.classes) +
+           (scores_in_file ? std::to_string(file->scores_digest()) : Digest(data.scores))}};
 }
 
 }  // namespace lathe
