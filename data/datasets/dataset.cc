@@ -51,7 +51,7 @@ std::string Repeated(std::vector<std::string> names) {
 
 void AddLabel(const TextTable& table, int64_t row, const std::string& label, const LabelSet& labels,
               TokenizedDataset& dataset) {
-  if (label.empty()) throw EmptyLabel(table, row);
+  if (label.empty()) throw EmptyLabel(table.Where(row));
   switch (labels.kind()) {
     case LabelKind::kSingleLabel: {
       std::optional<int64_t> index = labels.Index(label);
@@ -188,8 +188,8 @@ std::vector<float> TokenizedDataset::AllScores() const {
   return all;
 }
 
-Error EmptyLabel(const TextTable& table, int64_t row) {
-  return InvalidArgument(table.Where(row) + ": the label is empty", "give the row a label or remove it");
+Error EmptyLabel(const std::string& where) {
+  return InvalidArgument(where + ": the label is empty", "give the row a label or remove it");
 }
 
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,

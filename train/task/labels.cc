@@ -1,14 +1,18 @@
 // DecideLabels: derives the classifier's outputs from label columns, flags and the config.
+#include "lathe/train/task/labels.h"
+
 #include <absl/strings/ascii.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/datasets/dataset.h"
 #include "lathe/models/config/config.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/train/support/run_errors.h"
-#include "lathe/train/task/task.h"
 
 namespace lathe {
 namespace {
@@ -46,20 +50,23 @@ bool AreNumbers(const Names& names) {
 }
 
 // Throws if a column of scores has a slip in it. It would otherwise be taken for names of classes.
-void CheckScores(const TextTable& train, const Names& column) {
-  int64_t numbers = 0, fractions = 0, bad_row = -1;
-  for (size_t row = 0; row < column.size(); ++row) {
-    if (!ParseNumber(column[row])) {
-      if (bad_row < 0) bad_row = static_cast<int64_t>(row);
+void CheckScores(const DistinctLabels& train) {
+  const Names& labels = train.labels();
+  int64_t rows = 0, numbers = 0, fractions = 0;
+  std::optional<size_t> bad;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    rows += train.count(i);
+    if (!ParseNumber(labels[i])) {
+      if (!bad) bad = i;
     } else {
-      ++numbers;
-      fractions += column[row].find('.') != std::string::npos;
+      numbers += train.count(i);
+      fractions += labels[i].find('.') != std::string::npos;
     }
   }
-  const bool are_scores = fractions > 0 && numbers * 2 > static_cast<int64_t>(column.size());
-  if (bad_row < 0 || !are_scores) return;
+  const bool are_scores = fractions > 0 && numbers * 2 > rows;
+  if (!bad || !are_scores) return;
   throw InvalidArgument(
-      train.Where(bad_row) + ": score \"" + column[bad_row] + "\" is not a number",
+      train.Where(*bad) + ": score \"" + labels[*bad] + "\" is not a number",
       "correct it, or pass --problem_type single_label_classification if these are names");
 }
 
@@ -71,13 +78,13 @@ LabelSet Infer(const Names& column, const std::string& where) {
   }
 }
 
-LabelSet FromTraining(const TextTable& train, const FinetuneArguments& options) {
-  const Names& column = train.column(options.label_column);
-  for (size_t row = 0; row < column.size(); ++row) {
-    if (column[row].empty()) throw EmptyLabel(train, static_cast<int64_t>(row));
-  }
-  if (options.problem_type.empty()) CheckScores(train, column);
-  const std::string where = train.path + ": column \"" + options.label_column + "\"";
+LabelSet FromTraining(const DistinctLabels& train, const FinetuneArguments& options) {
+  const Names& column = train.labels();
+  const auto empty = std::find(column.begin(), column.end(), "");
+  if (empty != column.end())
+    throw EmptyLabel(train.Where(static_cast<size_t>(empty - column.begin())));
+  if (options.problem_type.empty()) CheckScores(train);
+  const std::string where = train.path() + ": column \"" + train.column() + "\"";
   const LabelSet inferred = Infer(column, where);
   if (options.problem_type.empty()) return inferred;
   const LabelKind wanted = OutputKind(options.problem_type, inferred.num_labels());
@@ -124,6 +131,29 @@ Names InOrderOf(const Names& model_names, const Names& names) {
 
 }  // namespace
 
+void DistinctLabels::Add(const TextTable& rows) {
+  constexpr size_t kMostScores = 1 << 20;
+  path_ = rows.path;
+  const std::vector<std::string>& column = rows.column(column_);
+  for (size_t row = 0; row < column.size(); ++row) {
+    const std::string& label = column[row];
+    if (const auto known = places_.find(label); known != places_.end()) {
+      ++counts_[known->second];
+      continue;
+    }
+    const bool is_score = label.find('.') != std::string::npos && ParseNumber(label).has_value();
+    if (is_score && number_ && labels_.size() >= kMostScores) {
+      ++counts_[*number_];
+      continue;
+    }
+    if (is_score) number_ = labels_.size();
+    places_.emplace(label, labels_.size());
+    labels_.push_back(label);
+    counts_.push_back(1);
+    first_lines_.push_back(rows.lines[row]);
+  }
+}
+
 LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names) {
   switch (kind) {
     case LabelKind::kSingleLabel:
@@ -136,7 +166,7 @@ LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names) {
   return LabelSet::Regression();
 }
 
-LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
+LabelSet DecideLabels(const DistinctLabels* train, const TextTable* validation,
                       const PretrainedConfig& config, const FinetuneArguments& options) {
   LabelSet labels =
       train != nullptr ? FromTraining(*train, options) : FromConfig(validation, config, options);
@@ -160,7 +190,7 @@ LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
             ? "pass --problem_type regression to fit the numbers themselves"
             : "leave --num_labels out or raise it";
     if (train == nullptr) throw WrongConfig(config.path(), {"num_labels"}, what, hint);
-    throw InvalidArgument(train->path + ": " + what, hint);
+    throw InvalidArgument(train->path() + ": " + what, hint);
   }
   if (const Names numbers = NumbersBelow(wanted); Contains(numbers, names)) {
     // The labels are class numbers, and the file happens to lack some of them.

@@ -11,6 +11,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/train/task/labels.h"
 
 namespace lathe {
 namespace {

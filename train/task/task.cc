@@ -12,45 +12,16 @@
 #include "lathe/core/base/philox.h"
 #include "lathe/models/config/config.h"
 #include "lathe/models/config/problem_type.h"
-#include "lathe/models/config/vocabulary_size.h"
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/support/run_errors.h"
+#include "lathe/train/task/labels.h"
+#include "lathe/train/task/model_fit.h"
+#include "lathe/train/task/read_table.h"
 #include "lathe/train/task/sequence_length.h"
 #include "lathe/train/task/shared_task.h"
 
 namespace lathe {
 namespace {
-
-// Reads a table. Its errors have hints that name flags.
-TextTable ReadTextTableFor(const char* flag, const std::string& path,
-                           const FinetuneArguments& options) {
-  const bool replace = options.invalid_utf8 == "replace";
-  try {
-    return ReadTextTable(path, replace ? InvalidUtf8::kReplace : InvalidUtf8::kError);
-  } catch (const Error& e) {
-    if (e.detail<FoundInvalidUtf8>() != nullptr) {
-      throw e.WithHint(e.hint() + ": --invalid_utf8 replace");
-    }
-    if (!e.hint().empty()) throw;
-    throw e.WithHint(std::string("check ") + flag);
-  }
-}
-
-std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::string& path,
-                                   std::optional<int64_t> max_rows,
-                                   const FinetuneArguments& options) {
-  if (!wanted || path.empty()) return std::nullopt;
-  if (std::filesystem::is_directory(path)) {
-    throw InvalidArgument(path + ": is a folder but " + flag + " must be a file",
-                          "give the path of a .csv, .tsv, .json or .jsonl file");
-  }
-  TextTable table = ReadTextTableFor(flag, path, options);
-  if (max_rows && *max_rows < table.rows()) {
-    for (auto& column : table.columns) column.resize(static_cast<size_t>(*max_rows));
-    table.lines.resize(static_cast<size_t>(*max_rows));
-  }
-  return table;
-}
 
 // Reads a configuration. `name` is a folder or the file itself.
 PretrainedConfig ReadConfig(const std::string& name) {
@@ -97,67 +68,6 @@ std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options) {
 }
 
 namespace {
-
-// Says what to do about a tokenizer that doesn't fit the configuration. The hint names the flags
-// that chose the two; it is "" if both come from one folder.
-std::string MismatchHint(const FinetuneArguments& options, const Tokenizer& tokenizer) {
-  const std::string& model = options.model_name_or_path;
-  const std::string size = std::to_string(tokenizer.vocab_size());
-  if (options.config_overrides.find("vocab_size=") != std::string::npos) {
-    return "--config_overrides sets vocab_size; leave it out or set it to " + size;
-  }
-  const std::string config = options.config_name.empty() ? "--model_name_or_path " + model
-                                                         : "--config_name " + options.config_name;
-  const std::string resize = model.empty() ? ", or pass --config_overrides vocab_size=" + size : "";
-  if (!options.tokenizer_name.empty()) {
-    return "--tokenizer_name " + options.tokenizer_name + " does not belong to " + config +
-           "; name the folder of its own tokenizer" + resize;
-  }
-  if (options.config_name.empty() || model.empty()) return "";
-  return config + " does not belong to --model_name_or_path " + model +
-         ", whose tokenizer is used; leave it out or pass --tokenizer_name";
-}
-
-void CheckVocabulary(const Tokenizer& tokenizer, const PretrainedConfig& config,
-                     const FinetuneArguments& options, std::vector<std::string>& notes) {
-  const std::string hint = MismatchHint(options, tokenizer);
-  const std::string note = hint.empty() ? CheckVocabularySize(tokenizer, config)
-                                        : CheckVocabularySize(tokenizer, config, hint);
-  if (!note.empty()) notes.push_back(note);
-}
-
-void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
-                    const Tokenizer& tokenizer, const SequenceClassifier& model,
-                    const FinetuneArguments& options) {
-  const int64_t limit = model.max_length();
-  const int64_t vocab_size = model.config().GetInt("vocab_size", tokenizer.vocab_size());
-  // Without token types (0) the model ignores them, as DeBERTa does.
-  const int64_t type_vocab_size = model.config().GetInt("type_vocab_size", 2);
-  for (int64_t i = 0; i < dataset.size(); ++i) {
-    if (dataset.length(i) > limit) {
-      throw InvalidArgument(table.Where(i) + ": " + std::to_string(dataset.length(i)) +
-                                " tokens, but the model's max_position_embeddings allows " +
-                                std::to_string(limit),
-                            "pass --max_seq_length " + std::to_string(limit));
-    }
-    for (int64_t t = dataset.offsets[i]; t < dataset.offsets[i + 1]; ++t) {
-      if (type_vocab_size > 0 && dataset.token_type_ids[t] >= type_vocab_size) {
-        throw InvalidArgument(table.Where(i) +
-                                  ": a second text needs two token types but the model's "
-                                  "type_vocab_size is " +
-                                  std::to_string(type_vocab_size),
-                              "name one column with --text_columns or use another model");
-      }
-      if (const int32_t id = dataset.input_ids[t]; id < 0 || id >= vocab_size) {
-        const std::string hint = MismatchHint(options, tokenizer);
-        throw InvalidArgument(table.Where(i) + ": token \"" + tokenizer.IdToToken(id) +
-                                  "\" has id " + std::to_string(id) +
-                                  " but the model's vocab_size is " + std::to_string(vocab_size),
-                              hint.empty() ? "use the tokenizer that belongs to the model" : hint);
-      }
-    }
-  }
-}
 
 TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& columns,
                   const Task& task, const FinetuneArguments& options, bool labelled) {
@@ -215,6 +125,14 @@ void LoadModel(const PretrainedConfig& config, const FinetuneArguments& options,
   task.label_names = task.model->config().label_names();
 }
 
+LabelSet LabelsOf(const std::optional<TextTable>& train, const std::optional<TextTable>& validation,
+                  const PretrainedConfig& config, const FinetuneArguments& options) {
+  DistinctLabels distinct(options.label_column);
+  if (train) distinct.Add(*train);
+  return DecideLabels(train ? &distinct : nullptr, validation ? &*validation : nullptr, config,
+                      options);
+}
+
 Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& options) {
   // The labels are those of the whole file, as in run_glue, so its rows are cut only afterwards.
   const bool evaluates = options.do_eval || (options.do_train && options.eval_strategy != "no");
@@ -226,8 +144,7 @@ Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& optio
                               options.max_predict_samples, options);
 
   Task task;
-  task.labels =
-      DecideLabels(train ? &*train : nullptr, validation ? &*validation : nullptr, config, options);
+  task.labels = LabelsOf(train, validation, config, options);
   if (options.do_train && options.max_train_samples) {
     train = ReadTable(true, "--train_file", options.train_file, options.max_train_samples, options);
   }

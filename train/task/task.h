@@ -45,14 +45,4 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator);
 // Loads the tokenizer that the options name.
 std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options);
 
-// Returns the set of labels of this kind with these names. A regression ignores the names.
-LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names);
-
-// Decides what the labels of these files mean, in the order of the model's outputs. `train` and
-// `validation` may be null. With training data its labels count, in the config's order if they are
-// the same names. Otherwise the config's labels count. Throws if there are more labels than
-// --num_labels.
-LabelSet DecideLabels(const TextTable* train, const TextTable* validation,
-                      const PretrainedConfig& config, const FinetuneArguments& options);
-
 }  // namespace lathe

@@ -1,0 +1,52 @@
+// What the labels of the data mean.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lathe/data/datasets/label_set.h"
+#include "lathe/data/datasets/text_table.h"
+#include "lathe/models/pretrained.h"
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// The distinct labels of a file, in the order in which they come. It takes the file's rows block by
+// block and keeps none of them. Of more than a million labels it keeps no further number with a
+// point, because such labels are scores and nothing depends on which.
+class DistinctLabels {
+ public:
+  explicit DistinctLabels(std::string column) : column_(std::move(column)) {}
+  // Throws as TextTable::column does.
+  void Add(const TextTable& rows);
+
+  const std::string& path() const { return path_; }
+  const std::string& column() const { return column_; }
+  const std::vector<std::string>& labels() const { return labels_; }
+  // How often label i occurs, and "path:line" of its first row.
+  int64_t count(size_t i) const { return counts_[i]; }
+  std::string Where(size_t i) const { return path_ + ":" + std::to_string(first_lines_[i]); }
+
+ private:
+  std::string path_, column_;
+  std::vector<std::string> labels_;
+  std::vector<int64_t> counts_, first_lines_;
+  std::unordered_map<std::string, size_t> places_;
+  std::optional<size_t> number_;  // the place of a number with a point
+};
+
+// Returns the set of labels of this kind with these names. A regression ignores the names.
+LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names);
+
+// Decides what the labels of these files mean, in the order of the model's outputs. `train` and
+// `validation` may be null. With training data its labels count, in the config's order if they are
+// the same names. Otherwise the config's labels count. Throws if there are more labels than
+// --num_labels.
+LabelSet DecideLabels(const DistinctLabels* train, const TextTable* validation,
+                      const PretrainedConfig& config, const FinetuneArguments& options);
+
+}  // namespace lathe

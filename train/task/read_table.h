@@ -1,0 +1,31 @@
+// Reading of data files, with errors whose hints name flags.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lathe/core/base/error.h"
+#include "lathe/data/datasets/text_table.h"
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// Returns what to do with text that is not UTF-8.
+InvalidUtf8 OnInvalidUtf8(const FinetuneArguments& options);
+
+// Returns an error in a data file with a hint that names the flag to change. `flag` named the file.
+Error WithFlagHint(const Error& e, const char* flag);
+
+// Throws if the path leads to a folder.
+void CheckNoFolder(const std::string& path, const char* flag);
+
+// Reads a table, or its first `max_rows` rows. Returns nullopt if it is not wanted or has no path.
+std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::string& path,
+                                   std::optional<int64_t> max_rows,
+                                   const FinetuneArguments& options);
+
+// Removes all rows behind the first `max_rows`.
+void CutRows(TextTable& table, int64_t max_rows);
+
+}  // namespace lathe
