@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cstdlib>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -17,6 +16,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/nearest_name.h"
 #include "lathe/distributed/launch/launch.h"
+#include "lathe/train/support/hf_home.h"
 
 namespace lathe {
 namespace {
@@ -222,19 +222,7 @@ bool IsGpuList(const std::string& text) {
   return digit;
 }
 
-std::string DefaultConfigPath() {
-  const auto variable = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
-  std::string home = variable("HF_HOME");
-  if (home.empty()) {
-    const std::string cache = variable("XDG_CACHE_HOME");
-    home = (cache.empty() ? variable("HOME") + "/.cache" : cache) + "/huggingface";
-  }
-  if (home.starts_with("~/")) home = variable("HOME") + home.substr(1);
-  return home + "/accelerate/default_config.yaml";
-}
+std::string DefaultConfigPath() { return HuggingFaceHome() + "/accelerate/default_config.yaml"; }
 
 LaunchConfig ReadLaunchConfig(const std::string& path) {
   const YAML::Node root = ParseYaml(path);
