@@ -84,6 +84,14 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
       .Min(1);
   flags.Add("invalid_utf8", &o.invalid_utf8, "what happens to text that is not UTF-8")
       .Choices({"error", "replace"});
+  flags
+      .Add("dataset_cache", &o.dataset_cache,
+           "folder that keeps the tokenized training data, which then need not fit into memory; "
+           "none: keep them in memory; auto: lathe/datasets beside the Hub's cache if --train_file "
+           "has 16 MiB or more, else memory")
+      .ValueName("DIR");
+  flags.Add("overwrite_cache", &o.overwrite_cache,
+            "tokenize the training data anew even if --dataset_cache has them");
 }
 
 void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
@@ -294,6 +302,8 @@ void Validate(FinetuneArguments& o) {
   Require(!o.do_train || !o.train_file.empty(), "--do_train needs --train_file", kFileHint);
   Require(!o.do_eval || !o.validation_file.empty(), "--do_eval needs --validation_file", kFileHint);
   Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file", kFileHint);
+  Require(!o.dataset_cache.empty(), "--dataset_cache must not be empty",
+          "name a folder, or pass none to keep the data in memory");
   Require(o.text_columns.size() <= 2, "--text_columns takes one or two columns");
   if (o.text_columns.size() == 2 && o.text_columns[0] == o.text_columns[1]) {
     throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
@@ -356,8 +366,9 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   const auto in = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  const std::vector<std::string> own = {"output_dir",   "num_threads", "overwrite_output_dir",
-                                        "disable_tqdm", "json_config", "resume_from_checkpoint"};
+  const std::vector<std::string> own = {"output_dir",    "num_threads",    "overwrite_output_dir",
+                                        "disable_tqdm",  "json_config",    "resume_from_checkpoint",
+                                        "dataset_cache", "overwrite_cache"};
   const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
                                           "train_file",         "test_file",   "validation_file"};
   for (const auto& [name, value] : flags.GivenValues()) {

@@ -56,6 +56,21 @@ TEST(OptionsTest, DefaultsAreTrainers) {
   EXPECT_TRUE(o.shuffle_train);
 }
 
+TEST(OptionsTest, RanksMayKeepTheirDataInDifferentPlaces) {
+  EXPECT_EQ(Parse({}).dataset_cache, "auto");
+  EXPECT_FALSE(Parse({}).overwrite_cache);
+  const ParsedOptions parsed =
+      ParseOptions({"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
+                    "--output_dir", "o", "--dataset_cache", "d", "--overwrite_cache"});
+  EXPECT_EQ(parsed.options.dataset_cache, "d");
+  EXPECT_TRUE(parsed.options.overwrite_cache);
+  for (const auto& [name, value] : parsed.shared)
+    EXPECT_EQ(name.find("cache"), std::string::npos) << name;
+  EXPECT_EQ(ErrorOf({"--dataset_cache", ""}),
+            "--dataset_cache must not be empty|name a folder, or pass none to keep the data in "
+            "memory");
+}
+
 TEST(OptionsTest, ValuesComeAfterSpaceOrEquals) {
   const FinetuneArguments o =
       Parse({"--learning_rate", "3e-5", "--seed=7", "--max-steps", "10", "--num_labels=3"});

@@ -11,6 +11,8 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/data/datasets/dataset_file.h"
+#include "lathe/data/datasets/row_file.h"
 #include "lathe/train/task/labels.h"
 
 namespace lathe {
@@ -52,6 +54,7 @@ void ForEachArray(Dataset& dataset, F f) {
 nlohmann::json Describe(const TaskData& data) {
   if (data.dataset == nullptr) return nullptr;
   const TokenizedDataset& d = *data.dataset;
+  if (d.file != nullptr) return {{"path", data.path}, {"file", d.file->columns().PathForOthers()}};
   nlohmann::json sizes = nlohmann::json::array();
   ForEachArray(d, [&](const auto& array) { sizes.push_back(array.size()); });
   return {{"path", data.path},
@@ -64,6 +67,10 @@ nlohmann::json Describe(const TaskData& data) {
 
 TaskData ReadData(const nlohmann::json& json, int fd, const std::string& path) {
   if (json.is_null()) return {};
+  if (json.contains("file")) {
+    return {json.at("path"), std::make_shared<const TokenizedDataset>(
+                                 OpenDatasetFile(json.at("file").get<std::string>()))};
+  }
   TokenizedDataset d;
   d.kind = static_cast<LabelKind>(json.at("kind").get<int>());
   d.has_labels = json.at("has_labels");
@@ -95,7 +102,7 @@ SharedTask::SharedTask(const Task& task) : fd_(memfd_create("lathe task", MFD_CL
   WriteAll(fd_, &size, sizeof size);
   WriteAll(fd_, header.data(), header.size());
   for (const TaskData* data : {&task.train, &task.validation, &task.test}) {
-    if (data->dataset == nullptr) continue;
+    if (data->dataset == nullptr || data->dataset->file != nullptr) continue;
     ForEachArray(*data->dataset, [&](const auto& array) {
       WriteAll(fd_, array.data(), array.size() * sizeof array[0]);
     });

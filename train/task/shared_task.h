@@ -6,8 +6,9 @@
 namespace lathe {
 
 // An unnamed file in memory that holds a task's labels, columns, datasets and digests of the
-// tokenizer. It holds neither the model nor the tokenizer. Other processes of the same user can
-// open path() while this object exists.
+// tokenizer. It holds neither the model nor the tokenizer. A dataset whose rows lie in a file
+// (dataset_file.h) is passed on as that file. Other processes of the same user can open path()
+// while this object exists.
 class SharedTask {
  public:
   explicit SharedTask(const Task& task);

@@ -1,0 +1,72 @@
+// CachedTraining: the tokenized training file in a folder, so that the next start tokenizes nothing
+// and the data may exceed memory.
+//
+// The file's name is a digest of all that its contents follow from: the training file's contents,
+// the tokenizer's files and options, and the program. A file is made once, by one process, from
+// blocks of rows (make_once.h, dataset_file.h). Nobody takes a part of one for the whole.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/data/datasets/dataset.h"
+#include "lathe/models/pretrained.h"
+#include "lathe/train/support/training_arguments.h"
+#include "lathe/train/task/labels.h"
+
+namespace lathe {
+
+// Training files of fewer bytes are tokenized in about a second. They are only kept in a folder
+// that --dataset_cache names.
+inline constexpr int64_t kSmallestCachedFile = int64_t{16} << 20;
+
+// Returns the folder for the training data of these options; "" if they are to be kept in memory.
+std::string DatasetCacheFolder(const FinetuneArguments& options);
+
+class CachedTraining {
+ public:
+  // Computes the file's name, for which it reads the training file once. Keeps references to
+  // `options` and `tokenizer`.
+  CachedTraining(const std::string& folder, const PretrainedConfig& config,
+                 const FinetuneArguments& options, const Tokenizer& tokenizer, int64_t max_length);
+
+  // Finds out what the labels mean and which columns are texts, without a row in memory. If there
+  // is no file for the data, this parses the training file. Throws the errors that are found in it.
+  void Prepare(const PretrainedConfig& config);
+  const LabelSet& labels() const { return labels_; }  // valid after Prepare
+  const TextColumns& columns() const { return columns_; }
+
+  // Returns the dataset, whose rows lie in the file. Makes the file if there is none, or if the
+  // model cannot take its rows, which is an error that names the row. Returns nullopt if the file
+  // can't be written or read.
+  std::optional<TokenizedDataset> Load(const SequenceClassifier& model);
+
+  const std::vector<std::string>& notes() const { return notes_; }  // for people
+
+ private:
+  // Opens the file. Returns false if there is none that is whole.
+  bool Open();
+  void Make(const std::string& draft, const SequenceClassifier& model);
+  // Calls `use` for each block of rows of the training file, until it returns false.
+  void ForEachBlock(const std::function<bool(TextTable&)>& use) const;
+
+  const FinetuneArguments& options_;
+  const Tokenizer& tokenizer_;
+  int64_t max_length_;
+  std::pair<int64_t, int64_t>
+      file_state_;    // size and time of the training file, as it was at first
+  std::string key_;   // JSON
+  std::string path_;  // of the file
+  std::vector<std::string> notes_;
+  LabelSet labels_ = LabelSet::Regression();
+  TextColumns columns_;
+  std::optional<TokenizedDataset> dataset_;
+  bool damaged_ = false;
+  std::exception_ptr data_error_;  // in the training file, while the cache's is made
+};
+
+}  // namespace lathe
