@@ -34,17 +34,17 @@ std::pair<std::string, std::string> ErrorOf(const std::string& key, const std::s
 TEST(TokenizerTest, RefusesAbsurdNumbersAndGrowth) {
   const auto starts = [](const char* part, const std::string& value, const char* start) {
     const std::string error = ErrorOf(part, value).first;
-    EXPECT_TRUE(error.starts_with(start)) << error;
+    EXPECT_TRUE(error.starts_with(std::string("dir/tokenizer.json: ") + part + ": " + start))
+        << error;
   };
-  starts(
-      "added_tokens", R"([{"id": 4294967296, "content": "x"}])",
-      "[tokenizer] the id of token 'x' must be a whole number from 0 to 9999999 but is 4294967296");
+  starts("added_tokens", R"([{"id": 4294967296, "content": "x"}])",
+         "the id of token 'x' must be a whole number from 0 to 9999999 but is 4294967296");
   starts("post_processor", R"({"type": "BertProcessing", "sep": ["", 1], "cls": ["", -1]})",
-         "[tokenizer] the id of token 'cls' must be a whole number from 0");
+         "the id of token 'cls' must be a whole number from 0");
   starts("pre_tokenizer", R"({"type": "Metaspace", "replacement": "ab"})",
-         "[pre_tokenizer] Metaspace has the replacement 'ab', which is not one character");
+         "Metaspace has the replacement 'ab', which is not one character");
   starts("model", R"({"type": "WordPiece", "vocab": [0, 1]})",
-         "[tokenizer] the vocabulary must be an object of tokens and ids but is array");
+         "the vocabulary must be an object of tokens and ids but is array");
   std::string doublings, byte_levels;
   for (int i = 0; i < 40; ++i) {
     const std::string comma = i == 0 ? "" : ",";
@@ -52,7 +52,7 @@ TEST(TokenizerTest, RefusesAbsurdNumbersAndGrowth) {
     byte_levels += comma + R"({"type": "ByteLevel"})";
   }
   starts("pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [)" + byte_levels + "]}",
-         "[pre_tokenizer] Sequence has ByteLevel 40 times");
+         "Sequence has ByteLevel 40 times");
   const auto tokenizer = TokenizerFromContents(
       "dir",
       {{"tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}},
