@@ -107,6 +107,7 @@ CryptoLibrary OpenCrypto() {
   CryptoLibrary c;
   library.Find("EVP_MD_CTX_new", c.EVP_MD_CTX_new);
   library.Find("EVP_MD_CTX_free", c.EVP_MD_CTX_free);
+  library.Find("EVP_sha1", c.EVP_sha1);
   library.Find("EVP_sha256", c.EVP_sha256);
   library.Find("EVP_DigestInit_ex", c.EVP_DigestInit_ex);
   library.Find("EVP_DigestUpdate", c.EVP_DigestUpdate);

@@ -63,6 +63,7 @@ struct Hdf5Library {
 struct CryptoLibrary {
   decltype(&::EVP_MD_CTX_new) EVP_MD_CTX_new;
   decltype(&::EVP_MD_CTX_free) EVP_MD_CTX_free;
+  decltype(&::EVP_sha1) EVP_sha1;
   decltype(&::EVP_sha256) EVP_sha256;
   decltype(&::EVP_DigestInit_ex) EVP_DigestInit_ex;
   decltype(&::EVP_DigestUpdate) EVP_DigestUpdate;

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) of files and texts, by OpenSSL.
+// SHA-256 (FIPS 180-4) of files and texts, and git's name of a file, by OpenSSL.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +15,8 @@ struct FileDigest {
 };
 // Reads the file piece by piece. Throws as ReadFile does.
 FileDigest DigestOfFile(const std::string& path);
+// Returns the 40 hexadecimal digits by which git names the file's contents: the SHA-1 of "blob ",
+// the size in decimal, a zero byte and the contents. Throws as ReadFile does.
+std::string GitBlobDigestOfFile(const std::string& path);
 
 }  // namespace lathe

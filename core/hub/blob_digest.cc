@@ -1,0 +1,14 @@
+#include "lathe/core/hub/blob_digest.h"
+
+#include "lathe/core/checkpoint/sha256.h"
+
+namespace lathe {
+
+std::string DigestLike(const std::string& etag, const std::string& path) {
+  if (etag.find_first_not_of("0123456789abcdef") != std::string::npos) return etag;
+  if (etag.size() == 64) return DigestOfFile(path).sha256;
+  if (etag.size() == 40) return GitBlobDigestOfFile(path);
+  return etag;
+}
+
+}  // namespace lathe

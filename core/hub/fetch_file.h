@@ -1,0 +1,22 @@
+// Brings one file of a model from the Hub into the cache.
+#pragma once
+
+#include <string>
+
+#include "lathe/core/hub/hub_cache.h"
+#include "lathe/core/hub/hub_client.h"
+
+namespace lathe {
+
+// Returns the file's path in the snapshot. Makes no request if it is there. Otherwise fetches it:
+// goes on where an earlier download broke off, tries again when the network fails, and compares
+// length and hash before the file appears. Processes that want the same file wait for each other,
+// and one of them fetches it. A file whose hash differs is removed and fetched once more.
+//
+// `commit` is a commit, not a branch. Throws NotFound if it has no such file; DataLoss if the hash
+// differs twice; FileError if the cache can't be written or the disk is full, which leaves what
+// came before for the next attempt.
+std::string FetchFile(HubClient& client, const HubCache& cache, const std::string& commit,
+                      const std::string& file);
+
+}  // namespace lathe

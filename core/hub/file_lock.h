@@ -1,0 +1,27 @@
+// A lock that processes of one machine, and of several machines with one file system, hold in turn.
+// It is a file with flock, as huggingface_hub's; the kernel frees the lock of a process that dies.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace lathe {
+
+class FileLock {
+ public:
+  // Waits for the lock. After a few seconds says on standard error which process holds it, if
+  // `says_so`. `progress` returns a number that changes while the holder gets on. Throws
+  // DeadlineExceeded, naming the holder, once it has not changed for `timeout` seconds. A file
+  // system without locks gives none: then two processes may fetch the same file, each into a
+  // temporary file of its own.
+  FileLock(const std::string& path, double timeout, bool says_so,
+           const std::function<long long()>& progress);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace lathe

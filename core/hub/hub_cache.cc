@@ -1,0 +1,195 @@
+#include "lathe/core/hub/hub_cache.h"
+
+#include <absl/status/status.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <system_error>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/hub/hub_names.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kCacheTag[] =
+    "Signature: 8a477f597d28d172789f06886806bc55\n"
+    "# This folder is a cache of models from a Hub.\n"
+    "# For information about cache directory tags, see https://bford.info/cachedir/\n";
+
+std::string Checked(const std::string& path, const char* what) {
+  if (IsSafePath(path)) return path;
+  throw InvalidArgument(std::string("the ") + what + " \"" + path + "\" leads out of its folder",
+                        "the Hub's answer is wrong; do not use this model");
+}
+
+void MakeFolder(const std::string& path) {
+  std::error_code code;
+  fs::create_directories(path, code);
+  if (code) {
+    const Error error = FileError(path, code.value());
+    throw error.WithHint(
+        "the cache of models must be a folder that you may write; choose another with HF_HOME, "
+        "HF_HUB_CACHE or --cache_dir");
+  }
+}
+
+std::string Folder(const std::string& path) { return fs::path(path).parent_path().string(); }
+
+}  // namespace
+
+std::string UniqueName(const std::string& prefix, const std::string& suffix) {
+  char digits[9];
+  std::snprintf(digits, sizeof digits, "%08x", std::random_device()());
+  return prefix + digits + suffix;
+}
+
+void PublishText(const std::string& path, const std::string& text) {
+  const std::string temporary = UniqueName(path + ".", ".tmp");
+  try {
+    FileWriter writer(temporary, path);
+    writer.Write(text.data(), text.size());
+    writer.Close();
+    if (rename(temporary.c_str(), path.c_str()) != 0) throw FileError(path, errno);
+  } catch (const Error&) {
+    unlink(temporary.c_str());
+    throw;
+  }
+}
+
+HubCache::HubCache(std::string cache_dir, const std::string& model)
+    : cache_dir_(std::move(cache_dir)), folder_("models--" + model) {
+  if (const size_t slash = folder_.find('/'); slash != std::string::npos) {
+    folder_.replace(slash, 1, "--");
+  }
+  root_ = cache_dir_ + "/" + Checked(folder_, "model");
+}
+
+std::string HubCache::SnapshotFolder(const std::string& commit) const {
+  return root_ + "/snapshots/" + Checked(commit, "commit");
+}
+
+std::string HubCache::SnapshotPath(const std::string& commit, const std::string& file) const {
+  return SnapshotFolder(commit) + "/" + Checked(file, "file");
+}
+
+std::string HubCache::BlobPath(const std::string& etag) const {
+  if (etag.find('/') != std::string::npos) Checked("..", "etag");
+  return root_ + "/blobs/" + Checked(etag, "etag");
+}
+
+std::string HubCache::LockPath(const std::string& etag) const {
+  BlobPath(etag);  // checks it
+  return cache_dir_ + "/.locks/" + folder_ + "/" + etag + ".lock";
+}
+
+std::optional<std::string> HubCache::FindCommit(const std::string& revision) const {
+  if (IsCommit(revision)) return revision;
+  const std::string path = root_ + "/refs/" + Checked(revision, "revision");
+  std::error_code code;
+  if (!fs::is_regular_file(path, code)) return std::nullopt;
+  std::string commit = ReadFile(path);
+  while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' ')) commit.pop_back();
+  if (!IsCommit(commit)) return std::nullopt;
+  return commit;
+}
+
+bool HubCache::Has(const std::string& commit, const std::string& file) const {
+  std::error_code code;
+  return fs::is_regular_file(SnapshotPath(commit, file), code);
+}
+
+bool HubCache::IsKnownMissing(const std::string& commit, const std::string& file) const {
+  std::error_code code;
+  return fs::exists(root_ + "/.no_exist/" + Checked(commit, "commit") + "/" + Checked(file, "file"),
+                    code);
+}
+
+std::vector<std::string> HubCache::Files(const std::string& commit) const {
+  const fs::path folder = SnapshotFolder(commit);
+  std::vector<std::string> files;
+  std::error_code code;
+  for (fs::recursive_directory_iterator at(folder, code), end; !code && at != end;
+       at.increment(code)) {
+    if (at->is_regular_file(code)) {
+      files.push_back(at->path().lexically_relative(folder).generic_string());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+void HubCache::KeepCommit(const std::string& revision, const std::string& commit) const {
+  if (revision == commit || FindCommit(revision) == commit) return;
+  const std::string path = root_ + "/refs/" + Checked(revision, "revision");
+  try {
+    MakeFolder(Folder(path));
+    PublishText(path, commit);
+  } catch (const Error&) {
+    // The files can be used all the same. Only a later run without a network would miss the note.
+  }
+}
+
+void HubCache::KeepMissing(const std::string& commit, const std::string& file) const {
+  const std::string path =
+      root_ + "/.no_exist/" + Checked(commit, "commit") + "/" + Checked(file, "file");
+  std::error_code code;
+  if (fs::exists(path, code)) return;
+  fs::create_directories(Folder(path), code);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd >= 0) close(fd);
+}
+
+void HubCache::MakeFolders(const std::string& commit, const std::string& file) const {
+  MakeFolder(root_ + "/blobs");
+  MakeFolder(cache_dir_ + "/.locks/" + folder_);
+  MakeFolder(Folder(SnapshotPath(commit, file)));
+  const std::string tag = cache_dir_ + "/CACHEDIR.TAG";
+  std::error_code code;
+  if (!fs::exists(tag, code)) PublishText(tag, kCacheTag);
+}
+
+std::vector<std::string> HubCache::Leftovers(const std::string& etag) const {
+  std::vector<std::pair<uintmax_t, std::string>> found;
+  std::error_code code;
+  for (fs::directory_iterator at(root_ + "/blobs", code), end; !code && at != end;
+       at.increment(code)) {
+    const std::string name = at->path().filename().string();
+    // "ETAG.incomplete" is an older client's.
+    if (!name.starts_with(etag + ".") || !name.ends_with(".incomplete")) continue;
+    std::error_code gone;
+    const uintmax_t size = at->file_size(gone);
+    if (!gone) found.emplace_back(size, at->path().string());
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> paths;
+  for (auto& [size, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+void HubCache::Link(const std::string& commit, const std::string& file, const std::string& etag,
+                    bool use_symlinks) const {
+  const std::string path = SnapshotPath(commit, file), blob = BlobPath(etag);
+  if (use_symlinks) {
+    const std::string target = fs::path(blob).lexically_relative(Folder(path)).string();
+    if (symlink(target.c_str(), path.c_str()) == 0) return;
+    if (errno == EEXIST) {
+      std::error_code code;
+      if (fs::read_symlink(path, code) == target) return;
+      unlink(path.c_str());  // it leads elsewhere
+      if (symlink(target.c_str(), path.c_str()) == 0) return;
+    }
+    if (errno != EPERM && errno != ENOSYS && errno != EOPNOTSUPP) throw FileError(path, errno);
+  }
+  if (rename(blob.c_str(), path.c_str()) != 0) throw FileError(path, errno);
+}
+
+}  // namespace lathe

@@ -1,0 +1,277 @@
+#include "lathe/core/hub/hub_client.h"
+
+#include <absl/status/status.h>
+#include <absl/strings/numbers.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/hub/hub_names.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kMostRedirects = 10;
+constexpr double kLongestDelay = 8, kLongestAskedDelay = 300;  // seconds
+
+bool IsRedirect(int status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+
+// Removes what HTTP puts round an etag: quotes, and a mark for weak ones.
+std::string PlainEtag(std::string etag) {
+  if (etag.starts_with("W/")) etag.erase(0, 2);
+  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') {
+    etag = etag.substr(1, etag.size() - 2);
+  }
+  return etag;
+}
+
+// Returns the seconds that the server asks to wait, or 0. `RateLimit: "api";r=0;t=55` says 55.
+double AskedDelay(const HttpResponse& response) {
+  double seconds = 0;
+  if (absl::SimpleAtod(response.Header("retry-after"), &seconds)) return seconds;
+  if (response.status != 429) return 0;
+  const std::string limit = response.Header("ratelimit");
+  const size_t at = limit.find("t=");
+  if (at == std::string::npos) return 0;
+  const size_t end = limit.find_first_not_of("0123456789", at + 2);
+  return absl::SimpleAtod(limit.substr(at + 2, end == std::string::npos ? end : end - at - 2),
+                          &seconds)
+             ? seconds
+             : 0;
+}
+
+}  // namespace
+
+HubClient::HubClient(HubSettings settings, std::string model)
+    : settings_(std::move(settings)),
+      model_(std::move(model)),
+      origin_(OriginOf(settings_.endpoint)) {}
+
+std::string HubClient::FileUrl(const std::string& revision, const std::string& file) const {
+  return settings_.endpoint + "/" + model_ + "/resolve/" + PercentEncoded(revision, false) + "/" +
+         PercentEncoded(file, true);
+}
+
+HttpResponse HubClient::Send(HttpRequest request, bool to_bytes, HttpSink* sink) {
+  const std::vector<std::string> headers = request.headers;
+  for (int redirects = 0;; ++redirects) {
+    const std::string origin = OriginOf(request.url);
+    request.headers = headers;
+    if (origin == origin_ && !settings_.token.empty()) {
+      request.headers.push_back("Authorization: Bearer " + settings_.token);
+    }
+    HttpResponse response = http_.Send(request, sink);
+    const std::string location = response.Header("location");
+    if (response.failure != HttpFailure::kNone || !IsRedirect(response.status) ||
+        location.empty()) {
+      return response;
+    }
+    const std::string next = ResolveLocation(request.url, location);
+    const std::string next_origin = OriginOf(next);
+    const bool relative = location.starts_with('/') && !location.starts_with("//");
+    if (!relative && !to_bytes) return response;
+    if (origin.starts_with("https:") && !next_origin.starts_with("https:")) {
+      throw Error(absl::StatusCode::kPermissionDenied,
+                  origin + " leads to an address without encryption, " + next_origin,
+                  "the server is set up wrongly; do not use it");
+    }
+    if (redirects == kMostRedirects) {
+      throw Error(absl::StatusCode::kUnavailable,
+                  settings_.endpoint + ": more than 10 redirects, the last to " + next_origin)
+          .WithDetail(HubOutOfReach{});
+    }
+    request.url = next;
+  }
+}
+
+bool HubClient::IsTransient(const HttpResponse& response) {
+  switch (response.failure) {
+    case HttpFailure::kNone:
+      return response.status == 408 || response.status == 429 || response.status >= 500;
+    case HttpFailure::kTls:
+    case HttpFailure::kOther:
+      return false;
+    default:
+      return true;
+  }
+}
+
+void HubClient::WaitBefore(int attempt, const HttpResponse& response) const {
+  double delay = settings_.first_delay;
+  for (int i = 1; i < attempt; ++i) delay *= 2;
+  delay = std::min(delay, kLongestDelay * settings_.first_delay);
+  delay = std::max(delay, std::min(AskedDelay(response), kLongestAskedDelay));
+  std::this_thread::sleep_for(std::chrono::duration<double>(delay));
+}
+
+HttpResponse HubClient::SendOften(const HttpRequest& request, int attempts) {
+  for (int attempt = 1;; ++attempt) {
+    HttpResponse response = Send(request, false);
+    // A name that can't be resolved, or a port where nobody listens, rarely gets better at once.
+    const bool hopeless =
+        response.failure == HttpFailure::kResolve || response.failure == HttpFailure::kConnect;
+    if (!IsTransient(response) || attempt >= (hopeless ? std::min(attempts, 2) : attempts)) {
+      return response;
+    }
+    WaitBefore(attempt, response);
+  }
+}
+
+HubFile HubClient::FindFile(const std::string& revision, const std::string& file, int attempts) {
+  const std::string url = FileUrl(revision, file);
+  const HttpResponse response = SendOften({.method = "HEAD",
+                                           .url = url,
+                                           .headers = {"Accept-Encoding: identity"},
+                                           .connect_timeout = settings_.etag_timeout,
+                                           .total_timeout = settings_.etag_timeout},
+                                          attempts);
+  HubFile found;
+  found.commit = response.Header("x-repo-commit");
+  const std::string code = response.Header("x-error-code");
+  if (response.failure == HttpFailure::kNone && response.status == 404 &&
+      (code == "EntryNotFound" || (code.empty() && IsCommit(found.commit)))) {
+    found.exists = false;
+    return found;
+  }
+  const bool redirect = IsRedirect(response.status);
+  if (response.failure != HttpFailure::kNone || (response.status != 200 && !redirect)) {
+    throw ErrorOf(response, revision, file);
+  }
+  const std::string linked = response.Header("x-linked-etag");
+  found.etag = PlainEtag(linked.empty() ? response.Header("etag") : linked);
+  std::string size = response.Header("x-linked-size");
+  if (size.empty() && !redirect) size = response.Header("content-length");
+  if (!IsCommit(found.commit) || found.etag.empty() || !absl::SimpleAtoi(size, &found.size) ||
+      found.size < 0) {
+    throw Error(absl::StatusCode::kUnavailable,
+                settings_.endpoint + ": the answer for " + file +
+                    " lacks the commit, the etag or the size, so no Hub answers there",
+                "check HF_ENDPOINT, and the proxy if there is one")
+        .WithDetail(HubOutOfReach{});
+  }
+  found.location = redirect ? ResolveLocation(url, response.Header("location")) : url;
+  return found;
+}
+
+std::optional<HubListing> HubClient::List(const std::string& revision) {
+  const HttpResponse response = SendOften({.url = settings_.endpoint + "/api/models/" + model_ +
+                                                  "/revision/" + PercentEncoded(revision, false),
+                                           .connect_timeout = settings_.etag_timeout,
+                                           .stall_timeout = settings_.download_timeout},
+                                          5);
+  if (response.failure != HttpFailure::kNone || response.status != 200) {
+    const bool unknown =
+        response.failure == HttpFailure::kNone &&
+        (response.status == 404 || response.status == 405 || IsRedirect(response.status)) &&
+        response.Header("x-error-code").empty();
+    if (unknown) return std::nullopt;
+    throw ErrorOf(response, revision, "the list of files");
+  }
+  try {
+    CheckJsonNesting(response.body, "the list of files");
+    const nlohmann::json json = nlohmann::json::parse(response.body);
+    HubListing listing;
+    listing.commit = json.at("sha").get<std::string>();
+    for (const nlohmann::json& sibling : json.at("siblings")) {
+      listing.files.push_back(sibling.at("rfilename").get<std::string>());
+    }
+    std::sort(listing.files.begin(), listing.files.end());
+    return listing;
+  } catch (const nlohmann::json::exception&) {
+    throw DataLoss(settings_.endpoint + ": the list of the files of " + model_ + " is no such list",
+                   "check HF_ENDPOINT, and the proxy if there is one");
+  }
+}
+
+Error HubClient::NoAnswer(const HttpResponse& response) const {
+  const std::string& endpoint = settings_.endpoint;
+  std::string what, hint =
+                        "check the network and the proxy (https_proxy), or set HF_HUB_OFFLINE=1 to "
+                        "use the cache alone";
+  switch (response.failure) {
+    case HttpFailure::kResolve:
+      what = "the host's name can't be resolved";
+      break;
+    case HttpFailure::kConnect:
+      what = "no connection";
+      break;
+    case HttpFailure::kTls:
+      what = "the server's certificate or its encryption is not accepted";
+      hint =
+          "check the clock and the package ca-certificates; SSL_CERT_FILE names a file with "
+          "another authority's certificate";
+      break;
+    case HttpFailure::kTimeout:
+      what = "no answer in time";
+      hint += "; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT are the seconds to wait";
+      break;
+    default:
+      what = "the connection broke off";
+  }
+  return Error(absl::StatusCode::kUnavailable,
+               endpoint + ": " + what + " (" + response.failure_text + ")", hint)
+      .WithDetail(HubOutOfReach{});
+}
+
+Error HubClient::NoAccess(const HttpResponse& response) const {
+  const std::string where = model_ + " at " + settings_.endpoint;
+  const std::string give = "with --token, HF_TOKEN or the file " + settings_.token_file;
+  if (response.Header("x-error-code") == "GatedRepo") {
+    return Error(absl::StatusCode::kPermissionDenied,
+                 where + ": the model is gated" +
+                     (settings_.token.empty() ? "" : ", and this token has no access to it"),
+                 "ask for access at " + settings_.endpoint + "/" + model_ +
+                     ", then give your token " + give);
+  }
+  if (settings_.token.empty()) {
+    return NotFound(
+        where + ": no such model, or it is private",
+        "check the name, of which there is no folder either; for a private model give a token " +
+            give);
+  }
+  return NotFound(where + ": no such model, or this token may not read it",
+                  "check the name and the token; a token is given " + give);
+}
+
+Error HubClient::ErrorOf(const HttpResponse& response, const std::string& revision,
+                         const std::string& what) const {
+  if (response.failure != HttpFailure::kNone) return NoAnswer(response);
+  const std::string code = response.Header("x-error-code");
+  const std::string where = model_ + " at " + settings_.endpoint;
+  if (code == "RevisionNotFound") {
+    return NotFound(where + ": no revision \"" + revision + "\"",
+                    "a revision is a branch, a tag or a whole commit");
+  }
+  if (code == "GatedRepo" || code == "RepoNotFound" || response.status == 401) {
+    return NoAccess(response);
+  }
+  std::string message = response.Header("x-error-message");
+  message = message.empty() ? "" : " (" + message + ")";
+  const std::string status = "status " + std::to_string(response.status) + message;
+  if (response.status == 404) {
+    return NotFound(where + ": has no " + what + " in revision \"" + revision + "\"" + message,
+                    "check the name and the revision");
+  }
+  if (response.status == 403) {
+    return Error(absl::StatusCode::kPermissionDenied, where + ": access denied" + message,
+                 "check the token");
+  }
+  if (response.status == 429) {
+    return Error(absl::StatusCode::kUnavailable, where + ": too many requests, " + status,
+                 "wait some minutes; with a token more requests are allowed")
+        .WithDetail(HubOutOfReach{});
+  }
+  const Error error(absl::StatusCode::kUnavailable,
+                    where + ": the server can't answer, " + status + ", for " + what,
+                    "try again later, or set HF_HUB_OFFLINE=1 to use the cache alone");
+  return response.status >= 500 || response.status == 408 ? error.WithDetail(HubOutOfReach{})
+                                                          : error;
+}
+
+}  // namespace lathe

@@ -1,0 +1,76 @@
+// Asks a Hub about models: which commit a branch is, which files there are, and where their bytes
+// lie. Facts: the protocol that huggingface_hub speaks.
+//
+//   HubClient client(ReadHubSettings({}), "google-bert/bert-base-uncased");
+//   auto metadata = client.FindFile("main", "config.json");
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/hub/http.h"
+#include "lathe/core/hub/hub_settings.h"
+
+namespace lathe {
+
+// The detail (Error::detail) of an error for which the network or the server is to blame. Files
+// that are in the cache can be used all the same.
+struct HubOutOfReach {};
+
+struct HubFile {
+  std::string commit;    // that the revision is
+  bool exists = true;    // otherwise the members below are empty
+  std::string etag;      // the blob's name, which is a hash of its contents
+  std::string location;  // an address of the bytes, which may lie on another host
+  int64_t size = 0;
+};
+
+struct HubListing {
+  std::string commit;
+  std::vector<std::string> files;
+};
+
+class HubClient {
+ public:
+  // Makes no request.
+  HubClient(HubSettings settings, std::string model);
+
+  const HubSettings& settings() const { return settings_; }
+  const std::string& model() const { return model_; }
+
+  // Asks for a file's metadata. Throws if there is no such model or revision, or if the Hub doesn't
+  // show it to us. With `attempts` above 1 tries again if the network fails, or the server does.
+  HubFile FindFile(const std::string& revision, const std::string& file, int attempts);
+  // Returns all files of the model. Returns nullopt if this server doesn't list files.
+  std::optional<HubListing> List(const std::string& revision);
+  // Returns the address at which the file is asked for.
+  std::string FileUrl(const std::string& revision, const std::string& file) const;
+
+  // Sends a request, and follows relative redirects, which lead to a model's present name. Follows
+  // others, which lead to the host of the bytes, only if `to_bytes`. The token goes to the Hub's
+  // own host only.
+  HttpResponse Send(HttpRequest request, bool to_bytes, HttpSink* sink = nullptr);
+  // Returns true if the same request may succeed later.
+  static bool IsTransient(const HttpResponse& response);
+  // Sleeps before a new attempt: longer each time, or as long as the server asks for.
+  void WaitBefore(int attempt, const HttpResponse& response) const;
+  // Returns the error that an answer, or the lack of one, means. `what` was asked for.
+  Error ErrorOf(const HttpResponse& response, const std::string& revision,
+                const std::string& what) const;
+
+ private:
+  HttpResponse SendOften(const HttpRequest& request, int attempts);
+  Error NoAnswer(const HttpResponse& response) const;
+  Error NoAccess(const HttpResponse& response) const;
+
+  HubSettings settings_;
+  std::string model_;
+  std::string origin_;  // of the endpoint
+  HttpClient http_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,22 @@
+// Names of models, revisions and files on a Hub: which are allowed, and how addresses have them.
+#pragma once
+
+#include <string>
+
+namespace lathe {
+
+// Returns true for what can be the name of a model on a Hub: "owner/name", or "name" for some old
+// models. Each part has letters, digits, "-", "_" and "."; "--" and ".." are not allowed.
+bool IsModelName(const std::string& text);
+
+// Returns true for a commit: 40 hexadecimal digits in lower case.
+bool IsCommit(const std::string& text);
+
+// Returns true for a relative path that cannot lead out of its folder: no empty part, no "." or
+// "..", no backslash and no control character.
+bool IsSafePath(const std::string& path);
+
+// Percent-encodes all but letters, digits, "-", "_", "." and "~"; and "/" if `keep_slashes`.
+std::string PercentEncoded(const std::string& text, bool keep_slashes);
+
+}  // namespace lathe

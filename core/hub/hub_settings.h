@@ -1,0 +1,35 @@
+// What decides how models are taken from a Hub: options of the caller, and the environment
+// variables of huggingface_hub.
+#pragma once
+
+#include <string>
+
+namespace lathe {
+
+// Empty members are decided by the environment; see docs/environment.md.
+struct HubOptions {
+  std::string revision = "main";  // a branch, a tag or a commit
+  std::string token = {};         // proves to the Hub who asks
+  std::string cache_dir = {};     // the folder that holds models--owner--name
+  bool offline = false;           // no request is made
+  bool show_progress = true;      // on standard error
+};
+
+struct HubSettings {
+  std::string endpoint;  // such as "https://huggingface.co", without a slash at its end
+  std::string revision;
+  std::string token;  // "" if there is none
+  std::string token_file;
+  std::string cache_dir;
+  bool offline = false;
+  bool show_progress = true;
+  bool use_symlinks = true;
+  double etag_timeout = 10, download_timeout = 10;  // seconds
+  double first_delay = 1;     // seconds before the first new attempt; doubled up to eight times
+  double lock_timeout = 600;  // seconds that another process may hold a lock without progress
+};
+
+// Reads the environment. Throws InvalidArgument for values that make no sense.
+HubSettings ReadHubSettings(const HubOptions& options);
+
+}  // namespace lathe

@@ -1,0 +1,311 @@
+#include "lathe/core/hub/resolve_checkpoint.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/hub/fetch_file.h"
+#include "lathe/core/hub/hub_cache.h"
+#include "lathe/core/hub/hub_client.h"
+#include "lathe/core/hub/hub_names.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kConfig[] = "config.json";
+// What a tokenizer is read from: the first of these that is there needs no other vocabulary.
+constexpr char kTokenizer[] = "tokenizer.json";
+constexpr std::array kTokenizerNotes = {"tokenizer_config.json", "special_tokens_map.json",
+                                        "added_tokens.json"};
+constexpr std::array kVocabularies = {
+    "vocab.txt", "vocab.json",         "merges.txt", "spiece.model", "sentencepiece.bpe.model",
+    "spm.model", "sentencepiece.model"};
+constexpr std::array kWeights = {"model.safetensors", "pytorch_model.bin", "tf_model.h5"};
+constexpr char kIndexEnding[] = ".index.json";
+constexpr int kAttempts = 6;
+
+std::string Joined(const std::vector<std::string>& files) {
+  constexpr size_t kShown = 12;
+  std::string text;
+  for (size_t i = 0; i < std::min(files.size(), kShown); ++i) {
+    text += (i > 0 ? ", " : "") + files[i];
+  }
+  if (files.size() > kShown) text += ", ...";
+  return text.empty() ? "nothing" : text;
+}
+
+// One commit of one model. Files that the cache lacks are fetched, unless only it may be used.
+class Snapshot {
+ public:
+  // `client` is null if no request may be made.
+  Snapshot(const HubCache& cache, HubClient* client, std::string model, std::string commit)
+      : cache_(cache), client_(client), model_(std::move(model)), commit_(std::move(commit)) {}
+
+  std::string folder() const { return cache_.SnapshotFolder(commit_); }
+  // Makes the files of these parts present. Throws NotFound if one is needed and not there.
+  void Need(const CheckpointParts& parts);
+  std::vector<std::string> Files();
+
+ private:
+  bool Exists(const std::string& file);
+  void Fetch(const std::string& file);
+  void FetchIfThere(const std::string& file) {
+    if (Exists(file)) Fetch(file);
+  }
+  void NeedConfig();
+  void NeedTokenizer();
+  void NeedWeights();
+  std::vector<std::string> ShardsOf(const std::string& index);
+  const std::optional<HubListing>& Listing();
+
+  const HubCache& cache_;
+  HubClient* client_;
+  std::string model_, commit_;
+  bool asked_ = false;
+  std::optional<HubListing> listing_;
+};
+
+const std::optional<HubListing>& Snapshot::Listing() {
+  if (!asked_ && client_ != nullptr) {
+    listing_ = client_->List(commit_);
+    asked_ = true;
+  }
+  return listing_;
+}
+
+std::vector<std::string> Snapshot::Files() {
+  return Listing() ? Listing()->files : cache_.Files(commit_);
+}
+
+bool Snapshot::Exists(const std::string& file) {
+  if (cache_.Has(commit_, file)) return true;
+  if (client_ == nullptr || cache_.IsKnownMissing(commit_, file)) return false;
+  const bool exists =
+      Listing() ? std::binary_search(Listing()->files.begin(), Listing()->files.end(), file)
+                : client_->FindFile(commit_, file, kAttempts).exists;
+  if (!exists) cache_.KeepMissing(commit_, file);
+  return exists;
+}
+
+void Snapshot::Fetch(const std::string& file) {
+  if (client_ != nullptr) {
+    FetchFile(*client_, cache_, commit_, file);
+  } else if (!cache_.Has(commit_, file)) {
+    throw NotFound(model_ + ": " + file + " is not in the cache " + cache_.root(),
+                   "without HF_HUB_OFFLINE and with a network it is fetched");
+  }
+}
+
+void Snapshot::NeedConfig() {
+  if (Exists(kConfig)) return Fetch(kConfig);
+  throw NotFound(model_ + ": has no config.json; it has " + Joined(Files()),
+                 "name a model that Transformers can read");
+}
+
+void Snapshot::NeedTokenizer() {
+  FetchIfThere(kConfig);  // its model_type may decide the tokenizer's class
+  for (const char* file : kTokenizerNotes) FetchIfThere(file);
+  if (Exists(kTokenizer)) return Fetch(kTokenizer);
+  bool any = false, all_known = cache_.IsKnownMissing(commit_, kTokenizer);
+  for (const char* file : kVocabularies) {
+    all_known = all_known && cache_.IsKnownMissing(commit_, file);
+    if (!Exists(file)) continue;
+    Fetch(file);
+    any = true;
+  }
+  // A model without a tokenizer has none in the cache either.
+  if (!any && !all_known && client_ == nullptr) {
+    throw NotFound(model_ + ": the tokenizer is not in the cache " + cache_.root(),
+                   "without HF_HUB_OFFLINE and with a network it is fetched");
+  }
+}
+
+// Returns the files that an index names, each once.
+std::vector<std::string> Snapshot::ShardsOf(const std::string& index) {
+  const std::string path = cache_.SnapshotPath(commit_, index);
+  const std::string text = ReadFile(path);
+  constexpr char kHint[] = "take another model; this one's index is broken";
+  CheckJsonNesting(text, path);
+  std::set<std::string> shards;
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    for (const auto& [tensor, shard] : json.at("weight_map").items()) {
+      shards.insert(shard.get<std::string>());
+    }
+  } catch (const nlohmann::json::exception& e) {
+    throw InvalidArgument(path + ": is no index of shards: " + WithoutTag(e.what()), kHint);
+  }
+  for (const std::string& shard : shards) {
+    if (!IsSafePath(shard)) {
+      throw InvalidArgument(path + ": the shard \"" + shard + "\" lies outside of the model",
+                            kHint);
+    }
+  }
+  return {shards.begin(), shards.end()};
+}
+
+void Snapshot::NeedWeights() {
+  for (const std::string name : kWeights) {
+    if (Exists(name)) return Fetch(name);
+    const std::string index = name + kIndexEnding;
+    if (!Exists(index)) continue;
+    Fetch(index);
+    for (const std::string& shard : ShardsOf(index)) Fetch(shard);
+    return;
+  }
+  throw NotFound(model_ + ": has no weights (model.safetensors, pytorch_model.bin or tf_model.h5)" +
+                     (client_ == nullptr ? " in the cache" : "") + "; it has " + Joined(Files()),
+                 client_ == nullptr ? "without HF_HUB_OFFLINE and with a network they are fetched"
+                                    : "name a model with weights");
+}
+
+void Snapshot::Need(const CheckpointParts& parts) {
+  if (parts.config) NeedConfig();
+  if (parts.tokenizer) NeedTokenizer();
+  if (parts.weights) NeedWeights();
+}
+
+// Finds out which commit a revision is, and how files are got.
+class Resolver {
+ public:
+  Resolver(std::string model, const HubSettings& settings)
+      : model_(std::move(model)), settings_(settings), cache_(settings.cache_dir, model_) {
+    if (!IsSafePath(settings.revision)) {
+      throw InvalidArgument("\"" + settings.revision + "\" can be no revision",
+                            "a revision is a branch, a tag or a whole commit");
+    }
+  }
+
+  ResolvedCheckpoint Resolve(const CheckpointParts& parts) {
+    const std::optional<std::string> known = cache_.FindCommit(settings_.revision);
+    if (settings_.offline) return FromCache(known, parts);
+    HubClient client(settings_, model_);
+    const std::string commit = CommitOf(client, known, parts);
+    if (commit.empty()) return FromCache(known, parts);
+    Snapshot snapshot(cache_, &client, model_, commit);
+    snapshot.Need(parts);
+    return {snapshot.folder(), commit};
+  }
+
+  ResolvedCheckpoint FetchMatching(const std::vector<std::string>& patterns);
+
+ private:
+  // Returns the commit. Returns "" if the Hub is out of reach and the cache has all parts.
+  std::string CommitOf(HubClient& client, const std::optional<std::string>& known,
+                       const CheckpointParts& parts);
+  ResolvedCheckpoint FromCache(const std::optional<std::string>& commit,
+                               const CheckpointParts& parts);
+
+  std::string model_;
+  const HubSettings& settings_;
+  HubCache cache_;
+};
+
+std::string Resolver::CommitOf(HubClient& client, const std::optional<std::string>& known,
+                               const CheckpointParts& parts) {
+  if (IsCommit(settings_.revision)) return settings_.revision;
+  const auto ask = [&](int attempts) {
+    HubFile found = client.FindFile(settings_.revision, kConfig, attempts);
+    if (!IsCommit(found.commit)) {
+      const std::optional<HubListing> listing = client.List(settings_.revision);
+      found.commit = listing ? listing->commit : "";
+      if (!IsCommit(found.commit)) throw NotFound(model_ + ": has no config.json");
+    }
+    cache_.KeepCommit(settings_.revision, found.commit);
+    if (!found.exists) cache_.KeepMissing(found.commit, kConfig);
+    return found.commit;
+  };
+  if (!known) return ask(kAttempts);
+  try {
+    return ask(1);  // with something in the cache there is no reason to wait long
+  } catch (const Error& e) {
+    if (e.detail<HubOutOfReach>() == nullptr) throw;
+    try {
+      FromCache(known, parts);
+    } catch (const Error&) {
+      return ask(kAttempts);
+    }
+    std::cerr << "note: " << e.message() << "; the cache has " << model_ << " of commit " << *known
+              << ", which is used\n";
+    return "";
+  }
+}
+
+ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& commit,
+                                       const CheckpointParts& parts) {
+  if (!commit || !std::filesystem::is_directory(cache_.SnapshotFolder(*commit))) {
+    throw NotFound(model_ + ": no such folder, and no model of this name" +
+                       (settings_.revision == "main" ? "" : " and revision") + " is in the cache " +
+                       settings_.cache_dir,
+                   "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE allow no download; unset them, or give "
+                   "a folder's path");
+  }
+  Snapshot snapshot(cache_, nullptr, model_, *commit);
+  snapshot.Need(parts);
+  return {snapshot.folder(), *commit};
+}
+
+ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patterns) {
+  HubClient client(settings_, model_);
+  const std::string commit = CommitOf(client, std::nullopt, {});
+  Snapshot snapshot(cache_, &client, model_, commit);
+  const std::vector<std::string> files = snapshot.Files();
+  bool any = false;
+  for (const std::string& file : files) {
+    const bool wanted = std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
+      return fnmatch(p.c_str(), file.c_str(), 0) == 0;
+    });
+    if (!wanted) continue;
+    FetchFile(client, cache_, commit, file);
+    any = true;
+  }
+  if (!any) {
+    throw NotFound(model_ + ": no file matches; it has " + Joined(files), "correct --include");
+  }
+  return {snapshot.folder(), commit};
+}
+
+void CheckModelName(const std::string& model) {
+  if (IsModelName(model)) return;
+  throw InvalidArgument("\"" + model + "\" can be no model's name", "a name is owner/name");
+}
+
+}  // namespace
+
+ResolvedCheckpoint ResolveCheckpoint(const std::string& name_or_path, const CheckpointParts& parts,
+                                     const HubOptions& options) {
+  std::error_code code;
+  if (std::filesystem::exists(name_or_path, code)) return {name_or_path, ""};
+  if (!IsModelName(name_or_path)) {
+    throw NotFound(name_or_path + ": no such folder",
+                   "give a folder's path, or the name of a model on the Hub as owner/name");
+  }
+  return FetchCheckpoint(name_or_path, parts, ReadHubSettings(options));
+}
+
+ResolvedCheckpoint FetchCheckpoint(const std::string& model, const CheckpointParts& parts,
+                                   const HubSettings& settings) {
+  CheckModelName(model);
+  return Resolver(model, settings).Resolve(parts);
+}
+
+ResolvedCheckpoint FetchMatching(const std::string& model, const std::vector<std::string>& patterns,
+                                 const HubSettings& settings) {
+  CheckModelName(model);
+  if (settings.offline) {
+    throw InvalidArgument("HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE allow no download", "unset them");
+  }
+  return Resolver(model, settings).FetchMatching(patterns);
+}
+
+}  // namespace lathe

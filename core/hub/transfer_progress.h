@@ -1,0 +1,35 @@
+// Shows a download to people, on standard error: a bar with rate and time left on a terminal,
+// elsewhere a line at the end and one every 10 seconds before.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace lathe {
+
+class TransferProgress {
+ public:
+  // `done` bytes were there before.
+  TransferProgress(std::string title, int64_t done, int64_t total, bool enabled);
+  ~TransferProgress();  // removes the bar
+  TransferProgress(const TransferProgress&) = delete;
+  TransferProgress& operator=(const TransferProgress&) = delete;
+
+  void Update(int64_t done);  // all bytes that are there now
+  void Finish();              // prints the last line
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string Line(bool with_bar) const;
+
+  std::string title_;
+  int64_t first_, done_, total_;
+  bool enabled_, terminal_, drawn_ = false;
+  Clock::time_point start_ = Clock::now(), last_shown_ = start_;
+};
+
+// Returns a size as people read it: "438 MB", "1.34 GB".
+std::string FormatSize(int64_t bytes);
+
+}  // namespace lathe

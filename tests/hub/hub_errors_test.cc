@@ -1,0 +1,207 @@
+// Each thing that can go wrong between a model's name and its files gives one clear line.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "lathe/core/hub/file_lock.h"
+#include "lathe/core/hub/hub_cache.h"
+#include "lathe/tests/hub/hub_testing.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST_F(HubTest, NoSuchModel) {
+  ExpectError([&] { FetchCheckpoint("o/none", kAllParts, Settings()); },
+              "o/none at " + hub_.url() + ": no such model, or it is private", "--token, HF_TOKEN");
+  EXPECT_FALSE(Exists(root_ + "/hub/models--o--none"));
+  ExpectError([&] { ResolveCheckpoint("/nowhere/at/all", kAllParts); },
+              "/nowhere/at/all: no such folder", "owner/name");
+  ExpectError([&] { FetchCheckpoint("../etc", kAllParts, Settings()); }, "can be no model's name");
+}
+
+TEST_F(HubTest, NoSuchRevision) {
+  HubSettings settings = Settings();
+  settings.revision = "v9";
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); }, ": no revision \"v9\"",
+              "a branch, a tag or a whole commit");
+  settings.revision = std::string(40, '9');
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); }, ": no revision \"999");
+  settings.revision = "../../x";
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); }, "can be no revision");
+}
+
+TEST_F(HubTest, PrivateAndGatedModels) {
+  hub_.Add("o/private", {.files = {{"config.json", {"{}"}}}, .token = "hf_good"});
+  hub_.Add("o/gated", {.files = {{"config.json", {"{}"}}}, .token = "hf_good", .gated = true});
+  const auto fetch = [&](const char* name, const char* token) {
+    HubSettings settings = Settings();
+    settings.token = token;
+    FetchCheckpoint(name, {.config = true}, settings);
+  };
+  ExpectError([&] { fetch("o/private", ""); }, "no such model, or it is private",
+              "give a token with --token, HF_TOKEN or the file " + root_ + "/token");
+  ExpectError([&] { fetch("o/private", "hf_bad"); }, "this token may not read it", "the token");
+  ExpectError([&] { fetch("o/gated", ""); }, "the model is gated",
+              "ask for access at " + hub_.url() + "/o/gated");
+  ExpectError([&] { fetch("o/gated", "hf_bad"); }, "gated, and this token has no access to it");
+  fetch("o/private", "hf_good");
+  fetch("o/gated", "hf_good");
+}
+
+TEST_F(HubTest, NoWeightsInIt) {
+  hub_.Add("o/n", {.files = {{"config.json", {"{}"}}, {"model.onnx", {"x"}}}});
+  ExpectError([&] { FetchCheckpoint("o/n", kAllParts, Settings()); },
+              "o/n: has no weights (model.safetensors, pytorch_model.bin or tf_model.h5); it has "
+              "config.json, model.onnx");
+  hub_.Add("o/empty", {.files = {{"README.md", {"x"}}}});
+  ExpectError([&] { FetchCheckpoint("o/empty", kAllParts, Settings()); },
+              "o/empty: has no config.json; it has README.md");
+}
+
+TEST_F(HubTest, NoNetwork) {
+  setenv("HF_ENDPOINT", "http://127.0.0.1:1", 1);
+  ExpectError([&] { Fetch(); }, "http://127.0.0.1:1: no connection", "HF_HUB_OFFLINE=1");
+  setenv("HF_ENDPOINT", "http://no-such-host.invalid", 1);
+  ExpectError([&] { Fetch(); }, "the host's name can't be resolved", "check the network");
+  setenv("HF_ENDPOINT", hub_.url().c_str(), 1);
+  hub_.Fail({.path = "", .times = -1, .kind = HubFault::kRedirect, .text = "/x"});
+  ExpectError([&] { Fetch(); }, "more than 10 redirects");
+}
+
+TEST_F(HubTest, NoHubAnswersThere) {
+  hub_.Fail({.path = "config.json", .times = -1, .kind = HubFault::kNoCommit});
+  ExpectError([&] { Fetch(); }, "lacks the commit, the etag or the size", "check HF_ENDPOINT");
+  hub_.ClearFaults();
+  hub_.Fail({.path = "/api/", .times = -1, .kind = HubFault::kWrongList, .text = "{\"sha\": 1}"});
+  ExpectError([&] { Fetch(); }, "the list of the files of owner/name is no such list");
+  hub_.ClearFaults();
+  hub_.Fail({.path = "/api/", .times = -1, .status = 404});
+  EXPECT_EQ(Weights(Fetch()), weights_);  // without a list each file is asked for
+}
+
+TEST_F(HubTest, RefusesPathsThatLeadOut) {
+  const HubServerFile index = {"{\"weight_map\": {\"a\": \"../../../../evil.safetensors\"}}"};
+  hub_.Add("o/n", {.files = {{"config.json", {"{}"}}, {"model.safetensors.index.json", index}}});
+  ExpectError([&] { FetchCheckpoint("o/n", {.weights = true}, Settings()); },
+              "the shard \"../../../../evil.safetensors\" lies outside of the model");
+  hub_.Fail(
+      {.path = "config.json", .times = -1, .kind = HubFault::kWrongEtag, .text = "../../../evil"});
+  ExpectError([&] { Fetch(); }, "leads out of its folder", "do not use this model");
+  hub_.ClearFaults();
+  hub_.Fail({.path = "/api/",
+             .times = -1,
+             .kind = HubFault::kWrongList,
+             .text = "{\"sha\": \"" + std::string(kCommit) +
+                     "\", \"siblings\": [{\"rfilename\": \"../evil\"}]}"});
+  ExpectError([&] { FetchMatching(kModel, {"*"}, Settings()); }, "leads out of its folder");
+}
+
+TEST_F(HubTest, DiskFullInTheMiddle) {
+  // The child can't write files of more than 50 kB. Its download must leave a cache that works.
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {50'000, 50'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    int code = 1;
+    try {
+      Fetch();
+    } catch (const Error& e) {
+      const std::string message = e.what();
+      code = message.find("File too large") != std::string::npos &&
+                     message.find("--cache_dir choose the cache") != std::string::npos
+                 ? 0
+                 : 2;
+      if (code == 2) fprintf(stderr, "%s\n", e.what());
+    }
+    _exit(code);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  cdn_.ForgetRequests();
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(cdn_.requests().at(0).headers.at("range"), "bytes=50000-");
+}
+
+TEST_F(HubTest, CacheThatCannotBeWritten) {
+  PublishText(root_ + "/file", "");
+  setenv("HF_HUB_CACHE", (root_ + "/file").c_str(), 1);
+  ExpectError([&] { Fetch(); }, root_ + "/file", "choose another with HF_HOME");
+  setenv("HF_HUB_CACHE", "/proc/lathe", 1);
+  ExpectError([&] { Fetch(); }, "/proc/lathe/models--owner--name/blobs: ", "HF_HUB_CACHE");
+}
+
+TEST_F(HubTest, ReadOnlyCacheIsRead) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  Fetch();
+  for (const auto& entry : fs::recursive_directory_iterator(root_ + "/hub")) {
+    if (entry.is_directory()) fs::permissions(entry, fs::perms(0555));
+  }
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  for (const auto& entry : fs::recursive_directory_iterator(root_ + "/hub")) {
+    if (entry.is_directory()) fs::permissions(entry, fs::perms(0755));
+  }
+}
+
+TEST_F(HubTest, SaysWhoHoldsALock) {
+  Fetch({.config = true});
+  const std::string path = root_ + "/hub/.locks/models--owner--name/" + LfsEtag(weights_) + ".lock";
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const FileLock lock(path, 1, false, [] { return 0; });
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    pause();
+    _exit(0);
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  HubSettings settings = Settings();
+  settings.lock_timeout = 0.2;
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              path + ": held by process " + std::to_string(child) + " (", "end that process");
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
+}
+
+TEST_F(HubTest, CertificateThatNobodyVouchesFor) {
+  if (!MakeCertificate(root_)) GTEST_SKIP() << "there is no openssl here";
+  HubServer hub({.certificate = root_ + "/cert.pem", .key = root_ + "/key.pem"});
+  hub.Add(kModel, {.files = {{"config.json", {"{}"}}, {"model.safetensors", {weights_, true}}}});
+  setenv("HF_ENDPOINT", hub.url().c_str(), 1);
+  const CheckpointParts parts = {.config = true, .weights = true};
+  ExpectError([&] { Fetch(parts); }, "the server's certificate or its encryption is not accepted",
+              "SSL_CERT_FILE");
+  EXPECT_TRUE(hub.requests().empty());
+  setenv("SSL_CERT_FILE", (root_ + "/cert.pem").c_str(), 1);
+  EXPECT_EQ(Weights(Fetch(parts)), weights_);
+  // From there no redirect may lead to an address without encryption.
+  fs::remove_all(root_ + "/hub");
+  hub.Fail({.path = "config.json",
+            .method = "GET",
+            .times = -1,
+            .kind = HubFault::kRedirect,
+            .text = hub_.url() + "/x"});
+  ExpectError([&] { Fetch(parts); }, "leads to an address without encryption");
+}
+
+TEST_F(HubTest, CertificateOfAnotherHost) {
+  if (!MakeCertificate(root_, "DNS:elsewhere")) GTEST_SKIP() << "there is no openssl here";
+  HubServer hub({.certificate = root_ + "/cert.pem", .key = root_ + "/key.pem"});
+  setenv("HF_ENDPOINT", hub.url().c_str(), 1);
+  setenv("SSL_CERT_FILE", (root_ + "/cert.pem").c_str(), 1);
+  ExpectError([&] { Fetch(); }, "the server's certificate or its encryption is not accepted");
+  EXPECT_TRUE(hub.requests().empty());
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,354 @@
+// What a checkpoint's name leads to: which files are fetched, how the cache looks afterwards, and
+// how downloads survive a bad network.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "lathe/core/hub/fetch_file.h"
+#include "lathe/core/hub/file_lock.h"
+#include "lathe/core/hub/hub_names.h"
+#include "lathe/tests/hub/hub_testing.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(HubNamesTest, TellsNamesFromPaths) {
+  for (const char* name : {"owner/name", "bert-base-uncased", "a/b.c_d-1", "0/1"}) {
+    EXPECT_TRUE(IsModelName(name)) << name;
+  }
+  for (const char* name : {"", "/a/b", "./a", "a/b/c", "a/", "~/a", "a--b/c", "a/b..c", "-a/b",
+                           "a/b-", "a b/c", "a/b.git", ".", "..", "../a"}) {
+    EXPECT_FALSE(IsModelName(name)) << name;
+  }
+}
+
+TEST(HubNamesTest, PathsStayInside) {
+  EXPECT_TRUE(IsSafePath("a/b.c"));
+  for (const char* path : {"", "/a", "a//b", "../a", "a/..", "./a", "a/", "a\\b", "a\nb"}) {
+    EXPECT_FALSE(IsSafePath(path)) << path;
+  }
+  EXPECT_EQ(PercentEncoded("refs/pr/1", false), "refs%2Fpr%2F1");
+  EXPECT_EQ(PercentEncoded("a b/ü", true), "a%20b/%C3%BC");
+}
+
+TEST_F(HubTest, FetchesWhatIsNeededAndNoMore) {
+  const std::string folder = Fetch();
+  EXPECT_EQ(folder, Cache() + "/snapshots/" + kCommit);
+  EXPECT_EQ(Weights(folder), weights_);
+  const std::string weights_etag = LfsEtag(weights_), vocab_etag = GitEtag("[PAD]\n[UNK]\n"),
+                    config_etag = GitEtag("{\"model_type\": \"bert\"}");
+  std::vector<std::string> expected;
+  for (const char* missing :
+       {"added_tokens.json", "merges.txt", "sentencepiece.bpe.model", "sentencepiece.model",
+        "special_tokens_map.json", "spiece.model", "spm.model", "tokenizer.json",
+        "tokenizer_config.json", "vocab.json"}) {
+    expected.push_back(std::string(".no_exist/") + kCommit + "/" + missing);
+  }
+  const std::string snapshot = std::string("snapshots/") + kCommit + "/";
+  for (const std::string& etag : {weights_etag, vocab_etag, config_etag}) {
+    expected.push_back("blobs/" + etag);
+  }
+  expected.push_back("refs/main");
+  expected.push_back(snapshot + "config.json -> ../../blobs/" + config_etag);
+  expected.push_back(snapshot + "model.safetensors -> ../../blobs/" + weights_etag);
+  expected.push_back(snapshot + "vocab.txt -> ../../blobs/" + vocab_etag);
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(Tree(Cache()), expected);
+  EXPECT_EQ(ReadFile(Cache() + "/refs/main"), kCommit);
+  EXPECT_TRUE(Exists(root_ + "/hub/CACHEDIR.TAG"));
+}
+
+TEST_F(HubTest, AsksOnceForABranchAndNeverForACommit) {
+  Fetch();
+  hub_.ForgetRequests();
+  Fetch();
+  EXPECT_EQ(hub_.requests().size(), 1u);
+  EXPECT_EQ(hub_.Count("HEAD", "/owner/name/resolve/main/config.json"), 1);
+  hub_.ForgetRequests();
+  HubSettings settings = Settings();
+  settings.revision = kCommit;
+  EXPECT_EQ(FetchCheckpoint(kModel, kAllParts, settings).commit, kCommit);
+  EXPECT_TRUE(hub_.requests().empty());
+}
+
+TEST_F(HubTest, FoldersWin) {
+  fs::create_directories(root_ + "/owner/name");
+  const fs::path before = fs::current_path();
+  fs::current_path(root_);
+  EXPECT_EQ(ResolveCheckpoint(kModel, kAllParts).folder, kModel);
+  fs::current_path(before);
+  EXPECT_TRUE(hub_.requests().empty());
+}
+
+TEST_F(HubTest, OfflineMakesNoRequest) {
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  ExpectError([&] { Fetch(); }, "owner/name: no such folder, and no model of this name is in",
+              "HF_HUB_OFFLINE");
+  unsetenv("HF_HUB_OFFLINE");
+  Fetch({.config = true});
+  hub_.ForgetRequests();
+  cdn_.ForgetRequests();
+  for (const char* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
+    setenv(name, "true", 1);
+    EXPECT_EQ(Fetch({.config = true}), Cache() + "/snapshots/" + kCommit);
+    ExpectError([&] { Fetch({.weights = true}); }, "in the cache; it has config.json");
+    ExpectError([&] { Fetch({.tokenizer = true}); }, "the tokenizer is not in the cache");
+    unsetenv(name);
+  }
+  EXPECT_TRUE(hub_.requests().empty());
+  EXPECT_TRUE(cdn_.requests().empty());
+}
+
+TEST_F(HubTest, UsesTheCacheIfTheHubIsOutOfReach) {
+  Fetch();
+  hub_.Fail({.path = "", .times = -1, .status = 503});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  hub_.ClearFaults();
+  setenv("HF_ENDPOINT", "http://127.0.0.1:1", 1);
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, ABranchThatMovesGivesANewSnapshot) {
+  const std::string second = "2222222222222222222222222222222222222222";
+  Fetch();
+  hub_.Add(kModel, {.files = {{"config.json", {"{\"model_type\": \"bert\"}"}},
+                              {"vocab.txt", {"[PAD]\n"}},
+                              {"model.safetensors", {weights_, true}}},
+                    .revisions = {{"main", second}, {"v1", kCommit}, {"refs/pr/1", second}}});
+  cdn_.ForgetRequests();
+  EXPECT_EQ(Fetch(), Cache() + "/snapshots/" + second);
+  EXPECT_TRUE(cdn_.requests().empty());  // the weights are the same blob
+  EXPECT_EQ(ReadFile(Cache() + "/refs/main"), second);
+  HubSettings settings = Settings();
+  settings.revision = "refs/pr/1";
+  EXPECT_EQ(FetchCheckpoint(kModel, kAllParts, settings).commit, second);
+  EXPECT_EQ(ReadFile(Cache() + "/refs/refs/pr/1"), second);
+  settings.revision = "v1";
+  EXPECT_EQ(FetchCheckpoint(kModel, kAllParts, settings).commit, kCommit);
+}
+
+TEST_F(HubTest, PrefersSafetensorsThenBinThenH5) {
+  const auto fetched = [&](const std::map<std::string, HubServerFile>& files) {
+    hub_.Add("o/n", {.files = files});
+    fs::remove_all(root_ + "/hub");
+    const std::string folder = FetchCheckpoint("o/n", {.weights = true}, Settings()).folder;
+    std::string names;
+    for (const auto& line : Tree(folder)) names += line.substr(0, line.find(' ')) + " ";
+    return names;
+  };
+  const HubServerFile x = {"x", true};
+  const auto index = [](const std::string& end) {
+    return HubServerFile{"{\"weight_map\": {\"a\": \"part-1" + end + "\", \"b\": \"part-2" + end +
+                         "\", \"c\": \"part-1" + end + "\"}}"};
+  };
+  EXPECT_EQ(fetched({{"pytorch_model.bin", x}, {"tf_model.h5", x}}), "pytorch_model.bin ");
+  EXPECT_EQ(fetched({{"tf_model.h5", x}}), "tf_model.h5 ");
+  EXPECT_EQ(fetched({{"model.safetensors.index.json", index(".safetensors")},
+                     {"part-1.safetensors", x},
+                     {"part-2.safetensors", x},
+                     {"part-3.safetensors", x},
+                     {"pytorch_model.bin", x}}),
+            "model.safetensors.index.json part-1.safetensors part-2.safetensors ");
+  EXPECT_EQ(
+      fetched(
+          {{"pytorch_model.bin.index.json", index(".bin")}, {"part-1.bin", x}, {"part-2.bin", x}}),
+      "part-1.bin part-2.bin pytorch_model.bin.index.json ");
+}
+
+TEST_F(HubTest, TokenizerJsonNeedsNoOtherVocabulary) {
+  hub_.Add("o/n", {.files = {{"tokenizer.json", {"{}"}},
+                             {"vocab.txt", {"a"}},
+                             {"tokenizer_config.json", {"{}"}}}});
+  const std::string folder = FetchCheckpoint("o/n", {.tokenizer = true}, Settings()).folder;
+  EXPECT_EQ(Tree(folder).size(), 2u);
+  EXPECT_TRUE(Exists(folder + "/tokenizer.json"));
+}
+
+TEST_F(HubTest, FollowsRenamedModels) {
+  hub_.Add("old-name", {.moved_to = kModel});
+  const std::string folder = FetchCheckpoint("old-name", kAllParts, Settings()).folder;
+  EXPECT_EQ(folder, root_ + "/hub/models--old-name/snapshots/" + kCommit);
+  EXPECT_EQ(Weights(folder), weights_);
+}
+
+TEST_F(HubTest, NeverSendsTheTokenToAnotherHost) {
+  hub_.Add("o/private", {.files = {{"config.json", {"{}"}}, {"model.safetensors", {"abc", true}}},
+                         .token = "hf_secret"});
+  setenv("HF_TOKEN", " hf_secret\n", 1);
+  FetchCheckpoint("o/private", {.config = true, .weights = true}, Settings());
+  for (const HubRequest& request : hub_.requests()) {
+    EXPECT_EQ(request.headers.at("authorization"), "Bearer hf_secret") << request.target;
+  }
+  EXPECT_FALSE(cdn_.requests().empty());
+  for (const HubRequest& request : cdn_.requests()) {
+    EXPECT_EQ(request.headers.count("authorization"), 0u) << request.target;
+  }
+  // A file of the Hub itself, too, may lead elsewhere.
+  cdn_.ForgetRequests();
+  fs::remove_all(root_ + "/hub");
+  hub_.Fail({.path = "config.json",
+             .method = "GET",
+             .kind = HubFault::kRedirect,
+             .text = cdn_.url() + "/stored/" + LfsEtag("abc")});
+  try {
+    FetchCheckpoint("o/private", {.config = true}, Settings());
+  } catch (const Error&) {  // it is another file
+  }
+  ASSERT_FALSE(cdn_.requests().empty());
+  EXPECT_EQ(cdn_.requests()[0].headers.count("authorization"), 0u);
+}
+
+TEST_F(HubTest, FindsTheToken) {
+  PublishText(root_ + "/token", "from_file\n");
+  EXPECT_EQ(ReadHubSettings({}).token, "from_file");
+  setenv("HF_TOKEN", "from_variable", 1);
+  EXPECT_EQ(ReadHubSettings({}).token, "from_variable");
+  EXPECT_EQ(ReadHubSettings({.token = "given"}).token, "given");
+  setenv("HF_HUB_OFFLINE", "yes", 1);
+  EXPECT_EQ(ReadHubSettings({}).token, "");
+  unsetenv("HF_HUB_OFFLINE");
+  ExpectError([] { ReadHubSettings({.token = "a\nb"}); }, "a token has letters");
+  setenv("HF_ENDPOINT", "huggingface.co", 1);
+  ExpectError([] { ReadHubSettings({}); }, "HF_ENDPOINT must begin with https://");
+}
+
+TEST_F(HubTest, SurvivesCutsAtEveryKilobyte) {
+  for (int64_t at = 0; at < 100'000; at += 1000) {
+    cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 1000});
+  }
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(cdn_.Count("GET", "/stored/"), 100);
+}
+
+TEST_F(HubTest, GoesOnWhereAnEarlierDownloadBrokeOff) {
+  Fetch({.config = true});
+  for (const char* name : {".incomplete", ".0123abcd.incomplete"}) {
+    const std::string blob = Cache() + "/blobs/" + LfsEtag(weights_);
+    PublishText(blob + name, weights_.substr(0, 60'000));
+    cdn_.ForgetRequests();
+    EXPECT_EQ(Weights(Fetch()), weights_);
+    ASSERT_EQ(cdn_.requests().size(), 1u);
+    EXPECT_EQ(cdn_.requests()[0].headers.at("range"), "bytes=60000-");
+    EXPECT_FALSE(Exists(blob + name));
+    fs::remove_all(Cache() + "/snapshots");
+    fs::remove(blob);
+  }
+}
+
+TEST_F(HubTest, DamagedBeginningsAreFetchedAgain) {
+  Fetch({.config = true});
+  const std::string blob = Cache() + "/blobs/" + LfsEtag(weights_);
+  PublishText(blob + ".incomplete", std::string(60'000, 'x'));
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  fs::remove_all(Cache() + "/snapshots");
+  PublishText(blob, std::string(10, 'x'));  // a whole blob of another length
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  fs::remove_all(Cache() + "/snapshots");
+  fs::remove(blob);
+  PublishText(blob + ".incomplete", std::string(200'000, 'x'));  // longer than the file
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, TakesServersThatIgnoreRanges) {
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 5000});
+  cdn_.Fail({.path = "/stored/", .times = -1, .kind = HubFault::kIgnoreRange});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, TakesNoWrongRange) {
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 5000});
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kWrongRange});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, TriesAgainAfterTransientErrors) {
+  for (const int status : {408, 429, 500}) {
+    hub_.Fail({.path = "config.json", .status = status});
+    hub_.Fail({.path = "/api/", .status = status});
+    cdn_.Fail({.path = "/stored/", .status = status});
+  }
+  for (const int status : {502, 503, 504}) {
+    hub_.Fail({.path = "model.safetensors", .status = status});
+    hub_.Fail({.path = "vocab.txt", .method = "GET", .status = status});
+  }
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 50'000});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, GivesUpAfterManyErrors) {
+  hub_.Fail({.path = "model.safetensors", .method = "HEAD", .times = -1, .status = 503});
+  ExpectError([&] { Fetch(); }, "the server can't answer, status 503, for model.safetensors",
+              "try again later");
+  hub_.ClearFaults();
+  cdn_.Fail(
+      {.path = "/stored/", .times = -1, .status = 429, .headers = {"RateLimit: \"api\";r=0;t=0"}});
+  ExpectError([&] { Fetch(); }, "too many requests", "wait some minutes");
+}
+
+TEST_F(HubTest, WaitsAsLongAsTheServerAsksFor) {
+  hub_.Fail({.path = "config.json", .status = 429, .headers = {"RateLimit: \"api\";r=0;t=1"}});
+  const auto start = std::chrono::steady_clock::now();
+  Fetch({.config = true});
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
+TEST_F(HubTest, GoesOnAfterStalls) {
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kStall, .at = 40'000});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(cdn_.requests().back().headers.at("range"), "bytes=40000-");
+}
+
+TEST_F(HubTest, ComparesLengthAndHash) {
+  const std::string blobs = Cache() + "/blobs";
+  struct Case {
+    HubFault fault;
+    const char* message;
+  };
+  const Case cases[] = {
+      {{.path = "/stored/", .kind = HubFault::kWrongBytes, .at = 99'999},
+       "is damaged: its hash is"},
+      {{.path = "/stored/", .kind = HubFault::kShort, .at = 5}, "should have 100000 bytes but has"},
+      {{.path = "/stored/", .kind = HubFault::kLong, .at = 5}, "more bytes than 100000"},
+  };
+  for (Case c : cases) {
+    fs::remove_all(root_ + "/hub");
+    c.fault.times = c.fault.kind == HubFault::kShort ? 2 : 1;  // goes away
+    cdn_.Fail(c.fault);
+    EXPECT_EQ(Weights(Fetch()), weights_) << c.message;
+    fs::remove_all(root_ + "/hub");
+    c.fault.times = -1;
+    cdn_.Fail(c.fault);
+    ExpectError([&] { Fetch(); }, c.message);
+    cdn_.ClearFaults();
+    for (const std::string& line : Tree(blobs)) {
+      EXPECT_EQ(line.find(LfsEtag(weights_)), std::string::npos) << line;
+    }
+    EXPECT_EQ(Weights(Fetch()), weights_);
+  }
+  // git's hash of small files, too
+  fs::remove_all(root_ + "/hub");
+  hub_.Fail(
+      {.path = "config.json", .method = "GET", .times = 2, .kind = HubFault::kWrongBytes, .at = 3});
+  ExpectError([&] { Fetch(); }, "config.json from " + hub_.url() + " is damaged");
+}
+
+TEST_F(HubTest, WorksWithoutLinks) {
+  setenv("HF_HUB_DISABLE_SYMLINKS", "1", 1);
+  const std::string folder = Fetch();
+  EXPECT_FALSE(fs::is_symlink(folder + "/model.safetensors"));
+  EXPECT_EQ(Weights(folder), weights_);
+}
+
+TEST_F(HubTest, FetchesByPattern) {
+  const std::string folder = FetchMatching(kModel, {"*.md", "onnx/*"}, Settings()).folder;
+  EXPECT_EQ(Tree(folder).size(), 2u);
+  EXPECT_EQ(ReadFile(folder + "/onnx/model.onnx"), "x");
+  EXPECT_EQ(fs::read_symlink(folder + "/onnx/model.onnx"), "../../../blobs/" + GitEtag("x"));
+  ExpectError([&] { FetchMatching(kModel, {"*.gguf"}, Settings()); }, "no file matches; it has");
+}
+
+}  // namespace
+}  // namespace lathe
