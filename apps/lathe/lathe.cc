@@ -6,6 +6,7 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/lathe/estimate_memory_command.h"
+#include "lathe/apps/lathe/hub_commands.h"
 #include "lathe/apps/lathe/launch/config_command.h"
 #include "lathe/apps/lathe/launch/env_command.h"
 #include "lathe/apps/lathe/launch/launch_command.h"
@@ -29,6 +30,8 @@ constexpr char kUsage[] =
     "  env              describes this machine and its set-up, for bug reports\n"
     "  estimate-memory  estimates the memory that training and using a model take\n"
     "  tokenize         prints the ids and tokens of lines of text\n"
+    "  download         fetches models from the Hub\n"
+    "  cache            lists and deletes models that were fetched\n"
     "\n"
     "`lathe COMMAND --help` describes a command. `finetune --help` says how to train.\n";
 
@@ -37,10 +40,10 @@ struct Command {
   int (*run)(const std::vector<std::string>& args);
 };
 
-constexpr Command kCommands[] = {{"predict", RunPredict},  {"launch", RunLaunch},
-                                 {"config", RunConfig},    {"test", RunTest},
-                                 {"env", RunEnv},          {"estimate-memory", RunEstimateMemory},
-                                 {"tokenize", RunTokenize}};
+constexpr Command kCommands[] = {
+    {"predict", RunPredict},   {"launch", RunLaunch},     {"config", RunConfig},
+    {"test", RunTest},         {"env", RunEnv},           {"estimate-memory", RunEstimateMemory},
+    {"tokenize", RunTokenize}, {"download", RunDownload}, {"cache", RunCache}};
 
 }  // namespace
 }  // namespace lathe

@@ -173,6 +173,7 @@ void CliTest::SetUp() {
   Write("dev.csv", MakeCsv(40, 2, true));
   Write("test.csv", MakeCsv(20, 3, false));
   setenv("HF_HOME", Path("hf").c_str(), 1);
+  setenv("HF_HUB_OFFLINE", "1", 1);  // no test asks the real Hub
   for (const char* name : {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION",
                            "ACCELERATE_USE_CPU", "LATHE_USE_GPU"}) {
     unsetenv(name);

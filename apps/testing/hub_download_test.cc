@@ -1,0 +1,114 @@
+// `lathe download` and `lathe cache`: what they print, and that no kill breaks the cache.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "lathe/apps/testing/hub_cli_testing.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST_F(HubCliTest, DownloadsListsAndDeletes) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  AddFolder("owner/trained", "out", "hf_secret");
+  ExpectError(RunProgram("lathe", {"download", "owner/trained"}),
+              "no such model, or it is private");
+  const RunResult download =
+      RunProgram("lathe", {"download", "owner/trained", "--token", "hf_secret"});
+  EXPECT_EQ(download.exit_code, 0) << download.err;
+  const std::string commit(40, '1');
+  EXPECT_EQ(download.out, Path("hf/hub/models--owner--trained/snapshots/" + commit + "\n"));
+  EXPECT_EQ(RunProgram("lathe", {"download", "owner/fresh", "--include", "vocab.*"}).exit_code, 0);
+  const RunResult list = RunProgram("lathe", {"cache"});
+  EXPECT_NE(list.out.find("owner/fresh  "), std::string::npos) << list.out;
+  EXPECT_NE(list.out.find("  " + commit + "  "), std::string::npos) << list.out;
+  EXPECT_NE(list.out.find("  main\n"), std::string::npos) << list.out;
+  EXPECT_NE(list.out.find("2 models, "), std::string::npos) << list.out;
+  ExpectError(RunProgram("lathe", {"cache", "delete", "owner/fresh", "--revision", "v1"}),
+              "owner/fresh: the cache has no revision \"v1\"; it has " + commit);
+  ExpectError(RunProgram("lathe", {"cache", "delete", "owner/none"}), "is not in the cache");
+  const RunResult deleted =
+      RunProgram("lathe", {"cache", "delete", "owner/trained", "--revision", "main"});
+  EXPECT_EQ(deleted.exit_code, 0) << deleted.err;
+  EXPECT_FALSE(Exists("hf/hub/models--owner--trained"));
+  EXPECT_NE(RunProgram("lathe", {"cache"}).out.find("1 model, "), std::string::npos);
+}
+
+TEST_F(HubCliTest, KeepsWhatOtherRevisionsNeed) {
+  const std::string one(40, '1'), two(40, '2');
+  HubServerModel model;
+  model.files = {{"config.json", {"{}"}}, {"model.safetensors", {RandomBytes(50'000, 1), true}}};
+  model.revisions = {{"v1", one}};
+  hub_.Add("o/n", model);
+  EXPECT_EQ(RunProgram("lathe", {"download", "o/n", "--revision", "v1"}).exit_code, 0);
+  model.files["config.json"] = {"{\"a\": 1}"};
+  model.revisions = {{"v2", two}};
+  hub_.Add("o/n", model);
+  EXPECT_EQ(RunProgram("lathe", {"download", "o/n", "--revision", "v2"}).exit_code, 0);
+  const RunResult deleted = RunProgram("lathe", {"cache", "delete", "o/n", "--revision", "111111"});
+  EXPECT_EQ(deleted.out, "deleted o/n 111111, 2 B\n") << deleted.err;
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  EXPECT_EQ(RunProgram("lathe", {"download", "o/n", "--revision", "v2"}).exit_code, 0);
+  ExpectError(RunProgram("lathe", {"download", "o/n", "--revision", "v1"}),
+              "no model of this name and revision is in the cache");
+}
+
+// Starts `lathe download` and kills it after some time. Returns true if it was done before.
+bool DownloadAndKill(const std::string& name, std::chrono::microseconds time) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDOUT_FILENO);
+    dup2(null, STDERR_FILENO);
+    execl("apps/lathe/lathe", "lathe", "download", name.c_str(), nullptr);
+    _exit(127);
+  }
+  std::this_thread::sleep_for(time);
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) != 0) << WEXITSTATUS(status);
+  return WIFEXITED(status);
+}
+
+TEST_F(HubCliTest, SurvivesKills) {
+  const char* const wanted = std::getenv("LATHE_KILLS");
+  const int kills = wanted == nullptr ? 200 : std::atoi(wanted);
+  const std::string weights = RandomBytes(600'000, 3);
+  std::string etag = LfsEtag(weights);
+  hub_.Add("o/n", {.files = {{"config.json", {"{}"}}, {"model.safetensors", {weights, true}}}});
+  cdn_.SetRate(20'000);  // takes 30 ms
+  std::mt19937 random(5);
+  int killed = 0, resumed = 0;
+  for (int i = 0; i < kills; ++i) {
+    killed += !DownloadAndKill("o/n", std::chrono::microseconds(random() % 60'000));
+    // What is there under a final name is whole, at any time.
+    if (Exists("hf/hub/models--o--n/blobs/" + etag)) {
+      ASSERT_EQ(Read("hf/hub/models--o--n/blobs/" + etag), weights);
+    }
+    if (i % 5 != 4) continue;  // some downloads are killed several times
+    cdn_.ForgetRequests();
+    ASSERT_EQ(RunProgram("lathe", {"download", "o/n"}).exit_code, 0);
+    for (const HubRequest& request : cdn_.requests()) resumed += request.headers.count("range");
+    const std::string snapshot = "hf/hub/models--o--n/snapshots/" + std::string(40, '1');
+    ASSERT_EQ(Read(snapshot + "/model.safetensors"), weights);
+    for (const auto& entry : fs::directory_iterator(Blobs("models--o--n"))) {
+      EXPECT_NE(entry.path().extension(), ".incomplete") << entry.path();
+    }
+    fs::remove_all(Path("hf/hub"));
+  }
+  EXPECT_GT(killed, kills / 4);
+  EXPECT_GT(resumed, 0);
+}
+
+}  // namespace
+}  // namespace lathe
