@@ -3,6 +3,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/hub/resolve_checkpoint.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/config/problem_type.h"
 
@@ -62,7 +63,11 @@ std::shared_ptr<SequenceClassifier> AutoModelForSequenceClassification::FromConf
 }
 
 std::shared_ptr<SequenceClassifier> AutoModelForSequenceClassification::FromPretrained(
-    const std::string& dir, const FromPretrainedOptions& options) {
+    const std::string& name_or_path, const FromPretrainedOptions& options) {
+  const std::string dir =
+      ResolveCheckpoint(name_or_path, {.config = !options.config.has_value(), .weights = true},
+                        options.hub)
+          .folder;
   const PretrainedConfig config =
       options.config.has_value() ? *options.config : PretrainedConfig::FromPretrained(dir);
   const Architecture& architecture = Find(config);
@@ -73,7 +78,15 @@ std::shared_ptr<SequenceClassifier> AutoModelForSequenceClassification::FromPret
   return model;
 }
 
-std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& dir) {
+PretrainedConfig AutoConfig::FromPretrained(const std::string& name_or_path,
+                                            const HubOptions& hub) {
+  return PretrainedConfig::FromPretrained(
+      ResolveCheckpoint(name_or_path, {.config = true}, hub).folder);
+}
+
+std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& name_or_path,
+                                                         const HubOptions& hub) {
+  const std::string dir = ResolveCheckpoint(name_or_path, {.tokenizer = true}, hub).folder;
   std::string model_type;
   try {
     model_type = PretrainedConfig::FromPretrained(dir).GetString("model_type", "");

@@ -1,6 +1,8 @@
-// Pretrained models: reads and writes directories in Transformers' layout.
+// Pretrained models: reads and writes directories in Transformers' layout, and fetches models from
+// a Hub into the cache of huggingface_hub.
 //
-//   auto model = AutoModelForSequenceClassification::FromPretrained(dir, {.num_labels = 2});
+//   auto model = AutoModelForSequenceClassification::FromPretrained(
+//       "google-bert/bert-base-uncased", {.num_labels = 2});
 //   SequenceClassifierOutput out = model->Forward(batch);
 //   model->SavePretrained(out_dir);
 #pragma once
@@ -10,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/hub/hub_settings.h"
 #include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/models/config/config.h"
 #include "lathe/models/sequence_classifier.h"
@@ -24,18 +27,21 @@ struct FromPretrainedOptions {
   std::optional<PretrainedConfig> config = {};  // FromPretrained uses it instead of the folder's
   bool ignore_mismatched_sizes = false;
   uint64_t seed = 42;
+  HubOptions hub = {};  // for a model's name
 };
 
+// In all of these `name_or_path` is a folder or the name of a model on a Hub, such as
+// "google-bert/bert-base-uncased". A folder of that name wins. See core/hub/resolve_checkpoint.h.
+
 struct AutoConfig {
-  static PretrainedConfig FromPretrained(const std::string& dir) {
-    return PretrainedConfig::FromPretrained(dir);
-  }
+  static PretrainedConfig FromPretrained(const std::string& name_or_path,
+                                         const HubOptions& hub = {});
 };
 
 struct AutoModelForSequenceClassification {
   // Throws if Lathe doesn't have the model_type; the error lists those that it has.
   static std::shared_ptr<SequenceClassifier> FromPretrained(
-      const std::string& dir, const FromPretrainedOptions& options = {});
+      const std::string& name_or_path, const FromPretrainedOptions& options = {});
   // Makes a model with fresh weights.
   static std::shared_ptr<SequenceClassifier> FromConfig(const PretrainedConfig& config,
                                                         const FromPretrainedOptions& options = {});
@@ -45,7 +51,8 @@ struct AutoModelForSequenceClassification {
 };
 
 struct AutoTokenizer {
-  static std::shared_ptr<Tokenizer> FromPretrained(const std::string& dir);
+  static std::shared_ptr<Tokenizer> FromPretrained(const std::string& name_or_path,
+                                                   const HubOptions& hub = {});
 };
 
 // Returns the keys that a model of this config's type reads, whether the config has them or not.

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lathe/apps/cli/hub_flags.h"
 #include "lathe/apps/cli/precision.h"
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
@@ -18,9 +19,11 @@ constexpr char kUsage[] =
     "Trains a text classifier, evaluates it and predicts labels with it.\n"
     "\n"
     "Usage:\n"
-    "  finetune --model_name_or_path DIR --train_file FILE --validation_file FILE \\\n"
+    "  finetune --model_name_or_path MODEL --train_file FILE --validation_file FILE \\\n"
     "           --do_train --do_eval --output_dir DIR [options]\n"
     "\n"
+    "MODEL is a folder as Transformers saves it, or a name on the Hub such as\n"
+    "google-bert/bert-base-uncased, which is fetched once.\n"
     "A data FILE is .csv, .tsv, .json or .jsonl. It has a column (or key) for each\n"
     "text and one for the label. Without --do_train, --output_dir is the folder of\n"
     "the model that is evaluated, or a folder without a model. Earlier results there\n"
@@ -32,17 +35,21 @@ constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
 
 void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Model");
-  flags.Add("model_name_or_path", &o.model_name_or_path, "folder of the model to start from")
-      .ValueName("DIR");
+  flags
+      .Add("model_name_or_path", &o.model_name_or_path,
+           "folder of the model to start from, or its name on the Hub, as owner/name")
+      .ValueName("MODEL");
   flags
       .Add("config_name", &o.config_name,
-           "folder of the config.json to use instead of the model's; without --model_name_or_path, "
+           "folder or name of the config.json to use instead of the model's; without "
+           "--model_name_or_path, "
            "training starts from fresh weights")
-      .ValueName("DIR");
+      .ValueName("MODEL");
   flags
       .Add("tokenizer_name", &o.tokenizer_name,
-           "folder of the tokenizer to use instead of the model's")
-      .ValueName("DIR");
+           "folder or name of the tokenizer to use instead of the model's")
+      .ValueName("MODEL");
+  AddHubFlags(flags, &o.model_revision, &o.token, &o.cache_dir);
   flags
       .Add("config_overrides", &o.config_overrides,
            "values to change in the config, such as hidden_dropout_prob=0,num_hidden_layers=2")
@@ -366,17 +373,21 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   const auto in = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  const std::vector<std::string> own = {"output_dir",    "num_threads",    "overwrite_output_dir",
-                                        "disable_tqdm",  "json_config",    "resume_from_checkpoint",
-                                        "dataset_cache", "overwrite_cache"};
+  const std::vector<std::string> own = {
+      "output_dir",    "num_threads",     "overwrite_output_dir",
+      "disable_tqdm",  "json_config",     "resume_from_checkpoint",
+      "dataset_cache", "overwrite_cache", "token",
+      "cache_dir"};
   const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
                                           "train_file",         "test_file",   "validation_file"};
   for (const auto& [name, value] : flags.GivenValues()) {
     if (in(own, name)) continue;
     if (in(files, name)) {
       std::error_code code;
+      // A name on the Hub is no path.
+      const bool there = std::filesystem::exists(value, code);
       const auto path = std::filesystem::weakly_canonical(value, code);
-      parsed.files.emplace_back("--" + name, code ? value : path.string());
+      parsed.files.emplace_back("--" + name, code || !there ? value : path.string());
     } else {
       parsed.shared.emplace_back("--" + name, value);
     }

@@ -188,7 +188,7 @@ void FinetuneRun::MakeTrainer() {
                                  .evaluation = task_.validation.dataset,
                                  .train_name = task_.train.path,
                                  .tokenizer = task_.tokenizer,
-                                 .load_tokenizer = [this] { return LoadTokenizer(options_); },
+                                 .load_tokenizer = [this] { return LoadTokenizer(task_.options); },
                                  .out = out_ ? &*out_ : nullptr},
                    std::vector<std::shared_ptr<Callback>>{std::make_shared<ProgressCallback>(),
                                                           std::make_shared<StateCallback>()});

@@ -12,6 +12,7 @@ namespace lathe {
 namespace {
 
 constexpr char kOption[] = "--resume_from_checkpoint";
+constexpr char kSecret[] = "--token";  // is not printed: it belongs into HF_TOKEN
 
 // Returns the text in quotes if a shell would take it apart.
 std::string Quoted(const std::string& text) {
@@ -50,8 +51,11 @@ std::string CommandToResume(const std::string& checkpoint) {
   if (launched) command = parent;
   std::string text;
   for (size_t i = 0; i < command.size(); ++i) {
-    if (command[i].starts_with(std::string(kOption) + "=")) continue;
-    if (command[i] == kOption) {
+    if (command[i].starts_with(std::string(kOption) + "=") ||
+        command[i].starts_with(std::string(kSecret) + "=")) {
+      continue;
+    }
+    if (command[i] == kOption || command[i] == kSecret) {
       if (i + 1 < command.size() && !command[i + 1].starts_with("--")) ++i;
       continue;
     }

@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "lathe/apps/cli/flags.h"
+#include "lathe/apps/cli/hub_flags.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/estimate_memory.h"
 #include "lathe/core/base/error.h"
+#include "lathe/core/hub/hub_names.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -18,7 +20,8 @@ namespace {
 
 constexpr char kUsage[] =
     "Estimates the memory that a model takes in training with AdamW and in inference.\n"
-    "MODEL_DIR needs a config.json, but no weights.\n"
+    "MODEL_DIR needs a config.json, but no weights. It may be a name on the Hub, as\n"
+    "owner/name.\n"
     "\n"
     "Usage:\n"
     "  lathe estimate-memory MODEL_DIR [options]\n";
@@ -28,6 +31,7 @@ struct EstimateFlags {
   int64_t batch_size = 8, num_processes = 1;
   std::optional<int64_t> max_seq_length;
   bool gradient_checkpointing = false, shard_optimizer = true, help = false;
+  HubOptions hub;
 };
 
 EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
@@ -54,6 +58,7 @@ EstimateFlags ParseEstimateFlags(const std::vector<std::string>& args) {
       .Max(kMost);
   flags.Add("shard_optimizer", &o.shard_optimizer,
             "each process keeps only its part of AdamW's moments, as with finetune");
+  AddHubFlags(flags, &o.hub);
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();
   const std::vector<std::string> positional = flags.Parse(args);
@@ -222,12 +227,15 @@ void PrintEstimate(const EstimateFlags& flags, const SequenceClassifier& model,
 }
 
 int EstimateFor(const EstimateFlags& flags) {
-  if (std::error_code code; !std::filesystem::is_directory(flags.model_dir, code)) {
+  std::error_code code;
+  const bool exists = std::filesystem::exists(flags.model_dir, code);
+  if (exists ? !std::filesystem::is_directory(flags.model_dir, code)
+             : !IsModelName(flags.model_dir)) {
     throw NotFound(flags.model_dir + " is not a folder",
-                   "give a folder with the config.json of a model");
+                   "give a folder with the config.json of a model, or its name on the Hub");
   }
   const auto model = AutoModelForSequenceClassification::WithoutValues(
-      PretrainedConfig::FromPretrained(flags.model_dir));
+      AutoConfig::FromPretrained(flags.model_dir, flags.hub));
   MemoryOptions options = {.batch_size = flags.batch_size,
                            .gradient_checkpointing = flags.gradient_checkpointing,
                            .on_gpu = flags.device == "cuda",

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lathe/apps/cli/flags.h"
+#include "lathe/apps/cli/hub_flags.h"
 #include "lathe/apps/cli/precision.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/text_source.h"
@@ -19,6 +20,7 @@
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
+#include "lathe/core/hub/resolve_checkpoint.h"
 #include "lathe/data/datasets/metrics.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/models/config/vocabulary_size.h"
@@ -35,7 +37,9 @@ constexpr char kUsage[] =
     "\n"
     "Usage:\n"
     "  lathe predict MODEL_DIR TEXT... [options]\n"
-    "  lathe predict MODEL_DIR [options] < lines.txt    # one text on each line\n";
+    "  lathe predict MODEL_DIR [options] < lines.txt    # one text on each line\n"
+    "\n"
+    "MODEL_DIR may also be the name of a classifier on the Hub, as owner/name.\n";
 
 struct PredictOptions {
   std::string model_dir;
@@ -45,6 +49,7 @@ struct PredictOptions {
   int64_t batch_size = 64, max_seq_length = 0, num_threads = 0;
   std::string invalid_utf8 = "error", device = "auto", mixed_precision = "no";
   std::string help_text;
+  HubOptions hub;
 };
 
 PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
@@ -74,6 +79,7 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
             "compute the same bits in every run on a GPU, too; on the CPU this is always so");
   flags.Add("invalid_utf8", &o.invalid_utf8, "what happens to text that is not UTF-8")
       .Choices({"error", "replace"});
+  AddHubFlags(flags, &o.hub);
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();
   o.texts = flags.Parse(args);
@@ -242,6 +248,10 @@ int Predict(const PredictOptions& options) {
 int RunPredict(const std::vector<std::string>& args) {
   PredictOptions options;
   if (const auto code = ParseOrEnd(&options, ParsePredictOptions, args)) return *code;
+  options.model_dir =
+      ResolveCheckpoint(options.model_dir, {.config = true, .tokenizer = true, .weights = true},
+                        options.hub)
+          .folder;
   return Predict(options);
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/apps/cli/flags.h"
+#include "lathe/apps/cli/hub_flags.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/text_source.h"
 #include "lathe/core/base/error.h"
@@ -23,7 +24,7 @@ constexpr char kUsage[] =
     "  lathe tokenize DIR TEXT... [options]\n"
     "  lathe tokenize DIR [options] < lines.txt\n"
     "\n"
-    "DIR holds the tokenizer's files; a model's folder will do.\n";
+    "DIR holds the tokenizer's files; a model's folder or its name on the Hub will do.\n";
 
 struct TokenizeOptions {
   std::string dir;
@@ -32,6 +33,7 @@ struct TokenizeOptions {
   int64_t max_length = 0;
   std::string invalid_utf8 = "error";
   std::string help_text;
+  HubOptions hub;
 };
 
 TokenizeOptions ParseTokenizeOptions(const std::vector<std::string>& args) {
@@ -45,6 +47,7 @@ TokenizeOptions ParseTokenizeOptions(const std::vector<std::string>& args) {
       .Min(0);
   flags.Add("invalid_utf8", &o.invalid_utf8, "what to do with text that is not UTF-8")
       .Choices({"error", "replace"});
+  AddHubFlags(flags, &o.hub);
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();
   o.texts = flags.Parse(args);
@@ -63,7 +66,8 @@ int RunTokenize(const std::vector<std::string>& args) {
   TokenizeOptions options;
   if (const auto code = ParseOrEnd(&options, ParseTokenizeOptions, args)) return *code;
   std::ios::sync_with_stdio(false);  // lets WouldWait tell what is buffered
-  const std::shared_ptr<Tokenizer> tokenizer = AutoTokenizer::FromPretrained(options.dir);
+  const std::shared_ptr<Tokenizer> tokenizer =
+      AutoTokenizer::FromPretrained(options.dir, options.hub);
   TextSource source(options.texts, options.invalid_utf8);
   while (const auto text = source.Next()) {
     const Encoding encoding =

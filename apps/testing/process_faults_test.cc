@@ -281,7 +281,7 @@ TEST_F(FaultTest, ARanksOwnErrorIsToldAlone) {
     const std::string prefix = victim == 0 ? "" : "rank 1: ";
     EXPECT_EQ(WithoutNumbers(run.err),
               prefix + "error: " + none + ": no such folder (--config_name)\n" + prefix +
-                  "hint: give the path of a local folder; models are not downloaded\n" +
+                  "hint: give a folder's path, or the name of a model on the Hub as owner/name\n" +
                   "lathe launch: rank " + rank + " (process N) ended with exit code 1\n");
   }
 }

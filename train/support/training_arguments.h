@@ -13,7 +13,11 @@
 namespace lathe {
 
 struct ModelArguments {
-  std::string model_name_or_path, config_name, tokenizer_name, config_overrides, problem_type;
+  // Folders, or names of models on a Hub.
+  std::string model_name_or_path, config_name, tokenizer_name;
+  std::string model_revision = "main";  // of all models on a Hub
+  std::string token, cache_dir;         // empty: as the environment says
+  std::string config_overrides, problem_type;
   std::optional<int64_t> num_labels;
   bool ignore_mismatched_sizes = false;
 };

@@ -16,6 +16,7 @@
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/cached_training.h"
 #include "lathe/train/task/labels.h"
+#include "lathe/train/task/local_folders.h"
 #include "lathe/train/task/model_fit.h"
 #include "lathe/train/task/read_table.h"
 #include "lathe/train/task/sequence_length.h"
@@ -45,13 +46,6 @@ std::string FolderOf(const std::string& name) {
   if (!std::filesystem::is_regular_file(name)) return name;
   const auto parent = std::filesystem::path(name).parent_path();
   return parent.empty() ? "." : parent.string();
-}
-
-void CheckFolder(const std::string& dir, const char* flag) {
-  if (!dir.empty() && !std::filesystem::exists(dir)) {
-    throw NotFound(dir + ": no such folder (" + flag + ")",
-                   "give the path of a local folder; models are not downloaded");
-  }
 }
 
 }  // namespace
@@ -231,9 +225,6 @@ Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& optio
 namespace {
 
 PretrainedConfig LoadConfig(const FinetuneArguments& options) {
-  CheckFolder(options.model_name_or_path, "--model_name_or_path");
-  CheckFolder(options.config_name, "--config_name");
-  CheckFolder(options.tokenizer_name, "--tokenizer_name");
   PretrainedConfig config =
       ReadConfig(options.config_name.empty() ? options.model_name_or_path : options.config_name);
   OverrideConfig(config, options.config_overrides);
@@ -261,7 +252,8 @@ bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
 
 }  // namespace
 
-Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
+Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator) {
+  const FinetuneArguments options = WithLocalFolders(named, accelerator);
   const PretrainedConfig config = LoadConfig(options);
   try {
     const int main = accelerator.local_main_process_index();
@@ -282,6 +274,7 @@ Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator) {
     }
     // Waits without a timeout, because a machine may have more to read, or a slower disk.
     accelerator.WaitWithoutTimeout();
+    task.options = options;
     return task;
   } catch (const UsageError&) {
     throw;

@@ -22,6 +22,7 @@ struct TaskData {
 };
 
 struct Task {
+  FinetuneArguments options;  // as given, but with folders in place of the names of models
   TextColumns text_columns;
   LabelSet labels = LabelSet::Regression();
   std::vector<std::string> label_names;  // as the model has them; LABEL_0 for regression
@@ -42,7 +43,7 @@ struct Task {
 // the data on to them. All ranks load the model. Only those that read data have the tokenizer.
 Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator);
 
-// Loads the tokenizer that the options name.
+// Loads the tokenizer that the options name, such as Task::options.
 std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options);
 
 }  // namespace lathe

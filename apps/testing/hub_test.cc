@@ -1,0 +1,73 @@
+// Runs the programs with names of models on a Hub in place of folders.
+#include "lathe/apps/testing/hub_cli_testing.h"
+
+namespace lathe {
+namespace {
+
+TEST_F(HubCliTest, TrainsAndPredictsFromNamesAsFromFolders) {
+  ASSERT_EQ(Train({"--max_steps", "3"}).exit_code, 0);
+  AddFolder("owner/trained", "out");
+  const RunResult local =
+      Train({"--model_name_or_path", Path("out"), "--output_dir", Path("a"), "--max_steps", "3",
+             "--do_eval", "--validation_file", Path("dev.csv")});
+  const RunResult named =
+      Train({"--model_name_or_path", "owner/trained", "--config_name", "owner/trained",
+             "--tokenizer_name", "owner/fresh", "--output_dir", Path("b"), "--max_steps", "3",
+             "--do_eval", "--validation_file", Path("dev.csv")});
+  EXPECT_EQ(named.exit_code, 0) << named.err;
+  EXPECT_NE(named.err.find("model.safetensors: "), std::string::npos) << named.err;
+  EXPECT_EQ(local.exit_code, 0) << local.err;
+  EXPECT_EQ(Read("a/model.safetensors"), Read("b/model.safetensors"));
+  EXPECT_EQ(Read("a/vocab.txt"), Read("b/vocab.txt"));
+  const RunResult from_folder = RunProgram("lathe", {"predict", Path("out"), "a fine day"});
+  const RunResult from_name = RunProgram("lathe", {"predict", "owner/trained", "a fine day"});
+  EXPECT_EQ(from_name.exit_code, 0) << from_name.err;
+  EXPECT_EQ(from_name.out, from_folder.out);
+  hub_.ForgetRequests();
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  EXPECT_EQ(RunProgram("lathe", {"predict", "owner/trained", "a fine day"}).out, from_folder.out);
+  EXPECT_TRUE(hub_.requests().empty());
+}
+
+TEST_F(HubCliTest, OtherCommandsTakeNames) {
+  EXPECT_EQ(RunProgram("lathe", {"tokenize", "owner/fresh", "good"}).out,
+            RunProgram("lathe", {"tokenize", Path("model"), "good"}).out);
+  const RunResult estimate = RunProgram("lathe", {"estimate-memory", "owner/fresh"});
+  EXPECT_EQ(estimate.exit_code, 0) << estimate.err;
+  EXPECT_NE(estimate.out.find("owner/fresh: bert"), std::string::npos) << estimate.out;
+  ExpectError(RunProgram("lathe", {"tokenize", "owner/none", "good"}), "no such model");
+  ExpectError(Train({"--model_name_or_path", "owner/fresh"}), "owner/fresh: has no weights");
+  ExpectError(Train({"--config_name", "owner/fresh", "--model_revision", "v7"}),
+              "no revision \"v7\"");
+}
+
+TEST_F(HubCliTest, RanksFetchOnce) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  AddFolder("owner/trained", "out");
+  hub_.ForgetRequests();
+  const RunResult run = Launch(
+      3,
+      Finetune("many", {"--model_name_or_path", "owner/trained", "--config_name", "owner/trained",
+                        "--tokenizer_name", "owner/trained", "--max_steps", "2"}));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(cdn_.Count("GET", "/stored/"), 1);
+  EXPECT_EQ(hub_.Count("GET", "vocab.txt"), 1);
+  EXPECT_EQ(hub_.Count("HEAD", "/resolve/main/config.json"), 3);  // one for each option
+  const RunResult none = Launch(3, Finetune("none", {"--model_name_or_path", "owner/none"}));
+  EXPECT_EQ(none.exit_code, 1);
+  const size_t error = none.err.find("error: owner/none at " + hub_.url() + ": no such model");
+  EXPECT_NE(error, std::string::npos) << none.err;
+  EXPECT_EQ(none.err.find("error: ", error + 1), std::string::npos) << none.err;
+}
+
+TEST_F(HubCliTest, NeverPrintsTheToken) {
+  AddFolder("owner/private", "model", "hf_secret");
+  const RunResult run = Train({"--config_name", "owner/private", "--token", "hf_secret",
+                               "--num_train_epochs", "1000", "--tokenizer_name=" + Path("model")},
+                              {.interrupt_after = "step 3/"});
+  EXPECT_NE(run.out.find("to go on, run:"), std::string::npos) << run.out << run.err;
+  EXPECT_EQ((run.out + run.err).find("hf_secret"), std::string::npos) << run.out << run.err;
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,71 @@
+#include "lathe/train/task/local_folders.h"
+
+#include <absl/status/status.h>
+
+#include <array>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/hub/hub_names.h"
+#include "lathe/core/hub/resolve_checkpoint.h"
+
+namespace lathe {
+namespace {
+
+// One of the options that name a model.
+struct NamedModel {
+  const char* flag;
+  std::string FinetuneArguments::*name;
+  CheckpointParts parts;  // what is read of it
+};
+
+std::array<NamedModel, 3> NamedModels(const FinetuneArguments& options) {
+  const bool model = !options.model_name_or_path.empty();
+  const bool own_config = options.config_name.empty(),
+             own_tokenizer = options.tokenizer_name.empty();
+  return {NamedModel{"--model_name_or_path",
+                     &FinetuneArguments::model_name_or_path,
+                     {.config = own_config, .tokenizer = own_tokenizer, .weights = true}},
+          NamedModel{"--config_name",
+                     &FinetuneArguments::config_name,
+                     {.config = true, .tokenizer = own_tokenizer && !model}},
+          NamedModel{"--tokenizer_name", &FinetuneArguments::tokenizer_name, {.tokenizer = true}}};
+}
+
+void CheckFolder(const std::string& name, const char* flag) {
+  std::error_code code;
+  if (name.empty() || IsModelName(name) || std::filesystem::exists(name, code)) return;
+  throw NotFound(name + ": no such folder (" + flag + ")",
+                 "give a folder's path, or the name of a model on the Hub as owner/name");
+}
+
+}  // namespace
+
+FinetuneArguments WithLocalFolders(const FinetuneArguments& options, Accelerator& accelerator) {
+  FinetuneArguments local = options;
+  for (const NamedModel& named : NamedModels(options)) CheckFolder(options.*named.name, named.flag);
+  HubOptions hub = {
+      .revision = options.model_revision, .token = options.token, .cache_dir = options.cache_dir};
+  hub.show_progress = !options.disable_tqdm && accelerator.is_local_main_process();
+  for (const NamedModel& named : NamedModels(options)) {
+    const std::string& name = options.*named.name;
+    // The ranks decide by the name alone whether they talk, because their folders may differ.
+    if (!IsModelName(name)) continue;
+    const std::string key = std::string("commit of ") + named.flag;
+    HubOptions own = hub;
+    if (!accelerator.is_main_process()) {
+      const std::string commit = accelerator.group().AwaitMessage(key, 0);
+      if (!commit.empty()) own.revision = commit;
+    }
+    const ResolvedCheckpoint resolved = ResolveCheckpoint(name, named.parts, own);
+    local.*named.name = resolved.folder;
+    if (accelerator.is_main_process() && accelerator.use_distributed()) {
+      accelerator.group().PostMessage(key, resolved.commit);
+    }
+  }
+  return local;
+}
+
+}  // namespace lathe
