@@ -16,6 +16,10 @@ void ForRows(const GatedArgs& args, const Body& body) {
   Functions::With(args.kind, for_all);
 }
 
+// True if Act is looked up here. With AVX-512 this gains nothing, since both results are rounded.
+template <typename Act, typename T>
+constexpr bool kGatesByTable = LATHE_ISA <= 3 && kLooksUp<Act, T>;
+
 // Calls body(begin, n) for consecutive parts of a row of n elements.
 template <typename Body>
 void ForParts(int64_t n, const Body& body) {
@@ -29,7 +33,7 @@ void Forward(T* y, const T* a, const T* b, const GatedArgs& args) {
     using Act = decltype(act);
     T* const to = y + r * args.n;
     const T *const ar = a + r * args.stride, *const br = b + r * args.stride;
-    if constexpr (kLooksUp<Act, T>) {
+    if constexpr (kGatesByTable<Act, T>) {
       const auto& table = ActivationValues<Act, float>::Get();
       ForParts(args.n, [&](int64_t c, int64_t n) {
         float values[kActivationPart];
@@ -57,7 +61,7 @@ void Backward(T* da, T* db, const T* dy, const T* a, const T* b, const GatedArgs
     const T* const dyr = dy + r * args.n;
     const T *const ar = a + r * args.stride, *const br = b + r * args.stride;
     T *const dar = da + r * args.stride, *const dbr = db + r * args.stride;
-    if constexpr (kLooksUp<Act, T>) {
+    if constexpr (kGatesByTable<Act, T>) {
       const auto& table = ActivationDerivatives<Act, float>::Get();
       ForParts(args.n, [&](int64_t c, int64_t n) {
         float derivatives[kActivationPart], values[kActivationPart];
