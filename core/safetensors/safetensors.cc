@@ -1,12 +1,6 @@
 #include "lathe/core/safetensors/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -15,8 +9,9 @@
 #include <string_view>
 
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/safetensors/safetensors_header.h"
+#include "lathe/core/weight_files/mapped_file.h"
+#include "lathe/core/weight_files/shard_index.h"
 
 namespace lathe {
 namespace {
@@ -27,116 +22,11 @@ constexpr uint64_t kMaxHeader = 100'000'000;  // the reference reader's limit
 constexpr const char* kFileName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
-class MappedFile {
- public:
-  explicit MappedFile(const std::string& path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-      throw FileError(path, errno);
-    }
-    struct stat info;
-    int error_number = fstat(fd, &info) != 0 ? errno : 0;
-    if (error_number == 0 && !S_ISREG(info.st_mode)) {
-      error_number = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
-    }
-    if (error_number == 0 && info.st_size > 0) {
-      size_ = static_cast<uint64_t>(info.st_size);
-      void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-      if (mapped == MAP_FAILED) {
-        error_number = errno;
-      } else {
-        data_ = static_cast<const char*>(mapped);
-      }
-    }
-    close(fd);
-    if (error_number != 0) {
-      throw FileError(path, error_number);
-    }
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile() {
-    if (data_ != nullptr) {
-      munmap(const_cast<char*>(data_), size_);
-    }
-  }
-  const char* data() const { return data_; }
-  uint64_t size() const { return size_; }
-
- private:
-  const char* data_ = nullptr;
-  uint64_t size_ = 0;
-};
-
 template <typename T>
 T Load(const char* at) {
   T value;
   std::memcpy(&value, at, sizeof(T));  // the address may have any alignment
   return value;
-}
-
-template <typename From, typename To>
-void ConvertFloats(const char* in, To* out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const From value = Load<From>(in + i * static_cast<int64_t>(sizeof(From)));
-    if constexpr (std::is_same_v<From, double> && !std::is_same_v<To, double>) {
-      out[i] = static_cast<To>(static_cast<float>(value));
-    } else if constexpr (std::is_arithmetic_v<From>) {
-      out[i] = static_cast<To>(value);
-    } else {
-      out[i] = static_cast<To>(static_cast<float>(value));
-    }
-  }
-}
-
-// Returns false if a value does not fit.
-template <typename From, typename To>
-bool ConvertIntegers(const char* in, To* out, int64_t n) {
-  bool fits = true;
-  for (int64_t i = 0; i < n; ++i) {
-    const From value = Load<From>(in + i * static_cast<int64_t>(sizeof(From)));
-    if constexpr (std::is_same_v<To, bool>) {
-      fits &= value == 0 || value == 1;
-      out[i] = value != 0;
-    } else {
-      fits &= std::in_range<To>(value);
-      out[i] = static_cast<To>(value);
-    }
-  }
-  return fits;
-}
-
-// Calls `body(T{})` with the C++ type of an integer dtype of the file; BOOL counts as one. Returns
-// false for other dtypes.
-template <typename Body>
-bool DispatchInteger(std::string_view dtype, Body&& body) {
-  if (dtype == "BOOL" || dtype == "U8") return body(uint8_t{}), true;
-  if (dtype == "I8") return body(int8_t{}), true;
-  if (dtype == "I16") return body(int16_t{}), true;
-  if (dtype == "U16") return body(uint16_t{}), true;
-  if (dtype == "I32") return body(int32_t{}), true;
-  if (dtype == "U32") return body(uint32_t{}), true;
-  if (dtype == "I64") return body(int64_t{}), true;
-  if (dtype == "U64") return body(uint64_t{}), true;
-  return false;
-}
-
-template <typename Body>
-bool DispatchFloating(std::string_view dtype, Body&& body) {
-  if (dtype == "F32") return body(float{}), true;
-  if (dtype == "BF16") return body(BFloat16{}), true;
-  if (dtype == "F16") return body(Float16{}), true;
-  if (dtype == "F64") return body(double{}), true;
-  return false;
-}
-
-// A shard's name is appended to the folder's, so it must not lead out of the folder.
-void CheckShardName(const std::string& shard, const std::string& index) {
-  const bool has_separator = shard.find_first_of("/\\") != std::string::npos;
-  if (has_separator || !shard.ends_with(".safetensors")) {
-    throw BrokenSafetensors(index,
-                            "\"" + shard + "\" must be the name of a .safetensors file beside it");
-  }
 }
 
 }  // namespace
@@ -159,9 +49,13 @@ struct SafetensorsReader::Impl {
     return found->second;
   }
 
-  const char* Bytes(const SafetensorsEntry& entry) const {
+  StoredArray ArrayOf(const SafetensorsEntry& entry) const {
     const Located& located = files.at(entry.file);
-    return located.mapped->data() + located.buffer + entry.begin;
+    return {.dtype = entry.dtype,
+            .shape = entry.shape,
+            .file = entry.file,
+            .data = located.mapped->data() + located.buffer + entry.begin,
+            .memory = located.mapped};
   }
 
   // Maps and checks one file. Returns its tensors without adding them to `entries`.
@@ -187,54 +81,6 @@ struct SafetensorsReader::Impl {
     files[file] = {std::move(mapped), 8 + header_size};
     return result;
   }
-
-  void OpenShards(const std::string& index, const std::filesystem::path& dir) {
-    json parsed;
-    const std::string text = ReadFile(index);
-    CheckJsonNesting(text, index);
-    try {
-      parsed = json::parse(text);
-    } catch (const json::exception& e) {
-      throw BrokenSafetensors(index, std::string("is not JSON: ") + WithoutTag(e.what()));
-    }
-    if (!parsed.is_object() || !parsed.contains("weight_map") ||
-        !parsed["weight_map"].is_object()) {
-      throw BrokenSafetensors(index, "\"weight_map\" must be an object");
-    }
-    std::map<std::string, std::string> shard_of;
-    std::set<std::string> shards;
-    for (const auto& [name, value] : parsed["weight_map"].items()) {
-      if (!value.is_string()) {
-        throw BrokenSafetensors(
-            index, "\"weight_map\": the value of \"" + name + "\" must be a file name");
-      }
-      shard_of[name] = value.get<std::string>();
-      CheckShardName(shard_of[name], index);
-      shards.insert(shard_of[name]);
-    }
-    for (const std::string& shard : shards) {
-      const std::string file = (dir / shard).string();
-      if (!std::filesystem::exists(file)) {
-        throw NotFound(file + ": the file is missing, though " + index + " lists it",
-                       "download or copy all shards of the checkpoint");
-      }
-      for (auto& [name, entry] : Open(file)) {
-        const auto listed = shard_of.find(name);
-        if (listed != shard_of.end() && listed->second != shard) {
-          continue;  // the index decides between copies
-        }
-        if (!entries.emplace(name, entry).second) {
-          throw BrokenSafetensors(file, name, "is also in " + entries[name].file);
-        }
-      }
-    }
-    for (const auto& [name, shard] : shard_of) {
-      if (entries.count(name) == 0) {
-        throw BrokenSafetensors((dir / shard).string(), name,
-                                "the file lacks it, though " + index + " lists it");
-      }
-    }
-  }
 };
 
 SafetensorsReader::SafetensorsReader() : impl_(std::make_unique<Impl>()) {}
@@ -251,15 +97,13 @@ SafetensorsReader SafetensorsReader::FromDirectory(const std::string& dir) {
     return SafetensorsReader((path / kFileName).string());
   }
   if (!std::filesystem::exists(path / kIndexName)) {
-    const bool has_pickle = std::filesystem::exists(path / "pytorch_model.bin");
     throw NotFound(dir + ": has neither " + kFileName + " nor " + kIndexName,
-                   has_pickle
-                       ? "pytorch_model.bin is not read; load it with Transformers and save it "
-                         "with save_pretrained"
-                       : "name a folder that save_pretrained wrote");
+                   "name a folder that save_pretrained wrote");
   }
   SafetensorsReader reader;
-  reader.impl_->OpenShards((path / kIndexName).string(), path);
+  reader.impl_->entries = ReadShards<SafetensorsEntry>(
+      (path / kIndexName).string(), ".safetensors",
+      [&](const std::string& file) { return reader.impl_->Open(file); });
   return reader;
 }
 
@@ -267,48 +111,14 @@ const std::map<std::string, SafetensorsEntry>& SafetensorsReader::entries() cons
   return impl_->entries;
 }
 
+StoredArrays SafetensorsReader::arrays() const {
+  StoredArrays arrays;
+  for (const auto& [name, entry] : entries()) arrays.emplace(name, impl_->ArrayOf(entry));
+  return arrays;
+}
+
 void SafetensorsReader::Read(const std::string& name, Tensor& out) const {
-  const SafetensorsEntry& entry = impl_->Find(name);
-  const std::string where = entry.file + ": tensor \"" + name + "\" ";
-  if (entry.shape != out.shape()) {
-    throw InvalidArgument(where + "has shape " + ToString(entry.shape) + " but " +
-                          ToString(out.shape()) + " is wanted");
-  }
-  if (!out.device().is_cpu()) {
-    Tensor read = Tensor::Empty(out.shape(), out.dtype());
-    Read(name, read);
-    return out.CopyFrom(read);
-  }
-  const char* bytes = impl_->Bytes(entry);
-  const int64_t n = out.numel();
-  out.impl()->storage->BumpVersion();
-  if (FindSafetensorsDType(entry.dtype)->dtype == out.dtype() && out.dtype() != DType::kBool) {
-    if (n > 0) {
-      std::memcpy(out.raw_data(), bytes, static_cast<size_t>(out.bytes()));
-    }
-    return;
-  }
-  bool fits = true;
-  const bool converted = DispatchAll(out.dtype(), [&](auto to) {
-    using To = decltype(to);
-    if constexpr (std::is_integral_v<To>) {
-      return DispatchInteger(entry.dtype, [&](auto from) {
-        fits = ConvertIntegers<decltype(from), To>(bytes, out.data<To>(), n);
-      });
-    } else {
-      return DispatchFloating(entry.dtype, [&](auto from) {
-        ConvertFloats<decltype(from), To>(bytes, out.data<To>(), n);
-      });
-    }
-  });
-  if (!converted) {
-    throw InvalidArgument(
-        where + "has dtype " + entry.dtype + ", which can't be read as " + ToString(out.dtype()),
-        "save the model's weights as float32, float16 or bfloat16");
-  }
-  if (!fits) {
-    throw InvalidArgument(where + "has values that " + ToString(out.dtype()) + " can't hold");
-  }
+  ReadStoredArray(name, impl_->ArrayOf(impl_->Find(name)), out);
 }
 
 Tensor SafetensorsReader::Read(const std::string& name) const {

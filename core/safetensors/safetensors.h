@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lathe/core/tensor.h"
+#include "lathe/core/weight_files/stored_array.h"
 
 namespace lathe {
 
@@ -31,6 +32,8 @@ class SafetensorsReader {
 
   const std::map<std::string, SafetensorsEntry>& entries() const;
   bool has(const std::string& name) const { return entries().count(name) != 0; }
+  // Returns the tensors' places in memory, which stay valid without the reader.
+  StoredArrays arrays() const;
   // Copies and converts straight from the mapping into `out`, whose shape must be the entry's. F64,
   // F32, F16 and BF16 become any floating type; integers become any integer type.
   void Read(const std::string& name, Tensor& out) const;

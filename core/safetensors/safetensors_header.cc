@@ -203,8 +203,7 @@ int SafetensorsDTypeIndex(DType dtype) {
 const char* SafetensorsDTypeName(int index) { return kDTypes[index].name; }
 
 Error BrokenSafetensors(const std::string& file, const std::string& what) {
-  return DataLoss(file + ": " + what,
-                  "the file is damaged or incomplete; download or save it again");
+  return BrokenWeights(file, what);
 }
 
 Error BrokenSafetensors(const std::string& file, const std::string& name, const std::string& what) {

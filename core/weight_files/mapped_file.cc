@@ -1,0 +1,54 @@
+#include "lathe/core/weight_files/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "lathe/core/base/file.h"
+
+namespace lathe {
+
+MappedFile::MappedFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    throw FileError(path, errno);
+  }
+  struct stat info;
+  int error_number = fstat(fd, &info) != 0 ? errno : 0;
+  if (error_number == 0 && !S_ISREG(info.st_mode)) {
+    error_number = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
+  }
+  if (error_number == 0 && info.st_size > 0) {
+    size_ = static_cast<uint64_t>(info.st_size);
+    void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (mapped == MAP_FAILED) {
+      error_number = errno;
+    } else {
+      data_ = static_cast<const char*>(mapped);
+    }
+  }
+  close(fd);
+  if (error_number != 0) {
+    throw FileError(path, error_number);
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    munmap(const_cast<char*>(data_), size_);
+  }
+}
+
+void MappedFile::ForgetPages(const char* begin, size_t size) const {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + size) / page * page;
+  if (first < last) {
+    madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);  // a hint: may fail
+  }
+}
+
+}  // namespace lathe

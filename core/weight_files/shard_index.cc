@@ -1,0 +1,59 @@
+#include "lathe/core/weight_files/shard_index.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
+
+namespace lathe {
+namespace {
+
+// A shard's name is appended to the folder's, so it must not lead out of the folder.
+void CheckShardName(const std::string& shard, const std::string& index, const std::string& ending) {
+  const bool has_separator = shard.find_first_of("/\\") != std::string::npos;
+  if (has_separator || !shard.ends_with(ending)) {
+    throw BrokenWeights(index,
+                        "\"" + shard + "\" must be the name of a " + ending + " file beside it");
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::string> ReadShardIndex(const std::string& index,
+                                                  const std::string& ending) {
+  nlohmann::json parsed;
+  const std::string text = ReadFile(index);
+  CheckJsonNesting(text, index);
+  try {
+    parsed = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& e) {
+    throw BrokenWeights(index, std::string("is not JSON: ") + WithoutTag(e.what()));
+  }
+  if (!parsed.is_object() || !parsed.contains("weight_map") || !parsed["weight_map"].is_object()) {
+    throw BrokenWeights(index, "\"weight_map\" must be an object");
+  }
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [name, value] : parsed["weight_map"].items()) {
+    if (!value.is_string()) {
+      throw BrokenWeights(index,
+                          "\"weight_map\": the value of \"" + name + "\" must be a file name");
+    }
+    shard_of[name] = value.get<std::string>();
+    CheckShardName(shard_of[name], index, ending);
+  }
+  return shard_of;
+}
+
+std::string ShardPath(const std::string& index, const std::string& shard) {
+  return (std::filesystem::path(index).parent_path() / shard).string();
+}
+
+void CheckShardExists(const std::string& index, const std::string& file) {
+  if (!std::filesystem::exists(file)) {
+    throw NotFound(file + ": the file is missing, though " + index + " lists it",
+                   "download or copy all shards of the checkpoint");
+  }
+}
+
+}  // namespace lathe
