@@ -1,0 +1,223 @@
+#include "lathe/core/pytorch_files/pytorch_file.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/pytorch_files/crc32.h"
+#include "lathe/core/pytorch_files/unpickler.h"
+#include "lathe/core/pytorch_files/zip_archive.h"
+#include "lathe/core/weight_files/shard_index.h"
+
+namespace lathe {
+namespace {
+
+// The number 0x1950a86a20f9469cfc6c as a pickle, with which files before PyTorch 1.6 begin.
+constexpr std::string_view kOldMagic("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20j\xa8P\x19.", 15);
+constexpr int64_t kOldVersion = 1001;
+
+constexpr size_t kWorthThreads = 1 << 20;  // bytes
+
+int64_t SizeOf(std::string_view dtype) {
+  if (dtype == "F64" || dtype == "I64") return 8;
+  if (dtype == "F32" || dtype == "I32") return 4;
+  if (dtype == "F16" || dtype == "BF16" || dtype == "I16") return 2;
+  return 1;
+}
+
+// Returns the tensors of a state dict. `bytes_of` returns the bytes of the storage that a tensor's
+// storage names, or throws.
+template <typename BytesOf>
+StoredArrays ArraysOf(const std::vector<std::pair<std::string, const PickledTensor*>>& tensors,
+                      const std::shared_ptr<const MappedFile>& memory, const std::string& file,
+                      BytesOf&& bytes_of) {
+  StoredArrays arrays;
+  for (const auto& [name, tensor] : tensors) {
+    const int64_t item = SizeOf(tensor->storage.dtype);
+    const std::string_view bytes = bytes_of(name, tensor->storage);
+    const auto available = static_cast<int64_t>(bytes.size()) / item;
+    if (tensor->storage.offset > available ||
+        tensor->storage.size > available - tensor->storage.offset) {
+      throw BrokenWeights(file, "tensor \"" + name + "\": its storage of " +
+                                    std::to_string(tensor->storage.size) + " elements has only " +
+                                    std::to_string(bytes.size()) + " bytes in the file");
+    }
+    const char* const data = bytes.data() + (tensor->storage.offset + tensor->offset) * item;
+    const bool is_new = arrays
+                            .emplace(name, StoredArray{.dtype = tensor->storage.dtype,
+                                                       .shape = tensor->shape,
+                                                       .file = file,
+                                                       .data = data,
+                                                       .strides = tensor->strides,
+                                                       .memory = memory})
+                            .second;
+    if (!is_new) throw BrokenWeights(file, "has tensor \"" + name + "\" twice");
+  }
+  return arrays;
+}
+
+Error BigEndian(const std::string& file) {
+  return InvalidArgument(file + ": was written by a big-endian machine",
+                         "save it again by PyTorch on this one");
+}
+
+// --- the zip form: FOLDER/data.pkl, and FOLDER/data/KEY for each storage ---
+
+// Returns the name of the only member that ends with /data.pkl, without that ending.
+std::string FolderOf(const std::map<std::string, ZipMember>& members, const std::string& file) {
+  constexpr std::string_view kPickle = "/data.pkl";
+  std::string folder;
+  for (const auto& [name, member] : members) {
+    if (!name.ends_with(kPickle)) continue;
+    if (!folder.empty()) throw BrokenWeights(file, "has two members " + std::string(kPickle));
+    folder = name.substr(0, name.size() - kPickle.size());
+  }
+  if (folder.empty()) {
+    throw InvalidArgument(file + ": is a zip file but was not written by torch.save",
+                          "it has no member data.pkl");
+  }
+  return folder;
+}
+
+// Compares the members with their CRC-32. Files without have 0 everywhere.
+void CheckSums(const std::map<std::string, ZipMember>& members, const std::string& pickle,
+               const std::string& file) {
+  if (members.at(pickle).crc32 == 0) return;
+  std::vector<std::pair<std::string_view, const ZipMember*>> all;
+  size_t size = 0;
+  for (const auto& [name, member] : members) {
+    all.emplace_back(name, &member);
+    size += member.bytes.size();
+  }
+  std::vector<char> differs(all.size(), 0);
+#pragma omp parallel for schedule(dynamic) if (size >= kWorthThreads)
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string_view bytes = all[i].second->bytes;
+    differs[i] = Crc32(bytes) != all[i].second->crc32;
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (differs[i] != 0) {
+      throw BrokenWeights(file, "\"" + std::string(all[i].first) +
+                                    "\" in it has another CRC-32 than the file says");
+    }
+  }
+}
+
+StoredArrays ReadZip(const std::shared_ptr<const MappedFile>& memory, const std::string& file) {
+  const std::map<std::string, ZipMember> members = ReadZipArchive(memory->bytes(), file);
+  const std::string folder = FolderOf(members, file);
+  CheckSums(members, folder + "/data.pkl", file);
+  const auto order = members.find(folder + "/byteorder");
+  if (order != members.end() && order->second.bytes != "little") {
+    throw BigEndian(file);
+  }
+  Unpickler unpickler(members.at(folder + "/data.pkl").bytes, file);
+  const auto tensors = unpickler.TensorsOf(unpickler.Load());
+  return ArraysOf(
+      tensors, memory, file, [&](const std::string& name, const PickledStorage& storage) {
+        const auto found = members.find(folder + "/data/" + storage.key);
+        if (found == members.end()) {
+          throw BrokenWeights(file, "tensor \"" + name + "\": the file lacks \"" + folder +
+                                        "/data/" + storage.key + "\"");
+        }
+        const std::string_view bytes = found->second.bytes;
+        if (static_cast<int64_t>(bytes.size()) != storage.size * SizeOf(storage.dtype)) {
+          throw BrokenWeights(file, "tensor \"" + name + "\": its storage of " +
+                                        std::to_string(storage.size) + " elements has " +
+                                        std::to_string(bytes.size()) + " bytes");
+        }
+        return bytes;
+      });
+}
+
+// --- the form before PyTorch 1.6: four pickles (a number, a version, what the machine is like, the
+// state dict), the list of storages, and for each storage its number of elements and the elements
+
+// `machine` is a dict with "little_endian".
+void CheckByteOrder(const PickledValue& machine, const std::string& file) {
+  for (size_t i = 0; i + 1 < machine.items.size(); i += 2) {
+    if (machine.items[i]->text == "little_endian" && machine.items[i + 1]->integer == 0) {
+      throw BigEndian(file);
+    }
+  }
+}
+
+// Returns the storages' bytes by key. `sizes` holds the size of an element of each.
+std::map<std::string_view, std::string_view> OldStorages(
+    const PickledValue& keys, const std::map<std::string_view, int64_t>& sizes,
+    std::string_view bytes, const std::string& file) {
+  std::map<std::string_view, std::string_view> storages;
+  for (const PickledValue* const key : keys.items) {
+    const auto size = sizes.find(key->text);
+    if (size == sizes.end()) throw BrokenWeights(file, "lists a storage that no tensor uses");
+    int64_t count = 0;
+    if (bytes.size() < sizeof count) throw BrokenWeights(file, "is cut off");
+    std::memcpy(&count, bytes.data(), sizeof count);
+    bytes.remove_prefix(sizeof count);
+    if (count < 0 || count > static_cast<int64_t>(bytes.size()) / size->second) {
+      throw BrokenWeights(file, "is cut off: a storage has " + std::to_string(count) +
+                                    " elements but " + std::to_string(bytes.size()) +
+                                    " bytes are left");
+    }
+    const auto taken = static_cast<size_t>(count * size->second);
+    storages[key->text] = bytes.substr(0, taken);
+    bytes.remove_prefix(taken);
+  }
+  if (!bytes.empty()) {
+    throw BrokenWeights(file, std::to_string(bytes.size()) + " bytes follow the last storage");
+  }
+  return storages;
+}
+
+StoredArrays ReadOld(const std::shared_ptr<const MappedFile>& memory, const std::string& file) {
+  Unpickler unpickler(memory->bytes(), file);
+  unpickler.Load();  // the number
+  const PickledValue& version = unpickler.Load();
+  if (version.kind != PickledValue::Kind::kInteger || version.integer != kOldVersion) {
+    throw InvalidArgument(file + ": has a version of torch.save's format that Lathe does not have",
+                          "load it with Transformers and save it with save_pretrained");
+  }
+  CheckByteOrder(unpickler.Load(), file);
+  const auto tensors = unpickler.TensorsOf(unpickler.Load());
+  const PickledValue& keys = unpickler.Load();
+  std::map<std::string_view, int64_t> sizes;
+  for (const PickledStorage* const storage : unpickler.storages()) {
+    const int64_t size = SizeOf(storage->dtype);
+    if (sizes.emplace(storage->key, size).first->second != size) {
+      throw BrokenWeights(file, "uses storage \"" + storage->key + "\" as two types");
+    }
+  }
+  const auto storages =
+      OldStorages(keys, sizes, memory->bytes().substr(unpickler.position()), file);
+  return ArraysOf(tensors, memory, file,
+                  [&](const std::string& name, const PickledStorage& storage) {
+                    const auto found = storages.find(storage.key);
+                    if (found == storages.end()) {
+                      throw BrokenWeights(file, "tensor \"" + name + "\": its storage is missing");
+                    }
+                    return found->second;
+                  });
+}
+
+}  // namespace
+
+StoredArrays ReadPyTorchFile(const std::string& file) {
+  const auto memory = std::make_shared<const MappedFile>(file);
+  const std::string_view bytes = memory->bytes();
+  if (IsZipArchive(bytes)) return ReadZip(memory, file);
+  if (bytes.starts_with(kOldMagic)) return ReadOld(memory, file);
+  if (bytes.starts_with("version https://git-lfs")) {
+    throw InvalidArgument(file + ": is only a pointer of Git LFS to the weights",
+                          "get the weights by `git lfs pull`");
+  }
+  throw BrokenWeights(file, "was not written by torch.save, or is damaged");
+}
+
+StoredArrays ReadPyTorchShards(const std::string& index) {
+  return ReadShards<StoredArray>(index, ".bin", ReadPyTorchFile);
+}
+
+}  // namespace lathe
