@@ -8,6 +8,8 @@
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/safetensors/safetensors.h"
+#include "lathe/core/weight_files/stored_array.h"
+#include "lathe/models/weights/find_weights.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {
@@ -42,14 +44,14 @@ bool IsOfPretraining(const std::string& name, const CheckpointNames& names) {
 }
 
 // Maps each tensor's name in the model, a parameter's path, to its name in the file.
-std::map<std::string, std::string> FileNames(const SafetensorsReader& reader,
+std::map<std::string, std::string> FileNames(const StoredArrays& arrays,
                                              const CheckpointNames& names,
                                              const std::set<std::string>& parameters) {
-  const bool bare =
-      std::none_of(reader.entries().begin(), reader.entries().end(),
-                   [&](const auto& entry) { return entry.first.starts_with(names.base_prefix); });
+  const bool bare = std::none_of(arrays.begin(), arrays.end(), [&](const auto& entry) {
+    return entry.first.starts_with(names.base_prefix);
+  });
   std::map<std::string, std::string> file_names;
-  for (const auto& [file_name, entry] : reader.entries()) {
+  for (const auto& [file_name, array] : arrays) {
     std::string name = Renamed(file_name, names);
     // A head's tensor keeps its name even if the encoder's names get the prefix.
     if (bare && parameters.count(name) == 0 && !IsBuffer(name, names) &&
@@ -58,7 +60,7 @@ std::map<std::string, std::string> FileNames(const SafetensorsReader& reader,
     }
     const auto [at, is_new] = file_names.emplace(name, file_name);
     if (!is_new) {
-      throw DataLoss(entry.file + ": \"" + at->second + "\" and \"" + file_name +
+      throw DataLoss(array.file + ": \"" + at->second + "\" and \"" + file_name +
                      "\" are both the parameter \"" + name + "\"");
     }
   }
@@ -85,13 +87,13 @@ struct LoadPlan {
 };
 
 // Compares the file with the parameters. Throws if the file doesn't fit.
-LoadPlan PlanLoad(const SafetensorsReader& reader, const std::vector<Parameter>& parameters,
+LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& parameters,
                   const CheckpointNames& names, bool ignore_mismatched_sizes) {
   std::set<std::string> paths;
   for (const Parameter& parameter : parameters) {
     paths.insert(parameter.name);
   }
-  std::map<std::string, std::string> file_names = FileNames(reader, names, paths);
+  std::map<std::string, std::string> file_names = FileNames(arrays, names, paths);
   LoadPlan plan;
   LoadReport& report = plan.report;
   for (const Parameter& parameter : parameters) {
@@ -102,12 +104,12 @@ LoadPlan PlanLoad(const SafetensorsReader& reader, const std::vector<Parameter>&
       plan.to_fill.push_back(&parameter);
       continue;
     }
-    const SafetensorsEntry& entry = reader.entries().at(found->second);
-    if (entry.shape != parameter.tensor.shape()) {
-      const std::string what = parameter.name + ": file has " + ToString(entry.shape) + ", model " +
+    const StoredArray& array = arrays.at(found->second);
+    if (array.shape != parameter.tensor.shape()) {
+      const std::string what = parameter.name + ": file has " + ToString(array.shape) + ", model " +
                                ToString(parameter.tensor.shape());
       if (!ignore_mismatched_sizes) {
-        throw InvalidArgument(entry.file + ": " + what,
+        throw InvalidArgument(array.file + ": " + what,
                               "the weights belong to another configuration or number of labels; "
                               "with ignore_mismatched_sizes this parameter gets fresh values")
             .WithDetail(MismatchedSize{parameter.name});
@@ -146,10 +148,10 @@ std::string LoadReport::Summary() const {
 
 LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
                        const LoadWeightsOptions& options) {
-  const SafetensorsReader reader = SafetensorsReader::FromDirectory(dir);
+  const StoredArrays arrays = FindWeights(dir);
   const std::vector<Parameter> parameters = module.Parameters();
   // Everything is checked before the model is touched, so that an error leaves it as it was.
-  LoadPlan plan = PlanLoad(reader, parameters, names, options.ignore_mismatched_sizes);
+  LoadPlan plan = PlanLoad(arrays, parameters, names, options.ignore_mismatched_sizes);
   if (plan.report.loaded.empty()) {
     throw InvalidArgument(dir + ": no tensor of the checkpoint belongs to this model",
                           "check that \"model_type\" in config.json is that of the checkpoint");
@@ -158,7 +160,7 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
   ParameterArena::FindOrCreate(parameters);  // gives the parameters their memory
   for (const auto& [parameter, file_name] : plan.to_read) {
     Tensor tensor = parameter->tensor;
-    reader.Read(file_name, tensor);
+    ReadStoredArray(file_name, arrays.at(file_name), tensor);
   }
   for (const Parameter* parameter : plan.to_fill) {
     Tensor tensor = parameter->tensor;

@@ -69,10 +69,10 @@ struct LoadReport {
   std::string Summary() const;
 };
 
-// Fills `module` from the directory's safetensors. Old names get their new endings. If no tensor's
-// name starts with the base prefix, the file holds a bare encoder, whose names get the prefix.
-// Missing parameters get fresh values; missing ones outside the head are reported. Values are read
-// straight into the module's arena.
+// Fills `module` from the folder's weights (find_weights.h). Old names get their new endings. If no
+// tensor's name starts with the base prefix, the file holds a bare encoder, whose names get the
+// prefix. Missing parameters get fresh values; missing ones outside the head are reported. Values
+// are read straight into the module's arena.
 LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
                        const LoadWeightsOptions& options = {});
 

@@ -1,0 +1,65 @@
+// Loads the same weights from each format (tests/golden/make_weights.py), and compares the logits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/safetensors/safetensors.h"
+#include "lathe/models/pretrained.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> Folders(const fs::path& dir) {
+  std::vector<fs::path> folders;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    if (entry.is_directory()) folders.push_back(entry.path());
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+// The logits of the expected values' batch, by the weights in one of the family's folders.
+std::vector<float> LogitsOf(const fs::path& family, const fs::path& weights) {
+  const auto model = AutoModelForSequenceClassification::FromPretrained(
+      weights, {.config = PretrainedConfig::FromPretrained(family)});
+  EXPECT_EQ(model->load_report().loaded.size(), model->Parameters().size()) << weights;
+  EXPECT_EQ(model->load_report().Summary(), "") << weights;
+  model->Eval();
+  const NoGradGuard no_grad;
+  const Tensor ids = SafetensorsReader(family / "expected.safetensors").Read("input_ids");
+  const Tensor mask = Tensor::Full(ids.shape(), 1, DType::kI64);
+  return model->Forward(Batch::FromPadded(ids, mask)).logits.ToVector<float>();
+}
+
+class WeightFormats : public testing::TestWithParam<fs::path> {};
+
+TEST_P(WeightFormats, GiveTheSameBits) {
+  const fs::path family = GetParam();
+  const std::vector<float> logits = LogitsOf(family, family / "safetensors");
+  const std::vector<double> expected =
+      SafetensorsReader(family / "expected.safetensors").Read("logits").ToVector<double>();
+  ASSERT_EQ(logits.size(), expected.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    EXPECT_NEAR(logits[i], expected[i], 1e-5 * std::max(1.0, std::abs(expected[i])));
+  }
+  const std::vector<fs::path> folders = Folders(family);
+  EXPECT_GE(folders.size(), 2u);
+  for (const fs::path& folder : folders) EXPECT_EQ(LogitsOf(family, folder), logits) << folder;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, WeightFormats,
+                         testing::ValuesIn(Folders("tests/golden/weights")), [](const auto& p) {
+                           std::string name = p.param.filename();
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace lathe
