@@ -37,11 +37,11 @@ class CliWeightsTest : public CliTest {
   }
 };
 
-TEST_F(CliWeightsTest, FoldersWithOnlyPyTorchsFile) {
+TEST_F(CliWeightsTest, FoldersWithoutSafetensors) {
   const RunResult expected = Predict(MakeModel("safetensors"));
   ASSERT_EQ(expected.exit_code, 0) << expected.err;
   EXPECT_NE(expected.out, "");
-  for (const char* format : {"zip", "old", "shards"}) {
+  for (const char* format : {"zip", "old", "shards", "h5", "h5-shards"}) {
     const RunResult run = Predict(MakeModel(format));
     EXPECT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(run.out, expected.out) << format;
@@ -51,6 +51,8 @@ TEST_F(CliWeightsTest, FoldersWithOnlyPyTorchsFile) {
   const std::string trained = Finetuned("safetensors");
   EXPECT_NE(trained, "");
   EXPECT_EQ(Finetuned("zip"), trained);
+  fs::remove_all(Path("h5"));
+  EXPECT_EQ(Finetuned("h5"), trained);
 }
 
 TEST_F(CliWeightsTest, MistakesAreOneLine) {
@@ -71,7 +73,8 @@ TEST_F(CliWeightsTest, MistakesAreOneLine) {
   Write("zip/pytorch_model.bin", bytes);
   ExpectError(Predict(model), "in it has another CRC-32 than the file says");
   fs::remove(file);
-  ExpectError(Predict(model), "zip: has no weights (model.safetensors or pytorch_model.bin");
+  ExpectError(Predict(model),
+              "zip: has no weights (model.safetensors, pytorch_model.bin or tf_model.h5");
 }
 
 }  // namespace

@@ -30,13 +30,39 @@ class Library {
  private:
   Error Unusable(const std::string& why) const {
     return Error(absl::StatusCode::kFailedPrecondition,
-                 "checkpoints need " + std::string(file_) + ": " + why,
+                 "this needs " + std::string(file_) + ": " + why,
                  "install Debian's package " + std::string(package_));
   }
   const char* file_;
   const char* package_;
   void* handle_;
 };
+
+// Finds what reads files that Lathe didn't write.
+void FindForForeignFiles(const Library& library, Hdf5Library& h) {
+  library.Find("H5Aget_type", h.Aget_type);
+  library.Find("H5Dget_create_plist", h.Dget_create_plist);
+  library.Find("H5Dget_offset", h.Dget_offset);
+  library.Find("H5FDregister", h.FDregister);
+  library.Find("H5Fget_create_plist", h.Fget_create_plist);
+  library.Find("H5Iget_type", h.Iget_type);
+  library.Find("H5Lget_info", h.Lget_info);
+  library.Find("H5Oclose", h.Oclose);
+  library.Find("H5Oopen", h.Oopen);
+  library.Find("H5PLset_loading_state", h.PLset_loading_state);
+  library.Find("H5Pget_external_count", h.Pget_external_count);
+  library.Find("H5Pget_filter2", h.Pget_filter2);
+  library.Find("H5Pget_layout", h.Pget_layout);
+  library.Find("H5Pget_nfilters", h.Pget_nfilters);
+  library.Find("H5Pget_userblock", h.Pget_userblock);
+  library.Find("H5Pset_driver", h.Pset_driver);
+  library.Find("H5Sselect_hyperslab", h.Sselect_hyperslab);
+  library.Find("H5Tget_ebias", h.Tget_ebias);
+  library.Find("H5Tget_order", h.Tget_order);
+  library.Find("H5Tget_precision", h.Tget_precision);
+  library.Find("H5Tget_sign", h.Tget_sign);
+  library.Find("H5Tis_variable_str", h.Tis_variable_str);
+}
 
 Hdf5Library OpenHdf5() {
   const Library library("libhdf5_serial.so.103", "libhdf5-103-1");
@@ -86,6 +112,7 @@ Hdf5Library OpenHdf5() {
   library.Find("H5Tget_class", h.Tget_class);
   library.Find("H5Tget_size", h.Tget_size);
   library.Find("H5Tclose", h.Tclose);
+  FindForForeignFiles(library, h);
   // A file that couldn't be written stays open inside of the library, which would crash when it
   // tidies up at the end of the process.
   h.dont_atexit();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/keras_files/keras_file.h"
 #include "lathe/core/pytorch_files/pytorch_file.h"
 #include "lathe/core/safetensors/safetensors.h"
 
@@ -25,7 +26,9 @@ StoredArrays ReadSafetensorsFolder(const std::string& path) {
 constexpr WeightFile kFiles[] = {{"model.safetensors", ReadSafetensorsFolder},
                                  {"model.safetensors.index.json", ReadSafetensorsFolder},
                                  {"pytorch_model.bin", ReadPyTorchFile},
-                                 {"pytorch_model.bin.index.json", ReadPyTorchShards}};
+                                 {"pytorch_model.bin.index.json", ReadPyTorchShards},
+                                 {"tf_model.h5", ReadKerasFile},
+                                 {"tf_model.h5.index.json", ReadKerasShards}};
 
 // Returns a few names of what the folder holds.
 std::string Contents(const std::string& dir) {
@@ -54,8 +57,8 @@ StoredArrays FindWeights(const std::string& dir) {
     if (fs::exists(path, code)) return file.read(path);
   }
   throw NotFound(dir +
-                     ": has no weights (model.safetensors or pytorch_model.bin, whole or by an "
-                     "index)",
+                     ": has no weights (model.safetensors, pytorch_model.bin or tf_model.h5, whole "
+                     "or by an index)",
                  Contents(dir) + "; name one that save_pretrained wrote");
 }
 

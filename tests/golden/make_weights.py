@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """Makes the files of weights beside this file, in weights/: tiny random classifiers in each format that Lathe reads.
 
-  python3 tests/golden/make_weights.py [FAMILY ...]       # needs torch, transformers, safetensors
+  python3 tests/golden/make_weights.py [FAMILY ...]       # needs torch, transformers, safetensors, h5py
 
 weights/FAMILY holds config.json, expected.safetensors (token ids and Transformers' logits in float64), and a folder for
 each format. All weights are multiples of 1/64 below 2, which float16 and bfloat16 hold exactly, so each format has the
-same values. The files were made with torch 2.15 and transformers 5.24.
+same values. Transformers wrote tf_model.h5 until version 4, with TensorFlow. The files here have its layout and its names.
+The files were made with torch 2.15, transformers 5.24 and h5py 3.16.
 """
 import json
+import re
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -20,6 +24,8 @@ SIZES = dict(vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_he
 FAMILIES = {
     "bert": dict(),
     "roberta": dict(type_vocab_size=1, pad_token_id=1),
+    "xlm-roberta": dict(type_vocab_size=1, pad_token_id=1),
+    "camembert": dict(type_vocab_size=1, pad_token_id=1),
     "distilbert": dict(vocab_size=11, dim=8, n_layers=1, n_heads=2, hidden_dim=12),
     "electra": dict(embedding_size=6),
     "albert": dict(embedding_size=6),
@@ -66,11 +72,114 @@ def in_shards(state, folder, ending, save):
     (folder / f"pytorch_model{ending}.index.json").write_text(json.dumps(index, indent=2))
 
 
+def tensorflow_weights(model):
+    """TensorFlow's names, without the model's class, and arrays."""
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    for name, parameter in model.named_parameters():
+        path, last = name.rsplit(".", 1)
+        path = re.sub(r"\.(\d+)\b", r"_@_\1", path).replace(".", "/").replace("@", ".")  # parts of lists: layer_._0
+        value = parameter.detach().numpy()
+        if name.endswith("rel_embeddings.weight"):
+            yield name.replace(".", "/", 2) + ":0", value  # a variable with a dot in its name
+            continue
+        if id(parameter) in embeddings:
+            last = "weight" if "word_embeddings" in name else "embeddings"
+        elif "norm" in path.split("/")[-1].lower():
+            last = {"weight": "gamma", "bias": "beta"}[last]
+        elif last == "weight":
+            last, value = "kernel", value.T  # of three dimensions, too
+        yield path + "/" + last + ":0", value
+
+
+def save_h5(model, file):
+    """As Keras' save_weights."""
+    names = "tf_" + model.config.model_type.replace("-", "_") + "_for_sequence_classification"
+    layers = {"dropout_1": []}
+    for name, value in tensorflow_weights(model):
+        layers.setdefault(name.split("/")[0], []).append((f"{names}/{name}", value))
+    with h5py.File(file, "w") as f:
+        f.attrs["layer_names"] = np.array([name.encode() for name in layers])
+        f.attrs["backend"], f.attrs["keras_version"] = b"tensorflow", b"2.6.0"
+        for layer, weights in layers.items():
+            group = f.create_group(layer)
+            # Long lists are cut, as those of large models are.
+            half = len(weights) // 2
+            if layer == model.config.model_type and half > 0:
+                group.attrs["weight_names0"] = np.array([n.encode() for n, _ in weights[:half]])
+                group.attrs["weight_names1"] = np.array([n.encode() for n, _ in weights[half:]])
+            else:
+                group.attrs["weight_names"] = np.array([n.encode() for n, _ in weights])
+            for name, value in weights:
+                group.create_dataset(name, data=value)
+
+
+def save_h5_packed(model, file):
+    """Compressed, in pieces, and with names of any length."""
+    with h5py.File(file, "w") as f:
+        weights = {"tf_model/" + name: value for name, value in tensorflow_weights(model)}
+        f.attrs["layer_names"] = ["all"]
+        group = f.create_group("all")
+        group.attrs["weight_names"] = list(weights)
+        for name, value in weights.items():
+            chunks = tuple(min(n, 5) for n in value.shape)
+            group.create_dataset(name, data=value, chunks=chunks, compression="gzip", shuffle=True, fletcher32=True)
+
+
+def save_refused(folder):
+    """Files that a reader of weights must refuse, each with one variable."""
+    folder.mkdir(exist_ok=True)
+
+    def save(name, add, variable="w:0"):
+        with h5py.File(folder / (name + ".h5"), "w") as f:
+            f.attrs["layer_names"] = [b"layer"] if name != "no_names" else np.zeros(0, "S1")
+            group = f.create_group("layer")
+            group.attrs["weight_names"] = [("layer/" + variable).encode()]
+            add(group.create_group("layer"))
+
+    values = np.ones((4, 4), np.float32)
+    save("soft_link", lambda g: g.__setitem__("soft:0", h5py.SoftLink("/layer/other")), "soft:0")
+    save("external_link", lambda g: g.__setitem__("external:0", h5py.ExternalLink("/etc/passwd", "/x")), "external:0")
+    save("external_elements", lambda g: g.create_dataset("w:0", (4, 4), "f4", external=[("/etc/passwd", 0, 64)]))
+    save("missing", lambda g: None, "none:0")
+    layout = h5py.VirtualLayout((4, 4), "f4")
+    layout[:] = h5py.VirtualSource("/etc/passwd", "x", (4, 4))
+    save("virtual", lambda g: g.create_virtual_dataset("w:0", layout))
+    save("big_endian", lambda g: g.create_dataset("w:0", data=values.astype(">f4")))
+    save("text", lambda g: g.create_dataset("w:0", data=[b"text"]))
+    save("other_filter", lambda g: g.create_dataset("w:0", data=values, compression="lzf"))
+    save("bomb", lambda g: g.create_dataset("w:0", data=np.zeros((1024, 4096), np.float32), chunks=(1024, 4096),
+                                            compression="gzip", compression_opts=9))
+    save("no_names", lambda g: g.create_dataset("w:0", data=values))
+    with h5py.File(folder / "crash.h5", "w") as f:
+        f.attrs["layer_names"] = ["layer"]
+        group = f.create_group("layer")
+        group.attrs["weight_names"] = ["layer/w:0"]
+        group.create_group("layer").create_dataset("w:0", data=values, chunks=(2, 2), compression="gzip")
+    damaged = bytearray((folder / "crash.h5").read_bytes())
+    damaged[918] = 1  # HDF5 1.10.8 reads outside of its memory then
+    (folder / "crash.h5").write_bytes(damaged)
+
+
+def save_h5_shards(model, folder):
+    weights = dict(tensorflow_weights(model))
+    files = [f"tf_model-0000{i}-of-00002.h5" for i in (1, 2)]
+    weight_map = {"tf_model/" + name: files[i % 2] for i, name in enumerate(weights)}
+    for file in files:
+        shard = {name: value for name, value in weights.items() if weight_map["tf_model/" + name] == file}
+        with h5py.File(folder / file, "w") as f:
+            f.attrs["layer_names"] = np.array([name.encode() for name in shard])
+            for name, value in shard.items():
+                f.create_dataset(name, data=value)
+    index = dict(metadata=dict(total_size=0), weight_map=weight_map)
+    (folder / "tf_model.h5.index.json").write_text(json.dumps(index, indent=2))
+
+
 def save_old(state, file):
     torch.save(state, file, _use_new_zipfile_serialization=False)
 
 
 def main(families):
+    save_refused(FOLDER.parent / "weights_refused")
     for family in families:
         model = make_model(family)
         state = model.state_dict()
@@ -84,7 +193,10 @@ def main(families):
         model.config.save_pretrained(folder)
         plain = {name: value.contiguous() for name, value in state.items()}
         save_file(plain, sub("safetensors") / "model.safetensors", metadata={"format": "pt"})
-        torch.save(state, sub("zip") / "pytorch_model.bin")
+        if family not in ("xlm-roberta", "camembert"):  # the same names as RoBERTa's
+            torch.save(state, sub("zip") / "pytorch_model.bin")
+        if family != "modernbert":
+            save_h5(model, sub("h5") / "tf_model.h5")
         if family == "bert":
             save_old(state, sub("old") / "pytorch_model.bin")
             torch.save(strange(state), sub("strange") / "pytorch_model.bin")
@@ -93,6 +205,8 @@ def main(families):
                 torch.save({n: value.to(dtype) for n, value in state.items()}, sub(name) / "pytorch_model.bin")
             in_shards(state, sub("shards"), ".bin", torch.save)
             in_shards(state, sub("shards-old"), ".bin", save_old)
+            save_h5_shards(model, sub("h5-shards"))
+            save_h5_packed(model, sub("h5-packed") / "tf_model.h5")
         with torch.no_grad():
             ids = torch.tensor(IDS)
             logits = model.double()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits

@@ -1,0 +1,345 @@
+#include "lathe/core/keras_files/hdf5_arrays.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/checkpoint/libraries.h"
+#include "lathe/core/keras_files/memory_driver.h"
+
+namespace lathe {
+namespace {
+
+constexpr uint64_t kMostNames = 1'000'000, kMostBytesOfNames = uint64_t{64} << 20;
+constexpr int kMostParts = 100;  // of a path
+constexpr int kMostRank = 8;
+constexpr uint64_t kMostElements = uint64_t{1} << 40;
+constexpr uint64_t kPiece = uint64_t{16} << 20;  // bytes that are read at once
+constexpr uint64_t kAlignment = 64;              // of copies
+
+// Closes an object of HDF5.
+class Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+  Handle(hid_t id, Close close) : id_(id), close_(close) {
+    if (id < 0) throw DataLoss("HDF5 can't read it");
+  }
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() {
+    if (id_ >= 0) close_(id_);
+  }
+  hid_t get() const { return id_; }
+
+ private:
+  hid_t id_;
+  Close close_;
+};
+
+// Returns `result` unless it is negative.
+template <typename Result>
+Result Checked(Result result, const std::string& what) {
+  if (result < 0) throw DataLoss(what);
+  return result;
+}
+
+// Returns the texts of an attribute; none if it isn't there.
+std::vector<std::string> TextsOf(hid_t object, const std::string& name) {
+  const std::string wrong = "the attribute \"" + name + "\" can't be read";
+  if (Checked(Hdf5().Aexists(object, name.c_str()), wrong) == 0) return {};
+  const Handle attribute(Hdf5().Aopen(object, name.c_str(), H5P_DEFAULT), Hdf5().Aclose);
+  const Handle space(Hdf5().Aget_space(attribute.get()), Hdf5().Sclose);
+  const Handle type(Hdf5().Aget_type(attribute.get()), Hdf5().Tclose);
+  const auto n =
+      static_cast<uint64_t>(Checked(Hdf5().Sget_simple_extent_npoints(space.get()), wrong));
+  const uint64_t size = Hdf5().Tget_size(type.get());
+  if (Hdf5().Tget_class(type.get()) == H5T_FLOAT && n == 0) return {};  // Keras' empty list
+  if (Hdf5().Tget_class(type.get()) != H5T_STRING || size == 0) {
+    throw DataLoss("the attribute \"" + name + "\" holds no names");
+  }
+  if (n > kMostNames || size > kMostBytesOfNames / std::max<uint64_t>(n, 1)) {
+    throw DataLoss("the attribute \"" + name + "\" is too large");
+  }
+  std::vector<std::string> texts;
+  if (n == 0) return texts;
+  if (Checked(Hdf5().Tis_variable_str(type.get()), wrong) > 0) {
+    std::vector<char*> values(n, nullptr);
+    Checked(Hdf5().Aread(attribute.get(), type.get(), values.data()), wrong);
+    for (const char* const value : values) texts.emplace_back(value == nullptr ? "" : value);
+    return texts;  // the texts' memory goes with the process
+  }
+  std::string values(n * size, '\0');
+  Checked(Hdf5().Aread(attribute.get(), type.get(), values.data()), wrong);
+  for (uint64_t i = 0; i < n; ++i) {
+    const char* const value = values.data() + i * size;
+    texts.emplace_back(value, strnlen(value, size));
+  }
+  return texts;
+}
+
+// Returns the names that Keras stored under `name`, or in parts under name0, name1 and so on.
+std::vector<std::string> NamesOf(hid_t object, const std::string& name) {
+  std::vector<std::string> all = TextsOf(object, name);
+  for (int i = 0; all.size() < kMostNames; ++i) {
+    const std::vector<std::string> part = TextsOf(object, name + std::to_string(i));
+    if (part.empty()) break;
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+// Checks that every link of the path is a plain one, which stays within the file.
+void CheckPath(hid_t object, const std::string& path) {
+  int parts = 0;
+  for (size_t end = 0; end < path.size(); ++end) {
+    end = std::min(path.find('/', end), path.size());
+    const std::string part = path.substr(0, end);
+    if (part.empty()) continue;
+    if (++parts > kMostParts) throw DataLoss("a name has too many parts");
+    H5L_info_t info;
+    if (Checked(Hdf5().Lexists(object, part.c_str(), H5P_DEFAULT), "its links are damaged") == 0) {
+      throw DataLoss("it lacks \"" + path + "\", which it lists");
+    }
+    Checked(Hdf5().Lget_info(object, part.c_str(), &info, H5P_DEFAULT), "its links are damaged");
+    if (info.type != H5L_TYPE_HARD) throw DataLoss("\"" + part + "\" links to another place");
+  }
+}
+
+Handle Open(hid_t object, const std::string& path) {
+  CheckPath(object, path);
+  return Handle(Hdf5().Oopen(object, path.c_str(), H5P_DEFAULT), Hdf5().Oclose);
+}
+
+// Returns the name in safetensors of a dataset's type.
+std::string DTypeOf(hid_t type, const std::string& name) {
+  const H5T_class_t kind = Hdf5().Tget_class(type);
+  const size_t size = Hdf5().Tget_size(type);
+  const bool is_plain =
+      Hdf5().Tget_order(type) == H5T_ORDER_LE && Hdf5().Tget_precision(type) == 8 * size;
+  if (kind == H5T_FLOAT && is_plain) {
+    const size_t bias = Hdf5().Tget_ebias(type);
+    if (size == 4 && bias == 127) return "F32";
+    if (size == 8 && bias == 1023) return "F64";
+    if (size == 2 && bias == 15) return "F16";
+    if (size == 2 && bias == 127) return "BF16";
+  }
+  if (kind == H5T_INTEGER && is_plain && (size == 1 || size == 2 || size == 4 || size == 8)) {
+    const bool is_signed = Hdf5().Tget_sign(type) == H5T_SGN_2;
+    return (is_signed ? "I" : "U") + std::to_string(8 * size);
+  }
+  throw DataLoss("\"" + name + "\" has a type that Lathe does not have");
+}
+
+// Returns whether the elements follow each other in the file, without a filter. Refuses elements
+// in other files, and filters that HDF5 hasn't itself.
+bool IsPlain(hid_t dataset, const std::string& name) {
+  const Handle options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
+  const std::string wrong = "\"" + name + "\" has a layout that can't be read";
+  if (Checked(Hdf5().Pget_external_count(options.get()), wrong) != 0) {
+    throw DataLoss("\"" + name + "\" has its elements in another file");
+  }
+  const H5D_layout_t layout = Hdf5().Pget_layout(options.get());
+  if (layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED && layout != H5D_COMPACT) {
+    throw DataLoss(wrong);
+  }
+  const int filters =
+      layout == H5D_CHUNKED ? Checked(Hdf5().Pget_nfilters(options.get()), wrong) : 0;
+  for (int i = 0; i < filters; ++i) {
+    unsigned flags = 0, config = 0;
+    size_t values = 0;
+    const H5Z_filter_t filter = Hdf5().Pget_filter2(options.get(), static_cast<unsigned>(i), &flags,
+                                                    &values, nullptr, 0, nullptr, &config);
+    if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE &&
+        filter != H5Z_FILTER_FLETCHER32) {
+      throw DataLoss("\"" + name + "\" is packed by filter " + std::to_string(filter));
+    }
+  }
+  return layout == H5D_CONTIGUOUS;
+}
+
+// Reads arrays and copies those that can't be used where they are.
+class Arrays {
+ public:
+  Arrays(std::string_view bytes, int copies, bool has_userblock)
+      : bytes_(bytes), copies_(copies), has_userblock_(has_userblock) {}
+
+  void Add(hid_t dataset, const std::string& name, bool has_model) {
+    const Handle space(Hdf5().Dget_space(dataset), Hdf5().Sclose);
+    const Handle type(Hdf5().Dget_type(dataset), Hdf5().Tclose);
+    const int rank = Checked(Hdf5().Sget_simple_extent_ndims(space.get()), "a shape is damaged");
+    if (rank > kMostRank) throw DataLoss("\"" + name + "\" has too many dimensions");
+    Hdf5Array array = {.name = name, .has_model = has_model, .dtype = DTypeOf(type.get(), name)};
+    array.dims.resize(static_cast<size_t>(rank));
+    std::vector<hsize_t> dims(array.dims.size());
+    Checked(Hdf5().Sget_simple_extent_dims(space.get(), dims.data(), nullptr),
+            "a shape is damaged");
+    std::copy(dims.begin(), dims.end(), array.dims.begin());
+    const uint64_t item = Hdf5().Tget_size(type.get());
+    uint64_t elements = 1;
+    for (const uint64_t dim : array.dims) {
+      if (__builtin_mul_overflow(elements, dim, &elements) || elements > kMostElements) {
+        throw DataLoss("\"" + name + "\" is too large");
+      }
+    }
+    const bool is_plain = IsPlain(dataset, name);
+    const haddr_t offset = is_plain && !has_userblock_ ? Hdf5().Dget_offset(dataset) : HADDR_UNDEF;
+    if (offset == HADDR_UNDEF) {
+      Copy(dataset, type.get(), array, elements * item);
+    } else {
+      array.offset = offset;
+      if (array.offset > bytes_.size() || elements * item > bytes_.size() - array.offset) {
+        throw DataLoss("\"" + name + "\" ends behind the file's end");
+      }
+    }
+    arrays_.push_back(std::move(array));
+  }
+  std::vector<Hdf5Array> Take() { return std::move(arrays_); }
+
+ private:
+  // Writes the elements to the copies, some rows at a time.
+  void Copy(hid_t dataset, hid_t type, Hdf5Array& array, uint64_t size) {
+    array.is_copied = true;
+    array.offset = written_ = (written_ + kAlignment - 1) / kAlignment * kAlignment;
+    if (size == 0) return;
+    if (array.dims.empty()) return CopyRows(dataset, type, H5S_ALL, H5S_ALL, size, array.name);
+    const uint64_t rows = array.dims[0], row = size / rows;
+    if (row > 64 * kPiece) throw DataLoss("\"" + array.name + "\" is too large");
+    const uint64_t most = std::max<uint64_t>(1, kPiece / row);
+    std::vector<hsize_t> begin(array.dims.size(), 0), count(array.dims.begin(), array.dims.end());
+    for (uint64_t at = 0; at < rows; at += most) {
+      begin[0] = at;
+      count[0] = std::min(most, rows - at);
+      const Handle in_file(Hdf5().Dget_space(dataset), Hdf5().Sclose);
+      Checked(Hdf5().Sselect_hyperslab(in_file.get(), H5S_SELECT_SET, begin.data(), nullptr,
+                                       count.data(), nullptr),
+              "a shape is damaged");
+      const Handle in_memory(
+          Hdf5().Screate_simple(static_cast<int>(count.size()), count.data(), nullptr),
+          Hdf5().Sclose);
+      CopyRows(dataset, type, in_memory.get(), in_file.get(), row * count[0], array.name);
+    }
+  }
+  void CopyRows(hid_t dataset, hid_t type, hid_t in_memory, hid_t in_file, uint64_t size,
+                const std::string& name) {
+    std::vector<char> values(size);
+    Checked(Hdf5().Dread(dataset, type, in_memory, in_file, H5P_DEFAULT, values.data()),
+            "the elements of \"" + name + "\" can't be read");
+    for (uint64_t done = 0; done < size;) {
+      const ssize_t n =
+          pwrite(copies_, values.data() + done, size - done, static_cast<off_t>(written_ + done));
+      if (n <= 0) throw DataLoss("\"" + name + "\" can't be copied");
+      done += static_cast<uint64_t>(n);
+    }
+    written_ += size;
+  }
+
+  std::string_view bytes_;
+  int copies_;
+  bool has_userblock_;
+  uint64_t written_ = 0;
+  std::vector<Hdf5Array> arrays_;
+};
+
+bool HasUserblock(hid_t file) {
+  const Handle options(Hdf5().Fget_create_plist(file), Hdf5().Pclose);
+  hsize_t size = 0;
+  Checked(Hdf5().Pget_userblock(options.get(), &size), "HDF5 can't read it");
+  return size != 0;
+}
+
+}  // namespace
+
+std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies) {
+  Hdf5().Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // prints nothing
+  Hdf5().PLset_loading_state(0);
+  const Handle access(Hdf5().Pcreate(Hdf5().file_access), Hdf5().Pclose);
+  UseMemoryDriver(access.get(), bytes);
+  constexpr unsigned kReadOnly = 0;  // H5F_ACC_RDONLY, whose macro calls a function
+  // HDF5 asks for the current folder unless the name is that of a file in the root.
+  const Handle file(Hdf5().Fopen("/file", kReadOnly, access.get()), Hdf5().Fclose);
+  Arrays arrays(bytes, copies, HasUserblock(file.get()));
+  const Handle root(Hdf5().Gopen2(file.get(), "/", H5P_DEFAULT), Hdf5().Gclose);
+  for (const std::string& layer : NamesOf(root.get(), "layer_names")) {
+    const Handle object = Open(root.get(), layer);
+    if (Hdf5().Iget_type(object.get()) == H5I_DATASET) {  // a shard: no groups of layers
+      arrays.Add(object.get(), layer, /*has_model=*/false);
+      continue;
+    }
+    for (const std::string& name : NamesOf(object.get(), "weight_names")) {
+      const Handle dataset = Open(object.get(), name);
+      if (Hdf5().Iget_type(dataset.get()) != H5I_DATASET) {
+        throw DataLoss("\"" + name + "\" is no array");
+      }
+      arrays.Add(dataset.get(), name, /*has_model=*/true);
+    }
+  }
+  return arrays.Take();
+}
+
+// --- as bytes: numbers of 64 bits, and texts as their length and their bytes ---
+
+namespace {
+
+void Put(std::string& bytes, uint64_t number) {
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+void Put(std::string& bytes, const std::string& text) {
+  Put(bytes, text.size());
+  bytes += text;
+}
+
+std::string_view Get(std::string_view& bytes, uint64_t size) {
+  if (size > bytes.size()) throw DataLoss("its reader's answer is cut off");
+  const std::string_view taken = bytes.substr(0, size);
+  bytes.remove_prefix(size);
+  return taken;
+}
+uint64_t GetNumber(std::string_view& bytes) {
+  uint64_t number;
+  std::memcpy(&number, Get(bytes, sizeof number).data(), sizeof number);
+  return number;
+}
+std::string GetText(std::string_view& bytes) {
+  const uint64_t size = GetNumber(bytes);
+  return std::string(Get(bytes, size));
+}
+
+}  // namespace
+
+std::string Serialize(const std::vector<Hdf5Array>& arrays) {
+  std::string bytes;
+  Put(bytes, arrays.size());
+  for (const Hdf5Array& array : arrays) {
+    Put(bytes, array.name);
+    Put(bytes, array.has_model);
+    Put(bytes, array.dtype);
+    Put(bytes, array.dims.size());
+    for (const uint64_t dim : array.dims) Put(bytes, dim);
+    Put(bytes, array.is_copied);
+    Put(bytes, array.offset);
+  }
+  return bytes;
+}
+
+std::vector<Hdf5Array> Deserialize(std::string_view bytes) {
+  std::vector<Hdf5Array> arrays;
+  for (uint64_t n = GetNumber(bytes); n > 0; --n) {
+    Hdf5Array& array = arrays.emplace_back();
+    array.name = GetText(bytes);
+    array.has_model = GetNumber(bytes) != 0;
+    array.dtype = GetText(bytes);
+    for (uint64_t rank = GetNumber(bytes); rank > 0; --rank) {
+      array.dims.push_back(GetNumber(bytes));
+    }
+    array.is_copied = GetNumber(bytes) != 0;
+    array.offset = GetNumber(bytes);
+  }
+  if (!bytes.empty()) throw DataLoss("its reader's answer is too long");
+  return arrays;
+}
+
+}  // namespace lathe

@@ -1,0 +1,184 @@
+#include "lathe/core/keras_files/keras_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <set>
+#include <utility>
+
+#include "lathe/core/base/file.h"
+#include "lathe/core/checkpoint/libraries.h"
+#include "lathe/core/keras_files/confined_child.h"
+#include "lathe/core/keras_files/hdf5_arrays.h"
+#include "lathe/core/keras_files/tensorflow_names.h"
+#include "lathe/core/weight_files/shard_index.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kMemory = int64_t{1} << 30;  // of the child, beyond what this process has
+constexpr int64_t kMostRatio = 16;             // of compressed weights
+constexpr int64_t kBytesPerSecond = 10'000'000;
+constexpr int64_t kSeconds = 20;  // for a small file
+
+// A file in memory, for what the child copies.
+class MemoryFile {
+ public:
+  MemoryFile() : fd_(memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    if (fd_ < 0) throw FileError("memory file", errno);
+  }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  ~MemoryFile() { close(fd_); }
+  int fd() const { return fd_; }
+  // Maps what was written, which nobody can change any more.
+  std::shared_ptr<const MappedFile> Map() const {
+    if (fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
+      throw FileError("memory file", errno);
+    }
+    return std::make_shared<const MappedFile>("/proc/self/fd/" + std::to_string(fd_));
+  }
+
+ private:
+  int fd_;
+};
+
+void WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written <= 0) return;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+// Writes the arrays to the pipe, or why they can't be read. The first byte tells which.
+void Answer(std::string_view bytes, int copies, int pipe) {
+  std::string answer;
+  try {
+    answer = "+" + Serialize(FindHdf5Arrays(bytes, copies));
+  } catch (const Error& e) {
+    answer = "-" + e.message();
+  } catch (const std::exception&) {
+    answer = "-it takes too much memory";
+  }
+  WriteAll(pipe, answer);
+}
+
+// Returns the arrays that a confined child finds in the file.
+std::vector<Hdf5Array> FindConfined(const MappedFile& memory, const MemoryFile& copies,
+                                    const std::string& file) {
+  Hdf5();  // opened here, since the child can't
+  const auto size = static_cast<int64_t>(memory.size());
+  const ConfinedResult result =
+      RunConfined(file, copies.fd(),
+                  {.memory = kMemory,
+                   .written = kMostRatio * size + (int64_t{8} << 20),
+                   .seconds = kSeconds + size / kBytesPerSecond},
+                  [&](int pipe) { Answer(memory.bytes(), copies.fd(), pipe); });
+  if (!result.failure.empty()) {
+    throw BrokenWeights(file, "the process that read it " + result.failure);
+  }
+  if (!result.message.starts_with('+')) {
+    throw BrokenWeights(
+        file, result.message.empty() ? "its reader gave no answer" : result.message.substr(1));
+  }
+  try {
+    return Deserialize(std::string_view(result.message).substr(1));
+  } catch (const Error& error) {
+    throw BrokenWeights(file, error.message());
+  }
+}
+
+int64_t SizeOf(const std::string& dtype) {
+  constexpr std::array<std::pair<const char*, int64_t>, 12> kSizes = {{{"F64", 8},
+                                                                       {"F32", 4},
+                                                                       {"F16", 2},
+                                                                       {"BF16", 2},
+                                                                       {"I64", 8},
+                                                                       {"I32", 4},
+                                                                       {"I16", 2},
+                                                                       {"I8", 1},
+                                                                       {"U64", 8},
+                                                                       {"U32", 4},
+                                                                       {"U16", 2},
+                                                                       {"U8", 1}}};
+  for (const auto& [name, size] : kSizes) {
+    if (dtype == name) return size;
+  }
+  return 0;
+}
+
+// Returns the array as PyTorch has it. Checks all that the child says.
+StoredArray ArrayOf(const Hdf5Array& found, bool is_kernel,
+                    const std::shared_ptr<const MappedFile>& memory, const std::string& file) {
+  const int64_t item = SizeOf(found.dtype);
+  const auto rank = static_cast<int>(found.dims.size());
+  Shape shape;
+  for (const uint64_t dim : found.dims) {
+    shape.push_back(dim <= INT64_MAX ? static_cast<int64_t>(dim) : -1);
+  }
+  if (item == 0 || rank > 8 || !IsSensible(shape) || found.offset > memory->size() ||
+      static_cast<uint64_t>(NumElements(shape) * item) > memory->size() - found.offset) {
+    throw BrokenWeights(file, "\"" + found.name + "\" is not in the file");
+  }
+  StoredArray array = {.dtype = found.dtype,
+                       .shape = shape,
+                       .file = file,
+                       .data = memory->data() + found.offset,
+                       .memory = memory};
+  if (is_kernel) {
+    const std::vector<int64_t> strides = RowMajorStrides(shape);
+    for (int i = 0; i < rank; ++i) {
+      const auto from = static_cast<size_t>(TorchOrder(rank, i));
+      array.shape[static_cast<size_t>(i)] = shape[from];
+      array.strides.push_back(strides[from]);
+    }
+  }
+  return array;
+}
+
+}  // namespace
+
+StoredArrays ReadKerasFile(const std::string& file) {
+  const auto memory = std::make_shared<const MappedFile>(file);
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  if (!memory->bytes().starts_with(kSignature)) throw BrokenWeights(file, "is no HDF5 file");
+  const MemoryFile copies;
+  const std::vector<Hdf5Array> found = FindConfined(*memory, copies, file);
+  const std::shared_ptr<const MappedFile> copied = copies.Map();
+  StoredArrays arrays;
+  for (const Hdf5Array& one : found) {
+    const TorchName name = TorchNameOf(one.name, one.has_model);
+    const StoredArray array = ArrayOf(one, name.is_kernel, one.is_copied ? copied : memory, file);
+    // A layer lists again what it shares with an earlier one.
+    const auto [at, is_new] = arrays.emplace(name.name, array);
+    if (!is_new && (at->second.shape != array.shape || at->second.dtype != array.dtype)) {
+      throw BrokenWeights(file, "has two tensors \"" + name.name + "\"");
+    }
+  }
+  if (arrays.empty()) throw BrokenWeights(file, "lists no weights (\"layer_names\")");
+  return arrays;
+}
+
+StoredArrays ReadKerasShards(const std::string& index) {
+  std::set<std::string> shards;  // the index has TensorFlow's names, which differ from the shards'
+  for (const auto& [name, shard] : ReadShardIndex(index, ".h5")) shards.insert(shard);
+  StoredArrays arrays;
+  for (const std::string& shard : shards) {
+    const std::string file = ShardPath(index, shard);
+    CheckShardExists(index, file);
+    for (const auto& [name, array] : ReadKerasFile(file)) {
+      const auto [at, is_new] = arrays.emplace(name, array);
+      if (!is_new) {
+        throw BrokenWeights(file, "tensor \"" + name + "\": is also in " + at->second.file);
+      }
+    }
+  }
+  return arrays;
+}
+
+}  // namespace lathe

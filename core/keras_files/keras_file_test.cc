@@ -1,0 +1,244 @@
+#include "lathe/core/keras_files/keras_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+
+#include "lathe/core/base/file.h"
+#include "lathe/core/keras_files/confined_child.h"
+#include "lathe/core/keras_files/hdf5_arrays.h"
+#include "lathe/core/keras_files/tensorflow_names.h"
+#include "lathe/core/safetensors/safetensors.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(TensorFlowNamesTest, AreThoseOfPyTorch) {
+  const auto name = [](const char* variable) { return TorchNameOf(variable, true).name; };
+  EXPECT_EQ(name("tf_bert_model/bert/encoder/layer_._10/attention/self/query/kernel:0"),
+            "bert.encoder.layer.10.attention.self.query.weight");
+  EXPECT_EQ(name("tf_bert_model/bert/embeddings/LayerNorm/gamma:0"),
+            "bert.embeddings.LayerNorm.weight");
+  EXPECT_EQ(name("tf_bert_model/bert/embeddings/LayerNorm/beta:0"),
+            "bert.embeddings.LayerNorm.bias");
+  EXPECT_EQ(name("tf_bert_model/bert/embeddings/position_embeddings/embeddings:0"),
+            "bert.embeddings.position_embeddings.weight");
+  EXPECT_EQ(name("tf_bert_model/bert/embeddings/word_embeddings/weight:0"),
+            "bert.embeddings.word_embeddings.weight");
+  EXPECT_EQ(name("tf_bert_for_pre_training/mlm___cls/predictions/transform/dense/kernel:0"),
+            "cls.predictions.transform.dense.weight");
+  EXPECT_EQ(name("tf_deberta_v2_model/deberta/encoder/rel_embeddings.weight:0"),
+            "deberta.encoder.rel_embeddings.weight");
+  EXPECT_EQ(name("tf_albert_model/albert/encoder/albert_layer_groups_._0/albert_layers_._1/"
+                 "ffn//kernel:0"),
+            "albert.encoder.albert_layer_groups.0.albert_layers.1.ffn.weight");
+  EXPECT_EQ(name("final_logits_bias:0"), "final_logits_bias");
+  EXPECT_EQ(name(""), "");
+  EXPECT_EQ(TorchNameOf("bert/pooler/dense/kernel:0", false).name, "bert.pooler.dense.weight");
+  EXPECT_TRUE(TorchNameOf("bert/pooler/dense/kernel:0", false).is_kernel);
+  EXPECT_FALSE(TorchNameOf("bert/pooler/dense/bias:0", false).is_kernel);
+}
+
+// Runs `body` in a confined child and returns what went wrong.
+std::string FailureOf(const std::function<void(int)>& body, int64_t seconds = 20) {
+  return RunConfined("test", STDERR_FILENO,
+                     {.memory = 256 << 20, .written = 1 << 20, .seconds = seconds}, body)
+      .failure;
+}
+
+TEST(ConfinedChildTest, GivesBackWhatTheBodyWrites) {
+  const ConfinedResult result =
+      RunConfined("test", STDERR_FILENO, {.memory = 1 << 28, .written = 1 << 20, .seconds = 5},
+                  [](int pipe) { EXPECT_EQ(write(pipe, "answer", 6), 6); });
+  EXPECT_EQ(result.message, "answer");
+  EXPECT_EQ(result.failure, "");
+}
+
+TEST(ConfinedChildTest, CanDoNothingElse) {
+  const std::string forbidden = "crashed (signal " + std::to_string(SIGSYS) + ")";
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_open, "/etc/passwd", 0); }), forbidden);
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_openat, -100, "/etc/passwd", 0); }), forbidden);
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_socket, AF_INET, SOCK_STREAM, 0); }), forbidden);
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_execve, "/bin/true", nullptr, nullptr); }), forbidden);
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_fork); }), forbidden);
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_kill, getppid(), SIGTERM); }), forbidden);
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_read, 0, nullptr, 0); }), forbidden);
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_write, STDIN_FILENO, "x", 1); }), forbidden);
+  EXPECT_EQ(FailureOf([](int) { syscall(SYS_mmap, nullptr, 4096, 7, 0x22, -1, 0); }), forbidden);
+}
+
+TEST(ConfinedChildTest, FailuresOfTheChildAreReported) {
+  const volatile uintptr_t nowhere = 4096;
+  EXPECT_EQ(FailureOf([&](int) { *reinterpret_cast<volatile int*>(nowhere) = 1; }),
+            "crashed (signal " + std::to_string(SIGSEGV) + ")");
+  EXPECT_EQ(FailureOf([](int) { _exit(3); }), "failed");
+  const auto compute_for_ever = [](int) {
+    volatile bool forever = true;
+    while (forever) {
+    }
+  };
+  EXPECT_EQ(FailureOf(compute_for_ever, 1).substr(0, 13), "took too long");
+#ifndef __SANITIZE_ADDRESS__  // it ends the process itself
+  EXPECT_EQ(FailureOf([](int) {
+              void* volatile block = std::malloc(size_t{1} << 30);  // behind the limit
+              if (block == nullptr) _exit(4);
+            }),
+            "failed");
+#endif
+}
+
+class KerasFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = fs::path(testing::TempDir()) / "keras_file_test";
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+    file_ = dir_ / "tf_model.h5";
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+  StoredArrays Read(const std::string& bytes) {
+    fs::remove(file_);  // a file that is cut and filled again may be flushed to the disk
+    std::ofstream(file_, std::ios::binary) << bytes;
+    return ReadKerasFile(file_);
+  }
+  std::string Refusal(const std::string& bytes) {
+    try {
+      Read(bytes);
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.message().starts_with(file_ + ": ")) << error.message();
+      EXPECT_EQ(error.message().find('\n'), std::string::npos) << error.message();
+      return error.message().substr(file_.size() + 2);
+    }
+    return "";
+  }
+  static std::vector<float> ValuesOf(const StoredArrays& arrays, const std::string& name) {
+    Tensor tensor = Tensor::Empty(arrays.at(name).shape);
+    ReadStoredArray(name, arrays.at(name), tensor);
+    return tensor.ToVector<float>();
+  }
+
+  fs::path dir_;
+  std::string file_;
+};
+
+const fs::path kBert = "tests/golden/weights/bert";
+
+TEST_F(KerasFileTest, HasTheTensorsOfPyTorch) {
+  const SafetensorsReader expected(kBert / "safetensors/model.safetensors");
+  for (const StoredArrays& arrays :
+       {ReadKerasFile(kBert / "h5/tf_model.h5"), ReadKerasFile(kBert / "h5-packed/tf_model.h5"),
+        ReadKerasShards(kBert / "h5-shards/tf_model.h5.index.json")}) {
+    EXPECT_EQ(arrays.size(), expected.entries().size());
+    for (const auto& [name, entry] : expected.entries()) {
+      ASSERT_TRUE(arrays.contains(name)) << name;
+      EXPECT_EQ(arrays.at(name).shape, entry.shape) << name;
+      EXPECT_EQ(ValuesOf(arrays, name), expected.Read(name).ToVector<float>()) << name;
+    }
+  }
+}
+
+TEST_F(KerasFileTest, RefusesOtherFiles) {
+  EXPECT_EQ(Refusal(""), "is no HDF5 file");
+  EXPECT_EQ(Refusal("<html>"), "is no HDF5 file");
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer ends some of the processes otherwise";
+#endif
+  EXPECT_EQ(Refusal("\x89HDF\r\n\x1a\n"), "HDF5 can't read it");
+  for (const auto& [file, message] : std::vector<std::pair<std::string, std::string>>{
+           {"soft_link", "\"layer/soft:0\" links to another place"},
+           {"external_link", "\"layer/external:0\" links to another place"},
+           {"external_elements", "\"layer/w:0\" has its elements in another file"},
+           {"missing", "it lacks \"layer/none:0\", which it lists"},
+           {"virtual", "\"layer/w:0\" has a layout that can't be read"},
+           {"big_endian", "\"layer/w:0\" has a type that Lathe does not have"},
+           {"text", "\"layer/w:0\" has a type that Lathe does not have"},
+           {"other_filter", "\"layer/w:0\" is packed by filter 32000"},
+           {"crash", "the process that read it crashed (signal 11)"},
+           {"bomb", "the process that read it found more values than the file can have"},
+           {"no_names", "lists no weights (\"layer_names\")"}}) {
+    EXPECT_EQ(Refusal(ReadFile("tests/golden/weights_refused/" + file + ".h5")), message) << file;
+  }
+}
+
+TEST_F(KerasFileTest, RefusesShardsThatAreMissingOrAlike) {
+  const auto refusal = [&](const std::string& map) -> std::string {
+    std::ofstream(dir_ / "tf_model.h5.index.json") << R"({"weight_map":)" + map + "}";
+    try {
+      ReadKerasShards(dir_ / "tf_model.h5.index.json");
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  fs::copy(kBert / "h5-shards/tf_model-00001-of-00002.h5", dir_ / "a.h5");
+  fs::copy(kBert / "h5-shards/tf_model-00001-of-00002.h5", dir_ / "b.h5");
+  EXPECT_EQ(refusal(R"({"x":"a.h5"})"), "");
+  EXPECT_NE(refusal(R"({"x":"a.h5","y":"b.h5"})").find("is also in"), std::string::npos);
+  EXPECT_NE(refusal(R"({"x":"c.h5"})").find("c.h5: the file is missing"), std::string::npos);
+  EXPECT_NE(refusal(R"({"x":"../a.h5"})").find("must be the name of a .h5 file beside it"),
+            std::string::npos);
+}
+
+// HDF5 has no checksums here, so a changed number may be read. But no file may end the program, or
+// give a tensor that isn't in the file. LATHE_H5_RUNS is the number of changed files.
+TEST_F(KerasFileTest, ChangedFilesAreReadOrRefused) {
+  const char* const given = std::getenv("LATHE_H5_RUNS");
+  const int runs = given == nullptr ? 300 : std::atoi(given);
+  std::vector<std::string> files;
+  for (const char* format : {"h5", "h5-packed", "h5-shards"}) {
+    for (const auto& entry : fs::directory_iterator(kBert / format)) {
+      if (entry.path().extension() == ".h5") files.push_back(ReadFile(entry.path()));
+    }
+  }
+  std::mt19937_64 random(20251126);
+  int read = 0, refused = 0, crashed = 0;
+  for (int run = 0; run < runs; ++run) {
+    std::string bytes = files[random() % files.size()];
+    for (uint64_t change = random() % 4 + 1; change > 0; --change) {
+      const uint64_t at = random() % bytes.size();
+      switch (random() % 4) {
+        case 0:
+          bytes[at] = static_cast<char>(bytes[at] ^ 1 << random() % 8);
+          break;
+        case 1:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 2:
+          for (uint64_t i = at; i < std::min<uint64_t>(at + 8, bytes.size()); ++i) {
+            bytes[i] = static_cast<char>(random() % 2 == 0 ? 0xff : random() % 2);
+          }
+          break;
+        default:
+          if (random() % 8 == 0) bytes.resize(at + 1);
+      }
+    }
+    try {
+      for (const auto& [name, array] : Read(bytes)) {
+        Tensor tensor = Tensor::Empty(array.shape);
+        if (tensor.numel() <= 10'000 && array.dtype[0] == 'F') ReadStoredArray(name, array, tensor);
+      }
+      ++read;
+    } catch (const Error& error) {
+      ++refused;
+      EXPECT_NE(error.message(), "");
+      crashed += error.message().find("crashed") != std::string::npos;
+    }
+  }
+  EXPECT_GT(read, 0);
+  EXPECT_GT(refused, 0);
+  std::cout << runs << " changed files: " << read << " read, " << refused << " refused, of those "
+            << crashed << " after a crash of the process that read them\n";
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,24 @@
+// The names that TensorFlow's models of Transformers give to their variables.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lathe {
+
+// A variable's name in PyTorch, and whether its dimensions come in another order there.
+struct TorchName {
+  std::string name;
+  bool is_kernel = false;  // see TorchOrder
+};
+
+// Returns the name in PyTorch: "bert.pooler.dense.weight" for
+// "tf_bert_model/bert/pooler/dense/kernel:0". `has_model` tells whether the first part of the name
+// is that of the model's class, which PyTorch doesn't have.
+TorchName TorchNameOf(std::string_view variable, bool has_model);
+
+// Returns which of a kernel's dimensions in TensorFlow is dimension `i` of `rank` in PyTorch.
+// Products of matrices and convolutions have their output first in PyTorch, but last in TensorFlow.
+int TorchOrder(int rank, int i);
+
+}  // namespace lathe
