@@ -4,6 +4,7 @@
 #include <absl/strings/str_join.h>
 
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "lathe/core/base/error.h"
@@ -48,8 +49,30 @@ const Architecture* FindArchitecture(const std::string& model_type) {
   return found == Registry().end() ? nullptr : &found->second;
 }
 
+std::string ModelTypeOf(const PretrainedConfig& config) {
+  const std::string model_type = config.GetString("model_type", "");
+  const auto classes = config.json().find("architectures");
+  if (!model_type.empty() || classes == config.json().end() || !classes->is_array() ||
+      classes->empty() || !classes->front().is_string()) {
+    return model_type;
+  }
+  std::string_view model_class = classes->front().get_ref<const std::string&>();
+  if (model_class.starts_with("TF")) model_class.remove_prefix(2);  // TensorFlow's classes
+  constexpr std::string_view kTask = "ForSequenceClassification";
+  for (const auto& [type, architecture] : Registry()) {
+    std::string_view family = architecture.class_name;
+    if (!family.ends_with(kTask)) continue;
+    family.remove_suffix(kTask.size());
+    if (!model_class.starts_with(family)) continue;
+    const std::string_view task = model_class.substr(family.size());
+    if (task == "Model" || task.starts_with("For")) return type;
+  }
+  return "";
+}
+
 const Architecture& ArchitectureOf(const PretrainedConfig& config) {
-  const std::string model_type = config.model_type();
+  std::string model_type = ModelTypeOf(config);
+  if (model_type.empty()) model_type = config.model_type();  // throws
   const Architecture* const found = FindArchitecture(model_type);
   if (found == nullptr) {
     throw WrongConfig(

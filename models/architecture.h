@@ -68,7 +68,11 @@ struct ArchitectureRegistration {
 // Returns the family of a model_type, or null if Lathe doesn't have it.
 const Architecture* FindArchitecture(const std::string& model_type);
 
-// Returns the family of the config's model_type. Throws if the config has none or Lathe doesn't
+// Returns the config's model_type. If it has none, returns that of the family to which the first of
+// its "architectures" belongs, a class such as "BertForMaskedLM" or "BertModel"; else "".
+std::string ModelTypeOf(const PretrainedConfig& config);
+
+// Returns the family of the config's ModelTypeOf. Throws if the config has none or Lathe doesn't
 // have it; the error lists those that it has.
 const Architecture& ArchitectureOf(const PretrainedConfig& config);
 

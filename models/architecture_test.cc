@@ -165,6 +165,33 @@ TEST_F(ArchitectureTest, ItsTokenizerIsThatOfAnotherModelType) {
   EXPECT_TRUE(AutoTokenizer::FromPretrained(dir_)->makes_token_type_ids());
 }
 
+TEST_F(ArchitectureTest, AModelsClassTellsItsTypeIfNothingElseDoes) {
+  const auto type_of = [](const nlohmann::json& classes) {
+    return ModelTypeOf(PretrainedConfig::FromJson({{"architectures", classes}}));
+  };
+  EXPECT_EQ(type_of({"BertForMaskedLM"}), "bert");
+  EXPECT_EQ(type_of({"BertModel"}), "bert");
+  EXPECT_EQ(type_of({"TFBertForPreTraining"}), "bert");
+  EXPECT_EQ(type_of({"XLMRobertaForMaskedLM"}), "xlm-roberta");
+  EXPECT_EQ(type_of({"RobertaModel"}), "roberta");
+  EXPECT_EQ(type_of({"DebertaModel"}), "deberta");
+  EXPECT_EQ(type_of({"DebertaV2Model"}), "deberta-v2");
+  EXPECT_EQ(type_of({"DistilBertForSequenceClassification"}), "distilbert");
+  EXPECT_EQ(type_of({"GPT2LMHeadModel"}), "");
+  EXPECT_EQ(type_of({"BertGenerationDecoder"}), "");
+  EXPECT_EQ(type_of(nlohmann::json::array()), "");
+  EXPECT_EQ(type_of("BertModel"), "");
+  EXPECT_EQ(ModelTypeOf(Config("gpt2")), "gpt2");
+
+  PretrainedConfig config = Config("bert");
+  const auto model = AutoModelForSequenceClassification::FromConfig(config);
+  config.json().erase("model_type");
+  config.json()["architectures"] = {"BertModel"};
+  const auto same = AutoModelForSequenceClassification::FromConfig(config);
+  EXPECT_EQ(Logits(*same), Logits(*model));
+  EXPECT_EQ(same->config().model_type(), "bert");  // so that a saved model has it
+}
+
 TEST_F(ArchitectureTest, AnUnknownModelTypeIsRefused) {
   const std::vector<std::string> known = SupportedModelTypes();
   EXPECT_TRUE(std::is_sorted(known.begin(), known.end()));

@@ -37,6 +37,7 @@ PretrainedConfig Apply(PretrainedConfig config, const Architecture& architecture
   if (options.dropout.has_value()) {
     for (const std::string& key : architecture.dropout_keys) config.json()[key] = *options.dropout;
   }
+  config.json()["model_type"] = architecture.model_type;
   config.json()["architectures"] = {architecture.class_name};
   return config;
 }
@@ -89,7 +90,7 @@ std::shared_ptr<Tokenizer> AutoTokenizer::FromPretrained(const std::string& name
   const std::string dir = ResolveCheckpoint(name_or_path, {.tokenizer = true}, hub).folder;
   std::string model_type;
   try {
-    model_type = PretrainedConfig::FromPretrained(dir).GetString("model_type", "");
+    model_type = ModelTypeOf(PretrainedConfig::FromPretrained(dir));
   } catch (const Error&) {
     // A tokenizer may lie alone in its folder. Its own files then say what it is.
   }
