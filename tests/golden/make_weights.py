@@ -6,11 +6,15 @@
 weights/FAMILY holds config.json, expected.safetensors (token ids and Transformers' logits in float64), and a folder for
 each format. All weights are multiples of 1/64 below 2, which float16 and bfloat16 hold exactly, so each format has the
 same values. Transformers wrote tf_model.h5 until version 4, with TensorFlow. The files here have its layout and its names.
+The script also writes weights_refused, files that must be refused, and ../fuzz/corpus/pytorch.
 The files were made with torch 2.15, transformers 5.24 and h5py 3.16.
 """
 import json
+import os
 import re
 import sys
+import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
 import h5py
@@ -174,12 +178,44 @@ def save_h5_shards(model, folder):
     (folder / "tf_model.h5.index.json").write_text(json.dumps(index, indent=2))
 
 
+class Code:
+    """An object whose pickle calls a function."""
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def save_fuzz_corpus(folder):
+    """The files that a fuzzer changes, and some that must be refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    matrix = torch.arange(6.0).reshape(2, 3)
+    state = OrderedDict(weight=matrix, transposed=matrix.t(), column=matrix[:, 1], half=torch.tensor([1.5]).half(),
+                        brain=torch.tensor([1.5, 2]).bfloat16(), double=torch.tensor(2.0, dtype=torch.float64),
+                        ids=torch.arange(3), flags=torch.tensor([True, False]), empty=torch.zeros(0, 4),
+                        parameter=torch.nn.Parameter(torch.ones(1)))
+    state._metadata = OrderedDict(module=OrderedDict(version=1))
+    torch.save(state, folder / "ok_zip")
+    with zipfile.ZipFile(folder / "ok_zip") as good, zipfile.ZipFile(folder / "bad_compressed", "w", zipfile.ZIP_DEFLATED) as bad:
+        for member in good.infolist():
+            bad.writestr(member.filename, good.read(member))
+    torch.save(dict(weight=matrix, code=Code()), folder / "bad_function")
+    torch.serialization.set_crc32_options(False)  # so that changes reach the pickle
+    torch.save(state, folder / "ok_without_sums")
+    torch.save(state, folder / "ok_protocol_4", pickle_protocol=4)
+    torch.save(dict(weight=matrix), folder / "ok_small")
+    torch.save([matrix], folder / "bad_list")
+    torch.serialization.set_crc32_options(True)
+    save_old(state, folder / "ok_old")
+    save_old(dict(weight=matrix, code=Code()), folder / "bad_function_old")
+    (folder / "bad_lfs").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+
+
 def save_old(state, file):
     torch.save(state, file, _use_new_zipfile_serialization=False)
 
 
 def main(families):
     save_refused(FOLDER.parent / "weights_refused")
+    save_fuzz_corpus(FOLDER.parent.parent / "fuzz" / "corpus" / "pytorch")
     for family in families:
         model = make_model(family)
         state = model.state_dict()
