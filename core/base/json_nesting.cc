@@ -26,6 +26,9 @@ void CheckJsonNesting(std::string_view json, const std::string& where) {
       }
     } else if (c == ']' || c == '}') {
       --levels;
+    } else if (c == '\0') {
+      throw InvalidArgument(where + ": the JSON has a NUL at byte " + std::to_string(i + 1),
+                            "the file may be damaged: take it from its source again");
     }
   }
 }

@@ -1,5 +1,5 @@
-// A check of JSON files before they are parsed: very deep nesting would overflow the stack of any
-// code that walks the value.
+// A check of JSON files before they are parsed. Very deep nesting would overflow the stack of any
+// code that walks the value. The library takes a NUL for the end, and does not see the rest.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace lathe {
 
-// Throws `where: the JSON is nested more than 200 levels deep`. Brackets in strings don't count.
+// Throws `where: the JSON is nested more than 200 levels deep`, or `where: the JSON has a NUL at
+// byte 5`. What is in strings doesn't count: there the library refuses a NUL itself.
 void CheckJsonNesting(std::string_view json, const std::string& where);
 
 }  // namespace lathe

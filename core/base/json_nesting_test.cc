@@ -22,5 +22,16 @@ TEST(JsonNesting, CountsBracketsOutsideOfStrings) {
   }
 }
 
+// Files that were being written when the power went may end in NULs.
+TEST(JsonNesting, RefusesNul) {
+  CheckJsonNesting(std::string("\"\0\"", 3), "f");  // the library refuses it
+  try {
+    CheckJsonNesting(std::string("{}\0\0", 4), "f.json");
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), "f.json: the JSON has a NUL at byte 3");
+  }
+}
+
 }  // namespace
 }  // namespace lathe

@@ -232,6 +232,9 @@ void ReadJsonLines(TextTable& table, std::string_view rest, int64_t line_number,
     if (!std::exchange(named, true)) {
       std::vector<std::string> names;
       for (const auto& [key, value] : object.items()) names.push_back(key);
+      if (names.empty())
+        throw InvalidArgument(At(table.path, number) + ": the object has no keys",
+                              "write at least one text into it");
       SetNames(table, std::move(names), number);
       table.first_array_lines.resize(table.names.size());
     }

@@ -96,6 +96,8 @@ TEST(JsonTest, BadFilesAreReportedWithTheirLine) {
   const std::string first = "{\"a\": \"x\", \"b\": 1}\n";
   ExpectError("t.json", first + "{\"a\": \"x\", \"b\": \n", "t.json:2: broken JSON at byte 17");
   ExpectError("t.json", "[\n" + first, "t.json:1: broken JSON at byte 2");
+  ExpectError("t.json", first + "{}" + '\0' + "\n", "t.json:2: the JSON has a NUL at byte 3");
+  ExpectError("t.json", "\n{}\n" + first, "t.json:2: the object has no keys");
   ExpectError("t.json", first + "[1, 2]\n", "t.json:2: expected a JSON object but got array");
   ExpectError("t.json", first + "{\"a\": \"y\"}\n", "t.json:2: key \"b\" is missing");
   ExpectError("t.json", first + "{\"a\": \"y\", \"b\": 1, \"c\": 2}",
