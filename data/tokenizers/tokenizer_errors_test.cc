@@ -7,6 +7,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"
+#include "lathe/data/tokenizers/unicode/charsmap.h"
 
 namespace lathe {
 namespace {
@@ -160,6 +161,12 @@ TEST(TokenizerTest, BrokenSentencePieceModel) {
 TEST(TokenizerTest, PiecesThatAreNotUtf8) {
   const std::string bytes = "\x0A\x03\x0A\x01\xFF";  // a piece with one byte of text
   EXPECT_THROW(ParseSentencePieceModel(bytes, "spiece.model"), Error);
+}
+
+TEST(CharsmapTest, DamagedMapsAreErrors) {
+  EXPECT_THROW(Charsmap("abc"), Error);
+  EXPECT_THROW(Charsmap("\x08\0\0\0abcd"s), Error);      // eight bytes, but four follow
+  EXPECT_EQ(Charsmap("\0\0\0\0"s).Normalize("a"), "a");  // a trie without nodes
 }
 
 }  // namespace

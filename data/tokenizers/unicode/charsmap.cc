@@ -50,7 +50,7 @@ Charsmap::Charsmap(std::string_view blob) {
         "the precompiled map says that its trie has ", trie_bytes, " bytes, but ", blob.size(),
         " follow");
   trie_.resize(trie_bytes / sizeof(uint32_t));
-  std::memcpy(trie_.data(), blob.data(), trie_bytes);
+  if (trie_bytes > 0) std::memcpy(trie_.data(), blob.data(), trie_bytes);
   replacements_ = blob.substr(trie_bytes);
 }
 
