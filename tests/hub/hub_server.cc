@@ -211,6 +211,10 @@ bool HubServer::ServeOne(Connection& connection) {
   HubRequest request;
   std::string version;
   head >> request.method >> request.target >> version;
+  if (const size_t scheme = request.target.find("://"); scheme < request.target.find('/', 0)) {
+    // A client that takes this server for its proxy names the host, too.
+    request.target.erase(0, request.target.find('/', scheme + 3));
+  }
   std::string line;
   std::getline(head, line);
   while (std::getline(head, line)) {

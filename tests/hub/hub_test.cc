@@ -335,6 +335,14 @@ TEST_F(HubTest, ComparesLengthAndHash) {
   ExpectError([&] { Fetch(); }, "config.json from " + hub_.url() + " is damaged");
 }
 
+TEST_F(HubTest, GoesThroughProxies) {
+  hub_.Add("o/n", {.files = {{"config.json", {"{}"}}}});
+  setenv("HF_ENDPOINT", "http://hub.invalid", 1);
+  setenv("http_proxy", hub_.url().c_str(), 1);
+  EXPECT_EQ(FetchCheckpoint("o/n", {.config = true}, Settings()).commit, kCommit);
+  unsetenv("http_proxy");
+}
+
 TEST_F(HubTest, WorksWithoutLinks) {
   setenv("HF_HUB_DISABLE_SYMLINKS", "1", 1);
   const std::string folder = Fetch();
