@@ -107,12 +107,25 @@ std::string OneDnn() {
 }
 
 // Prints the variables that tell launchers, OpenMP and Accelerate what to do. Tokens such as
-// HF_TOKEN are left out.
+// HF_TOKEN are left out, and addresses, which may hold a password.
 void PrintVariables() {
-  constexpr std::string_view kPrefixes[] = {
-      "RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MASTER_",
-      "OMP_",  "GOMP_",       "LATHE_",      "ACCELERATE_",       "CUDA_",
-      "NCCL_", "GLOO_",       "HF_HOME=",    "ONEDNN_",           "DNNL_"};
+  constexpr std::string_view kPrefixes[] = {"RANK=",
+                                            "WORLD_SIZE=",
+                                            "LOCAL_RANK=",
+                                            "LOCAL_WORLD_SIZE=",
+                                            "MASTER_",
+                                            "OMP_",
+                                            "GOMP_",
+                                            "LATHE_",
+                                            "ACCELERATE_",
+                                            "CUDA_",
+                                            "NCCL_",
+                                            "GLOO_",
+                                            "HF_HOME=",
+                                            "ONEDNN_",
+                                            "DNNL_",
+                                            "HF_HUB_",
+                                            "TRANSFORMERS_OFFLINE="};
   std::vector<std::string_view> found;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
