@@ -52,8 +52,7 @@ class HubTest : public testing::Test {
   HubSettings Settings() const {
     HubSettings settings = ReadHubSettings({.show_progress = false});
     settings.first_delay = 0.002;
-    settings.download_timeout = 1;
-    settings.etag_timeout = 1;
+    settings.download_timeout = 2;
     return settings;
   }
   std::string Fetch(const CheckpointParts& parts = kAllParts) const {
