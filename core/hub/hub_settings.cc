@@ -43,12 +43,6 @@ std::string Expand(const std::string& path) {
   return path;
 }
 
-std::string HuggingFaceHome() {
-  if (const std::string home = Variable({"HF_HOME"}); !home.empty()) return Expand(home);
-  const std::string cache = Variable({"XDG_CACHE_HOME"});
-  return (cache.empty() ? HomeFolder() + "/.cache" : Expand(cache)) + "/huggingface";
-}
-
 double Seconds(const char* name) {
   const std::string text = Variable({name});
   if (text.empty()) return 10;
@@ -97,6 +91,12 @@ std::string Token(const std::string& given, const std::string& token_file) {
 }
 
 }  // namespace
+
+std::string HuggingFaceHome() {
+  if (const std::string home = Variable({"HF_HOME"}); !home.empty()) return Expand(home);
+  const std::string cache = Variable({"XDG_CACHE_HOME"});
+  return (cache.empty() ? HomeFolder() + "/.cache" : Expand(cache)) + "/huggingface";
+}
 
 HubSettings ReadHubSettings(const HubOptions& options) {
   HubSettings settings;

@@ -29,6 +29,10 @@ struct HubSettings {
   double lock_timeout = 600;  // seconds that another process may hold a lock without progress
 };
 
+// Returns the folder that Hugging Face's libraries keep their files in: $HF_HOME, else
+// $XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface.
+std::string HuggingFaceHome();
+
 // Reads the environment. Throws InvalidArgument for values that make no sense.
 HubSettings ReadHubSettings(const HubOptions& options);
 

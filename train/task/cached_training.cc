@@ -12,12 +12,12 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/hub/hub_settings.h"
 #include "lathe/data/column_files/make_once.h"
 #include "lathe/data/datasets/dataset_file.h"
 #include "lathe/data/datasets/text_table_reader.h"
 #include "lathe/distributed/job/job.h"
 #include "lathe/models/config/config.h"
-#include "lathe/train/support/hf_home.h"
 #include "lathe/train/task/model_fit.h"
 #include "lathe/train/task/read_table.h"
 

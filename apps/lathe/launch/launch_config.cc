@@ -15,8 +15,8 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/nearest_name.h"
+#include "lathe/core/hub/hub_settings.h"
 #include "lathe/distributed/launch/launch.h"
-#include "lathe/train/support/hf_home.h"
 
 namespace lathe {
 namespace {
