@@ -83,9 +83,11 @@ void ColumnFile::ParseDirectory(const std::string& text, int64_t body_size) {
                     .size = each.at("size"),
                     .addresses = each.at("addresses"),
                     .digests = each.at("digests")};
-      const int64_t chunks = (column.bytes() + kColumnChunkBytes - 1) / kColumnChunkBytes;
-      bool fits = column.size >= 0 && SizeOf(column.type) > 0 &&
-                  std::ssize(column.addresses) == chunks && std::ssize(column.digests) == chunks;
+      // A size below that of the file keeps the products below from overflowing.
+      bool fits = SizeOf(column.type) > 0 && column.size >= 0 && column.size <= body_size;
+      const int64_t chunks =
+          fits ? (column.bytes() + kColumnChunkBytes - 1) / kColumnChunkBytes : -1;
+      fits = fits && std::ssize(column.addresses) == chunks && std::ssize(column.digests) == chunks;
       for (const int64_t address : column.addresses)
         fits = fits && address >= 0 && address <= body_size - kColumnChunkBytes;
       if (!fits) throw Damaged("column \"" + column.name + "\" does not fit the file");

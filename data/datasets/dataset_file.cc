@@ -147,9 +147,11 @@ TokenizedDataset OpenDatasetFile(const std::string& path) {
     for (const uint32_t length : lengths)
       dataset.offsets.push_back(dataset.offsets.back() + int64_t{length});
   }
-  const auto has_size = [&](const char* name, int64_t size) {
+  const auto has_size = [&](const char* name, int64_t rows, int64_t width = 1) {
     const Column* column = columns.Find(name);
-    return column != nullptr && column->size == size;
+    int64_t size = 0;
+    return column != nullptr && width >= 0 && !__builtin_mul_overflow(rows, width, &size) &&
+           column->size == size;
   };
   bool fits = has_size("input_ids", dataset.num_tokens()) && has_size("row_checks", dataset.size());
   if (columns.Find("token_type_ids") != nullptr)
@@ -165,7 +167,7 @@ TokenizedDataset OpenDatasetFile(const std::string& path) {
         fits = fits && std::ssize(dataset.scores) == dataset.size();
         break;
       case LabelKind::kMultiLabel:
-        fits = fits && has_size("label_flags", dataset.size() * dataset.num_labels);
+        fits = fits && has_size("label_flags", dataset.size(), dataset.num_labels);
         break;
     }
   }
