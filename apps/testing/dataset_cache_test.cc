@@ -3,9 +3,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/data/column_files/column_file.h"
 
 namespace lathe {
 namespace {
@@ -116,6 +118,21 @@ TEST_F(DatasetCacheTest, MakesAnotherFileWhenTheDataWouldDiffer) {
   EXPECT_EQ(FilesIn("cache").size(), 5u);
 }
 
+// This tokenizer refuses the two texts that the file's name would tell it by.
+TEST_F(DatasetCacheTest, TakesATokenizerWithoutATokenForEveryText) {
+  nlohmann::json vocab;
+  std::istringstream lines(Read("model/vocab.txt"));
+  for (std::string token; std::getline(lines, token);) vocab[token] = vocab.size();
+  Write("model/tokenizer.json",
+        nlohmann::json({{"model", {{"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", vocab}}},
+                        {"pre_tokenizer", {{"type", "WhitespaceSplit"}}}})
+            .dump());
+  EXPECT_EQ(Run("memory", "none").exit_code, 0);
+  Expect(Run("first", Path("cache")), kMade);
+  Expect(Run("second", Path("cache")), kFound);
+  EXPECT_EQ(Model("second"), Model("memory"));
+}
+
 TEST_F(DatasetCacheTest, ReplacesADamagedFile) {
   Expect(Run("first", Path("cache")), kMade);
   const std::string path = FilesIn("cache").at(0);
@@ -132,6 +149,18 @@ TEST_F(DatasetCacheTest, ReplacesADamagedFile) {
     EXPECT_EQ(Model("out"), Model("first"));
     EXPECT_EQ(Read(name), whole);
   }
+}
+
+TEST_F(DatasetCacheTest, NeverTrainsOnADamagedRow) {
+  Expect(Run("first", Path("cache")), kMade);
+  const std::string path = FilesIn("cache").at(0);
+  std::string bytes = Read(path.substr(root_.size() + 1));
+  bytes[static_cast<size_t>(ColumnFile(path).Find("input_ids")->addresses.at(0))] ^= 1;
+  Write(path.substr(root_.size() + 1), bytes);
+  ExpectError(Run("out", Path("cache")),
+              path +
+                  ": is damaged: row 0 has another digest\nhint: remove the file; it is made "
+                  "again when needed");
 }
 
 TEST_F(DatasetCacheTest, TrainsInMemoryIfTheFileCannotBeWritten) {
