@@ -36,5 +36,26 @@ TEST_F(CliTest, SaysThatAPretrainingHeadIsNotUsed) {
   }
 }
 
+// A tokenizer without an unknown token refuses texts with other words. That must not stop a
+// training on texts that it takes, and a text that it refuses is named.
+TEST_F(CliTest, ATokenizerMayRefuseTexts) {
+  Write("model/tokenizer.json", R"({"model": {"type": "WordLevel", "unk_token": "?", "vocab":
+      {"good": 5, "bad": 6, "film": 7}}, "pre_tokenizer": {"type": "WhitespaceSplit"},
+      "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}})");
+  Write("model/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
+  const std::string rows = "first,second,label\ngood film,film,positive\nbad film,film,negative\n";
+  Write("train.csv", rows);
+  for (const std::string& cache : {std::string("none"), Path("cache")}) {
+    const RunResult run = Train({"--dataset_cache", cache, "--max_seq_length", "8", "--max_steps",
+                                 "2", "--overwrite_output_dir"});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_NE(run.out.find("2 samples, 6.0 tokens on average"), std::string::npos) << run.out;
+  }
+  Write("train.csv", rows + "good,zebra,positive\n");
+  ExpectError(Train({"--max_steps", "2", "--overwrite_output_dir"}),
+              Path("train.csv") + ":4: " + Path("model/tokenizer.json") +
+                  ": the WordLevel model has neither 'zebra' nor its unk_token '?'");
+}
+
 }  // namespace
 }  // namespace lathe

@@ -19,6 +19,13 @@ std::pair<int64_t, int64_t> LongestFirst(int64_t n1, int64_t n2, int64_t budget)
   return n1 > n2 ? std::pair(longer, shorter) : std::pair(shorter, longer);
 }
 
+int64_t Tokenizer::NumSpecialTokens(bool pair) const {
+  const std::vector<TemplateItem>& items = pair ? pair_template_ : single_template_;
+  return std::count_if(items.begin(), items.end(), [](const TemplateItem& item) {
+    return item.kind == TemplateItem::Kind::kSpecial;
+  });
+}
+
 Encoding Tokenizer::Encode(std::string_view text, std::optional<std::string_view> pair,
                            int64_t max_length) const {
   using Kind = TemplateItem::Kind;
@@ -30,8 +37,7 @@ Encoding Tokenizer::Encode(std::string_view text, std::optional<std::string_view
   std::vector<int32_t> second = pair ? EncodeText(*pair) : std::vector<int32_t>();
   Encoding encoding;
   if (max_length != 0) {
-    const int64_t num_special = std::count_if(
-        items.begin(), items.end(), [](const auto& item) { return item.kind == Kind::kSpecial; });
+    const int64_t num_special = NumSpecialTokens(pair.has_value());
     Check(max_length >= num_special, "tokenizer", "max_length must be at least ", num_special,
           ", the number of special tokens, but is ", max_length);
     const auto [n1, n2] =

@@ -34,6 +34,9 @@ class Tokenizer {
   Encoding Encode(std::string_view text, std::optional<std::string_view> pair = std::nullopt,
                   int64_t max_length = 0) const;
 
+  // Returns how many special tokens a text gets, or a pair of texts.
+  int64_t NumSpecialTokens(bool pair) const;
+
   virtual int64_t vocab_size() const = 0;  // ids are in [0, vocab_size)
   virtual std::optional<int32_t> TokenToId(std::string_view token) const = 0;
   virtual std::string IdToToken(int32_t id) const = 0;  // throws if out of range

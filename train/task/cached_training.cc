@@ -29,7 +29,8 @@ namespace fs = std::filesystem;
 constexpr char kFlag[] = "--train_file";
 
 // Returns what a tokenizer's results follow from. Its files don't tell everything: the model's type
-// may choose the template. So the results for two texts are part of it.
+// may choose the template. So the results for two texts are part of it. A tokenizer without an
+// unknown token may refuse them.
 nlohmann::json Describe(const Tokenizer& tokenizer) {
   nlohmann::json json = {{"model_max_length", tokenizer.model_max_length()},
                          {"vocab_size", tokenizer.vocab_size()}};
@@ -61,6 +62,7 @@ nlohmann::json KeyOf(const PretrainedConfig& config, const FinetuneArguments& op
           {"num_labels", options.num_labels.value_or(-1)},
           {"config_labels", config.label_names()},
           {"max_length", max_length},
+          {"model_type", config.model_type()},
           {"tokenizer", Describe(tokenizer)}};
 }
 

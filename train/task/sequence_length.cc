@@ -1,6 +1,5 @@
 #include "lathe/train/task/sequence_length.h"
 
-#include <iterator>
 #include <string>
 
 #include "lathe/train/support/run_errors.h"
@@ -8,11 +7,7 @@
 namespace lathe {
 
 void CheckMaxSeqLength(const Tokenizer& tokenizer, bool pairs, int64_t max_seq_length) {
-  const auto length = [&](const auto&... texts) {
-    return std::ssize(tokenizer.Encode(texts...).input_ids);
-  };
-  int64_t special = length("");
-  if (pairs) special = length("a", "a") - 2 * (length("a") - special);
+  const int64_t special = tokenizer.NumSpecialTokens(pairs);
   const int64_t least = special + (pairs ? 2 : 1);
   if (max_seq_length == 0 || max_seq_length >= least) return;
   throw UsageError("--max_seq_length must be at least " + std::to_string(least) + ", for " +
