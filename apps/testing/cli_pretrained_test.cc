@@ -43,6 +43,7 @@ TEST_F(CliTest, ATokenizerMayRefuseTexts) {
       {"good": 5, "bad": 6, "film": 7}}, "pre_tokenizer": {"type": "WhitespaceSplit"},
       "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}})");
   Write("model/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
+  SetConfig({{"vocab_size", 8}});
   const std::string rows = "first,second,label\ngood film,film,positive\nbad film,film,negative\n";
   Write("train.csv", rows);
   for (const std::string& cache : {std::string("none"), Path("cache")}) {
