@@ -20,6 +20,7 @@
 #include "lathe/data/tokenizers/pipeline_tokenizer.h"
 #include "lathe/data/tokenizers/post_processor.h"
 #include "lathe/data/tokenizers/tokenizer_source.h"
+#include "lathe/data/tokenizers/unicode/charsmap.h"
 
 namespace lathe {
 namespace {
@@ -238,9 +239,20 @@ Parts FromVocabJson(const Source& source) {
   return parts;
 }
 
+// The library trusts the map of characters in its model, and would read outside of a damaged one.
+void CheckCharsmap(const std::string& bytes, const std::string& path) {
+  const std::string map = ParseSentencePieceModel(bytes, path).precompiled_charsmap;
+  try {
+    if (!map.empty()) Charsmap(map).CheckTrie();
+  } catch (const Error& error) {
+    throw InvalidArgument(path + ": " + error.message(), kBrokenTokenizer);
+  }
+}
+
 Parts FromSentencePiece(const Source& source, const std::string& name) {
   Parts parts;
   parts.vocab_file = source.Path(name);
+  CheckCharsmap(source.files.at(name), parts.vocab_file);
   parts.model =
       MakeSentencePieceModel(source.files.at(name), source.Path(name), source.family->ids);
   parts.normalizer = NormalizerFromJson(source.family->normalizer(source.config));

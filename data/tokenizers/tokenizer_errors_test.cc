@@ -1,10 +1,14 @@
 // Messages for tokenizers that are damaged, make no sense or have unknown parts.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"
 #include "lathe/data/tokenizers/unicode/charsmap.h"
@@ -167,6 +171,41 @@ TEST(CharsmapTest, DamagedMapsAreErrors) {
   EXPECT_THROW(Charsmap("abc"), Error);
   EXPECT_THROW(Charsmap("\x08\0\0\0abcd"s), Error);      // eight bytes, but four follow
   EXPECT_EQ(Charsmap("\0\0\0\0"s).Normalize("a"), "a");  // a trie without nodes
+}
+
+// Makes "b" of "A", and nothing else, but for a change of one unit of the trie.
+Charsmap MapWith(size_t at, uint32_t unit) {
+  std::vector<uint32_t> trie(256, 1u << 31);
+  trie[0] = 1 << 10;                          // leads to the units 1 ^ byte
+  trie[1 ^ 'A'] = 'A' | 1 << 8 | 0x80 << 10;  // has a leaf, 0x80 from here
+  trie[1 ^ 'A' ^ 0x80] = 1u << 31;            // the text at 0
+  trie[at] = unit;
+  const auto size = static_cast<uint32_t>(trie.size() * sizeof(uint32_t));
+  std::string blob(reinterpret_cast<const char*>(&size), sizeof size);
+  blob.append(reinterpret_cast<const char*>(trie.data()), size);
+  return Charsmap(blob + "b" + '\0');
+}
+
+TEST(CharsmapTest, TriesThatSentencePieceMustNotGetAreErrors) {
+  const Charsmap sound = MapWith(1, 1u << 31);
+  sound.CheckTrie();
+  EXPECT_EQ(sound.Normalize("AB"), "bB");
+  EXPECT_THROW(Charsmap("\0\0\0\0"s).CheckTrie(), Error);
+  EXPECT_THROW(MapWith(0, 256 << 10).CheckTrie(), Error);                  // after the last unit
+  EXPECT_THROW(MapWith(1 ^ 'A' ^ 0x80, 1u << 31 | 2).CheckTrie(), Error);  // after the texts
+  EXPECT_THROW(MapWith(1 ^ 'A', 'A' | 'A' << 10).CheckTrie(), Error);      // to itself
+}
+
+TEST(CharsmapTest, MapsOfRealModelsAreSound) {
+  const char* const golden = std::getenv("LATHE_GOLDEN_DIR");
+  if (golden == nullptr) GTEST_SKIP() << "LATHE_GOLDEN_DIR is not set";
+  for (const char* name :
+       {"albert/spiece.model", "deberta-v3/spm.model", "xlm-roberta/sentencepiece.bpe.model"}) {
+    const std::string path = std::string(golden) + "/tokenizers/" + name;
+    const auto info = ParseSentencePieceModel(ReadFile(path), path);
+    ASSERT_FALSE(info.precompiled_charsmap.empty()) << path;
+    EXPECT_NO_THROW(Charsmap(info.precompiled_charsmap).CheckTrie()) << path;
+  }
 }
 
 }  // namespace

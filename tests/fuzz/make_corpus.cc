@@ -82,8 +82,8 @@ std::string FloatField(int number, float value) {
 // Returns a character map that makes "a" of "A", and nothing else: the size of a double array, the
 // array, and the texts that its leaves point to. See Charsmap for the array's fields.
 std::string Charsmap() {
-  std::vector<uint32_t> units(256);
   constexpr uint32_t kRootOffset = 1, kLeafOffset = 0x80, kHasLeaf = 1 << 8, kIsLeaf = 1u << 31;
+  std::vector<uint32_t> units(256, kIsLeaf);  // what no node leads to has no byte's label
   const uint32_t node = kRootOffset ^ 'A';
   units[0] = kRootOffset << 10;
   units[node] = 'A' | kHasLeaf | kLeafOffset << 10;

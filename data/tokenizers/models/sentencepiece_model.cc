@@ -180,7 +180,8 @@ SentencePieceModelInfo ParseSentencePieceModel(const std::string& bytes, const s
       });
     } else if (field.number == 3) {
       for_fields(field.bytes, [&](const WireReader::Field& part) {
-        if (part.number == 2) {
+        // An empty one leaves the one before it, as the library does with a field of another type.
+        if (part.number == 2 && !part.bytes.empty()) {
           info.precompiled_charsmap = part.bytes;
         }
       });

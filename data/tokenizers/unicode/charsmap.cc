@@ -5,8 +5,10 @@
 #include <unicode/brkiter.h>
 #include <unicode/utext.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/tokenizers/unicode/newer_characters.h"
@@ -52,6 +54,29 @@ Charsmap::Charsmap(std::string_view blob) {
   trie_.resize(trie_bytes / sizeof(uint32_t));
   if (trie_bytes > 0) std::memcpy(trie_.data(), blob.data(), trie_bytes);
   replacements_ = blob.substr(trie_bytes);
+}
+
+void Charsmap::CheckTrie() const {
+  constexpr int kMostBytes = 32;  // of a key, whose prefixes the library keeps in as many places
+  Check(!trie_.empty(), "charsmap", "the precompiled map has an empty trie");
+  std::vector<size_t> nodes = {0};  // those of one depth
+  for (int depth = 0; !nodes.empty(); ++depth) {
+    Check(depth <= kMostBytes, "charsmap", "the precompiled map has a key of more than ",
+          kMostBytes, " bytes");
+    std::vector<size_t> next;
+    for (const size_t node : nodes) {
+      const size_t first = node ^ Offset(trie_[node]);
+      Check((first | 0xFF) < trie_.size(), "charsmap", "the precompiled map's trie is damaged");
+      Check(!HasLeaf(trie_[node]) || Value(trie_[first]) < replacements_.size(), "charsmap",
+            "the precompiled map has a replacement outside of its texts");
+      for (uint32_t byte = 0; byte <= 0xFF; ++byte) {
+        if (Label(trie_[first ^ byte]) == byte) next.push_back(first ^ byte);
+      }
+    }
+    std::sort(next.begin(), next.end());
+    next.erase(std::unique(next.begin(), next.end()), next.end());
+    nodes = std::move(next);
+  }
 }
 
 std::optional<std::string_view> Charsmap::Lookup(std::string_view chunk) const {

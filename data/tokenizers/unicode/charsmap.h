@@ -22,6 +22,10 @@ class Charsmap {
   // which differs on rare input only. But a pretrained tokenizer.json relies on this way.
   std::string Normalize(std::string_view text) const;
 
+  // Throws InvalidArgument if the trie is empty, leads out of itself or of the replacements, or has
+  // keys of more than 32 bytes. Normalize copes with that, but SentencePiece's library does not.
+  void CheckTrie() const;
+
  private:
   // Returns the replacement of the shortest prefix of `chunk` that has one.
   std::optional<std::string_view> Lookup(std::string_view chunk) const;
