@@ -148,8 +148,10 @@ TEST(TokenizerTest, BrokenBpeModels) {
 }
 
 TEST(TokenizerTest, BrokenSentencePieceModel) {
-  // The cases: noise, an empty file, a model that is cut off, and one without pieces.
-  for (const std::string& bytes : {"not a model"s, ""s, "\x0A\x40\x0A\x03"s, "\x12\x02\x18\x01"s}) {
+  // The cases: noise, an empty file, a model that is cut off, one without pieces, and one whose
+  // second piece is a NUL.
+  for (const std::string& bytes : {"not a model"s, ""s, "\x0A\x40\x0A\x03"s, "\x12\x02\x18\x01"s,
+                                   "\x0A\x07\x0A\x03unk\x18\x02\x0A\x03\x0A\x01\0"s}) {
     testing::internal::CaptureStderr();
     try {
       TokenizerFromContents("dir", {{"spiece.model", bytes}}, "albert");

@@ -2,6 +2,8 @@
 
 #include <sentencepiece_processor.h>
 
+#include <exception>
+#include <new>
 #include <stdexcept>
 
 namespace lathe {
@@ -20,9 +22,15 @@ void ThrowUnlessOk(const sentencepiece::util::Status& status, const char* what) 
 
 }  // namespace
 
-SentencePieceLibrary::SentencePieceLibrary(const std::string& model)
+// The library reports some damage by an exception of its own: a piece that begins with NUL, for
+// one.
+SentencePieceLibrary::SentencePieceLibrary(const std::string& model) try
     : impl_(std::make_unique<Impl>()) {
   ThrowUnlessOk(impl_->processor.LoadFromSerializedProto(model), "not a SentencePiece model");
+} catch (const std::bad_alloc&) {
+  throw;
+} catch (const std::exception&) {
+  throw std::runtime_error("not a SentencePiece model");
 }
 
 SentencePieceLibrary::~SentencePieceLibrary() = default;
