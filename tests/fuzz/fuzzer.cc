@@ -46,6 +46,7 @@ const std::string& ScratchFolder() {
 
 std::string ScratchFile(const std::string& name, std::string_view contents) {
   const std::string path = ScratchFolder() + "/" + name;
+  unlink(path.c_str());  // some file systems sync a file that is cut and filled again
   FileWriter writer(path, path);
   writer.Write(contents.data(), contents.size());
   writer.Close();
