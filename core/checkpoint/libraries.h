@@ -77,7 +77,7 @@ struct Hdf5Library {
   decltype(&::H5Tget_ebias) Tget_ebias;
   decltype(&::H5Tis_variable_str) Tis_variable_str;
   decltype(&::H5Tclose) Tclose;
-  // Types.
+  // Identifiers of types.
   hid_t native_float, native_int64, native_uint8, native_uint16, native_uint32;
   hid_t dataset_creation, link_creation, file_access;  // classes of properties
 };

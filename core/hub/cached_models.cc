@@ -8,6 +8,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/hub/hub_cache.h"
 #include "lathe/core/hub/hub_names.h"
 
 namespace lathe {
@@ -21,12 +22,6 @@ std::string ModelOf(const std::string& folder) {
   std::string name = folder.substr(std::string(kPrefix).size());
   if (const size_t at = name.find("--"); at != std::string::npos) name.replace(at, 2, "/");
   return name;
-}
-
-fs::path FolderOf(const std::string& cache_dir, const std::string& model) {
-  std::string folder = kPrefix + model;
-  if (const size_t at = folder.find('/'); at != std::string::npos) folder.replace(at, 1, "--");
-  return fs::path(cache_dir) / folder;
 }
 
 // Calls `f` for each file and link under the folder; none if it isn't there.
@@ -125,9 +120,9 @@ std::vector<CachedModel> CachedModels(const std::string& cache_dir) {
 
 int64_t DeleteFromCache(const std::string& cache_dir, const std::string& model,
                         const std::string& revision) {
-  const fs::path root = FolderOf(cache_dir, model);
+  const fs::path root = IsModelName(model) ? HubCache(cache_dir, model).root() : "";
   std::error_code code;
-  if (!IsModelName(model) || !fs::is_directory(root, code)) {
+  if (!fs::is_directory(root, code)) {
     throw NotFound(model + ": is not in the cache " + cache_dir, "lathe cache lists what is there");
   }
   const CachedModel before = ReadModel(root);

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <set>
@@ -93,29 +92,10 @@ std::vector<Hdf5Array> FindConfined(const MappedFile& memory, const MemoryFile& 
   }
 }
 
-int64_t SizeOf(const std::string& dtype) {
-  constexpr std::array<std::pair<const char*, int64_t>, 12> kSizes = {{{"F64", 8},
-                                                                       {"F32", 4},
-                                                                       {"F16", 2},
-                                                                       {"BF16", 2},
-                                                                       {"I64", 8},
-                                                                       {"I32", 4},
-                                                                       {"I16", 2},
-                                                                       {"I8", 1},
-                                                                       {"U64", 8},
-                                                                       {"U32", 4},
-                                                                       {"U16", 2},
-                                                                       {"U8", 1}}};
-  for (const auto& [name, size] : kSizes) {
-    if (dtype == name) return size;
-  }
-  return 0;
-}
-
 // Returns the array as PyTorch has it. Checks all that the child says.
 StoredArray ArrayOf(const Hdf5Array& found, bool is_kernel,
                     const std::shared_ptr<const MappedFile>& memory, const std::string& file) {
-  const int64_t item = SizeOf(found.dtype);
+  const int64_t item = SizeOfElement(found.dtype);
   const auto rank = static_cast<int>(found.dims.size());
   Shape shape;
   for (const uint64_t dim : found.dims) {

@@ -17,6 +17,7 @@
 #include "lathe/core/keras_files/hdf5_arrays.h"
 #include "lathe/core/keras_files/tensorflow_names.h"
 #include "lathe/core/safetensors/safetensors.h"
+#include "lathe/core/weight_files/weight_file_testing.h"
 
 namespace lathe {
 namespace {
@@ -97,38 +98,9 @@ TEST(ConfinedChildTest, FailuresOfTheChildAreReported) {
 #endif
 }
 
-class KerasFileTest : public testing::Test {
+class KerasFileTest : public WeightFileTest {
  protected:
-  void SetUp() override {
-    dir_ = fs::path(testing::TempDir()) / "keras_file_test";
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-    file_ = dir_ / "tf_model.h5";
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  StoredArrays Read(const std::string& bytes) {
-    fs::remove(file_);  // a file that is cut and filled again may be flushed to the disk
-    std::ofstream(file_, std::ios::binary) << bytes;
-    return ReadKerasFile(file_);
-  }
-  std::string Refusal(const std::string& bytes) {
-    try {
-      Read(bytes);
-    } catch (const Error& error) {
-      EXPECT_TRUE(error.message().starts_with(file_ + ": ")) << error.message();
-      EXPECT_EQ(error.message().find('\n'), std::string::npos) << error.message();
-      return error.message().substr(file_.size() + 2);
-    }
-    return "";
-  }
-  static std::vector<float> ValuesOf(const StoredArrays& arrays, const std::string& name) {
-    Tensor tensor = Tensor::Empty(arrays.at(name).shape);
-    ReadStoredArray(name, arrays.at(name), tensor);
-    return tensor.ToVector<float>();
-  }
-
-  fs::path dir_;
-  std::string file_;
+  KerasFileTest() : WeightFileTest("tf_model.h5", ReadKerasFile) {}
 };
 
 const fs::path kBert = "tests/golden/weights/bert";

@@ -21,13 +21,6 @@ constexpr int64_t kOldVersion = 1001;
 
 constexpr size_t kWorthThreads = 1 << 20;  // bytes
 
-int64_t SizeOf(std::string_view dtype) {
-  if (dtype == "F64" || dtype == "I64") return 8;
-  if (dtype == "F32" || dtype == "I32") return 4;
-  if (dtype == "F16" || dtype == "BF16" || dtype == "I16") return 2;
-  return 1;
-}
-
 // Returns the tensors of a state dict. `bytes_of` returns the bytes of the storage that a tensor's
 // storage names, or throws.
 template <typename BytesOf>
@@ -36,7 +29,7 @@ StoredArrays ArraysOf(const std::vector<std::pair<std::string, const PickledTens
                       BytesOf&& bytes_of) {
   StoredArrays arrays;
   for (const auto& [name, tensor] : tensors) {
-    const int64_t item = SizeOf(tensor->storage.dtype);
+    const int64_t item = SizeOfElement(tensor->storage.dtype);
     const std::string_view bytes = bytes_of(name, tensor->storage);
     const auto available = static_cast<int64_t>(bytes.size()) / item;
     if (tensor->storage.offset > available ||
@@ -124,7 +117,7 @@ StoredArrays ReadZip(const std::shared_ptr<const MappedFile>& memory, const std:
                                         "/data/" + storage.key + "\"");
         }
         const std::string_view bytes = found->second.bytes;
-        if (static_cast<int64_t>(bytes.size()) != storage.size * SizeOf(storage.dtype)) {
+        if (static_cast<int64_t>(bytes.size()) != storage.size * SizeOfElement(storage.dtype)) {
           throw BrokenWeights(file, "tensor \"" + name + "\": its storage of " +
                                         std::to_string(storage.size) + " elements has " +
                                         std::to_string(bytes.size()) + " bytes");
@@ -185,7 +178,7 @@ StoredArrays ReadOld(const std::shared_ptr<const MappedFile>& memory, const std:
   const PickledValue& keys = unpickler.Load();
   std::map<std::string_view, int64_t> sizes;
   for (const PickledStorage* const storage : unpickler.storages()) {
-    const int64_t size = SizeOf(storage->dtype);
+    const int64_t size = SizeOfElement(storage->dtype);
     if (sizes.emplace(storage->key, size).first->second != size) {
       throw BrokenWeights(file, "uses storage \"" + storage->key + "\" as two types");
     }

@@ -8,6 +8,7 @@
 
 #include "lathe/core/pytorch_files/crc32.h"
 #include "lathe/core/pytorch_files/torch_save_testing.h"
+#include "lathe/core/weight_files/weight_file_testing.h"
 
 namespace lathe {
 namespace {
@@ -29,43 +30,9 @@ using torch_save::Zip;
 using torch_save::ZipForm;
 using Values = std::vector<float>;
 
-class PyTorchFileTest : public testing::Test {
+class PyTorchFileTest : public WeightFileTest {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    dir_ = fs::path(testing::TempDir()) / (std::string("pytorch_file_test_") + info->name());
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-    file_ = dir_ / "pytorch_model.bin";
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
-  StoredArrays Read(const std::string& bytes) {
-    fs::remove(file_);  // a file that is cut and filled again may be flushed to the disk
-    std::ofstream(file_, std::ios::binary) << bytes;
-    return ReadPyTorchFile(file_);
-  }
-  // Returns the message for these bytes, without the file's name; empty if they are read.
-  std::string Refusal(const std::string& bytes) {
-    try {
-      Read(bytes);
-    } catch (const Error& error) {
-      EXPECT_TRUE(error.message().starts_with(file_ + ": ")) << error.message();
-      EXPECT_EQ(error.message().find('\n'), std::string::npos) << error.message();
-      EXPECT_NE(error.hint(), "") << error.message();
-      return error.message().substr(file_.size() + 2);
-    }
-    return "";
-  }
-  static Values ValuesOf(const StoredArrays& arrays, const std::string& name) {
-    const StoredArray& array = arrays.at(name);
-    Tensor tensor = Tensor::Empty(array.shape);
-    ReadStoredArray(name, array, tensor);
-    return tensor.ToVector<float>();
-  }
-
-  fs::path dir_;
-  std::string file_;
+  PyTorchFileTest() : WeightFileTest("pytorch_model.bin", ReadPyTorchFile) {}
 };
 
 const std::string kFloats = Bytes<float>({1, 2, 3, 4, 5, 6});

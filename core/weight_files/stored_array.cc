@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -166,6 +165,13 @@ bool ForEachRun(const StoredArray& array, int64_t item_size, bool is_plain, Copy
 }
 
 }  // namespace
+
+int64_t SizeOfElement(std::string_view dtype) {
+  int64_t size = 0;
+  const auto take = [&](auto value) { size = sizeof value; };
+  if (!DispatchFloating(dtype, take)) DispatchInteger(dtype, take);
+  return size;
+}
 
 void ReadStoredArray(const std::string& name, const StoredArray& array, Tensor& out) {
   const std::string where = array.file + ": tensor \"" + name + "\" ";

@@ -1,13 +1,14 @@
 // Arrays as files of weights hold them, whatever the format: bytes in a mapped file, with a dtype,
 // a shape and strides.
 //
-//   const StoredArrays arrays = ReadPyTorchFolder(dir);
+//   const StoredArrays arrays = ReadPyTorchFile("pytorch_model.bin");
 //   ReadStoredArray("bert.pooler.dense.bias", arrays.at("bert.pooler.dense.bias"), tensor);
 #pragma once
 
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lathe/core/tensor.h"
@@ -27,6 +28,9 @@ struct StoredArray {
 };
 
 using StoredArrays = std::map<std::string, StoredArray>;  // by the tensors' names
+
+// Returns the bytes of an element of a dtype's name; 0 for a name that isn't known.
+int64_t SizeOfElement(std::string_view dtype);
 
 // Copies and converts the elements into `out`, whose shape must be the array's. F64, F32, F16 and
 // BF16 become any floating type; integers become any integer type that holds them. Pages of the

@@ -85,5 +85,13 @@ TEST(StoredArrayTest, RefusesOtherShapesAndDTypes) {
   EXPECT_EQ(message({4}), "f: tensor \"x\" has dtype F8_E4M3, which can't be read as float32");
 }
 
+TEST(StoredArrayTest, KnowsTheSizesOfElements) {
+  EXPECT_EQ(SizeOfElement("BOOL"), 1);
+  EXPECT_EQ(SizeOfElement("BF16"), 2);
+  EXPECT_EQ(SizeOfElement("U32"), 4);
+  EXPECT_EQ(SizeOfElement("F64"), 8);
+  EXPECT_EQ(SizeOfElement("C64"), 0);
+}
+
 }  // namespace
 }  // namespace lathe

@@ -20,19 +20,6 @@ namespace {
 
 constexpr char kDefaultCommit[] = "1111111111111111111111111111111111111111";
 
-std::string Decoded(const std::string& text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size()) {
-      decoded += static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16));
-      i += 2;
-    } else {
-      decoded += text[i];
-    }
-  }
-  return decoded;
-}
-
 // Returns the commit of a revision, or "" if there is no such revision.
 std::string CommitOf(const HubServerModel& model, const std::string& revision) {
   if (model.revisions.empty()) {
@@ -281,12 +268,12 @@ HubServer::Answer HubServer::AnswerTo(const HubRequest& request) {
   if (at == std::string::npos) return {404, {}, ""};
   if (list) {
     name = target.substr(12, at - 12);
-    revision = Decoded(target.substr(at + 10));
+    revision = PercentDecoded(target.substr(at + 10));
   } else {
     name = target.substr(1, at - 1);
     const size_t slash = std::min(target.find('/', at + 9), target.size());
-    revision = Decoded(target.substr(at + 9, slash - at - 9));
-    file = slash < target.size() ? Decoded(target.substr(slash + 1)) : "";
+    revision = PercentDecoded(target.substr(at + 9, slash - at - 9));
+    file = slash < target.size() ? PercentDecoded(target.substr(slash + 1)) : "";
   }
   const auto model = models_.find(name);
   if (model == models_.end()) return {404, {"X-Error-Code: RepoNotFound"}, ""};

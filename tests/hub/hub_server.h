@@ -132,6 +132,9 @@ std::string GitEtag(const std::string& bytes);
 bool MakeCertificate(const std::string& folder,
                      const std::string& names = "DNS:localhost,IP:127.0.0.1");
 
+// Returns the text with %XX replaced by the byte that it stands for.
+std::string PercentDecoded(const std::string& text);
+
 // Returns `size` bytes that depend on the seed.
 std::string RandomBytes(int64_t size, unsigned int seed);
 

@@ -1,4 +1,5 @@
-// What the test server's files are made of and known by: etags, random bytes, a certificate.
+// What the test server's files are made of and known by: addresses, etags, random bytes, a
+// certificate.
 #include <openssl/evp.h>
 
 #include <cstdio>
@@ -25,6 +26,19 @@ std::string Hex(const EVP_MD* kind, const std::string& bytes) {
 }
 
 }  // namespace
+
+std::string PercentDecoded(const std::string& text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size()) {
+      decoded += static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16));
+      i += 2;
+    } else {
+      decoded += text[i];
+    }
+  }
+  return decoded;
+}
 
 std::string LfsEtag(const std::string& bytes) { return Hex(EVP_sha256(), bytes); }
 
