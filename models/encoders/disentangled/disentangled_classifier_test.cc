@@ -54,7 +54,10 @@ TEST(Disentangled, WrongConfigurationsAreRefused) {
             "config: \"pos_att_type\" has \"C2P\"; known: c2p, p2c");
   EXPECT_EQ(ErrorOf({{"pos_att_type", 7}}), "config: \"pos_att_type\" has \"7\"; known: c2p, p2c");
   EXPECT_EQ(ErrorOf({{"pos_att_type", "c2p| C2P"}}), "config: \"pos_att_type\" has \"c2p\" twice");
-  EXPECT_EQ(ErrorOf({{"pos_att_type", ""}}), "config: \"pos_att_type\" has \"\"; known: c2p, p2c");
+  EXPECT_EQ(ErrorOf({{"pos_att_type", {""}}}),
+            "config: \"pos_att_type\" has \"\"; known: c2p, p2c");
+  EXPECT_EQ(ErrorOf({{"pos_att_type", ""}}), "");
+  EXPECT_EQ(ErrorOf({{"pos_att_type", "c2p| "}}), "");
   EXPECT_EQ(ErrorOf({{"pooler_hidden_size", 4}}),
             "config: \"pooler_hidden_size\" is not the hidden_size");
   EXPECT_EQ(ErrorOf({{"attention_head_size", 3}}),
@@ -104,7 +107,7 @@ TEST(Disentangled, WrongBatchesAreRefused) {
 // weight decay.
 TEST(Disentangled, RelativeAttentionWithoutTermsReadsNoDistance) {
   for (const char* model_type : {"deberta", "deberta-v2"}) {
-    for (const Json& none : {Json(), Json::array()}) {
+    for (const Json& none : {Json(), Json::array(), Json("")}) {
       const Json changes = {
           {"model_type", model_type}, {"pos_att_type", none}, {"norm_rel_ebd", "layer_norm"}};
       const auto absolute = Make(changes);

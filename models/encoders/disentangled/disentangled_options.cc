@@ -14,13 +14,15 @@
 namespace lathe {
 namespace {
 
-// The configuration may hold a list of terms, or a text such as "p2c|c2p".
+// The configuration may hold a list of terms, or a text such as "p2c|c2p". As in Transformers, an
+// empty text means no terms.
 void ReadTerms(const PretrainedConfig& config, DisentangledLayerOptions& options) {
   if (!config.has("pos_att_type")) return;
   const nlohmann::json& value = config.json()["pos_att_type"];
   std::vector<std::string> terms;
   if (value.is_string()) {
-    terms = absl::StrSplit(absl::AsciiStrToLower(value.get<std::string>()), '|');
+    terms = absl::StrSplit(absl::AsciiStrToLower(value.get<std::string>()), '|',
+                           absl::SkipWhitespace());
   } else if (value.is_array()) {
     for (const nlohmann::json& term : value) {
       terms.push_back(term.is_string() ? term.get<std::string>() : term.dump());
