@@ -212,7 +212,7 @@ TEST(ModernBert, LongTexts) {
   ExpectNear(Floats(packed.begin() + 3, packed.begin() + 6), Logits(*model, {text}), 1e-5);
   ExpectNear(Floats(packed.begin(), packed.begin() + 3), Logits(*model, {{2, 7, 9}}), 1e-6);
   std::vector<int32_t> other = text;
-  std::swap(other[8000], other[8001]);
+  other[8000] = text[8000] == 5 ? 6 : 5;
   EXPECT_NE(Logits(*model, {other}), Logits(*model, {text}));
   text.push_back(1);
   EXPECT_EQ(ErrorOf([&] { Logits(*model, {text}); }),

@@ -333,10 +333,14 @@ TEST_F(CheckpointsTest, MistakesGetOneLine) {
 TEST_F(CheckpointsTest, ChangesThatMatterAreRefused) {
   ASSERT_EQ(RunProgram("finetune", Options("out", {"--max_steps", "6"})).exit_code, 0);
   const auto expect_refused = [&](const std::string& difference,
-                                  const std::vector<std::string>& more = {}) {
+                                  const std::vector<std::string>& more = {},
+                                  const std::string& mixed_precision = "no") {
     std::vector<std::string> options = {"--max_steps", "6", "--resume_from_checkpoint"};
     options.insert(options.end(), more.begin(), more.end());
-    const RunResult run = RunProgram("finetune", Options("out", options));
+    RunResult run = RunProgram("finetune", Options("out", options));
+    const std::string notes = ExpectedNotes(mixed_precision);
+    EXPECT_TRUE(run.err.starts_with(notes)) << run.err;
+    run.err.erase(0, notes.size());
     ExpectError(run, Path("out") + "/checkpoint-6: " + difference);
     EXPECT_NE(run.err.find("\nhint: go on with the data and options of the checkpoint, or set "
                            "--resume_anyway\n"),
@@ -344,7 +348,7 @@ TEST_F(CheckpointsTest, ChangesThatMatterAreRefused) {
         << run.err;
   };
   expect_refused("the model's seed was 42 and is 7", {"--seed", "7"});
-  expect_refused("mixed_precision was no and is bf16", {"--bf16"});
+  expect_refused("mixed_precision was no and is bf16", {"--bf16"}, "bf16");
   expect_refused("the model's config hidden_dropout_prob was ",
                  {"--config_overrides", "hidden_dropout_prob=0.25"});
   const std::string vocabulary = Read("model/vocab.txt"), data = Read("train.csv");
