@@ -10,7 +10,7 @@ def lathe_fuzzer(name, deps, src = None, local_defines = [], runs = None, tags =
     Args:
       name: The format. Its inputs lie in corpus/<name>.
       deps: What the source includes, but for fuzzer.h.
-      src: The source, if it is not <name>_fuzzer.cc.
+      src: The source in formats/, if it is not <name>_fuzzer.cc.
       local_defines: Macros for the source.
       runs: The number of changed inputs in the test, if it is not the usual one.
       tags: Further tags of the program. "by_name" makes tools/fuzz.sh run it only if it is named.
@@ -18,7 +18,7 @@ def lathe_fuzzer(name, deps, src = None, local_defines = [], runs = None, tags =
     lathe_cc_library(
         name = name + "_reader",
         testonly = True,
-        srcs = [src or name + "_fuzzer.cc"],
+        srcs = ["formats/" + (src or name + "_fuzzer.cc")],
         local_defines = local_defines,
         deps = deps + [
             ":fuzzer",

@@ -1,6 +1,6 @@
 // What a fuzzer of this folder defines, and what the fuzzers share.
 //
-// A fuzzer is one source, NAME_fuzzer.cc. It defines ReadInput for one format:
+// A fuzzer is one source, formats/NAME_fuzzer.cc. It defines ReadInput for one format:
 //
 //   void lathe::fuzz::ReadInput(std::string_view input) {
 //     ReadLaunchConfig(ScratchFile("config.yaml", input));
