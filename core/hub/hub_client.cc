@@ -16,7 +16,7 @@ namespace lathe {
 namespace {
 
 constexpr int kMostRedirects = 10;
-constexpr double kLongestDelay = 8, kLongestAskedDelay = 300;  // seconds
+constexpr double kLongestDelay = 8;  // first delays
 
 bool IsRedirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
@@ -106,7 +106,7 @@ void HubClient::WaitBefore(int attempt, const HttpResponse& response) const {
   double delay = settings_.first_delay;
   for (int i = 1; i < attempt; ++i) delay *= 2;
   delay = std::min(delay, kLongestDelay * settings_.first_delay);
-  delay = std::max(delay, std::min(AskedDelay(response), kLongestAskedDelay));
+  delay = std::max(delay, std::min(AskedDelay(response), settings_.longest_asked_delay));
   std::this_thread::sleep_for(std::chrono::duration<double>(delay));
 }
 

@@ -136,8 +136,8 @@ TokenizedDataset OpenDatasetFile(const std::string& path) {
     dataset.has_labels = about.at("has_labels");
     dataset.num_labels = about.at("num_labels");
     dataset.num_truncated = about.at("num_truncated");
-    about.at("extent").at("longest").get<int64_t>();
-    about.at("task");
+    DatasetFileExtent(dataset);
+    DatasetFileTask(dataset);
   } catch (const nlohmann::json::exception& e) {
     throw columns.Damaged(e.what());
   }
@@ -169,6 +169,8 @@ TokenizedDataset OpenDatasetFile(const std::string& path) {
       case LabelKind::kMultiLabel:
         fits = fits && has_size("label_flags", dataset.size(), dataset.num_labels);
         break;
+      default:
+        fits = false;
     }
   }
   if (!fits) throw columns.Damaged("its columns do not fit each other");

@@ -2,7 +2,7 @@
 
 load("//tools:lathe.bzl", "lathe_cc_library", "lathe_cc_test")
 
-def lathe_fuzzer(name, deps, src = None, local_defines = [], runs = None, tags = []):
+def lathe_fuzzer(name, deps, src = None, local_defines = [], runs = None, size = "small", tags = []):
     """Makes <name>_corpus_test and <name>_fuzzer of a source that defines ReadInput (fuzzer.h).
 
     The test is one as all others are. The program needs clang, so it is built by tools/fuzz.sh only.
@@ -13,6 +13,7 @@ def lathe_fuzzer(name, deps, src = None, local_defines = [], runs = None, tags =
       src: The source in formats/, if it is not <name>_fuzzer.cc.
       local_defines: Macros for the source.
       runs: The number of changed inputs in the test, if it is not the usual one.
+      size: Of the test.
       tags: Further tags of the program. "by_name" makes tools/fuzz.sh run it only if it is named.
     """
     lathe_cc_library(
@@ -30,7 +31,7 @@ def lathe_fuzzer(name, deps, src = None, local_defines = [], runs = None, tags =
         env["LATHE_FUZZ_RUNS"] = str(runs)
     lathe_cc_test(
         name = name + "_corpus_test",
-        size = "small",
+        size = size,
         srcs = ["corpus_test.cc"],
         data = native.glob(["corpus/%s/*" % name]),
         env = env,

@@ -17,6 +17,7 @@
 #include "lathe/core/checkpoint/state_file.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/tensor.h"
+#include "lathe/tests/fuzz/small_dataset.h"
 #include "lathe/tests/fuzz/states.h"
 
 namespace lathe {
@@ -58,6 +59,27 @@ void WriteStateFiles(const std::string& corpus) {
   WriteStateFile(FileOf(corpus, "state_file", "ok_state"), fuzz::SomeState());
   WriteStateFile(FileOf(corpus, "checkpoint", "ok_as_saved"), fuzz::SomeState());
   WriteStateFile(FileOf(corpus, "checkpoint", "bad_another_state"), StateDict());
+}
+
+// A directory of a tokenized dataset's file: a text, but with the digests of its chunks.
+void WriteColumnFileDirectories(const std::string& corpus) {
+  const auto write = [&](const char* name, const nlohmann::json& directory) {
+    WriteFileAtomically(FileOf(corpus, "column_file", name), directory.dump());
+  };
+  const nlohmann::json sound = fuzz::MakeSmallDataset().directory;
+  write("ok_three_rows", sound);
+  nlohmann::json changed = sound;
+  changed["about"]["kind"] = 7;
+  write("bad_kind", changed);
+  changed = sound;
+  changed["about"].erase("extent");
+  write("bad_no_extent", changed);
+  changed = sound;
+  changed["columns"][0]["size"] = int64_t{1} << 62;
+  write("bad_size_overflows", changed);
+  changed = sound;
+  changed["columns"][2]["addresses"] = {-8};
+  write("bad_address", changed);
 }
 
 // --- SentencePiece: a protocol buffer ---
@@ -193,6 +215,7 @@ int main(int argc, char** argv) {
   try {
     lathe::WriteSafetensorsFiles(argv[1]);
     lathe::WriteStateFiles(argv[1]);
+    lathe::WriteColumnFileDirectories(argv[1]);
     lathe::WriteSentencePieceFiles(argv[1]);
     lathe::WriteStoreFiles(argv[1]);
   } catch (const std::exception& e) {
