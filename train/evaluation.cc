@@ -8,7 +8,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/data/datasets/data_loader.h"
-#include "lathe/data/datasets/metrics.h"
+#include "lathe/data/metrics/metrics.h"
 #include "lathe/train/support/interrupt.h"
 
 namespace lathe {

@@ -21,7 +21,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/hub/resolve_checkpoint.h"
-#include "lathe/data/datasets/metrics.h"
+#include "lathe/data/metrics/metrics.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/models/config/vocabulary_size.h"
 #include "lathe/models/pretrained.h"

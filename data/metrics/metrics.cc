@@ -1,4 +1,4 @@
-#include "lathe/data/datasets/metrics.h"
+#include "lathe/data/metrics/metrics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Expected values with many digits come from scikit-learn 1.9.1 and SciPy 1.17.1, called on the
 // same lists: f1_score, matthews_corrcoef, pearsonr, spearmanr, mean_squared_error, accuracy_score.
-#include "lathe/data/datasets/metrics.h"
+#include "lathe/data/metrics/metrics.h"
 
 #include <gtest/gtest.h>
 
