@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/metrics.json: reports of classes by scikit-learn, for data/metrics.
+
+    python3 tests/golden/make_metrics.py [OUT]
+
+Needs scikit-learn and NumPy. Logits are multiples of 1/4, so that many scores are equal. Keys of the expected values are
+those of ReportJson. What scikit-learn leaves undefined (zero_division=nan, or a warning and nan) is null. A mean of
+ranking scores is that of the defined ones. scikit-learn gives a label without positive samples an average precision of 0
+and warns; that is null, too.
+"""
+import json
+import math
+import pathlib
+import sys
+import warnings
+
+import numpy as np
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import (accuracy_score, average_precision_score, confusion_matrix, log_loss,
+                             multilabel_confusion_matrix, precision_recall_fscore_support, roc_auc_score)
+
+BINS = 15
+
+
+def null(value):
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def mean(values):
+    defined = [v for v in values if v is not None]
+    return float(np.mean(defined)) if defined else None
+
+
+def scores(labels, predicted, average, names):
+    values = precision_recall_fscore_support(labels, predicted, labels=names, average=average, zero_division=np.nan)
+    return values
+
+
+def averages(labels, predicted, names, support):
+    out = {}
+    for average in ("micro", "macro", "weighted"):
+        precision, recall, f1, _ = scores(labels, predicted, average, names)
+        out[average] = {"precision": null(precision), "recall": null(recall), "f1": null(f1), "support": int(support)}
+    return out
+
+
+def ranking(positives, values):
+    both = 0 < positives.sum() < len(positives)
+    return {
+        "roc_auc": null(roc_auc_score(positives, values)) if both else None,
+        "average_precision": null(average_precision_score(positives, values)) if positives.any() else None,
+    }
+
+
+def calibration_error(confidence, correct):
+    """The expected calibration error of the bins of calibration_curve, which are closed on the right."""
+    accuracy, mean_confidence = calibration_curve(correct, confidence, n_bins=BINS, strategy="uniform")
+    bins = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], confidence)
+    counts = np.bincount(bins, minlength=BINS)
+    counts = counts[counts > 0]
+    return float(np.sum(counts * np.abs(accuracy - mean_confidence)) / len(confidence))
+
+
+def report_classes(logits, labels):
+    num_labels = logits.shape[1]
+    names = list(range(num_labels))
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+    predicted = logits.argmax(axis=1)
+    precision, recall, f1, support = scores(labels, predicted, None, names)
+    classes = [{
+        "precision": null(precision[c]), "recall": null(recall[c]), "f1": null(f1[c]), "support": int(support[c]),
+        "predicted": int((predicted == c).sum()), **ranking(labels == c, probabilities[:, c]),
+    } for c in names]
+    if num_labels == 2:
+        areas = roc_auc_score(labels, probabilities[:, 1])
+        precisions = average_precision_score(labels, probabilities[:, 1])
+    elif all(support > 0):
+        areas = roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
+        precisions = average_precision_score(np.eye(num_labels)[labels], probabilities, average="macro")
+    else:
+        areas = mean([c["roc_auc"] for c in classes])
+        precisions = mean([c["average_precision"] for c in classes])
+    return {
+        "num_samples": len(labels),
+        "accuracy": accuracy_score(labels, predicted),
+        "classes": classes,
+        **averages(labels, predicted, names, len(labels)),
+        "confusion_matrix": confusion_matrix(labels, predicted, labels=names).tolist(),
+        "roc_auc": float(areas),
+        "average_precision": float(precisions),
+        "log_loss": log_loss(labels, probabilities, labels=names),
+        "expected_calibration_error": calibration_error(probabilities.max(axis=1), predicted == labels),
+    }
+
+
+def report_labels(logits, right):
+    num_labels = logits.shape[1]
+    probabilities = 1 / (1 + np.exp(-logits))
+    predicted = (logits > 0).astype(int)
+    precision, recall, f1, support = scores(right, predicted, None, None)
+    confusion = multilabel_confusion_matrix(right, predicted)
+    confidence = np.maximum(probabilities, 1 - probabilities)
+    classes = []
+    for c in range(num_labels):
+        (true_negatives, false_positives), (false_negatives, true_positives) = confusion[c].tolist()
+        classes.append({
+            "precision": null(precision[c]), "recall": null(recall[c]), "f1": null(f1[c]), "support": int(support[c]),
+            "predicted": int(predicted[:, c].sum()), **ranking(right[:, c], probabilities[:, c]),
+            "log_loss": log_loss(right[:, c], probabilities[:, c], labels=[0, 1]),
+            "expected_calibration_error": calibration_error(confidence[:, c], predicted[:, c] == right[:, c]),
+            "confusion": {"true_negatives": true_negatives, "false_positives": false_positives,
+                          "false_negatives": false_negatives, "true_positives": true_positives},
+        })
+    return {
+        "num_samples": len(right),
+        "accuracy": accuracy_score(right, predicted),
+        "classes": classes,
+        **averages(right, predicted, None, right.sum()),
+        "roc_auc": mean([c["roc_auc"] for c in classes]),
+        "average_precision": mean([c["average_precision"] for c in classes]),
+        "log_loss": mean([c["log_loss"] for c in classes]),
+        "expected_calibration_error": calibration_error(confidence.ravel(), (predicted == right).ravel()),
+    }
+
+
+def make_logits(rng, rows, columns, scale):
+    return np.round(rng.normal(size=(rows, columns)) * scale * 4) / 4
+
+
+def main():
+    warnings.simplefilter("ignore")
+    rng = np.random.default_rng(32)
+    cases = []
+
+    def classes(name, logits, labels):
+        cases.append({"name": name, "kind": "single", "num_labels": logits.shape[1], "logits": logits.ravel().tolist(),
+                      "classes": labels.tolist(), "expected": report_classes(logits, labels)})
+
+    def several(name, logits, right):
+        cases.append({"name": name, "kind": "multi", "num_labels": logits.shape[1], "logits": logits.ravel().tolist(),
+                      "scores": right.ravel().tolist(), "expected": report_labels(logits, right)})
+
+    logits = make_logits(rng, 60, 2, 1.5)
+    classes("two classes", logits, (logits[:, 1] - logits[:, 0] + rng.normal(size=60) > 0).astype(int))
+    logits = make_logits(rng, 60, 3, 1.5)
+    classes("three classes", logits, (logits + rng.normal(size=(60, 3))).argmax(axis=1))
+    logits = make_logits(rng, 40, 5, 1)
+    logits[:, 3] = -8  # never predicted
+    labels = (logits + rng.normal(size=(40, 5))).argmax(axis=1)
+    labels[labels == 4] = 0  # a class without samples
+    labels[:3] = 3
+    classes("a class without samples and one that is never predicted", logits, labels)
+    logits = make_logits(rng, 30, 2, 6)
+    classes("very sure", logits, np.where(np.arange(30) < 20, logits.argmax(axis=1), rng.integers(0, 2, 30)))
+    logits = make_logits(rng, 50, 4, 1.5)
+    several("several labels", logits, (logits + rng.normal(size=(50, 4)) > 0).astype(int))
+    logits = make_logits(rng, 30, 4, 1)
+    right = (logits + rng.normal(size=(30, 4)) > 0).astype(int)
+    right[:, 1] = 0  # a label without samples
+    right[:, 2] = 1  # one that every sample has
+    logits[:, 3] = -np.abs(logits[:, 3]) - 0.25  # one that is never predicted
+    several("labels without samples, with all, and never predicted", logits, right)
+
+    out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "metrics.json"
+    lines = ",\n".join(json.dumps(case) for case in cases)
+    out.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
