@@ -5,21 +5,15 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "lathe/core/autograd.h"
 #include "lathe/data/datasets/data_loader.h"
-#include "lathe/data/metrics/metrics.h"
+#include "lathe/data/metrics/probabilities.h"
 #include "lathe/train/support/interrupt.h"
 
 namespace lathe {
 namespace {
-
-// Replaces characters of a label that would break the table.
-std::string TableCell(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
-  return text;
-}
 
 // Returns the shortest text that reads back as the same float.
 std::string ShortestText(float value) {
@@ -53,16 +47,6 @@ class SharedInterrupt {
   ProcessGroup& group_;
   std::chrono::steady_clock::time_point next_look_;  // at first long ago
 };
-
-// Returns the names of all labels that a row of logits predicts, with commas between them.
-std::string PredictedNames(const float* row, const LabelSet& labels,
-                           const std::vector<std::string>& names) {
-  std::string out;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (row[i] > 0) out += (out.empty() ? "" : ",") + TableCell(labels.names()[i]);
-  }
-  return out;
-}
 
 // Gathers the rows of all ranks and puts each where its sample lies in the dataset.
 Evaluation Assemble(Accelerator& accelerator, const TokenizedDataset& dataset,
@@ -148,6 +132,14 @@ std::string FirstNotFinite(const Evaluation& evaluation, int64_t num_labels,
   return "the " + data + " loss is " + (std::isnan(evaluation.loss) ? "NaN" : "Inf");
 }
 
+Predictions PredictionsOf(const Evaluation& evaluation, const TokenizedDataset& dataset) {
+  return {.kind = dataset.kind,
+          .num_labels = dataset.num_labels,
+          .logits = evaluation.logits,
+          .classes = dataset.classes,
+          .scores = dataset.AllScores()};
+}
+
 nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset) {
   nlohmann::json json = {
       {"eval_loss", evaluation.loss},
@@ -155,12 +147,7 @@ nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset&
       {"eval_runtime", evaluation.seconds},
       {"eval_samples_per_second", static_cast<double>(dataset.size()) / evaluation.seconds},
       {"eval_steps_per_second", static_cast<double>(evaluation.batches) / evaluation.seconds}};
-  const std::vector<float> scores = dataset.AllScores();
-  const MetricValues values = ComputeMetrics({.kind = dataset.kind,
-                                              .num_labels = dataset.num_labels,
-                                              .logits = evaluation.logits,
-                                              .classes = dataset.classes,
-                                              .scores = scores});
+  const MetricValues values = ComputeMetrics(PredictionsOf(evaluation, dataset));
   for (const auto& [name, value] : values) json["eval_" + name] = value;
   return json;
 }
@@ -168,28 +155,54 @@ nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset&
 std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,
                             const std::vector<std::string>& label_names) {
   const int64_t columns = labels.num_labels();
+  const bool regression = labels.kind() == LabelKind::kRegression;
+  std::optional<Probabilities> probabilities;
+  if (!regression) probabilities.emplace(labels.kind(), columns, evaluation.logits);
   std::string table = "index\tprediction";
   for (const std::string& name : label_names) table += "\tlogit_" + TableCell(name);
+  if (!regression) {
+    for (const std::string& name : label_names) table += "\tprobability_" + TableCell(name);
+  }
   table += '\n';
-  const std::vector<int64_t> best = ArgMax(evaluation.logits, columns);
-  for (size_t i = 0; i < best.size(); ++i) {
-    const float* row = evaluation.logits.data() + static_cast<int64_t>(i) * columns;
-    table += std::to_string(i) + '\t';
-    switch (labels.kind()) {
-      case LabelKind::kRegression:
-        table += ShortestText(row[0]);
-        break;
-      case LabelKind::kSingleLabel:
-        table += TableCell(labels.names()[static_cast<size_t>(best[i])]);
-        break;
-      case LabelKind::kMultiLabel:
-        table += PredictedNames(row, labels, labels.names());
-        break;
-    }
+  const int64_t rows = std::ssize(evaluation.logits) / columns;
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* row = evaluation.logits.data() + i * columns;
+    table += std::to_string(i) + '\t' +
+             (regression ? ShortestText(row[0])
+                         : TableCell(PredictedNames(evaluation.logits, i, labels)));
     for (int64_t c = 0; c < columns; ++c) table += '\t' + ShortestText(row[c]);
+    for (int64_t c = 0; c < columns && !regression; ++c)
+      table += '\t' + ProbabilityText(probabilities->Of(i, c));
     table += '\n';
   }
   return table;
+}
+
+std::string PredictedNames(std::span<const float> logits, int64_t sample, const LabelSet& labels) {
+  const auto width = static_cast<size_t>(labels.num_labels());
+  const auto row = logits.subspan(static_cast<size_t>(sample) * width, width);
+  if (labels.kind() == LabelKind::kMultiLabel) return NamesAbove(row, 0, labels);
+  return labels.names()[static_cast<size_t>(ArgMax(row, labels.num_labels())[0])];
+}
+
+std::string NamesAbove(std::span<const float> values, float threshold, const LabelSet& labels) {
+  std::string out;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] > threshold) out += (out.empty() ? "" : ",") + labels.names()[i];
+  }
+  return out;
+}
+
+std::string TableCell(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
+  return text;
+}
+
+std::string ProbabilityText(double probability) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.6g", probability);
+  return buffer;
 }
 
 }  // namespace lathe

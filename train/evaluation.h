@@ -5,10 +5,12 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lathe/data/datasets/dataset.h"
+#include "lathe/data/metrics/metrics.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
 
@@ -40,12 +42,27 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
 std::string FirstNotFinite(const Evaluation& evaluation, int64_t num_labels,
                            const std::string& data);
 
+// Returns the outputs beside the dataset's labels, as the functions of data/metrics take them.
+Predictions PredictionsOf(const Evaluation& evaluation, const TokenizedDataset& dataset);
+
 // Returns eval_loss, eval_<GLUE's metrics>, eval_runtime, eval_samples_per_second,
 // eval_steps_per_second and eval_samples.
 nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset);
 
-// Returns the header "index\tprediction\tlogit_<label>..." and a line for each sample.
+// Returns the header "index\tprediction\tlogit_<label>...\tprobability_<label>..." and a line for
+// each sample. A regression has no probabilities.
 std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,
                             const std::vector<std::string>& label_names);
+
+// Returns the name of what a sample's logits predict: its class, or all of its labels with commas
+// between them. `logits` are those of all samples. For classifiers.
+std::string PredictedNames(std::span<const float> logits, int64_t sample, const LabelSet& labels);
+// Returns the names of the labels whose value is above the threshold, with commas between them.
+std::string NamesAbove(std::span<const float> values, float threshold, const LabelSet& labels);
+
+// Returns the text without tabs and line breaks, which would break a table.
+std::string TableCell(std::string text);
+// Returns a probability with 6 significant digits.
+std::string ProbabilityText(double probability);
 
 }  // namespace lathe
