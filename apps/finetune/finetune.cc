@@ -18,6 +18,7 @@
 #include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/restart_with_short_spin.h"
+#include "lathe/apps/cli/results_table.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
 #include "lathe/apps/finetune/resume_command.h"
 #include "lathe/apps/finetune/summary.h"
@@ -33,9 +34,11 @@
 #include "lathe/train/callbacks/callbacks.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
+#include "lathe/train/evaluation_results.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/progress.h"
+#include "lathe/train/task/read_table.h"
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
 
@@ -143,6 +146,8 @@ class FinetuneRun {
   std::optional<int> Train();
   std::optional<int> EvaluateModel();
   std::optional<int> Predict();
+  // Prints the report of classes, and writes it and the most confident errors.
+  void ReportClasses(const Evaluation& evaluation);
 
   // Evaluates after all steps. If a rank is lost, the error says where the trained model is.
   Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title);
@@ -256,7 +261,26 @@ std::optional<int> FinetuneRun::EvaluateModel() {
   if (out_) out_->WriteJson("eval_results.json", metrics);
   results_.update(metrics);
   PrintMetrics(printer_.out(), "eval", metrics);
+  if (out_ && task_.labels.kind() != LabelKind::kRegression) ReportClasses(evaluation);
   return std::nullopt;
+}
+
+void FinetuneRun::ReportClasses(const Evaluation& evaluation) {
+  const TokenizedDataset& dataset = *task_.validation.dataset;
+  const EvaluationResults results = ResultsOf(evaluation, dataset, task_.labels);
+  out_->WriteJson("eval_report.json", results.json);
+  PrintReport(printer_.out(), *results.classes, task_.labels.names());
+  std::string errors;
+  try {
+    errors = ErrorTable(evaluation, dataset, task_.labels,
+                        {.path = task_.validation.path,
+                         .columns = task_.text_columns,
+                         .invalid_utf8 = OnInvalidUtf8(options_)});
+  } catch (const Error& e) {  // the file is gone, or another one by now
+    printer_.out() << "note: eval_errors.tsv is not written: " << e.message() << std::endl;
+    return;
+  }
+  out_->Write("eval_errors.tsv", errors);
 }
 
 std::optional<int> FinetuneRun::Predict() {

@@ -12,9 +12,9 @@
 namespace lathe {
 namespace {
 
-void PrintRow(std::ostream& out, const std::string& name, const std::string& value,
-              size_t width = 12) {
-  out << "  " << name << std::string(name.size() < width ? width - name.size() : 1, ' ') << value
+void PrintRow(std::ostream& out, const std::string& name, const std::string& value) {
+  constexpr size_t kWidth = 12;
+  out << "  " << name << std::string(name.size() < kWidth ? kWidth - name.size() : 1, ' ') << value
       << '\n';
 }
 
@@ -76,16 +76,6 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   for (const std::string& note : task.notes) PrintRow(out, "note", note);
   if (trainer != nullptr) {
     for (const std::string& note : trainer->notes()) PrintRow(out, "note", note);
-  }
-  out << std::flush;
-}
-
-void PrintMetrics(std::ostream& out, const std::string& title, const nlohmann::json& metrics) {
-  out << title << '\n';
-  for (const auto& [name, value] : metrics.items()) {
-    PrintRow(out, name,
-             value.is_number_float() ? FormatNumber("%.4f", value.get<double>()) : value.dump(),
-             28);
   }
   out << std::flush;
 }

@@ -1,9 +1,7 @@
-// What `finetune` prints before its first step, and the tables of results.
+// What `finetune` prints before its first step.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <ostream>
-#include <string>
 
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
@@ -14,8 +12,5 @@ namespace lathe {
 // trained.
 void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Task& task,
                   const Trainer* trainer, int num_processes, Device device);
-
-// Prints the title and a line for each metric.
-void PrintMetrics(std::ostream& out, const std::string& title, const nlohmann::json& metrics);
 
 }  // namespace lathe

@@ -1,0 +1,94 @@
+#include "lathe/train/evaluation_results.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lathe/core/base/error.h"
+
+namespace lathe {
+namespace {
+
+// A file of sentences with their labels, and the dataset as the loader makes it of the file.
+class EvaluationResultsTest : public testing::Test {
+ protected:
+  EvaluationResultsTest() {
+    dataset_.num_labels = 2;
+    dataset_.has_labels = true;
+    dataset_.classes = {0, 1, 0, 1};
+    dataset_.offsets = {0, 0, 0, 0, 0};
+    Write("text,label\n\"one,\ntwo\",a\n\nthree,b\n\"a\ttab\",a\nfour,b\n");
+  }
+  ~EvaluationResultsTest() override { std::filesystem::remove(file_.path); }
+  void Write(const std::string& text) { std::ofstream(file_.path, std::ios::binary) << text; }
+
+  TextSourceFile file_{.path = testing::TempDir() + "/evaluation_results_test.csv",
+                       .columns = {.first = "text", .second = ""}};
+  TokenizedDataset dataset_;
+  LabelSet labels_ = LabelSet::Classes({"a", "b"});
+};
+
+TEST_F(EvaluationResultsTest, ErrorsHaveLineAndText) {
+  // Samples 0 and 2 are wrong, the latter more surely.
+  const Evaluation evaluation{.logits = {0, 1, 0, 1, 0, 3, 0, 1}};
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_),
+            "line\tlabel\tprediction\tprobability\ttext\n"
+            "6\ta\tb\t0.952574\ta tab\n"
+            "2\ta\tb\t0.731059\tone, two\n");
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_, /*most_errors=*/1),
+            "line\tlabel\tprediction\tprobability\ttext\n"
+            "6\ta\tb\t0.952574\ta tab\n");
+}
+
+TEST_F(EvaluationResultsTest, WithoutErrorsNothingIsRead) {
+  std::filesystem::remove(file_.path);
+  const Evaluation evaluation{.logits = {1, 0, 0, 1, 1, 0, 0, 1}};
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_),
+            "line\tlabel\tprediction\tprobability\ttext\n");
+}
+
+TEST_F(EvaluationResultsTest, AFileThatHasChangedIsReported) {
+  const Evaluation evaluation{.logits = {1, 0, 0, 1, 1, 0, 1, 0}};
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_).substr(39),
+            "7\tb\ta\t0.731059\tfour\n");
+  Write("text,label\none,a\n");
+  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, file_), Error);
+  Write("other,label\none,a\none,a\none,a\none,a\n");
+  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, file_), Error);
+  std::filesystem::remove(file_.path);
+  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, file_), Error);
+}
+
+TEST_F(EvaluationResultsTest, SeveralLabelsNameAllOfARow) {
+  dataset_.kind = LabelKind::kMultiLabel;
+  dataset_.classes = {};
+  dataset_.scores = {1, 1, 0, 0, 0, 1, 1, 0};
+  const Evaluation evaluation{.logits = {-2, -1, -1, -1, 1, 2, 1, -1}, .loss = 0.5};
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, LabelSet::MultiLabel({"a", "b"}), file_),
+            "line\tlabel\tprediction\tprobability\ttext\n"
+            "2\ta,b\t\t0.880797\tone, two\n"
+            "6\tb\ta,b\t0.731059\ta tab\n");
+  const EvaluationResults results =
+      ResultsOf(evaluation, dataset_, LabelSet::MultiLabel({"a", "b"}));
+  EXPECT_EQ(results.json["problem_type"], "multi_label_classification");
+  EXPECT_EQ(results.json["loss"], 0.5);
+  EXPECT_EQ(results.json["metrics"]["accuracy"], 0.5);
+  EXPECT_EQ(results.json["classes"][1]["label"], "b");
+  EXPECT_EQ(results.json["classes"][1]["recall"], 0.5);
+}
+
+TEST_F(EvaluationResultsTest, ARegressionHasItsMetricsOnly) {
+  dataset_.kind = LabelKind::kRegression;
+  dataset_.num_labels = 1;
+  dataset_.classes = {};
+  dataset_.scores = {1, 2, 3, 4};
+  const EvaluationResults results =
+      ResultsOf({.logits = {1, 2, 3, 5}, .loss = 0.25}, dataset_, LabelSet::Regression());
+  EXPECT_FALSE(results.classes);
+  EXPECT_EQ(results.json["metrics"]["mse"], 0.25);
+  EXPECT_FALSE(results.json.contains("classes"));
+}
+
+}  // namespace
+}  // namespace lathe
