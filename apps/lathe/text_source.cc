@@ -39,20 +39,20 @@ bool TextSource::WouldWait() const {
   return poll(&input, 1, 0) == 0;
 }
 
-Encoding EncodeAt(const std::string& where, const Tokenizer& tokenizer, std::string_view text,
-                  bool pairs, int64_t max_length) {
-  std::optional<std::string_view> second;
-  if (pairs) {
-    const size_t tab = text.find('\t');
-    if (tab == std::string_view::npos) {
-      throw InvalidArgument(where + ": no tab between two texts",
-                            "separate them by a tab, or leave --pairs out");
-    }
-    second = text.substr(tab + 1);
-    text = text.substr(0, tab);
+TextPair SplitPair(std::string_view line, bool pairs, const std::string& where) {
+  if (!pairs) return {.first = line};
+  const size_t tab = line.find('\t');
+  if (tab == std::string_view::npos) {
+    throw InvalidArgument(where + ": no tab between two texts",
+                          "separate them by a tab, or leave --pairs out");
   }
+  return {.first = line.substr(0, tab), .second = line.substr(tab + 1)};
+}
+
+Encoding EncodeAt(const std::string& where, const Tokenizer& tokenizer, const TextPair& text,
+                  int64_t max_length) {
   try {
-    return tokenizer.Encode(text, second, max_length);
+    return tokenizer.Encode(text.first, text.second, max_length);
   } catch (const Error& error) {
     throw Error(error.code(), where + ": " + WithoutTag(error.message()), error.hint());
   }

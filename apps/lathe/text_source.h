@@ -33,9 +33,19 @@ class TextSource {
   int64_t count_ = 0;
 };
 
-// Encodes a text, or with `pairs` two texts with a tab between them. Errors name the place `where`.
-// Throws InvalidArgument if the tab is missing or the tokenizer refuses the text.
-Encoding EncodeAt(const std::string& where, const Tokenizer& tokenizer, std::string_view text,
-                  bool pairs, int64_t max_length);
+// A text, or two.
+struct TextPair {
+  std::string_view first;
+  std::optional<std::string_view> second = {};
+};
+
+// Splits a line at its first tab into two texts if `pairs` is set. Throws InvalidArgument, which
+// names the place `where`, if the tab is missing.
+TextPair SplitPair(std::string_view line, bool pairs, const std::string& where);
+
+// Encodes a text, or two. Throws InvalidArgument, which names the place `where`, if the tokenizer
+// refuses the text.
+Encoding EncodeAt(const std::string& where, const Tokenizer& tokenizer, const TextPair& text,
+                  int64_t max_length);
 
 }  // namespace lathe

@@ -70,8 +70,8 @@ int RunTokenize(const std::vector<std::string>& args) {
       AutoTokenizer::FromPretrained(options.dir, options.hub);
   TextSource source(options.texts, options.invalid_utf8);
   while (const auto text = source.Next()) {
-    const Encoding encoding =
-        EncodeAt(source.Where(), *tokenizer, *text, options.pairs, options.max_length);
+    const TextPair pair = SplitPair(*text, options.pairs, source.Where());
+    const Encoding encoding = EncodeAt(source.Where(), *tokenizer, pair, options.max_length);
     nlohmann::ordered_json line = {{"input_ids", encoding.input_ids},
                                    {"tokens", nlohmann::ordered_json::array()},
                                    {"token_type_ids", encoding.token_type_ids}};

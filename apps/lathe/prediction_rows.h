@@ -1,0 +1,71 @@
+// PredictionRows: gives the rows of a data file back with predictions added, in the file's format.
+//
+//   PredictionRows rows("in.csv", "out.csv", {.names = {"bad", "good"}});
+//   WriteFileAtomically("out.csv", [&](const std::string& temporary) {
+//     rows.Open(temporary, first_block);
+//     rows.Write(first_block, 0, predictions); ...
+//     rows.Close();
+//   });
+//
+// New columns: `prediction`; for classifiers `probability`, with 6 significant digits; with
+// `all_scores` a column `probability_<label>` for each label. For several labels at once the first
+// two are JSON arrays of the predicted labels and their probabilities.
+//
+// Rows of CSV get quotes only where they need them. Rows of JSON lines stay as they are, byte for
+// byte, and get the new keys at their end. Blank lines are left out.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/apps/lathe/predictor.h"
+#include "lathe/core/base/file.h"
+#include "lathe/data/datasets/label_set.h"
+#include "lathe/data/datasets/text_table.h"
+
+namespace lathe {
+
+class PredictionRows {
+ public:
+  struct Options {
+    LabelKind kind = LabelKind::kSingleLabel;
+    std::vector<std::string> names;  // of the labels
+    bool all_scores = false;
+    InvalidUtf8 invalid_utf8 = InvalidUtf8::kError;
+  };
+  // Throws InvalidArgument if the two files have not the same format, or it is none that can be
+  // written, or `output` is a folder.
+  static void CheckPaths(const std::string& input, const std::string& output);
+
+  PredictionRows(std::string input, std::string output, Options options);
+
+  // Opens the temporary file that becomes the output. Throws if a column of the input has the name
+  // of one that is to be added.
+  void Open(const std::string& temporary, const TextTable& block);
+  // Writes the rows of the block from `first`, one for each prediction. Rows come in the order of
+  // the file.
+  void Write(const TextTable& block, int64_t first, std::span<const Prediction> predictions);
+  void Close();
+
+ private:
+  using Cells = std::vector<std::pair<std::string, nlohmann::json>>;  // names and values
+
+  Cells CellsOf(const Prediction& prediction) const;
+  std::string JsonRow(const TextTable& block, int64_t row, const Cells& added);
+  // Returns this line of the input, without its end. Lines are asked for in their order.
+  std::string RawLine(int64_t line);
+
+  std::string input_, output_, format_;
+  Options options_;
+  std::optional<FileWriter> writer_;
+  std::ifstream raw_;  // the input, for JSON lines
+  int64_t line_ = 0;   // the last line that was read from it
+};
+
+}  // namespace lathe

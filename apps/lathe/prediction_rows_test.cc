@@ -1,0 +1,106 @@
+#include "lathe/apps/lathe/prediction_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lathe/core/base/file.h"
+#include "lathe/data/datasets/text_table_reader.h"
+
+namespace lathe {
+namespace {
+
+class PredictionRowsTest : public testing::Test {
+ protected:
+  ~PredictionRowsTest() override {
+    for (const std::string& path : made_) std::filesystem::remove(path);
+  }
+  std::string Path(const std::string& name) {
+    made_.push_back(testing::TempDir() + "/rows_" + name);
+    return made_.back();
+  }
+  // Writes the text to a file, adds the predictions to its rows, and returns the new file.
+  std::string WithPredictions(const std::string& text, const std::string& extension,
+                              const std::vector<Prediction>& predictions,
+                              PredictionRows::Options options) {
+    const std::string input = Path("in" + extension), output = Path("out" + extension);
+    std::ofstream(input, std::ios::binary) << text;
+    PredictionRows rows(input, output, std::move(options));
+    TextTableReader reader(input, InvalidUtf8::kReplace, /*block_bytes=*/16);
+    TextTable block = reader.Next();
+    rows.Open(output, block);
+    size_t done = 0;
+    for (; block.rows() > 0; block = reader.Next()) {
+      const auto count = static_cast<size_t>(block.rows());
+      rows.Write(block, 0, std::span(predictions).subspan(done, count));
+      done += count;
+    }
+    rows.Close();
+    EXPECT_EQ(done, predictions.size());
+    return ReadFile(output);
+  }
+
+  PredictionRows::Options options_{.names = {"bad", "go,od"}};
+  std::vector<Prediction> two_ = {{.labels = {1}, .scores = {0.25, 0.75}},
+                                  {.labels = {0}, .scores = {0.87654321, 0.12345679}}};
+  std::vector<std::string> made_;
+};
+
+TEST_F(PredictionRowsTest, CsvGetsQuotesWhereItNeedsThem) {
+  EXPECT_EQ(
+      WithPredictions("id,text\r\n1,\"a, \"\"b\"\"\nc\"\r\n\r\n2,d\r\n", ".csv", two_, options_),
+      "id,text,prediction,probability\n"
+      "1,\"a, \"\"b\"\"\nc\",\"go,od\",0.75\n"
+      "2,d,bad,0.876543\n");
+}
+
+TEST_F(PredictionRowsTest, TsvWithAllScores) {
+  options_.all_scores = true;
+  EXPECT_EQ(WithPredictions("text\tother\na\t\"x\nb\ty", ".tsv", two_, options_),
+            "text\tother\tprediction\tprobability\tprobability_bad\tprobability_go,od\n"
+            "a\t\"x\tgo,od\t0.75\t0.25\t0.75\n"
+            "b\ty\tbad\t0.876543\t0.876543\t0.123457\n");
+}
+
+TEST_F(PredictionRowsTest, JsonLinesStayAsTheyAre) {
+  EXPECT_EQ(WithPredictions("\xEF\xBB\xBF{\"n\": 1.50, \"text\":\"\\u00e9 }\" }  \r\n\n"
+                            " {\"text\":\"\xFF\",\"n\":123456789012345678901234567890}\n",
+                            ".jsonl", two_, options_),
+            "{\"n\": 1.50, \"text\":\"\\u00e9 }\" ,\"prediction\":\"go,od\",\"probability\":0.75}\n"
+            " {\"text\":\"\xEF\xBF\xBD\",\"n\":123456789012345678901234567890,"
+            "\"prediction\":\"bad\",\"probability\":0.876543}\n");
+}
+
+TEST_F(PredictionRowsTest, SeveralLabelsAreArrays) {
+  options_.kind = LabelKind::kMultiLabel;
+  const std::vector<Prediction> predictions = {{.labels = {0, 1}, .scores = {0.5625, 0.75}},
+                                               {.labels = {}, .scores = {0.1, 0.2}}};
+  EXPECT_EQ(WithPredictions("text\na\nb\n", ".csv", predictions, options_),
+            "text,prediction,probability\n"
+            "a,\"[\"\"bad\"\",\"\"go,od\"\"]\",\"[0.5625,0.75]\"\n"
+            "b,[],[]\n");
+  EXPECT_EQ(WithPredictions("{\"text\":\"a\"}\n{\"text\":\"b\"}", ".json", predictions, options_),
+            "{\"text\":\"a\",\"prediction\":[\"bad\",\"go,od\"],\"probability\":[0.5625,0.75]}\n"
+            "{\"text\":\"b\",\"prediction\":[],\"probability\":[]}\n");
+}
+
+TEST_F(PredictionRowsTest, ARegressionHasAValueOnly) {
+  options_ = {.kind = LabelKind::kRegression, .names = {"LABEL_0"}};
+  EXPECT_EQ(WithPredictions("text\na\n", ".csv", {{.labels = {0}, .scores = {-3.25}}}, options_),
+            "text,prediction\na,-3.25\n");
+}
+
+TEST_F(PredictionRowsTest, RefusesWhatItCannotGiveBack) {
+  EXPECT_THROW(WithPredictions("text,prediction\na,b\nc,d\n", ".csv", two_, options_), Error);
+  EXPECT_THROW(PredictionRows::CheckPaths("a.csv", "b.jsonl"), Error);
+  EXPECT_THROW(PredictionRows::CheckPaths("a.csv", "b"), Error);
+  EXPECT_THROW(PredictionRows::CheckPaths("a.csv.gz", "b.csv.gz"), Error);
+  EXPECT_NO_THROW(PredictionRows::CheckPaths("a.CSV", "b.csv"));
+  EXPECT_NO_THROW(PredictionRows::CheckPaths("a.json", "b.jsonl"));
+  std::filesystem::create_directory(Path("folder.csv"));
+  EXPECT_THROW(PredictionRows::CheckPaths("a.csv", made_.back()), Error);
+}
+
+}  // namespace
+}  // namespace lathe

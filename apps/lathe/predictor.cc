@@ -1,0 +1,152 @@
+#include "lathe/apps/lathe/predictor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <utility>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/device_backend.h"
+#include "lathe/core/gemm.h"
+#include "lathe/data/metrics/metrics.h"
+#include "lathe/data/metrics/probabilities.h"
+#include "lathe/models/config/problem_type.h"
+#include "lathe/models/config/vocabulary_size.h"
+#include "lathe/models/weights/load_weights.h"
+#include "lathe/train/evaluation.h"
+#include "lathe/train/task/sequence_length.h"
+
+namespace lathe {
+
+std::shared_ptr<SequenceClassifier> LoadTrainedClassifier(const std::string& dir) {
+  try {
+    auto model = AutoModelForSequenceClassification::FromPretrained(dir);
+    CheckTrained(*model, dir);
+    return model;
+  } catch (const Error& e) {
+    // Only a training program could let a parameter of another shape start fresh, so the
+    // error's own hint would mislead here.
+    if (e.detail<MismatchedSize>() == nullptr) throw;
+    throw e.WithHint(kMixedFilesHint);
+  }
+}
+
+void CheckTrained(const SequenceClassifier& model, const std::string& dir) {
+  const LoadReport& report = model.load_report();
+  if (!report.fresh_head.empty()) {
+    throw InvalidArgument(dir + ": the model has no trained classifier (" +
+                              report.fresh_head.front() + " is missing)",
+                          "train one with finetune");
+  }
+  if (!report.missing.empty()) {
+    throw InvalidArgument(dir + ": the checkpoint lacks " + std::to_string(report.missing.size()) +
+                              " parameters, the first is " + report.missing.front(),
+                          kMixedFilesHint);
+  }
+}
+
+Predictor::Predictor(PredictorOptions options)
+    : options_(std::move(options)),
+      model_(LoadTrainedClassifier(options_.model_dir)),
+      tokenizer_(AutoTokenizer::FromPretrained(options_.model_dir)),
+      names_(model_->config().label_names()),
+      vocab_size_(model_->config().GetInt("vocab_size", tokenizer_->vocab_size())),
+      kind_(OutputKind(model_->config().problem_type(), model_->config().num_labels())),
+      max_length_(model_->max_length()) {
+  CheckVocabularySize(*tokenizer_, model_->config());
+  CheckMaxSeqLength(*tokenizer_, options_.pairs, options_.max_seq_length);
+  for (const int64_t limit : {tokenizer_->model_max_length(), options_.max_seq_length}) {
+    if (limit > 0) max_length_ = std::min(max_length_, limit);
+  }
+  model_->To(ChooseDevice(options_.device));
+  SetPrecision();
+  model_->Eval();
+}
+
+void Predictor::SetPrecision() {
+  const std::string& precision = options_.mixed_precision;
+  if (precision == "fp16" && model_->device().is_cpu())
+    throw InvalidArgument("--mixed_precision fp16 needs a GPU", "use bf16 or no");
+  const std::string note = SlowPrecisionNote(precision, model_->device());
+  if (!note.empty()) std::cerr << "note: " << note << '\n';
+  if (precision == "bf16") model_->SetComputeDType(DType::kBF16);
+  if (precision == "fp16") model_->SetComputeDType(DType::kF16);
+}
+
+void Predictor::Add(const TextPair& text, const std::string& where) {
+  Encoding encoding = EncodeAt(where, *tokenizer_, text, max_length_);
+  for (const int32_t id : encoding.input_ids) {
+    if (id < 0 || id >= vocab_size_) {
+      throw InvalidArgument(where + ": token \"" + tokenizer_->IdToToken(id) + "\" has id " +
+                                std::to_string(id) + " but the model's vocab_size is " +
+                                std::to_string(vocab_size_),
+                            kMixedFilesHint);
+    }
+  }
+  where_.push_back(where);
+  input_ids_.push_back(std::move(encoding.input_ids));
+  token_type_ids_.push_back(std::move(encoding.token_type_ids));
+}
+
+std::vector<Prediction> Predictor::Compute() {
+  std::vector<Prediction> predictions;
+  if (input_ids_.empty()) return predictions;
+  NoGradGuard no_grad;
+  const auto logits =
+      model_->Forward(Batch::Pack(input_ids_, token_type_ids_)).logits.ToVector<float>();
+  for (size_t i = 0; i < input_ids_.size(); ++i) {
+    predictions.push_back(
+        PredictionOf(std::span(logits).subspan(i * names_.size(), names_.size()), where_[i]));
+  }
+  input_ids_.clear();
+  token_type_ids_.clear();
+  where_.clear();
+  return predictions;
+}
+
+Prediction Predictor::PredictionOf(std::span<const float> logits, const std::string& where) const {
+  if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); })) {
+    throw InvalidArgument(where + ": the logits are not finite; the weights in " +
+                              options_.model_dir + " are damaged",
+                          "train the model again, at a lower learning rate");
+  }
+  if (kind_ == LabelKind::kRegression) return {.labels = {0}, .scores = {logits[0]}};
+  const auto width = static_cast<int64_t>(logits.size());
+  Prediction prediction{.labels = {}, .scores = Probabilities(kind_, width, logits).OfSample(0)};
+  if (kind_ == LabelKind::kSingleLabel) {
+    prediction.labels = {static_cast<size_t>(ArgMax(logits, width)[0])};
+    return prediction;
+  }
+  for (size_t c = 0; c < logits.size(); ++c) {
+    if (logits[c] > 0) prediction.labels.push_back(c);  // a probability above one half
+  }
+  return prediction;
+}
+
+double SixDigits(double value) { return std::strtod(ProbabilityText(value).c_str(), nullptr); }
+
+nlohmann::ordered_json PredictionJson(const Prediction& prediction, LabelKind kind,
+                                      const std::vector<std::string>& names, bool all_scores) {
+  nlohmann::ordered_json json;
+  if (kind == LabelKind::kMultiLabel) {
+    json = {{"labels", nlohmann::ordered_json::array()},
+            {"scores", nlohmann::ordered_json::object()}};
+    for (const size_t c : prediction.labels) {
+      json["labels"].push_back(names[c]);
+      json["scores"][names[c]] = SixDigits(prediction.scores[c]);
+    }
+  } else {
+    const size_t best = prediction.labels.front();
+    json = {{"label", names[best]}, {"score", SixDigits(prediction.scores[best])}};
+  }
+  if (all_scores) {
+    json["scores"] = nlohmann::ordered_json::object();
+    for (size_t c = 0; c < names.size(); ++c)
+      json["scores"][names[c]] = SixDigits(prediction.scores[c]);
+  }
+  return json;
+}
+
+}  // namespace lathe

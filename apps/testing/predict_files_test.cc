@@ -1,0 +1,157 @@
+// `lathe predict` with files, and with several labels at once.
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "lathe/apps/testing/cli_testing.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+class PredictFilesTest : public CliTest {
+ protected:
+  RunResult Predict(const std::vector<std::string>& more, const RunOptions& options = {}) const {
+    std::vector<std::string> args = {"predict", Path("out")};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunProgram("lathe", args, options);
+  }
+  void TrainSeveralLabels() const {
+    std::string rows;
+    for (int i = 0; i < 48; ++i) {
+      rows += i % 3 == 0   ? "{\"text\": \"good film\", \"label\": [\"fine\"]}\n"
+              : i % 3 == 1 ? "{\"text\": \"bad film\", \"label\": [\"poor\", \"long\"]}\n"
+                           : "{\"text\": \"film\", \"label\": []}\n";
+    }
+    Write("train.jsonl", rows);
+    ASSERT_EQ(Train({"--train_file", Path("train.jsonl"), "--num_train_epochs", "20"}).exit_code,
+              0);
+  }
+};
+
+TEST_F(PredictFilesTest, GivesTheRowsOfAFileBack) {
+  ASSERT_EQ(Train({"--num_train_epochs", "6"}).exit_code, 0);
+  Write("in.csv", "id,review,label\n7,\"the film, is great\",x\n8,a dull plot,y\n9,\"\",z\n");
+  const RunResult run = Predict({"--file", Path("in.csv"), "--text_columns", "review", "--output",
+                                 Path("done.csv"), "--batch_size", "2"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "");
+  const auto rows = Lines(Read("done.csv"));
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0], "id,review,label,prediction,probability");
+  EXPECT_TRUE(rows[1].starts_with("7,\"the film, is great\",x,positive,0.")) << rows[1];
+  EXPECT_TRUE(rows[2].starts_with("8,a dull plot,y,negative,0.")) << rows[2];
+
+  // Without --output the same predictions are printed.
+  const auto printed = Lines(Predict({"--file", Path("in.csv"), "--text_columns", "review"}).out);
+  ASSERT_EQ(printed.size(), 3u);
+  for (size_t i = 0; i < printed.size(); ++i) {
+    const Json json = Json::parse(printed[i]);
+    const std::string end = "," + json["label"].get<std::string>() + "," + json["score"].dump();
+    EXPECT_TRUE(rows[i + 1].ends_with(end)) << rows[i + 1] << " and " << end;
+    EXPECT_LE(json["score"].dump().size(), 8u) << "six digits behind 0.";
+  }
+}
+
+TEST_F(PredictFilesTest, PairsAreTwoColumns) {
+  ASSERT_EQ(Train({"--max_steps", "4"}).exit_code, 0);
+  Write("in.jsonl",
+        "{\"a\": \"good\", \"n\": 1.50, \"b\": \"film\"}\n{\"a\": \"bad\", \"n\": 2, \"b\": "
+        "\"plot\"}\n");
+  const RunResult run = Predict({"--file", Path("in.jsonl"), "--text_columns", "a,b", "--output",
+                                 Path("done.jsonl"), "--all_scores"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto rows = Lines(Read("done.jsonl"));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_TRUE(
+      rows[0].starts_with("{\"a\": \"good\", \"n\": 1.50, \"b\": \"film\",\"prediction\":"));
+  const RunResult pair = Predict({"--pairs", "good\tfilm", "--all_scores"});
+  ASSERT_EQ(pair.exit_code, 0) << pair.err;
+  const Json row = Json::parse(rows[0]), json = Json::parse(pair.out);
+  EXPECT_EQ(row["prediction"], json["label"]);
+  EXPECT_NEAR(row["probability"], json["score"], 2e-6);
+  EXPECT_NEAR(row["probability_positive"], json["scores"]["positive"], 2e-6);
+}
+
+TEST_F(PredictFilesTest, SeveralLabelsListAllAboveOneHalf) {
+  TrainSeveralLabels();
+  const RunResult run = Predict({"bad film", "good film", "film"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto lines = Lines(run.out);
+  ASSERT_EQ(lines.size(), 3u);
+  const Json bad = Json::parse(lines[0]);
+  EXPECT_EQ(bad["labels"], Json::parse("[\"long\", \"poor\"]"));
+  EXPECT_EQ(bad["scores"].size(), 2u);
+  EXPECT_GT(bad["scores"]["poor"], 0.5);
+
+  const auto all = Lines(Predict({"bad film", "good film", "film", "--all_scores"}).out);
+  ASSERT_EQ(all.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    const Json some = Json::parse(lines[i]), every = Json::parse(all[i]);
+    EXPECT_EQ(every["scores"].size(), 3u);
+    EXPECT_EQ(every["labels"], some["labels"]);
+    Json labels = Json::array();
+    for (const auto& [name, score] : every["scores"].items()) {
+      if (score <= 0.5) continue;
+      labels.push_back(name);
+      EXPECT_NEAR(some["scores"][name], score, 2e-6);
+    }
+    EXPECT_EQ(some["labels"], labels);
+    EXPECT_EQ(some["scores"].size(), labels.size());
+  }
+}
+
+TEST_F(PredictFilesTest, MistakesAreReported) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  Write("in.csv", "sentence\ngood\nbad\n");
+  const std::string in = Path("in.csv");
+  ExpectError(Predict({"--output", Path("x.csv"), "a text"}), "--output needs --file", 2);
+  ExpectError(Predict({"--text_columns", "a"}), "--text_columns needs --file", 2);
+  ExpectError(Predict({"a text", "--file", in}), "--file and the text \"a text\" contradict", 2);
+  ExpectError(Predict({"--pairs", "--file", in}), "--file and --pairs contradict", 2);
+  ExpectError(Predict({"--file", in, "--text_columns", "a,b,c"}), "takes one or two columns", 2);
+  ExpectError(Predict({"--file", Path("none.csv")}), "none.csv: No such file");
+  ExpectError(Predict({"--file", Path("out")}), "out: is a folder but --file must be a file");
+  const RunResult column = Predict({"--file", in, "--text_columns", "review"});
+  ExpectError(column, "no column \"review\"; it has: sentence");
+  EXPECT_NE(column.err.find("with --text_columns"), std::string::npos) << column.err;
+  ExpectError(Predict({"--file", in, "--output", Path("x.tsv")}),
+              "x.tsv: --output must have the format of ");
+  ExpectError(Predict({"--file", in, "--output", Path("no/x.csv")}), "no/x.csv: No such file");
+  Write("twice.csv", "sentence,prediction\ngood,1\n");
+  ExpectError(Predict({"--file", Path("twice.csv"), "--text_columns", "sentence", "--output",
+                       Path("x.csv")}),
+              "there is a column \"prediction\" already");
+}
+
+TEST_F(PredictFilesTest, ABadRowLeavesTheOldOutput) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  Write("x.csv", "old");
+  Write("in.csv", "sentence\ngood\nbad\nb\xff\n");
+  const RunResult run = Predict({"--file", Path("in.csv"), "--output", Path("x.csv")});
+  ExpectError(run, "in.csv:4: invalid UTF-8");
+  EXPECT_NE(run.err.find("--invalid_utf8 replace"), std::string::npos) << run.err;
+  Write("in.csv", "sentence\ngood\n" + std::string(8 << 20, ' ') + "\nbad,one column more\n");
+  ExpectError(Predict({"--file", Path("in.csv"), "--output", Path("x.csv")}),
+              "in.csv:4: expected 1 column (sentence) but got 2");
+  Write("in.csv", "sentence\ngood\nbad\n");
+  ExpectError(
+      Predict({"--file", Path("in.csv"), "--output", Path("x.csv")}, {.max_file_bytes = 20}),
+      "x.csv: ");
+  EXPECT_EQ(Read("x.csv"), "old");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(root_), {}), 6)
+      << "a temporary file is left";
+  ASSERT_EQ(Predict({"--file", Path("in.csv"), "--output", Path("in.csv")}).exit_code, 0);
+  EXPECT_TRUE(Read("in.csv").starts_with("sentence,prediction,probability\ngood,"));
+}
+
+}  // namespace
+}  // namespace lathe
