@@ -6,6 +6,7 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/lathe/estimate_memory_command.h"
+#include "lathe/apps/lathe/evaluate.h"
 #include "lathe/apps/lathe/hub_commands.h"
 #include "lathe/apps/lathe/launch/config_command.h"
 #include "lathe/apps/lathe/launch/env_command.h"
@@ -24,6 +25,7 @@ constexpr char kUsage[] =
     "\n"
     "Commands:\n"
     "  predict          predicts labels of texts with a model that finetune saved\n"
+    "  evaluate         evaluates such a model on a file with labels\n"
     "  launch           runs a program in several processes, on one machine or several\n"
     "  config           asks for the defaults of launch and saves them\n"
     "  test             checks that training in several processes or on GPUs works here\n"
@@ -40,10 +42,16 @@ struct Command {
   int (*run)(const std::vector<std::string>& args);
 };
 
-constexpr Command kCommands[] = {
-    {"predict", RunPredict},   {"launch", RunLaunch},     {"config", RunConfig},
-    {"test", RunTest},         {"env", RunEnv},           {"estimate-memory", RunEstimateMemory},
-    {"tokenize", RunTokenize}, {"download", RunDownload}, {"cache", RunCache}};
+constexpr Command kCommands[] = {{"predict", RunPredict},
+                                 {"evaluate", RunEvaluate},
+                                 {"launch", RunLaunch},
+                                 {"config", RunConfig},
+                                 {"test", RunTest},
+                                 {"env", RunEnv},
+                                 {"estimate-memory", RunEstimateMemory},
+                                 {"tokenize", RunTokenize},
+                                 {"download", RunDownload},
+                                 {"cache", RunCache}};
 
 }  // namespace
 }  // namespace lathe
@@ -64,7 +72,7 @@ int main(int argc, char** argv) {
   for (const lathe::Command& command : lathe::kCommands) {
     names.push_back(command.name);
     if (args[0] != command.name) continue;
-    if (args[0] == "predict") lathe::RestartWithShortSpin(argv);
+    if (args[0] == "predict" || args[0] == "evaluate") lathe::RestartWithShortSpin(argv);
     return lathe::ReportErrors(lathe::kErrorExitCode, [&] {
       return command.run({args.begin() + 1, args.end()});
     });

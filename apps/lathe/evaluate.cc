@@ -1,0 +1,241 @@
+#include "lathe/apps/lathe/evaluate.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "lathe/apps/cli/flags.h"
+#include "lathe/apps/cli/hub_flags.h"
+#include "lathe/apps/cli/precision.h"
+#include "lathe/apps/cli/printer.h"
+#include "lathe/apps/cli/report_error.h"
+#include "lathe/apps/cli/results_table.h"
+#include "lathe/apps/lathe/predictor.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/hub/resolve_checkpoint.h"
+#include "lathe/distributed/accelerator.h"
+#include "lathe/models/weights/load_weights.h"
+#include "lathe/train/evaluation.h"
+#include "lathe/train/evaluation_results.h"
+#include "lathe/train/support/progress.h"
+#include "lathe/train/task/read_table.h"
+#include "lathe/train/task/task.h"
+#include "lathe/train/trainer.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kUsage[] =
+    "Evaluates a model that finetune saved on a file with labels. Prints the metrics and,\n"
+    "for classifiers, a table of the classes.\n"
+    "\n"
+    "Usage:\n"
+    "  lathe evaluate MODEL_DIR FILE [options]\n"
+    "\n"
+    "MODEL_DIR may also be the name of a classifier on the Hub, as owner/name. FILE is\n"
+    ".csv, .tsv, .json or .jsonl, with a column (or key) for each text and one for the\n"
+    "label.\n";
+
+struct EvaluateCommand {
+  std::string model, file, output, errors;
+  std::vector<std::string> text_columns;
+  std::string label_column = "label", invalid_utf8 = "error", device = "auto",
+              mixed_precision = "no";
+  int64_t batch_size = 64, max_seq_length = 0, num_threads = 0;
+  bool deterministic = false, bf16 = false, fp16 = false, help = false;
+  std::string help_text;
+  HubOptions hub;
+};
+
+void AddFlags(FlagTable& flags, EvaluateCommand& o) {
+  flags.Group("Options");
+  flags.Add("text_columns", &o.text_columns,
+            "one or two columns of text (default: sentence1,sentence2 if there are such columns, "
+            "else the first one or two that are not the label)");
+  flags.Add("label_column", &o.label_column, "column of the labels");
+  flags
+      .Add("output", &o.output,
+           "write the results to this file, as JSON in the form of finetune's eval_report.json")
+      .ValueName("FILE");
+  flags
+      .Add(
+          "errors", &o.errors,
+          "write the most confident errors to this file, in the form of finetune's eval_errors.tsv")
+      .ValueName("FILE");
+  flags.Add("batch_size", &o.batch_size, "number of texts that are computed together").Min(1);
+  flags
+      .Add("max_seq_length", &o.max_seq_length,
+           "cut longer texts to N tokens; 0: the model's limit; finetune cuts to 128 by default")
+      .Min(0);
+  flags.Add("num_threads", &o.num_threads, "number of CPU threads; 0: all cores").Min(0).Max(1024);
+  flags
+      .Add("device", &o.device,
+           "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
+      .ValueName("NAME");
+  flags
+      .Add("mixed_precision", &o.mixed_precision,
+           "precision of activations and products: bf16 is bfloat16, fp16 is float16, on GPUs only")
+      .Choices({"no", "bf16", "fp16"});
+  flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
+  flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
+  flags.Add("deterministic", &o.deterministic,
+            "compute the same bits in every run on a GPU, too; on the CPU this is always so");
+  flags.Add("invalid_utf8", &o.invalid_utf8, "what happens to text that is not UTF-8")
+      .Choices({"error", "replace"});
+  AddHubFlags(flags, &o.hub);
+  flags.Add("help", &o.help, "show this text");
+}
+
+EvaluateCommand ParseCommand(const std::vector<std::string>& args) {
+  EvaluateCommand o;
+  FlagTable flags(kUsage);
+  AddFlags(flags, o);
+  o.help_text = flags.Help();
+  const std::vector<std::string> given = flags.Parse(args);
+  if (o.help) return o;
+  constexpr char kHint[] = "usage: lathe evaluate MODEL_DIR FILE [options]";
+  if (given.empty()) throw InvalidArgument("MODEL_DIR is missing", kHint);
+  if (given.size() < 2) throw InvalidArgument("FILE is missing", kHint);
+  if (given.size() > 2) throw InvalidArgument("unexpected argument \"" + given[2] + "\"", kHint);
+  if (o.text_columns.size() > 2) throw InvalidArgument("--text_columns takes one or two columns");
+  o.mixed_precision = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16).value_or("no");
+  o.model = given[0];
+  o.file = given[1];
+  return o;
+}
+
+// Throws if the file can't be made, before the work rather than after it.
+void CheckOutput(const std::string& path, const char* flag) {
+  if (path.empty()) return;
+  if (std::filesystem::is_directory(path)) {
+    throw InvalidArgument(path + ": is a folder but " + flag + " must be a file",
+                          "name a file in it");
+  }
+  const auto parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty() && !std::filesystem::is_directory(parent))
+    throw NotFound(path + ": there is no folder " + parent.string(), "make the folder first");
+}
+
+// Returns the length of the longest text that the model takes, or the one that is asked for.
+int64_t MaxLength(const EvaluateCommand& o) {
+  const auto model =
+      AutoModelForSequenceClassification::WithoutValues(AutoConfig::FromPretrained(o.model));
+  return o.max_seq_length > 0 ? std::min(o.max_seq_length, model->max_length())
+                              : model->max_length();
+}
+
+FinetuneArguments ArgumentsOf(const EvaluateCommand& o) {
+  FinetuneArguments arguments;
+  arguments.model_name_or_path = o.model;
+  arguments.validation_file = o.file;
+  arguments.text_columns = o.text_columns;
+  arguments.label_column = o.label_column;
+  arguments.max_seq_length = MaxLength(o);
+  arguments.invalid_utf8 = o.invalid_utf8;
+  arguments.dataset_cache = "none";
+  arguments.do_eval = true;
+  arguments.per_device_eval_batch_size = o.batch_size;
+  arguments.device = o.device;
+  arguments.mixed_precision = o.mixed_precision;
+  arguments.deterministic = o.deterministic;
+  arguments.num_threads = o.num_threads;
+  return arguments;
+}
+
+Evaluation EvaluateTask(const Task& task, const EvaluateCommand& o, Accelerator& accelerator) {
+  std::optional<Progress> progress;
+  const auto show = [&](int64_t num_batches) {
+    progress.emplace(Progress::Options{.title = "evaluate",
+                                       .total = num_batches,
+                                       .unit = "batch",
+                                       .enabled = accelerator.is_main_process()});
+  };
+  Evaluation evaluation =
+      Evaluate(accelerator, *task.model, task.validation.dataset,
+               {.per_device_batch_size = o.batch_size, .on_begin = show, .on_batch = [&] {
+                  progress->Update(1);
+                }});
+  const std::string problem = FirstNotFinite(evaluation, task.labels.num_labels(), "evaluation");
+  if (!problem.empty()) {
+    throw InvalidArgument(
+        o.model + ": " + problem,
+        "the model's weights are damaged; train it again, at a lower learning rate");
+  }
+  return evaluation;
+}
+
+void WriteResults(const EvaluationResults& results, const Evaluation& evaluation, const Task& task,
+                  const EvaluateCommand& o) {
+  if (!o.output.empty()) {
+    const auto replace = nlohmann::json::error_handler_t::replace;
+    WriteFileAtomically(o.output, results.json.dump(4, ' ', false, replace) + "\n");
+  }
+  if (o.errors.empty()) return;
+  if (!results.classes) {
+    throw InvalidArgument("--errors is for classifiers, and " + o.model + " predicts scores",
+                          "leave --errors out");
+  }
+  WriteFileAtomically(o.errors, ErrorTable(evaluation, *task.validation.dataset, task.labels,
+                                           {.path = task.validation.path,
+                                            .columns = task.text_columns,
+                                            .invalid_utf8 = OnInvalidUtf8(task.options)}));
+}
+
+void EvaluateModel(const EvaluateCommand& o) {
+  CheckNoFolder(o.file, "FILE");
+  CheckOutput(o.output, "--output");
+  CheckOutput(o.errors, "--errors");
+  if (o.num_threads > 0) omp_set_num_threads(static_cast<int>(o.num_threads));
+  const FinetuneArguments arguments = ArgumentsOf(o);
+  Accelerator accelerator(AcceleratorOptionsOf(arguments));
+  Task task = LoadTask(arguments, accelerator);
+  CheckTrained(*task.model, o.model);
+  accelerator.Prepare(*task.model);
+  const Evaluation evaluation = EvaluateTask(task, o, accelerator);
+  if (!accelerator.is_main_process()) return;
+  PrintMetrics(std::cout, "eval", EvalMetrics(evaluation, *task.validation.dataset));
+  const EvaluationResults results = ResultsOf(evaluation, *task.validation.dataset, task.labels);
+  if (results.classes) PrintReport(std::cout, *results.classes, task.labels.names());
+  WriteResults(results, evaluation, task, o);
+}
+
+// The loader's errors name the flags of finetune.
+Error WithoutFinetune(const Error& e) {
+  constexpr std::string_view kFlag = "--validation_file";
+  const auto translated = [&](std::string text) {
+    for (size_t at = 0; (at = text.find(kFlag, at)) != std::string::npos;)
+      text.replace(at, kFlag.size(), "FILE");
+    return text;
+  };
+  const bool mixed = e.detail<MismatchedSize>() != nullptr;
+  return Error(e.code(), translated(e.message()), mixed ? kMixedFilesHint : translated(e.hint()),
+               e.location());
+}
+
+}  // namespace
+
+int RunEvaluate(const std::vector<std::string>& args) {
+  EvaluateCommand command;
+  if (const auto code = ParseOrEnd(&command, ParseCommand, args)) return *code;
+  command.model =
+      ResolveCheckpoint(command.model, {.config = true, .tokenizer = true, .weights = true},
+                        command.hub)
+          .folder;
+  try {
+    EvaluateModel(command);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& e) {
+    throw WithoutFinetune(e);
+  }
+  return 0;
+}
+
+}  // namespace lathe

@@ -1,0 +1,96 @@
+// `lathe evaluate`: the numbers of `finetune --do_eval`, from a saved model.
+#include <sstream>
+
+#include "lathe/apps/testing/cli_testing.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+class EvaluateCommandTest : public CliTest {
+ protected:
+  RunResult EvaluateOut(const std::vector<std::string>& more) const {
+    std::vector<std::string> args = {"evaluate", Path("out")};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunProgram("lathe", args);
+  }
+};
+
+TEST_F(EvaluateCommandTest, HasTheNumbersOfFinetune) {
+  const RunResult train = Train({"--do_eval", "--num_train_epochs", "2"});
+  ASSERT_EQ(train.exit_code, 0) << train.err;
+  const RunResult run = EvaluateOut({Path("dev.csv"), "--output", Path("report.json"), "--errors",
+                                     Path("errors.tsv"), "--num_threads", "1"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  const Json report = ReadJson("report.json"), expected = ReadJson("out/eval_report.json");
+  EXPECT_EQ(report["confusion_matrix"], expected["confusion_matrix"]);
+  EXPECT_EQ(report["metrics"], expected["metrics"]);
+  EXPECT_NEAR(report["loss"], expected["loss"], 1e-6);
+  EXPECT_NEAR(report["roc_auc"], expected["roc_auc"], 1e-6);
+  EXPECT_EQ(report.size(), expected.size());
+  std::istringstream errors(Read("errors.tsv")), of_training(Read("out/eval_errors.tsv"));
+  std::string a, b;
+  while (std::getline(of_training, b)) {
+    ASSERT_TRUE(std::getline(errors, a));
+    EXPECT_EQ(a.substr(0, a.find('\t')), b.substr(0, b.find('\t')));
+  }
+  EXPECT_FALSE(std::getline(errors, a));
+  // What is printed is the end of what finetune prints, but for the times.
+  const auto table = [](const std::string& out) { return out.substr(out.rfind("classes   ")); };
+  EXPECT_EQ(table(run.out), table(train.out));
+  EXPECT_TRUE(run.out.starts_with("eval\n  eval_accuracy ")) << run.out;
+
+  const RunResult narrow = EvaluateOut({Path("dev.csv"), "--bf16", "--batch_size", "7"});
+  ASSERT_EQ(narrow.exit_code, 0) << narrow.err;
+  EXPECT_EQ(narrow.err, ExpectedNotes("bf16"));
+}
+
+TEST_F(EvaluateCommandTest, OtherColumns) {
+  ASSERT_EQ(Train({"--max_steps", "4"}).exit_code, 0);
+  Write("other.csv", "n,a,stars,b\n1,good,positive,film\n2,bad,negative,plot\n");
+  const RunResult run = EvaluateOut({Path("other.csv"), "--text_columns", "a,b", "--label_column",
+                                     "stars", "--output", Path("report.json")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(ReadJson("report.json")["num_samples"], 2);
+}
+
+TEST_F(EvaluateCommandTest, ARegressionHasItsMetrics) {
+  Write("train.csv", "sentence,label\ngood,1.5\nbad,0.5\n");
+  ASSERT_EQ(Train({"--max_steps", "2"}).exit_code, 0);
+  const RunResult run = EvaluateOut({Path("train.csv"), "--output", Path("report.json")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json report = ReadJson("report.json");
+  EXPECT_EQ(report["problem_type"], "regression");
+  EXPECT_NEAR(report["loss"], report["metrics"]["mse"], 1e-6);
+  EXPECT_FALSE(report.contains("classes"));
+  ExpectError(EvaluateOut({Path("train.csv"), "--errors", Path("errors.tsv")}),
+              "--errors is for classifiers");
+}
+
+TEST_F(EvaluateCommandTest, MistakesAreReported) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  const std::string dev = Path("dev.csv");
+  ExpectError(RunProgram("lathe", {"evaluate"}), "MODEL_DIR is missing", 2);
+  ExpectError(EvaluateOut({}), "FILE is missing", 2);
+  ExpectError(EvaluateOut({dev, "more"}), "unexpected argument \"more\"", 2);
+  ExpectError(EvaluateOut({dev, "--bf16", "--fp16"}), "contradict each other", 2);
+  ExpectError(EvaluateOut({dev, "--max_seq_length", "1"}), "--max_seq_length must be at least 3",
+              2);
+  ExpectError(RunProgram("lathe", {"evaluate", Path("nowhere"), dev}), "nowhere");
+  const RunResult none = EvaluateOut({Path("none.csv")});
+  ExpectError(none, "none.csv: No such file");
+  EXPECT_EQ(none.err.find("validation_file"), std::string::npos) << none.err;
+  ExpectError(EvaluateOut({Path("out")}), "out: is a folder but FILE must be a file");
+  ExpectError(EvaluateOut({dev, "--label_column", "stars"}), "no column \"stars\"");
+  Write("odd.csv", "sentence,label\ngood,neutral\n");
+  ExpectError(EvaluateOut({Path("odd.csv")}), "odd.csv:2: label \"neutral\" was not seen");
+  ExpectError(EvaluateOut({dev, "--output", Path("out")}),
+              "is a folder but --output must be a file");
+  ExpectError(EvaluateOut({dev, "--output", Path("no/report.json")}), "there is no folder ");
+  ExpectError(RunProgram("lathe", {"evaluate", Path("model"), dev}), "model");
+}
+
+}  // namespace
+}  // namespace lathe
