@@ -98,6 +98,19 @@ class Callback {
   virtual void OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
                          const std::string& /*text*/) {}
 
+  // What the callback needs to go on after a resume. trainer_state.json keeps it in
+  // "stateful_callbacks", as Transformers keeps that of its own callbacks.
+  //
+  // Returns the name of the state there; "" if there is none. The callbacks of a Trainer must have
+  // different names.
+  virtual std::string StateName() const { return ""; }
+  // Returns the state: {"args": {...}, "attributes": {...}}. Called before OnSave, on the process
+  // that writes.
+  virtual nlohmann::json State() const { return nlohmann::json::object(); }
+  // Takes a state that State() has returned. Called before OnTrainBegin, on all ranks, if the
+  // training goes on from a checkpoint that has one. An exception makes the resume fail.
+  virtual void LoadState(const nlohmann::json& /*state*/) {}
+
   // Called after the last save. If an error ends the training, it is not called. A callback that
   // must tidy up can do so in its destructor.
   virtual void OnTrainEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {}

@@ -43,17 +43,6 @@ int64_t StepsOf(double value, int64_t max_steps) {
   return std::max<int64_t>(1, static_cast<int64_t>(steps));
 }
 
-std::string MetricName(const std::string& name) {
-  if (name.empty()) return "eval_loss";
-  return name.starts_with("eval_") ? name : "eval_" + name;
-}
-
-// A high accuracy is good; a high loss or error is not.
-bool GreaterIsBetter(const TrainingArguments& options, const std::string& metric) {
-  return options.greater_is_better.value_or(!metric.ends_with("loss") && !metric.ends_with("mse") &&
-                                            !metric.ends_with("runtime"));
-}
-
 }  // namespace
 
 Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, TrainerInputs inputs,
@@ -68,8 +57,8 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
                                              ReadBatchProcesses(accelerator.num_processes()))),
       optimizer_(DecayGroups(model_.Parameters(), arguments_.weight_decay),
                  AdamWOptionsOf(arguments_)),
-      metric_name_(MetricName(arguments_.metric_for_best_model)),
-      greater_is_better_(GreaterIsBetter(arguments_, metric_name_)),
+      metric_name_(BestModelMetric(arguments_)),
+      greater_is_better_(GreaterIsBetter(arguments_)),
       reads_each_step_(accelerator.device().is_cpu() || accelerator.use_distributed()) {
   CheckAccelerator(accelerator_, arguments_);
   if (arguments_.eval_strategy != "no") CheckMetricName();
@@ -95,22 +84,6 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
   accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
   CheckCallbacks();
   if (!arguments_.resume_from_checkpoint.empty() || ReadRestarts() > 0) Resume();
-}
-
-void Trainer::CheckCallbacks() {
-  for (const auto& callback : callbacks_)
-    Check(callback != nullptr, "trainer", "a callback is null");
-  const auto setters = std::ranges::count_if(
-      callbacks_, [](const auto& callback) { return callback->SetsControl(); });
-  const bool main_decides = keeps_checkpoints() && arguments_.save_seconds > 0;  // by its clock
-  agrees_on_control_ = accelerator_.use_distributed() && (setters > 0 || main_decides);
-  if (!accelerator_.use_distributed()) return;
-  accelerator_.CheckSame({{"number of callbacks that set the control", std::to_string(setters)},
-                          {"output folder", saves() ? "given" : "none"},
-                          {"save_strategy", arguments_.save_strategy},
-                          {"save_steps", std::to_string(state_.save_steps)},
-                          {"resume_from_checkpoint", arguments_.resume_from_checkpoint},
-                          {"evaluation data", inputs_.evaluation != nullptr ? "given" : "none"}});
 }
 
 // A misspelt metric should not end the run at its first evaluation, so this looks before it.

@@ -93,8 +93,14 @@ class Trainer {
   const nlohmann::json& metrics() const { return metrics_; }
 
  private:
-  // The loop (trainer.cc).
+  // Callbacks (trainer_callbacks.cc).
   void CheckCallbacks();
+  void CheckCallbackStates() const;
+  // Puts the states of the callbacks into state_, and gives them those of a checkpoint.
+  void CollectCallbackStates();
+  void LoadCallbackStates(const nlohmann::json& saved, const std::string& file);
+
+  // The loop (trainer.cc).
   void CheckMetricName() const;
   void TrainEpoch();
   void Accumulate(const Batch& batch);

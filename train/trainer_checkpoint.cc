@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -106,6 +107,7 @@ void Trainer::WriteCheckpointFiles(const std::string& dir) {
     }
     WriteSafetensors(dir + "/" + kBestFile, best);
   }
+  CollectCallbackStates();
   Call(&Callback::OnSave, dir);
   state_.stateful_callbacks[kOwnState] = {{"args", json::object()}, {"attributes", ResumeState()}};
   WriteFileAtomically(dir + "/" + kStateFile, state_.ToJson().dump(2) + "\n");
@@ -335,6 +337,7 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   place_ = WithValues(own.Get<json>(kOwner, "loader"));
   loader_.LoadStateDict(place_);
   state_.LoadJson(saved, file);
+  LoadCallbackStates(saved, file);
   if (std::error_code code; !fs::exists(state_.best_model_checkpoint, code)) {
     // The folder may have moved as a whole.
     const fs::path best =

@@ -286,6 +286,7 @@ void Trainer::Save() {
   out_->Replace([this](const std::string& dir) {
     model_.SavePretrained(dir);
     if (inputs_.tokenizer != nullptr) inputs_.tokenizer->SavePretrained(dir);
+    CollectCallbackStates();
     Call(&Callback::OnSave, dir);
     if (!metrics_.is_null()) {
       WriteFileAtomically(dir + "/train_results.json", metrics_.dump(4) + "\n");

@@ -13,6 +13,7 @@
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/distributed/testing/testing.h"
+#include "lathe/train/callbacks/early_stopping_callback.h"
 #include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/trainer_testing.h"
 
@@ -53,7 +54,12 @@ std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Lo
     options.environment = env;
     options.timeout = std::chrono::seconds(20);
     Accelerator accelerator(options);
-    Trainer trainer(arguments, accelerator, Inputs(), {std::make_shared<StateCallback>()});
+    std::vector<std::shared_ptr<Callback>> callbacks = {std::make_shared<StateCallback>()};
+    if (arguments.early_stopping_patience) {
+      callbacks.push_back(std::make_shared<EarlyStoppingCallback>(
+          *arguments.early_stopping_patience, arguments.early_stopping_threshold));
+    }
+    Trainer trainer(arguments, accelerator, Inputs(), callbacks);
     trainer.Train();
     return look ? look(trainer) : "";
   });
@@ -80,7 +86,8 @@ nlohmann::json LogOf(const std::string& dir) {
     }
     log.push_back(entry);
   }
-  return {log, state.at("best_metric"), state.at("best_global_step"), state.at("epoch")};
+  return {log, state.at("best_metric"), state.at("best_global_step"), state.at("epoch"),
+          state.at("stateful_callbacks")};
 }
 
 void ExpectSameEnd(const std::string& a, const std::string& b, int64_t last_step,
@@ -137,6 +144,18 @@ void KeepTheBest(TrainingArguments& a) {
   a.load_best_model_at_end = true;
   a.learning_rate = 3e-2;
 }
+// Stops at the fourth evaluation, after step 8: nothing improves by so much.
+void StopEarly(TrainingArguments& a) {
+  a.eval_strategy = "steps";
+  a.eval_steps = 2;
+  a.early_stopping_patience = 3;
+  a.early_stopping_threshold = 1e6;
+  a.load_best_model_at_end = true;
+}
+void HalfBatchesStopEarly(TrainingArguments& a) {
+  a.per_device_train_batch_size = 1;
+  StopEarly(a);
+}
 void Group(TrainingArguments& a) { a.group_by_length = true; }
 void Plateau(TrainingArguments& a) {
   a.lr_scheduler_type = "reduce_lr_on_plateau";
@@ -167,6 +186,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"float32", {}, {1, 3, 7, 8, 11, 15}},
                     Case{"accumulation", Accumulate, {1, 3, 4}, 6}, Case{"bfloat16", BFloat16s},
                     Case{"evaluation", EvaluateEachEpoch}, Case{"best", KeepTheBest},
+                    Case{"early_stopping", StopEarly, {1, 2, 5, 7}, 8},
+                    Case{"two_ranks_early_stopping", HalfBatchesStopEarly, {4, 7}, 8, 2},
                     Case{"lengths", Group}, Case{"plateau", Plateau}, Case{"no_decay", NoDecay},
                     Case{"two_ranks", HalfBatches, {3, 8}, 16, 2},
                     Case{"two_ranks_accumulation", HalfBatchesAccumulate, {3, 4}, 6, 2},

@@ -228,6 +228,18 @@ void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
       .Choices({"debug", "info"});
 }
 
+void AddEarlyStoppingFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags
+      .Add("early_stopping_patience", &o.early_stopping_patience,
+           "stop after N evaluations in a row without an improvement of --metric_for_best_model "
+           "(default: train for all steps)")
+      .Min(1);
+  flags
+      .Add("early_stopping_threshold", &o.early_stopping_threshold,
+           "with --early_stopping_patience, only an improvement by more than this counts")
+      .Min(0);
+}
+
 void AddCheckpointFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Checkpoints (Ctrl-C and SIGTERM save one, too)");
   flags
@@ -351,6 +363,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddTaskFlags(flags, o);
   AddTrainingFlags(flags, o);
   AddLoggingFlags(flags, o);
+  AddEarlyStoppingFlags(flags, o);
   AddCheckpointFlags(flags, o);
   AddGeneralFlags(flags, o, help, json_config);
 

@@ -156,6 +156,33 @@ TEST(OptionsTest, OptionsMustFitTogether) {
             "set eval_strategy to steps or epoch");
 }
 
+TEST(OptionsTest, EarlyStopping) {
+  const Args evaluates = {"--validation_file", "v.csv", "--eval_strategy", "epoch"};
+  const auto with = [&](Args more) {
+    more.insert(more.end(), evaluates.begin(), evaluates.end());
+    return more;
+  };
+  EXPECT_EQ(Parse({}).early_stopping_patience, std::nullopt);
+  const FinetuneArguments o =
+      Parse(with({"--early_stopping_patience", "3", "--early_stopping_threshold", "0.01"}));
+  EXPECT_EQ(o.early_stopping_patience, 3);
+  EXPECT_EQ(o.early_stopping_threshold, 0.01);
+  EXPECT_EQ(o.metric_for_best_model, "loss");
+  EXPECT_EQ(ErrorOf({"--early_stopping_patience", "3"}),
+            "early_stopping_patience needs evaluations while training|"
+            "set eval_strategy to steps or epoch");
+  EXPECT_EQ(ErrorOf(with({"--early_stopping_threshold", "0.01"})),
+            "early_stopping_threshold needs early_stopping_patience|"
+            "set early_stopping_patience to a number of evaluations");
+  EXPECT_EQ(ErrorOf(with({"--early_stopping_patience", "0"})),
+            "--early_stopping_patience must be at least 1 but is \"0\"|");
+  EXPECT_EQ(ErrorOf(with({"--early_stopping_patience", "1", "--early_stopping_threshold", "-1"})),
+            "--early_stopping_threshold must be at least 0 but is \"-1\"|");
+  TrainingArguments program;
+  program.early_stopping_patience = 0;
+  EXPECT_THROW(CompleteTrainingArguments(program), Error);
+}
+
 TEST(OptionsTest, Bf16AndFp16AreShortForMixedPrecision) {
   const auto precision = [](Args args) {
     args.insert(args.end(), {"--do_eval", "--validation_file", "v.csv"});

@@ -12,6 +12,7 @@
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/options.h"
@@ -141,6 +142,7 @@ class FinetuneRun {
  private:
   void OpenOutput();
   void Load();
+  std::vector<std::shared_ptr<Callback>> MakeCallbacks();
   void MakeTrainer();
   // Each of these returns the exit code if a signal has ended it, and nullopt if it is complete.
   std::optional<int> Train();
@@ -164,7 +166,8 @@ class FinetuneRun {
   Printer printer_;
   std::optional<OutputDir> out_;  // on the main process
   Task task_;
-  std::optional<Trainer> trainer_;  // if there is something to train
+  std::shared_ptr<EarlyStoppingCallback> early_stopping_;  // null without a patience
+  std::optional<Trainer> trainer_;                         // if there is something to train
   nlohmann::json results_ = nlohmann::json::object();
 };
 
@@ -186,6 +189,17 @@ void FinetuneRun::Load() {
   task_ = LoadTask(options_, accelerator_);
 }
 
+std::vector<std::shared_ptr<Callback>> FinetuneRun::MakeCallbacks() {
+  std::vector<std::shared_ptr<Callback>> callbacks = {std::make_shared<ProgressCallback>(),
+                                                      std::make_shared<StateCallback>()};
+  if (options_.early_stopping_patience) {
+    early_stopping_ = std::make_shared<EarlyStoppingCallback>(*options_.early_stopping_patience,
+                                                              options_.early_stopping_threshold);
+    callbacks.push_back(early_stopping_);
+  }
+  return callbacks;
+}
+
 void FinetuneRun::MakeTrainer() {
   trainer_.emplace(options_, accelerator_,
                    TrainerInputs{.model = task_.model,
@@ -195,12 +209,15 @@ void FinetuneRun::MakeTrainer() {
                                  .tokenizer = task_.tokenizer,
                                  .load_tokenizer = [this] { return LoadTokenizer(task_.options); },
                                  .out = out_ ? &*out_ : nullptr},
-                   std::vector<std::shared_ptr<Callback>>{std::make_shared<ProgressCallback>(),
-                                                          std::make_shared<StateCallback>()});
+                   MakeCallbacks());
 }
 
 std::optional<int> FinetuneRun::Train() {
   trainer_->Train();
+  if (early_stopping_ != nullptr && !early_stopping_->reason().empty()) {
+    printer_.out() << "stopped early after step " << trainer_->state().global_step << ": "
+                   << early_stopping_->reason() << std::endl;
+  }
   results_.update(trainer_->metrics());
   PrintMetrics(printer_.out(), "train", trainer_->metrics());
   if (!trainer_->interrupted()) return std::nullopt;

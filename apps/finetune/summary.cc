@@ -52,6 +52,15 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   PrintData(out, "validation", task.validation, task.max_length);
   PrintData(out, "test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow(out, "steps", trainer->Plan());
+  if (trainer != nullptr && options.early_stopping_patience) {
+    PrintRow(out, "stops early",
+             "after " + FormatCount(*options.early_stopping_patience) +
+                 " evaluations in a row without a better " + BestModelMetric(options));
+    if (!options.load_best_model_at_end) {
+      PrintRow(out, "note",
+               "the last model is saved, not the best one; --load_best_model_at_end saves that");
+    }
+  }
   const bool goes_on = trainer != nullptr && !trainer->resumed_from().empty();
   if (goes_on) {
     PrintRow(out, "goes on",

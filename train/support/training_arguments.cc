@@ -38,7 +38,41 @@ void CheckSaving(TrainingArguments& o) {
   while (resume.size() > 1 && resume.ends_with('/')) resume.pop_back();
 }
 
+void CheckEarlyStopping(const TrainingArguments& o) {
+  if (o.early_stopping_patience && *o.early_stopping_patience < 1) {
+    throw InvalidArgument("early_stopping_patience must be at least 1 but is " +
+                              std::to_string(*o.early_stopping_patience),
+                          "leave it out to train for all steps");
+  }
+  Require(o.early_stopping_threshold >= 0, "early_stopping_threshold must be at least 0");
+  if (o.early_stopping_threshold > 0 && !o.early_stopping_patience) {
+    throw InvalidArgument("early_stopping_threshold needs early_stopping_patience",
+                          "set early_stopping_patience to a number of evaluations");
+  }
+}
+
+// Returns the argument that makes evaluations decide something; null if there is none.
+const char* WishForEvaluations(const TrainingArguments& o) {
+  if (o.lr_scheduler_type == "reduce_lr_on_plateau")
+    return "lr_scheduler_type reduce_lr_on_plateau";
+  if (o.save_strategy == "best") return "save_strategy best";
+  if (o.load_best_model_at_end) return "load_best_model_at_end";
+  return o.early_stopping_patience ? "early_stopping_patience" : nullptr;
+}
+
 }  // namespace
+
+std::string BestModelMetric(const TrainingArguments& o) {
+  const std::string& name = o.metric_for_best_model;
+  if (name.empty()) return "eval_loss";
+  return name.starts_with("eval_") ? name : "eval_" + name;
+}
+
+bool GreaterIsBetter(const TrainingArguments& o) {
+  const std::string metric = BestModelMetric(o);
+  return o.greater_is_better.value_or(!metric.ends_with("loss") && !metric.ends_with("mse") &&
+                                      !metric.ends_with("runtime"));
+}
 
 void CompleteTrainingArguments(TrainingArguments& o) {
   Require(o.per_device_train_batch_size > 0, "per_device_train_batch_size must be above 0");
@@ -58,12 +92,8 @@ void CompleteTrainingArguments(TrainingArguments& o) {
   }
 
   CheckSaving(o);
-  const bool plateau = o.lr_scheduler_type == "reduce_lr_on_plateau";
-  const bool saves_best = o.save_strategy == "best";
-  if (o.do_train && (o.load_best_model_at_end || plateau || saves_best)) {
-    const char* wish = plateau      ? "lr_scheduler_type reduce_lr_on_plateau"
-                       : saves_best ? "save_strategy best"
-                                    : "load_best_model_at_end";
+  CheckEarlyStopping(o);
+  if (const char* wish = WishForEvaluations(o); o.do_train && wish != nullptr) {
     if (o.eval_strategy == "no") {
       throw InvalidArgument(std::string(wish) + " needs evaluations while training",
                             "set eval_strategy to steps or epoch");

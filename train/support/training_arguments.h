@@ -75,6 +75,13 @@ struct TrainingArguments {
   bool disable_tqdm = false;
   std::string log_level = "info";
 
+  // Early stopping, with the rules of Transformers' EarlyStoppingCallback. A program that sets the
+  // patience also gives its Trainer an EarlyStoppingCallback (train/callbacks/).
+  //
+  // Stop after so many evaluations without an improvement of metric_for_best_model; empty: never.
+  std::optional<int64_t> early_stopping_patience;
+  double early_stopping_threshold = 0;  // only an improvement by more than this counts
+
   // Checkpoints.
   //
   // "no", "steps", "epoch" or "best". Trainer's default is "steps"; here a training writes no more
@@ -95,6 +102,13 @@ struct TrainingArguments {
   bool shard_optimizer = true;
   bool share_parameters = true;
 };
+
+// Returns the metric that decides which model is best, as evaluations call it: "eval_loss", or what
+// metric_for_best_model names.
+std::string BestModelMetric(const TrainingArguments& arguments);
+// Returns true if a higher value of that metric is better: as greater_is_better says, else for
+// everything but losses, errors and times.
+bool GreaterIsBetter(const TrainingArguments& arguments);
 
 // Checks the arguments of the Trainer and fills in defaults that follow from others: eval_steps
 // and, if evaluations decide anything, metric_for_best_model. Throws InvalidArgument for values
