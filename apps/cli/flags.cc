@@ -10,9 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lathe/apps/cli/options_file.h"
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
 
 namespace lathe {
 namespace {
@@ -49,8 +48,12 @@ T ParseNumber(const Flag& flag, const std::string& text, const char* wanted) {
 
 std::optional<bool> ToBool(const std::string& given) {
   const std::string text = absl::AsciiStrToLower(given);
-  if (text == "true" || text == "yes" || text == "1" || text == "on") return true;
-  if (text == "false" || text == "no" || text == "0" || text == "off") return false;
+  for (const char* yes : {"true", "yes", "1", "on", "t", "y"}) {
+    if (text == yes) return true;
+  }
+  for (const char* no : {"false", "no", "0", "off", "f", "n"}) {
+    if (text == no) return false;
+  }
   return std::nullopt;
 }
 
@@ -85,6 +88,43 @@ Values HelpWords(const Flag& flag) {
   Values words(std::istream_iterator<std::string>(text), {});
   if (!flag.default_value.empty()) words.push_back("(default: " + flag.default_value + ")");
   return words;
+}
+
+// Returns the words that the command line would have for the option's value. Throws if the value's
+// type is wrong.
+Values ValuesInFile(const Flag& flag, const OptionInFile& option) {
+  const nlohmann::json& value = option.value;
+  const auto text_of = [](const nlohmann::json& v) {
+    return v.is_string() ? v.get<std::string>()
+                         : v.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  const auto wrong = [&](const std::string& wanted, const nlohmann::json& found) {
+    constexpr size_t kMost = 60;  // characters of a long value that the error shows
+    const std::string text = text_of(found);
+    return InvalidArgument(option.where + Quoted(option.name) + " must be " + wanted + " but is " +
+                           (text.size() > kMost ? text.substr(0, kMost) + "..." : text));
+  };
+  if (flag.kind == Flag::Kind::kList && value.is_array()) {
+    Values values;
+    for (const auto& element : value) {
+      if (element.is_structured() || element.is_boolean() || element.is_null())
+        throw wrong("a list of names", value);
+      values.push_back(text_of(element));
+    }
+    return values;
+  }
+  if (flag.takes_json && value.is_object()) return {text_of(value)};
+  if (value.is_structured()) {
+    throw wrong(flag.kind == Flag::Kind::kBool   ? "true or false"
+                : flag.kind == Flag::Kind::kList ? "a list of names"
+                                                 : "one value",
+                value);
+  }
+  // What stands for an option without a value is a switch, too.
+  const bool may_be_true = !flag.implied_value.empty() && value.is_boolean();
+  const bool is_name = flag.is_text || flag.kind == Flag::Kind::kList;
+  if (is_name && !value.is_string() && !may_be_true) throw wrong("text, in quotes,", value);
+  return {text_of(value)};
 }
 
 }  // namespace
@@ -141,6 +181,7 @@ Flag& FlagTable::Add(std::string name, double* target, std::string help) {
 
 Flag& FlagTable::Add(std::string name, std::string* target, std::string help) {
   Flag& flag = AddFlag(std::move(name), "NAME", std::move(help), *target);
+  flag.is_text = true;
   flag.set = [target](const Flag& f, const Values& v) {
     if (!f.choices.empty() &&
         std::find(f.choices.begin(), f.choices.end(), v[0]) == f.choices.end()) {
@@ -257,51 +298,30 @@ Values FlagTable::Parse(const Values& given) {
   return positional;
 }
 
-void FlagTable::ApplyJson(const std::string& path) {
-  constexpr char kHint[] =
-      "--json_config names a file with one JSON object, e.g. {\"learning_rate\": 3e-5}";
-  std::string text;
-  try {
-    text = ReadFile(path);
-  } catch (const Error& e) {
-    throw Error(e.code(), e.message(), kHint);
-  }
-  CheckJsonNesting(text, path);
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& e) {
-    const auto end = text.begin() + static_cast<int64_t>(std::min(text.size(), e.byte));
-    throw InvalidArgument(
-        path + ":" + std::to_string(1 + std::count(text.begin(), end, '\n')) + ": not valid JSON",
-        kHint);
-  } catch (const nlohmann::json::out_of_range& e) {
-    throw InvalidArgument(path + ": " + WithoutTag(e.what()), kHint);
-  }
-  if (!json.is_object()) throw InvalidArgument(path + ": must be a JSON object of options", kHint);
-  const auto text_of = [](const nlohmann::json& v) {
-    return v.is_string() ? v.get<std::string>() : v.dump();
-  };
-  for (const auto& [name, value] : json.items()) {
-    Flag* flag = Find(name);
+void FlagTable::ApplyFile(const std::string& path, const std::string& hint) {
+  std::vector<const Flag*> in_file;
+  for (const OptionInFile& option : ReadOptionsFile(path, hint)) {
+    Flag* flag = Find(option.name);
     if (flag == nullptr)
-      throw InvalidArgument(path + ": unknown option " + Quoted(name), HintFor(name));
+      throw InvalidArgument(option.where + "unknown option " + Quoted(option.name),
+                            HintFor(option.name));
     if (flag->command_line_only) {
-      throw InvalidArgument(path + ": " + Quoted(name) + " has no meaning in a file",
+      throw InvalidArgument(option.where + Quoted(option.name) + " has no meaning in a file",
                             "pass it on the command line");
     }
-    if (flag->given || value.is_null()) continue;
-    Values values;
-    if (value.is_array() && flag->kind == Flag::Kind::kList) {
-      for (const auto& element : value) values.push_back(text_of(element));
-      if (values.empty()) continue;
-    } else {
-      values.push_back(text_of(value));
+    if (std::find(in_file.begin(), in_file.end(), flag) != in_file.end()) {
+      throw InvalidArgument(option.where + Quoted(option.name) + " is another name of " +
+                                Quoted(flag->name) + ", which the file has, too",
+                            "leave one of them out");
     }
+    in_file.push_back(flag);
+    if (flag->given || option.value.is_null()) continue;
+    const Values values = ValuesInFile(*flag, option);
+    if (values.empty()) continue;
     try {
       flag->set(*flag, values);
     } catch (const Error& e) {
-      throw InvalidArgument(path + ": " + e.message(), e.hint());
+      throw InvalidArgument(option.where + e.message(), e.hint());
     }
     flag->given = true;
     flag->given_value = absl::StrJoin(values, ",");

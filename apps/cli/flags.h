@@ -37,15 +37,18 @@ class FlagTable {
     double max = std::numeric_limits<double>::infinity();
     std::vector<std::string> choices;
     std::string implied_value;  // of the option without a value; empty: it needs one
-    bool given = false;         // set by Parse or ApplyJson
+    bool given = false;         // set by Parse or ApplyFile
     std::string given_value;
     bool command_line_only = false;
+    bool is_text = false;     // a number or a list in a file is no value for it
+    bool takes_json = false;  // text that is a JSON object, which a file may hold as it is
     std::function<void(const Flag&, const std::vector<std::string>&)> set;
 
     Flag& Min(double value) { return min = value, *this; }
     Flag& Max(double value) { return max = value, *this; }
     Flag& Choices(std::vector<std::string> names) { return choices = std::move(names), *this; }
     Flag& CommandLineOnly() { return command_line_only = true, *this; }
+    Flag& TakesJson() { return takes_json = true, *this; }
     Flag& ImpliedValue(std::string value) { return implied_value = std::move(value), *this; }
     Flag& ValueName(std::string name_in_help) {
       return value_name = std::move(name_in_help), *this;
@@ -70,9 +73,11 @@ class FlagTable {
   void StopAtPositional() { stops_at_positional_ = true; }
   // Sets the variables and returns the arguments that belong to no option.
   std::vector<std::string> Parse(const std::vector<std::string>& args);
-  // Sets the variables from the JSON object in a file, whose keys are names of options. Options
-  // that were given already keep their values: the command line overrides the file.
-  void ApplyJson(const std::string& path);
+  // Sets the variables from a file of options (options_file.h), whose keys are their names. Options
+  // that were given already keep their values: the command line overrides the file. Throws an error
+  // of one line, with file and key, for an unknown key or a wrong value. `hint` says what the file
+  // should hold.
+  void ApplyFile(const std::string& path, const std::string& hint);
 
   bool given(const std::string& name) const;
   // The names and values of the options that were given, as they were written.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lathe/apps/cli/hub_flags.h"
+#include "lathe/apps/cli/options_file.h"
 #include "lathe/apps/cli/precision.h"
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
@@ -21,6 +22,7 @@ constexpr char kUsage[] =
     "Usage:\n"
     "  finetune --model_name_or_path MODEL --train_file FILE --validation_file FILE \\\n"
     "           --do_train --do_eval --output_dir DIR [options]\n"
+    "  finetune ARGUMENTS.json [options]\n"
     "\n"
     "MODEL is a folder as Transformers saves it, or a name on the Hub such as\n"
     "google-bert/bert-base-uncased, which is fetched once.\n"
@@ -28,7 +30,8 @@ constexpr char kUsage[] =
     "text and one for the label. Without --do_train, --output_dir is the folder of\n"
     "the model that is evaluated, or a folder without a model. Earlier results there\n"
     "are replaced. A switch is written --name, --name true, --name=false or\n"
-    "--no_name.\n";
+    "--no_name. ARGUMENTS is a .json, .yaml or .yml file with values of these\n"
+    "options by their names; options behind it override it.\n";
 
 // These limits are beyond any use, so that no product of them overflows.
 constexpr double kMostSamples = 1 << 20, kMostEpochs = 1e6, kMostSteps = 1e12;
@@ -154,7 +157,8 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags
       .Add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
            "options of the schedule, such as '{\"min_lr\":1e-6}' for cosine_with_min_lr")
-      .ValueName("JSON");
+      .ValueName("JSON")
+      .TakesJson();
   flags
       .Add("warmup_steps", &o.warmup_steps,
            "number of steps in which the learning rate rises from 0")
@@ -299,7 +303,7 @@ void AddGeneralFlags(FlagTable& flags, FinetuneArguments& o, bool& help, std::st
       "which saves time and memory");
   flags
       .Add("json_config", &json_config,
-           "JSON file with values of these options; the command line overrides it")
+           "JSON or YAML file with values of these options; the command line overrides it")
       .ValueName("FILE")
       .CommandLineOnly();
   flags.Add("help", &help, "show this text").CommandLineOnly();
@@ -350,6 +354,21 @@ void ReadPrecision(const FlagTable& flags, FinetuneArguments& o) {
   o.mixed_precision = given ? *given : PrecisionOfEnvironment();
 }
 
+// Reads the file of options that is named first, or by --json_config; either may be empty.
+void ApplyFiles(FlagTable& flags, const std::string& arguments_file,
+                const std::string& json_config) {
+  if (!arguments_file.empty() && !json_config.empty()) {
+    throw InvalidArgument("--json_config and " + arguments_file + " are two files of options",
+                          "leave one of them out");
+  }
+  const std::string what =
+      " names a file with an object of options, e.g. {\"learning_rate\": 3e-5}";
+  if (!arguments_file.empty())
+    flags.ApplyFile(arguments_file, "the first argument" + what);
+  else if (!json_config.empty())
+    flags.ApplyFile(json_config, "--json_config" + what);
+}
+
 }  // namespace
 
 ParsedOptions ParseOptions(const std::vector<std::string>& args) {
@@ -369,16 +388,20 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
 
   parsed.names = flags.Names();
   const std::string help_text = flags.Help();  // before parsing, because it shows the defaults
-  const std::vector<std::string> positional = flags.Parse(args);
+  const std::string arguments_file = !args.empty() && IsOptionsFile(args[0]) ? args[0] : "";
+  std::vector<std::string> positional = flags.Parse(args);
   if (help) {
     parsed.help = help_text;
     return parsed;
   }
+  if (!arguments_file.empty()) positional.erase(positional.begin());
   if (!positional.empty()) {
     throw InvalidArgument("unexpected argument \"" + positional[0] + "\"",
-                          "a value stands right after its option; --help lists the options");
+                          IsOptionsFile(positional[0])
+                              ? "a file of arguments stands first; --help lists the options"
+                              : "a value stands right after its option; --help lists the options");
   }
-  if (!json_config.empty()) flags.ApplyJson(json_config);
+  ApplyFiles(flags, arguments_file, json_config);
   if (!flags.given("gradient_accumulation_steps"))
     o.gradient_accumulation_steps = ReadAccumulationSteps();
   ReadPrecision(flags, o);

@@ -1,11 +1,8 @@
 #include "lathe/apps/cli/options.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/core/base/error.h"
@@ -237,48 +234,6 @@ TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {
     end = std::min(help.find('\n', begin), help.size());
     EXPECT_LE(end - begin, 80u) << help.substr(begin, end - begin);
   }
-}
-
-class JsonConfigTest : public testing::Test {
- protected:
-  void Write(const std::string& text) { std::ofstream(path_) << text; }
-  ~JsonConfigTest() override { std::remove(path_.c_str()); }
-  std::string path_ = testing::TempDir() + "/options_test_" + std::to_string(getpid()) + ".json";
-};
-
-TEST_F(JsonConfigTest, HasTheSameNamesAndYieldsToTheCommandLine) {
-  Write(R"({"learning_rate": 1e-3, "do_eval": true, "validation_file": "v.csv", "seed": 1,
-            "text_columns": ["a", "b"], "problem_type": null})");
-  const FinetuneArguments o = Parse({"--json_config", path_, "--seed", "2"});
-  EXPECT_EQ(o.learning_rate, 1e-3);
-  EXPECT_TRUE(o.do_eval);
-  EXPECT_EQ(o.seed, 2);
-  EXPECT_EQ(o.text_columns, (Args{"a", "b"}));
-}
-
-TEST_F(JsonConfigTest, NamesFileAndOption) {
-  const std::string hint =
-      "--json_config names a file with one JSON object, e.g. {\"learning_rate\": 3e-5}";
-  Write("{\"learing_rate\": 1}");
-  EXPECT_EQ(ErrorOf({"--json_config", path_}),
-            path_ + ": unknown option \"learing_rate\"|did you mean --learning_rate?");
-  for (const char* text : {"{\"json_config\": \"x\"}", "{\"help\": true}"}) {
-    Write(text);
-    EXPECT_NE(ErrorOf({"--json_config", path_}).find("has no meaning in a file"),
-              std::string::npos);
-  }
-  Write("{\"seed\": \"x\"}");
-  EXPECT_EQ(ErrorOf({"--json_config", path_}),
-            path_ + ": --seed must be a whole number but is \"x\"|");
-  Write("{\n\"seed\": }");
-  EXPECT_EQ(ErrorOf({"--json_config", path_}), path_ + ":2: not valid JSON|" + hint);
-  Write("{\"learning_rate\": 1e999}");
-  EXPECT_EQ(ErrorOf({"--json_config", path_}).find(path_ + ": number overflow"), 0u);
-  Write("[1]");
-  EXPECT_EQ(ErrorOf({"--json_config", path_}),
-            path_ + ": must be a JSON object of options|" + hint);
-  const std::string missing = ErrorOf({"--json_config", path_ + ".none"});
-  EXPECT_TRUE(missing.starts_with(path_ + ".none: ") && missing.ends_with(hint)) << missing;
 }
 
 TEST(ScheduleKwargsTest, ReadsAndChecks) {

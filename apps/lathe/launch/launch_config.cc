@@ -1,7 +1,6 @@
 #include "lathe/apps/lathe/launch/launch_config.h"
 
 #include <absl/strings/ascii.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cctype>
@@ -12,8 +11,8 @@
 #include <set>
 #include <vector>
 
+#include "lathe/apps/cli/yaml_file.h"
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
 #include "lathe/core/base/nearest_name.h"
 #include "lathe/core/hub/hub_settings.h"
 #include "lathe/distributed/launch/launch.h"
@@ -201,15 +200,6 @@ Keys KeysOf(LaunchConfig& config) {
   return keys;
 }
 
-YAML::Node ParseYaml(const std::string& path) {
-  try {
-    return YAML::Load(ReadFile(path));
-  } catch (const YAML::Exception& e) {
-    throw InvalidArgument(
-        path + ":" + std::to_string(e.mark.line + 1) + ": not valid YAML: " + e.msg, kHint);
-  }
-}
-
 }  // namespace
 
 bool IsGpuList(const std::string& text) {
@@ -225,7 +215,7 @@ bool IsGpuList(const std::string& text) {
 std::string DefaultConfigPath() { return HuggingFaceHome() + "/accelerate/default_config.yaml"; }
 
 LaunchConfig ReadLaunchConfig(const std::string& path) {
-  const YAML::Node root = ParseYaml(path);
+  const YAML::Node root = ReadYamlFile(path, kHint);
   if (!root.IsMap()) {
     throw InvalidArgument(path + ": must have lines such as `num_processes: 2`", kHint);
   }

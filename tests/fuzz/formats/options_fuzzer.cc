@@ -1,9 +1,9 @@
-// The JSON file of `finetune --json_config`.
+// The file of options that `finetune` takes as its first argument, or as --json_config.
 #include <string>
 
 #include "lathe/apps/cli/options.h"
 #include "lathe/tests/fuzz/fuzzer.h"
 
 void lathe::fuzz::ReadInput(std::string_view input) {
-  ParseOptions({"--json_config", ScratchFile("options.json", input)});
+  ParseOptions({ScratchFile(LATHE_FUZZ_FILE, input)});
 }
