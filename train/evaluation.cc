@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <string_view>
 
 #include "lathe/core/autograd.h"
 #include "lathe/data/datasets/data_loader.h"
@@ -150,6 +151,20 @@ nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset&
   const MetricValues values = ComputeMetrics(PredictionsOf(evaluation, dataset));
   for (const auto& [name, value] : values) json["eval_" + name] = value;
   return json;
+}
+
+std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels) {
+  TokenizedDataset nothing;
+  nothing.kind = kind;
+  nothing.num_labels = num_labels;
+  constexpr size_t kPrefix = std::string_view("eval_").size();
+  std::vector<std::string> names;
+  for (const auto& [name, value] : EvalMetrics({}, nothing).items()) {
+    const bool of_speed = name.ends_with("runtime") || name.find("samples") != std::string::npos ||
+                          name.ends_with("per_second");
+    if (!of_speed) names.push_back(name.substr(kPrefix));
+  }
+  return names;
 }
 
 std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,

@@ -49,6 +49,10 @@ Predictions PredictionsOf(const Evaluation& evaluation, const TokenizedDataset& 
 // eval_steps_per_second and eval_samples.
 nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset);
 
+// Returns the names of these metrics without "eval_", but for speeds and counts: accuracy, loss,
+// ...
+std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels);
+
 // Returns the header "index\tprediction\tlogit_<label>...\tprobability_<label>..." and a line for
 // each sample. A regression has no probabilities.
 std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,

@@ -94,11 +94,8 @@ void Trainer::CheckMetricName() const {
   const nlohmann::json metrics = EvalMetrics({}, nothing);
   if (metrics.contains(metric_name_)) return;
   std::string names;
-  for (const auto& [name, value] : metrics.items()) {
-    const bool of_speed = name.ends_with("runtime") || name.find("samples") != std::string::npos ||
-                          name.ends_with("per_second");
-    if (!of_speed) names += (names.empty() ? "" : ", ") + name.substr(5);
-  }
+  for (const std::string& name : MetricNames(nothing.kind, nothing.num_labels))
+    names += (names.empty() ? "" : ", ") + name;
   throw UsageError("metric_for_best_model must be one of " + names + " but is \"" +
                    arguments_.metric_for_best_model + "\"");
 }
@@ -243,10 +240,13 @@ void Trainer::TakeSnapshot() {
 
 void Trainer::AfterStep() {
   const int64_t step = state_.global_step;
-  if (step % state_.logging_steps == 0 || (step == 1 && arguments_.logging_first_step)) {
+  const bool logs_steps = arguments_.logging_strategy == "steps";
+  if ((logs_steps && step % state_.logging_steps == 0) ||
+      (step == 1 && arguments_.logging_first_step)) {
     control_.should_log = true;
   }
-  if (arguments_.eval_strategy == "steps" && step % state_.eval_steps == 0) {
+  if (arguments_.eval_strategy == "steps" && step % state_.eval_steps == 0 &&
+      static_cast<double>(step) >= arguments_.eval_delay) {
     control_.should_evaluate = true;
   }
   if (keeps_checkpoints()) {
@@ -260,7 +260,9 @@ void Trainer::AfterStep() {
 
 void Trainer::AfterEpoch() {
   epoch_is_open_ = false;
-  if (arguments_.eval_strategy == "epoch") control_.should_evaluate = true;
+  if (arguments_.logging_strategy == "epoch") control_.should_log = true;
+  if (arguments_.eval_strategy == "epoch" && state_.epoch >= arguments_.eval_delay)
+    control_.should_evaluate = true;
   if (arguments_.save_strategy == "epoch") control_.should_save = true;
   Call(&Callback::OnEpochEnd);
   FollowControl();

@@ -156,6 +156,11 @@ void HalfBatchesStopEarly(TrainingArguments& a) {
   a.per_device_train_batch_size = 1;
   StopEarly(a);
 }
+void LogEachEpoch(TrainingArguments& a) {
+  a.logging_strategy = "epoch";
+  a.eval_strategy = "epoch";
+  a.eval_delay = 2;
+}
 void Group(TrainingArguments& a) { a.group_by_length = true; }
 void Plateau(TrainingArguments& a) {
   a.lr_scheduler_type = "reduce_lr_on_plateau";
@@ -188,7 +193,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"evaluation", EvaluateEachEpoch}, Case{"best", KeepTheBest},
                     Case{"early_stopping", StopEarly, {1, 2, 5, 7}, 8},
                     Case{"two_ranks_early_stopping", HalfBatchesStopEarly, {4, 7}, 8, 2},
-                    Case{"lengths", Group}, Case{"plateau", Plateau}, Case{"no_decay", NoDecay},
+                    Case{"log_epochs", LogEachEpoch}, Case{"lengths", Group},
+                    Case{"plateau", Plateau}, Case{"no_decay", NoDecay},
                     Case{"two_ranks", HalfBatches, {3, 8}, 16, 2},
                     Case{"two_ranks_accumulation", HalfBatchesAccumulate, {3, 4}, 6, 2},
                     Case{"two_ranks_unsharded", HalfBatchesUnsharded, {3}, 16, 2},

@@ -212,11 +212,35 @@ Flag& FlagTable::Add(std::string name, Values* target, std::string help) {
   return flag;
 }
 
+void FlagTable::AddUnlisted(std::string name, Flag::Kind kind,
+                            std::function<void(const Flag&, const Values&)> check) {
+  Flag& flag = AddFlag(std::move(name), "", "", "");
+  flag.kind = kind;
+  flag.takes_json = true;
+  flag.is_listed = false;
+  flag.set = [check = std::move(check)](const Flag& f, const Values& values) {
+    if (f.kind == Flag::Kind::kBool) return check(f, {ParseBool(f, values[0]) ? "true" : "false"});
+    check(f, values);
+  };
+}
+
+void FlagTable::AddAlias(std::string name, const std::string& of) {
+  Check(has(of) && !has(name), "flags", "no place for the name ", name, " of ", of);
+  aliases_[std::move(name)] = of;
+}
+
 Flag* FlagTable::Find(const std::string& name) {
+  const auto alias = aliases_.find(name);
+  const std::string& own = alias == aliases_.end() ? name : alias->second;
   for (Flag& flag : flags_) {
-    if (flag.name == name) return &flag;
+    if (flag.name == own) return &flag;
   }
   return nullptr;
+}
+
+bool FlagTable::has(const std::string& name) const {
+  return aliases_.contains(name) ||
+         std::any_of(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
 }
 
 bool FlagTable::given(const std::string& name) const {
@@ -227,7 +251,7 @@ bool FlagTable::given(const std::string& name) const {
 std::vector<std::pair<std::string, std::string>> FlagTable::GivenValues() const {
   std::vector<std::pair<std::string, std::string>> values;
   for (const Flag& flag : flags_) {
-    if (flag.given) values.emplace_back(flag.name, flag.given_value);
+    if (flag.given && flag.is_listed) values.emplace_back(flag.name, flag.given_value);
   }
   return values;
 }
@@ -309,13 +333,14 @@ void FlagTable::ApplyFile(const std::string& path, const std::string& hint) {
       throw InvalidArgument(option.where + Quoted(option.name) + " has no meaning in a file",
                             "pass it on the command line");
     }
+    if (option.value.is_null()) continue;
     if (std::find(in_file.begin(), in_file.end(), flag) != in_file.end()) {
       throw InvalidArgument(option.where + Quoted(option.name) + " is another name of " +
                                 Quoted(flag->name) + ", which the file has, too",
                             "leave one of them out");
     }
     in_file.push_back(flag);
-    if (flag->given || option.value.is_null()) continue;
+    if (flag->given) continue;
     const Values values = ValuesInFile(*flag, option);
     if (values.empty()) continue;
     try {
@@ -330,7 +355,9 @@ void FlagTable::ApplyFile(const std::string& path, const std::string& hint) {
 
 std::vector<std::string> FlagTable::Names() const {
   std::vector<std::string> names;
-  for (const Flag& flag : flags_) names.push_back(flag.name);
+  for (const Flag& flag : flags_) {
+    if (flag.is_listed) names.push_back(flag.name);
+  }
   return names;
 }
 
@@ -340,7 +367,7 @@ std::string FlagTable::Help() const {
   for (size_t group = 0; group < groups_.size(); ++group) {
     out += '\n' + groups_[group] + ":\n";
     for (const Flag& flag : flags_) {
-      if (flag.group != static_cast<int>(group)) continue;
+      if (flag.group != static_cast<int>(group) || !flag.is_listed) continue;
       std::string left =
           "  --" + flag.name + (flag.value_name.empty() ? "" : " " + flag.value_name);
       left.size() + 1 < kIndent ? left.append(kIndent - left.size(), ' ')

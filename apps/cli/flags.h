@@ -17,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,6 +43,7 @@ class FlagTable {
     bool command_line_only = false;
     bool is_text = false;     // a number or a list in a file is no value for it
     bool takes_json = false;  // text that is a JSON object, which a file may hold as it is
+    bool is_listed = true;    // in Help, Names and GivenValues
     std::function<void(const Flag&, const std::vector<std::string>&)> set;
 
     Flag& Min(double value) { return min = value, *this; }
@@ -68,6 +70,13 @@ class FlagTable {
   Flag& Add(std::string name, std::optional<bool>* target, std::string help);
   Flag& Add(std::string name, std::vector<std::string>* target, std::string help);
 
+  // Adds an option that sets no variable: `check` throws for the values that it refuses. Help,
+  // Names and GivenValues leave it out.
+  void AddUnlisted(std::string name, Flag::Kind kind,
+                   std::function<void(const Flag&, const std::vector<std::string>&)> check);
+  // Makes `name` another name of the option `of`, which must be there.
+  void AddAlias(std::string name, const std::string& of);
+
   // Makes Parse stop at the first argument that belongs to no option: the rest is for another
   // program. A boolean's value must then be written as `--name=false`.
   void StopAtPositional() { stops_at_positional_ = true; }
@@ -79,10 +88,11 @@ class FlagTable {
   // should hold.
   void ApplyFile(const std::string& path, const std::string& hint);
 
+  bool has(const std::string& name) const;  // as an option or as another name of one
   bool given(const std::string& name) const;
   // The names and values of the options that were given, as they were written.
   std::vector<std::pair<std::string, std::string>> GivenValues() const;
-  std::vector<std::string> Names() const;  // of all options
+  std::vector<std::string> Names() const;
   std::string Help() const;
 
  private:
@@ -95,6 +105,7 @@ class FlagTable {
   bool stops_at_positional_ = false;
   std::vector<std::string> groups_;
   std::deque<Flag> flags_;  // a deque keeps references to its elements valid
+  std::map<std::string, std::string> aliases_;
 };
 
 // Returns the text of a library, which names its fields ("set resume_anyway"), as the command line

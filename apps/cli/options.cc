@@ -6,9 +6,11 @@
 #include <system_error>
 #include <utility>
 
+#include "lathe/apps/cli/drop_in_flags.h"
 #include "lathe/apps/cli/hub_flags.h"
 #include "lathe/apps/cli/options_file.h"
 #include "lathe/apps/cli/precision.h"
+#include "lathe/apps/cli/transformers_options.h"
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/optim/schedules.h"
@@ -117,7 +119,7 @@ void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {
 }
 
 // It is long because it is a table: one statement for each flag.
-void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
+void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs) {
   flags.Group("Training");
   flags
       .Add("per_device_train_batch_size", &o.per_device_train_batch_size,
@@ -160,8 +162,8 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o) {
       .ValueName("JSON")
       .TakesJson();
   flags
-      .Add("warmup_steps", &o.warmup_steps,
-           "number of steps in which the learning rate rises from 0")
+      .Add("warmup_steps", &inputs.warmup_steps,
+           "number of steps in which the learning rate rises from 0; below 1: a share of all steps")
       .Min(0)
       .Max(kMostSteps);
   flags
@@ -211,12 +213,19 @@ void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Add("logging_steps", &o.logging_steps, "log every X steps; below 1: a share of all steps")
       .Min(0)
       .Max(kMostSteps);
+  flags.Add("logging_strategy", &o.logging_strategy, "when to log")
+      .Choices({"no", "steps", "epoch"});
   flags.Add("logging_first_step", &o.logging_first_step, "log the first step, too");
   flags.Add("eval_strategy", &o.eval_strategy, "when to evaluate")
       .Choices({"no", "steps", "epoch"});
   flags
       .Add("eval_steps", &o.eval_steps,
            "with --eval_strategy steps, evaluate every X steps; 0: as --logging_steps")
+      .Min(0)
+      .Max(kMostSteps);
+  flags
+      .Add("eval_delay", &o.eval_delay,
+           "evaluate while training from step or epoch X on, by --eval_strategy")
       .Min(0)
       .Max(kMostSteps);
   flags.Add("metric_for_best_model", &o.metric_for_best_model,
@@ -228,8 +237,8 @@ void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Add("disable_tqdm", &o.disable_tqdm, "show no progress bar");
   flags
       .Add("log_level", &o.log_level,
-           "with debug, report on standard error what the CUDA graphs do")
-      .Choices({"debug", "info"});
+           "with debug, report on standard error what the CUDA graphs do; the others are alike")
+      .Choices({"debug", "info", "passive", "detail", "warning", "error", "critical"});
 }
 
 void AddEarlyStoppingFlags(FlagTable& flags, FinetuneArguments& o) {
@@ -376,22 +385,30 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   FinetuneArguments& o = parsed.options;
   bool help = false;
   std::string json_config;
+  DropInInputs inputs;
+  bool help_transformers = false;
   FlagTable flags(kUsage);
   AddModelFlags(flags, o);
   AddDataFlags(flags, o);
   AddTaskFlags(flags, o);
-  AddTrainingFlags(flags, o);
+  AddTrainingFlags(flags, o, inputs);
   AddLoggingFlags(flags, o);
   AddEarlyStoppingFlags(flags, o);
   AddCheckpointFlags(flags, o);
   AddGeneralFlags(flags, o, help, json_config);
+  AddDropInFlags(flags, o, inputs);
+  flags
+      .Add("help_transformers", &help_transformers,
+           "list the options of Transformers' scripts that are taken without an effect, or refused")
+      .CommandLineOnly();
+  AddTransformersOptions(flags);
 
   parsed.names = flags.Names();
   const std::string help_text = flags.Help();  // before parsing, because it shows the defaults
   const std::string arguments_file = !args.empty() && IsOptionsFile(args[0]) ? args[0] : "";
   std::vector<std::string> positional = flags.Parse(args);
-  if (help) {
-    parsed.help = help_text;
+  if (help || help_transformers) {
+    parsed.help = help ? help_text : DescribeTransformersOptions();
     return parsed;
   }
   if (!arguments_file.empty()) positional.erase(positional.begin());
@@ -402,6 +419,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
                               : "a value stands right after its option; --help lists the options");
   }
   ApplyFiles(flags, arguments_file, json_config);
+  TranslateDropInFlags(flags, inputs, o);
   if (!flags.given("gradient_accumulation_steps"))
     o.gradient_accumulation_steps = ReadAccumulationSteps();
   ReadPrecision(flags, o);
@@ -409,11 +427,10 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   const auto in = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  const std::vector<std::string> own = {
-      "output_dir",    "num_threads",     "overwrite_output_dir",
-      "disable_tqdm",  "json_config",     "resume_from_checkpoint",
-      "dataset_cache", "overwrite_cache", "token",
-      "cache_dir"};
+  const std::vector<std::string> own = {"output_dir",   "num_threads",   "overwrite_output_dir",
+                                        "disable_tqdm", "json_config",   "resume_from_checkpoint",
+                                        "run_name",     "dataset_cache", "overwrite_cache",
+                                        "token",        "cache_dir"};
   const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
                                           "train_file",         "test_file",   "validation_file"};
   for (const auto& [name, value] : flags.GivenValues()) {

@@ -1,8 +1,10 @@
 // The `finetune` program: trains, evaluates and predicts as run_glue does.
+#include <absl/strings/str_join.h>
 #include <omp.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -142,6 +144,7 @@ class FinetuneRun {
  private:
   void OpenOutput();
   void Load();
+  void CheckMetricName() const;
   std::vector<std::shared_ptr<Callback>> MakeCallbacks();
   void MakeTrainer();
   // Each of these returns the exit code if a signal has ended it, and nullopt if it is complete.
@@ -187,6 +190,15 @@ void FinetuneRun::Load() {
     _exit(InterruptedExitCode(signal_number));
   });
   task_ = LoadTask(options_, accelerator_);
+  CheckMetricName();
+}
+
+void FinetuneRun::CheckMetricName() const {
+  if (options_.metric_name.empty()) return;
+  const auto names = MetricNames(task_.labels.kind(), task_.labels.num_labels());
+  if (std::find(names.begin(), names.end(), options_.metric_name) != names.end()) return;
+  throw UsageError("--metric_name must be one of " + absl::StrJoin(names, ", ") + " but is \"" +
+                   options_.metric_name + "\"");
 }
 
 std::vector<std::shared_ptr<Callback>> FinetuneRun::MakeCallbacks() {

@@ -91,6 +91,13 @@ void CompleteTrainingArguments(TrainingArguments& o) {
                           o.eval_strategy + "\"");
   }
 
+  if (o.logging_strategy != "no" && o.logging_strategy != "steps" &&
+      o.logging_strategy != "epoch") {
+    throw InvalidArgument("logging_strategy must be one of no, steps, epoch but is \"" +
+                          o.logging_strategy + "\"");
+  }
+  Require(o.eval_delay >= 0, "eval_delay must be at least 0");
+
   CheckSaving(o);
   CheckEarlyStopping(o);
   if (const char* wish = WishForEvaluations(o); o.do_train && wish != nullptr) {

@@ -33,6 +33,11 @@ struct DataArguments {
   // the folder of Hugging Face's caches, if the training file has 16 MiB or more.
   std::string dataset_cache = "auto";
   bool overwrite_cache = false;
+
+  // True: the labels are scores, whatever they look like. False: they are names. Empty: they
+  // decide.
+  std::optional<bool> do_regression;
+  std::string metric_name;  // a metric that evaluations must have; empty: any
 };
 
 struct TrainingArguments {
@@ -74,6 +79,12 @@ struct TrainingArguments {
   bool load_best_model_at_end = false;
   bool disable_tqdm = false;
   std::string log_level = "info";
+
+  std::string logging_strategy = "steps";  // "no", "steps" or "epoch": when to log
+  // With eval_strategy "steps", the first step that may be evaluated; with "epoch", the first
+  // epoch.
+  double eval_delay = 0;
+  std::string run_name;  // for trackers
 
   // Early stopping, with the rules of Transformers' EarlyStoppingCallback. A program that sets the
   // patience also gives its Trainer an EarlyStoppingCallback (train/callbacks/).

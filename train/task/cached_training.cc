@@ -51,19 +51,21 @@ nlohmann::json Describe(const Tokenizer& tokenizer) {
 nlohmann::json KeyOf(const PretrainedConfig& config, const FinetuneArguments& options,
                      const Tokenizer& tokenizer, int64_t max_length) {
   const FileDigest file = DigestOfFile(options.train_file);
-  return {{"program", BuildId()},
-          {"file", {{"size", file.size}, {"sha256", file.sha256}}},
-          {"extension", fs::path(options.train_file).extension().string()},
-          {"invalid_utf8", options.invalid_utf8},
-          {"max_train_samples", options.max_train_samples.value_or(-1)},
-          {"text_columns", options.text_columns},
-          {"label_column", options.label_column},
-          {"problem_type", options.problem_type},
-          {"num_labels", options.num_labels.value_or(-1)},
-          {"config_labels", config.label_names()},
-          {"max_length", max_length},
-          {"model_type", config.model_type()},
-          {"tokenizer", Describe(tokenizer)}};
+  nlohmann::json key = {{"program", BuildId()},
+                        {"file", {{"size", file.size}, {"sha256", file.sha256}}},
+                        {"extension", fs::path(options.train_file).extension().string()},
+                        {"invalid_utf8", options.invalid_utf8},
+                        {"max_train_samples", options.max_train_samples.value_or(-1)},
+                        {"text_columns", options.text_columns},
+                        {"label_column", options.label_column},
+                        {"problem_type", options.problem_type},
+                        {"num_labels", options.num_labels.value_or(-1)},
+                        {"config_labels", config.label_names()},
+                        {"max_length", max_length},
+                        {"model_type", config.model_type()},
+                        {"tokenizer", Describe(tokenizer)}};
+  if (options.do_regression) key["do_regression"] = *options.do_regression;
+  return key;
 }
 
 // The state of a file that a writer would change.

@@ -83,15 +83,24 @@ LabelSet FromTraining(const DistinctLabels& train, const FinetuneArguments& opti
   const auto empty = std::find(column.begin(), column.end(), "");
   if (empty != column.end())
     throw EmptyLabel(train.Where(static_cast<size_t>(empty - column.begin())));
-  if (options.problem_type.empty()) CheckScores(train);
+  const std::string wish = !options.problem_type.empty()           ? options.problem_type
+                           : options.do_regression.value_or(false) ? "regression"
+                                                                   : "";
+  if (wish.empty() && !options.do_regression) CheckScores(train);
   const std::string where = train.path() + ": column \"" + train.column() + "\"";
   const LabelSet inferred = Infer(column, where);
-  if (options.problem_type.empty()) return inferred;
-  const LabelKind wanted = OutputKind(options.problem_type, inferred.num_labels());
+  LabelKind wanted = inferred.kind();
+  if (!wish.empty()) {
+    wanted = OutputKind(wish, inferred.num_labels());
+  } else if (options.do_regression && wanted == LabelKind::kRegression) {
+    wanted = LabelKind::kSingleLabel;
+  }
   if (wanted == inferred.kind()) return inferred;
   if (wanted == LabelKind::kMultiLabel || inferred.kind() == LabelKind::kMultiLabel) {
     throw InvalidArgument(where + (wanted == LabelKind::kMultiLabel ? " holds no" : " holds") +
-                              " arrays of labels but --problem_type is " + options.problem_type,
+                              " arrays of labels but " +
+                              (options.problem_type.empty() ? "--do_regression is true"
+                                                            : "--problem_type is " + wish),
                           "multi-label data is a .json or .jsonl file whose labels are arrays");
   }
   if (wanted == LabelKind::kRegression) return LabelSet::Regression();
@@ -103,8 +112,8 @@ LabelSet FromTraining(const DistinctLabels& train, const FinetuneArguments& opti
 // Without training data, the config says what the model's outputs mean.
 LabelSet FromConfig(const TextTable* validation, const PretrainedConfig& config,
                     const FinetuneArguments& options) {
-  const std::string type =
-      options.problem_type.empty() ? config.problem_type() : options.problem_type;
+  std::string type = options.problem_type.empty() ? config.problem_type() : options.problem_type;
+  if (options.problem_type.empty() && options.do_regression.value_or(false)) type = "regression";
   const LabelKind kind = OutputKind(type, config.num_labels());
   if (kind == LabelKind::kRegression) return LabelSet::Regression();
   const Names names = config.label_names();

@@ -1,0 +1,126 @@
+#include "lathe/apps/cli/drop_in_flags.h"
+
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/base/error.h"
+
+namespace lathe {
+namespace {
+
+using Names = std::vector<std::string>;
+
+// The texts of GLUE's tasks, as the Hub calls their columns.
+const std::map<std::string, Names>& GlueColumns() {
+  static const std::map<std::string, Names> columns = {{"cola", {"sentence"}},
+                                                       {"mnli", {"premise", "hypothesis"}},
+                                                       {"mrpc", {"sentence1", "sentence2"}},
+                                                       {"qnli", {"question", "sentence"}},
+                                                       {"qqp", {"question1", "question2"}},
+                                                       {"rte", {"sentence1", "sentence2"}},
+                                                       {"sst2", {"sentence"}},
+                                                       {"stsb", {"sentence1", "sentence2"}},
+                                                       {"wnli", {"sentence1", "sentence2"}}};
+  return columns;
+}
+
+Error Contradiction(const std::string& a, const std::string& b) {
+  return InvalidArgument("--" + a + " and --" + b + " contradict each other",
+                         "leave one of them out");
+}
+
+void TranslateWarmup(const FlagTable& flags, const DropInInputs& inputs, FinetuneArguments& o) {
+  const double steps = inputs.warmup_steps;
+  if (steps >= 1 && steps != std::floor(steps)) {
+    throw InvalidArgument(
+        "--warmup_steps must be a whole number, or below 1 for a share of all "
+        "steps");
+  }
+  o.warmup_steps = steps < 1 ? 0 : static_cast<int64_t>(steps);
+  if (steps <= 0 || steps >= 1) return;
+  if (flags.given("warmup_ratio") && o.warmup_ratio != steps)
+    throw Contradiction("warmup_steps", "warmup_ratio");
+  o.warmup_ratio = steps;
+}
+
+void TranslateSampling(const FlagTable& flags, const std::string& strategy, FinetuneArguments& o) {
+  if (strategy.empty()) return;
+  const bool groups = strategy == "group_by_length", shuffles = strategy != "sequential";
+  if (flags.given("group_by_length") && o.group_by_length != groups)
+    throw Contradiction("train_sampling_strategy", "group_by_length");
+  if (flags.given("shuffle_train") && o.shuffle_train != shuffles)
+    throw Contradiction("train_sampling_strategy", "shuffle_train");
+  o.group_by_length = groups;
+  o.shuffle_train = shuffles;
+}
+
+void TranslateTexts(const FlagTable& flags, const DropInInputs& inputs, FinetuneArguments& o) {
+  if (!inputs.text_column_names.empty()) {
+    if (flags.given("text_columns")) throw Contradiction("text_column_names", "text_columns");
+    if (inputs.text_column_names.find(',') != std::string::npos) {
+      throw InvalidArgument("--text_column_names " + inputs.text_column_names +
+                                " is not supported: finetune does not join columns to one text",
+                            "pass --text_columns to encode two columns as a pair");
+    }
+    o.text_columns = {inputs.text_column_names};
+  }
+  if (inputs.task_name.empty()) return;
+  if (o.text_columns.empty()) o.text_columns = GlueColumns().at(inputs.task_name);
+  const bool has_scores = inputs.task_name == "stsb";
+  if (o.do_regression.value_or(has_scores) != has_scores)
+    throw Contradiction("task_name", "do_regression");
+  o.do_regression = has_scores;
+}
+
+void TranslateRegression(FinetuneArguments& o) {
+  if (!o.do_regression || o.problem_type.empty()) return;
+  if (*o.do_regression != (o.problem_type == "regression"))
+    throw Contradiction("do_regression", "problem_type");
+}
+
+}  // namespace
+
+void AddDropInFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs) {
+  flags.Group("Other names, as Transformers' scripts have them");
+  Names tasks;
+  for (const auto& [task, columns] : GlueColumns()) tasks.push_back(task);
+  flags
+      .Add("task_name", &inputs.task_name,
+           "GLUE task whose columns the files have; --train_file and so on are still needed")
+      .Choices(tasks);
+  flags.Add("text_column_names", &inputs.text_column_names,
+            "short for --text_columns with one column");
+  flags.Add("do_regression", &o.do_regression,
+            "whether labels are scores (default: the training file decides)");
+  flags.Add("metric_name", &o.metric_name, "a metric that evaluations must have; they have all");
+  flags.Add("run_name", &o.run_name, "name of the training for trackers");
+  flags.Add("use_cpu", &inputs.use_cpu, "short for --device cpu");
+  flags
+      .Add("train_sampling_strategy", &inputs.train_sampling_strategy,
+           "short for --shuffle_train, --no_shuffle_train or --group_by_length")
+      .Choices({"random", "sequential", "group_by_length"});
+  const std::pair<const char*, const char*> aliases[] = {
+      {"activation_checkpointing", "gradient_checkpointing"},
+      {"evaluation_strategy", "eval_strategy"},
+      {"full_determinism", "deterministic"},
+      {"label_column_name", "label_column"},
+      {"no_cuda", "use_cpu"},
+      {"per_gpu_eval_batch_size", "per_device_eval_batch_size"},
+      {"per_gpu_train_batch_size", "per_device_train_batch_size"}};
+  for (const auto& [name, of] : aliases) flags.AddAlias(name, of);
+}
+
+void TranslateDropInFlags(const FlagTable& flags, const DropInInputs& inputs,
+                          FinetuneArguments& o) {
+  TranslateWarmup(flags, inputs, o);
+  TranslateSampling(flags, inputs.train_sampling_strategy, o);
+  TranslateTexts(flags, inputs, o);
+  TranslateRegression(o);
+  if (!inputs.use_cpu) return;
+  if (flags.given("device") && o.device != "cpu") throw Contradiction("use_cpu", "device");
+  o.device = "cpu";
+}
+
+}  // namespace lathe

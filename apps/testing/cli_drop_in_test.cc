@@ -1,0 +1,177 @@
+// Runs command lines and files of arguments as people have them for run_glue and
+// run_classification.
+#include <string>
+#include <vector>
+
+#include "lathe/apps/testing/cli_testing.h"
+
+namespace lathe {
+namespace {
+
+using Args = std::vector<std::string>;
+using Json = nlohmann::json;
+
+class CliDropInTest : public CliTest {
+ protected:
+  // The command line of run_glue's README, with files in place of a task, and what users add to it.
+  Args RunGlueCommand(const std::string& out) const {
+    return {"--model_name_or_path",
+            Path("pretrained"),
+            "--train_file",
+            Path("train.csv"),
+            "--validation_file",
+            Path("dev.csv"),
+            "--do_train",
+            "--do_eval",
+            "--max_seq_length",
+            "128",
+            "--per_device_train_batch_size",
+            "32",
+            "--learning_rate",
+            "2e-5",
+            "--num_train_epochs",
+            "3",
+            "--output_dir",
+            Path(out)};
+  }
+  void MakePretrained() const {
+    ASSERT_EQ(Train({"--output_dir", Path("pretrained"), "--max_steps", "1"}).exit_code, 0);
+  }
+  RunResult Finetune(Args args, const Args& more = {}) const {
+    args.insert(args.end(), {"--num_threads", "1"});
+    args.insert(args.end(), more.begin(), more.end());
+    return RunProgram("finetune", args);
+  }
+  // Returns the steps of the log's entries that have the key.
+  std::vector<int64_t> StepsWith(const std::string& key) const {
+    std::vector<int64_t> steps;
+    for (const Json& entry : ReadJson("out/trainer_state.json").at("log_history")) {
+      if (entry.contains(key)) steps.push_back(entry.at("step"));
+    }
+    return steps;
+  }
+};
+
+TEST_F(CliDropInTest, OptionsWithoutAnEffectChangeNoBit) {
+  MakePretrained();
+  const RunResult plain = Finetune(RunGlueCommand("plain"));
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  const RunResult run = Finetune(RunGlueCommand("out"), {"--pad_to_max_length",
+                                                         "False",
+                                                         "--overwrite_cache",
+                                                         "--dataloader_num_workers",
+                                                         "4",
+                                                         "--use_fast_tokenizer",
+                                                         "--fp16_full_eval",
+                                                         "false",
+                                                         "--save_strategy",
+                                                         "no",
+                                                         "--optim",
+                                                         "adamw_torch",
+                                                         "--label_names",
+                                                         "labels",
+                                                         "--ddp_find_unused_parameters",
+                                                         "False",
+                                                         "--remove_unused_columns",
+                                                         "True",
+                                                         "--log_level",
+                                                         "error",
+                                                         "--use_cpu",
+                                                         "--run_name",
+                                                         "mine",
+                                                         "--metric_name",
+                                                         "accuracy",
+                                                         "--label_column_name",
+                                                         "label",
+                                                         "--text_column_names",
+                                                         "sentence",
+                                                         "--task_name",
+                                                         "sst2"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(Read("out/model.safetensors"), Read("plain/model.safetensors"));
+  EXPECT_EQ(ReadJson("out/eval_results.json").at("eval_loss"),
+            ReadJson("plain/eval_results.json").at("eval_loss"));
+}
+
+TEST_F(CliDropInTest, AFileOfArgumentsIsTheSameAsACommandLine) {
+  MakePretrained();
+  ASSERT_EQ(Finetune(RunGlueCommand("plain")).exit_code, 0);
+  const Json arguments = {{"model_name_or_path", Path("pretrained")},
+                          {"train_file", Path("train.csv")},
+                          {"validation_file", Path("dev.csv")},
+                          {"do_train", true},
+                          {"do_eval", true},
+                          {"max_seq_length", 128},
+                          {"per_device_train_batch_size", 32},
+                          {"learning_rate", 2e-5},
+                          {"num_train_epochs", 3.0},
+                          {"num_threads", 1},
+                          {"pad_to_max_length", false},
+                          {"output_dir", Path("json")}};
+  Write("args.json", arguments.dump(2));
+  std::string yaml;
+  for (const auto& [name, value] : arguments.items())
+    yaml += name + ": " + (name == "output_dir" ? Path("yaml") : value.dump()) + "\n";
+  Write("args.yaml", yaml);
+  for (const std::string kind : {"json", "yaml"}) {
+    const RunResult run = RunProgram("finetune", {Path("args." + kind)});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(Read(kind + "/model.safetensors"), Read("plain/model.safetensors"));
+  }
+  Write("args.json", R"({"learning_rate": "fast"})");
+  ExpectError(RunProgram("finetune", {Path("args.json")}),
+              Path("args.json") + ": --learning_rate must be a number but is \"fast\"", 2);
+  ExpectError(RunProgram("finetune", {Path("none.yaml")}), "none.yaml: No such file", 2);
+}
+
+TEST_F(CliDropInTest, LogsAndEvaluatesByEpochs) {
+  const RunResult run = Train({"--num_train_epochs", "4", "--logging_strategy", "epoch",
+                               "--eval_strategy", "epoch", "--eval_delay", "3"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(StepsWith("loss"), (std::vector<int64_t>{12, 24, 36, 48}));
+  EXPECT_EQ(StepsWith("eval_loss"), (std::vector<int64_t>{36, 48}));
+  const RunResult silent =
+      Train({"--overwrite_output_dir", "--max_steps", "8", "--logging_strategy", "no",
+             "--eval_strategy", "steps", "--eval_steps", "2", "--eval_delay", "5"});
+  ASSERT_EQ(silent.exit_code, 0) << silent.err;
+  EXPECT_EQ(StepsWith("loss"), std::vector<int64_t>());
+  EXPECT_EQ(StepsWith("eval_loss"), (std::vector<int64_t>{6, 8}));
+}
+
+TEST_F(CliDropInTest, LabelsAreScoresOrNames) {
+  std::string rows = "sentence,label\n", decimals = "sentence,label\n";
+  for (int i = 0; i < 32; ++i) {
+    rows += std::string(i % 2 ? "good film" : "bad film") + (i % 2 ? ",3\n" : ",1\n");
+    decimals += std::string(i % 2 ? "good film" : "bad film") + (i % 2 ? ",1.5\n" : ",0.5\n");
+  }
+  Write("train.csv", rows);
+  Write("dev.csv", rows);
+  const Args eval = {"--do_eval", "--max_steps", "2", "--overwrite_output_dir"};
+  const auto train = [&](Args more) {
+    more.insert(more.end(), eval.begin(), eval.end());
+    return Train(more);
+  };
+  ASSERT_EQ(train({"--do_regression", "--metric_name", "mse"}).exit_code, 0);
+  EXPECT_TRUE(ReadJson("out/eval_results.json").contains("eval_mse"));
+  ExpectError(train({"--do_regression", "--metric_name", "accuracy"}),
+              "--metric_name must be one of loss, mse, pearson, spearmanr but is \"accuracy\"", 2);
+  Write("train.csv", decimals);
+  Write("dev.csv", decimals);
+  ASSERT_EQ(train({"--do_regression", "False"}).exit_code, 0);
+  EXPECT_TRUE(ReadJson("out/eval_results.json").contains("eval_accuracy"));
+  Write("train.csv", "sentence,label\na,1\nb,x\n");
+  ExpectError(train({"--do_regression"}), "train.csv:3: ");
+}
+
+TEST_F(CliDropInTest, WhatWouldChangeSomethingIsRefused) {
+  const RunResult run = Train({"--torch_compile", "true"});
+  ExpectError(run, "--torch_compile true is not supported: nothing is compiled at run time", 2);
+  EXPECT_NE(run.err.find("hint: "), std::string::npos);
+  EXPECT_FALSE(Exists("out"));
+  const RunResult list = RunProgram("finetune", {"--help_transformers"});
+  EXPECT_EQ(list.exit_code, 0);
+  EXPECT_NE(list.out.find("--torch_compile\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lathe
