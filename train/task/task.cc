@@ -14,7 +14,7 @@
 #include "lathe/models/config/problem_type.h"
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/support/run_errors.h"
-#include "lathe/train/task/cached_training.h"
+#include "lathe/train/task/cached_dataset.h"
 #include "lathe/train/task/labels.h"
 #include "lathe/train/task/local_folders.h"
 #include "lathe/train/task/model_fit.h"
@@ -137,15 +137,15 @@ void LoadTokenizerInto(Task& task, const PretrainedConfig& config,
 
 // Prepares the cache of the training data, and the task's tokenizer for it. Returns null if the
 // training data are to be kept in memory.
-std::unique_ptr<CachedTraining> PrepareCache(Task& task, const PretrainedConfig& config,
-                                             const FinetuneArguments& options) {
+std::unique_ptr<CachedDataset> PrepareCache(Task& task, const PretrainedConfig& config,
+                                            const FinetuneArguments& options) {
   const std::string folder = DatasetCacheFolder(options);
   if (folder.empty()) return nullptr;
   LoadTokenizerInto(task, config, options);
-  std::unique_ptr<CachedTraining> cached;
+  std::unique_ptr<CachedDataset> cached;
   try {
     cached =
-        std::make_unique<CachedTraining>(folder, config, options, *task.tokenizer, task.max_length);
+        std::make_unique<CachedDataset>(folder, config, options, *task.tokenizer, task.max_length);
   } catch (const Error& e) {  // such as a library that is not installed
     task.notes.push_back("the training data are kept in memory, not in the dataset cache: " +
                          e.message());
@@ -176,7 +176,7 @@ void CheckColumns(const Task& task, const std::string& path, const FinetuneArgum
 
 Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& options) {
   Task task;
-  const std::unique_ptr<CachedTraining> cached = PrepareCache(task, config, options);
+  const std::unique_ptr<CachedDataset> cached = PrepareCache(task, config, options);
   // The labels are those of the whole file, as in run_glue, so its rows are cut only afterwards.
   const auto read_train = [&](std::optional<int64_t> max_rows) {
     return ReadTable(true, "--train_file", options.train_file, max_rows, options);

@@ -1,4 +1,4 @@
-#include "lathe/train/task/cached_training.h"
+#include "lathe/train/task/cached_dataset.h"
 
 #include <absl/status/status.h>
 #include <sys/stat.h>
@@ -88,9 +88,9 @@ std::string DatasetCacheFolder(const FinetuneArguments& options) {
   return HuggingFaceHome() + "/lathe/datasets";
 }
 
-CachedTraining::CachedTraining(const std::string& folder, const PretrainedConfig& config,
-                               const FinetuneArguments& options, const Tokenizer& tokenizer,
-                               int64_t max_length)
+CachedDataset::CachedDataset(const std::string& folder, const PretrainedConfig& config,
+                             const FinetuneArguments& options, const Tokenizer& tokenizer,
+                             int64_t max_length)
     : options_(options),
       tokenizer_(tokenizer),
       max_length_(max_length),
@@ -99,7 +99,7 @@ CachedTraining::CachedTraining(const std::string& folder, const PretrainedConfig
                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)),
       path_(folder + "/train-" + Sha256(key_).substr(0, 32) + ".h5") {}
 
-bool CachedTraining::Open() {
+bool CachedDataset::Open() {
   try {
     TokenizedDataset dataset = OpenDatasetFile(path_);
     const nlohmann::json& task = DatasetFileTask(dataset);
@@ -116,7 +116,7 @@ bool CachedTraining::Open() {
   return false;
 }
 
-void CachedTraining::ForEachBlock(const std::function<bool(TextTable&)>& use) const {
+void CachedDataset::ForEachBlock(const std::function<bool(TextTable&)>& use) const {
   const auto with_hint = [](const auto& read) {
     try {
       return read();
@@ -133,7 +133,7 @@ void CachedTraining::ForEachBlock(const std::function<bool(TextTable&)>& use) co
   }
 }
 
-void CachedTraining::Prepare(const PretrainedConfig& config) {
+void CachedDataset::Prepare(const PretrainedConfig& config) {
   if (!options_.overwrite_cache && Open()) return;
   DistinctLabels labels(options_.label_column);
   TextTable names;  // the columns, without rows
@@ -154,7 +154,7 @@ void CachedTraining::Prepare(const PretrainedConfig& config) {
   columns_ = ChooseTextColumns(names, options_.text_columns, options_.label_column);
 }
 
-void CachedTraining::Make(const std::string& draft, const SequenceClassifier& model) {
+void CachedDataset::Make(const std::string& draft, const SequenceClassifier& model) {
   DatasetFileWriter writer(draft, path_,
                            {.kind = labels_.kind(),
                             .num_labels = labels_.num_labels(),
@@ -192,7 +192,7 @@ void CachedTraining::Make(const std::string& draft, const SequenceClassifier& mo
                  {"columns", {columns_.first, columns_.second}}});
 }
 
-std::optional<TokenizedDataset> CachedTraining::Load(const SequenceClassifier& model) {
+std::optional<TokenizedDataset> CachedDataset::Load(const SequenceClassifier& model) {
   const auto fits = [&] { return FitsModel(DatasetFileExtent(*dataset_), tokenizer_, model); };
   if (dataset_ && fits()) {
     notes_.push_back("the training data were tokenized before and are read from " + path_);

@@ -1,4 +1,4 @@
-// CachedTraining: the tokenized training file in a folder, so that the next start tokenizes nothing
+// CachedDataset: the tokenized training file in a folder, so that the next start tokenizes nothing
 // and the data may exceed memory.
 //
 // The file's name is a digest of all that its contents follow from: the training file's contents,
@@ -27,12 +27,12 @@ inline constexpr int64_t kSmallestCachedFile = int64_t{16} << 20;
 // Returns the folder for the training data of these options; "" if they are to be kept in memory.
 std::string DatasetCacheFolder(const FinetuneArguments& options);
 
-class CachedTraining {
+class CachedDataset {
  public:
   // Computes the file's name, for which it reads the training file once. Keeps references to
   // `options` and `tokenizer`.
-  CachedTraining(const std::string& folder, const PretrainedConfig& config,
-                 const FinetuneArguments& options, const Tokenizer& tokenizer, int64_t max_length);
+  CachedDataset(const std::string& folder, const PretrainedConfig& config,
+                const FinetuneArguments& options, const Tokenizer& tokenizer, int64_t max_length);
 
   // Finds out what the labels mean and which columns are texts, without a row in memory. If there
   // is no file for the data, this parses the training file. Throws the errors that are found in it.
