@@ -98,12 +98,12 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
       .Choices({"error", "replace"});
   flags
       .Add("dataset_cache", &o.dataset_cache,
-           "folder that keeps the tokenized training data, which then need not fit into memory; "
-           "none: keep them in memory; auto: lathe/datasets beside the Hub's cache if --train_file "
-           "has 16 MiB or more, else memory")
+           "folder that keeps the tokenized data, which then need not fit into memory; none: keep "
+           "them in memory; auto: lathe/datasets beside the Hub's cache for a file of 16 MiB or "
+           "more, else memory")
       .ValueName("DIR");
   flags.Add("overwrite_cache", &o.overwrite_cache,
-            "tokenize the training data anew even if --dataset_cache has them");
+            "tokenize the data anew even if --dataset_cache has them");
 }
 
 void AddTaskFlags(FlagTable& flags, FinetuneArguments& o) {

@@ -1,12 +1,10 @@
-// Tests the file that keeps tokenized training data: finetune --dataset_cache.
-#include <algorithm>
+// Tests the files that keep tokenized training data: finetune --dataset_cache.
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
-#include "lathe/apps/testing/cli_testing.h"
+#include "lathe/apps/testing/dataset_cache_testing.h"
 #include "lathe/data/column_files/column_file.h"
 
 namespace lathe {
@@ -18,35 +16,6 @@ using Args = std::vector<std::string>;
 constexpr char kMade[] = "the tokenized training data are kept in ";
 constexpr char kFound[] = "the training data were tokenized before and are read from ";
 constexpr char kInMemory[] = "the training data are kept in memory, not in the dataset cache: ";
-
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-class DatasetCacheTest : public LaunchedTest {
- protected:
-  // Trains 30 steps into the folder `out`, with the cache or with the data in memory.
-  RunResult Run(const std::string& out, const std::string& cache, const Args& more = {},
-                const RunOptions& options = {}) const {
-    Args args =
-        TrainingArgs(out, {"--num_threads", "1", "--max_steps", "30", "--dataset_cache", cache});
-    args.insert(args.end(), more.begin(), more.end());
-    return RunProgram("finetune", args, options);
-  }
-  std::string Model(const std::string& out) const { return Read(out + "/model.safetensors"); }
-  Args FilesIn(const std::string& folder) const {
-    Args names;
-    for (const auto& entry : fs::directory_iterator(Path(folder)))
-      names.push_back(entry.path().string());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-  void Expect(const RunResult& run, const std::string& note) const {
-    EXPECT_EQ(run.exit_code, 0) << run.err;
-    EXPECT_TRUE(Contains(run.out, note)) << run.out;
-    EXPECT_EQ(run.err, ExpectedNotes("no"));
-  }
-};
 
 TEST_F(DatasetCacheTest, GivesTheBitsOfDataInMemory) {
   std::string scores = "sentence1,sentence2,label\n", several;
@@ -83,7 +52,8 @@ TEST_F(DatasetCacheTest, GivesTheBitsOfDataInMemory) {
 }
 
 TEST_F(DatasetCacheTest, GivesTheBitsOfDataInMemoryOnTwoRanks) {
-  for (const Args& more : {Args{}, Args{"--group_by_length"}}) {
+  for (const Args& more : {Args{"--do_eval", "--do_predict"},
+                           Args{"--group_by_length", "--do_eval", "--do_predict"}}) {
     for (const char* out : {"memory", "first", "second"}) fs::remove_all(Path(out));
     const auto run = [&](const std::string& out, const std::string& cache) {
       Args args = {"--num_threads", "1", "--max_steps", "20", "--dataset_cache", cache};
@@ -93,11 +63,12 @@ TEST_F(DatasetCacheTest, GivesTheBitsOfDataInMemoryOnTwoRanks) {
       return result;
     };
     run("memory", "none");
-    EXPECT_TRUE(Contains(run("first", Path("cache")).out, more.empty() ? kMade : kFound));
-    EXPECT_TRUE(Contains(run("second", Path("cache")).out, kFound));
-    EXPECT_EQ(FilesIn("cache").size(), 1u);
-    EXPECT_EQ(Model("first"), Model("memory"));
-    EXPECT_EQ(Model("second"), Model("memory"));
+    EXPECT_TRUE(Contains(run("first", Path("cache")).out, more.size() == 2 ? kMade : kFound));
+    const RunResult second = run("second", Path("cache"));
+    for (const char* part : kParts) EXPECT_TRUE(Contains(second.out, FoundNote(part)));
+    EXPECT_EQ(FilesIn("cache").size(), 3u);
+    ExpectSameResults("first", "memory");
+    ExpectSameResults("second", "memory");
   }
 }
 

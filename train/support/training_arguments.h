@@ -29,8 +29,8 @@ struct DataArguments {
   int64_t max_seq_length = 128;
   std::optional<int64_t> max_train_samples, max_eval_samples, max_predict_samples;
   std::string invalid_utf8 = "error";
-  // Where the tokenized training data are kept: a folder, "none", or "auto" for lathe/datasets in
-  // the folder of Hugging Face's caches, if the training file has 16 MiB or more.
+  // Where tokenized data are kept: a folder, "none", or "auto" for lathe/datasets in the folder of
+  // Hugging Face's caches, for each file of 16 MiB or more.
   std::string dataset_cache = "auto";
   bool overwrite_cache = false;
 

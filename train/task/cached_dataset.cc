@@ -26,8 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kFlag[] = "--train_file";
-
 // Returns what a tokenizer's results follow from. Its files don't tell everything: the model's type
 // may choose the template. So the results for two texts are part of it. A tokenizer without an
 // unknown token may refuse them.
@@ -48,24 +46,42 @@ nlohmann::json Describe(const Tokenizer& tokenizer) {
   return json;
 }
 
-nlohmann::json KeyOf(const PretrainedConfig& config, const FinetuneArguments& options,
-                     const Tokenizer& tokenizer, int64_t max_length) {
-  const FileDigest file = DigestOfFile(options.train_file);
-  nlohmann::json key = {{"program", BuildId()},
-                        {"file", {{"size", file.size}, {"sha256", file.sha256}}},
-                        {"extension", fs::path(options.train_file).extension().string()},
-                        {"invalid_utf8", options.invalid_utf8},
-                        {"max_train_samples", options.max_train_samples.value_or(-1)},
-                        {"text_columns", options.text_columns},
-                        {"label_column", options.label_column},
-                        {"problem_type", options.problem_type},
-                        {"num_labels", options.num_labels.value_or(-1)},
-                        {"config_labels", config.label_names()},
-                        {"max_length", max_length},
-                        {"model_type", config.model_type()},
-                        {"tokenizer", Describe(tokenizer)}};
-  if (options.do_regression) key["do_regression"] = *options.do_regression;
-  return key;
+// Returns what decides on the labels' meaning and on the columns of texts, if the file doesn't hold
+// the decision itself.
+nlohmann::json KeyOfRows(const DataSplit& split, const PretrainedConfig& config,
+                         const FinetuneArguments& options, const KnownAboutRows& known) {
+  nlohmann::json json = {{"split", split.name},
+                         {"max_rows", split.max_rows.value_or(-1)},
+                         {"label_column", options.label_column}};
+  if (known.labels) {
+    json["labels"] = {static_cast<int>(known.labels->kind()), known.labels->names()};
+  } else {
+    json["problem_type"] = options.problem_type;
+    json["num_labels"] = options.num_labels.value_or(-1);
+    json["config_labels"] = config.label_names();
+    if (!options.do_train) json["config_problem_type"] = config.problem_type();
+    if (options.do_regression) json["do_regression"] = *options.do_regression;
+  }
+  if (known.columns) {
+    json["columns"] = {known.columns->first, known.columns->second};
+  } else {
+    json["text_columns"] = options.text_columns;
+  }
+  return json;
+}
+
+nlohmann::json KeyOf(const DataSplit& split, const PretrainedConfig& config,
+                     const FinetuneArguments& options, const Tokenizer& tokenizer,
+                     int64_t max_length, const KnownAboutRows& known) {
+  const FileDigest file = DigestOfFile(split.path);
+  return {{"program", BuildId()},
+          {"file", {{"size", file.size}, {"sha256", file.sha256}}},
+          {"extension", fs::path(split.path).extension().string()},
+          {"invalid_utf8", options.invalid_utf8},
+          {"rows", KeyOfRows(split, config, options, known)},
+          {"max_length", max_length},
+          {"model_type", config.model_type()},
+          {"tokenizer", Describe(tokenizer)}};
 }
 
 // The state of a file that a writer would change.
@@ -77,35 +93,42 @@ std::pair<int64_t, int64_t> SizeAndTime(const std::string& path) {
 
 }  // namespace
 
-std::string DatasetCacheFolder(const FinetuneArguments& options) {
+std::string DatasetCacheFolder(const DataSplit& split, const FinetuneArguments& options) {
   std::error_code code;
-  if (!options.do_train || options.dataset_cache == "none" ||
-      !fs::is_regular_file(options.train_file, code))
+  if (!split.wanted || options.dataset_cache == "none" || !fs::is_regular_file(split.path, code))
     return "";
   if (options.dataset_cache != "auto") return options.dataset_cache;
-  const auto size = fs::file_size(options.train_file, code);
+  const auto size = fs::file_size(split.path, code);
   if (code || static_cast<int64_t>(size) < kSmallestCachedFile) return "";
   return HuggingFaceHome() + "/lathe/datasets";
 }
 
-CachedDataset::CachedDataset(const std::string& folder, const PretrainedConfig& config,
-                             const FinetuneArguments& options, const Tokenizer& tokenizer,
-                             int64_t max_length)
+std::string NoteOnRowsInMemory(const DataSplit& split, const std::string& why) {
+  return std::string("the ") + split.name +
+         " data are kept in memory, not in the dataset cache: " + why;
+}
+
+CachedDataset::CachedDataset(const std::string& folder, const DataSplit& split,
+                             const PretrainedConfig& config, const FinetuneArguments& options,
+                             const Tokenizer& tokenizer, int64_t max_length,
+                             const KnownAboutRows& known)
     : options_(options),
       tokenizer_(tokenizer),
+      split_(split),
       max_length_(max_length),
-      file_state_(SizeAndTime(options.train_file)),
-      key_(KeyOf(config, options, tokenizer, max_length)
+      known_(known),
+      file_state_(SizeAndTime(split.path)),
+      key_(KeyOf(split, config, options, tokenizer, max_length, known)
                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)),
-      path_(folder + "/train-" + Sha256(key_).substr(0, 32) + ".h5") {}
+      path_(folder + "/" + split.prefix + "-" + Sha256(key_).substr(0, 32) + ".h5") {}
 
 bool CachedDataset::Open() {
   try {
     TokenizedDataset dataset = OpenDatasetFile(path_);
     const nlohmann::json& task = DatasetFileTask(dataset);
     if (task.at("key") != key_) throw DataLoss(path_ + ": is damaged: it is of other data");
-    labels_ = MakeLabelSet(dataset.kind, task.at("label_names"));
-    columns_ = {task.at("columns").at(0), task.at("columns").at(1)};
+    known_ = {.labels = MakeLabelSet(dataset.kind, task.at("label_names")),
+              .columns = TextColumns{task.at("columns").at(0), task.at("columns").at(1)}};
     dataset_ = std::move(dataset);
     return true;
   } catch (const nlohmann::json::exception&) {
@@ -116,71 +139,85 @@ bool CachedDataset::Open() {
   return false;
 }
 
-void CachedDataset::ForEachBlock(const std::function<bool(TextTable&)>& use) const {
-  const auto with_hint = [](const auto& read) {
+void CachedDataset::ForEachBlock(const std::function<void(TextTable&)>& use) const {
+  const auto with_hint = [&](const auto& read) {
     try {
       return read();
     } catch (const Error& e) {
-      throw WithFlagHint(e, kFlag);
+      throw WithFlagHint(e, split_.flag);
     }
   };
-  const auto reader = with_hint([&] {
-    return std::make_unique<TextTableReader>(options_.train_file, OnInvalidUtf8(options_));
-  });
+  const auto reader = with_hint(
+      [&] { return std::make_unique<TextTableReader>(split_.path, OnInvalidUtf8(options_)); });
   for (;;) {
     TextTable rows = with_hint([&] { return reader->Next(); });
-    if (rows.rows() == 0 || !use(rows)) return;
+    if (rows.rows() == 0) return;
+    use(rows);
   }
 }
 
 void CachedDataset::Prepare(const PretrainedConfig& config) {
   if (!options_.overwrite_cache && Open()) return;
+  if (known_.labels && known_.columns) return;
   DistinctLabels labels(options_.label_column);
+  bool has_labels = options_.do_train;  // without a training the config may know them
+  int64_t num_rows = 0;
   TextTable names;  // the columns, without rows
   ForEachBlock([&](TextTable& rows) {
-    labels.Add(rows);
     if (names.names.empty()) {
       names.path = rows.path;
       names.names = rows.names;
       names.columns.resize(rows.names.size());
       names.first_array_lines.resize(rows.names.size());
+      has_labels = has_labels || rows.has(options_.label_column);
     }
     for (size_t c = 0; c < rows.first_array_lines.size(); ++c) {
       if (names.first_array_lines[c] == 0) names.first_array_lines[c] = rows.first_array_lines[c];
     }
-    return true;
+    // The labels are those of the whole training file, as in run_glue.
+    if (!options_.do_train && split_.max_rows) CutRows(rows, *split_.max_rows - num_rows);
+    num_rows += rows.rows();
+    if (!known_.labels && has_labels && rows.rows() > 0) labels.Add(rows);
   });
-  labels_ = DecideLabels(&labels, nullptr, config, options_);
-  columns_ = ChooseTextColumns(names, options_.text_columns, options_.label_column);
+  if (!known_.labels) {
+    known_.labels =
+        DecideLabels(options_.do_train ? &labels : nullptr,
+                     options_.do_train || !has_labels ? nullptr : &labels, config, options_);
+  }
+  if (!known_.columns)
+    known_.columns = ChooseTextColumns(names, options_.text_columns, options_.label_column);
 }
 
 void CachedDataset::Make(const std::string& draft, const SequenceClassifier& model) {
   DatasetFileWriter writer(draft, path_,
-                           {.kind = labels_.kind(),
-                            .num_labels = labels_.num_labels(),
+                           {.kind = labels().kind(),
+                            .num_labels = labels().num_labels(),
+                            .has_labels = split_.labelled,
                             .vocab_size = tokenizer_.vocab_size()});
-  const int64_t most = options_.max_train_samples.value_or(std::numeric_limits<int64_t>::max());
+  const int64_t most = split_.max_rows.value_or(std::numeric_limits<int64_t>::max());
   const auto tokenize = [&](TextTable& rows) {
-    CutRows(rows, most - writer.num_rows());
-    TokenizedDataset part = Tokenize(rows, columns_, labels_, tokenizer_,
+    TokenizedDataset part = Tokenize(rows, columns(), labels(), tokenizer_,
                                      {.max_length = max_length_,
-                                      .label_column = options_.label_column,
+                                      .label_column = split_.labelled ? options_.label_column : "",
+                                      .require_labels = split_.labelled,
                                       .num_threads = static_cast<int>(options_.num_threads)});
     CheckSequences(rows, part, tokenizer_, model, options_);
     return part;
   };
   bool written = true;
   try {
+    // Rows behind the last one that is used are read, too, so that their errors are found.
     ForEachBlock([&](TextTable& rows) {
+      CutRows(rows, most - writer.num_rows());
+      if (rows.rows() == 0) return;
       const TokenizedDataset part = tokenize(rows);
       written = false;
       writer.Append(part);
       written = true;
-      return writer.num_rows() < most;
     });
-    if (SizeAndTime(options_.train_file) != file_state_) {
+    if (SizeAndTime(split_.path) != file_state_) {
       throw Error(absl::StatusCode::kFailedPrecondition,
-                  options_.train_file + ": changed while it was read",
+                  split_.path + ": changed while it was read",
                   "start again when nothing writes to the file");
     }
   } catch (...) {
@@ -188,14 +225,15 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
     throw;
   }
   writer.Finish({{"key", key_},
-                 {"label_names", labels_.names()},
-                 {"columns", {columns_.first, columns_.second}}});
+                 {"label_names", labels().names()},
+                 {"columns", {columns().first, columns().second}}});
 }
 
 std::optional<TokenizedDataset> CachedDataset::Load(const SequenceClassifier& model) {
   const auto fits = [&] { return FitsModel(DatasetFileExtent(*dataset_), tokenizer_, model); };
+  const std::string name = split_.name;
   if (dataset_ && fits()) {
-    notes_.push_back("the training data were tokenized before and are read from " + path_);
+    notes_.push_back("the " + name + " data were tokenized before and are read from " + path_);
     return std::exchange(dataset_, std::nullopt);
   }
   try {
@@ -205,16 +243,15 @@ std::optional<TokenizedDataset> CachedDataset::Load(const SequenceClassifier& mo
                      .on_wait =
                          [&] {
                            std::cerr << "note: waiting for another process that tokenizes "
-                                     << options_.train_file << std::endl;
+                                     << split_.path << std::endl;
                          }});
     dataset_ = OpenDatasetFile(path_);
-    notes_.push_back("the tokenized training data are kept in " + path_ +
+    notes_.push_back("the tokenized " + name + " data are kept in " + path_ +
                      "; --dataset_cache none keeps them in memory");
     return std::exchange(dataset_, std::nullopt);
   } catch (const Error& e) {
     if (data_error_ != nullptr) std::rethrow_exception(data_error_);
-    notes_.push_back("the training data are kept in memory, not in the dataset cache: " +
-                     e.message());
+    notes_.push_back(NoteOnRowsInMemory(split_, e.message()));
     return std::nullopt;
   }
 }

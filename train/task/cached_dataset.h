@@ -1,9 +1,10 @@
-// CachedDataset: the tokenized training file in a folder, so that the next start tokenizes nothing
-// and the data may exceed memory.
+// CachedDataset: a split of the data, tokenized, in a folder, so that the next start tokenizes
+// nothing and the data may exceed memory.
 //
-// The file's name is a digest of all that its contents follow from: the training file's contents,
-// the tokenizer's files and options, and the program. A file is made once, by one process, from
-// blocks of rows (make_once.h, dataset_file.h). Nobody takes a part of one for the whole.
+// The file's name is a digest of all that its contents follow from: the data file's contents, the
+// tokenizer's files and options, what the labels mean, and the program. A file is made once, by one
+// process, from blocks of rows (make_once.h, dataset_file.h). Nobody takes a part of one for the
+// whole.
 #pragma once
 
 #include <exception>
@@ -16,29 +17,37 @@
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/train/support/training_arguments.h"
+#include "lathe/train/task/data_split.h"
 #include "lathe/train/task/labels.h"
 
 namespace lathe {
 
-// Training files of fewer bytes are tokenized in about a second. They are only kept in a folder
-// that --dataset_cache names.
+// Data files of fewer bytes are tokenized in about a second. They are only kept in a folder that
+// --dataset_cache names.
 inline constexpr int64_t kSmallestCachedFile = int64_t{16} << 20;
 
-// Returns the folder for the training data of these options; "" if they are to be kept in memory.
-std::string DatasetCacheFolder(const FinetuneArguments& options);
+// Returns the folder for the data of this split; "" if they are to be kept in memory.
+std::string DatasetCacheFolder(const DataSplit& split, const FinetuneArguments& options);
+
+// What a run knows about the rows of a split before it looks at them.
+struct KnownAboutRows {
+  std::optional<LabelSet> labels;      // what the labels mean; nullopt: the file decides
+  std::optional<TextColumns> columns;  // which columns are texts; nullopt: the file decides
+};
 
 class CachedDataset {
  public:
-  // Computes the file's name, for which it reads the training file once. Keeps references to
-  // `options` and `tokenizer`.
-  CachedDataset(const std::string& folder, const PretrainedConfig& config,
-                const FinetuneArguments& options, const Tokenizer& tokenizer, int64_t max_length);
+  // Computes the file's name, for which it reads the data file once. Keeps references to `options`
+  // and `tokenizer`.
+  CachedDataset(const std::string& folder, const DataSplit& split, const PretrainedConfig& config,
+                const FinetuneArguments& options, const Tokenizer& tokenizer, int64_t max_length,
+                const KnownAboutRows& known = {});
 
-  // Finds out what the labels mean and which columns are texts, without a row in memory. If there
-  // is no file for the data, this parses the training file. Throws the errors that are found in it.
+  // Finds out what isn't known yet, without a row in memory. If there is no file for the data, this
+  // parses the data file. Throws the errors that are found in it.
   void Prepare(const PretrainedConfig& config);
-  const LabelSet& labels() const { return labels_; }  // valid after Prepare
-  const TextColumns& columns() const { return columns_; }
+  const LabelSet& labels() const { return *known_.labels; }       // valid after Prepare
+  const TextColumns& columns() const { return *known_.columns; }  // valid after Prepare
 
   // Returns the dataset, whose rows lie in the file. Makes the file if there is none, or if the
   // model cannot take its rows, which is an error that names the row. Returns nullopt if the file
@@ -51,22 +60,24 @@ class CachedDataset {
   // Opens the file. Returns false if there is none that is whole.
   bool Open();
   void Make(const std::string& draft, const SequenceClassifier& model);
-  // Calls `use` for each block of rows of the training file, until it returns false.
-  void ForEachBlock(const std::function<bool(TextTable&)>& use) const;
+  // Calls `use` for each block of rows of the data file.
+  void ForEachBlock(const std::function<void(TextTable&)>& use) const;
 
   const FinetuneArguments& options_;
   const Tokenizer& tokenizer_;
+  DataSplit split_;
   int64_t max_length_;
-  std::pair<int64_t, int64_t>
-      file_state_;    // size and time of the training file, as it was at first
-  std::string key_;   // JSON
-  std::string path_;  // of the file
+  KnownAboutRows known_;
+  std::pair<int64_t, int64_t> file_state_;  // size and time of the data file, as it was at first
+  std::string key_;                         // JSON
+  std::string path_;                        // of the file
   std::vector<std::string> notes_;
-  LabelSet labels_ = LabelSet::Regression();
-  TextColumns columns_;
   std::optional<TokenizedDataset> dataset_;
   bool damaged_ = false;
-  std::exception_ptr data_error_;  // in the training file, while the cache's is made
+  std::exception_ptr data_error_;  // in the data file, while the cache's is made
 };
+
+// Returns the note for people about a split that isn't in the cache, and why.
+std::string NoteOnRowsInMemory(const DataSplit& split, const std::string& why);
 
 }  // namespace lathe

@@ -110,18 +110,16 @@ LabelSet FromTraining(const DistinctLabels& train, const FinetuneArguments& opti
 }
 
 // Without training data, the config says what the model's outputs mean.
-LabelSet FromConfig(const TextTable* validation, const PretrainedConfig& config,
+LabelSet FromConfig(const DistinctLabels* validation, const PretrainedConfig& config,
                     const FinetuneArguments& options) {
   std::string type = options.problem_type.empty() ? config.problem_type() : options.problem_type;
   if (options.problem_type.empty() && options.do_regression.value_or(false)) type = "regression";
   const LabelKind kind = OutputKind(type, config.num_labels());
   if (kind == LabelKind::kRegression) return LabelSet::Regression();
   const Names names = config.label_names();
-  if (kind == LabelKind::kSingleLabel && IsDefaultNames(names) && validation != nullptr &&
-      validation->has(options.label_column)) {
+  if (kind == LabelKind::kSingleLabel && IsDefaultNames(names) && validation != nullptr) {
     const Names numbers = NumbersBelow(static_cast<int64_t>(names.size()));
-    if (Contains(numbers, validation->column(options.label_column)))
-      return LabelSet::Classes(numbers);
+    if (Contains(numbers, validation->labels())) return LabelSet::Classes(numbers);
   }
   return MakeLabelSet(kind, names);
 }
@@ -175,7 +173,7 @@ LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names) {
   return LabelSet::Regression();
 }
 
-LabelSet DecideLabels(const DistinctLabels* train, const TextTable* validation,
+LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validation,
                       const PretrainedConfig& config, const FinetuneArguments& options) {
   LabelSet labels =
       train != nullptr ? FromTraining(*train, options) : FromConfig(validation, config, options);

@@ -43,10 +43,11 @@ class DistinctLabels {
 LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names);
 
 // Decides what the labels of these files mean, in the order of the model's outputs. `train` and
-// `validation` may be null. With training data its labels count, in the config's order if they are
-// the same names. Otherwise the config's labels count. Throws if there are more labels than
+// `validation` may be null, as for a file without labels. With training data its labels count, in
+// the config's order if they are the same names. Otherwise the config's labels count. Throws if
+// there are more labels than
 // --num_labels.
-LabelSet DecideLabels(const DistinctLabels* train, const TextTable* validation,
+LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validation,
                       const PretrainedConfig& config, const FinetuneArguments& options);
 
 }  // namespace lathe

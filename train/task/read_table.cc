@@ -26,17 +26,16 @@ void CutRows(TextTable& table, int64_t max_rows) {
   table.lines.resize(static_cast<size_t>(max_rows));
 }
 
-std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::string& path,
-                                   std::optional<int64_t> max_rows,
+std::optional<TextTable> ReadTable(const DataSplit& split, std::optional<int64_t> max_rows,
                                    const FinetuneArguments& options) {
-  if (!wanted || path.empty()) return std::nullopt;
-  CheckNoFolder(path, flag);
+  if (!split.wanted) return std::nullopt;
+  CheckNoFolder(split.path, split.flag);
   try {
-    TextTable table = ReadTextTable(path, OnInvalidUtf8(options));
+    TextTable table = ReadTextTable(split.path, OnInvalidUtf8(options));
     if (max_rows) CutRows(table, *max_rows);
     return table;
   } catch (const Error& e) {
-    throw WithFlagHint(e, flag);
+    throw WithFlagHint(e, split.flag);
   }
 }
 

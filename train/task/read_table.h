@@ -8,6 +8,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/train/support/training_arguments.h"
+#include "lathe/train/task/data_split.h"
 
 namespace lathe {
 
@@ -20,9 +21,8 @@ Error WithFlagHint(const Error& e, const char* flag);
 // Throws if the path leads to a folder.
 void CheckNoFolder(const std::string& path, const char* flag);
 
-// Reads a table, or its first `max_rows` rows. Returns nullopt if it is not wanted or has no path.
-std::optional<TextTable> ReadTable(bool wanted, const char* flag, const std::string& path,
-                                   std::optional<int64_t> max_rows,
+// Reads the table of a split, or its first `max_rows` rows. Returns nullopt if it is not wanted.
+std::optional<TextTable> ReadTable(const DataSplit& split, std::optional<int64_t> max_rows,
                                    const FinetuneArguments& options);
 
 // Removes all rows behind the first `max_rows`.

@@ -14,12 +14,9 @@
 #include "lathe/models/config/problem_type.h"
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/support/run_errors.h"
-#include "lathe/train/task/cached_dataset.h"
-#include "lathe/train/task/labels.h"
+#include "lathe/train/task/load_data.h"
 #include "lathe/train/task/local_folders.h"
 #include "lathe/train/task/model_fit.h"
-#include "lathe/train/task/read_table.h"
-#include "lathe/train/task/sequence_length.h"
 #include "lathe/train/task/shared_task.h"
 
 namespace lathe {
@@ -63,18 +60,6 @@ std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options) {
 }
 
 namespace {
-
-TaskData MakeData(const std::optional<TextTable>& table, const TextColumns& columns,
-                  const Task& task, const FinetuneArguments& options, bool labelled) {
-  if (!table) return {};
-  TokenizedDataset dataset = Tokenize(*table, columns, task.labels, *task.tokenizer,
-                                      {.max_length = task.max_length,
-                                       .label_column = labelled ? options.label_column : "",
-                                       .require_labels = labelled,
-                                       .num_threads = static_cast<int>(options.num_threads)});
-  CheckSequences(*table, dataset, *task.tokenizer, *task.model, options);
-  return {table->path, std::make_shared<const TokenizedDataset>(std::move(dataset))};
-}
 
 // Rethrows an error in the model's configuration or weights. The new error names the flags that are
 // to blame or can help.
@@ -135,88 +120,16 @@ void LoadTokenizerInto(Task& task, const PretrainedConfig& config,
   }
 }
 
-// Prepares the cache of the training data, and the task's tokenizer for it. Returns null if the
-// training data are to be kept in memory.
-std::unique_ptr<CachedDataset> PrepareCache(Task& task, const PretrainedConfig& config,
-                                            const FinetuneArguments& options) {
-  const std::string folder = DatasetCacheFolder(options);
-  if (folder.empty()) return nullptr;
-  LoadTokenizerInto(task, config, options);
-  std::unique_ptr<CachedDataset> cached;
-  try {
-    cached =
-        std::make_unique<CachedDataset>(folder, config, options, *task.tokenizer, task.max_length);
-  } catch (const Error& e) {  // such as a library that is not installed
-    task.notes.push_back("the training data are kept in memory, not in the dataset cache: " +
-                         e.message());
-    return nullptr;
-  }
-  cached->Prepare(config);
-  return cached;
-}
-
-LabelSet LabelsOf(const std::optional<TextTable>& train, const std::optional<TextTable>& validation,
-                  const PretrainedConfig& config, const FinetuneArguments& options) {
-  DistinctLabels distinct(options.label_column);
-  if (train) distinct.Add(*train);
-  return DecideLabels(train ? &distinct : nullptr, validation ? &*validation : nullptr, config,
-                      options);
-}
-
-void CheckColumns(const Task& task, const std::string& path, const FinetuneArguments& options) {
-  const TextColumns& columns = task.text_columns;
-  CheckMaxSeqLength(*task.tokenizer, !columns.second.empty(), options.max_seq_length);
-  for (const std::string& name : {columns.first, columns.second}) {
-    if (name == options.label_column && (options.do_train || options.do_eval)) {
-      throw InvalidArgument(path + ": column \"" + name + "\" is the label and cannot be a text",
-                            "name other columns with --text_columns or --label_column");
-    }
-  }
-}
-
 Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& options) {
   Task task;
-  const std::unique_ptr<CachedDataset> cached = PrepareCache(task, config, options);
-  // The labels are those of the whole file, as in run_glue, so its rows are cut only afterwards.
-  const auto read_train = [&](std::optional<int64_t> max_rows) {
-    return ReadTable(true, "--train_file", options.train_file, max_rows, options);
+  const auto load_tokenizer = [&] {
+    if (task.tokenizer == nullptr) LoadTokenizerInto(task, config, options);
   };
-  const bool evaluates = options.do_eval || (options.do_train && options.eval_strategy != "no");
-  std::optional<TextTable> train = cached ? std::nullopt : read_train({});
-  const auto validation = ReadTable(evaluates, "--validation_file", options.validation_file,
-                                    options.max_eval_samples, options);
-  const auto test = ReadTable(options.do_predict, "--test_file", options.test_file,
-                              options.max_predict_samples, options);
-
-  task.labels = cached ? cached->labels() : LabelsOf(train, validation, config, options);
-  if (options.do_train && options.max_train_samples && !cached)
-    train = read_train(options.max_train_samples);
-
-  if (task.tokenizer == nullptr) LoadTokenizerInto(task, config, options);
+  DataLoading data(task, config, options, load_tokenizer);
+  data.Read();
+  load_tokenizer();
   LoadModel(config, options, task);
-
-  if (cached) {
-    task.text_columns = cached->columns();
-    CheckColumns(task, options.train_file, options);
-  } else {
-    const TextTable& first = train ? *train : validation ? *validation : *test;
-    task.text_columns = ChooseTextColumns(first, options.text_columns, options.label_column);
-    CheckColumns(task, first.path, options);
-  }
-  if (cached) {
-    std::optional<TokenizedDataset> dataset = cached->Load(*task.model);
-    task.notes.insert(task.notes.end(), cached->notes().begin(), cached->notes().end());
-    if (dataset) {
-      task.train = {options.train_file,
-                    std::make_shared<const TokenizedDataset>(std::move(*dataset))};
-    } else {
-      train = read_train(options.max_train_samples);
-    }
-  }
-  const TextColumns& columns = task.text_columns;
-  if (options.do_train && train) task.train = MakeData(train, columns, task, options, true);
-  task.validation = MakeData(validation, columns, task, options, true);
-  task.test = MakeData(test, columns, task, options, false);
+  data.Tokenize();
   return task;
 }
 

@@ -1,0 +1,58 @@
+// DataLoading: from the files of a task's data to its tokenized datasets.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lathe/data/datasets/text_table.h"
+#include "lathe/models/config/config.h"
+#include "lathe/train/support/training_arguments.h"
+#include "lathe/train/task/cached_dataset.h"
+#include "lathe/train/task/data_split.h"
+#include "lathe/train/task/task.h"
+
+namespace lathe {
+
+// Loads the data of a task, split by split. The first split that the run uses decides what the
+// labels mean and which columns are texts. Its rows and those of the others lie in memory or in the
+// dataset cache.
+class DataLoading {
+ public:
+  // Keeps references to all of these. `load_tokenizer` sets task.tokenizer and task.max_length if
+  // they aren't set.
+  DataLoading(Task& task, const PretrainedConfig& config, const FinetuneArguments& options,
+              std::function<void()> load_tokenizer);
+
+  // Reads the rows that lie in memory, or opens the cache's file, and sets task.labels.
+  void Read();
+  // Tokenizes all rows, and sets task.text_columns. Needs task.tokenizer and task.model.
+  void Tokenize();
+
+ private:
+  struct Part {
+    DataSplit split;
+    TaskData* data = nullptr;
+    std::string folder = {};              // of the cache; "": the rows lie in memory
+    std::optional<TextTable> table = {};  // the rows in memory
+    std::unique_ptr<CachedDataset> cache = {};
+  };
+
+  std::vector<Part*> Parts() { return {&train_, &validation_, &test_}; }
+  Part& First();  // of those that the run uses
+  void OpenCache(Part& part, const KnownAboutRows& known);
+  void ReadIntoMemory(Part& part, std::optional<int64_t> max_rows);
+  LabelSet DecideTheLabels();
+  void TokenizePart(Part& part);
+
+  Task& task_;
+  const PretrainedConfig& config_;
+  const FinetuneArguments& options_;
+  std::function<void()> load_tokenizer_;
+  Part train_, validation_, test_;
+};
+
+}  // namespace lathe
