@@ -8,7 +8,8 @@ set -euo pipefail
 packages=(
   bazel-bootstrap bazel-rules-java g++ pkg-config
   libabsl-dev libbenchmark-dev libboost-context-dev libdnnl-dev libgloo-dev libgomp1 libgtest-dev libicu-dev libonig-dev
-  libcurl4-openssl-dev libhdf5-dev libsentencepiece-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
+  libcurl4-openssl-dev libhdf5-dev libsentencepiece-dev libssl-dev libyaml-cpp-dev libzstd-dev nlohmann-json3-dev
+  zlib1g-dev
 )
 
 case "${1:-}" in

@@ -1,4 +1,4 @@
-// TextTable: a CSV, TSV or JSON lines file as named columns of UTF-8 strings.
+// TextTable: a CSV, TSV or JSON file as named columns of UTF-8 strings.
 //
 //   TextTable table = ReadTextTable("train.csv");
 //   TextColumns columns = ChooseTextColumns(table, {});   // as run_glue chooses
@@ -38,25 +38,30 @@ struct TextTable {
   std::string Where(int64_t row) const;
 };
 
-// Reads a text file, whose extension tells the format:
+// Reads a text file, whose extension tells the format. A second extension .gz or .zst, as in
+// train.csv.gz, tells how it is compressed.
 //   .csv           RFC 4180: quotes, doubled quotes, line breaks inside quotes, LF or CRLF. The
 //                  first row names the columns. A quote inside an unquoted field is an ordinary
 //                  character.
 //   .tsv           Split at tabs, without quoting (GLUE's files have lone quotes). The first row
 //                  names the columns.
 //   .json, .jsonl  One object a line, with the same keys in each. Strings are taken as they are;
-//                  numbers, booleans and arrays (labels) as JSON text.
+//                  numbers, booleans and arrays (labels) as JSON text. A .json file may instead be
+//                  one array of such objects.
 // A UTF-8 byte order mark and blank lines are skipped.
 //
 // Throws `path:line: what` for a ragged row, a broken quote, broken JSON, a missing or unexpected
 // key, or a duplicate column name. Invalid UTF-8 is such an error, too, unless kReplace puts U+FFFD
-// in its place. Throws `path: what` for a missing or unreadable file, one without rows, or an
-// unknown extension.
+// in its place. Throws `path: what` for a missing or unreadable file, one without rows, an unknown
+// extension, or compressed data that are damaged or cut short.
 TextTable ReadTextTable(const std::string& path, InvalidUtf8 invalid = InvalidUtf8::kError);
 
 // Parses `contents` as if `path` held them. `path` only serves for its extension and for messages.
 TextTable ParseTextTable(const std::string& path, std::string_view contents,
                          InvalidUtf8 invalid = InvalidUtf8::kError);
+
+// Returns the extension that tells the file's format, in small letters, without .gz or .zst.
+std::string TableFormat(const std::string& path);
 
 struct TextColumns {
   std::string first, second;  // second may be empty

@@ -5,21 +5,27 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "lathe/data/datasets/text_table.h"
+#include "lathe/data/table_files/json_rows.h"
+#include "lathe/data/table_files/text_stream.h"
 
 namespace lathe {
 
 namespace internal {
 
-// Parses text that comes piece by piece. A piece holds whole lines, unless it is the last.
+// Parses text that comes piece by piece.
 class TextTableParser {
  public:
-  TextTableParser(const std::string& path, InvalidUtf8 invalid) : invalid_(invalid) {
-    table_.path = path;
-  }
+  TextTableParser(const std::string& path, InvalidUtf8 invalid);
+  // Returns how much of the text can be parsed before more of it is there. It is whole lines, so
+  // that no character is cut in two. Only of an array in JSON, which may be one line, it is all up
+  // to the last ASCII character.
+  size_t LengthToParse(std::string_view text);
+  // Parses such a piece of text, or all that is left if it is the last.
   void Parse(std::string_view text, bool last);
   // Returns the rows that have been parsed since the last call.
   TextTable TakeRows();
@@ -27,12 +33,18 @@ class TextTableParser {
   [[noreturn]] void ThrowNoRows() const;
 
  private:
+  void FindArray(std::string_view text);
+
   InvalidUtf8 invalid_;
+  std::string extension_;
   TextTable table_;
-  std::string pending_;    // the beginning of a row of CSV whose end is still to come
-  int64_t line_ = 1;       // on which the next row begins
-  int64_t next_line_ = 1;  // on which the next piece begins
-  bool named_ = false;     // a row of JSON has named the columns
+  std::string pending_;                   // the beginning of a row whose end is still to come
+  int64_t line_ = 1;                      // on which the next row begins
+  int64_t next_line_ = 1;                 // on which the next piece begins
+  bool has_begun_ = false;                // a piece was parsed
+  bool named_ = false;                    // a row of JSON has named the columns
+  bool knows_form_ = false;               // the next field is decided
+  std::optional<JsonArrayReader> array_;  // set if the file is an array in JSON
 };
 
 }  // namespace internal
@@ -42,9 +54,6 @@ class TextTableReader {
   // Throws as ReadTextTable does, here or in Next. Reads about `block_bytes` at once.
   explicit TextTableReader(const std::string& path, InvalidUtf8 invalid = InvalidUtf8::kError,
                            int64_t block_bytes = int64_t{8} << 20);
-  ~TextTableReader();
-  TextTableReader(const TextTableReader&) = delete;
-  TextTableReader& operator=(const TextTableReader&) = delete;
 
   // Returns the next rows, with the lines on which they lie in the file. Returns none after the
   // last one. The rows are those of ReadTextTable. Of several errors in a file this may find
@@ -57,9 +66,9 @@ class TextTableReader {
   std::string path_;
   int64_t block_bytes_;
   internal::TextTableParser parser_;
-  int fd_ = -1;
+  std::optional<TextStream> stream_;
   std::string unparsed_;  // read, and not given to the parser yet
-  bool has_begun_ = false, at_end_ = false;
+  bool at_end_ = false;
   int64_t num_rows_ = 0;
 };
 

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
+
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/data/table_files/compress_testing.h"
 
 namespace lathe {
 namespace {
@@ -42,7 +45,13 @@ TEST(TextTableReaderTest, GivesTheRowsOfTheWholeFileForAnySizeOfBlocks) {
       {"csv", "a,b\r\nlone \" quote,\"x\"\r\n,\r\n"},
       {"tsv", "a\tb\nx\t\n\n\"lone\ty\r\n"},
       {"jsonl", "{\"a\":1,\"b\":\"x\"}\n\n{\"b\":[1],\"a\":\"\xC3\xA9\"}\r\n{\"a\":0,\"b\":[]}"},
-      {"csv", "a\nbroken \xC3(\n\xE2\x82\nok \xC3\xA9\n"}};
+      {"csv", "a\nbroken \xC3(\n\xE2\x82\nok \xC3\xA9\n"},
+      {"json", "{\"a\":1}\n{\"a\":2}\n"},
+      {"json", "[{\"a\":1,\"b\":\"x\"},{\"b\":[1],\"a\":\"\xC3\xA9\"}]"},
+      {"json",
+       "\xEF\xBB\xBF\n \r\n[\n  {\n    \"a\": \"]},{\\\"\",\n    \"b\": [\"{\"]\n  },\n\n"
+       "  {\"a\": \"\\\\\", \"b\": []} ]\n\n"},
+      {"json", "[{\"a\":\"broken \xC3(\xE2\x82\"}\n,{\"a\":\"\xE2\x82\xAC\xE2\x82\xAC\"}]"}};
   for (const auto& [extension, text] : files) {
     const std::string path = Write(extension, text);
     const TextTable expected = ReadTextTable(path, InvalidUtf8::kReplace);
@@ -67,7 +76,19 @@ TEST(TextTableReaderTest, GivesTheErrorsOfTheWholeFile) {
                                                        {"tsv", "a\tb\n1\n"},
                                                        {"jsonl", "{\"a\":1}\n{\"a\":2,\"b\":3}\n"},
                                                        {"jsonl", "{}\n{\"a\":2}\n"},
-                                                       {"jsonl", "{\"a\":1}\n{\"a\":"}};
+                                                       {"jsonl", "{\"a\":1}\n{\"a\":"},
+                                                       {"jsonl", "[{\"a\":1}]"},
+                                                       {"json", "[]"},
+                                                       {"json", "["},
+                                                       {"json", "[1]"},
+                                                       {"json", "[{\"a\":1},]"},
+                                                       {"json", "[{\"a\":1}\n{\"a\":2}]"},
+                                                       {"json", "[{\"a\":1},\n{\"b\":2}]"},
+                                                       {"json", "[{\"a\":1}"},
+                                                       {"json", "[{\"a\":\"x\n"},
+                                                       {"json", "[{\"a\":1}]\n\n{\"a\":1}"},
+                                                       {"json", "[{\"a\":1},\n{\"a\":\n\"\xFF\"}]"},
+                                                       {"json", "[{\"a\":1},\n{\"a\":\nx}]"}};
   const auto error_of = [](const auto& read) -> std::string {
     try {
       read();
@@ -89,6 +110,39 @@ TEST(TextTableReaderTest, GivesTheErrorsOfTheWholeFile) {
             error_of([] { ReadTextTable("none.csv"); }));
   EXPECT_EQ(error_of([] { TextTableReader reader("none.txt"); }),
             error_of([] { ReadTextTable("none.txt"); }));
+}
+
+TEST(TextTableReaderTest, ReadsCompressedFiles) {
+  const std::string csv = "a,b\n1,x\n\"two\nlines\",y\n", json = "[{\"a\":1},\n{\"a\":2}]";
+  const std::pair<std::string, std::string> files[] = {{"csv.gz", Gzip(csv)},
+                                                       {"CSV.ZST", Zstd(csv)},
+                                                       {"tsv.gz", Gzip("a\tb\n1\tx\n")},
+                                                       {"jsonl.zst", Zstd("{\"a\":1}\n{\"a\":2}")},
+                                                       {"json.gz", Gzip(json)}};
+  for (const auto& [extension, bytes] : files) {
+    const std::string path = Write(extension, bytes);
+    const TextTable expected = ReadTextTable(path);
+    EXPECT_EQ(expected.path, path);
+    EXPECT_GE(expected.rows(), 1);
+    for (const int64_t block : {1, 3, 1000}) {
+      const TextTable table = ReadInBlocks(path, block, InvalidUtf8::kError);
+      EXPECT_EQ(table.columns, expected.columns) << extension;
+      EXPECT_EQ(table.lines, expected.lines) << extension;
+    }
+  }
+  EXPECT_EQ(TableFormat("a.b/train.JSONL.GZ"), ".jsonl");
+  EXPECT_EQ(TableFormat("train.csv"), ".csv");
+  const std::string cut = Write("csv.gz", Gzip(csv).substr(0, 30));
+  for (const auto& read :
+       {std::function<void()>([&] { ReadTextTable(cut); }),
+        std::function<void()>([&] { ReadInBlocks(cut, 5, InvalidUtf8::kError); })}) {
+    try {
+      read();
+      ADD_FAILURE();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(), cut + ": the file is cut short: its compressed data have no end");
+    }
+  }
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST(JsonTest, ReadsOneObjectALine) {
 TEST(JsonTest, BadFilesAreReportedWithTheirLine) {
   const std::string first = "{\"a\": \"x\", \"b\": 1}\n";
   ExpectError("t.json", first + "{\"a\": \"x\", \"b\": \n", "t.json:2: broken JSON at byte 17");
-  ExpectError("t.json", "[\n" + first, "t.json:1: broken JSON at byte 2");
+  ExpectError("t.jsonl", "[\n" + first, "t.jsonl:1: broken JSON at byte 2");
   ExpectError("t.json", first + "{}" + '\0' + "\n", "t.json:2: the JSON has a NUL at byte 3");
   ExpectError("t.json", "\n{}\n" + first, "t.json:2: the object has no keys");
   ExpectError("t.json", first + "[1, 2]\n", "t.json:2: expected a JSON object but got array");
@@ -111,6 +111,35 @@ TEST(JsonTest, BadFilesAreReportedWithTheirLine) {
   ExpectError("t.json", first + "{\"a\": \"y\", \"b\": 1e999}\n",
               "t.json:2: a number is out of range");
   ExpectError("t.json", " \n", "t.json: the file is empty");
+}
+
+TEST(JsonArrayTest, ReadsOneArrayOfObjects) {
+  TextTable table = ParseTextTable("a.json",
+                                   "\n[\n {\"text\": \"a ] } \\\" [\", \"label\": [\"b\", 2]},\n"
+                                   " {\n  \"label\": [],\n  \"text\": \"caf\\u00e9\"}\n]\n");
+  EXPECT_EQ(table.names, (Strings{"text", "label"}));
+  EXPECT_EQ(table.column("text"), (Strings{"a ] } \" [", "caf\xC3\xA9"}));
+  EXPECT_EQ(table.column("label"), (Strings{"[\"b\",2]", "[]"}));
+  EXPECT_EQ(table.lines, (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(table.first_array_lines, (std::vector<int64_t>{0, 3}));
+}
+
+TEST(JsonArrayTest, BadArraysAreReportedWithTheirLine) {
+  const std::string first = "[{\"a\": \"x\", \"b\": 1}";
+  ExpectError("t.json", first, "t.json:1: the array has no end");
+  ExpectError("t.json", first + ",\n{\"a\": \"x\"", "t.json:2: the object has no end");
+  ExpectError("t.json", first + ",\n]", "t.json:2: expected an object of the array but got \"]\"");
+  ExpectError("t.json", first + "\n{}",
+              "t.json:2: expected a comma or the array's end but got \"{\"");
+  ExpectError("t.json", first + "]\n,",
+              "t.json:2: expected nothing behind the array but got \",\"");
+  ExpectError("t.json", first + ",[]]", "t.json:1: expected an object of the array but got \"[\"");
+  ExpectError("t.json", first + ",\n{\"a\": 1,\n \"b\": x}]", "t.json:3: broken JSON at byte 7");
+  ExpectError("t.json", first + ",\n{\"a\": 1}]", "t.json:2: key \"b\" is missing");
+  ExpectError("t.json", "[]", "t.json: the file is empty");
+  ExpectError("t.json",
+              first + ",\n{\"a\": " + std::string(300, '[') + std::string(300, ']') + "}]",
+              "t.json:2: the JSON is nested more than 200 levels deep");
 }
 
 TEST(Utf8Test, InvalidBytesAreReportedOrReplaced) {
