@@ -201,6 +201,10 @@ Flag& FlagTable::Add(std::string name, Values* target, std::string help) {
   flag.set = [target](const Flag& f, const Values& values) {
     target->clear();
     for (const auto& value : values) {
+      if (f.keeps_commas && !value.empty()) {
+        target->push_back(value);
+        continue;
+      }
       for (size_t begin = 0; begin <= value.size();) {
         const size_t end = std::min(value.find(',', begin), value.size());
         if (end == begin) throw BadValue(f, "a list of names", value);

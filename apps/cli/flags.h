@@ -44,6 +44,7 @@ class FlagTable {
     bool is_text = false;     // a number or a list in a file is no value for it
     bool takes_json = false;  // text that is a JSON object, which a file may hold as it is
     bool is_listed = true;    // in Help, Names and GivenValues
+    bool keeps_commas = false;  // the value of a list isn't split
     std::function<void(const Flag&, const std::vector<std::string>&)> set;
 
     Flag& Min(double value) { return min = value, *this; }
@@ -51,6 +52,7 @@ class FlagTable {
     Flag& Choices(std::vector<std::string> names) { return choices = std::move(names), *this; }
     Flag& CommandLineOnly() { return command_line_only = true, *this; }
     Flag& TakesJson() { return takes_json = true, *this; }
+    Flag& KeepCommas() { return keeps_commas = true, *this; }
     Flag& ImpliedValue(std::string value) { return implied_value = std::move(value), *this; }
     Flag& ValueName(std::string name_in_help) {
       return value_name = std::move(name_in_help), *this;

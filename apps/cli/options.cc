@@ -28,8 +28,9 @@ constexpr char kUsage[] =
     "\n"
     "MODEL is a folder as Transformers saves it, or a name on the Hub such as\n"
     "google-bert/bert-base-uncased, which is fetched once.\n"
-    "A data FILE is .csv, .tsv, .json or .jsonl. It has a column (or key) for each\n"
-    "text and one for the label. Without --do_train, --output_dir is the folder of\n"
+    "A data FILE is .csv, .tsv, .json or .jsonl, and may end in .gz or .zst. It has a\n"
+    "column (or key) for each text and one for the label. Several are a.csv,b.csv or\n"
+    "'data/*.csv'. Without --do_train, --output_dir is the folder of\n"
     "the model that is evaluated, or a folder without a model. Earlier results there\n"
     "are replaced. A switch is written --name, --name true, --name=false or\n"
     "--no_name. ARGUMENTS is a .json, .yaml or .yml file with values of these\n"
@@ -74,10 +75,13 @@ void AddModelFlags(FlagTable& flags, FinetuneArguments& o) {
 
 void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Data");
-  flags.Add("train_file", &o.train_file, "training data").ValueName("FILE");
-  flags.Add("validation_file", &o.validation_file, "evaluation data").ValueName("FILE");
+  flags.Add("train_file", &o.train_file, "training data").ValueName("FILE").KeepCommas();
+  flags.Add("validation_file", &o.validation_file, "evaluation data")
+      .ValueName("FILE")
+      .KeepCommas();
   flags.Add("test_file", &o.test_file, "data to predict labels for; labels in it are ignored")
-      .ValueName("FILE");
+      .ValueName("FILE")
+      .KeepCommas();
   flags.Add(
       "text_columns", &o.text_columns,
       "one or two columns of text (default: sentence1,sentence2 if there are such columns, else "
@@ -378,6 +382,19 @@ void ApplyFiles(FlagTable& flags, const std::string& arguments_file,
     flags.ApplyFile(json_config, "--json_config" + what);
 }
 
+// Returns a path, or several with commas between them, with what exists as absolute paths. A name
+// on the Hub is no path.
+std::string AbsolutePaths(const std::string& value) {
+  std::error_code code;
+  if (std::filesystem::exists(value, code)) {
+    const auto path = std::filesystem::weakly_canonical(value, code);
+    return code ? value : path.string();
+  }
+  const size_t comma = value.find(',');
+  if (comma == std::string::npos) return value;
+  return AbsolutePaths(value.substr(0, comma)) + "," + AbsolutePaths(value.substr(comma + 1));
+}
+
 }  // namespace
 
 ParsedOptions ParseOptions(const std::vector<std::string>& args) {
@@ -436,11 +453,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   for (const auto& [name, value] : flags.GivenValues()) {
     if (in(own, name)) continue;
     if (in(files, name)) {
-      std::error_code code;
-      // A name on the Hub is no path.
-      const bool there = std::filesystem::exists(value, code);
-      const auto path = std::filesystem::weakly_canonical(value, code);
-      parsed.files.emplace_back("--" + name, code || !there ? value : path.string());
+      parsed.files.emplace_back("--" + name, AbsolutePaths(value));
     } else {
       parsed.shared.emplace_back("--" + name, value);
     }

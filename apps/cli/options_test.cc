@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/core/base/error.h"
@@ -30,6 +33,24 @@ std::string ErrorOf(const Args& args, bool complete = false) {
     return e.message() + "|" + e.hint();
   }
   return "no error";
+}
+
+TEST(OptionsTest, DataFilesAreListsThatKeepTheirCommas) {
+  const auto files = [](const Args& more) {
+    Args args = {"--model_name_or_path", "m", "--do_predict", "--output_dir", "o", "--test_file"};
+    args.insert(args.end(), more.begin(), more.end());
+    return ParseOptions(args).options.test_file;
+  };
+  EXPECT_EQ(files({"a.csv"}), Args{"a.csv"});
+  EXPECT_EQ(files({"a.csv,b.csv"}), Args{"a.csv,b.csv"});
+  EXPECT_EQ(files({"a.csv", "b.csv", "--seed", "1"}), (Args{"a.csv", "b.csv"}));
+  EXPECT_EQ(files({"a.csv", "--test_file=b.csv"}), Args{"b.csv"});
+  EXPECT_EQ(ParseOptions({"--model_name_or_path", "m", "--do_predict", "--output_dir", "o",
+                          "--test_file", "/bin/../bin/sh,none.csv,/bin/sh"})
+                .files.back()
+                .second,
+            std::filesystem::canonical("/bin/sh").string() + ",none.csv," +
+                std::filesystem::canonical("/bin/sh").string());
 }
 
 TEST(OptionsTest, DefaultsAreTrainers) {

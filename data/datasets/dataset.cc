@@ -178,6 +178,22 @@ TokenizedRow TokenizedDataset::Row(int64_t i) const {
   return row;
 }
 
+void TokenizedDataset::Append(const TokenizedDataset& part) {
+  Check(file == nullptr && part.file == nullptr, "dataset", "only rows in memory can be appended");
+  Check(kind == part.kind && has_labels == part.has_labels && num_labels == part.num_labels,
+        "dataset", "the appended rows have labels of another kind");
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(input_ids, part.input_ids);
+  append(token_type_ids, part.token_type_ids);
+  append(classes, part.classes);
+  append(scores, part.scores);
+  const int64_t before = offsets.back();
+  for (size_t i = 1; i < part.offsets.size(); ++i) offsets.push_back(before + part.offsets[i]);
+  num_truncated += part.num_truncated;
+}
+
 std::vector<float> TokenizedDataset::AllScores() const {
   if (file == nullptr || kind != LabelKind::kMultiLabel || !has_labels) return scores;
   std::vector<float> all;

@@ -47,6 +47,8 @@ struct TokenizedDataset {
   int64_t length(int64_t i) const { return offsets[i + 1] - offsets[i]; }
   // Returns sample i. Several threads may call it. Throws DataLoss if a file is damaged there.
   TokenizedRow Row(int64_t i) const;
+  // Appends the samples of another dataset in memory, which has the same kind of labels.
+  void Append(const TokenizedDataset& part);
   // Returns the scores of all samples, from memory or from the file.
   std::vector<float> AllScores() const;
 };

@@ -23,7 +23,8 @@ struct ModelArguments {
 };
 
 struct DataArguments {
-  std::string train_file, validation_file, test_file;
+  // Files, patterns such as data/*.csv, or several of them with commas between them.
+  std::vector<std::string> train_file, validation_file, test_file;
   std::vector<std::string> text_columns;
   std::string label_column = "label";
   int64_t max_seq_length = 128;

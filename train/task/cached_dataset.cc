@@ -15,9 +15,9 @@
 #include "lathe/core/hub/hub_settings.h"
 #include "lathe/data/column_files/make_once.h"
 #include "lathe/data/datasets/dataset_file.h"
-#include "lathe/data/datasets/text_table_reader.h"
 #include "lathe/distributed/job/job.h"
 #include "lathe/models/config/config.h"
+#include "lathe/train/task/data_files.h"
 #include "lathe/train/task/model_fit.h"
 #include "lathe/train/task/read_table.h"
 
@@ -73,10 +73,13 @@ nlohmann::json KeyOfRows(const DataSplit& split, const PretrainedConfig& config,
 nlohmann::json KeyOf(const DataSplit& split, const PretrainedConfig& config,
                      const FinetuneArguments& options, const Tokenizer& tokenizer,
                      int64_t max_length, const KnownAboutRows& known) {
-  const FileDigest file = DigestOfFile(split.path);
+  nlohmann::json files = nlohmann::json::array();
+  for (const std::string& path : split.files) {
+    const FileDigest file = DigestOfFile(path);
+    files.push_back({{"size", file.size}, {"sha256", file.sha256}, {"format", TableFormat(path)}});
+  }
   return {{"program", BuildId()},
-          {"file", {{"size", file.size}, {"sha256", file.sha256}}},
-          {"extension", fs::path(split.path).extension().string()},
+          {"files", files},
           {"invalid_utf8", options.invalid_utf8},
           {"rows", KeyOfRows(split, config, options, known)},
           {"max_length", max_length},
@@ -84,22 +87,30 @@ nlohmann::json KeyOf(const DataSplit& split, const PretrainedConfig& config,
           {"tokenizer", Describe(tokenizer)}};
 }
 
-// The state of a file that a writer would change.
-std::pair<int64_t, int64_t> SizeAndTime(const std::string& path) {
-  struct stat info = {};
-  stat(path.c_str(), &info);
-  return {info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec};
+// The states of files that a writer would change.
+std::vector<std::pair<int64_t, int64_t>> SizesAndTimes(const std::vector<std::string>& files) {
+  std::vector<std::pair<int64_t, int64_t>> states;
+  for (const std::string& path : files) {
+    struct stat info = {};
+    stat(path.c_str(), &info);
+    states.emplace_back(info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec);
+  }
+  return states;
 }
 
 }  // namespace
 
 std::string DatasetCacheFolder(const DataSplit& split, const FinetuneArguments& options) {
-  std::error_code code;
-  if (!split.wanted || options.dataset_cache == "none" || !fs::is_regular_file(split.path, code))
-    return "";
+  if (!split.wanted || options.dataset_cache == "none") return "";
+  int64_t size = 0;
+  for (const std::string& path : split.files) {
+    std::error_code code;
+    if (!fs::is_regular_file(path, code)) return "";
+    const auto bytes = fs::file_size(path, code);
+    if (!code) size += static_cast<int64_t>(bytes);
+  }
   if (options.dataset_cache != "auto") return options.dataset_cache;
-  const auto size = fs::file_size(split.path, code);
-  if (code || static_cast<int64_t>(size) < kSmallestCachedFile) return "";
+  if (size < kSmallestCachedFile) return "";
   return HuggingFaceHome() + "/lathe/datasets";
 }
 
@@ -117,7 +128,7 @@ CachedDataset::CachedDataset(const std::string& folder, const DataSplit& split,
       split_(split),
       max_length_(max_length),
       known_(known),
-      file_state_(SizeAndTime(split.path)),
+      file_states_(SizesAndTimes(split.files)),
       key_(KeyOf(split, config, options, tokenizer, max_length, known)
                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)),
       path_(folder + "/" + split.prefix + "-" + Sha256(key_).substr(0, 32) + ".h5") {}
@@ -139,42 +150,27 @@ bool CachedDataset::Open() {
   return false;
 }
 
-void CachedDataset::ForEachBlock(const std::function<void(TextTable&)>& use) const {
-  const auto with_hint = [&](const auto& read) {
-    try {
-      return read();
-    } catch (const Error& e) {
-      throw WithFlagHint(e, split_.flag);
-    }
-  };
-  const auto reader = with_hint(
-      [&] { return std::make_unique<TextTableReader>(split_.path, OnInvalidUtf8(options_)); });
-  for (;;) {
-    TextTable rows = with_hint([&] { return reader->Next(); });
-    if (rows.rows() == 0) return;
-    use(rows);
-  }
-}
-
 void CachedDataset::Prepare(const PretrainedConfig& config) {
   if (!options_.overwrite_cache && Open()) return;
   if (known_.labels && known_.columns) return;
   DistinctLabels labels(options_.label_column);
   bool has_labels = options_.do_train;  // without a training the config may know them
   int64_t num_rows = 0;
-  TextTable names;  // the columns, without rows
-  ForEachBlock([&](TextTable& rows) {
-    if (names.names.empty()) {
-      names.path = rows.path;
-      names.names = rows.names;
-      names.columns.resize(rows.names.size());
-      names.first_array_lines.resize(rows.names.size());
+  std::vector<TextTable> headers;  // the columns of each file, without rows
+  ForEachBlock(split_, options_, [&](TextTable& rows, size_t file) {
+    if (headers.size() <= file) {
+      headers.push_back({.path = rows.path,
+                         .names = rows.names,
+                         .columns = std::vector<std::vector<std::string>>(rows.names.size()),
+                         .lines = {},
+                         .first_array_lines = std::vector<int64_t>(rows.names.size())});
       has_labels = has_labels || rows.has(options_.label_column);
     }
     for (size_t c = 0; c < rows.first_array_lines.size(); ++c) {
-      if (names.first_array_lines[c] == 0) names.first_array_lines[c] = rows.first_array_lines[c];
+      int64_t& first = headers.back().first_array_lines[c];
+      if (first == 0) first = rows.first_array_lines[c];
     }
-    // The labels are those of the whole training file, as in run_glue.
+    // The labels are those of the whole training data, as in run_glue.
     if (!options_.do_train && split_.max_rows) CutRows(rows, *split_.max_rows - num_rows);
     num_rows += rows.rows();
     if (!known_.labels && has_labels && rows.rows() > 0) labels.Add(rows);
@@ -184,8 +180,7 @@ void CachedDataset::Prepare(const PretrainedConfig& config) {
         DecideLabels(options_.do_train ? &labels : nullptr,
                      options_.do_train || !has_labels ? nullptr : &labels, config, options_);
   }
-  if (!known_.columns)
-    known_.columns = ChooseTextColumns(names, options_.text_columns, options_.label_column);
+  if (!known_.columns) known_.columns = ChooseColumns(headers, options_);
 }
 
 void CachedDataset::Make(const std::string& draft, const SequenceClassifier& model) {
@@ -207,7 +202,7 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
   bool written = true;
   try {
     // Rows behind the last one that is used are read, too, so that their errors are found.
-    ForEachBlock([&](TextTable& rows) {
+    ForEachBlock(split_, options_, [&](TextTable& rows, size_t) {
       CutRows(rows, most - writer.num_rows());
       if (rows.rows() == 0) return;
       const TokenizedDataset part = tokenize(rows);
@@ -215,10 +210,10 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
       writer.Append(part);
       written = true;
     });
-    if (SizeAndTime(split_.path) != file_state_) {
+    if (SizesAndTimes(split_.files) != file_states_) {
       throw Error(absl::StatusCode::kFailedPrecondition,
-                  split_.path + ": changed while it was read",
-                  "start again when nothing writes to the file");
+                  NameOfFiles(split_.files) + ": changed while it was read",
+                  "start again when nothing writes to it");
     }
   } catch (...) {
     if (written) data_error_ = std::current_exception();
@@ -243,7 +238,7 @@ std::optional<TokenizedDataset> CachedDataset::Load(const SequenceClassifier& mo
                      .on_wait =
                          [&] {
                            std::cerr << "note: waiting for another process that tokenizes "
-                                     << split_.path << std::endl;
+                                     << NameOfFiles(split_.files) << std::endl;
                          }});
     dataset_ = OpenDatasetFile(path_);
     notes_.push_back("the tokenized " + name + " data are kept in " + path_ +

@@ -1,14 +1,13 @@
 // CachedDataset: a split of the data, tokenized, in a folder, so that the next start tokenizes
 // nothing and the data may exceed memory.
 //
-// The file's name is a digest of all that its contents follow from: the data file's contents, the
+// The file's name is a digest of all that its contents follow from: the data files' contents, the
 // tokenizer's files and options, what the labels mean, and the program. A file is made once, by one
 // process, from blocks of rows (make_once.h, dataset_file.h). Nobody takes a part of one for the
 // whole.
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,7 +21,8 @@
 
 namespace lathe {
 
-// Data files of fewer bytes are tokenized in about a second. They are only kept in a folder that
+// Splits whose files have fewer bytes are tokenized in about a second. They are only kept in a
+// folder that
 // --dataset_cache names.
 inline constexpr int64_t kSmallestCachedFile = int64_t{16} << 20;
 
@@ -37,14 +37,14 @@ struct KnownAboutRows {
 
 class CachedDataset {
  public:
-  // Computes the file's name, for which it reads the data file once. Keeps references to `options`
+  // Computes the file's name, for which it reads the data files once. Keeps references to `options`
   // and `tokenizer`.
   CachedDataset(const std::string& folder, const DataSplit& split, const PretrainedConfig& config,
                 const FinetuneArguments& options, const Tokenizer& tokenizer, int64_t max_length,
                 const KnownAboutRows& known = {});
 
   // Finds out what isn't known yet, without a row in memory. If there is no file for the data, this
-  // parses the data file. Throws the errors that are found in it.
+  // parses the data files. Throws the errors that are found in it.
   void Prepare(const PretrainedConfig& config);
   const LabelSet& labels() const { return *known_.labels; }       // valid after Prepare
   const TextColumns& columns() const { return *known_.columns; }  // valid after Prepare
@@ -60,21 +60,20 @@ class CachedDataset {
   // Opens the file. Returns false if there is none that is whole.
   bool Open();
   void Make(const std::string& draft, const SequenceClassifier& model);
-  // Calls `use` for each block of rows of the data file.
-  void ForEachBlock(const std::function<void(TextTable&)>& use) const;
 
   const FinetuneArguments& options_;
   const Tokenizer& tokenizer_;
   DataSplit split_;
   int64_t max_length_;
   KnownAboutRows known_;
-  std::pair<int64_t, int64_t> file_state_;  // size and time of the data file, as it was at first
-  std::string key_;                         // JSON
-  std::string path_;                        // of the file
+  // The size and time of each data file, as it was at first.
+  std::vector<std::pair<int64_t, int64_t>> file_states_;
+  std::string key_;   // JSON
+  std::string path_;  // of the file
   std::vector<std::string> notes_;
   std::optional<TokenizedDataset> dataset_;
   bool damaged_ = false;
-  std::exception_ptr data_error_;  // in the data file, while the cache's is made
+  std::exception_ptr data_error_;  // in a data file, while the cache's is made
 };
 
 // Returns the note for people about a split that isn't in the cache, and why.

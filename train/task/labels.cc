@@ -140,7 +140,7 @@ Names InOrderOf(const Names& model_names, const Names& names) {
 
 void DistinctLabels::Add(const TextTable& rows) {
   constexpr size_t kMostScores = 1 << 20;
-  path_ = rows.path;
+  if (paths_.empty() || paths_.back() != rows.path) paths_.push_back(rows.path);
   const std::vector<std::string>& column = rows.column(column_);
   for (size_t row = 0; row < column.size(); ++row) {
     const std::string& label = column[row];
@@ -158,6 +158,7 @@ void DistinctLabels::Add(const TextTable& rows) {
     labels_.push_back(label);
     counts_.push_back(1);
     first_lines_.push_back(rows.lines[row]);
+    first_files_.push_back(paths_.size() - 1);
   }
 }
 

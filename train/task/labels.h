@@ -12,11 +12,12 @@
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/train/support/training_arguments.h"
+#include "lathe/train/task/data_files.h"
 
 namespace lathe {
 
-// The distinct labels of a file, in the order in which they come. It takes the file's rows block by
-// block and keeps none of them. Of more than a million labels it keeps no further number with a
+// The distinct labels of a split's files, in the order in which they come. It takes the rows block
+// by block and keeps none of them. Of more than a million labels it keeps no further number with a
 // point, because such labels are scores and nothing depends on which.
 class DistinctLabels {
  public:
@@ -24,17 +25,21 @@ class DistinctLabels {
   // Throws as TextTable::column does.
   void Add(const TextTable& rows);
 
-  const std::string& path() const { return path_; }
+  std::string path() const { return NameOfFiles(paths_); }
   const std::string& column() const { return column_; }
   const std::vector<std::string>& labels() const { return labels_; }
   // How often label i occurs, and "path:line" of its first row.
   int64_t count(size_t i) const { return counts_[i]; }
-  std::string Where(size_t i) const { return path_ + ":" + std::to_string(first_lines_[i]); }
+  std::string Where(size_t i) const {
+    return paths_[first_files_[i]] + ":" + std::to_string(first_lines_[i]);
+  }
 
  private:
-  std::string path_, column_;
+  std::vector<std::string> paths_;
+  std::string column_;
   std::vector<std::string> labels_;
   std::vector<int64_t> counts_, first_lines_;
+  std::vector<size_t> first_files_;
   std::unordered_map<std::string, size_t> places_;
   std::optional<size_t> number_;  // the place of a number with a point
 };

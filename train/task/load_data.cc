@@ -4,6 +4,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/train/support/run_errors.h"
+#include "lathe/train/task/data_files.h"
 #include "lathe/train/task/labels.h"
 #include "lathe/train/task/model_fit.h"
 #include "lathe/train/task/read_table.h"
@@ -53,20 +54,18 @@ void DataLoading::OpenCache(Part& part, const KnownAboutRows& known) {
   part.cache->Prepare(config_);
 }
 
-void DataLoading::ReadIntoMemory(Part& part, std::optional<int64_t> max_rows) {
-  part.table = ReadTable(part.split, max_rows, options_);
-}
-
 LabelSet DataLoading::DecideTheLabels() {
   if (First().cache != nullptr) return First().cache->labels();
   DistinctLabels distinct(options_.label_column);
-  if (train_.table) {
-    distinct.Add(*train_.table);
+  if (!train_.tables.empty()) {
+    for (const TextTable& table : train_.tables) distinct.Add(table);
     return DecideLabels(&distinct, nullptr, config_, options_);
   }
-  if (!validation_.table || !validation_.table->has(options_.label_column))
+  if (validation_.tables.empty() || !validation_.tables[0].has(options_.label_column))
     return DecideLabels(nullptr, nullptr, config_, options_);
-  distinct.Add(*validation_.table);
+  for (const TextTable& table : validation_.tables) {
+    if (table.rows() > 0) distinct.Add(table);
+  }
   return DecideLabels(nullptr, &distinct, config_, options_);
 }
 
@@ -80,13 +79,37 @@ void DataLoading::Read() {
     OpenCache(first, known);
   }
   for (Part* part : Parts()) {
-    // The labels are those of the whole training file, as in run_glue, so its rows are cut only
+    if (!part->folder.empty()) continue;
+    part->tables = ReadTables(part->split, options_);
+    // The labels are those of the whole training data, as in run_glue, so their rows are cut only
     // afterwards.
-    if (part->folder.empty())
-      ReadIntoMemory(*part, part == &train_ ? std::nullopt : part->split.max_rows);
+    if (part != &train_) CutRows(part->tables, part->split.max_rows);
   }
   task_.labels = DecideTheLabels();
-  if (train_.table && train_.split.max_rows) CutRows(*train_.table, *train_.split.max_rows);
+  CutRows(train_.tables, train_.split.max_rows);
+}
+
+// Tokenizes the rows in memory of a part. Lets go of the texts file by file.
+TokenizedDataset DataLoading::TokenizeTables(Part& part) {
+  TokenizedDataset all;
+  for (TextTable& table : part.tables) {
+    if (table.rows() == 0) continue;
+    TokenizedDataset dataset =
+        lathe::Tokenize(table, task_.text_columns, task_.labels, *task_.tokenizer,
+                        {.max_length = task_.max_length,
+                         .label_column = part.split.labelled ? options_.label_column : "",
+                         .require_labels = part.split.labelled,
+                         .num_threads = static_cast<int>(options_.num_threads)});
+    CheckSequences(table, dataset, *task_.tokenizer, *task_.model, options_);
+    if (all.size() == 0) {
+      all = std::move(dataset);
+    } else {
+      all.Append(dataset);
+    }
+    table = {};
+  }
+  part.tables.clear();
+  return all;
 }
 
 // Turns the rows of a part into a dataset, and lets go of the texts.
@@ -94,33 +117,27 @@ void DataLoading::TokenizePart(Part& part) {
   if (!part.split.wanted) return;
   if (!part.folder.empty() && part.cache == nullptr)
     OpenCache(part, {.labels = task_.labels, .columns = task_.text_columns});
+  std::optional<TokenizedDataset> dataset;
   if (part.cache != nullptr) {
-    std::optional<TokenizedDataset> dataset = part.cache->Load(*task_.model);
+    dataset = part.cache->Load(*task_.model);
     task_.notes.insert(task_.notes.end(), part.cache->notes().begin(), part.cache->notes().end());
-    if (dataset) {
-      *part.data = {part.split.path, std::make_shared<const TokenizedDataset>(std::move(*dataset))};
-      return;
-    }
   }
-  if (!part.table) ReadIntoMemory(part, part.split.max_rows);
-  TokenizedDataset dataset =
-      lathe::Tokenize(*part.table, task_.text_columns, task_.labels, *task_.tokenizer,
-                      {.max_length = task_.max_length,
-                       .label_column = part.split.labelled ? options_.label_column : "",
-                       .require_labels = part.split.labelled,
-                       .num_threads = static_cast<int>(options_.num_threads)});
-  CheckSequences(*part.table, dataset, *task_.tokenizer, *task_.model, options_);
-  *part.data = {part.split.path, std::make_shared<const TokenizedDataset>(std::move(dataset))};
-  part.table.reset();
+  if (!dataset) {
+    if (part.tables.empty()) {
+      part.tables = ReadTables(part.split, options_);
+      CutRows(part.tables, part.split.max_rows);
+    }
+    dataset = TokenizeTables(part);
+  }
+  *part.data = {NameOfFiles(part.split.files),
+                std::make_shared<const TokenizedDataset>(std::move(*dataset))};
 }
 
 void DataLoading::Tokenize() {
   const Part& first = First();
   task_.text_columns =
-      first.cache != nullptr
-          ? first.cache->columns()
-          : ChooseTextColumns(*first.table, options_.text_columns, options_.label_column);
-  CheckColumns(task_, first.split.path, options_);
+      first.cache != nullptr ? first.cache->columns() : ChooseColumns(first.tables, options_);
+  CheckColumns(task_, NameOfFiles(first.split.files), options_);
   for (Part* part : Parts()) TokenizePart(*part);
 }
 

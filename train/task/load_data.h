@@ -36,17 +36,17 @@ class DataLoading {
   struct Part {
     DataSplit split;
     TaskData* data = nullptr;
-    std::string folder = {};              // of the cache; "": the rows lie in memory
-    std::optional<TextTable> table = {};  // the rows in memory
+    std::string folder = {};             // of the cache; "": the rows lie in memory
+    std::vector<TextTable> tables = {};  // the rows in memory, by file
     std::unique_ptr<CachedDataset> cache = {};
   };
 
   std::vector<Part*> Parts() { return {&train_, &validation_, &test_}; }
   Part& First();  // of those that the run uses
   void OpenCache(Part& part, const KnownAboutRows& known);
-  void ReadIntoMemory(Part& part, std::optional<int64_t> max_rows);
   LabelSet DecideTheLabels();
   void TokenizePart(Part& part);
+  TokenizedDataset TokenizeTables(Part& part);
 
   Task& task_;
   const PretrainedConfig& config_;

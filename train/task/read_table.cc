@@ -2,6 +2,9 @@
 
 #include <filesystem>
 
+#include "lathe/data/datasets/text_table_reader.h"
+#include "lathe/train/task/data_files.h"
+
 namespace lathe {
 
 InvalidUtf8 OnInvalidUtf8(const FinetuneArguments& options) {
@@ -16,8 +19,10 @@ Error WithFlagHint(const Error& e, const char* flag) {
 
 void CheckNoFolder(const std::string& path, const char* flag) {
   if (!std::filesystem::is_directory(path)) return;
-  throw InvalidArgument(path + ": is a folder but " + flag + " must be a file",
-                        "give the path of a .csv, .tsv, .json or .jsonl file");
+  throw InvalidArgument(
+      path + ": is a folder but " + flag + " must be a file",
+      "give the path of a .csv, .tsv, .json or .jsonl file, or a pattern such as " + path +
+          "/*.csv");
 }
 
 void CutRows(TextTable& table, int64_t max_rows) {
@@ -26,16 +31,51 @@ void CutRows(TextTable& table, int64_t max_rows) {
   table.lines.resize(static_cast<size_t>(max_rows));
 }
 
-std::optional<TextTable> ReadTable(const DataSplit& split, std::optional<int64_t> max_rows,
-                                   const FinetuneArguments& options) {
-  if (!split.wanted) return std::nullopt;
-  CheckNoFolder(split.path, split.flag);
-  try {
-    TextTable table = ReadTextTable(split.path, OnInvalidUtf8(options));
-    if (max_rows) CutRows(table, *max_rows);
-    return table;
-  } catch (const Error& e) {
-    throw WithFlagHint(e, split.flag);
+void CutRows(std::vector<TextTable>& tables, std::optional<int64_t> max_rows) {
+  if (!max_rows) return;
+  int64_t left = *max_rows;
+  for (TextTable& table : tables) {
+    CutRows(table, left);
+    left -= table.rows();
+  }
+}
+
+std::vector<TextTable> ReadTables(const DataSplit& split, const FinetuneArguments& options) {
+  std::vector<TextTable> tables;
+  if (!split.wanted) return tables;
+  for (const std::string& file : split.files) CheckNoFolder(file, split.flag);
+  for (const std::string& file : split.files) {
+    try {
+      tables.push_back(ReadTextTable(file, OnInvalidUtf8(options)));
+    } catch (const Error& e) {
+      throw WithFlagHint(e, split.flag);
+    }
+    CheckSameColumns(tables.front(), tables.back(), split.flag);
+  }
+  return tables;
+}
+
+void ForEachBlock(const DataSplit& split, const FinetuneArguments& options,
+                  const std::function<void(TextTable& rows, size_t file)>& use) {
+  TextTable first;  // its columns, without rows
+  for (size_t file = 0; file < split.files.size(); ++file) {
+    std::optional<TextTableReader> reader;
+    for (;;) {
+      TextTable rows;
+      try {
+        if (!reader) reader.emplace(split.files[file], OnInvalidUtf8(options));
+        rows = reader->Next();
+      } catch (const Error& e) {
+        throw WithFlagHint(e, split.flag);
+      }
+      if (rows.rows() == 0) break;
+      if (first.names.empty()) {
+        first.path = rows.path;
+        first.names = rows.names;
+      }
+      CheckSameColumns(first, rows, split.flag);
+      use(rows, file);
+    }
   }
 }
 

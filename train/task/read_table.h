@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/datasets/text_table.h"
@@ -21,11 +23,16 @@ Error WithFlagHint(const Error& e, const char* flag);
 // Throws if the path leads to a folder.
 void CheckNoFolder(const std::string& path, const char* flag);
 
-// Reads the table of a split, or its first `max_rows` rows. Returns nullopt if it is not wanted.
-std::optional<TextTable> ReadTable(const DataSplit& split, std::optional<int64_t> max_rows,
-                                   const FinetuneArguments& options);
+// Returns the rows of a split, a table for each file. Returns none if it is not wanted. Throws if a
+// file has other columns than the first.
+std::vector<TextTable> ReadTables(const DataSplit& split, const FinetuneArguments& options);
+
+// Calls `use` for each block of rows of the files, in their order. Throws as ReadTables does.
+void ForEachBlock(const DataSplit& split, const FinetuneArguments& options,
+                  const std::function<void(TextTable& rows, size_t file)>& use);
 
 // Removes all rows behind the first `max_rows`.
 void CutRows(TextTable& table, int64_t max_rows);
+void CutRows(std::vector<TextTable>& tables, std::optional<int64_t> max_rows);
 
 }  // namespace lathe
