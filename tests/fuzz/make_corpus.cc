@@ -17,6 +17,7 @@
 #include "lathe/core/checkpoint/state_file.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/tensor.h"
+#include "lathe/data/table_files/compress_testing.h"
 #include "lathe/tests/fuzz/small_dataset.h"
 #include "lathe/tests/fuzz/states.h"
 
@@ -53,6 +54,20 @@ void WriteSafetensorsFiles(const std::string& corpus) {
                     {"scalar", Ramp({}, DType::kF32)},
                     {"empty", Ramp({0, 4}, DType::kF32)}});
   WriteSafetensors(FileOf(corpus, "safetensors", "ok_no_tensors"), {});
+}
+
+void WriteCompressedFiles(const std::string& corpus) {
+  const std::string text = "sentence,label\ngood film,1\nbad film,0\n";
+  const auto write = [&](const std::string& format, std::string whole) {
+    WriteFileAtomically(FileOf(corpus, format, "ok_one"), whole);
+    WriteFileAtomically(FileOf(corpus, format, "ok_two"), whole + whole);
+    WriteFileAtomically(FileOf(corpus, format, "bad_cut"), whole.substr(0, whole.size() - 3));
+    WriteFileAtomically(FileOf(corpus, format, "bad_plain"), text);
+    whole.back() ^= 1;  // of the size, or of the checksum
+    WriteFileAtomically(FileOf(corpus, format, "bad_end"), whole);
+  };
+  write("gzip", Gzip(text));
+  write("zstd", Zstd(text));
 }
 
 void WriteStateFiles(const std::string& corpus) {
@@ -214,6 +229,7 @@ int main(int argc, char** argv) {
   }
   try {
     lathe::WriteSafetensorsFiles(argv[1]);
+    lathe::WriteCompressedFiles(argv[1]);
     lathe::WriteStateFiles(argv[1]);
     lathe::WriteColumnFileDirectories(argv[1]);
     lathe::WriteSentencePieceFiles(argv[1]);
