@@ -158,7 +158,9 @@ Flag& FlagTable::Add(std::string name, std::optional<bool>* target, std::string 
 Flag& FlagTable::Add(std::string name, int64_t* target, std::string help) {
   Flag& flag = AddFlag(std::move(name), "N", std::move(help), std::to_string(*target));
   flag.set = [target](const Flag& f, const Values& v) {
-    *target = ParseNumber<int64_t>(f, v[0], "a whole number");
+    const std::string wanted = "a whole number" + (f.word.empty() ? "" : " or " + f.word);
+    *target = !f.word.empty() && v[0] == f.word ? f.word_value
+                                                : ParseNumber<int64_t>(f, v[0], wanted.c_str());
   };
   return flag;
 }

@@ -45,6 +45,8 @@ class FlagTable {
     bool takes_json = false;  // text that is a JSON object, which a file may hold as it is
     bool is_listed = true;    // in Help, Names and GivenValues
     bool keeps_commas = false;  // the value of a list isn't split
+    std::string word;           // that stands for word_value, a whole number
+    int64_t word_value = 0;
     std::function<void(const Flag&, const std::vector<std::string>&)> set;
 
     Flag& Min(double value) { return min = value, *this; }
@@ -52,6 +54,9 @@ class FlagTable {
     Flag& Choices(std::vector<std::string> names) { return choices = std::move(names), *this; }
     Flag& CommandLineOnly() { return command_line_only = true, *this; }
     Flag& TakesJson() { return takes_json = true, *this; }
+    Flag& Word(std::string text, int64_t value) {
+      return word = std::move(text), word_value = value, *this;
+    }
     Flag& KeepCommas() { return keeps_commas = true, *this; }
     Flag& ImpliedValue(std::string value) { return implied_value = std::move(value), *this; }
     Flag& ValueName(std::string name_in_help) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "lathe/apps/cli/drop_in_flags.h"
@@ -11,6 +9,7 @@
 #include "lathe/apps/cli/options_file.h"
 #include "lathe/apps/cli/precision.h"
 #include "lathe/apps/cli/transformers_options.h"
+#include "lathe/apps/cli/row_flags.h"
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/optim/schedules.h"
@@ -84,10 +83,16 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
       .KeepCommas();
   flags.Add(
       "text_columns", &o.text_columns,
-      "one or two columns of text (default: sentence1,sentence2 if there are such columns, else "
-      "the first one or two that are not the label)");
-  flags.Add("label_column", &o.label_column, "column of the labels");
-  flags.Add("max_seq_length", &o.max_seq_length, "cut longer texts to N tokens").Min(1);
+      "one or two columns of text, by name or number (default: sentence1,sentence2 if there are "
+      "such columns, else the first one or two that are not the label)");
+  flags.Add("label_column", &o.label_column, "column of the labels, by name or number");
+  flags
+      .Add(
+          "max_seq_length", &o.max_seq_length,
+          "cut longer texts to N tokens; auto: to as many as the longest training text has, but no "
+          "more than the model takes")
+      .Min(1)
+      .Word("auto", 0);
   flags.Add("max_train_samples", &o.max_train_samples, "use only the first N rows of --train_file")
       .Min(1);
   flags
@@ -336,7 +341,8 @@ void Validate(FinetuneArguments& o) {
           "--model_name_or_path is required", "or pass --config_name to train fresh weights");
   constexpr char kFileHint[] = "name a .csv, .tsv, .json or .jsonl file";
   Require(!o.do_train || !o.train_file.empty(), "--do_train needs --train_file", kFileHint);
-  Require(!o.do_eval || !o.validation_file.empty(), "--do_eval needs --validation_file", kFileHint);
+  const bool has_validation = !o.validation_file.empty() || o.validation_split > 0;
+  Require(!o.do_eval || has_validation, "--do_eval needs --validation_file", kFileHint);
   Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file", kFileHint);
   Require(!o.dataset_cache.empty(), "--dataset_cache must not be empty",
           "name a folder, or pass none to keep the data in memory");
@@ -345,7 +351,7 @@ void Validate(FinetuneArguments& o) {
     throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
   }
   CompleteTrainingArguments(o);
-  Require(!o.do_train || o.eval_strategy == "no" || !o.validation_file.empty(),
+  Require(!o.do_train || o.eval_strategy == "no" || has_validation,
           "--eval_strategy needs --validation_file", kFileHint);
 }
 
@@ -382,19 +388,6 @@ void ApplyFiles(FlagTable& flags, const std::string& arguments_file,
     flags.ApplyFile(json_config, "--json_config" + what);
 }
 
-// Returns a path, or several with commas between them, with what exists as absolute paths. A name
-// on the Hub is no path.
-std::string AbsolutePaths(const std::string& value) {
-  std::error_code code;
-  if (std::filesystem::exists(value, code)) {
-    const auto path = std::filesystem::weakly_canonical(value, code);
-    return code ? value : path.string();
-  }
-  const size_t comma = value.find(',');
-  if (comma == std::string::npos) return value;
-  return AbsolutePaths(value.substr(0, comma)) + "," + AbsolutePaths(value.substr(comma + 1));
-}
-
 }  // namespace
 
 ParsedOptions ParseOptions(const std::vector<std::string>& args) {
@@ -407,6 +400,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   FlagTable flags(kUsage);
   AddModelFlags(flags, o);
   AddDataFlags(flags, o);
+  AddRowFlags(flags, o);
   AddTaskFlags(flags, o);
   AddTrainingFlags(flags, o, inputs);
   AddLoggingFlags(flags, o);
@@ -440,6 +434,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   if (!flags.given("gradient_accumulation_steps"))
     o.gradient_accumulation_steps = ReadAccumulationSteps();
   ReadPrecision(flags, o);
+  ValidateRowFlags(flags, o);
   Validate(o);
   const auto in = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();

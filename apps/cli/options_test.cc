@@ -35,6 +35,27 @@ std::string ErrorOf(const Args& args, bool complete = false) {
   return "no error";
 }
 
+TEST(OptionsTest, ASplitExcludesAFile) {
+  EXPECT_EQ(Parse({"--validation_split", "0.2", "--do_eval"}).validation_split, 0.2);
+  EXPECT_EQ(
+      ErrorOf({"--validation_split", "0"}),
+      "--validation_split must be above 0 and below 1|0.1 keeps about a tenth of the training "
+      "rows for validation");
+  EXPECT_EQ(ErrorOf({"--validation_split", "0.1", "--validation_file", "v.csv"}),
+            "--validation_split and --validation_file exclude each other|leave one of them out");
+  EXPECT_EQ(ErrorOf({"--validation_split", "0.1", "--do_train=false", "--do_eval"}),
+            "--validation_split needs --do_train|name the data to evaluate with --validation_file");
+}
+
+TEST(OptionsTest, TheLengthMayFollowFromTheData) {
+  EXPECT_EQ(Parse({}).max_seq_length, 128);
+  EXPECT_EQ(Parse({"--max_seq_length", "auto"}).max_seq_length, 0);
+  EXPECT_EQ(ErrorOf({"--max_seq_length", "0"}),
+            "--max_seq_length must be at least 1 but is \"0\"|");
+  EXPECT_EQ(ErrorOf({"--max_seq_length", "all"}),
+            "--max_seq_length must be a whole number or auto but is \"all\"|");
+}
+
 TEST(OptionsTest, DataFilesAreListsThatKeepTheirCommas) {
   const auto files = [](const Args& more) {
     Args args = {"--model_name_or_path", "m", "--do_predict", "--output_dir", "o", "--test_file"};

@@ -109,6 +109,13 @@ void DatasetFileWriter::AppendLabels(const TokenizedDataset& part) {
   }
 }
 
+void DatasetFileWriter::AddColumn(const std::string& name, const std::vector<int64_t>& values) {
+  Check(std::ssize(values) == num_rows_, "dataset_file", "column ", name, " has ", values.size(),
+        " numbers for ", num_rows_, " rows");
+  writer_.Add(name, ElementType::kI64);
+  writer_.Append(name, values);
+}
+
 void DatasetFileWriter::Finish(const nlohmann::json& task) {
   writer_.Finish({{"kind", static_cast<int>(options_.kind)},
                   {"num_labels", options_.num_labels},
@@ -179,6 +186,16 @@ TokenizedDataset OpenDatasetFile(const std::string& path) {
 
 const nlohmann::json& DatasetFileTask(const TokenizedDataset& dataset) {
   return dataset.file->columns().about().at("task");
+}
+
+std::optional<std::vector<int64_t>> DatasetFileColumn(const TokenizedDataset& dataset,
+                                                      const std::string& name) {
+  const ColumnFile& columns = dataset.file->columns();
+  if (columns.Find(name) == nullptr) return std::nullopt;
+  auto values = columns.ReadWhole<int64_t>(name);
+  if (std::ssize(values) != dataset.size())
+    throw columns.Damaged("its columns do not fit each other");
+  return values;
 }
 
 DatasetExtent DatasetFileExtent(const TokenizedDataset& dataset) {

@@ -19,7 +19,9 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "lathe/data/column_files/column_file_writer.h"
 #include "lathe/data/column_files/running_hash.h"
@@ -48,6 +50,9 @@ class DatasetFileWriter {
   // Appends the samples of a dataset in memory, which has the kind of labels of the options.
   void Append(const TokenizedDataset& part);
 
+  // Adds a column of the caller's own, with one number for each row, when all rows are there.
+  void AddColumn(const std::string& name, const std::vector<int64_t>& values);
+
   // Ends the file. `task` is for the reader's use (DatasetFileTask).
   void Finish(const nlohmann::json& task = nullptr);
 
@@ -75,5 +80,8 @@ TokenizedDataset OpenDatasetFile(const std::string& path);
 // OpenDatasetFile.
 const nlohmann::json& DatasetFileTask(const TokenizedDataset& dataset);
 DatasetExtent DatasetFileExtent(const TokenizedDataset& dataset);
+// Returns a column of AddColumn; nullopt if there is none.
+std::optional<std::vector<int64_t>> DatasetFileColumn(const TokenizedDataset& dataset,
+                                                      const std::string& name);
 
 }  // namespace lathe

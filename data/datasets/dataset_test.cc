@@ -100,6 +100,29 @@ TEST(TokenizeTest, ScoresAndSetsOfLabels) {
   EXPECT_EQ(sets.kind, LabelKind::kMultiLabel);
 }
 
+TEST(TokenizeTest, PartsMakeTheWhole) {
+  const LabelSet several = LabelSet::MultiLabel({"a", "b"});
+  for (const auto& [labels, rows] :
+       {std::pair(&kClasses, std::vector<std::string>{"x,yes\n", "long text,no\nyy,yes\n"}),
+        std::pair(&several, std::vector<std::string>{"x,\"[\"\"a\"\"]\"\nyy,[]\n",
+                                                     "long text,\"[\"\"b\"\"]\"\n"})}) {
+    const TokenizeOptions options = {.max_length = 5};
+    const std::string header = "text,label\n";
+    TokenizedDataset joined = Make(header + rows[0], *labels, options);
+    joined.Append(Make(header + rows[1], *labels, options));
+    const TokenizedDataset whole = Make(header + rows[0] + rows[1], *labels, options);
+    EXPECT_EQ(joined.input_ids, whole.input_ids);
+    EXPECT_EQ(joined.token_type_ids, whole.token_type_ids);
+    EXPECT_EQ(joined.offsets, whole.offsets);
+    EXPECT_EQ(joined.classes, whole.classes);
+    EXPECT_EQ(joined.scores, whole.scores);
+    EXPECT_EQ(joined.num_truncated, whole.num_truncated);
+    EXPECT_EQ(joined.num_truncated, 1);
+  }
+  TokenizedDataset scores = Make("text,label\nx,0.5\n", LabelSet::Regression());
+  EXPECT_THROW(scores.Append(Make("text,label\nx,yes\n", kClasses)), Error);
+}
+
 TEST(TokenizeTest, LabelsMayBeAbsent) {
   const std::string csv = "text\na\nb\n";
   EXPECT_EQ(MessageOfMake(csv, kClasses), "t.csv: no column \"label\"; it has: text");

@@ -27,7 +27,7 @@ struct DataArguments {
   std::vector<std::string> train_file, validation_file, test_file;
   std::vector<std::string> text_columns;
   std::string label_column = "label";
-  int64_t max_seq_length = 128;
+  int64_t max_seq_length = 128;  // 0: of the longest training text, at most the model's limit
   std::optional<int64_t> max_train_samples, max_eval_samples, max_predict_samples;
   std::string invalid_utf8 = "error";
   // Where tokenized data are kept: a folder, "none", or "auto" for lathe/datasets in the folder of
@@ -39,6 +39,9 @@ struct DataArguments {
   // decide.
   std::optional<bool> do_regression;
   std::string metric_name;  // a metric that evaluations must have; empty: any
+  // Choice of rows.
+  double validation_split = 0;   // the share of train_file that validates; 0: none
+  bool drop_duplicates = false;  // of texts and label, within training and validation data
 };
 
 struct TrainingArguments {

@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <iostream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -17,14 +16,18 @@
 #include "lathe/data/datasets/dataset_file.h"
 #include "lathe/distributed/job/job.h"
 #include "lathe/models/config/config.h"
-#include "lathe/train/task/data_files.h"
+#include "lathe/train/rows/data_files.h"
+#include "lathe/train/rows/read_table.h"
+#include "lathe/train/rows/row_filter.h"
 #include "lathe/train/task/model_fit.h"
-#include "lathe/train/task/read_table.h"
 
 namespace lathe {
 namespace {
 
 namespace fs = std::filesystem;
+
+// The columns of the file that hold the marks of rows.
+constexpr char kHashes[] = "text_hashes", kPlaces[] = "places";
 
 // Returns what a tokenizer's results follow from. Its files don't tell everything: the model's type
 // may choose the template. So the results for two texts are part of it. A tokenizer without an
@@ -52,6 +55,8 @@ nlohmann::json KeyOfRows(const DataSplit& split, const PretrainedConfig& config,
                          const FinetuneArguments& options, const KnownAboutRows& known) {
   nlohmann::json json = {{"split", split.name},
                          {"max_rows", split.max_rows.value_or(-1)},
+                         {"share", split.share},
+                         {"drops_duplicates", split.drops_duplicates},
                          {"label_column", options.label_column}};
   if (known.labels) {
     json["labels"] = {static_cast<int>(known.labels->kind()), known.labels->names()};
@@ -83,6 +88,7 @@ nlohmann::json KeyOf(const DataSplit& split, const PretrainedConfig& config,
           {"invalid_utf8", options.invalid_utf8},
           {"rows", KeyOfRows(split, config, options, known)},
           {"max_length", max_length},
+          {"positions", max_length > 0 ? 0 : config.GetInt("max_position_embeddings", -1)},
           {"model_type", config.model_type()},
           {"tokenizer", Describe(tokenizer)}};
 }
@@ -139,7 +145,13 @@ bool CachedDataset::Open() {
     const nlohmann::json& task = DatasetFileTask(dataset);
     if (task.at("key") != key_) throw DataLoss(path_ + ": is damaged: it is of other data");
     known_ = {.labels = MakeLabelSet(dataset.kind, task.at("label_names")),
-              .columns = TextColumns{task.at("columns").at(0), task.at("columns").at(1)}};
+              .columns = TextColumns{task.at("columns").at(0), task.at("columns").at(1)},
+              .rule = std::nullopt};
+    if (!task.at("rule").is_null()) known_.rule = ValidationRule::FromJson(task.at("rule"));
+    task.at("dropped").get<int64_t>();
+    const auto hashes = DatasetFileColumn(dataset, kHashes);
+    const auto places = DatasetFileColumn(dataset, kPlaces);
+    marks_ = hashes && places ? TextMarks::FromColumns(*hashes, *places) : TextMarks::None();
     dataset_ = std::move(dataset);
     return true;
   } catch (const nlohmann::json::exception&) {
@@ -153,9 +165,17 @@ bool CachedDataset::Open() {
 void CachedDataset::Prepare(const PretrainedConfig& config) {
   if (!options_.overwrite_cache && Open()) return;
   if (known_.labels && known_.columns) return;
+  Scan(config);
+}
+
+// Reads all rows once to find out what isn't known.
+void CachedDataset::Scan(const PretrainedConfig& config) {
   DistinctLabels labels(options_.label_column);
   bool has_labels = options_.do_train;  // without a training the config may know them
   int64_t num_rows = 0;
+  std::optional<ValidationRule> rule;
+  if (split_.rows != DataSplit::Rows::kAll) rule.emplace(split_.share);
+  std::optional<TextColumns> columns;
   std::vector<TextTable> headers;  // the columns of each file, without rows
   ForEachBlock(split_, options_, [&](TextTable& rows, size_t file) {
     if (headers.size() <= file) {
@@ -165,15 +185,18 @@ void CachedDataset::Prepare(const PretrainedConfig& config) {
                          .lines = {},
                          .first_array_lines = std::vector<int64_t>(rows.names.size())});
       has_labels = has_labels || rows.has(options_.label_column);
+      if (rule) columns = ChooseColumns(headers, options_);
     }
     for (size_t c = 0; c < rows.first_array_lines.size(); ++c) {
       int64_t& first = headers.back().first_array_lines[c];
       if (first == 0) first = rows.first_array_lines[c];
     }
     // The labels are those of the whole training data, as in run_glue.
-    if (!options_.do_train && split_.max_rows) CutRows(rows, *split_.max_rows - num_rows);
+    if (!options_.do_train && split_.max_rows && !split_.drops_duplicates)
+      CutRows(rows, *split_.max_rows - num_rows);
     num_rows += rows.rows();
     if (!known_.labels && has_labels && rows.rows() > 0) labels.Add(rows);
+    if (rule) rule->Add(rows, *columns, options_.label_column);
   });
   if (!known_.labels) {
     known_.labels =
@@ -181,6 +204,8 @@ void CachedDataset::Prepare(const PretrainedConfig& config) {
                      options_.do_train || !has_labels ? nullptr : &labels, config, options_);
   }
   if (!known_.columns) known_.columns = ChooseColumns(headers, options_);
+  if (rule) rule->Decide(known_.labels->kind(), NameOfFiles(split_.files));
+  known_.rule = rule;
 }
 
 void CachedDataset::Make(const std::string& draft, const SequenceClassifier& model) {
@@ -189,10 +214,12 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
                             .num_labels = labels().num_labels(),
                             .has_labels = split_.labelled,
                             .vocab_size = tokenizer_.vocab_size()});
-  const int64_t most = split_.max_rows.value_or(std::numeric_limits<int64_t>::max());
+  const int64_t max_length = max_length_ > 0 ? max_length_ : LongestText(tokenizer_, model);
+  RowFilter filter(split_, options_, known_.rule ? &*known_.rule : nullptr);
+  marks_ = {};
   const auto tokenize = [&](TextTable& rows) {
     TokenizedDataset part = Tokenize(rows, columns(), labels(), tokenizer_,
-                                     {.max_length = max_length_,
+                                     {.max_length = max_length,
                                       .label_column = split_.labelled ? options_.label_column : "",
                                       .require_labels = split_.labelled,
                                       .num_threads = static_cast<int>(options_.num_threads)});
@@ -202,9 +229,10 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
   bool written = true;
   try {
     // Rows behind the last one that is used are read, too, so that their errors are found.
-    ForEachBlock(split_, options_, [&](TextTable& rows, size_t) {
-      CutRows(rows, most - writer.num_rows());
+    ForEachBlock(split_, options_, [&](TextTable& rows, size_t file) {
+      filter.Apply(rows, columns());
       if (rows.rows() == 0) return;
+      if (split_.labelled) marks_.Add(rows, file, columns());
       const TokenizedDataset part = tokenize(rows);
       written = false;
       writer.Append(part);
@@ -219,16 +247,28 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
     if (written) data_error_ = std::current_exception();
     throw;
   }
+  if (split_.labelled && marks_.complete()) {
+    writer.AddColumn(kHashes, marks_.hashes());
+    writer.AddColumn(kPlaces, marks_.places());
+  }
   writer.Finish({{"key", key_},
+                 {"rule", known_.rule ? known_.rule->ToJson() : nlohmann::json()},
+                 {"dropped", filter.num_dropped()},
                  {"label_names", labels().names()},
                  {"columns", {columns().first, columns().second}}});
+}
+
+void CachedDataset::AddNote(const std::string& note) {
+  const auto dropped = DatasetFileTask(*dataset_).at("dropped").get<int64_t>();
+  if (dropped > 0) notes_.push_back(NoteOnDuplicates(split_, dropped));
+  notes_.push_back(note);
 }
 
 std::optional<TokenizedDataset> CachedDataset::Load(const SequenceClassifier& model) {
   const auto fits = [&] { return FitsModel(DatasetFileExtent(*dataset_), tokenizer_, model); };
   const std::string name = split_.name;
   if (dataset_ && fits()) {
-    notes_.push_back("the " + name + " data were tokenized before and are read from " + path_);
+    AddNote("the " + name + " data were tokenized before and are read from " + path_);
     return std::exchange(dataset_, std::nullopt);
   }
   try {
@@ -241,8 +281,8 @@ std::optional<TokenizedDataset> CachedDataset::Load(const SequenceClassifier& mo
                                      << NameOfFiles(split_.files) << std::endl;
                          }});
     dataset_ = OpenDatasetFile(path_);
-    notes_.push_back("the tokenized " + name + " data are kept in " + path_ +
-                     "; --dataset_cache none keeps them in memory");
+    AddNote("the tokenized " + name + " data are kept in " + path_ +
+            "; --dataset_cache none keeps them in memory");
     return std::exchange(dataset_, std::nullopt);
   } catch (const Error& e) {
     if (data_error_ != nullptr) std::rethrow_exception(data_error_);

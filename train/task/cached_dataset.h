@@ -15,8 +15,10 @@
 
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/models/pretrained.h"
+#include "lathe/train/rows/data_split.h"
+#include "lathe/train/rows/text_marks.h"
+#include "lathe/train/rows/validation_rule.h"
 #include "lathe/train/support/training_arguments.h"
-#include "lathe/train/task/data_split.h"
 #include "lathe/train/task/labels.h"
 
 namespace lathe {
@@ -33,12 +35,14 @@ std::string DatasetCacheFolder(const DataSplit& split, const FinetuneArguments& 
 struct KnownAboutRows {
   std::optional<LabelSet> labels;      // what the labels mean; nullopt: the file decides
   std::optional<TextColumns> columns;  // which columns are texts; nullopt: the file decides
+  // Which training rows validate, if the split's files are divided; nullopt: the file decides.
+  std::optional<ValidationRule> rule;
 };
 
 class CachedDataset {
  public:
   // Computes the file's name, for which it reads the data files once. Keeps references to `options`
-  // and `tokenizer`.
+  // and `tokenizer`. `max_length` may be 0, which stands for as many tokens as the model takes.
   CachedDataset(const std::string& folder, const DataSplit& split, const PretrainedConfig& config,
                 const FinetuneArguments& options, const Tokenizer& tokenizer, int64_t max_length,
                 const KnownAboutRows& known = {});
@@ -49,16 +53,23 @@ class CachedDataset {
   const LabelSet& labels() const { return *known_.labels; }       // valid after Prepare
   const TextColumns& columns() const { return *known_.columns; }  // valid after Prepare
 
+  // Valid after Prepare, if the files are divided.
+  const std::optional<ValidationRule>& rule() const { return known_.rule; }
+
   // Returns the dataset, whose rows lie in the file. Makes the file if there is none, or if the
   // model cannot take its rows, which is an error that names the row. Returns nullopt if the file
   // can't be written or read.
   std::optional<TokenizedDataset> Load(const SequenceClassifier& model);
 
   const std::vector<std::string>& notes() const { return notes_; }  // for people
+  const TextMarks& marks() const { return marks_; }                 // of the rows; valid after Load
 
  private:
   // Opens the file. Returns false if there is none that is whole.
   bool Open();
+  void Scan(const PretrainedConfig& config);
+  // Adds a note about the open file, and one about rows that aren't in it.
+  void AddNote(const std::string& note);
   void Make(const std::string& draft, const SequenceClassifier& model);
 
   const FinetuneArguments& options_;
@@ -71,6 +82,7 @@ class CachedDataset {
   std::string key_;   // JSON
   std::string path_;  // of the file
   std::vector<std::string> notes_;
+  TextMarks marks_;
   std::optional<TokenizedDataset> dataset_;
   bool damaged_ = false;
   std::exception_ptr data_error_;  // in a data file, while the cache's is made

@@ -11,8 +11,8 @@
 #include "lathe/data/datasets/label_set.h"
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/models/pretrained.h"
+#include "lathe/train/rows/data_files.h"
 #include "lathe/train/support/training_arguments.h"
-#include "lathe/train/task/data_files.h"
 
 namespace lathe {
 

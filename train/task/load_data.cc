@@ -1,13 +1,15 @@
 #include "lathe/train/task/load_data.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/train/rows/column_numbers.h"
+#include "lathe/train/rows/data_files.h"
+#include "lathe/train/rows/read_table.h"
 #include "lathe/train/support/run_errors.h"
-#include "lathe/train/task/data_files.h"
 #include "lathe/train/task/labels.h"
 #include "lathe/train/task/model_fit.h"
-#include "lathe/train/task/read_table.h"
 #include "lathe/train/task/sequence_length.h"
 
 namespace lathe {
@@ -63,6 +65,7 @@ LabelSet DataLoading::DecideTheLabels() {
   }
   if (validation_.tables.empty() || !validation_.tables[0].has(options_.label_column))
     return DecideLabels(nullptr, nullptr, config_, options_);
+  if (!validation_.split.drops_duplicates) CutRows(validation_.tables, validation_.split.max_rows);
   for (const TextTable& table : validation_.tables) {
     if (table.rows() > 0) distinct.Add(table);
   }
@@ -71,6 +74,7 @@ LabelSet DataLoading::DecideTheLabels() {
 
 void DataLoading::Read() {
   if (!First().split.wanted) throw UsageError("no file of data is named", "pass --train_file FILE");
+  options_ = WithColumnNames(options_, First().split);
   for (Part* part : Parts()) part->folder = DatasetCacheFolder(part->split, options_);
   Part& first = First();
   if (!first.folder.empty()) {
@@ -80,20 +84,40 @@ void DataLoading::Read() {
   }
   for (Part* part : Parts()) {
     if (!part->folder.empty()) continue;
+    // These rows lie among the training rows.
+    if (part->split.rows == DataSplit::Rows::kValidating) continue;
     part->tables = ReadTables(part->split, options_);
-    // The labels are those of the whole training data, as in run_glue, so their rows are cut only
-    // afterwards.
-    if (part != &train_) CutRows(part->tables, part->split.max_rows);
   }
   task_.labels = DecideTheLabels();
-  CutRows(train_.tables, train_.split.max_rows);
+}
+
+// Moves rows of the training data that validate to the validation data.
+void DataLoading::DivideTrainingRows() {
+  if (train_.split.rows == DataSplit::Rows::kAll) return;
+  if (train_.cache != nullptr) {
+    rule_ = train_.cache->rule();
+  } else {
+    rule_.emplace(train_.split.share);
+    for (const TextTable& table : train_.tables)
+      rule_->Add(table, task_.text_columns, options_.label_column);
+    rule_->Decide(task_.labels.kind(), NameOfFiles(train_.split.files));
+    for (TextTable& table : train_.tables) {
+      validation_.tables.push_back(
+          TakeRows(table, rule_->Validates(table, task_.text_columns, options_.label_column)));
+    }
+  }
+  task_.notes.insert(task_.notes.end(), rule_->notes().begin(), rule_->notes().end());
 }
 
 // Tokenizes the rows in memory of a part. Lets go of the texts file by file.
-TokenizedDataset DataLoading::TokenizeTables(Part& part) {
+TokenizedDataset DataLoading::TokenizeTables(Part& part, RowFilter& filter) {
   TokenizedDataset all;
-  for (TextTable& table : part.tables) {
+  part.marks = {};
+  for (size_t file = 0; file < part.tables.size(); ++file) {
+    TextTable& table = part.tables[file];
+    filter.Apply(table, task_.text_columns);
     if (table.rows() == 0) continue;
+    if (part.split.labelled) part.marks.Add(table, file, task_.text_columns);
     TokenizedDataset dataset =
         lathe::Tokenize(table, task_.text_columns, task_.labels, *task_.tokenizer,
                         {.max_length = task_.max_length,
@@ -109,6 +133,8 @@ TokenizedDataset DataLoading::TokenizeTables(Part& part) {
     table = {};
   }
   part.tables.clear();
+  const std::string dropped = NoteOnDuplicates(part.split, filter.num_dropped());
+  if (!dropped.empty()) task_.notes.push_back(dropped);
   return all;
 }
 
@@ -116,21 +142,34 @@ TokenizedDataset DataLoading::TokenizeTables(Part& part) {
 void DataLoading::TokenizePart(Part& part) {
   if (!part.split.wanted) return;
   if (!part.folder.empty() && part.cache == nullptr)
-    OpenCache(part, {.labels = task_.labels, .columns = task_.text_columns});
+    OpenCache(part, {.labels = task_.labels, .columns = task_.text_columns, .rule = rule_});
   std::optional<TokenizedDataset> dataset;
   if (part.cache != nullptr) {
     dataset = part.cache->Load(*task_.model);
+    part.marks = part.cache->marks();
     task_.notes.insert(task_.notes.end(), part.cache->notes().begin(), part.cache->notes().end());
   }
   if (!dataset) {
-    if (part.tables.empty()) {
-      part.tables = ReadTables(part.split, options_);
-      CutRows(part.tables, part.split.max_rows);
-    }
-    dataset = TokenizeTables(part);
+    // Tables in memory are divided already.
+    const bool divides = rule_.has_value() && part.tables.empty();
+    if (part.tables.empty()) part.tables = ReadTables(part.split, options_);
+    RowFilter filter(part.split, options_, divides ? &*rule_ : nullptr);
+    dataset = TokenizeTables(part, filter);
   }
-  *part.data = {NameOfFiles(part.split.files),
+  *part.data = {NameForPeople(part.split),
                 std::make_shared<const TokenizedDataset>(std::move(*dataset))};
+}
+
+// Sets the longest text of --max_seq_length auto.
+void DataLoading::CutToTrainingTexts() {
+  const TokenizedDataset& train = *task_.train.dataset;
+  const bool pairs = !task_.text_columns.second.empty();
+  // Every text must keep one token.
+  int64_t longest = task_.tokenizer->NumSpecialTokens(pairs) + (pairs ? 2 : 1);
+  for (int64_t i = 0; i < train.size(); ++i) longest = std::max(longest, train.length(i));
+  task_.max_length = std::min(longest, task_.max_length);
+  task_.notes.push_back("--max_seq_length auto: texts are cut to " +
+                        std::to_string(task_.max_length) + " tokens");
 }
 
 void DataLoading::Tokenize() {
@@ -138,7 +177,27 @@ void DataLoading::Tokenize() {
   task_.text_columns =
       first.cache != nullptr ? first.cache->columns() : ChooseColumns(first.tables, options_);
   CheckColumns(task_, NameOfFiles(first.split.files), options_);
-  for (Part* part : Parts()) TokenizePart(*part);
+  DivideTrainingRows();
+  const bool is_auto = task_.max_length == 0;
+  if (is_auto) task_.max_length = LongestText(*task_.tokenizer, *task_.model);
+  for (Part* part : Parts()) {
+    TokenizePart(*part);
+    if (is_auto && part == &train_ && part->split.wanted) CutToTrainingTexts();
+  }
+  AddNotesOnTexts();
+}
+
+// Warns of texts that are in training and validation, and of labels that contradict each other.
+void DataLoading::AddNotesOnTexts() {
+  if (!train_.split.wanted) return;
+  const auto marked = [](const Part& part) {
+    return MarkedRows{&part.marks, part.data->dataset.get(), part.split.files};
+  };
+  std::vector<std::string> notes = {NoteOnContradictions(marked(train_), task_.labels)};
+  if (validation_.split.wanted) notes.push_back(NoteOnOverlap(marked(train_), marked(validation_)));
+  for (const std::string& note : notes) {
+    if (!note.empty()) task_.notes.push_back(note);
+  }
 }
 
 }  // namespace lathe

@@ -10,9 +10,12 @@
 
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/models/config/config.h"
+#include "lathe/train/rows/data_split.h"
+#include "lathe/train/rows/row_filter.h"
+#include "lathe/train/rows/text_marks.h"
+#include "lathe/train/rows/validation_rule.h"
 #include "lathe/train/support/training_arguments.h"
 #include "lathe/train/task/cached_dataset.h"
-#include "lathe/train/task/data_split.h"
 #include "lathe/train/task/task.h"
 
 namespace lathe {
@@ -22,8 +25,8 @@ namespace lathe {
 // dataset cache.
 class DataLoading {
  public:
-  // Keeps references to all of these. `load_tokenizer` sets task.tokenizer and task.max_length if
-  // they aren't set.
+  // Keeps references to `task` and `config`. `load_tokenizer` sets task.tokenizer and
+  // task.max_length if they aren't set.
   DataLoading(Task& task, const PretrainedConfig& config, const FinetuneArguments& options,
               std::function<void()> load_tokenizer);
 
@@ -39,20 +42,25 @@ class DataLoading {
     std::string folder = {};             // of the cache; "": the rows lie in memory
     std::vector<TextTable> tables = {};  // the rows in memory, by file
     std::unique_ptr<CachedDataset> cache = {};
+    TextMarks marks = {};
   };
 
   std::vector<Part*> Parts() { return {&train_, &validation_, &test_}; }
   Part& First();  // of those that the run uses
   void OpenCache(Part& part, const KnownAboutRows& known);
   LabelSet DecideTheLabels();
+  void DivideTrainingRows();
   void TokenizePart(Part& part);
-  TokenizedDataset TokenizeTables(Part& part);
+  TokenizedDataset TokenizeTables(Part& part, RowFilter& filter);
+  void CutToTrainingTexts();
+  void AddNotesOnTexts();
 
   Task& task_;
   const PretrainedConfig& config_;
-  const FinetuneArguments& options_;
+  FinetuneArguments options_;  // with names of columns in place of numbers
   std::function<void()> load_tokenizer_;
   Part train_, validation_, test_;
+  std::optional<ValidationRule> rule_;  // if the training data are divided
 };
 
 }  // namespace lathe

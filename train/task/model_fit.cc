@@ -1,5 +1,7 @@
 #include "lathe/train/task/model_fit.h"
 
+#include <algorithm>
+
 #include "lathe/core/base/error.h"
 #include "lathe/models/config/config.h"
 #include "lathe/models/config/vocabulary_size.h"
@@ -46,6 +48,11 @@ void CheckVocabulary(const Tokenizer& tokenizer, const PretrainedConfig& config,
   const std::string note = hint.empty() ? CheckVocabularySize(tokenizer, config)
                                         : CheckVocabularySize(tokenizer, config, hint);
   if (!note.empty()) notes.push_back(note);
+}
+
+int64_t LongestText(const Tokenizer& tokenizer, const SequenceClassifier& model) {
+  const int64_t limit = tokenizer.model_max_length();
+  return limit > 0 ? std::min(limit, model.max_length()) : model.max_length();
 }
 
 bool FitsModel(const DatasetExtent& extent, const Tokenizer& tokenizer,

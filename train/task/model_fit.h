@@ -15,6 +15,9 @@ namespace lathe {
 void CheckVocabulary(const Tokenizer& tokenizer, const PretrainedConfig& config,
                      const FinetuneArguments& options, std::vector<std::string>& notes);
 
+// Returns how many tokens a text may have at most.
+int64_t LongestText(const Tokenizer& tokenizer, const SequenceClassifier& model);
+
 // Throws, with file and line, if the model can't take a row's number of tokens, their types or ids.
 // `table` holds the text of the rows, which must be in memory.
 void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,

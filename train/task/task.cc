@@ -110,7 +110,7 @@ void LoadTokenizerInto(Task& task, const PretrainedConfig& config,
                        const FinetuneArguments& options) {
   task.tokenizer = LoadTokenizer(options);
   CheckVocabulary(*task.tokenizer, config, options, task.notes);
-  task.max_length = options.max_seq_length;
+  task.max_length = options.max_seq_length;  // 0: DataLoading decides
   if (const int64_t limit = task.tokenizer->model_max_length();
       limit > 0 && limit < task.max_length) {
     task.max_length = limit;

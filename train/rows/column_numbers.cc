@@ -1,0 +1,70 @@
+#include "lathe/train/rows/column_numbers.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "lathe/core/base/error.h"
+#include "lathe/data/datasets/text_table_reader.h"
+#include "lathe/train/rows/read_table.h"
+
+namespace lathe {
+namespace {
+
+std::optional<size_t> NumberIn(const std::string& text) {
+  size_t number = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (code != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// Returns the columns' names and no rows that matter.
+TextTable BeginningOf(const DataSplit& split, const FinetuneArguments& options) {
+  constexpr int64_t kBytes = 1 << 16;
+  const std::string& path = split.files.at(0);
+  CheckNoFolder(path, split.flag);
+  std::error_code code;
+  if (std::filesystem::exists(path, code) && !std::filesystem::is_regular_file(path, code)) {
+    throw InvalidArgument(path + ": columns have numbers only in a file that can be read twice",
+                          "give the columns by name");
+  }
+  try {
+    return TextTableReader(path, OnInvalidUtf8(options), kBytes).Next();
+  } catch (const Error& e) {
+    throw WithFlagHint(e, split.flag);
+  }
+}
+
+void Replace(std::string& name, const char* flag, const TextTable& table) {
+  const std::optional<size_t> number = NumberIn(name);
+  if (!number || table.has(name)) return;
+  if (*number == 0 || *number > table.names.size()) {
+    throw InvalidArgument(table.path + ": there is no column " + name + "; it has " +
+                              std::to_string(table.names.size()),
+                          std::string("columns of ") + flag + " count from 1; or give their names");
+  }
+  name = table.names[*number - 1];
+}
+
+}  // namespace
+
+FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& split) {
+  const auto is_number = [](const std::string& name) { return NumberIn(name).has_value(); };
+  if (!is_number(options.label_column) && std::ranges::none_of(options.text_columns, is_number))
+    return options;
+  const TextTable table = BeginningOf(split, options);
+  Replace(options.label_column, "--label_column", table);
+  for (std::string& name : options.text_columns) Replace(name, "--text_columns", table);
+  if (options.text_columns.size() == 2 && options.text_columns[0] == options.text_columns[1]) {
+    throw InvalidArgument(table.path + ": --text_columns names \"" + options.text_columns[0] +
+                              "\" twice, by its name and by its number",
+                          "give two columns");
+  }
+  return options;
+}
+
+}  // namespace lathe

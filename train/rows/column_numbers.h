@@ -1,0 +1,14 @@
+// Columns that are given by their numbers: --text_columns 1,3.
+#pragma once
+
+#include "lathe/train/rows/data_split.h"
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// Returns the options with the names of columns in place of numbers. Columns count from 1, in the
+// order of the split's first file. A column whose name is the number wins. Reads the beginning of
+// that file, but only if there is a number. Throws for a number that is too large.
+FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& split);
+
+}  // namespace lathe

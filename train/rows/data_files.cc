@@ -1,0 +1,96 @@
+#include "lathe/train/rows/data_files.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "lathe/core/base/error.h"
+
+namespace lathe {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+bool Exists(const std::string& path) {
+  std::error_code code;
+  return std::filesystem::exists(path, code);
+}
+
+Strings Matches(const std::string& pattern, const char* flag) {
+  glob_t found = {};
+  const int code = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  Strings paths;
+  if (code == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (paths.empty()) {
+    throw NotFound(std::string(flag) + " " + pattern + ": no file matches this pattern",
+                   "check the folder and the extension, such as data/*.csv");
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+void AddFiles(const std::string& name, const char* flag, Strings& files) {
+  if (name.empty()) {
+    throw InvalidArgument(std::string(flag) + " has an empty name of a file",
+                          "write several files with one comma between them: a.csv,b.csv");
+  }
+  if (Exists(name)) {
+    files.push_back(name);
+  } else if (const size_t comma = name.find(','); comma != std::string::npos) {
+    AddFiles(name.substr(0, comma), flag, files);
+    AddFiles(name.substr(comma + 1), flag, files);
+  } else if (name.find_first_of("*?[") != std::string::npos) {
+    const Strings matches = Matches(name, flag);
+    files.insert(files.end(), matches.begin(), matches.end());
+  } else {
+    files.push_back(name);
+  }
+}
+
+std::string Joined(const Strings& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+}  // namespace
+
+Strings DataFiles(const Strings& names, const char* flag) {
+  Strings files;
+  for (const std::string& name : names) AddFiles(name, flag, files);
+  return files;
+}
+
+std::string NameOfFiles(const Strings& files) {
+  if (files.size() == 1) return files[0];
+  const size_t more = files.size() - 1;
+  return files.empty()
+             ? ""
+             : files[0] + " and " + std::to_string(more) + " more file" + (more > 1 ? "s" : "");
+}
+
+TextColumns ChooseColumns(const std::vector<TextTable>& tables, const FinetuneArguments& options) {
+  const TextColumns columns =
+      ChooseTextColumns(tables.front(), options.text_columns, options.label_column);
+  Strings names = {columns.first};
+  if (!columns.second.empty()) names.push_back(columns.second);
+  for (size_t i = 1; i < tables.size(); ++i)
+    ChooseTextColumns(tables[i], names, options.label_column);
+  return columns;
+}
+
+void CheckSameColumns(const TextTable& first, const TextTable& table, const char* flag) {
+  const auto sorted = [](Strings names) {
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  if (sorted(first.names) == sorted(table.names)) return;
+  throw InvalidArgument(table.path + ": its columns are " + Joined(table.names) + " but those of " +
+                            first.path + " are " + Joined(first.names),
+                        std::string("all files of ") + flag + " must have the same columns");
+}
+
+}  // namespace lathe

@@ -1,0 +1,53 @@
+// RowFilter: which rows of a split's files a run uses.
+#pragma once
+
+#include <absl/container/flat_hash_set.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lathe/data/datasets/text_table.h"
+#include "lathe/train/rows/data_split.h"
+#include "lathe/train/rows/validation_rule.h"
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// Moves the rows that `taken` marks out of a table, and returns them.
+TextTable TakeRows(TextTable& table, const std::vector<bool>& taken);
+
+// Returns 64 bits that follow from a row's texts. Two texts have the same ones by a chance of
+// 2^-64.
+uint64_t HashOfTexts(std::string_view first, std::string_view second);
+
+// Takes the rows of a split in their order, block by block. Of the training files it keeps the rows
+// that train or those that validate (--validation_split). Then it drops duplicates
+// (--drop_duplicates), and then all rows behind the first max_rows. For each row that it has kept
+// when it drops duplicates, it remembers 8 bytes.
+class RowFilter {
+ public:
+  // Keeps references to `options` and `rule`. `rule` may be null if the rows are divided already. A
+  // split with all rows of its files has no use for it.
+  RowFilter(const DataSplit& split, const FinetuneArguments& options, const ValidationRule* rule)
+      : split_(split), options_(options), rule_(rule) {}
+
+  void Apply(TextTable& rows, const TextColumns& columns);
+  int64_t num_dropped() const { return num_dropped_; }  // duplicates
+
+ private:
+  // Ends as soon as it has kept as many rows as wanted.
+  void DropDuplicates(TextTable& rows, const TextColumns& columns, int64_t wanted);
+
+  DataSplit split_;
+  const FinetuneArguments& options_;
+  const ValidationRule* rule_;
+  absl::flat_hash_set<uint64_t> seen_;
+  int64_t num_kept_ = 0, num_dropped_ = 0;
+};
+
+// Returns the note for people about dropped rows; "" if there are none.
+std::string NoteOnDuplicates(const DataSplit& split, int64_t num_dropped);
+
+}  // namespace lathe

@@ -1,0 +1,53 @@
+// TextMarks: a hash of each row's texts, by which rows with equal texts are found.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lathe/data/datasets/dataset.h"
+#include "lathe/data/datasets/text_table.h"
+
+namespace lathe {
+
+// For so many rows the marks take 32 MiB, and the table by which equal texts are found takes about
+// 70 MiB while it is there. More rows are not looked at.
+inline constexpr int64_t kMostMarkedRows = int64_t{1} << 21;
+
+class TextMarks {
+ public:
+  // Adds rows of the file with this number, as long as there are not too many.
+  void Add(const TextTable& rows, size_t file, const TextColumns& columns);
+  // Returns false if there were too many rows. Then there are no marks.
+  bool complete() const { return complete_; }
+  size_t size() const { return hashes_.size(); }
+  uint64_t hash(size_t row) const { return static_cast<uint64_t>(hashes_[row]); }
+  // Returns "path:line" of a row.
+  std::string Where(size_t row, const std::vector<std::string>& files) const;
+
+  // What a file of the dataset cache keeps: a hash for each row, and its file and line.
+  const std::vector<int64_t>& hashes() const { return hashes_; }
+  const std::vector<int64_t>& places() const { return places_; }
+  static TextMarks FromColumns(std::vector<int64_t> hashes, std::vector<int64_t> places);
+  static TextMarks None();  // of too many rows
+
+ private:
+  std::vector<int64_t> hashes_, places_;
+  bool complete_ = true;
+};
+
+// A split's rows with their marks.
+struct MarkedRows {
+  const TextMarks* marks = nullptr;
+  const TokenizedDataset* dataset = nullptr;
+  std::vector<std::string> files;
+};
+
+// Returns a note if equal texts have labels that contradict each other, with one example. Scores
+// don't contradict each other.
+std::string NoteOnContradictions(const MarkedRows& rows, const LabelSet& labels);
+
+// Returns a note if texts are in both training and validation, with one example.
+std::string NoteOnOverlap(const MarkedRows& train, const MarkedRows& validation);
+
+}  // namespace lathe
