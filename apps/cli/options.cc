@@ -244,6 +244,7 @@ void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Add("load_best_model_at_end", &o.load_best_model_at_end,
             "save the best model instead of the last one");
   flags.Add("disable_tqdm", &o.disable_tqdm, "show no progress bar");
+  flags.Add("report", &o.report, "keep report.html, with curves of the training, in output_dir");
   flags
       .Add("log_level", &o.log_level,
            "with debug, report on standard error what the CUDA graphs do; the others are alike")

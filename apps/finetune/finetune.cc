@@ -23,6 +23,7 @@
 #include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/cli/results_table.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
+#include "lathe/apps/finetune/report_options.h"
 #include "lathe/apps/finetune/resume_command.h"
 #include "lathe/apps/finetune/summary.h"
 #include "lathe/core/base/error.h"
@@ -170,6 +171,7 @@ class FinetuneRun {
   std::optional<OutputDir> out_;  // on the main process
   Task task_;
   std::shared_ptr<EarlyStoppingCallback> early_stopping_;  // null without a patience
+  std::shared_ptr<ReportCallback> report_;                 // null before the training
   std::optional<Trainer> trainer_;                         // if there is something to train
   nlohmann::json results_ = nlohmann::json::object();
 };
@@ -208,6 +210,10 @@ std::vector<std::shared_ptr<Callback>> FinetuneRun::MakeCallbacks() {
     early_stopping_ = std::make_shared<EarlyStoppingCallback>(*options_.early_stopping_patience,
                                                               options_.early_stopping_threshold);
     callbacks.push_back(early_stopping_);
+  }
+  if (options_.report && out_) {
+    report_ = std::make_shared<ReportCallback>(ReportOptions(options_, task_, out_->path()));
+    callbacks.push_back(report_);
   }
   return callbacks;
 }
@@ -289,6 +295,7 @@ std::optional<int> FinetuneRun::EvaluateModel() {
   if (trainer_) metrics["epoch"] = trainer_->state().epoch;
   if (out_) out_->WriteJson("eval_results.json", metrics);
   results_.update(metrics);
+  if (report_) report_->AddResults(metrics);
   PrintMetrics(printer_.out(), "eval", metrics);
   if (out_ && task_.labels.kind() != LabelKind::kRegression) ReportClasses(evaluation);
   return std::nullopt;
@@ -346,6 +353,8 @@ int FinetuneRun::Run() {
   if (!interrupted && options_.do_predict) interrupted = Predict();
   if (interrupted) return *interrupted;
   if (out_ && !results_.empty()) out_->WriteJson("all_results.json", results_);
+  if (out_ && trainer_ && options_.report)
+    printer_.out() << "the report is in " << out_->File("report.html") << std::endl;
   return 0;
 }
 

@@ -42,7 +42,7 @@ std::vector<std::string> CommandLineOf(const std::string& process) {
 
 }  // namespace
 
-std::string CommandToResume(const std::string& checkpoint) {
+std::string OwnCommand() {
   std::vector<std::string> command = CommandLineOf("self");
   // A launcher's command line ends with that of the program.
   const std::vector<std::string> parent = CommandLineOf(std::to_string(getppid()));
@@ -59,9 +59,13 @@ std::string CommandToResume(const std::string& checkpoint) {
       if (i + 1 < command.size() && !command[i + 1].starts_with("--")) ++i;
       continue;
     }
-    text += Quoted(command[i]) + " ";
+    text += (text.empty() ? "" : " ") + Quoted(command[i]);
   }
-  return text + kOption + " " + Quoted(checkpoint);
+  return text;
+}
+
+std::string CommandToResume(const std::string& checkpoint) {
+  return OwnCommand() + " " + kOption + " " + Quoted(checkpoint);
 }
 
 }  // namespace lathe

@@ -51,12 +51,13 @@ constexpr std::string_view kModelFiles[] = {"tokenizer.json",
                                             "eval_errors.tsv",
                                             "all_results.json",
                                             "predict_results.tsv",
+                                            "report.html",
                                             "trainer_state.json"};
 
 constexpr std::string_view kWrittenFiles[] = {
-    "model.safetensors",  "config.json",       "trainer_state.json",
-    "train_results.json", "eval_results.json", "eval_report.json",
-    "eval_errors.tsv",    "all_results.json",  "predict_results.tsv"};
+    "model.safetensors",   "config.json",      "trainer_state.json", "train_results.json",
+    "eval_results.json",   "eval_report.json", "eval_errors.tsv",    "all_results.json",
+    "predict_results.tsv", "report.html"};
 
 void CheckNoFolder(const std::string& path) {
   if (!fs::is_directory(path)) return;

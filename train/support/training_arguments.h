@@ -83,6 +83,7 @@ struct TrainingArguments {
   bool load_best_model_at_end = false;
   bool disable_tqdm = false;
   std::string log_level = "info";
+  bool report = true;  // keeps report.html in output_dir up to date
 
   std::string logging_strategy = "steps";  // "no", "steps" or "epoch": when to log
   // With eval_strategy "steps", the first step that may be evaluated; with "epoch", the first

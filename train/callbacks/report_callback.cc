@@ -1,0 +1,134 @@
+#include "lathe/train/callbacks/report_callback.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/train/support/progress.h"
+
+namespace lathe {
+namespace {
+
+constexpr std::chrono::seconds kPause(10);
+
+// Returns the memory that this process holds now.
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+std::string StepOf(const TrainerState& state) {
+  return "step " + FormatCount(state.global_step) + " of " + FormatCount(state.max_steps) +
+         FormatNumber(", epoch %.2f", state.epoch);
+}
+
+// Returns rows for the numbers of the entry, such as {"eval_loss", "0.5"}.
+std::vector<std::pair<std::string, std::string>> Rows(const nlohmann::json& metrics) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const auto& [name, value] : metrics.items()) {
+    if (value.is_number()) rows.emplace_back(name, FormatNumber("%.6g", value.get<double>()));
+  }
+  return rows;
+}
+
+}  // namespace
+
+ReportCallback::ReportCallback(Options options) : options_(std::move(options)) {
+  contents_.title = options_.title;
+  contents_.command = options_.command;
+  contents_.facts = options_.facts;
+  contents_.lengths = std::move(options_.lengths);
+}
+
+ReportCallback::~ReportCallback() {
+  if (!begun_ || ended_) return;
+  contents_.status = "The training has ended before its last step.";
+  contents_.running = false;
+  try {
+    Write();
+  } catch (const std::exception&) {
+    // The report is not worth a crash.
+  }
+}
+
+void ReportCallback::OnTrainBegin(const TrainingArguments&, const TrainerState& state,
+                                  TrainerControl&) {
+  if (options_.folder.empty() || !state.is_world_process_zero) return;
+  begun_ = true;
+  begin_ = Clock::now();
+  Sample(state);
+  Take(state);
+  Write();
+}
+
+void ReportCallback::OnLog(const TrainingArguments&, const TrainerState& state, TrainerControl&,
+                           const nlohmann::json&) {
+  if (!begun_) return;
+  Sample(state);
+  if (Clock::now() - written_ < kPause) return;
+  Take(state);
+  Write();
+}
+
+void ReportCallback::OnTrainEnd(const TrainingArguments&, const TrainerState& state,
+                                TrainerControl&) {
+  if (!begun_) return;
+  ended_ = true;
+  Take(state);
+  contents_.running = false;
+  contents_.status = state.global_step < state.max_steps
+                         ? "The training has ended early, after " + StepOf(state) + "."
+                         : "The training has ended, after " + StepOf(state) + ".";
+  for (const nlohmann::json& entry : state.log_history) {
+    if (!entry.contains("train_loss")) continue;
+    for (auto& row : Rows(entry)) {
+      if (row.first.starts_with("train_")) contents_.facts.push_back(std::move(row));
+    }
+  }
+  Write();
+}
+
+void ReportCallback::AddResults(const nlohmann::json& metrics) {
+  if (!begun_) return;
+  for (auto& row : Rows(metrics)) contents_.facts.push_back(std::move(row));
+  Write();
+}
+
+void ReportCallback::Sample(const TrainerState& state) {
+  const std::chrono::duration<double> seconds = Clock::now() - begin_;
+  if (!contents_.resources.empty() && contents_.resources.back().step == state.global_step) return;
+  contents_.resources.push_back({.step = state.global_step,
+                                 .seconds = seconds.count(),
+                                 .tokens = state.num_input_tokens_seen,
+                                 .resident_bytes = ResidentBytes()});
+}
+
+void ReportCallback::Take(const TrainerState& state) {
+  contents_.running = true;
+  contents_.status = "The training runs: " + StepOf(state) + ". This page loads itself again.";
+  contents_.log_history = state.log_history;
+}
+
+void ReportCallback::Write() {
+  written_ = Clock::now();
+  try {
+    const std::vector<Figure> figures = MakeFigures(contents_);
+    WriteFileAtomically(options_.folder + "/report.html", ReportPage(contents_, figures));
+    if (contents_.running) return;
+    const std::string plots = options_.folder + "/plots";
+    std::filesystem::create_directories(plots);
+    for (const Figure& figure : figures)
+      WriteFileAtomically(plots + "/" + figure.name + ".svg", StandaloneSvg(figure.svg));
+  } catch (const std::exception& e) {
+    if (!std::exchange(failed_, true))
+      std::cerr << "note: the report can't be written: " << e.what() << std::endl;
+  }
+}
+
+}  // namespace lathe

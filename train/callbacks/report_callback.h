@@ -1,0 +1,58 @@
+// Keeps report.html in the output folder up to date while a training runs.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/train/callback.h"
+#include "lathe/train/report/report_page.h"
+
+namespace lathe {
+
+// The page is replaced as a whole, every ten seconds at most, so it can stay open in a browser. At
+// the end of the training its figures are also written as plots/NAME.svg. A report that can't be
+// written costs one note on standard error, and the training goes on.
+class ReportCallback : public Callback {
+ public:
+  struct Options {
+    std::string folder;  // where report.html goes; empty: there is no report
+    std::string title;
+    std::string command;  // what repeats the training
+    std::vector<std::pair<std::string, std::string>> facts = {};
+    std::vector<int64_t> lengths = {};  // see ReportContents
+  };
+  explicit ReportCallback(Options options);
+  // If the training has not come to its end, the page says so.
+  ~ReportCallback() override;
+  ReportCallback(const ReportCallback&) = delete;
+  ReportCallback& operator=(const ReportCallback&) = delete;
+
+  bool SetsControl() const override { return false; }
+  void OnTrainBegin(const TrainingArguments& arguments, const TrainerState& state,
+                    TrainerControl& control) override;
+  void OnLog(const TrainingArguments& arguments, const TrainerState& state, TrainerControl& control,
+             const nlohmann::json& logs) override;
+  void OnTrainEnd(const TrainingArguments& arguments, const TrainerState& state,
+                  TrainerControl& control) override;
+
+  // Adds the results of an evaluation after the training to the page, and writes it again.
+  void AddResults(const nlohmann::json& metrics);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Sample(const TrainerState& state);
+  void Take(const TrainerState& state);
+  void Write();
+
+  Options options_;
+  ReportContents contents_;
+  Clock::time_point begin_ = Clock::now(), written_ = {};
+  bool begun_ = false, ended_ = false, failed_ = false;
+};
+
+}  // namespace lathe

@@ -1,0 +1,55 @@
+// Draws figures as SVG: curves and bars, with axes and a legend.
+//
+//   std::string svg = LineChart({{.name = "train", .x = steps, .y = losses}},
+//                               {.title = "Loss", .x_label = "step"});
+//
+// A figure takes its colours from classes: s0, s1, ... for series, and axis, grid and text for the
+// rest. ChartStyle has them for light and dark themes. Series differ in their dashes, too, so that
+// colour alone tells nothing. All functions are pure; numbers that are not finite are left out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lathe {
+
+struct Series {
+  std::string name;
+  std::vector<double> x, y;  // the same length, x in increasing order
+};
+
+struct ChartOptions {
+  std::string title;  // what a screen reader reads
+  std::string x_label = {}, y_label = {};
+  std::optional<double> y_low = {}, y_high = {};  // else those of the values
+  bool diagonal = false;                          // draws the line y = x for comparison
+};
+
+// Returns curves over one pair of axes. A longer series is drawn as the means of neighbours
+// (Thinned). Series without a point appear in the legend only.
+std::string LineChart(const std::vector<Series>& series, const ChartOptions& options);
+
+// Returns a bar of height y[i] for each name, beside those of the other series. The bars begin at 0
+// and are not negative; x is not used. Names stand below the bars if there are few.
+std::string BarChart(const std::vector<std::string>& names, const std::vector<Series>& series,
+                     const ChartOptions& options);
+
+// Returns at most `most` points, each the mean of as many neighbours as the others.
+Series Thinned(const Series& series, size_t most);
+
+// Returns values at round distances, at most `most` + 1 of them, inside [low, high]. There are none
+// unless low < high.
+std::vector<double> RoundTicks(double low, double high, int most);
+
+// Returns the rules of CSS for the classes of figures.
+std::string_view ChartStyle();
+
+// Returns the contents of an .svg file for a figure: the same, with ChartStyle in it.
+std::string StandaloneSvg(const std::string& svg);
+
+// Returns the text with the characters replaced that HTML and SVG would not take as they are.
+std::string EscapeHtml(std::string_view text);
+
+}  // namespace lathe

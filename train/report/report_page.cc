@@ -1,0 +1,223 @@
+#include "lathe/train/report/report_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "lathe/train/support/progress.h"
+
+namespace lathe {
+namespace {
+
+constexpr size_t kMostRows = 100;     // of a table of numbers
+constexpr int64_t kMostBars = 40;     // of a histogram
+constexpr int kSecondsToReload = 20;  // while the training runs
+
+// Returns the entries of the log that have the key, over their steps.
+Series Logged(const nlohmann::json& log, const std::string& key, const std::string& name) {
+  Series series{.name = name, .x = {}, .y = {}};
+  for (const nlohmann::json& entry : log) {
+    if (!entry.is_object() || !entry.contains("step")) continue;
+    const auto value = entry.find(key);
+    if (value == entry.end() || !value->is_number()) continue;
+    series.x.push_back(entry.at("step").get<double>());
+    series.y.push_back(value->get<double>());
+  }
+  return series;
+}
+
+Figure CurveFigure(const std::string& name, const std::string& title, std::vector<Series> series,
+                   const std::string& unit = "") {
+  std::erase_if(series, [](const Series& one) { return one.x.empty(); });
+  Figure figure{.name = name, .title = title, .svg = {}, .x_name = "step", .series = {}};
+  if (!series.empty())
+    figure.svg = LineChart(series, {.title = title, .x_label = "step", .y_label = unit});
+  figure.series = std::move(series);
+  return figure;
+}
+
+// Returns the metrics of evaluations, without times and counts. Those that lie in [-1, 1] come
+// first; others, such as mse, have another scale.
+std::pair<std::vector<Series>, std::vector<Series>> Metrics(const nlohmann::json& log) {
+  std::map<std::string, Series> all;
+  for (const nlohmann::json& entry : log) {
+    if (!entry.is_object() || !entry.contains("eval_loss")) continue;
+    for (const auto& [key, value] : entry.items()) {
+      if (!key.starts_with("eval_") || key == "eval_loss" || key.ends_with("_runtime") ||
+          key.ends_with("_samples") || key.ends_with("_per_second"))
+        continue;
+      all.try_emplace(key, Logged(log, key, key.substr(std::string("eval_").size())));
+    }
+  }
+  std::pair<std::vector<Series>, std::vector<Series>> result;
+  for (auto& [key, series] : all) {
+    const bool is_share =
+        std::all_of(series.y.begin(), series.y.end(), [](double y) { return y >= -1 && y <= 1; });
+    (is_share ? result.first : result.second).push_back(std::move(series));
+  }
+  return result;
+}
+
+std::vector<Figure> ResourceFigures(const std::vector<ResourceSample>& samples) {
+  Series speed{.name = "tokens a second", .x = {}, .y = {}}, memory{.name = "MB", .x = {}, .y = {}};
+  for (size_t i = 0; i < samples.size(); ++i) {
+    memory.x.push_back(static_cast<double>(samples[i].step));
+    memory.y.push_back(static_cast<double>(samples[i].resident_bytes) / 1e6);
+    if (i == 0 || samples[i].seconds <= samples[i - 1].seconds) continue;
+    speed.x.push_back(static_cast<double>(samples[i].step));
+    speed.y.push_back(static_cast<double>(samples[i].tokens - samples[i - 1].tokens) /
+                      (samples[i].seconds - samples[i - 1].seconds));
+  }
+  return {CurveFigure("throughput", "Speed of training", {speed}, "tokens a second"),
+          CurveFigure("memory", "Memory of the main process", {memory}, "MB")};
+}
+
+Figure LengthFigure(const std::vector<int64_t>& lengths) {
+  Figure figure{.name = "lengths",
+                .title = "Lengths of the training samples",
+                .svg = {},
+                .x_name = "tokens",
+                .series = {{.name = "samples", .x = {}, .y = {}}}};
+  Series& series = figure.series[0];
+  const auto size = static_cast<int64_t>(lengths.size());
+  const int64_t width = (size + kMostBars - 1) / kMostBars;
+  std::vector<std::string> names;
+  for (int64_t begin = 0; begin < size; begin += width) {
+    const int64_t end = std::min(begin + width, size);
+    double count = 0;
+    for (int64_t n = begin; n < end; ++n)
+      count += static_cast<double>(lengths[static_cast<size_t>(n)]);
+    series.x.push_back(static_cast<double>(begin));
+    series.y.push_back(count);
+    names.push_back(std::to_string(begin));
+  }
+  if (names.empty()) return figure;
+  figure.svg = BarChart(names, figure.series,
+                        {.title = figure.title,
+                         .x_label = width == 1 ? "tokens"
+                                               : "tokens, from this number on, " +
+                                                     std::to_string(width) + " to a bar",
+                         .y_label = "samples"});
+  return figure;
+}
+
+// --- the page ---
+
+std::string NumberCell(double value) {
+  return "<td>" + (std::isfinite(value) ? FormatNumber("%.6g", value) : "") + "</td>";
+}
+
+// Returns a table with a row for each x, and a column for each series.
+std::string NumbersTable(const Figure& figure) {
+  std::map<double, std::vector<double>> rows;
+  bool thinned = false;
+  for (size_t s = 0; s < figure.series.size(); ++s) {
+    const Series shown = Thinned(figure.series[s], kMostRows);
+    thinned = thinned || shown.x.size() < figure.series[s].x.size();
+    for (size_t i = 0; i < shown.x.size(); ++i) {
+      auto& row = rows.try_emplace(shown.x[i], figure.series.size(), std::nan("")).first->second;
+      row[s] = shown.y[i];
+    }
+  }
+  std::string html = "<details><summary>The numbers" +
+                     std::string(thinned ? ", as means of neighbours" : "") +
+                     "</summary><div class=\"scroll\" tabindex=\"0\"><table><thead><tr>"
+                     "<th scope=\"col\">" +
+                     EscapeHtml(figure.x_name) + "</th>";
+  for (const Series& one : figure.series)
+    html += "<th scope=\"col\">" + EscapeHtml(one.name) + "</th>";
+  html += "</tr></thead><tbody>";
+  for (const auto& [x, values] : rows) {
+    html += "<tr><th scope=\"row\">" + FormatNumber("%.6g", x) + "</th>";
+    for (const double value : values) html += NumberCell(value);
+    html += "</tr>";
+  }
+  return html + "</tbody></table></div></details>";
+}
+
+constexpr std::string_view kStyle =
+    R"(:root{color-scheme:light dark;--bg:#fff;--fg:#1c2530;--soft:#f2f4f7;--edge:#c9ced6;--link:#0057a3}
+@media (prefers-color-scheme:dark){:root{--bg:#14191f;--fg:#e6eaf0;--soft:#1e252d;--edge:#3a4450;--link:#7cc0ff}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
+header,nav,main{max-width:72rem;margin:auto;padding:0 1rem}
+h1{font-size:1.6rem;margin:1rem 0 .25rem;overflow-wrap:anywhere}h2{font-size:1.2rem;margin:2rem 0 .5rem}
+a{color:var(--link)}.skip{position:absolute;left:-999rem}.skip:focus{left:1rem}
+nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1rem;padding:0;list-style:none}
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,30rem),1fr));gap:1rem}
+figure{margin:0;padding:.75rem;border:1px solid var(--edge);border-radius:.5rem;min-width:0}
+figcaption{font-weight:600;margin-bottom:.25rem}
+.plot{overflow-x:auto}.plot svg{display:block;width:100%;min-width:22rem;height:auto}
+.scroll{overflow:auto;max-height:20rem}
+table{border-collapse:collapse}th,td{padding:.2rem .6rem;border-bottom:1px solid var(--edge);text-align:right}
+th[scope=row]{text-align:left;font-weight:400}.facts td{text-align:left;overflow-wrap:anywhere}
+thead th{position:sticky;top:0;background:var(--soft)}
+pre{background:var(--soft);padding:.75rem;border-radius:.5rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
+summary{cursor:pointer;padding:.25rem 0}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
+@media print{nav,.skip{display:none}figure{break-inside:avoid}}
+)";
+
+std::string Head(const ReportContents& contents) {
+  std::string html =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n";
+  if (contents.running) {
+    html += "<meta http-equiv=\"refresh\" content=\"" + std::to_string(kSecondsToReload) + "\">\n";
+  }
+  return html + "<title>" + EscapeHtml(contents.title) + "</title>\n<link rel=\"icon\" href=\"" +
+         "data:,\">\n<style>\n" + std::string(kStyle) + std::string(ChartStyle()) +
+         "</style>\n</head>\n";
+}
+
+std::string Facts(const ReportContents& contents) {
+  std::string html = "<section id=\"summary\"><h2>Summary</h2>\n<table class=\"facts\"><tbody>\n";
+  for (const auto& [name, value] : contents.facts) {
+    html += "<tr><th scope=\"row\">" + EscapeHtml(name) + "</th><td>" + EscapeHtml(value) +
+            "</td></tr>\n";
+  }
+  html += "</tbody></table>\n";
+  if (!contents.command.empty()) {
+    html += "<h2 id=\"command\">Repeat it</h2>\n<pre tabindex=\"0\"><code>" +
+            EscapeHtml(contents.command) + "</code></pre>\n";
+  }
+  return html + "</section>\n";
+}
+
+}  // namespace
+
+std::vector<Figure> MakeFigures(const ReportContents& contents) {
+  const nlohmann::json& log = contents.log_history;
+  auto [shares, others] = Metrics(log);
+  std::vector<Figure> figures = {
+      CurveFigure("loss", "Loss",
+                  {Logged(log, "loss", "training"), Logged(log, "eval_loss", "validation")}),
+      CurveFigure("metrics", "Metrics of the validation data", std::move(shares)),
+      CurveFigure("other_metrics", "Other metrics of the validation data", std::move(others)),
+      CurveFigure("learning_rate", "Learning rate", {Logged(log, "learning_rate", "rate")}),
+      CurveFigure("grad_norm", "Norm of the gradient", {Logged(log, "grad_norm", "norm")})};
+  for (Figure& figure : ResourceFigures(contents.resources)) figures.push_back(std::move(figure));
+  figures.push_back(LengthFigure(contents.lengths));
+  std::erase_if(figures, [](const Figure& figure) { return figure.svg.empty(); });
+  return figures;
+}
+
+std::string ReportPage(const ReportContents& contents, const std::vector<Figure>& figures) {
+  std::string html = Head(contents) + "<body>\n<a class=\"skip\" href=\"#figures\">To the figures" +
+                     "</a>\n<header><h1>" + EscapeHtml(contents.title) +
+                     "</h1>\n<p role=\"status\">" + EscapeHtml(contents.status) +
+                     "</p></header>\n<nav aria-label=\"Contents\"><ul><li><a href=\"#summary\">"
+                     "Summary</a></li>";
+  for (const Figure& figure : figures) {
+    html += "<li><a href=\"#" + figure.name + "\">" + EscapeHtml(figure.title) + "</a></li>";
+  }
+  html += "</ul></nav>\n<main>\n" + Facts(contents) +
+          "<section><h2 id=\"figures\">Figures</h2>\n<div class=\"figures\">\n";
+  for (const Figure& figure : figures) {
+    html += "<figure id=\"" + figure.name + "\"><figcaption>" + EscapeHtml(figure.title) +
+            "</figcaption><div class=\"plot\" tabindex=\"0\">" + figure.svg + "</div>" +
+            NumbersTable(figure) + "</figure>\n";
+  }
+  return html + "</div></section>\n</main>\n</body>\n</html>\n";
+}
+
+}  // namespace lathe

@@ -1,0 +1,49 @@
+// The page report.html: one file that tells about a training, in figures, without a network.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/train/report/chart.h"
+
+namespace lathe {
+
+// What a training used up to a step.
+struct ResourceSample {
+  int64_t step = 0;
+  double seconds = 0;          // since the training began in this process
+  int64_t tokens = 0;          // of all samples so far
+  int64_t resident_bytes = 0;  // memory of this process
+};
+
+struct ReportContents {
+  std::string title;
+  std::string status;    // one sentence
+  bool running = false;  // the page then loads itself again
+  std::string command;   // what repeats the training; may be empty
+  std::vector<std::pair<std::string, std::string>> facts = {};  // rows of a table
+  nlohmann::json log_history = nlohmann::json::array();         // TrainerState::log_history
+  std::vector<ResourceSample> resources = {};
+  // lengths[n] is the number of training samples of n tokens.
+  std::vector<int64_t> lengths = {};
+};
+
+// One figure of the page, with the numbers that it shows.
+struct Figure {
+  std::string name;  // of its .svg file, such as "loss"
+  std::string title, svg;
+  std::string x_name;          // heads the first column of the numbers
+  std::vector<Series> series;  // x names the rows
+};
+
+// Returns the figures for which there are numbers.
+std::vector<Figure> MakeFigures(const ReportContents& contents);
+
+// Returns the page. It needs no other file, works without scripts but for the choice of the theme,
+// and has the numbers of each figure as a table.
+std::string ReportPage(const ReportContents& contents, const std::vector<Figure>& figures);
+
+}  // namespace lathe
