@@ -13,7 +13,7 @@ packages=(
 )
 
 case "${1:-}" in
-  --tests) packages+=(clang-format iproute2 openmpi-bin) ;;
+  --tests) packages+=(chromium clang-format iproute2 openmpi-bin) ;;
   --docs) packages=(doxygen mkdocs) ;;
   --clang) packages=(clang-16 libclang-rt-16-dev libomp-16-dev) ;;
   '') ;;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 
 #include "lathe/core/base/file.h"
 #include "lathe/train/callbacks/progress_callback.h"
+#include "lathe/train/callbacks/report_callback.h"
 #include "lathe/train/callbacks/state_callback.h"
 
 namespace lathe {
@@ -118,6 +120,44 @@ TEST(StateCallback, WritesTheStateBesideTheModel) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 1);  // no temporary file is left
   EXPECT_FALSE(callback.SetsControl());
   fs::remove_all(dir);
+}
+
+TEST(ReportCallback, NotesOnceThatItCannotWrite) {
+  TrainerState state;
+  TrainerControl control;
+  testing::internal::CaptureStderr();
+  {
+    ReportCallback callback({.folder = "/no/such/folder", .title = "T", .command = ""});
+    callback.OnTrainBegin({}, state, control);
+    callback.OnTrainEnd({}, state, control);
+  }
+  const std::string notes = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(notes.starts_with("note: the report can't be written: /no/such/folder")) << notes;
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), '\n'), 1) << notes;
+}
+
+TEST(ReportCallback, WritesOnTheMainProcessOnly) {
+  namespace fs = std::filesystem;
+  const std::string dir = testing::TempDir() + "/report_test_" + std::to_string(getpid());
+  for (const bool is_main : {false, true}) {
+    fs::create_directories(dir);
+    TrainerState state;
+    state.is_world_process_zero = is_main;
+    state.Log({{"loss", 0.5}});
+    TrainerControl control;
+    ReportCallback callback({.folder = dir, .title = "T", .command = ""});
+    EXPECT_FALSE(callback.SetsControl());
+    callback.OnTrainBegin({}, state, control);
+    callback.OnLog({}, state, control, state.log_history.back());
+    EXPECT_EQ(fs::exists(dir + "/report.html"), is_main);
+    callback.OnTrainEnd({}, state, control);
+    EXPECT_EQ(fs::exists(dir + "/plots/loss.svg"), is_main);
+    callback.AddResults({{"eval_accuracy", 0.75}});
+    if (is_main) {
+      EXPECT_NE(ReadFile(dir + "/report.html").find("<td>0.75</td>"), std::string::npos);
+    }
+    fs::remove_all(dir);
+  }
 }
 
 }  // namespace

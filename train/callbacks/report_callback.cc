@@ -94,8 +94,11 @@ void ReportCallback::OnTrainEnd(const TrainingArguments&, const TrainerState& st
   Write();
 }
 
-void ReportCallback::AddResults(const nlohmann::json& metrics) {
+void ReportCallback::AddResults(const nlohmann::json& metrics, const nlohmann::json& report,
+                                const std::string& errors) {
   if (!begun_) return;
+  contents_.evaluation = report;
+  contents_.errors = errors;
   for (auto& row : Rows(metrics)) contents_.facts.push_back(std::move(row));
   Write();
 }

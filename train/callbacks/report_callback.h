@@ -39,8 +39,11 @@ class ReportCallback : public Callback {
   void OnTrainEnd(const TrainingArguments& arguments, const TrainerState& state,
                   TrainerControl& control) override;
 
-  // Adds the results of an evaluation after the training to the page, and writes it again.
-  void AddResults(const nlohmann::json& metrics);
+  // Adds the results of an evaluation after the training to the page, and writes it again. `report`
+  // and `errors` are ReportContents' evaluation and errors.
+  void AddResults(const nlohmann::json& metrics,
+                  const nlohmann::json& report = nlohmann::json::object(),
+                  const std::string& errors = "");
 
  private:
   using Clock = std::chrono::steady_clock;

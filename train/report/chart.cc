@@ -10,11 +10,12 @@ namespace lathe {
 namespace {
 
 constexpr double kWidth = 520, kHeight = 260;
-constexpr double kLeft = 56, kRight = 12, kTop = 30, kBottom = 42;  // round the plot
-constexpr size_t kMostPoints = 400;                                 // of a curve
-constexpr size_t kMostMarkers = 40;   // points that are also drawn as dots
-constexpr size_t kNumStyles = 6;      // classes s0 ... s5
-constexpr size_t kMostBarNames = 12;  // that fit below the bars
+constexpr double kLeft = 68, kRight = 12, kBottom = 42;  // beside and below the plot
+constexpr double kNoLegend = 12, kLegendRow = 18;        // above it
+constexpr size_t kMostPoints = 400;                      // of a curve
+constexpr size_t kMostMarkers = 40;                      // points that are also drawn as dots
+constexpr size_t kNumStyles = 6;                         // classes s0 ... s5
+constexpr size_t kMostBarNames = 12;                     // that fit below the bars
 
 // A scale from values to places in the figure.
 class Axis {
@@ -50,7 +51,7 @@ struct Range {
 };
 
 std::string Place(double value) { return FormatNumber("%.1f", value); }
-std::string Label(double value) { return FormatNumber("%.4g", value == 0 ? 0 : value); }
+std::string Label(double value) { return FormatNumber("%.5g", value == 0 ? 0 : value); }
 std::string StyleOf(size_t i) { return "s" + std::to_string(i % kNumStyles); }
 
 std::string Text(double x, double y, const std::string& anchor, const std::string& text) {
@@ -69,16 +70,16 @@ std::string Opening(const ChartOptions& options) {
          EscapeHtml(options.title) + "\">";
 }
 
-std::string YAxis(const Axis& y, const ChartOptions& options) {
+std::string YAxis(const Axis& y, double top, const ChartOptions& options) {
   std::string svg;
   for (const double tick : RoundTicks(y.low(), y.high(), 5)) {
     svg += Line("grid", kLeft, y.At(tick), kWidth - kRight, y.At(tick)) +
            Text(kLeft - 6, y.At(tick) + 4, "end", Label(tick));
   }
-  svg += Line("axis", kLeft, kTop, kLeft, kHeight - kBottom) +
+  svg += Line("axis", kLeft, top, kLeft, kHeight - kBottom) +
          Line("axis", kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom);
   if (!options.y_label.empty()) {
-    const std::string middle = Place((kTop + kHeight - kBottom) / 2);
+    const std::string middle = Place((top + kHeight - kBottom) / 2);
     svg += "<text transform=\"translate(12 " + middle + ") rotate(-90)\" text-anchor=\"middle\">" +
            EscapeHtml(options.y_label) + "</text>";
   }
@@ -91,19 +92,32 @@ std::string XLabel(const ChartOptions& options) {
              : Text((kLeft + kWidth - kRight) / 2, kHeight - 6, "middle", options.x_label);
 }
 
-// A row above the plot. A single series needs no legend: the title says what it is.
-std::string Legend(const std::vector<Series>& series, bool bars) {
-  if (series.size() < 2) return "";
+// Rows above the plot. A single series needs no legend: the title says what it is.
+struct Legend {
   std::string svg;
-  const double width = (kWidth - kLeft - kRight) / static_cast<double>(series.size());
+  double height = kNoLegend;  // the plot begins below it
+};
+
+Legend MakeLegend(const std::vector<Series>& series, bool bars) {
+  Legend legend;
+  if (series.size() < 2) return legend;
+  constexpr double kCharacter = 7.5, kMark = 26, kGap = 16;
+  double at = kLeft, row = 0;
   for (size_t i = 0; i < series.size(); ++i) {
-    const double at = kLeft + width * static_cast<double>(i);
-    svg += bars ? "<rect class=\"" + StyleOf(i) + "\" x=\"" + Place(at) +
-                      "\" y=\"8\" width=\"12\" height=\"12\"/>"
-                : Line(StyleOf(i), at, 14, at + 22, 14);
-    svg += Text(at + (bars ? 16 : 26), 18, "start", series[i].name);
+    const double width = kMark + kCharacter * static_cast<double>(series[i].name.size());
+    if (at > kLeft && at + width > kWidth - kRight) {
+      at = kLeft;
+      ++row;
+    }
+    const double y = 14 + kLegendRow * row;
+    legend.svg += bars ? "<rect class=\"" + StyleOf(i) + "\" x=\"" + Place(at + 6) + "\" y=\"" +
+                             Place(y - 6) + "\" width=\"12\" height=\"12\"/>"
+                       : Line(StyleOf(i), at, y, at + kMark - 4, y);
+    legend.svg += Text(at + kMark, y + 4, "start", series[i].name);
+    at += width + kGap;
   }
-  return svg;
+  legend.height += kLegendRow * (row + 1);
+  return legend;
 }
 
 std::string Curve(const Series& series, const Axis& x, const Axis& y, const std::string& style) {
@@ -137,13 +151,15 @@ std::string LineChart(const std::vector<Series>& series, const ChartOptions& opt
     for (const double y : drawn.back().y) ys.Add(y);
   }
   const Range wide = ys.Widened(0.05), across = xs.low < xs.high ? xs : xs.Widened(0);
-  const Axis x(across.low, across.high, kLeft, kWidth - kRight);
+  const Axis x(options.x_low.value_or(across.low), options.x_high.value_or(across.high), kLeft,
+               kWidth - kRight);
+  const Legend legend = MakeLegend(series, /*bars=*/false);
   const Axis y(options.y_low.value_or(wide.low), options.y_high.value_or(wide.high),
-               kHeight - kBottom, kTop);
-  std::string svg = Opening(options) + YAxis(y, options);
+               kHeight - kBottom, legend.height);
+  std::string svg = Opening(options) + YAxis(y, legend.height, options);
   for (const double tick : RoundTicks(x.low(), x.high(), 6))
     svg += Text(x.At(tick), kHeight - kBottom + 16, "middle", Label(tick));
-  svg += XLabel(options) + Legend(series, /*bars=*/false);
+  svg += XLabel(options) + legend.svg;
   if (options.diagonal) {
     const double low = std::max(x.low(), y.low()), high = std::min(x.high(), y.high());
     svg += Line("reference", x.At(low), y.At(low), x.At(high), y.At(high));
@@ -160,8 +176,10 @@ std::string BarChart(const std::vector<std::string>& names, const std::vector<Se
     for (const double y : one.y) ys.Add(y);
   }
   const double high = options.y_high.value_or(ys.high > 0 ? ys.high * 1.05 : 1);
-  const Axis y(0, high, kHeight - kBottom, kTop);
-  std::string svg = Opening(options) + YAxis(y, options) + XLabel(options) + Legend(series, true);
+  const Legend legend = MakeLegend(series, /*bars=*/true);
+  const Axis y(0, high, kHeight - kBottom, legend.height);
+  std::string svg =
+      Opening(options) + YAxis(y, legend.height, options) + XLabel(options) + legend.svg;
   const double slot = (kWidth - kLeft - kRight) / std::max(1.0, static_cast<double>(names.size()));
   const double bar = slot * 0.8 / std::max(1.0, static_cast<double>(series.size()));
   // So many slots lie between two names that the names don't meet.

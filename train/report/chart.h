@@ -23,8 +23,9 @@ struct Series {
 struct ChartOptions {
   std::string title;  // what a screen reader reads
   std::string x_label = {}, y_label = {};
-  std::optional<double> y_low = {}, y_high = {};  // else those of the values
-  bool diagonal = false;                          // draws the line y = x for comparison
+  std::optional<double> x_low = {}, x_high = {};  // else those of the values; not for bars
+  std::optional<double> y_low = {}, y_high = {};
+  bool diagonal = false;  // draws the line y = x for comparison
 };
 
 // Returns curves over one pair of axes. A longer series is drawn as the means of neighbours

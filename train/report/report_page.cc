@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <sstream>
 
+#include "lathe/train/report/evaluation_figures.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -128,7 +130,11 @@ std::string NumbersTable(const Figure& figure) {
     html += "<th scope=\"col\">" + EscapeHtml(one.name) + "</th>";
   html += "</tr></thead><tbody>";
   for (const auto& [x, values] : rows) {
-    html += "<tr><th scope=\"row\">" + FormatNumber("%.6g", x) + "</th>";
+    const auto name = static_cast<size_t>(x);
+    html += "<tr><th scope=\"row\">" +
+            (name < figure.row_names.size() ? EscapeHtml(figure.row_names[name])
+                                            : FormatNumber("%.6g", x)) +
+            "</th>";
     for (const double value : values) html += NumberCell(value);
     html += "</tr>";
   }
@@ -136,8 +142,8 @@ std::string NumbersTable(const Figure& figure) {
 }
 
 constexpr std::string_view kStyle =
-    R"(:root{color-scheme:light dark;--bg:#fff;--fg:#1c2530;--soft:#f2f4f7;--edge:#c9ced6;--link:#0057a3}
-@media (prefers-color-scheme:dark){:root{--bg:#14191f;--fg:#e6eaf0;--soft:#1e252d;--edge:#3a4450;--link:#7cc0ff}}
+    R"(:root{color-scheme:light dark;--bg:#fff;--fg:#1c2530;--soft:#f2f4f7;--edge:#c9ced6;--link:#0057a3;--good:#4ba3e3;--bad:#e8853c}
+@media (prefers-color-scheme:dark){:root{--bg:#14191f;--fg:#e6eaf0;--soft:#1e252d;--edge:#3a4450;--link:#7cc0ff;--good:#2a6fae;--bad:#a8541c}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
 header,nav,main{max-width:72rem;margin:auto;padding:0 1rem}
@@ -147,12 +153,14 @@ nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1rem;padding:0;list-style:none}
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,30rem),1fr));gap:1rem}
 figure{margin:0;padding:.75rem;border:1px solid var(--edge);border-radius:.5rem;min-width:0}
 figcaption{font-weight:600;margin-bottom:.25rem}
-.plot{overflow-x:auto}.plot svg{display:block;width:100%;min-width:22rem;height:auto}
+.plot{overflow-x:auto}.plot svg{display:block;width:100%;min-width:18rem;height:auto}
 .scroll{overflow:auto;max-height:20rem}
 table{border-collapse:collapse}th,td{padding:.2rem .6rem;border-bottom:1px solid var(--edge);text-align:right}
 th[scope=row]{text-align:left;font-weight:400}.facts td{text-align:left;overflow-wrap:anywhere}
 thead th{position:sticky;top:0;background:var(--soft)}
 pre{background:var(--soft);padding:.75rem;border-radius:.5rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
+.matrix td{--c:var(--bad);background:color-mix(in srgb,var(--c) calc(var(--share)*60%),transparent)}.matrix .right{--c:var(--good)}
+.text td{text-align:left}
 summary{cursor:pointer;padding:.25rem 0}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
 @media print{nav,.skip{display:none}figure{break-inside:avoid}}
 )";
@@ -183,6 +191,42 @@ std::string Facts(const ReportContents& contents) {
   return html + "</section>\n";
 }
 
+// Returns a table of the lines of a TSV, whose first line has the names.
+std::string TsvTable(const std::string& tsv) {
+  std::string html = "<table class=\"text\">";
+  std::istringstream lines(tsv);
+  bool head = true;
+  for (std::string line; std::getline(lines, line); head = false) {
+    const std::string cell = head ? "th" : "td";
+    html += head ? "<thead><tr>" : "<tr>";
+    for (size_t begin = 0; begin <= line.size();) {
+      const size_t end = std::min(line.find('\t', begin), line.size());
+      html += "<" + cell + (head ? " scope=\"col\">" : ">") +
+              EscapeHtml(line.substr(begin, end - begin)) + "</" + cell + ">";
+      begin = end + 1;
+    }
+    html += head ? "</tr></thead><tbody>" : "</tr>\n";
+  }
+  return html + "</tbody></table>";
+}
+
+// Returns a section with a wide table, or nothing if there is no table.
+std::string TableSection(const std::string& id, const std::string& title,
+                         const std::string& table) {
+  if (table.empty()) return "";
+  return "<section><h2 id=\"" + id + "\">" + title +
+         "</h2>\n<div class=\"scroll\" tabindex=\"0\">" + table + "</div></section>\n";
+}
+
+std::string Contents(const std::vector<Figure>& figures, bool confusion, bool errors) {
+  std::string html = "<nav aria-label=\"Contents\"><ul><li><a href=\"#summary\">Summary</a></li>";
+  for (const Figure& figure : figures)
+    html += "<li><a href=\"#" + figure.name + "\">" + EscapeHtml(figure.title) + "</a></li>";
+  if (confusion) html += "<li><a href=\"#confusion\">Confusion matrix</a></li>";
+  if (errors) html += "<li><a href=\"#errors\">Most confident errors</a></li>";
+  return html + "</ul></nav>\n";
+}
+
 }  // namespace
 
 std::vector<Figure> MakeFigures(const ReportContents& contents) {
@@ -197,27 +241,30 @@ std::vector<Figure> MakeFigures(const ReportContents& contents) {
       CurveFigure("grad_norm", "Norm of the gradient", {Logged(log, "grad_norm", "norm")})};
   for (Figure& figure : ResourceFigures(contents.resources)) figures.push_back(std::move(figure));
   figures.push_back(LengthFigure(contents.lengths));
+  for (Figure& figure : EvaluationFigures(contents.evaluation))
+    figures.push_back(std::move(figure));
   std::erase_if(figures, [](const Figure& figure) { return figure.svg.empty(); });
   return figures;
 }
 
 std::string ReportPage(const ReportContents& contents, const std::vector<Figure>& figures) {
-  std::string html = Head(contents) + "<body>\n<a class=\"skip\" href=\"#figures\">To the figures" +
-                     "</a>\n<header><h1>" + EscapeHtml(contents.title) +
-                     "</h1>\n<p role=\"status\">" + EscapeHtml(contents.status) +
-                     "</p></header>\n<nav aria-label=\"Contents\"><ul><li><a href=\"#summary\">"
-                     "Summary</a></li>";
-  for (const Figure& figure : figures) {
-    html += "<li><a href=\"#" + figure.name + "\">" + EscapeHtml(figure.title) + "</a></li>";
-  }
-  html += "</ul></nav>\n<main>\n" + Facts(contents) +
-          "<section><h2 id=\"figures\">Figures</h2>\n<div class=\"figures\">\n";
+  const std::string confusion = ConfusionTable(contents.evaluation);
+  std::string html =
+      Head(contents) +
+      "<body>\n<a class=\"skip\" href=\"#figures\">To the figures</a>\n<header><h1>" +
+      EscapeHtml(contents.title) + "</h1>\n<p role=\"status\">" + EscapeHtml(contents.status) +
+      "</p></header>\n" + Contents(figures, !confusion.empty(), !contents.errors.empty()) +
+      "<main>\n" + Facts(contents) +
+      "<section><h2 id=\"figures\">Figures</h2>\n<div class=\"figures\">\n";
   for (const Figure& figure : figures) {
     html += "<figure id=\"" + figure.name + "\"><figcaption>" + EscapeHtml(figure.title) +
             "</figcaption><div class=\"plot\" tabindex=\"0\">" + figure.svg + "</div>" +
             NumbersTable(figure) + "</figure>\n";
   }
-  return html + "</div></section>\n</main>\n</body>\n</html>\n";
+  return html + "</div></section>\n" + TableSection("confusion", "Confusion matrix", confusion) +
+         TableSection("errors", "Most confident errors",
+                      contents.errors.empty() ? "" : TsvTable(contents.errors)) +
+         "</main>\n</body>\n</html>\n";
 }
 
 }  // namespace lathe

@@ -29,14 +29,19 @@ struct ReportContents {
   std::vector<ResourceSample> resources = {};
   // lengths[n] is the number of training samples of n tokens.
   std::vector<int64_t> lengths = {};
+  // The evaluation after the training: what ReportJson returns, and the most confident errors as a
+  // table in TSV with a line of names. Either may be empty.
+  nlohmann::json evaluation = nlohmann::json::object();
+  std::string errors = {};
 };
 
 // One figure of the page, with the numbers that it shows.
 struct Figure {
   std::string name;  // of its .svg file, such as "loss"
   std::string title, svg;
-  std::string x_name;          // heads the first column of the numbers
-  std::vector<Series> series;  // x names the rows
+  std::string x_name;                       // heads the first column of the numbers
+  std::vector<Series> series;               // x names the rows
+  std::vector<std::string> row_names = {};  // of row x = 0, 1, ...; empty: x itself
 };
 
 // Returns the figures for which there are numbers.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/train/report/evaluation_figures.h"
 #include "lathe/train/report/report_page.h"
 
 namespace lathe {
@@ -47,7 +48,7 @@ TEST(LineChart, PlacesPointsByTheirValues) {
   const std::string svg = LineChart({{.name = "a", .x = {0, 10}, .y = {0, 1}}},
                                     {.title = "T", .y_low = 0, .y_high = 1});
   // From the lower left corner of the plot to the upper right one.
-  EXPECT_NE(svg.find("d=\"M56.0 218.0L508.0 30.0\""), std::string::npos) << svg;
+  EXPECT_NE(svg.find("d=\"M68.0 218.0L508.0 12.0\""), std::string::npos) << svg;
   EXPECT_NE(svg.find("aria-label=\"T\""), std::string::npos);
   EXPECT_NE(svg.find("a: 1 at 10"), std::string::npos);
 }
@@ -126,6 +127,63 @@ TEST(MakeFigures, NeedNumbers) {
   EXPECT_TRUE(MakeFigures({.title = "T", .status = "S", .command = ""}).empty());
 }
 
+Json SomeEvaluation(size_t num_classes) {
+  Json report = {{"classes", Json::array()},
+                 {"calibration_bins",
+                  {{{"confidence", nullptr}, {"accuracy", nullptr}},
+                   {{"confidence", 0.75}, {"accuracy", 0.5}},
+                   {{"confidence", 1.0}, {"accuracy", 1.0}}}}};
+  std::vector<std::vector<int64_t>> matrix(num_classes, std::vector<int64_t>(num_classes));
+  for (size_t c = 0; c < num_classes; ++c) {
+    report["classes"].push_back({{"label", "<" + std::to_string(c) + ">"},
+                                 {"precision", 0.5},
+                                 {"recall", nullptr},
+                                 {"f1", 0.25},
+                                 {"support", c}});
+    matrix[c][c] = 3;
+    matrix[c][0] += static_cast<int64_t>(c);
+  }
+  report["confusion_matrix"] = matrix;
+  return report;
+}
+
+TEST(EvaluationFigures, ShowClassesAndCalibration) {
+  const std::vector<Figure> figures = EvaluationFigures(SomeEvaluation(3));
+  ASSERT_EQ(figures.size(), 2u);
+  EXPECT_EQ(figures[0].row_names, (std::vector<std::string>{"<0>", "<1>", "<2>"}));
+  EXPECT_EQ(figures[0].series[0].y, (std::vector<double>{0.5, 0.5, 0.5}));
+  EXPECT_EQ(Count(figures[0].svg, "<rect"), 9u);  // no bars for the recall; three of the legend
+  EXPECT_EQ(figures[1].series[0].x, (std::vector<double>{0.75, 1}));
+  EXPECT_NE(figures[1].svg.find("class=\"reference\""), std::string::npos);
+  EXPECT_TRUE(EvaluationFigures(Json::object()).empty());
+}
+
+TEST(EvaluationFigures, ShowTheMostFrequentOfManyClasses) {
+  const std::vector<Figure> figures = EvaluationFigures(SomeEvaluation(40));
+  ASSERT_EQ(figures[0].row_names.size(), 30u);
+  EXPECT_EQ(figures[0].row_names[0], "<10>");
+}
+
+TEST(ConfusionTable, IsAMatrixOrAListOfPairs) {
+  const std::string matrix = ConfusionTable(SomeEvaluation(3));
+  EXPECT_NE(matrix.find("<th scope=\"row\">&lt;1&gt;</th><td class=\"wrong\" "
+                        "style=\"--share:0.250\">1</td><td class=\"right\" "
+                        "style=\"--share:0.750\">3</td>"),
+            std::string::npos)
+      << matrix;
+  const std::string pairs = ConfusionTable(SomeEvaluation(40));
+  EXPECT_NE(pairs.find("<tbody><tr><th scope=\"row\">&lt;39&gt;</th><td>&lt;0&gt;</td>"
+                       "<td>39</td></tr>"),
+            std::string::npos)
+      << pairs;
+  const Json cells = {{"confusion_cells",
+                       {{{"label", "a"}, {"prediction", "a"}, {"count", 9}},
+                        {{"label", "a"}, {"prediction", "b"}, {"count", 2}}}}};
+  EXPECT_NE(ConfusionTable(cells).find("<td>b</td><td>2</td>"), std::string::npos);
+  EXPECT_EQ(ConfusionTable(cells).find("<td>9</td>"), std::string::npos);
+  EXPECT_EQ(ConfusionTable(Json::object()), "");
+}
+
 TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
   ReportContents contents = SomeContents();
   const std::string page = ReportPage(contents, MakeFigures(contents));
@@ -137,6 +195,13 @@ TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
   EXPECT_EQ(page.find("http-equiv"), std::string::npos);
   EXPECT_EQ(page.find("<script"), std::string::npos);
   EXPECT_EQ(Count(page, "http"), Count(page, "xmlns=\"http://www.w3.org/2000/svg\""));
+  EXPECT_EQ(page.find("id=\"errors\""), std::string::npos);
+  contents.evaluation = SomeEvaluation(3);
+  contents.errors = "line\ttext\n7\ta <b> c\n";
+  const std::string evaluated = ReportPage(contents, MakeFigures(contents));
+  EXPECT_EQ(Count(evaluated, "<figure "), 10u);
+  EXPECT_NE(evaluated.find("id=\"confusion\""), std::string::npos);
+  EXPECT_NE(evaluated.find("<tr><td>7</td><td>a &lt;b&gt; c</td></tr>"), std::string::npos);
   contents.running = true;
   EXPECT_NE(ReportPage(contents, {}).find("http-equiv=\"refresh\""), std::string::npos);
 }

@@ -1,0 +1,95 @@
+// The report of a training, as a browser shows it. Debian's Chromium reads the page; without it the
+// part that needs a browser is skipped.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+
+#include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/base/file.h"
+
+namespace lathe {
+namespace {
+
+constexpr char kBrowser[] = "/usr/bin/chromium";
+
+class ReportPageTest : public CliTest {
+ protected:
+  // Returns the page as the browser holds it, after its scripts and styles. Its messages go to
+  // messages_.
+  std::string Dom(const std::string& name) {
+    const std::string command = std::string(kBrowser) +
+                                " --headless --no-sandbox --disable-gpu --enable-logging=stderr" +
+                                " --user-data-dir=" + Path("browser") + " --dump-dom file://" +
+                                Path(name) + " > " + Path("dom.html") + " 2> " + Path("messages");
+    EXPECT_EQ(std::system(command.c_str()), 0) << Read("messages");
+    messages_ = Read("messages");
+    return Read("dom.html");
+  }
+
+  std::string messages_;
+};
+
+// Returns what lies in the figure of this name.
+std::string FigureOf(const std::string& page, const std::string& name) {
+  const size_t begin = page.find("<figure id=\"" + name + "\"");
+  return begin == std::string::npos ? ""
+                                    : page.substr(begin, page.find("</figure>", begin) - begin);
+}
+
+int64_t Count(const std::string& text, const std::string& pattern) {
+  const std::regex regex(pattern);
+  return std::distance(std::sregex_iterator(text.begin(), text.end(), regex), {});
+}
+
+TEST_F(ReportPageTest, HoldsTheNumbersInABrowser) {
+  const RunResult run = Train({"--do_eval", "--eval_strategy", "epoch", "--num_train_epochs", "3"});
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_NE(run.out.find("the report is in " + Path("out/report.html")), std::string::npos);
+  EXPECT_TRUE(Exists("out/plots/loss.svg"));
+  const std::string page = Read("out/report.html");
+  EXPECT_NE(page.find("The training has ended, after step 36 of 36"), std::string::npos);
+  EXPECT_EQ(page.find("http-equiv"), std::string::npos);
+  EXPECT_NE(page.find("eval_accuracy"), std::string::npos);
+  EXPECT_NE(page.find("--num_train_epochs 3"), std::string::npos);
+
+  if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
+  const std::string dom = Dom("out/report.html");
+  EXPECT_EQ(messages_.find("CONSOLE"), std::string::npos) << messages_;
+  for (const char* name :
+       {"loss", "metrics", "learning_rate", "grad_norm", "throughput", "memory"}) {
+    const std::string figure = FigureOf(dom, name);
+    EXPECT_EQ(Count(figure, "<path class=\"s0\" d=\"M[^\"]*L"), 1) << name << figure;
+  }
+  // A row for each step, and the loss of the validation data at the end of each epoch.
+  const std::string loss = FigureOf(dom, "loss");
+  EXPECT_EQ(Count(loss, "<th scope=\"row\">"), 36);
+  EXPECT_EQ(Count(loss, "</td><td>[0-9.e-]+</td></tr>"), 3);
+  EXPECT_GE(Count(FigureOf(dom, "lengths"), "<rect class=\"s0\""), 2);
+}
+
+TEST_F(ReportPageTest, TellsThatATrainingWasInterrupted) {
+  const RunResult run = Train({"--num_train_epochs", "1000"}, {.interrupt_after = "step 5/"});
+  EXPECT_EQ(run.exit_code, 128 + SIGINT) << run.out << run.err;
+  const std::string page = Read("out/report.html");
+  EXPECT_NE(page.find("The training has ended early, after step "), std::string::npos);
+  EXPECT_EQ(page.find("http-equiv"), std::string::npos);
+}
+
+TEST_F(ReportPageTest, TellsThatATrainingHasFailed) {
+  const RunResult run = Train({"--learning_rate", "1e30", "--max_grad_norm", "0"});
+  EXPECT_NE(run.exit_code, 0);
+  const std::string page = Read("out/report.html");
+  EXPECT_NE(page.find("The training has ended before its last step"), std::string::npos);
+}
+
+TEST_F(ReportPageTest, CanBeLeftOut) {
+  const RunResult run = Train({"--no_report"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_FALSE(Exists("out/report.html"));
+  EXPECT_FALSE(Exists("out/plots"));
+}
+
+}  // namespace
+}  // namespace lathe

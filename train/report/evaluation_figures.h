@@ -1,0 +1,22 @@
+// Figures about the evaluation of a classifier, for report.html.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lathe/train/report/report_page.h"
+
+namespace lathe {
+
+// Returns the figures for which the report of an evaluation has numbers: scores of each class and
+// calibration. `report` is what ReportJson (data/metrics/evaluation_report.h) returns; what it
+// lacks is left out. If there are more than 30 classes, the figure has those with most samples.
+std::vector<Figure> EvaluationFigures(const nlohmann::json& report);
+
+// Returns the confusion matrix as a table in HTML, darker cells for more samples, or "" if the
+// report has none. If there are more than 30 classes, it is a list of the classes that are taken
+// for another one most often.
+std::string ConfusionTable(const nlohmann::json& report);
+
+}  // namespace lathe
