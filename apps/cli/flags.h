@@ -41,9 +41,9 @@ class FlagTable {
     bool given = false;         // set by Parse or ApplyFile
     std::string given_value;
     bool command_line_only = false;
-    bool is_text = false;     // a number or a list in a file is no value for it
-    bool takes_json = false;  // text that is a JSON object, which a file may hold as it is
-    bool is_listed = true;    // in Help, Names and GivenValues
+    bool is_text = false;       // a number or a list in a file is no value for it
+    bool takes_json = false;    // text that is a JSON object, which a file may hold as it is
+    bool is_listed = true;      // in Help, Names and GivenValues
     bool keeps_commas = false;  // the value of a list isn't split
     std::string word;           // that stands for word_value, a whole number
     int64_t word_value = 0;

@@ -21,11 +21,11 @@
 #include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/restart_with_short_spin.h"
-#include "lathe/apps/cli/results_table.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
 #include "lathe/apps/finetune/report_options.h"
 #include "lathe/apps/finetune/resume_command.h"
 #include "lathe/apps/finetune/summary.h"
+#include "lathe/apps/results/results_table.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/log.h"
@@ -39,10 +39,11 @@
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/evaluation_results.h"
+#include "lathe/train/rows/data_split.h"
+#include "lathe/train/rows/read_table.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/progress.h"
-#include "lathe/train/task/read_table.h"
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
 
@@ -154,6 +155,8 @@ class FinetuneRun {
   std::optional<int> Predict();
   // Prints the report of classes, and writes it and the most confident errors.
   void ReportClasses(const Evaluation& evaluation);
+  // Returns the table of the most confident errors, or prints why there is none and returns "".
+  std::string ErrorsOf(const Evaluation& evaluation);
 
   // Evaluates after all steps. If a rank is lost, the error says where the trained model is.
   Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title);
@@ -301,21 +304,31 @@ std::optional<int> FinetuneRun::EvaluateModel() {
   return std::nullopt;
 }
 
+std::string FinetuneRun::ErrorsOf(const Evaluation& evaluation) {
+  const DataSplit split = ValidationSplit(task_.options);
+  try {
+    if (split.rows != DataSplit::Rows::kAll || split.drops_duplicates || split.files.size() != 1) {
+      throw Error(absl::StatusCode::kUnimplemented,
+                  "the texts are read again only if the validation data are all rows of one file");
+    }
+    return ErrorTable(evaluation, *task_.validation.dataset, task_.labels,
+                      {.path = split.files[0],
+                       .columns = task_.text_columns,
+                       .invalid_utf8 = OnInvalidUtf8(options_)});
+  } catch (const Error& e) {  // or the file is gone, or another one by now
+    printer_.out() << "note: eval_errors.tsv is not written: " << e.message() << std::endl;
+    return "";
+  }
+}
+
 void FinetuneRun::ReportClasses(const Evaluation& evaluation) {
   const TokenizedDataset& dataset = *task_.validation.dataset;
   const EvaluationResults results = ResultsOf(evaluation, dataset, task_.labels);
   out_->WriteJson("eval_report.json", results.json);
   PrintReport(printer_.out(), *results.classes, task_.labels.names());
-  std::string errors;
-  try {
-    errors = ErrorTable(evaluation, dataset, task_.labels,
-                        {.path = task_.validation.path,
-                         .columns = task_.text_columns,
-                         .invalid_utf8 = OnInvalidUtf8(options_)});
-  } catch (const Error& e) {  // the file is gone, or another one by now
-    printer_.out() << "note: eval_errors.tsv is not written: " << e.message() << std::endl;
-    return;
-  }
+  const std::string errors = ErrorsOf(evaluation);
+  if (report_) report_->AddResults({}, results.json, errors);
+  if (errors.empty()) return;
   out_->Write("eval_errors.tsv", errors);
 }
 

@@ -39,6 +39,7 @@ struct DataArguments {
   // decide.
   std::optional<bool> do_regression;
   std::string metric_name;  // a metric that evaluations must have; empty: any
+
   // Choice of rows.
   double validation_split = 0;   // the share of train_file that validates; 0: none
   bool drop_duplicates = false;  // of texts and label, within training and validation data

@@ -1,4 +1,4 @@
-#include "lathe/apps/cli/results_table.h"
+#include "lathe/apps/results/results_table.h"
 
 #include <algorithm>
 #include <numeric>
