@@ -158,8 +158,9 @@ std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels) {
   nothing.kind = kind;
   nothing.num_labels = num_labels;
   constexpr size_t kPrefix = std::string_view("eval_").size();
+  const nlohmann::json metrics = EvalMetrics({}, nothing);
   std::vector<std::string> names;
-  for (const auto& [name, value] : EvalMetrics({}, nothing).items()) {
+  for (const auto& [name, value] : metrics.items()) {
     const bool of_speed = name.ends_with("runtime") || name.find("samples") != std::string::npos ||
                           name.ends_with("per_second");
     if (!of_speed) names.push_back(name.substr(kPrefix));

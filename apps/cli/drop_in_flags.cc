@@ -1,5 +1,7 @@
 #include "lathe/apps/cli/drop_in_flags.h"
 
+#include <absl/strings/str_join.h>
+
 #include <cmath>
 #include <map>
 #include <utility>
@@ -56,6 +58,20 @@ void TranslateSampling(const FlagTable& flags, const std::string& strategy, Fine
   o.shuffle_train = shuffles;
 }
 
+// The scripts fetch a task's data if they are not given its files.
+void CheckTaskFiles(const std::string& task, const FinetuneArguments& o) {
+  const auto check = [&](bool wanted, const char* flag, const std::string& file) {
+    if (!wanted || !file.empty()) return;
+    throw InvalidArgument(
+        "--task_name " + task + " needs " + flag + ": finetune fetches no data set",
+        "pass a file with the columns " + absl::StrJoin(GlueColumns().at(task), ", ") +
+            (o.label_column.empty() ? "" : ", " + o.label_column));
+  };
+  check(o.do_train, "--train_file", o.train_file);
+  check(o.do_eval, "--validation_file", o.validation_file);
+  check(o.do_predict, "--test_file", o.test_file);
+}
+
 void TranslateTexts(const FlagTable& flags, const DropInInputs& inputs, FinetuneArguments& o) {
   if (!inputs.text_column_names.empty()) {
     if (flags.given("text_columns")) throw Contradiction("text_column_names", "text_columns");
@@ -67,6 +83,7 @@ void TranslateTexts(const FlagTable& flags, const DropInInputs& inputs, Finetune
     o.text_columns = {inputs.text_column_names};
   }
   if (inputs.task_name.empty()) return;
+  CheckTaskFiles(inputs.task_name, o);
   if (o.text_columns.empty()) o.text_columns = GlueColumns().at(inputs.task_name);
   const bool has_scores = inputs.task_name == "stsb";
   if (o.do_regression.value_or(has_scores) != has_scores)
@@ -108,7 +125,8 @@ void AddDropInFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs
       {"label_column_name", "label_column"},
       {"no_cuda", "use_cpu"},
       {"per_gpu_eval_batch_size", "per_device_eval_batch_size"},
-      {"per_gpu_train_batch_size", "per_device_train_batch_size"}};
+      {"per_gpu_train_batch_size", "per_device_train_batch_size"},
+      {"text_column_name", "text_column_names"}};
   for (const auto& [name, of] : aliases) flags.AddAlias(name, of);
 }
 

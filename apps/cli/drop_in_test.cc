@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -97,10 +99,12 @@ TEST(DropInTest, EverySwitchTakesTheWordsOfHfArgumentParser) {
 }
 
 TEST(DropInTest, WhatIsNotHarmlessIsRefusedWithAHint) {
+  const Args own = ParseOptions({"--help"}).names;
   std::set<std::string> names;
   for (const TransformersOption& option : TransformersOptions()) {
     const std::string name(option.name);
     EXPECT_TRUE(names.insert(name).second) << name << " is in the table twice";
+    ASSERT_EQ(std::ranges::count(own, name), 0) << name << " works now, so its row must leave";
     EXPECT_FALSE(option.reason.empty()) << name;
     EXPECT_EQ(option.instead.empty(), option.harmless == "*") << name;
     const bool is_switch = option.kind == FlagTable::Flag::Kind::kBool;
@@ -222,6 +226,50 @@ TEST(DropInTest, GlueTasksNameTheirColumns) {
   EXPECT_EQ(Parse({"--task_name", "stsb"}).do_regression, true);
   EXPECT_EQ(Parse({"--task_name", "rte"}).do_regression, false);
   EXPECT_EQ(ErrorOf({"--task_name", "sst3"}).find("--task_name must be one of cola, "), 0u);
+}
+
+// Lines of the scripts' own pages and tests, and of people's posts, with files in place of names of
+// data sets.
+TEST(DropInTest, DocumentedCommandLinesAreTaken) {
+  for (const std::string line :
+       {"--model_name_or_path google-bert/bert-base-cased --task_name mrpc --train_file t.csv "
+        "--validation_file v.csv --do_train --do_eval --max_seq_length 128 "
+        "--per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 3 "
+        "--output_dir /tmp/mrpc/",
+        "--model_name_or_path google-bert/bert-base-cased --task_name mrpc --train_file t.csv "
+        "--validation_file v.csv --do_train --do_eval --max_seq_length 128 "
+        "--per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 3 "
+        "--output_dir /tmp/mrpc/ --fp16",
+        "--model_name_or_path distilbert/distilbert-base-uncased --output_dir /tmp/o "
+        "--train_file t.csv --validation_file v.csv --do_train --do_eval "
+        "--per_device_train_batch_size=2 --per_device_eval_batch_size=1 --learning_rate=1e-4 "
+        "--max_steps=10 --warmup_steps=2 --seed=42 --max_seq_length=128",
+        "--model_name_or_path google-bert/bert-base-uncased --train_file t.json "
+        "--validation_file v.json --test_file p.json --text_column_name review_body "
+        "--text_column_delimiter \\n --label_column_name stars --metric_name accuracy --do_train "
+        "--do_eval --do_predict --max_seq_length 512 --per_device_train_batch_size 32 "
+        "--learning_rate 2e-5 --num_train_epochs 1 --output_dir /tmp/reviews/",
+        "--model_name_or_path google-bert/bert-base-uncased --train_file t.json "
+        "--validation_file v.json --remove_splits None --metric_name f1 --text_column_name text "
+        "--label_column_name topics --do_train --do_eval --max_seq_length 512 "
+        "--per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 15 "
+        "--output_dir /tmp/reuters/",
+        "--model_name_or_path m --train_file t.csv --validation_file v.csv --do_train True "
+        "--do_eval True --evaluation_strategy epoch --save_strategy epoch "
+        "--load_best_model_at_end True --metric_for_best_model eval_accuracy "
+        "--greater_is_better True --warmup_ratio 0.1 --weight_decay 0.01 --save_total_limit 1 "
+        "--overwrite_output_dir --pad_to_max_length False --fp16 False --seed 42 --report_to none "
+        "--logging_strategy steps --logging_steps 50 --dataloader_num_workers 2 "
+        "--optim adamw_torch --lr_scheduler_type cosine --gradient_accumulation_steps 2 "
+        "--output_dir o"}) {
+    Args args;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) args.push_back(word);
+    EXPECT_NO_THROW(ParseOptions(args)) << line;
+  }
+  EXPECT_EQ(ErrorOf({"--task_name", "qnli", "--do_predict"}),
+            "--task_name qnli needs --test_file: finetune fetches no data set|"
+            "pass a file with the columns question, sentence, label");
 }
 
 TEST(DropInTest, Contradictions) {

@@ -45,7 +45,8 @@ class CliDropInTest : public CliTest {
   // Returns the steps of the log's entries that have the key.
   std::vector<int64_t> StepsWith(const std::string& key) const {
     std::vector<int64_t> steps;
-    for (const Json& entry : ReadJson("out/trainer_state.json").at("log_history")) {
+    const Json state = ReadJson("out/trainer_state.json");
+    for (const Json& entry : state.at("log_history")) {
       if (entry.contains(key)) steps.push_back(entry.at("step"));
     }
     return steps;
