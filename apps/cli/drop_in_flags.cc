@@ -60,15 +60,15 @@ void TranslateSampling(const FlagTable& flags, const std::string& strategy, Fine
 
 // The scripts fetch a task's data if they are not given its files.
 void CheckTaskFiles(const std::string& task, const FinetuneArguments& o) {
-  const auto check = [&](bool wanted, const char* flag, const std::string& file) {
-    if (!wanted || !file.empty()) return;
+  const auto check = [&](bool wanted, const char* flag, const std::vector<std::string>& files) {
+    if (!wanted || !files.empty()) return;
     throw InvalidArgument(
         "--task_name " + task + " needs " + flag + ": finetune fetches no data set",
         "pass a file with the columns " + absl::StrJoin(GlueColumns().at(task), ", ") +
             (o.label_column.empty() ? "" : ", " + o.label_column));
   };
   check(o.do_train, "--train_file", o.train_file);
-  check(o.do_eval, "--validation_file", o.validation_file);
+  check(o.do_eval && o.validation_split == 0, "--validation_file", o.validation_file);
   check(o.do_predict, "--test_file", o.test_file);
 }
 

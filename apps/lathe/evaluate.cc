@@ -24,8 +24,9 @@
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/evaluation_results.h"
+#include "lathe/train/rows/data_split.h"
+#include "lathe/train/rows/read_table.h"
 #include "lathe/train/support/progress.h"
-#include "lathe/train/task/read_table.h"
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
 
@@ -134,7 +135,7 @@ int64_t MaxLength(const EvaluateCommand& o) {
 FinetuneArguments ArgumentsOf(const EvaluateCommand& o) {
   FinetuneArguments arguments;
   arguments.model_name_or_path = o.model;
-  arguments.validation_file = o.file;
+  arguments.validation_file = {o.file};
   arguments.text_columns = o.text_columns;
   arguments.label_column = o.label_column;
   arguments.max_seq_length = MaxLength(o);
@@ -178,12 +179,8 @@ void WriteResults(const EvaluationResults& results, const Evaluation& evaluation
     WriteFileAtomically(o.output, results.json.dump(4, ' ', false, replace) + "\n");
   }
   if (o.errors.empty()) return;
-  if (!results.classes) {
-    throw InvalidArgument("--errors is for classifiers, and " + o.model + " predicts scores",
-                          "leave --errors out");
-  }
   WriteFileAtomically(o.errors, ErrorTable(evaluation, *task.validation.dataset, task.labels,
-                                           {.path = task.validation.path,
+                                           {.path = ValidationSplit(task.options).files.at(0),
                                             .columns = task.text_columns,
                                             .invalid_utf8 = OnInvalidUtf8(task.options)}));
 }
@@ -197,6 +194,10 @@ void EvaluateModel(const EvaluateCommand& o) {
   Accelerator accelerator(AcceleratorOptionsOf(arguments));
   Task task = LoadTask(arguments, accelerator);
   CheckTrained(*task.model, o.model);
+  if (!o.errors.empty() && task.labels.kind() == LabelKind::kRegression) {
+    throw InvalidArgument("--errors is for classifiers, and " + o.model + " predicts scores",
+                          "leave --errors out");
+  }
   accelerator.Prepare(*task.model);
   const Evaluation evaluation = EvaluateTask(task, o, accelerator);
   if (!accelerator.is_main_process()) return;

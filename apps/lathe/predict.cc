@@ -20,7 +20,7 @@
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/hub/resolve_checkpoint.h"
 #include "lathe/data/datasets/text_table_reader.h"
-#include "lathe/train/task/read_table.h"
+#include "lathe/train/rows/read_table.h"
 
 namespace lathe {
 namespace {
@@ -215,10 +215,12 @@ void PredictFile(const PredictOptions& options) {
 }
 
 // Names the flags that help.
-Error WithPredictHint(const Error& e) {
+Error WithPredictHint(const Error& e, const PredictOptions& options) {
   if (e.detail<MissingColumn>() != nullptr)
     return e.WithHint("name another column with --text_columns, or rename one in the file");
-  return WithFlagHint(e, "--file");
+  if (!options.output.empty() && e.message().starts_with(options.output))
+    return WithFlagHint(e, "--output");
+  return e.message().starts_with(options.file) ? WithFlagHint(e, "--file") : e;
 }
 
 int Predict(const PredictOptions& options) {
@@ -234,7 +236,7 @@ int Predict(const PredictOptions& options) {
   } catch (const UsageError&) {
     throw;
   } catch (const Error& e) {
-    throw WithPredictHint(e);
+    throw WithPredictHint(e, options);
   }
   return 0;
 }
