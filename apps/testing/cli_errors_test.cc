@@ -175,7 +175,8 @@ TEST_F(CliErrorTest, NothingOfTheOldModelStays) {
   for (const auto& names : {old, others})
     for (const auto& name : names) Write("out/" + name, "old");
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 1);
-  ExpectError(Train({"--max_steps", "1", "--overwrite_output_dir"}, {.max_file_bytes = 2000}),
+  ExpectError(Train({"--max_steps", "1", "--overwrite_output_dir", "--no_report"},
+                    {.max_file_bytes = 2000}),
               "out/model.safetensors: ");
   for (const auto& name : old) EXPECT_TRUE(Exists("out/" + name)) << name;
 
@@ -194,8 +195,8 @@ TEST_F(CliErrorTest, NothingOfTheOldModelStays) {
 TEST_F(CliErrorTest, FullDiskKeepsTheOldModel) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   const std::string before = Read("out/model.safetensors");
-  const RunResult run =
-      Train({"--max_steps", "2", "--overwrite_output_dir"}, {.max_file_bytes = 2000});
+  const RunResult run = Train({"--max_steps", "2", "--overwrite_output_dir", "--no_report"},
+                              {.max_file_bytes = 2000});
   ExpectError(run, "out/model.safetensors: ");
   EXPECT_NE(run.out.find("no copy of the last good model can be kept"), std::string::npos)
       << run.out;

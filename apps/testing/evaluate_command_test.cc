@@ -18,7 +18,7 @@ class EvaluateCommandTest : public CliTest {
 };
 
 TEST_F(EvaluateCommandTest, HasTheNumbersOfFinetune) {
-  const RunResult train = Train({"--do_eval", "--num_train_epochs", "2"});
+  const RunResult train = Train({"--do_eval", "--num_train_epochs", "2", "--no_report"});
   ASSERT_EQ(train.exit_code, 0) << train.err;
   const RunResult run = EvaluateOut({Path("dev.csv"), "--output", Path("report.json"), "--errors",
                                      Path("errors.tsv"), "--num_threads", "1"});

@@ -129,6 +129,7 @@ TEST(ReportCallback, NotesOnceThatItCannotWrite) {
   {
     ReportCallback callback({.folder = "/no/such/folder", .title = "T", .command = ""});
     callback.OnTrainBegin({}, state, control);
+    callback.OnLog({}, state, control, {{"loss", 0.5}});
     callback.OnTrainEnd({}, state, control);
   }
   const std::string notes = testing::internal::GetCapturedStderr();

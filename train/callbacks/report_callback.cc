@@ -47,7 +47,7 @@ ReportCallback::ReportCallback(Options options) : options_(std::move(options)) {
 }
 
 ReportCallback::~ReportCallback() {
-  if (!begun_ || ended_) return;
+  if (ended_ || written_ == Clock::time_point()) return;
   contents_.status = "The training has ended before its last step.";
   contents_.running = false;
   try {
@@ -63,15 +63,13 @@ void ReportCallback::OnTrainBegin(const TrainingArguments&, const TrainerState& 
   begun_ = true;
   begin_ = Clock::now();
   Sample(state);
-  Take(state);
-  Write();
 }
 
 void ReportCallback::OnLog(const TrainingArguments&, const TrainerState& state, TrainerControl&,
                            const nlohmann::json&) {
   if (!begun_) return;
   Sample(state);
-  if (Clock::now() - written_ < kPause) return;
+  if (written_ != Clock::time_point() && Clock::now() - written_ < kPause) return;
   Take(state);
   Write();
 }
@@ -128,10 +126,16 @@ void ReportCallback::Write() {
     std::filesystem::create_directories(plots);
     for (const Figure& figure : figures)
       WriteFileAtomically(plots + "/" + figure.name + ".svg", StandaloneSvg(figure.svg));
+  } catch (const Error& e) {
+    NoteOnce(e.message());
   } catch (const std::exception& e) {
-    if (!std::exchange(failed_, true))
-      std::cerr << "note: the report can't be written: " << e.what() << std::endl;
+    NoteOnce(e.what());
   }
+}
+
+void ReportCallback::NoteOnce(const std::string& reason) {
+  if (std::exchange(failed_, true)) return;
+  std::cerr << "note: the report can't be written: " << reason << std::endl;
 }
 
 }  // namespace lathe

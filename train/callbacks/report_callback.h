@@ -13,7 +13,8 @@
 
 namespace lathe {
 
-// The page is replaced as a whole, every ten seconds at most, so it can stay open in a browser. At
+// The page appears with the first log, since a training that ends before leaves nothing behind. It
+// is then replaced as a whole, every ten seconds at most, so it can stay open in a browser. At
 // the end of the training its figures are also written as plots/NAME.svg. A report that can't be
 // written costs one note on standard error, and the training goes on.
 class ReportCallback : public Callback {
@@ -51,6 +52,7 @@ class ReportCallback : public Callback {
   void Sample(const TrainerState& state);
   void Take(const TrainerState& state);
   void Write();
+  void NoteOnce(const std::string& reason);
 
   Options options_;
   ReportContents contents_;
