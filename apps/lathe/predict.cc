@@ -150,7 +150,16 @@ void Print(const Predictor& predictor, std::span<const Prediction> predictions, 
 void PredictTexts(const PredictOptions& options) {
   Predictor predictor(PredictorOptionsOf(options, options.pairs));
   TextSource source(options.texts, options.invalid_utf8);
-  const auto answer = [&] { Print(predictor, predictor.Compute(), options.all_scores); };
+  const auto answer = [&] {
+    std::vector<Prediction> predictions;
+    try {
+      predictor.Compute(&predictions);
+    } catch (const Error&) {  // of one of the texts
+      Print(predictor, predictions, options.all_scores);
+      throw;
+    }
+    Print(predictor, predictions, options.all_scores);
+  };
   try {
     while (const auto text = source.Next()) {
       predictor.Add(SplitPair(*text, options.pairs, source.Where()), source.Where());

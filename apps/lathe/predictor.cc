@@ -92,18 +92,22 @@ void Predictor::Add(const TextPair& text, const std::string& where) {
 
 std::vector<Prediction> Predictor::Compute() {
   std::vector<Prediction> predictions;
-  if (input_ids_.empty()) return predictions;
+  Compute(&predictions);
+  return predictions;
+}
+
+void Predictor::Compute(std::vector<Prediction>* predictions) {
+  if (input_ids_.empty()) return;
   NoGradGuard no_grad;
   const auto logits =
       model_->Forward(Batch::Pack(input_ids_, token_type_ids_)).logits.ToVector<float>();
-  for (size_t i = 0; i < input_ids_.size(); ++i) {
-    predictions.push_back(
-        PredictionOf(std::span(logits).subspan(i * names_.size(), names_.size()), where_[i]));
-  }
   input_ids_.clear();
   token_type_ids_.clear();
-  where_.clear();
-  return predictions;
+  const std::vector<std::string> where = std::exchange(where_, {});
+  for (size_t i = 0; i < where.size(); ++i) {
+    predictions->push_back(
+        PredictionOf(std::span(logits).subspan(i * names_.size(), names_.size()), where[i]));
+  }
 }
 
 Prediction Predictor::PredictionOf(std::span<const float> logits, const std::string& where) const {

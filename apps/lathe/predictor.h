@@ -53,7 +53,10 @@ class Predictor {
   void Add(const TextPair& text, const std::string& where);
   int64_t num_pending() const { return static_cast<int64_t>(input_ids_.size()); }
   // Returns the predictions for all texts that were added since the last call, in their order.
+  // Throws if one is not finite.
   std::vector<Prediction> Compute();
+  // Does the same, and appends the predictions before it throws.
+  void Compute(std::vector<Prediction>* predictions);
 
   LabelKind kind() const { return kind_; }
   const std::vector<std::string>& names() const { return names_; }
