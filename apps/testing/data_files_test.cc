@@ -121,9 +121,9 @@ TEST_F(DataFilesTest, MistakesAreOneLineEach) {
          Path("other.csv") + ": its columns are text, label but those of " + Path("train.csv") +
              " are sentence, label",
          "all files of --train_file must have the same columns");
-  expect({"--do_eval", "--validation_file", Path("other.csv") + "," + Path("dev.csv")},
-         Path("dev.csv") + ": its columns are sentence, label but those of " + Path("other.csv") +
-             " are text, label",
+  expect({"--do_eval", "--validation_file", Path("dev.csv") + "," + Path("other.csv")},
+         Path("other.csv") + ": its columns are text, label but those of " + Path("dev.csv") +
+             " are sentence, label",
          "all files of --validation_file must have the same columns");
   Write("cut.csv.gz", Gzip(Read("train.csv")).substr(0, 200));
   expect({"--train_file", Path("cut.csv.gz")},

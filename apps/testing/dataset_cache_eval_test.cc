@@ -58,7 +58,8 @@ TEST_F(DatasetCacheTest, KeepsValidationAndTestDataWithoutATraining) {
     return RunProgram("finetune", args);
   };
   EXPECT_EQ(Run("trained", "none").exit_code, 0);
-  fs::copy(Path("trained"), Path("model"), fs::copy_options::overwrite_existing);
+  fs::copy(Path("trained"), Path("model"),
+           fs::copy_options::overwrite_existing | fs::copy_options::recursive);
   nlohmann::json config = ReadJson("model/config.json");
   for (const bool numbers : {false, true}) {
     if (numbers) {  // the config's names are the default ones, and the file has numbers

@@ -81,7 +81,10 @@ nlohmann::json KeyOf(const DataSplit& split, const PretrainedConfig& config,
   nlohmann::json files = nlohmann::json::array();
   for (const std::string& path : split.files) {
     const FileDigest file = DigestOfFile(path);
-    files.push_back({{"size", file.size}, {"sha256", file.sha256}, {"format", TableFormat(path)}});
+    files.push_back({{"size", file.size},
+                     {"sha256", file.sha256},
+                     {"format", TableFormat(path)},
+                     {"extension", fs::path(path).extension().string()}});
   }
   return {{"program", BuildId()},
           {"files", files},
