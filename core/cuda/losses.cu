@@ -1,31 +1,13 @@
 // Losses and their gradients. LossKernels in core/kernels/losses_kernels.h describes them.
 #include <limits>
 
+#include "lathe/core/cuda/loss_sums.h"
 #include "lathe/core/cuda/rows.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/losses_kernels.h"
 
 namespace lathe::cuda {
 namespace {
-
-constexpr int64_t kMaxPartials = 1024;  // most blocks of a sum, each with one partial result
-
-// The result of one block in a loss's first pass.
-struct Partial {
-  double sum, count;
-};
-Partial* Partials() {
-  return static_cast<Partial*>(Workspace(kMaxPartials * static_cast<int64_t>(sizeof(Partial))));
-}
-
-// Stores the block's totals of `sum` and `count` in to[blockIdx.x]. All of its kBlock threads must
-// call this.
-__device__ void StorePartial(Partial* to, double sum, double count) {
-  __shared__ double scratch[32];
-  sum = BlockSum(sum, scratch);
-  count = BlockSum(count, scratch);
-  if (threadIdx.x == 0) to[blockIdx.x] = {sum, count};
-}
 
 // Runs as one block. Computes loss = sum / divisor. The divisor is `denominator` or, if that is 0,
 // the count, but not less than `least`. divisor_out may be null.
@@ -46,8 +28,6 @@ __global__ void FinishLoss(float* loss, float* divisor_out, const Partial* parti
 }
 
 // --- cross-entropy: a row is a sample's logits ---
-
-__device__ inline float NaN() { return __uint_as_float(0x7fc00000u); }
 
 template <typename Group>
 __global__ void CrossEntropyRows(Partial* partials, float* saved, const float* logits,
