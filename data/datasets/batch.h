@@ -20,20 +20,22 @@ struct PassNotes {
 };
 
 struct Batch {
-  Tensor input_ids;       // [T] i32
-  Tensor token_type_ids;  // [T] i32; zeros if the tokenizer makes none
-  Tensor position_ids;    // [T] i32: 0, 1, ... in each sequence, or columns (FromPadded)
-  Tensor cu_seqlens;      // [B+1] i32: sequence b is rows cu_seqlens[b] .. cu_seqlens[b+1]
-  Tensor sample_ids;      // [B] i32: the sample's place in the global batch; keys its dropout
-  Tensor labels;          // [B] i64 classes, [B] f32 scores, [B, num_labels] f32, or undefined
+  Tensor input_ids;            // [T] i32
+  Tensor token_type_ids;       // [T] i32; zeros if the tokenizer makes none
+  Tensor position_ids;         // [T] i32: 0, 1, ... in each sequence, or columns (FromPadded)
+  Tensor cu_seqlens;           // [B+1] i32: sequence b is rows cu_seqlens[b] .. cu_seqlens[b+1]
+  Tensor sample_ids;           // [B] i32: the sample's place in the global batch; keys its dropout
+  Tensor labels;               // [B] i64 classes, [B] f32 scores, [B, num_labels] f32, or undefined
+  Tensor sample_weights = {};  // [B] f32: how much each counts in the loss; undefined: all alike
   std::vector<int64_t> indices;  // [B] the place of each sample in the dataset; may be empty
   int64_t max_seqlen = 0;
   // This rank's share of the global batch, which all ranks compute together. A DataLoader sets it.
   // B and T above count this share only.
   struct Share {
     int64_t global_size = 0, global_num_tokens = 0;  // of all shares together
-    // The number of samples that count in a mean loss, which are those of a class other than
-    // kIgnoreIndex: in this share and in all shares.
+    // What divides a mean loss: in this share and in all shares. It is the number of samples of a
+    // class other than kIgnoreIndex or, with weights of samples or classes, the sum of their
+    // weights.
     double weight = 0, global_weight = 0;
     // True if this share is empty. A sample of another rank's share then stands in for it, with
     // weight 0. So this rank takes part in everything that the loop does, but its sample counts

@@ -42,18 +42,32 @@ Batch Collate(const TokenizedDataset& dataset, const std::vector<int64_t>& indic
   }
   Batch batch = Batch::Pack(sequences, token_types, std::move(labels));
   batch.indices = indices;
+  if (!dataset.sample_weights.empty()) {
+    std::vector<float> weights;
+    for (const int64_t i : indices) weights.push_back(dataset.sample_weights[i]);
+    batch.sample_weights = Tensor::FromVector(weights);
+  }
   return batch;
 }
 
 namespace {
 
-// Returns the number of these samples whose label counts in a mean loss.
-double WeightOf(const TokenizedDataset& dataset, std::span<const int64_t> indices) {
-  if (!dataset.has_labels || dataset.kind != LabelKind::kSingleLabel)
-    return static_cast<double>(indices.size());
-  return static_cast<double>(std::count_if(indices.begin(), indices.end(), [&](int64_t i) {
-    return dataset.classes[static_cast<size_t>(i)] != kIgnoreIndex;
-  }));
+// Returns what divides a mean loss of these samples (Batch::Share::weight).
+double WeightOf(const TokenizedDataset& dataset, const std::vector<float>& class_weights,
+                std::span<const int64_t> indices) {
+  const bool has_classes = dataset.has_labels && dataset.kind == LabelKind::kSingleLabel;
+  double sum = 0;
+  for (const int64_t i : indices) {
+    double weight = 1;
+    if (has_classes) {
+      const int64_t label = dataset.classes[static_cast<size_t>(i)];
+      if (label == kIgnoreIndex) continue;
+      if (!class_weights.empty()) weight = class_weights.at(static_cast<size_t>(label));
+    }
+    if (!dataset.sample_weights.empty()) weight *= dataset.sample_weights[static_cast<size_t>(i)];
+    sum += weight;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -79,6 +93,7 @@ std::vector<int> SplitByTokens(const std::vector<int64_t>& lengths, int parts) {
 struct DataLoader::Iterator::Epoch {
   std::shared_ptr<const TokenizedDataset> dataset;
   std::vector<int64_t> order;
+  std::vector<float> class_weights;
   int64_t batch_size = 0, num_batches = 0, first_step = 0;
   int rank = 0, world_size = 1;
   size_t prefetch = 0;
@@ -117,7 +132,8 @@ struct DataLoader::Iterator::Epoch {
     const int64_t begin = number * batch_size;
     const int64_t end = std::min(begin + batch_size, static_cast<int64_t>(order.size()));
     const std::span<const int64_t> all(order.data() + begin, static_cast<size_t>(end - begin));
-    Batch::Share share{.global_size = end - begin, .global_weight = WeightOf(*dataset, all)};
+    Batch::Share share{.global_size = end - begin,
+                       .global_weight = WeightOf(*dataset, class_weights, all)};
     std::vector<int64_t> lengths;
     for (const int64_t i : all) {
       lengths.push_back(dataset->length(i));
@@ -131,7 +147,7 @@ struct DataLoader::Iterator::Epoch {
       mine.push_back(all[i]);
       places.push_back(static_cast<int32_t>(i));
     }
-    share.weight = WeightOf(*dataset, mine);
+    share.weight = WeightOf(*dataset, class_weights, mine);
     share.stand_in = mine.empty();
     if (share.stand_in) {
       mine = {all[0]};
@@ -206,7 +222,9 @@ DataLoader::Iterator& DataLoader::Iterator::operator++() {
 }
 
 DataLoader::DataLoader(std::shared_ptr<const TokenizedDataset> dataset, DataLoaderOptions options)
-    : dataset_(std::move(dataset)), options_(options), global_batch_size_(options.batch_size) {
+    : dataset_(std::move(dataset)),
+      options_(std::move(options)),
+      global_batch_size_(options.batch_size) {
   Check(dataset_ != nullptr, "data_loader", "the dataset is null");
   Check(options_.batch_size > 0, "data_loader", "batch_size must be positive but is ",
         options_.batch_size);
@@ -214,6 +232,14 @@ DataLoader::DataLoader(std::shared_ptr<const TokenizedDataset> dataset, DataLoad
         "even_tokens cannot be combined with shuffle or group_by_length");
   Check(options_.prefetch >= 0, "data_loader", "prefetch must not be negative but is ",
         options_.prefetch);
+  Check(
+      dataset_->sample_weights.empty() || std::ssize(dataset_->sample_weights) == dataset_->size(),
+      "data_loader", "the dataset has ", dataset_->size(), " samples but ",
+      dataset_->sample_weights.size(), " sample weights");
+  Check(
+      options_.class_weights.empty() || std::ssize(options_.class_weights) == dataset_->num_labels,
+      "data_loader", "the dataset has ", dataset_->num_labels, " classes but class_weights has ",
+      options_.class_weights.size(), " elements");
   Check(!options_.drop_last || dataset_->size() >= options_.batch_size, "data_loader",
         "drop_last leaves no batch, because the dataset has ", dataset_->size(),
         " samples and batch_size is ", options_.batch_size);
@@ -284,6 +310,7 @@ DataLoader::Iterator DataLoader::begin() {
   DataLoaderOptions options = options_;
   options.batch_size = global_batch_size_;
   epoch->order = SampleOrder(*dataset_, options, number);
+  epoch->class_weights = options_.class_weights;
   epoch->batch_size = global_batch_size_;
   epoch->rank = rank_;
   epoch->world_size = world_size_;

@@ -28,6 +28,9 @@ struct DataLoaderOptions {
   bool even_tokens = false;
   bool drop_last = false;
   uint64_t seed = 42;
+  // How much samples of each class count in the loss: [num_labels], for classes only. They decide
+  // on Batch::Share::weight. Empty: all count alike.
+  std::vector<float> class_weights = {};
   int prefetch = 2;  // batches prepared ahead on a thread; 0: no thread
 };
 

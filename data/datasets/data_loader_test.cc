@@ -349,5 +349,39 @@ TEST(DataLoaderTest, GoesOnFromItsState) {
   EXPECT_THROW(threes.LoadStateDict(state), Error);
 }
 
+// A share's weight is what divides its mean loss: the sum of its samples' weights.
+TEST(DataLoaderTest, SharesWeighTheirSamplesAndClasses) {
+  TokenizedDataset data = DatasetOfSize(10);
+  data.classes[3] = kIgnoreIndex;
+  for (int i = 0; i < 10; ++i) data.sample_weights.push_back(0.5f * static_cast<float>(i));
+  const auto shared = std::make_shared<const TokenizedDataset>(data);
+  double total = 0;
+  for (const int rank : {0, 1, 2}) {
+    DataLoader loader(shared, {.batch_size = 10, .class_weights = {2, 0.25f}});
+    loader.Shard(rank, 3, /*split_batches=*/true, nullptr);
+    for (const Batch& batch : loader) {
+      double weight = 0;
+      const std::vector<float> weights = batch.sample_weights.ToVector<float>();
+      for (size_t i = 0; i < batch.indices.size(); ++i) {
+        const int64_t sample = batch.indices[i];
+        EXPECT_EQ(weights[i], 0.5f * static_cast<float>(sample));
+        if (sample != 3) weight += 0.5 * static_cast<double>(sample) * (sample % 2 == 0 ? 2 : 0.25);
+      }
+      EXPECT_EQ(batch.share->weight, weight);
+      EXPECT_EQ(batch.share->global_weight, 20 + 0.25 * 11);  // without sample 3
+      total += weight;
+    }
+  }
+  EXPECT_EQ(total, 20 + 0.25 * 11);
+  EXPECT_FALSE(Collate(DatasetOfSize(2), {0}).sample_weights.defined());
+}
+
+TEST(DataLoaderTest, RefusesWeightsThatDoNotFit) {
+  TokenizedDataset data = DatasetOfSize(4);
+  EXPECT_THROW(DataLoader(data, {.batch_size = 2, .class_weights = {1}}), Error);
+  data.sample_weights = {1, 2, 3};
+  EXPECT_THROW(DataLoader(data, {.batch_size = 2}), Error);
+}
+
 }  // namespace
 }  // namespace lathe

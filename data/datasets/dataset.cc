@@ -17,6 +17,8 @@ constexpr int64_t kRowsPerChunk = 256;  // small, so that no thread idles if som
 // The largest score allowed: a float may not hold the square of a larger error, nor the mean of
 // such squares.
 constexpr float kLargestScore = 1e18f;
+// The largest sample weight allowed. Sums of such weights are far from overflowing a float.
+constexpr double kLargestWeight = 1e12;
 
 // The encoded rows of one chunk, in order.
 struct Chunk {
@@ -94,6 +96,23 @@ void AddLabel(const TextTable& table, int64_t row, const std::string& label, con
       break;
     }
   }
+}
+
+// Reads the sample weights of all rows.
+std::vector<float> ReadWeights(const TextTable& table, const std::string& column) {
+  std::vector<float> weights;
+  const std::vector<std::string>& texts = table.column(column);
+  for (int64_t row = 0; row < table.rows(); ++row) {
+    const double weight = ParseNumber(texts[row]).value_or(NAN);
+    if (!(weight >= 0 && weight <= kLargestWeight)) {
+      throw InvalidArgument(
+          table.Where(row) + ": sample weight \"" + texts[row] +
+              "\" is not a number from 0 to 1e+12",
+          "correct the column \"" + column + "\", or divide all weights by one number");
+    }
+    weights.push_back(static_cast<float>(weight));
+  }
+  return weights;
 }
 
 // Encodes a row. An error, such as a text that the tokenizer has no tokens for, names the row.
@@ -230,6 +249,8 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
       AddLabel(table, row, column[row], labels, dataset);
     }
   }
+  if (!options.weight_column.empty())
+    dataset.sample_weights = ReadWeights(table, options.weight_column);
 
   std::vector<Chunk> chunks =
       EncodeAllRows(table, first, second, tokenizer, options.max_length, options.num_threads);

@@ -39,6 +39,8 @@ struct TokenizedDataset {
   bool has_labels = false;
   std::vector<int64_t> classes;  // [n] single-label
   std::vector<float> scores;     // [n] regression, [n * num_labels] 0/1 multi-label
+  // [n] how much each sample counts in the training loss; empty: all count alike.
+  std::vector<float> sample_weights;
   int64_t num_labels = 0;
   int64_t num_truncated = 0;  // samples that lost tokens to max_length
 
@@ -56,13 +58,15 @@ struct TokenizedDataset {
 struct TokenizeOptions {
   int64_t max_length = 128;            // 0: no truncation
   std::string label_column = "label";  // empty: no labels
-  bool require_labels = true;  // false: a missing label column gives a dataset without labels
-  int num_threads = 0;         // 0: all cores. The result does not depend on it.
+  bool require_labels = true;      // false: a missing label column gives a dataset without labels
+  std::string weight_column = "";  // the column of sample weights; empty: none
+  int num_threads = 0;             // 0: all cores. The result does not depend on it.
 };
 
 // Tokenizes the rows of `table` and reads their labels. Throws `path:line: label "x" was not seen
 // in training; known labels: ...`, `path:line: the label is empty`, `path:line: score "x" is not a
-// finite number`, and what TextTable::column throws.
+// finite number`, `path:line: sample weight "x" is not a number from 0 to 1e+12`, and what
+// TextTable::column throws.
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
                           const LabelSet& labels, const Tokenizer& tokenizer,
                           const TokenizeOptions& options);

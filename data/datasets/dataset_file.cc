@@ -21,6 +21,7 @@ DatasetFileWriter::DatasetFileWriter(const std::string& path, const std::string&
   writer_.Add("input_ids", narrow_ ? ElementType::kU16 : ElementType::kU32);
   writer_.Add("lengths", ElementType::kU32);
   writer_.Add("row_checks", ElementType::kU32);
+  if (options.has_sample_weights) writer_.Add("sample_weights", ElementType::kF32);
   if (!options.has_labels) return;
   if (options.kind == LabelKind::kMultiLabel) {
     writer_.Add("label_flags", ElementType::kU8);
@@ -35,6 +36,8 @@ void DatasetFileWriter::Append(const TokenizedDataset& part) {
   Check(part.kind == options_.kind && part.has_labels == options_.has_labels &&
             part.num_labels == options_.num_labels,
         "dataset_file", "the dataset has labels of another kind than the file");
+  Check(std::ssize(part.sample_weights) == (options_.has_sample_weights ? part.size() : 0),
+        "dataset_file", "the dataset has ", part.sample_weights.size(), " sample weights");
   std::vector<uint32_t> lengths, checks;
   for (int64_t i = 0; i < part.size(); ++i) {
     const int64_t length = part.length(i);
@@ -60,6 +63,7 @@ void DatasetFileWriter::Append(const TokenizedDataset& part) {
   AppendIds(part.input_ids);
   AppendTypes(part.token_type_ids);
   if (part.has_labels) AppendLabels(part);
+  if (options_.has_sample_weights) writer_.Append("sample_weights", part.sample_weights);
   num_rows_ += part.size();
   num_tokens_ += part.num_tokens();
   num_truncated_ += part.num_truncated;
@@ -179,6 +183,10 @@ TokenizedDataset OpenDatasetFile(const std::string& path) {
       default:
         fits = false;
     }
+  }
+  if (columns.Find("sample_weights") != nullptr) {
+    dataset.sample_weights = columns.ReadWhole<float>("sample_weights");
+    fits = fits && std::ssize(dataset.sample_weights) == dataset.size();
   }
   if (!fits) throw columns.Damaged("its columns do not fit each other");
   return dataset;

@@ -12,6 +12,7 @@
 //   lengths         [n] 32 bits
 //   labels          [n] classes of 64 bits, or scores in float32
 //   label_flags     [n * num_labels] 8 bits, in place of labels if there are several at once
+//   sample_weights  [n] float32; missing if all samples count alike
 //   row_checks      [n] 32 bits: a hash of each row, which is compared whenever the row is read
 //
 // Memory holds 20 bytes for each row of an open file: where it begins, its class and its check.
@@ -43,6 +44,7 @@ class DatasetFileWriter {
     int64_t num_labels = 0;
     bool has_labels = true;
     int64_t vocab_size = 0;  // ids are below it
+    bool has_sample_weights = false;
   };
   // Paths and errors are those of ColumnFileWriter.
   DatasetFileWriter(const std::string& path, const std::string& shown_path, const Options& options);

@@ -51,6 +51,8 @@ TokenizedDataset Slice(const TokenizedDataset& data, int64_t begin, int64_t end)
     if (data.kind == LabelKind::kSingleLabel)
       part.classes.push_back(data.classes[static_cast<size_t>(i)]);
     part.scores.insert(part.scores.end(), row.scores.begin(), row.scores.end());
+    if (!data.sample_weights.empty())
+      part.sample_weights.push_back(data.sample_weights[static_cast<size_t>(i)]);
   }
   return part;
 }
@@ -68,7 +70,8 @@ class DatasetFileTest : public testing::Test {
                              {.kind = data.kind,
                               .num_labels = data.num_labels,
                               .has_labels = data.has_labels,
-                              .vocab_size = vocab_size});
+                              .vocab_size = vocab_size,
+                              .has_sample_weights = !data.sample_weights.empty()});
     const int64_t n = data.size();
     TokenizedDataset first = Slice(data, 0, n / 4);
     first.num_truncated = data.num_truncated;
@@ -118,6 +121,19 @@ TEST_F(DatasetFileTest, GivesTheRowsOfTheDatasetInMemory) {
       }
     }
   }
+}
+
+TEST_F(DatasetFileTest, KeepsSampleWeights) {
+  TokenizedDataset data = MakeDataset(1000, LabelKind::kSingleLabel, false);
+  Write(data);
+  EXPECT_TRUE(OpenDatasetFile(path_).sample_weights.empty());
+  unlink(path_.c_str());
+  for (int i = 0; i < 1000; ++i) data.sample_weights.push_back(0.25f * static_cast<float>(i % 9));
+  Write(data);
+  EXPECT_EQ(OpenDatasetFile(path_).sample_weights, data.sample_weights);
+  DatasetFileWriter writer(path_ + ".draft", path_, {.num_labels = 3, .vocab_size = 30000});
+  EXPECT_THROW(writer.Append(data), Error);
+  unlink((path_ + ".draft").c_str());
 }
 
 // The order and every batch of an epoch are those of the dataset in memory, on each of two ranks.

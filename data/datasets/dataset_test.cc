@@ -155,6 +155,32 @@ TEST(TokenizeTest, BadLabelsAreReportedWithTheirLine) {
             "t.csv:2: label \"q\" was not seen in training; known labels: x, y");
 }
 
+TEST(TokenizeTest, SampleWeights) {
+  const TextTable table = ParseTextTable("t.csv", "w,text,label\n0,a,yes\n2.5,b,no\n");
+  const TextColumns columns = ChooseTextColumns(table, {}, "label", "w");
+  EXPECT_EQ(columns.first, "text");
+  EXPECT_EQ(columns.second, "");
+  const ByteTokenizer tokenizer;
+  EXPECT_EQ(Tokenize(table, columns, kClasses, tokenizer, {.weight_column = "w"}).sample_weights,
+            (std::vector<float>{0, 2.5}));
+  EXPECT_TRUE(Tokenize(table, columns, kClasses, tokenizer, {}).sample_weights.empty());
+  EXPECT_THROW(Tokenize(table, columns, kClasses, tokenizer, {.weight_column = "v"}), Error);
+}
+
+TEST(TokenizeTest, BadSampleWeightsAreReportedWithTheirLine) {
+  for (const std::string bad : {"", "-1", "nan", "inf", "2e12", "1 2", "heavy"}) {
+    const TextTable table = ParseTextTable("t.csv", "text,label,w\na,yes,1\nb,no," + bad + "\n");
+    try {
+      Tokenize(table, {.first = "text", .second = ""}, kClasses, ByteTokenizer(),
+               {.weight_column = "w"});
+      FAIL() << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(),
+                "t.csv:3: sample weight \"" + bad + "\" is not a number from 0 to 1e+12");
+    }
+  }
+}
+
 std::string ManyRows(int rows, int bad_every = 0) {
   std::string csv = "text,label\n";
   for (int i = 0; i < rows; ++i) {

@@ -36,7 +36,7 @@ const std::vector<std::string>& TextTable::column(const std::string& name) const
 std::string TextTable::Where(int64_t row) const { return At(path, lines[row]); }
 
 TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::string>& named,
-                              const std::string& label_column) {
+                              const std::string& label_column, const std::string& weight_column) {
   if (named.size() > 2) {
     throw InvalidArgument(table.path + ": expected one or two text columns but got " +
                           std::to_string(named.size()) + ": " + Join(named));
@@ -47,6 +47,7 @@ TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::str
   }
   for (size_t c = 0; named.empty() && c < table.names.size() && chosen.size() < 2; ++c) {
     const std::string& name = table.names[c];
+    if (name == weight_column) continue;
     if (name != label_column && name != "idx" && name != "id" && !name.empty())
       chosen.push_back(name);
   }

@@ -20,7 +20,7 @@ NamedValues DatasetDigests(const TokenizedDataset& data, const std::string& name
   // A file holds the digests that the same rows would have in memory.
   const RowFile* file = data.file.get();
   const bool scores_in_file = file != nullptr && data.kind == LabelKind::kMultiLabel;
-  return {
+  NamedValues digests = {
       {name + space + "dataset of size", std::to_string(data.size())},
       {digest + "token ids",
        file != nullptr ? std::to_string(file->input_ids_digest()) : Digest(data.input_ids)},
@@ -30,6 +30,9 @@ NamedValues DatasetDigests(const TokenizedDataset& data, const std::string& name
       {digest + "labels",
        Digest(data.classes) +
            (scores_in_file ? std::to_string(file->scores_digest()) : Digest(data.scores))}};
+  if (!data.sample_weights.empty())
+    digests.emplace_back(digest + "sample weights", Digest(data.sample_weights));
+  return digests;
 }
 
 }  // namespace lathe

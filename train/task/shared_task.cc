@@ -49,6 +49,7 @@ void ForEachArray(Dataset& dataset, F f) {
   f(dataset.offsets);
   f(dataset.classes);
   f(dataset.scores);
+  f(dataset.sample_weights);
 }
 
 nlohmann::json Describe(const TaskData& data) {
