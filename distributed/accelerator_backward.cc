@@ -18,7 +18,7 @@ Accelerator::Accumulation::Accumulation(Accelerator& accelerator) : accelerator_
   const int64_t steps = accelerator.gradient_accumulation_steps();
   if (s.window_weight == 0) {
     const int64_t batches = std::min(steps - s.micro_step % steps, share.batches_left + 1);
-    s.window_weight = std::max(share.total, 1.0) * static_cast<double>(batches);
+    s.window_weight = (share.total > 0 ? share.total : 1) * static_cast<double>(batches);
   }
   ++s.micro_step;
   *s.sync = share.batches_left == 0 || s.micro_step % steps == 0;
@@ -180,7 +180,7 @@ double Accelerator::ExchangeGradients() {
     weight += record.weight;
     s.stop_requested = s.stop_requested || record.stop;
   }
-  s.losses.SetLoss(loss_sum / weight);
+  s.losses.SetLoss(LossHistory::Mean(loss_sum, weight));
   return weight;
 }
 

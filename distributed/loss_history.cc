@@ -52,7 +52,7 @@ double LossHistory::ResultOf(Step& step) {
   Read();
   double sum = 0;
   for (const Term& term : step.terms) sum += term.weight * term.value;
-  return sum / step.weight;
+  return Mean(sum, step.weight);
 }
 
 void LossHistory::SetResult(double weight) {

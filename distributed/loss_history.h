@@ -30,6 +30,9 @@ class LossHistory {
   // Ends the present step. Losses added from now on belong to the next one.
   void CloseStep();
 
+  // Returns sum / weight; `sum` if nothing has a weight.
+  static double Mean(double sum, double weight) { return weight > 0 ? sum / weight : sum; }
+
   // Returns the last result that was set; NaN if there is none.
   double Last();
   // Returns the results of the steps that were closed since the last call, oldest first. It returns

@@ -55,6 +55,14 @@ Tensor LabelsFor(const Batch& batch, Device device) {
   return there != nullptr && there->labels.device() == device ? there->labels : batch.labels;
 }
 
+Tensor SampleWeightsFor(const Batch& batch, Device device) {
+  const DeviceBatch* there = batch.on_device.get();
+  if (there != nullptr && there->sample_weights.defined() &&
+      there->sample_weights.device() == device)
+    return there->sample_weights;
+  return batch.sample_weights.defined() ? batch.sample_weights.To(device) : Tensor();
+}
+
 Tensor NumCountedSequences(const Batch& batch, Device device) {
   const DeviceBatch* there = batch.on_device.get();
   return there != nullptr && there->num_sequences.device() == device ? there->num_sequences

@@ -1,5 +1,7 @@
 #include "lathe/models/sequence_classifier.h"
 
+#include <nlohmann/json.hpp>
+
 namespace lathe {
 
 NamedSettings SequenceClassifier::OwnSettings() const {
@@ -10,6 +12,14 @@ NamedSettings SequenceClassifier::OwnSettings() const {
       settings.emplace_back("config " + key, value.dump());
     }
   }
+  const LossOptions& loss = loss_options_;
+  if (loss.class_weights.defined())
+    settings.emplace_back("class_weights", nlohmann::json(loss.ClassWeights()).dump());
+  if (loss.label_smoothing != 0) {
+    settings.emplace_back("label_smoothing_factor", nlohmann::json(loss.label_smoothing).dump());
+  }
+  if (loss.focal_gamma != 0)
+    settings.emplace_back("focal_gamma", nlohmann::json(loss.focal_gamma).dump());
   return settings;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lathe/data/datasets/batch.h"
+#include "lathe/models/classification_loss.h"
 #include "lathe/models/config/config.h"
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/nn/module.h"
@@ -33,6 +34,10 @@ class SequenceClassifier : public Module {
   void SaveConfig(const std::string& dir) const;
   PretrainedConfig& config() { return config_; }
   const PretrainedConfig& config() const { return config_; }
+  // Say how Forward weighs its loss, in training and in evaluation alike. Set them before the first
+  // pass, because passes are recorded. They are not saved.
+  void set_loss_options(LossOptions options) { loss_options_ = std::move(options); }
+  const LossOptions& loss_options() const { return loss_options_; }
   const LoadReport& load_report() const { return load_report_; }
   void set_load_report(LoadReport report) { load_report_ = std::move(report); }
   // Returns the length of the longest sequence that the position table allows.
@@ -40,10 +45,12 @@ class SequenceClassifier : public Module {
 
  protected:
   explicit SequenceClassifier(PretrainedConfig config) : config_(std::move(config)) {}
-  // The configuration's keys, except those that say where it came from and how it is stored.
+  // The configuration's keys, except those that say where it came from and how it is stored, and
+  // the loss options that are not the default.
   NamedSettings OwnSettings() const override;
   PretrainedConfig config_;
   LoadReport load_report_;
+  LossOptions loss_options_;
 };
 
 }  // namespace lathe

@@ -10,7 +10,7 @@ namespace lathe {
 // Numbers arrive as they were sent, also a NaN or an infinity. So the loss sum tells if this rank's
 // part of the loss is finite.
 struct StepRecord {
-  double loss_sum = 0, weight = 0;  // weight: in float's precision, exact up to 2^24
+  double loss_sum = 0, weight = 0;  // these two with 48 bits
   bool stop = false;                // somebody has asked this rank to stop
   int64_t step = 0;                 // its step, below 2^24
   uint64_t checksum = 0;            // 48 bits

@@ -76,7 +76,7 @@ SequenceClassifierOutput EncoderClassifier::Forward(const Batch& batch,
       break;
   }
   out.hidden_states = std::move(encoded.hidden_states);
-  if (batch.labels.defined()) out.loss = loss_(out.logits, batch, config_);
+  if (batch.labels.defined()) out.loss = loss_(out.logits, batch, config_, loss_options_);
   return out;
 }
 
