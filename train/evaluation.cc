@@ -52,13 +52,13 @@ class SharedInterrupt {
 // Gathers the rows of all ranks and puts each where its sample lies in the dataset.
 Evaluation Assemble(Accelerator& accelerator, const TokenizedDataset& dataset,
                     const std::vector<float>& logits, const std::vector<int64_t>& indices,
-                    double loss_sum, bool complete) {
+                    double loss_sum, double weight, bool complete) {
   Evaluation result;
   const Tensor missing = accelerator.Reduce(Tensor::FromVector<int64_t>({complete ? 0 : 1}));
   result.complete = missing.Item() == 0;
   if (!result.complete) return result;
   const double sum = accelerator.Reduce(Tensor::FromVector<double>({loss_sum})).Item();
-  result.loss = dataset.size() > 0 ? sum / static_cast<double>(dataset.size()) : 0;
+  result.loss = weight > 0 ? sum / weight : 0;
   const Tensor all_logits = accelerator.Gather(Tensor::FromVector(logits));
   const Tensor all_indices = accelerator.Gather(Tensor::FromVector(indices));
   result.logits.resize(static_cast<size_t>(all_logits.numel()));
@@ -72,6 +72,13 @@ Evaluation Assemble(Accelerator& accelerator, const TokenizedDataset& dataset,
   return result;
 }
 
+// Returns the model's weights of the dataset's classes; none if it has scores or several labels.
+std::vector<float> ClassWeightsFor(const TokenizedDataset& dataset,
+                                   const SequenceClassifier& model) {
+  if (dataset.kind != LabelKind::kSingleLabel || !dataset.has_labels) return {};
+  return model.loss_options().ClassWeights();
+}
+
 }  // namespace
 
 Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
@@ -82,20 +89,24 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   NoGradGuard no_grad;
   DataLoader loader(dataset,
                     {.batch_size = options.per_device_batch_size * accelerator.num_processes(),
-                     .even_tokens = true});
+                     .even_tokens = true,
+                     .class_weights = ClassWeightsFor(*dataset, model)});
   accelerator.Prepare(loader);
   if (options.on_begin) options.on_begin(loader.size());
   std::vector<float> logits;
-  std::vector<int64_t> indices;  // the samples that the logits belong to
-  double loss_sum = 0;
+  std::vector<int64_t> indices;     // the samples that the logits belong to
+  double loss_sum = 0, weight = 0;  // of this rank's samples, and of all ranks'
   int64_t batches = 0;
-  std::vector<SequenceClassifierOutput> unread;
+  struct Unread {
+    SequenceClassifierOutput outputs;
+    double weight;
+  };
+  std::vector<Unread> unread;
   const auto read = [&] {
-    for (const SequenceClassifierOutput& outputs : unread) {
+    for (const auto& [outputs, of_batch] : unread) {
       const auto rows = outputs.logits.ToVector<float>();
       logits.insert(logits.end(), rows.begin(), rows.end());
-      if (!outputs.loss.defined()) continue;
-      loss_sum += outputs.loss.Item() * static_cast<double>(outputs.logits.dim(0));
+      if (outputs.loss.defined() && of_batch > 0) loss_sum += outputs.loss.Item() * of_batch;
     }
     unread.clear();
   };
@@ -105,8 +116,10 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   for (const Batch& batch : loader) {
     SequenceClassifierOutput outputs = model.Forward(batch);
     ++batches;
+    weight += batch.share->global_weight;
     if (!batch.share->stand_in) {
-      unread.push_back({.loss = outputs.loss, .logits = outputs.logits, .hidden_states = {}});
+      unread.push_back({{.loss = outputs.loss, .logits = outputs.logits, .hidden_states = {}},
+                        batch.share->weight});
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
       if (unread.size() == most_unread) read();
     }
@@ -115,7 +128,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   }
   read();
   Evaluation result =
-      Assemble(accelerator, *dataset, logits, indices, loss_sum, batches == loader.size());
+      Assemble(accelerator, *dataset, logits, indices, loss_sum, weight, batches == loader.size());
   result.batches = batches;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -18,7 +18,9 @@ namespace lathe {
 
 struct Evaluation {
   std::vector<float> logits;  // [n, num_labels], in the dataset's order
-  double loss = 0;            // mean over samples; 0 without labels
+  // The model's loss, with its loss options: the mean over samples by their weights. 0 without
+  // labels. Transformers' Trainer smooths the labels in its eval_loss, too.
+  double loss = 0;
   double seconds = 0;
   int64_t batches = 0;
   bool complete = true;  // false if a signal ended it: then there are no logits

@@ -52,7 +52,7 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
       inputs_(CheckedInputs(std::move(inputs), arguments_)),
       callbacks_(std::move(callbacks)),
       out_(inputs_.out),
-      model_(*inputs_.model),
+      model_(ModelWithLoss(inputs_, arguments_, accelerator.device())),
       loader_(inputs_.train, LoaderOptionsOf(arguments_, inputs_,
                                              ReadBatchProcesses(accelerator.num_processes()))),
       optimizer_(DecayGroups(model_.Parameters(), arguments_.weight_decay),

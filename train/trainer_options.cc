@@ -1,11 +1,13 @@
 #include "lathe/train/trainer_options.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/train/loss_options.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
@@ -57,9 +59,26 @@ TrainerInputs CheckedInputs(TrainerInputs inputs, const TrainingArguments& argum
   Check(inputs.train->has_labels, "trainer", inputs.train_name, " must have labels");
   Check(inputs.evaluation == nullptr || inputs.evaluation->has_labels, "trainer",
         "the evaluation data must have labels");
+  const std::vector<float>& weights = inputs.train->sample_weights;
+  const bool valid =
+      std::ranges::all_of(weights, [](float w) { return w >= 0 && std::isfinite(w); });
+  const bool some = weights.empty() || std::ranges::any_of(weights, [](float w) { return w > 0; });
+  if (!valid || !some) {
+    throw InvalidArgument(inputs.train_name + (valid ? ": all sample weights are 0"
+                                                     : ": a sample weight is not a number from 0"),
+                          "name another column with sample_weight_column or leave it out");
+  }
   Check(arguments.eval_strategy == "no" || inputs.evaluation != nullptr, "trainer",
         "eval_strategy ", arguments.eval_strategy, " needs evaluation data");
   return inputs;
+}
+
+SequenceClassifier& ModelWithLoss(const TrainerInputs& inputs, const TrainingArguments& arguments,
+                                  Device device) {
+  SequenceClassifier& model = *inputs.model;
+  model.set_loss_options(LossOptionsOf(arguments, model.config().label_names(), inputs.train->kind,
+                                       inputs.train.get(), device));
+  return model;
 }
 
 void CheckAccelerator(const Accelerator& accelerator, const TrainingArguments& arguments) {
@@ -90,7 +109,10 @@ DataLoaderOptions LoaderOptionsOf(const TrainingArguments& options, const Traine
           .shuffle = options.shuffle_train,
           .group_by_length = options.group_by_length,
           .drop_last = options.dataloader_drop_last,
-          .seed = static_cast<uint64_t>(options.data_seed.value_or(options.seed))};
+          .seed = static_cast<uint64_t>(options.data_seed.value_or(options.seed)),
+          .class_weights = inputs.train->kind == LabelKind::kSingleLabel
+                               ? inputs.model->loss_options().ClassWeights()
+                               : std::vector<float>()};
 }
 
 AdamWOptions AdamWOptionsOf(const TrainingArguments& options) {

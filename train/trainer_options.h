@@ -18,6 +18,10 @@ TrainingArguments CompletedArguments(TrainingArguments arguments);
 // Returns the inputs. Throws if one that the arguments need is missing, or has no labels.
 TrainerInputs CheckedInputs(TrainerInputs inputs, const TrainingArguments& arguments);
 
+// Returns the inputs' model. Sets its loss options to those that the arguments ask for.
+SequenceClassifier& ModelWithLoss(const TrainerInputs& inputs, const TrainingArguments& arguments,
+                                  Device device);
+
 // Throws unless the accelerator does what the arguments say.
 void CheckAccelerator(const Accelerator& accelerator, const TrainingArguments& arguments);
 

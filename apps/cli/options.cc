@@ -217,6 +217,31 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inpu
   flags.Add("data_seed", &o.data_seed, "seed of the order of samples (default: --seed)").Min(0);
 }
 
+void AddLossFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("Loss (of training and evaluation, unless it says otherwise)");
+  flags
+      .Add("class_weights", &o.class_weights,
+           "how much each class counts: none, balanced (by how rare it is in the training data), "
+           "weights such as a=2,b=0.5, or a .json file with an object of them; with several labels "
+           "at once, how much a row that has the label counts for it")
+      .ValueName("WEIGHTS");
+  flags
+      .Add("sample_weight_column", &o.sample_weight_column,
+           "column of --train_file with a number from 0 on: how much the row counts in training")
+      .ValueName("NAME");
+  flags
+      .Add("label_smoothing_factor", &o.label_smoothing_factor,
+           "share of each label that is spread evenly over all classes")
+      .Min(0)
+      .Max(1);
+  flags
+      .Add("focal_gamma", &o.focal_gamma,
+           "exponent of the focal loss, by which rows that the model is sure of count less; 0: all "
+           "count alike")
+      .Min(0)
+      .Max(100);
+}
+
 void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Logging and evaluation while training");
   flags.Add("logging_steps", &o.logging_steps, "log every X steps; below 1: a share of all steps")
@@ -332,6 +357,13 @@ void Require(bool ok, const char* message, const char* hint = "") {
   if (!ok) throw InvalidArgument(message, hint);
 }
 
+void ValidateLoss(const FinetuneArguments& o) {
+  Require(o.do_train || o.class_weights != "balanced", "--class_weights balanced needs --do_train",
+          "it counts the labels of the training data; without them, write LABEL=WEIGHT");
+  Require(o.sample_weight_column.empty() || o.sample_weight_column != o.label_column,
+          "--sample_weight_column and --label_column name the same column");
+}
+
 void Validate(FinetuneArguments& o) {
   Require(o.do_train || o.do_eval || o.do_predict, "nothing to do",
           "pass at least one of --do_train, --do_eval, --do_predict");
@@ -352,6 +384,7 @@ void Validate(FinetuneArguments& o) {
     throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
   }
   CompleteTrainingArguments(o);
+  ValidateLoss(o);
   Require(!o.do_train || o.eval_strategy == "no" || has_validation,
           "--eval_strategy needs --validation_file", kFileHint);
 }
@@ -404,6 +437,8 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddRowFlags(flags, o);
   AddTaskFlags(flags, o);
   AddTrainingFlags(flags, o, inputs);
+  AddTrainingFlags(flags, o);
+  AddLossFlags(flags, o);
   AddLoggingFlags(flags, o);
   AddEarlyStoppingFlags(flags, o);
   AddCheckpointFlags(flags, o);
@@ -445,7 +480,8 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
                                         "run_name",     "dataset_cache", "overwrite_cache",
                                         "token",        "cache_dir"};
   const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
-                                          "train_file",         "test_file",   "validation_file"};
+                                          "train_file",         "test_file",   "validation_file",
+                                          "class_weights"};
   for (const auto& [name, value] : flags.GivenValues()) {
     if (in(own, name)) continue;
     if (in(files, name)) {

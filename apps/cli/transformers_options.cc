@@ -62,7 +62,6 @@ constexpr TransformersOption kOptions[] = {
     {"adafactor", kSwitch, "false", "the optimizer is AdamW", "leave it out"},
     {"average_tokens_across_devices", kSwitch, "true",
      "a step's loss is the mean over the samples of all processes", "leave it out"},
-    {"label_smoothing_factor", kValue, "0", "the loss has no smoothing", "leave it out"},
     {"neftune_noise_alpha", kValue, "", "embeddings get no noise", "leave it out"},
     {"auto_find_batch_size", kSwitch, "false", "the batch is as large as the options say",
      "pass a smaller --per_device_train_batch_size and more --gradient_accumulation_steps"},

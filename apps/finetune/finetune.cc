@@ -41,6 +41,7 @@
 #include "lathe/train/evaluation_results.h"
 #include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/read_table.h"
+#include "lathe/train/loss_options.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/progress.h"
@@ -351,6 +352,10 @@ int FinetuneRun::Run() {
   CheckRanksAgree(parsed_, task_, accelerator_);
   accelerator_.Prepare(*task_.model);
   if (options_.do_train) MakeTrainer();
+  if (!options_.do_train) {  // the Trainer does this for a model that it trains
+    task_.model->set_loss_options(LossOptionsOf(options_, task_.label_names, task_.labels.kind(),
+                                                nullptr, accelerator_.device()));
+  }
   PrintSummary(printer_.out(), options_, task_, trainer_ ? &*trainer_ : nullptr,
                accelerator_.num_processes(), accelerator_.device());
   if (Interrupted()) accelerator_.SetTrigger();

@@ -93,6 +93,19 @@ TEST_F(EmulatedDeviceTest, GroupsByLengthAndKeepsTheBestAsOnTheCpu) {
             ReadJson("cpu/trainer_state.json")["best_global_step"]);
 }
 
+// Graphs of passes take the weights of each batch with them.
+TEST_F(EmulatedDeviceTest, WeighsLossesAsOnTheCpu) {
+  std::istringstream rows(Read("train.csv"));
+  std::string row, weighted = "sentence,label,weight\n";
+  std::getline(rows, row);
+  for (int i = 0; std::getline(rows, row); ++i)
+    weighted += row + "," + std::to_string(i % 5) + "\n";
+  Write("weighted.csv", weighted);
+  ExpectSameOnBoth({"--train_file", Path("weighted.csv"), "--sample_weight_column", "weight",
+                    "--class_weights", "negative=0.5,positive=3", "--focal_gamma", "1.5",
+                    "--per_device_train_batch_size", "5", "--gradient_accumulation_steps", "2"});
+}
+
 TEST_F(EmulatedDeviceTest, BFloat16AsOnTheCpu) { ExpectSameOnBoth({"--bf16"}, 2e-2, 5e-2, "bf16"); }
 
 // float16 has 11 bits, so losses are only near those of float32.

@@ -208,6 +208,7 @@ void TokenizedDataset::Append(const TokenizedDataset& part) {
   append(token_type_ids, part.token_type_ids);
   append(classes, part.classes);
   append(scores, part.scores);
+  append(sample_weights, part.sample_weights);
   const int64_t before = offsets.back();
   for (size_t i = 1; i < part.offsets.size(); ++i) offsets.push_back(before + part.offsets[i]);
   num_truncated += part.num_truncated;

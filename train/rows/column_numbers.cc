@@ -54,10 +54,13 @@ void Replace(std::string& name, const char* flag, const TextTable& table) {
 
 FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& split) {
   const auto is_number = [](const std::string& name) { return NumberIn(name).has_value(); };
-  if (!is_number(options.label_column) && std::ranges::none_of(options.text_columns, is_number))
+  if (!is_number(options.label_column) && !is_number(options.sample_weight_column) &&
+      std::ranges::none_of(options.text_columns, is_number)) {
     return options;
+  }
   const TextTable table = BeginningOf(split, options);
   Replace(options.label_column, "--label_column", table);
+  Replace(options.sample_weight_column, "--sample_weight_column", table);
   for (std::string& name : options.text_columns) Replace(name, "--text_columns", table);
   if (options.text_columns.size() == 2 && options.text_columns[0] == options.text_columns[1]) {
     throw InvalidArgument(table.path + ": --text_columns names \"" + options.text_columns[0] +

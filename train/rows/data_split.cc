@@ -13,7 +13,8 @@ DataSplit TrainingSplit(const FinetuneArguments& options) {
           .share = options.validation_split,
           .drops_duplicates = options.drop_duplicates,
           .wanted = options.do_train,
-          .max_rows = options.max_train_samples};
+          .max_rows = options.max_train_samples,
+          .weight_column = options.sample_weight_column};
 }
 
 DataSplit ValidationSplit(const FinetuneArguments& options) {
@@ -24,6 +25,7 @@ DataSplit ValidationSplit(const FinetuneArguments& options) {
     split.rows = DataSplit::Rows::kValidating;
     split.wanted = evaluates;
     split.max_rows = options.max_eval_samples;
+    split.weight_column.clear();
     return split;
   }
   return {.name = "validation",

@@ -24,6 +24,7 @@ struct DataSplit {
   bool wanted = false;                   // the run uses it
   bool labelled = true;                  // the run needs its labels
   std::optional<int64_t> max_rows = {};  // that are used
+  std::string weight_column = "";        // says how much each row counts; "": all count alike
 };
 
 // Return the splits of a run, with the files that they name (data_files.h).

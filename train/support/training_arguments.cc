@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lathe/core/base/error.h"
+#include "lathe/train/support/class_weights.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
@@ -60,6 +61,17 @@ const char* WishForEvaluations(const TrainingArguments& o) {
   return o.early_stopping_patience ? "early_stopping_patience" : nullptr;
 }
 
+void CheckLoss(const TrainingArguments& o) {
+  Require(o.label_smoothing_factor >= 0 && o.label_smoothing_factor <= 1,
+          "label_smoothing_factor must be from 0 to 1");
+  Require(o.focal_gamma >= 0 && std::isfinite(o.focal_gamma), "focal_gamma must be at least 0");
+  if (o.label_smoothing_factor > 0 && o.focal_gamma > 0) {
+    throw InvalidArgument("label_smoothing_factor and focal_gamma exclude each other",
+                          "leave one of them out");
+  }
+  ReadClassWeights(o.class_weights);  // throws if they can't be right for any labels
+}
+
 }  // namespace
 
 std::string BestModelMetric(const TrainingArguments& o) {
@@ -98,6 +110,7 @@ void CompleteTrainingArguments(TrainingArguments& o) {
   }
   Require(o.eval_delay >= 0, "eval_delay must be at least 0");
 
+  CheckLoss(o);
   CheckSaving(o);
   CheckEarlyStopping(o);
   if (const char* wish = WishForEvaluations(o); o.do_train && wish != nullptr) {

@@ -43,6 +43,9 @@ struct DataArguments {
   // Choice of rows.
   double validation_split = 0;   // the share of train_file that validates; 0: none
   bool drop_duplicates = false;  // of texts and label, within training and validation data
+  // The column of train_file that says how much each row counts in the loss; empty: all count
+  // alike.
+  std::string sample_weight_column;
 };
 
 struct TrainingArguments {
@@ -73,6 +76,16 @@ struct TrainingArguments {
   bool shuffle_train = true, group_by_length = false, dataloader_drop_last = false;
   int64_t seed = 42;
   std::optional<int64_t> data_seed;
+
+  // The loss, in training and in evaluation.
+  //
+  // "none", "balanced", "LABEL=WEIGHT,LABEL=WEIGHT" or a .json file. With classes these are the
+  // weights of PyTorch's cross_entropy, and balanced ones are n / (classes * count), as those of
+  // scikit-learn. With several labels at once they are pos_weight, and balanced ones are negatives
+  // / positives. Counts are those of the training samples.
+  std::string class_weights = "none";
+  double label_smoothing_factor = 0;  // as Trainer's
+  double focal_gamma = 0;             // 0: no focal factor
 
   // Logging and evaluation. Numbers of steps below 1 are a share of all steps.
   double logging_steps = 500;

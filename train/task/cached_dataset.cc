@@ -57,7 +57,9 @@ nlohmann::json KeyOfRows(const DataSplit& split, const PretrainedConfig& config,
                          {"max_rows", split.max_rows.value_or(-1)},
                          {"share", split.share},
                          {"drops_duplicates", split.drops_duplicates},
-                         {"label_column", options.label_column}};
+                         {"label_column", options.label_column},
+                         {"sample_weight_column", options.sample_weight_column},
+                         {"weight_column", split.weight_column}};
   if (known.labels) {
     json["labels"] = {static_cast<int>(known.labels->kind()), known.labels->names()};
   } else {
@@ -216,7 +218,8 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
                            {.kind = labels().kind(),
                             .num_labels = labels().num_labels(),
                             .has_labels = split_.labelled,
-                            .vocab_size = tokenizer_.vocab_size()});
+                            .vocab_size = tokenizer_.vocab_size(),
+                            .has_sample_weights = !split_.weight_column.empty()});
   const int64_t max_length = max_length_ > 0 ? max_length_ : LongestText(tokenizer_, model);
   RowFilter filter(split_, options_, known_.rule ? &*known_.rule : nullptr);
   marks_ = {};
@@ -225,6 +228,7 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
                                      {.max_length = max_length,
                                       .label_column = split_.labelled ? options_.label_column : "",
                                       .require_labels = split_.labelled,
+                                      .weight_column = split_.weight_column,
                                       .num_threads = static_cast<int>(options_.num_threads)});
     CheckSequences(rows, part, tokenizer_, model, options_);
     return part;

@@ -23,6 +23,11 @@ void CheckColumns(const Task& task, const std::string& path, const FinetuneArgum
       throw InvalidArgument(path + ": column \"" + name + "\" is the label and cannot be a text",
                             "name other columns with --text_columns or --label_column");
     }
+    if (!name.empty() && name == options.sample_weight_column) {
+      throw InvalidArgument(
+          path + ": column \"" + name + "\" is the sample weight and cannot be a text",
+          "name other columns with --text_columns or --sample_weight_column");
+    }
   }
 }
 
@@ -123,6 +128,7 @@ TokenizedDataset DataLoading::TokenizeTables(Part& part, RowFilter& filter) {
                         {.max_length = task_.max_length,
                          .label_column = part.split.labelled ? options_.label_column : "",
                          .require_labels = part.split.labelled,
+                         .weight_column = part.split.weight_column,
                          .num_threads = static_cast<int>(options_.num_threads)});
     CheckSequences(table, dataset, *task_.tokenizer, *task_.model, options_);
     if (all.size() == 0) {

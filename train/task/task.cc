@@ -63,7 +63,8 @@ namespace {
 
 // Rethrows an error in the model's configuration or weights. The new error names the flags that are
 // to blame or can help.
-[[noreturn]] void RethrowWithFlags(const Error& e, const std::string& overrides) {
+[[noreturn]] void RethrowWithFlags(const Error& e, const FinetuneArguments& options) {
+  const std::string& overrides = options.config_overrides;
   if (const auto* wrong = e.detail<WrongConfigValues>(); wrong != nullptr) {
     for (size_t begin = 0; begin < overrides.size();) {
       const size_t end = std::min(overrides.find(',', begin), overrides.size());
@@ -75,8 +76,11 @@ namespace {
     }
   }
   std::string hint = e.hint();
-  if (e.detail<MissingColumn>() != nullptr) {
-    hint = "name another column with --text_columns or --label_column, or rename one in the file";
+  if (const auto* missing = e.detail<MissingColumn>(); missing != nullptr) {
+    const bool weight = missing->column == options.sample_weight_column;
+    hint = std::string("name another column with ") +
+           (weight ? "--sample_weight_column" : "--text_columns or --label_column") +
+           ", or rename one in the file";
   }
   if (e.detail<MismatchedSize>() != nullptr) {
     hint =
@@ -192,7 +196,7 @@ Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator) {
   } catch (const UsageError&) {
     throw;
   } catch (const Error& e) {
-    RethrowWithFlags(e, options.config_overrides);
+    RethrowWithFlags(e, options);
   }
 }
 
